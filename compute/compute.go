@@ -1,0 +1,232 @@
+// Package compute is the contract of a device: what a CPU or a GPU must do for a recurrent
+// language model to be trained on it. It holds no arithmetic; compute/cpu and compute/cuda do.
+// It imports nothing of ours.
+//
+// Shapes use these letters throughout:
+//
+//	T  time steps of a segment (--bptt)
+//	B  lanes that this worker reads (its share of --batch)
+//	D  width of a layer's input; the vocabulary when the input is one-hot
+//	H  width of a layer's hidden state (--hidden)
+//	K  gates of a cell: 1 (RNN), 3 (GRU), 4 (LSTM)
+//	V  vocabulary, E embedding width, N = T*B rows
+//
+// Every matrix is row-major float32. Sequences are time-major, [T, B, D], so that one time step
+// is contiguous. Weights have PyTorch's layout and gate order (LSTM i,f,g,o; GRU r,z,n), so that
+// a checkpoint loads into torch.nn as it is.
+//
+// A []float32 handed to a Device comes from its Alloc and lives in its memory: code outside the
+// device reads and writes it only through Upload and Download (on a CPU they are copies within
+// one memory; on a GPU the slice's memory is not the host's). Integer slices (token ids) and
+// float32 arguments passed by value are host memory. A Device and what it makes are used by one
+// goroutine at a time. A shape that does not fit is a broken invariant and panics.
+package compute
+
+import "fmt"
+
+// Cell is the recurrence of a layer.
+type Cell int
+
+// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
+const (
+	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
+	RNNTanh Cell = iota
+	// RNNReLU: the same with max(0, ·).
+	RNNReLU
+	// GRU, reset after the product, as cuDNN and PyTorch have it:
+	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
+	GRU
+	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
+	// and as the textbooks write it: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
+	GRUResetBefore
+	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
+	// forget gate of Gers et al. (2000).
+	LSTM
+)
+
+// Gates returns K, the number of H-row blocks in the cell's weights.
+func (c Cell) Gates() int {
+	switch c {
+	case RNNTanh, RNNReLU:
+		return 1
+	case GRU, GRUResetBefore:
+		return 3
+	case LSTM:
+		return 4
+	}
+	panic(fmt.Sprintf("compute: cell %d is not one of 0..4", int(c)))
+}
+
+// States returns how many [B, H] tensors the cell carries between segments: h, and c for LSTM.
+func (c Cell) States() int {
+	if c == LSTM {
+		return 2
+	}
+	return 1
+}
+
+// RecurrentShape is one recurrent layer over one segment.
+type RecurrentShape struct {
+	Cell       Cell
+	T, B, D, H int
+}
+
+// RecurrentWeights are a layer's parameters, or their gradients.
+type RecurrentWeights struct {
+	IH     []float32 // [K*H, D]
+	HH     []float32 // [K*H, H]
+	BiasIH []float32 // [K*H]
+	BiasHH []float32 // [K*H]
+}
+
+// RecurrentState is what a layer carries from one segment to the next.
+type RecurrentState struct {
+	H []float32 // [B, H]
+	C []float32 // [B, H]; nil unless the cell is LSTM
+}
+
+// RecurrentInput is a layer's input over a segment: token ids (one-hot vectors of width D that
+// are never built) or dense rows. Exactly one is set.
+type RecurrentInput struct {
+	IDs []int32   // [T, B], each in [0, D)
+	X   []float32 // [T, B, D]
+}
+
+// Recurrent is one layer with its workspace for one shape. Backward refers to the last Forward
+// and its inputs, which must not have changed since.
+type Recurrent interface {
+	// Forward computes y: [T, B, H] and the state after the segment. The state out may be the
+	// same memory as the state in only if Backward is never called.
+	Forward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
+		y []float32, out RecurrentState)
+	// Backward overwrites the gradients of the loss with respect to the weights, and to X when
+	// dx ([T, B, D]) is not nil. The gradient does not flow into the initial state (truncated
+	// BPTT), nor in from the final one unless dout is set. dstate, when set, receives the
+	// gradient of the initial state.
+	Backward(dy []float32, dout RecurrentState, dw RecurrentWeights,
+		dx []float32, dstate RecurrentState)
+	// Close frees the workspace.
+	Close()
+}
+
+// OutputShape is the last layer: N rows of width H to a distribution over V tokens.
+type OutputShape struct{ N, H, V int }
+
+// Output is the fused linear layer and softmax cross-entropy. It may compute the logits in
+// chunks of rows, so that they are never all in memory.
+type Output interface {
+	// Forward returns the sum, over rows whose target is not negative, of
+	// -log softmax(x w^T + b)[target], in nats. x: [N, H], w: [V, H], b: [V] or nil.
+	Forward(x, w, b []float32, targets []int32) float64
+	// ForwardBackward does the same, and overwrites with the gradients of scale*sum:
+	// dx: [N, H], dw: [V, H], db: [V] (nil when b is).
+	ForwardBackward(x, w, b []float32, targets []int32, scale float32,
+		dx, dw, db []float32) float64
+	// Close frees the workspace.
+	Close()
+}
+
+// Optimizer is the rule of an update.
+type Optimizer int
+
+// The optimizers, with the definitions of torch.optim (g: gradient with weight decay added, except
+// for AdamW, which decays the parameter itself; Loshchilov and Hutter, arXiv:1711.05101).
+const (
+	SGD Optimizer = iota
+	// Momentum: v = mu v + g; p -= lr v.
+	Momentum
+	// Nesterov: v = mu v + g; p -= lr (g + mu v).
+	Nesterov
+	// Adam with bias correction (Kingma and Ba, arXiv:1412.6980).
+	Adam
+	AdamW
+	// RMSProp: s = rho s + (1-rho) g^2; p -= lr g / (sqrt(s) + eps).
+	RMSProp
+	// Adagrad: s += g^2; p -= lr g / (sqrt(s) + eps).
+	Adagrad
+)
+
+// Slots returns how many values per parameter the optimizer keeps.
+func (o Optimizer) Slots() int {
+	switch o {
+	case SGD:
+		return 0
+	case Momentum, Nesterov, RMSProp, Adagrad:
+		return 1
+	case Adam, AdamW:
+		return 2
+	}
+	panic(fmt.Sprintf("compute: optimizer %d is not one of 0..6", int(o)))
+}
+
+// Update is one update of all parameters.
+type Update struct {
+	Optimizer    Optimizer
+	Step         int64 // of the update, from 1 (Adam's bias correction)
+	LR           float32
+	Momentum     float32 // mu
+	Beta1, Beta2 float32
+	Rho          float32
+	Epsilon      float32
+	WeightDecay  float32
+}
+
+// Device does the arithmetic.
+type Device interface {
+	// Name describes the device and how it computes, for people: "cpu (OpenBLAS, AVX-512)".
+	Name() string
+
+	// Alloc returns n zeros, aligned to 64 bytes.
+	Alloc(n int) []float32
+	// Free gives memory from Alloc back.
+	Free(x []float32)
+	// Upload copies host memory to the device; Download copies back. Lengths are equal.
+	Upload(dst, src []float32)
+	Download(dst, src []float32)
+	// Zero fills with zeros.
+	Zero(x []float32)
+
+	// NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
+	NewRecurrent(s RecurrentShape, inference bool) Recurrent
+	// NewOutput makes the last layer's workspace.
+	NewOutput(s OutputShape) Output
+
+	// Gemm computes c = alpha op(a) op(b) + beta c, op(a): [m, k], op(b): [k, n], c: [m, n],
+	// all packed (a transposed operand is stored [k, m] or [n, k]).
+	Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32, beta float32,
+		c []float32)
+	// AddBias adds b: [n] to every row of x: [m, n].
+	AddBias(x, b []float32)
+	// Embed gathers rows: y[i] = table[ids[i]]; table: [V, E], y: [N, E].
+	Embed(y, table []float32, ids []int32)
+	// EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
+	EmbedBackward(dtable, dy []float32, ids []int32)
+	// Dropout sets y = x / (1-p) where an element is kept and 0 where it is dropped, for
+	// x, y: [T, B, H] (they may be the same memory). Whether element (t, b, h) is kept is a
+	// function of keys[b] and t*H+h alone (DropoutKeep), so that a lane's mask does not depend
+	// on the worker that holds it, and the backward pass is the same call on the gradient.
+	Dropout(y, x []float32, p float32, keys []uint64)
+
+	// SumSquares returns the sum of squares, accumulated in float64 in a fixed order. It is
+	// finite if and only if every element is.
+	SumSquares(x []float32) float64
+	// Scale multiplies x by a; Clamp limits x to [-limit, limit]; Add adds x to y.
+	Scale(x []float32, a float32)
+	Clamp(x []float32, limit float32)
+	Add(y, x []float32)
+	// Update applies the optimizer; s1 and s2 are its slots, nil where it has fewer.
+	Update(u Update, params, grads, s1, s2 []float32)
+
+	// Close frees everything.
+	Close()
+}
+
+// DropoutKeep says whether dropout with probability p keeps element index of the lane and layer
+// that key stands for: a SplitMix64 hash (Steele, Lea and Flood 2014) compared with p.
+func DropoutKeep(key uint64, index int, p float32) bool {
+	z := key + (uint64(index)+1)*0x9E3779B97F4A7C15
+	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+	z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+	z ^= z >> 31
+	return float32(z>>40)/(1<<24) >= p
+}
