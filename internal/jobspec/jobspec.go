@@ -1,0 +1,159 @@
+// Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
+// file and the checks of what a person wrote. All four are read from the message's descriptor
+// (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
+// nothing of what the values do. It imports proto only.
+package jobspec
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// A UsageError is a mistake in what a person wrote: a flag, a key of the YAML file, or their
+// combination. Commands exit with code 2 for it.
+type UsageError struct{ text string }
+
+func (e *UsageError) Error() string { return e.text }
+
+func usagef(format string, a ...any) error {
+	return &UsageError{text: fmt.Sprintf(format, a...)}
+}
+
+// Default returns a spec with every field at its default.
+func Default() *rondov1.JobSpec {
+	spec := &rondov1.JobSpec{}
+	for _, f := range fields() {
+		text := f.flag.GetDefault()
+		if text == "" {
+			continue
+		}
+		value, err := f.parse(text)
+		if err != nil {
+			panic(fmt.Sprintf("jobspec: default of %s: %v", f.flagName(), err))
+		}
+		spec.ProtoReflect().Set(f.desc, value)
+	}
+	return spec
+}
+
+// Validate checks every field against its choices and bounds, and the fields against each other.
+// The error is a *UsageError that names the flag.
+func Validate(spec *rondov1.JobSpec) error {
+	for _, f := range fields() {
+		if err := f.check(spec.ProtoReflect().Get(f.desc)); err != nil {
+			return err
+		}
+	}
+	if err := validateModel(spec); err != nil {
+		return err
+	}
+	return validateRun(spec)
+}
+
+func validateModel(spec *rondov1.JobSpec) error {
+	if spec.TieWeights && spec.Embed == 0 {
+		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
+			spec.Hidden)
+	}
+	if spec.ForgetBias != 0 && spec.Cell != "lstm" {
+		return usagef("--forget-bias is for --cell lstm, and the cell is %s", spec.Cell)
+	}
+	if spec.Dropout > 0 && spec.Layers == 1 {
+		return usagef("--dropout acts between layers: set --layers to at least 2, or --dropout 0")
+	}
+	return nil
+}
+
+func validateRun(spec *rondov1.JobSpec) error {
+	if spec.Batch < spec.Workers {
+		return usagef("--batch %d is smaller than --workers %d: each worker needs at least "+
+			"one lane of the batch", spec.Batch, spec.Workers)
+	}
+	if spec.Epochs == 0 && spec.Steps == 0 {
+		return usagef("--epochs and --steps are both 0: set one, so that the job has an end")
+	}
+	if spec.EvalCorpus != "" && spec.ValidationFraction > 0 {
+		return usagef("--eval-corpus and --validation-fraction both say what to evaluate on: " +
+			"set one")
+	}
+	if spec.EvalEvery > 0 && spec.EvalCorpus == "" && spec.ValidationFraction == 0 {
+		return usagef("--eval-every needs something to evaluate on: set --eval-corpus or " +
+			"--validation-fraction")
+	}
+	if spec.CheckpointEvery > 0 && spec.CheckpointDir == "" {
+		return usagef("--checkpoint-every needs --checkpoint-dir")
+	}
+	switch spec.Resume {
+	case "auto", "never":
+	default:
+		step, err := ParseResumeStep(spec.Resume)
+		if err != nil {
+			return err
+		}
+		if spec.CheckpointDir == "" {
+			return usagef("--resume %d needs --checkpoint-dir", step)
+		}
+	}
+	return nil
+}
+
+// ParseResumeStep reads the value of --resume when it is neither auto nor never.
+func ParseResumeStep(text string) (int64, error) {
+	var step int64
+	if _, err := fmt.Sscanf(text, "%d", &step); err != nil || step < 1 ||
+		fmt.Sprint(step) != text {
+		return 0, usagef("--resume %q is not auto, never or the step of a checkpoint", text)
+	}
+	return step, nil
+}
+
+// Identity is a fingerprint of what makes a checkpoint continue this job: the corpus as it is
+// tokenised, the model, and what decides the order of the data. Two specs with one identity may
+// differ in the number of workers, the learning rate or the length of the run.
+func Identity(spec *rondov1.JobSpec) string {
+	same := &rondov1.JobSpec{
+		Job: spec.Job, Corpus: spec.Corpus, Tokenizer: spec.Tokenizer,
+		Normalize: spec.Normalize, MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
+		ValidationFraction: spec.ValidationFraction,
+		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
+		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
+		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
+	}
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
+	if err != nil {
+		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
+	}
+	sum := sha256.Sum256(bytes)
+	return hex.EncodeToString(sum[:8])
+}
+
+// field is one field of JobSpec with what its options say.
+type field struct {
+	desc protoreflect.FieldDescriptor
+	flag *rondov1.Flag
+}
+
+func fields() []field {
+	all := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
+	out := make([]field, all.Len())
+	for i := range out {
+		desc := all.Get(i)
+		flag, ok := proto.GetExtension(desc.Options(), rondov1.E_Flag).(*rondov1.Flag)
+		if !ok || flag == nil {
+			panic(fmt.Sprintf("jobspec: field %s has no flag option", desc.Name()))
+		}
+		out[i] = field{desc: desc, flag: flag}
+	}
+	return out
+}
+
+func (f field) flagName() string {
+	return strings.ReplaceAll(string(f.desc.Name()), "_", "-")
+}

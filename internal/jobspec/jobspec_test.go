@@ -1,0 +1,137 @@
+package jobspec
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/proto"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func parse(t *testing.T, args ...string) (*rondov1.JobSpec, error) {
+	t.Helper()
+	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	flags := AddFlags(set)
+	if err := set.Parse(args); err != nil {
+		return nil, err
+	}
+	return flags.Spec()
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	if err := Validate(Default()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFlagsNamedByTheProject(t *testing.T) {
+	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	AddFlags(set)
+	for _, name := range strings.Fields(`corpus tokenizer normalize min-frequency max-tokens cell
+		hidden layers embed dropout tie-weights init forget-bias batch bptt sampling optimizer lr
+		lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps seed workers
+		device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction eval-every
+		sample-every sample-prefix nonfinite-limit config`) {
+		if set.Lookup(name) == nil {
+			t.Errorf("flag --%s is gone", name)
+		}
+	}
+}
+
+func TestConfigThenFlags(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	text := "hidden: 64\nlr_schedule: cosine\nchunk-timeout: 3s\ntieWeights: true\nembed: 64\n" +
+		"epochs: 0\nsteps: 7\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := parse(t, "--config", path, "--hidden", "32", "--seed=18446744073709551615")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Hidden, want.LrSchedule, want.TieWeights, want.Embed = 32, "cosine", true, 64
+	want.ChunkTimeout.Seconds, want.Epochs, want.Steps = 3, 0, 7
+	want.Seed = 1<<64 - 1
+	if !proto.Equal(spec, want) {
+		t.Errorf("got  %v\nwant %v", spec, want)
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
+		{"--hidden 0", "--hidden 0 is below its least value, 1"},
+		{"--lr fast", `--lr "fast" is not a number`},
+		{"--lr NaN", "--lr NaN is not finite"},
+		{"--lease-ttl 5", `--lease-ttl "5" is not a duration such as 10s or 5m`},
+		{"--lease-ttl -5s", "--lease-ttl -5s must be positive"},
+		{"--batch 2 --workers 3", "--batch 2 is smaller than --workers 3"},
+		{"--tie-weights", "--tie-weights needs an embedding"},
+		{"--epochs 0", "--epochs and --steps are both 0"},
+		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
+		{"--resume 12", "--resume 12 needs --checkpoint-dir"},
+		{"--eval-every 5", "--eval-every needs something to evaluate on"},
+		{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
+		{"--dropout 0.5", "--dropout acts between layers"},
+		{"--config /nowhere.yaml", "--config: open /nowhere.yaml"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			_, err := parse(t, strings.Fields(c.args)...)
+			var usage *UsageError
+			if !errors.As(err, &usage) {
+				t.Fatalf("error %v (%T) is not a UsageError", err, err)
+			}
+			if !strings.HasPrefix(usage.Error(), c.want) {
+				t.Errorf("error %q does not begin with %q", usage.Error(), c.want)
+			}
+		})
+	}
+}
+
+func TestWrongYAML(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"hidden: [", "job.yaml: not valid YAML"},
+		{"hiden: 3", `job.yaml: unknown key "hiden"`},
+		{"hidden: many", "job.yaml: "},
+		{"- 1", "job.yaml: the top level is not a mapping"},
+		{"hidden: 1\nhidden: 2", "job.yaml: not valid YAML"},
+	} {
+		_, err := FromYAML("job.yaml", []byte(c.text))
+		var usage *UsageError
+		if !errors.As(err, &usage) || !strings.HasPrefix(usage.Error(), c.want) {
+			t.Errorf("%q: error %v does not begin with %q", c.text, err, c.want)
+		}
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	base := Identity(Default())
+	other := Default()
+	other.Workers, other.Lr, other.Epochs, other.CheckpointDir = 4, 0.1, 99, "elsewhere"
+	if Identity(other) != base {
+		t.Error("workers, lr, epochs or the folder changed the identity")
+	}
+	other.Hidden = 32
+	if Identity(other) == base {
+		t.Error("another width has the same identity")
+	}
+}
+
+func FuzzFromYAML(f *testing.F) {
+	f.Add([]byte("hidden: 3\nlr: 1e-3\nlease_ttl: 3s"))
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if spec, err := FromYAML("job.yaml", text); err == nil {
+			_ = Validate(spec) // must not panic
+		}
+	})
+}
