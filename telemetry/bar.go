@@ -1,0 +1,89 @@
+package telemetry
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// BarView shows one progress bar on a terminal and writes the other events' lines above it.
+type BarView struct {
+	progress *mpb.Progress
+	bar      *mpb.Bar
+	now      func() time.Time
+	shown    atomic.Pointer[barState]
+}
+
+// barState is what the bar shows: the newest step, and where the rate is measured from.
+type barState struct {
+	step      Step
+	firstStep int64
+	firstTime time.Time
+}
+
+// NewBarView draws on w, a terminal; the time left is measured by the clock now.
+func NewBarView(w io.Writer, now func() time.Time) *BarView {
+	return &BarView{
+		progress: mpb.New(mpb.WithOutput(w), mpb.WithAutoRefresh(),
+			mpb.WithRefreshRate(150*time.Millisecond)),
+		now: now,
+	}
+}
+
+// Show moves the bar, or writes the event's line above it.
+func (v *BarView) Show(e Event) error {
+	step, ok := e.(Step)
+	if !ok {
+		// The container ends a write where a line ends.
+		_, err := fmt.Fprintln(v.progress, strings.TrimRight(e.line(), "\n"))
+		return err
+	}
+	state := barState{step: step, firstStep: step.Step, firstTime: v.now()}
+	if old := v.shown.Load(); old != nil {
+		state.firstStep, state.firstTime = old.firstStep, old.firstTime
+	}
+	v.shown.Store(&state)
+	if v.bar == nil {
+		v.bar = v.progress.AddBar(step.TotalSteps, mpb.BarRemoveOnComplete(),
+			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+				return v.shown.Load().text(v.now())
+			})))
+	}
+	v.bar.SetCurrent(step.Step)
+	if step.Skipped {
+		_, err := fmt.Fprintln(v.progress, step.line())
+		return err
+	}
+	return nil
+}
+
+// Close takes the bar away and restores the terminal.
+func (v *BarView) Close() error {
+	if v.bar != nil {
+		v.bar.Abort(true)
+	}
+	v.progress.Wait()
+	return nil
+}
+
+func (s *barState) text(now time.Time) string {
+	return fmt.Sprintf(" step %d/%d epoch %d loss %.3f ppl %.2f %s tok/s eta %s ring %d",
+		s.step.Step, s.step.TotalSteps, s.step.Epoch, s.step.Loss, s.step.Perplexity,
+		thousands(s.step.TokensPerSecond), s.eta(now), s.step.WorldSize)
+}
+
+// eta is the time left at the mean rate since the first step that was shown.
+func (s *barState) eta(now time.Time) string {
+	done := s.step.Step - s.firstStep
+	if done <= 0 {
+		return "-"
+	}
+	perStep := now.Sub(s.firstTime) / time.Duration(done)
+	left := perStep * time.Duration(s.step.TotalSteps-s.step.Step)
+	return left.Round(time.Second).String()
+}

@@ -1,0 +1,245 @@
+// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, or
+// as one progress bar on a terminal. It does not decide or measure anything, and imports nothing
+// of ours.
+package telemetry
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"time"
+)
+
+// An Event is one thing that happened in a job; its JSON form has the member "event" with its
+// name first. Losses are nats per token; perplexity is exp(loss).
+type Event interface {
+	// name is the value of the member "event".
+	name() string
+	// line is the event for people, without a line break; empty: nothing worth a line.
+	line() string
+}
+
+// Worker joined the ring.
+type Worker struct {
+	Rank   int64  `json:"rank"`
+	PID    int64  `json:"pid"`
+	ID     string `json:"id"`
+	Device string `json:"device"`
+	Host   string `json:"host"`
+}
+
+// Generation is a ring that formed; Step is the last one completed before it.
+type Generation struct {
+	Generation uint64 `json:"generation"`
+	WorldSize  int64  `json:"world_size"`
+	Step       int64  `json:"step"`
+	Reason     string `json:"reason"`
+}
+
+// Step is a step that all ranks completed.
+type Step struct {
+	Step            int64   `json:"step"`
+	Epoch           int64   `json:"epoch"`
+	Loss            float64 `json:"loss"`
+	Perplexity      float64 `json:"perplexity"`
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	WorldSize       int64   `json:"world_size"`
+	Generation      uint64  `json:"generation"`
+	TotalSteps      int64   `json:"total_steps"`
+	EpochLoss       float64 `json:"epoch_loss"`
+	LearningRate    float64 `json:"learning_rate"`
+	GradientNorm    float64 `json:"gradient_norm"`
+	Skipped         bool    `json:"skipped,omitempty"`
+}
+
+// Checkpoint is a checkpoint that is complete on storage.
+type Checkpoint struct {
+	Step int64  `json:"step"`
+	Path string `json:"path"`
+}
+
+// Sample is text that the model wrote.
+type Sample struct {
+	Step int64  `json:"step"`
+	Text string `json:"text"`
+}
+
+// Eval is an evaluation of the model on a whole text.
+type Eval struct {
+	Step            int64   `json:"step"`
+	Loss            float64 `json:"loss"`
+	Perplexity      float64 `json:"perplexity"`
+	BitsPerToken    float64 `json:"bits_per_token"`
+	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
+	Tokens          int64   `json:"tokens"`
+}
+
+// Done is the end of a job.
+type Done struct {
+	Step            int64   `json:"step"`
+	Epoch           int64   `json:"epoch"`
+	Loss            float64 `json:"loss"`
+	Perplexity      float64 `json:"perplexity"`
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	Checkpoint      string  `json:"checkpoint"`
+	Stopped         bool    `json:"stopped"`
+	NonfiniteSteps  int64   `json:"nonfinite_steps"`
+}
+
+// Notice is something a person should know.
+type Notice struct {
+	ID   string `json:"id,omitempty"`
+	Text string `json:"text"`
+}
+
+func (Worker) name() string     { return "worker" }
+func (Generation) name() string { return "generation" }
+func (Step) name() string       { return "step" }
+func (Checkpoint) name() string { return "checkpoint" }
+func (Sample) name() string     { return "sample" }
+func (Eval) name() string       { return "eval" }
+func (Done) name() string       { return "done" }
+func (Notice) name() string     { return "notice" }
+
+func (e Worker) line() string {
+	return fmt.Sprintf("rank %d: %s, process %d on %s", e.Rank, e.Device, e.PID, e.Host)
+}
+
+func (e Generation) line() string {
+	return fmt.Sprintf("ring of %d, generation %d, after step %d: %s",
+		e.WorldSize, e.Generation, e.Step, e.Reason)
+}
+
+func (e Step) line() string {
+	text := fmt.Sprintf("step %d/%d  epoch %d  loss %.4f  perplexity %.3f  %s tokens/s",
+		e.Step, e.TotalSteps, e.Epoch, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
+	if e.Skipped {
+		text += "  skipped: not finite"
+	}
+	return text
+}
+
+func (e Checkpoint) line() string {
+	return fmt.Sprintf("checkpoint of step %d: %s", e.Step, e.Path)
+}
+
+func (e Sample) line() string {
+	return fmt.Sprintf("sample at step %d:\n%s\n", e.Step, e.Text)
+}
+
+func (e Eval) line() string {
+	text := fmt.Sprintf("evaluation at step %d: loss %.4f, perplexity %.3f, %.3f bits/token",
+		e.Step, e.Loss, e.Perplexity, e.BitsPerToken)
+	if e.BitsPerCharacter > 0 {
+		text += fmt.Sprintf(", %.3f bits/character", e.BitsPerCharacter)
+	}
+	return fmt.Sprintf("%s, %d tokens", text, e.Tokens)
+}
+
+func (e Done) line() string {
+	how := "done"
+	if e.Stopped {
+		how = "stopped"
+	}
+	text := fmt.Sprintf("%s after step %d: loss %.4f, perplexity %.3f, %s tokens/s",
+		how, e.Step, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
+	if e.NonfiniteSteps > 0 {
+		text += fmt.Sprintf(", %d steps skipped as not finite", e.NonfiniteSteps)
+	}
+	if e.Checkpoint != "" {
+		text += "\ncheckpoint: " + e.Checkpoint
+	}
+	return text
+}
+
+func (e Notice) line() string {
+	if e.ID == "" {
+		return e.Text
+	}
+	return e.ID + ": " + e.Text
+}
+
+// A View receives the events of a job in order, from one goroutine at a time.
+type View interface {
+	Show(Event) error
+	// Close ends the display. No event follows.
+	Close() error
+}
+
+// JSONView writes one JSON object a line. A number that JSON cannot hold (a loss that is not
+// finite) is written as null.
+type JSONView struct{ w io.Writer }
+
+// NewJSONView writes to w.
+func NewJSONView(w io.Writer) *JSONView { return &JSONView{w: w} }
+
+// Show writes the event's line.
+func (v *JSONView) Show(e Event) error {
+	line, err := MarshalEvent(e)
+	if err != nil {
+		return err
+	}
+	_, err = v.w.Write(append(line, '\n'))
+	return err
+}
+
+// Close does nothing.
+func (v *JSONView) Close() error { return nil }
+
+// MarshalEvent returns the event's JSON object, its name first.
+func MarshalEvent(e Event) ([]byte, error) {
+	body, err := json.Marshal(finite(e))
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.name(), err)
+	}
+	head := fmt.Sprintf(`{"event":%q`, e.name())
+	if len(body) > len("{}") {
+		head += ","
+	}
+	return append([]byte(head), body[1:]...), nil
+}
+
+// PlainView writes a line for each event; a step at most once an interval, and the last always.
+type PlainView struct {
+	w        io.Writer
+	interval time.Duration
+	now      func() time.Time
+	last     time.Time
+}
+
+// NewPlainView writes to w, step lines at most one an interval by the clock now.
+func NewPlainView(w io.Writer, interval time.Duration, now func() time.Time) *PlainView {
+	return &PlainView{w: w, interval: interval, now: now}
+}
+
+// Show writes the event's line if it is due.
+func (v *PlainView) Show(e Event) error {
+	if step, ok := e.(Step); ok && !step.Skipped && step.Step < step.TotalSteps {
+		if now := v.now(); now.Sub(v.last) >= v.interval {
+			v.last = now
+		} else {
+			return nil
+		}
+	}
+	_, err := fmt.Fprintln(v.w, e.line())
+	return err
+}
+
+// Close does nothing.
+func (v *PlainView) Close() error { return nil }
+
+// Perplexity is exp(loss), loss in nats per token.
+func Perplexity(loss float64) float64 { return math.Exp(loss) }
+
+// thousands writes a rate as people read it: 1,234,567.
+func thousands(v float64) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) >= 1<<53 {
+		return "?"
+	}
+	digits := fmt.Sprintf("%.0f", v)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
