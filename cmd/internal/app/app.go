@@ -1,0 +1,101 @@
+// Package app runs a command line: it turns errors into one line on standard error and an exit
+// code, and signals into a cancelled context. The three commands share it.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"rondo/internal/jobspec"
+)
+
+// The exit codes.
+const (
+	exitFailure = 1 // the run failed
+	exitUsage   = 2 // what the person wrote is wrong
+)
+
+// A UsageError marks an error of what a person wrote, such as a corpus that is not there.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usage marks err, unless it is nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &UsageError{Err: err}
+}
+
+// Usagef makes a marked error.
+func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
+
+// Main runs the command with the process's arguments and returns its exit code. The command's
+// context ends at SIGINT or SIGTERM; a second signal ends the process.
+func Main(root *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // restores the signals' default: end at once
+	return Run(ctx, root, os.Args[1:], os.Stderr)
+}
+
+// Run is Main with its surroundings given.
+func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writer) int {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetArgs(args)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var wrong *jobspec.UsageError
+		if errors.As(err, &wrong) {
+			return wrong
+		}
+		return Usagef("%w (see `%s --help`)", err, cmd.CommandPath())
+	})
+	for _, c := range append(root.Commands(), root) {
+		refuseArguments(c)
+	}
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), oneLine(err))
+	return exitCode(err)
+}
+
+// refuseArguments makes words that a command does not take a usage error.
+func refuseArguments(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		refuseArguments(sub)
+	}
+	if c.Args == nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return Usagef("unexpected argument %q (see `%s --help`)", args[0], cmd.CommandPath())
+		}
+	}
+}
+
+func exitCode(err error) int {
+	var wrong *UsageError
+	var spec *jobspec.UsageError
+	if errors.As(err, &wrong) || errors.As(err, &spec) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

@@ -1,0 +1,89 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+func TestEtcdServesOnAFreePort(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	etcd, err := StartEtcd(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Endpoint()},
+		Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	if _, err := client.Put(ctx, "key", "value"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := client.Get(ctx, "key")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
+		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+func TestWorkersLogAndExit(t *testing.T) {
+	var mu sync.Mutex
+	lines := map[string]bool{}
+	script := `echo "process $$ is here" >&2; exit 3`
+	workers, err := StartWorkers(3, []string{"/bin/sh", "-c", script}, func(i int, line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		lines[fmt.Sprintf("%d %s", i, strings.Fields(line)[0])] = true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for range 3 {
+		exit := <-workers.Exits()
+		if exit.Err == nil || !strings.Contains(exit.Err.Error(), "exit status 3") {
+			t.Errorf("worker %d ended with %v", exit.Worker, exit.Err)
+		}
+		seen[exit.Worker] = true
+	}
+	if err := workers.Wait(context.Background()); err != nil || len(seen) != 3 {
+		t.Errorf("%v, seen %v", err, seen)
+	}
+	if len(lines) != 3 {
+		t.Errorf("lines %v", lines)
+	}
+}
+
+func TestWorkersAreEndedWithTheContext(t *testing.T) {
+	workers, err := StartWorkers(2, []string{"/bin/sh", "-c", "sleep 600 & wait"},
+		func(int, string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer workers.Kill()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- workers.Wait(ctx) }()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the workers outlived their context")
+	}
+}
+
+func TestStartWorkersFails(t *testing.T) {
+	_, err := StartWorkers(2, []string{"/nowhere/rondo"}, func(int, string) {})
+	if err == nil || !strings.Contains(err.Error(), "worker 0: ") {
+		t.Errorf("error %v", err)
+	}
+}
