@@ -61,9 +61,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 		}
 		return Usagef("%w (see `%s --help`)", err, cmd.CommandPath())
 	})
-	for _, c := range append(root.Commands(), root) {
-		refuseArguments(c)
-	}
+	refuseArguments(root)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
@@ -77,13 +75,25 @@ func refuseArguments(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		refuseArguments(sub)
 	}
-	if c.Args == nil {
-		c.Args = func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
+	c.SuggestionsMinimumDistance = 2
+	if !c.Runnable() {
+		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if c.Args != nil {
+		return
+	}
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return nil
+		case !cmd.HasAvailableSubCommands():
 			return Usagef("unexpected argument %q (see `%s --help`)", args[0], cmd.CommandPath())
 		}
+		text := fmt.Sprintf("unknown command %q", args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += ", did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return Usagef("%s (see `%s --help`)", text, cmd.CommandPath())
 	}
 }
 

@@ -1,0 +1,53 @@
+// Package events turns the events that the coordinator sends into those that telemetry shows.
+package events
+
+import (
+	"fmt"
+	"math"
+
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
+)
+
+// Telemetry returns the event as telemetry shows it; a failure becomes a notice.
+func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
+	switch k := e.GetKind().(type) {
+	case *rondov1.Event_Worker:
+		w := k.Worker
+		return telemetry.Worker{Rank: w.Rank, PID: w.Pid, ID: w.Id, Device: w.Device,
+			Host: w.Host}, nil
+	case *rondov1.Event_Generation:
+		g := k.Generation
+		return telemetry.Generation{Generation: g.Generation, WorldSize: g.WorldSize,
+			Step: g.Step, Reason: g.Reason}, nil
+	case *rondov1.Event_Step:
+		return step(k.Step), nil
+	case *rondov1.Event_Checkpoint:
+		return telemetry.Checkpoint{Step: k.Checkpoint.Step, Path: k.Checkpoint.Path}, nil
+	case *rondov1.Event_Sample:
+		return telemetry.Sample{Step: k.Sample.Step, Text: k.Sample.Text}, nil
+	case *rondov1.Event_Eval:
+		return telemetry.Eval{Step: k.Eval.Step, Loss: k.Eval.Loss,
+			Perplexity:   telemetry.Perplexity(k.Eval.Loss),
+			BitsPerToken: k.Eval.Loss / math.Ln2, Tokens: k.Eval.Tokens}, nil
+	case *rondov1.Event_Done:
+		d := k.Done
+		return telemetry.Done{Step: d.Step, Epoch: d.Epoch, Loss: d.Loss,
+			Perplexity:      telemetry.Perplexity(d.Loss),
+			TokensPerSecond: d.TokensPerSecond, Checkpoint: d.Checkpoint, Stopped: d.Stopped,
+			NonfiniteSteps: d.NonfiniteSteps}, nil
+	case *rondov1.Event_Notice:
+		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
+	case *rondov1.Event_Failure:
+		return telemetry.Notice{ID: k.Failure.Id, Text: k.Failure.Text}, nil
+	}
+	return nil, fmt.Errorf("the coordinator sent an event of kind %T, which this version does "+
+		"not know", e.GetKind())
+}
+
+func step(s *rondov1.StepEvent) telemetry.Step {
+	return telemetry.Step{Step: s.Step, TotalSteps: s.TotalSteps, Epoch: s.Epoch, Loss: s.Loss,
+		Perplexity: telemetry.Perplexity(s.Loss), TokensPerSecond: s.TokensPerSecond,
+		WorldSize: s.WorldSize, Generation: s.Generation, EpochLoss: s.EpochLoss,
+		LearningRate: s.LearningRate, GradientNorm: s.GradientNorm, Skipped: s.Skipped}
+}
