@@ -24,7 +24,7 @@ const (
 type Phase int32
 
 const (
-	Phase_PHASE_UNSPECIFIED Phase = 0
+	Phase_PHASE_UNSPECIFIED Phase = 0 // no ring yet: workers join
 	Phase_PHASE_RUNNING     Phase = 1 // train
 	Phase_PHASE_STOPPING    Phase = 2 // stop together at a step boundary, and save
 	Phase_PHASE_ENDED       Phase = 3 // done, or failed: leave
@@ -159,6 +159,7 @@ type Plan struct {
 	Phase         Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`  // why this plan was made, for people
 	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"` // with PHASE_ENDED: the job failed, and reason says why
+	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`   // with failed: the job's input is wrong, not the run
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +236,13 @@ func (x *Plan) GetFailed() bool {
 	return false
 }
 
+func (x *Plan) GetUsage() bool {
+	if x != nil {
+		return x.Usage
+	}
+	return false
+}
+
 // Leader is what a coordinator writes under its election key.
 type Leader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -288,26 +296,31 @@ func (x *Leader) GetAddress() string {
 	return ""
 }
 
-type ReportResponse struct {
+// Record is one event of one source. A leader takes each record once, and so does a watcher,
+// whatever was sent again after a broken stream or a change of leader.
+type Record struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`      // id of the worker or coordinator
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // from 1, growing; a step event that was dropped leaves a gap
+	Event         *Event                 `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReportResponse) Reset() {
-	*x = ReportResponse{}
+func (x *Record) Reset() {
+	*x = Record{}
 	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReportResponse) String() string {
+func (x *Record) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReportResponse) ProtoMessage() {}
+func (*Record) ProtoMessage() {}
 
-func (x *ReportResponse) ProtoReflect() protoreflect.Message {
+func (x *Record) ProtoReflect() protoreflect.Message {
 	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -319,9 +332,75 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
-func (*ReportResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use Record.ProtoReflect.Descriptor instead.
+func (*Record) Descriptor() ([]byte, []int) {
 	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Record) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Record) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Record) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+// Receipt says that the leader has a source's records up to sequence.
+type Receipt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sequence      uint64                 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Receipt) Reset() {
+	*x = Receipt{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Receipt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Receipt) ProtoMessage() {}
+
+func (x *Receipt) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
+func (*Receipt) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Receipt) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
 }
 
 type WatchRequest struct {
@@ -332,7 +411,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +423,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +436,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 type StopRequest struct {
@@ -369,7 +448,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +460,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +473,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -412,7 +491,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +503,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +516,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 // Event is one thing that happened.
@@ -461,7 +540,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +552,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +565,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Event) GetKind() isEvent_Kind {
@@ -649,7 +728,7 @@ type WorkerEvent struct {
 
 func (x *WorkerEvent) Reset() {
 	*x = WorkerEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +740,7 @@ func (x *WorkerEvent) String() string {
 func (*WorkerEvent) ProtoMessage() {}
 
 func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +753,7 @@ func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerEvent.ProtoReflect.Descriptor instead.
 func (*WorkerEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WorkerEvent) GetRank() int64 {
@@ -725,7 +804,7 @@ type GenerationEvent struct {
 
 func (x *GenerationEvent) Reset() {
 	*x = GenerationEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +816,7 @@ func (x *GenerationEvent) String() string {
 func (*GenerationEvent) ProtoMessage() {}
 
 func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +829,7 @@ func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerationEvent.ProtoReflect.Descriptor instead.
 func (*GenerationEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GenerationEvent) GetGeneration() uint64 {
@@ -801,7 +880,7 @@ type StepEvent struct {
 
 func (x *StepEvent) Reset() {
 	*x = StepEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +892,7 @@ func (x *StepEvent) String() string {
 func (*StepEvent) ProtoMessage() {}
 
 func (x *StepEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +905,7 @@ func (x *StepEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepEvent.ProtoReflect.Descriptor instead.
 func (*StepEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StepEvent) GetStep() int64 {
@@ -917,7 +996,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1008,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1021,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CheckpointEvent) GetStep() int64 {
@@ -970,7 +1049,7 @@ type SampleEvent struct {
 
 func (x *SampleEvent) Reset() {
 	*x = SampleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1061,7 @@ func (x *SampleEvent) String() string {
 func (*SampleEvent) ProtoMessage() {}
 
 func (x *SampleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1074,7 @@ func (x *SampleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SampleEvent.ProtoReflect.Descriptor instead.
 func (*SampleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SampleEvent) GetStep() int64 {
@@ -1024,7 +1103,7 @@ type EvalEvent struct {
 
 func (x *EvalEvent) Reset() {
 	*x = EvalEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1036,7 +1115,7 @@ func (x *EvalEvent) String() string {
 func (*EvalEvent) ProtoMessage() {}
 
 func (x *EvalEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1049,7 +1128,7 @@ func (x *EvalEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalEvent.ProtoReflect.Descriptor instead.
 func (*EvalEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EvalEvent) GetStep() int64 {
@@ -1073,7 +1152,8 @@ func (x *EvalEvent) GetTokens() int64 {
 	return 0
 }
 
-// DoneEvent: the job ended, by completion or because it was asked to stop.
+// DoneEvent: the job ended, by completion or because it was asked to stop. Every rank reports one
+// and stays until the plan has ended; watchers get rank 0's, when all have.
 type DoneEvent struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Step            int64                  `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -1089,7 +1169,7 @@ type DoneEvent struct {
 
 func (x *DoneEvent) Reset() {
 	*x = DoneEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1181,7 @@ func (x *DoneEvent) String() string {
 func (*DoneEvent) ProtoMessage() {}
 
 func (x *DoneEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1194,7 @@ func (x *DoneEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneEvent.ProtoReflect.Descriptor instead.
 func (*DoneEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DoneEvent) GetStep() int64 {
@@ -1177,7 +1257,7 @@ type NoticeEvent struct {
 
 func (x *NoticeEvent) Reset() {
 	*x = NoticeEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1269,7 @@ func (x *NoticeEvent) String() string {
 func (*NoticeEvent) ProtoMessage() {}
 
 func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1282,7 @@ func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoticeEvent.ProtoReflect.Descriptor instead.
 func (*NoticeEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NoticeEvent) GetId() string {
@@ -1219,19 +1299,21 @@ func (x *NoticeEvent) GetText() string {
 	return ""
 }
 
-// FailureEvent: a worker cannot go on, and says why.
+// FailureEvent: a worker cannot go on, and says why. What watchers get is the job's end.
 type FailureEvent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	Usage         bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"` // the job's input is wrong, not the run
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Text  string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Usage bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"` // the job's input is wrong, not the run
+	// The neighbour that went away, if that is why the worker cannot go on.
+	LostRank      *int64 `protobuf:"varint,4,opt,name=lost_rank,json=lostRank,proto3,oneof" json:"lost_rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FailureEvent) Reset() {
 	*x = FailureEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1325,7 @@ func (x *FailureEvent) String() string {
 func (*FailureEvent) ProtoMessage() {}
 
 func (x *FailureEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1338,7 @@ func (x *FailureEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureEvent.ProtoReflect.Descriptor instead.
 func (*FailureEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FailureEvent) GetId() string {
@@ -1280,6 +1362,13 @@ func (x *FailureEvent) GetUsage() bool {
 	return false
 }
 
+func (x *FailureEvent) GetLostRank() int64 {
+	if x != nil && x.LostRank != nil {
+		return *x.LostRank
+	}
+	return 0
+}
+
 var File_rondo_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_rondo_v1_cluster_proto_rawDesc = "" +
@@ -1290,7 +1379,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
-	"\x06device\x18\x05 \x01(\tR\x06device\"\xc6\x01\n" +
+	"\x06device\x18\x05 \x01(\tR\x06device\"\xdc\x01\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1299,11 +1388,17 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\tlane_ends\x18\x03 \x03(\x03R\blaneEnds\x12%\n" +
 	"\x05phase\x18\x04 \x01(\x0e2\x0f.rondo.v1.PhaseR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06failed\x18\x06 \x01(\bR\x06failed\"2\n" +
+	"\x06failed\x18\x06 \x01(\bR\x06failed\x12\x14\n" +
+	"\x05usage\x18\a \x01(\bR\x05usage\"2\n" +
 	"\x06Leader\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x10\n" +
-	"\x0eReportResponse\"\x0e\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"c\n" +
+	"\x06Record\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12%\n" +
+	"\x05event\x18\x03 \x01(\v2\x0f.rondo.v1.EventR\x05event\"%\n" +
+	"\aReceipt\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x0e\n" +
 	"\fWatchRequest\"%\n" +
 	"\vStopRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0e\n" +
@@ -1377,19 +1472,22 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x0fnonfinite_steps\x18\a \x01(\x03R\x0enonfiniteSteps\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"H\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"x\n" +
 	"\fFailureEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
-	"\x05usage\x18\x03 \x01(\bR\x05usage*V\n" +
+	"\x05usage\x18\x03 \x01(\bR\x05usage\x12 \n" +
+	"\tlost_rank\x18\x04 \x01(\x03H\x00R\blostRank\x88\x01\x01B\f\n" +
+	"\n" +
+	"_lost_rank*V\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_RUNNING\x10\x01\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x02\x12\x0f\n" +
-	"\vPHASE_ENDED\x10\x032\xaf\x01\n" +
-	"\vCoordinator\x125\n" +
-	"\x06Report\x12\x0f.rondo.v1.Event\x1a\x18.rondo.v1.ReportResponse(\x01\x122\n" +
-	"\x05Watch\x12\x16.rondo.v1.WatchRequest\x1a\x0f.rondo.v1.Event0\x01\x125\n" +
+	"\vPHASE_ENDED\x10\x032\xac\x01\n" +
+	"\vCoordinator\x121\n" +
+	"\x06Report\x12\x10.rondo.v1.Record\x1a\x11.rondo.v1.Receipt(\x010\x01\x123\n" +
+	"\x05Watch\x12\x16.rondo.v1.WatchRequest\x1a\x10.rondo.v1.Record0\x01\x125\n" +
 	"\x04Stop\x12\x15.rondo.v1.StopRequest\x1a\x16.rondo.v1.StopResponseB\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 
 var (
@@ -1405,50 +1503,52 @@ func file_rondo_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_rondo_v1_cluster_proto_goTypes = []any{
 	(Phase)(0),              // 0: rondo.v1.Phase
 	(*Member)(nil),          // 1: rondo.v1.Member
 	(*Plan)(nil),            // 2: rondo.v1.Plan
 	(*Leader)(nil),          // 3: rondo.v1.Leader
-	(*ReportResponse)(nil),  // 4: rondo.v1.ReportResponse
-	(*WatchRequest)(nil),    // 5: rondo.v1.WatchRequest
-	(*StopRequest)(nil),     // 6: rondo.v1.StopRequest
-	(*StopResponse)(nil),    // 7: rondo.v1.StopResponse
-	(*Event)(nil),           // 8: rondo.v1.Event
-	(*WorkerEvent)(nil),     // 9: rondo.v1.WorkerEvent
-	(*GenerationEvent)(nil), // 10: rondo.v1.GenerationEvent
-	(*StepEvent)(nil),       // 11: rondo.v1.StepEvent
-	(*CheckpointEvent)(nil), // 12: rondo.v1.CheckpointEvent
-	(*SampleEvent)(nil),     // 13: rondo.v1.SampleEvent
-	(*EvalEvent)(nil),       // 14: rondo.v1.EvalEvent
-	(*DoneEvent)(nil),       // 15: rondo.v1.DoneEvent
-	(*NoticeEvent)(nil),     // 16: rondo.v1.NoticeEvent
-	(*FailureEvent)(nil),    // 17: rondo.v1.FailureEvent
+	(*Record)(nil),          // 4: rondo.v1.Record
+	(*Receipt)(nil),         // 5: rondo.v1.Receipt
+	(*WatchRequest)(nil),    // 6: rondo.v1.WatchRequest
+	(*StopRequest)(nil),     // 7: rondo.v1.StopRequest
+	(*StopResponse)(nil),    // 8: rondo.v1.StopResponse
+	(*Event)(nil),           // 9: rondo.v1.Event
+	(*WorkerEvent)(nil),     // 10: rondo.v1.WorkerEvent
+	(*GenerationEvent)(nil), // 11: rondo.v1.GenerationEvent
+	(*StepEvent)(nil),       // 12: rondo.v1.StepEvent
+	(*CheckpointEvent)(nil), // 13: rondo.v1.CheckpointEvent
+	(*SampleEvent)(nil),     // 14: rondo.v1.SampleEvent
+	(*EvalEvent)(nil),       // 15: rondo.v1.EvalEvent
+	(*DoneEvent)(nil),       // 16: rondo.v1.DoneEvent
+	(*NoticeEvent)(nil),     // 17: rondo.v1.NoticeEvent
+	(*FailureEvent)(nil),    // 18: rondo.v1.FailureEvent
 }
 var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	1,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
 	0,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
-	9,  // 2: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
-	10, // 3: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
-	11, // 4: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
-	12, // 5: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
-	13, // 6: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
-	14, // 7: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	15, // 8: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	16, // 9: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	17, // 10: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	8,  // 11: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Event
-	5,  // 12: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	6,  // 13: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	4,  // 14: rondo.v1.Coordinator.Report:output_type -> rondo.v1.ReportResponse
-	8,  // 15: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Event
-	7,  // 16: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 2: rondo.v1.Record.event:type_name -> rondo.v1.Event
+	10, // 3: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
+	11, // 4: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
+	12, // 5: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
+	13, // 6: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
+	14, // 7: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
+	15, // 8: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
+	16, // 9: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	17, // 10: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	18, // 11: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	4,  // 12: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	6,  // 13: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	7,  // 14: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	5,  // 15: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	4,  // 16: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	8,  // 17: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_cluster_proto_init() }
@@ -1456,7 +1556,7 @@ func file_rondo_v1_cluster_proto_init() {
 	if File_rondo_v1_cluster_proto != nil {
 		return
 	}
-	file_rondo_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{
+	file_rondo_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{
 		(*Event_Worker)(nil),
 		(*Event_Generation)(nil),
 		(*Event_Step)(nil),
@@ -1467,13 +1567,14 @@ func file_rondo_v1_cluster_proto_init() {
 		(*Event_Notice)(nil),
 		(*Event_Failure)(nil),
 	}
+	file_rondo_v1_cluster_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_cluster_proto_rawDesc), len(file_rondo_v1_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,11 +31,16 @@ const (
 // Coordinator is the service of the elected coordinator. It is off the data path: training goes
 // on while nobody answers it.
 type CoordinatorClient interface {
-	// Report carries what happens on a worker, in order, for as long as it lives.
-	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[Event, ReportResponse], error)
-	// Watch sends the events of the job as they come, first those kept from before.
-	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error)
-	// Stop asks all workers to stop at the same step and to save a checkpoint.
+	// Report carries what happens on a worker, in order, for as long as it lives. The first record
+	// names the source and has no event; the answer to it is the highest sequence that this leader
+	// has from that source, and the worker goes on from there. Every later record is answered with
+	// its own sequence once the leader has it.
+	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Record, Receipt], error)
+	// Watch sends the events of the job as they come, first those kept from before, and ends when
+	// the job has: the last event is `done`, or `failure` with the job's reason.
+	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Record], error)
+	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
+	// when that is decided and stored.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
 }
 
@@ -47,26 +52,26 @@ func NewCoordinatorClient(cc grpc.ClientConnInterface) CoordinatorClient {
 	return &coordinatorClient{cc}
 }
 
-func (c *coordinatorClient) Report(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[Event, ReportResponse], error) {
+func (c *coordinatorClient) Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Record, Receipt], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[0], Coordinator_Report_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[Event, ReportResponse]{ClientStream: stream}
+	x := &grpc.GenericClientStream[Record, Receipt]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Coordinator_ReportClient = grpc.ClientStreamingClient[Event, ReportResponse]
+type Coordinator_ReportClient = grpc.BidiStreamingClient[Record, Receipt]
 
-func (c *coordinatorClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Event], error) {
+func (c *coordinatorClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Record], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[1], Coordinator_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[WatchRequest, Event]{ClientStream: stream}
+	x := &grpc.GenericClientStream[WatchRequest, Record]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -77,7 +82,7 @@ func (c *coordinatorClient) Watch(ctx context.Context, in *WatchRequest, opts ..
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Coordinator_WatchClient = grpc.ServerStreamingClient[Event]
+type Coordinator_WatchClient = grpc.ServerStreamingClient[Record]
 
 func (c *coordinatorClient) Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -96,11 +101,16 @@ func (c *coordinatorClient) Stop(ctx context.Context, in *StopRequest, opts ...g
 // Coordinator is the service of the elected coordinator. It is off the data path: training goes
 // on while nobody answers it.
 type CoordinatorServer interface {
-	// Report carries what happens on a worker, in order, for as long as it lives.
-	Report(grpc.ClientStreamingServer[Event, ReportResponse]) error
-	// Watch sends the events of the job as they come, first those kept from before.
-	Watch(*WatchRequest, grpc.ServerStreamingServer[Event]) error
-	// Stop asks all workers to stop at the same step and to save a checkpoint.
+	// Report carries what happens on a worker, in order, for as long as it lives. The first record
+	// names the source and has no event; the answer to it is the highest sequence that this leader
+	// has from that source, and the worker goes on from there. Every later record is answered with
+	// its own sequence once the leader has it.
+	Report(grpc.BidiStreamingServer[Record, Receipt]) error
+	// Watch sends the events of the job as they come, first those kept from before, and ends when
+	// the job has: the last event is `done`, or `failure` with the job's reason.
+	Watch(*WatchRequest, grpc.ServerStreamingServer[Record]) error
+	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
+	// when that is decided and stored.
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
@@ -112,10 +122,10 @@ type CoordinatorServer interface {
 // pointer dereference when methods are called.
 type UnimplementedCoordinatorServer struct{}
 
-func (UnimplementedCoordinatorServer) Report(grpc.ClientStreamingServer[Event, ReportResponse]) error {
+func (UnimplementedCoordinatorServer) Report(grpc.BidiStreamingServer[Record, Receipt]) error {
 	return status.Error(codes.Unimplemented, "method Report not implemented")
 }
-func (UnimplementedCoordinatorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Event]) error {
+func (UnimplementedCoordinatorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[Record]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
 }
 func (UnimplementedCoordinatorServer) Stop(context.Context, *StopRequest) (*StopResponse, error) {
@@ -143,22 +153,22 @@ func RegisterCoordinatorServer(s grpc.ServiceRegistrar, srv CoordinatorServer) {
 }
 
 func _Coordinator_Report_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(CoordinatorServer).Report(&grpc.GenericServerStream[Event, ReportResponse]{ServerStream: stream})
+	return srv.(CoordinatorServer).Report(&grpc.GenericServerStream[Record, Receipt]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Coordinator_ReportServer = grpc.ClientStreamingServer[Event, ReportResponse]
+type Coordinator_ReportServer = grpc.BidiStreamingServer[Record, Receipt]
 
 func _Coordinator_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(CoordinatorServer).Watch(m, &grpc.GenericServerStream[WatchRequest, Event]{ServerStream: stream})
+	return srv.(CoordinatorServer).Watch(m, &grpc.GenericServerStream[WatchRequest, Record]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Coordinator_WatchServer = grpc.ServerStreamingServer[Event]
+type Coordinator_WatchServer = grpc.ServerStreamingServer[Record]
 
 func _Coordinator_Stop_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StopRequest)
@@ -194,6 +204,7 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Report",
 			Handler:       _Coordinator_Report_Handler,
+			ServerStreams: true,
 			ClientStreams: true,
 		},
 		{
