@@ -1,0 +1,40 @@
+package cpu
+
+import "rondo/compute"
+
+// layer is a recurrent layer's arithmetic, over arguments whose shapes have been checked.
+type layer interface {
+	forward(w compute.RecurrentWeights, in compute.RecurrentInput, state compute.RecurrentState,
+		y []float32, out compute.RecurrentState)
+	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
+		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
+		dstate compute.RecurrentState)
+	close()
+}
+
+// head is an output layer's arithmetic, over arguments whose shapes have been checked.
+type head interface {
+	forward(x, w, b []float32, targets []int32) float64
+	forwardBackward(x, w, b []float32, targets []int32, scale float32,
+		dx, dw, db []float32) float64
+	close()
+}
+
+// backend is the arithmetic of a build, over arguments whose shapes have been checked.
+type backend interface {
+	name() string
+	newLayer(s compute.RecurrentShape, inference bool) layer
+	newHead(s compute.OutputShape, rows int) head
+	// gemm adds to c when beta is not zero; c is zeros when it is.
+	gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32, beta float32,
+		c []float32)
+	add(y, x []float32)
+	addBias(x, b []float32)
+	embedBackward(dtable, dy []float32, ids []int32)
+	scale(x []float32, a float32)
+	clamp(x []float32, limit float32)
+	sumSquares(x []float32) float64
+	// dropout's x is [T, len(keys), h].
+	dropout(y, x []float32, h int, p float32, keys []uint64)
+	update(u compute.Update, c correction, params, grads, s1, s2 []float32)
+}

@@ -1,0 +1,111 @@
+package cpu
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gonum.org/v1/gonum/blas/gonum"
+
+	"rondo/compute"
+)
+
+// alignment of Alloc's memory, in elements.
+const alignElements = 16
+
+// block is what Alloc gave. The collector frees it; release has nothing to do.
+type block struct{}
+
+func (block) release() {}
+
+// allocate returns n zeros on a 64-byte boundary.
+func allocate(n int) ([]float32, block) {
+	x := make([]float32, n+alignElements-1)
+	past := int(uintptr(unsafe.Pointer(&x[0])) / 4 % alignElements)
+	first := (alignElements - past) % alignElements
+	return x[first : first+n : first+n], block{}
+}
+
+// pure computes in Go, with the inner loops of gonum's BLAS, on the calling goroutine.
+type pure struct{ rows rows[float32] }
+
+func newBackend(_ int, isa string) (backend, error) {
+	if isa != "" && isa != isaPortable {
+		return nil, fmt.Errorf("cpu: %s is %q, but this build has no C kernels; unset it, or "+
+			"build with CGO_ENABLED=1", isaEnvironment, isa)
+	}
+	return &pure{rows: gonumRows()}, nil
+}
+
+// gonumRows are gonum's dot and axpy, which are in assembly on amd64.
+func gonumRows() rows[float32] {
+	var b gonum.Implementation
+	return rows[float32]{
+		dot:  func(x, y []float32) float32 { return b.Sdot(len(x), x, 1, y, 1) },
+		axpy: func(a float32, x, y []float32) { b.Saxpy(len(x), a, x, 1, y, 1) },
+	}
+}
+
+func (*pure) name() string { return "pure Go, slower: built without cgo" }
+
+func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
+	return pureLayer{newRefLayer(s, p.rows, inference)}
+}
+
+func (p *pure) newHead(s compute.OutputShape, rows int) head {
+	return pureHead{newRefHead(s, p.rows, rows)}
+}
+
+func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
+	beta float32, c []float32) {
+	p.rows.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
+}
+
+func (p *pure) add(y, x []float32)             { p.rows.axpy(1, x, y) }
+func (*pure) addBias(x, b []float32)           { addRow(x, b) }
+func (*pure) scale(x []float32, a float32)     { refScale(x, a) }
+func (*pure) clamp(x []float32, limit float32) { refClamp(x, limit) }
+func (*pure) sumSquares(x []float32) float64   { return refSumSquares(x) }
+func (*pure) embedBackward(dtable, dy []float32, ids []int32) {
+	refEmbedBackward(dtable, dy, ids)
+}
+func (*pure) dropout(y, x []float32, h int, p float32, keys []uint64) {
+	refDropout(y, x, h, p, keys)
+}
+func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
+	refUpdate(u, c, params, grads, s1, s2)
+}
+
+// pureLayer is the reference layer in float32.
+type pureLayer struct{ ref *refLayer[float32] }
+
+func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
+	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
+	l.ref.forward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
+		refInput[float32]{in.IDs, in.X}, refState[float32]{state.H, state.C}, y,
+		refState[float32]{out.H, out.C})
+}
+
+func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
+	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
+	dstate compute.RecurrentState) {
+	l.ref.backward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
+		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
+		refWeights[float32]{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}, dx,
+		refState[float32]{dstate.H, dstate.C})
+}
+
+func (pureLayer) close() {}
+
+// pureHead is the reference output layer in float32.
+type pureHead struct{ ref *refHead[float32] }
+
+func (h pureHead) forward(x, w, b []float32, targets []int32) float64 {
+	return h.ref.run(x, w, b, targets, 1, nil, nil, nil)
+}
+
+func (h pureHead) forwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) float64 {
+	return h.ref.run(x, w, b, targets, scale, dx, dw, db)
+}
+
+func (pureHead) close() {}

@@ -1,0 +1,68 @@
+package cpu
+
+import (
+	"fmt"
+
+	"rondo/compute"
+)
+
+// maxLogits is the most logits that an output layer holds at once: rows go through it in chunks
+// of this many logits, but at least minOutputRows rows, so that products stay efficient.
+const (
+	maxLogits     = 1 << 22
+	minOutputRows = 64
+)
+
+// output is the last layer: it checks shapes; the build's head does the arithmetic.
+type output struct {
+	shape compute.OutputShape
+	head  head
+}
+
+// NewOutput makes the last layer's workspace.
+func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
+	if s.N < 1 || s.H < 1 || s.V < 1 {
+		panic(fmt.Sprintf("cpu: output layer of shape %+v", s))
+	}
+	return &output{shape: s, head: d.backend.newHead(s, outputRows(s))}
+}
+
+// outputRows is how many rows of logits are in memory at once.
+func outputRows(s compute.OutputShape) int {
+	return min(s.N, max(minOutputRows, maxLogits/s.V))
+}
+
+// Forward returns the summed cross-entropy in nats; rows with a negative target do not count.
+func (o *output) Forward(x, w, b []float32, targets []int32) float64 {
+	o.check(x, w, b, targets)
+	return o.head.forward(x, w, b, targets)
+}
+
+// ForwardBackward also overwrites the gradients of scale times that sum.
+func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) float64 {
+	o.check(x, w, b, targets)
+	sameLength("output dx", len(dx), len(x))
+	sameLength("output dw", len(dw), len(w))
+	sameLength("output db", len(db), len(b))
+	return o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
+}
+
+// Close frees the workspace.
+func (o *output) Close() { o.head.close() }
+
+// check panics unless the arguments have their shapes.
+func (o *output) check(x, w, b []float32, targets []int32) {
+	s := o.shape
+	wantLength("output x", len(x), s.N*s.H)
+	wantLength("output w", len(w), s.V*s.H)
+	if b != nil {
+		wantLength("output b", len(b), s.V)
+	}
+	wantLength("targets", len(targets), s.N)
+	for i, id := range targets {
+		if int(id) >= s.V {
+			panic(fmt.Sprintf("cpu: target %d at %d is not below %d", id, i, s.V))
+		}
+	}
+}

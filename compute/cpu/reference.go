@@ -1,0 +1,176 @@
+package cpu
+
+import (
+	"math"
+
+	"rondo/compute"
+)
+
+// The reference arithmetic: every kernel in plain Go, row-major, generic so that tests can run
+// it in float64. It is the pure-Go build, and what the C kernels are held against.
+
+// float is what the reference computes in.
+type float interface{ float32 | float64 }
+
+// rows is the inner loops of a product. The pure-Go build brings gonum's; tests, plain ones.
+type rows[F float] struct {
+	dot  func(x, y []F) F        // sum of x[i]*y[i]
+	axpy func(alpha F, x, y []F) // y += alpha x
+}
+
+// plainRows are the inner loops as one would write them.
+func plainRows[F float]() rows[F] {
+	return rows[F]{
+		dot: func(x, y []F) F {
+			var sum F
+			for i, v := range x {
+				sum += v * y[i]
+			}
+			return sum
+		},
+		axpy: func(alpha F, x, y []F) {
+			for i, v := range x {
+				y[i] += alpha * v
+			}
+		},
+	}
+}
+
+// timesTransposed adds a bT to c. a: [m, k] in rows of lda, b: [n, k], c: [m, n] in rows of ldc.
+func (r rows[F]) timesTransposed(m, n, k int, a []F, lda int, b []F, c []F, ldc int) {
+	for i := range m {
+		for j := range n {
+			c[i*ldc+j] += r.dot(a[i*lda:i*lda+k], b[j*k:(j+1)*k])
+		}
+	}
+}
+
+// times adds a b to c. a: [m, k] in rows of lda, b: [k, n], c: [m, n].
+func (r rows[F]) times(m, n, k int, a []F, lda int, b []F, c []F) {
+	for i := range m {
+		for p := range k {
+			r.axpy(a[i*lda+p], b[p*n:(p+1)*n], c[i*n:(i+1)*n])
+		}
+	}
+}
+
+// transposedTimes adds aT b to c. a: [k, m] in rows of lda, b: [k, n], c: [m, n].
+func (r rows[F]) transposedTimes(m, n, k int, a []F, lda int, b []F, c []F) {
+	for p := range k {
+		for i := range m {
+			r.axpy(a[p*lda+i], b[p*n:(p+1)*n], c[i*n:(i+1)*n])
+		}
+	}
+}
+
+// gemm adds alpha op(a) op(b) to beta c.
+func (r rows[F]) gemm(transA, transB bool, m, n, k int, alpha F, a, b []F, beta F, c []F) {
+	for i := range c {
+		c[i] *= beta
+	}
+	at := func(i, p int) F {
+		if transA {
+			return a[p*m+i]
+		}
+		return a[i*k+p]
+	}
+	for i := range m {
+		row := c[i*n : (i+1)*n]
+		for p := range k {
+			x := alpha * at(i, p)
+			if !transB {
+				r.axpy(x, b[p*n:(p+1)*n], row)
+				continue
+			}
+			for j := range row {
+				row[j] += x * b[j*k+p]
+			}
+		}
+	}
+}
+
+// addRow adds b to every row of x.
+func addRow[F float](x, b []F) {
+	for i := range x {
+		x[i] += b[i%len(b)]
+	}
+}
+
+// sumRows sets b to the sum of x's rows of width ld, from column first on.
+func sumRows[F float](b, x []F, ld, first int) {
+	clear(b)
+	for row := 0; row < len(x); row += ld {
+		for j := range b {
+			b[j] += x[row+first+j]
+		}
+	}
+}
+
+func sigmoid[F float](x F) F { return F(1 / (1 + math.Exp(-float64(x)))) }
+
+func tanh[F float](x F) F { return F(math.Tanh(float64(x))) }
+
+// refAdd adds x to y.
+func refAdd[F float](y, x []F) {
+	for i, v := range x {
+		y[i] += v
+	}
+}
+
+// refEmbedBackward adds dy's rows to dtable's.
+func refEmbedBackward(dtable, dy []float32, ids []int32) {
+	width := len(dy) / len(ids)
+	for i, id := range ids {
+		refAdd(dtable[int(id)*width:(int(id)+1)*width], dy[i*width:(i+1)*width])
+	}
+}
+
+// refScale multiplies x by a.
+func refScale[F float](x []F, a F) {
+	for i := range x {
+		x[i] *= a
+	}
+}
+
+// refClamp limits x to [-limit, limit]; NaN stays.
+func refClamp[F float](x []F, limit F) {
+	for i, v := range x {
+		if v > limit {
+			x[i] = limit
+		} else if v < -limit {
+			x[i] = -limit
+		}
+	}
+}
+
+// sumLanes is how many partial sums SumSquares keeps.
+const sumLanes = 16
+
+// refSumSquares sums every sumLanes-th square in float64, then the partial sums in order.
+func refSumSquares(x []float32) float64 {
+	var sums [sumLanes]float64
+	for i, v := range x {
+		sums[i%sumLanes] += float64(v) * float64(v)
+	}
+	total := 0.0
+	for _, s := range sums {
+		total += s
+	}
+	return total
+}
+
+// refDropout is Dropout on x: [T, len(keys), h].
+func refDropout(y, x []float32, h int, p float32, keys []uint64) {
+	scale := 1 / (1 - p)
+	for row := 0; row*h < len(x); row++ {
+		key, first := keys[row%len(keys)], row/len(keys)*h
+		for j := range h {
+			i := row*h + j
+			if compute.DropoutKeep(key, first+j, p) {
+				y[i] = x[i] * scale
+			} else {
+				y[i] = 0
+			}
+		}
+	}
+}
