@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/quick"
+	"time"
+)
+
+// obviousOwner finds a lane's rank by asking each rank for its share, as the rule is written.
+func obviousOwner(lane, lanes, workers int) Rank {
+	for r := range workers {
+		if lanes*r/workers <= lane && lane < lanes*(r+1)/workers {
+			return Rank(r)
+		}
+	}
+	return -1
+}
+
+func TestDealLanesAgainstTheRule(t *testing.T) {
+	check := func(a, b uint8) bool {
+		workers := 1 + int(a)%16
+		lanes := workers + int(b)
+		plan := Plan{LaneEnds: DealLanes(lanes, workers)}
+		smallest, largest := lanes, 0
+		for r := range workers {
+			from, to := plan.Lanes(Rank(r))
+			for lane := from; lane < to; lane++ {
+				if obviousOwner(int(lane), lanes, workers) != Rank(r) {
+					return false
+				}
+			}
+			smallest, largest = min(smallest, int(to-from)), max(largest, int(to-from))
+		}
+		return plan.LaneEnds[workers-1] == Lane(lanes) && smallest > 0 && largest-smallest <= 1
+	}
+	if err := quick.Check(check, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRingOrder holds the order against what it is for: a permutation, the same for every order
+// of joining, that enters each host once.
+func TestRingOrder(t *testing.T) {
+	check := func(hosts []uint8, rotate uint8) bool {
+		members := make([]Member, len(hosts))
+		for i, h := range hosts {
+			members[i] = Member{ID: fmt.Sprintf("w%03d", i), Host: fmt.Sprint(h % 5)}
+		}
+		ring := RingOrder(members)
+		entered := make(map[string]bool)
+		for i, m := range ring {
+			if !slices.Contains(members, m) {
+				return false
+			}
+			if i > 0 && ring[i-1].Host == m.Host {
+				if ring[i-1].ID >= m.ID {
+					return false
+				}
+				continue
+			}
+			if entered[m.Host] {
+				return false
+			}
+			entered[m.Host] = true
+		}
+		if len(members) == 0 {
+			return len(ring) == 0
+		}
+		at := int(rotate) % len(members)
+		rotated := append(slices.Clone(members[at:]), members[:at]...)
+		return len(ring) == len(members) && slices.Equal(RingOrder(rotated), ring)
+	}
+	if err := quick.Check(check, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPlanValidate(t *testing.T) {
+	two := []Member{{ID: "w1"}, {ID: "w2"}}
+	cases := []struct {
+		name string
+		plan Plan
+		want string // in the error; empty: valid
+	}{
+		{"zero", Plan{}, ""},
+		{"next run", Plan{Generation: 4}.Next(), ""},
+		{"running", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2}, Phase: Running}, ""},
+		{"negative", Plan{Generation: -1}, "negative"},
+		{"unknown phase", Plan{Phase: 9}, "unknown phase 9"},
+		{"no ring", Plan{Generation: 1, Phase: Running}, "running with 0 members"},
+		{"no generation", Plan{Members: two, LaneEnds: []Lane{1, 2}, Phase: Stopping}, "stopping"},
+		{"lanes missing", Plan{Generation: 1, Members: two, LaneEnds: []Lane{2}}, "1 lane ends"},
+		{"no lane for w2", Plan{Generation: 1, Members: two, LaneEnds: []Lane{2, 2}}, "not after 2"},
+		{"same id", Plan{Generation: 1, Members: []Member{two[0], two[0]},
+			LaneEnds: []Lane{1, 2}}, "empty or taken"},
+		{"failed while running", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
+			Phase: Running, Failed: true}, "failed true"},
+		{"usage without failure", Plan{Phase: Ended, Usage: true}, "usage true"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			err := c.plan.Validate()
+			if c.want == "" && err != nil || c.want != "" && err == nil ||
+				err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want an error with %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestPlanFits(t *testing.T) {
+	job := Job{Workers: 2, Lanes: 8, JoinTimeout: time.Minute}
+	if err := (Plan{LaneEnds: DealLanes(8, 2)}).Fits(job); err != nil {
+		t.Error(err)
+	}
+	if err := (Plan{}).Fits(job); err != nil {
+		t.Error(err)
+	}
+	err := (Plan{LaneEnds: DealLanes(6, 2)}).Fits(job)
+	if err == nil || !strings.Contains(err.Error(), "deals 6 lanes, the job has 8") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDecideBeforeElectedPanics(t *testing.T) {
+	defer func() {
+		if r := recover(); r == nil || !strings.Contains(fmt.Sprint(r), "before Elected") {
+			t.Errorf("recovered %v", r)
+		}
+	}()
+	Decide(NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: 1}), Tick{}, time.Unix(0, 0))
+}
+
+func TestWake(t *testing.T) {
+	now := time.Unix(100, 0)
+	state := NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: time.Minute})
+	if !state.Wake().IsZero() {
+		t.Error("a state that nobody leads waits for nothing")
+	}
+	state, _ = Decide(state, Elected{}, now)
+	if want := now.Add(time.Minute); !state.Wake().Equal(want) {
+		t.Errorf("while forming: %v, want %v", state.Wake(), want)
+	}
+	state, _ = Decide(state, Joined{Member{ID: "w"}}, now)
+	if state.Plan().Phase != Running || !state.Wake().IsZero() {
+		t.Errorf("in phase %v: %v", state.Plan().Phase, state.Wake())
+	}
+}

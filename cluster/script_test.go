@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write what the scripts in testdata should say")
+
+// TestScripts plays testdata/*.txt. A script is a row of commands, each followed by ---- and what
+// Decide does about it, up to an empty line:
+//
+//	job [workers=2] [lanes=8] [join-timeout=5m] [generation=0]   a fresh store
+//	elect                   a leader takes over from what the store holds
+//	join ID [host=a] [pid=1]
+//	leave ID
+//	fail ID TEXT            the worker cannot go on
+//	usage ID TEXT           the worker says that the job's input is wrong
+//	peer-lost ID RANK TEXT
+//	done ID
+//	stop REASON
+//	after DURATION          the clock moves on, and ticks
+//
+// Text after a # is a comment.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts in testdata: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := playScript(t, string(text))
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(text) {
+				t.Errorf("%s differs from what Decide does (-update writes it):\n%s",
+					file, firstDifference(string(text), got))
+			}
+		})
+	}
+}
+
+// playScript returns the script with the expectations that are true.
+func playScript(t *testing.T, text string) string {
+	w := &scriptWorld{now: time.Unix(0, 0)}
+	var out strings.Builder
+	expecting := false
+	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		if expecting {
+			expecting = line != ""
+			if !expecting {
+				out.WriteString("\n")
+			}
+			continue
+		}
+		out.WriteString(line + "\n")
+		command, _, _ := strings.Cut(line, "#")
+		if strings.TrimSpace(command) == "" {
+			continue
+		}
+		result, err := w.run(strings.Fields(command))
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out.WriteString("----\n" + result)
+		expecting = true
+	}
+	return out.String()
+}
+
+// scriptWorld is a leader and its store.
+type scriptWorld struct {
+	now     time.Time
+	state   State
+	stored  Plan
+	members []Member
+}
+
+func (w *scriptWorld) run(words []string) (string, error) {
+	name, args := words[0], words[1:]
+	if name == "job" {
+		return w.job(args)
+	}
+	event, err := w.event(name, args)
+	if err != nil {
+		return "", err
+	}
+	before := w.state.plan
+	state, actions := Decide(w.state, event, w.now)
+	w.state = state
+	var out strings.Builder
+	if len(actions) == 0 {
+		out.WriteString("nothing\n")
+	}
+	for _, action := range actions {
+		switch a := action.(type) {
+		case WritePlan:
+			out.WriteString(describePlan(before, a.Plan))
+			before = a.Plan
+			w.stored = a.Plan
+		case Notify:
+			fmt.Fprintf(&out, "notify %q: %s\n", a.ID, a.Text)
+		case End:
+			out.WriteString("end\n")
+		}
+	}
+	return out.String(), nil
+}
+
+func (w *scriptWorld) job(args []string) (string, error) {
+	job := Job{Workers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute}
+	*w = scriptWorld{now: time.Unix(0, 0)}
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		n, err := strconv.Atoi(value)
+		switch key {
+		case "workers":
+			job.Workers = n
+		case "lanes":
+			job.Lanes = n
+		case "generation":
+			w.stored.Generation = Generation(n)
+		case "join-timeout":
+			job.JoinTimeout, err = time.ParseDuration(value)
+		default:
+			err = fmt.Errorf("unknown setting %q", key)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	w.state = NewState(job)
+	if err := job.Validate(); err != nil {
+		return "refused: " + err.Error() + "\n", nil
+	}
+	return "ok\n", nil
+}
+
+func (w *scriptWorld) event(name string, args []string) (Event, error) {
+	if name == "elect" {
+		return Elected{Plan: w.stored, Members: slices.Clone(w.members)}, nil
+	}
+	if len(args) == 0 {
+		return nil, fmt.Errorf("%s needs an argument", name)
+	}
+	rest := strings.Join(args[1:], " ")
+	switch name {
+	case "join":
+		m := Member{ID: args[0], Host: "a", PID: 1}
+		for _, arg := range args[1:] {
+			if host, ok := strings.CutPrefix(arg, "host="); ok {
+				m.Host = host
+			} else if pid, ok := strings.CutPrefix(arg, "pid="); ok {
+				m.PID, _ = strconv.Atoi(pid)
+			}
+		}
+		w.members = append(without(w.members, m.ID), m)
+		return Joined{m}, nil
+	case "leave":
+		w.members = without(w.members, args[0])
+		return Left{args[0]}, nil
+	case "fail", "usage":
+		return Failed{ID: args[0], Text: rest, Usage: name == "usage"}, nil
+	case "peer-lost":
+		rank, err := strconv.Atoi(args[1])
+		return PeerLost{ID: args[0], Rank: Rank(rank), Text: strings.Join(args[2:], " ")}, err
+	case "done":
+		return Done{args[0]}, nil
+	case "stop":
+		return StopRequested{strings.Join(args, " ")}, nil
+	case "after":
+		d, err := time.ParseDuration(args[0])
+		w.now = w.now.Add(d)
+		return Tick{}, err
+	}
+	return nil, fmt.Errorf("unknown command %q", name)
+}
+
+// describePlan says what a plan has that the one before had not.
+func describePlan(before, p Plan) string {
+	var out strings.Builder
+	result := ""
+	if p.Failed {
+		result = ", failed"
+	}
+	if p.Usage {
+		result += " (usage)"
+	}
+	fmt.Fprintf(&out, "plan: generation %d %v%s: %s\n", p.Generation, p.Phase, result, p.Reason)
+	if slices.Equal(before.Members, p.Members) {
+		return out.String()
+	}
+	for r, m := range p.Members {
+		from, to := p.Lanes(Rank(r))
+		fmt.Fprintf(&out, "  rank %d: %s on %s, lanes [%d, %d)\n", r, m.ID, m.Host, from, to)
+	}
+	return out.String()
+}
+
+func firstDifference(want, got string) string {
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d:\n  script: %s\n  Decide: %s", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("%d lines in the script, %d from Decide", len(a), len(b))
+}
