@@ -1,0 +1,192 @@
+// Package corpus turns text into tokens and tokens into the lanes that training reads.
+//
+// Open reads a text (the embedded one, a local file or an object in blob storage), splits it into
+// characters or words, builds or takes a vocabulary, and writes the token ids to a token file in
+// a cache folder, once; all later reads are ranges of that file. No step holds the text or its
+// tokens in memory, so a corpus may be larger than memory. A Sampler says which tokens each lane
+// reads at each step, as a pure function; a Reader fetches them, time-major; an Evaluation covers
+// a range of tokens exactly once; Measure counts n-grams and fits Zipf's law.
+//
+// The package knows nothing of models, workers or storage credentials: whoever wants blob URLs
+// hands in a function that opens buckets. It imports nothing of this project; of others,
+// gocloud.dev/blob alone.
+package corpus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	"gocloud.dev/blob"
+)
+
+// Config says which text to read and how.
+type Config struct {
+	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key).
+	Source    string
+	Tokenizer Tokenizer
+	// MinFrequency makes rarer tokens <unk>. It has no effect when Vocabulary is given.
+	MinFrequency int64
+	// Reserved tokens follow <unk> in a new vocabulary, in this order. They have no effect when
+	// Vocabulary is given.
+	Reserved []string
+	// MaxTokens cuts the tokens to the first so many, after the vocabulary was built from the
+	// whole text; 0 is all.
+	MaxTokens int64
+	// Vocabulary encodes the text with the vocabulary of an earlier run: of the job that is
+	// resumed, or of the model that is evaluated. Nil builds one.
+	Vocabulary *Vocabulary
+	// CacheDir holds the token files; empty is rondo/corpus in the user's cache folder.
+	CacheDir string
+	// OpenBucket opens the bucket of a blob URL (without the object's key). Nil refuses URLs,
+	// except file://. The corpus closes the bucket.
+	OpenBucket func(ctx context.Context, url string) (*blob.Bucket, error)
+}
+
+func (c Config) validate() error {
+	if err := c.Tokenizer.validate(); err != nil {
+		return err
+	}
+	if c.MinFrequency < 0 {
+		return fmt.Errorf("--min-frequency %d is negative", c.MinFrequency)
+	}
+	if c.MaxTokens < 0 {
+		return fmt.Errorf("--max-tokens %d is negative", c.MaxTokens)
+	}
+	if _, err := NewVocabulary(slices.Concat([]string{Unknown}, c.Reserved)); err != nil {
+		return fmt.Errorf("reserved tokens: %w", err)
+	}
+	return nil
+}
+
+// Corpus is a tokenised text. Its methods may be called from several goroutines.
+type Corpus struct {
+	file       *tokenFile
+	vocabulary *Vocabulary
+	tokens     Tokens
+	tokenizer  Tokenizer
+}
+
+// Open tokenises the source, or finds it tokenised in the cache, where one process per host does
+// the work and others that start at the same time wait for it until ctx ends. It verifies the
+// checksum of the whole token file and builds a damaged one anew.
+func Open(ctx context.Context, cfg Config) (*Corpus, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	src, err := openSource(ctx, cfg.Source, cfg.OpenBucket)
+	if err != nil {
+		return nil, err
+	}
+	defer src.close()
+	store, err := openCache(cfg.CacheDir)
+	if err != nil {
+		return nil, err
+	}
+	id := identify(src, cfg)
+	file, err := store.tokens(ctx, id.key(), func(dst io.WriteSeeker) error {
+		return buildTokens(ctx, src, cfg, store.dir, id, dst)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
+	}
+	count := file.count
+	if cfg.MaxTokens > 0 {
+		count = min(count, cfg.MaxTokens)
+	}
+	return &Corpus{
+		file:       file,
+		vocabulary: file.vocabulary,
+		tokens:     Slice(file, 0, count),
+		tokenizer:  cfg.Tokenizer,
+	}, nil
+}
+
+// Vocabulary returns the tokens that ids stand for.
+func (c *Corpus) Vocabulary() *Vocabulary { return c.vocabulary }
+
+// Tokens returns the ids of the text, at most MaxTokens of them.
+func (c *Corpus) Tokens() Tokens { return c.tokens }
+
+// Fingerprint is a SHA-256, in hexadecimal, of the tokenizer, the vocabulary and the token ids:
+// equal on two machines exactly when they train on the same tokens.
+func (c *Corpus) Fingerprint() string {
+	h := sha256.New()
+	fmt.Fprintf(h, "rondo corpus 1\n%s\n%s\n%s\n%x\n%d\n", c.tokenizer.Unit, c.tokenizer.Normalize,
+		c.vocabulary.Fingerprint(), c.file.digest, c.tokens.Len())
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Close releases the token file.
+func (c *Corpus) Close() error { return c.file.close() }
+
+// identity is all that a token file depends on; its hash is the file's name in the cache.
+type identity struct {
+	Format       int           `json:"format"`
+	Source       string        `json:"source"`
+	Unit         Unit          `json:"unit"`
+	Normalize    Normalization `json:"normalize"`
+	MinFrequency int64         `json:"min_frequency"`
+	Reserved     []string      `json:"reserved"`
+	Vocabulary   string        `json:"vocabulary"` // fingerprint of the given one, or empty
+}
+
+func identify(src source, cfg Config) identity {
+	id := identity{
+		Format:    tokenFileVersion,
+		Source:    src.identity(),
+		Unit:      cfg.Tokenizer.Unit,
+		Normalize: cfg.Tokenizer.Normalize,
+	}
+	if cfg.Vocabulary != nil {
+		id.Vocabulary = cfg.Vocabulary.Fingerprint()
+		return id
+	}
+	id.MinFrequency = max(cfg.MinFrequency, 1) // a token that occurs has at least one
+	id.Reserved = cfg.Reserved
+	return id
+}
+
+func (id identity) key() string {
+	text, err := json.Marshal(id)
+	if err != nil {
+		panic(fmt.Sprintf("corpus: identity %+v cannot be encoded: %v", id, err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// buildTokens writes the token file: one pass to count tokens for the vocabulary unless it is
+// given, and one to encode them.
+func buildTokens(
+	ctx context.Context, src source, cfg Config, scratch string, id identity, dst io.WriteSeeker,
+) error {
+	vocabulary := cfg.Vocabulary
+	var passes []func(io.Reader) error
+	if vocabulary == nil {
+		passes = append(passes, func(text io.Reader) (err error) {
+			vocabulary, err = countVocabulary(ctx, text, cfg, scratch)
+			return err
+		})
+	}
+	passes = append(passes, func(text io.Reader) error {
+		w, err := newTokenWriter(dst, id, vocabulary)
+		if err != nil {
+			return err
+		}
+		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.put)
+		if err := cfg.Tokenizer.scan(ctx, text, ids); err != nil {
+			return err
+		}
+		if w.count == 0 {
+			return fmt.Errorf("it is empty: no token in it (--tokenizer %s, --normalize %s)",
+				cfg.Tokenizer.Unit, cfg.Tokenizer.Normalize)
+		}
+		return w.finish()
+	})
+	return src.passes(ctx, scratch, passes)
+}

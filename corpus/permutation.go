@@ -1,0 +1,55 @@
+package corpus
+
+import "math/bits"
+
+// mix is the finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64-bit words
+// in which every input bit reaches every output bit. It is our own, so that samples do not
+// change with a release of Go.
+func mix(z uint64) uint64 {
+	z += 0x9E3779B97F4A7C15
+	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+	z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+	return z ^ (z >> 31)
+}
+
+// hash3 hashes three words.
+func hash3(a, b, c uint64) uint64 { return mix(mix(mix(a)^b) ^ c) }
+
+// below maps a hash to [0, n) (Lemire 2019, without the rejection, whose absence biases a value
+// by less than n/2^64).
+func below(h, n uint64) uint64 {
+	high, _ := bits.Mul64(h, n)
+	return high
+}
+
+// feistelRounds is the number of rounds of the network. Four make a pseudorandom permutation
+// (Luby and Rackoff 1988); the rest is margin for the small halves of small domains.
+const feistelRounds = 8
+
+// permutation is a pseudorandom permutation of [0, n) that is computed, not stored: a balanced
+// Feistel network over the least even number of bits that holds n-1, applied again until the
+// value falls below n (cycle walking; Black and Rogaway 2002). The network's domain is less than
+// 4n (but at least 4), so that four applications are enough on average.
+type permutation struct {
+	n, key uint64
+	half   uint // bits of one half
+}
+
+func newPermutation(n, key uint64) permutation {
+	return permutation{n: n, key: key, half: max(1, uint(bits.Len64(n-1)+1)/2)}
+}
+
+// at returns the image of i, for i in [0, n).
+func (p permutation) at(i uint64) uint64 {
+	mask := uint64(1)<<p.half - 1
+	for {
+		left, right := i>>p.half, i&mask
+		for round := range uint64(feistelRounds) {
+			left, right = right, left^(hash3(p.key, round, right)&mask)
+		}
+		i = left<<p.half | right
+		if i < p.n {
+			return i
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package corpus
+
+import "fmt"
+
+// T: tokens of a segment (--bptt). G: lanes of the global batch (--batch). N: tokens of the text.
+
+// Sampling is how an epoch is cut into segments (--sampling).
+type Sampling string
+
+const (
+	// Sequential cuts the text into G rows, one a lane; each step reads the next T tokens of
+	// every row, so that the state can be carried on.
+	Sequential Sampling = "sequential"
+	// Random cuts the text into windows of T tokens and deals them out in random order.
+	Random Sampling = "random"
+)
+
+// Limits of a global batch.
+const (
+	MaxLanes = 1 << 20
+	MaxBPTT  = 1 << 20
+)
+
+// SamplerConfig says which batches there are.
+type SamplerConfig struct {
+	Tokens   int64 // N
+	Lanes    int   // G
+	BPTT     int   // T
+	Seed     uint64
+	Sampling Sampling
+}
+
+// Sampler says which tokens every lane reads at every step. It follows Dive into Deep Learning,
+// "Language Models and the Dataset": each epoch skips a fresh random number of tokens in [0, T),
+// then partitions the rest sequentially, or shuffles its non-overlapping windows. No token is a
+// target twice in an epoch. Unlike the book, every epoch has the same number of steps: those that
+// fit whatever the offset. So a step gives its epoch, and its place in it, by division.
+//
+// All is a pure function of the config and the step; nothing is stored, whatever N is. Steps,
+// epochs and lanes count from 0.
+type Sampler struct {
+	cfg   SamplerConfig
+	steps int64
+}
+
+// NewSampler checks that there is at least one step in an epoch.
+func NewSampler(cfg SamplerConfig) (*Sampler, error) {
+	if cfg.Lanes < 1 || cfg.Lanes > MaxLanes {
+		return nil, fmt.Errorf("--batch %d is not in [1, %d]", cfg.Lanes, MaxLanes)
+	}
+	if cfg.BPTT < 1 || cfg.BPTT > MaxBPTT {
+		return nil, fmt.Errorf("--bptt %d is not in [1, %d]", cfg.BPTT, MaxBPTT)
+	}
+	if cfg.Sampling != Sequential && cfg.Sampling != Random {
+		return nil, fmt.Errorf("--sampling %q is not one of sequential, random", cfg.Sampling)
+	}
+	// The greatest offset skips T-1 tokens, and the last target has no token after it to predict.
+	batch := int64(cfg.Lanes) * int64(cfg.BPTT)
+	steps := (cfg.Tokens - int64(cfg.BPTT)) / batch
+	if cfg.Tokens < batch+int64(cfg.BPTT) {
+		return nil, fmt.Errorf("the corpus has %d tokens to train on, but one global batch of "+
+			"--batch %d times --bptt %d needs %d: lower --batch or --bptt, raise --max-tokens, "+
+			"lower --validation-fraction, or give a longer --corpus",
+			cfg.Tokens, cfg.Lanes, cfg.BPTT, batch+int64(cfg.BPTT))
+	}
+	return &Sampler{cfg, steps}, nil
+}
+
+// Config returns what the sampler was made with.
+func (s *Sampler) Config() SamplerConfig { return s.cfg }
+
+// StepsPerEpoch is floor((N-T) / (G*T)).
+func (s *Sampler) StepsPerEpoch() int64 { return s.steps }
+
+// Epoch returns the epoch that a step belongs to.
+func (s *Sampler) Epoch(step int64) int64 {
+	if step < 0 {
+		panic(fmt.Sprintf("corpus: step %d of an epoch of %d steps", step, s.steps))
+	}
+	return step / s.steps
+}
+
+// Reset says whether the recurrent state is zero before the step: at each epoch's first step, and
+// in random sampling at every step.
+func (s *Sampler) Reset(step int64) bool {
+	return s.cfg.Sampling == Random || step%s.steps == 0
+}
+
+// Purposes keep the hashes of one epoch apart.
+const (
+	purposeOffset = iota
+	purposeShuffle
+)
+
+// Offset returns where the lane's T+1 tokens of the step start: T inputs, and their T targets one
+// token later.
+func (s *Sampler) Offset(step int64, lane int) int64 {
+	epoch := s.Epoch(step)
+	if lane < 0 || lane >= s.cfg.Lanes {
+		panic(fmt.Sprintf("corpus: lane %d of %d", lane, s.cfg.Lanes))
+	}
+	t, lanes, index := int64(s.cfg.BPTT), int64(s.cfg.Lanes), step%s.steps
+	skip := int64(below(hash3(s.cfg.Seed, uint64(epoch), purposeOffset), uint64(t)))
+	if s.cfg.Sampling == Sequential {
+		row := (s.cfg.Tokens - skip - 1) / lanes
+		return skip + int64(lane)*row + index*t
+	}
+	windows := newPermutation(uint64((s.cfg.Tokens-skip-1)/t),
+		hash3(s.cfg.Seed, uint64(epoch), purposeShuffle))
+	return skip + t*int64(windows.at(uint64(index*lanes+int64(lane))))
+}

@@ -1,0 +1,263 @@
+package corpus
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed" // Opticks
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/gcerrors"
+)
+
+// Opticks is the default corpus: Isaac Newton's "Opticks", fourth edition (1730), a text in the
+// public domain, as Project Gutenberg and the Go distribution have it.
+const Opticks = "builtin:opticks"
+
+//go:embed opticks.txt
+var opticks string
+
+// blobStall ends a transfer from blob storage that brings nothing for so long.
+const blobStall = 60 * time.Second
+
+// source is a text that can be read from its start more than once.
+type source interface {
+	// identity changes when the text does.
+	identity() string
+	// passes hands the text to each function in turn, from its start. Scratch is a folder for
+	// what must be kept between them.
+	passes(ctx context.Context, scratch string, each []func(io.Reader) error) error
+	close()
+}
+
+// openSource finds out what name means, and that it is there.
+func openSource(
+	ctx context.Context, name string, open func(context.Context, string) (*blob.Bucket, error),
+) (source, error) {
+	if builtin, ok := strings.CutPrefix(name, "builtin:"); ok {
+		if name != Opticks {
+			return nil, fmt.Errorf("corpus %s: %q is not built in; %s is", name, builtin, Opticks)
+		}
+		return builtinSource{opticks}, nil
+	}
+	if !strings.Contains(name, "://") {
+		return openFile(name)
+	}
+	where, err := url.Parse(name)
+	if err != nil {
+		return nil, fmt.Errorf("corpus: %w", err)
+	}
+	if where.Scheme == "file" {
+		if where.Host != "" && where.Host != "localhost" {
+			return nil, fmt.Errorf("corpus %s: a file URL has no host: write file:///%s%s",
+				name, where.Host, where.Path)
+		}
+		return openFile(where.Path)
+	}
+	if open == nil {
+		return nil, fmt.Errorf("corpus %s: %s:// is not supported here: give a path or %s",
+			name, where.Scheme, Opticks)
+	}
+	return openBlob(ctx, where, open)
+}
+
+type builtinSource struct{ text string }
+
+func (b builtinSource) identity() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(b.text))) }
+
+func (b builtinSource) passes(_ context.Context, _ string, each []func(io.Reader) error) error {
+	for _, pass := range each {
+		if err := pass(strings.NewReader(b.text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (builtinSource) close() {}
+
+// fileSource is a local file; all passes read the one that was opened.
+type fileSource struct {
+	path string
+	file *os.File
+	info fs.FileInfo
+}
+
+func openFile(name string) (source, error) {
+	if name == "" {
+		return nil, fmt.Errorf("corpus: no --corpus is given: give a path, a blob URL or %s", Opticks)
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return nil, fmt.Errorf("corpus %s: %w", name, err)
+	}
+	// A named pipe without a writer would block an ordinary open.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("corpus %s is not a regular file: give one text file", name)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, openError(name, err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("corpus: %w", err)
+	}
+	return fileSource{path, file, info}, nil
+}
+
+// openError says what to do about a file that cannot be opened.
+func openError(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("corpus %s does not exist: give --corpus a path, a blob URL or %s",
+			name, Opticks)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("corpus %s may not be read by user %d: change its permissions",
+			name, os.Getuid())
+	}
+	return fmt.Errorf("corpus %s: %w", name, err)
+}
+
+func (f fileSource) identity() string {
+	return fmt.Sprintf("%s %d %d", f.path, f.info.Size(), f.info.ModTime().UnixNano())
+}
+
+func (f fileSource) passes(_ context.Context, _ string, each []func(io.Reader) error) error {
+	if err := rereads(f.file, each); err != nil {
+		return err
+	}
+	now, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	if now.Size() != f.info.Size() || !now.ModTime().Equal(f.info.ModTime()) {
+		return errors.New("it changed while it was read: run again when it is complete")
+	}
+	return nil
+}
+
+func (f fileSource) close() { f.file.Close() }
+
+func rereads(file *os.File, each []func(io.Reader) error) error {
+	for _, pass := range each {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if err := pass(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// blobSource is an object in blob storage.
+type blobSource struct {
+	bucket *blob.Bucket
+	name   string
+	key    string
+	attrs  *blob.Attributes
+}
+
+// openBlob splits scheme://bucket/key?options into the bucket's URL and the key.
+func openBlob(
+	ctx context.Context, where *url.URL, open func(context.Context, string) (*blob.Bucket, error),
+) (source, error) {
+	key := strings.TrimPrefix(where.Path, "/")
+	name := where.String()
+	if key == "" {
+		return nil, fmt.Errorf("corpus %s names no object: write %s://bucket/key", name, where.Scheme)
+	}
+	home := url.URL{Scheme: where.Scheme, Host: where.Host, RawQuery: where.RawQuery}
+	bucket, err := open(ctx, home.String())
+	if err != nil {
+		return nil, fmt.Errorf("corpus %s: %w", name, err)
+	}
+	limited, cancel := context.WithTimeout(ctx, blobStall)
+	defer cancel()
+	attrs, err := bucket.Attributes(limited, key)
+	if err != nil {
+		bucket.Close()
+		switch gcerrors.Code(err) {
+		case gcerrors.NotFound:
+			return nil, fmt.Errorf("corpus %s does not exist: check the bucket and the key", name)
+		case gcerrors.PermissionDenied:
+			return nil, fmt.Errorf("corpus %s may not be read: check the credentials: %w", name, err)
+		}
+		return nil, fmt.Errorf("corpus %s: %w", name, err)
+	}
+	return &blobSource{bucket, name, key, attrs}, nil
+}
+
+func (b *blobSource) identity() string {
+	return fmt.Sprintf("%s %q %d %d", b.name, b.attrs.ETag, b.attrs.Size,
+		b.attrs.ModTime.UnixNano())
+}
+
+// passes reads the object once: straight into a single pass, or through a scratch file.
+func (b *blobSource) passes(
+	ctx context.Context, scratch string, each []func(io.Reader) error,
+) error {
+	if len(each) == 1 {
+		return b.read(ctx, each[0])
+	}
+	file, err := scratchFile(scratch)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	err = b.read(ctx, func(text io.Reader) error {
+		_, err := io.Copy(file, text)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return rereads(file, each)
+}
+
+// read opens the object that was found, not one that has replaced it since, and hands it to use.
+func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stalled := fmt.Errorf("blob storage sent nothing for %v", blobStall)
+	watch := time.AfterFunc(blobStall, func() { cancel(stalled) })
+	defer watch.Stop()
+	text, err := b.bucket.NewReader(ctx, b.key, nil)
+	if err == nil {
+		defer text.Close()
+		if text.Size() != b.attrs.Size || !text.ModTime().Equal(b.attrs.ModTime) {
+			return errors.New("it was replaced while it was read: run again")
+		}
+		err = use(watchedReader{text, watch})
+	}
+	if errors.Is(context.Cause(ctx), stalled) {
+		return stalled
+	}
+	return err
+}
+
+func (b *blobSource) close() { b.bucket.Close() }
+
+// watchedReader puts off the watchdog with every read that brings something.
+type watchedReader struct {
+	io.Reader
+	watch *time.Timer
+}
+
+func (w watchedReader) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if n > 0 {
+		w.watch.Reset(blobStall)
+	}
+	return n, err
+}

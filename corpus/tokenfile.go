@@ -1,0 +1,265 @@
+package corpus
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"math"
+	"os"
+	"unsafe"
+)
+
+// A token file is, all integers little-endian:
+//
+//	[0, 8)    "RONDOTOK"
+//	[8, 12)   version
+//	[12, 16)  width of an id in bytes: 2 for vocabularies of at most 65536 tokens, else 4
+//	[16, 24)  number of ids
+//	[24, 28)  length L of the header
+//	[28, 60)  SHA-256 of the ids' bytes
+//	[60, 64)  CRC-32C of the bytes [0, 60) and of the header
+//	[64, 64+L) the header, JSON: what was tokenised and how, and the vocabulary
+//	[64+L, …) the ids
+const (
+	tokenFileMagic   = "RONDOTOK"
+	tokenFileVersion = 1
+	preludeBytes     = 64
+	maxHeaderBytes   = 1 << 30
+)
+
+// errCorrupt says that a token file is not what was written; it is to be built anew.
+var errCorrupt = errors.New("damaged token file")
+
+// header is the JSON part of a token file.
+type header struct {
+	Identity   identity    `json:"identity"`
+	Vocabulary *Vocabulary `json:"vocabulary"`
+}
+
+// prelude is the fixed part of a token file.
+type prelude struct {
+	width  uint32
+	count  int64
+	header uint32
+	digest [sha256.Size]byte
+}
+
+// encode returns the prelude's bytes, with the checksum over them and the header.
+func (p prelude) encode(header []byte) []byte {
+	b := make([]byte, 0, preludeBytes)
+	b = append(b, tokenFileMagic...)
+	b = binary.LittleEndian.AppendUint32(b, tokenFileVersion)
+	b = binary.LittleEndian.AppendUint32(b, p.width)
+	b = binary.LittleEndian.AppendUint64(b, uint64(p.count))
+	b = binary.LittleEndian.AppendUint32(b, p.header)
+	b = append(b, p.digest[:]...)
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	sum := crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, header)
+	return binary.LittleEndian.AppendUint32(b, sum)
+}
+
+// tokenWriter writes a token file.
+type tokenWriter struct {
+	dst    io.WriteSeeker
+	buf    *bufio.Writer
+	digest hash.Hash
+	header []byte
+	width  uint32
+	size   int // of the vocabulary
+	count  int64
+	id     [4]byte
+}
+
+func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWriter, error) {
+	text, err := json.Marshal(header{id, v})
+	if err != nil {
+		return nil, fmt.Errorf("token file: %w", err)
+	}
+	if len(text) > maxHeaderBytes {
+		return nil, fmt.Errorf("the vocabulary takes %d bytes, more than %d: "+
+			"raise --min-frequency", len(text), maxHeaderBytes)
+	}
+	w := &tokenWriter{dst: dst, digest: sha256.New(), header: text, width: 2, size: v.Len()}
+	if v.Len() > math.MaxUint16+1 {
+		w.width = 4
+	}
+	w.buf = bufio.NewWriterSize(io.MultiWriter(dst, w.digest), blockBytes)
+	// The prelude is known at the end; until then zeros, which no reader takes for a token file.
+	if _, err := dst.Write(append(make([]byte, preludeBytes), text...)); err != nil {
+		return nil, fmt.Errorf("token file: %w", err)
+	}
+	return w, nil
+}
+
+// put appends an id.
+func (w *tokenWriter) put(id int32) error {
+	binary.LittleEndian.PutUint32(w.id[:], uint32(id))
+	w.count++
+	_, err := w.buf.Write(w.id[:w.width])
+	return err
+}
+
+// finish writes what is buffered, and the prelude.
+func (w *tokenWriter) finish() error {
+	if err := w.buf.Flush(); err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	p := prelude{width: w.width, count: w.count, header: uint32(len(w.header))}
+	w.digest.Sum(p.digest[:0])
+	if _, err := w.dst.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	if _, err := w.dst.Write(p.encode(w.header)); err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
+	return nil
+}
+
+// tokenFile is an open token file.
+type tokenFile struct {
+	prelude
+	vocabulary *Vocabulary
+	name       string
+	ids        io.ReaderAt // from the first id on
+	close      func() error
+}
+
+// openTokenFile opens a token file and verifies all of it. The error wraps errCorrupt when its
+// content is wrong, and not when it cannot be read.
+func openTokenFile(ctx context.Context, path string) (*tokenFile, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	t, err := readTokenFile(ctx, file, info.Size())
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	t.name, t.close = path, file.Close
+	return t, nil
+}
+
+// readTokenFile reads and verifies a token file of the given size.
+func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, error) {
+	var fixed [preludeBytes]byte
+	if size < preludeBytes {
+		return nil, fmt.Errorf("%w: %d bytes", errCorrupt, size)
+	}
+	if _, err := r.ReadAt(fixed[:], 0); err != nil {
+		return nil, err
+	}
+	p := prelude{
+		width:  binary.LittleEndian.Uint32(fixed[12:]),
+		count:  int64(binary.LittleEndian.Uint64(fixed[16:])),
+		header: binary.LittleEndian.Uint32(fixed[24:]),
+		digest: [sha256.Size]byte(fixed[28:60]),
+	}
+	start := preludeBytes + int64(p.header)
+	switch {
+	case string(fixed[:8]) != tokenFileMagic:
+		return nil, fmt.Errorf("%w: no token file", errCorrupt)
+	case binary.LittleEndian.Uint32(fixed[8:]) != tokenFileVersion:
+		return nil, fmt.Errorf("%w: of another version", errCorrupt)
+	case p.width != 2 && p.width != 4, p.header > maxHeaderBytes,
+		p.count < 0, start > size, p.count > (size-start)/int64(p.width),
+		p.count*int64(p.width) != size-start:
+		return nil, fmt.Errorf("%w: %d bytes do not hold what it says", errCorrupt, size)
+	}
+	text := make([]byte, p.header)
+	if _, err := r.ReadAt(text, preludeBytes); err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(p.encode(text), fixed[:]) {
+		return nil, fmt.Errorf("%w: the header has another checksum", errCorrupt)
+	}
+	var h header
+	if err := json.Unmarshal(text, &h); err != nil || h.Vocabulary == nil {
+		return nil, fmt.Errorf("%w: the header is not what was written: %v", errCorrupt, err)
+	}
+	t := &tokenFile{
+		prelude:    p,
+		vocabulary: h.Vocabulary,
+		ids:        io.NewSectionReader(r, start, size-start),
+	}
+	if err := t.verify(ctx); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// verify reads all ids, and checks their checksum and that each is in the vocabulary.
+func (t *tokenFile) verify(ctx context.Context) error {
+	digest := sha256.New()
+	r := io.NewSectionReader(t.ids, 0, t.count*int64(t.width))
+	block := make([]byte, min(blockBytes, r.Size()))
+	var greatest uint32
+	for left := r.Size(); left > 0; left -= int64(len(block)) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		block = block[:min(int64(len(block)), left)]
+		if _, err := io.ReadFull(r, block); err != nil {
+			return err
+		}
+		digest.Write(block)
+		for i := 0; i < len(block); i += int(t.width) {
+			id := uint32(binary.LittleEndian.Uint16(block[i:]))
+			if t.width == 4 {
+				id = binary.LittleEndian.Uint32(block[i:])
+			}
+			greatest = max(greatest, id)
+		}
+	}
+	if !bytes.Equal(digest.Sum(nil), t.digest[:]) {
+		return fmt.Errorf("%w: the ids have another checksum", errCorrupt)
+	}
+	if t.count > 0 && int64(greatest) >= int64(t.vocabulary.Len()) {
+		return fmt.Errorf("%w: id %d in a vocabulary of %d", errCorrupt, greatest,
+			t.vocabulary.Len())
+	}
+	return nil
+}
+
+// Len returns the number of tokens.
+func (t *tokenFile) Len() int64 { return t.count }
+
+// ReadTokens reads a range of the file. It allocates nothing, keeps nothing, and may be called
+// from several goroutines.
+func (t *tokenFile) ReadTokens(dst []int32, off int64) error {
+	checkRange(int64(len(dst)), off, t.count)
+	if len(dst) == 0 {
+		return nil
+	}
+	// The ids are read into the end of dst's own memory and widened in place from its start:
+	// the place of id i is never beyond the bytes of the ids that are still to be widened.
+	width := int(t.width)
+	memory := unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst))
+	packed := memory[(4-width)*len(dst):]
+	if n, err := t.ids.ReadAt(packed, off*int64(width)); n < len(packed) {
+		return fmt.Errorf("read tokens [%d, %d) of %s: %w", off, off+int64(len(dst)), t.name, err)
+	}
+	if width == 2 {
+		for i := range dst {
+			dst[i] = int32(binary.LittleEndian.Uint16(packed[2*i:]))
+		}
+		return nil
+	}
+	for i := range dst {
+		dst[i] = int32(binary.LittleEndian.Uint32(packed[4*i:]))
+	}
+	return nil
+}

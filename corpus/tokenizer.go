@@ -1,0 +1,255 @@
+package corpus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Unit is what one token is (--tokenizer).
+type Unit string
+
+const (
+	// Char makes every Unicode code point a token, line ends included.
+	Char Unit = "char"
+	// Word splits at white space (unicode.IsSpace) and keeps everything else, punctuation and
+	// capitals included. White space is no token: line ends vanish, and there is no <eos>.
+	Word Unit = "word"
+)
+
+// Separator is what stands between two tokens of a text: a space between words, else nothing.
+func (u Unit) Separator() string {
+	if u == Word {
+		return " "
+	}
+	return ""
+}
+
+// Normalization is what happens to the text before it is split (--normalize).
+type Normalization string
+
+const (
+	// None leaves the text as it is.
+	None Normalization = "none"
+	// Letters is the preprocessing of "The Time Machine" in Dive into Deep Learning (Zhang,
+	// Lipton, Li and Smola), section "Text Preprocessing", in the edition that reads the book
+	// line by line: of each line, every run of bytes other than A-Z and a-z becomes one space,
+	// spaces at both ends go, letters become lower case, and the lines are joined with nothing
+	// between them. Characters of two lines thus touch ("himwas"); words do not. The book has
+	// 170,580 characters in this form and 173,428 where a line end becomes a space, as a later
+	// edition has it; the symbols are the same: 26 letters, space and <unk>.
+	Letters Normalization = "letters"
+)
+
+// Tokenizer says how text becomes tokens.
+type Tokenizer struct {
+	Unit      Unit
+	Normalize Normalization
+}
+
+func (t Tokenizer) validate() error {
+	if t.Unit != Char && t.Unit != Word {
+		return fmt.Errorf("--tokenizer %q is not one of char, word", t.Unit)
+	}
+	if t.Normalize != None && t.Normalize != Letters {
+		return fmt.Errorf("--normalize %q is not one of none, letters", t.Normalize)
+	}
+	return nil
+}
+
+const (
+	blockBytes   = 256 << 10 // of text held at a time
+	maxWordBytes = 64 << 10  // bounds memory where a text has no white space
+)
+
+// sink takes normalised text in blocks of whole code points. Blocks are valid until the call
+// returns.
+type sink interface {
+	text(block []byte) error
+	end() error
+}
+
+// scan reads r to its end, checks that it is UTF-8, normalises it, and hands it to dst. A
+// byte-order mark at the start is skipped.
+func (t Tokenizer) scan(ctx context.Context, r io.Reader, dst sink) error {
+	return t.scanBlocks(ctx, r, dst, blockBytes)
+}
+
+// scanBlocks is scan with blocks of a given size, which can hold any code point.
+func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size int) error {
+	var (
+		buf    = make([]byte, size)
+		clean  []byte
+		rules  = letters{lines: t.Unit == Word}
+		held   int   // bytes of an unfinished code point at the start of buf
+		offset int64 // of buf[0] in the source
+	)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := io.ReadFull(r, buf[held:])
+		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !last {
+			return fmt.Errorf("read at byte %d: %w", offset+int64(held), err)
+		}
+		block := buf[:held+n]
+		whole := len(block)
+		if !last {
+			whole = completeRunes(block)
+		}
+		if bad := invalidUTF8(block[:whole]); bad >= 0 {
+			return fmt.Errorf("invalid UTF-8 at byte %d (0x%02x): convert the text to UTF-8, "+
+				"for example with iconv", offset+int64(bad), block[bad])
+		}
+		text := block[:whole]
+		if offset == 0 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff"))
+		}
+		if t.Normalize == Letters {
+			clean = rules.append(clean[:0], text)
+			text = clean
+		}
+		if err := dst.text(text); err != nil {
+			return err
+		}
+		if last {
+			return dst.end()
+		}
+		offset += int64(whole)
+		held = copy(buf, block[whole:])
+	}
+}
+
+// completeRunes returns the length of b without an unfinished code point at its end.
+func completeRunes(b []byte) int {
+	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(b)
+}
+
+// invalidUTF8 returns the index of the first byte that does not belong to valid UTF-8, or -1.
+func invalidUTF8(b []byte) int {
+	if utf8.Valid(b) {
+		return -1
+	}
+	for i := 0; ; {
+		r, n := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && n <= 1 {
+			return i
+		}
+		i += n
+	}
+}
+
+// letters applies Letters to text that arrives in pieces. Bytes of a code point beyond ASCII are
+// no letters, so that bytes can be judged one at a time.
+type letters struct {
+	lines bool // write a line feed where a line ends, for the sake of words
+	begun bool // the line has a letter
+	gap   bool // something else came after that letter
+}
+
+func (l *letters) append(dst, src []byte) []byte {
+	for _, c := range src {
+		lower := c | 0x20
+		switch {
+		case 'a' <= lower && lower <= 'z':
+			if l.gap {
+				dst = append(dst, ' ')
+				l.gap = false
+			}
+			l.begun = true
+			dst = append(dst, lower)
+		case c == '\n' || c == '\r':
+			l.begun, l.gap = false, false
+			if l.lines {
+				dst = append(dst, '\n')
+			}
+		default:
+			l.gap = l.begun
+		}
+	}
+	return dst
+}
+
+// words is a sink that splits text at white space. A word is valid until word returns.
+type words struct {
+	word func(word []byte) error
+	held []byte // the start of a word whose end is in a later block
+}
+
+func (w *words) text(block []byte) error {
+	start := 0
+	for i := 0; i < len(block); {
+		r, n := rune(block[i]), 1
+		if r >= utf8.RuneSelf {
+			r, n = utf8.DecodeRune(block[i:])
+		}
+		if unicode.IsSpace(r) {
+			if err := w.finish(block[start:i]); err != nil {
+				return err
+			}
+			start = i + n
+		}
+		i += n
+	}
+	if len(w.held)+len(block)-start > maxWordBytes {
+		return w.tooLong()
+	}
+	w.held = append(w.held, block[start:]...)
+	return nil
+}
+
+func (w *words) end() error { return w.finish(nil) }
+
+// finish ends the word whose last part is given; it may be empty.
+func (w *words) finish(part []byte) error {
+	if len(w.held) > 0 {
+		w.held = append(w.held, part...)
+		part = w.held
+		w.held = w.held[:0]
+	}
+	if len(part) > maxWordBytes {
+		return w.tooLong()
+	}
+	if len(part) == 0 {
+		return nil
+	}
+	return w.word(part)
+}
+
+func (w *words) tooLong() error {
+	return fmt.Errorf("a word is longer than %d bytes: use --tokenizer char", maxWordBytes)
+}
+
+// chars is a sink that hands on code points.
+type chars struct {
+	char func(r rune) error
+}
+
+func (c chars) text(block []byte) error {
+	for i := 0; i < len(block); {
+		r, n := rune(block[i]), 1
+		if r >= utf8.RuneSelf {
+			r, n = utf8.DecodeRune(block[i:])
+		}
+		if err := c.char(r); err != nil {
+			return err
+		}
+		i += n
+	}
+	return nil
+}
+
+func (chars) end() error { return nil }

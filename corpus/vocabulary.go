@@ -1,0 +1,223 @@
+package corpus
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Unknown is the token with id 0: every token that is not in the vocabulary.
+const Unknown = "<unk>"
+
+// MaxVocabulary bounds the number of tokens in a vocabulary.
+const MaxVocabulary = 1 << 22
+
+// Vocabulary maps tokens to ids, 0 to Len()-1, and back. It does not change once made. In JSON it
+// is the list of its tokens in the order of their ids.
+type Vocabulary struct {
+	tokens []string
+	ids    map[string]int32
+}
+
+// NewVocabulary makes a vocabulary of tokens in the order of their ids. The first is <unk>; none
+// is empty or occurs twice.
+func NewVocabulary(tokens []string) (*Vocabulary, error) {
+	if len(tokens) == 0 || tokens[0] != Unknown {
+		return nil, fmt.Errorf("vocabulary: the first token is not %s", Unknown)
+	}
+	if len(tokens) > MaxVocabulary {
+		return nil, fmt.Errorf("vocabulary: %d tokens are more than %d", len(tokens), MaxVocabulary)
+	}
+	v := &Vocabulary{tokens: slices.Clone(tokens), ids: make(map[string]int32, len(tokens))}
+	for id, token := range v.tokens {
+		if token == "" || !utf8.ValidString(token) {
+			return nil, fmt.Errorf("vocabulary: token %d (%q) is empty or not UTF-8", id, token)
+		}
+		if first, ok := v.ids[token]; ok {
+			return nil, fmt.Errorf("vocabulary: token %q has two ids, %d and %d", token, first, id)
+		}
+		v.ids[token] = int32(id)
+	}
+	return v, nil
+}
+
+// Len returns the number of tokens, <unk> included.
+func (v *Vocabulary) Len() int { return len(v.tokens) }
+
+// Token returns the token of an id in [0, Len()).
+func (v *Vocabulary) Token(id int32) string { return v.tokens[id] }
+
+// Tokens returns all tokens in the order of their ids; the caller owns the slice.
+func (v *Vocabulary) Tokens() []string { return slices.Clone(v.tokens) }
+
+// ID returns the id of a token, 0 where it is unknown.
+func (v *Vocabulary) ID(token string) int32 { return v.ids[token] }
+
+// MarshalJSON writes the list of tokens.
+func (v *Vocabulary) MarshalJSON() ([]byte, error) { return json.Marshal(v.tokens) }
+
+// UnmarshalJSON reads a list of tokens and checks it as NewVocabulary does.
+func (v *Vocabulary) UnmarshalJSON(text []byte) error {
+	var tokens []string
+	if err := json.Unmarshal(text, &tokens); err != nil {
+		return fmt.Errorf("vocabulary: %w", err)
+	}
+	made, err := NewVocabulary(tokens)
+	if err != nil {
+		return err
+	}
+	*v = *made
+	return nil
+}
+
+// Fingerprint is a SHA-256 of the tokens in order, in hexadecimal.
+func (v *Vocabulary) Fingerprint() string {
+	h := sha256.New()
+	for _, token := range v.tokens {
+		fmt.Fprintf(h, "%d:%s,", len(token), token)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Encode splits a text as t says and returns the ids; tokens that are not in the vocabulary
+// become 0. The text is taken as a whole corpus would be, so that Letters trims its ends.
+func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+	var ids []int32
+	to := v.encoder(t.Unit, func(id int32) error {
+		ids = append(ids, id)
+		return nil
+	})
+	if err := t.scan(context.Background(), strings.NewReader(text), to); err != nil {
+		return nil, err
+	}
+	return ids, nil
+}
+
+// Decode joins the tokens of ids as the unit has it. Ids lie in [0, Len()).
+func (v *Vocabulary) Decode(unit Unit, ids []int32) string {
+	var text strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			text.WriteString(unit.Separator())
+		}
+		text.WriteString(v.tokens[id])
+	}
+	return text.String()
+}
+
+// encoder returns a sink that hands on the id of every token.
+func (v *Vocabulary) encoder(unit Unit, put func(id int32) error) sink {
+	if unit == Word {
+		return &words{word: func(word []byte) error { return put(v.ids[string(word)]) }}
+	}
+	table := v.runes()
+	return chars{char: func(r rune) error {
+		if int(r) >= len(table) {
+			return put(0)
+		}
+		return put(table[r])
+	}}
+}
+
+// runes returns the ids of the tokens that are one code point, by code point, and 0 elsewhere.
+func (v *Vocabulary) runes() []int32 {
+	var table []int32
+	for id, token := range v.tokens {
+		r, n := utf8.DecodeRuneInString(token)
+		if n < len(token) {
+			continue
+		}
+		if grow := int(r) + 1 - len(table); grow > 0 {
+			table = append(table, make([]int32, grow)...)
+		}
+		table[r] = int32(id)
+	}
+	return table
+}
+
+// frequency is how often a token occurs.
+type frequency struct {
+	token string
+	count int64
+}
+
+// countVocabulary builds the vocabulary of a text: <unk>, the reserved tokens, then the text's
+// tokens that occur at least MinFrequency times, the most frequent first and equally frequent ones
+// in the order of their bytes.
+func countVocabulary(
+	ctx context.Context, text io.Reader, cfg Config, scratch string,
+) (*Vocabulary, error) {
+	count := countChars
+	if cfg.Tokenizer.Unit == Word {
+		count = countWords
+	}
+	found, err := count(ctx, text, cfg, scratch)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found, func(a, b frequency) int {
+		return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.token, b.token))
+	})
+	tokens := slices.Concat([]string{Unknown}, cfg.Reserved)
+	known := make(map[string]bool, len(tokens))
+	for _, token := range tokens {
+		known[token] = true
+	}
+	for _, f := range found {
+		if !known[f.token] {
+			tokens = append(tokens, f.token)
+		}
+	}
+	return NewVocabulary(tokens)
+}
+
+func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]frequency, error) {
+	counts := make([]int64, utf8.MaxRune+1)
+	err := cfg.Tokenizer.scan(ctx, text, chars{char: func(r rune) error {
+		counts[r]++
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	var found []frequency
+	for r, n := range counts {
+		if n > 0 && n >= cfg.MinFrequency {
+			found = append(found, frequency{string(rune(r)), n})
+		}
+	}
+	return found, nil
+}
+
+func countWords(
+	ctx context.Context, text io.Reader, cfg Config, scratch string,
+) ([]frequency, error) {
+	counts := newTally(scratch, tallyBytes)
+	defer counts.close()
+	if err := cfg.Tokenizer.scan(ctx, text, &words{word: counts.add}); err != nil {
+		return nil, err
+	}
+	var found []frequency
+	err := counts.each(func(word []byte, n int64) error {
+		if n < cfg.MinFrequency {
+			return nil
+		}
+		if len(found) == MaxVocabulary {
+			return fmt.Errorf("more than %d words are frequent enough for the vocabulary: "+
+				"raise --min-frequency", MaxVocabulary)
+		}
+		found = append(found, frequency{string(word), n})
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,82 @@
+// Package zipfplot draws the rank-frequency curves of a text's tokens, bigrams and trigrams, with
+// both axes logarithmic, so that Zipf's law is a straight line. It counts nothing; package corpus
+// does. It stands apart from it so that a worker, which draws nothing, does not carry the fonts
+// and formats of a plotting library. It imports corpus, and gonum.org/v1/plot.
+package zipfplot
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"rondo/corpus"
+)
+
+const (
+	width  = 16 * vg.Centimeter
+	height = 11 * vg.Centimeter
+)
+
+// Save draws the statistics to a file, as PNG or SVG by the end of its name.
+func Save(path, title string, stats *corpus.Stats) error {
+	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
+	if format != "png" && format != "svg" {
+		return fmt.Errorf("plot %s: the name must end in .png or .svg", path)
+	}
+	p := plot.New()
+	p.Title.Text = title
+	p.X.Label.Text, p.Y.Label.Text = "rank", "count"
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
+	p.Legend.Top = true
+	p.Add(plotter.NewGrid())
+	for i, c := range []struct {
+		name   string
+		ngrams corpus.NGrams
+	}{{"tokens", stats.Unigrams}, {"bigrams", stats.Bigrams}, {"trigrams", stats.Trigrams}} {
+		if len(c.ngrams.Ranks) == 0 {
+			continue // a text of one token has no bigram
+		}
+		line, err := plotter.NewLine(points(c.ngrams.Ranks))
+		if err != nil {
+			return fmt.Errorf("plot %s: %w", path, err)
+		}
+		line.Color, line.Dashes = plotutil.Color(i), plotutil.Dashes(i)
+		p.Add(line)
+		p.Legend.Add(fmt.Sprintf("%s (α %.2f)", c.name, c.ngrams.Zipf.Alpha), line)
+	}
+	// A logarithmic axis needs a positive range; a single point has none of its own.
+	p.X.Min, p.Y.Min = 1, 1
+	p.X.Max, p.Y.Max = max(p.X.Max, 10), max(p.Y.Max, 10)
+	drawn, err := p.WriterTo(width, height, format)
+	if err != nil {
+		return fmt.Errorf("plot %s: %w", path, err)
+	}
+	var image bytes.Buffer
+	if _, err := drawn.WriteTo(&image); err != nil {
+		return fmt.Errorf("plot %s: %w", path, err)
+	}
+	if err := os.WriteFile(path, image.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("plot: %w", err)
+	}
+	return nil
+}
+
+// points returns both ends of each step of a curve; the line between them is exact.
+func points(curve []corpus.Rank) plotter.XYs {
+	var xys plotter.XYs
+	for _, r := range curve {
+		xys = append(xys, plotter.XY{X: float64(r.First), Y: float64(r.Count)})
+		if r.Last > r.First {
+			xys = append(xys, plotter.XY{X: float64(r.Last), Y: float64(r.Count)})
+		}
+	}
+	return xys
+}
