@@ -1,0 +1,83 @@
+# Rondo's targets. `make help` lists them; what they need beyond Go is installed by scripts/deps.sh,
+# which says so first.
+
+.DEFAULT_GOAL := help
+
+# A job that takes at most two minutes on two cores and ends with readable text.
+DEMO_FLAGS = --workers 2 --cell lstm --hidden 256 --batch 32 --bptt 64 \
+	--optimizer adam --lr 0.002 --steps 1500 --sample-tokens 400 --sample-prefix "The Rays of Light "
+
+LINT_VERSION = v2.15.0
+GRPC_PLUGIN_VERSION = v1.6.0
+TOOLS = bin/tools
+LINT = $(TOOLS)/golangci-lint-$(LINT_VERSION)/golangci-lint
+
+COMMANDS = ./cmd/rondo ./cmd/worker ./cmd/coordinator
+
+# 1, or 0 where there is no C compiler or no OpenBLAS. Asked for when a recipe runs, after deps.
+CGO = $(shell scripts/native.sh)
+
+# The build must not depend on who owns the working tree.
+export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+.PHONY: demo
+demo: deps build ## install what is missing, build, and train two workers for two minutes
+	./bin/rondo train $(DEMO_FLAGS)
+
+.PHONY: build
+build: ## build the commands into ./bin
+	CGO_ENABLED=$(CGO) go build -o bin/ $(COMMANDS)
+
+.PHONY: deps
+deps: ## install what a build needs and this machine lacks
+	@scripts/deps.sh
+
+.PHONY: test
+test: deps vet ## run every test, then those of the pure-Go build
+	scripts/test.sh
+
+.PHONY: check
+check: format vet lint generated test ## what to run before a commit
+
+.PHONY: format
+format: ## fail if a Go file is not gofmt-ed
+	scripts/format.sh
+
+.PHONY: vet
+vet: ## go vet
+	CGO_ENABLED=$(CGO) go vet ./...
+
+.PHONY: lint
+lint: $(LINT) ## golangci-lint
+	CGO_ENABLED=$(CGO) $(LINT) run
+
+.PHONY: generate
+generate: plugins ## generate the Go code of the protocol buffers
+	PATH="$(abspath $(TOOLS)):$$PATH" scripts/generate.sh
+
+.PHONY: generated
+generated: plugins ## fail if the generated code is not what the .proto files give
+	PATH="$(abspath $(TOOLS)):$$PATH" scripts/generate.sh check
+
+.PHONY: plugins
+plugins:
+	@scripts/deps.sh check
+	@GOBIN=$(abspath $(TOOLS)) go install google.golang.org/protobuf/cmd/protoc-gen-go
+	@GOBIN=$(abspath $(TOOLS)) go install \
+		google.golang.org/grpc/cmd/protoc-gen-go-grpc@$(GRPC_PLUGIN_VERSION)
+
+$(LINT):
+	GOBIN=$(abspath $(@D)) go install \
+		github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+.PHONY: bench
+bench: deps ## run the Go benchmarks, without the tests
+	CGO_ENABLED=$(CGO) go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: clean
+clean: ## remove what the targets made
+	rm -rf bin

@@ -1,0 +1,55 @@
+#!/bin/sh
+# Installs the Debian or Ubuntu packages that a build needs and this machine lacks, and says so
+# before it does.
+#
+#   deps.sh [check]
+#
+# Without an argument: a C compiler and OpenBLAS. Where they cannot be installed the build still
+# works, in pure Go, so that is a notice and no error. With "check": also protoc, which `make check`
+# cannot do without.
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { echo "rondo: $*" >&2; }
+
+if ! command -v go >/dev/null; then
+	say "Go is missing; install the version that go.mod names, or a newer one"
+	exit 1
+fi
+
+needed=""
+if [ "${CGO_ENABLED:-1}" != 0 ] && ! scripts/native.sh probe; then
+	say "this machine lacks a C compiler or OpenBLAS, for the fast CPU kernels"
+	needed="gcc libc6-dev libopenblas-dev"
+fi
+if [ "${1:-}" = check ] && ! command -v protoc >/dev/null; then
+	say "this machine lacks protoc, to check the generated code"
+	needed="$needed protobuf-compiler"
+fi
+[ -n "$needed" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+	obstacle="there is no apt-get"
+elif [ "$(id -u)" = 0 ]; then
+	obstacle="" sudo=""
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+	obstacle="" sudo="sudo -n"
+else
+	obstacle="you are not root and sudo would ask for a password"
+fi
+
+if [ -z "$obstacle" ]; then
+	say "installing with apt-get:" $needed
+	export DEBIAN_FRONTEND=noninteractive
+	# An old package list may still do, so a failed update is not the end.
+	$sudo apt-get update -qq || say "apt-get update failed; trying with the package list as it is"
+	if $sudo apt-get install -y -qq --no-install-recommends $needed; then
+		exit 0
+	fi
+	obstacle="apt-get failed"
+fi
+
+say "cannot install: $obstacle. To do it by hand: apt-get install" $needed
+case "$needed" in
+*protobuf-compiler*) exit 1 ;;
+esac
