@@ -1,0 +1,189 @@
+package cpu
+
+/*
+#cgo CFLAGS: -O3 -Wall
+#cgo LDFLAGS: -lopenblas -lm
+#include <stdlib.h>
+#include <string.h>
+#include <cblas.h>
+#undef I
+#include "kernels.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// block is what Alloc gave: C memory.
+type block struct{ memory unsafe.Pointer }
+
+func (b block) release() { C.free(b.memory) }
+
+// allocate returns n zeros on a 64-byte boundary.
+func allocate(n int) ([]float32, block) {
+	const line = 64
+	size := C.size_t((n*4 + line - 1) / line * line)
+	p := C.aligned_alloc(line, size)
+	if p == nil {
+		panic(fmt.Sprintf("cpu: no memory for %d elements", n))
+	}
+	C.memset(p, 0, size)
+	return unsafe.Slice((*float32)(p), n), block{p}
+}
+
+// native computes in C.
+type native struct{ kernels *C.struct_kernels }
+
+func newBackend(threads int, isa string) (backend, error) {
+	name := C.CString(isa)
+	defer C.free(unsafe.Pointer(name))
+	k := C.rondo_kernels(name)
+	if k == nil {
+		return nil, fmt.Errorf("cpu: %s is %q, which is not one of %s, %s, %s that this "+
+			"processor has; unset it for the best", isaEnvironment, isa, isaAVX512, isaAVX2,
+			isaPortable)
+	}
+	C.openblas_set_num_threads(C.int(threads))
+	return &native{kernels: k}, nil
+}
+
+func (n *native) name() string {
+	return C.GoString(C.rondo_name(n.kernels)) + ", OpenBLAS"
+}
+
+// floats is where a slice begins, or null.
+func floats(x []float32) *C.float { return (*C.float)(unsafe.SliceData(x)) }
+
+func ints(x []int32) *C.int32_t { return (*C.int32_t)(unsafe.SliceData(x)) }
+
+func flag(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// nativeLayer is a recurrent layer in C.
+type nativeLayer struct {
+	kernels *C.struct_kernels
+	work    *C.struct_layer
+}
+
+func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
+	w := C.rondo_layer_new(C.int(s.Cell), C.long(s.T), C.long(s.B), C.long(s.D), C.long(s.H),
+		flag(inference))
+	if w == nil {
+		panic(fmt.Sprintf("cpu: no memory for a recurrent layer of shape %+v", s))
+	}
+	return &nativeLayer{kernels: n.kernels, work: w}
+}
+
+func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
+	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
+	C.rondo_layer_forward(l.kernels, l.work, floats(w.IH), floats(w.HH), floats(w.BiasIH),
+		floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H), floats(state.C),
+		floats(y), floats(out.H), floats(out.C))
+}
+
+func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
+	dy []float32, dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
+	dstate compute.RecurrentState) {
+	C.rondo_layer_backward(l.kernels, l.work, floats(w.IH), floats(w.HH), ints(in.IDs),
+		floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
+		floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
+}
+
+func (l *nativeLayer) close() {
+	C.free(unsafe.Pointer(l.work))
+	l.work = nil
+}
+
+// nativeHead is an output layer in C.
+type nativeHead struct {
+	kernels *C.struct_kernels
+	work    *C.struct_head
+}
+
+func (n *native) newHead(s compute.OutputShape, rows int) head {
+	w := C.rondo_head_new(C.long(s.N), C.long(s.H), C.long(s.V), C.long(rows))
+	if w == nil {
+		panic(fmt.Sprintf("cpu: no memory for an output layer of shape %+v", s))
+	}
+	return &nativeHead{kernels: n.kernels, work: w}
+}
+
+func (h *nativeHead) forward(x, w, b []float32, targets []int32) float64 {
+	return h.forwardBackward(x, w, b, targets, 1, nil, nil, nil)
+}
+
+func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) float64 {
+	return float64(C.rondo_head_run(h.kernels, h.work, floats(x), floats(w), floats(b),
+		ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
+}
+
+func (h *nativeHead) close() {
+	C.free(unsafe.Pointer(h.work))
+	h.work = nil
+}
+
+func (*native) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
+	beta float32, c []float32) {
+	opA, lda := C.enum_CBLAS_TRANSPOSE(C.CblasNoTrans), k
+	if transA {
+		opA, lda = C.CblasTrans, m
+	}
+	opB, ldb := C.enum_CBLAS_TRANSPOSE(C.CblasNoTrans), n
+	if transB {
+		opB, ldb = C.CblasTrans, k
+	}
+	C.cblas_sgemm(C.CblasRowMajor, opA, opB, C.blasint(m), C.blasint(n), C.blasint(k),
+		C.float(alpha), floats(a), C.blasint(lda), floats(b), C.blasint(ldb), C.float(beta),
+		floats(c), C.blasint(n))
+}
+
+func (n *native) add(y, x []float32) {
+	C.rondo_add(n.kernels, C.long(len(x)), floats(y), floats(x))
+}
+
+func (n *native) addBias(x, b []float32) {
+	C.rondo_add_bias(n.kernels, C.long(len(x)/len(b)), C.long(len(b)), floats(x), floats(b))
+}
+
+func (n *native) embedBackward(dtable, dy []float32, ids []int32) {
+	C.rondo_embed_backward(n.kernels, C.long(len(ids)), C.long(len(dy)/len(ids)),
+		floats(dtable), floats(dy), ints(ids))
+}
+
+func (n *native) scale(x []float32, a float32) {
+	C.rondo_scale(n.kernels, C.long(len(x)), floats(x), C.float(a))
+}
+
+func (n *native) clamp(x []float32, limit float32) {
+	C.rondo_clamp(n.kernels, C.long(len(x)), floats(x), C.float(limit))
+}
+
+func (n *native) sumSquares(x []float32) float64 {
+	return float64(C.rondo_sum_squares(n.kernels, C.long(len(x)), floats(x)))
+}
+
+func (n *native) dropout(y, x []float32, h int, p float32, keys []uint64) {
+	C.rondo_dropout(n.kernels, C.long(len(x)/h), C.long(len(keys)), C.long(h), floats(y),
+		floats(x), C.float(p), (*C.uint64_t)(unsafe.SliceData(keys)))
+}
+
+func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
+	C.rondo_update(n.kernels, C.int(u.Optimizer), C.float(u.LR), C.float(u.Momentum),
+		C.float(u.Beta1), C.float(u.Beta2), C.float(u.Rho), C.float(u.Epsilon),
+		C.float(u.WeightDecay), C.float(c.size), C.float(c.root), C.long(len(params)),
+		floats(params), floats(grads), floats(s1), floats(s2))
+}
+
+// function runs one of the C kernels' functions, for tests.
+func (n *native) function(f int, y, x []float32) {
+	C.rondo_function(n.kernels, C.int(f), C.long(len(x)), floats(y), floats(x))
+}

@@ -1,0 +1,233 @@
+// One time step of one block of units, forward and backward, for each cell: the equations of
+// package compute, elementwise over [B][BLOCK]. Backward turns gates into the gradient of the
+// sums in place, adds that to dbias, and leaves in dh what the gradient of h_{t-1} gets other
+// than through W_hh.
+
+// Rows t*B on of block u of gate g, and of h or c before and after step t.
+INLINE float *gate_at(const struct layer *l, long g, long u, long t)
+{
+    return l->gates + ((g * l->U + u) * l->N + t * l->B) * BLOCK;
+}
+
+INLINE float *state_at(const struct layer *l, float *states, long u, long t)
+{
+    return states + (u * (l->B + l->N) + t * l->B) * BLOCK;
+}
+
+INLINE float *aux_at(const struct layer *l, long u, long t)
+{
+    return l->aux + (u * l->N + t * l->B) * BLOCK;
+}
+
+INLINE float *carried(const struct layer *l, float *gradient, long u)
+{
+    return gradient + u * l->B * BLOCK;
+}
+
+INLINE void add_to(float *p, vf v) { store(p, load(p) + v); }
+
+static void rnn_step(struct layer *l, long t, long u)
+{
+    float *restrict a = gate_at(l, 0, u, t), *restrict h = state_at(l, l->h, u, t + 1);
+    for (long i = 0; i < l->B * BLOCK; i += VW)
+        if (l->cell == RNN_TANH)
+            store(h + i, tangent(load(a + i)));
+        else
+            store(h + i, larger(splat(0), load(a + i)));
+}
+
+static void rnn_backstep(struct layer *l, long t, long u)
+{
+    float *restrict a = gate_at(l, 0, u, t), *restrict dh = carried(l, l->dh, u);
+    const float *restrict h = state_at(l, l->h, u, t + 1);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf bias = splat(0);
+        for (long i = col; i < l->B * BLOCK; i += BLOCK) {
+            vf y = load(h + i), d = load(dh + i);
+            if (l->cell == RNN_TANH)
+                d *= splat(1) - y * y;
+            else
+                d = (vf)((vi)d & (y != splat(0)));
+            store(a + i, d);
+            store(dh + i, splat(0));
+            bias += d;
+        }
+        add_to(l->dbias + u * BLOCK + col, bias);
+    }
+}
+
+// Gates i, f, g, o.
+static void lstm_step(struct layer *l, long t, long u)
+{
+    float *restrict gi = gate_at(l, 0, u, t), *restrict gf = gate_at(l, 1, u, t);
+    float *restrict gg = gate_at(l, 2, u, t), *restrict go = gate_at(l, 3, u, t);
+    const float *restrict before = state_at(l, l->c, u, t);
+    float *restrict after = state_at(l, l->c, u, t + 1);
+    float *restrict h = state_at(l, l->h, u, t + 1), *restrict tanh_c = aux_at(l, u, t);
+    for (long j = 0; j < l->B * BLOCK; j += VW) {
+        vf i = sigmoid(load(gi + j)), f = sigmoid(load(gf + j));
+        vf g = tangent(load(gg + j)), o = sigmoid(load(go + j));
+        vf c = f * load(before + j) + i * g, tc = tangent(c);
+        store(gi + j, i);
+        store(gf + j, f);
+        store(gg + j, g);
+        store(go + j, o);
+        store(after + j, c);
+        store(tanh_c + j, tc);
+        store(h + j, o * tc);
+    }
+}
+
+static void lstm_backstep(struct layer *l, long t, long u)
+{
+    float *restrict gi = gate_at(l, 0, u, t), *restrict gf = gate_at(l, 1, u, t);
+    float *restrict gg = gate_at(l, 2, u, t), *restrict go = gate_at(l, 3, u, t);
+    const float *restrict before = state_at(l, l->c, u, t), *restrict tanh_c = aux_at(l, u, t);
+    float *restrict dhs = carried(l, l->dh, u), *restrict dcs = carried(l, l->dc, u);
+    const vf one = splat(1), zero = splat(0);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf bi = zero, bf = zero, bg = zero, bo = zero;
+        for (long j = col; j < l->B * BLOCK; j += BLOCK) {
+            vf i = load(gi + j), f = load(gf + j), g = load(gg + j), o = load(go + j);
+            vf tc = load(tanh_c + j), dh = load(dhs + j);
+            vf dc = load(dcs + j) + dh * o * (one - tc * tc);
+            vf di = dc * g * i * (one - i), df = dc * load(before + j) * f * (one - f);
+            vf dg = dc * i * (one - g * g), d_o = dh * tc * o * (one - o);
+            store(gi + j, di);
+            store(gf + j, df);
+            store(gg + j, dg);
+            store(go + j, d_o);
+            store(dcs + j, dc * f);
+            store(dhs + j, zero);
+            bi += di;
+            bf += df;
+            bg += dg;
+            bo += d_o;
+        }
+        float *bias = l->dbias + u * BLOCK + col;
+        add_to(bias, bi);
+        add_to(bias + l->U * BLOCK, bf);
+        add_to(bias + 2 * l->U * BLOCK, bg);
+        add_to(bias + 3 * l->U * BLOCK, bo);
+    }
+}
+
+// Gates r, z, n and, as a fourth, q = W_hn h + b_hn.
+static void gru_step(struct layer *l, long t, long u)
+{
+    float *restrict gr = gate_at(l, 0, u, t), *restrict gz = gate_at(l, 1, u, t);
+    float *restrict gn = gate_at(l, 2, u, t), *restrict q = gate_at(l, 3, u, t);
+    const float *restrict before = state_at(l, l->h, u, t);
+    float *restrict after = state_at(l, l->h, u, t + 1);
+    for (long j = 0; j < l->B * BLOCK; j += VW) {
+        vf r = sigmoid(load(gr + j)), z = sigmoid(load(gz + j));
+        vf n = tangent(load(gn + j) + r * load(q + j));
+        store(gr + j, r);
+        store(gz + j, z);
+        store(gn + j, n);
+        store(after + j, (splat(1) - z) * n + z * load(before + j));
+    }
+}
+
+// Leaves the recurrent side's gradient of n in the third gate, the input side's in the fourth.
+static void gru_backstep(struct layer *l, long t, long u)
+{
+    float *restrict gr = gate_at(l, 0, u, t), *restrict gz = gate_at(l, 1, u, t);
+    float *restrict gn = gate_at(l, 2, u, t), *restrict gq = gate_at(l, 3, u, t);
+    const float *restrict before = state_at(l, l->h, u, t);
+    float *restrict dhs = carried(l, l->dh, u);
+    const vf one = splat(1), zero = splat(0);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf br = zero, bz = zero, bn = zero, bq = zero;
+        for (long j = col; j < l->B * BLOCK; j += BLOCK) {
+            vf r = load(gr + j), z = load(gz + j), n = load(gn + j), dh = load(dhs + j);
+            vf dn = dh * (one - z) * (one - n * n);
+            vf dr = dn * load(gq + j) * r * (one - r);
+            vf dz = dh * (load(before + j) - n) * z * (one - z);
+            vf dq = dn * r;
+            store(gr + j, dr);
+            store(gz + j, dz);
+            store(gn + j, dq);
+            store(gq + j, dn);
+            store(dhs + j, dh * z);
+            br += dr;
+            bz += dz;
+            bq += dq;
+            bn += dn;
+        }
+        float *bias = l->dbias + u * BLOCK + col;
+        add_to(bias, br);
+        add_to(bias + l->U * BLOCK, bz);
+        add_to(bias + 2 * l->U * BLOCK, bq);
+        add_to(bias + 3 * l->U * BLOCK, bn);
+    }
+}
+
+// The first half of the other GRU's step: r, z, and r h, which W_hn then multiplies.
+static void gru_before_step(struct layer *l, long t, long u)
+{
+    float *restrict gr = gate_at(l, 0, u, t), *restrict gz = gate_at(l, 1, u, t);
+    const float *restrict before = state_at(l, l->h, u, t);
+    float *restrict rh = aux_at(l, u, t);
+    for (long j = 0; j < l->B * BLOCK; j += VW) {
+        vf r = sigmoid(load(gr + j));
+        store(gr + j, r);
+        store(gz + j, sigmoid(load(gz + j)));
+        store(rh + j, r * load(before + j));
+    }
+}
+
+// The second half: n and h'.
+static void gru_before_finish(struct layer *l, long t, long u)
+{
+    float *restrict gn = gate_at(l, 2, u, t);
+    const float *restrict gz = gate_at(l, 1, u, t), *restrict before = state_at(l, l->h, u, t);
+    float *restrict after = state_at(l, l->h, u, t + 1);
+    for (long j = 0; j < l->B * BLOCK; j += VW) {
+        vf n = tangent(load(gn + j)), z = load(gz + j);
+        store(gn + j, n);
+        store(after + j, (splat(1) - z) * n + z * load(before + j));
+    }
+}
+
+// The first half backward: the gradients of z and n.
+static void gru_before_backstep(struct layer *l, long t, long u)
+{
+    float *restrict gz = gate_at(l, 1, u, t), *restrict gn = gate_at(l, 2, u, t);
+    const float *restrict before = state_at(l, l->h, u, t);
+    float *restrict dhs = carried(l, l->dh, u);
+    const vf one = splat(1);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf bz = splat(0), bn = splat(0);
+        for (long j = col; j < l->B * BLOCK; j += BLOCK) {
+            vf z = load(gz + j), n = load(gn + j), dh = load(dhs + j);
+            vf dz = dh * (load(before + j) - n) * z * (one - z);
+            vf dn = dh * (one - z) * (one - n * n);
+            store(gz + j, dz);
+            store(gn + j, dn);
+            store(dhs + j, dh * z);
+            bz += dz;
+            bn += dn;
+        }
+        add_to(l->dbias + (l->U + u) * BLOCK + col, bz);
+        add_to(l->dbias + (2 * l->U + u) * BLOCK + col, bn);
+    }
+}
+
+// The second half backward: the gradient of r, from that of r h.
+static void gru_before_backfinish(struct layer *l, long t, long u, const float *restrict drh)
+{
+    float *restrict gr = gate_at(l, 0, u, t), *restrict dhs = carried(l, l->dh, u);
+    const float *restrict before = state_at(l, l->h, u, t);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf br = splat(0);
+        for (long j = col; j < l->B * BLOCK; j += BLOCK) {
+            vf r = load(gr + j), d = load(drh + j);
+            vf dr = d * load(before + j) * r * (splat(1) - r);
+            store(gr + j, dr);
+            add_to(dhs + j, d * r);
+            br += dr;
+        }
+        add_to(l->dbias + u * BLOCK + col, br);
+    }
+}

@@ -1,0 +1,92 @@
+// Kernels over flat vectors. Whole vectors first, then what is left one by one through a vector
+// of which one element counts: the same arithmetic, so that a result does not depend on where
+// an element lies.
+
+INLINE vf load_some(const float *p, long n)
+{
+    float whole[VW] = {0};
+    for (long i = 0; i < n; i++)
+        whole[i] = p[i];
+    return load(whole);
+}
+
+INLINE void store_some(float *p, vf v, long n)
+{
+    for (long i = 0; i < n; i++)
+        p[i] = v[i];
+}
+
+static void add(long n, float *y, const float *x)
+{
+    long i = 0;
+    for (; i + VW <= n; i += VW)
+        store(y + i, load(y + i) + load(x + i));
+    for (; i < n; i++)
+        y[i] += x[i];
+}
+
+static void scale(long n, float *x, float a)
+{
+    long i = 0;
+    for (; i + VW <= n; i += VW)
+        store(x + i, load(x + i) * splat(a));
+    for (; i < n; i++)
+        x[i] *= a;
+}
+
+static void clamp(long n, float *x, float bound)
+{
+    long i = 0;
+    for (; i + VW <= n; i += VW)
+        store(x + i, limit(load(x + i), -bound, bound));
+    store_some(x + i, limit(load_some(x + i, n - i), -bound, bound), n - i);
+}
+
+// 16 sums in float64, of every 16th element each, added up in order: the same bits whatever the
+// instruction set, for a float's square is exact in float64.
+static double sum_squares(long n, const float *restrict x)
+{
+    enum { LANES = 16 };
+    double sum[LANES] = {0}, total = 0;
+    long i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            sum[j] += (double)x[i + j] * x[i + j];
+    for (int j = 0; i + j < n; j++)
+        sum[j] += (double)x[i + j] * x[i + j];
+    for (int j = 0; j < LANES; j++)
+        total += sum[j];
+    return total;
+}
+
+// x, y: [rows, h], row r being lane r % lanes at step r / lanes; compute.DropoutKeep's hash. A
+// row's h elements are consecutive indices.
+static void dropout(long rows, long lanes, long h, float *y, const float *x, float p,
+                    const uint64_t *keys)
+{
+    const float kept = 1 / (1 - p);
+    const uint64_t odd = 0x9E3779B97F4A7C15u;
+    for (long r = 0; r < rows; r++) {
+        uint64_t start = keys[r % lanes] + (uint64_t)(r / lanes * h + 1) * odd;
+        const float *from = x + r * h;
+        float *to = y + r * h;
+        for (long j = 0; j < h; j++) {
+            uint64_t z = start + (uint64_t)j * odd;
+            z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+            z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+            z ^= z >> 31;
+            float uniform = (float)(int32_t)(z >> 40) * 0x1p-24f;
+            to[j] = uniform >= p ? from[j] * kept : 0;
+        }
+    }
+}
+
+// For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
+static void function(int f, long n, float *y, const float *x)
+{
+    for (long i = 0; i < n; i += VW) {
+        long some = least(VW, n - i);
+        vf v = load_some(x + i, some);
+        store_some(y + i, f == 0 ? exponential(v) : f == 1 ? sigmoid(v) : tangent(v), some);
+    }
+}

@@ -1,0 +1,23 @@
+//go:build cgo && amd64
+
+// The kernels for AVX2. Nothing in here runs on a processor without it: rondo_kernels checks.
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+
+#define VW 8
+#define KERNELS rondo_avx2
+#define KERNELS_NAME "AVX2"
+#include "table.h"
+
+#ifdef __clang__
+#pragma clang attribute pop
+#endif

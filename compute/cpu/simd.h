@@ -1,0 +1,100 @@
+// Vectors of VW floats in terms of the compiler's vector types, and the few operations that need
+// an instruction of their own. Included once per instruction set, after its target is set.
+
+#include <math.h>
+
+typedef float vf __attribute__((vector_size(VW * 4)));
+typedef int32_t vi __attribute__((vector_size(VW * 4)));
+typedef float vfu __attribute__((vector_size(VW * 4), aligned(4), may_alias));
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+
+INLINE vf load(const float *p) { return *(const vfu *)p; }
+INLINE void store(float *p, vf v) { *(vfu *)p = v; }
+INLINE vf splat(float x) { return x - (vf){0}; }
+
+// larger and smaller give their second operand when either is NaN, as x86 has it.
+#if VW == 16
+INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vf square_root(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
+#elif VW == 8
+INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE vf smaller(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE vf square_root(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
+#else
+INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
+INLINE vf smaller(vf a, vf b) { return pick(a < b, a, b); }
+INLINE vf square_root(vf a)
+{
+    for (int i = 0; i < VW; i++)
+        a[i] = sqrtf(a[i]);
+    return a;
+}
+#endif
+
+INLINE vf limit(vf x, float low, float high)
+{
+    return smaller(splat(high), larger(splat(low), x)); // NaN stays NaN
+}
+
+INLINE float horizontal_sum(vf v)
+{
+    float sum = 0;
+    for (int i = 0; i < VW; i++)
+        sum += v[i];
+    return sum;
+}
+
+// e^r - 1 for |r| <= ln(2)/2, as r + r^2 q(r); q interpolates (e^r - 1 - r)/r^2 at the
+// Chebyshev points of an interval 1% wider, degree 4: relative error at most 3e-8.
+INLINE vf reduced_expm1(vf r)
+{
+    vf q = splat(0x1.6d1606p-10f);
+    q = q * r + splat(0x1.12106cp-7f);
+    q = q * r + splat(0x1.555516p-5f);
+    q = q * r + splat(0x1.5554d8p-3f);
+    q = q * r + splat(0x1p-1f);
+    return r * r * q + r;
+}
+
+// 2^n and r such that x = n ln(2) + r, for |x| <= 87.5. Adding 1.5*2^23 rounds to an integer and
+// leaves it in the low bits.
+INLINE vf power_of_two(vf x, vf *r)
+{
+    vf shifted = x * splat(0x1.715476p+0f) + splat(0x1.8p+23f);
+    vf n = shifted - splat(0x1.8p+23f);
+    vf rest = n * splat(-0x1.62e4p-1f) + x;    // ln(2)'s upper bits
+    *r = n * splat(-0x1.7f7d1cp-20f) + rest;   // and the rest of it
+    return (vf)(((vi)shifted + 127) << 23);
+}
+
+// e^x for x <= 0: 0 below -87.3, 1 ulp of error or so above; NaN stays NaN.
+INLINE vf exponential(vf x)
+{
+    vf r, two_n = power_of_two(limit(x, -87.3f, 0), &r);
+    vf y = two_n * reduced_expm1(r) + two_n;
+    return (vf)((vi)y & ~(x < splat(-87.3f)));
+}
+
+// 1/(1 + e^-x).
+INLINE vf sigmoid(vf x)
+{
+    vf r, two_n = power_of_two(limit(-x, -87, 87), &r);
+    return splat(1) / (two_n * reduced_expm1(r) + two_n + splat(1));
+}
+
+// tanh(x) = e/(e + 2), e = e^2x - 1, which keeps its relative accuracy near zero. Beyond 9.02 the
+// nearest float is 1.
+INLINE vf tangent(vf x)
+{
+    vf r, two_n = power_of_two(limit(x + x, -18.1f, 18.1f), &r);
+    vf e = two_n * reduced_expm1(r) + (two_n - splat(1));
+    return e / (e + splat(2));
+}
