@@ -1,0 +1,666 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/blob/memblob"
+	"gocloud.dev/gcerrors"
+)
+
+// storage is one kind of place, empty, with a way around the Store to its files.
+type storage struct {
+	location string
+	query    string // what a location ends in
+	open     func(context.Context, string) (*blob.Bucket, error)
+	read     func(t *testing.T, key string) []byte
+	write    func(t *testing.T, key string, b []byte)
+	remove   func(t *testing.T, key string)
+	keys     func(t *testing.T) []string
+}
+
+// TestConformance runs the suite on every kind of place.
+func TestConformance(t *testing.T) {
+	makers := map[string]func(*testing.T) storage{
+		"folder":  folderStorage,
+		"memblob": func(t *testing.T) storage { return bucketStorage(t, memblob.OpenBucket(nil)) },
+		"fileblob": func(t *testing.T) storage {
+			b, err := fileblob.OpenBucket(t.TempDir(), &fileblob.Options{NoTempDir: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return bucketStorage(t, b)
+		},
+	}
+	suite := map[string]func(*testing.T, storage){
+		"round trip":        testRoundTrip,
+		"empty":             testEmpty,
+		"steps":             testSteps,
+		"saved again":       testSavedAgain,
+		"crash":             testCrash,
+		"damage":            testDamage,
+		"latest valid":      testLatestValid,
+		"retain":            testRetain,
+		"remove after":      testRemoveAfter,
+		"other job":         testOtherJob,
+		"newer format":      testNewerFormat,
+		"resolve":           testResolve,
+		"shapes":            testShapes,
+		"cancelled":         testCancelled,
+		"nothing half done": testNothingHalfDone,
+	}
+	for kind, create := range makers {
+		for name, run := range suite {
+			t.Run(kind+"/"+name, func(t *testing.T) { run(t, create(t)) })
+		}
+	}
+}
+
+func folderStorage(t *testing.T) storage {
+	root := filepath.Join(t.TempDir(), "not", "made", "yet")
+	return storage{
+		location: root,
+		read: func(t *testing.T, key string) []byte {
+			b, err := os.ReadFile(filepath.Join(root, key))
+			check(t, err)
+			return b
+		},
+		write: func(t *testing.T, key string, b []byte) {
+			check(t, os.MkdirAll(filepath.Dir(filepath.Join(root, key)), 0o777))
+			check(t, os.WriteFile(filepath.Join(root, key), b, 0o666))
+		},
+		remove: func(t *testing.T, key string) { check(t, os.Remove(filepath.Join(root, key))) },
+		keys: func(t *testing.T) (keys []string) {
+			err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+				if err == nil && !e.IsDir() {
+					p, err = filepath.Rel(root, p)
+					keys = append(keys, filepath.ToSlash(p))
+				}
+				return err
+			})
+			check(t, err)
+			return keys
+		},
+	}
+}
+
+// bucketStorage keeps everything under a prefix, beside an object that is nobody's.
+func bucketStorage(t *testing.T, b *blob.Bucket) storage {
+	ctx := t.Context()
+	check(t, b.WriteAll(ctx, "runs/ab", []byte("not ours"), nil))
+	t.Cleanup(func() {
+		kept, err := b.ReadAll(context.Background(), "runs/ab")
+		if gcerrors.Code(err) == gcerrors.FailedPrecondition {
+			return // closed by a Resolve that failed
+		}
+		if string(kept) != "not ours" {
+			t.Errorf("a foreign object is %q, %v", kept, err)
+		}
+		check(t, b.Close())
+	})
+	const prefix = "runs/a/"
+	return storage{
+		location: "test://bucket/runs/a",
+		query:    "?region=x",
+		open: func(_ context.Context, url string) (*blob.Bucket, error) {
+			if url != "test://bucket?region=x" {
+				return nil, fmt.Errorf("asked to open %s", url)
+			}
+			return b, nil
+		},
+		read: func(t *testing.T, key string) []byte {
+			content, err := b.ReadAll(ctx, prefix+key)
+			check(t, err)
+			return content
+		},
+		write: func(t *testing.T, key string, content []byte) {
+			check(t, b.WriteAll(ctx, prefix+key, content, nil))
+		},
+		remove: func(t *testing.T, key string) { check(t, b.Delete(ctx, prefix+key)) },
+		keys: func(t *testing.T) (keys []string) {
+			objects := b.List(&blob.ListOptions{Prefix: prefix})
+			for {
+				o, err := objects.Next(ctx)
+				if errors.Is(err, io.EOF) {
+					return keys
+				}
+				check(t, err)
+				keys = append(keys, strings.TrimPrefix(o.Key, prefix))
+			}
+		},
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails unless err says every one of the words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("error %v, want one with %q", err, word)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %q has several lines", err)
+	}
+}
+
+// at returns the location of a folder.
+func (s storage) at(folder string) string { return s.location + folder + s.query }
+
+// store opens the storage as a job. The bucket under it stays open for the next store.
+func (s storage) store(t *testing.T) *Store { return s.storeOf(t, "opticks", "sha256:11") }
+
+func (s storage) storeOf(t *testing.T, job, identity string) *Store {
+	t.Helper()
+	store, err := Open(t.Context(), s.at(""), Config{
+		Job: job, Identity: identity, OpenBucket: s.open,
+		Now: func() time.Time { return time.Unix(1_700_000_000, 5) },
+	})
+	check(t, err)
+	return store
+}
+
+// snapshot makes a snapshot whose every number depends on step and variant.
+func snapshot(step int64, variant float32) Snapshot {
+	floats := func(n int, scale float32) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = scale * (float32(step) + float32(i)/8 + 1000*variant)
+		}
+		return x
+	}
+	return Snapshot{
+		Step: step, Epoch: step / 10,
+		Files: []File{
+			{"model.safetensors", []Tensor{
+				{"rnn.weight_ih_l0", []int{4, 3}, floats(12, 1)},
+				{"rnn.bias_ih_l0", []int{4}, floats(4, 2)},
+			}},
+			{"optimizer.safetensors", []Tensor{{"momentum", []int{16}, floats(16, -1)}}},
+			{"lanes.safetensors", []Tensor{{"h", []int{2, 1, 4}, floats(8, 0.5)}}},
+		},
+		Spec:       json.RawMessage(`{"name":"opticks","corpus":"a<b"}`),
+		Training:   json.RawMessage(`{"schedule":{"best":1.5}}`),
+		Vocabulary: []string{"<unk>", " ", "e", "\u00e9"},
+		Metrics:    map[string]float64{"loss": float64(variant), "gone": math.Inf(1)},
+	}
+}
+
+// wantHolds reads everything in a checkpoint and compares it with what was saved.
+func wantHolds(t *testing.T, c *Checkpoint, want Snapshot) {
+	t.Helper()
+	check(t, c.Verify(t.Context()))
+	if len(c.Files) != len(want.Files) {
+		t.Errorf("%d files, want %d", len(c.Files), len(want.Files))
+	}
+	for _, f := range want.Files {
+		dst := make([]Tensor, len(f.Tensors))
+		for i, w := range f.Tensors {
+			dst[i] = Tensor{w.Name, w.Shape, make([]float32, len(w.Data))}
+		}
+		check(t, c.ReadInto(t.Context(), f.Name, dst))
+		all, err := c.ReadAll(t.Context(), f.Name)
+		check(t, err)
+		if !reflect.DeepEqual(dst, f.Tensors) || !reflect.DeepEqual(all, f.Tensors) {
+			t.Errorf("%s holds %v and %v, want %v", f.Name, dst, all, f.Tensors)
+		}
+	}
+	got := Snapshot{c.Step, c.Epoch, want.Files, c.Spec, c.Training, c.Vocabulary, c.Metrics}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("manifest of %+v, want %+v", got, want)
+	}
+}
+
+func testRoundTrip(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	want := snapshot(50, 1)
+	where, err := store.Save(ctx, want)
+	check(t, err)
+	if where != s.at("/step-00000050") {
+		t.Errorf("saved to %s", where)
+	}
+	wantKeys := []string{"lanes.safetensors", "manifest.json", "model.safetensors",
+		"optimizer.safetensors"}
+	for i := range wantKeys {
+		wantKeys[i] = "step-00000050/" + wantKeys[i]
+	}
+	if keys := s.keys(t); !slices.Equal(keys, wantKeys) {
+		t.Errorf("files %q, want %q", keys, wantKeys)
+	}
+	c, err := s.store(t).Load(ctx, 50)
+	check(t, err)
+	wantHolds(t, c, want)
+	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where || c.Format != 1 ||
+		!c.Created.Equal(time.Unix(1_700_000_000, 5)) {
+		t.Errorf("manifest %+v at %s", c.Manifest, c.Path)
+	}
+	infos, err := c.Tensors(ctx, "model.safetensors")
+	if err != nil || len(infos) != 2 || infos[0].Name != "rnn.weight_ih_l0" ||
+		!slices.Equal(infos[0].Shape, []int{4, 3}) || infos[0].DType != "F32" {
+		t.Errorf("tensors %v, %v", infos, err)
+	}
+	if err := strictCheck(s.read(t, "step-00000050/model.safetensors")); err != nil {
+		t.Error(err)
+	}
+	before := make(map[string][]byte)
+	for _, key := range s.keys(t) {
+		before[key] = s.read(t, key)
+	}
+	check(t, store.Remove(ctx, 50))
+	_, err = store.Save(ctx, want)
+	check(t, err)
+	for key, b := range before {
+		if !bytes.Equal(b, s.read(t, key)) {
+			t.Errorf("%s is another when the same is saved again", key)
+		}
+	}
+}
+
+func testEmpty(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	steps, err := store.Steps(ctx)
+	if err != nil || len(steps) != 0 {
+		t.Errorf("steps %v, %v", steps, err)
+	}
+	_, latest := store.Latest(ctx)
+	_, skipped, valid := store.LatestValid(ctx)
+	_, load := store.Load(ctx, 3)
+	verify := store.Verify(ctx, 3)
+	check(t, store.Retain(ctx, 1))
+	check(t, store.Remove(ctx, 3))
+	_, _, resolve := Resolve(ctx, s.at(""), Config{OpenBucket: s.open})
+	for _, err := range []error{latest, valid, load, verify, resolve} {
+		if !errors.Is(err, ErrNone) {
+			t.Errorf("error %v is not ErrNone", err)
+		}
+		wantError(t, err, s.at(""))
+	}
+	if len(skipped) > 0 {
+		t.Errorf("skipped %v", skipped)
+	}
+}
+
+func testSteps(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for _, step := range []int64{100, 0, 123_456_789, 20} {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	manifest := s.read(t, "step-00000020/manifest.json")
+	for _, key := range []string{"step-00000007/model.safetensors", "step-7/manifest.json",
+		"step-000000070/manifest.json", "step--0000070/manifest.json", "other/manifest.json",
+		"step-00000009/deep/manifest.json", "step-0000001x/manifest.json"} {
+		s.write(t, key, manifest)
+	}
+	steps, err := store.Steps(ctx)
+	if err != nil || !slices.Equal(steps, []int64{0, 20, 100, 123_456_789}) {
+		t.Errorf("steps %v, %v", steps, err)
+	}
+	c, err := store.Latest(ctx)
+	check(t, err)
+	wantHolds(t, c, snapshot(123_456_789, 0))
+	_, err = store.Load(ctx, 7)
+	wantError(t, err, "no checkpoint of step 7", "there are [0 20 100 123456789]")
+	s.write(t, "step-00000007/manifest.json", manifest)
+	_, err = store.Load(ctx, 7)
+	wantError(t, err, "manifest.json in "+s.at("/step-00000007")+" is of step 20")
+}
+
+func testSavedAgain(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for _, variant := range []float32{0, 1, 2} {
+		_, err := store.Save(ctx, snapshot(50, variant))
+		check(t, err)
+		c, err := store.Latest(ctx)
+		check(t, err)
+		wantHolds(t, c, snapshot(50, variant))
+		if keys := s.keys(t); len(keys) != 4 {
+			t.Errorf("files %q", keys)
+		}
+	}
+	small := snapshot(50, 9)
+	small.Files = small.Files[:1]
+	_, err := store.Save(ctx, small)
+	check(t, err)
+	c, err := store.Latest(ctx)
+	check(t, err)
+	wantHolds(t, c, small)
+	if keys := s.keys(t); len(keys) != 2 {
+		t.Errorf("files %q", keys)
+	}
+}
+
+// damageCases alter a saved checkpoint's files.
+var damageCases = []struct {
+	name   string
+	change func(b []byte) []byte // nil removes the file
+	file   string
+	want   string
+}{
+	{"truncated", func(b []byte) []byte { return b[:len(b)-10] }, "model.safetensors",
+		"is truncated: 206 bytes, the manifest says 216"},
+	{"longer", func(b []byte) []byte { return append(b, 0) }, "lanes.safetensors", "was altered: "},
+	{"empty", func([]byte) []byte { return []byte{} }, "optimizer.safetensors", "0 bytes, the man"},
+	{"data", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, "model.safetensors",
+		"was altered: SHA-256 "},
+	{"header", func(b []byte) []byte { b[8] = '['; return b }, "optimizer.safetensors",
+		"was altered: SHA-256 "},
+	{"name in header", func(b []byte) []byte { b[10]++; return b }, "optimizer.safetensors",
+		"was altered: SHA-256 "},
+	{"missing", nil, "lanes.safetensors", "is missing"},
+	{"manifest empty", func([]byte) []byte { return []byte{} }, "manifest.json", "is not valid JSON"},
+	{"manifest cut", func(b []byte) []byte { return b[:len(b)/2] }, "manifest.json", "not valid JSON"},
+	{"manifest altered", func(b []byte) []byte {
+		return []byte(strings.Replace(string(b), "opticks", "opticky", 1))
+	}, "manifest.json", "was altered: its SHA-256 is "},
+	{"vocabulary altered", func(b []byte) []byte {
+		return []byte(strings.Replace(string(b), `"e"`, `"f"`, 1))
+	}, "manifest.json", "was altered: its SHA-256 is "},
+	{"manifest with more", func(b []byte) []byte {
+		return []byte(strings.Replace(string(b), `"job"`, `"x":1,"job"`, 1))
+	}, "manifest.json", `unknown field "x"`},
+	{"manifest twice", func(b []byte) []byte { return append(b, b...) }, "manifest.json", "not valid"},
+	{"format 0", func(b []byte) []byte {
+		return []byte(strings.Replace(string(b), `"format": 1`, `"format": 0`, 1))
+	}, "manifest.json", "has format version 0"},
+}
+
+func testDamage(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for _, test := range damageCases {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := store.Save(ctx, snapshot(40, 0))
+			check(t, err)
+			_, err = store.Save(ctx, snapshot(50, 0))
+			check(t, err)
+			s.damage(t, "step-00000050", test.file, test.change)
+			err = store.Verify(ctx, 50)
+			wantError(t, err, test.file+" in "+s.at("/step-00000050"), test.want)
+			var damage *DamageError
+			if !errors.As(err, &damage) || damage.File != test.file {
+				t.Errorf("error %#v is no *DamageError of %s", err, test.file)
+			}
+			if c, err := store.Latest(ctx); err == nil {
+				_, err = c.ReadAll(ctx, test.file)
+				wantError(t, err, test.want)
+			} else {
+				wantError(t, err, test.want)
+			}
+			check(t, store.Verify(ctx, 40))
+			check(t, store.Remove(ctx, 50))
+		})
+	}
+}
+
+// damage changes a file of a saved checkpoint; the change nil removes it.
+func (s storage) damage(t *testing.T, folder, file string, change func([]byte) []byte) {
+	key := path.Join(folder, file)
+	if change == nil {
+		s.remove(t, key)
+		return
+	}
+	s.write(t, key, change(s.read(t, key)))
+}
+
+func testLatestValid(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for step := range int64(4) {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	flip := func(b []byte) []byte { b[len(b)-1] ^= 1; return b }
+	s.damage(t, "step-00000003", "model.safetensors", nil)
+	s.damage(t, "step-00000002", "lanes.safetensors", flip)
+	if _, err := store.Latest(ctx); err == nil {
+		t.Error("Latest passed over a damaged checkpoint")
+	}
+	c, skipped, err := store.LatestValid(ctx)
+	check(t, err)
+	wantHolds(t, c, snapshot(1, 0))
+	if len(skipped) != 2 || skipped[0].Step != 3 || skipped[1].Step != 2 ||
+		skipped[0].Err.File != "model.safetensors" || skipped[1].Err.File != "lanes.safetensors" {
+		t.Errorf("skipped %v", skipped)
+	}
+	s.damage(t, "step-00000001", "manifest.json", flip)
+	s.damage(t, "step-00000000", "model.safetensors", flip)
+	_, skipped, err = store.LatestValid(ctx)
+	wantError(t, err, "no checkpoint in "+s.at("")+" is sound", "model.safetensors")
+	if !errors.Is(err, ErrNone) || len(skipped) != 4 {
+		t.Errorf("%v, skipped %v", err, skipped)
+	}
+}
+
+func testRetain(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for step := range int64(6) {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	_, err := store.Save(ctx, snapshot(1, 1)) // has its files elsewhere in a bucket
+	check(t, err)
+	wantError(t, store.Retain(ctx, 0), "at least 1")
+	wantSteps := func(want ...int64) {
+		t.Helper()
+		steps, err := store.Steps(ctx)
+		if err != nil || !slices.Equal(steps, want) {
+			t.Errorf("steps %v, %v, want %v", steps, err, want)
+		}
+		if keys := s.keys(t); len(keys) > 4*len(want) {
+			t.Errorf("files left: %q", keys)
+		}
+	}
+	check(t, store.Retain(ctx, 5))
+	wantSteps(1, 2, 3, 4, 5)
+	check(t, store.retain(ctx, 3, 1))
+	wantSteps(1, 3, 4, 5)
+	// Two damaged ones do not count, and stay while they are newer than the two kept.
+	s.damage(t, "step-00000005", "model.safetensors", nil)
+	s.damage(t, "step-00000004", "manifest.json", func([]byte) []byte { return []byte("{") })
+	check(t, store.Retain(ctx, 2))
+	wantSteps(1, 3, 4, 5)
+	check(t, store.Retain(ctx, 1))
+	wantSteps(3, 4, 5)
+	_, err = store.Save(ctx, snapshot(6, 0))
+	check(t, err)
+	check(t, store.Retain(ctx, 1))
+	wantSteps(6)
+	check(t, store.Verify(ctx, 6))
+}
+
+func testRemoveAfter(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for step := range int64(4) {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	check(t, store.RemoveAfter(ctx, 1))
+	if steps, err := store.Steps(ctx); err != nil || !slices.Equal(steps, []int64{0, 1}) {
+		t.Errorf("steps %v, %v", steps, err)
+	}
+	check(t, store.RemoveAfter(ctx, -1))
+	if keys := s.keys(t); len(keys) > 0 {
+		t.Errorf("files left: %q", keys)
+	}
+}
+
+func testOtherJob(t *testing.T, s storage) {
+	mine, other, ctx := s.store(t), s.storeOf(t, "macbeth", "sha256:22"), t.Context()
+	_, err := mine.Save(ctx, snapshot(1, 0))
+	check(t, err)
+	_, err = mine.Save(ctx, snapshot(2, 0))
+	check(t, err)
+	s.damage(t, "step-00000002", "manifest.json", func([]byte) []byte { return nil })
+	before := s.keys(t)
+	_, save := other.Save(ctx, snapshot(5, 0))
+	_, load := other.Load(ctx, 1)
+	for _, err := range []error{save, load, other.Retain(ctx, 1), other.RemoveAfter(ctx, 0)} {
+		wantError(t, err, `belongs to job "opticks" (identity sha256:11)`,
+			`not to "macbeth" (identity sha256:22)`)
+	}
+	if keys := s.keys(t); !slices.Equal(keys, before) {
+		t.Errorf("files %q, before %q", keys, before)
+	}
+	anyone, err := Open(ctx, s.at(""), Config{OpenBucket: s.open})
+	check(t, err)
+	c, err := anyone.Load(ctx, 1)
+	check(t, err)
+	wantHolds(t, c, snapshot(1, 0))
+	_, err = anyone.Save(ctx, snapshot(7, 0))
+	wantError(t, err, "without a job")
+}
+
+func testNewerFormat(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	for step := range int64(2) {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	s.write(t, "step-00000001/manifest.json", []byte(`{"format": 2, "shards": []}`))
+	fresh := s.store(t)
+	_, latest := fresh.Latest(ctx)
+	_, _, valid := fresh.LatestValid(ctx)
+	_, save := fresh.Save(ctx, snapshot(3, 0))
+	for _, err := range []error{latest, valid, save, fresh.Retain(ctx, 1)} {
+		wantError(t, err, "format version 2", "up to version 1", "newer program", "step-00000001")
+	}
+}
+
+func testResolve(t *testing.T, s storage) {
+	ctx := t.Context()
+	for step := range int64(3) {
+		_, err := s.store(t).Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	where, err := s.store(t).Save(ctx, snapshot(1, 7)) // again
+	check(t, err)
+	for _, key := range s.keys(t) { // a copy under a name of the user's
+		if rest, ok := strings.CutPrefix(key, "step-00000001/"); ok {
+			s.write(t, "best/"+rest, s.read(t, key))
+		}
+	}
+	for location, want := range map[string]Snapshot{
+		s.at(""):                snapshot(2, 0),
+		s.at("/"):               snapshot(2, 0),
+		where:                   snapshot(1, 7),
+		s.at("/step-00000001/"): snapshot(1, 7),
+		s.at("/best"):           snapshot(1, 7),
+	} {
+		_, c, err := Resolve(ctx, location, Config{OpenBucket: s.open})
+		check(t, err)
+		wantHolds(t, c, want)
+		if want.Step == 1 && c.Path != strings.Replace(location, "/?", "?", 1) &&
+			c.Path != strings.TrimSuffix(location, "/") {
+			t.Errorf("path %s of %s", c.Path, location)
+		}
+	}
+	_, _, err = Resolve(ctx, where, Config{Job: "x", Identity: "y", OpenBucket: s.open})
+	wantError(t, err, `belongs to job "opticks"`)
+}
+
+func testShapes(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	_, err := store.Save(ctx, snapshot(1, 0))
+	check(t, err)
+	c, err := store.Latest(ctx)
+	check(t, err)
+	weight := Tensor{"rnn.weight_ih_l0", []int{4, 3}, make([]float32, 12)}
+	bias := Tensor{"rnn.bias_ih_l0", []int{4}, make([]float32, 4)}
+	turned := Tensor{weight.Name, []int{3, 4}, weight.Data}
+	missing := Tensor{"rnn.weight_hh_l0", []int{4, 4}, make([]float32, 16)}
+	const file = "model.safetensors"
+	for _, test := range []struct {
+		dst  []Tensor
+		want string
+	}{
+		{[]Tensor{turned, bias}, `"rnn.weight_ih_l0" has shape [4 3], and [3 4]`},
+		{[]Tensor{weight, bias, missing}, `there is no tensor "rnn.weight_hh_l0" [4 4]`},
+		{[]Tensor{weight}, `there is a tensor "rnn.bias_ih_l0" [4], which is not wanted`},
+		{[]Tensor{{weight.Name, weight.Shape, make([]float32, 5)}, bias}, "(5 elements)"},
+	} {
+		wantError(t, c.ReadInto(ctx, file, test.dst), file+" in "+c.Path, test.want)
+	}
+	check(t, c.ReadInto(ctx, file, []Tensor{bias, weight})) // in any order
+	check(t, c.ReadSubset(ctx, file, []Tensor{bias}))
+	if want := snapshot(1, 0).Files[0].Tensors[1].Data; !slices.Equal(bias.Data, want) {
+		t.Errorf("bias %v, want %v", bias.Data, want)
+	}
+	wantError(t, c.ReadSubset(ctx, file, []Tensor{missing}), "there is no tensor")
+	wantError(t, c.ReadInto(ctx, "other.safetensors", nil), "has no file other.safetensors")
+}
+
+func testCancelled(t *testing.T, s storage) {
+	store := s.store(t)
+	_, err := store.Save(t.Context(), snapshot(1, 0))
+	check(t, err)
+	c, err := store.Latest(t.Context())
+	check(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, save := store.Save(ctx, snapshot(1, 1))
+	_, read := c.ReadAll(ctx, "model.safetensors")
+	for _, err := range []error{save, read} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v is not that of the context", err)
+		}
+	}
+	c, err = store.Latest(t.Context())
+	check(t, err)
+	wantHolds(t, c, snapshot(1, 0))
+	if keys := s.keys(t); len(keys) != 4 {
+		t.Errorf("files %q", keys)
+	}
+}
+
+// testNothingHalfDone saves what cannot be saved: nothing must be written.
+func testNothingHalfDone(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	_, err := store.Save(ctx, snapshot(1, 0))
+	check(t, err)
+	for _, test := range []struct {
+		want   string
+		change func(*Snapshot)
+	}{
+		{"step -1", func(n *Snapshot) { n.Step = -1 }},
+		{`"../x.safetensors"`, func(n *Snapshot) { n.Files[1].Name = "../x.safetensors" }},
+		{`"manifest.json"`, func(n *Snapshot) { n.Files[1].Name = "manifest.json" }},
+		{`"model.safetensors"`, func(n *Snapshot) { n.Files[1].Name = n.Files[0].Name }},
+		{"momentum", func(n *Snapshot) { n.Files[1].Tensors[0].Shape = []int{3} }},
+		{"65 files", func(n *Snapshot) { n.Files = make([]File, 65) }},
+		{"the spec is not JSON", func(n *Snapshot) { n.Spec = json.RawMessage("{") }},
+		{"token 1", func(n *Snapshot) { n.Vocabulary[1] = "\xff" }},
+	} {
+		bad := snapshot(1, 1)
+		test.change(&bad)
+		_, err := store.Save(ctx, bad)
+		wantError(t, err, test.want, "save checkpoint "+s.location+"/step-")
+	}
+	c, err := store.Latest(ctx)
+	check(t, err)
+	wantHolds(t, c, snapshot(1, 0))
+	if keys := s.keys(t); len(keys) != 4 {
+		t.Errorf("files %q", keys)
+	}
+}

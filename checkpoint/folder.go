@@ -1,0 +1,251 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// folder is a place on a local file system. A checkpoint is written to a hidden sibling folder
+// ("draft"), synced, and renamed. What the file system must do is in fields, so that tests can
+// make it fail.
+type folder struct {
+	root string
+	// sync makes a file or a folder durable.
+	sync func(*os.File) error
+	// exchange swaps two paths atomically. Where the file system cannot it returns
+	// errors.ErrUnsupported, and an old folder is moved aside first.
+	exchange func(a, b string) error
+	// lock takes an exclusive lock on an open folder, which ends with the process: a draft that
+	// can be locked has lost its writer. errLocked when another holds it; errors.ErrUnsupported
+	// where the file system has no locks, and the folder's age decides.
+	lock func(*os.File) error
+	now  func() time.Time
+}
+
+// errLocked is a lock held by a writer that is alive.
+var errLocked = errors.New("locked by another writer")
+
+// staleAfter is the age at which a draft counts as abandoned where locks do not work.
+const staleAfter = 24 * time.Hour
+
+// replaceAttempts bounds how often a rename is tried again when a reader restored the old folder
+// in between.
+const replaceAttempts = 3
+
+func newFolder(root string) *folder {
+	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now}
+}
+
+func (f *folder) at(name string) string { return filepath.Join(f.root, name) }
+func (f *folder) close() error          { return nil }
+
+func (f *folder) list(context.Context) ([]string, error) {
+	if err := f.restore(); err != nil {
+		return nil, err
+	}
+	entries, err := f.entries()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if _, ok := parseStepFolder(e.Name()); !ok || !e.IsDir() {
+			continue
+		}
+		if exists, err := f.has(filepath.Join(e.Name(), manifestName)); err != nil {
+			return nil, err
+		} else if exists {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// entries reads the root, which need not exist yet.
+func (f *folder) entries() ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(f.root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
+// has says whether a path below the root exists.
+func (f *folder) has(name string) (bool, error) {
+	_, err := os.Lstat(f.at(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (f *folder) open(_ context.Context, name, file string) (io.ReadCloser, int64, error) {
+	r, err := os.Open(filepath.Join(f.root, name, file))
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := r.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, r.Close())
+	}
+	return r, info.Size(), nil
+}
+
+func (f *folder) size(_ context.Context, name, file string) (int64, error) {
+	info, err := os.Stat(filepath.Join(f.root, name, file))
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// remove hides the folder under a draft's name before it deletes it, so that it disappears at once,
+// and a crash leaves a draft that the next begin sweeps up.
+func (f *folder) remove(_ context.Context, name string) error {
+	hidden := f.at(hiddenName(name, draftKind))
+	if err := os.Rename(f.at(name), hidden); err != nil {
+		return err
+	}
+	return os.RemoveAll(hidden)
+}
+
+// The kinds of hidden folders beside the step folders.
+const (
+	draftKind = "draft" // being written or being deleted
+	asideKind = "aside" // the old folder, while the new one takes its name
+)
+
+// hiddenName returns a fresh name such as .step-00000050.draft-0123456789abcdef.
+func hiddenName(step, kind string) string { return "." + step + "." + kind + "-" + newMark() }
+
+// parseHidden is the inverse of hiddenName.
+func parseHidden(name string) (step, kind string, ok bool) {
+	parts := strings.Split(name, ".")
+	if len(parts) != 3 || parts[0] != "" {
+		return "", "", false
+	}
+	kind, mark, _ := strings.Cut(parts[2], "-")
+	_, isStep := parseStepFolder(parts[1])
+	return parts[1], kind, isStep && isMark(mark) && (kind == draftKind || kind == asideKind)
+}
+
+// restore gives an old folder its name back when its writer died between moving it aside and
+// renaming the new one.
+func (f *folder) restore() error {
+	entries, err := f.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		step, kind, ok := parseHidden(e.Name())
+		if !ok || kind != asideKind {
+			continue
+		}
+		if exists, err := f.has(step); err != nil {
+			return err
+		} else if exists {
+			continue
+		}
+		err := os.Rename(f.at(e.Name()), f.at(step))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s was being replaced when its writer died, and %s holds it; "+
+				"rename it back: %w", step, e.Name(), err)
+		}
+	}
+	return nil
+}
+
+// sweep deletes what dead writers left behind. It touches only hidden folders with this package's
+// names that hold nothing but checkpoint files. What cannot be deleted stays for the next time.
+func (f *folder) sweep() error {
+	if err := f.restore(); err != nil {
+		return err
+	}
+	entries, err := f.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		step, kind, ok := parseHidden(e.Name())
+		if !ok || !e.IsDir() || !f.isOurs(e.Name()) {
+			continue
+		}
+		if kind == asideKind { // a writer may need it until the new folder is in place
+			if replaced, err := f.has(step); err != nil || !replaced {
+				continue
+			}
+		}
+		f.discardDead(f.at(e.Name()))
+	}
+	return nil
+}
+
+// isOurs says whether a folder holds nothing but a checkpoint's files.
+func (f *folder) isOurs(name string) bool {
+	entries, err := os.ReadDir(f.at(name))
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !isFileName(e.Name()) && e.Name() != manifestName {
+			return false
+		}
+	}
+	return err == nil
+}
+
+// discardDead deletes a hidden folder unless its writer is alive.
+func (f *folder) discardDead(path string) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	err = f.lock(dir)
+	if errors.Is(err, errors.ErrUnsupported) {
+		info, statErr := dir.Stat()
+		if statErr == nil && f.now().Sub(info.ModTime()) > staleAfter {
+			err = nil
+		}
+	}
+	if err == nil {
+		os.RemoveAll(path)
+	}
+}
+
+// makeRoot creates the root and makes its name durable in every folder above that was made with it.
+func (f *folder) makeRoot() error {
+	var made []string
+	for dir := filepath.Clean(f.root); ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			break
+		}
+		made = append(made, dir)
+	}
+	if err := os.MkdirAll(f.root, 0o777); err != nil {
+		return err
+	}
+	for _, dir := range made {
+		if err := f.syncFolder(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncFolder makes a folder's entries durable.
+func (f *folder) syncFolder(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := f.sync(dir); err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	return nil
+}

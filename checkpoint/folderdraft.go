@@ -1,0 +1,148 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// folderDraft is a checkpoint under its temporary name. Its open folder carries the lock that says
+// its writer is alive.
+type folderDraft struct {
+	*folder
+	name string // of the step's folder
+	tmp  string // path of the draft
+	dir  *os.File
+}
+
+func (f *folder) begin(_ context.Context, name string) (draft, error) {
+	if err := f.makeRoot(); err != nil {
+		return nil, err
+	}
+	if err := f.sweep(); err != nil {
+		return nil, err
+	}
+	// Another writer may sweep a draft in the moment before it is locked: then make another.
+	for range replaceAttempts {
+		d := &folderDraft{folder: f, name: name, tmp: f.at(hiddenName(name, draftKind))}
+		if err := os.Mkdir(d.tmp, 0o777); err != nil {
+			return nil, err
+		}
+		dir, err := os.Open(d.tmp)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(err, os.Remove(d.tmp))
+		}
+		d.dir = dir
+		err = f.lock(dir)
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, errLocked) {
+			d.abort()
+			return nil, fmt.Errorf("lock %s: %w", d.tmp, err)
+		}
+		if _, gone := os.Lstat(d.tmp); gone == nil && !errors.Is(err, errLocked) {
+			return d, nil
+		}
+		dir.Close()
+	}
+	return nil, fmt.Errorf("another writer removes %s's drafts: is a second job writing to %s?",
+		name, f.root)
+}
+
+func (d *folderDraft) create(_ context.Context, file string) (io.WriteCloser, string, error) {
+	w, err := os.OpenFile(filepath.Join(d.tmp, file), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, "", err
+	}
+	return &syncedFile{w, d.sync}, file, nil
+}
+
+// syncedFile is a file whose Close makes it durable.
+type syncedFile struct {
+	*os.File
+	sync func(*os.File) error
+}
+
+func (f *syncedFile) Close() error {
+	err := f.sync(f.File)
+	if err != nil {
+		err = fmt.Errorf("sync %s: %w", f.Name(), err)
+	}
+	return errors.Join(err, f.File.Close())
+}
+
+func (d *folderDraft) commit(ctx context.Context, manifest []byte) (err error) {
+	defer func() {
+		if err != nil {
+			d.abort()
+			return
+		}
+		err = d.dir.Close()
+	}()
+	w, _, err := d.create(ctx, manifestName)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(manifest); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	if err := d.sync(d.dir); err != nil {
+		return fmt.Errorf("sync %s: %w", d.tmp, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	old, err := d.replace()
+	if err != nil {
+		return err
+	}
+	if err := d.syncFolder(d.root); err != nil {
+		return err
+	}
+	if old != "" {
+		os.RemoveAll(old) // what stays is hidden, and swept up next time
+	}
+	return nil
+}
+
+// replace gives the draft its final name. What had that name before is at old then.
+func (d *folderDraft) replace() (old string, err error) {
+	final := d.at(d.name)
+	for range replaceAttempts {
+		err = os.Rename(d.tmp, final)
+		if err == nil || !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+		err = d.exchange(d.tmp, final)
+		if err == nil {
+			return d.tmp, nil
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return "", err
+		}
+		old = d.at(hiddenName(d.name, asideKind))
+		if err = os.Rename(final, old); err != nil {
+			return "", err
+		}
+		if err = os.Rename(d.tmp, final); err == nil {
+			return old, nil
+		}
+		if back := d.restore(); back != nil {
+			return "", errors.Join(err, back)
+		}
+	}
+	return "", err
+}
+
+func (d *folderDraft) abort() {
+	os.RemoveAll(d.tmp)
+	d.dir.Close()
+}

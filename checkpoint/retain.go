@@ -1,0 +1,76 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+)
+
+// Retain keeps the newest checkpoints, keep of them, and deletes older ones. A checkpoint counts
+// when its manifest is sound and its files have their sizes: one that is damaged never pushes a
+// complete one out, and goes when it is older than those that are kept.
+func (s *Store) Retain(ctx context.Context, keep int) error {
+	return s.retain(ctx, keep, -1)
+}
+
+// retain is Retain that also keeps the step spared.
+func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
+	if keep < 1 {
+		return fmt.Errorf("keep %d checkpoints in %s: at least 1 must stay", keep, s.place.at(""))
+	}
+	if err := s.checkOwner(ctx); err != nil {
+		return err
+	}
+	steps, err := s.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	complete := 0
+	for _, step := range slices.Backward(steps) {
+		if complete >= keep {
+			if step != spared {
+				err = s.Remove(ctx, step)
+			}
+		} else if _, err = s.Load(ctx, step); err == nil {
+			complete++
+		} else if damage := (*DamageError)(nil); errors.As(err, &damage) {
+			err = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove deletes a step's checkpoint. One that is not there is no error.
+func (s *Store) Remove(ctx context.Context, step int64) error {
+	err := s.place.remove(ctx, stepFolder(step))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove checkpoint %s: %w", s.place.at(stepFolder(step)), err)
+	}
+	return nil
+}
+
+// RemoveAfter deletes the checkpoints of all steps after step, newest first: a run that goes on
+// from an earlier step, or from scratch (step -1), has left the branch that they are on.
+func (s *Store) RemoveAfter(ctx context.Context, step int64) error {
+	if err := s.checkOwner(ctx); err != nil {
+		return err
+	}
+	steps, err := s.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	for _, later := range slices.Backward(steps) {
+		if later <= step {
+			break
+		}
+		if err := s.Remove(ctx, later); err != nil {
+			return err
+		}
+	}
+	return nil
+}

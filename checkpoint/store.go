@@ -1,0 +1,243 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gocloud.dev/blob"
+)
+
+// Config says whose checkpoints a Store holds, and how it reaches them.
+type Config struct {
+	// Job and Identity say which run's checkpoints these are; both are needed to save. Identity
+	// is a fingerprint of what must not change within a run. When it is set, a checkpoint of
+	// another identity is refused; when it is empty, any is read.
+	Job, Identity string
+	// OpenBucket opens a blob URL, which has no path and no prefix any more: the Store puts them
+	// before its keys. It closes the bucket. Nil allows local folders only.
+	OpenBucket func(ctx context.Context, url string) (*blob.Bucket, error)
+	// Now is the clock of the time of creation; nil is time.Now.
+	Now func() time.Time
+}
+
+// ErrNone is wrapped by the errors that say that a checkpoint is not there.
+var ErrNone = errors.New("no checkpoint")
+
+// File is a safetensors file to save. Its name ends in ".safetensors"; before that it has
+// lower-case letters, digits, _ and -.
+type File struct {
+	Name    string
+	Tensors []Tensor
+}
+
+// Snapshot is the state to save at a step.
+type Snapshot struct {
+	Step, Epoch int64
+	Files       []File
+	// Spec and Training are JSON values, or empty (see Manifest).
+	Spec, Training json.RawMessage
+	Vocabulary     []string
+	Metrics        map[string]float64
+}
+
+// Store is a checkpoint folder: the checkpoints of one run. Its methods may be called at the same
+// time, except that one step is saved or removed by one caller at a time.
+type Store struct {
+	place place
+	cfg   Config
+	// owned is set when the folder is known to belong to the job.
+	owned atomic.Bool
+}
+
+// Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
+// gs://bucket?prefix=runs/a/, file:///path). A local folder need not exist; the first Save makes
+// it.
+func Open(ctx context.Context, location string, cfg Config) (*Store, error) {
+	if (cfg.Job == "") != (cfg.Identity == "") {
+		return nil, fmt.Errorf("checkpoint folder %s: job %q and identity %q: give both or none",
+			location, cfg.Job, cfg.Identity)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	p, err := openPlace(ctx, location, cfg.OpenBucket)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{place: p, cfg: cfg}, nil
+}
+
+// Close closes the bucket.
+func (s *Store) Close() error { return s.place.close() }
+
+// Save writes a checkpoint and returns its path. When it fails, what the folder held before is
+// untouched, the checkpoint of the same step included; only when the very last sync of a local
+// folder fails may the new one be in its place. The tensors must not change meanwhile.
+func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
+	name := stepFolder(snap.Step)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("save checkpoint %s: %w%s", s.place.at(name), err, remedy(err))
+		}
+	}()
+	m, err := s.manifest(snap)
+	if err != nil {
+		return "", err
+	}
+	if err := s.checkOwner(ctx); err != nil {
+		return "", err
+	}
+	d, err := s.place.begin(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range snap.Files {
+		entry, err := writeFile(ctx, d, f)
+		if err != nil {
+			d.abort()
+			return "", err
+		}
+		m.Files = append(m.Files, entry)
+	}
+	b, err := m.encode()
+	if err != nil {
+		d.abort()
+		return "", err
+	}
+	return s.place.at(name), d.commit(ctx, b)
+}
+
+// remedy says what to do about an error of storage.
+func remedy(err error) string {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, full) {
+			return "; older checkpoints are untouched: free space there or choose another folder"
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return "; make the folder writable or choose another"
+	}
+	return ""
+}
+
+// manifest makes a snapshot's manifest, without its files, and checks what it can before anything
+// is written.
+func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
+	if s.cfg.Job == "" {
+		return nil, errors.New("the store was opened without a job: it can only read")
+	}
+	m := &Manifest{
+		Format: FormatVersion, Job: s.cfg.Job, Identity: s.cfg.Identity,
+		Step: snap.Step, Epoch: snap.Epoch, Created: s.cfg.Now().UTC(),
+		Metrics: snap.Metrics, Vocabulary: snap.Vocabulary,
+	}
+	var err error
+	if m.Spec, err = compact(snap.Spec); err != nil {
+		return nil, fmt.Errorf("the spec is not JSON: %w", err)
+	}
+	if m.Training, err = compact(snap.Training); err != nil {
+		return nil, fmt.Errorf("the training state is not JSON: %w", err)
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("the manifest %w", err)
+	}
+	if len(snap.Files) > maxFiles {
+		return nil, fmt.Errorf("%d files are more than the limit of %d", len(snap.Files), maxFiles)
+	}
+	seen := make(map[string]bool)
+	for _, f := range snap.Files {
+		if !isFileName(f.Name) || seen[f.Name] {
+			return nil, fmt.Errorf("%q cannot name a file, or comes twice", f.Name)
+		}
+		seen[f.Name] = true
+		if err := checkTensors(f.Tensors); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
+	}
+	return m, nil
+}
+
+// writeFile writes one file of a draft, hashing while it writes.
+func writeFile(ctx context.Context, d draft, f File) (entry FileEntry, err error) {
+	pieces, err := encode(f.Tensors, nil)
+	if err != nil {
+		return entry, fmt.Errorf("%s: %w", f.Name, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, path, err := d.create(ctx, f.Name)
+	if err != nil {
+		return entry, err
+	}
+	hash := newDigest()
+	defer hash.stop()
+	entry.Name = f.Name
+	if path != f.Name {
+		entry.Path = path
+	}
+	for p := range pieces {
+		hash.add(p)
+		if err = ctx.Err(); err == nil {
+			_, err = w.Write(p)
+		}
+		if err != nil {
+			cancel() // so that Close gives the file up
+			w.Close()
+			return entry, fmt.Errorf("write %s: %w", f.Name, err)
+		}
+		entry.Size += int64(len(p))
+	}
+	if err := w.Close(); err != nil {
+		return entry, fmt.Errorf("write %s: %w", f.Name, err)
+	}
+	entry.SHA256 = hash.finish()
+	return entry, nil
+}
+
+// checkOwner refuses to write among another job's checkpoints. It asks once a Store; checkpoints
+// that cannot be read do not say whose they are.
+func (s *Store) checkOwner(ctx context.Context) error {
+	if s.owned.Load() {
+		return nil
+	}
+	steps, err := s.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	for _, step := range slices.Backward(steps) {
+		_, err := s.Load(ctx, step)
+		var damage *DamageError
+		if errors.As(err, &damage) || errors.Is(err, ErrNone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		break
+	}
+	s.owned.Store(true)
+	return nil
+}
+
+// Steps returns the steps that have a checkpoint, in rising order.
+func (s *Store) Steps(ctx context.Context) ([]int64, error) {
+	names, err := s.place.list(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list checkpoints in %s: %w", s.place.at(""), err)
+	}
+	steps := make([]int64, 0, len(names))
+	for _, name := range names {
+		if step, ok := parseStepFolder(name); ok {
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	return steps, nil
+}
