@@ -4,8 +4,8 @@
 .DEFAULT_GOAL := help
 
 # A job that takes at most two minutes on two cores and ends with readable text.
-DEMO_FLAGS = --workers 2 --cell lstm --hidden 256 --batch 32 --bptt 64 \
-	--optimizer adam --lr 0.002 --steps 1500 --sample-tokens 400 --sample-prefix "The Rays of Light "
+DEMO_FLAGS = --workers 2 --cell lstm --hidden 256 --batch 32 --bptt 64 --steps 1500 \
+	--optimizer adam --lr 0.002 --sample-tokens 400 --sample-prefix "The Rays of Light "
 
 LINT_VERSION = v2.15.0
 GRPC_PLUGIN_VERSION = v1.6.0

@@ -1,0 +1,266 @@
+package tidy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "rondo"
+
+// A room is a package, or with "/..." also all those below it, and what it may import.
+type room struct {
+	path    string
+	imports string // of ours; "*" is anything but the rooms that nobody may import
+	tests   string // of ours, what its tests may import besides; "*" as above
+	never   string // of others, with all below those that have a domain; tests are free
+}
+
+// What rooms may not import of others.
+const (
+	network = "net net/http net/rpc google.golang.org/grpc go.etcd.io"
+	graphs  = "gorgonia.org/gorgonia gorgonia.org/tensor"
+	storage = "os gocloud.dev"
+	clocks  = "sync sync/atomic os/signal"
+)
+
+// rooms is the architecture: the packages of the module, each with what it may import. cmd wires
+// everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
+func rooms() []room {
+	return []room{
+		// Commands, and what they share.
+		{path: "cmd/...", imports: "*"},
+		{path: "internal/jobspec", imports: "proto/rondo/v1"},
+		{path: "internal/tidy"},
+
+		// What processes say to each other.
+		{path: "proto/rondo/v1"},
+
+		// Text and arithmetic.
+		{path: "corpus", never: network + " " + graphs},
+		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
+		{path: "compute", never: network + " " + graphs + " " + storage},
+		{path: "compute/cpu", imports: "compute", never: network + " " + graphs},
+		{path: "compute/cuda", imports: "compute", tests: "compute/cpu",
+			never: network + " " + graphs},
+		{path: "model", imports: "compute", tests: "compute/cpu", never: network + " " + storage},
+		{path: "train", imports: "model compute", tests: "compute/cpu", never: network},
+
+		// The ring.
+		{path: "allreduce", never: network + " " + graphs + " " + storage},
+		{path: "allreduce/linktest", imports: "allreduce", never: network},
+		{path: "allreduce/grpclink", imports: "allreduce proto/rondo/v1",
+			tests: "allreduce/linktest"},
+
+		// Membership. cluster decides; the others carry events to it and its decisions out.
+		{path: "cluster", tests: "cluster/memstore",
+			never: network + " " + storage + " " + clocks},
+		{path: "cluster/coordinator", imports: "cluster", tests: "cluster/memstore",
+			never: network},
+		{path: "cluster/memstore", imports: "cluster", tests: "cluster/storetest", never: network},
+		{path: "cluster/storetest", imports: "cluster", never: network},
+		{path: "cluster/etcdstore", imports: "cluster proto/rondo/v1",
+			tests: "cluster/storetest"},
+		{path: "cluster/rpc", imports: "cluster proto/rondo/v1", tests: "cluster/memstore"},
+
+		// What lasts, and what is shown.
+		{path: "checkpoint", never: network + " " + graphs},
+		{path: "telemetry", never: network + " " + graphs},
+
+		// What looks at the whole.
+		{path: "integration", imports: "*", tests: "*"},
+		{path: "bench/...", imports: "*", tests: "*"},
+	}
+}
+
+// nobodyImports are the rooms that look at the whole, or hold a main package.
+func nobodyImports(path string) bool {
+	return within(path, "integration") || within(path, "bench") || path == "internal/tidy"
+}
+
+// A listed package, as `go list -json` gives it.
+type listed struct {
+	ImportPath                         string
+	Dir                                string
+	Name                               string
+	Imports, TestImports, XTestImports []string
+}
+
+// builds are the variants of the module: which files count, and so imports, differs.
+func builds() map[string][]string {
+	return map[string][]string{
+		"with cgo": {"CGO_ENABLED=1"},
+		"pure Go":  {"CGO_ENABLED=0"},
+		"cuda":     {"CGO_ENABLED=1", "GOFLAGS=-tags=cuda"},
+	}
+}
+
+// list returns the packages of the module in every build.
+func list(t *testing.T) []listed {
+	t.Helper()
+	var all []listed
+	for _, build := range slices.Sorted(maps.Keys(builds())) {
+		fields := "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports"
+		output := goList(t, builds()[build], "-e", fields, "./...")
+		decoder := json.NewDecoder(bytes.NewReader(output))
+		for {
+			var p listed
+			err := decoder.Decode(&p)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("go list, %s: %v", build, err)
+			}
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatal("go list found no package")
+	}
+	return all
+}
+
+func goList(t *testing.T, environment []string, arguments ...string) []byte {
+	t.Helper()
+	command := exec.Command("go", append([]string{"list"}, arguments...)...)
+	command.Dir = root(t)
+	command.Env = append(os.Environ(), environment...)
+	var complaint bytes.Buffer
+	command.Stderr = &complaint
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", command, err, &complaint)
+	}
+	return output
+}
+
+// within says whether path is the folder or lies below it.
+func within(path, folder string) bool {
+	return path == folder || strings.HasPrefix(path, folder+"/")
+}
+
+// covers says whether pattern, a path or a path with "/...", covers path.
+func covers(pattern, path string) bool {
+	if folder, below := strings.CutSuffix(pattern, "/..."); below {
+		return within(path, folder)
+	}
+	return pattern == path
+}
+
+// allows says whether the words of allowed let a package import ours at path.
+func allows(allowed, path string) bool {
+	return slices.ContainsFunc(strings.Fields(allowed), func(word string) bool {
+		return word == "*" || covers(word, path)
+	})
+}
+
+// banned says whether the words of never forbid an import of others. A word with a domain stands
+// for all packages below it too; one of the standard library only for itself.
+func banned(never, path string) bool {
+	return slices.ContainsFunc(strings.Fields(never), func(word string) bool {
+		return word == path || strings.Contains(word, ".") && within(path, word)
+	})
+}
+
+// importProblems says what is wrong with a package's imports by the table.
+func importProblems(table []room, p listed) []string {
+	ours := func(path string) (string, bool) { return strings.CutPrefix(path, module+"/") }
+	path, ok := ours(p.ImportPath)
+	if !ok {
+		return []string{fmt.Sprintf("%s: no package belongs in the root folder", p.ImportPath)}
+	}
+	at := slices.IndexFunc(table, func(r room) bool { return covers(r.path, path) })
+	if at < 0 {
+		return []string{fmt.Sprintf("%s: not in the table of rooms; add it there", path)}
+	}
+	var problems []string
+	complain := func(who, what, why string) {
+		problems = append(problems, fmt.Sprintf("%s imports %s: %s", who, what, why))
+	}
+	r := table[at]
+	for _, imported := range p.Imports {
+		if target, ok := ours(imported); ok {
+			if nobodyImports(target) {
+				complain(path, target, "nobody may")
+			} else if !allows(r.imports, target) {
+				complain(path, target, fmt.Sprintf("it may import %q of ours", r.imports))
+			}
+		} else if banned(r.never, imported) {
+			complain(path, imported, "the table says never")
+		}
+	}
+	for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+		target, ok := ours(imported)
+		if ok && target != path && !allows(r.imports+" "+r.tests, target) {
+			complain(path+"'s test", target,
+				fmt.Sprintf("it may import %q of ours, its tests also %q", r.imports, r.tests))
+		}
+	}
+	return problems
+}
+
+func TestImports(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t) {
+		for _, problem := range importProblems(rooms(), p) {
+			if !seen[problem] {
+				t.Error(problem)
+			}
+			seen[problem] = true
+		}
+	}
+}
+
+// What the table of rooms refuses, on packages that are not there.
+func TestImportProblems(t *testing.T) {
+	table := []room{
+		{path: "a", imports: "b", tests: "c", never: "os example.com/x"},
+		{path: "cmd/...", imports: "*"},
+	}
+	a := func(imports ...string) listed { return listed{ImportPath: "rondo/a", Imports: imports} }
+	command := func(imports ...string) listed {
+		return listed{ImportPath: "rondo/cmd/x", Imports: imports}
+	}
+	for name, c := range map[string]struct {
+		p    listed
+		want string
+	}{
+		"allowed":       {a("rondo/b", "fmt", "os/exec"), ""},
+		"unknown":       {listed{ImportPath: "rondo/z"}, "z: not in the table"},
+		"root":          {listed{ImportPath: "rondo"}, "no package belongs in the root"},
+		"below no room": {listed{ImportPath: "rondo/a/b"}, "a/b: not in the table"},
+		"not its own":   {a("rondo/c"), "a imports c: it may import \"b\""},
+		"standard":      {a("os"), "never"},
+		"foreign":       {a("example.com/x/y"), "never"},
+		"command":       {command("rondo/c", "rondo/cmd/internal/y"), ""},
+		"integration":   {command("rondo/integration"), "nobody may"},
+		"its test": {listed{ImportPath: "rondo/a", TestImports: []string{"rondo/c", "os"},
+			XTestImports: []string{"rondo/a"}}, ""},
+		"not its test": {listed{ImportPath: "rondo/a", XTestImports: []string{"rondo/d"}},
+			"a's test imports d"},
+	} {
+		check(t, name, importProblems(table, c.p), c.want)
+	}
+}
+
+// Worker and coordinator run by the hundred and in small images: what only `rondo` needs must not
+// be in them.
+func TestLeanCommands(t *testing.T) {
+	const heavy = "go.etcd.io/etcd/server k8s.io/client-go k8s.io/api k8s.io/apimachinery"
+	for _, command := range []string{"./cmd/worker", "./cmd/coordinator"} {
+		for path := range strings.Lines(string(goList(t, nil, "-deps", command))) {
+			if banned(heavy, strings.TrimSpace(path)) {
+				t.Errorf("%s links %s", command, path)
+			}
+		}
+	}
+}
