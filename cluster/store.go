@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Leader is a coordinator as others find it.
@@ -33,8 +34,9 @@ type Submissions interface {
 type Registry interface {
 	// Spec returns the job's spec, or ErrNoSpec.
 	Spec(ctx context.Context) ([]byte, error)
-	// Register enters a member for as long as this process keeps its lease.
-	Register(ctx context.Context, m Member) (Registration, error)
+	// Register enters a member for as long as this process keeps its lease, which ends when
+	// it is not heard from for ttl.
+	Register(ctx context.Context, m Member, ttl time.Duration) (Registration, error)
 	// WatchPlan calls fn with the plan as it is (the zero Plan if there is none) and whenever it
 	// has changed, the newest only. It returns when ctx ends, with its error, or with fn's
 	// error; a store that is away for a while is waited for.
@@ -54,12 +56,13 @@ type Registration interface {
 
 // Election is what a coordinator needs of the store.
 type Election interface {
-	// Campaign waits until self leads the job, or ctx ends.
-	Campaign(ctx context.Context, self Leader) (Leadership, error)
+	// Campaign waits until self leads the job, or ctx ends. The leadership ends when this
+	// process is not heard from for ttl.
+	Campaign(ctx context.Context, self Leader, ttl time.Duration) (Leadership, error)
 }
 
-// Leadership is what only the leader may do. Its methods fail with ErrDeposed from the moment
-// at which somebody else may lead, however long the process slept before the call.
+// Leadership is what only the leader may do. LoadPlan and PutPlan fail with ErrDeposed from the
+// moment at which somebody else may lead, however long the process slept before the call.
 type Leadership interface {
 	// Lost is closed when somebody else may lead, by the rule of Registration.Lost.
 	Lost() <-chan struct{}

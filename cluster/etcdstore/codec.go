@@ -1,0 +1,128 @@
+package etcdstore
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"rondo/cluster"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func phaseToWire(p cluster.Phase) rondov1.Phase {
+	switch p {
+	case cluster.Forming:
+		return rondov1.Phase_PHASE_UNSPECIFIED
+	case cluster.Running:
+		return rondov1.Phase_PHASE_RUNNING
+	case cluster.Stopping:
+		return rondov1.Phase_PHASE_STOPPING
+	case cluster.Ended:
+		return rondov1.Phase_PHASE_ENDED
+	}
+	panic(fmt.Sprintf("etcdstore: %v is not a phase of a plan", p))
+}
+
+func phaseFromWire(p rondov1.Phase) (cluster.Phase, error) {
+	switch p {
+	case rondov1.Phase_PHASE_UNSPECIFIED:
+		return cluster.Forming, nil
+	case rondov1.Phase_PHASE_RUNNING:
+		return cluster.Running, nil
+	case rondov1.Phase_PHASE_STOPPING:
+		return cluster.Stopping, nil
+	case rondov1.Phase_PHASE_ENDED:
+		return cluster.Ended, nil
+	}
+	return 0, fmt.Errorf("a plan in the unknown phase %d", p)
+}
+
+func encodePlan(p cluster.Plan) []byte {
+	message := &rondov1.Plan{
+		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
+		Failed: p.Failed, Usage: p.Usage,
+	}
+	for r, m := range p.Members {
+		message.Members = append(message.Members, memberMessage(m))
+		message.LaneEnds = append(message.LaneEnds, int64(p.LaneEnds[r]))
+	}
+	return encode(message)
+}
+
+func decodePlan(value []byte) (cluster.Plan, error) {
+	var message rondov1.Plan
+	if err := proto.Unmarshal(value, &message); err != nil {
+		return cluster.Plan{}, fmt.Errorf("not a plan: %w", err)
+	}
+	phase, err := phaseFromWire(message.Phase)
+	if err != nil {
+		return cluster.Plan{}, err
+	}
+	if message.Generation > math.MaxInt64 {
+		return cluster.Plan{}, fmt.Errorf("a plan of generation %d", message.Generation)
+	}
+	p := cluster.Plan{
+		Generation: cluster.Generation(message.Generation), Phase: phase,
+		Reason: message.Reason, Failed: message.Failed, Usage: message.Usage,
+	}
+	for _, m := range message.Members {
+		p.Members = append(p.Members, memberOf(m))
+	}
+	for _, end := range message.LaneEnds {
+		p.LaneEnds = append(p.LaneEnds, cluster.Lane(end))
+	}
+	return p, p.Validate()
+}
+
+func encodeMember(m cluster.Member) []byte { return encode(memberMessage(m)) }
+
+func decodeMember(value []byte) (cluster.Member, error) {
+	var message rondov1.Member
+	if err := proto.Unmarshal(value, &message); err != nil {
+		return cluster.Member{}, fmt.Errorf("not a member: %w", err)
+	}
+	if message.Id == "" {
+		return cluster.Member{}, fmt.Errorf("a member without an id")
+	}
+	return memberOf(&message), nil
+}
+
+func memberMessage(m cluster.Member) *rondov1.Member {
+	return &rondov1.Member{
+		Id: utf8(m.ID), Address: utf8(m.Address), Host: utf8(m.Host), Pid: int64(m.PID),
+		Device: utf8(m.Device),
+	}
+}
+
+func memberOf(m *rondov1.Member) cluster.Member {
+	return cluster.Member{
+		ID: m.GetId(), Address: m.GetAddress(), Host: m.GetHost(), PID: int(m.GetPid()),
+		Device: m.GetDevice(),
+	}
+}
+
+func encodeLeader(l cluster.Leader) []byte {
+	return encode(&rondov1.Leader{Id: utf8(l.ID), Address: utf8(l.Address)})
+}
+
+func decodeLeader(value []byte) (cluster.Leader, error) {
+	var message rondov1.Leader
+	if err := proto.Unmarshal(value, &message); err != nil {
+		return cluster.Leader{}, fmt.Errorf("not a leader: %w", err)
+	}
+	return cluster.Leader{ID: message.Id, Address: message.Address}, nil
+}
+
+// encode marshals a message of ours, which fails only on text that is not UTF-8.
+func encode(m proto.Message) []byte {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("etcdstore: %v in %v", err, m))
+	}
+	return value
+}
+
+// utf8 replaces what protobuf does not take in a string.
+func utf8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

@@ -1,0 +1,162 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// renewals is how often a lease is renewed within its time to live.
+const renewals = 3
+
+// lease is an etcd lease that is renewed in the background. It counts as lost when its time has
+// passed since the last renewal that succeeded was asked for, by this process's monotonic clock:
+// the server counts from later on, so lost comes before anybody else may take over.
+type lease struct {
+	store    *Store
+	id       clientv3.LeaseID
+	deadline atomic.Pointer[time.Time]
+	lost     chan struct{}
+	cancel   context.CancelFunc
+	stopped  chan struct{}
+	once     sync.Once
+}
+
+// grant takes out a lease of at least ttl and keeps it until release.
+func (s *Store) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
+	if ttl <= 0 {
+		return nil, fmt.Errorf("--lease-ttl %v: must be above zero", ttl)
+	}
+	l := &lease{store: s, lost: make(chan struct{}), stopped: make(chan struct{})}
+	asked := time.Now()
+	err := s.once(ctx, "taking out a lease", func(ctx context.Context) error {
+		seconds := int64((ttl + time.Second - 1) / time.Second)
+		answer, err := s.client.Grant(ctx, seconds)
+		if err == nil {
+			l.id = answer.ID
+			l.extend(asked, answer.TTL)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	keeping, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.cancel = cancel
+	go l.keep(keeping, time.Until(*l.deadline.Load())/renewals)
+	return l, nil
+}
+
+func (l *lease) extend(asked time.Time, seconds int64) {
+	deadline := asked.Add(time.Duration(seconds) * time.Second)
+	l.deadline.Store(&deadline)
+}
+
+// valid reports whether the lease surely stands. It is true to the clock even where the process
+// slept and the goroutine that renews has not run yet.
+func (l *lease) valid() bool {
+	select {
+	case <-l.lost:
+		return false
+	default:
+		return time.Now().Before(*l.deadline.Load())
+	}
+}
+
+// keep renews the lease at every interval until ctx ends or the lease is lost.
+func (l *lease) keep(ctx context.Context, interval time.Duration) {
+	defer close(l.stopped)
+	wait := interval
+	for {
+		timer := time.NewTimer(min(wait, time.Until(*l.deadline.Load())))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		asked, deadline := time.Now(), *l.deadline.Load()
+		if !asked.Before(deadline) {
+			l.store.log.Warn("etcd: lease lost: not renewed in time")
+			close(l.lost)
+			return
+		}
+		limited, cancel := context.WithDeadline(ctx, minTime(asked.Add(interval), deadline))
+		seconds, err := l.renew(limited)
+		cancel()
+		switch {
+		case err == nil:
+			l.extend(asked, seconds)
+			wait = interval
+		case errors.Is(err, rpctypes.ErrLeaseNotFound):
+			l.store.log.Warn("etcd: lease lost: the server has ended it")
+			close(l.lost)
+			return
+		case ctx.Err() == nil:
+			l.store.log.Warn("etcd: renewing the lease again", "error", err)
+			wait = interval / renewals
+		}
+	}
+}
+
+// renew asks for the lease's full time from now on and returns it in seconds. It speaks to the
+// server by itself, because the client's KeepAliveOnce spins while no server can be reached.
+func (l *lease) renew(ctx context.Context) (seconds int64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := pb.NewLeaseClient(l.store.client.ActiveConnection()).
+		LeaseKeepAlive(clientv3.WithRequireLeader(ctx), grpc.WaitForReady(true))
+	if err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	// An error of Send is only that the stream has ended; Recv has the reason.
+	_ = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)})
+	answer, err := stream.Recv()
+	if err != nil {
+		return 0, rpctypes.Error(err)
+	}
+	if answer.TTL <= 0 {
+		return 0, rpctypes.ErrLeaseNotFound
+	}
+	return answer.TTL, nil
+}
+
+// release stops renewing and ends the lease, and with it every key under it. A second call does
+// nothing.
+func (l *lease) release(ctx context.Context) (err error) {
+	l.once.Do(func() {
+		l.cancel()
+		<-l.stopped
+		err = l.store.once(ctx, "giving a lease back", func(ctx context.Context) error {
+			_, err := l.store.client.Revoke(ctx, l.id)
+			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				return nil
+			}
+			return err
+		})
+	})
+	return err
+}
+
+// abandon is release for a caller that has failed already: it waits for the request timeout at
+// most, and if that does not help the lease ends by itself.
+func (l *lease) abandon(ctx context.Context) {
+	if err := l.release(context.WithoutCancel(ctx)); err != nil {
+		l.store.log.Warn("etcd: a lease ends by itself", "error", err)
+	}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}

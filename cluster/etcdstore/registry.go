@@ -1,0 +1,189 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"rondo/cluster"
+)
+
+func (s *Store) specKey() string              { return s.root + "spec" }
+func (s *Store) planKey() string              { return s.root + "plan" }
+func (s *Store) membersPrefix() string        { return s.root + "members/" }
+func (s *Store) memberKey(id string) string   { return s.membersPrefix() + id }
+func (s *Store) leaderPrefix() string         { return s.root + "leader/" }
+func (s *Store) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", s.leaderPrefix(), l.id) }
+
+// PutSpec implements cluster.Submissions.
+func (s *Store) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) {
+	uncertain := false // a request without an answer may have stored the spec
+	for pause := newBackoff(); ; {
+		stored, created, plan, err := s.tryPutSpec(ctx, spec)
+		switch {
+		case err == nil && stored != nil:
+			ours := uncertain && bytes.Equal(stored, spec) && plan.Phase == cluster.Forming
+			return stored, created || ours, nil
+		case ctx.Err() != nil:
+			return nil, false, ctx.Err()
+		case err != nil && permanent(err):
+			return nil, false, err
+		case err != nil:
+			if uncertain {
+				return nil, false, err
+			}
+			uncertain = true
+		}
+		if !pause.wait(ctx) {
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// tryPutSpec returns a nil spec if somebody else was quicker, and it is worth another look.
+func (s *Store) tryPutSpec(ctx context.Context, spec []byte) (
+	stored []byte, created bool, plan cluster.Plan, err error) {
+	err = s.once(ctx, "submitting the job", func(ctx context.Context) error {
+		absent := clientv3.Compare(clientv3.CreateRevision(s.specKey()), "=", 0)
+		answer, err := s.client.Txn(ctx).If(absent).
+			Then(clientv3.OpPut(s.specKey(), string(spec))).
+			Else(clientv3.OpGet(s.specKey()), clientv3.OpGet(s.planKey())).Commit()
+		if err != nil {
+			return err
+		}
+		if answer.Succeeded {
+			stored, created = spec, true
+			return nil
+		}
+		specKV := answer.Responses[0].GetResponseRange().Kvs[0]
+		var planRevision int64
+		plan, planRevision, err = s.planIn(answer.Responses[1].GetResponseRange().Kvs)
+		if err != nil {
+			return err
+		}
+		if plan.Phase != cluster.Ended {
+			stored = specKV.Value
+			return nil
+		}
+		again, err := s.client.Txn(ctx).If(
+			clientv3.Compare(clientv3.ModRevision(s.specKey()), "=", specKV.ModRevision),
+			clientv3.Compare(clientv3.ModRevision(s.planKey()), "=", planRevision),
+		).Then(
+			clientv3.OpPut(s.specKey(), string(spec)),
+			clientv3.OpPut(s.planKey(), string(encodePlan(plan.Next()))),
+		).Commit()
+		if err == nil && again.Succeeded {
+			stored, created, plan = spec, true, plan.Next()
+		}
+		return err
+	})
+	return stored, created, plan, err
+}
+
+// planIn decodes the plan in the answer to a read of its key: the zero Plan and revision 0 if
+// there is none.
+func (s *Store) planIn(kvs []*mvccpb.KeyValue) (cluster.Plan, int64, error) {
+	if len(kvs) == 0 {
+		return cluster.Plan{}, 0, nil
+	}
+	plan, err := decodePlan(kvs[0].Value)
+	if err != nil {
+		return cluster.Plan{}, 0, fmt.Errorf("etcd key %s %w: %w", s.planKey(), errUnreadable, err)
+	}
+	return plan, kvs[0].ModRevision, nil
+}
+
+// Spec implements cluster.Registry.
+func (s *Store) Spec(ctx context.Context) (spec []byte, err error) {
+	err = s.once(ctx, "reading the job", func(ctx context.Context) error {
+		answer, err := s.client.Get(ctx, s.specKey())
+		if err != nil {
+			return err
+		}
+		if len(answer.Kvs) == 0 {
+			return fmt.Errorf("key %s: %w", s.specKey(), cluster.ErrNoSpec)
+		}
+		spec = answer.Kvs[0].Value
+		return nil
+	})
+	return spec, err
+}
+
+// Register implements cluster.Registry.
+func (s *Store) Register(ctx context.Context, m cluster.Member, ttl time.Duration) (
+	cluster.Registration, error) {
+	if m.ID == "" {
+		return nil, fmt.Errorf("registering a worker on %s: it has no id", m.Host)
+	}
+	l, err := s.grant(ctx, ttl)
+	if err != nil {
+		return nil, err
+	}
+	err = s.once(ctx, "registering worker "+m.ID, func(ctx context.Context) error {
+		_, err := s.client.Put(ctx, s.memberKey(m.ID), string(encodeMember(m)),
+			clientv3.WithLease(l.id))
+		return err
+	})
+	if err != nil {
+		l.abandon(ctx)
+		return nil, err
+	}
+	return registration{l}, nil
+}
+
+// registration is a member's entry; it lives as long as its lease.
+type registration struct{ lease *lease }
+
+func (r registration) Lost() <-chan struct{}           { return r.lease.lost }
+func (r registration) Leave(ctx context.Context) error { return r.lease.release(ctx) }
+
+// WatchPlan implements cluster.Registry.
+func (s *Store) WatchPlan(ctx context.Context, fn func(cluster.Plan) error) error {
+	told := int64(-1)
+	return s.follow(ctx, s.planKey(), func(kvs []*mvccpb.KeyValue) error {
+		plan, revision, err := s.planIn(kvs)
+		if err != nil {
+			return err
+		}
+		if revision == told {
+			return nil
+		}
+		told = revision
+		return fn(plan)
+	})
+}
+
+// Leader implements cluster.Registry.
+func (s *Store) Leader(ctx context.Context) (leader cluster.Leader, err error) {
+	err = s.once(ctx, "looking for the leader", func(ctx context.Context) error {
+		answer, err := s.client.Get(ctx, s.leaderPrefix(), clientv3.WithFirstCreate()...)
+		if err != nil {
+			return err
+		}
+		if len(answer.Kvs) == 0 {
+			return cluster.ErrNoLeader
+		}
+		leader, err = decodeLeader(answer.Kvs[0].Value)
+		if err != nil {
+			return fmt.Errorf("key %s %w: %w", answer.Kvs[0].Key, errUnreadable, err)
+		}
+		return nil
+	})
+	return leader, err
+}
+
+// members decodes the workers' entries.
+func (s *Store) members(kvs []*mvccpb.KeyValue) ([]cluster.Member, error) {
+	members := make([]cluster.Member, len(kvs))
+	for i, kv := range kvs {
+		var err error
+		if members[i], err = decodeMember(kv.Value); err != nil {
+			return nil, fmt.Errorf("etcd key %s %w: %w", kv.Key, errUnreadable, err)
+		}
+	}
+	return members, nil
+}
