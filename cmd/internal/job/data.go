@@ -1,0 +1,114 @@
+// Package job turns a JobSpec into what the rooms take: a corpus and its lanes, a model, a
+// training configuration, a checkpoint folder. Workers and the commands for people share it.
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
+	"rondo/corpus"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Data is a job's text as its lanes read it.
+type Data struct {
+	Corpus     *corpus.Corpus
+	Train      corpus.Tokens
+	Sampler    *corpus.Sampler
+	Validation corpus.Tokens // nil if there is nothing to evaluate on
+
+	evaluated *corpus.Corpus
+}
+
+// Tokenizer is how the spec splits text.
+func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
+	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
+		Normalize: corpus.Normalization(spec.Normalize)}
+}
+
+// OpenCorpus opens a text as the spec tokenises it; vocabulary nil builds one.
+func OpenCorpus(
+	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	c, err := corpus.Open(ctx, corpus.Config{
+		Source:       source,
+		Tokenizer:    Tokenizer(spec),
+		MinFrequency: spec.MinFrequency,
+		Vocabulary:   vocabulary,
+		OpenBucket:   bucket.Open,
+	})
+	if err != nil && ctx.Err() == nil {
+		return nil, app.Usage(err)
+	}
+	return c, err
+}
+
+// OpenData opens the job's corpus, and the text to evaluate on if it names one.
+func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
+	text, err := OpenCorpus(ctx, spec.Corpus, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := &Data{Corpus: text}
+	if err := d.open(ctx, spec); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
+	tokens := d.Corpus.Tokens()
+	if spec.MaxTokens > 0 {
+		tokens = corpus.Slice(tokens, 0, min(tokens.Len(), spec.MaxTokens))
+	}
+	d.Train = tokens
+	if spec.ValidationFraction > 0 {
+		if d.Train, d.Validation, err = corpus.Split(tokens, spec.ValidationFraction); err != nil {
+			return app.Usage(err)
+		}
+	}
+	if spec.EvalCorpus != "" {
+		d.evaluated, err = OpenCorpus(ctx, spec.EvalCorpus, spec, d.Corpus.Vocabulary())
+		if err != nil {
+			return err
+		}
+		d.Validation = d.evaluated.Tokens()
+	}
+	if d.Validation != nil && d.Validation.Len() < 2 {
+		return app.Usagef("the text to evaluate on has %d tokens and needs 2: raise "+
+			"--validation-fraction, or give a longer --eval-corpus", d.Validation.Len())
+	}
+	d.Sampler, err = corpus.NewSampler(corpus.SamplerConfig{
+		Tokens:   d.Train.Len(),
+		Lanes:    int(spec.Batch),
+		BPTT:     int(spec.Bptt),
+		Seed:     spec.Seed,
+		Sampling: corpus.Sampling(spec.Sampling),
+	})
+	if err != nil {
+		return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
+	}
+	return nil
+}
+
+// Steps is the number of steps of the whole job: --steps, or --epochs times an epoch's steps,
+// whichever ends first.
+func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
+	steps := spec.Epochs * d.Sampler.StepsPerEpoch()
+	if spec.Steps > 0 && (steps == 0 || spec.Steps < steps) {
+		steps = spec.Steps
+	}
+	return steps
+}
+
+// Close releases the token files.
+func (d *Data) Close() error {
+	err := d.Corpus.Close()
+	if d.evaluated != nil {
+		err = errors.Join(err, d.evaluated.Close())
+	}
+	return err
+}

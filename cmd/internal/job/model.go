@@ -1,0 +1,183 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/corpus"
+	"rondo/internal/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// The files of a checkpoint.
+const (
+	ModelFile     = "model.safetensors"
+	OptimizerFile = "optimizer.safetensors"
+	LanesFile     = "lanes.safetensors"
+)
+
+// OpenDevice opens the device that the spec asks for. processes is how many workers share this
+// machine, among which its cores are divided when --threads is 0.
+func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
+	if spec.Device == "cuda" {
+		return nil, app.Usagef("--device cuda: this build computes on CPUs only; " +
+			"use --device cpu or auto")
+	}
+	threads := int(spec.Threads)
+	if threads == 0 {
+		threads = max(1, runtime.NumCPU()/max(1, processes))
+	}
+	return cpu.New(cpu.Config{Threads: threads})
+}
+
+// ModelConfig is the model of a job whose vocabulary has so many tokens.
+func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
+	initial, err := model.ParseInit(spec.Init)
+	if err != nil {
+		return model.Config{}, app.Usage(err)
+	}
+	c := model.Config{
+		Cell:       cell(spec.Cell),
+		Vocab:      vocabulary,
+		Embed:      int(spec.Embed),
+		Hidden:     int(spec.Hidden),
+		Layers:     int(spec.Layers),
+		Dropout:    spec.Dropout,
+		TieWeights: spec.TieWeights,
+		Init:       initial,
+		ForgetBias: spec.ForgetBias,
+		Seed:       spec.Seed,
+	}
+	return c, app.Usage(c.Validate())
+}
+
+func cell(name string) compute.Cell {
+	switch name {
+	case "rnn":
+		return compute.RNNTanh
+	case "rnn-relu":
+		return compute.RNNReLU
+	case "gru":
+		return compute.GRU
+	case "gru-reset-before":
+		return compute.GRUResetBefore
+	case "lstm":
+		return compute.LSTM
+	}
+	panic(fmt.Sprintf("job: cell %q passed validation", name))
+}
+
+// Trained is a model as a checkpoint holds it.
+type Trained struct {
+	Spec       *rondov1.JobSpec
+	Vocabulary *corpus.Vocabulary
+	Model      *model.Model
+	Path       string // of the checkpoint
+	Step       int64
+}
+
+// LoadTrained reads the model of a checkpoint; location is a folder of checkpoints, of which it
+// takes the newest, or the folder of one.
+func LoadTrained(ctx context.Context, location string) (*Trained, error) {
+	store, c, err := checkpoint.Resolve(ctx, location,
+		checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		if errors.Is(err, checkpoint.ErrNone) {
+			err = app.Usage(err)
+		}
+		return nil, err
+	}
+	defer func() { _ = store.Close() }()
+	spec := jobspec.Default()
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(c.Spec, spec); err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", c.Path, err)
+	}
+	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
+	if err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
+	}
+	config, err := ModelConfig(spec, vocabulary.Len())
+	if err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
+	}
+	device, err := OpenDevice(spec, 1)
+	if err != nil {
+		return nil, err
+	}
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Path: c.Path, Step: c.Step}
+	if t.Model, err = model.New(config, device); err != nil {
+		device.Close()
+		return nil, err
+	}
+	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Model, t.Model.Params())); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// Close frees the model and its device.
+func (t *Trained) Close() {
+	device := t.Model.Device()
+	t.Model.Close()
+	device.Close()
+}
+
+// Tensors are the model's tensors as a checkpoint names them, cut from a flat slice that is laid
+// out like its parameters.
+func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
+	var tensors []checkpoint.Tensor
+	for _, v := range m.Layout() {
+		tensors = append(tensors, checkpoint.Tensor{Name: v.Name, Shape: v.Shape,
+			Data: flat[v.Offset : v.Offset+v.Len]})
+	}
+	return tensors
+}
+
+// Text writes a sample: it continues prefix, or begins with a line's start where that is empty.
+func Text(
+	ctx context.Context, m *model.Model, v *corpus.Vocabulary, t corpus.Tokenizer, prefix string,
+	tokens int, how model.Sampling,
+) (string, error) {
+	ids, err := v.Encode(t, prefix)
+	if err != nil {
+		return "", app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+	}
+	given := len(ids)
+	if given == 0 {
+		ids = []int32{firstToken(v, t)}
+	}
+	g, err := m.NewGenerator()
+	if err != nil {
+		return "", err
+	}
+	defer g.Close()
+	next, err := g.Generate(ctx, ids, tokens, how)
+	if err != nil {
+		return "", err
+	}
+	return v.Decode(t.Unit, append(ids[:given:given], next...)), nil
+}
+
+// firstToken is what an empty prefix stands for: the end of a line, or a space, or the most
+// frequent token.
+func firstToken(v *corpus.Vocabulary, t corpus.Tokenizer) int32 {
+	if t.Unit == corpus.Char {
+		for _, token := range []string{"\n", " "} {
+			if id := v.ID(token); id != 0 {
+				return id
+			}
+		}
+	}
+	return int32(min(1, v.Len()-1))
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rondo/checkpoint"
+	"rondo/cmd/internal/bucket"
+)
+
+func checkpointCommand() *cobra.Command {
+	c := &cobra.Command{Use: "checkpoint", Short: "Look at a folder of checkpoints"}
+	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand())
+	return c
+}
+
+// checkpointRow is what a command says of one checkpoint.
+type checkpointRow struct {
+	Step    int64     `json:"step"`
+	Epoch   int64     `json:"epoch"`
+	Path    string    `json:"path"`
+	Job     string    `json:"job"`
+	Created time.Time `json:"created"`
+	Bytes   int64     `json:"bytes"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+func checkpointListCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "list FOLDER",
+		Short: "List the checkpoints of a folder or blob URL",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return eachCheckpoint(cmd, args[0], asJSON, false)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return c
+}
+
+func checkpointVerifyCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "verify FOLDER",
+		Short: "Read every checkpoint of a folder and hold it against its manifest",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return eachCheckpoint(cmd, args[0], asJSON, true)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return c
+}
+
+// eachCheckpoint prints a line for every checkpoint, and fails if one is damaged.
+func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) error {
+	ctx := cmd.Context()
+	store, err := checkpoint.Open(ctx, location, checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	steps, err := store.Steps(ctx)
+	if err != nil {
+		return err
+	}
+	if len(steps) == 0 {
+		return fmt.Errorf("%w in %s", checkpoint.ErrNone, location)
+	}
+	damaged := 0
+	for _, step := range steps {
+		row := checkpointRow{Step: step}
+		loaded, err := store.Load(ctx, step)
+		if err == nil {
+			row = describe(loaded)
+			if verify {
+				err = loaded.Verify(ctx)
+			}
+		}
+		var damage *checkpoint.DamageError
+		if err != nil && !errors.As(err, &damage) {
+			return err
+		}
+		if err != nil {
+			damaged++
+			row.Problem = err.Error()
+		}
+		if err := printRow(cmd, row, asJSON); err != nil {
+			return err
+		}
+	}
+	if damaged > 0 {
+		return fmt.Errorf("%d of %d checkpoints in %s are damaged", damaged, len(steps), location)
+	}
+	return nil
+}
+
+func describe(c *checkpoint.Checkpoint) checkpointRow {
+	row := checkpointRow{Step: c.Step, Epoch: c.Epoch, Path: c.Path, Job: c.Job,
+		Created: c.Created}
+	for _, f := range c.Files {
+		row.Bytes += f.Size
+	}
+	return row
+}
+
+func printRow(cmd *cobra.Command, row checkpointRow, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(row)
+	}
+	text := fmt.Sprintf("step %-8d epoch %-5d %12d bytes  %s  %s", row.Step, row.Epoch,
+		row.Bytes, row.Created.Format(time.DateTime), row.Path)
+	if row.Problem != "" {
+		text = fmt.Sprintf("step %-8d DAMAGED: %s", row.Step, row.Problem)
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), text)
+	return err
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/corpus"
+	"rondo/internal/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
+)
+
+// evalLanes is how many rows of the text are read at a time. Each row but the first begins without
+// what stands before it; few rows keep that from mattering.
+const evalLanes = 8
+
+func evalCommand() *cobra.Command {
+	var location, source string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "eval",
+		Short: "Measure a trained model's perplexity on a text",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			result, err := evaluate(cmd.Context(), location, source)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return telemetry.NewJSONView(cmd.OutOrStdout()).Show(result)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\nloss %.4f nats/token\n"+
+				"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity,
+				result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.Tokens)
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&location, "checkpoint", "",
+		"folder or blob URL of checkpoints (the newest is taken), or the folder of one")
+	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
+		corpus.Opticks)
+	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	must(c.MarkFlagRequired("checkpoint"))
+	must(c.MarkFlagRequired("corpus"))
+	return c
+}
+
+// evaluate reads the text in rows through the model; every token but the first is predicted once.
+func evaluate(ctx context.Context, location, source string) (telemetry.Eval, error) {
+	t, err := job.LoadTrained(ctx, location)
+	if err != nil {
+		return telemetry.Eval{}, err
+	}
+	defer t.Close()
+	text, err := job.OpenCorpus(ctx, source, t.Spec, t.Vocabulary)
+	if err != nil {
+		return telemetry.Eval{}, err
+	}
+	defer func() { _ = text.Close() }()
+	lanes := int(min(evalLanes, max(1, text.Tokens().Len()/t.Spec.Bptt)))
+	pass, err := corpus.NewEvaluation(text.Tokens(), lanes, int(t.Spec.Bptt))
+	if err != nil {
+		return telemetry.Eval{}, app.Usage(fmt.Errorf("corpus %s: %w", source, err))
+	}
+	sum, err := lossSum(ctx, t.Model, pass, lanes, int(t.Spec.Bptt))
+	if err != nil {
+		return telemetry.Eval{}, err
+	}
+	loss := sum / float64(pass.Targets())
+	perCharacter, err := charactersPerToken(ctx, text, source, t.Spec)
+	if err != nil {
+		return telemetry.Eval{}, err
+	}
+	return telemetry.Eval{Step: t.Step, Loss: loss, Perplexity: telemetry.Perplexity(loss),
+		BitsPerToken: loss / math.Ln2, BitsPerCharacter: loss / math.Ln2 / perCharacter,
+		Tokens: pass.Targets()}, nil
+}
+
+// charactersPerToken is 1 for characters. For words it is how many characters the normalised text
+// has, white space included, for each of its tokens.
+func charactersPerToken(
+	ctx context.Context, text *corpus.Corpus, source string, spec *rondov1.JobSpec,
+) (float64, error) {
+	if corpus.Unit(spec.Tokenizer) == corpus.Char {
+		return 1, nil
+	}
+	asCharacters := jobspec.Default()
+	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
+	characters, err := job.OpenCorpus(ctx, source, asCharacters, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = characters.Close() }()
+	return float64(characters.Tokens().Len()) / float64(text.Tokens().Len()), nil
+}
+
+// lossSum is the cross-entropy of all of the pass's targets, in nats.
+func lossSum(
+	ctx context.Context, m *model.Model, pass *corpus.Evaluation, lanes, bptt int,
+) (float64, error) {
+	evaluator, err := m.NewEvaluator(bptt, lanes)
+	if err != nil {
+		return 0, err
+	}
+	defer evaluator.Close()
+	inputs, targets := make([]int32, bptt*lanes), make([]int32, bptt*lanes)
+	var sum float64
+	for segment := range pass.Segments() {
+		if err := pass.Fill(ctx, segment, 0, lanes, inputs, targets); err != nil {
+			return 0, err
+		}
+		loss, _, err := evaluator.Evaluate(inputs, targets)
+		if err != nil {
+			return 0, err
+		}
+		sum += loss
+	}
+	return sum, nil
+}

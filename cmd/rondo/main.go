@@ -1,0 +1,24 @@
+// Command rondo trains recurrent language models and uses what they learned. See `rondo --help`.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+)
+
+func main() { os.Exit(app.Main(root())) }
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "rondo",
+		Short: "Train recurrent language models on several workers at once",
+		Long: "Rondo trains recurrent language models data-parallel: a coordinator, elected through " +
+			"etcd,\ndeals lanes of text to workers, which sum their gradients around a gRPC ring.",
+	}
+	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
+		corpusCommand(), checkpointCommand())
+	return c
+}
