@@ -1,0 +1,203 @@
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+// bare is a model's training step composed by hand from the kernels: the oracle that Gorgonia's
+// graph must equal to the bit, and the yardstick of its speed.
+type bare struct {
+	m        *Model
+	T, B     int
+	w, g     weights
+	kernels  []compute.Recurrent
+	in, out  []compute.RecurrentState
+	y, dy    [][]float32 // of each layer [T, B, H]
+	dropped  [][]float32 // dropout's outputs, likewise
+	embedded []float32   // [T, B, E]
+	dembed   []float32
+	proj     []float32 // [T, B, E]
+	dproj    []float32
+	output   compute.Output
+	keys     []uint64
+}
+
+func newBare(t testing.TB, m *Model, T, B int) *bare {
+	c := m.config
+	s := &bare{m: m, T: T, B: B, w: m.weights(), keys: make([]uint64, B)}
+	gradients := *m
+	gradients.params = m.grads[:len(m.params)]
+	s.g = gradients.weights()
+	for k := range c.Layers {
+		shape := c.layerShape(k, T, B)
+		kernel := m.dev.NewRecurrent(shape, false)
+		t.Cleanup(kernel.Close)
+		s.kernels = append(s.kernels, kernel)
+		n := c.Cell.States() * B * c.Hidden
+		s.in = append(s.in, cutState(shape, m.dev.Alloc(n)))
+		s.out = append(s.out, cutState(shape, m.dev.Alloc(n)))
+		s.y = append(s.y, m.dev.Alloc(T*B*c.Hidden))
+		s.dy = append(s.dy, m.dev.Alloc(T*B*c.Hidden))
+		s.dropped = append(s.dropped, m.dev.Alloc(T*B*c.Hidden))
+	}
+	s.embedded, s.dembed = m.dev.Alloc(T*B*c.Embed), m.dev.Alloc(T*B*c.Embed)
+	s.proj, s.dproj = m.dev.Alloc(T*B*c.Embed), m.dev.Alloc(T*B*c.Embed)
+	s.output = m.dev.NewOutput(compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab})
+	t.Cleanup(s.output.Close)
+	return s
+}
+
+// dropout drops x's elements into y, as after layer k.
+func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
+	for b, lane := range in.Lanes {
+		s.keys[b] = DropoutKey(s.m.config.Seed, in.Step, k, lane)
+	}
+	s.m.dev.Dropout(y, x, s.T, float32(s.m.config.Dropout), s.keys)
+}
+
+// run is Segment.Run.
+func (s *bare) run(in SegmentInput) float64 {
+	c, dev, last := s.m.config, s.m.dev, s.m.config.Layers-1
+	x := compute.RecurrentInput{IDs: in.Inputs}
+	if c.Embed > 0 {
+		dev.Embed(s.embedded, s.w.embedding, in.Inputs)
+		x = compute.RecurrentInput{X: s.embedded}
+	}
+	for k := range c.Layers {
+		s.kernels[k].Forward(s.w.layers[k], x, s.in[k], s.y[k], s.out[k])
+		x = compute.RecurrentInput{X: s.y[k]}
+		if k < last && c.Dropout > 0 {
+			s.dropout(s.dropped[k], s.y[k], k, in)
+			x.X = s.dropped[k]
+		}
+	}
+	rows := s.T * s.B
+	dx := s.dy[last]
+	if c.projects() {
+		dev.Gemm(false, true, rows, c.Embed, c.Hidden, 1, x.X, s.w.projection, 0, s.proj)
+		x.X, dx = s.proj, s.dproj
+	}
+	sum := s.output.ForwardBackward(x.X, s.w.output, s.w.bias, in.Targets, in.Scale, dx,
+		s.g.output, s.g.bias)
+	if c.projects() {
+		dev.Gemm(false, false, rows, c.Hidden, c.Embed, 1, s.dproj, s.w.projection, 0, s.dy[last])
+		dev.Gemm(true, false, c.Embed, c.Hidden, rows, 1, s.dproj, s.y[last], 0, s.g.projection)
+	}
+	for k := last; k > 0; k-- {
+		s.kernels[k].Backward(s.dy[k], compute.RecurrentState{}, s.g.layers[k], s.dy[k-1],
+			compute.RecurrentState{})
+		if c.Dropout > 0 {
+			s.dropout(s.dy[k-1], s.dy[k-1], k-1, in)
+		}
+	}
+	var dembed []float32
+	if c.Embed > 0 {
+		dembed = s.dembed
+	}
+	s.kernels[0].Backward(s.dy[0], compute.RecurrentState{}, s.g.layers[0], dembed,
+		compute.RecurrentState{})
+	if c.Embed > 0 {
+		if !c.TieWeights {
+			dev.Zero(s.g.embedding)
+		}
+		dev.EmbedBackward(s.g.embedding, s.dembed, in.Inputs)
+	}
+	s.in, s.out = s.out, s.in
+	return sum
+}
+
+// TestSegmentEqualsBareKernels holds the graph against the kernels composed by hand: loss,
+// gradients and states have the same bits over steps that carry the state.
+func TestSegmentEqualsBareKernels(t *testing.T) {
+	for name, cfg := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			const T, B = 4, 3
+			m := newModel(t, cfg)
+			s, want := newSegment(t, m, T, B), newBare(t, m, T, B)
+			rng := rand.New(rand.NewPCG(1, 2))
+			for step := range 3 {
+				in := randomInput(rng, T, B, cfg.Vocab)
+				in.Step = int64(step)
+				wantLoss := want.run(in)
+				wantGradient := download(m, m.Gradients())
+				m.dev.Zero(m.Gradients())
+				if loss := run(t, s, in); loss != wantLoss {
+					t.Errorf("step %d: loss %v, the kernels have %v", step, loss, wantLoss)
+				}
+				got := download(m, m.Gradients())
+				for _, v := range m.Layout() {
+					if !slices.Equal(v.of(got), v.of(wantGradient)) {
+						t.Errorf("step %d: the gradient of %s differs", step, v.Name)
+					}
+				}
+				for k, l := range s.layers {
+					if !slices.Equal(download(m, l.State().H), download(m, want.in[k].H)) ||
+						!slices.Equal(download(m, l.State().C), download(m, want.in[k].C)) {
+						t.Errorf("step %d: the state of layer %d differs", step, k)
+					}
+				}
+				m.dev.Update(compute.Update{LR: 0.5}, m.Params(), m.Gradients(), nil, nil)
+			}
+		})
+	}
+}
+
+// maxAllocations bounds the allocations of a step, whatever the model.
+const maxAllocations = 200
+
+// TestSegmentAllocations bounds the allocations of a step in its steady state.
+func TestSegmentAllocations(t *testing.T) {
+	for _, name := range []string{"lstm/1/one-hot", "gru/2/embed", "lstm/3/dropout",
+		"lstm/3/tied-projected"} {
+		cfg := shapes()[name]
+		m := newModel(t, cfg)
+		s := newSegment(t, m, 4, 3)
+		in := randomInput(rand.New(rand.NewPCG(1, 2)), 4, 3, cfg.Vocab)
+		got := testing.AllocsPerRun(50, func() { run(t, s, in) })
+		t.Logf("%s: %v allocations a step", name, got)
+		if got >= maxAllocations {
+			t.Errorf("%s: %v allocations a step; want fewer than %d", name, got, maxAllocations)
+		}
+	}
+}
+
+// benchmarks are the textbook's shape, and a stack.
+func benchmarks() map[string]Config {
+	base := Config{Cell: compute.LSTM, Vocab: 28, Hidden: 256, Layers: 1, Seed: 1}
+	stack := base
+	stack.Layers, stack.Embed, stack.Dropout, stack.TieWeights = 2, 256, 0.2, true
+	gru := base
+	gru.Cell = compute.GRU
+	return map[string]Config{"lstm": base, "gru": gru, "stack": stack}
+}
+
+func benchmarkStep(b *testing.B, step func(*Model, *bare, *Segment, SegmentInput)) {
+	const T, B = 35, 32
+	for _, name := range []string{"lstm", "gru", "stack"} {
+		b.Run(fmt.Sprintf("%s/T%d/B%d", name, T, B), func(b *testing.B) {
+			m := newModel(b, benchmarks()[name])
+			s, k := newSegment(b, m, T, B), newBare(b, m, T, B)
+			in := randomInput(rand.New(rand.NewPCG(1, 2)), T, B, m.config.Vocab)
+			b.ReportAllocs()
+			for b.Loop() {
+				step(m, k, s, in)
+			}
+			b.ReportMetric(float64(b.N)*T*B/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
+}
+
+// BenchmarkSegment is a step through Gorgonia; BenchmarkBareKernels is the same step without it.
+func BenchmarkSegment(b *testing.B) {
+	benchmarkStep(b, func(_ *Model, _ *bare, s *Segment, in SegmentInput) { run(b, s, in) })
+}
+
+// BenchmarkBareKernels is the yardstick of BenchmarkSegment.
+func BenchmarkBareKernels(b *testing.B) {
+	benchmarkStep(b, func(_ *Model, k *bare, _ *Segment, in SegmentInput) { k.run(in) })
+}

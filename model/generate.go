@@ -1,0 +1,167 @@
+package model
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// sampleStream is the random stream of sampled tokens, apart from those of initial weights.
+const sampleStream = 0x73616d706c65 // "sample"
+
+// Sampling says how the next token is chosen.
+type Sampling struct {
+	// Temperature divides the logits before the softmax; it must be positive unless Greedy.
+	Temperature float64
+	// TopK limits the choice to the most probable tokens; 0 does not.
+	TopK int
+	// Greedy takes the most probable token; Temperature, TopK and Seed have no say.
+	Greedy bool
+	// Seed determines what is drawn.
+	Seed uint64
+}
+
+// Validate says what is wrong in one line that names the flag, or returns nil.
+func (s Sampling) Validate() error {
+	if !s.Greedy && !(s.Temperature > 0 && s.Temperature <= math.MaxFloat64) {
+		return fmt.Errorf("--temperature %v: must be positive and finite (--greedy takes the most"+
+			" probable token)", s.Temperature)
+	}
+	if s.TopK < 0 {
+		return fmt.Errorf("--top-k %d: must be at least 0", s.TopK)
+	}
+	return nil
+}
+
+// Generator continues text, one token at a time.
+type Generator struct {
+	inference *inference
+	token     [1]int32
+	logits    []float32 // [V], device memory
+	host      []float32 // [V]
+	chooser   chooser
+}
+
+// NewGenerator makes a generator that reads the model's parameters as they are at each call.
+// Close frees it.
+func (m *Model) NewGenerator() (*Generator, error) {
+	f, err := newInference(m, 1, 1)
+	if err != nil {
+		return nil, err
+	}
+	v := m.config.Vocab
+	return &Generator{inference: f, logits: m.dev.Alloc(v), host: make([]float32, v),
+		chooser: chooser{order: make([]int32, v), weight: make([]float64, v)}}, nil
+}
+
+// Generate reads the prefix, which has at least one token, from a state of zeros, and returns n
+// tokens that follow. A cancelled ctx ends it with the tokens so far and ctx's error.
+func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) ([]int32,
+	error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if len(prefix) == 0 {
+		return nil, errors.New("--prefix is empty: text is continued from at least one token")
+	}
+	if n < 0 {
+		return nil, fmt.Errorf("--tokens %d: must be at least 0", n)
+	}
+	if err := g.inference.model.checkIDs("prefix", prefix, 0); err != nil {
+		return nil, err
+	}
+	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
+	g.inference.zeroState()
+	var text []int32
+	for i := 0; len(text) < n; i++ {
+		if err := ctx.Err(); err != nil {
+			return text, err
+		}
+		if i < len(prefix) {
+			g.token[0] = prefix[i]
+		} else {
+			g.token[0] = text[len(text)-1]
+		}
+		x := g.inference.run(g.token[:])
+		if i < len(prefix)-1 {
+			continue
+		}
+		next, err := g.chooser.choose(g.predict(x), s, rng)
+		if err != nil {
+			return text, err
+		}
+		text = append(text, next)
+	}
+	return text, nil
+}
+
+// predict returns the logits [V] after x: [1, outputWidth].
+func (g *Generator) predict(x []float32) []float32 {
+	m, w := g.inference.model, g.inference.weights
+	m.dev.Gemm(false, true, 1, m.config.Vocab, len(x), 1, x, w.output, 0, g.logits)
+	m.dev.AddBias(g.logits, w.bias)
+	m.dev.Download(g.host, g.logits)
+	return g.host
+}
+
+// Close frees the generator's memory; the model stays.
+func (g *Generator) Close() {
+	if g.logits == nil {
+		return
+	}
+	g.inference.model.dev.Free(g.logits)
+	g.logits = nil
+	g.inference.close()
+}
+
+// chooser picks a token from logits.
+type chooser struct {
+	order  []int32   // tokens, the most probable first when it matters
+	weight []float64 // of order[i]
+}
+
+// choose returns a token drawn from softmax(logits / temperature), in float64, among the TopK
+// largest. Of equal logits the smaller token comes first, so that ties are the same everywhere.
+func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, error) {
+	best := 0
+	for i, x := range logits {
+		if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+			return 0, fmt.Errorf("model: the logit of token %d is %v: the weights have diverged",
+				i, x)
+		}
+		if x > logits[best] {
+			best = i
+		}
+	}
+	if s.Greedy {
+		return int32(best), nil
+	}
+	for i := range c.order {
+		c.order[i] = int32(i)
+	}
+	kept := len(logits)
+	if s.TopK > 0 && s.TopK < kept {
+		kept = s.TopK
+		slices.SortFunc(c.order, func(a, b int32) int {
+			return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b))
+		})
+	}
+	sum := 0.0
+	for i, token := range c.order[:kept] {
+		c.weight[i] = math.Exp((float64(logits[token]) - float64(logits[best])) / s.Temperature)
+		sum += c.weight[i]
+	}
+	// The running sum ends at exactly sum, which is more than u, so a token is always found, and
+	// never one of weight zero.
+	u, running := rng.Float64()*sum, 0.0
+	for i, token := range c.order[:kept] {
+		if running += c.weight[i]; u < running {
+			return token, nil
+		}
+	}
+	panic(fmt.Sprintf("model: drew %v of a total weight of %v", u, sum))
+}

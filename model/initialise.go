@@ -1,0 +1,170 @@
+package model
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+// InitKind is a family of initial weights.
+type InitKind int
+
+const (
+	// Uniform is PyTorch's: U(-1/sqrt(H), 1/sqrt(H)) for weights and biases of recurrent layers,
+	// U(±1/sqrt(n)) for linear layers with n inputs, N(0, 1) for the embedding. A tied embedding
+	// has the output layer's U(±1/sqrt(E)) instead: logits begin sqrt(E) times too large else.
+	Uniform InitKind = iota
+	// Normal is N(0, STD^2) for every weight, and biases of zero.
+	Normal
+	// Xavier is U(±sqrt(6 / (inputs + outputs))) for every weight, with each gate of a recurrent
+	// layer a matrix of its own, and biases of zero. Glorot and Bengio (2010).
+	Xavier
+	// Orthogonal makes each gate's recurrent matrix orthogonal: Q of the QR decomposition of a
+	// Gaussian matrix, uniform over the orthogonal group (Saxe et al., arXiv:1312.6120; Mezzadri,
+	// arXiv:math-ph/0609050). All else is as Xavier has it.
+	Orthogonal
+)
+
+// Init is how weights begin; the zero value is Uniform.
+type Init struct {
+	Kind InitKind
+	STD  float64 // of Normal
+}
+
+// ParseInit reads the value of --init: uniform, xavier, orthogonal, or normal:STD.
+func ParseInit(s string) (Init, error) {
+	switch s {
+	case "uniform":
+		return Init{Kind: Uniform}, nil
+	case "xavier":
+		return Init{Kind: Xavier}, nil
+	case "orthogonal":
+		return Init{Kind: Orthogonal}, nil
+	}
+	if text, ok := strings.CutPrefix(s, "normal:"); ok {
+		std, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return Init{}, fmt.Errorf("--init %s: %q is not a number", s, text)
+		}
+		in := Init{Kind: Normal, STD: std}
+		return in, in.validate()
+	}
+	return Init{}, fmt.Errorf(
+		"--init %q: give uniform, xavier, orthogonal, or normal:STD (as normal:0.01)", s)
+}
+
+// String is what ParseInit reads.
+func (in Init) String() string {
+	switch in.Kind {
+	case Uniform:
+		return "uniform"
+	case Normal:
+		return "normal:" + strconv.FormatFloat(in.STD, 'g', -1, 64)
+	case Xavier:
+		return "xavier"
+	case Orthogonal:
+		return "orthogonal"
+	}
+	return fmt.Sprintf("init %d", int(in.Kind))
+}
+
+func (in Init) validate() error {
+	if in.Kind < Uniform || in.Kind > Orthogonal {
+		return fmt.Errorf("--init: %d is not a kind of initial weights", int(in.Kind))
+	}
+	if in.Kind == Normal && !(in.STD >= 0 && in.STD <= math.MaxFloat32) {
+		return fmt.Errorf("--init %s: the standard deviation must be finite and not negative", in)
+	}
+	return nil
+}
+
+// initial returns the model's initial parameters, laid out as views say. Every tensor has a
+// random stream of its own, named by it, so its values do not depend on other tensors.
+func initial(c Config, views []View) []float32 {
+	flat := make([]float32, Span(views))
+	for _, v := range views {
+		name := fnv.New64a()
+		name.Write([]byte(v.Name))
+		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
+		c.fill(v, v.of(flat), rng)
+		if v.role == roleInputBias && c.ForgetBias != 0 {
+			for i := range c.Hidden { // gates i, f, g, o: the forget gate is block 1
+				v.of(flat)[c.Hidden+i] += float32(c.ForgetBias)
+			}
+		}
+	}
+	return flat
+}
+
+// fill sets one tensor's initial values.
+func (c Config) fill(v View, x []float32, rng *rand.Rand) {
+	bias := len(v.Shape) == 1
+	switch kind := c.Init.Kind; {
+	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
+		fillNormal(x, rng, 1)
+	case kind == Uniform:
+		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v.role))))
+	case bias: // zero
+	case kind == Normal:
+		fillNormal(x, rng, c.Init.STD)
+	case kind == Orthogonal && v.role == roleRecurrent:
+		for block := 0; block < len(x); block += c.Hidden * c.Hidden {
+			fillOrthogonal(x[block:block+c.Hidden*c.Hidden], rng, c.Hidden)
+		}
+	default:
+		rows, columns := v.Shape[0], v.Shape[1]
+		if v.role == roleInput || v.role == roleRecurrent {
+			rows = c.Hidden // of one gate
+		}
+		fillUniform(x, rng, math.Sqrt(6/float64(rows+columns)))
+	}
+}
+
+// fanIn is n of the bound 1/sqrt(n) that PyTorch has for a layer's weights and biases.
+func (c Config) fanIn(r role) int {
+	switch r {
+	case roleOutput, roleOutputBias, roleEmbedding:
+		return c.outputWidth()
+	}
+	return c.Hidden
+}
+
+// fillUniform draws from U(-bound, bound).
+func fillUniform(x []float32, rng *rand.Rand, bound float64) {
+	for i := range x {
+		x[i] = float32(bound * (2*rng.Float64() - 1))
+	}
+}
+
+// fillNormal draws from N(0, std^2).
+func fillNormal(x []float32, rng *rand.Rand, std float64) {
+	for i := range x {
+		x[i] = float32(std * rng.NormFloat64())
+	}
+}
+
+// fillOrthogonal draws an orthogonal n by n matrix: Q of a Gaussian matrix's QR, its columns'
+// signs those of R's diagonal, without which it would not be uniform over the group.
+func fillOrthogonal(x []float32, rng *rand.Rand, n int) {
+	gaussian := mat.NewDense(n, n, nil)
+	for i := range n {
+		for j := range n {
+			gaussian.Set(i, j, rng.NormFloat64())
+		}
+	}
+	var qr mat.QR
+	var q, r mat.Dense
+	qr.Factorize(gaussian)
+	qr.QTo(&q)
+	qr.RTo(&r)
+	for i := range n {
+		for j := range n {
+			x[i*n+j] = float32(q.At(i, j) * math.Copysign(1, r.At(j, j)))
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"rondo/compute"
+)
+
+// alignment is what every view begins at a multiple of: 16 floats, 64 bytes, a cache line.
+const alignment = 16
+
+// View is a tensor's place in the flat parameters and in the flat gradients.
+type View struct {
+	Name   string // PyTorch's, as rnn.weight_ih_l0
+	Shape  []int
+	Offset int // in floats, a multiple of 16
+	Len    int // in floats: the product of Shape
+
+	role role
+}
+
+// of returns the view's part of flat.
+func (v View) of(flat []float32) []float32 {
+	return flat[v.Offset : v.Offset+v.Len : v.Offset+v.Len]
+}
+
+// role is what a tensor is for; initialisers go by it.
+type role int
+
+const (
+	roleInput         role = iota // [K*H, D]
+	roleRecurrent                 // [K*H, H]
+	roleInputBias                 // [K*H]
+	roleRecurrentBias             // [K*H]
+	roleOutput                    // [V, H]
+	roleOutputBias                // [V]
+	roleProjection                // [E, H]
+	roleEmbedding                 // [V, E]
+)
+
+// Names of the tensors that are not of a recurrent layer.
+const (
+	outputWeight     = "output.weight"
+	outputBias       = "output.bias"
+	projectionWeight = "projection.weight"
+	embeddingWeight  = "embedding.weight"
+)
+
+// layouter lays views out one after the other.
+type layouter struct {
+	views []View
+	next  int // the offset of the next view
+}
+
+func (l *layouter) add(role role, name string, shape ...int) {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	l.views = append(l.views, View{Name: name, Shape: shape, Offset: l.next, Len: n, role: role})
+	l.next += roundUp(n)
+}
+
+// layer adds the four tensors of a recurrent layer; name(what) gives each its name.
+func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string) {
+	rows := s.Cell.Gates() * s.H
+	l.add(roleInput, name("weight_ih"), rows, s.D)
+	l.add(roleRecurrent, name("weight_hh"), rows, s.H)
+	l.add(roleInputBias, name("bias_ih"), rows)
+	l.add(roleRecurrentBias, name("bias_hh"), rows)
+}
+
+// Layout returns where each tensor lies in the flat parameters: the output layer first, then the
+// recurrent layers from the last to the first, and the embedding last. That is the order in which
+// the backward pass finishes their gradients, so that what is finished is always a prefix. Every
+// view is padded to 64 bytes with floats that stay zero. c must be valid.
+//
+//	output.weight      [V, H]     absent when tied
+//	output.bias        [V]
+//	projection.weight  [E, H]     when tied and E != H
+//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and E (one-hot: V) for k = 0
+//	rnn.weight_hh_l{k} [K*H, H]
+//	rnn.bias_ih_l{k}   [K*H]
+//	rnn.bias_hh_l{k}   [K*H]
+//	embedding.weight   [V, E]     absent when one-hot; the output layer's too when tied
+func Layout(c Config) []View {
+	var l layouter
+	if !c.TieWeights {
+		l.add(roleOutput, outputWeight, c.Vocab, c.Hidden)
+	}
+	l.add(roleOutputBias, outputBias, c.Vocab)
+	if c.projects() {
+		l.add(roleProjection, projectionWeight, c.Embed, c.Hidden)
+	}
+	for k := c.Layers - 1; k >= 0; k-- {
+		l.layer(c.layerShape(k, 1, 1), func(what string) string { return layerName(what, k) })
+	}
+	if c.Embed > 0 {
+		l.add(roleEmbedding, embeddingWeight, c.Vocab, c.Embed)
+	}
+	return l.views
+}
+
+// LayerLayout returns where the tensors of one recurrent layer (weight_ih, weight_hh, bias_ih,
+// bias_hh) lie in the vector that Layer takes as its weights. T and B of s do not matter.
+func LayerLayout(s compute.RecurrentShape) []View {
+	var l layouter
+	l.layer(s, func(what string) string { return what })
+	return l.views
+}
+
+// layerName is PyTorch's name of a tensor of layer k.
+func layerName(what string, k int) string { return fmt.Sprintf("rnn.%s_l%d", what, k) }
+
+// Span is how many floats the views take, padding included.
+func Span(views []View) int {
+	if len(views) == 0 {
+		return 0
+	}
+	last := views[len(views)-1]
+	return last.Offset + roundUp(last.Len)
+}
+
+// Count is how many parameters the views hold, padding not included.
+func Count(views []View) int {
+	n := 0
+	for _, v := range views {
+		n += v.Len
+	}
+	return n
+}
+
+// find returns the view of that name; it must be there.
+func find(views []View, name string) View {
+	i := slices.IndexFunc(views, func(v View) bool { return v.Name == name })
+	if i < 0 {
+		panic(fmt.Sprintf("model: no tensor %q among %d", name, len(views)))
+	}
+	return views[i]
+}
+
+// layerSpan returns recurrent layer k's part of the flat parameters: [begin, end).
+func layerSpan(views []View, k int) (begin, end int) {
+	last := find(views, layerName("bias_hh", k))
+	return find(views, layerName("weight_ih", k)).Offset, last.Offset + roundUp(last.Len)
+}
+
+// recurrentWeights cuts a layer's vector, laid out as LayerLayout says, into its tensors.
+func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
+	return compute.RecurrentWeights{
+		IH: views[0].of(flat), HH: views[1].of(flat),
+		BiasIH: views[2].of(flat), BiasHH: views[3].of(flat),
+	}
+}
+
+// roundUp rounds n up to a multiple of the alignment.
+func roundUp(n int) int { return (n + alignment - 1) / alignment * alignment }

@@ -1,0 +1,136 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"rondo/compute"
+)
+
+// Model is a language model's parameters and their gradients, in a device's memory.
+type Model struct {
+	config Config
+	dev    compute.Device
+	views  []View
+	params []float32 // Span(views)
+	grads  []float32 // Span(views), padded, then GradientTail
+}
+
+// New makes a model with initial weights, which are a function of cfg alone: each tensor's of
+// the seed and its name. It fails if cfg is not valid. Close frees its memory.
+func New(cfg Config, dev compute.Device) (*Model, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if dev == nil {
+		return nil, errors.New("model: no device")
+	}
+	views := Layout(cfg)
+	n := Span(views)
+	m := &Model{
+		config: cfg, dev: dev, views: views,
+		params: dev.Alloc(n), grads: dev.Alloc(n + cfg.GradientTail),
+	}
+	dev.Upload(m.params, initial(cfg, views))
+	return m, nil
+}
+
+// Config returns what the model was made from.
+func (m *Model) Config() Config { return m.config }
+
+// Device returns what the model computes on.
+func (m *Model) Device() compute.Device { return m.dev }
+
+// Layout returns where each tensor lies in Params and Gradients.
+func (m *Model) Layout() []View { return slices.Clone(m.views) }
+
+// Count returns how many parameters the model has, padding not included.
+func (m *Model) Count() int { return Count(m.views) }
+
+// Params returns all parameters, padding included, in device memory.
+func (m *Model) Params() []float32 { return m.params }
+
+// Gradients returns all gradients, padding (zeros) included, in device memory.
+func (m *Model) Gradients() []float32 { return m.grads[:len(m.params):len(m.params)] }
+
+// GradientsWithTail returns the gradients and after them the Config's GradientTail floats.
+func (m *Model) GradientsWithTail() []float32 { return m.grads }
+
+// Param returns a tensor's view of Params, and its shape.
+func (m *Model) Param(name string) (x []float32, shape []int, err error) {
+	for _, v := range m.views {
+		if v.Name == name {
+			return v.of(m.params), slices.Clone(v.Shape), nil
+		}
+	}
+	return nil, nil, fmt.Errorf("model: there is no tensor %q in this model", name)
+}
+
+// Gradient returns a tensor's view of Gradients.
+func (m *Model) Gradient(name string) ([]float32, error) {
+	for _, v := range m.views {
+		if v.Name == name {
+			return v.of(m.grads), nil
+		}
+	}
+	return nil, fmt.Errorf("model: there is no tensor %q in this model", name)
+}
+
+// Close frees the parameters and gradients. Segments and generators are closed before it.
+func (m *Model) Close() {
+	m.dev.Free(m.params)
+	m.dev.Free(m.grads)
+	m.params, m.grads = nil, nil
+}
+
+// view returns a tensor's part of a flat slice laid out as the model is; it must be there.
+func (m *Model) view(name string, flat []float32) []float32 {
+	return find(m.views, name).of(flat)
+}
+
+// weights are the tensors of a model, as kernels take them.
+type weights struct {
+	embedding  []float32                  // [V, E]; nil when one-hot
+	layers     []compute.RecurrentWeights // from the first to the last
+	projection []float32                  // [E, H], or nil
+	output     []float32                  // [V, outputWidth]
+	bias       []float32                  // [V]
+}
+
+// weights returns the views of the parameters.
+func (m *Model) weights() weights {
+	c := m.config
+	w := weights{output: m.view(c.outputWeights(), m.params), bias: m.view(outputBias, m.params)}
+	if c.Embed > 0 {
+		w.embedding = m.view(embeddingWeight, m.params)
+	}
+	if c.projects() {
+		w.projection = m.view(projectionWeight, m.params)
+	}
+	for k := range c.Layers {
+		begin, end := layerSpan(m.views, k)
+		w.layers = append(w.layers,
+			recurrentWeights(LayerLayout(c.layerShape(k, 1, 1)), m.params[begin:end:end]))
+	}
+	return w
+}
+
+// outputWeights names the tensor that is the output layer's weights [V, outputWidth].
+func (c Config) outputWeights() string {
+	if c.TieWeights {
+		return embeddingWeight
+	}
+	return outputWeight
+}
+
+// checkIDs says which id is not a token of the vocabulary; least is 0, or -1 for targets.
+func (m *Model) checkIDs(what string, ids []int32, least int32) error {
+	for i, id := range ids {
+		if id < least || int(id) >= m.config.Vocab {
+			return fmt.Errorf("model: %s %d is token %d; the vocabulary has %d",
+				what, i, id, m.config.Vocab)
+		}
+	}
+	return nil
+}

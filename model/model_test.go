@@ -1,0 +1,111 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+)
+
+// newDevice makes a CPU device of one thread, and closes it after the test.
+func newDevice(t testing.TB) compute.Device {
+	t.Helper()
+	d, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// newModel makes a model, and closes it after the test.
+func newModel(t testing.TB, cfg Config) *Model {
+	t.Helper()
+	m, err := New(cfg, newDevice(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// newSegment makes a segment, and closes it after the test.
+func newSegment(t testing.TB, m *Model, T, B int) *Segment {
+	t.Helper()
+	s, err := m.NewSegment(T, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// download returns a copy of device memory.
+func download(m *Model, x []float32) []float32 {
+	host := make([]float32, len(x))
+	m.dev.Download(host, x)
+	return host
+}
+
+// randomInput draws the tokens of a segment, with some targets that do not count.
+func randomInput(rng *rand.Rand, T, B, V int) SegmentInput {
+	in := SegmentInput{Scale: 1 / float32(T*B), Step: 3}
+	for range T * B {
+		in.Inputs = append(in.Inputs, int32(rng.IntN(V)))
+		in.Targets = append(in.Targets, int32(rng.IntN(V+1))-1)
+	}
+	for b := range B {
+		in.Lanes = append(in.Lanes, 10+3*b)
+	}
+	return in
+}
+
+// run runs a segment and fails the test on an error.
+func run(t testing.TB, s *Segment, in SegmentInput) float64 {
+	t.Helper()
+	loss, err := s.Run(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return loss
+}
+
+// relative is the largest difference between got and want over the largest magnitude of want.
+func relative[F float32 | float64](got []float32, want []F) float64 {
+	var difference, magnitude float64
+	for i := range want {
+		difference = max(difference, math.Abs(float64(got[i])-float64(want[i])))
+		magnitude = max(magnitude, math.Abs(float64(want[i])))
+	}
+	if difference == 0 {
+		return 0
+	}
+	return difference / magnitude
+}
+
+var cellNames = map[compute.Cell]string{compute.RNNTanh: "rnn", compute.RNNReLU: "rnn-relu",
+	compute.GRU: "gru", compute.GRUResetBefore: "gru-reset-before", compute.LSTM: "lstm"}
+
+// shapes are models that between them have every part, small enough for slow oracles.
+func shapes() map[string]Config {
+	all := map[string]Config{}
+	for cell, name := range cellNames {
+		for layers := 1; layers <= 3; layers++ {
+			c := Config{Cell: cell, Vocab: 6, Hidden: 5, Layers: layers, Seed: 7}
+			add := func(what string, c Config) { all[fmt.Sprintf("%s/%d/%s", name, layers, what)] = c }
+			add("one-hot", c)
+			c.Dropout = 0.4
+			add("dropout", c)
+			c.Embed = 5
+			add("embed", c)
+			c.TieWeights = true
+			add("tied", c)
+			c.Embed = 4
+			add("tied-projected", c)
+		}
+	}
+	return all
+}

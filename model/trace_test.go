@@ -1,0 +1,103 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+
+	"rondo/compute"
+)
+
+// tolerance of the comparison with PyTorch: largest difference over largest magnitude.
+const traceTolerance = 1e-4
+
+// trace is a file of compute/testdata; trace.py there says what it holds.
+type trace struct {
+	T, B, V, H   int
+	Layers       int
+	IDs, Targets [][]int32
+	Weights      map[string]traceTensor
+	Loss         float64
+	Gradients    map[string]traceTensor
+	SGD          struct {
+		LR           float32
+		Losses       []float64
+		WeightsAfter map[string]traceTensor `json:"weights_after"`
+	}
+}
+
+type traceTensor struct {
+	Shape []int
+	Data  []float64
+}
+
+// TestPyTorchTrace trains each model of the PyTorch trace from its weights: loss, every gradient,
+// ten losses under SGD and the weights after them agree.
+func TestPyTorchTrace(t *testing.T) {
+	cells := []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM}
+	for _, cell := range cells {
+		for layers := 1; layers <= 2; layers++ {
+			name := fmt.Sprintf("%s-%d", cellNames[cell], layers)
+			t.Run(name, func(t *testing.T) { checkTrace(t, cell, name) })
+		}
+	}
+}
+
+func checkTrace(t *testing.T, cell compute.Cell, name string) {
+	text, err := os.ReadFile("../compute/testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want trace
+	if err := json.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers})
+	if len(m.Layout()) != len(want.Weights) {
+		t.Fatalf("%d tensors, the trace has %d", len(m.Layout()), len(want.Weights))
+	}
+	flat := make([]float32, Span(m.Layout()))
+	for _, v := range m.Layout() {
+		w, ok := want.Weights[v.Name]
+		if !ok || fmt.Sprint(w.Shape) != fmt.Sprint(v.Shape) {
+			t.Fatalf("%s %v: the trace has shape %v", v.Name, v.Shape, w.Shape)
+		}
+		for i, x := range w.Data {
+			v.of(flat)[i] = float32(x)
+		}
+	}
+	m.dev.Upload(m.Params(), flat)
+
+	rows := float32(want.T * want.B)
+	in := SegmentInput{Scale: 1 / rows}
+	for i := range want.IDs {
+		in.Inputs = append(in.Inputs, want.IDs[i]...)
+		in.Targets = append(in.Targets, want.Targets[i]...)
+	}
+	s := newSegment(t, m, want.T, want.B)
+	for step, loss := range want.SGD.Losses {
+		s.ZeroState()
+		got := run(t, s, in) / float64(rows)
+		if e := relative([]float32{float32(got)}, []float64{loss}); e > traceTolerance {
+			t.Errorf("step %d: loss %v, PyTorch has %v", step, got, loss)
+		}
+		if step == 0 {
+			compareTensors(t, "gradient", m, m.Gradients(), want.Gradients)
+		}
+		m.dev.Update(compute.Update{Optimizer: compute.SGD, Step: int64(step + 1),
+			LR: want.SGD.LR}, m.Params(), m.Gradients(), nil, nil)
+	}
+	compareTensors(t, "weight after SGD", m, m.Params(), want.SGD.WeightsAfter)
+}
+
+func compareTensors(t *testing.T, what string, m *Model, flat []float32,
+	want map[string]traceTensor) {
+	t.Helper()
+	for _, v := range m.Layout() {
+		got := download(m, v.of(flat))
+		if e := relative(got, want[v.Name].Data); e > traceTolerance {
+			t.Errorf("%s %s: relative error %.2g", what, v.Name, e)
+		}
+	}
+}
