@@ -44,7 +44,8 @@ func TestNoTokenIsATargetTwiceInAnEpoch(t *testing.T) {
 			for i := range s.StepsPerEpoch() {
 				step := epoch*s.StepsPerEpoch() + i
 				if s.Epoch(step) != epoch {
-					t.Fatalf("%+v: step %d is in epoch %d; want %d", cfg, step, s.Epoch(step), epoch)
+					t.Fatalf("%+v: step %d is in epoch %d; want %d", cfg, step,
+						s.Epoch(step), epoch)
 				}
 				for lane := range cfg.Lanes {
 					from := s.Offset(step, lane)
@@ -299,8 +300,8 @@ func TestReaderIsTimeMajorAndTheSameForAllSplits(t *testing.T) {
 					for k := range inputs {
 						want := int32(s.Offset(step, first+k%count)) + int32(k/count)
 						if inputs[k] != want || targets[k] != want+1 {
-							t.Fatalf("%s, step %d, lanes %d+%d, place %d: %d, %d; want %d", sampling,
-								step, first, count, k, inputs[k], targets[k], want)
+							t.Fatalf("%s, step %d, lanes %d+%d, place %d: %d, %d; want %d",
+								sampling, step, first, count, k, inputs[k], targets[k], want)
 						}
 					}
 				}

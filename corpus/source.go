@@ -93,7 +93,7 @@ type fileSource struct {
 
 func openFile(name string) (source, error) {
 	if name == "" {
-		return nil, fmt.Errorf("corpus: no --corpus is given: give a path, a blob URL or %s", Opticks)
+		return nil, fmt.Errorf("no --corpus is given: give a path, a blob URL or %s", Opticks)
 	}
 	path, err := filepath.Abs(name)
 	if err != nil {
@@ -175,7 +175,8 @@ func openBlob(
 	key := strings.TrimPrefix(where.Path, "/")
 	name := where.String()
 	if key == "" {
-		return nil, fmt.Errorf("corpus %s names no object: write %s://bucket/key", name, where.Scheme)
+		return nil, fmt.Errorf("corpus %s names no object: write %s://bucket/key", name,
+			where.Scheme)
 	}
 	home := url.URL{Scheme: where.Scheme, Host: where.Host, RawQuery: where.RawQuery}
 	bucket, err := open(ctx, home.String())
@@ -191,7 +192,8 @@ func openBlob(
 		case gcerrors.NotFound:
 			return nil, fmt.Errorf("corpus %s does not exist: check the bucket and the key", name)
 		case gcerrors.PermissionDenied:
-			return nil, fmt.Errorf("corpus %s may not be read: check the credentials: %w", name, err)
+			return nil, fmt.Errorf("corpus %s may not be read: check the credentials: %w", name,
+				err)
 		}
 		return nil, fmt.Errorf("corpus %s: %w", name, err)
 	}

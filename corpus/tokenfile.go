@@ -1,7 +1,6 @@
 package corpus
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -24,16 +23,20 @@ import (
 //	[12, 16)  width of an id in bytes: 2 for vocabularies of at most 65536 tokens, else 4
 //	[16, 24)  number of ids
 //	[24, 28)  length L of the header
-//	[28, 60)  SHA-256 of the ids' bytes
-//	[60, 64)  CRC-32C of the bytes [0, 60) and of the header
-//	[64, 64+L) the header, JSON: what was tokenised and how, and the vocabulary
-//	[64+L, …) the ids
+//	[28, 60)  SHA-256 of the ids' bytes, to tell texts apart
+//	[60, 64)  CRC-32C of the ids' bytes, to find damage in a tenth of the time
+//	[64, 68)  CRC-32C of the bytes [0, 64) and of the header
+//	[68, 68+L) the header, JSON: what was tokenised and how, and the vocabulary
+//	[68+L, …) the ids
 const (
 	tokenFileMagic   = "RONDOTOK"
 	tokenFileVersion = 1
-	preludeBytes     = 64
+	preludeBytes     = 68
 	maxHeaderBytes   = 1 << 30
 )
+
+// castagnoli is the polynomial that processors have an instruction for.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errCorrupt says that a token file is not what was written; it is to be built anew.
 var errCorrupt = errors.New("damaged token file")
@@ -50,6 +53,7 @@ type prelude struct {
 	count  int64
 	header uint32
 	digest [sha256.Size]byte
+	sum    uint32 // CRC-32C of the ids
 }
 
 // encode returns the prelude's bytes, with the checksum over them and the header.
@@ -61,21 +65,18 @@ func (p prelude) encode(header []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(p.count))
 	b = binary.LittleEndian.AppendUint32(b, p.header)
 	b = append(b, p.digest[:]...)
-	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	b = binary.LittleEndian.AppendUint32(b, p.sum)
 	sum := crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, header)
 	return binary.LittleEndian.AppendUint32(b, sum)
 }
 
 // tokenWriter writes a token file.
 type tokenWriter struct {
-	dst    io.WriteSeeker
-	buf    *bufio.Writer
-	digest hash.Hash
-	header []byte
-	width  uint32
-	size   int // of the vocabulary
-	count  int64
-	id     [4]byte
+	prelude
+	dst     io.WriteSeeker
+	text    []byte // of the header
+	hash    hash.Hash
+	pending []byte // ids that are not yet written
 }
 
 func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWriter, error) {
@@ -87,11 +88,16 @@ func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWrite
 		return nil, fmt.Errorf("the vocabulary takes %d bytes, more than %d: "+
 			"raise --min-frequency", len(text), maxHeaderBytes)
 	}
-	w := &tokenWriter{dst: dst, digest: sha256.New(), header: text, width: 2, size: v.Len()}
+	w := &tokenWriter{
+		prelude: prelude{width: 2, header: uint32(len(text))},
+		dst:     dst,
+		text:    text,
+		hash:    sha256.New(),
+		pending: make([]byte, 0, blockBytes),
+	}
 	if v.Len() > math.MaxUint16+1 {
 		w.width = 4
 	}
-	w.buf = bufio.NewWriterSize(io.MultiWriter(dst, w.digest), blockBytes)
 	// The prelude is known at the end; until then zeros, which no reader takes for a token file.
 	if _, err := dst.Write(append(make([]byte, preludeBytes), text...)); err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
@@ -101,23 +107,38 @@ func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWrite
 
 // put appends an id.
 func (w *tokenWriter) put(id int32) error {
-	binary.LittleEndian.PutUint32(w.id[:], uint32(id))
+	if w.width == 2 {
+		w.pending = binary.LittleEndian.AppendUint16(w.pending, uint16(id))
+	} else {
+		w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(id))
+	}
 	w.count++
-	_, err := w.buf.Write(w.id[:w.width])
-	return err
+	if len(w.pending) < cap(w.pending) {
+		return nil
+	}
+	return w.flush()
 }
 
-// finish writes what is buffered, and the prelude.
-func (w *tokenWriter) finish() error {
-	if err := w.buf.Flush(); err != nil {
+func (w *tokenWriter) flush() error {
+	w.hash.Write(w.pending)
+	w.sum = crc32.Update(w.sum, castagnoli, w.pending)
+	if _, err := w.dst.Write(w.pending); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
-	p := prelude{width: w.width, count: w.count, header: uint32(len(w.header))}
-	w.digest.Sum(p.digest[:0])
+	w.pending = w.pending[:0]
+	return nil
+}
+
+// finish writes what is pending, and the prelude.
+func (w *tokenWriter) finish() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	w.hash.Sum(w.digest[:0])
 	if _, err := w.dst.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
-	if _, err := w.dst.Write(p.encode(w.header)); err != nil {
+	if _, err := w.dst.Write(w.encode(w.text)); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
 	return nil
@@ -167,6 +188,7 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 		count:  int64(binary.LittleEndian.Uint64(fixed[16:])),
 		header: binary.LittleEndian.Uint32(fixed[24:]),
 		digest: [sha256.Size]byte(fixed[28:60]),
+		sum:    binary.LittleEndian.Uint32(fixed[60:]),
 	}
 	start := preludeBytes + int64(p.header)
 	switch {
@@ -203,7 +225,7 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 
 // verify reads all ids, and checks their checksum and that each is in the vocabulary.
 func (t *tokenFile) verify(ctx context.Context) error {
-	digest := sha256.New()
+	var sum uint32
 	r := io.NewSectionReader(t.ids, 0, t.count*int64(t.width))
 	block := make([]byte, min(blockBytes, r.Size()))
 	var greatest uint32
@@ -215,16 +237,10 @@ func (t *tokenFile) verify(ctx context.Context) error {
 		if _, err := io.ReadFull(r, block); err != nil {
 			return err
 		}
-		digest.Write(block)
-		for i := 0; i < len(block); i += int(t.width) {
-			id := uint32(binary.LittleEndian.Uint16(block[i:]))
-			if t.width == 4 {
-				id = binary.LittleEndian.Uint32(block[i:])
-			}
-			greatest = max(greatest, id)
-		}
+		sum = crc32.Update(sum, castagnoli, block)
+		greatest = max(greatest, t.greatest(block))
 	}
-	if !bytes.Equal(digest.Sum(nil), t.digest[:]) {
+	if sum != t.sum {
 		return fmt.Errorf("%w: the ids have another checksum", errCorrupt)
 	}
 	if t.count > 0 && int64(greatest) >= int64(t.vocabulary.Len()) {
@@ -232,6 +248,21 @@ func (t *tokenFile) verify(ctx context.Context) error {
 			t.vocabulary.Len())
 	}
 	return nil
+}
+
+// greatest returns the greatest id of a block.
+func (t *tokenFile) greatest(block []byte) uint32 {
+	var most uint32
+	if t.width == 2 {
+		for ; len(block) >= 2; block = block[2:] {
+			most = max(most, uint32(binary.LittleEndian.Uint16(block)))
+		}
+		return most
+	}
+	for ; len(block) >= 4; block = block[4:] {
+		most = max(most, binary.LittleEndian.Uint32(block))
+	}
+	return most
 }
 
 // Len returns the number of tokens.

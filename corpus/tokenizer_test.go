@@ -69,7 +69,8 @@ var allTokenizers = []Tokenizer{{Char, None}, {Char, Letters}, {Word, None}, {Wo
 func TestTokenizersMatchTheirTwins(t *testing.T) {
 	texts := []string{
 		"", " ", "\n\n", "a", "Hello,  World!\nIt's me.\r\n\r\n  'tis \t 42 \rend--",
-		"\ufeffnaïve café — 日本語 \U0001F600\u00a0\u2003x\n", "ſK", strings.Repeat("ab \n", 3000),
+		"\ufeffnaïve café — 日本語 \U0001F600\u00a0\u2003x\n", "ſK",
+		strings.Repeat("ab \n", 3000),
 	}
 	for _, text := range texts {
 		for _, tokenizer := range allTokenizers {

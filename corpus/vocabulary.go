@@ -182,8 +182,11 @@ func countVocabulary(
 }
 
 func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]frequency, error) {
-	counts := make([]int64, utf8.MaxRune+1)
+	var counts []int64 // by code point, up to the greatest
 	err := cfg.Tokenizer.scan(ctx, text, chars{char: func(r rune) error {
+		if int(r) >= len(counts) {
+			counts = append(counts, make([]int64, int(r)+1-len(counts))...)
+		}
 		counts[r]++
 		return nil
 	}})

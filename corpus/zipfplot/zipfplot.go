@@ -35,7 +35,7 @@ func Save(path, title string, stats *corpus.Stats) error {
 	p.X.Label.Text, p.Y.Label.Text = "rank", "count"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Padding = true, vg.Points(4)
 	p.Add(plotter.NewGrid())
 	for i, c := range []struct {
 		name   string
@@ -48,13 +48,14 @@ func Save(path, title string, stats *corpus.Stats) error {
 		if err != nil {
 			return fmt.Errorf("plot %s: %w", path, err)
 		}
-		line.Color, line.Dashes = plotutil.Color(i), plotutil.Dashes(i)
+		line.Color, line.Dashes, line.Width = plotutil.Color(i), plotutil.Dashes(i), vg.Points(1.3)
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s (α %.2f)", c.name, c.ngrams.Zipf.Alpha), line)
 	}
-	// A logarithmic axis needs a positive range; a single point has none of its own.
+	// A logarithmic axis needs a positive range, of which a single point has none, and room
+	// beyond the greatest count and rank.
 	p.X.Min, p.Y.Min = 1, 1
-	p.X.Max, p.Y.Max = max(p.X.Max, 10), max(p.Y.Max, 10)
+	p.X.Max, p.Y.Max = 1.5*max(p.X.Max, 10), 1.5*max(p.Y.Max, 10)
 	drawn, err := p.WriterTo(width, height, format)
 	if err != nil {
 		return fmt.Errorf("plot %s: %w", path, err)
