@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// digest computes a SHA-256 in a goroutine of its own, so that hashing and input or output go on
-// side by side. The caller must call stop.
+// digest computes the SHA-256 of what is read, in a goroutine of its own, so that the next piece is
+// read while the last is hashed. The caller must call stop.
 type digest struct {
 	pieces chan []byte
 	sum    chan string

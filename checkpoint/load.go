@@ -29,7 +29,8 @@ type DamageError struct {
 func (e *DamageError) Error() string { return e.File + " in " + e.Path + " " + e.Problem }
 
 // Load opens the checkpoint of a step. Its manifest is checked, and that every file is there in
-// its full size; what the files hold is checked when they are read.
+// its full size; what the files hold is checked when they are read. A checkpoint that is saved
+// again or removed meanwhile may look damaged.
 func (s *Store) Load(ctx context.Context, step int64) (*Checkpoint, error) {
 	c, err := s.load(ctx, stepFolder(step), step)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,10 +2,13 @@ package checkpoint
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -98,13 +101,10 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
-	for _, f := range snap.Files {
-		entry, err := writeFile(ctx, d, f)
-		if err != nil {
-			d.abort()
-			return "", err
-		}
-		m.Files = append(m.Files, entry)
+	m.Files, err = writeFiles(ctx, d, snap.Files)
+	if err != nil {
+		d.abort()
+		return "", err
 	}
 	b, err := m.encode()
 	if err != nil {
@@ -164,41 +164,84 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	return m, nil
 }
 
-// writeFile writes one file of a draft, hashing while it writes.
-func writeFile(ctx context.Context, d draft, f File) (entry FileEntry, err error) {
-	pieces, err := encode(f.Tensors, nil)
-	if err != nil {
-		return entry, fmt.Errorf("%s: %w", f.Name, err)
+// writeFiles writes the files of a draft. They are hashed at the same time, in a goroutine that
+// goes its own pace through the same memory and ends before this returns.
+func writeFiles(ctx context.Context, d draft, files []File) ([]FileEntry, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	contents := make([]iter.Seq[[]byte], len(files))
+	for i, f := range files {
+		var err error
+		if contents[i], err = encode(f.Tensors, nil); err != nil {
+			cancel()
+			return nil, fmt.Errorf("%s: %w", f.Name, err)
+		}
 	}
+	sums := make(chan string, len(files))
+	go hashAll(ctx, contents, sums)
+	defer func() {
+		cancel()
+		for range sums {
+		}
+	}()
+	entries := make([]FileEntry, len(files))
+	for i, f := range files {
+		path, size, err := writeFile(ctx, d, f.Name, contents[i])
+		if err != nil {
+			return nil, fmt.Errorf("write %s: %w", f.Name, err)
+		}
+		entries[i] = FileEntry{Name: f.Name, Size: size}
+		if path != f.Name {
+			entries[i].Path = path
+		}
+	}
+	for i := range entries {
+		sum, ok := <-sums
+		if !ok {
+			return nil, ctx.Err()
+		}
+		entries[i].SHA256 = sum
+	}
+	return entries, nil
+}
+
+// hashAll sends the SHA-256 of each content in hexadecimal, and closes sums at the end or when ctx
+// ends.
+func hashAll(ctx context.Context, contents []iter.Seq[[]byte], sums chan<- string) {
+	defer close(sums)
+	for _, content := range contents {
+		h := sha256.New()
+		for piece := range content {
+			if ctx.Err() != nil {
+				return
+			}
+			h.Write(piece)
+		}
+		sums <- hex.EncodeToString(h.Sum(nil))
+	}
+}
+
+// writeFile writes one file of a draft, and returns its path and its size in bytes.
+func writeFile(
+	ctx context.Context, d draft, name string, content iter.Seq[[]byte],
+) (path string, size int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, path, err := d.create(ctx, f.Name)
+	w, path, err := d.create(ctx, name)
 	if err != nil {
-		return entry, err
+		return "", 0, err
 	}
-	hash := newDigest()
-	defer hash.stop()
-	entry.Name = f.Name
-	if path != f.Name {
-		entry.Path = path
-	}
-	for p := range pieces {
-		hash.add(p)
+	for piece := range content {
 		if err = ctx.Err(); err == nil {
-			_, err = w.Write(p)
+			_, err = w.Write(piece)
 		}
 		if err != nil {
 			cancel() // so that Close gives the file up
 			w.Close()
-			return entry, fmt.Errorf("write %s: %w", f.Name, err)
+			return "", 0, err
 		}
-		entry.Size += int64(len(p))
+		size += int64(len(piece))
 	}
-	if err := w.Close(); err != nil {
-		return entry, fmt.Errorf("write %s: %w", f.Name, err)
-	}
-	entry.SHA256 = hash.finish()
-	return entry, nil
+	return path, size, w.Close()
 }
 
 // checkOwner refuses to write among another job's checkpoints. It asks once a Store; checkpoints

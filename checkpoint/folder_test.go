@@ -1,0 +1,343 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// localStore opens a folder as a job, with its place for tests to meddle with.
+func localStore(t *testing.T, root string) (*Store, *folder) {
+	t.Helper()
+	store := storage{location: root}.store(t)
+	return store, store.place.(*folder)
+}
+
+// saved makes a folder with a checkpoint of step 50, variant 1.
+func saved(t *testing.T) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	store, _ := localStore(t, root)
+	_, err := store.Save(t.Context(), snapshot(50, 1))
+	check(t, err)
+	return root
+}
+
+// names lists a folder.
+func names(t *testing.T, root string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(root)
+	check(t, err)
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+func wantLatest(t *testing.T, root string, want Snapshot) {
+	t.Helper()
+	store, _ := localStore(t, root)
+	c, err := store.Latest(t.Context())
+	check(t, err)
+	wantHolds(t, c, want)
+}
+
+// TestFolderSyncs records what is made durable, and in which order.
+func TestFolderSyncs(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "a", "b")
+	store, place := localStore(t, root)
+	var synced []string
+	place.sync = func(f *os.File) error {
+		path := f.Name()
+		if d := filepath.Base(filepath.Dir(path)); strings.HasPrefix(d, ".step") {
+			path = filepath.Base(path)
+		} else if strings.HasPrefix(filepath.Base(path), ".step") {
+			path = "draft"
+			if list := names(t, f.Name()); len(list) != 4 {
+				t.Errorf("the draft was synced with %q in it", list)
+			}
+		} else if path == root {
+			if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
+				t.Errorf("the root was synced with %q in it", list)
+			}
+		}
+		synced = append(synced, path)
+		return f.Sync()
+	}
+	_, err := store.Save(t.Context(), snapshot(50, 1))
+	check(t, err)
+	want := []string{filepath.Dir(root), filepath.Dir(filepath.Dir(root)), "model.safetensors",
+		"optimizer.safetensors", "lanes.safetensors", "manifest.json", "draft", root}
+	if !slices.Equal(synced, want) {
+		t.Errorf("synced %q, want %q", synced, want)
+	}
+}
+
+// TestFolderSyncFails lets every sync of a save fail in turn.
+func TestFolderSyncFails(t *testing.T) {
+	const syncs = 6 // four files, the draft, the root
+	for n := range syncs {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			root := saved(t)
+			store, place := localStore(t, root)
+			count := 0
+			place.sync = func(f *os.File) error {
+				if count++; count == n+1 {
+					return &os.PathError{Op: "sync", Path: f.Name(), Err: syscall.EIO}
+				}
+				return f.Sync()
+			}
+			_, err := store.Save(t.Context(), snapshot(60, 2))
+			wantError(t, err, "save checkpoint "+root+"/step-00000060", "sync "+root, "input/output")
+			want := []string{"step-00000050"}
+			if n == syncs-1 { // the very last: the new one is in its place
+				want = append(want, "step-00000060")
+			}
+			if list := names(t, root); !slices.Equal(list, want) {
+				t.Errorf("the folder holds %q, want %q", list, want)
+			}
+			check(t, store.Verify(t.Context(), 50))
+			if count = syncs; n == syncs-1 {
+				check(t, store.Verify(t.Context(), 60))
+			}
+			_, err = store.Save(t.Context(), snapshot(60, 3))
+			check(t, err)
+			wantLatest(t, root, snapshot(60, 3))
+		})
+	}
+}
+
+// dies runs a save that panics, which like the death of the process frees the lock and cleans up
+// nothing else. The hooks panic before they do anything, or after.
+func dies(t *testing.T, store *Store, snap Snapshot) (died bool) {
+	t.Helper()
+	defer func() {
+		if r := recover(); r != nil && r != errCrash {
+			panic(r)
+		} else if r != nil {
+			died = true
+		}
+	}()
+	_, err := store.Save(t.Context(), snap)
+	check(t, err)
+	return false
+}
+
+// TestFolderCrash lets the process die before and after every sync and exchange of a save, with
+// and without an exchange that works.
+func TestFolderCrash(t *testing.T) {
+	for _, exchanges := range []bool{true, false} {
+		for _, step := range []int64{50, 60} { // saved again, and new
+			for n := 0; ; n++ {
+				root := saved(t)
+				store, place := localStore(t, root)
+				count := 0
+				point := func() {
+					if count++; count == n+1 {
+						panic(errCrash)
+					}
+				}
+				var drafts []*os.File
+				place.sync = func(f *os.File) error {
+					point()
+					err := f.Sync()
+					point()
+					return err
+				}
+				place.lock = func(f *os.File) error {
+					drafts = append(drafts, f)
+					return lockFolder(f)
+				}
+				place.exchange = func(a, b string) error {
+					point()
+					if !exchanges {
+						return errors.ErrUnsupported
+					}
+					err := exchangePaths(a, b)
+					point()
+					return err
+				}
+				died := dies(t, store, snapshot(step, 2))
+				for _, f := range drafts {
+					f.Close()
+				}
+				after, _ := localStore(t, root)
+				c, err := after.Latest(t.Context())
+				check(t, err)
+				if c.Metrics["loss"] == 2 {
+					wantHolds(t, c, snapshot(step, 2))
+				} else {
+					wantHolds(t, c, snapshot(50, 1))
+				}
+				_, err = after.Save(t.Context(), snapshot(70, 3))
+				check(t, err)
+				for _, name := range names(t, root) {
+					if !strings.HasPrefix(name, stepPrefix) {
+						t.Errorf("crash %d left %s", n, name)
+					}
+				}
+				wantLatest(t, root, snapshot(70, 3))
+				if !died {
+					if c.Metrics["loss"] != 2 || n < 12 {
+						t.Errorf("%d points, then loss %v", n, c.Metrics["loss"])
+					}
+					break
+				}
+			}
+		}
+	}
+}
+
+// TestFolderWithoutExchange saves a step again where paths cannot be exchanged.
+func TestFolderWithoutExchange(t *testing.T) {
+	root := saved(t)
+	store, place := localStore(t, root)
+	place.exchange = func(string, string) error { return errors.ErrUnsupported }
+	_, err := store.Save(t.Context(), snapshot(50, 2))
+	check(t, err)
+	wantLatest(t, root, snapshot(50, 2))
+	if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
+		t.Errorf("the folder holds %q", list)
+	}
+	// A reader that thinks the writer dead puts the old folder back; the writer tries again.
+	aside := filepath.Join(root, hiddenName("step-00000050", asideKind))
+	place.exchange = func(_, final string) error {
+		place.exchange = func(string, string) error { return errors.ErrUnsupported }
+		check(t, os.Rename(final, aside))
+		_, err := place.list(t.Context())
+		check(t, err)
+		return errors.ErrUnsupported
+	}
+	_, err = store.Save(t.Context(), snapshot(50, 3))
+	check(t, err)
+	wantLatest(t, root, snapshot(50, 3))
+	place.exchange = func(string, string) error { return syscall.EIO }
+	_, err = store.Save(t.Context(), snapshot(50, 4))
+	wantError(t, err, "input/output error")
+	wantLatest(t, root, snapshot(50, 3))
+	if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
+		t.Errorf("the folder holds %q", list)
+	}
+}
+
+// TestFolderRestores finds a step that was moved aside when its writer died.
+func TestFolderRestores(t *testing.T) {
+	root := saved(t)
+	final := filepath.Join(root, "step-00000050")
+	check(t, os.Rename(final, filepath.Join(root, hiddenName("step-00000050", asideKind))))
+	wantLatest(t, root, snapshot(50, 1))
+	// When the new one is in place already, the old one is only a leftover.
+	aside := hiddenName("step-00000050", asideKind)
+	check(t, os.CopyFS(filepath.Join(root, aside), os.DirFS(final)))
+	wantLatest(t, root, snapshot(50, 1))
+	store, _ := localStore(t, root)
+	_, err := store.Save(t.Context(), snapshot(60, 2))
+	check(t, err)
+	if list := names(t, root); !slices.Equal(list, []string{"step-00000050", "step-00000060"}) {
+		t.Errorf("the folder holds %q", list)
+	}
+}
+
+// TestFolderSweeps removes dead writers' drafts, and nothing else.
+func TestFolderSweeps(t *testing.T) {
+	root := saved(t)
+	draft := func(file string) (name string) {
+		name = hiddenName("step-00000060", draftKind)
+		check(t, os.Mkdir(filepath.Join(root, name), 0o777))
+		if file != "" {
+			check(t, os.WriteFile(filepath.Join(root, name, file), []byte("x"), 0o666))
+		}
+		return name
+	}
+	draft("")
+	draft("model.safetensors")
+	draft("manifest.json")
+	want := []string{"step-00000050", "step-00000070", draft("notes.txt"), draft(".nfs0001")}
+	deep := draft("")
+	check(t, os.Mkdir(filepath.Join(root, deep, "model.safetensors"), 0o777))
+	alive := draft("model.safetensors")
+	dir, err := os.Open(filepath.Join(root, alive))
+	check(t, err)
+	defer dir.Close()
+	check(t, lockFolder(dir))
+	for _, foreign := range []string{".step-00000060.draft-0123", ".step-60.draft-0123456789abcdef",
+		".step-00000060.draft-0123456789abcdeX", ".step-00000060.other-0123456789abcdef",
+		"step-00000060.draft-0123456789abcdef", ".step-00000060.draft-0123456789abcdef.x", "notes"} {
+		check(t, os.Mkdir(filepath.Join(root, foreign), 0o777))
+		want = append(want, foreign)
+	}
+	file := ".step-00000060.draft-0123456789abcdef"
+	check(t, os.WriteFile(filepath.Join(root, file), nil, 0o666))
+	want = append(want, deep, alive, file)
+	store, _ := localStore(t, root)
+	_, err = store.Save(t.Context(), snapshot(70, 0))
+	check(t, err)
+	slices.Sort(want)
+	if list := names(t, root); !slices.Equal(list, want) {
+		t.Errorf("the folder holds\n%q, want\n%q", list, want)
+	}
+}
+
+// TestFolderWithoutLocks lets age decide which drafts are dead.
+func TestFolderWithoutLocks(t *testing.T) {
+	root := saved(t)
+	name := hiddenName("step-00000060", draftKind)
+	check(t, os.Mkdir(filepath.Join(root, name), 0o777))
+	store, place := localStore(t, root)
+	place.lock = func(*os.File) error { return errors.ErrUnsupported }
+	for _, test := range []struct {
+		age  time.Duration
+		want int
+	}{{staleAfter - time.Minute, 2}, {staleAfter + time.Minute, 1}} {
+		place.now = func() time.Time { return time.Now().Add(test.age) }
+		_, err := store.Save(t.Context(), snapshot(50, 2))
+		check(t, err)
+		if list := names(t, root); len(list) != test.want {
+			t.Errorf("at age %v the folder holds %q", test.age, list)
+		}
+	}
+	wantLatest(t, root, snapshot(50, 2))
+}
+
+// TestFolderSweptBeforeLock lets another writer sweep a draft in the moment before its lock.
+func TestFolderSweptBeforeLock(t *testing.T) {
+	root := saved(t)
+	store, place := localStore(t, root)
+	failures := 2
+	place.lock = func(f *os.File) error {
+		if failures--; failures == 1 {
+			check(t, os.Remove(f.Name()))
+			return nil
+		} else if failures == 0 {
+			check(t, os.Remove(f.Name()))
+			return errLocked
+		}
+		return lockFolder(f)
+	}
+	_, err := store.Save(t.Context(), snapshot(60, 2))
+	check(t, err)
+	wantLatest(t, root, snapshot(60, 2))
+	place.lock = func(f *os.File) error {
+		os.Remove(f.Name())
+		return errLocked
+	}
+	_, err = store.Save(t.Context(), snapshot(70, 2))
+	wantError(t, err, "another writer removes step-00000070's drafts")
+}
+
+// TestFolderIsAFile gives a path that cannot be a folder.
+func TestFolderIsAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	check(t, os.WriteFile(path, nil, 0o666))
+	store, _ := localStore(t, path)
+	_, err := store.Save(t.Context(), snapshot(1, 0))
+	wantError(t, err, path, "not a directory")
+	_, err = store.Latest(t.Context())
+	wantError(t, err, path, "not a directory")
+}

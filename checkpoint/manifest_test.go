@@ -1,0 +1,87 @@
+package checkpoint
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLocations(t *testing.T) {
+	ctx := t.Context()
+	dir := t.TempDir()
+	for _, test := range []struct{ location, want string }{
+		{"", "no checkpoint folder"},
+		{"s3://bucket/run", "local folders only"},
+		{"file://host/run", "file:///path"},
+		{"file:///run?metadata=skip", "no parameters"},
+		{"s3://%zz/", "is not a URL"},
+	} {
+		_, err := Open(ctx, test.location, Config{})
+		wantError(t, err, test.want)
+	}
+	_, err := Open(ctx, dir, Config{Job: "x"})
+	wantError(t, err, `job "x" and identity ""`)
+	for location, want := range map[string]string{
+		"file://" + dir:                  dir,
+		"file://" + dir + "?prefix=a/b/": dir + "/a/b",
+		dir + "/":                        dir,
+	} {
+		store, err := Open(ctx, location, Config{})
+		check(t, err)
+		if got := store.place.at(""); got != want {
+			t.Errorf("%s is %s, want %s", location, got, want)
+		}
+	}
+	relative, err := Open(ctx, "runs/a", Config{})
+	check(t, err)
+	if got := relative.place.at("step-1"); got != "runs/a/step-1" {
+		t.Errorf("a relative path is %s", got)
+	}
+	if _, err := os.Stat("runs"); err == nil {
+		t.Error("Open made a folder")
+	}
+}
+
+func TestCommas(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0", 7: "7", 999: "999", 1000: "1,000", 12345: "12,345", -100: "-100", -1000: "-1,000",
+		123456789: "123,456,789",
+	} {
+		if got := commas(n); got != want {
+			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+}
+
+// FuzzManifest feeds arbitrary manifests: what is accepted reaches no file outside its folder.
+func FuzzManifest(f *testing.F) {
+	m := Manifest{Format: 1, Job: "a", Identity: "b", Created: time.Unix(1, 0).UTC(),
+		Metrics: Metrics{"x": 1}, Files: []FileEntry{{Name: "m.safetensors", Size: 8,
+			SHA256: strings.Repeat("0", 64), Path: "attempt-0123456789abcdef/m.safetensors"}}}
+	b, err := m.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"format":1}`))
+	f.Add([]byte(`{"format":2}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseManifest(b)
+		if err != nil {
+			return
+		}
+		for _, file := range m.Files {
+			if strings.Contains(file.path(), "..") || strings.Count(file.path(), "/") > 1 {
+				t.Errorf("accepted the path %q", file.path())
+			}
+		}
+		again, err := m.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parseManifest(again); err != nil {
+			t.Errorf("refused after writing it again: %v", err)
+		}
+	})
+}

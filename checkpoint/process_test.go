@@ -1,0 +1,159 @@
+//go:build unix
+
+package checkpoint
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// childVariable makes the test's binary a writer that a test starts as a process of its own:
+// "mode folder".
+const childVariable = "RONDO_CHECKPOINT_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if mode, root, ok := strings.Cut(os.Getenv(childVariable), " "); ok {
+		if err := child(mode, root); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(mode, root string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store, err := Open(ctx, root, Config{Job: "opticks", Identity: "sha256:11"})
+	if err != nil {
+		return err
+	}
+	switch mode {
+	case "limited":
+		signal.Ignore(syscall.SIGXFSZ)
+		limit := &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, limit); err != nil {
+			return err
+		}
+		_, err := store.Save(ctx, large(60))
+		return err
+	case "forever":
+		for i := int64(0); ctx.Err() == nil; i++ {
+			if _, err := store.Save(ctx, snapshot(50+i%2, float32(i))); err != nil {
+				return err
+			}
+			if i == 1 {
+				fmt.Println("saving")
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// large is a snapshot of about 400 kB, whose first file is small.
+func large(step int64) Snapshot {
+	snap := snapshot(step, 2)
+	snap.Files[1].Tensors[0] = Tensor{"momentum", []int{100_000}, make([]float32, 100_000)}
+	return snap
+}
+
+// command runs this test's binary as a child.
+func command(t *testing.T, mode, root string) *exec.Cmd {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+mode+" "+root)
+	return cmd
+}
+
+// TestFileSizeLimit saves in a process that may not write files of more than 64 KiB.
+func TestFileSizeLimit(t *testing.T) {
+	root := saved(t)
+	out, err := command(t, "limited", root).CombinedOutput()
+	for _, want := range []string{"save checkpoint " + root + "/step-00000060",
+		"optimizer.safetensors: file too large", "older checkpoints are untouched: free space"} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v, output %q, want %q in it", err, out, want)
+		}
+	}
+	wantUntouched(t, root)
+}
+
+// wantUntouched checks that a folder of saved holds the one checkpoint and no more.
+func wantUntouched(t *testing.T, root string) {
+	t.Helper()
+	if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
+		t.Errorf("the folder holds %q", list)
+	}
+	wantLatest(t, root, snapshot(50, 1))
+}
+
+// TestKill kills a process that saves two steps in turn, at times that a seed decides. Whatever
+// is found then is sound, and nothing is left over after the next save.
+func TestKill(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	for round := range 12 {
+		root := t.TempDir()
+		cmd := command(t, "forever", root)
+		stdout, err := cmd.StdoutPipe()
+		check(t, err)
+		check(t, cmd.Start())
+		if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+			t.Fatalf("the child says %q, %v", line, err)
+		}
+		timer := time.NewTimer(time.Duration(random.Int64N(int64(20 * time.Millisecond))))
+		<-timer.C
+		check(t, cmd.Process.Kill())
+		cmd.Wait()
+		hidden := slices.ContainsFunc(names(t, root), func(n string) bool { return n[0] == '.' })
+		store, _ := localStore(t, root)
+		for _, step := range []int64{50, 51} {
+			c, err := store.Load(t.Context(), step)
+			if err != nil {
+				t.Fatalf("seed %d, round %d: %v", seed, round, err)
+			}
+			wantHolds(t, c, snapshot(step, float32(c.Metrics["loss"])))
+		}
+		_, err = store.Save(t.Context(), snapshot(60, 1))
+		check(t, err)
+		want := []string{"step-00000050", "step-00000051", "step-00000060"}
+		if list := names(t, root); !slices.Equal(list, want) {
+			t.Errorf("seed %d, round %d: the folder holds %q", seed, round, list)
+		}
+		t.Logf("round %d: a draft was left: %v", round, hidden)
+	}
+}
+
+// TestListWhileSaving lists while another process saves the steps again and again: a step that is
+// replaced is never missing in between.
+func TestListWhileSaving(t *testing.T) {
+	root := t.TempDir()
+	cmd := command(t, "forever", root)
+	stdout, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatalf("the child says %q, %v", line, err)
+	}
+	store, _ := localStore(t, root)
+	for range 100 {
+		steps, err := store.Steps(t.Context())
+		if err != nil || !slices.Equal(steps, []int64{50, 51}) {
+			t.Fatalf("steps %v, %v", steps, err)
+		}
+	}
+}
