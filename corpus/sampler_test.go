@@ -74,20 +74,19 @@ func TestOffsetsFollowTheBook(t *testing.T) {
 		for epoch := range int64(4) {
 			first := epoch * s.StepsPerEpoch()
 			var got []int64
-			skip := cfg.Tokens
 			for step := first; step < first+s.StepsPerEpoch(); step++ {
 				for lane := range cfg.Lanes {
 					got = append(got, s.Offset(step, lane))
 				}
 			}
 			if cfg.Sampling == Sequential {
-				skip = s.Offset(first, 0)
+				skip := got[0]
 				if want := bookSequential(cfg, skip, s.StepsPerEpoch()); !slices.Equal(got, want) {
 					t.Fatalf("%+v, epoch %d: %v; want %v", cfg, epoch, got, want)
 				}
 				continue
 			}
-			skip = got[0] % int64(cfg.BPTT)
+			skip := got[0] % int64(cfg.BPTT)
 			windows := bookWindows(cfg, skip)
 			for _, offset := range got {
 				if _, ok := slices.BinarySearch(windows, offset); !ok {

@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -64,7 +65,7 @@ func TestTallyEndsWithTheCallersError(t *testing.T) {
 		}
 	}
 	stop := os.ErrDeadlineExceeded
-	if err := counts.each(func([]byte, int64) error { return stop }); err != stop {
+	if err := counts.each(func([]byte, int64) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("%v; want %v", err, stop)
 	}
 	nowhere := newTally("/no/such/folder", 1)

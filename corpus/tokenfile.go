@@ -24,7 +24,7 @@ import (
 //	[16, 24)  number of ids
 //	[24, 28)  length L of the header
 //	[28, 60)  SHA-256 of the ids' bytes, to tell texts apart
-//	[60, 64)  CRC-32C of the ids' bytes, to find damage in a tenth of the time
+//	[60, 64)  CRC-32C of the ids' bytes, to find damage quickly
 //	[64, 68)  CRC-32C of the bytes [0, 64) and of the header
 //	[68, 68+L) the header, JSON: what was tokenised and how, and the vocabulary
 //	[68+L, …) the ids
@@ -209,8 +209,11 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 		return nil, fmt.Errorf("%w: the header has another checksum", errCorrupt)
 	}
 	var h header
-	if err := json.Unmarshal(text, &h); err != nil || h.Vocabulary == nil {
-		return nil, fmt.Errorf("%w: the header is not what was written: %v", errCorrupt, err)
+	if err := json.Unmarshal(text, &h); err != nil {
+		return nil, fmt.Errorf("%w: the header: %w", errCorrupt, err)
+	}
+	if h.Vocabulary == nil {
+		return nil, fmt.Errorf("%w: the header has no vocabulary", errCorrupt)
 	}
 	t := &tokenFile{
 		prelude:    p,
