@@ -158,10 +158,7 @@ func joined(s State, m Member) (State, []Action) {
 		}
 		return s, []Action{spare(m)}
 	}
-	joinedNow := Notify{Text: fmt.Sprintf("%d of %d workers have joined",
-		len(s.members), s.job.Workers)}
-	s, actions := formIfComplete(s)
-	return s, append([]Action{joinedNow}, actions...)
+	return formIfComplete(s)
 }
 
 func left(s State, id string) (State, []Action) {
@@ -227,12 +224,16 @@ func tick(s State, now time.Time) (State, []Action) {
 		s.job.JoinTimeout), false)
 }
 
-// formIfComplete starts the job when enough workers have joined.
+// formIfComplete says how many workers have joined, and starts the job when that is enough.
 func formIfComplete(s State) (State, []Action) {
+	text := fmt.Sprintf("%d of %d workers have joined",
+		min(len(s.members), s.job.Workers), s.job.Workers)
+	told := Notify{Text: text}
 	if len(s.members) < s.job.Workers {
-		return s, nil
+		return s, []Action{told}
 	}
-	return form(s, fmt.Sprintf("%d of %d workers have joined", s.job.Workers, s.job.Workers))
+	s, actions := form(s, text)
+	return s, append([]Action{told}, actions...)
 }
 
 // form makes a new ring of the first members in ring order. The others are spares.

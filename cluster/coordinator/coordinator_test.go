@@ -1,0 +1,360 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rondo/cluster"
+	"rondo/cluster/coordinator"
+	"rondo/cluster/memstore"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const ttl = 10 * time.Second
+
+// audience writes down what it is told.
+type audience struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (a *audience) add(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told = append(a.told, fmt.Sprintf(format, args...))
+}
+
+func (a *audience) Lead()                  { a.add("lead") }
+func (a *audience) Follow()                { a.add("follow") }
+func (a *audience) Notify(id, text string) { a.add("notify %s: %s", id, text) }
+func (a *audience) Planned(p cluster.Plan) { a.add("plan %d %v", p.Generation, p.Phase) }
+
+func (a *audience) all() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.told)
+}
+
+// process is a coordinator that runs.
+type process struct {
+	audience audience
+	events   chan cluster.Event
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	plan     cluster.Plan
+	err      error
+}
+
+// start runs a coordinator of a job with two workers and eight lanes.
+func start(t *testing.T, election cluster.Election, id string) *process {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &process{events: make(chan cluster.Event), cancel: cancel, ended: make(chan struct{})}
+	cfg := coordinator.Config{
+		Job:      cluster.Job{Workers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute},
+		Self:     cluster.Leader{ID: id, Address: id + ":1"},
+		LeaseTTL: ttl, Election: election, Events: p.events, Audience: &p.audience,
+	}
+	go func() {
+		defer close(p.ended)
+		p.plan, p.err = coordinator.Run(ctx, cfg)
+	}()
+	synctest.Wait()
+	return p
+}
+
+// running reports whether Run has not returned, once everything that can happen has.
+func (p *process) running() bool {
+	synctest.Wait()
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// send hands an event to the coordinator, which must take it.
+func (p *process) send(t *testing.T, e cluster.Event) {
+	t.Helper()
+	select {
+	case p.events <- e:
+	case <-time.After(time.Minute):
+		t.Fatalf("nobody takes %#v", e)
+	}
+	synctest.Wait()
+}
+
+func join(t *testing.T, s *memstore.Store, id string) cluster.Registration {
+	t.Helper()
+	m := cluster.Member{ID: id, Address: id + ":1", Host: "host-" + id, PID: 7}
+	r, err := s.Register(t.Context(), m, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return r
+}
+
+// stored returns the plan in the store.
+func stored(t *testing.T, s *memstore.Store) (plan cluster.Plan) {
+	t.Helper()
+	enough := errors.New("enough")
+	err := s.WatchPlan(t.Context(), func(p cluster.Plan) error {
+		plan = p
+		return enough
+	})
+	if err != enough {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+func wantTold(t *testing.T, p *process, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if got := p.audience.all(); !slices.Equal(got, want) {
+		t.Errorf("the audience was told\n  %s\nwant\n  %s",
+			strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestFromJoinToDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		p := start(t, store, "c1")
+		join(t, store, "w2")
+		join(t, store, "w1")
+		if plan := stored(t, store); plan.Phase != cluster.Running || len(plan.Members) != 2 {
+			t.Fatalf("after both joined: %+v", plan)
+		}
+		join(t, store, "w3")
+		p.send(t, cluster.Done{ID: "w1"})
+		if !p.running() {
+			t.Fatal("ended with one of two done")
+		}
+		p.send(t, cluster.Done{ID: "w2"})
+		if p.running() || p.err != nil || p.plan.Failed || p.plan.Phase != cluster.Ended {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+		if plan := stored(t, store); !plan.Equal(p.plan) {
+			t.Errorf("Run returned %+v, the store has %+v", p.plan, plan)
+		}
+		wantTold(t, p, "lead", "notify : 0 of 2 workers have joined",
+			"notify : 1 of 2 workers have joined",
+			"notify : 2 of 2 workers have joined", "plan 1 running",
+			"notify w3: the ring is complete: the worker on host host-w3, pid 7 waits as a spare",
+			"plan 1 ended")
+		if _, err := store.Leader(t.Context()); !errors.Is(err, cluster.ErrNoLeader) {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}
+
+func TestJoinTimeoutIsExact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		began := time.Now()
+		p := start(t, store, "c1")
+		time.Sleep(2 * time.Minute)
+		join(t, store, "w1")
+		<-p.ended
+		if took := time.Since(began); took != 5*time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		if !p.plan.Failed || !strings.Contains(p.plan.Reason, "1 of 2 workers") || p.err != nil {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+	})
+}
+
+func TestLostWorkerEndsTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		p := start(t, store, "c1")
+		join(t, store, "w1")
+		lost := join(t, store, "w2")
+		store.Expire("w2")
+		<-lost.Lost()
+		<-p.ended
+		if !p.plan.Failed || !strings.Contains(p.plan.Reason, "w2 (rank 1, host host-w2, pid 7)") {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+	})
+}
+
+func TestStopThroughTheEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		p := start(t, store, "c1")
+		join(t, store, "w1")
+		join(t, store, "w2")
+		p.send(t, cluster.StopRequested{Reason: "interrupted"})
+		if plan := stored(t, store); plan.Phase != cluster.Stopping || plan.Generation != 1 {
+			t.Errorf("after the request: %+v", plan)
+		}
+		p.send(t, cluster.Done{ID: "w2"})
+		p.send(t, cluster.Done{ID: "w1"})
+		<-p.ended
+		if p.plan.Failed || p.plan.Reason != "stopped: interrupted" {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+	})
+}
+
+// TestTakeover: leadership moves while workers train, comes back, and the job ends for both.
+func TestTakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one := start(t, store, "c1")
+		join(t, store, "w1")
+		two := start(t, store, "c2")
+		synctest.Wait()
+
+		store.Expire("c1") // before the start: the second goes on from what has joined
+		synctest.Wait()
+		join(t, store, "w2")
+		if l, err := store.Leader(t.Context()); err != nil || l.ID != "c2" {
+			t.Fatalf("the leader is %+v, %v", l, err)
+		}
+		before := stored(t, store)
+		if before.Phase != cluster.Running {
+			t.Fatalf("under the second leader: %+v", before)
+		}
+		two.send(t, cluster.Done{ID: "w1"})
+		store.Expire("c2") // while running: the plan stands, w1's word is lost
+		synctest.Wait()
+		if after := stored(t, store); !after.Equal(before) {
+			t.Errorf("the plan changed from %+v to %+v", before, after)
+		}
+		one.send(t, cluster.Done{ID: "w2"})
+		if !one.running() {
+			t.Fatal("ended without w1")
+		}
+		one.send(t, cluster.Done{ID: "w1"})
+		<-one.ended
+		<-two.ended
+		for _, p := range []*process{one, two} {
+			if p.err != nil || p.plan.Failed || p.plan.Phase != cluster.Ended {
+				t.Errorf("ended with %+v, %v", p.plan, p.err)
+			}
+		}
+		wantTold(t, one, "lead", "notify : 0 of 2 workers have joined",
+			"notify : 1 of 2 workers have joined", "follow",
+			"lead", "plan 1 running", "plan 1 ended")
+		wantTold(t, two, "lead", "notify : 1 of 2 workers have joined",
+			"notify : 2 of 2 workers have joined", "plan 1 running", "follow",
+			"lead", "plan 1 ended")
+	})
+}
+
+// TestWorkerLostWhileNobodyLed: the new leader finds out from the list.
+func TestWorkerLostWhileNobodyLed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one := start(t, store, "c1")
+		join(t, store, "w1")
+		join(t, store, "w2")
+		one.cancel()
+		<-one.ended
+		if !errors.Is(one.err, context.Canceled) {
+			t.Errorf("the cancelled coordinator: %v", one.err)
+		}
+		store.Expire("w1")
+		two := start(t, store, "c2")
+		<-two.ended
+		if !two.plan.Failed || !strings.Contains(two.plan.Reason, "worker w1 (rank 0") {
+			t.Errorf("ended with %+v, %v", two.plan, two.err)
+		}
+	})
+}
+
+func TestPlanOfAnotherRunIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l, err := store.Campaign(t.Context(), cluster.Leader{ID: "c0"}, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := cluster.Plan{Generation: 1, Members: []cluster.Member{{ID: "w"}},
+			LaneEnds: []cluster.Lane{64}, Phase: cluster.Running}
+		if err := errors.Join(l.PutPlan(t.Context(), other), l.Resign(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		p := start(t, store, "c1")
+		<-p.ended
+		if p.err == nil || !strings.Contains(p.err.Error(), "deals 64 lanes, the job has 8") {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+	})
+}
+
+// brokenElection gives leaderships whose plans cannot be stored.
+type brokenElection struct {
+	cluster.Election
+	err error
+}
+
+type brokenLeadership struct {
+	cluster.Leadership
+	err error
+}
+
+func (e brokenElection) Campaign(ctx context.Context, self cluster.Leader, ttl time.Duration) (
+	cluster.Leadership, error) {
+	l, err := e.Election.Campaign(ctx, self, ttl)
+	return brokenLeadership{l, e.err}, err
+}
+
+func (l brokenLeadership) PutPlan(context.Context, cluster.Plan) error { return l.err }
+
+func TestStoreThatRefusesEndsTheCoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, full := memstore.New(), errors.New("database space exceeded")
+		p := start(t, brokenElection{store, full}, "c1")
+		join(t, store, "w1")
+		join(t, store, "w2")
+		<-p.ended
+		if !errors.Is(p.err, full) {
+			t.Errorf("ended with %+v, %v", p.plan, p.err)
+		}
+		wantTold(t, p, "lead", "notify : 0 of 2 workers have joined",
+			"notify : 1 of 2 workers have joined",
+			"notify : 2 of 2 workers have joined", "follow")
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	whole := coordinator.Config{
+		Job:      cluster.Job{Workers: 1, Lanes: 1, JoinTimeout: 1},
+		Self:     cluster.Leader{ID: "c", Address: "h:1"},
+		LeaseTTL: 1, Election: memstore.New(), Events: make(chan cluster.Event),
+		Audience: &audience{},
+	}
+	if err := whole.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for want, spoil := range map[string]func(*coordinator.Config){
+		"an election":  func(c *coordinator.Config) { c.Election = nil },
+		"an address":   func(c *coordinator.Config) { c.Self.Address = "" },
+		"--lease-ttl":  func(c *coordinator.Config) { c.LeaseTTL = 0 },
+		"--workers":    func(c *coordinator.Config) { c.Job.Workers = 0 },
+		"--join-timeo": func(c *coordinator.Config) { c.Job.JoinTimeout = 0 },
+	} {
+		spoiled := whole
+		spoil(&spoiled)
+		if _, err := coordinator.Run(t.Context(), spoiled); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
