@@ -1,0 +1,25 @@
+// Package allreduce sums slices of float32 over the workers of a ring, and gathers them.
+//
+// It holds the ring's schedule, the reduction, and the interfaces of a link to a neighbour
+// ([Predecessor], [Successor]). It knows nothing of gRPC, of the cluster or of the model: who is
+// in the ring, and over what the chunks travel, is decided elsewhere. It imports nothing of ours.
+//
+// # The schedule
+//
+// With N ranks a buffer is cut into N segments. In ring step k (from 0) rank r sends segment
+// (r-1-k) mod N to its successor and receives segment (r-2-k) mod N from its predecessor: what it
+// receives in step k is what it sends in step k+1. In the first N-1 steps (reduce-scatter) it
+// adds what comes to its own; after them it holds the sum of segment r. In the next N-1 steps
+// (all-gather) it keeps what comes. An all-gather by itself is the second half alone. This is the
+// ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations" (2009).
+//
+// Cost for B bytes on N ranks, per rank and direction:
+//
+//	all-reduce   2(N-1) steps   2(N-1)/N * B bytes
+//	all-gather    (N-1) steps      B less the segment of the successor
+//
+// Segments are cut into chunks, one message each, and there is no barrier between steps: a chunk
+// is sent on as soon as it is reduced. Each segment is summed in ring order by one chain of
+// ranks, and its sum is copied, so all ranks end with the same bits.
+package allreduce

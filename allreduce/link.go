@@ -1,0 +1,165 @@
+package allreduce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// Rank is a worker's place in the ring of one generation, 0 to N-1.
+type Rank int
+
+// Generation grows each time a ring is formed anew. Messages of another generation are refused.
+type Generation uint64
+
+// MaxChunkBytes is the largest payload of a message.
+const MaxChunkBytes = 1 << 20
+
+// Phase says what the receiver of a chunk does with it.
+type Phase uint8
+
+const (
+	// ReduceScatter chunks are added to what the receiver has.
+	ReduceScatter Phase = 1
+	// AllGather chunks replace what the receiver has.
+	AllGather Phase = 2
+)
+
+// String returns the phase's name in the literature.
+func (p Phase) String() string {
+	switch p {
+	case ReduceScatter:
+		return "reduce-scatter"
+	case AllGather:
+		return "all-gather"
+	}
+	return fmt.Sprintf("phase %d", uint8(p))
+}
+
+// Header says which chunk a message carries. Offset, Length and Total count floats.
+type Header struct {
+	Generation Generation
+	Sequence   uint64 // of the collective on its ring, from 1
+	Phase      Phase
+	Step       int // ring step of the collective, from 0
+	Offset     int // of the chunk in the buffer
+	Length     int // of the chunk
+	Total      int // of the buffer
+}
+
+// String names the chunk, for errors.
+func (h Header) String() string {
+	return fmt.Sprintf("collective %d, %v step %d, floats [%d:%d] of %d",
+		h.Sequence, h.Phase, h.Step+1, h.Offset, h.Offset+h.Length, h.Total)
+}
+
+// Message is a chunk that has been received. The payload is Header.Length float32 values, little
+// endian, in the link's own buffers: pieces of any length, at any address, that may split a
+// value. They are valid until Release.
+type Message struct {
+	Header Header
+	Pieces [][]byte
+
+	// OnRelease, set by the link, takes the pieces back.
+	OnRelease func()
+}
+
+// Release gives the pieces back to the link. A second call does nothing.
+func (m *Message) Release() {
+	free := m.OnRelease
+	m.Pieces, m.OnRelease = m.Pieces[:0], nil
+	if free != nil {
+		free()
+	}
+}
+
+// Peer names a neighbour.
+type Peer struct {
+	Rank    Rank
+	Address string // host:port, or what names the link to a person
+}
+
+// String returns the peer as errors name it.
+func (p Peer) String() string { return fmt.Sprintf("rank %d (%s)", p.Rank, p.Address) }
+
+// ErrLeft is what a link returns when the neighbour has closed its end in good order.
+var ErrLeft = errors.New("has left the ring")
+
+// ErrClosed is what a link or a ring returns after its own Close.
+var ErrClosed = errors.New("closed")
+
+// AbortError is what a link returns when the neighbour has called Abort.
+type AbortError struct {
+	Reason string // as the rank that broke off first wrote it
+}
+
+// Error returns the reason.
+func (e *AbortError) Error() string { return e.Reason }
+
+// Link is what both ends of a connection between neighbours have in common. Its methods, unlike
+// those of [Successor] and [Predecessor], may be called from any goroutine.
+//
+// Calls that wait take no context: they end when the link is aborted or closed, as with net.Conn.
+// [Ring] watches over them.
+type Link interface {
+	Peer() Peer
+	// Broken is closed when the neighbour has aborted or is gone without a word, and Err then says
+	// why. A neighbour that left in good order breaks only the calls that still need it.
+	Broken() <-chan struct{}
+	Err() error
+	// Abort tells the neighbour the reason, if it can within a moment, and ends all calls.
+	Abort(reason string)
+	// Close leaves in good order: what was sent still arrives. It releases everything that the
+	// link holds, and ends all calls. It may wait a moment for the neighbour.
+	Close() error
+}
+
+// Successor is the link to the next rank, which chunks are sent to. Send and Flush are called by
+// one goroutine at a time.
+type Successor interface {
+	Link
+	// Send hands over one chunk; h.Length is len(payload), at least 1 and at most
+	// MaxChunkBytes/4. It waits while the link's bounded buffers are full. The link may read
+	// payload until the neighbour has all of it, or Flush has returned.
+	Send(h Header, payload []float32) error
+	// Flush waits until the link reads no payload any more.
+	Flush() error
+}
+
+// Predecessor is the link to the previous rank, which chunks come from, in the order in which
+// they were sent. Receive is called by one goroutine at a time.
+type Predecessor interface {
+	Link
+	// Receive waits for the next chunk and fills m, which must have been released. The pieces
+	// hold exactly m.Header.Length floats.
+	Receive(m *Message) error
+}
+
+// Links are a rank's two neighbours. In a ring of two they are the same rank.
+type Links struct {
+	Predecessor Predecessor
+	Successor   Successor
+}
+
+// Bytes returns floats as little-endian bytes. On a little-endian machine that is their own
+// memory, so that nothing is copied; otherwise they are converted into scratch, which grows.
+func Bytes(floats []float32, scratch []byte) []byte {
+	if len(floats) == 0 {
+		return nil
+	}
+	if littleEndian() {
+		return unsafe.Slice((*byte)(unsafe.Pointer(&floats[0])), 4*len(floats))
+	}
+	return appendBytes(scratch[:0], floats)
+}
+
+func appendBytes(dst []byte, floats []float32) []byte {
+	for _, f := range floats {
+		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(f))
+	}
+	return dst
+}
+
+func littleEndian() bool { return binary.NativeEndian.Uint16([]byte{1, 0}) == 1 }

@@ -1,0 +1,279 @@
+// Package linktest is the conformance suite of links between the ranks of a ring: what every
+// allreduce.Link must do, and what a ring over it must do. Each implementation runs it from its
+// own tests. It imports allreduce, and only tests import it.
+package linktest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"rondo/allreduce"
+)
+
+// Moment is how long anything in the suite may take that must not wait for a timeout.
+const Moment = 5 * time.Second
+
+// generation is that of all rings in the suite.
+const generation = allreduce.Generation(7)
+
+// Node is one rank's end of a ring that has just been formed.
+type Node struct {
+	allreduce.Links
+
+	// Kill cuts the rank's connections without a word, as the end of its process does. It is nil
+	// where that cannot happen.
+	Kill func()
+}
+
+// Form connects the ranks of a ring of world ranks, at least 2. The suite closes the links.
+type Form func(t *testing.T, world int) []Node
+
+// Run runs the suite.
+func Run(t *testing.T, form Form) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Form)
+	}{
+		{"Order", testOrder},
+		{"Backpressure", testBackpressure},
+		{"Flush", testFlush},
+		{"CloseEndsCalls", testCloseEndsCalls},
+		{"AbortReachesReceiver", testAbortReachesReceiver},
+		{"AbortReachesSender", testAbortReachesSender},
+		{"SenderLeaves", testSenderLeaves},
+		{"ReceiverLeaves", testReceiverLeaves},
+		{"Sums", testSums},
+		{"Gathers", testGathers},
+		{"RankCloses", testRankCloses},
+		{"RankDies", testRankDies},
+		{"IdleRanksLearn", testIdleRanksLearn},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, form) })
+	}
+}
+
+// pair returns the link from rank 0 to rank 1 of a ring of two, and closes both ranks' links at
+// the end of the test.
+func pair(t *testing.T, form Form) (allreduce.Successor, allreduce.Predecessor) {
+	t.Helper()
+	nodes := form(t, 2)
+	t.Cleanup(func() {
+		for _, node := range nodes {
+			node.Predecessor.Close()
+		}
+		for _, node := range nodes {
+			node.Successor.Close()
+		}
+	})
+	s, p := nodes[0].Successor, nodes[1].Predecessor
+	if s.Peer().Rank != 1 || p.Peer().Rank != 0 {
+		t.Fatalf("rank 0 sends to %v, rank 1 receives from %v", s.Peer(), p.Peer())
+	}
+	return s, p
+}
+
+// chunk returns n floats of random bits, NaNs among them, and a header for them.
+func chunk(rng *rand.Rand, sequence, n int) (allreduce.Header, []float32) {
+	floats := make([]float32, n)
+	for i := range floats {
+		floats[i] = math.Float32frombits(rng.Uint32())
+	}
+	return allreduce.Header{
+		Generation: generation,
+		Sequence:   uint64(sequence),
+		Phase:      allreduce.AllGather,
+		Step:       sequence % 13,
+		Offset:     sequence,
+		Length:     n,
+		Total:      sequence + n,
+	}, floats
+}
+
+// receive takes one message and checks it against what was sent.
+func receive(p allreduce.Predecessor, want allreduce.Header, floats []float32) error {
+	var m allreduce.Message
+	if err := p.Receive(&m); err != nil {
+		return err
+	}
+	defer m.Release()
+	if m.Header != want {
+		return fmt.Errorf("received {%v}, want {%v}", m.Header, want)
+	}
+	if !slices.Equal(slices.Concat(m.Pieces...), allreduce.Bytes(floats, nil)) {
+		return fmt.Errorf("payload of {%v} is not what was sent", want)
+	}
+	return nil
+}
+
+// within runs f and fails the test if it takes longer than a moment.
+func within(t *testing.T, what string, f func() error) error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(Moment):
+		t.Fatalf("%s: no end within %v", what, Moment)
+		return nil
+	}
+}
+
+// broken waits for the link to break and returns why.
+func broken(t *testing.T, link allreduce.Link) error {
+	t.Helper()
+	select {
+	case <-link.Broken():
+		return link.Err()
+	case <-time.After(Moment):
+		t.Fatalf("link to %v: not broken within %v", link.Peer(), Moment)
+		return nil
+	}
+}
+
+func checkAbort(t *testing.T, err error, reason string) {
+	t.Helper()
+	var abort *allreduce.AbortError
+	if !errors.As(err, &abort) || abort.Reason != reason {
+		t.Errorf("error %v, want an abort because of %q", err, reason)
+	}
+}
+
+func testOrder(t *testing.T, form Form) {
+	s, p := pair(t, form)
+	sizes := []int{255, 256, 257, 4095, 4096, 4097, 16383, 16384, 65537, allreduce.MaxChunkBytes / 4}
+	for n := 1; n <= 70; n++ {
+		sizes = append(sizes, n)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var headers []allreduce.Header
+	var payloads [][]float32
+	for i, n := range sizes {
+		h, floats := chunk(rng, i, n)
+		headers, payloads = append(headers, h), append(payloads, floats)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		for i := range headers {
+			if err := s.Send(headers[i], payloads[i]); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- s.Flush()
+	}()
+	err := within(t, "receive", func() error {
+		for i := range headers {
+			if err := receive(p, headers[i], payloads[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, "send", func() error { return <-sent }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testBackpressure: a link holds a bounded number of bytes, and loses none of them.
+func testBackpressure(t *testing.T, form Form) {
+	s, p := pair(t, form)
+	const chunks, bound = 96, 64 // a bound on what a link may hold, in chunks of 1 MiB
+	h, floats := chunk(rand.New(rand.NewPCG(3, 4)), 0, allreduce.MaxChunkBytes/4)
+	sent := make(chan int, chunks)
+	failed := make(chan error, 1)
+	go func() {
+		for i := range chunks {
+			if err := s.Send(h, floats); err != nil {
+				failed <- err
+				return
+			}
+			sent <- i
+		}
+		failed <- nil
+	}()
+	last := 0
+	for quiet := false; !quiet; {
+		select {
+		case last = <-sent:
+			if last > bound {
+				t.Fatalf("%d chunks were sent before any was received", last)
+			}
+		case <-time.After(200 * time.Millisecond):
+			quiet = true
+		}
+	}
+	err := within(t, "receive", func() error {
+		for range chunks {
+			if err := receive(p, h, floats); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, "send", func() error { return <-failed }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testFlush: after Flush the payload is the sender's again.
+func testFlush(t *testing.T, form Form) {
+	s, p := pair(t, form)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i, n := range []int{1, 200, 300, 100_000, allreduce.MaxChunkBytes / 4} {
+		h, floats := chunk(rng, i, n)
+		want := slices.Clone(floats)
+		received := make(chan error, 1)
+		go func() { received <- receive(p, h, want) }()
+		err := within(t, "send and flush", func() error {
+			if err := s.Send(h, floats); err != nil {
+				return err
+			}
+			return s.Flush()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(floats)
+		if err := within(t, "receive", func() error { return <-received }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// fill sends until the link takes no more, or sending fails; the error arrives on the channel.
+func fill(t *testing.T, s allreduce.Successor) <-chan error {
+	t.Helper()
+	h, floats := chunk(rand.New(rand.NewPCG(7, 8)), 0, allreduce.MaxChunkBytes/4)
+	sent, failed := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		for {
+			if err := s.Send(h, floats); err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case sent <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	for {
+		select {
+		case <-sent:
+		case <-time.After(200 * time.Millisecond):
+			return failed
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package linktest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"rondo/allreduce"
+)
+
+// Rings makes rings of nodes and closes them at the end of the test.
+func Rings(
+	t testing.TB, nodes []Node, generation allreduce.Generation, chunkBytes int, timeout time.Duration,
+) []*allreduce.Ring {
+	t.Helper()
+	rings := make([]*allreduce.Ring, len(nodes))
+	for rank, node := range nodes {
+		ring, err := allreduce.New(allreduce.Config{
+			Rank:         allreduce.Rank(rank),
+			World:        len(nodes),
+			Generation:   generation,
+			ChunkBytes:   chunkBytes,
+			ChunkTimeout: timeout,
+		}, node.Links)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rings[rank] = ring
+	}
+	t.Cleanup(func() {
+		Each(len(rings), func(rank int) error { return rings[rank].Close() })
+	})
+	return rings
+}
+
+// Each runs f for every rank at once and returns each one's error.
+func Each(world int, f func(rank int) error) []error {
+	errs := make([]error, world)
+	done := make(chan struct{})
+	for rank := range world {
+		go func() {
+			errs[rank] = f(rank)
+			done <- struct{}{}
+		}()
+	}
+	for range world {
+		<-done
+	}
+	return errs
+}
+
+// CheckSum all-reduces random buffers of n floats, and holds all ranks against each other bit by
+// bit and against the sum in float64.
+func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
+	t.Helper()
+	bufs := make([][]float32, len(rings))
+	sum, size := make([]float64, n), make([]float64, n)
+	for rank := range bufs {
+		bufs[rank] = make([]float32, n)
+		for i := range n {
+			x := float32(rng.NormFloat64() * math.Exp2(float64(rng.IntN(9)-4)))
+			bufs[rank][i] = x
+			sum[i] += float64(x)
+			size[i] += math.Abs(float64(x))
+		}
+	}
+	for rank, err := range Each(len(rings), func(rank int) error {
+		return rings[rank].AllReduce(context.Background(), bufs[rank])
+	}) {
+		if err != nil {
+			t.Fatalf("%d floats, rank %d: %v", n, rank, err)
+		}
+	}
+	for rank, buf := range bufs {
+		for i, got := range buf {
+			if math.Float32bits(got) != math.Float32bits(bufs[0][i]) {
+				t.Fatalf("%d floats, float %d: rank 0 has %v, rank %d has %v",
+					n, i, bufs[0][i], rank, got)
+			}
+			// Each of the N-1 additions is off by at most half a unit in the last place.
+			limit := float64(len(rings)) * 0x1p-24 * size[i]
+			if diff := math.Abs(float64(got) - sum[i]); diff > limit {
+				t.Fatalf("%d floats, float %d: %v, the sum is %v", n, i, got, sum[i])
+			}
+		}
+	}
+}
+
+// CheckGather all-gathers ranges of random bits and holds every rank against what was given.
+func CheckGather(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int) {
+	t.Helper()
+	n := ends[len(ends)-1]
+	want := make([]float32, n)
+	for i := range want {
+		want[i] = math.Float32frombits(rng.Uint32())
+	}
+	bufs := make([][]float32, len(rings))
+	at := 0
+	for rank, end := range ends {
+		bufs[rank] = make([]float32, n)
+		copy(bufs[rank][at:end], want[at:end])
+		at = end
+	}
+	for rank, err := range Each(len(rings), func(rank int) error {
+		return rings[rank].AllGather(context.Background(), bufs[rank], ends)
+	}) {
+		if err != nil {
+			t.Fatalf("ends %v, rank %d: %v", ends, rank, err)
+		}
+	}
+	for rank, buf := range bufs {
+		if !slices.Equal(allreduce.Bytes(buf, nil), allreduce.Bytes(want, nil)) {
+			t.Fatalf("ends %v: rank %d did not get what the ranks gave", ends, rank)
+		}
+	}
+}
+
+const chunkBytes = 64 // of the suite's rings: small, so that short buffers have many chunks
+
+func testSums(t *testing.T, form Form) {
+	for _, world := range []int{2, 3, 4} {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			rings := Rings(t, form(t, world), generation, chunkBytes, time.Minute)
+			rng := rand.New(rand.NewPCG(uint64(world), 0))
+			for n := range 71 {
+				CheckSum(t, rings, rng, n)
+			}
+			for _, n := range []int{127, 128, 129, 1000} {
+				CheckSum(t, rings, rng, n)
+			}
+		})
+	}
+	t.Run("large", func(t *testing.T) {
+		rings := Rings(t, form(t, 2), generation, 0, time.Minute)
+		rng := rand.New(rand.NewPCG(20, 0))
+		const chunk = allreduce.MaxChunkBytes / 4
+		for _, n := range []int{2*chunk - 1, 2 * chunk, 2*chunk + 1, 5*chunk + 3} {
+			CheckSum(t, rings, rng, n)
+		}
+	})
+}
+
+func testGathers(t *testing.T, form Form) {
+	rings := Rings(t, form(t, 3), generation, chunkBytes, time.Minute)
+	rng := rand.New(rand.NewPCG(21, 0))
+	for _, ends := range [][]int{
+		{0, 0, 0}, {1, 2, 3}, {0, 0, 5}, {5, 5, 5}, {0, 70, 70}, {16, 17, 100}, {3, 500, 501},
+	} {
+		CheckGather(t, rings, rng, ends)
+	}
+}
+
+// failTogether runs all-reduces on all ranks but the one that end takes out of the ring in the
+// middle of them, and checks that all others fail within a moment.
+func failTogether(t *testing.T, form Form, end func(Node, *allreduce.Ring)) {
+	const world, gone = 4, 2
+	nodes := form(t, world)
+	rings := Rings(t, nodes, generation, 0, time.Minute)
+	errs := make(chan error, world)
+	steady := make(chan struct{}, world)
+	for rank, ring := range rings {
+		go func() {
+			buf := make([]float32, 1<<20)
+			for i := 0; ; i++ {
+				if err := ring.AllReduce(context.Background(), buf); err != nil {
+					errs <- fmt.Errorf("rank %d: %w", rank, err)
+					return
+				}
+				if i == 2 {
+					steady <- struct{}{}
+				}
+			}
+		}()
+	}
+	for range world {
+		<-steady
+	}
+	end(nodes[gone], rings[gone])
+	for range world {
+		err := within(t, "collective with a rank gone", func() error { return <-errs })
+		t.Log(err)
+	}
+	for rank, ring := range rings {
+		if err := ring.AllReduce(context.Background(), make([]float32, 10)); err == nil {
+			t.Errorf("rank %d: a broken ring reduced", rank)
+		}
+	}
+}
+
+func testRankCloses(t *testing.T, form Form) {
+	failTogether(t, form, func(_ Node, ring *allreduce.Ring) { ring.Close() })
+}
+
+func testRankDies(t *testing.T, form Form) {
+	failTogether(t, form, func(node Node, _ *allreduce.Ring) {
+		if node.Kill == nil {
+			t.Skip("this link cannot lose a rank")
+		}
+		node.Kill()
+	})
+}
+
+// testIdleRanksLearn: a rank that is not in a collective still learns of a failure.
+func testIdleRanksLearn(t *testing.T, form Form) {
+	const world = 3
+	rings := Rings(t, form(t, world), generation, 0, time.Minute)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := rings[0].AllReduce(ctx, make([]float32, 1)); err == nil {
+		t.Error("a cancelled all-reduce succeeded")
+	}
+	for rank := 1; rank < world; rank++ {
+		select {
+		case <-rings[rank].Broken():
+		case <-time.After(Moment):
+			t.Fatalf("rank %d: not broken within %v", rank, Moment)
+		}
+		err := within(t, "all-reduce", func() error {
+			return rings[rank].AllReduce(context.Background(), make([]float32, 1))
+		})
+		if err == nil {
+			t.Errorf("rank %d: a broken ring reduced", rank)
+		}
+	}
+}

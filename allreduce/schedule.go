@@ -1,0 +1,58 @@
+package allreduce
+
+// schedule is what one rank sends and receives in one collective, and where in the buffer.
+type schedule struct {
+	header Header // generation, sequence and total of every message
+	rank   int
+	world  int
+	chunk  int   // floats of a chunk at most
+	first  int   // first ring step: 0, or N-1 for an all-gather by itself
+	last   int   // one past the last ring step
+	ends   []int // segment s is [ends[s-1], ends[s])
+}
+
+// sent and received are the segments that this rank sends and receives in ring step k.
+func (s *schedule) sent(k int) int     { return mod(s.rank-1-k, s.world) }
+func (s *schedule) received(k int) int { return mod(s.rank-2-k, s.world) }
+
+// segment returns the bounds of segment i.
+func (s *schedule) segment(i int) (lo, hi int) {
+	if i > 0 {
+		lo = s.ends[i-1]
+	}
+	return lo, s.ends[i]
+}
+
+// chunks is the number of messages that carry segment i.
+func (s *schedule) chunks(i int) int {
+	lo, hi := s.segment(i)
+	return (hi - lo + s.chunk - 1) / s.chunk
+}
+
+// at returns the header of chunk c of segment i in ring step k.
+func (s *schedule) at(k, i, c int) Header {
+	h := s.header
+	lo, hi := s.segment(i)
+	h.Step, h.Phase = k, AllGather
+	if k < s.world-1 {
+		h.Phase = ReduceScatter
+	}
+	h.Offset = lo + c*s.chunk
+	h.Length = min(s.chunk, hi-h.Offset)
+	return h
+}
+
+// split fills ends with world segments of total floats whose lengths differ by at most one.
+func split(ends []int, total int) {
+	size, longer := total/len(ends), total%len(ends)
+	end := 0
+	for i := range ends {
+		end += size
+		if i < longer {
+			end++
+		}
+		ends[i] = end
+	}
+}
+
+func mod(a, n int) int { return ((a % n) + n) % n }
