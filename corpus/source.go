@@ -19,7 +19,7 @@ import (
 )
 
 // Opticks is the default corpus: Isaac Newton's "Opticks", fourth edition (1730), a text in the
-// public domain, as Project Gutenberg and the Go distribution have it.
+// public domain, as the Go distribution has it.
 const Opticks = "builtin:opticks"
 
 //go:embed opticks.txt
