@@ -79,6 +79,9 @@ func (m *Model) Gradient(name string) ([]float32, error) {
 
 // Close frees the parameters and gradients. Segments and generators are closed before it.
 func (m *Model) Close() {
+	if m.params == nil {
+		return
+	}
 	m.dev.Free(m.params)
 	m.dev.Free(m.grads)
 	m.params, m.grads = nil, nil

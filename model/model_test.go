@@ -95,7 +95,9 @@ func shapes() map[string]Config {
 	for cell, name := range cellNames {
 		for layers := 1; layers <= 3; layers++ {
 			c := Config{Cell: cell, Vocab: 6, Hidden: 5, Layers: layers, Seed: 7}
-			add := func(what string, c Config) { all[fmt.Sprintf("%s/%d/%s", name, layers, what)] = c }
+			add := func(what string, c Config) {
+				all[fmt.Sprintf("%s/%d/%s", name, layers, what)] = c
+			}
 			add("one-hot", c)
 			c.Dropout = 0.4
 			add("dropout", c)

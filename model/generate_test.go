@@ -1,0 +1,146 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGenerateGreedy holds greedy text against the twin's most probable token, read anew from the
+// beginning for each.
+func TestGenerateGreedy(t *testing.T) {
+	for name, cfg := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			cfg.Init = Init{Kind: Normal, STD: 1} // tokens far apart
+			m := newModel(t, cfg)
+			g, err := m.NewGenerator()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			text := []int32{2, 5, 1}
+			w := newTwin(m)
+			for range 6 {
+				best, least := int32(-1), math.Inf(1)
+				for token := range int32(cfg.Vocab) {
+					in := SegmentInput{Inputs: text, Targets: slices.Repeat([]int32{-1}, len(text))}
+					in.Targets[len(text)-1] = token
+					loss, _ := w.loss(in, len(text), 1, make([]float64, cfg.StateSize()), false)
+					if loss < least {
+						best, least = token, loss
+					}
+				}
+				text = append(text, best)
+			}
+			got, err := g.Generate(t.Context(), text[:3], 6, Sampling{Greedy: true})
+			if err != nil || !slices.Equal(got, text[3:]) {
+				t.Errorf("got %v, want %v (%v)", got, text[3:], err)
+			}
+		})
+	}
+}
+
+// TestGenerateSeed checks that text is a function of the seed, and begins anew at each call.
+func TestGenerateSeed(t *testing.T) {
+	m := newModel(t, shapes()["lstm/2/embed"])
+	g, err := m.NewGenerator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	text := func(seed uint64) []int32 {
+		got, err := g.Generate(t.Context(), []int32{1}, 40, Sampling{Temperature: 1, Seed: seed})
+		if err != nil || len(got) != 40 {
+			t.Fatalf("%d tokens: %v", len(got), err)
+		}
+		return got
+	}
+	if a := text(1); !slices.Equal(a, text(1)) || slices.Equal(a, text(2)) {
+		t.Error("the text does not go by the seed")
+	}
+}
+
+func TestGenerateErrors(t *testing.T) {
+	m := newModel(t, shapes()["gru/1/one-hot"])
+	g, err := m.NewGenerator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for want, c := range map[string]struct {
+		prefix []int32
+		n      int
+		s      Sampling
+	}{
+		"--prefix is empty":     {nil, 1, Sampling{Greedy: true}},
+		"prefix 1 is token 6":   {[]int32{0, 6}, 1, Sampling{Greedy: true}},
+		"--tokens -1":           {[]int32{0}, -1, Sampling{Greedy: true}},
+		"--temperature 0: must": {[]int32{0}, 1, Sampling{}},
+		"--temperature NaN":     {[]int32{0}, 1, Sampling{Temperature: math.NaN()}},
+		"--top-k -2":            {[]int32{0}, 1, Sampling{Temperature: 1, TopK: -2}},
+	} {
+		if _, err := g.Generate(t.Context(), c.prefix, c.n, c.s); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := g.Generate(ctx, []int32{0}, 1, Sampling{Greedy: true}); !errors.Is(err,
+		context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	x, _, err := m.Param("output.bias")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.dev.Upload(x, []float32{0, float32(math.Inf(1)), 0, 0, 0, 0})
+	if _, err := g.Generate(t.Context(), []int32{0}, 1, Sampling{Greedy: true}); err == nil ||
+		!strings.Contains(err.Error(), "token 1 is +Inf") {
+		t.Errorf("weights that are not finite: %v", err)
+	}
+}
+
+// TestChoose checks frequencies against softmax(logits / temperature) over the top K, with ties
+// that go to the smaller token.
+func TestChoose(t *testing.T) {
+	const draws = 40000
+	logits := []float32{1, 3, 2, 3, -1, 2}
+	c := chooser{order: make([]int32, len(logits)), weight: make([]float64, len(logits))}
+	for _, s := range []Sampling{{Temperature: 1}, {Temperature: 0.5}, {Temperature: 3},
+		{Temperature: 1, TopK: 1}, {Temperature: 2, TopK: 3}, {Temperature: 1, TopK: 6},
+		{Temperature: 1e-9}, {Greedy: true}} {
+		allowed := []int{1, 3, 2, 5, 0, 4} // by logit, then by token
+		if s.TopK > 0 {
+			allowed = allowed[:s.TopK]
+		}
+		want, sum := make([]float64, len(logits)), 0.0
+		for _, token := range allowed {
+			want[token] = math.Exp((float64(logits[token]) - 3) / s.Temperature)
+			sum += want[token]
+		}
+		if s.Greedy {
+			want, sum = []float64{0, 1, 0, 0, 0, 0}, 1
+		}
+		rng := rand.New(rand.NewPCG(1, 2))
+		got := make([]float64, len(logits))
+		for range draws {
+			token, err := c.choose(logits, s, rng)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[token]++
+		}
+		for token := range got {
+			p := want[token] / sum
+			if math.Abs(got[token]-p*draws) > 5*math.Sqrt(p*(1-p)*draws) {
+				t.Errorf("%+v: token %d was drawn %v times, want %.1f", s, token, got[token],
+					p*draws)
+			}
+		}
+	}
+}

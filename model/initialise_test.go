@@ -1,0 +1,186 @@
+package model
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"rondo/compute"
+)
+
+func TestParseInit(t *testing.T) {
+	for text, want := range map[string]Init{
+		"uniform": {Kind: Uniform}, "xavier": {Kind: Xavier}, "orthogonal": {Kind: Orthogonal},
+		"normal:0.01": {Kind: Normal, STD: 0.01}, "normal:0": {Kind: Normal},
+	} {
+		got, err := ParseInit(text)
+		if err != nil || got != want || got.String() != text {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "normal", "Uniform", "glorot"} {
+		_, err := ParseInit(text)
+		if err == nil || !strings.Contains(err.Error(),
+			"uniform, xavier, orthogonal, or normal:STD") {
+			t.Errorf("%q: %v does not list the values", text, err)
+		}
+	}
+	for _, text := range []string{"normal:", "normal:x", "normal:-1", "normal:Inf", "normal:NaN"} {
+		if _, err := ParseInit(text); err == nil || !strings.Contains(err.Error(), "--init") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// moments returns the mean, standard deviation and largest magnitude.
+func moments(x []float32) (mean, std, largest float64) {
+	for _, v := range x {
+		mean += float64(v) / float64(len(x))
+		largest = max(largest, math.Abs(float64(v)))
+	}
+	for _, v := range x {
+		std += (float64(v) - mean) * (float64(v) - mean) / float64(len(x))
+	}
+	return mean, math.Sqrt(std), largest
+}
+
+// TestInitialDistributions checks each tensor's distribution under each kind. A uniform one with
+// bound b has standard deviation b/sqrt(3).
+func TestInitialDistributions(t *testing.T) {
+	const V, E, H = 300, 100, 64
+	base := Config{Cell: compute.LSTM, Vocab: V, Embed: E, Hidden: H, Layers: 2, Seed: 3}
+	tied := base
+	tied.TieWeights = true
+	uniform := func(bound float64) [2]float64 { return [2]float64{bound / math.Sqrt(3), bound} }
+	normal := func(std float64) [2]float64 { return [2]float64{std, 6 * std} }
+	xavier := func(in, out float64) [2]float64 { return uniform(math.Sqrt(6 / (in + out))) }
+	root := func(n float64) [2]float64 { return uniform(1 / math.Sqrt(n)) }
+	zero := [2]float64{}
+	for _, c := range []struct {
+		config Config
+		init   string
+		want   map[string][2]float64 // standard deviation, and what no magnitude exceeds
+	}{
+		{base, "uniform", map[string][2]float64{"output.weight": root(H), "output.bias": root(H),
+			"rnn.weight_ih_l0": root(H), "rnn.weight_hh_l1": root(H), "rnn.bias_ih_l0": root(H),
+			"embedding.weight": normal(1)}},
+		{tied, "uniform", map[string][2]float64{"output.bias": root(E),
+			"projection.weight": root(H), "embedding.weight": root(E)}},
+		{base, "normal:0.01", map[string][2]float64{"output.weight": normal(0.01),
+			"output.bias": zero, "rnn.weight_ih_l0": normal(0.01), "rnn.bias_hh_l1": zero,
+			"embedding.weight": normal(0.01)}},
+		{tied, "xavier", map[string][2]float64{"projection.weight": xavier(H, E),
+			"rnn.weight_ih_l0": xavier(E, H), "rnn.weight_ih_l1": xavier(H, H),
+			"rnn.weight_hh_l0": xavier(H, H), "rnn.bias_ih_l1": zero, "output.bias": zero,
+			"embedding.weight": xavier(V, E)}},
+		{base, "orthogonal", map[string][2]float64{"rnn.weight_ih_l0": xavier(E, H),
+			"output.weight": xavier(H, V), "rnn.bias_hh_l0": zero,
+			"rnn.weight_hh_l0": {1 / math.Sqrt(H), 1}}},
+	} {
+		in, err := ParseInit(c.init)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.config.Init = in
+		views := Layout(c.config)
+		flat := initial(c.config, views)
+		checkPadding(t, c.init, views, flat)
+		for name, want := range c.want {
+			x := find(views, name).of(flat)
+			mean, std, largest := moments(x)
+			slack := 5 / math.Sqrt(float64(len(x)))
+			if math.Abs(mean) > slack*want[0] || math.Abs(std-want[0]) > slack*want[0] ||
+				largest > want[1]*(1+1e-6) {
+				t.Errorf("%s %s: mean %.3g, standard deviation %.4g (want %.4g), largest %.3g"+
+					" (want at most %.3g)", c.init, name, mean, std, want[0], largest, want[1])
+			}
+		}
+	}
+}
+
+// TestOrthogonal checks that every gate's recurrent matrix times its transpose is the identity,
+// and that its entries' signs are balanced, as QR without a choice of signs would not have them.
+func TestOrthogonal(t *testing.T) {
+	const H = 48
+	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: H, Layers: 2, Seed: 4,
+		Init: Init{Kind: Orthogonal}}
+	views := Layout(c)
+	x := find(views, "rnn.weight_hh_l1").of(initial(c, views))
+	for gate := range 3 {
+		q := x[gate*H*H:][:H*H]
+		trace := 0.0
+		for i := range H {
+			trace += float64(q[i*H+i])
+			for j := range H {
+				dot := 0.0
+				for k := range H {
+					dot += float64(q[i*H+k]) * float64(q[j*H+k])
+				}
+				want := 0.0
+				if i == j {
+					want = 1
+				}
+				if math.Abs(dot-want) > 1e-5 {
+					t.Fatalf("gate %d: row %d times row %d is %v", gate, i, j, dot)
+				}
+			}
+		}
+		// The trace of a uniform orthogonal matrix has variance 1 (Diaconis and Shahshahani 1994).
+		if math.Abs(trace) > 5 {
+			t.Errorf("gate %d: trace %v", gate, trace)
+		}
+	}
+}
+
+// TestInitialIsByName checks that a tensor's values depend on the seed and its name alone, and
+// are the same on every machine: the golden values pin the random streams.
+func TestInitialIsByName(t *testing.T) {
+	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: 8, Layers: 1, Seed: 1}
+	deep := c
+	deep.Layers, deep.Dropout = 3, 0.5
+	weights := func(c Config, name string) []float32 {
+		return find(Layout(c), name).of(initial(c, Layout(c)))
+	}
+	for _, name := range []string{"output.weight", "rnn.weight_ih_l0", "rnn.bias_hh_l0"} {
+		if !slices.Equal(weights(c, name), weights(deep, name)) {
+			t.Errorf("%s depends on the number of layers", name)
+		}
+	}
+	if slices.Equal(weights(deep, "rnn.weight_hh_l1"), weights(deep, "rnn.weight_hh_l2")) {
+		t.Error("two tensors have the same values")
+	}
+	other := c
+	other.Seed = 2
+	if slices.Equal(weights(c, "output.weight"), weights(other, "output.weight")) {
+		t.Error("two seeds have the same values")
+	}
+	got := weights(c, "output.bias")[:3]
+	if want := []float32{0.19327407, -0.28715423, -0.014826977}; !slices.Equal(got, want) {
+		t.Errorf("output.bias begins %v, want %v", got, want)
+	}
+}
+
+// TestForgetBias checks that it is added to the forget gate of bias_ih and nowhere else.
+func TestForgetBias(t *testing.T) {
+	c := Config{Cell: compute.LSTM, Vocab: 9, Hidden: 8, Layers: 2, Seed: 1}
+	views := Layout(c)
+	without := initial(c, views)
+	c.ForgetBias = 1.5
+	with := initial(c, views)
+	forget := map[int]bool{}
+	for _, name := range []string{"rnn.bias_ih_l0", "rnn.bias_ih_l1"} {
+		for i := range c.Hidden {
+			forget[find(views, name).Offset+c.Hidden+i] = true
+		}
+	}
+	for i := range with {
+		want := without[i]
+		if forget[i] {
+			want += 1.5
+		}
+		if with[i] != want {
+			t.Fatalf("parameter %d is %v, want %v", i, with[i], want)
+		}
+	}
+}

@@ -1,0 +1,330 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"rondo/compute"
+)
+
+// native is a one-hot model unrolled over its steps from Gorgonia's own operators: the oracle of
+// gradients that, in float64 and without a fused layer, shares no line with the kernels. Each gate
+// has matrices of its own, stored transposed, because Gorgonia 0.9.18 merges some slices of one
+// matrix; biases are added as products with a column of ones.
+type native struct {
+	c       Config
+	dt      tensor.Dtype
+	fused   *Layer // stands for layer fusedAt, in float32; nil when all is Gorgonia's
+	fusedAt int
+	g       *gorgonia.ExprGraph
+	ones    *gorgonia.Node // [B, H]
+	column  *gorgonia.Node // [B, 1]
+	weights gorgonia.Nodes
+	sources []source // of weights
+	flat    []float32
+	views   []View
+	err     error
+}
+
+// source says which block of a tensor's rows a node holds.
+type source struct {
+	view View
+	gate int
+}
+
+// do keeps the first error.
+func (n *native) do(node *gorgonia.Node, err error) *gorgonia.Node {
+	if n.err == nil {
+		n.err = err
+	}
+	return node
+}
+
+func (n *native) mul(a, b *gorgonia.Node) *gorgonia.Node { return n.do(gorgonia.Mul(a, b)) }
+func (n *native) add(a, b *gorgonia.Node) *gorgonia.Node { return n.do(gorgonia.Add(a, b)) }
+func (n *native) sub(a, b *gorgonia.Node) *gorgonia.Node { return n.do(gorgonia.Sub(a, b)) }
+func (n *native) times(a, b *gorgonia.Node) *gorgonia.Node {
+	return n.do(gorgonia.HadamardProd(a, b))
+}
+func (n *native) tanh(a *gorgonia.Node) *gorgonia.Node    { return n.do(gorgonia.Tanh(a)) }
+func (n *native) sigmoid(a *gorgonia.Node) *gorgonia.Node { return n.do(gorgonia.Sigmoid(a)) }
+
+// constant adds an input node that nothing is differentiated by.
+func (n *native) constant(name string, rows, columns int,
+	at func(i, j int) float64) *gorgonia.Node {
+	value := tensor.New(tensor.WithShape(rows, columns), tensor.Of(n.dt))
+	for i := range rows {
+		for j := range columns {
+			switch x := value.Data().(type) {
+			case []float32:
+				x[i*columns+j] = float32(at(i, j))
+			case []float64:
+				x[i*columns+j] = at(i, j)
+			}
+		}
+	}
+	return gorgonia.NewMatrix(n.g, n.dt, gorgonia.WithName(name),
+		gorgonia.WithShape(rows, columns), gorgonia.WithValue(value))
+}
+
+// weight adds a gate's block of a tensor, [rows, columns], as a node [columns, rows].
+func (n *native) weight(name string, gate, rows int) *gorgonia.Node {
+	v := find(n.views, name)
+	columns := 1
+	if len(v.Shape) == 2 {
+		columns = v.Shape[1]
+	}
+	x := v.of(n.flat)[gate*rows*columns:]
+	w := n.constant(fmt.Sprintf("%s.%d", name, gate), columns, rows,
+		func(i, j int) float64 { return float64(x[j*columns+i]) })
+	n.weights = append(n.weights, w)
+	n.sources = append(n.sources, source{v, gate})
+	return w
+}
+
+// linear is x W^T + b.
+func (n *native) linear(x, w, b *gorgonia.Node) *gorgonia.Node {
+	return n.add(n.mul(x, w), n.mul(n.column, b))
+}
+
+// fuse applies the fused layer to token ids, or to xs stacked, and cuts its output into steps.
+func (n *native) fuse(ids []int32, xs []*gorgonia.Node) []*gorgonia.Node {
+	T, B := n.fused.shape.T, n.fused.shape.B
+	x := leafIDs(n.g, "ids", ids, T, B)
+	if n.fusedAt > 0 {
+		var steps gorgonia.Nodes
+		for _, step := range xs {
+			steps = append(steps, n.do(gorgonia.Reshape(step, tensor.Shape{1, B, n.c.Hidden})))
+		}
+		x = n.do(gorgonia.Concat(0, steps...))
+	}
+	begin, end := layerSpan(n.views, n.fusedAt)
+	w := leaf(n.g, "fused weights", n.flat[begin:end], end-begin)
+	n.weights = append(n.weights, w)
+	n.sources = append(n.sources, source{view: View{Offset: begin, Len: end - begin}})
+	y := n.do(n.fused.Apply(x, w))
+	var ys []*gorgonia.Node
+	for t := range T {
+		ys = append(ys, n.do(gorgonia.Slice(y, gorgonia.S(t))))
+	}
+	return ys
+}
+
+// layer unrolls recurrent layer k over xs, from a state of zeros.
+func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgonia.Node {
+	H, gates := n.c.Hidden, n.c.Cell.Gates()
+	block := func(what string) (nodes []*gorgonia.Node) {
+		for gate := range gates {
+			nodes = append(nodes, n.weight(layerName(what, k), gate, H))
+		}
+		return nodes
+	}
+	w, u, b, d := block("weight_ih"), block("weight_hh"), block("bias_ih"), block("bias_hh")
+	h, c := zero, zero
+	var ys []*gorgonia.Node
+	for _, x := range xs {
+		ih := func(gate int) *gorgonia.Node { return n.linear(x, w[gate], b[gate]) }
+		hh := func(gate int, h *gorgonia.Node) *gorgonia.Node {
+			return n.linear(h, u[gate], d[gate])
+		}
+		both := func(gate int) *gorgonia.Node { return n.add(ih(gate), hh(gate, h)) }
+		switch n.c.Cell {
+		case compute.RNNTanh:
+			h = n.tanh(both(0))
+		case compute.RNNReLU:
+			h = n.do(gorgonia.Rectify(both(0)))
+		case compute.GRU, compute.GRUResetBefore:
+			r, z := n.sigmoid(both(0)), n.sigmoid(both(1))
+			var candidate *gorgonia.Node
+			if n.c.Cell == compute.GRU {
+				candidate = n.tanh(n.add(ih(2), n.times(r, hh(2, h))))
+			} else {
+				candidate = n.tanh(n.add(ih(2), hh(2, n.times(r, h))))
+			}
+			h = n.add(n.times(n.sub(n.ones, z), candidate), n.times(z, h))
+		case compute.LSTM:
+			i, f, o := n.sigmoid(both(0)), n.sigmoid(both(1)), n.sigmoid(both(3))
+			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
+			h = n.times(o, n.tanh(c))
+		}
+		ys = append(ys, h)
+	}
+	return ys
+}
+
+// loss is scale times the summed cross-entropy of the rows whose target is not negative.
+func (n *native) loss(ys []*gorgonia.Node, in SegmentInput, B int) *gorgonia.Node {
+	V := n.c.Vocab
+	w, b := n.weight(outputWeight, 0, V), n.weight(outputBias, 0, V)
+	all := n.constant("ones of V", V, 1, func(int, int) float64 { return 1 })
+	var sum *gorgonia.Node
+	for t, y := range ys {
+		z := n.linear(y, w, b)
+		counts := n.constant(fmt.Sprintf("counts %d", t), B, 1, func(i, _ int) float64 {
+			if in.Targets[t*B+i] < 0 {
+				return 0
+			}
+			return float64(in.Scale)
+		})
+		picks := n.constant(fmt.Sprintf("picks %d", t), B, V, func(i, j int) float64 {
+			if int(in.Targets[t*B+i]) == j {
+				return float64(in.Scale)
+			}
+			return 0
+		})
+		logs := n.do(gorgonia.Log(n.mul(n.do(gorgonia.Exp(z)), all)))
+		part := n.sub(n.do(gorgonia.Sum(n.times(logs, counts))),
+			n.do(gorgonia.Sum(n.times(z, picks))))
+		if sum == nil {
+			sum = part
+		} else {
+			sum = n.add(sum, part)
+		}
+	}
+	return sum
+}
+
+// gradients builds and runs the graph, and returns the loss and the flat gradient.
+func (n *native) gradients(in SegmentInput, T, B int) (loss float64, flat []float64, err error) {
+	n.g = gorgonia.NewGraph()
+	n.ones = n.constant("ones", B, n.c.Hidden, func(int, int) float64 { return 1 })
+	n.column = n.constant("column", B, 1, func(int, int) float64 { return 1 })
+	zero := n.constant("zero", B, n.c.Hidden, func(int, int) float64 { return 0 })
+	var xs []*gorgonia.Node
+	for t := range T {
+		xs = append(xs, n.constant(fmt.Sprintf("x %d", t), B, n.c.Vocab, func(i, j int) float64 {
+			if int(in.Inputs[t*B+i]) == j {
+				return 1
+			}
+			return 0
+		}))
+	}
+	for k := range n.c.Layers {
+		if n.fused != nil && k == n.fusedAt {
+			xs = n.fuse(in.Inputs, xs)
+		} else {
+			xs = n.layer(k, xs, zero)
+		}
+	}
+	cost := n.loss(xs, in, B)
+	if n.err != nil {
+		return 0, nil, n.err
+	}
+	if _, err := gorgonia.Grad(cost, n.weights...); err != nil {
+		return 0, nil, err
+	}
+	machine := gorgonia.NewTapeMachine(n.g, gorgonia.BindDualValues(n.weights...))
+	defer machine.Close()
+	if err := machine.RunAll(); err != nil {
+		return 0, nil, err
+	}
+	flat = make([]float64, len(n.flat))
+	for i, w := range n.weights {
+		grad, err := w.Grad()
+		if err != nil {
+			return 0, nil, err
+		}
+		n.sources[i].put(flat, wide(grad), w.Shape())
+	}
+	return wide(cost.Value())[0], flat, nil
+}
+
+// put writes the gradient x of a node of that shape to its place in flat.
+func (s source) put(flat, x []float64, shape tensor.Shape) {
+	if shape.Dims() == 1 { // a fused layer's, laid out as it is
+		copy(flat[s.view.Offset:], x)
+		return
+	}
+	columns, rows := shape[0], shape[1]
+	for r := range rows {
+		for c := range columns {
+			flat[s.view.Offset+(s.gate*rows+r)*columns+c] = x[c*rows+r]
+		}
+	}
+}
+
+// wide returns a value's numbers in float64.
+func wide(v gorgonia.Value) []float64 {
+	switch x := v.Data().(type) {
+	case float32:
+		return []float64{float64(x)}
+	case float64:
+		return []float64{x}
+	case []float64:
+		return x
+	case []float32:
+		out := make([]float64, len(x))
+		for i := range x {
+			out[i] = float64(x[i])
+		}
+		return out
+	}
+	panic(fmt.Sprintf("a value of type %T", v.Data()))
+}
+
+// TestGradientsAgainstNativeGorgonia holds every cell against the same cell unrolled from
+// Gorgonia's operators.
+func TestGradientsAgainstNativeGorgonia(t *testing.T) {
+	for cell, name := range cellNames {
+		for layers := 1; layers <= 2; layers++ {
+			t.Run(fmt.Sprintf("%s/%d", name, layers), func(t *testing.T) {
+				checkNative(t, Config{Cell: cell, Vocab: 5, Hidden: 4, Layers: layers,
+					Seed: 11}, -1)
+			})
+		}
+	}
+}
+
+// TestFusedLayerAmongNativeOperators puts a fused layer below, between and above layers of
+// Gorgonia's operators, in one graph: the gradients of all of them are those of the model.
+func TestFusedLayerAmongNativeOperators(t *testing.T) {
+	for cell, name := range cellNames {
+		for at := range 3 {
+			t.Run(fmt.Sprintf("%s/%d", name, at), func(t *testing.T) {
+				checkNative(t, Config{Cell: cell, Vocab: 5, Hidden: 4, Layers: 3, Seed: 11}, at)
+			})
+		}
+	}
+}
+
+// checkNative holds a segment against the native model, in which layer fusedAt, if there is such
+// a layer, is fused.
+func checkNative(t *testing.T, cfg Config, fusedAt int) {
+	const T, B = 3, 2
+	m := newModel(t, cfg)
+	in := randomInput(rand.New(rand.NewPCG(3, 4)), T, B, cfg.Vocab)
+	n := &native{c: cfg, dt: tensor.Float64, flat: download(m, m.params), views: m.views}
+	if fusedAt >= 0 {
+		layer, err := NewLayer(m.dev, "fused", cfg.layerShape(fusedAt, T, B), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer layer.Close()
+		n.dt, n.fused, n.fusedAt = tensor.Float32, layer, fusedAt
+	}
+	var want []float64
+	var wantLoss float64
+	err := Build(func() (err error) {
+		wantLoss, want, err = n.gradients(in, T, B)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss := run(t, newSegment(t, m, T, B), in) * float64(in.Scale)
+	if math.Abs(loss-wantLoss) > lossTolerance*wantLoss {
+		t.Errorf("loss %v, Gorgonia has %v", loss, wantLoss)
+	}
+	got := download(m, m.Gradients())
+	for _, v := range m.views {
+		x := want[v.Offset : v.Offset+v.Len]
+		if e := relative(v.of(got), x); e > gradientTolerance {
+			t.Errorf("gradient of %s: relative error %.2g", v.Name, e)
+		}
+	}
+}

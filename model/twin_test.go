@@ -1,0 +1,301 @@
+package model
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+)
+
+// twin is the whole model once more in float64, one number at a time, straight from the
+// equations: what finite differences are taken of.
+type twin struct {
+	c                Config
+	flat             []float64
+	layers           []twinLayer
+	table, proj      []float64 // views of flat, as the slices below are
+	outputs, biasOut []float64
+}
+
+type twinLayer struct{ ih, hh, biasIH, biasHH []float64 }
+
+// newTwin has the model's parameters.
+func newTwin(m *Model) twin {
+	w := twin{c: m.config}
+	for _, x := range download(m, m.params) {
+		w.flat = append(w.flat, float64(x))
+	}
+	view := func(name string) []float64 {
+		v := find(m.views, name)
+		return w.flat[v.Offset : v.Offset+v.Len]
+	}
+	for k := range w.c.Layers {
+		w.layers = append(w.layers, twinLayer{view(layerName("weight_ih", k)),
+			view(layerName("weight_hh", k)), view(layerName("bias_ih", k)),
+			view(layerName("bias_hh", k))})
+	}
+	if w.c.Embed > 0 {
+		w.table = view(embeddingWeight)
+	}
+	if w.c.projects() {
+		w.proj = view(projectionWeight)
+	}
+	w.outputs, w.biasOut = view(w.c.outputWeights()), view(outputBias)
+	return w
+}
+
+// row is sum over j of W[row, j] x[j].
+func row(w []float64, row int, x []float64) float64 {
+	sum := 0.0
+	for j, v := range x {
+		sum += w[row*len(x)+j] * v
+	}
+	return sum
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// step is one lane's step of recurrent layer k: it returns the new h and c.
+func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
+	H, l := w.c.Hidden, w.layers[k]
+	ih := func(gate, j int) float64 {
+		r := gate*H + j
+		return row(l.ih, r, x) + l.biasIH[r]
+	}
+	hhOf := func(gate, j int, h []float64) float64 {
+		r := gate*H + j
+		return row(l.hh, r, h) + l.biasHH[r]
+	}
+	hh := func(gate, j int) float64 { return hhOf(gate, j, h) }
+	h2, c2 = make([]float64, H), make([]float64, H)
+	var rh []float64 // r ⊙ h
+	if w.c.Cell == compute.GRUResetBefore {
+		for j := range H {
+			rh = append(rh, sigmoid(ih(0, j)+hh(0, j))*h[j])
+		}
+	}
+	for j := range H {
+		switch w.c.Cell {
+		case compute.RNNTanh:
+			h2[j] = math.Tanh(ih(0, j) + hh(0, j))
+		case compute.RNNReLU:
+			h2[j] = max(0, ih(0, j)+hh(0, j))
+		case compute.GRU, compute.GRUResetBefore:
+			z := sigmoid(ih(1, j) + hh(1, j))
+			var n float64
+			if w.c.Cell == compute.GRU {
+				n = math.Tanh(ih(2, j) + sigmoid(ih(0, j)+hh(0, j))*hh(2, j))
+			} else {
+				n = math.Tanh(ih(2, j) + hhOf(2, j, rh))
+			}
+			h2[j] = (1-z)*n + z*h[j]
+		case compute.LSTM:
+			i, f := sigmoid(ih(0, j)+hh(0, j)), sigmoid(ih(1, j)+hh(1, j))
+			g, o := math.Tanh(ih(2, j)+hh(2, j)), sigmoid(ih(3, j)+hh(3, j))
+			c2[j] = f*c[j] + i*g
+			h2[j] = o * math.Tanh(c2[j])
+		}
+	}
+	return h2, c2
+}
+
+// loss is the summed cross-entropy of a segment; state is [B, L, States, H], and it returns the
+// state after it.
+func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (float64, []float64) {
+	c, size := w.c, w.c.StateSize()
+	after := make([]float64, len(state))
+	sum := 0.0
+	for b := range B {
+		lane := append([]float64(nil), state[b*size:(b+1)*size]...)
+		for t := range T {
+			x := w.input(in.Inputs[t*B+b])
+			for k := range c.Layers {
+				s := lane[k*c.Cell.States()*c.Hidden:]
+				cell := s[(c.Cell.States()-1)*c.Hidden:][:c.Hidden]
+				h, c2 := w.step(k, x, s[:c.Hidden], cell)
+				copy(cell, c2)
+				copy(s, h)
+				if x = h; train && k < c.Layers-1 {
+					x = w.dropout(h, k, t, in, b)
+				}
+			}
+			if target := in.Targets[t*B+b]; target >= 0 {
+				sum -= w.logSoftmax(x, int(target))
+			}
+		}
+		copy(after[b*size:], lane)
+	}
+	return sum, after
+}
+
+func (w twin) input(id int32) []float64 {
+	if w.c.Embed == 0 {
+		x := make([]float64, w.c.Vocab)
+		x[id] = 1
+		return x
+	}
+	x := make([]float64, w.c.Embed)
+	for j := range x {
+		x[j] = w.table[int(id)*w.c.Embed+j]
+	}
+	return x
+}
+
+func (w twin) dropout(h []float64, k, t int, in SegmentInput, b int) []float64 {
+	if w.c.Dropout == 0 {
+		return h
+	}
+	p := float32(w.c.Dropout)
+	key := DropoutKey(w.c.Seed, in.Step, k, in.Lanes[b])
+	x := make([]float64, len(h))
+	for j := range h {
+		if compute.DropoutKeep(key, t*len(h)+j, p) {
+			x[j] = h[j] / float64(1-p)
+		}
+	}
+	return x
+}
+
+// logSoftmax is log softmax(output layer of x)[target].
+func (w twin) logSoftmax(x []float64, target int) float64 {
+	if w.c.projects() {
+		p := make([]float64, w.c.Embed)
+		for j := range p {
+			p[j] = row(w.proj, j, x)
+		}
+		x = p
+	}
+	sum, picked := 0.0, 0.0
+	for v := range w.c.Vocab {
+		z := row(w.outputs, v, x) + w.biasOut[v]
+		sum += math.Exp(z)
+		if v == target {
+			picked = z
+		}
+	}
+	return picked - math.Log(sum)
+}
+
+// The twin is exact, and a central difference in float64 with step 1e-5 nearly so: what is left
+// is float32 rounding in the kernels.
+const (
+	differenceStep    = 1e-5
+	gradientTolerance = 2e-5
+	lossTolerance     = 1e-6
+)
+
+// TestGradientsAgainstFiniteDifferences holds loss, state and every gradient of a segment, from a
+// random state, against the float64 twin and its central differences.
+func TestGradientsAgainstFiniteDifferences(t *testing.T) {
+	for name, cfg := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			const T, B = 3, 2
+			m := newModel(t, cfg)
+			s := newSegment(t, m, T, B)
+			rng := rand.New(rand.NewPCG(5, 6))
+			in := randomInput(rng, T, B, cfg.Vocab)
+			state := make([]float32, B*cfg.StateSize())
+			fillNormal(state, rng, 0.5)
+			wide := make([]float64, len(state))
+			for i, x := range state {
+				wide[i] = float64(x)
+			}
+			if err := s.SetState(state); err != nil {
+				t.Fatal(err)
+			}
+			loss := run(t, s, in)
+
+			w := newTwin(m)
+			wantLoss, wantState := w.loss(in, T, B, wide, true)
+			if e := math.Abs(loss-wantLoss) / wantLoss; e > lossTolerance {
+				t.Errorf("loss %v, want %v", loss, wantLoss)
+			}
+			if err := s.State(state); err != nil {
+				t.Fatal(err)
+			}
+			if e := relative(state, wantState); e > gradientTolerance {
+				t.Errorf("state: relative error %.2g", e)
+			}
+			grads := download(m, m.Gradients())
+			for _, v := range m.views {
+				want := make([]float64, v.Len)
+				for i := range want {
+					want[i] = w.difference(v.Offset+i, func() float64 {
+						sum, _ := w.loss(in, T, B, wide, true)
+						return sum * float64(in.Scale)
+					})
+				}
+				if e := relative(v.of(grads), want); e > gradientTolerance {
+					t.Errorf("gradient of %s: relative error %.2g", v.Name, e)
+				}
+			}
+			checkPadding(t, "gradient", m.views, grads)
+		})
+	}
+}
+
+// difference is the central difference of f with respect to parameter i.
+func (w twin) difference(i int, f func() float64) float64 {
+	x := w.flat[i]
+	w.flat[i] = x + differenceStep
+	up := f()
+	w.flat[i] = x - differenceStep
+	down := f()
+	w.flat[i] = x
+	return (up - down) / (2 * differenceStep)
+}
+
+// checkPadding checks that what no view covers is zero.
+func checkPadding(t *testing.T, what string, views []View, flat []float32) {
+	t.Helper()
+	covered := make([]bool, len(flat))
+	for _, v := range views {
+		for i := range v.Len {
+			covered[v.Offset+i] = true
+		}
+	}
+	for i, x := range flat {
+		if !covered[i] && x != 0 {
+			t.Errorf("%s: padding %d is %v", what, i, x)
+		}
+	}
+}
+
+// TestEvaluate holds the evaluation of two segments on end against the twin, and checks that the
+// training state and dropout play no part in it.
+func TestEvaluate(t *testing.T) {
+	for name, cfg := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			const T, B = 4, 2
+			m := newModel(t, cfg)
+			s := newSegment(t, m, T, B)
+			rng := rand.New(rand.NewPCG(8, 9))
+			state := make([]float64, B*cfg.StateSize())
+			w := newTwin(m)
+			for segment := range 3 {
+				if segment == 2 {
+					s.ZeroEvaluationState()
+					clear(state)
+				}
+				in := randomInput(rng, T, B, cfg.Vocab)
+				run(t, s, in)
+				count := 0
+				for _, id := range in.Targets {
+					if id >= 0 {
+						count++
+					}
+				}
+				var want float64
+				want, state = w.loss(in, T, B, state, false)
+				sum, n, err := s.Evaluate(in.Inputs, in.Targets)
+				if err != nil || n != count {
+					t.Fatalf("%d targets counted, want %d (%v)", n, count, err)
+				}
+				if math.Abs(sum-want) > lossTolerance*want {
+					t.Errorf("segment %d: %v nats, want %v", segment, sum, want)
+				}
+			}
+		})
+	}
+}
