@@ -57,17 +57,26 @@ func (b *bucket) keys(ctx context.Context, prefix string, visit func(key string)
 	}
 }
 
-func (b *bucket) list(ctx context.Context) ([]string, error) {
-	var names []string
-	err := b.keys(ctx, b.prefix+stepPrefix, func(key string) error {
-		folder, file := path.Split(strings.TrimPrefix(key, b.prefix))
-		name := strings.TrimSuffix(folder, "/")
-		if _, ok := parseStepFolder(name); ok && file == manifestName {
-			names = append(names, name)
+func (b *bucket) list(ctx context.Context) (complete, partial []string, err error) {
+	done := make(map[string]bool) // by folder: does it have a manifest
+	err = b.keys(ctx, b.prefix+stepPrefix, func(key string) error {
+		name, file, _ := strings.Cut(strings.TrimPrefix(key, b.prefix), "/")
+		if _, ok := parseStepFolder(name); ok {
+			done[name] = done[name] || file == manifestName
 		}
 		return nil
 	})
-	return names, err
+	if err != nil {
+		return nil, nil, err
+	}
+	for name, isComplete := range done {
+		if isComplete {
+			complete = append(complete, name)
+		} else {
+			partial = append(partial, name)
+		}
+	}
+	return complete, partial, nil
 }
 
 func (b *bucket) open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error) {
@@ -87,8 +96,9 @@ func (b *bucket) size(ctx context.Context, folder, file string) (int64, error) {
 }
 
 func (b *bucket) remove(ctx context.Context, folder string) error {
-	if err := b.b.Delete(ctx, b.key(folder, manifestName)); err != nil {
-		return notExist(err)
+	err := notExist(b.b.Delete(ctx, b.key(folder, manifestName)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return b.deleteAll(ctx, b.key(folder)+"/", func(string) bool { return false })
 }

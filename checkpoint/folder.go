@@ -46,26 +46,25 @@ func newFolder(root string) *folder {
 func (f *folder) at(name string) string { return filepath.Join(f.root, name) }
 func (f *folder) close() error          { return nil }
 
-func (f *folder) list(context.Context) ([]string, error) {
+func (f *folder) list(context.Context) (complete, partial []string, err error) {
 	if err := f.restore(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	entries, err := f.entries()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var names []string
 	for _, e := range entries {
 		if _, ok := parseStepFolder(e.Name()); !ok || !e.IsDir() {
 			continue
 		}
 		if exists, err := f.has(filepath.Join(e.Name(), manifestName)); err != nil {
-			return nil, err
+			return nil, nil, err
 		} else if exists {
-			names = append(names, e.Name())
+			complete = append(complete, e.Name())
 		}
 	}
-	return names, nil
+	return complete, nil, nil
 }
 
 // entries reads the root, which need not exist yet.
@@ -110,7 +109,11 @@ func (f *folder) size(_ context.Context, name, file string) (int64, error) {
 // and a crash leaves a draft that the next begin sweeps up.
 func (f *folder) remove(_ context.Context, name string) error {
 	hidden := f.at(hiddenName(name, draftKind))
-	if err := os.Rename(f.at(name), hidden); err != nil {
+	err := os.Rename(f.at(name), hidden)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return os.RemoveAll(hidden)

@@ -94,7 +94,8 @@ func TestFolderSyncFails(t *testing.T) {
 				return f.Sync()
 			}
 			_, err := store.Save(t.Context(), snapshot(60, 2))
-			wantError(t, err, "save checkpoint "+root+"/step-00000060", "sync "+root, "input/output")
+			wantError(t, err, "save checkpoint "+root+"/step-00000060", "sync "+root,
+				"input/output error; older checkpoints are untouched: check the disk")
 			want := []string{"step-00000050"}
 			if n == syncs-1 { // the very last: the new one is in its place
 				want = append(want, "step-00000060")
@@ -210,7 +211,7 @@ func TestFolderWithoutExchange(t *testing.T) {
 	place.exchange = func(_, final string) error {
 		place.exchange = func(string, string) error { return errors.ErrUnsupported }
 		check(t, os.Rename(final, aside))
-		_, err := place.list(t.Context())
+		_, _, err := place.list(t.Context())
 		check(t, err)
 		return errors.ErrUnsupported
 	}
@@ -268,7 +269,8 @@ func TestFolderSweeps(t *testing.T) {
 	check(t, lockFolder(dir))
 	for _, foreign := range []string{".step-00000060.draft-0123", ".step-60.draft-0123456789abcdef",
 		".step-00000060.draft-0123456789abcdeX", ".step-00000060.other-0123456789abcdef",
-		"step-00000060.draft-0123456789abcdef", ".step-00000060.draft-0123456789abcdef.x", "notes"} {
+		"step-00000060.draft-0123456789abcdef", ".step-00000060.draft-0123456789abcdef.x",
+		"notes"} {
 		check(t, os.Mkdir(filepath.Join(root, foreign), 0o777))
 		want = append(want, foreign)
 	}

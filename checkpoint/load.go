@@ -66,9 +66,9 @@ func (s *Store) load(ctx context.Context, folder string, step int64) (*Checkpoin
 		return nil, c.damaged(manifestName, "is of step %d", m.Step)
 	}
 	if s.cfg.Identity != "" && m.Identity != s.cfg.Identity {
-		return nil, fmt.Errorf("checkpoint %s belongs to job %q (identity %s), not to %q (identity "+
-			"%s): choose another checkpoint folder", c.Path, m.Job, m.Identity, s.cfg.Job,
-			s.cfg.Identity)
+		return nil, fmt.Errorf("checkpoint %s belongs to job %q (identity %s), not to %q "+
+			"(identity %s): choose another checkpoint folder", c.Path, m.Job, m.Identity,
+			s.cfg.Job, s.cfg.Identity)
 	}
 	c.Manifest = *m
 	for _, f := range m.Files {

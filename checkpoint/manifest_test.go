@@ -1,6 +1,8 @@
 package checkpoint
 
 import (
+	"encoding/json"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -50,6 +52,23 @@ func TestCommas(t *testing.T) {
 	} {
 		if got := commas(n); got != want {
 			t.Errorf("%d is %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestMetricsThatAreNotFinite(t *testing.T) {
+	b, err := json.Marshal(Metrics{"a": math.NaN(), "b": math.Inf(-1), "c": 1.5, "d": math.Inf(1)})
+	if want := `{"a":"NaN","b":"-Inf","c":1.5,"d":"+Inf"}`; err != nil || string(b) != want {
+		t.Errorf("%s, %v, want %s", b, err, want)
+	}
+	var m Metrics
+	check(t, json.Unmarshal(b, &m))
+	if !math.IsNaN(m["a"]) || !math.IsInf(m["b"], -1) || m["c"] != 1.5 || !math.IsInf(m["d"], 1) {
+		t.Errorf("read back %v", m)
+	}
+	for _, bad := range []string{`{"a":"1"}`, `{"a":"x"}`, `{"a":null}`, `{"a":true}`, `[]`} {
+		if err := json.Unmarshal([]byte(bad), &m); err == nil {
+			t.Errorf("accepted %s", bad)
 		}
 	}
 }

@@ -14,15 +14,17 @@ import (
 // be empty, which is the place itself (when it is a single step's folder). A file that is not
 // there is fs.ErrNotExist.
 type place interface {
-	// list returns the names of the step folders that have a manifest, in any order.
-	list(ctx context.Context) ([]string, error)
+	// list returns the names of the step folders that have a manifest, and of those without one
+	// that a dead writer left where drafts are not told apart by name; in any order.
+	list(ctx context.Context) (complete, partial []string, err error)
 	// begin starts a checkpoint that nobody sees before it is committed.
 	begin(ctx context.Context, folder string) (draft, error)
 	// open returns a file's content and its size in bytes.
 	open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error)
 	// size returns a file's size in bytes.
 	size(ctx context.Context, folder, file string) (int64, error)
-	// remove deletes a folder. It is no checkpoint any more before its first file is gone.
+	// remove deletes a folder and everything in it. It is no checkpoint any more before the first
+	// of its files is gone. A folder that is not there is no error.
 	remove(ctx context.Context, folder string) error
 	// at says where a folder is, in the form that a user would type.
 	at(folder string) string

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 )
 
 // Retain keeps the newest checkpoints, keep of them, and deletes older ones. A checkpoint counts
 // when its manifest is sound and its files have their sizes: one that is damaged never pushes a
-// complete one out, and goes when it is older than those that are kept.
+// complete one out, and goes when it is older than those that are kept. What a dead writer left in
+// a bucket before the newest checkpoint goes too.
 func (s *Store) Retain(ctx context.Context, keep int) error {
 	return s.retain(ctx, keep, -1)
 }
@@ -23,7 +23,7 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 	if err := s.checkOwner(ctx); err != nil {
 		return err
 	}
-	steps, err := s.Steps(ctx)
+	steps, partial, err := s.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,13 +42,23 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 			return err
 		}
 	}
+	// Later ones may be being written.
+	for _, step := range partial {
+		if len(steps) > 0 && step < steps[len(steps)-1] {
+			if err := s.Remove(ctx, step); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
-// Remove deletes a step's checkpoint. One that is not there is no error.
+// Remove deletes a step's folder with everything in it. One that is not there is no error.
 func (s *Store) Remove(ctx context.Context, step int64) error {
-	err := s.place.remove(ctx, stepFolder(step))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.checkOwner(ctx); err != nil {
+		return err
+	}
+	if err := s.place.remove(ctx, stepFolder(step)); err != nil {
 		return fmt.Errorf("remove checkpoint %s: %w", s.place.at(stepFolder(step)), err)
 	}
 	return nil

@@ -57,7 +57,8 @@ func checkTensors(tensors []Tensor) error {
 		case seen[t.Name]:
 			return fmt.Errorf("tensor %q comes twice", t.Name)
 		case !ok || n != uint64(len(t.Data)):
-			return fmt.Errorf("tensor %q has shape %v and %d elements", t.Name, t.Shape, len(t.Data))
+			return fmt.Errorf("tensor %q has shape %v and %d elements", t.Name, t.Shape,
+				len(t.Data))
 		}
 		seen[t.Name] = true
 	}

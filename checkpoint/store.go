@@ -82,7 +82,8 @@ func (s *Store) Close() error { return s.place.close() }
 
 // Save writes a checkpoint and returns its path. When it fails, what the folder held before is
 // untouched, the checkpoint of the same step included; only when the very last sync of a local
-// folder fails may the new one be in its place. The tensors must not change meanwhile.
+// folder fails may the new one be in its place. The tensors must not change meanwhile. When it
+// succeeds, everything that the step's folder held before is gone.
 func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
 	name := stepFolder(snap.Step)
 	defer func() {
@@ -111,7 +112,10 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		d.abort()
 		return "", err
 	}
-	return s.place.at(name), d.commit(ctx, b)
+	if err := d.commit(ctx, b); err != nil {
+		return "", err
+	}
+	return s.place.at(name), nil
 }
 
 // remedy says what to do about an error of storage.
@@ -120,6 +124,9 @@ func remedy(err error) string {
 		if errors.Is(err, full) {
 			return "; older checkpoints are untouched: free space there or choose another folder"
 		}
+	}
+	if errors.Is(err, syscall.EIO) {
+		return "; older checkpoints are untouched: check the disk or choose another folder"
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		return "; make the folder writable or choose another"
@@ -271,16 +278,28 @@ func (s *Store) checkOwner(ctx context.Context) error {
 
 // Steps returns the steps that have a checkpoint, in rising order.
 func (s *Store) Steps(ctx context.Context) ([]int64, error) {
-	names, err := s.place.list(ctx)
+	complete, _, err := s.list(ctx)
+	return complete, err
+}
+
+// list returns the steps that have a checkpoint, and those of which a dead writer left files that
+// are none, in rising order.
+func (s *Store) list(ctx context.Context) (complete, partial []int64, err error) {
+	names, rest, err := s.place.list(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list checkpoints in %s: %w", s.place.at(""), err)
+		return nil, nil, fmt.Errorf("list checkpoints in %s: %w", s.place.at(""), err)
 	}
-	steps := make([]int64, 0, len(names))
-	for _, name := range names {
+	return stepsOf(names), stepsOf(rest), nil
+}
+
+// stepsOf sorts the steps of folders.
+func stepsOf(folders []string) []int64 {
+	steps := make([]int64, 0, len(folders))
+	for _, name := range folders {
 		if step, ok := parseStepFolder(name); ok {
 			steps = append(steps, step)
 		}
 	}
 	slices.Sort(steps)
-	return steps, nil
+	return steps
 }

@@ -58,7 +58,8 @@ func toFloats(dst []float32, src []byte, dtype string) error {
 			v := binary.LittleEndian.Uint64(src[8*i:])
 			f, exact := integerToFloat(v, dtype == "I64")
 			if !exact {
-				return fmt.Errorf("holds the %s bits %#x, which float32 cannot hold exactly", dtype, v)
+				return fmt.Errorf("holds the %s bits %#x, which float32 cannot hold exactly",
+					dtype, v)
 			}
 			dst[i] = f
 		}

@@ -119,7 +119,8 @@ func TestWriterBlocks(t *testing.T) {
 	}
 	check(t, <-third)
 	check(t, w.Close(t.Context()))
-	if steps, err := store.Steps(t.Context()); err != nil || !slices.Equal(steps, []int64{1, 2, 3}) {
+	steps, err := store.Steps(t.Context())
+	if err != nil || !slices.Equal(steps, []int64{1, 2, 3}) {
 		t.Errorf("steps %v, %v", steps, err)
 	}
 }
