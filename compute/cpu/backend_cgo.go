@@ -25,9 +25,8 @@ func (b block) release() { C.free(b.memory) }
 
 // allocate returns n zeros on a 64-byte boundary.
 func allocate(n int) ([]float32, block) {
-	const line = 64
-	size := C.size_t((n*4 + line - 1) / line * line)
-	p := C.aligned_alloc(line, size)
+	size := C.size_t(n) * 4
+	p := C.rondo_allocate(size)
 	if p == nil {
 		panic(fmt.Sprintf("cpu: no memory for %d elements", n))
 	}

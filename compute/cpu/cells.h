@@ -63,18 +63,17 @@ static void lstm_step(struct layer *l, long t, long u)
     float *restrict gg = gate_at(l, 2, u, t), *restrict go = gate_at(l, 3, u, t);
     const float *restrict before = state_at(l, l->c, u, t);
     float *restrict after = state_at(l, l->c, u, t + 1);
-    float *restrict h = state_at(l, l->h, u, t + 1), *restrict tanh_c = aux_at(l, u, t);
+    float *restrict h = state_at(l, l->h, u, t + 1);
     for (long j = 0; j < l->B * BLOCK; j += VW) {
         vf i = sigmoid(load(gi + j)), f = sigmoid(load(gf + j));
         vf g = tangent(load(gg + j)), o = sigmoid(load(go + j));
-        vf c = f * load(before + j) + i * g, tc = tangent(c);
+        vf c = f * load(before + j) + i * g;
         store(gi + j, i);
         store(gf + j, f);
         store(gg + j, g);
         store(go + j, o);
         store(after + j, c);
-        store(tanh_c + j, tc);
-        store(h + j, o * tc);
+        store(h + j, o * tangent(c));
     }
 }
 
@@ -82,14 +81,15 @@ static void lstm_backstep(struct layer *l, long t, long u)
 {
     float *restrict gi = gate_at(l, 0, u, t), *restrict gf = gate_at(l, 1, u, t);
     float *restrict gg = gate_at(l, 2, u, t), *restrict go = gate_at(l, 3, u, t);
-    const float *restrict before = state_at(l, l->c, u, t), *restrict tanh_c = aux_at(l, u, t);
+    const float *restrict before = state_at(l, l->c, u, t);
+    const float *restrict after = state_at(l, l->c, u, t + 1);
     float *restrict dhs = carried(l, l->dh, u), *restrict dcs = carried(l, l->dc, u);
     const vf one = splat(1), zero = splat(0);
     for (int col = 0; col < BLOCK; col += VW) {
         vf bi = zero, bf = zero, bg = zero, bo = zero;
         for (long j = col; j < l->B * BLOCK; j += BLOCK) {
             vf i = load(gi + j), f = load(gf + j), g = load(gg + j), o = load(go + j);
-            vf tc = load(tanh_c + j), dh = load(dhs + j);
+            vf tc = tangent(load(after + j)), dh = load(dhs + j);
             vf dc = load(dcs + j) + dh * o * (one - tc * tc);
             vf di = dc * g * i * (one - i), df = dc * load(before + j) * f * (one - f);
             vf dg = dc * i * (one - g * g), d_o = dh * tc * o * (one - o);

@@ -124,6 +124,13 @@ func sameLength(what string, a, b int) {
 	}
 }
 
+// wantLengthOf is wantLength of a part, whose name it makes only to panic.
+func wantLengthOf(what, part string, got, want int) {
+	if got != want {
+		wantLength(what+" "+part, got, want)
+	}
+}
+
 // wantLength panics unless a slice has the length that its shape says.
 func wantLength(what string, got, want int) {
 	if got != want {

@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "kernels.h"
 
@@ -36,7 +39,22 @@ struct part {
     long size;
 };
 
-enum { PAGE = 4096, HEADER = 1024 }; // the struct comes first; parts are 64-byte aligned
+enum { HEADER = 1024 }; // the struct comes first; parts are 64-byte aligned
+
+// Memory of this size or more begins on a large page and asks for large pages, which spares most
+// of the address translation.
+enum { LARGE = 2 << 20 };
+
+void *rondo_allocate(size_t bytes)
+{
+    size_t align = bytes < LARGE ? 64 : LARGE;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+#ifdef MADV_HUGEPAGE
+    if (p && align == LARGE)
+        madvise(p, bytes, MADV_HUGEPAGE); // advice: without it the same, more slowly
+#endif
+    return p;
+}
 
 // Allocates a struct of `size` bytes and its parts as one piece of memory, whose pages are not
 // touched before they are used. The parts' `at` point into `model`, which is copied.
@@ -45,7 +63,7 @@ static void *arena_new(void *model, size_t size, struct part *parts, int n)
     size_t bytes = HEADER;
     for (int i = 0; i < n; i++)
         bytes += (parts[i].size * sizeof(float) + 63) / 64 * 64;
-    char *arena = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
+    char *arena = rondo_allocate(bytes);
     if (!arena)
         return 0;
     char *next = arena + HEADER;
@@ -70,7 +88,7 @@ struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int infe
         {&l.hidden, wide * l.U * BLOCK},
         {&l.h, l.U * (l.B + l.N) * BLOCK},
         {&l.c, cell == LSTM ? l.U * (l.B + l.N) * BLOCK : 0},
-        {&l.aux, cell == LSTM || cell == GRU_BEFORE ? l.U * l.N * BLOCK : 0},
+        {&l.aux, cell == GRU_BEFORE ? l.U * l.N * BLOCK : 0},
         {&l.gates, l.G * l.U * l.N * BLOCK},
         {&l.input, wide * l.X * BLOCK},
         {&l.x, l.X * l.N * BLOCK},

@@ -9,6 +9,7 @@
 #ifndef RONDO_KERNELS_H
 #define RONDO_KERNELS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define BLOCK 32
@@ -32,7 +33,7 @@ struct layer {
     float *gates;  // [G*U][N][BLOCK]: sums, then gates, then the gradient of the sums
     float *h;      // [U][B+N][BLOCK]: h_0, then every h_t
     float *c;      // the same of c (LSTM)
-    float *aux;    // [U][N][BLOCK]: tanh(c_t) (LSTM), r h (GRU_BEFORE)
+    float *aux;    // [U][N][BLOCK]: r h (GRU_BEFORE)
 
     float *hidden_back; // [U][K*U*BLOCK][BLOCK]: W_hh's rows
     float *input_back;  // [X][K*U*BLOCK][BLOCK]: W_ih's rows
@@ -87,6 +88,9 @@ struct kernels {
 // The kernels that this processor can run, of at most the instruction set named ("avx512",
 // "avx2", "portable", or "" for the best); null if it cannot run that one.
 const struct kernels *rondo_kernels(const char *isa);
+
+// Memory on a 64-byte boundary, its contents unknown; null when there is none.
+void *rondo_allocate(size_t bytes);
 
 // Workspaces; null when there is no memory. Each is freed with free().
 struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int inference);

@@ -4,8 +4,9 @@
 // Rows of a dense input that go through the weights at a time, so that they stay in cache.
 enum { INPUT_ROWS = 128 };
 
-// Rows that a weight's gradient sums at a time, for the same reason.
-enum { GRADIENT_ROWS = 288 };
+// Rows that a weight's gradient sums at a time: two blocks of so many fit the second-level cache,
+// and each time costs a pass over the gradient.
+enum { GRADIENT_ROWS = 1280 };
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
 
@@ -64,34 +65,54 @@ static void start_rows(const struct layer *l, float *restrict rows, long i, long
             rows[r * BLOCK + j] = bias[j];
 }
 
-// gates: [G*U][N][BLOCK] = the input side's sums of all steps, biases included.
+// Readies the input side: for ids the table [K*U][D][BLOCK] of what each adds to the sums, biases
+// included; for dense rows the sums of all steps.
 static void input_sums(struct layer *l, const float *ih, const int32_t *ids, const float *x)
 {
     long depth = ids ? l->D : l->X * BLOCK;
     pack_gates(l, l->input, ih, l->D, depth);
-    if (!ids)
-        for (long v = 0; v < l->X; v++)
-            to_block(l->N, l->x + v * l->N * BLOCK, x + v * BLOCK, l->D, columns_of(l->D, v));
     for (long i = 0; ids && i < l->K * l->U; i++)
         for (long d = 0; d < l->D; d++)
             for (int j = 0; j < BLOCK; j++)
                 l->input[(i * l->D + d) * BLOCK + j] += l->bias[i * BLOCK + j];
+    if (ids)
+        return;
+    for (long v = 0; v < l->X; v++)
+        to_block(l->N, l->x + v * l->N * BLOCK, x + v * BLOCK, l->D, columns_of(l->D, v));
     for (long n = 0; n < l->N; n += INPUT_ROWS) {
         long rows = least(INPUT_ROWS, l->N - n);
-        for (long i = 0; i < l->G * l->U; i++) {
+        for (long i = 0; i < l->K * l->U; i++) {
             float *sums = l->gates + (i * l->N + n) * BLOCK;
-            const float *w = l->input + i * depth * BLOCK;
-            if (!ids || i >= l->K * l->U)
-                start_rows(l, sums, i, rows);
-            if (i >= l->K * l->U)
-                continue;
-            if (ids)
-                for (long r = 0; r < rows; r++)
-                    memcpy(sums + r * BLOCK, w + ids[n + r] * BLOCK, BLOCK * sizeof *w);
-            else
-                product(rows, sums, l->x + n * BLOCK, l->N * BLOCK, l->X, w);
+            start_rows(l, sums, i, rows);
+            product(rows, sums, l->x + n * BLOCK, l->N * BLOCK, l->X,
+                    l->input + i * depth * BLOCK);
         }
     }
+}
+
+// What step t's sums of block u start from, where input_sums has not set it.
+static void start_step(struct layer *l, long t, long u, const int32_t *ids)
+{
+    if (l->cell == GRU)
+        start_rows(l, gate_at(l, 3, u, t), 3 * l->U + u, l->B);
+    for (long g = 0; ids && g < l->K; g++) {
+        float *restrict sums = gate_at(l, g, u, t);
+        const float *restrict table = l->input + (g * l->U + u) * l->D * BLOCK;
+        for (long b = 0; b < l->B; b++)
+            for (int j = 0; j < BLOCK; j += VW)
+                store(sums + b * BLOCK + j, load(table + ids[t * l->B + b] * BLOCK + j));
+    }
+}
+
+// Asks for a block's gates and states at a step, which lie in as many pages as there are tensors,
+// where the processor does not see them coming. They arrive while a product runs.
+static void prefetch_step(const struct layer *l, long t, long u)
+{
+    for (long g = 0; g < l->G; g++)
+        prefetch_rows(l->B, gate_at(l, g, u, t));
+    prefetch_rows(l->B, state_at(l, l->h, u, t + 1));
+    if (l->cell == LSTM)
+        prefetch_rows(l->B, state_at(l, l->c, u, t + 1));
 }
 
 // Adds W_hh's gate g of block u, times rows of state blocks, to gate tensor `to`.
@@ -102,12 +123,17 @@ INLINE void recurrent_sum(struct layer *l, long t, long u, long g, long to, cons
             l->hidden + (g * l->U + u) * l->U * BLOCK * BLOCK);
 }
 
-static void step_forward(struct layer *l, long t)
+static void step_forward(struct layer *l, long t, const int32_t *ids)
 {
     const float *h = state_at(l, l->h, 0, t);
     long block = (l->B + l->N) * BLOCK;
     long early = l->cell == GRU_BEFORE ? 2 : l->K;
     for (long u = 0; u < l->U; u++) {
+        start_step(l, t, u, ids);
+        if (u + 1 < l->U)
+            prefetch_step(l, t, u + 1);
+        else if (t + 1 < l->T)
+            prefetch_step(l, t + 1, 0);
         for (long g = 0; g < early; g++)
             recurrent_sum(l, t, u, g, apart(l, g), h, block);
         switch (l->cell) {
@@ -147,7 +173,7 @@ static void layer_forward(struct layer *l, const float *ih, const float *hh, con
     input_sums(l, ih, ids, x);
     pack_gates(l, l->hidden, hh, l->H, l->U * BLOCK);
     for (long t = 0; t < l->T; t++)
-        step_forward(l, t);
+        step_forward(l, t, ids);
     save_states(l, y, l->h, 1, l->N);
     save_states(l, h, l->h, l->T, l->B);
     if (l->cell == LSTM)
@@ -166,6 +192,7 @@ static void step_backward(struct layer *l, long t, const float *dy)
     long through = l->cell == GRU_BEFORE ? 2 : l->K; // gates that h_t went into
     for (long u = 0; u < l->U; u++) {
         float *dh = carried(l, l->dh, u);
+        prefetch_step(l, t, u);
         if (t + 1 < l->T)
             recurrent_gradient(l, dh, t + 1, u, 0, through);
         add_to_block(l->B, dh, dy + t * l->B * l->H + u * BLOCK, l->H, columns_of(l->H, u));
@@ -244,9 +271,8 @@ static void weight_gradients(struct layer *l, const int32_t *ids, float *dih, fl
             memcpy(dbhh + first, l->dbias + (g * l->U + u) * BLOCK, units * sizeof *dbhh);
             memcpy(dbih + first, l->dbias + in * BLOCK, units * sizeof *dbih);
             if (ids)
-                transpose_from_block(dih + first * l->D,
-                                     l->input + (g * l->U + u) * l->D * BLOCK, units, l->D,
-                                     l->D);
+                transpose(dih + first * l->D, l->D, l->input + (g * l->U + u) * l->D * BLOCK,
+                          BLOCK, l->D, units);
         }
 }
 

@@ -25,7 +25,7 @@ INLINE void product_tile(const int rows, float *restrict c, const float *restric
         const float *panel = w + col;
         for (long q = 0; q < blocks; q++) {
             const float *row = a + q * a_block;
-            for (int k = 0; k < BLOCK; k++, row++, panel += BLOCK) {
+            UNROLL_4 for (int k = 0; k < BLOCK; k++, row++, panel += BLOCK) {
                 UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                     b[j] = load(panel + j * VW);
                 UNROLL for (int r = 0; r < rows; r++) {
@@ -79,7 +79,7 @@ INLINE void outer_tile(float *restrict c, long ld, const float *restrict a,
         UNROLL for (int r = 0; r < OUTER_ROWS; r++)
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                 sum[r][j] = add ? load(c + r * ld + col + j * VW) : splat(0);
-        for (long i = 0; i < k; i++) {
+        UNROLL_4 for (long i = 0; i < k; i++) {
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                 v[j] = load(b + i * BLOCK + col + j * VW);
             UNROLL for (int r = 0; r < OUTER_ROWS; r++) {

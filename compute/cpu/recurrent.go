@@ -78,26 +78,26 @@ func (r *recurrent) Close() {
 // checkWeights panics unless every parameter has its shape.
 func (r *recurrent) checkWeights(what string, w compute.RecurrentWeights) {
 	rows := r.shape.Cell.Gates() * r.shape.H
-	wantLength(what+" IH", len(w.IH), rows*r.shape.D)
-	wantLength(what+" HH", len(w.HH), rows*r.shape.H)
-	wantLength(what+" BiasIH", len(w.BiasIH), rows)
-	wantLength(what+" BiasHH", len(w.BiasHH), rows)
+	wantLengthOf(what, "IH", len(w.IH), rows*r.shape.D)
+	wantLengthOf(what, "HH", len(w.HH), rows*r.shape.H)
+	wantLengthOf(what, "BiasIH", len(w.BiasIH), rows)
+	wantLengthOf(what, "BiasHH", len(w.BiasHH), rows)
 }
 
 // checkState panics unless a state has its shape.
 func (r *recurrent) checkState(what string, s compute.RecurrentState) {
-	wantLength(what+" H", len(s.H), r.shape.B*r.shape.H)
+	wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
 	if r.shape.Cell.States() == 2 {
-		wantLength(what+" C", len(s.C), r.shape.B*r.shape.H)
+		wantLengthOf(what, "C", len(s.C), r.shape.B*r.shape.H)
 	}
 }
 
 // checkGradientState does the same for a gradient, of which any part may be nil.
 func (r *recurrent) checkGradientState(what string, s compute.RecurrentState) {
 	if s.H != nil {
-		wantLength(what+" H", len(s.H), r.shape.B*r.shape.H)
+		wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
 	}
 	if s.C != nil {
-		wantLength(what+" C", len(s.C), (r.shape.Cell.States()-1)*r.shape.B*r.shape.H)
+		wantLengthOf(what, "C", len(s.C), (r.shape.Cell.States()-1)*r.shape.B*r.shape.H)
 	}
 }

@@ -10,8 +10,10 @@ typedef float vfu __attribute__((vector_size(VW * 4), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline, unused))
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 
 INLINE vf load(const float *p) { return *(const vfu *)p; }
