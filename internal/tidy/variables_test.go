@@ -157,7 +157,6 @@ func firstName(e ast.Expr) *ast.Ident {
 // isOfPackage says whether a name stands for something declared outside functions. The parser
 // resolves names within a file; what it does not find there is the package's, or another's.
 func isOfPackage(f goSource, name *ast.Ident) bool {
-	//nolint:staticcheck // deprecated for want of types, of which this needs none
 	return name.Obj == nil || f.syntax.Scope.Lookup(name.Name) == name.Obj
 }
 

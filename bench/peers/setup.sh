@@ -1,0 +1,17 @@
+#!/bin/sh
+# Makes the Python environment of the peers' scripts, with PyTorch from PyPI at a pinned version.
+#
+#   setup.sh           into bench/peers/.venv
+#   setup.sh FOLDER    into FOLDER
+#
+# PYTHON is the interpreter to make it from (default: python3; it needs the module venv). Prints the
+# interpreter to run the scripts with; everything else goes to standard error.
+set -eu
+
+torch=2.5.1
+folder=${1:-$(cd "$(dirname "$0")" && pwd)/.venv}
+
+"${PYTHON:-python3}" -m venv "$folder" >&2
+"$folder/bin/pip" install --quiet --disable-pip-version-check "torch==$torch" numpy >&2
+"$folder/bin/python" -c 'import torch; torch.zeros(1)' >&2
+echo "$folder/bin/python"
