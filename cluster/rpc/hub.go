@@ -1,0 +1,125 @@
+package rpc
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// hub keeps the records of one leader's term in order, for watchers to read at their own speed.
+// A watcher is a place in that order, so that a slow one costs nothing and holds up nobody: it
+// misses what the history has dropped by then, which is step events first.
+type hub struct {
+	mu      sync.Mutex
+	limit   int
+	records []numbered
+	last    uint64 // number of the newest record
+	seen    map[string]uint64
+	over    bool
+	changed chan struct{} // closed at the next change
+}
+
+// numbered is a record with its place in the order of this hub, from 1.
+type numbered struct {
+	number uint64
+	record *rondov1.Record
+}
+
+func newHub(limit int) *hub {
+	return &hub{limit: limit, seen: make(map[string]uint64), changed: make(chan struct{})}
+}
+
+// add keeps a record unless it is known already, or the history is over.
+func (h *hub) add(r *rondov1.Record) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over || r.Sequence <= h.seen[r.Source] {
+		return
+	}
+	h.seen[r.Source] = r.Sequence
+	h.last++
+	h.records = append(h.records, numbered{h.last, r})
+	if len(h.records) > h.limit {
+		h.thin()
+	}
+	h.touch()
+}
+
+// thin drops every second step event but for those of the newest quarter. Where that does not
+// make room, the oldest records go, whatever they are.
+func (h *hub) thin() {
+	newest := len(h.records) - h.limit/4
+	kept, drop := h.records[:0], false
+	for i, n := range h.records {
+		if i < newest && isStep(n.record.Event) {
+			if drop = !drop; drop {
+				continue
+			}
+		}
+		kept = append(kept, n)
+	}
+	if excess := len(kept) - h.limit*7/8; excess > 0 {
+		kept = append(kept[:0], kept[excess:]...)
+	}
+	clear(h.records[len(kept):])
+	h.records = kept
+}
+
+// open notes a source, and returns the highest sequence that is known from it; false if there
+// are too many.
+func (h *hub) open(source string) (uint64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sequence, known := h.seen[source]
+	if !known {
+		if len(h.seen) >= SourceLimit {
+			return 0, false
+		}
+		h.seen[source] = 0
+	}
+	return sequence, true
+}
+
+// knows reports whether a source's sequence has been seen.
+func (h *hub) knows(source string, sequence uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return sequence <= h.seen[source]
+}
+
+// mark notes that a source's sequence has been seen, without a record for watchers.
+func (h *hub) mark(source string, sequence uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen[source] = max(h.seen[source], sequence)
+}
+
+// finish says that no record follows.
+func (h *hub) finish() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.over {
+		h.over = true
+		h.touch()
+	}
+}
+
+// touch wakes the watchers. The lock is held.
+func (h *hub) touch() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// after returns the next records after a number, a channel that closes when there is more, and
+// whether the history is over.
+func (h *hub) after(number uint64) (batch []numbered, changed <-chan struct{}, over bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	from, _ := slices.BinarySearchFunc(h.records, number+1, func(n numbered, at uint64) int {
+		return cmp.Compare(n.number, at)
+	})
+	to := min(from+watchBatch, len(h.records))
+	return append(batch, h.records[from:to]...), h.changed, h.over
+}

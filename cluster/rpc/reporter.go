@@ -1,0 +1,321 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// errClosed: Report after Close.
+var errClosed = errors.New("the reporter is closed")
+
+// Reporter tells the leader what happens on a worker, from a goroutine of its own.
+//
+// Each event that is not a step reaches every leader that the worker finds, once and in order: it
+// is kept after the leader has it, and told to the next leader too, as far as QueueLimit records
+// go. Step events are told at most once, and the oldest are dropped when the queue is full, so
+// that training never waits for them.
+type Reporter struct {
+	client *Client
+	source string
+	leave  context.CancelFunc // say goodbye and end
+	cancel context.CancelFunc // end at once
+	ended  chan struct{}
+	wake   chan struct{} // there is something to send
+
+	mu      sync.Mutex
+	records []*rondov1.Record // by sequence
+	last    uint64            // sequence of the newest record
+	known   uint64            // what the leader of this connection has, as far as we know
+	sent    uint64            // what was sent to it
+	silence *time.Timer       // ends the connection if an answer does not come
+	closed  bool
+	changed chan struct{} // closed when the leader has more
+}
+
+// NewReporter starts a reporter of the worker source, whose id is unique to this run of the
+// process. Close ends it.
+func (c *Client) NewReporter(source string) (*Reporter, error) {
+	if source == "" {
+		return nil, errors.New("rpc: a reporter needs the worker's id")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	working, leave := context.WithCancel(ctx)
+	r := &Reporter{
+		client: c, source: source, leave: leave, cancel: cancel, ended: make(chan struct{}),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}),
+	}
+	go r.run(ctx, working)
+	return r, nil
+}
+
+// Report queues an event. For a step it never waits; for any other event it waits for room, at
+// most 5 s, which it needs only if a full queue of such events has not reached a leader.
+func (r *Reporter) Report(ctx context.Context, e *rondov1.Event) error {
+	if e.GetKind() == nil {
+		panic("rpc: Report of an event without a kind")
+	}
+	queued, changed, err := r.queue(e)
+	if queued || err != nil || isStep(e) {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, queueTimeout)
+	defer cancel()
+	for !queued && err == nil {
+		select {
+		case <-changed:
+			queued, changed, err = r.queue(e)
+		case <-limited.Done():
+			return fmt.Errorf("telling the coordinator: %d events wait already: %w",
+				QueueLimit, limited.Err())
+		}
+	}
+	return err
+}
+
+// queue adds an event if there is room; if not, changed closes when there may be.
+func (r *Reporter) queue(e *rondov1.Event) (queued bool, changed <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false, nil, errClosed
+	}
+	if !r.makeRoom() {
+		return false, r.changed, nil
+	}
+	r.last++
+	r.records = append(r.records, &rondov1.Record{Source: r.source, Sequence: r.last, Event: e})
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	return true, nil, nil
+}
+
+// makeRoom returns whether another record fits, and drops one for it if need be: the oldest that
+// the leader has, or else the oldest step. The lock is held.
+func (r *Reporter) makeRoom() bool {
+	if len(r.records) < QueueLimit {
+		return true
+	}
+	drop := 0
+	if r.records[0].Sequence > r.known {
+		drop = slices.IndexFunc(r.records, func(n *rondov1.Record) bool { return isStep(n.Event) })
+	}
+	if drop < 0 {
+		return false
+	}
+	r.records = slices.Delete(r.records, drop, drop+1)
+	return true
+}
+
+// Flush returns when a leader has everything that was reported before, or ctx ends.
+func (r *Reporter) Flush(ctx context.Context) error {
+	r.mu.Lock()
+	until := r.last
+	r.mu.Unlock()
+	for {
+		r.mu.Lock()
+		waiting := 0
+		for _, n := range r.records {
+			if n.Sequence > r.known && n.Sequence <= until {
+				waiting++
+			}
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		if waiting == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-r.ended:
+			return errClosed
+		case <-ctx.Done():
+			return fmt.Errorf("telling the coordinator: %d events still wait: %w",
+				waiting, ctx.Err())
+		}
+	}
+}
+
+// Close flushes until ctx ends, and stops the reporter. The second call does nothing.
+func (r *Reporter) Close(ctx context.Context) error {
+	r.mu.Lock()
+	closed := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if closed {
+		<-r.ended
+		return nil
+	}
+	err := r.Flush(ctx)
+	r.leave()
+	select {
+	case <-r.ended:
+	case <-ctx.Done():
+	}
+	r.cancel()
+	<-r.ended
+	return err
+}
+
+// run keeps a stream to the leader, whoever that is, until working ends; the last stream may
+// outlast it by its goodbye, but not ctx.
+func (r *Reporter) run(ctx, working context.Context) {
+	defer close(r.ended)
+	var wait pause
+	for working.Err() == nil {
+		answered, err := r.session(ctx, working)
+		if working.Err() != nil {
+			return
+		}
+		r.client.cfg.Log.Warn("reporting: connecting again", "error", err)
+		if answered {
+			wait = pause{}
+		}
+		if !wait.wait(working) {
+			return
+		}
+	}
+}
+
+// session is one stream to one leader. answered: it got as far as a first answer.
+func (r *Reporter) session(ctx, working context.Context) (answered bool, err error) {
+	conn, err := r.client.connect(working)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stay := context.AfterFunc(working, func() { cancel(nil) })
+	silence := time.AfterFunc(answerTimeout, func() {
+		cancel(fmt.Errorf("%s: no answer for %v", conn.Target(), answerTimeout))
+	})
+	defer silence.Stop()
+
+	stream, err := rondov1.NewCoordinatorClient(conn).Report(ctx)
+	if err != nil {
+		return false, causeOf(ctx, err)
+	}
+	// An error of Send is only that the stream has ended; Recv has the reason.
+	_ = stream.Send(&rondov1.Record{Source: r.source})
+	receipt, err := stream.Recv()
+	if err != nil {
+		return false, causeOf(ctx, err)
+	}
+	r.begin(receipt.Sequence, silence)
+	stay() // from now on the stream ends with a goodbye
+	received := make(chan error, 1)
+	go func() { received <- r.receive(stream) }()
+	r.send(ctx, working, stream, received)
+	_ = stream.CloseSend()
+	silence.Reset(answerTimeout)
+	return true, causeOf(ctx, <-received)
+}
+
+// causeOf prefers the reason for which a context was cancelled to the error that followed.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && cause != context.Canceled {
+		return cause
+	}
+	return err
+}
+
+// begin notes what a new leader has: it is told everything else that is still there.
+func (r *Reporter) begin(known uint64, silence *time.Timer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known, r.sent, r.silence = known, known, silence
+	r.silence.Stop()
+	r.touch()
+}
+
+// next returns the record to send now, or nil. An answer to it is due from now on.
+func (r *Reporter) next() *rondov1.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.records, r.sent+1, compareSequence)
+	if i == len(r.records) {
+		return nil
+	}
+	if r.sent <= r.known {
+		r.silence.Reset(answerTimeout)
+	}
+	r.sent = r.records[i].Sequence
+	return r.records[i]
+}
+
+func compareSequence(n *rondov1.Record, sequence uint64) int {
+	return cmp.Compare(n.Sequence, sequence)
+}
+
+// send sends what there is to send until the stream, ctx or working ends. It leaves the reason of
+// the stream's end in received.
+func (r *Reporter) send(ctx, working context.Context,
+	stream grpc.BidiStreamingClient[rondov1.Record, rondov1.Receipt], received chan error) {
+	for {
+		if record := r.next(); record != nil {
+			if stream.Send(record) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-r.wake:
+		case err := <-received:
+			received <- err
+			return
+		case <-working.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// receive takes the leader's receipts until the stream ends.
+func (r *Reporter) receive(
+	stream grpc.BidiStreamingClient[rondov1.Record, rondov1.Receipt]) error {
+	for {
+		receipt, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		r.acknowledge(receipt.Sequence)
+	}
+}
+
+// acknowledge notes that the leader has the records up to sequence. Steps among them are done
+// with; the others are kept for the next leader.
+func (r *Reporter) acknowledge(sequence uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sequence <= r.known || sequence > r.sent {
+		return
+	}
+	r.known = sequence
+	if r.known < r.sent {
+		r.silence.Reset(answerTimeout)
+	} else {
+		r.silence.Stop()
+	}
+	r.records = slices.DeleteFunc(r.records, func(n *rondov1.Record) bool {
+		return n.Sequence <= r.known && isStep(n.Event)
+	})
+	r.touch()
+}
+
+// touch wakes whoever waits for the leader to have more. The lock is held.
+func (r *Reporter) touch() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}

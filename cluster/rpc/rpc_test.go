@@ -1,0 +1,499 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"rondo/cluster"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func TestFromReportToWatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		said := take(t, s)
+		early := n.watch()
+		s.Planned(ring(cluster.Running))
+		one, two := n.reporter("w1"), n.reporter("w2")
+		report(t, one, step(1), checkpoint(1), step(2))
+		flush(t, one)
+		late := n.watch()
+		report(t, two, done(20))
+		flush(t, two)
+		report(t, one, done(10))
+		flush(t, one)
+		want := []cluster.Event{cluster.Done{ID: "w2"}, cluster.Done{ID: "w1"}}
+		if got := said.all(); !reflect.DeepEqual(got, want) {
+			t.Errorf("the coordinator was told %v, want %v", got, want)
+		}
+		s.Planned(ring(cluster.Ended))
+		for _, w := range []*watcher{early, late, n.watch()} {
+			if err := <-w.ended; err != nil {
+				t.Errorf("Watch: %v", err)
+			}
+			// Rank 0's word counts, although rank 1 was quicker.
+			w.want(t, "step 1", "checkpoint 1", "step 2", "done 10 stopped false")
+		}
+	})
+}
+
+func TestWhatTheCoordinatorIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		said := take(t, s)
+		r := n.reporter("w1")
+		report(t, r, failure("no such file", true), failure("stream broken", false, 1), done(3))
+		flush(t, r)
+		want := []cluster.Event{
+			cluster.Failed{ID: "w1", Text: "no such file", Usage: true},
+			cluster.PeerLost{ID: "w1", Rank: 1, Text: "stream broken"},
+			cluster.Done{ID: "w1"},
+		}
+		if got := said.all(); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %#v, want %#v", got, want)
+		}
+	})
+}
+
+func TestLastEvent(t *testing.T) {
+	failed := ring(cluster.Ended)
+	failed.Failed, failed.Usage = true, true
+	cases := []struct {
+		name string
+		plan cluster.Plan
+		want string
+	}{
+		{"failed", failed, "failure as the test has it usage true"},
+		{"before the start", cluster.Plan{Phase: cluster.Ended}, "done 0 stopped true"},
+		{"under another leader", ring(cluster.Ended),
+			"notice : the job has ended: as the test has it"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *network) {
+				s := n.server("c1")
+				n.lead(s)
+				w := n.watch()
+				s.Notify("w9", "hello")
+				s.Planned(c.plan)
+				s.Planned(c.plan) // a second time changes nothing
+				s.Notify("w9", "too late")
+				if err := <-w.ended; err != nil {
+					t.Error(err)
+				}
+				w.want(t, "notice w9: hello", c.want)
+			})
+		})
+	}
+}
+
+// TestLeadershipMoves: nothing that is not a step is lost, and a watcher sees nothing twice.
+func TestLeadershipMoves(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		a, b := n.server("c1"), n.server("c2")
+		n.lead(a)
+		through := n.watch()
+		r := n.reporter("w1")
+		report(t, r, step(1), checkpoint(1))
+		flush(t, r)
+		synctest.Wait()
+		a.Follow()
+		report(t, r, step(2), checkpoint(2)) // while nobody answers
+		time.Sleep(10 * time.Second)
+		n.lead(b)
+		report(t, r, step(3), checkpoint(3))
+		flush(t, r)
+		b.Planned(cluster.Plan{Phase: cluster.Ended})
+		if err := <-through.ended; err != nil {
+			t.Error(err)
+		}
+		through.want(t, "step 1", "checkpoint 1", "step 2", "checkpoint 2", "step 3",
+			"checkpoint 3", "done 0 stopped true")
+		// One that knows only the new leader is told what the old one had, but for the steps.
+		fresh := n.watch()
+		<-fresh.ended
+		fresh.want(t, "checkpoint 1", "step 2", "checkpoint 2", "step 3", "checkpoint 3",
+			"done 0 stopped true")
+	})
+}
+
+// TestBrokenConnections: whatever breaks while a worker reports, the leader has each event once.
+func TestBrokenConnections(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		w := n.watch()
+		r := n.reporter("w1")
+		var want []string
+		for i := range int64(200) {
+			report(t, r, checkpoint(i))
+			want = append(want, fmt.Sprintf("checkpoint %d", i))
+			if i%20 == 10 {
+				time.Sleep(time.Millisecond)
+				n.breakConnections()
+			}
+		}
+		flush(t, r)
+		s.Planned(cluster.Plan{Phase: cluster.Ended})
+		if err := <-w.ended; err != nil {
+			t.Error(err)
+		}
+		var got []string
+		broken := 0
+		for _, e := range w.all() {
+			if strings.HasPrefix(e, "notice w1: its report stream broke") {
+				broken++
+			} else {
+				got = append(got, e)
+			}
+		}
+		if want = append(want, "done 0 stopped true"); !reflect.DeepEqual(got, want) {
+			t.Errorf("watched %q, want %q", got, want)
+		}
+		if broken == 0 {
+			t.Error("no stream was seen to break")
+		}
+	})
+}
+
+// TestCloseSaysGoodbye: a worker that leaves in order is not noted as broken.
+func TestCloseSaysGoodbye(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		w := n.watch()
+		r := n.reporter("w1")
+		report(t, r, checkpoint(1))
+		began := time.Now()
+		for range 2 {
+			if err := r.Close(t.Context()); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if err := r.Report(t.Context(), checkpoint(2)); !errors.Is(err, errClosed) {
+			t.Errorf("Report after Close: %v", err)
+		}
+		synctest.Wait()
+		w.want(t, "checkpoint 1")
+	})
+}
+
+func TestStop(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		s.Planned(ring(cluster.Running))
+		said := take(t, s)
+		stopped := make(chan error, 1)
+		go func() { stopped <- n.client().Stop(t.Context(), "interrupted") }()
+		synctest.Wait()
+		want := []cluster.Event{cluster.StopRequested{Reason: "interrupted"}}
+		if got := said.all(); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		select {
+		case err := <-stopped:
+			t.Fatalf("answered before it was stored: %v", err)
+		default:
+		}
+		s.Planned(ring(cluster.Stopping))
+		if err := <-stopped; err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+}
+
+func TestOnlyTheLeaderAnswers(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		n.lead(n.server("c1"))
+		n.server("c2")
+		conn, err := grpc.NewClient("passthrough:///c2", grpc.WithContextDialer(n.dial),
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := rondov1.NewCoordinatorClient(conn)
+		_, stopErr := client.Stop(t.Context(), &rondov1.StopRequest{})
+		watch, err := client.Watch(t.Context(), &rondov1.WatchRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, watchErr := watch.Recv()
+		reports, err := client.Report(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, reportErr := reports.Recv()
+		for call, err := range map[string]error{
+			"Stop": stopErr, "Watch": watchErr, "Report": reportErr,
+		} {
+			if status.Code(err) != codes.Unavailable ||
+				!strings.Contains(err.Error(), "c1 at passthrough:///c1 does") {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+	})
+}
+
+// TestRefusedRecords: what a worker may not say ends its stream, and reaches nobody.
+func TestRefusedRecords(t *testing.T) {
+	cases := []struct {
+		name    string
+		records []*rondov1.Record
+		want    string
+	}{
+		{"no source", []*rondov1.Record{{}}, "must have a source"},
+		{"an event at once", []*rondov1.Record{{Source: "w", Sequence: 1, Event: step(1)}},
+			"and no event"},
+		{"no event", []*rondov1.Record{{Source: "w"}, {Source: "w", Sequence: 1}}, "no event"},
+		{"an empty event", []*rondov1.Record{{Source: "w"},
+			{Source: "w", Sequence: 1, Event: &rondov1.Event{}}}, "no event"},
+		{"another's", []*rondov1.Record{{Source: "w"},
+			{Source: "v", Sequence: 1, Event: step(1)}}, "not its own"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *network) {
+				s := n.server("c1")
+				n.lead(s)
+				w := n.watch()
+				conn, err := n.client().connect(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				stream, err := rondov1.NewCoordinatorClient(conn).Report(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range c.records {
+					_ = stream.Send(r)
+				}
+				for err == nil {
+					_, err = stream.Recv()
+				}
+				if status.Code(err) != codes.InvalidArgument ||
+					!strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+				synctest.Wait()
+				w.want(t)
+			})
+		})
+	}
+}
+
+// TestSilentPeer: a coordinator that accepts and never answers holds nobody up for long.
+func TestSilentPeer(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		n.listen("mute")
+		n.leader = "mute"
+		r := n.reporter("w1")
+		calls := map[string]func(context.Context) error{
+			"Watch": func(ctx context.Context) error {
+				return n.client().Watch(ctx, func(*rondov1.Event) error { return nil })
+			},
+			"Stop": func(ctx context.Context) error { return n.client().Stop(ctx, "") },
+		}
+		for name, call := range calls {
+			began := time.Now()
+			err := call(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "no coordinator answered for 30s") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if took := time.Since(began); took > 45*time.Second {
+				t.Errorf("%s took %v", name, took)
+			}
+		}
+		report(t, r, done(1))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		err := r.Close(ctx)
+		if err == nil || !strings.Contains(err.Error(), "1 events still wait") {
+			t.Errorf("Close: %v", err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+	})
+}
+
+// TestQueueIsBounded: without a leader steps are dropped, the oldest first, and no Report of one
+// ever waits; other events wait for their deadline only.
+func TestQueueIsBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		r := n.reporter("w1")
+		began := time.Now()
+		for i := range int64(QueueLimit + 10) {
+			report(t, r, step(i))
+		}
+		for i := range int64(QueueLimit - 1) {
+			report(t, r, checkpoint(i))
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("with room for all but steps: %v", took)
+		}
+		report(t, r, done(7)) // takes the last step's place
+		report(t, r, step(0)) // finds none, and is dropped
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a step without room: %v", took)
+		}
+		err := r.Report(t.Context(), checkpoint(9999))
+		if took := time.Since(began); err == nil || took != queueTimeout {
+			t.Errorf("a full queue: %v after %v", err, took)
+		}
+		s := n.server("c1")
+		n.lead(s)
+		said := take(t, s)
+		flush(t, r)
+		if got := said.all(); len(got) != 1 {
+			t.Errorf("the coordinator was told %v", got)
+		}
+		s.Planned(cluster.Plan{Phase: cluster.Ended})
+		w := n.watch()
+		<-w.ended
+		got := w.all()
+		if len(got) != QueueLimit || got[0] != "checkpoint 0" ||
+			got[QueueLimit-2] != fmt.Sprintf("checkpoint %d", QueueLimit-2) {
+			t.Errorf("%d events, from %q to %q", len(got), got[0], got[len(got)-1])
+		}
+	})
+}
+
+// TestSlowWatcher: one that does not read holds nobody up, and misses steps only.
+func TestSlowWatcher(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		started, goOn := make(chan struct{}), make(chan struct{})
+		var got []string
+		ended := make(chan error, 1)
+		go func() {
+			ended <- n.client().Watch(t.Context(), func(e *rondov1.Event) error {
+				if len(got) == 0 {
+					close(started)
+					<-goOn
+				}
+				got = append(got, show(e))
+				return nil
+			})
+		}()
+		r := n.reporter("w1")
+		report(t, r, checkpoint(0))
+		<-started
+		const steps = 4 * HistoryLimit
+		for i := range int64(steps) {
+			report(t, r, step(i))
+			if i%100 == 99 {
+				report(t, r, checkpoint(i))
+				flush(t, r)
+			}
+		}
+		flush(t, r)
+		s.Planned(cluster.Plan{Phase: cluster.Ended})
+		close(goOn)
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		checkpoints := 0
+		for _, e := range got {
+			if strings.HasPrefix(e, "checkpoint") {
+				checkpoints++
+			}
+		}
+		if want := 1 + steps/100; checkpoints != want {
+			t.Errorf("%d checkpoints, want %d", checkpoints, want)
+		}
+		if len(got) >= steps {
+			t.Errorf("%d events: nothing was dropped, and the test shows nothing", len(got))
+		}
+		if got[len(got)-1] != "done 0 stopped true" {
+			t.Errorf("the last event is %q", got[len(got)-1])
+		}
+	})
+}
+
+func TestWatchEndsWithItsCallback(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		s.Notify("", "hello")
+		enough := errors.New("enough")
+		err := n.client().Watch(t.Context(), func(*rondov1.Event) error { return enough })
+		if err != enough {
+			t.Errorf("Watch: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = n.client().Watch(ctx, func(*rondov1.Event) error { return nil })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Watch of a job in which nothing happens: %v", err)
+		}
+	})
+}
+
+func TestDrain(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		s.Planned(cluster.Plan{Phase: cluster.Ended})
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Drain(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before anybody was told: %v", err)
+		}
+		r := n.reporter("w1")
+		report(t, r, checkpoint(1))
+		flush(t, r)
+		drained := make(chan error, 1)
+		go func() { drained <- s.Drain(t.Context()) }()
+		<-n.watch().ended
+		synctest.Wait()
+		select {
+		case err := <-drained:
+			t.Errorf("while a worker still reports: %v", err)
+		default:
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestConstructorsCheck(t *testing.T) {
+	nobody := func(context.Context) (string, error) { return "", cluster.ErrNoLeader }
+	client, err := NewClient(nobody, ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, noLeader := NewClient(nil, ClientConfig{})
+	_, negative := NewClient(nobody, ClientConfig{Patience: -1})
+	_, noID := client.NewReporter("")
+	_, noServerID := NewServer("", nil)
+	for i, err := range []error{noLeader, negative, noID, noServerID} {
+		if err == nil {
+			t.Errorf("case %d is accepted", i)
+		}
+	}
+}

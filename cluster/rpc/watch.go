@@ -1,0 +1,120 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Watch calls fn with the events of the job, those from before first, each once and each
+// source's in order, and returns nil when the job has ended: its last event was `done`, or
+// `failure` with the job's reason. It follows the leadership when that moves. It returns fn's
+// error, or ctx's, or one that says that no coordinator answered within the client's patience.
+func (c *Client) Watch(ctx context.Context, fn func(*rondov1.Event) error) error {
+	seen := make(map[string]uint64)
+	return c.retry(ctx, "watching the job", func(heard func()) error {
+		return c.watchOnce(ctx, seen, heard, fn)
+	})
+}
+
+// callbackError is an error of the caller's own function.
+type callbackError struct{ error }
+
+func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard func(),
+	fn func(*rondov1.Event) error) error {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(answerTimeout, cancel)
+	defer silence.Stop()
+	stream, err := rondov1.NewCoordinatorClient(conn).Watch(ctx, &rondov1.WatchRequest{})
+	if err != nil {
+		return err
+	}
+	// The leader answers at once, even where there is nothing to tell.
+	_, err = stream.Header()
+	if !silence.Stop() {
+		return fmt.Errorf("%s: no answer for %v", conn.Target(), answerTimeout)
+	}
+	if err == nil {
+		heard()
+	}
+	for {
+		record, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		heard()
+		if record.Sequence <= seen[record.Source] || record.Event.GetKind() == nil {
+			continue
+		}
+		if len(seen) >= SourceLimit {
+			clear(seen)
+		}
+		seen[record.Source] = record.Sequence
+		if err := fn(record.Event); err != nil {
+			return callbackError{err}
+		}
+	}
+}
+
+// Stop asks the leader to stop the job, and returns when that is stored.
+func (c *Client) Stop(ctx context.Context, reason string) error {
+	return c.retry(ctx, "stopping the job", func(func()) error {
+		conn, err := c.connect(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		limited, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		_, err = rondov1.NewCoordinatorClient(conn).Stop(limited,
+			&rondov1.StopRequest{Reason: reason}, grpc.WaitForReady(true))
+		return err
+	})
+}
+
+// retry tries until attempt succeeds, patience has passed without a word from a leader, or
+// trying again cannot help.
+func (c *Client) retry(ctx context.Context, what string, attempt func(heard func()) error) error {
+	var wait pause
+	last := time.Now()
+	for {
+		err := attempt(func() {
+			last = time.Now()
+			wait = pause{}
+		})
+		var callback callbackError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &callback):
+			return callback.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unauthenticated:
+			return fmt.Errorf("%s: %w", what, err)
+		case time.Since(last) > c.cfg.Patience:
+			return fmt.Errorf("%s: no coordinator answered for %v: %w", what, c.cfg.Patience, err)
+		}
+		c.cfg.Log.Warn(what+": trying again", "error", err)
+		if !wait.wait(ctx) {
+			return ctx.Err()
+		}
+	}
+}
