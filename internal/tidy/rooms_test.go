@@ -55,7 +55,8 @@ func rooms() []room {
 		{path: "train", imports: "model compute", tests: "compute/cpu", never: network},
 
 		// The ring.
-		{path: "allreduce", never: network + " " + graphs + " " + storage},
+		{path: "allreduce", tests: "allreduce/linktest",
+			never: network + " " + graphs + " " + storage},
 		{path: "allreduce/linktest", imports: "allreduce", never: network},
 		{path: "allreduce/grpclink", imports: "allreduce proto/rondo/v1",
 			tests: "allreduce/linktest"},
