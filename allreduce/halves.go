@@ -205,12 +205,11 @@ func (r *Ring) failLate(link Link, p *place, what string) {
 		fmt.Errorf("%s %v", what, r.config.ChunkTimeout)))
 }
 
-// blame adds to err which neighbour it is about, and where in the collective. What a neighbour
-// passes on is about another rank, and stays as it is.
+// blame adds to err which neighbour it is about, and where in the collective.
 func (r *Ring) blame(link Link, step, chunk int, err error) error {
 	var abort *AbortError
 	if errors.As(err, &abort) {
-		return fmt.Errorf("%v broke off: %w", link.Peer(), err)
+		return breakOf(link, err)
 	}
 	s := &r.plan
 	segment := s.received(step)
@@ -238,11 +237,11 @@ func (r *Ring) guard() {
 		return
 	case <-r.failed:
 	case <-before.Broken():
-		r.fail(r.breakOf(before))
+		r.fail(breakOf(before, before.Err()))
 	case <-after.Broken():
-		r.fail(r.breakOf(after))
+		r.fail(breakOf(after, after.Err()))
 	}
-	reason := fmt.Sprintf("rank %d: %v", r.config.Rank, r.err)
+	reason := fmt.Sprintf("at rank %d: %v", r.config.Rank, r.err)
 	var abort *AbortError
 	if errors.As(r.err, &abort) {
 		reason = abort.Reason
@@ -251,6 +250,11 @@ func (r *Ring) guard() {
 	after.Abort(reason)
 }
 
-func (r *Ring) breakOf(link Link) error {
-	return fmt.Errorf("%v broke off: %w", link.Peer(), link.Err())
+// breakOf names the neighbour that broke off. What it passes on is about another rank.
+func breakOf(link Link, err error) error {
+	var abort *AbortError
+	if errors.As(err, &abort) {
+		return fmt.Errorf("%v broke off: %w", link.Peer(), err)
+	}
+	return fmt.Errorf("%v: %w", link.Peer(), err)
 }

@@ -105,9 +105,10 @@ func (e *AbortError) Error() string { return e.Reason }
 // [Ring] watches over them.
 type Link interface {
 	Peer() Peer
-	// Broken is closed when the neighbour has aborted or is gone without a word, and Err then says
-	// why. A neighbour that left in good order breaks only the calls that still need it.
+	// Broken is closed when the neighbour has aborted or is gone without a word. A neighbour that
+	// left in good order ends only the calls that still need it.
 	Broken() <-chan struct{}
+	// Err says how the link has ended; it is nil while it is open.
 	Err() error
 	// Abort tells the neighbour the reason, if it can within a moment, and ends all calls.
 	Abort(reason string)
@@ -145,14 +146,15 @@ type Links struct {
 
 // Bytes returns floats as little-endian bytes. On a little-endian machine that is their own
 // memory, so that nothing is copied; otherwise they are converted into scratch, which grows.
-func Bytes(floats []float32, scratch []byte) []byte {
+func Bytes(floats []float32, scratch *[]byte) []byte {
 	if len(floats) == 0 {
 		return nil
 	}
 	if littleEndian() {
 		return unsafe.Slice((*byte)(unsafe.Pointer(&floats[0])), 4*len(floats))
 	}
-	return appendBytes(scratch[:0], floats)
+	*scratch = appendBytes((*scratch)[:0], floats)
+	return *scratch
 }
 
 func appendBytes(dst []byte, floats []float32) []byte {

@@ -1,9 +1,6 @@
 package allreduce
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // memoryDepth is how many chunks a memory link holds before Send waits.
 const memoryDepth = 4
@@ -22,32 +19,29 @@ func Pipe(from, to Peer) (Successor, Predecessor) {
 		c.release = func() { p.put(c) }
 		p.free <- c
 	}
-	p.head.init(to)
-	p.tail.init(from)
-	return &memorySuccessor{p}, &memoryPredecessor{p}
+	s := &memorySuccessor{Ending: NewEnding(), pipe: p, peer: to}
+	r := &memoryPredecessor{Ending: NewEnding(), pipe: p, peer: from}
+	s.other, r.other = r.Ending, s.Ending
+	return s, r
 }
 
-// pipe is the state that both ends share. A chunk is in one of free, chunks, the sender's hand
-// and the receiver's.
+// pipe is what both ends share. A chunk is in free, in chunks, or in one end's hand.
 type pipe struct {
-	chunks  chan *memoryChunk // sent; closed by neither end
+	chunks  chan *memoryChunk
 	free    chan *memoryChunk
 	flight  atomic.Int32  // chunks whose payload may be read
 	drained chan struct{} // has a token after flight became 0
-
-	head memoryEnd // the sender's end; its peer is the receiver
-	tail memoryEnd // the receiver's end; its peer is the sender
 }
 
 type memoryChunk struct {
 	header  Header
-	payload [1][]byte
+	payload []byte
 	scratch []byte // of a big-endian machine
 	release func()
 }
 
 func (p *pipe) put(c *memoryChunk) {
-	c.payload[0] = nil
+	c.payload = nil
 	p.free <- c
 	if p.flight.Add(-1) == 0 {
 		select {
@@ -57,162 +51,101 @@ func (p *pipe) put(c *memoryChunk) {
 	}
 }
 
-// memoryEnd is one end's life: open, then closed by its own side, left or aborted by the other.
-type memoryEnd struct {
-	peer   Peer
-	closed chan struct{} // by its own Close or Abort
-	broken chan struct{} // by the other side's Abort
-
-	mu      sync.Mutex
-	err     error // set before broken is closed
-	isShut  bool
-	isBroke bool
+type memorySuccessor struct {
+	*Ending
+	*pipe
+	peer  Peer
+	other *Ending // the receiver's
 }
 
-func (e *memoryEnd) init(peer Peer) {
-	e.peer = peer
-	e.closed, e.broken = make(chan struct{}), make(chan struct{})
-}
-
-// shut closes the end from its own side, and reports whether it was open.
-func (e *memoryEnd) shut() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.isShut {
-		return false
-	}
-	e.isShut = true
-	close(e.closed)
-	return true
-}
-
-func (e *memoryEnd) breakOff(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.isBroke {
-		e.isBroke, e.err = true, err
-		close(e.broken)
-	}
-}
-
-func (e *memoryEnd) Peer() Peer              { return e.peer }
-func (e *memoryEnd) Broken() <-chan struct{} { return e.broken }
-
-func (e *memoryEnd) Err() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
-}
-
-type memorySuccessor struct{ *pipe }
-
-func (s *memorySuccessor) Peer() Peer              { return s.head.Peer() }
-func (s *memorySuccessor) Broken() <-chan struct{} { return s.head.Broken() }
-func (s *memorySuccessor) Err() error              { return s.head.Err() }
+func (s *memorySuccessor) Peer() Peer { return s.peer }
 
 func (s *memorySuccessor) Abort(reason string) {
-	if s.head.shut() {
-		s.tail.breakOff(&AbortError{Reason: reason})
+	if s.Err() == nil {
+		s.other.End(&AbortError{Reason: reason}) // before it can see that this end is over
 	}
+	s.End(ErrClosed)
 }
 
+// Close needs no word to the receiver, which looks at this end when it has no chunk.
 func (s *memorySuccessor) Close() error {
-	s.head.shut()
+	s.End(ErrClosed)
 	return nil
 }
 
 func (s *memorySuccessor) Send(h Header, payload []float32) error {
-	if err := s.ended(); err != nil {
+	if err := s.Err(); err != nil {
 		return err
 	}
 	select {
 	case c := <-s.free:
-		c.header, c.payload[0] = h, Bytes(payload, c.scratch)
+		c.header, c.payload = h, Bytes(payload, &c.scratch)
 		s.flight.Add(1)
-		s.chunks <- c // never waits: the channel has room for all chunks there are
+		s.chunks <- c // never waits: there is room for all chunks that exist
 		return nil
-	case <-s.head.closed:
-	case <-s.head.broken:
-	case <-s.tail.closed:
+	case <-s.Over():
+		return s.Err()
 	}
-	return s.ended()
 }
 
 func (s *memorySuccessor) Flush() error {
 	for s.flight.Load() > 0 {
 		select {
 		case <-s.drained:
-			continue
-		case <-s.head.closed:
-		case <-s.head.broken:
-		case <-s.tail.closed:
+		case <-s.Over():
+			return s.Err()
 		}
-		return s.ended()
 	}
 	return nil
 }
 
-// ended says why nothing can be sent any more, or nil.
-func (s *memorySuccessor) ended() error {
-	switch {
-	case isClosed(s.head.broken):
-		return s.head.Err()
-	case isClosed(s.head.closed):
-		return ErrClosed
-	case isClosed(s.tail.closed):
-		return ErrLeft
-	}
-	return nil
+type memoryPredecessor struct {
+	*Ending
+	*pipe
+	peer  Peer
+	other *Ending // the sender's
 }
 
-type memoryPredecessor struct{ *pipe }
-
-func (r *memoryPredecessor) Peer() Peer              { return r.tail.Peer() }
-func (r *memoryPredecessor) Broken() <-chan struct{} { return r.tail.Broken() }
-func (r *memoryPredecessor) Err() error              { return r.tail.Err() }
+func (r *memoryPredecessor) Peer() Peer { return r.peer }
 
 func (r *memoryPredecessor) Abort(reason string) {
-	if r.tail.shut() {
-		r.head.breakOff(&AbortError{Reason: reason})
+	if r.Err() == nil {
+		r.other.End(&AbortError{Reason: reason})
 	}
+	r.End(ErrClosed)
 }
 
 func (r *memoryPredecessor) Close() error {
-	r.tail.shut()
+	r.End(ErrClosed)
+	r.other.End(ErrLeft)
 	return nil
 }
 
 func (r *memoryPredecessor) Receive(m *Message) error {
-	switch {
-	case isClosed(r.tail.broken):
-		return r.tail.Err()
-	case isClosed(r.tail.closed):
-		return ErrClosed
+	if err := r.Err(); err != nil {
+		return err
 	}
 	select {
 	case c := <-r.chunks:
 		r.take(m, c)
 		return nil
-	case <-r.tail.closed:
-		return ErrClosed
-	case <-r.tail.broken:
-		return r.tail.Err()
-	case <-r.head.closed:
+	case <-r.Over():
+		return r.Err()
+	case <-r.other.Over():
 	}
-	select { // the sender has left: what it sent before still counts
+	select { // the sender has gone: what it sent before still counts
 	case c := <-r.chunks:
 		r.take(m, c)
 		return nil
-	case <-r.tail.broken:
-		return r.tail.Err()
 	default:
-		return ErrLeft
+		r.End(ErrLeft) // unless it said something else
+		return r.Err()
 	}
 }
 
 func (r *memoryPredecessor) take(m *Message, c *memoryChunk) {
 	m.Header, m.OnRelease = c.header, c.release
-	m.Pieces = append(m.Pieces[:0], c.payload[0])
+	m.Pieces = append(m.Pieces[:0], c.payload)
 }
 
 func isClosed(c <-chan struct{}) bool {

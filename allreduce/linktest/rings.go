@@ -62,7 +62,7 @@ func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 	for rank := range bufs {
 		bufs[rank] = make([]float32, n)
 		for i := range n {
-			x := float32(rng.NormFloat64() * math.Exp2(float64(rng.IntN(9)-4)))
+			x := (rng.Float32() - 0.5) * float32(int(1)<<rng.IntN(12))
 			bufs[rank][i] = x
 			sum[i] += float64(x)
 			size[i] += math.Abs(float64(x))
@@ -113,7 +113,7 @@ func CheckGather(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []i
 		}
 	}
 	for rank, buf := range bufs {
-		if !slices.Equal(allreduce.Bytes(buf, nil), allreduce.Bytes(want, nil)) {
+		if !slices.Equal(allreduce.Bytes(buf, new([]byte)), allreduce.Bytes(want, new([]byte))) {
 			t.Fatalf("ends %v: rank %d did not get what the ranks gave", ends, rank)
 		}
 	}
@@ -137,10 +137,7 @@ func testSums(t *testing.T, form Form) {
 	t.Run("large", func(t *testing.T) {
 		rings := Rings(t, form(t, 2), generation, 0, time.Minute)
 		rng := rand.New(rand.NewPCG(20, 0))
-		const chunk = allreduce.MaxChunkBytes / 4
-		for _, n := range []int{2*chunk - 1, 2 * chunk, 2*chunk + 1, 5*chunk + 3} {
-			CheckSum(t, rings, rng, n)
-		}
+		CheckSum(t, rings, rng, 2*(allreduce.MaxChunkBytes/4)+1)
 	})
 }
 

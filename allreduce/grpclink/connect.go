@@ -1,0 +1,66 @@
+package grpclink
+
+import (
+	"context"
+	"fmt"
+
+	"rondo/allreduce"
+)
+
+// Connect joins the ring of seat: it opens the link to the successor and accepts the
+// predecessor's, both at once, and returns them for allreduce.New, which closes them. addresses
+// are the members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A
+// ring of one has no links.
+func Connect(
+	ctx context.Context, server *Server, seat Seat, addresses []string, cfg DialConfig,
+) (allreduce.Links, error) {
+	var links allreduce.Links
+	cfg, err := cfg.validate()
+	if err == nil {
+		err = seat.validate()
+	}
+	if err != nil {
+		return links, err
+	}
+	if len(addresses) != seat.World {
+		return links, fmt.Errorf("ring of %d: %d addresses", seat.World, len(addresses))
+	}
+	if seat.World == 1 {
+		return links, server.advance(seat, nil)
+	}
+	ctx, stop := context.WithTimeout(ctx, cfg.Timeout)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		links.Predecessor, err = server.Accept(ctx, seat, addresses[seat.predecessor()])
+		if err != nil {
+			cancel(err)
+		}
+		accepted <- err
+	}()
+	var dialErr error
+	links.Successor, dialErr = Dial(ctx, addresses[seat.successor()], seat, cfg)
+	if dialErr != nil {
+		cancel(dialErr)
+	}
+	acceptErr := <-accepted
+	if dialErr == nil && acceptErr == nil {
+		return links, nil
+	}
+	reason := fmt.Sprintf("rank %d could not join the ring", seat.Rank)
+	if acceptErr == nil {
+		links.Predecessor.Abort(reason)
+		links.Predecessor.Close()
+	}
+	if dialErr == nil {
+		links.Successor.Abort(reason)
+		links.Successor.Close()
+	}
+	if dialErr == nil || acceptErr != nil && context.Cause(ctx) == acceptErr {
+		return allreduce.Links{}, acceptErr // the other, if any, came of it
+	}
+	return allreduce.Links{}, dialErr
+}

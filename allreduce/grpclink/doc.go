@@ -1,0 +1,10 @@
+// Package grpclink is the link between two ranks of a ring over gRPC: the service rondo.v1.Ring.
+//
+// A worker's [Server] takes its predecessor's stream, [Dial] opens the one to its successor, and
+// [Connect] does both for a plan. Before a chunk flows both sides check that they are of one job,
+// one generation and neighbours in it; what does not fit is refused with both values. A message
+// is a header of fixed size and the floats' own bytes, sent from the caller's memory and handed
+// on in gRPC's receive buffers.
+//
+// It does not decide who is in the ring, and does not reduce. It may import allreduce and proto.
+package grpclink

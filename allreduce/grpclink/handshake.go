@@ -1,0 +1,159 @@
+package grpclink
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/metadata"
+
+	"rondo/allreduce"
+)
+
+// Seat is a worker's place in the ring of one generation of a job.
+type Seat struct {
+	Job        string
+	Generation allreduce.Generation // at least 1
+	Rank       allreduce.Rank
+	World      int
+}
+
+func (s Seat) validate() error {
+	switch {
+	case s.Job == "":
+		return fmt.Errorf("ring link: no job")
+	case s.Generation < 1:
+		return fmt.Errorf("ring link: generation %d is not 1 or more", s.Generation)
+	case s.World < 1 || s.World > allreduce.MaxWorld:
+		return fmt.Errorf("ring link: world %d is not 1 to %d", s.World, allreduce.MaxWorld)
+	case s.Rank < 0 || int(s.Rank) >= s.World:
+		return fmt.Errorf("ring link: rank %d is not 0 to %d", s.Rank, s.World-1)
+	}
+	return nil
+}
+
+func (s Seat) predecessor() allreduce.Rank {
+	return (s.Rank + allreduce.Rank(s.World) - 1) % allreduce.Rank(s.World)
+}
+
+func (s Seat) successor() allreduce.Rank { return (s.Rank + 1) % allreduce.Rank(s.World) }
+
+// hello is what each side says of itself in the metadata when a stream opens: its seat, and whom
+// it takes the other for.
+type hello struct {
+	Seat
+	to allreduce.Rank
+}
+
+// The metadata. A key that ends in -bin may hold any bytes.
+const (
+	keyFormat     = "rondo-format"
+	keyJob        = "rondo-job-bin"
+	keyGeneration = "rondo-generation"
+	keyFrom       = "rondo-from-rank"
+	keyTo         = "rondo-to-rank"
+	keyWorld      = "rondo-world"
+	keyAbort      = "rondo-abort-bin"
+)
+
+// maxJobBytes bounds a job's name in the handshake.
+const maxJobBytes = 1 << 10
+
+func (h hello) metadata() metadata.MD {
+	return metadata.Pairs(
+		keyFormat, strconv.Itoa(formatVersion),
+		keyJob, h.Job,
+		keyGeneration, strconv.FormatUint(uint64(h.Generation), 10),
+		keyFrom, strconv.Itoa(int(h.Rank)),
+		keyTo, strconv.Itoa(int(h.to)),
+		keyWorld, strconv.Itoa(h.World),
+	)
+}
+
+func parseHello(md metadata.MD) (hello, error) {
+	var h hello
+	format, err := number(md, keyFormat)
+	if err != nil {
+		return h, err
+	}
+	if format != formatVersion {
+		return h, fmt.Errorf("the neighbour speaks ring format %d, this worker %d",
+			format, formatVersion)
+	}
+	if h.Job, err = one(md, keyJob); err != nil {
+		return h, err
+	}
+	if len(h.Job) > maxJobBytes {
+		return h, fmt.Errorf("metadata %s has %d bytes, at most %d are allowed",
+			keyJob, len(h.Job), maxJobBytes)
+	}
+	var values [4]uint64
+	for i, key := range []string{keyGeneration, keyFrom, keyTo, keyWorld} {
+		if values[i], err = number(md, key); err != nil {
+			return h, err
+		}
+		if i > 0 && values[i] > allreduce.MaxWorld {
+			return h, fmt.Errorf("metadata %s is %d, at most %d is allowed",
+				key, values[i], allreduce.MaxWorld)
+		}
+	}
+	h.Generation = allreduce.Generation(values[0])
+	h.Rank, h.to = allreduce.Rank(values[1]), allreduce.Rank(values[2])
+	h.World = int(values[3])
+	return h, nil
+}
+
+func one(md metadata.MD, key string) (string, error) {
+	values := md.Get(key)
+	if len(values) != 1 {
+		return "", fmt.Errorf("metadata %s is there %d times, not once", key, len(values))
+	}
+	return values[0], nil
+}
+
+func number(md metadata.MD, key string) (uint64, error) {
+	value, err := one(md, key)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("metadata %s: %.40q is not a number", key, value)
+	}
+	return n, nil
+}
+
+// check holds what the neighbour says against what this worker is. from is the rank that the
+// neighbour must have.
+func (s Seat) check(h hello, from allreduce.Rank) error {
+	switch {
+	case h.Job != s.Job:
+		return fmt.Errorf("it is of job %q, this worker of job %q", h.Job, s.Job)
+	case h.Generation != s.Generation:
+		return fmt.Errorf("it is at generation %d, this worker at %d", h.Generation, s.Generation)
+	case h.World != s.World:
+		return fmt.Errorf("it is in a ring of %d, this worker in one of %d", h.World, s.World)
+	case h.Rank != from:
+		return fmt.Errorf("it is rank %d, this worker's neighbour is rank %d", h.Rank, from)
+	case h.to != s.Rank:
+		return fmt.Errorf("it looks for rank %d, this worker is rank %d", h.to, s.Rank)
+	}
+	return nil
+}
+
+// maxReasonBytes bounds the reason of an abort on the wire.
+const maxReasonBytes = 1 << 10
+
+// shorten cuts a reason to what fits in a header, at a character's boundary.
+func shorten(reason string) string {
+	reason = strings.ToValidUTF8(reason, "\uFFFD")
+	if len(reason) <= maxReasonBytes {
+		return reason
+	}
+	end := maxReasonBytes - len("…")
+	for !utf8.RuneStart(reason[end]) {
+		end--
+	}
+	return reason[:end] + "…"
+}

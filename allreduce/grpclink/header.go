@@ -1,0 +1,85 @@
+package grpclink
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"rondo/allreduce"
+)
+
+// A message is a header and a payload of length floats. All numbers are little endian.
+//
+//	0  magic "RnD" and the format's version, 1
+//	4  phase (1 reduce-scatter, 2 all-gather)
+//	5  element type of the payload (0: float32)
+//	6  reserved, 0 (2 bytes)
+//	8  generation
+//	16 sequence
+//	24 step (4 bytes)
+//	28 length (4 bytes)
+//	32 offset
+//	40 total
+const headerBytes = 48
+
+// formatVersion is that of the handshake and of the header.
+const formatVersion = 1
+
+const elementFloat32 = 0
+
+// appendHeader appends the wire form of h, whose numbers the ring keeps in range.
+func appendHeader(dst []byte, h allreduce.Header) []byte {
+	dst = append(dst, 'R', 'n', 'D', formatVersion, byte(h.Phase), elementFloat32, 0, 0)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Generation))
+	dst = binary.LittleEndian.AppendUint64(dst, h.Sequence)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Step))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Length))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Offset))
+	return binary.LittleEndian.AppendUint64(dst, uint64(h.Total))
+}
+
+// parseHeader reads the header of a message of size bytes in all. It refuses what no sender
+// writes: whatever it returns names a range of a buffer and fits the payload's size.
+func parseHeader(b []byte, size int) (allreduce.Header, error) {
+	var h allreduce.Header
+	if len(b) < headerBytes {
+		return h, fmt.Errorf("a message of %d bytes is shorter than its header (%d)",
+			size, headerBytes)
+	}
+	if magic := string(b[:3]); magic != "RnD" {
+		return h, fmt.Errorf("a message starts with %q, not with %q", magic, "RnD")
+	}
+	if b[3] != formatVersion {
+		return h, fmt.Errorf("a message has format %d, this worker reads %d", b[3], formatVersion)
+	}
+	phase := allreduce.Phase(b[4])
+	if phase != allreduce.ReduceScatter && phase != allreduce.AllGather {
+		return h, fmt.Errorf("a message has %v, not 1 or 2", phase)
+	}
+	if b[5] != elementFloat32 || b[6] != 0 || b[7] != 0 {
+		return h, fmt.Errorf("a message has element type %d and flags %#x, this worker reads 0 and 0",
+			b[5], b[6:8])
+	}
+	step := binary.LittleEndian.Uint32(b[24:])
+	length := binary.LittleEndian.Uint32(b[28:])
+	offset := binary.LittleEndian.Uint64(b[32:])
+	total := binary.LittleEndian.Uint64(b[40:])
+	if payload := size - headerBytes; length == 0 || int64(payload) != 4*int64(length) {
+		return h, fmt.Errorf("a message says %d floats and carries %d bytes of them",
+			length, payload)
+	}
+	if total > math.MaxInt/4 || offset > total || uint64(length) > total-offset {
+		return h, fmt.Errorf("a message says floats from %d, %d of them, of %d",
+			offset, length, total)
+	}
+	if step >= 2*allreduce.MaxWorld {
+		return h, fmt.Errorf("a message says ring step %d, a ring has fewer than %d",
+			step, 2*allreduce.MaxWorld)
+	}
+	h.Generation = allreduce.Generation(binary.LittleEndian.Uint64(b[8:]))
+	h.Sequence = binary.LittleEndian.Uint64(b[16:])
+	h.Phase = phase
+	h.Step, h.Length = int(step), int(length)
+	h.Offset, h.Total = int(offset), int(total)
+	return h, nil
+}

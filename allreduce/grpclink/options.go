@@ -1,0 +1,140 @@
+package grpclink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"rondo/allreduce"
+)
+
+const (
+	// windowBytes is how much a predecessor may send before it is read, per stream and per
+	// connection. Both must be set: each alone leaves the other at 64 KiB.
+	windowBytes = 8 << 20
+
+	// writeBufferBytes is what gRPC gathers before it writes to the connection, and
+	// readBufferBytes what it asks the connection for at once.
+	writeBufferBytes = 128 << 10
+	readBufferBytes  = 128 << 10
+
+	// maxStreams is of one connection: its link, and an abort beside it.
+	maxStreams = 4
+
+	// maxMetadataBytes bounds the handshake.
+	maxMetadataBytes = 16 << 10
+
+	// A neighbour that is cut off without a word is noticed after pingInterval + pingTimeout
+	// when no chunk is awaited, else after the ring's chunk timeout.
+	pingInterval = 10 * time.Second
+	pingTimeout  = 20 * time.Second
+
+	// connectTimeout bounds one attempt to open a connection, up to the HTTP/2 preface.
+	connectTimeout = 5 * time.Second
+)
+
+// ServerOptions returns what a gRPC server that carries a [Server] must be made with. creds is
+// nil for a server without TLS.
+func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	return []grpc.ServerOption{
+		grpc.Creds(creds),
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(windowBytes),
+		grpc.ReadBufferSize(readBufferBytes),
+		grpc.WriteBufferSize(writeBufferBytes),
+		grpc.MaxRecvMsgSize(headerBytes + allreduce.MaxChunkBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxHeaderListSize(maxMetadataBytes),
+		grpc.ConnectionTimeout(connectTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime:             pingInterval / 2,
+			PermitWithoutStream: true,
+		}),
+		grpc.WaitForHandlers(true),
+	}
+}
+
+// DialConfig is how a worker reaches its successor. The zero value is without TLS.
+type DialConfig struct {
+	// Credentials are nil for a connection without TLS.
+	Credentials credentials.TransportCredentials
+
+	// Timeout bounds the wait for the successor to be up and in the same generation, within
+	// what the context allows; 0 is 30 s.
+	Timeout time.Duration
+
+	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path.
+	Dialer func(ctx context.Context, address string) (net.Conn, error)
+}
+
+func (c DialConfig) validate() (DialConfig, error) {
+	if c.Timeout < 0 {
+		return c, fmt.Errorf("ring link: timeout %v is negative", c.Timeout)
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+	if c.Credentials == nil {
+		c.Credentials = insecure.NewCredentials()
+	}
+	return c, nil
+}
+
+// client opens a connection to address. It is made when it is first used, and made again by
+// gRPC when it fails.
+func (c DialConfig) client(address string) (*grpc.ClientConn, error) {
+	if address == "" {
+		return nil, errors.New("ring link: the successor has no address")
+	}
+	target := address
+	if !strings.HasPrefix(address, "unix:") {
+		target = "passthrough:///" + address // each attempt asks the resolver anew
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(c.Credentials),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
+		grpc.WithStaticStreamWindowSize(windowBytes),
+		grpc.WithStaticConnWindowSize(windowBytes),
+		grpc.WithReadBufferSize(readBufferBytes),
+		grpc.WithWriteBufferSize(writeBufferBytes),
+		grpc.WithMaxHeaderListSize(maxMetadataBytes),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time:    pingInterval,
+			Timeout: pingTimeout,
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay:  20 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   time.Second,
+			},
+			MinConnectTimeout: connectTimeout,
+		}),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	}
+	if c.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(c.Dialer))
+	}
+	conn, err := grpc.NewClient(target, options...)
+	if err != nil {
+		return nil, fmt.Errorf("ring link to %s: %w", address, err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,118 @@
+package grpclink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"rondo/allreduce"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// predecessor is the server's end of a link.
+type predecessor struct {
+	*allreduce.Ending
+	peer    allreduce.Peer
+	seat    Seat // of this worker
+	stream  rondov1.Ring_LinkServer
+	verdict chan error    // what the handler returns: the first of Close, Abort and the end
+	ended   chan struct{} // closed when the handler has returned
+	spare   chan *incoming
+}
+
+func newPredecessor(seat Seat, address string) *predecessor {
+	return &predecessor{
+		Ending:  allreduce.NewEnding(),
+		peer:    allreduce.Peer{Rank: seat.predecessor(), Address: address},
+		seat:    seat,
+		verdict: make(chan error, 1),
+		ended:   make(chan struct{}),
+		spare:   make(chan *incoming, 2),
+	}
+}
+
+// serve is the handler of the stream: it holds it open until either side ends the link.
+func (p *predecessor) serve(ctx context.Context) error {
+	defer close(p.ended)
+	select {
+	case err := <-p.verdict:
+		return err
+	case <-ctx.Done():
+		p.End(errLost)
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// conclude makes the handler return err, unless it has been told to return before.
+func (p *predecessor) conclude(err error) {
+	select {
+	case p.verdict <- err:
+	default:
+	}
+}
+
+func (p *predecessor) Peer() allreduce.Peer { return p.peer }
+
+func (p *predecessor) Receive(m *allreduce.Message) error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+	in := p.take()
+	if err := p.stream.RecvMsg(in); err != nil {
+		p.end(err)
+		return p.Err()
+	}
+	if err := in.open(m); err != nil {
+		in.release()
+		p.End(err)
+		return p.Err()
+	}
+	m.OnRelease = in.release
+	return nil
+}
+
+// end records why nothing can be received any more.
+func (p *predecessor) end(err error) {
+	switch st := status.Convert(err); {
+	case errors.Is(err, io.EOF):
+		p.End(allreduce.ErrLeft)
+		p.conclude(nil) // it has waited for everything to be read
+	case st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded:
+		p.End(errLost)
+	default:
+		p.End(fmt.Errorf("%s", st.Message()))
+	}
+}
+
+func (p *predecessor) take() *incoming {
+	select {
+	case in := <-p.spare:
+		return in
+	default:
+	}
+	in := &incoming{}
+	in.release = func() {
+		in.free()
+		select {
+		case p.spare <- in:
+		default:
+		}
+	}
+	return in
+}
+
+func (p *predecessor) Abort(reason string) {
+	p.End(allreduce.ErrClosed)
+	p.conclude(status.Error(codes.Aborted, shorten(reason)))
+}
+
+func (p *predecessor) Close() error {
+	p.End(allreduce.ErrClosed)
+	p.conclude(nil)
+	<-p.ended
+	return nil
+}

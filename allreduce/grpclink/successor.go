@@ -1,0 +1,250 @@
+package grpclink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"rondo/allreduce"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+const (
+	// outgoingLimit is how many chunks may be in gRPC's hands. Its own write quota lets it take
+	// the next one only when most of the last has been written.
+	outgoingLimit = 4
+
+	// abortGrace is how long Abort waits for the neighbour to take the reason.
+	abortGrace = 250 * time.Millisecond
+
+	// closeGrace is how long Close waits for the neighbour to have read everything.
+	closeGrace = 2 * time.Second
+
+	// retryInterval is between attempts while the successor is not there or not ready.
+	retryInterval = 50 * time.Millisecond
+)
+
+// successor is the client's end of a link.
+type successor struct {
+	*allreduce.Ending
+	peer   allreduce.Peer
+	self   hello
+	conn   *grpc.ClientConn
+	stream grpc.ClientStream
+	cancel context.CancelFunc // of the stream
+	ended  chan struct{}      // closed when the stream has
+
+	sending sync.Mutex // held by Send; whoever cannot have it may not touch the stream's end
+	free    chan *outgoing
+	flight  atomic.Int32  // messages that gRPC may still read
+	drained chan struct{} // has a token after flight became 0
+}
+
+// Dial opens the link from the worker in seat to its successor at address, and returns when the
+// successor has taken it. It tries again while the successor is not up or not yet in this
+// generation, until ctx or cfg.Timeout ends; a refusal is final.
+func Dial(
+	ctx context.Context, address string, seat Seat, cfg DialConfig,
+) (allreduce.Successor, error) {
+	cfg, err := cfg.validate()
+	if err == nil {
+		err = seat.validate()
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	s := &successor{
+		Ending:  allreduce.NewEnding(),
+		peer:    allreduce.Peer{Rank: seat.successor(), Address: address},
+		self:    hello{Seat: seat, to: seat.successor()},
+		ended:   make(chan struct{}),
+		free:    make(chan *outgoing, outgoingLimit),
+		drained: make(chan struct{}, 1),
+	}
+	if s.conn, err = cfg.client(address); err != nil {
+		return nil, err
+	}
+	if err := s.connect(ctx); err != nil {
+		s.conn.Close()
+		return nil, fmt.Errorf("ring link of generation %d to %v: %w", seat.Generation, s.peer, err)
+	}
+	for range outgoingLimit {
+		o := newOutgoing()
+		o.done = func() { s.recycle(o) }
+		s.free <- o
+	}
+	go s.watch()
+	return s, nil
+}
+
+// connect opens the stream, again and again while nobody answers.
+func (s *successor) connect(ctx context.Context) error {
+	start, last := time.Now(), error(nil)
+	for {
+		err := s.open(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && status.Code(err) != codes.Unavailable {
+			return errors.New(status.Convert(err).Message())
+		}
+		if status.Code(err) == codes.Unavailable {
+			last = errors.New(status.Convert(err).Message())
+		}
+		select {
+		case <-time.After(retryInterval):
+			continue
+		case <-ctx.Done():
+		}
+		after := time.Since(start).Round(time.Millisecond)
+		if last == nil {
+			return fmt.Errorf("no answer after %v: %w", after, context.Cause(ctx))
+		}
+		return fmt.Errorf("no link after %v: %w (the last try: %w)", after, context.Cause(ctx), last)
+	}
+}
+
+// open makes one attempt. The stream outlives ctx, which bounds the handshake alone.
+func (s *successor) open(ctx context.Context) error {
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer context.AfterFunc(ctx, cancel)()
+	streamCtx = metadata.NewOutgoingContext(streamCtx, s.self.metadata())
+	stream, err := rondov1.NewRingClient(s.conn).Link(streamCtx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	md, err := stream.Header() // the successor's acceptance
+	if err == nil && len(md.Get(keyFormat)) == 0 {
+		if err = stream.RecvMsg(&incoming{}); err == nil || err == io.EOF {
+			err = errors.New("it answered without saying who it is")
+		}
+	}
+	var answer hello
+	if err == nil {
+		answer, err = parseHello(md)
+	}
+	if err == nil {
+		err = s.self.check(answer, s.self.to)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	s.stream, s.cancel = stream, cancel
+	return nil
+}
+
+// watch waits for the successor to end the stream, and learns why.
+func (s *successor) watch() {
+	defer close(s.ended)
+	err := s.stream.RecvMsg(&incoming{})
+	switch st := status.Convert(err); {
+	case err == nil:
+		s.End(errors.New("sent a message against the stream"))
+	case err == io.EOF:
+		s.End(allreduce.ErrLeft)
+	case st.Code() == codes.Aborted:
+		s.End(&allreduce.AbortError{Reason: st.Message()})
+	default:
+		s.End(fmt.Errorf("is gone: %s", st.Message()))
+	}
+	s.cancel()
+}
+
+func (s *successor) Peer() allreduce.Peer { return s.peer }
+
+// Send hands the chunk to gRPC, which reads payload where it is.
+func (s *successor) Send(h allreduce.Header, payload []float32) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if err := s.Err(); err != nil {
+		return err
+	}
+	select {
+	case o := <-s.free:
+		o.load(h, payload)
+		s.flight.Add(1)
+		if err := s.stream.SendMsg(o); err != nil {
+			s.cancel() // SendMsg does not know why; the watch does
+			<-s.ended
+			return s.Err()
+		}
+		return nil
+	case <-s.Over():
+		return s.Err()
+	}
+}
+
+func (s *successor) recycle(o *outgoing) {
+	s.free <- o // never waits: there is room for all that exist
+	if s.flight.Add(-1) == 0 {
+		select {
+		case s.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Flush waits until gRPC has copied all chunks to its write buffer.
+func (s *successor) Flush() error {
+	for s.flight.Load() > 0 {
+		select {
+		case <-s.drained:
+		case <-s.Over():
+			return s.Err()
+		}
+	}
+	return nil
+}
+
+// Abort says why in a call of its own beside the stream, whose flow control may be shut.
+func (s *successor) Abort(reason string) {
+	if !s.End(allreduce.ErrClosed) {
+		s.cancel()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), abortGrace)
+	defer cancel()
+	md := s.self.metadata()
+	md.Set(keyAbort, shorten(reason))
+	stream, err := rondov1.NewRingClient(s.conn).Link(metadata.NewOutgoingContext(ctx, md))
+	if err == nil {
+		stream.RecvMsg(&incoming{}) // its end is the answer; after the grace, so be it
+	}
+	s.cancel()
+	<-s.ended
+}
+
+// Close ends the stream after what was sent, waits a moment for the successor to have it all,
+// and closes the connection.
+func (s *successor) Close() error {
+	if s.End(allreduce.ErrClosed) && s.sending.TryLock() {
+		s.stream.CloseSend()
+		select {
+		case <-s.ended:
+		case <-time.After(closeGrace):
+		}
+		s.sending.Unlock()
+	}
+	s.cancel()
+	<-s.ended
+	if err := s.conn.Close(); err != nil && status.Code(err) != codes.Canceled {
+		return fmt.Errorf("ring link to %v: %w", s.peer, err)
+	}
+	return nil
+}
