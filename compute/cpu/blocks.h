@@ -9,13 +9,18 @@ INLINE long columns_of(long width, long u)
     return rest < BLOCK ? rest : BLOCK;
 }
 
+INLINE void copy_row(float *dst, const float *src)
+{
+    for (int j = 0; j < BLOCK; j += VW)
+        store(dst + j, load(src + j));
+}
+
 // dst: [rows][BLOCK] from the first n columns of src: [rows, ld]; the rest of dst is zeros.
 static void to_block(long rows, float *restrict dst, const float *restrict src, long ld, long n)
 {
     for (long r = 0; r < rows; r++, dst += BLOCK, src += ld) {
         if (n == BLOCK) {
-            for (int j = 0; j < BLOCK; j++)
-                dst[j] = src[j];
+            copy_row(dst, src);
             continue;
         }
         for (long j = 0; j < n; j++)
@@ -31,8 +36,7 @@ static void from_block(long rows, float *restrict dst, long ld, long n,
 {
     for (long r = 0; r < rows; r++, dst += ld, src += BLOCK) {
         if (n == BLOCK) {
-            for (int j = 0; j < BLOCK; j++)
-                dst[j] = src[j];
+            copy_row(dst, src);
             continue;
         }
         for (long j = 0; j < n; j++)

@@ -104,15 +104,14 @@ static void start_step(struct layer *l, long t, long u, const int32_t *ids)
     }
 }
 
-// Asks for a block's gates and states at a step, which lie in as many pages as there are tensors,
-// where the processor does not see them coming. They arrive while a product runs.
-static void prefetch_step(const struct layer *l, long t, long u)
+// Asks for a block's gates at step t and its state before step `state`, which lie in as many pages
+// as there are tensors, where the processor does not see them coming. They arrive while a product
+// runs.
+static void prefetch_step(const struct layer *l, long t, long u, long state)
 {
     for (long g = 0; g < l->G; g++)
         prefetch_rows(l->B, gate_at(l, g, u, t));
-    prefetch_rows(l->B, state_at(l, l->h, u, t + 1));
-    if (l->cell == LSTM)
-        prefetch_rows(l->B, state_at(l, l->c, u, t + 1));
+    prefetch_rows(l->B, state_at(l, l->cell == LSTM ? l->c : l->h, u, state));
 }
 
 // Adds W_hh's gate g of block u, times rows of state blocks, to gate tensor `to`.
@@ -131,9 +130,9 @@ static void step_forward(struct layer *l, long t, const int32_t *ids)
     for (long u = 0; u < l->U; u++) {
         start_step(l, t, u, ids);
         if (u + 1 < l->U)
-            prefetch_step(l, t, u + 1);
+            prefetch_step(l, t, u + 1, t + 1);
         else if (t + 1 < l->T)
-            prefetch_step(l, t + 1, 0);
+            prefetch_step(l, t + 1, 0, t + 2);
         for (long g = 0; g < early; g++)
             recurrent_sum(l, t, u, g, apart(l, g), h, block);
         switch (l->cell) {
@@ -192,7 +191,7 @@ static void step_backward(struct layer *l, long t, const float *dy)
     long through = l->cell == GRU_BEFORE ? 2 : l->K; // gates that h_t went into
     for (long u = 0; u < l->U; u++) {
         float *dh = carried(l, l->dh, u);
-        prefetch_step(l, t, u);
+        prefetch_step(l, t, u, t);
         if (t + 1 < l->T)
             recurrent_gradient(l, dh, t + 1, u, 0, through);
         add_to_block(l->B, dh, dy + t * l->B * l->H + u * BLOCK, l->H, columns_of(l->H, u));

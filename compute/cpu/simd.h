@@ -25,14 +25,24 @@ INLINE vf splat(float x) { return x - (vf){0}; }
 INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vf square_root(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
+
+// 1/a for normal a: an estimate of 14 bits and one Newton step, where a division would hold up
+// the divider.
+INLINE vf reciprocal(vf a)
+{
+    vf y = (vf)_mm512_rcp14_ps((__m512)a);
+    return y * (splat(1) - a * y) + y;
+}
 #elif VW == 8
 INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vf square_root(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
+INLINE vf reciprocal(vf a) { return splat(1) / a; }
 #else
 INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
 INLINE vf smaller(vf a, vf b) { return pick(a < b, a, b); }
+INLINE vf reciprocal(vf a) { return splat(1) / a; }
 INLINE vf square_root(vf a)
 {
     for (int i = 0; i < VW; i++)
@@ -89,7 +99,7 @@ INLINE vf exponential(vf x)
 INLINE vf sigmoid(vf x)
 {
     vf r, two_n = power_of_two(limit(-x, -87, 87), &r);
-    return splat(1) / (two_n * reduced_expm1(r) + two_n + splat(1));
+    return reciprocal(two_n * reduced_expm1(r) + two_n + splat(1));
 }
 
 // tanh(x) = e/(e + 2), e = e^2x - 1, which keeps its relative accuracy near zero. Beyond 9.02 the
@@ -98,5 +108,5 @@ INLINE vf tangent(vf x)
 {
     vf r, two_n = power_of_two(limit(x + x, -18.1f, 18.1f), &r);
     vf e = two_n * reduced_expm1(r) + (two_n - splat(1));
-    return e / (e + splat(2));
+    return e * reciprocal(e + splat(2));
 }
