@@ -91,7 +91,9 @@ func open(t *testing.T, options ...grpc.DialOption) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
+		// The test may run again, in the same etcd.
+		_, err := s.client.Delete(context.Background(), s.root, clientv3.WithPrefix())
+		if err := errors.Join(err, s.Close()); err != nil {
 			t.Error(err)
 		}
 	})

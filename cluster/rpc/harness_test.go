@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"rondo/cluster"
+	"rondo/cluster/memstore"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // in one synctest bubble.
 type network struct {
 	t         *testing.T
+	store     *memstore.Store // if set, it says who leads
 	mu        sync.Mutex
 	leader    string
 	listeners map[string]*bufconn.Listener
@@ -41,7 +43,10 @@ func inBubble(t *testing.T, test func(*testing.T, *network)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newNetwork(t)) })
 }
 
-func (n *network) find(context.Context) (cluster.Leader, error) {
+func (n *network) find(ctx context.Context) (cluster.Leader, error) {
+	if n.store != nil {
+		return n.store.Leader(ctx)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.leader == "" {

@@ -16,6 +16,8 @@ type hub struct {
 	limit   int
 	records []numbered
 	last    uint64 // number of the newest record
+	steps   uint64 // how many step events there were
+	stride  uint64 // thin keeps the steps at its multiples
 	seen    map[string]uint64
 	over    bool
 	changed chan struct{} // closed at the next change
@@ -24,11 +26,14 @@ type hub struct {
 // numbered is a record with its place in the order of this hub, from 1.
 type numbered struct {
 	number uint64
+	step   uint64 // its place among the step events, from 1; 0: not one of them
 	record *rondov1.Record
 }
 
 func newHub(limit int) *hub {
-	return &hub{limit: limit, seen: make(map[string]uint64), changed: make(chan struct{})}
+	return &hub{
+		limit: limit, stride: 2, seen: make(map[string]uint64), changed: make(chan struct{}),
+	}
 }
 
 // add keeps a record unless it is known already, or the history is over.
@@ -40,31 +45,37 @@ func (h *hub) add(r *rondov1.Record) {
 	}
 	h.seen[r.Source] = r.Sequence
 	h.last++
-	h.records = append(h.records, numbered{h.last, r})
+	added := numbered{number: h.last, record: r}
+	if isStep(r.Event) {
+		h.steps++
+		added.step = h.steps
+	}
+	h.records = append(h.records, added)
 	if len(h.records) > h.limit {
 		h.thin()
 	}
 	h.touch()
 }
 
-// thin drops every second step event but for those of the newest quarter. Where that does not
-// make room, the oldest records go, whatever they are.
+// thin makes room. Of the step events, but for those in the newest quarter, it keeps every
+// second, fourth, eighth and so on of all there were, so that what is left spans the whole run
+// evenly. Where that does not make room, the oldest records go, whatever they are.
 func (h *hub) thin() {
-	newest := len(h.records) - h.limit/4
-	kept, drop := h.records[:0], false
-	for i, n := range h.records {
-		if i < newest && isStep(n.record.Event) {
-			if drop = !drop; drop {
-				continue
-			}
+	enough, newest := h.limit*7/8, h.last-uint64(h.limit/4)
+	for {
+		h.records = slices.DeleteFunc(h.records, func(n numbered) bool {
+			return n.step%h.stride != 0 && n.number <= newest
+		})
+		excess := len(h.records) - enough
+		switch {
+		case excess <= 0:
+			return
+		case h.stride > h.steps:
+			h.records = slices.Delete(h.records, 0, excess)
+			return
 		}
-		kept = append(kept, n)
+		h.stride *= 2
 	}
-	if excess := len(kept) - h.limit*7/8; excess > 0 {
-		kept = append(kept[:0], kept[excess:]...)
-	}
-	clear(h.records[len(kept):])
-	h.records = kept
 }
 
 // open notes a source, and returns the highest sequence that is known from it; false if there

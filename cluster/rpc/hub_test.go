@@ -1,0 +1,117 @@
+package rpc
+
+import (
+	"flag"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+var hubSeed = flag.Uint64("hub-seed", 0, "replay this one history")
+
+// TestHubAgainstAList plays random records into a hub with little room, and holds what a watcher
+// reads, at its own uneven pace, against a plain list of everything that was added.
+func TestHubAgainstAList(t *testing.T) {
+	first, last := uint64(1), uint64(200)
+	if *hubSeed != 0 {
+		first, last = *hubSeed, *hubSeed
+	}
+	for seed := first; seed <= last; seed++ {
+		random := rand.New(rand.NewPCG(seed, 0))
+		h := newHub(64)
+		var list, read []*rondov1.Record
+		at := uint64(0)
+		look := func() {
+			batch, _, _ := h.after(at)
+			for _, n := range batch {
+				if n.number <= at {
+					t.Fatalf("seed %d: number %d after %d", seed, n.number, at)
+				}
+				at = n.number
+				read = append(read, n.record)
+			}
+		}
+		rare := 2 + random.IntN(40) // of how many records one is not a step
+		for i := range uint64(500) {
+			e := step(int64(i))
+			if random.IntN(rare) == 0 {
+				e = checkpoint(int64(i))
+			}
+			r := &rondov1.Record{Source: "w", Sequence: i + 1, Event: e}
+			list = append(list, r)
+			h.add(r)
+			h.add(r) // a second time changes nothing
+			if len(h.records) > h.limit {
+				t.Fatalf("seed %d: %d records with a limit of %d", seed, len(h.records), h.limit)
+			}
+			if random.IntN(20) == 0 {
+				look()
+			}
+		}
+		for before := -1; before != len(read); {
+			before = len(read)
+			look()
+		}
+		checkRead(t, seed, list, read, h.limit)
+	}
+}
+
+// checkRead: what was read is in order, ends with the newest, and lacks only steps, as long as
+// the other records of the stretch that the watcher slept through fit in the history.
+func checkRead(t *testing.T, seed uint64, list, read []*rondov1.Record, limit int) {
+	t.Helper()
+	if !slices.IsSortedFunc(read, func(a, b *rondov1.Record) int {
+		return int(a.Sequence) - int(b.Sequence)
+	}) || read[len(read)-1] != list[len(list)-1] {
+		t.Fatalf("seed %d (replay with -hub-seed %d): out of order, or without an end", seed, seed)
+	}
+	important := 0
+	for _, r := range list {
+		if !isStep(r.Event) {
+			important++
+		}
+	}
+	if important > limit/2 {
+		return // more than the history promises to hold
+	}
+	for _, r := range list {
+		if !isStep(r.Event) && !slices.Contains(read, r) {
+			t.Fatalf("seed %d (replay with -hub-seed %d): record %d is lost",
+				seed, seed, r.Sequence)
+		}
+	}
+}
+
+func TestHubKeepsTheShapeOfALongRun(t *testing.T) {
+	h := newHub(HistoryLimit)
+	const steps = 10 * HistoryLimit
+	for i := range uint64(steps) {
+		h.add(&rondov1.Record{Source: "w", Sequence: i + 1, Event: step(int64(i))})
+	}
+	// One that comes late sees steps from the beginning to the end, evenly; the newest without
+	// a gap.
+	if newest := h.records[len(h.records)-HistoryLimit/4]; h.last-newest.number >= HistoryLimit/4 {
+		t.Errorf("the newest quarter begins at %d of %d", newest.number, h.last)
+	}
+	before := uint64(0)
+	for _, n := range h.records {
+		if n.number-before > steps/100 {
+			t.Errorf("a gap from %d to %d in %d", before, n.number, steps)
+		}
+		before = n.number
+	}
+}
+
+func TestHubRefusesTooManySources(t *testing.T) {
+	h := newHub(1)
+	for i := range SourceLimit {
+		if _, ok := h.open(string(rune('a'+i%26)) + string(rune(0x10000+i))); !ok {
+			t.Fatalf("source %d is refused", i)
+		}
+	}
+	if _, ok := h.open("one more"); ok {
+		t.Errorf("source %d is accepted", SourceLimit+1)
+	}
+}
