@@ -2,9 +2,11 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"rondo/compute"
 )
@@ -176,7 +178,9 @@ func benchmarks() map[string]Config {
 	return map[string]Config{"lstm": base, "gru": gru, "stack": stack}
 }
 
-func benchmarkStep(b *testing.B, step func(*Model, *bare, *Segment, SegmentInput)) {
+// benchmarkSteps runs f for each of the benchmarks' models.
+func benchmarkSteps(b *testing.B,
+	f func(b *testing.B, graph func(), kernels func(), tokens float64)) {
 	const T, B = 35, 32
 	for _, name := range []string{"lstm", "gru", "stack"} {
 		b.Run(fmt.Sprintf("%s/T%d/B%d", name, T, B), func(b *testing.B) {
@@ -184,20 +188,43 @@ func benchmarkStep(b *testing.B, step func(*Model, *bare, *Segment, SegmentInput
 			s, k := newSegment(b, m, T, B), newBare(b, m, T, B)
 			in := randomInput(rand.New(rand.NewPCG(1, 2)), T, B, m.config.Vocab)
 			b.ReportAllocs()
-			for b.Loop() {
-				step(m, k, s, in)
-			}
-			b.ReportMetric(float64(b.N)*T*B/b.Elapsed().Seconds(), "tokens/s")
+			f(b, func() { run(b, s, in) }, func() { k.run(in) }, T*B)
 		})
 	}
 }
 
 // BenchmarkSegment is a step through Gorgonia; BenchmarkBareKernels is the same step without it.
 func BenchmarkSegment(b *testing.B) {
-	benchmarkStep(b, func(_ *Model, _ *bare, s *Segment, in SegmentInput) { run(b, s, in) })
+	benchmarkSteps(b, func(b *testing.B, graph, _ func(), tokens float64) {
+		for b.Loop() {
+			graph()
+		}
+		b.ReportMetric(float64(b.N)*tokens/b.Elapsed().Seconds(), "tokens/s")
+	})
 }
 
 // BenchmarkBareKernels is the yardstick of BenchmarkSegment.
 func BenchmarkBareKernels(b *testing.B) {
-	benchmarkStep(b, func(_ *Model, k *bare, _ *Segment, in SegmentInput) { k.run(in) })
+	benchmarkSteps(b, func(b *testing.B, _, kernels func(), tokens float64) {
+		for b.Loop() {
+			kernels()
+		}
+		b.ReportMetric(float64(b.N)*tokens/b.Elapsed().Seconds(), "tokens/s")
+	})
+}
+
+// BenchmarkGraphOverKernels takes the two steps in turn and reports the graph's speed over the
+// bare kernels', each at its fastest: other work on the machine can only slow a step.
+func BenchmarkGraphOverKernels(b *testing.B) {
+	benchmarkSteps(b, func(b *testing.B, graph, kernels func(), _ float64) {
+		fastest := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+		for b.Loop() {
+			for i, step := range []func(){graph, kernels} {
+				start := time.Now()
+				step()
+				fastest[i] = min(fastest[i], time.Since(start))
+			}
+		}
+		b.ReportMetric(float64(fastest[1])/float64(fastest[0]), "graph/kernels")
+	})
 }

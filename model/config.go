@@ -65,7 +65,7 @@ func (c Config) Validate() error {
 	if c.TieWeights && c.Embed == 0 {
 		return errors.New("--tie-weights needs --embed: one-hot input has no weights to share")
 	}
-	if !(c.Dropout >= 0 && c.Dropout < 1) {
+	if !(c.Dropout >= 0 && float32(c.Dropout) < 1) { // kernels have it in float32
 		return fmt.Errorf("--dropout %v: must be at least 0 and less than 1", c.Dropout)
 	}
 	if c.GradientTail < 0 {
@@ -75,7 +75,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) validateInit() error {
-	if math.IsNaN(c.ForgetBias) || math.IsInf(c.ForgetBias, 0) {
+	if !(math.Abs(c.ForgetBias) <= math.MaxFloat32) {
 		return fmt.Errorf("--forget-bias %v: must be finite", c.ForgetBias)
 	}
 	if c.ForgetBias != 0 && c.Cell != compute.LSTM {

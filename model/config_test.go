@@ -29,6 +29,7 @@ func TestValidate(t *testing.T) {
 		"embed":       {func(c *Config) { c.Embed = -1 }, "--embed -1"},
 		"tie":         {func(c *Config) { c.Embed = 0 }, "--tie-weights needs --embed"},
 		"dropout":     {func(c *Config) { c.Dropout = 1 }, "--dropout 1"},
+		"dropout 1-":  {func(c *Config) { c.Dropout = 1 - 1e-12 }, "--dropout 0.99"},
 		"dropout NaN": {func(c *Config) { c.Dropout = math.NaN() }, "--dropout NaN"},
 		"forget": {func(c *Config) { c.Cell = compute.GRU },
 			"--forget-bias 1 needs --cell lstm"},

@@ -33,6 +33,25 @@ func TestParseInit(t *testing.T) {
 	}
 }
 
+// FuzzParseInit checks that what is read is valid and is what String writes.
+func FuzzParseInit(f *testing.F) {
+	for _, text := range []string{"uniform", "normal:0.01", "normal:1e400", "normal:-0"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		in, err := ParseInit(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseInit(in.String()); err != nil || again != in {
+			t.Errorf("%q is %+v, written %q and read again %+v (%v)", text, in, in, again, err)
+		}
+		if err := in.validate(); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
+}
+
 // moments returns the mean, standard deviation and largest magnitude.
 func moments(x []float32) (mean, std, largest float64) {
 	for _, v := range x {

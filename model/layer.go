@@ -81,7 +81,9 @@ func cutState(s compute.RecurrentShape, flat []float32) compute.RecurrentState {
 
 // Apply adds the layer to the graph of x and w, and returns y: [T, B, H]. x is [T, B, D] float32,
 // or [T, B] int32: token ids in [0, D), which stand for one-hot vectors and have no gradient.
-// w is the weights as one vector, laid out as LayerLayout says. A layer is applied once.
+// w is the weights as one vector, laid out as LayerLayout says; it feeds no other node, since
+// Gorgonia may add up the gradients of one that does in the layer's own memory. A layer is
+// applied once.
 func (l *Layer) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 	s, ids := l.shape, false
 	switch got := x.Shape(); {

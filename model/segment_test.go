@@ -324,13 +324,13 @@ func TestLayerErrors(t *testing.T) {
 	bad.T = 0
 	odd := good
 	odd.Cell = 7
-	for name, make := range map[string]func() (*Layer, error){
+	for name, newLayer := range map[string]func() (*Layer, error){
 		"no name":  func() (*Layer, error) { return NewLayer(dev, "", good, nil) },
 		"no steps": func() (*Layer, error) { return NewLayer(dev, "a", bad, nil) },
 		"no cell":  func() (*Layer, error) { return NewLayer(dev, "a", odd, nil) },
 		"gradient": func() (*Layer, error) { return NewLayer(dev, "a", good, dev.Alloc(3)) },
 	} {
-		if _, err := make(); err == nil {
+		if _, err := newLayer(); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
