@@ -26,6 +26,42 @@ func gatedUnit(y, u, w, h *gorgonia.Node) *gorgonia.Node {
 	return h
 }
 
+// input adds an input node with those values.
+func input[E int32 | float32](g *gorgonia.ExprGraph, name string, x []E,
+	shape ...int) *gorgonia.Node {
+	value := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))
+	return gorgonia.NewTensor(g, value.Dtype(), len(shape), gorgonia.WithName(name),
+		gorgonia.WithValue(value))
+}
+
+// random returns n numbers from N(0, 0.4^2).
+func random(rng *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(0.4 * rng.NormFloat64())
+	}
+	return x
+}
+
+// learn takes steps of Adam and returns the first and the last cost.
+func learn(machine gorgonia.VM, cost *gorgonia.Node, weights gorgonia.Nodes, steps int) (
+	first, last float32, err error) {
+	solver := gorgonia.NewAdamSolver(gorgonia.WithLearnRate(0.02))
+	for step := range steps {
+		machine.Reset()
+		if err := machine.RunAll(); err != nil {
+			return 0, 0, err
+		}
+		if last = cost.Value().Data().(float32); step == 0 {
+			first = last
+		}
+		if err := solver.Step(gorgonia.NodesToValueGrads(weights)); err != nil {
+			return 0, 0, err
+		}
+	}
+	return first, last, nil
+}
+
 // A fused GRU reads tokens, a cell of Gorgonia's operators reads the GRU, and both learn to say
 // which token came first.
 func ExampleLayer() {
@@ -34,81 +70,58 @@ func ExampleLayer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer dev.Close()
 	shape := compute.RecurrentShape{Cell: compute.GRU, T: T, B: B, D: V, H: H}
 	layer, err := model.NewLayer(dev, "gru", shape, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer layer.Close()
 
 	rng := rand.New(rand.NewPCG(1, 2))
-	g := gorgonia.NewGraph()
-	ids := make([]int32, T*B)
-	wanted := make([]float32, B)
+	ids, first := make([]int32, T*B), make([]float32, B)
 	for i := range ids {
 		ids[i] = int32(rng.IntN(V))
 	}
-	for b := range wanted {
-		wanted[b] = float32(ids[b])
+	for b := range first {
+		first[b] = float32(ids[b])
 	}
-	weights := func(name string, shape ...int) *gorgonia.Node {
-		x := make([]float32, tensor.Shape(shape).TotalSize())
-		for i := range x {
-			x[i] = float32(0.4 * rng.NormFloat64())
-		}
-		return gorgonia.NewTensor(g, tensor.Float32, len(shape), gorgonia.WithName(name),
-			gorgonia.WithValue(tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))))
+	g := gorgonia.NewGraph()
+	size := model.Span(model.LayerLayout(shape))
+	weights := gorgonia.Nodes{
+		input(g, "gru weights", random(rng, size), size),
+		input(g, "u", random(rng, H*H), H, H),
+		input(g, "w", random(rng, H*H), H, H),
+		input(g, "v", random(rng, H), H, 1),
 	}
-	x := gorgonia.NewMatrix(g, tensor.Int32, gorgonia.WithName("ids"),
-		gorgonia.WithValue(tensor.New(tensor.WithShape(T, B), tensor.WithBacking(ids))))
-	target := gorgonia.NewMatrix(g, tensor.Float32, gorgonia.WithName("target"),
-		gorgonia.WithValue(tensor.New(tensor.WithShape(B, 1), tensor.WithBacking(wanted))))
-	start := gorgonia.NewMatrix(g, tensor.Float32, gorgonia.WithName("start"),
-		gorgonia.WithValue(tensor.New(tensor.WithShape(B, H), tensor.Of(tensor.Float32))))
-	learned := gorgonia.Nodes{
-		weights("gru weights", model.Span(model.LayerLayout(shape))),
-		weights("u", H, H), weights("w", H, H), weights("v", H, 1),
-	}
-
 	var machine gorgonia.VM
 	var cost *gorgonia.Node
 	err = model.Build(func() error {
-		y, err := layer.Apply(x, learned[0])
+		y, err := layer.Apply(input(g, "ids", ids, T, B), weights[0])
 		if err != nil {
 			return err
 		}
-		h := gatedUnit(y, learned[1], learned[2], start)
-		guess := gorgonia.Must(gorgonia.Mul(h, learned[3]))
-		miss := gorgonia.Must(gorgonia.Sub(guess, target))
+		start := input(g, "start", make([]float32, B*H), B, H)
+		h := gatedUnit(y, weights[1], weights[2], start)
+		guess := gorgonia.Must(gorgonia.Mul(h, weights[3]))
+		miss := gorgonia.Must(gorgonia.Sub(guess, input(g, "first", first, B, 1)))
 		cost = gorgonia.Must(gorgonia.Mean(gorgonia.Must(gorgonia.Square(miss))))
-		if _, err := gorgonia.Grad(cost, learned...); err != nil {
+		if _, err := gorgonia.Grad(cost, weights...); err != nil {
 			return err
 		}
-		machine = gorgonia.NewTapeMachine(g, gorgonia.BindDualValues(learned...))
+		machine = gorgonia.NewTapeMachine(g, gorgonia.BindDualValues(weights...))
 		return nil
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer machine.Close()
-
-	solver := gorgonia.NewAdamSolver(gorgonia.WithLearnRate(0.02))
-	var first, last float32
-	for step := range 150 {
-		machine.Reset()
-		if err := machine.RunAll(); err != nil {
-			log.Fatal(err)
-		}
-		if last = cost.Value().Data().(float32); step == 0 {
-			first = last
-		}
-		if err := solver.Step(gorgonia.NodesToValueGrads(learned)); err != nil {
-			log.Fatal(err)
-		}
+	began, ended, err := learn(machine, cost, weights, 150)
+	if err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println("the error began above 0.5:", first > 0.5)
-	fmt.Println("and ended below 0.01:", last < 0.01)
+	fmt.Println("the error began above 0.5:", began > 0.5)
+	fmt.Println("and ended below 0.01:", ended < 0.01)
+	machine.Close()
+	layer.Close()
+	dev.Close()
 	// Output:
 	// the error began above 0.5: true
 	// and ended below 0.01: true
