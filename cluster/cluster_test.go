@@ -134,6 +134,33 @@ func TestDecideBeforeElectedPanics(t *testing.T) {
 	Decide(NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: 1}), Tick{}, time.Unix(0, 0))
 }
 
+// TestStatesShareNoMemory takes two ways from every state, and looks whether the second shows in
+// what came of the first.
+func TestStatesShareNoMemory(t *testing.T) {
+	const workers = 9
+	now := time.Unix(0, 0)
+	state := NewState(Job{Workers: workers, Lanes: workers, JoinTimeout: time.Minute})
+	state, _ = Decide(state, Elected{}, now)
+	id := func(i int) string { return fmt.Sprint("w", i%workers) }
+	for i := range 2 * workers {
+		one, two := Event(Joined{Member{ID: id(i)}}), Event(Joined{Member{ID: "other"}})
+		if i >= workers {
+			one, two = Done{id(i)}, Done{id(i + 1)}
+		}
+		next, _ := Decide(state, one, now)
+		want := fmt.Sprintf("%+v", next)
+		Decide(state, two, now)
+		Decide(state, Left{id(0)}, now)
+		if got := fmt.Sprintf("%+v", next); got != want {
+			t.Fatalf("after %#v and then %#v from the same state: %s became %s", one, two, want, got)
+		}
+		state = next
+	}
+	if state.Plan().Phase != Ended {
+		t.Errorf("in the end: %+v", state.Plan())
+	}
+}
+
 func TestWake(t *testing.T) {
 	now := time.Unix(100, 0)
 	state := NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: time.Minute})
