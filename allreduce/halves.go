@@ -174,12 +174,12 @@ func (r *Ring) watch(ctx context.Context) {
 	}
 }
 
-// checkProgress fails the ring if a half has waited for its neighbour for ChunkTimeout, and
-// returns how long the watch may sleep.
+// checkProgress fails the ring if a half has waited too long for its neighbour, and returns how
+// long the watch may sleep.
 func (r *Ring) checkProgress() time.Duration {
-	limit, now := r.config.ChunkTimeout, time.Since(r.epoch)
-	received := limit - waited(&r.receiving, now)
-	sent := limit - waited(&r.sending, now)
+	now := time.Since(r.epoch)
+	received := r.remaining(&r.receiving, now)
+	sent := r.remaining(&r.sending, now)
 	switch {
 	case received <= 0 && received <= sent:
 		r.failLate(r.links.Predecessor, &r.receiving, "no chunk for")
@@ -188,21 +188,34 @@ func (r *Ring) checkProgress() time.Duration {
 	default:
 		return min(received, sent)
 	}
-	return limit
+	return r.config.ChunkTimeout
 }
 
-func waited(p *place, now time.Duration) time.Duration {
+// remaining is how much longer a half may wait.
+func (r *Ring) remaining(p *place, now time.Duration) time.Duration {
+	step := int(p.chunk.Load() >> 32)
 	since := time.Duration(p.since.Load())
 	if since == 0 {
-		return 0
+		return r.config.ChunkTimeout
 	}
-	return now - since
+	return r.patience(step) - (now - since)
 }
+
+// patience is how long a half waits in a ring step. When a rank falls silent, its neighbour is
+// stuck in the earliest step, and each rank further on in one more: with a little more patience
+// a step, the rank that knows who is silent speaks first, and the others hear of it in time.
+func (r *Ring) patience(step int) time.Duration {
+	more := min(blamePause, r.config.ChunkTimeout/time.Duration(4*r.plan.last))
+	return r.config.ChunkTimeout + time.Duration(step-r.plan.first)*more
+}
+
+// blamePause is time enough for a failure to be told to a neighbour.
+const blamePause = 100 * time.Millisecond
 
 func (r *Ring) failLate(link Link, p *place, what string) {
 	at := p.chunk.Load()
-	r.fail(r.blame(link, int(at>>32), int(uint32(at)),
-		fmt.Errorf("%s %v", what, r.config.ChunkTimeout)))
+	step, chunk := int(at>>32), int(uint32(at))
+	r.fail(r.blame(link, step, chunk, fmt.Errorf("%s %v", what, r.patience(step))))
 }
 
 // blame adds to err which neighbour it is about, and where in the collective.

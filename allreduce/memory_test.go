@@ -35,3 +35,7 @@ func peer(rank int) allreduce.Peer {
 }
 
 func TestMemoryLink(t *testing.T) { linktest.Run(t, memoryRing) }
+
+func BenchmarkAllReduce(b *testing.B) {
+	linktest.Benchmark(b, func(_ *testing.B, world int) []linktest.Node { return connect(world) })
+}

@@ -21,9 +21,9 @@ type Config struct {
 	// ChunkBytes is the payload of a message at most, a multiple of 4; 0 is MaxChunkBytes.
 	ChunkBytes int
 
-	// ChunkTimeout is how long a rank waits for the next chunk, or for its own to be taken. The
-	// first chunk of a collective waits for the slowest rank to get there, so this must be
-	// longer than the ranks' steps may differ.
+	// ChunkTimeout is how long a rank waits for the next chunk, or for its own to be taken, and
+	// up to a quarter more in later ring steps. The first chunk of a collective waits for
+	// the slowest rank to get there, so this must be longer than the ranks' steps may differ.
 	ChunkTimeout time.Duration
 }
 
@@ -133,8 +133,7 @@ func New(config Config, links Links) (*Ring, error) {
 // AllReduce replaces buf on every rank by the sum over the ranks, the same bits everywhere. It
 // takes 2(N-1) steps and sends 2(N-1)/N of buf's bytes.
 func (r *Ring) AllReduce(ctx context.Context, buf []float32) error {
-	split(r.segments, len(buf))
-	return r.collective(ctx, 0, buf, r.segments)
+	return r.collective(ctx, 0, buf, nil)
 }
 
 // AllGather gives every rank what each one has: rank i contributes buf[ends[i-1]:ends[i]], which
@@ -158,6 +157,7 @@ func (r *Ring) AllGather(ctx context.Context, buf []float32, ends []int) error {
 }
 
 // collective runs the ring steps from first on, and returns when both halves are done with buf.
+// Without ends the segments are of one length, as near as may be.
 func (r *Ring) collective(ctx context.Context, first int, buf []float32, ends []int) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -178,6 +178,10 @@ func (r *Ring) collective(ctx context.Context, first int, buf []float32, ends []
 	}
 	if r.config.World == 1 || len(buf) == 0 {
 		return nil
+	}
+	if ends == nil {
+		split(r.segments, len(buf))
+		ends = r.segments
 	}
 	r.plan = schedule{
 		header: Header{

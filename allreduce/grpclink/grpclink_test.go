@@ -124,3 +124,7 @@ func form(t testing.TB, world int) []linktest.Node {
 func TestLink(t *testing.T) {
 	linktest.Run(t, func(t *testing.T, world int) []linktest.Node { return form(t, world) })
 }
+
+func BenchmarkAllReduce(b *testing.B) {
+	linktest.Benchmark(b, func(b *testing.B, world int) []linktest.Node { return form(b, world) })
+}

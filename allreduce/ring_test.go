@@ -1,0 +1,336 @@
+package allreduce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/allreduce/linktest"
+)
+
+const generation = allreduce.Generation(3)
+
+// ragged re-cuts what comes over a link into pieces of random length at odd addresses, as a
+// transport's buffers are.
+type ragged struct {
+	allreduce.Predecessor
+	rng *rand.Rand
+}
+
+func (r *ragged) Receive(m *allreduce.Message) error {
+	if err := r.Predecessor.Receive(m); err != nil {
+		return err
+	}
+	payload := slices.Concat(m.Pieces...)
+	h := m.Header
+	m.Release()
+	m.Header = h
+	for len(payload) > 0 {
+		n := min(1+r.rng.IntN(23), len(payload))
+		m.Pieces, payload = append(m.Pieces, payload[:n]), payload[n:]
+	}
+	return nil
+}
+
+func raggedRing(world int) []linktest.Node {
+	nodes := connect(world)
+	for rank := range nodes {
+		if world > 1 {
+			rng := rand.New(rand.NewPCG(uint64(rank), 9))
+			nodes[rank].Predecessor = &ragged{nodes[rank].Predecessor, rng}
+		}
+	}
+	return nodes
+}
+
+func TestAllReduce(t *testing.T) {
+	for world := 1; world <= 8; world++ {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			const chunk = 16 // floats
+			rings := linktest.Rings(t, raggedRing(world), generation, 4*chunk, time.Minute)
+			rng := rand.New(rand.NewPCG(uint64(world), 1))
+			for n := range 71 {
+				linktest.CheckSum(t, rings, rng, n)
+			}
+			for _, chunks := range []int{1, 2, 5} {
+				for off := -1; off <= 1; off++ {
+					linktest.CheckSum(t, rings, rng, chunks*chunk*world+off)
+					linktest.CheckSum(t, rings, rng, chunks*chunk*world+off*world)
+				}
+			}
+		})
+	}
+}
+
+func TestAllGather(t *testing.T) {
+	for world := 1; world <= 8; world++ {
+		t.Run(fmt.Sprint(world), func(t *testing.T) {
+			rings := linktest.Rings(t, raggedRing(world), generation, 64, time.Minute)
+			rng := rand.New(rand.NewPCG(uint64(world), 2))
+			for range 50 {
+				ends, at := make([]int, world), 0
+				for i := range ends {
+					if rng.IntN(3) > 0 {
+						at += rng.IntN(60)
+					}
+					ends[i] = at
+				}
+				linktest.CheckGather(t, rings, rng, ends)
+				linktest.CheckSum(t, rings, rng, rng.IntN(100)) // on the same ring, in turn
+			}
+		})
+	}
+}
+
+func TestWrongArguments(t *testing.T) {
+	rings := linktest.Rings(t, connect(2), generation, 0, time.Minute)
+	for _, test := range []struct {
+		ends []int
+		want string
+	}{
+		{[]int{10}, "1 ranges for 2 ranks"},
+		{[]int{6, 5}, "range of rank 1 is [6:5]"},
+		{[]int{-1, 10}, "range of rank 0 is [0:-1]"},
+		{[]int{5, 9}, "ranges end at 9, the buffer at 10"},
+	} {
+		err := rings[0].AllGather(context.Background(), make([]float32, 10), test.ends)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("ends %v: %v, want %q", test.ends, err, test.want)
+		}
+	}
+	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(0, 0)), 10) // nothing is broken by it
+}
+
+func TestConfig(t *testing.T) {
+	good := allreduce.Config{Rank: 1, World: 3, Generation: 1, ChunkTimeout: time.Second}
+	nodes := connect(3)
+	for _, test := range []struct {
+		change func(*allreduce.Config, *allreduce.Links)
+		want   string
+	}{
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.World = 0 }, "world 0"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.World = 1 << 20 }, "world 1048576"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.Rank = 3 }, "rank 3 is not 0 to 2"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.Rank = -1 }, "rank -1"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkBytes = 6 }, "chunks of 6 bytes"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkBytes = 2 << 20 }, "2097152 bytes"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkTimeout = 0 }, "timeout 0s"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.Rank = 0 },
+			"the predecessor of rank 0 of 3 is rank 2, the link's is rank 0"},
+		{func(_ *allreduce.Config, l *allreduce.Links) { l.Successor = nil }, "needs two links"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.Rank, c.World = 0, 1 }, "no links"},
+	} {
+		config, links := good, nodes[1].Links
+		test.change(&config, &links)
+		if _, err := allreduce.New(config, links); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
+			t.Errorf("New: %v, want %q", err, test.want)
+		}
+	}
+}
+
+// TestSilentPredecessor: the rank after the one that does not come says which it is, where and
+// how long, and all others pass it on.
+func TestSilentPredecessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const world, silent = 4, 2
+		rings := linktest.Rings(t, connect(world), generation, 0, 5*time.Second)
+		start := time.Now()
+		errs := linktest.Each(world, func(rank int) error {
+			if rank == silent {
+				return nil
+			}
+			return rings[rank].AllReduce(context.Background(), make([]float32, 100))
+		})
+		if took := time.Since(start).Truncate(time.Millisecond); took != 5*time.Second {
+			t.Errorf("it took %v to fail, want the timeout of 5s", took)
+		}
+		want := "ring step 1 of 6, chunk 1 of 1, rank 2 (host-c:7000): no chunk for 5s"
+		if errs[3] == nil || errs[3].Error() != want {
+			t.Errorf("rank 3: %v, want %q", errs[3], want)
+		}
+		for _, rank := range []int{0, 1} {
+			if errs[rank] == nil || !strings.HasSuffix(errs[rank].Error(), "at rank 3: "+want) {
+				t.Errorf("rank %d: %v, want what rank 3 found", rank, errs[rank])
+			}
+		}
+	})
+}
+
+// TestSlowRank: a rank may come as late as the timeout allows.
+func TestSlowRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rings := linktest.Rings(t, connect(3), generation, 0, 5*time.Second)
+		for range 3 {
+			for rank, err := range linktest.Each(3, func(rank int) error {
+				time.Sleep(time.Duration(rank) * 2 * time.Second)
+				return rings[rank].AllReduce(context.Background(), make([]float32, 100))
+			}) {
+				if err != nil {
+					t.Errorf("rank %d: %v", rank, err)
+				}
+			}
+		}
+	})
+}
+
+// alone makes rank 0 of a ring of two, and returns the ends of its links that rank 1 would have.
+func alone(t *testing.T, chunkBytes int, timeout time.Duration) (
+	*allreduce.Ring, allreduce.Successor, allreduce.Predecessor,
+) {
+	t.Helper()
+	nodes := connect(2)
+	ring, err := allreduce.New(allreduce.Config{
+		World: 2, Generation: generation, ChunkBytes: chunkBytes, ChunkTimeout: timeout,
+	}, nodes[0].Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ring.Close() })
+	return ring, nodes[1].Successor, nodes[1].Predecessor
+}
+
+// TestStuckSuccessor: chunks that nobody takes are blamed on the successor.
+func TestStuckSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ring, successor, predecessor := alone(t, 4, time.Second)
+		go func() {
+			time.Sleep(time.Second / 2) // so that the chunks which are not taken wait longer
+			successor.Send(allreduce.Header{
+				Generation: generation, Sequence: 1, Phase: allreduce.ReduceScatter,
+				Offset: 0, Length: 1, Total: 100,
+			}, []float32{1})
+		}()
+		err := ring.AllReduce(context.Background(), make([]float32, 100))
+		want := "ring step 1 of 2, chunk 5 of 50, rank 1 (host-b:7000): chunk not taken for 1s"
+		if err == nil || err.Error() != want {
+			t.Errorf("all-reduce: %v, want %q", err, want)
+		}
+		<-predecessor.Broken()
+		if got := predecessor.Err().Error(); got != "at rank 0: "+want {
+			t.Errorf("the successor was told %q, want %q", got, "at rank 0: "+want)
+		}
+	})
+}
+
+func TestContext(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		t.Run(fmt.Sprintf("before=%v", before), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ring, _, predecessor := alone(t, 0, time.Hour)
+				reason := errors.New("stop at this step")
+				ctx, cancel := context.WithCancelCause(context.Background())
+				if before {
+					cancel(reason)
+				} else {
+					time.AfterFunc(time.Second, func() { cancel(reason) })
+				}
+				err := ring.AllReduce(ctx, make([]float32, 10))
+				if !errors.Is(err, reason) {
+					t.Errorf("all-reduce: %v, want %v", err, reason)
+				}
+				if again := ring.AllReduce(context.Background(), nil); again != err {
+					t.Errorf("all-reduce on the broken ring: %v, want %v", again, err)
+				}
+				<-predecessor.Broken()
+				if err := predecessor.Err(); !strings.Contains(err.Error(), reason.Error()) {
+					t.Errorf("the neighbour was told %q", err)
+				}
+			})
+		})
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Run("idle", func(t *testing.T) {
+		ring, successor, predecessor := alone(t, 0, time.Minute)
+		if err := errors.Join(ring.Close(), ring.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		err := ring.AllReduce(context.Background(), make([]float32, 1))
+		if !errors.Is(err, allreduce.ErrClosed) {
+			t.Errorf("all-reduce after Close: %v", err)
+		}
+		if err := predecessor.Receive(&allreduce.Message{}); !errors.Is(err, allreduce.ErrLeft) {
+			t.Errorf("the successor sees %v, want ErrLeft", err)
+		}
+		err = successor.Send(allreduce.Header{Length: 1}, []float32{1})
+		if !errors.Is(err, allreduce.ErrLeft) {
+			t.Errorf("the predecessor sees %v, want ErrLeft", err)
+		}
+	})
+	t.Run("busy", func(t *testing.T) {
+		ring, _, _ := alone(t, 0, time.Minute)
+		done := make(chan error)
+		go func() { done <- ring.AllReduce(context.Background(), make([]float32, 9)) }()
+		go ring.Close()
+		if err := <-done; !errors.Is(err, allreduce.ErrClosed) {
+			t.Errorf("all-reduce while Close is called: %v", err)
+		}
+	})
+}
+
+// TestNeighbourLeaves: a ring that still needs a neighbour which has closed its ring fails.
+func TestNeighbourLeaves(t *testing.T) {
+	ring, successor, predecessor := alone(t, 0, time.Minute)
+	successor.Close()
+	predecessor.Close()
+	err := ring.AllReduce(context.Background(), make([]float32, 10))
+	if !errors.Is(err, allreduce.ErrLeft) || !strings.Contains(err.Error(), "rank 1 (host-b:7000)") {
+		t.Errorf("all-reduce: %v, want that rank 1 has left", err)
+	}
+}
+
+func TestTwoCollectivesAtOncePanic(t *testing.T) {
+	ring, _, predecessor := alone(t, 0, time.Minute)
+	first := make(chan error)
+	go func() { first <- ring.AllReduce(context.Background(), make([]float32, 10)) }()
+	var m allreduce.Message
+	if err := predecessor.Receive(&m); err != nil { // the first is under way
+		t.Fatal(err)
+	}
+	m.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+		ring.Close()
+		<-first
+	}()
+	ring.AllReduce(context.Background(), make([]float32, 10))
+}
+
+func TestNoAllocations(t *testing.T) {
+	rings := linktest.Rings(t, connect(2), generation, 64, time.Minute)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	bufs := [2][]float32{make([]float32, 1000), make([]float32, 1000)}
+	ends := []int{300, 1000}
+	step, stepped := make(chan struct{}), make(chan error)
+	both := func(rank int) error {
+		return errors.Join(rings[rank].AllReduce(ctx, bufs[rank]),
+			rings[rank].AllGather(ctx, bufs[rank], ends))
+	}
+	go func() {
+		for range step {
+			stepped <- both(1)
+		}
+	}()
+	defer close(step)
+	allocated := testing.AllocsPerRun(100, func() {
+		step <- struct{}{}
+		if err := errors.Join(both(0), <-stepped); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocated > 0 {
+		t.Errorf("%v allocations in an all-reduce and an all-gather of two ranks", allocated)
+	}
+}
