@@ -18,9 +18,20 @@ import (
 // bucket is a place in an object store, where nothing can be renamed and every object appears
 // whole. The manifest is the switch: it is written last and deleted first.
 type bucket struct {
-	b      *blob.Bucket
+	b      objects
 	prefix string   // of every key: empty, or ends in /
 	base   *url.URL // what the user gave, with the prefix as its path
+}
+
+// objects is what of a *blob.Bucket is used.
+type objects interface {
+	List(*blob.ListOptions) *blob.ListIterator
+	NewReader(ctx context.Context, key string, opts *blob.ReaderOptions) (*blob.Reader, error)
+	NewWriter(ctx context.Context, key string, opts *blob.WriterOptions) (*blob.Writer, error)
+	WriteAll(ctx context.Context, key string, p []byte, opts *blob.WriterOptions) error
+	Attributes(ctx context.Context, key string) (*blob.Attributes, error)
+	Delete(ctx context.Context, key string) error
+	Close() error
 }
 
 // attemptPrefix begins the sub-folder of a step that is saved again.

@@ -176,22 +176,18 @@ func (f *folder) sweep() error {
 		return err
 	}
 	for _, e := range entries {
-		step, kind, ok := parseHidden(e.Name())
-		if !ok || !e.IsDir() || !f.isOurs(e.Name()) {
-			continue
+		if e.IsDir() && f.isOurs(e.Name()) {
+			f.discardDead(e.Name())
 		}
-		if kind == asideKind { // a writer may need it until the new folder is in place
-			if replaced, err := f.has(step); err != nil || !replaced {
-				continue
-			}
-		}
-		f.discardDead(f.at(e.Name()))
 	}
 	return nil
 }
 
-// isOurs says whether a folder holds nothing but a checkpoint's files.
+// isOurs says whether a folder has a hidden folder's name and nothing but a checkpoint's files.
 func (f *folder) isOurs(name string) bool {
+	if _, _, ok := parseHidden(name); !ok {
+		return false
+	}
 	entries, err := os.ReadDir(f.at(name))
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !isFileName(e.Name()) && e.Name() != manifestName {
@@ -201,9 +197,15 @@ func (f *folder) isOurs(name string) bool {
 	return err == nil
 }
 
-// discardDead deletes a hidden folder unless its writer is alive.
-func (f *folder) discardDead(path string) {
-	dir, err := os.Open(path)
+// discardDead deletes a hidden folder unless its writer is alive, or it holds the only copy of a
+// step whose new folder is not in place yet.
+func (f *folder) discardDead(name string) {
+	if step, kind, _ := parseHidden(name); kind == asideKind {
+		if replaced, err := f.has(step); err != nil || !replaced {
+			return
+		}
+	}
+	dir, err := os.Open(f.at(name))
 	if err != nil {
 		return
 	}
@@ -216,7 +218,7 @@ func (f *folder) discardDead(path string) {
 		}
 	}
 	if err == nil {
-		os.RemoveAll(path)
+		os.RemoveAll(f.at(name))
 	}
 }
 

@@ -244,6 +244,9 @@ func TestNewWriterRefuses(t *testing.T) {
 func TestNoSecondCopy(t *testing.T) {
 	const floats = 16 << 20 // 64 MiB
 	data := make([]float32, floats)
+	for i := range data {
+		data[i] = float32(i)
+	}
 	tensors := []Tensor{{"w", []int{floats}, data}}
 	store, _ := localStore(t, t.TempDir())
 	snap := Snapshot{Step: 1, Files: []File{{"model.safetensors", tensors}}}
