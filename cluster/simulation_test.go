@@ -11,7 +11,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay this one simulation")
-	seedCount = flag.Uint64("seeds", 300, "how many simulations to run")
+	seedCount = flag.Uint64("seeds", 150, "how many simulations to run")
 )
 
 // TestSimulation plays random histories: workers come, finish, fail and die, people stop the job,

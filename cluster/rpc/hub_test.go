@@ -1,11 +1,13 @@
 package rpc
 
 import (
+	"context"
 	"flag"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -117,5 +119,26 @@ func TestHubRefusesTooManySources(t *testing.T) {
 	}
 	if _, ok := h.open("one more"); ok {
 		t.Errorf("source %d is accepted", SourceLimit+1)
+	}
+}
+
+// BenchmarkReportStep is what a step event costs the training loop.
+func BenchmarkReportStep(b *testing.B) {
+	nobody := func(context.Context) (string, error) { return "", cluster.ErrNoLeader }
+	client, err := NewClient(nobody, ClientConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := client.NewReporter("w1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.cancel()
+	e := step(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := r.Report(b.Context(), e); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
