@@ -110,7 +110,7 @@ static void transpose(float *restrict dst, long ld_dst, const float *restrict sr
 static void transpose_to_block(float *restrict dst, const float *restrict src, long n, long cols,
                                long ld, long padded)
 {
-    enum { STRIP = 64 }; // columns at a time, whose rows of dst stay in cache
+    enum { STRIP = 256 }; // columns at a time, whose rows of dst stay in cache
     for (long c = 0; c < cols; c += STRIP)
         transpose(dst + c * BLOCK, BLOCK, src + c, ld, n, cols - c < STRIP ? cols - c : STRIP);
     for (long j = 0; j < cols; j++)

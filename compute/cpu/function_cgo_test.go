@@ -10,9 +10,9 @@ import (
 // The functions' error bounds: relative for exp (of x <= 0, down to where it is set to zero) and
 // tanh; sigmoid's is relative down to e^-87, where its argument is limited.
 const (
-	expBound     = 2.5e-7
-	sigmoidBound = 2.5e-7
-	tanhBound    = 3.5e-7
+	expBound     = 1.2e-7
+	sigmoidBound = 1.5e-7
+	tanhBound    = 2.5e-7
 )
 
 // TestFunctions walks the bits of all floats in steps of a prime, against float64.

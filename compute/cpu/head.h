@@ -18,9 +18,7 @@ static double softmax_row(struct head *o, long r, int32_t target, float scale, i
     for (long v = 0; v < o->Y; v++)
         for (int j = 0; j < BLOCK; j += VW)
             top = larger(top, load(row + v * block + j)); // a NaN that this loses comes back in sum
-    float largest = top[0];
-    for (int i = 1; i < VW; i++)
-        largest = top[i] > largest ? top[i] : largest;
+    float largest = horizontal_largest(top);
     float *wanted = row + target / BLOCK * block + target % BLOCK;
     double loss = (double)largest - *wanted;
     for (long v = 0; v < o->Y; v++)
@@ -71,10 +69,17 @@ static void head_gradients(struct head *o, long first, long n, float *dx, float 
                 outer(dw + v * BLOCK * o->H + u * BLOCK, o->H, columns_of(o->V, v),
                       columns_of(o->H, u), o->logits + v * block + r * BLOCK,
                       o->x + u * block + r * BLOCK, least(GRADIENT_ROWS, n - r), first + r > 0);
-    for (long v = 0; db && v < o->Y; v++)
-        for (long r = 0; r < n; r++)
-            for (long j = 0; j < columns_of(o->V, v); j++)
-                db[v * BLOCK + j] += o->logits[v * block + r * BLOCK + j];
+    for (long v = 0; db && v < o->Y; v++) {
+        float sums[BLOCK];
+        for (int col = 0; col < BLOCK; col += VW) {
+            vf sum = splat(0);
+            for (long r = 0; r < n; r++)
+                sum += load(o->logits + v * block + r * BLOCK + col);
+            store(sums + col, sum);
+        }
+        for (long j = 0; j < columns_of(o->V, v); j++)
+            db[v * BLOCK + j] += sums[j];
+    }
 }
 
 // The summed loss; the gradients too unless dx is null.
