@@ -229,8 +229,8 @@ func (r *Ring) blame(link Link, step, chunk int, err error) error {
 	if link == Link(r.links.Successor) {
 		segment = s.sent(step)
 	}
-	return fmt.Errorf("ring step %d of %d, chunk %d of %d, %v: %w", step-s.first+1,
-		s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)
+	return &PeerError{link.Peer(), fmt.Errorf("ring step %d of %d, chunk %d of %d, %v: %w",
+		step-s.first+1, s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)}
 }
 
 // fail breaks the ring; the first failure counts.
@@ -269,5 +269,5 @@ func breakOf(link Link, err error) error {
 	if errors.As(err, &abort) {
 		return fmt.Errorf("%v broke off: %w", link.Peer(), err)
 	}
-	return fmt.Errorf("%v: %w", link.Peer(), err)
+	return &PeerError{link.Peer(), fmt.Errorf("%v: %w", link.Peer(), err)}
 }

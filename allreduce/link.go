@@ -90,6 +90,18 @@ var ErrLeft = errors.New("has left the ring")
 // ErrClosed is what a link or a ring returns after its own Close.
 var ErrClosed = errors.New("closed")
 
+// PeerError is a failure of a ring that this rank saw with its own eyes, on its link to Peer.
+type PeerError struct {
+	Peer Peer
+	Err  error // names the peer too
+}
+
+// Error returns the failure.
+func (e *PeerError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the failure.
+func (e *PeerError) Unwrap() error { return e.Err }
+
 // AbortError is what a link returns when the neighbour has called Abort.
 type AbortError struct {
 	Reason string // as the rank that broke off first wrote it

@@ -65,7 +65,7 @@ func TestAddAtEveryLengthAndAddress(t *testing.T) {
 			add(dst[:n], bytes)
 			addLoop(looped[:n], bytes)
 			if !slices.Equal(dst, want) || !slices.Equal(looped, want) {
-				t.Fatalf("%d floats at address %d mod 4: wrong sum, or written past the end", n, shift)
+				t.Fatalf("%d floats at address %d mod 4: wrong, or past the end", n, shift)
 			}
 		}
 	}
@@ -113,7 +113,8 @@ func TestSchedule(t *testing.T) {
 					sent += sentFloats(t, s, k)
 				}
 				if s.received(world-2) != rank {
-					t.Fatalf("world %d: rank %d ends with segment %d", world, rank, s.received(world-2))
+					t.Fatalf("world %d: rank %d has the sum of segment %d",
+						world, rank, s.received(world-2))
 				}
 			}
 			if want := 2 * (world - 1) * total; sent != want {

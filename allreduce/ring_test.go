@@ -283,7 +283,7 @@ func TestNeighbourLeaves(t *testing.T) {
 	successor.Close()
 	predecessor.Close()
 	err := ring.AllReduce(context.Background(), make([]float32, 10))
-	if !errors.Is(err, allreduce.ErrLeft) || !strings.Contains(err.Error(), "rank 1 (host-b:7000)") {
+	if !errors.Is(err, allreduce.ErrLeft) || !strings.Contains(err.Error(), peer(1).String()) {
 		t.Errorf("all-reduce: %v, want that rank 1 has left", err)
 	}
 }

@@ -57,7 +57,7 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 		return h, fmt.Errorf("a message has %v, not 1 or 2", phase)
 	}
 	if b[5] != elementFloat32 || b[6] != 0 || b[7] != 0 {
-		return h, fmt.Errorf("a message has element type %d and flags %#x, this worker reads 0 and 0",
+		return h, fmt.Errorf("a message has element type %d and flags %#x, not 0 and 0",
 			b[5], b[6:8])
 	}
 	step := binary.LittleEndian.Uint32(b[24:])

@@ -119,7 +119,8 @@ func (s *Server) advance(seat Seat, e *expectation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if seat.Generation <= s.generation {
-		return fmt.Errorf("ring server: generation %d comes after %d", seat.Generation, s.generation)
+		return fmt.Errorf("ring server: generation %d comes after %d",
+			seat.Generation, s.generation)
 	}
 	if s.expected != nil {
 		s.expected.link <- nil

@@ -111,7 +111,8 @@ func (s *successor) connect(ctx context.Context) error {
 		if last == nil {
 			return fmt.Errorf("no answer after %v: %w", after, context.Cause(ctx))
 		}
-		return fmt.Errorf("no link after %v: %w (the last try: %w)", after, context.Cause(ctx), last)
+		return fmt.Errorf("no link after %v: %w (the last try: %w)",
+			after, context.Cause(ctx), last)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 
 // Rings makes rings of nodes and closes them at the end of the test.
 func Rings(
-	t testing.TB, nodes []Node, generation allreduce.Generation, chunkBytes int, timeout time.Duration,
+	t testing.TB, nodes []Node, generation allreduce.Generation, chunkBytes int,
+	timeout time.Duration,
 ) []*allreduce.Ring {
 	t.Helper()
 	rings := make([]*allreduce.Ring, len(nodes))
@@ -156,12 +157,12 @@ func testGathers(t *testing.T, form Form) {
 func failTogether(t *testing.T, form Form, end func(Node, *allreduce.Ring)) {
 	const world, gone = 4, 2
 	nodes := form(t, world)
-	rings := Rings(t, nodes, generation, 0, time.Minute)
+	rings := Rings(t, nodes, generation, 16<<10, time.Minute)
 	errs := make(chan error, world)
 	steady := make(chan struct{}, world)
 	for rank, ring := range rings {
 		go func() {
-			buf := make([]float32, 1<<20)
+			buf := make([]float32, 1<<17)
 			for i := 0; ; i++ {
 				if err := ring.AllReduce(context.Background(), buf); err != nil {
 					errs <- fmt.Errorf("rank %d: %w", rank, err)

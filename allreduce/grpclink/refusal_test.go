@@ -1,0 +1,447 @@
+package grpclink_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
+	"rondo/allreduce/linktest"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// brief bounds waits that a test means to run out.
+const brief = 200 * time.Millisecond
+
+// accept calls w's Accept in the background until the test ends.
+func accept(t *testing.T, w *worker, s grpclink.Seat) <-chan allreduce.Predecessor {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	links, done := make(chan allreduce.Predecessor, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		if p, err := w.server.Accept(ctx, s, "host-a:7000"); err == nil {
+			links <- p
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return links
+}
+
+// awaitGeneration returns when the server at w is at a generation later than 1: until then it
+// lets a stream of generation 1 wait, and then refuses it.
+func awaitGeneration(t *testing.T, w *worker) {
+	t.Helper()
+	_, err := grpclink.Dial(context.Background(), w.address, seat(0, 3), w.dial)
+	if want := "generation 1 is stale"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("%v, want %q", err, want)
+	}
+}
+
+// TestRefusals: rank 1 of 3 of job opticks, generation 5, waits for rank 0.
+func TestRefusals(t *testing.T) {
+	w := startWorker(t, "opticks", grpclink.ServerConfig{PlanTimeout: brief})
+	self := grpclink.Seat{Job: "opticks", Generation: 5, Rank: 1, World: 3}
+	links := accept(t, w, self)
+	good := grpclink.Seat{Job: "opticks", Generation: 5, Rank: 0, World: 3}
+	awaitGeneration(t, w)
+	for _, test := range []struct {
+		name   string
+		change func(*grpclink.Seat)
+		want   []string
+	}{
+		{"job", func(s *grpclink.Seat) { s.Job = "optics" }, []string{`"optics"`, `"opticks"`}},
+		{"stale", func(s *grpclink.Seat) { s.Generation = 4 }, []string{"4 is stale", "at 5"}},
+		{"world", func(s *grpclink.Seat) { s.World = 4 }, []string{"ring of 4", "one of 3"}},
+		{"rank", func(s *grpclink.Seat) { s.Rank = 2 }, []string{"it is rank 2", "is rank 0"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := good
+			test.change(&s)
+			start := time.Now()
+			_, err := grpclink.Dial(context.Background(), w.address, s, w.dial)
+			if err == nil {
+				t.Fatal("not refused")
+			}
+			for _, want := range append(test.want, "refused", w.address) {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q in it", err, want)
+				}
+			}
+			if took := time.Since(start); took > linktest.Moment {
+				t.Errorf("the refusal took %v", took)
+			}
+		})
+	}
+	t.Run("rank it looks for", func(t *testing.T) {
+		md := helloOf(good)
+		md.Set("rondo-to-rank", "2")
+		err := rawStream(t, w.address, md, nil)
+		want := "it looks for rank 2, this worker is rank 1"
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	})
+	t.Run("newer than the plan", func(t *testing.T) {
+		s := good
+		s.Generation = 6
+		cfg := w.dial
+		cfg.Timeout = 3 * brief
+		_, err := grpclink.Dial(context.Background(), w.address, s, cfg)
+		if want := "still at generation 5, not at 6"; err == nil ||
+			!strings.Contains(err.Error(), want) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	})
+	// After all that the right one is still taken, and a second one is not.
+	s, err := grpclink.Dial(context.Background(), w.address, good, w.dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := <-links
+	_, err = grpclink.Dial(context.Background(), w.address, good, w.dial)
+	want := "waits for no link of generation 5"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a second link: %v, want %q", err, want)
+	}
+	// An abort from a stranger does not break it.
+	stranger := helloOf(grpclink.Seat{Job: "opticks", Generation: 4, Rank: 0, World: 3})
+	stranger.Set("rondo-abort-bin", "stranger")
+	if err := rawStream(t, w.address, stranger, nil); !strings.Contains(err.Error(), "EOF") {
+		t.Errorf("abort of another generation: %v", err)
+	}
+	if p.Err() != nil {
+		t.Errorf("the link ended: %v", p.Err())
+	}
+	p.Close()
+	s.Close()
+}
+
+func TestMetadataRefused(t *testing.T) {
+	w := startWorker(t, "opticks", grpclink.ServerConfig{})
+	for _, test := range []struct {
+		change func(metadata.MD)
+		want   string
+	}{
+		{func(md metadata.MD) { md.Set("rondo-format", "2") }, "ring format 2, this worker 1"},
+		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format is there 0 times"},
+		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world is there 2 times"},
+		{func(md metadata.MD) { md.Set("rondo-world", "-1") }, `"-1" is not a number`},
+		{func(md metadata.MD) { md.Set("rondo-world", "99999") }, "rondo-world is 99999"},
+		{func(md metadata.MD) { md.Set("rondo-job-bin", strings.Repeat("x", 2000)) }, "2000 bytes"},
+		{func(md metadata.MD) { md.Set("rondo-generation", "") }, `"" is not a number`},
+	} {
+		md := helloOf(seat(0, 2))
+		test.change(md)
+		if err := rawStream(t, w.address, md, nil); !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
+	}
+}
+
+// helloOf is the metadata of a predecessor in s.
+func helloOf(s grpclink.Seat) metadata.MD {
+	number := func(n int) string { return string(appendInt(nil, n)) }
+	return metadata.Pairs("rondo-format", "1", "rondo-job-bin", s.Job,
+		"rondo-generation", number(int(s.Generation)), "rondo-from-rank", number(int(s.Rank)),
+		"rondo-to-rank", number(int(s.Rank)+1), "rondo-world", number(s.World))
+}
+
+func appendInt(b []byte, n int) []byte {
+	if n >= 10 {
+		b = appendInt(b, n/10)
+	}
+	return append(b, byte('0'+n%10))
+}
+
+// rawCodec sends []byte messages as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string                         { return "raw" }
+func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+// rawStream opens a stream as any program could, sends the messages and returns how it ended.
+func rawStream(t *testing.T, address string, md metadata.MD, messages [][]byte) error {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), linktest.Moment)
+	defer cancel()
+	stream, err := rondov1.NewRingClient(conn).Link(metadata.NewOutgoingContext(ctx, md))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, message := range messages {
+		if err := stream.SendMsg(message); err != nil {
+			break
+		}
+	}
+	if err = stream.RecvMsg(nil); err == nil {
+		t.Fatal("the server sent a message")
+	}
+	return err
+}
+
+// TestCorruptMessages: what is no message of a ring ends the receiver's collective at once, names
+// the sender and says what is wrong.
+func TestCorruptMessages(t *testing.T) {
+	chunk := func(change func([]byte)) []byte {
+		b := make([]byte, 48+40)
+		copy(b, "RnD\x01\x01")
+		binary.LittleEndian.PutUint64(b[8:], 1)
+		binary.LittleEndian.PutUint64(b[16:], 1)
+		binary.LittleEndian.PutUint32(b[28:], 10)
+		binary.LittleEndian.PutUint64(b[40:], 20)
+		change(b)
+		return b
+	}
+	for _, test := range []struct {
+		name, want string
+		message    []byte
+	}{
+		{"magic", `starts with "XnD"`, chunk(func(b []byte) { b[0] = 'X' })},
+		{"truncated", "20 floats and carries 40 bytes", chunk(func(b []byte) { b[28] = 20 })},
+		{"generation", "generation 2, this ring is", chunk(func(b []byte) { b[8] = 2 })},
+		{"sequence", "sent {collective 3", chunk(func(b []byte) { b[16] = 3 })},
+		{"oversized", "larger than max", make([]byte, 48+allreduce.MaxChunkBytes+1)},
+		{"empty", "0 bytes is shorter than its header", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := startWorker(t, "opticks", grpclink.ServerConfig{})
+			links := accept(t, w, seat(1, 2))
+			ended := make(chan error, 1)
+			messages := [][]byte{test.message}
+			go func() { ended <- rawStream(t, w.address, helloOf(seat(0, 2)), messages) }()
+			successor, _ := allreduce.Pipe(
+				allreduce.Peer{Rank: 1}, allreduce.Peer{Rank: 0, Address: "host-a:7000"})
+			rings := onlyRank(t, 1, allreduce.Links{Predecessor: <-links, Successor: successor})
+			err := rings.AllReduce(context.Background(), make([]float32, 20))
+			for _, want := range []string{test.want, "rank 0 (host-a:7000)"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("all-reduce: %v, want %q in it", err, want)
+				}
+			}
+			if err := <-ended; !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the sender was told %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// onlyRank makes the ring of one of two ranks.
+func onlyRank(t *testing.T, rank allreduce.Rank, links allreduce.Links) *allreduce.Ring {
+	t.Helper()
+	ring, err := allreduce.New(allreduce.Config{
+		Rank: rank, World: 2, Generation: 1, ChunkTimeout: time.Minute,
+	}, links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ring.Close() })
+	return ring
+}
+
+// TestNobodyThere: each way in which a successor may fail to answer ends at the deadline, and
+// the error names it.
+func TestNobodyThere(t *testing.T) {
+	listen := func(t *testing.T) net.Listener {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		return listener
+	}
+	for _, test := range []struct {
+		name    string
+		address func(t *testing.T) string
+		want    string
+	}{
+		{"nobody listens", func(t *testing.T) string {
+			listener := listen(t)
+			listener.Close()
+			return listener.Addr().String()
+		}, "refused"},
+		{"never answers", func(t *testing.T) string {
+			return listen(t).Addr().String()
+		}, "no answer"},
+		{"has no plan", func(t *testing.T) string {
+			return startWorker(t, "opticks", grpclink.ServerConfig{}).address
+		}, "no answer"},
+		{"is no ring", func(t *testing.T) string {
+			listener := listen(t)
+			g := grpc.NewServer()
+			go g.Serve(listener)
+			t.Cleanup(g.Stop)
+			return listener.Addr().String()
+		}, "unknown service"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address := test.address(t)
+			start := time.Now()
+			_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
+				grpclink.DialConfig{Timeout: brief})
+			if took := time.Since(start); took > linktest.Moment {
+				t.Errorf("it took %v", took)
+			}
+			for _, want := range []string{test.want, "rank 1 (" + address + ")", "generation 1"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want %q in it", err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestSilentNeighbour: a neighbour that took its part in the ring and then does nothing runs into
+// the chunk timeout, and is named.
+func TestSilentNeighbour(t *testing.T) {
+	nodes := form(t, 2)
+	rings := linktest.Rings(t, nodes, 1, 0, brief)
+	err := rings[0].AllReduce(context.Background(), make([]float32, 100))
+	want := "ring step 1 of 2, chunk 1 of 1, " + nodes[0].Predecessor.Peer().String() +
+		": no chunk for 200ms"
+	if err == nil || err.Error() != want {
+		t.Errorf("all-reduce: %v, want %q", err, want)
+	}
+	select {
+	case <-rings[1].Broken():
+		if err := rings[1].Err(); !strings.HasSuffix(err.Error(), "at rank 0: "+want) {
+			t.Errorf("the silent rank was told %v", err)
+		}
+	case <-time.After(linktest.Moment):
+		t.Error("the silent rank was not told")
+	}
+}
+
+// TestLateSuccessor: a worker may dial before its successor is up, or has the plan.
+func TestLateSuccessor(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "late")
+	type result struct {
+		s   allreduce.Successor
+		err error
+	}
+	dialled := make(chan result, 1)
+	go func() {
+		s, err := grpclink.Dial(context.Background(), "unix:"+socket, seat(0, 2),
+			grpclink.DialConfig{Timeout: linktest.Moment})
+		dialled <- result{s, err}
+	}()
+	time.Sleep(brief / 4) // let it fail at least once
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := grpclink.NewServer("opticks", grpclink.ServerConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	server.Register(g)
+	go g.Serve(listener)
+	t.Cleanup(g.Stop)
+	time.Sleep(brief / 4) // let it wait for the plan
+	links := accept(t, &worker{server: server}, seat(1, 2))
+	r := <-dialled
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	p := <-links
+	p.Close()
+	r.s.Close()
+}
+
+func TestConnectRefusesItsArguments(t *testing.T) {
+	w := startWorker(t, "opticks", grpclink.ServerConfig{})
+	ctx := context.Background()
+	for _, test := range []struct {
+		seat      grpclink.Seat
+		addresses []string
+		want      string
+	}{
+		{grpclink.Seat{Generation: 1, World: 1}, []string{"a"}, "no job"},
+		{grpclink.Seat{Job: "opticks", World: 1}, []string{"a"}, "generation 0"},
+		{grpclink.Seat{Job: "opticks", Generation: 1, Rank: 2, World: 2}, nil, "rank 2"},
+		{grpclink.Seat{Job: "opticks", Generation: 1}, nil, "world 0"},
+		{seat(0, 2), []string{"a"}, "ring of 2: 1 addresses"},
+		{seat(0, 2), []string{"a", ""}, "no address"},
+		{grpclink.Seat{Job: "other", Generation: 1, World: 2}, []string{"a", "b"},
+			`server of job "opticks": asked for a link of job "other"`},
+	} {
+		_, err := grpclink.Connect(ctx, w.server, test.seat, test.addresses, w.dial)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v, want %q", test.seat, err, test.want)
+		}
+	}
+}
+
+// TestGenerations: each Connect is of a newer generation, a ring of one included, and ends what
+// waited in an older one.
+func TestGenerations(t *testing.T) {
+	w := startWorker(t, "opticks", grpclink.ServerConfig{})
+	ctx := context.Background()
+	older := make(chan error, 1)
+	go func() {
+		_, err := w.server.Accept(ctx, grpclink.Seat{Job: "opticks", Generation: 3, World: 2}, "a")
+		older <- err
+	}()
+	awaitGeneration(t, w)
+	one := grpclink.Seat{Job: "opticks", Generation: 100, World: 1}
+	links, err := grpclink.Connect(ctx, w.server, one, []string{"a"}, w.dial)
+	if err != nil || links != (allreduce.Links{}) {
+		t.Errorf("a ring of one: %v, %v", links, err)
+	}
+	if err := <-older; err == nil {
+		t.Error("the older Accept succeeded")
+	}
+	_, err = w.server.Accept(ctx, seat(0, 2), "a")
+	if want := "generation 1 comes after 100"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("an older generation: %v, want %q", err, want)
+	}
+}
+
+// TestOtherServices: the ring's codec leaves other services of the same gRPC server alone.
+func TestOtherServices(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	grpc_health_v1.RegisterHealthServer(g, health.NewServer())
+	go g.Serve(listener)
+	defer g.Stop()
+	conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), linktest.Moment)
+	defer cancel()
+	answer, err := grpc_health_v1.NewHealthClient(conn).Check(ctx,
+		&grpc_health_v1.HealthCheckRequest{})
+	if err != nil || answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("health check: %v, %v", answer, err)
+	}
+}
