@@ -19,5 +19,6 @@
 //
 // The package knows neither models nor training: a parameter is a named slice of floats here, and
 // the job's specification is JSON that it carries unread. It does not choose a bucket's driver
-// either (Config.OpenBucket does). It imports nothing of ours; of others, gocloud.dev/blob.
+// either (Config.OpenBucket does). It imports nothing of ours; of others, gocloud.dev's blob and
+// golang.org/x/sys.
 package checkpoint
