@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,6 +23,9 @@ type predecessor struct {
 	verdict chan error    // what the handler returns: the first of Close, Abort and the end
 	ended   chan struct{} // closed when the handler has returned
 	spare   chan *incoming
+
+	// receiving is held by Receive: when the stream breaks under it, it alone knows why.
+	receiving sync.Mutex
 }
 
 func newPredecessor(seat Seat, address string) *predecessor {
@@ -42,6 +46,8 @@ func (p *predecessor) serve(ctx context.Context) error {
 	case err := <-p.verdict:
 		return err
 	case <-ctx.Done():
+		p.receiving.Lock()
+		defer p.receiving.Unlock()
 		p.End(errLost)
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -61,6 +67,8 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 	if err := p.Err(); err != nil {
 		return err
 	}
+	p.receiving.Lock()
+	defer p.receiving.Unlock()
 	in := p.take()
 	if err := p.stream.RecvMsg(in); err != nil {
 		p.end(err)
