@@ -6,17 +6,17 @@
 // Rows t*B on of block u of gate g, and of h or c before and after step t.
 INLINE float *gate_at(const struct layer *l, long g, long u, long t)
 {
-    return l->gates + ((g * l->U + u) * l->N + t * l->B) * BLOCK;
+    return l->gates + ((g * l->U + u) * l->S + t * l->B) * BLOCK;
 }
 
 INLINE float *state_at(const struct layer *l, float *states, long u, long t)
 {
-    return states + (u * (l->B + l->N) + t * l->B) * BLOCK;
+    return states + (u * l->S + t * l->B) * BLOCK;
 }
 
 INLINE float *aux_at(const struct layer *l, long u, long t)
 {
-    return l->aux + (u * l->N + t * l->B) * BLOCK;
+    return l->aux + (u * l->S + t * l->B) * BLOCK;
 }
 
 INLINE float *carried(const struct layer *l, float *gradient, long u)

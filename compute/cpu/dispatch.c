@@ -74,6 +74,14 @@ static void *arena_new(void *model, size_t size, struct part *parts, int n)
     return memcpy(arena, model, size);
 }
 
+// Rows from one block to the next for n rows: a quarter page off whole pages, lest the same rows of
+// all blocks compete for one set of the cache.
+static long spread(long n)
+{
+    enum { PAGE_ROWS = 4096 / (BLOCK * sizeof(float)), OFF = PAGE_ROWS / 4 };
+    return (n - OFF + PAGE_ROWS - 1) / PAGE_ROWS * PAGE_ROWS + OFF;
+}
+
 struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int inference)
 {
     static const int gates[] = {[RNN_TANH] = 1, [RNN_RELU] = 1, [GRU] = 3, [GRU_BEFORE] = 3,
@@ -82,16 +90,17 @@ struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int infe
                       .N = T * B, .K = gates[cell], .U = (H + BLOCK - 1) / BLOCK,
                       .X = (D + BLOCK - 1) / BLOCK};
     l.G = l.K + (cell == GRU);
+    l.S = spread(l.B + l.N);
     long wide = l.K * l.U * BLOCK, back = !inference;
     struct part parts[] = {
         {&l.bias, l.G * l.U * BLOCK},
         {&l.hidden, wide * l.U * BLOCK},
-        {&l.h, l.U * (l.B + l.N) * BLOCK},
-        {&l.c, cell == LSTM ? l.U * (l.B + l.N) * BLOCK : 0},
-        {&l.aux, cell == GRU_BEFORE ? l.U * l.N * BLOCK : 0},
-        {&l.gates, l.G * l.U * l.N * BLOCK},
+        {&l.h, l.U * l.S * BLOCK},
+        {&l.c, cell == LSTM ? l.U * l.S * BLOCK : 0},
+        {&l.aux, cell == GRU_BEFORE ? l.U * l.S * BLOCK : 0},
+        {&l.gates, l.G * l.U * l.S * BLOCK},
         {&l.input, wide * l.X * BLOCK},
-        {&l.x, l.X * l.N * BLOCK},
+        {&l.x, l.X * l.S * BLOCK},
         {&l.hidden_back, back * l.U * wide * BLOCK},
         {&l.dh, back * l.U * l.B * BLOCK},
         {&l.dc, back * l.U * l.B * BLOCK},
@@ -105,12 +114,12 @@ struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int infe
 struct head *rondo_head_new(long N, long H, long V, long rows)
 {
     struct head o = {.N = N, .H = H, .V = V, .U = (H + BLOCK - 1) / BLOCK,
-                     .Y = (V + BLOCK - 1) / BLOCK, .rows = rows};
+                     .Y = (V + BLOCK - 1) / BLOCK, .rows = rows, .S = spread(rows)};
     struct part parts[] = {
         {&o.bias, o.Y * BLOCK},
         {&o.weights, o.Y * o.U * BLOCK * BLOCK},
-        {&o.x, o.U * rows * BLOCK},
-        {&o.logits, o.Y * rows * BLOCK},
+        {&o.x, o.U * o.S * BLOCK},
+        {&o.logits, o.Y * o.S * BLOCK},
         {&o.tile, rows * BLOCK},
         {&o.weights_back, o.U * o.Y * BLOCK * BLOCK},
     };

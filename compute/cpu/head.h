@@ -8,7 +8,7 @@ static const float NO_TOKEN = -1e30f;
 static double softmax_row(struct head *o, long r, int32_t target, float scale, int gradient)
 {
     float *row = o->logits + r * BLOCK;
-    long block = o->rows * BLOCK;
+    long block = o->S * BLOCK;
     if (target < 0) {
         for (long v = 0; gradient && v < o->Y; v++)
             memset(row + v * block, 0, BLOCK * sizeof *row);
@@ -57,7 +57,7 @@ static void pack_head(struct head *o, const float *w, const float *b, int gradie
 // The gradients that a chunk of n rows from `first` on gives.
 static void head_gradients(struct head *o, long first, long n, float *dx, float *dw, float *db)
 {
-    long block = o->rows * BLOCK;
+    long block = o->S * BLOCK;
     for (long u = 0; u < o->U; u++) {
         memset(o->tile, 0, n * BLOCK * sizeof *o->tile);
         product(n, o->tile, o->logits, block, o->Y, o->weights_back + u * o->Y * BLOCK * BLOCK);
@@ -87,7 +87,7 @@ static double head_run(struct head *o, const float *x, const float *w, const flo
                        const int32_t *targets, float scale, float *dx, float *dw, float *db)
 {
     double loss = 0;
-    long block = o->rows * BLOCK;
+    long block = o->S * BLOCK;
     pack_head(o, w, b, dx != 0);
     if (db)
         memset(db, 0, o->V * sizeof *db);

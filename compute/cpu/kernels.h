@@ -24,16 +24,17 @@ enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
 struct layer {
     int cell, inference;
     long T, B, D, H, N, K, U, X;
+    long S;        // rows from one block to the next, at least B+N
     long G;        // gate tensors kept: K, and one more for GRU
     float *bias;   // [G*U][BLOCK]: what the sums of a step start from
     float *input;  // [K*U][D or X*BLOCK][BLOCK]: W_ih's columns as rows, bias added for ids;
                    // for ids it holds their gradient during the backward pass
     float *hidden; // [K*U][U*BLOCK][BLOCK]: W_hh's columns as rows
-    float *x;      // [X][N][BLOCK]: dense input
-    float *gates;  // [G*U][N][BLOCK]: sums, then gates, then the gradient of the sums
-    float *h;      // [U][B+N][BLOCK]: h_0, then every h_t
+    float *x;      // [X][S][BLOCK]: dense input
+    float *gates;  // [G*U][S][BLOCK]: sums, then gates, then the gradient of the sums
+    float *h;      // [U][S][BLOCK]: h_0, then every h_t
     float *c;      // the same of c (LSTM)
-    float *aux;    // [U][N][BLOCK]: r h (GRU_BEFORE)
+    float *aux;    // [U][S][BLOCK]: r h (GRU_BEFORE)
 
     float *hidden_back; // [U][K*U*BLOCK][BLOCK]: W_hh's rows
     float *input_back;  // [X][K*U*BLOCK][BLOCK]: W_ih's rows
@@ -46,12 +47,13 @@ struct layer {
 // An output layer's workspace.
 struct head {
     long N, H, V, U, Y; // Y: blocks of V
-    long rows;          // of logits at once
+    long rows;           // of logits at once
+    long S;              // rows from one block to the next, at least rows
     float *bias;         // [Y][BLOCK], very negative where there is no token
     float *weights;      // [Y][U*BLOCK][BLOCK]: w's columns as rows
     float *weights_back; // [U][Y*BLOCK][BLOCK]: w's rows
-    float *x;            // [U][rows][BLOCK]
-    float *logits;       // [Y][rows][BLOCK], then their gradient
+    float *x;            // [U][S][BLOCK]
+    float *logits;       // [Y][S][BLOCK], then their gradient
     float *tile;         // [rows][BLOCK]
 };
 

@@ -78,13 +78,13 @@ static void input_sums(struct layer *l, const float *ih, const int32_t *ids, con
     if (ids)
         return;
     for (long v = 0; v < l->X; v++)
-        to_block(l->N, l->x + v * l->N * BLOCK, x + v * BLOCK, l->D, columns_of(l->D, v));
+        to_block(l->N, l->x + v * l->S * BLOCK, x + v * BLOCK, l->D, columns_of(l->D, v));
     for (long n = 0; n < l->N; n += INPUT_ROWS) {
         long rows = least(INPUT_ROWS, l->N - n);
         for (long i = 0; i < l->K * l->U; i++) {
-            float *sums = l->gates + (i * l->N + n) * BLOCK;
+            float *sums = l->gates + (i * l->S + n) * BLOCK;
             start_rows(l, sums, i, rows);
-            product(rows, sums, l->x + n * BLOCK, l->N * BLOCK, l->X,
+            product(rows, sums, l->x + n * BLOCK, l->S * BLOCK, l->X,
                     l->input + i * depth * BLOCK);
         }
     }
@@ -115,17 +115,15 @@ static void prefetch_step(const struct layer *l, long t, long u, long state)
 }
 
 // Adds W_hh's gate g of block u, times rows of state blocks, to gate tensor `to`.
-INLINE void recurrent_sum(struct layer *l, long t, long u, long g, long to, const float *state,
-                          long state_block)
+INLINE void recurrent_sum(struct layer *l, long t, long u, long g, long to, const float *state)
 {
-    product(l->B, gate_at(l, to, u, t), state, state_block, l->U,
+    product(l->B, gate_at(l, to, u, t), state, l->S * BLOCK, l->U,
             l->hidden + (g * l->U + u) * l->U * BLOCK * BLOCK);
 }
 
 static void step_forward(struct layer *l, long t, const int32_t *ids)
 {
     const float *h = state_at(l, l->h, 0, t);
-    long block = (l->B + l->N) * BLOCK;
     long early = l->cell == GRU_BEFORE ? 2 : l->K;
     for (long u = 0; u < l->U; u++) {
         start_step(l, t, u, ids);
@@ -134,7 +132,7 @@ static void step_forward(struct layer *l, long t, const int32_t *ids)
         else if (t + 1 < l->T)
             prefetch_step(l, t + 1, 0, t + 2);
         for (long g = 0; g < early; g++)
-            recurrent_sum(l, t, u, g, apart(l, g), h, block);
+            recurrent_sum(l, t, u, g, apart(l, g), h);
         switch (l->cell) {
         case LSTM: lstm_step(l, t, u); break;
         case GRU: gru_step(l, t, u); break;
@@ -143,7 +141,7 @@ static void step_forward(struct layer *l, long t, const int32_t *ids)
         }
     }
     for (long u = 0; l->cell == GRU_BEFORE && u < l->U; u++) {
-        recurrent_sum(l, t, u, 2, 2, aux_at(l, 0, t), l->N * BLOCK);
+        recurrent_sum(l, t, u, 2, 2, aux_at(l, 0, t));
         gru_before_finish(l, t, u);
     }
 }
@@ -182,7 +180,7 @@ static void layer_forward(struct layer *l, const float *ih, const float *hh, con
 // dh of block u += W_hh's part of the gradient that gates g on hold at step t.
 static void recurrent_gradient(struct layer *l, float *dh, long t, long u, long g, long gates)
 {
-    product(l->B, dh, gate_at(l, g, 0, t), l->N * BLOCK, gates * l->U,
+    product(l->B, dh, gate_at(l, g, 0, t), l->S * BLOCK, gates * l->U,
             l->hidden_back + (u * l->K + g) * l->U * BLOCK * BLOCK);
 }
 
@@ -231,18 +229,17 @@ static void block_gradient(struct layer *l, long g, long u, long n, long rows,
                            const int32_t *ids, float *dih, float *dhh)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
-    const float *d = l->gates + ((g * l->U + u) * l->N + n) * BLOCK;
+    const float *d = l->gates + ((g * l->U + u) * l->S + n) * BLOCK;
     int on_aux = l->cell == GRU_BEFORE && g == 2; // what W_hh multiplied
     const float *states = on_aux ? l->aux : l->h;
-    long block = (on_aux ? l->N : l->B + l->N) * BLOCK;
     for (long v = 0; v < l->U; v++)
         outer(dhh + first * l->H + v * BLOCK, l->H, units, columns_of(l->H, v), d,
-              states + v * block + n * BLOCK, rows, n > 0);
-    d = l->gates + ((apart(l, g) * l->U + u) * l->N + n) * BLOCK;
+              states + (v * l->S + n) * BLOCK, rows, n > 0);
+    d = l->gates + ((apart(l, g) * l->U + u) * l->S + n) * BLOCK;
     if (!ids) {
         for (long v = 0; v < l->X; v++)
             outer(dih + first * l->D + v * BLOCK, l->D, units, columns_of(l->D, v), d,
-                  l->x + (v * l->N + n) * BLOCK, rows, n > 0);
+                  l->x + (v * l->S + n) * BLOCK, rows, n > 0);
         return;
     }
     float *table = l->input + (g * l->U + u) * l->D * BLOCK;
@@ -285,8 +282,8 @@ static void input_gradient(struct layer *l, const float *ih, float *dx)
             memset(l->tile, 0, rows * BLOCK * sizeof *l->tile);
             for (long g = 0; g < l->K; g++)
                 product(rows, l->tile,
-                        l->gates + (apart(l, g) * l->U * l->N + n) * BLOCK,
-                        l->N * BLOCK, l->U,
+                        l->gates + (apart(l, g) * l->U * l->S + n) * BLOCK,
+                        l->S * BLOCK, l->U,
                         l->input_back + (v * l->K + g) * l->U * BLOCK * BLOCK);
             from_block(rows, dx + n * l->D + v * BLOCK, l->D, columns_of(l->D, v), l->tile);
         }
