@@ -67,12 +67,12 @@ type Sample struct {
 
 // Eval is an evaluation of the model on a whole text.
 type Eval struct {
-	Step            int64   `json:"step"`
-	Loss            float64 `json:"loss"`
-	Perplexity      float64 `json:"perplexity"`
-	BitsPerToken    float64 `json:"bits_per_token"`
+	Step             int64   `json:"step"`
+	Loss             float64 `json:"loss"`
+	Perplexity       float64 `json:"perplexity"`
+	BitsPerToken     float64 `json:"bits_per_token"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
-	Tokens          int64   `json:"tokens"`
+	Tokens           int64   `json:"tokens"`
 }
 
 // Done is the end of a job.

@@ -70,16 +70,12 @@ func measure(
 	if top < 0 {
 		return nil, app.Usagef("--top %d is negative", top)
 	}
-	text, err := job.OpenCorpus(ctx, spec.Corpus, spec, nil)
+	text, err := job.OpenCorpus(ctx, spec, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = text.Close() }()
-	tokens := text.Tokens()
-	if spec.MaxTokens > 0 {
-		tokens = corpus.Slice(tokens, 0, min(tokens.Len(), spec.MaxTokens))
-	}
-	return corpus.Measure(ctx, tokens, text.Vocabulary(), top, "")
+	return corpus.Measure(ctx, text.Tokens(), text.Vocabulary(), top, "")
 }
 
 func writeStats(w io.Writer, s *corpus.Stats) error {

@@ -58,7 +58,7 @@ func evaluate(ctx context.Context, location, source string) (telemetry.Eval, err
 		return telemetry.Eval{}, err
 	}
 	defer t.Close()
-	text, err := job.OpenCorpus(ctx, source, t.Spec, t.Vocabulary)
+	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}
@@ -92,7 +92,7 @@ func charactersPerToken(
 	}
 	asCharacters := jobspec.Default()
 	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
-	characters, err := job.OpenCorpus(ctx, source, asCharacters, nil)
+	characters, err := job.OpenText(ctx, source, asCharacters, nil)
 	if err != nil {
 		return 0, err
 	}

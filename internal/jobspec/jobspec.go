@@ -114,24 +114,42 @@ func ParseResumeStep(text string) (int64, error) {
 	return step, nil
 }
 
-// Identity is a fingerprint of what makes a checkpoint continue this job: the corpus as it is
-// tokenised, the model, and what decides the order of the data. Two specs with one identity may
-// differ in the number of workers, the learning rate or the length of the run.
-func Identity(spec *rondov1.JobSpec) string {
-	same := &rondov1.JobSpec{
-		Job: spec.Job, Corpus: spec.Corpus, Tokenizer: spec.Tokenizer,
-		Normalize: spec.Normalize, MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
+// Identity is a fingerprint of what makes a checkpoint continue this job: the tokens, which corpus
+// is the fingerprint of, the model, the optimizer, and what decides the order of the data. Two
+// specs with one identity may differ in the number of workers, the learning rate or the length of
+// the run.
+func Identity(spec *rondov1.JobSpec, corpus string) string {
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasting(spec))
+	if err != nil {
+		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
+	}
+	sum := sha256.Sum256(fmt.Appendf(bytes, "\ncorpus %s", corpus))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Differences lists the flags in which two specs differ so that one cannot continue the other:
+// "--hidden 256 instead of 128".
+func Differences(spec, other *rondov1.JobSpec) []string {
+	var out []string
+	a, b := lasting(spec).ProtoReflect(), lasting(other).ProtoReflect()
+	for _, f := range fields() {
+		if x, y := f.format(a.Get(f.desc)), f.format(b.Get(f.desc)); x != y {
+			out = append(out, fmt.Sprintf("--%s %s instead of %s", f.flagName(), x, y))
+		}
+	}
+	return out
+}
+
+// lasting returns a spec with only the fields that must not change within a job.
+func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
+	return &rondov1.JobSpec{
+		Job: spec.Job, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
+		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 	}
-	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(same)
-	if err != nil {
-		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
-	}
-	sum := sha256.Sum256(bytes)
-	return hex.EncodeToString(sum[:8])
 }
 
 // field is one field of JobSpec with what its options say.

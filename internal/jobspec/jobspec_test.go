@@ -113,16 +113,24 @@ func TestWrongYAML(t *testing.T) {
 	}
 }
 
-func TestIdentity(t *testing.T) {
-	base := Identity(Default())
+func TestIdentityAndDifferences(t *testing.T) {
+	base := Identity(Default(), "tokens")
 	other := Default()
 	other.Workers, other.Lr, other.Epochs, other.CheckpointDir = 4, 0.1, 99, "elsewhere"
-	if Identity(other) != base {
-		t.Error("workers, lr, epochs or the folder changed the identity")
+	other.Corpus = "moved.txt"
+	if Identity(other, "tokens") != base || len(Differences(Default(), other)) != 0 {
+		t.Error("workers, lr, epochs, the folder or the corpus's place changed the identity")
 	}
-	other.Hidden = 32
-	if Identity(other) == base {
+	if Identity(other, "other tokens") == base {
+		t.Error("another text has the same identity")
+	}
+	other.Hidden, other.Cell = 32, "gru"
+	if Identity(other, "tokens") == base {
 		t.Error("another width has the same identity")
+	}
+	got := strings.Join(Differences(Default(), other), ", ")
+	if want := "--cell lstm instead of gru, --hidden 256 instead of 32"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

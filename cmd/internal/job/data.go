@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
@@ -29,18 +30,34 @@ func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
 		Normalize: corpus.Normalization(spec.Normalize)}
 }
 
-// OpenCorpus opens a text as the spec tokenises it; vocabulary nil builds one.
+// OpenCorpus opens the text that the job trains on; vocabulary nil builds one.
 func OpenCorpus(
+	ctx context.Context, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	return openText(ctx, spec.Corpus, spec.MaxTokens, spec, vocabulary)
+}
+
+// OpenText opens the whole of another text, tokenised like the job's, with its vocabulary.
+func OpenText(
 	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	return openText(ctx, source, 0, spec, vocabulary)
+}
+
+func openText(
+	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
+	vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
 	c, err := corpus.Open(ctx, corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
 		MinFrequency: spec.MinFrequency,
+		MaxTokens:    maxTokens,
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
 	})
-	if err != nil && ctx.Err() == nil {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if err != nil && ctx.Err() == nil && !full {
 		return nil, app.Usage(err)
 	}
 	return c, err
@@ -48,7 +65,7 @@ func OpenCorpus(
 
 // OpenData opens the job's corpus, and the text to evaluate on if it names one.
 func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
-	text, err := OpenCorpus(ctx, spec.Corpus, spec, nil)
+	text, err := OpenCorpus(ctx, spec, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -60,18 +77,15 @@ func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
 }
 
 func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
-	tokens := d.Corpus.Tokens()
-	if spec.MaxTokens > 0 {
-		tokens = corpus.Slice(tokens, 0, min(tokens.Len(), spec.MaxTokens))
-	}
-	d.Train = tokens
+	d.Train = d.Corpus.Tokens()
 	if spec.ValidationFraction > 0 {
-		if d.Train, d.Validation, err = corpus.Split(tokens, spec.ValidationFraction); err != nil {
+		d.Train, d.Validation, err = corpus.Split(d.Train, spec.ValidationFraction)
+		if err != nil {
 			return app.Usage(err)
 		}
 	}
 	if spec.EvalCorpus != "" {
-		d.evaluated, err = OpenCorpus(ctx, spec.EvalCorpus, spec, d.Corpus.Vocabulary())
+		d.evaluated, err = OpenText(ctx, spec.EvalCorpus, spec, d.Corpus.Vocabulary())
 		if err != nil {
 			return err
 		}

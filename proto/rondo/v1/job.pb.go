@@ -618,7 +618,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xdc*\n" +
+	"\x04_max\"\x83+\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -727,9 +727,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
 	"-steps between checkpoints; 0: only at the end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12]\n" +
 	"\x0fcheckpoint_keep\x18H \x01(\x03B4\xaa\xbb\x180\n" +
-	"\"newest checkpoints to keep; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12t\n" +
-	"\x06resume\x18I \x01(\tB\\\xaa\xbb\x18X\n" +
-	"Pauto: from the newest checkpoint if there is one; never: from scratch; or a step\x12\x04autoR\x06resume\x12\x80\x01\n" +
+	"\"newest checkpoints to keep; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9a\x01\n" +
+	"\x06resume\x18I \x01(\tB\x81\x01\xaa\xbb\x18}\n" +
+	"uauto: from the newest checkpoint if there is one; never: from scratch; or a step, whose later checkpoints are removed\x12\x04autoR\x06resume\x12\x80\x01\n" +
 	"\n" +
 	"eval_every\x18J \x01(\x03Ba\xaa\xbb\x18]\n" +
 	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12c\n" +

@@ -1,0 +1,95 @@
+// Package coordinator is a coordinator process: it wires the elected state machine of
+// cluster/coordinator to etcd and to the gRPC service of cluster/rpc.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"rondo/cluster"
+	elected "rondo/cluster/coordinator"
+	"rondo/cluster/etcdstore"
+	"rondo/cluster/rpc"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/meet"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// drainTimeout is how long watchers and workers have to hear of the job's end.
+const drainTimeout = 5 * time.Second
+
+// Run campaigns for the leadership of a job, leads it when elected, and returns when it has
+// ended: nil, or why it failed. When ctx ends it gives the leadership up; the job goes on.
+func Run(ctx context.Context, cfg meet.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return app.Usage(err)
+	}
+	store, err := cfg.Store(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	spec, err := meet.Spec(ctx, store)
+	if err != nil {
+		return err
+	}
+	plan, err := lead(ctx, cfg, store, spec)
+	switch {
+	case err != nil:
+		return err
+	case plan.Usage:
+		return app.Usage(errors.New(plan.Reason))
+	case plan.Failed:
+		return errors.New(plan.Reason)
+	}
+	return nil
+}
+
+// lead serves until the job has ended, and returns its last plan.
+func lead(
+	ctx context.Context, cfg meet.Config, store *etcdstore.Store, spec *rondov1.JobSpec,
+) (cluster.Plan, error) {
+	listener, err := cfg.Open(ctx)
+	if err != nil {
+		return cluster.Plan{}, err
+	}
+	id := fmt.Sprintf("coordinator-%s-%d", meet.HostName(), os.Getpid())
+	service, err := rpc.NewServer(id, store.Leader)
+	if err != nil {
+		return cluster.Plan{}, err
+	}
+	server := service.GRPC()
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		<-served
+	}()
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	plan, err := elected.Run(ctx, elected.Config{
+		Job: cluster.Job{Workers: int(spec.Workers), Lanes: int(spec.Batch),
+			JoinTimeout: spec.JoinTimeout.AsDuration()},
+		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},
+		LeaseTTL: spec.LeaseTtl.AsDuration(),
+		Election: store,
+		Events:   service.Events(),
+		Audience: service,
+		Log:      log,
+	})
+	if err != nil {
+		return plan, err
+	}
+	drain, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	if err := service.Drain(drain); err != nil {
+		log.Info("leaving after the job's end", "error", err)
+	}
+	return plan, nil
+}

@@ -1,0 +1,158 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
+	"rondo/corpus"
+	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Checkpoints is a job's checkpoint folder. The zero value is that of a job that keeps none.
+type Checkpoints struct {
+	Store *checkpoint.Store // nil: the job keeps none
+}
+
+// OpenCheckpoints opens the folder that the spec names, and refuses one whose checkpoints this
+// job, which reads text, cannot continue.
+func OpenCheckpoints(
+	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
+) (*Checkpoints, error) {
+	if spec.CheckpointDir == "" {
+		return &Checkpoints{}, nil
+	}
+	if err := checkOwner(ctx, spec, text); err != nil {
+		return nil, err
+	}
+	store, err := checkpoint.Open(ctx, spec.CheckpointDir, checkpoint.Config{
+		Job:        spec.Job,
+		Identity:   jobspec.Identity(spec, text.Fingerprint()),
+		OpenBucket: bucket.Open,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--checkpoint-dir: %w", err)
+	}
+	return &Checkpoints{Store: store}, nil
+}
+
+// checkOwner compares the job with the one whose newest checkpoint lies in its folder, flag by
+// flag, so that the error says what to change. A damaged checkpoint is left for Find to judge.
+func checkOwner(ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus) error {
+	store, err := checkpoint.Open(ctx, spec.CheckpointDir,
+		checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		return fmt.Errorf("--checkpoint-dir: %w", err)
+	}
+	defer func() { _ = store.Close() }()
+	newest, err := store.Latest(ctx)
+	var damage *checkpoint.DamageError
+	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	owner := jobspec.Default()
+	options := protojson.UnmarshalOptions{DiscardUnknown: true}
+	if err := options.Unmarshal(newest.Spec, owner); err != nil {
+		return fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", newest.Path, err)
+	}
+	refuse := func(what string) error {
+		return app.Usagef("--checkpoint-dir %s belongs to another job, which has %s: choose "+
+			"another folder, or give that job's flags", spec.CheckpointDir, what)
+	}
+	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
+		return refuse(strings.Join(differences, ", "))
+	}
+	if !slices.Equal(newest.Vocabulary, text.Vocabulary().Tokens()) {
+		return refuse(fmt.Sprintf("another vocabulary (%d tokens, and this corpus has %d)",
+			len(newest.Vocabulary), text.Vocabulary().Len()))
+	}
+	if newest.Identity != jobspec.Identity(spec, text.Fingerprint()) {
+		return refuse("another text with the same vocabulary")
+	}
+	return nil
+}
+
+// Find returns the checkpoint that --resume asks for, every byte of it verified; nil to start from
+// scratch.
+func (c *Checkpoints) Find(
+	ctx context.Context, spec *rondov1.JobSpec,
+) (*checkpoint.Checkpoint, error) {
+	if c.Store == nil {
+		return nil, nil
+	}
+	switch spec.Resume {
+	case "auto":
+		newest, err := c.Store.Latest(ctx)
+		if errors.Is(err, checkpoint.ErrNone) {
+			return nil, nil
+		}
+		if err == nil {
+			err = newest.Verify(ctx)
+		}
+		return newest, c.explain(ctx, err)
+	case "never":
+		steps, err := c.Store.Steps(ctx)
+		if err == nil && len(steps) > 0 {
+			err = app.Usagef("--resume never, but --checkpoint-dir %s holds checkpoints up to "+
+				"step %d: choose another folder, or remove them", spec.CheckpointDir,
+				steps[len(steps)-1])
+		}
+		return nil, err
+	}
+	step, err := jobspec.ParseResumeStep(spec.Resume)
+	if err != nil {
+		return nil, err
+	}
+	found, err := c.Store.Load(ctx, step)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return nil, app.Usage(fmt.Errorf("--resume %d: %w", step, err))
+	}
+	if err == nil {
+		err = found.Verify(ctx)
+	}
+	return found, c.explain(ctx, err)
+}
+
+// Abandon removes the checkpoints after the one that --resume STEP names: the job takes another
+// way from there, and they would pass for its newest.
+func (c *Checkpoints) Abandon(
+	ctx context.Context, spec *rondov1.JobSpec, from *checkpoint.Checkpoint,
+) error {
+	if from == nil || spec.Resume == "auto" {
+		return nil
+	}
+	return c.Store.RemoveAfter(ctx, from.Step)
+}
+
+// explain adds to the report of a damaged checkpoint which one could be used instead.
+func (c *Checkpoints) explain(ctx context.Context, err error) error {
+	var damage *checkpoint.DamageError
+	if !errors.As(err, &damage) {
+		return err
+	}
+	sound, _, fallback := c.Store.LatestValid(ctx)
+	if fallback != nil {
+		return fmt.Errorf("%w; no other checkpoint there is sound", err)
+	}
+	return fmt.Errorf("%w; the newest sound one is of step %d: --resume %d goes on from it",
+		err, sound.Step, sound.Step)
+}
+
+// Close closes the folder.
+func (c *Checkpoints) Close() error {
+	if c.Store == nil {
+		return nil
+	}
+	return c.Store.Close()
+}

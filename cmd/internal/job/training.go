@@ -1,0 +1,50 @@
+package job
+
+import (
+	"rondo/cmd/internal/app"
+	"rondo/corpus"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
+)
+
+// Batches are a job's segments, as train reads them.
+type Batches struct {
+	*corpus.Reader
+	*corpus.Sampler
+}
+
+// Batches returns the reader of the job's segments.
+func (d *Data) Batches() Batches {
+	return Batches{corpus.NewReader(d.Train, d.Sampler), d.Sampler}
+}
+
+// TrainConfig is the step loop of a job, without what differs from rank to rank.
+func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
+	rule, err := train.ParseOptimizer(spec.Optimizer)
+	if err != nil {
+		return train.Config{}, app.Usage(err)
+	}
+	c := train.Config{
+		BPTT:  int(spec.Bptt),
+		Steps: d.Steps(spec),
+		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
+			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
+			WeightDecay: spec.WeightDecay},
+		Schedule: train.Schedule{Kind: train.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
+			Min: spec.LrMin, Warmup: spec.WarmupSteps, Decay: spec.LrDecay,
+			Every: spec.LrStepEvery, Patience: spec.LrPatience},
+		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
+			Scope: train.ClipScope(spec.ClipScope)},
+		NonfiniteLimit: spec.NonfiniteLimit,
+		EvalEvery:      spec.EvalEvery,
+		SaveEvery:      spec.CheckpointEvery,
+		SampleEvery:    spec.SampleEvery,
+	}
+	if d.Validation != nil {
+		c.Evaluation, err = corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
+		if err != nil {
+			return c, app.Usage(err)
+		}
+	}
+	return c, nil
+}

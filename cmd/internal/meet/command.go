@@ -1,0 +1,34 @@
+package meet
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// AddFlags defines the flags that every process of a job has. The returned function gives their
+// values once they are parsed.
+func AddFlags(c *cobra.Command) func() Config {
+	var cfg Config
+	var verbose bool
+	flags := c.Flags()
+	flags.StringSliceVar(&cfg.Etcd, "etcd", nil, "host:port,... of etcd")
+	flags.StringVar(&cfg.Job, "job", "", "name of the job")
+	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, this "+
+		"machine's address on the way to etcd; port 0 is any")
+	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
+	for _, name := range []string{"etcd", "job"} {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag was defined above
+		}
+	}
+	return func() Config {
+		level := slog.LevelWarn
+		if verbose {
+			level = slog.LevelInfo
+		}
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+		return cfg
+	}
+}

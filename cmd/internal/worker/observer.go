@@ -1,0 +1,53 @@
+package worker
+
+import (
+	"context"
+
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
+)
+
+// observer reports what rank 0 hears; on the other ranks, notices alone.
+type observer struct{ session *session }
+
+// Step implements train.Observer.
+func (o *observer) Step(r train.StepReport) {
+	o.report(&rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{
+		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
+		LearningRate: r.LearningRate, GradientNorm: r.GradientNorm,
+		TokensPerSecond: r.TokensPerSecond, WorldSize: int64(len(o.session.plan.Members)),
+		Generation: uint64(o.session.plan.Generation), Skipped: r.Skipped}}})
+}
+
+// Evaluated implements train.Observer.
+func (o *observer) Evaluated(r train.EvalReport) {
+	o.report(&rondov1.Event{Kind: &rondov1.Event_Eval{Eval: &rondov1.EvalEvent{
+		Step: r.Step, Loss: r.Loss, Tokens: r.Tokens}}})
+}
+
+// Sampled implements train.Observer.
+func (o *observer) Sampled(step int64, text string) {
+	o.report(&rondov1.Event{Kind: &rondov1.Event_Sample{Sample: &rondov1.SampleEvent{
+		Step: step, Text: text}}})
+}
+
+// Checkpoint implements train.Observer. The saver reports it when it is on storage.
+func (o *observer) Checkpoint(int64) {}
+
+// Notice implements train.Observer.
+func (o *observer) Notice(text string) {
+	if o.session.rank == 0 { // all ranks hear the same
+		o.session.notice(context.Background(), text)
+	}
+}
+
+func (o *observer) report(e *rondov1.Event) {
+	if o.session.rank == 0 {
+		o.session.report(context.Background(), e) // Report bounds its wait itself
+	}
+}
+
+func (s *session) notice(ctx context.Context, text string) {
+	s.report(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
+		Notice: &rondov1.NoticeEvent{Id: s.id, Text: text}}})
+}

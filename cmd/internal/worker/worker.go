@@ -1,0 +1,145 @@
+// Package worker is a worker process: it finds its job in etcd, registers, and when the
+// coordinator has planned a ring with it, trains its lanes until the job's end.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"rondo/allreduce/grpclink"
+	"rondo/cluster"
+	"rondo/cluster/etcdstore"
+	"rondo/cluster/rpc"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Limits of the waits at a worker's end.
+const (
+	farewellTimeout = 5 * time.Second  // to tell the coordinator why this worker ends
+	endTimeout      = 60 * time.Second // for the other workers, once this one is done
+	leaveTimeout    = 3 * time.Second  // to give the registration up
+)
+
+// worker is one process of one job.
+type worker struct {
+	log      *slog.Logger
+	id       string
+	spec     *rondov1.JobSpec
+	store    *etcdstore.Store
+	reporter *rpc.Reporter
+	links    *grpclink.Server
+	member   cluster.Member
+}
+
+// Run works for the job until it has ended, and returns nil, or why it failed. When ctx ends the
+// whole job is asked to stop at a step's end, with a checkpoint, and Run goes on until then.
+func Run(ctx context.Context, cfg meet.Config) error {
+	if err := cfg.Validate(); err != nil {
+		return app.Usage(err)
+	}
+	store, err := cfg.Store(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	spec, err := meet.Spec(ctx, store)
+	if err != nil {
+		return err
+	}
+	w := &worker{log: cfg.Log, spec: spec, store: store,
+		id: fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), time.Now().UnixNano()%1e6)}
+	if w.log == nil {
+		w.log = slog.New(slog.DiscardHandler)
+	}
+	client, err := rpc.NewClient(func(ctx context.Context) (string, error) {
+		leader, err := store.Leader(ctx)
+		return leader.Address, err
+	}, rpc.ClientConfig{Log: w.log})
+	if err != nil {
+		return err
+	}
+	if w.reporter, err = client.NewReporter(w.id); err != nil {
+		return err
+	}
+	err = w.serve(ctx, cfg)
+	w.farewell(ctx, err)
+	return err
+}
+
+// farewell tells the coordinator why this worker cannot go on, unless it knows.
+func (w *worker) farewell(ctx context.Context, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+	defer cancel()
+	var told *endedError
+	if err != nil && !errors.As(err, &told) {
+		if reportErr := w.reporter.Report(ctx, failure(w.id, err)); reportErr != nil {
+			w.log.Warn("telling the coordinator of a failure", "error", reportErr)
+		}
+	}
+	if err := w.reporter.Close(ctx); err != nil && told == nil {
+		w.log.Warn("leaving without the coordinator's answer", "error", err)
+	}
+}
+
+func failure(id string, err error) *rondov1.Event {
+	f := &rondov1.FailureEvent{Id: id, Text: err.Error()}
+	var wrong *app.UsageError
+	var spec *jobspec.UsageError
+	f.Usage = errors.As(err, &wrong) || errors.As(err, &spec)
+	var lost *lostPeerError
+	if errors.As(err, &lost) {
+		rank := int64(lost.rank)
+		f.LostRank = &rank
+	}
+	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
+}
+
+// serve opens what the job needs here, registers, and trains.
+func (w *worker) serve(ctx context.Context, cfg meet.Config) error {
+	data, err := job.OpenData(ctx, w.spec)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = data.Close() }()
+	listener, err := cfg.Open(ctx)
+	if err != nil {
+		return err
+	}
+	w.member = cluster.Member{ID: w.id, Address: listener.Addr().String(),
+		Host: meet.HostName(), PID: os.Getpid(), Device: w.spec.Device}
+	if w.links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{}); err != nil {
+		return err
+	}
+	server := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	w.links.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		<-served
+	}()
+	registration, err := w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
+	if err != nil {
+		return err
+	}
+	defer w.leave(ctx, registration)
+	return w.follow(ctx, data, registration)
+}
+
+func (w *worker) leave(ctx context.Context, registration cluster.Registration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	if err := registration.Leave(ctx); err != nil {
+		w.log.Info("leaving; the lease ends by itself", "error", err)
+	}
+}

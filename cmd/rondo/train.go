@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"rondo/cmd/internal/local"
+	"rondo/cmd/internal/worker"
+	"rondo/internal/jobspec"
+	"rondo/telemetry"
+)
+
+// plainInterval is the least time between two step lines where there is no terminal.
+const plainInterval = 2 * time.Second
+
+func trainCommand() *cobra.Command {
+	var etcd []string
+	var asJSON bool
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "train",
+		Short: "Train a model with a coordinator and worker processes on this machine",
+		Long: "Train starts etcd (or uses --etcd), a coordinator and --workers processes on this " +
+			"machine,\nand shows what they do. Ctrl-C stops them all after the same step and saves " +
+			"a checkpoint.",
+	}
+	flags := jobspec.AddFlags(c.Flags())
+	c.Flags().StringSliceVar(&etcd, "etcd", nil,
+		"host:port,... of an etcd to use; default: one of our own, for this run")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		spec, err := flags.Spec()
+		if err != nil {
+			return err
+		}
+		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+		run := local.Run{
+			Spec: spec, Etcd: etcd, Verbose: verbose,
+			Show: screen.show, Log: screen.log,
+		}
+		outcome, err := run.Train(cmd.Context())
+		if err := errors.Join(err, screen.close()); err != nil {
+			return err
+		}
+		if outcome.Stopped && outcome.Checkpoint != "" && !asJSON {
+			fmt.Fprintf(cmd.OutOrStdout(), "to go on from step %d, run the same command again:\n"+
+				"  %s\n", outcome.Step, strings.Join(quoted(os.Args), " "))
+		}
+		return nil
+	}
+	return c
+}
+
+// workerCommand is what train starts: cmd/worker in the same binary.
+func workerCommand() *cobra.Command {
+	c := worker.Command()
+	c.Hidden = true
+	return c
+}
+
+// quoted writes words as a shell reads them.
+func quoted(words []string) []string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = w
+		if w == "" || strings.ContainsAny(w, " \t\n'\"\\$`*?[]{}()<>|&;#~!") {
+			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+	}
+	return out
+}
+
+// screen is where a job shows: events on standard output, logs on standard error, one at a time.
+type screen struct {
+	mu     sync.Mutex
+	view   telemetry.View
+	bar    bool
+	stderr io.Writer
+}
+
+func newScreen(stdout, stderr io.Writer, asJSON bool) *screen {
+	s := &screen{stderr: stderr}
+	file, isFile := stdout.(*os.File)
+	switch {
+	case asJSON:
+		s.view = telemetry.NewJSONView(stdout)
+	case isFile && term.IsTerminal(int(file.Fd())):
+		s.view, s.bar = telemetry.NewBarView(stdout, time.Now), true
+	default:
+		s.view = telemetry.NewPlainView(stdout, plainInterval, time.Now)
+	}
+	return s
+}
+
+func (s *screen) show(_ context.Context, e telemetry.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view.Show(e)
+}
+
+// log writes a line to standard error; while a bar is drawn, above the bar.
+func (s *screen) log(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bar {
+		_ = s.view.Show(telemetry.Notice{Text: line}) // a terminal that is gone loses its log
+		return
+	}
+	fmt.Fprintln(s.stderr, line)
+}
+
+func (s *screen) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view.Close()
+}

@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// TestWorkerKilled: the job ends, names the worker, and can be resumed.
+func TestWorkerKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	flags := small("--steps", "1000000", "--epochs", "0", "--workers", "3", "--lease-ttl", "3s",
+		"--checkpoint-dir", dir, "--checkpoint-every", "10", "--batch", "12")
+	p := start(t, append([]string{"train"}, flags...)...)
+	p.until("a checkpoint", func(e event) bool { return e.name() == "checkpoint" })
+	victim := p.workers()[1]
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if code := p.wait(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	t.Logf("the job ended %v after the kill", time.Since(killed).Round(time.Millisecond))
+	for _, want := range []string{"--resume auto", "pid"} {
+		if !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("standard error does not say %q:\n%s", want, p.stderr)
+		}
+	}
+	last := 0.0
+	for _, e := range named(p.kept, "checkpoint") {
+		last = e.number("step")
+	}
+	q := start(t, append([]string{"train"}, flags...)...)
+	first := q.untilStep(1)
+	if first.number("step") <= last-20 || last < 10 {
+		t.Errorf("went on at step %v after a checkpoint of step %g", first["step"], last)
+	}
+	if err := q.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	q.succeed()
+}
+
+// startEtcd runs an etcd until the test's end and returns its endpoint.
+func startEtcd(t *testing.T) string {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir, config.LogLevel = t.TempDir(), "panic"
+	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
+	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	etcd, err := embed.StartEtcd(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	select {
+	case <-etcd.Server.ReadyNotify():
+	case <-time.After(30 * time.Second):
+		t.Fatal("etcd is not ready after 30 s")
+	}
+	return etcd.Clients[0].Addr().String()
+}
+
+// TestLeanBinaries: an etcd of one's own, a coordinator and workers by themselves; the submitter
+// only watches.
+func TestLeanBinaries(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	flags := []string{"--etcd", startEtcd(t), "--job", "lean"}
+	var standby []*exec.Cmd
+	var logs [2]bytes.Buffer
+	for i, name := range []string{"coordinator", "worker"} {
+		cmd := exec.CommandContext(ctx, filepath.Join(binaries, name), flags...)
+		cmd.Env, cmd.Stderr, cmd.WaitDelay = environment(t), &logs[i], 5*time.Second
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		standby = append(standby, cmd)
+	}
+	events := train(t, append(flags, small("--workers", "2")...)...)
+	if n := len(named(events, "step")); n != 20 {
+		t.Errorf("%d steps, want 20", n)
+	}
+	for i, cmd := range standby {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", cmd.Args[0], err, &logs[i])
+		}
+	}
+}
+
+// TestWorkerIsLean: the worker carries neither an etcd server nor a Kubernetes client.
+func TestWorkerIsLean(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "../cmd/worker").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, heavy := range []string{"go.etcd.io/etcd/server", "k8s.io/client-go", "gonum.org/v1/plot",
+		"go.etcd.io/bbolt"} {
+		if strings.Contains(string(out), heavy) {
+			t.Errorf("cmd/worker links %s", heavy)
+		}
+	}
+}
+
+func TestGenerateAndEvaluate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	text := write(t, "fox.txt", strings.Repeat("the quick brown fox jumps over the lazy dog. ", 300))
+	train(t, "--corpus", text, "--hidden", "48", "--batch", "8", "--bptt", "16", "--optimizer",
+		"adam", "--lr", "0.02", "--steps", "150", "--epochs", "0", "--checkpoint-dir", dir,
+		"--sample-tokens", "0")
+	code, out, stderr := run(t, "generate", "--checkpoint", dir, "--prefix", "the quick ",
+		"--tokens", "40", "--greedy")
+	if code != 0 || !strings.HasPrefix(out, "the quick brown fox jumps over the lazy dog.") {
+		t.Errorf("generate: exit code %d, %q, %s", code, out, stderr)
+	}
+	code, again, _ := run(t, "generate", "--checkpoint", filepath.Join(dir, "step-00000150"),
+		"--prefix", "the ", "--tokens", "30", "--temperature", "2", "--seed", "7")
+	_, same, _ := run(t, "generate", "--checkpoint", dir, "--prefix", "the ", "--tokens", "30",
+		"--temperature", "2", "--seed", "7")
+	if code != 0 || again != same {
+		t.Errorf("one seed wrote %q and %q", again, same)
+	}
+	p := start(t, "eval", "--checkpoint", dir, "--corpus", text)
+	events := p.succeed()
+	if len(events) != 1 {
+		t.Fatalf("eval printed %v", events)
+	}
+	e := events[0]
+	if e.number("tokens") != 45*300-1 || e.number("perplexity") > 1.2 ||
+		math.Abs(e.number("bits_per_character")-e.number("loss")/math.Ln2) > 1e-9 {
+		t.Errorf("eval: %v", e)
+	}
+}
+
+func TestCorpusStats(t *testing.T) {
+	plot := filepath.Join(t.TempDir(), "zipf.svg")
+	code, out, stderr := run(t, "corpus", "stats", "--top", "3", "--plot", plot)
+	if code != 0 || !strings.Contains(out, `"the"`) || !strings.Contains(out, "Zipf") {
+		t.Errorf("exit code %d\n%s%s", code, out, stderr)
+	}
+	if code, _, stderr := run(t, "corpus", "stats", "--plot", "zipf.gif"); code == 0 ||
+		!strings.Contains(stderr, ".png or .svg") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}

@@ -1,0 +1,239 @@
+// Package integration runs the real commands: processes, etcd, gRPC on loopback, signals, files.
+// Nothing imports it; it may import everything.
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runTimeout bounds one command.
+const runTimeout = 3 * time.Minute
+
+// binaries is the folder with rondo, worker and coordinator, built once for all tests.
+var binaries string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "rondo-integration-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	build := exec.Command("go", "build", "-o", dir+"/", "../cmd/rondo", "../cmd/worker",
+		"../cmd/coordinator")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	binaries = dir
+	return m.Run()
+}
+
+// event is a line of `rondo train --json`.
+type event map[string]any
+
+func (e event) name() string { return e.text("event") }
+
+func (e event) text(key string) string {
+	s, _ := e[key].(string)
+	return s
+}
+
+func (e event) number(key string) float64 {
+	v, _ := e[key].(float64)
+	return v
+}
+
+// process is a running command whose standard output is events.
+type process struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	events chan event
+	stderr *bytes.Buffer
+	kept   []event
+}
+
+// start runs `rondo ARGS --json` with its temporary files and cache in folders of the test.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "rondo"), append(args, "--json")...)
+	cmd.Env = environment(t)
+	cmd.WaitDelay = 5 * time.Second
+	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &bytes.Buffer{}}
+	cmd.Stderr = p.stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	go func() {
+		defer close(p.events)
+		lines := bufio.NewScanner(stdout)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var e event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				t.Errorf("standard output has a line that is not JSON: %q", lines.Text())
+				continue
+			}
+			p.events <- e
+		}
+	}()
+	return p
+}
+
+// environment keeps a command's caches out of the user's.
+func environment(t *testing.T) []string {
+	t.Helper()
+	return append(os.Environ(), "XDG_CACHE_HOME="+cacheDir(t))
+}
+
+// cacheDir is one for all tests, so that a corpus is tokenised once.
+func cacheDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(binaries, "cache")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// until reads events until one for which fn is true.
+func (p *process) until(what string, fn func(event) bool) event {
+	p.t.Helper()
+	for e := range p.events {
+		p.kept = append(p.kept, e)
+		if fn(e) {
+			return e
+		}
+	}
+	p.t.Fatalf("the command ended before %s; standard error:\n%s", what, p.stderr)
+	return nil
+}
+
+// untilStep reads events until the step.
+func (p *process) untilStep(step float64) event {
+	p.t.Helper()
+	return p.until(fmt.Sprintf("step %g", step), func(e event) bool {
+		return e.name() == "step" && e.number("step") >= step
+	})
+}
+
+// wait reads all events and returns the exit code.
+func (p *process) wait() int {
+	p.t.Helper()
+	for e := range p.events {
+		p.kept = append(p.kept, e)
+	}
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		p.t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// succeed waits and fails the test if the command did.
+func (p *process) succeed() []event {
+	p.t.Helper()
+	if code := p.wait(); code != 0 {
+		p.t.Fatalf("%v: exit code %d; standard error:\n%s", p.cmd.Args, code, p.stderr)
+	}
+	return p.kept
+}
+
+// workers returns the process ids of the workers seen so far.
+func (p *process) workers() []int {
+	var pids []int
+	for _, e := range p.kept {
+		if e.name() == "worker" {
+			pids = append(pids, int(e.number("pid")))
+		}
+	}
+	return pids
+}
+
+// killAll ends the command and its workers as a power cut would.
+func (p *process) killAll() {
+	p.t.Helper()
+	for _, pid := range append(p.workers(), p.cmd.Process.Pid) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			p.t.Errorf("kill -9 %d: %v", pid, err)
+		}
+	}
+	p.wait()
+}
+
+// train runs `rondo train` to its end.
+func train(t *testing.T, args ...string) []event {
+	t.Helper()
+	return start(t, append([]string{"train"}, args...)...).succeed()
+}
+
+// named returns the events of a name.
+func named(events []event, name string) []event {
+	var out []event
+	for _, e := range events {
+		if e.name() == name {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// run executes rondo and returns its exit code and output.
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	return runCommand(t, filepath.Join(binaries, "rondo"), args...)
+}
+
+func runCommand(t *testing.T, name string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = environment(t)
+	cmd.WaitDelay = 5 * time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, &errs)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+// small is a job that takes a moment.
+func small(extra ...string) []string {
+	return append([]string{"--max-tokens", "20000", "--hidden", "24", "--batch", "12",
+		"--bptt", "10", "--lr", "0.5", "--steps", "20", "--sample-tokens", "20"}, extra...)
+}
+
+// write makes a file in a folder of the test.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
