@@ -1,0 +1,15 @@
+// Package train is the step loop of one rank: batch, forward, backward, clip, reduce, update,
+// observe, and at intervals evaluate, save and sample. Read step.go first.
+//
+// It knows mathematics: optimizers, learning-rate schedules, clipping, the loss over the global
+// batch. What it needs from outside it asks for through small interfaces: Batches and Evaluation
+// (token ids), Reducer (sums over the ranks), Saver (keeps snapshots), Observer (hears of
+// everything). It does not know what a corpus, a ring, a cluster or a file is, starts no process
+// and opens nothing.
+//
+// Letters: G lanes in the global batch, B of them on this rank, T tokens of a lane in a step, N
+// ranks. Steps count from 0 as an index, as batches are read, and from 1 as a number of completed
+// steps, as reports, snapshots and Progress have them. Losses are in nats.
+//
+// Of this module it may import model and compute alone; its tests also compute/cpu.
+package train

@@ -1,0 +1,77 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Evaluation is a text to evaluate on, cut into the same number of lanes as the training batch,
+// and into segments of T tokens. All its segments of all lanes together have every target once.
+type Evaluation interface {
+	Segments() int64
+	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each
+	// [T, count]; a target of -1 does not count.
+	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
+}
+
+// What the ranks add up for an evaluation.
+const (
+	evalLoss      = 0               // exact: the loss summed over targets
+	evalTokens    = exactFloats     // exact: the targets that count
+	evalNonfinite = 2 * exactFloats // ranks whose loss is not finite
+	evalSize      = evalNonfinite + 1
+)
+
+// evaluate computes the mean loss over the whole text. Each rank reads its own lanes, from a state
+// of zeros; the sums do not depend on how the lanes are dealt.
+func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
+	sum, tokens, err := t.evaluateOwn(ctx)
+	if err != nil {
+		return EvalReport{}, fmt.Errorf("evaluation: %w", err)
+	}
+	var buf [evalSize]float32
+	if exactable(sum) {
+		putExact(buf[evalLoss:], sum)
+	} else {
+		buf[evalNonfinite] = 1
+	}
+	putExact(buf[evalTokens:], float64(tokens))
+	if t.reducer != nil {
+		if err := t.reducer.AllReduce(ctx, buf[:]); err != nil {
+			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
+		}
+	}
+	report := EvalReport{Step: t.progress.Step, Tokens: int64(takeExact(buf[evalTokens:]))}
+	if report.Tokens == 0 {
+		return report, errors.New("evaluation: the text has no target")
+	}
+	report.Loss = takeExact(buf[evalLoss:]) / float64(report.Tokens)
+	if buf[evalNonfinite] != 0 {
+		report.Loss = math.NaN()
+	}
+	return report, nil
+}
+
+// evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number.
+func (t *Trainer) evaluateOwn(ctx context.Context) (sum float64, tokens int64, err error) {
+	segments := t.cfg.Evaluation.Segments()
+	reader := readAhead(ctx, t.cfg.Evaluation.Fill, t.cfg.BPTT*t.count, t.first, t.count, 0,
+		segments)
+	defer reader.close()
+	t.segment.ZeroEvaluationState()
+	for range segments {
+		b, err := reader.next(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		loss, n, err := t.segment.Evaluate(b.inputs, b.targets)
+		if err != nil {
+			return 0, 0, err
+		}
+		sum += loss
+		tokens += int64(n)
+	}
+	return sum, tokens, nil
+}

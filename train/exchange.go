@@ -1,0 +1,104 @@
+package train
+
+import (
+	"context"
+	"fmt"
+
+	"rondo/compute"
+	"rondo/model"
+)
+
+// Reducer joins the ranks. All ranks call the same methods, with buffers of the same length, in
+// the same order. When one fails, the buffer may be anything.
+type Reducer interface {
+	// AllReduce replaces buf on every rank by the sum over the ranks: the same bits on all. Whole
+	// numbers below 2^24 must be added exactly.
+	AllReduce(ctx context.Context, buf []float32) error
+	// AllGather gives every rank what rank i has in buf[ends[i-1]:ends[i]].
+	AllGather(ctx context.Context, buf []float32, ends []int) error
+}
+
+// Tail is how many floats travel behind the gradient in the same all-reduce. A model that trains
+// in host memory has this as its Config.GradientTail.
+const Tail = tailSize
+
+// What is in the tail, each summed over the ranks.
+const (
+	tailLoss      = 0           // exact: the rank's part of the mean loss
+	tailNorm      = exactFloats // the norm of the rank's gradient, weighted by its share
+	tailNonfinite = tailNorm + 1
+	tailStop      = tailNonfinite + 1
+	tailStep      = tailStop + 1 // the step's number modulo stepModulus
+	tailSize      = tailStep + 1
+)
+
+const stepModulus = 1 << digitBits
+
+// tally is what the ranks tell each other in a step: one rank's, or the sum.
+type tally struct {
+	loss      float64 // of the rank's lanes, its sum over them divided by G*T
+	norm      float64
+	nonfinite int // ranks whose loss or gradient is not finite
+	stop      int // ranks that want to stop after this step
+}
+
+// exchange sums a gradient and a tally over the ranks.
+type exchange struct {
+	dev     compute.Device
+	reducer Reducer // nil when there is one rank
+	ranks   int
+	grads   []float32 // device memory
+	wire    []float32 // host memory: the gradient, and behind it the tail
+	inPlace bool      // the gradient in wire is grads itself
+}
+
+// newExchange lets the ring sum in the model's memory when that is the host's.
+func newExchange(m *model.Model, reducer Reducer, ranks int, hostMemory bool) (*exchange, error) {
+	x := &exchange{dev: m.Device(), reducer: reducer, ranks: ranks, grads: m.Gradients(),
+		inPlace: hostMemory}
+	if !hostMemory {
+		x.wire = make([]float32, len(x.grads)+Tail)
+		return x, nil
+	}
+	x.wire = m.GradientsWithTail()
+	if got := len(x.wire) - len(x.grads); got != Tail {
+		return nil, fmt.Errorf("train: the model's GradientTail is %d; it must be train.Tail, %d",
+			got, Tail)
+	}
+	return x, nil
+}
+
+// sum replaces the gradient by its sum over the ranks, and returns the sum of their tallies. It
+// fails when the ranks are not at the same step.
+func (x *exchange) sum(ctx context.Context, step int64, own tally) (tally, error) {
+	if x.reducer == nil {
+		return own, nil
+	}
+	n := len(x.grads)
+	if !x.inPlace {
+		x.dev.Download(x.wire[:n], x.grads)
+	}
+	tail := x.wire[n:]
+	putExact(tail[tailLoss:], own.loss)
+	tail[tailNorm] = float32(own.norm)
+	tail[tailNonfinite] = float32(own.nonfinite)
+	tail[tailStop] = float32(own.stop)
+	tail[tailStep] = float32(step % stepModulus)
+	if err := x.reducer.AllReduce(ctx, x.wire); err != nil {
+		return tally{}, err
+	}
+	if !x.inPlace {
+		x.dev.Upload(x.grads, x.wire[:n])
+	}
+	if want := float32(x.ranks) * float32(step%stepModulus); tail[tailStep] != want {
+		return tally{}, fmt.Errorf("the ranks are at different steps (their numbers modulo %d add "+
+			"up to %v, not %v): they must start from the same checkpoint", stepModulus,
+			tail[tailStep], want)
+	}
+	return tally{
+		loss:      takeExact(tail[tailLoss:]),
+		norm:      float64(tail[tailNorm]),
+		nonfinite: int(tail[tailNonfinite]),
+		stop:      int(tail[tailStop]),
+	}, nil
+}

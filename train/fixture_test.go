@@ -1,0 +1,309 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The jobs of these tests: G lanes of T tokens out of V.
+const (
+	testG = 12
+	testT = 7
+	testV = 11
+)
+
+// text returns n tokens that a model can learn to predict: mostly, each follows from the last.
+func text(n int) []int32 {
+	rng := rand.New(rand.NewPCG(11, 7))
+	ids := make([]int32, n)
+	for i := range ids {
+		if ids[i] = int32(rng.IntN(testV)); i > 0 && rng.IntN(8) > 0 {
+			ids[i] = (3*ids[i-1] + 1) % testV
+		}
+	}
+	return ids
+}
+
+// lanesOfText deals a text to G lanes: sequentially, or in windows at random places.
+type lanesOfText struct {
+	ids    []int32
+	steps  int64 // per epoch
+	random bool
+}
+
+func (l lanesOfText) StepsPerEpoch() int64 { return l.steps }
+
+func (l lanesOfText) Reset(step int64) bool { return l.random || step%l.steps == 0 }
+
+func (l lanesOfText) Fill(ctx context.Context, step int64, first, count int,
+	inputs, targets []int32) error {
+	for b := range count {
+		lane := first + b
+		at := lane*(len(l.ids)/testG) + int(step%l.steps)*testT
+		if l.random {
+			rng := rand.New(rand.NewPCG(uint64(step), uint64(lane)))
+			at = rng.IntN(len(l.ids) - testT)
+		}
+		for t := range testT {
+			inputs[t*count+b], targets[t*count+b] = l.ids[at+t], l.ids[at+t+1]
+		}
+	}
+	return ctx.Err()
+}
+
+// newLanes is an epoch of 9 steps.
+func newLanes(random bool) lanesOfText {
+	const steps = 9
+	return lanesOfText{text(testG * (steps*testT + 1)), steps, random}
+}
+
+// dealt returns the ends of the lanes of each of n ranks.
+func dealt(n int) []int {
+	ends := make([]int, n)
+	for r := range ends {
+		ends[r] = testG * (r + 1) / n
+	}
+	return ends
+}
+
+// meeting is a ring in one process: the last rank to come adds up for all, in the order of ranks.
+type meeting struct {
+	mu      sync.Mutex
+	bufs    [][]float32
+	arrived int
+	met     chan struct{} // closed when all have come
+}
+
+func newMeeting(n int) *meeting {
+	return &meeting{bufs: make([][]float32, n), met: make(chan struct{})}
+}
+
+// meet waits for all ranks; the last does what is to be done to their buffers.
+func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) error {
+	m.mu.Lock()
+	met := m.met
+	m.bufs[rank] = buf
+	if m.arrived++; m.arrived == len(m.bufs) {
+		do()
+		m.arrived, m.met = 0, make(chan struct{})
+		close(met)
+	}
+	m.mu.Unlock()
+	select {
+	case <-met:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// seat is one rank's Reducer.
+type seat struct {
+	*meeting
+	rank int
+}
+
+func (s seat) AllReduce(ctx context.Context, buf []float32) error {
+	return s.meet(ctx, s.rank, buf, func() {
+		for i := range s.bufs[0] {
+			sum := float32(0)
+			for _, b := range s.bufs {
+				sum += b[i]
+			}
+			for _, b := range s.bufs {
+				b[i] = sum
+			}
+		}
+	})
+}
+
+func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	return s.meet(ctx, s.rank, buf, func() {
+		begin := 0
+		for owner, end := range ends {
+			for _, b := range s.bufs {
+				copy(b[begin:end], s.bufs[owner][begin:end])
+			}
+			begin = end
+		}
+	})
+}
+
+// recorder is an Observer that remembers.
+type recorder struct {
+	steps       []StepReport
+	evals       []EvalReport
+	samples     []string
+	checkpoints []int64
+	notices     []string
+}
+
+func (r *recorder) Step(s StepReport)      { r.steps = append(r.steps, s) }
+func (r *recorder) Evaluated(e EvalReport) { r.evals = append(r.evals, e) }
+func (r *recorder) Checkpoint(step int64)  { r.checkpoints = append(r.checkpoints, step) }
+func (r *recorder) Notice(text string)     { r.notices = append(r.notices, text) }
+func (r *recorder) Sampled(step int64, text string) {
+	r.samples = append(r.samples, fmt.Sprint(step, " ", text))
+}
+
+// shelf is a Saver that keeps copies.
+type shelf struct {
+	saved    []*Snapshot
+	err      error // of Save
+	flushErr error
+	flushed  int
+}
+
+func (s *shelf) Save(_ context.Context, snap *Snapshot) error {
+	if s.err != nil {
+		return s.err
+	}
+	c := *snap
+	c.Params, c.Lanes = slices.Clone(snap.Params), slices.Clone(snap.Lanes)
+	c.Slots = slices.Clone(snap.Slots)
+	for i := range c.Slots {
+		c.Slots[i].Data = slices.Clone(c.Slots[i].Data)
+	}
+	s.saved = append(s.saved, &c)
+	return nil
+}
+
+func (s *shelf) Flush(context.Context) error {
+	s.flushed++
+	return s.flushErr
+}
+
+// job is one job on n ranks in this process.
+type job struct {
+	ranks   int
+	model   model.Config
+	batches Batches
+	config  Config
+	from    *Snapshot // nil: from scratch
+
+	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
+	prepare func(rank int, t *Trainer)                        // nil: nothing
+}
+
+func newJob(ranks int) job {
+	return job{
+		ranks: ranks,
+		model: model.Config{Cell: compute.LSTM, Vocab: testV, Hidden: 16, Layers: 1, Seed: 5,
+			Init: model.Init{Kind: model.Uniform}, GradientTail: Tail},
+		batches: newLanes(false),
+		config: Config{
+			LaneEnds: dealt(ranks), BPTT: testT, Steps: 50, NonfiniteLimit: 3,
+			Optimizer: Optimizer{Rule: compute.SGD, Momentum: 0.9, Beta1: 0.9, Beta2: 0.999,
+				Rho: 0.99, Epsilon: 1e-8},
+			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
+			Clip:       Clip{Limit: 1, By: ByNorm, Scope: ScopeGlobal},
+			HostMemory: true,
+		},
+	}
+}
+
+// outcome is what one rank has to show.
+type outcome struct {
+	recorder
+	shelf
+	result Result
+	err    error
+	params []float32
+}
+
+// run runs the job and returns what each rank has to show. The first rank that fails ends the
+// others.
+func (j job) run(t *testing.T) []*outcome {
+	t.Helper()
+	group, ctx := errgroup.WithContext(t.Context())
+	met := newMeeting(j.ranks)
+	outcomes := make([]*outcome, j.ranks)
+	for rank := range outcomes {
+		outcomes[rank] = &outcome{}
+		group.Go(func() error {
+			o := outcomes[rank]
+			o.err = j.runRank(ctx, rank, seat{met, rank}, o)
+			return o.err
+		})
+	}
+	_ = group.Wait() // each rank's error is in its outcome
+	return outcomes
+}
+
+func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) error {
+	var dev compute.Device
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if j.device != nil {
+		dev = j.device(rank, dev)
+	}
+	m, err := model.New(j.model, dev)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	cfg := j.config
+	cfg.Rank, cfg.Observer = rank, &o.recorder
+	if cfg.Save && rank == 0 && cfg.Saver == nil {
+		cfg.Saver = &o.shelf
+	}
+	trainer, err := New(m, j.batches, ring, cfg)
+	if err != nil {
+		return err
+	}
+	defer trainer.Close()
+	if j.from != nil {
+		if err := trainer.Restore(j.from); err != nil {
+			return err
+		}
+	}
+	if j.prepare != nil {
+		j.prepare(rank, trainer)
+	}
+	o.result, err = trainer.Run(ctx)
+	o.params = slices.Clone(m.Params())
+	return err
+}
+
+// mustRun is run without failures; it returns rank 0's outcome, after checking that all ranks
+// have the same parameters.
+func (j job) mustRun(t *testing.T) *outcome {
+	t.Helper()
+	outcomes := j.run(t)
+	for rank, o := range outcomes {
+		if o.err != nil {
+			t.Fatalf("rank %d of %d: %v", rank, j.ranks, o.err)
+		}
+		if !slices.Equal(o.params, outcomes[0].params) {
+			t.Fatalf("rank %d of %d has other parameters than rank 0", rank, j.ranks)
+		}
+	}
+	return outcomes[0]
+}
+
+func (o *outcome) losses() []float64 {
+	losses := make([]float64, len(o.steps))
+	for i, s := range o.steps {
+		losses[i] = s.Loss
+	}
+	return losses
+}
+
+var errTest = errors.New("it broke")

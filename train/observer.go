@@ -1,0 +1,49 @@
+package train
+
+// Observer hears what happens, in order, from the goroutine of Run: it must not wait. Every rank
+// has its own; what they hear is the same but for tokens per second, and samples and checkpoints,
+// which are rank 0's.
+type Observer interface {
+	Step(StepReport)
+	Evaluated(EvalReport)
+	// Sampled hears the text that Config.Sample wrote.
+	Sampled(step int64, text string)
+	// Checkpoint hears that the Saver took a snapshot; it may not be on storage yet.
+	Checkpoint(step int64)
+	// Notice hears what a person should know: a step that was skipped, a save that failed.
+	Notice(text string)
+}
+
+// StepReport is one completed step.
+type StepReport struct {
+	Step  int64 // completed steps, this one among them
+	Steps int64 // of the whole job
+	Epoch int64 // that the step belongs to, from 1
+
+	Loss         float64 // mean over all G*T targets; NaN when a rank's is not finite
+	EpochLoss    float64 // mean over the epoch's steps so far that count; NaN when there is none
+	LearningRate float64
+	// GradientNorm is the L2 norm before clipping: of the whole gradient, or when each rank clips
+	// its own (ScopeWorker) the mean of the ranks' norms, weighted by their lanes.
+	GradientNorm    float64
+	TokensPerSecond float64 // G*T by this rank's time for the step; 0 when that is none
+	// Skipped says that the loss or the gradient was not finite on some rank, so that no rank
+	// updated its parameters and the loss does not count.
+	Skipped bool
+}
+
+// EvalReport is the loss on the whole evaluation text.
+type EvalReport struct {
+	Step   int64   // completed steps
+	Loss   float64 // mean over Tokens; NaN when it is not finite
+	Tokens int64   // targets that count
+}
+
+// silence is the Observer of those who have none.
+type silence struct{}
+
+func (silence) Step(StepReport)       {}
+func (silence) Evaluated(EvalReport)  {}
+func (silence) Sampled(int64, string) {}
+func (silence) Checkpoint(int64)      {}
+func (silence) Notice(string)         {}

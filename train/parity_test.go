@@ -1,0 +1,77 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"rondo/compute"
+)
+
+// apart returns the greatest relative difference of two loss curves.
+func apart(t *testing.T, a, b []float64) float64 {
+	t.Helper()
+	if len(a) != len(b) || len(a) == 0 {
+		t.Fatalf("curves of %d and %d steps", len(a), len(b))
+	}
+	most := 0.0
+	for i := range a {
+		d := math.Abs(a[i]-b[i]) / b[i]
+		if !(d <= most) {
+			most = d
+		}
+	}
+	return most
+}
+
+// Clipped globally, a job is the same however many ranks it has.
+func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
+	for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
+		for _, random := range []bool{false, true} {
+			for _, by := range []ClipBy{ByNorm, ByValue} {
+				name := fmt.Sprintf("cell %d, random %v, by %s", cell, random, by)
+				t.Run(name, func(t *testing.T) {
+					j := newJob(1)
+					j.model.Cell, j.batches = cell, newLanes(random)
+					j.config.Clip.By = by
+					j.config.Clip.Limit = map[ClipBy]float64{ByNorm: 0.3, ByValue: 0.02}[by]
+					alone := j.mustRun(t)
+					if first, last := alone.steps[0], alone.steps[49]; last.Loss > 0.8*first.Loss {
+						t.Errorf("the loss went from %v to %v only", first.Loss, last.Loss)
+					}
+					for _, ranks := range []int{2, 3, 4, 5} {
+						j.ranks, j.config.LaneEnds = ranks, dealt(ranks)
+						d := apart(t, j.mustRun(t).losses(), alone.losses())
+						if !(d <= 1e-4) {
+							t.Errorf("%d ranks: the loss curve is off by %.2g", ranks, d)
+						}
+						t.Logf("%d ranks: %.2g", ranks, d)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Clipped by each rank, it is the same only while nothing is clipped.
+func TestWorkerClipDependsOnRanks(t *testing.T) {
+	j := newJob(1)
+	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}
+	free := j.mustRun(t)
+	j.config.Clip.Limit = 0.2
+	clipped := j.mustRun(t)
+	j.config.Clip.Scope = ScopeGlobal
+	if d := apart(t, j.mustRun(t).losses(), clipped.losses()); d > 1e-6 {
+		t.Errorf("one rank: scopes worker and global are %.2g apart", d)
+	}
+
+	j.ranks, j.config.LaneEnds = 3, []int{1, 3, testG} // shares of 1/12, 1/6 and 3/4
+	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}
+	if d := apart(t, j.mustRun(t).losses(), free.losses()); !(d <= 1e-4) {
+		t.Errorf("three ranks, nothing clipped: off by %.2g", d)
+	}
+	j.config.Clip.Limit = 0.2
+	if d := apart(t, j.mustRun(t).losses(), clipped.losses()); !(d > 1e-3) {
+		t.Errorf("three ranks that clip their own are only %.2g from one", d)
+	}
+}
