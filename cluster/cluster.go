@@ -142,8 +142,8 @@ func (p Plan) Validate() error {
 	end := Lane(0)
 	for r, m := range p.Members {
 		if m.ID == "" || seen[m.ID] {
-			return fmt.Errorf("plan of generation %d: rank %d has the id %q, which is empty or taken",
-				p.Generation, r, m.ID)
+			return fmt.Errorf("plan of generation %d: the id %q of rank %d is empty or taken",
+				p.Generation, m.ID, r)
 		}
 		if p.LaneEnds[r] <= end {
 			return fmt.Errorf("plan of generation %d: rank %d's lanes end at %d, not after %d",

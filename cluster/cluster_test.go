@@ -93,7 +93,8 @@ func TestPlanValidate(t *testing.T) {
 		{"no ring", Plan{Generation: 1, Phase: Running}, "running with 0 members"},
 		{"no generation", Plan{Members: two, LaneEnds: []Lane{1, 2}, Phase: Stopping}, "stopping"},
 		{"lanes missing", Plan{Generation: 1, Members: two, LaneEnds: []Lane{2}}, "1 lane ends"},
-		{"no lane for w2", Plan{Generation: 1, Members: two, LaneEnds: []Lane{2, 2}}, "not after 2"},
+		{"no lane for w2", Plan{Generation: 1, Members: two, LaneEnds: []Lane{2, 2}},
+			"not after 2"},
 		{"same id", Plan{Generation: 1, Members: []Member{two[0], two[0]},
 			LaneEnds: []Lane{1, 2}}, "empty or taken"},
 		{"failed while running", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
@@ -152,7 +153,7 @@ func TestStatesShareNoMemory(t *testing.T) {
 		Decide(state, two, now)
 		Decide(state, Left{id(0)}, now)
 		if got := fmt.Sprintf("%+v", next); got != want {
-			t.Fatalf("after %#v and then %#v from the same state: %s became %s", one, two, want, got)
+			t.Fatalf("after %#v, and %#v from the same state: %s became %s", one, two, want, got)
 		}
 		state = next
 	}

@@ -113,7 +113,7 @@ func stored(t *testing.T, s *memstore.Store) (plan cluster.Plan) {
 		plan = p
 		return enough
 	})
-	if err != enough {
+	if !errors.Is(err, enough) {
 		t.Fatal(err)
 	}
 	return plan

@@ -97,7 +97,7 @@ func (l *leadership) await(ctx context.Context, self cluster.Leader) error {
 		}
 		return nil
 	})
-	if err == elected {
+	if errors.Is(err, elected) {
 		return nil
 	}
 	return err

@@ -118,7 +118,7 @@ func leaseOf(t *testing.T, s *Store, id string) (found clientv3.LeaseID) {
 		}
 		return nil
 	})
-	if err != enough {
+	if !errors.Is(err, enough) {
 		t.Fatalf("no entry of %s: %v", id, err)
 	}
 	return found
@@ -328,7 +328,7 @@ func TestCompactionCancelsAWatchAndNothingIsMissed(t *testing.T) {
 		_, err := s.client.Compact(ctx, put("three"))
 		return err
 	})
-	if err != enough || !slices.Equal(got, []string{"one", "three"}) {
+	if !errors.Is(err, enough) || !slices.Equal(got, []string{"one", "three"}) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if err := s.change(ctx, s.specKey(), 1); !errors.Is(err, rpctypes.ErrCompacted) {

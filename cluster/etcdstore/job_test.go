@@ -57,7 +57,7 @@ func TestJobOverEtcd(t *testing.T) {
 			}
 			return nil
 		})
-		if err != enough {
+		if !errors.Is(err, enough) {
 			t.Fatalf("waiting for %v: %v; the plan is %+v", wanted, err, plan)
 		}
 		return plan

@@ -6,6 +6,7 @@ package memstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -62,7 +63,7 @@ func (s *Store) Await(ctx context.Context, id string) error {
 		}
 		return nil
 	})
-	if err == found {
+	if errors.Is(err, found) {
 		return nil
 	}
 	return err
@@ -223,7 +224,7 @@ func (s *Store) Campaign(ctx context.Context, self cluster.Leader, ttl time.Dura
 		}
 		return nil
 	})
-	if err == elected {
+	if errors.Is(err, elected) {
 		return leadership{mine}, nil
 	}
 	if mine != nil {

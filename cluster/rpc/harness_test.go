@@ -217,6 +217,7 @@ func take(t *testing.T, s *Server) *taken {
 }
 
 func (c *taken) all() []cluster.Event {
+	synctest.Wait() // until what was handed over is written down
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.events)

@@ -58,7 +58,8 @@ func (n *network) runWorker(store *memstore.Store, id string, pace time.Duration
 			}
 		})
 	}()
-	registered, err := store.Register(ctx, cluster.Member{ID: id, Address: id, Host: "h"}, time.Hour)
+	m := cluster.Member{ID: id, Address: id, Host: "h"}
+	registered, err := store.Register(ctx, m, time.Hour)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -209,7 +209,8 @@ func (s *Server) elsewhere(ctx context.Context) error {
 	leader, err := s.leader(limited)
 	switch {
 	case err != nil:
-		return status.Errorf(codes.Unavailable, "coordinator %s does not lead the job: %v", s.id, err)
+		return status.Errorf(codes.Unavailable,
+			"coordinator %s does not lead the job: %v", s.id, err)
 	case leader.ID == s.id:
 		return status.Errorf(codes.Unavailable, "coordinator %s is about to lead the job", s.id)
 	}

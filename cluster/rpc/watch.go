@@ -44,11 +44,11 @@ func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard fu
 		return err
 	}
 	// The leader answers at once, even where there is nothing to tell.
-	_, err = stream.Header()
+	header, _ := stream.Header() // nil if the stream has ended; Recv has the reason
 	if !silence.Stop() {
 		return fmt.Errorf("%s: no answer for %v", conn.Target(), answerTimeout)
 	}
-	if err == nil {
+	if header != nil {
 		heard()
 	}
 	for {

@@ -87,7 +87,8 @@ func specOverAnEndedRun(ctx context.Context, t *testing.T, job Job) {
 	store := job.Open(t)
 	put := func(spec string, wantCreated bool) {
 		t.Helper()
-		if _, created, err := store.PutSpec(ctx, []byte(spec)); err != nil || created != wantCreated {
+		_, created, err := store.PutSpec(ctx, []byte(spec))
+		if err != nil || created != wantCreated {
 			t.Fatalf("PutSpec(%s): created %t, %v", spec, created, err)
 		}
 	}
