@@ -111,8 +111,8 @@ func TestLeadershipMoves(t *testing.T) {
 		flush(t, r)
 		synctest.Wait()
 		a.Follow()
-		synctest.Wait()                      // a step that the old leader still takes is lost with it
-		report(t, r, step(2), checkpoint(2)) // while nobody answers
+		synctest.Wait() // a step that the old leader still takes is lost with it
+		report(t, r, step(2), checkpoint(2))
 		time.Sleep(10 * time.Second)
 		n.lead(b)
 		report(t, r, step(3), checkpoint(3))
