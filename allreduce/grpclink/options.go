@@ -19,13 +19,15 @@ import (
 
 const (
 	// windowBytes is how much a predecessor may send before it is read, per stream and per
-	// connection. Both must be set: each alone leaves the other at 64 KiB.
-	windowBytes = 8 << 20
+	// connection. Both must be set: each alone leaves the other at 64 KiB. A larger window lets
+	// received chunks queue up and fall out of the processor's cache: 8 MiB costs 1.5 times the
+	// CPU time of 1 MiB for a ring of two on loopback.
+	windowBytes = 1 << 20
 
 	// writeBufferBytes is what gRPC gathers before it writes to the connection, and
 	// readBufferBytes what it asks the connection for at once.
-	writeBufferBytes = 128 << 10
-	readBufferBytes  = 128 << 10
+	writeBufferBytes = 512 << 10
+	readBufferBytes  = 256 << 10
 
 	// maxStreams is of one connection: its link, and an abort beside it.
 	maxStreams = 4
