@@ -46,8 +46,7 @@ func evalCommand() *cobra.Command {
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	must(c.MarkFlagRequired("checkpoint"))
-	must(c.MarkFlagRequired("corpus"))
+	app.Require(c, "checkpoint", "corpus")
 	return c
 }
 

@@ -58,13 +58,6 @@ func generateCommand() *cobra.Command {
 	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
 	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	must(c.MarkFlagRequired("checkpoint"))
+	app.Require(c, "checkpoint")
 	return c
-}
-
-// must is for mistakes of this program alone.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
 }

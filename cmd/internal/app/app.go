@@ -97,6 +97,18 @@ func refuseArguments(c *cobra.Command) {
 	}
 }
 
+// Require makes flags that must be given; their absence is a usage error.
+func Require(c *cobra.Command, names ...string) {
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range names {
+			if !cmd.Flags().Changed(name) {
+				return Usagef("--%s is needed (see `%s --help`)", name, cmd.CommandPath())
+			}
+		}
+		return nil
+	}
+}
+
 func exitCode(err error) int {
 	var wrong *UsageError
 	var spec *jobspec.UsageError

@@ -65,6 +65,11 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 
 // check finds what is wrong with the job before anything is started.
 func (r Run) check(ctx context.Context) error {
+	device, err := job.OpenDevice(r.Spec, int(r.Spec.Workers))
+	if err != nil {
+		return err
+	}
+	device.Close()
 	data, err := job.OpenData(ctx, r.Spec)
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
 )
 
 // AddFlags defines the flags that every process of a job has. The returned function gives their
@@ -18,11 +20,7 @@ func AddFlags(c *cobra.Command) func() Config {
 	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, this "+
 		"machine's address on the way to etcd; port 0 is any")
 	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
-	for _, name := range []string{"etcd", "job"} {
-		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag was defined above
-		}
-	}
+	app.Require(c, "etcd", "job")
 	return func() Config {
 		level := slog.LevelWarn
 		if verbose {

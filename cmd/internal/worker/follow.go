@@ -45,9 +45,7 @@ func (o *orders) onStop(fn func()) {
 }
 
 // follow does what the plans say until the job has ended.
-func (w *worker) follow(
-	ctx context.Context, data *job.Data, registration cluster.Registration,
-) error {
+func (w *worker) follow(ctx context.Context, data *job.Data) error {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	o := &orders{assigned: make(chan cluster.Plan, 1)}
 	watched := make(chan struct{})
@@ -57,7 +55,7 @@ func (w *worker) follow(
 	}()
 	go func() {
 		select {
-		case <-registration.Lost():
+		case <-w.registration.Lost():
 			end(errLeaseLost)
 		case <-life.Done():
 		}

@@ -63,7 +63,10 @@ func (w *worker) train(
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.ring.Close()) }()
+	defer func() {
+		w.tell(ctx, err)
+		err = errors.Join(err, s.ring.Close())
+	}()
 	if rank == 0 && s.stored.Store != nil {
 		if s.saver, err = newSaver(s); err != nil {
 			return err

@@ -39,6 +39,9 @@ type worker struct {
 	reporter *rpc.Reporter
 	links    *grpclink.Server
 	member   cluster.Member
+
+	registration cluster.Registration // nil until it is registered
+	told         bool                 // the coordinator knows why this worker fails
 }
 
 // Run works for the job until it has ended, and returns nil, or why it failed. When ctx ends the
@@ -73,21 +76,36 @@ func Run(ctx context.Context, cfg meet.Config) error {
 	}
 	err = w.serve(ctx, cfg)
 	w.farewell(ctx, err)
+	w.leave(ctx) // last, so that the coordinator hears the reason before it misses us
 	return err
 }
 
-// farewell tells the coordinator why this worker cannot go on, unless it knows.
-func (w *worker) farewell(ctx context.Context, err error) {
+// tell tells the coordinator, once, why this worker cannot go on, unless it was the coordinator
+// who said so. It returns when the coordinator has it: only then may others see this worker go.
+func (w *worker) tell(ctx context.Context, err error) {
+	var ended *endedError
+	if err == nil || w.told || errors.As(err, &ended) {
+		return
+	}
+	w.told = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
-	var told *endedError
-	if err != nil && !errors.As(err, &told) {
-		if reportErr := w.reporter.Report(ctx, failure(w.id, err)); reportErr != nil {
-			w.log.Warn("telling the coordinator of a failure", "error", reportErr)
-		}
+	reportErr := w.reporter.Report(ctx, failure(w.id, err))
+	if reportErr == nil {
+		reportErr = w.reporter.Flush(ctx)
 	}
-	if err := w.reporter.Close(ctx); err != nil && told == nil {
-		w.log.Warn("leaving without the coordinator's answer", "error", err)
+	if reportErr != nil {
+		w.log.Warn("telling the coordinator of a failure", "error", reportErr)
+	}
+}
+
+// farewell is a worker's last word.
+func (w *worker) farewell(ctx context.Context, err error) {
+	w.tell(ctx, err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+	defer cancel()
+	if err := w.reporter.Close(ctx); err != nil {
+		w.log.Info("leaving without the coordinator's answer", "error", err)
 	}
 }
 
@@ -128,18 +146,21 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) error {
 		server.Stop()
 		<-served
 	}()
-	registration, err := w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
+	w.registration, err = w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
 	if err != nil {
 		return err
 	}
-	defer w.leave(ctx, registration)
-	return w.follow(ctx, data, registration)
+	return w.follow(ctx, data)
 }
 
-func (w *worker) leave(ctx context.Context, registration cluster.Registration) {
+// leave gives the registration up, if there is one.
+func (w *worker) leave(ctx context.Context) {
+	if w.registration == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if err := registration.Leave(ctx); err != nil {
+	if err := w.registration.Leave(ctx); err != nil {
 		w.log.Info("leaving; the lease ends by itself", "error", err)
 	}
 }
