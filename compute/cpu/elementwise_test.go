@@ -114,9 +114,6 @@ func TestEmbed(t *testing.T) {
 		d.EmbedBackward(table, y, ids)
 		same(t, "EmbedBackward", table, want)
 		bias := randoms(d, width, random)
-		for i := range y {
-			y[i] += 0
-		}
 		want = append([]float32{}, y...)
 		addRow(want, bias)
 		d.AddBias(y, bias)
