@@ -88,7 +88,8 @@ func (d *Device) Free(x []float32) {
 	}
 	b, ok := d.blocks[&x[0]]
 	if !ok {
-		panic(fmt.Sprintf("cpu: Free of %d elements at %p, which Alloc did not give", len(x), &x[0]))
+		panic(fmt.Sprintf("cpu: Free of %d elements at %p, which Alloc did not give", len(x),
+			&x[0]))
 	}
 	delete(d.blocks, &x[0])
 	b.release()

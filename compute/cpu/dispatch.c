@@ -48,10 +48,11 @@ enum { LARGE = 2 << 20 };
 void *rondo_allocate(size_t bytes)
 {
     size_t align = bytes < LARGE / 2 ? 64 : LARGE;
-    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    size_t whole = (bytes + align - 1) / align * align;
+    void *p = aligned_alloc(align, whole);
 #ifdef MADV_HUGEPAGE
     if (p && align == LARGE)
-        madvise(p, (bytes + align - 1) / align * align, MADV_HUGEPAGE); // advice: without it the same, more slowly
+        madvise(p, whole, MADV_HUGEPAGE); // advice: without it the same, more slowly
 #endif
     return p;
 }

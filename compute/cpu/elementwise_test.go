@@ -155,7 +155,8 @@ func TestUpdate(t *testing.T) {
 	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
 		for o := compute.SGD; o <= compute.Adagrad; o++ {
 			for _, n := range lengths {
-				p, g, s1, s2 := randoms(d, n, random), randoms(d, n, random), d.Alloc(n), d.Alloc(n)
+				p, g := randoms(d, n, random), randoms(d, n, random)
+				s1, s2 := d.Alloc(n), d.Alloc(n)
 				wp := append([]float32{}, p...)
 				w1, w2 := make([]float32, n), make([]float32, n)
 				for step := range 3 {

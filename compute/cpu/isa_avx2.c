@@ -8,7 +8,8 @@
 #include "kernels.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), \
+    apply_to = function)
 #else
 #pragma GCC target("avx2,fma")
 #endif
