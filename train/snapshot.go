@@ -55,7 +55,8 @@ func (t *Trainer) Restore(s *Snapshot) error {
 		return err
 	}
 	names := slotNames(t.cfg.Optimizer.Rule)
-	if !slices.EqualFunc(s.Slots, names, func(s Slot, name string) bool { return s.Name == name }) {
+	named := func(slot Slot, name string) bool { return slot.Name == name }
+	if !slices.EqualFunc(s.Slots, names, named) {
 		return fmt.Errorf("the checkpoint's optimizer kept other values than %v: give the "+
 			"--optimizer that it was made with", names)
 	}

@@ -1,0 +1,148 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"rondo/compute/cpu"
+	"rondo/model"
+)
+
+func TestClip(t *testing.T) {
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	inf := float32(math.Inf(1))
+	g := func(x ...float32) []float32 { return x }
+	for name, c := range map[string]struct {
+		clip  Clip
+		share float64
+		g     []float32
+		want  []float32
+		norm  float64
+	}{
+		"off":             {Clip{0, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
+		"norm above":      {Clip{1, ByNorm, ScopeGlobal}, 1, g(3, -4), g(.6, -.8), 5},
+		"norm at":         {Clip{5, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
+		"norm below":      {Clip{9, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
+		"value":           {Clip{3.5, ByValue, ScopeGlobal}, 1, g(3, -4), g(3, -3.5), 5},
+		"then the share":  {Clip{1, ByNorm, ScopeWorker}, .5, g(3, -4), g(.3, -.4), 5},
+		"value and share": {Clip{3.5, ByValue, ScopeWorker}, .5, g(3, -4), g(1.5, -1.75), 5},
+		"zero":            {Clip{1, ByNorm, ScopeGlobal}, 1, g(0, 0), g(0, 0), 0},
+		"not finite":      {Clip{1, ByValue, ScopeWorker}, .5, g(3, inf), g(3, inf), math.Inf(1)},
+	} {
+		g := dev.Alloc(len(c.g))
+		dev.Upload(g, c.g)
+		norm := c.clip.apply(dev, g, c.share)
+		for i := range g {
+			if norm != c.norm || math.Abs(float64(g[i]-c.want[i])) > 1e-6 {
+				t.Errorf("%s: %v and norm %v, want %v and %v", name, g, norm, c.want, c.norm)
+			}
+		}
+	}
+	if n := math.Inf(1); !isFinite(1) || isFinite(n) || isFinite(-n) || isFinite(math.NaN()) {
+		t.Error("isFinite is wrong")
+	}
+	nan := float32(math.NaN())
+	if !allFinite([]float32{0, -1, math.MaxFloat32}) || allFinite([]float32{0, -inf}) ||
+		allFinite([]float32{nan, 1}) {
+		t.Error("allFinite is wrong")
+	}
+}
+
+// One step of plain SGD with clipping by each worker, computed as it is written: the mean gradient
+// of each worker's lanes, clipped, weighted by the share of the lanes, summed.
+func TestWorkerClipAsWritten(t *testing.T) {
+	ends := []int{1, 3, testG}
+	for _, clip := range []Clip{{0.05, ByNorm, ScopeWorker}, {0.003, ByValue, ScopeWorker}} {
+		t.Run(fmt.Sprint(clip.By), func(t *testing.T) {
+			j := newJob(3)
+			j.config.LaneEnds, j.config.Clip, j.config.Steps = ends, clip, 1
+			j.config.Schedule.Rate = 1
+			o := j.mustRun(t)
+			params, norm := byHand(t, j)
+			if got := o.steps[0].GradientNorm; math.Abs(got/norm-1) > 1e-6 {
+				t.Errorf("the norm is %v, by hand %v", got, norm)
+			}
+			for i, want := range params {
+				if math.Abs(float64(o.params[i])-want) > 1e-7 {
+					t.Fatalf("parameter %d is %v, by hand %v", i, o.params[i], want)
+				}
+			}
+		})
+	}
+}
+
+// byHand returns the parameters after a job's first step, and the weighted mean of the norms.
+func byHand(t *testing.T, j job) (params []float64, norm float64) {
+	t.Helper()
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	m, err := model.New(j.model, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, p := range m.Params() {
+		params = append(params, float64(p))
+	}
+	first := 0
+	for _, end := range j.config.LaneEnds {
+		count := end - first
+		g := gradientOf(t, m, j.batches, first, count)
+		sum := 0.0
+		for _, v := range g {
+			sum += v * v
+		}
+		share := float64(count) / testG
+		norm += share * math.Sqrt(sum)
+		limit := j.config.Clip.Limit
+		clipped := 0
+		for i, v := range g {
+			if j.config.Clip.By == ByValue {
+				if math.Abs(v) > limit {
+					v, clipped = math.Copysign(limit, v), clipped+1
+				}
+			} else if math.Sqrt(sum) > limit {
+				v, clipped = v*limit/math.Sqrt(sum), clipped+1
+			}
+			params[i] -= share * v
+		}
+		if clipped == 0 {
+			t.Errorf("lanes %d to %d: nothing to clip", first, end)
+		}
+		first = end
+	}
+	return params, norm
+}
+
+// gradientOf returns the mean gradient of the first step's lanes [first, first+count).
+func gradientOf(t *testing.T, m *model.Model, batches Batches, first, count int) []float64 {
+	t.Helper()
+	s, err := m.NewSegment(testT, count)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	inputs, targets := make([]int32, testT*count), make([]int32, testT*count)
+	if err := batches.Fill(context.Background(), 0, first, count, inputs, targets); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Run(model.SegmentInput{Inputs: inputs, Targets: targets,
+		Scale: 1 / float32(testT*count)}); err != nil {
+		t.Fatal(err)
+	}
+	g := make([]float64, 0, len(m.Gradients()))
+	for _, v := range slices.Clone(m.Gradients()) {
+		g = append(g, float64(v))
+	}
+	return g
+}

@@ -1,0 +1,111 @@
+package train
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+)
+
+// Sums of digits are exact: every order gives the same, and it is the sum to the last bit that a
+// float64 has.
+func TestExactSums(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 1))
+	for _, ranks := range []int{1, 2, 7, 300, maxRanks} {
+		values := make([]float64, ranks)
+		for i := range values {
+			// Of any size down to 2^-7, so that 53 bits end above 2^-60.
+			values[i] = math.Ldexp(2*rng.Float64()-1, rng.IntN(40)-7)
+		}
+		want := new(big.Float).SetPrec(200)
+		var forth, back [exactFloats]float32
+		for i := range values {
+			want.Add(want, big.NewFloat(values[i]))
+			addExact(forth[:], values[i])
+			addExact(back[:], values[ranks-1-i])
+		}
+		if forth != back {
+			t.Errorf("%d ranks: the order matters", ranks)
+		}
+		exact, _ := want.Float64()
+		if got := takeExact(forth[:]); math.Abs(got-exact) > 1e-15*math.Abs(exact) {
+			t.Errorf("%d ranks: %v, want %v", ranks, got, exact)
+		}
+	}
+}
+
+func addExact(sum []float32, x float64) {
+	var d [exactFloats]float32
+	putExact(d[:], x)
+	for i := range d {
+		sum[i] += d[i]
+	}
+}
+
+func TestExactLimits(t *testing.T) {
+	const limit = 1 << 59
+	for x, want := range map[float64]bool{
+		0: true, -3.5: true, limit - 64: true, 64 - limit: true, limit: false, -limit: false,
+		math.NaN(): false, math.Inf(1): false, math.Inf(-1): false,
+	} {
+		if exactable(x) != want {
+			t.Errorf("exactable(%v) is %v", x, !want)
+		}
+	}
+}
+
+func FuzzExact(f *testing.F) {
+	for _, x := range []float64{0, 1, -1, math.Pi, 1e-9, -1e17, 1<<59 - 64, 1023.999999} {
+		f.Add(x)
+	}
+	f.Fuzz(func(t *testing.T, x float64) {
+		if !exactable(x) {
+			return
+		}
+		var d [exactFloats]float32
+		putExact(d[:], x)
+		for _, v := range d {
+			if math.Abs(float64(v)) >= 1<<digitBits || v != float32(math.Trunc(float64(v))) {
+				t.Fatalf("%v has the digit %v", x, v)
+			}
+		}
+		if got := takeExact(d[:]); math.Abs(got-x) > math.Ldexp(1, -60) {
+			t.Fatalf("%v came back as %v", x, got)
+		}
+	})
+}
+
+func TestMedianRate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 9))
+	var r rates
+	if r.median() != 0 {
+		t.Error("a median of nothing")
+	}
+	for i := range 4001 { // the median is 5000, with a slow half and a fast one
+		switch {
+		case i < 2000:
+			r.add(5000 * rng.Float64())
+		case i == 2000:
+			r.add(5000)
+		default:
+			r.add(5000 / (rng.Float64() + 1e-9))
+		}
+	}
+	if got := r.median(); math.Abs(got/5000-1) > 0.006 {
+		t.Errorf("median %v, want 5000", got)
+	}
+	for _, x := range []float64{0.002, 1, 17.3, 9.9e11} {
+		var r rates
+		r.add(x)
+		if got := r.median(); math.Abs(got/x-1) > 0.005 {
+			t.Errorf("median of %v is %v", x, got)
+		}
+	}
+	var out rates
+	for _, x := range []float64{0, 1e-9, 1e30, math.Inf(1), math.NaN(), -1} {
+		out.add(x) // must not fall outside
+	}
+	if out.total != 4 {
+		t.Errorf("%d counted", out.total)
+	}
+}

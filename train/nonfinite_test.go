@@ -1,0 +1,231 @@
+package train
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"rondo/compute"
+	"rondo/model"
+)
+
+// fault is what goes wrong in the output layer of a step.
+type fault int
+
+const (
+	healthy  fault = iota
+	lossNaN        // the loss is not a number
+	gradInf        // the loss is, a gradient is not
+	gradHuge       // every gradient is finite, their sum over two ranks is not
+)
+
+// faulty is a device whose output layer fails when it is told to.
+type faulty struct {
+	compute.Device
+	fault func(run int) fault // run: training steps before this one
+}
+
+func (f *faulty) NewOutput(s compute.OutputShape) compute.Output {
+	return &faultyOutput{Output: f.Device.NewOutput(s), fault: f.fault}
+}
+
+type faultyOutput struct {
+	compute.Output
+	fault func(int) fault
+	runs  int
+}
+
+func (f *faultyOutput) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) float64 {
+	sum := f.Output.ForwardBackward(x, w, b, targets, scale, dx, dw, db)
+	what := f.fault(f.runs)
+	f.runs++
+	switch what {
+	case lossNaN:
+		return math.NaN()
+	case gradInf:
+		dw[3] = float32(math.Inf(1))
+	case gradHuge:
+		dw[3] = 3e38
+	}
+	return sum
+}
+
+// A step that is not finite on one rank is skipped by all, whatever is wrong and however gradients
+// are clipped, and the job goes on as if the step had not been.
+func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
+	const bad = 7 // steps before it
+	for name, c := range map[string]struct {
+		fault     fault
+		clip      Clip
+		wrongLoss bool
+		notice    string
+	}{
+		"loss, worker": {lossNaN, Clip{1, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
+		"loss, global": {lossNaN, Clip{1, ByNorm, ScopeGlobal}, true, "on 1 of 3 ranks"},
+		"loss, never":  {lossNaN, Clip{0, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
+		"grad, worker": {gradInf, Clip{1, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
+		"grad, value":  {gradInf, Clip{0.1, ByValue, ScopeWorker}, true, "on 1 of 3 ranks"},
+		"grad, global": {gradInf, Clip{0.1, ByValue, ScopeGlobal}, false, "summed gradient"},
+		"huge, never":  {gradHuge, Clip{0, ByValue, ScopeWorker}, false, "summed gradient"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(3)
+			j.config.Clip, j.config.Schedule.Rate, j.config.Steps = c.clip, 0.5, 12
+			var before []float32
+			params := map[int64][]float32{}
+			j.device = func(rank int, dev compute.Device) compute.Device {
+				return &faulty{dev, func(run int) fault {
+					if run == bad && (rank == 1 || c.fault == gradHuge && rank == 2) {
+						return c.fault
+					}
+					return healthy
+				}}
+			}
+			j.prepare = func(rank int, trainer *Trainer) {
+				if rank == 0 {
+					before = slices.Clone(trainer.model.Params())
+					trainer.cfg.Observer = &paramWatch{trainer.cfg.Observer, trainer, params}
+				}
+			}
+			o := j.mustRun(t)
+			for _, s := range o.steps {
+				if s.Skipped != (s.Step == bad+1) {
+					t.Errorf("step %d: skipped is %v", s.Step, s.Skipped)
+				}
+			}
+			if got := o.steps[bad].Loss; math.IsNaN(got) != c.wrongLoss {
+				t.Errorf("the loss of the skipped step is %v", got)
+			}
+			if !slices.Equal(params[bad+1], params[bad]) || slices.Equal(params[bad+2], before) ||
+				slices.Equal(params[bad+2], params[bad]) {
+				t.Error("only the step that is not finite is to leave the parameters")
+			}
+			p := o.result.Progress
+			if p.Nonfinite != 1 || p.NonfiniteRun != 0 || p.Updates != 11 || p.Step != 12 {
+				t.Errorf("progress %+v", p)
+			}
+			if p.EpochSteps != 3 { // steps 10 to 12, of an epoch of 9
+				t.Errorf("%d steps in the epoch's mean", p.EpochSteps)
+			}
+			if len(o.notices) != 1 || !strings.Contains(o.notices[0], c.notice) ||
+				!strings.Contains(o.notices[0], "step 8 ") {
+				t.Errorf("notices %q; want one with %q", o.notices, c.notice)
+			}
+			mean := 0.0
+			for _, s := range o.steps[:bad] {
+				mean += s.Loss / bad
+			}
+			if got := o.steps[bad].EpochLoss; math.Abs(got-mean) > 1e-12 {
+				t.Errorf("the epoch's loss is %v; without the skipped step %v", got, mean)
+			}
+		})
+	}
+}
+
+// paramWatch keeps the parameters after each step.
+type paramWatch struct {
+	Observer
+	trainer *Trainer
+	params  map[int64][]float32
+}
+
+func (w *paramWatch) Step(r StepReport) {
+	w.params[r.Step] = slices.Clone(w.trainer.model.Params())
+	w.Observer.Step(r)
+}
+
+func TestNonfiniteLimit(t *testing.T) {
+	j := newJob(2)
+	j.config.NonfiniteLimit, j.config.Save = 3, true
+	bad := []int{2, 3, 5, 6, 7, 8}
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		return &faulty{dev, func(run int) fault {
+			if rank == 0 && slices.Contains(bad, run) {
+				return lossNaN
+			}
+			return healthy
+		}}
+	}
+	for rank, o := range j.run(t) {
+		p := o.result.Progress
+		if o.err == nil || !strings.Contains(o.err.Error(), "--nonfinite-limit: lower --lr") {
+			t.Fatalf("rank %d: %v", rank, o.err)
+		}
+		if p.Step != 8 || p.Nonfinite != 5 || p.NonfiniteRun != 3 || len(o.steps) != 8 {
+			t.Errorf("rank %d: %+v after %d steps", rank, p, len(o.steps))
+		}
+		if len(o.notices) != 4 || len(o.saved) != 0 || o.result.Stopped {
+			t.Errorf("rank %d: notices %q, %d saved", rank, o.notices, len(o.saved))
+		}
+	}
+}
+
+// After a skipped step, lanes whose state is not finite start from zero; the others carry on.
+func TestPoisonedLanesStartFromZero(t *testing.T) {
+	j := newJob(2)
+	j.config.Steps = 6
+	poison := 0
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		return &faulty{dev, func(run int) fault {
+			if run == 3 && rank == 1 {
+				return lossNaN
+			}
+			return healthy
+		}}
+	}
+	var after, before []float32
+	j.prepare = func(rank int, trainer *Trainer) {
+		if rank == 1 {
+			trainer.segment = &poisoned{segment: trainer.segment, trainer: trainer, run: 3,
+				before: &before, after: &after, hits: &poison}
+		}
+	}
+	j.mustRun(t)
+	size := 2 * 16
+	if poison != 1 || len(after) != 6*size {
+		t.Fatalf("poisoned %d times, %d floats after", poison, len(after))
+	}
+	for b := range 6 {
+		got, want := after[b*size:][:size], before[b*size:][:size]
+		if b == 2 {
+			want = make([]float32, size)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("lane %d: its state is %v, not %v", b, got, want)
+		}
+	}
+}
+
+// poisoned is a segment in which one lane's state becomes infinite in one run. It keeps the
+// states that the run left, and those that the next run starts from.
+type poisoned struct {
+	segment
+	trainer       *Trainer
+	run, runs     int
+	before, after *[]float32
+	hits          *int
+}
+
+func (p *poisoned) Run(in model.SegmentInput) (float64, error) {
+	state := make([]float32, p.trainer.count*p.trainer.laneSize)
+	if p.runs == p.run+1 {
+		if err := p.State(state); err != nil {
+			return 0, err
+		}
+		*p.after = state
+	}
+	sum, err := p.segment.Run(in)
+	if p.runs == p.run && err == nil {
+		if err := p.State(state); err != nil {
+			return 0, err
+		}
+		*p.before = slices.Clone(state)
+		state[2*p.trainer.laneSize+5] = float32(math.Inf(-1))
+		*p.hits++
+		err = p.SetState(state)
+	}
+	p.runs++
+	return sum, err
+}

@@ -1,0 +1,398 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/model"
+)
+
+// One rank asks to stop; all stop after the same step, with the same snapshot whoever asked.
+func TestStop(t *testing.T) {
+	var want *Snapshot
+	for who := range 3 {
+		j := newJob(3)
+		j.config.Save = true
+		j.config.Sample = func(context.Context, int64) (string, error) { return "never", nil }
+		j.prepare = func(rank int, trainer *Trainer) {
+			if rank == who {
+				trainer.cfg.Observer = &stopper{trainer.cfg.Observer, trainer, 12}
+			}
+		}
+		for rank, o := range j.run(t) {
+			if o.err != nil || !o.result.Stopped || o.result.Progress.Step != 13 {
+				t.Fatalf("rank %d: %+v, %v", rank, o.result, o.err)
+			}
+			if rank > 0 {
+				continue
+			}
+			if len(o.saved) != 1 || o.flushed != 1 || len(o.samples) != 0 {
+				t.Fatalf("%d saved, %d samples", len(o.saved), len(o.samples))
+			}
+			if want == nil {
+				want = o.saved[0]
+			}
+			sameSnapshot(t, o.saved[0], want)
+		}
+	}
+}
+
+// A job that is asked to stop at its last step is simply done.
+func TestStopAtTheEnd(t *testing.T) {
+	j := newJob(1)
+	j.config.Steps = 1
+	j.prepare = func(_ int, trainer *Trainer) { trainer.RequestStop() }
+	if o := j.mustRun(t); o.result.Stopped || o.result.Progress.Step != 1 {
+		t.Errorf("%+v", o.result)
+	}
+}
+
+// blockedRing waits until its caller gives up.
+type blockedRing struct{ Reducer }
+
+func (blockedRing) AllReduce(ctx context.Context, _ []float32) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// blockedText is read until its reader gives up.
+type blockedText struct{ lanesOfText }
+
+func (blockedText) Fill(ctx context.Context, _ int64, _, _ int, _, _ []int32) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// When ctx ends, Run returns from wherever it waits, with ctx's cause, and saves nothing.
+func TestCancel(t *testing.T) {
+	for name, c := range map[string]struct {
+		ring    Reducer
+		batches Batches
+	}{
+		"in the ring": {blockedRing{}, newLanes(false)},
+		"reading":     {nil, blockedText{newLanes(false)}},
+	} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		j := newJob(1)
+		j.batches, j.config.Save = c.batches, true
+		j.prepare = func(int, *Trainer) { cancel(errTest) }
+		var o outcome
+		err := j.runRank(ctx, 0, c.ring, &o)
+		if !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "step 1: ") ||
+			len(o.saved) != 0 || o.flushed != 0 {
+			t.Errorf("%s: %v, %d saved", name, err, len(o.saved))
+		}
+	}
+}
+
+// brokenLanes cannot be read at one step.
+type brokenLanes struct {
+	lanesOfText
+	at int64
+}
+
+func (b brokenLanes) Fill(ctx context.Context, step int64, first, count int,
+	inputs, targets []int32) error {
+	if step == b.at {
+		return errTest
+	}
+	return b.lanesOfText.Fill(ctx, step, first, count, inputs, targets)
+}
+
+// brokenRing fails in its nth call.
+type brokenRing struct {
+	seat
+	calls, last int
+}
+
+func (b *brokenRing) fails() bool { b.calls++; return b.calls == b.last }
+
+func (b *brokenRing) AllReduce(ctx context.Context, buf []float32) error {
+	if b.fails() {
+		return errTest
+	}
+	return b.seat.AllReduce(ctx, buf)
+}
+
+func (b *brokenRing) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	if b.fails() {
+		return errTest
+	}
+	return b.seat.AllGather(ctx, buf, ends)
+}
+
+func TestErrorsSayWhere(t *testing.T) {
+	ring := func(last int) *brokenRing {
+		return &brokenRing{seat: seat{newMeeting(1), 0}, last: last}
+	}
+	for want, c := range map[string]struct {
+		ring    Reducer
+		batches Batches
+	}{
+		"step 5: reading the batch: it broke":          {nil, brokenLanes{newLanes(false), 4}},
+		"step 3: it broke":                             {ring(3), newLanes(false)},
+		"step 6: gathering the lanes' state: it broke": {ring(7), newLanes(false)},
+		"step 6: evaluation: it broke":                 {ring(8), newLanes(false)},
+	} {
+		j := newJob(1)
+		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
+		if strings.Contains(want, "evaluation") {
+			j.config.Save, j.config.Evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
+			c.ring = ring(7)
+		}
+		var o outcome
+		err := j.runRank(t.Context(), 0, c.ring, &o)
+		if !errors.Is(err, errTest) || err.Error() != want {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// Ranks that do not start from the same step must not add their gradients.
+func TestRanksAtDifferentSteps(t *testing.T) {
+	j := newJob(2)
+	j.prepare = func(rank int, trainer *Trainer) {
+		trainer.progress = Progress{Step: int64(rank), Updates: int64(rank)}
+	}
+	for _, o := range j.run(t) {
+		if o.err == nil || !strings.Contains(o.err.Error(), "ranks are at different steps") {
+			t.Errorf("%v", o.err)
+		}
+	}
+}
+
+// A save that fails is told at once and at the end; the training goes on.
+func TestSaveFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		saver shelf
+		rate  float64
+		want  string
+		notes int
+	}{
+		"saver":      {shelf{err: errTest}, 1, "2 checkpoints were not saved; the last: step 8 ", 2},
+		"background": {shelf{flushErr: errTest}, 1, "it broke", 0},
+		"diverged":   {shelf{}, 3e38, "are not finite: lower --lr", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(2)
+			saver := c.saver
+			j.config.Steps, j.config.Save, j.config.SaveEvery = 8, true, 4
+			j.config.Saver, j.config.Clip = &saver, Clip{By: ByNorm, Scope: ScopeWorker}
+			j.config.Schedule.Rate, j.config.NonfiniteLimit = c.rate, 100
+			if c.rate > 1 {
+				j.config.SaveEvery = 0
+				j.batches = newLanes(true)
+				j.config.Optimizer = Optimizer{Rule: compute.Momentum, Momentum: 0.9}
+				j.config.Optimizer.WeightDecay = 1e30
+			}
+			for rank, o := range j.run(t) {
+				if len(o.steps) != 8 || o.result.Progress.Step != 8 {
+					t.Errorf("rank %d did %d steps", rank, len(o.steps))
+				}
+				if rank > 0 {
+					if o.err != nil {
+						t.Errorf("rank %d: %v", rank, o.err)
+					}
+					continue
+				}
+				if o.err == nil || !strings.Contains(o.err.Error(), c.want) {
+					t.Errorf("%v; want %q", o.err, c.want)
+				}
+				notes := slices.DeleteFunc(o.notices, func(s string) bool {
+					return !strings.Contains(s, "not saved")
+				})
+				if len(notes) != c.notes || saver.flushed != 1 {
+					t.Errorf("notices %q, %d flushes", notes, saver.flushed)
+				}
+			}
+		})
+	}
+}
+
+func TestSamples(t *testing.T) {
+	j := newJob(2)
+	j.config.Steps, j.config.SampleEvery = 7, 3
+	j.config.Sample = func(_ context.Context, step int64) (string, error) {
+		if step == 6 {
+			return "", errTest
+		}
+		return "la", nil
+	}
+	outcomes := j.run(t)
+	if got := outcomes[0]; !slices.Equal(got.samples, []string{"3 la", "7 la"}) ||
+		!slices.Equal(got.notices, []string{"step 6: no sample: it broke"}) || got.err != nil {
+		t.Errorf("%q, %q, %v", got.samples, got.notices, got.err)
+	}
+	if got := outcomes[1]; len(got.samples) != 0 || got.err != nil {
+		t.Errorf("rank 1: %q, %v", got.samples, got.err)
+	}
+}
+
+// The epoch's mean is over its own steps; the last epoch's is the result.
+func TestEpochs(t *testing.T) {
+	j := newJob(2)
+	j.config.Steps = 22 // 9, 9 and 4
+	o := j.mustRun(t)
+	for i, s := range o.steps {
+		mean, first := 0.0, i/9*9
+		for _, before := range o.steps[first : i+1] {
+			mean += before.Loss / float64(i+1-first)
+		}
+		if s.Step != int64(i+1) || s.Epoch != int64(i/9+1) || s.Steps != 22 ||
+			math.Abs(s.EpochLoss-mean) > 1e-12 {
+			t.Errorf("%+v; the epoch's mean is %v", s, mean)
+		}
+	}
+	r := o.result
+	if r.Loss != o.steps[21].EpochLoss || r.Perplexity != math.Exp(r.Loss) ||
+		r.Progress.EpochSteps != 4 || r.Progress.Loss != o.steps[21].Loss {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Tokens per second are the global batch's by the clock.
+func TestTokensPerSecond(t *testing.T) {
+	j := newJob(1)
+	now := time.Unix(0, 0)
+	calls := 0
+	j.config.Steps = 9
+	j.config.Now = func() time.Time {
+		if calls++; calls%2 == 0 {
+			now = now.Add(time.Duration(calls) * time.Second) // steps of 2, 4, … 18 s
+		}
+		return now
+	}
+	o := j.mustRun(t)
+	for i, s := range o.steps {
+		if want := float64(testG*testT) / float64(2*i+2); s.TokensPerSecond != want {
+			t.Errorf("step %d: %v tokens/s, want %v", i+1, s.TokensPerSecond, want)
+		}
+	}
+	if got, want := o.result.TokensPerSecond, testG*testT/10.0; math.Abs(got/want-1) > 0.005 {
+		t.Errorf("median %v, want %v", got, want)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	adam, noDecay := compute.Adam, Schedule{Kind: StepDecay, Rate: 1}
+	optimizer := func(o Optimizer) func(*job) { return func(j *job) { j.config.Optimizer = o } }
+	for want, change := range map[string]func(*job){
+		"--bptt 0":                       func(j *job) { j.config.BPTT = 0 },
+		"there is no step to do":         func(j *job) { j.config.Steps = 0 },
+		"--nonfinite-limit 0":            func(j *job) { j.config.NonfiniteLimit = 0 },
+		"--eval-every -1":                func(j *job) { j.config.EvalEvery = -1 },
+		"--checkpoint-every -2":          func(j *job) { j.config.SaveEvery = -2 },
+		"--sample-every -3":              func(j *job) { j.config.SampleEvery = -3 },
+		"rank 1 of 1":                    func(j *job) { j.config.Rank = 1 },
+		"rank 0 of 0":                    func(j *job) { j.config.LaneEnds = nil },
+		"rank 1's lanes end at 4":        func(j *job) { j.config.LaneEnds = []int{4, 4} },
+		"2 ranks without a Reducer":      func(j *job) { j.config.LaneEnds = []int{4, 12} },
+		"rank 0 is to save":              func(j *job) { j.config.Save = true },
+		"a save timeout of -1":           func(j *job) { j.config.SaveTimeout = -1 },
+		"an epoch of 0 steps":            func(j *job) { j.batches = lanesOfText{} },
+		"GradientTail is 3":              func(j *job) { j.model.GradientTail = 3 },
+		"--lr 0":                         func(j *job) { j.config.Schedule.Rate = 0 },
+		"--lr NaN":                       func(j *job) { j.config.Schedule.Rate = math.NaN() },
+		"--lr-min 5":                     func(j *job) { j.config.Schedule.Min = 5 },
+		"--warmup-steps -1":              func(j *job) { j.config.Schedule.Warmup = -1 },
+		"--lr-step-every -1":             func(j *job) { j.config.Schedule.Every = -1 },
+		"--lr-patience -1":               func(j *job) { j.config.Schedule.Patience = -1 },
+		`--lr-schedule "" is not one of`: func(j *job) { j.config.Schedule.Kind = "" },
+		"--lr-decay 0":                   func(j *job) { j.config.Schedule = noDecay },
+		"--clip -1":                      func(j *job) { j.config.Clip.Limit = -1 },
+		"--clip 1e+31":                   func(j *job) { j.config.Clip.Limit = 1e31 },
+		`--clip-by "x" is not one of`:    func(j *job) { j.config.Clip.By = "x" },
+		`--clip-scope "x" is not one of`: func(j *job) { j.config.Clip.Scope = "x" },
+		"--optimizer: 9":                 optimizer(Optimizer{Rule: 9}),
+		"--weight-decay -1":              optimizer(Optimizer{WeightDecay: -1}),
+		"--momentum 1":                   optimizer(Optimizer{Rule: compute.Nesterov, Momentum: 1}),
+		"--beta1 1":                      optimizer(Optimizer{Rule: adam, Beta1: 1}),
+		"--beta2 -1":                     optimizer(Optimizer{Rule: compute.AdamW, Beta2: -1}),
+		"--rho 1":                        optimizer(Optimizer{Rule: compute.RMSProp, Rho: 1}),
+		"--epsilon 0: must be positive":  optimizer(Optimizer{Rule: compute.Adagrad}),
+		"--epsilon 1e-60: must be":       optimizer(Optimizer{Rule: adam, Epsilon: 1e-60}),
+	} {
+		j := newJob(1)
+		change(&j)
+		m, err := model.New(j.model, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(m, j.batches, nil, j.config); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+		m.Close()
+	}
+}
+
+// idle is a segment that costs nothing, so that what is measured is the loop.
+type idle struct{}
+
+func (idle) Run(model.SegmentInput) (float64, error)         { return 1, nil }
+func (idle) ZeroState()                                      {}
+func (idle) State([]float32) error                           { return nil }
+func (idle) SetState([]float32) error                        { return nil }
+func (idle) Evaluate([]int32, []int32) (float64, int, error) { return 1, 1, nil }
+func (idle) ZeroEvaluationState()                            {}
+func (idle) Close()                                          {}
+
+// ringOfOne is the Reducer of one rank.
+type ringOfOne struct{}
+
+func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
+func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
+
+// steps does n steps of a small job on one rank, with the model or without.
+func steps(tb testing.TB, n int, withModel bool, begin func()) {
+	j := newJob(1)
+	j.config.Steps = int64(n)
+	j.prepare = func(_ int, trainer *Trainer) {
+		trainer.cfg.Observer = silence{}
+		if !withModel {
+			trainer.segment.Close()
+			trainer.segment = idle{}
+		}
+		begin()
+	}
+	var o outcome
+	if err := j.runRank(tb.Context(), 0, ringOfOne{}, &o); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// The loop itself allocates nothing from step to step.
+func TestAllocations(t *testing.T) {
+	per := func(withModel bool) float64 {
+		run := func(n int) float64 {
+			return testing.AllocsPerRun(1, func() { steps(t, n, withModel, func() {}) })
+		}
+		const few, many = 20, 220
+		return (run(many) - run(few)) / (many - few)
+	}
+	if got := per(false); got > 0.1 {
+		t.Errorf("a step of the loop has %.2f allocations", got)
+	}
+	t.Logf("a step with its model has %.1f", per(true))
+}
+
+func BenchmarkStep(b *testing.B) {
+	for name, withModel := range map[string]bool{"loop": false, "model": true} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			steps(b, b.N, withModel, b.ResetTimer)
+		})
+	}
+}
