@@ -168,7 +168,8 @@ func TestUpdate(t *testing.T) {
 				}
 				close := func(what string, got, want []float32) {
 					for i, w := range want {
-						if e := math.Abs(float64(got[i] - w)); !(e <= 2e-6*(1+math.Abs(float64(w)))) {
+						bound := 2e-6 * (1 + math.Abs(float64(w)))
+						if e := math.Abs(float64(got[i] - w)); !(e <= bound) {
 							t.Errorf("optimizer %d of %d: %s[%d] is %v, want %v", o, n, what, i,
 								got[i], w)
 						}

@@ -8,7 +8,8 @@
 #include "kernels.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), \
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), \
     apply_to = function)
 #else
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")
