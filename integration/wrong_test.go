@@ -51,7 +51,7 @@ func TestWrongInput(t *testing.T) {
 		{"few lanes", "train --batch 2 --workers 3", 2, []string{"--batch 2", "--workers 3"}},
 		{"no GPU", "train --device cuda", 2, []string{"--device cuda"}},
 		{"no checkpoint", "generate --checkpoint /nowhere --prefix a", 2, []string{"/nowhere"}},
-		{"no checkpoint flag", "generate --prefix a", 2, []string{"checkpoint"}},
+		{"no checkpoint flag", "generate --prefix a", 2, []string{"--checkpoint is needed"}},
 		{"unknown command", "trian", 2, []string{"trian", "train"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestCheckpointThatDoesNotFit(t *testing.T) {
 // the end. The disk is a tmpfs of a mount namespace, for which a user namespace is enough.
 func TestFullDisk(t *testing.T) {
 	if out, err := exec.Command("unshare", "-rm", "true").CombinedOutput(); err != nil {
-		t.Skipf("this machine gives no mount namespace, so no small disk can be made: %v %s", err, out)
+		t.Skipf("no mount namespace here, so no small disk can be made: %v %s", err, out)
 	}
 	dir := t.TempDir()
 	flags := small("--hidden", "64", "--checkpoint-every", "5", "--checkpoint-keep", "0",

@@ -113,7 +113,6 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		DialTimeout:          s.timeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTime,
-		PermitWithoutStream:  true,
 		MaxUnaryRetries:      clientRetries,
 		Logger:               clientLog,
 		DialOptions:          cfg.DialOptions,

@@ -15,8 +15,9 @@ func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rondo",
 		Short: "Train recurrent language models on several workers at once",
-		Long: "Rondo trains recurrent language models data-parallel: a coordinator, elected through " +
-			"etcd,\ndeals lanes of text to workers, which sum their gradients around a gRPC ring.",
+		Long: "Rondo trains recurrent language models data-parallel: a coordinator, elected\n" +
+			"through etcd, deals lanes of text to workers, which sum their gradients around a\n" +
+			"gRPC ring.",
 	}
 	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
 		corpusCommand(), checkpointCommand())

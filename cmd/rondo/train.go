@@ -29,9 +29,9 @@ func trainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
-		Long: "Train starts etcd (or uses --etcd), a coordinator and --workers processes on this " +
-			"machine,\nand shows what they do. Ctrl-C stops them all after the same step and saves " +
-			"a checkpoint.",
+		Long: "Train starts etcd (or uses --etcd), a coordinator and --workers processes on\n" +
+			"this machine, and shows what they do. Ctrl-C stops them all after the same step\n" +
+			"and saves a checkpoint.",
 	}
 	flags := jobspec.AddFlags(c.Flags())
 	c.Flags().StringSliceVar(&etcd, "etcd", nil,

@@ -69,9 +69,9 @@ func rooms() []room {
 		{path: "cluster/memstore", imports: "cluster", tests: "cluster/storetest", never: network},
 		{path: "cluster/storetest", imports: "cluster", never: network},
 		{path: "cluster/etcdstore", imports: "cluster proto/rondo/v1",
-			tests: "cluster/coordinator cluster/storetest cluster/coordinator"},
+			tests: "cluster/storetest cluster/coordinator"},
 		{path: "cluster/rpc", imports: "cluster proto/rondo/v1",
-			tests: "cluster/coordinator cluster/memstore cluster/coordinator"},
+			tests: "cluster/memstore cluster/coordinator"},
 
 		// What lasts, and what is shown.
 		{path: "checkpoint", never: network + " " + graphs},

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
 
 	"rondo/internal/jobspec"
 )
@@ -41,8 +42,12 @@ func Usage(err error) error {
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
 // Main runs the command with the process's arguments and returns its exit code. The command's
-// context ends at SIGINT or SIGTERM; a second signal ends the process.
+// context ends at SIGINT or SIGTERM; a second signal ends the process. What gRPC has to say goes
+// into our own errors; its log stays silent unless its own variable asks for it.
 func Main(root *cobra.Command) int {
+	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // restores the signals' default: end at once

@@ -99,7 +99,8 @@ func LoadTrained(ctx context.Context, location string) (*Trained, error) {
 	}
 	defer func() { _ = store.Close() }()
 	spec := jobspec.Default()
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(c.Spec, spec); err != nil {
+	options := protojson.UnmarshalOptions{DiscardUnknown: true}
+	if err := options.Unmarshal(c.Spec, spec); err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", c.Path, err)
 	}
 	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)

@@ -33,8 +33,8 @@ type Exit struct {
 }
 
 // StartWorkers starts n processes of the command line. Each line that they write to standard
-// error goes to log with the worker's number. They run in process groups of their own, so that Ctrl-C
-// in a terminal reaches only the parent, which then stops them in order.
+// error goes to log with the worker's number. They run in process groups of their own, so that
+// Ctrl-C in a terminal reaches only the parent, which then stops them in order.
 func StartWorkers(n int, argv []string, log func(worker int, line string)) (*Workers, error) {
 	w := &Workers{exits: make(chan Exit, n)}
 	for i := range n {
