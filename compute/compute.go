@@ -202,9 +202,10 @@ type Device interface {
 	// EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
 	EmbedBackward(dtable, dy []float32, ids []int32)
 	// Dropout sets y = x / (1-p) where an element is kept and 0 where it is dropped, for
-	// x, y: [T, B, H] (they may be the same memory), T: steps, B: len(keys). Whether element (t, b, h) is kept is a
-	// function of keys[b] and t*H+h alone (DropoutKeep), so that a lane's mask does not depend
-	// on the worker that holds it, and the backward pass is the same call on the gradient.
+	// x, y: [T, B, H] (they may be the same memory), T: steps, B: len(keys). Whether element
+	// (t, b, h) is kept is a function of keys[b] and t*H+h alone (DropoutKeep), so that a lane's
+	// mask does not depend on the worker that holds it, and the backward pass is the same call on
+	// the gradient.
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
 
 	// SumSquares returns the sum of squares, accumulated in float64 in a fixed order. It is
