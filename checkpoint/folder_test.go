@@ -119,10 +119,12 @@ func TestFolderSyncFails(t *testing.T) {
 func dies(t *testing.T, store *Store, snap Snapshot) (died bool) {
 	t.Helper()
 	defer func() {
-		if r := recover(); r != nil && r != errCrash {
-			panic(r)
-		} else if r != nil {
+		switch r := recover(); r {
+		case nil:
+		case errCrash:
 			died = true
+		default:
+			panic(r)
 		}
 	}()
 	_, err := store.Save(t.Context(), snap)

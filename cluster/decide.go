@@ -91,7 +91,7 @@ type WritePlan struct{ Plan Plan }
 // Notify tells people, and the worker ID if there is one, what is going on.
 type Notify struct{ ID, Text string }
 
-// End: the job has ended, and its last plan is stored. The leader's work is over.
+// End says that the job has ended, and its last plan is stored. The leader's work is over.
 type End struct{}
 
 func (WritePlan) action() {}

@@ -224,7 +224,7 @@ func (r *Reporter) session(ctx, working context.Context) (answered bool, err err
 
 // causeOf prefers the reason for which a context was cancelled to the error that followed.
 func causeOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && cause != context.Canceled {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err

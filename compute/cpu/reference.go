@@ -2,8 +2,6 @@ package cpu
 
 import (
 	"math"
-
-	"rondo/compute"
 )
 
 // The reference arithmetic: every kernel in plain Go, row-major, generic so that tests can run
@@ -117,14 +115,6 @@ func refAdd[F float](y, x []F) {
 	}
 }
 
-// refEmbedBackward adds dy's rows to dtable's.
-func refEmbedBackward(dtable, dy []float32, ids []int32) {
-	width := len(dy) / len(ids)
-	for i, id := range ids {
-		refAdd(dtable[int(id)*width:(int(id)+1)*width], dy[i*width:(i+1)*width])
-	}
-}
-
 // refScale multiplies x by a.
 func refScale[F float](x []F, a F) {
 	for i := range x {
@@ -157,20 +147,4 @@ func refSumSquares(x []float32) float64 {
 		total += s
 	}
 	return total
-}
-
-// refDropout is Dropout on x: [T, len(keys), h].
-func refDropout(y, x []float32, h int, p float32, keys []uint64) {
-	scale := 1 / (1 - p)
-	for row := 0; row*h < len(x); row++ {
-		key, first := keys[row%len(keys)], row/len(keys)*h
-		for j := range h {
-			i := row*h + j
-			if compute.DropoutKeep(key, first+j, p) {
-				y[i] = x[i] * scale
-			} else {
-				y[i] = 0
-			}
-		}
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -107,10 +106,7 @@ func (f field) format(value protoreflect.Value) string {
 }
 
 func duration(value protoreflect.Value) time.Duration {
-	message, ok := value.Message().Interface().(proto.Message)
-	if !ok {
-		panic("jobspec: a message field is not a message")
-	}
+	message := value.Message().Interface()
 	d, ok := message.(*durationpb.Duration)
 	if !ok {
 		panic(fmt.Sprintf("jobspec: %T is not a duration", message))

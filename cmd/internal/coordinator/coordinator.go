@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg meet.Config) error {
 // lead serves until the job has ended, and returns its last plan.
 func lead(
 	ctx context.Context, cfg meet.Config, store *etcdstore.Store, spec *rondov1.JobSpec,
-) (cluster.Plan, error) {
+) (plan cluster.Plan, err error) {
 	listener, err := cfg.Open(ctx)
 	if err != nil {
 		return cluster.Plan{}, err
@@ -67,13 +67,13 @@ func lead(
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
 		server.Stop()
-		<-served
+		err = errors.Join(err, <-served)
 	}()
 	log := cfg.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	plan, err := elected.Run(ctx, elected.Config{
+	plan, err = elected.Run(ctx, elected.Config{
 		Job: cluster.Job{Workers: int(spec.Workers), Lanes: int(spec.Batch),
 			JoinTimeout: spec.JoinTimeout.AsDuration()},
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},

@@ -136,7 +136,7 @@ func (r Run) supervise(
 	client, err := rpc.NewClient(func(ctx context.Context) (string, error) {
 		leader, err := store.Leader(ctx)
 		return leader.Address, err
-	}, rpc.ClientConfig{Log: where.Log})
+	}, rpc.ClientConfig{Log: r.retryLog(where.Log)})
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)
@@ -210,6 +210,15 @@ func (r Run) logger() *slog.Logger {
 		level = slog.LevelInfo
 	}
 	return slog.New(slog.NewTextHandler(lineWriter(r.Log), &slog.HandlerOptions{Level: level}))
+}
+
+// retryLog is the log of what is tried again, which is told only when it is asked for: until a
+// coordinator is elected, trying again is what is expected.
+func (r Run) retryLog(log *slog.Logger) *slog.Logger {
+	if r.Verbose {
+		return log
+	}
+	return nil
 }
 
 // lineWriter passes what is written on, without the line's end.

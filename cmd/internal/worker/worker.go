@@ -123,7 +123,7 @@ func failure(id string, err error) *rondov1.Event {
 }
 
 // serve opens what the job needs here, registers, and trains.
-func (w *worker) serve(ctx context.Context, cfg meet.Config) error {
+func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	data, err := job.OpenData(ctx, w.spec)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) error {
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
 		server.Stop()
-		<-served
+		err = errors.Join(err, <-served)
 	}()
 	w.registration, err = w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
 	if err != nil {
