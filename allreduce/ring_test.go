@@ -156,7 +156,14 @@ func TestSilentPredecessor(t *testing.T) {
 		if errs[3] == nil || errs[3].Error() != want {
 			t.Errorf("rank 3: %v, want %q", errs[3], want)
 		}
+		var seen *allreduce.PeerError
+		if !errors.As(errs[3], &seen) || seen.Peer != peer(silent) {
+			t.Errorf("rank 3 says that it saw %+v, want %v", seen, peer(silent))
+		}
 		for _, rank := range []int{0, 1} {
+			if errors.As(errs[rank], &seen) {
+				t.Errorf("rank %d says that it saw what it was told: %v", rank, errs[rank])
+			}
 			if errs[rank] == nil || !strings.HasSuffix(errs[rank].Error(), "at rank 3: "+want) {
 				t.Errorf("rank %d: %v, want what rank 3 found", rank, errs[rank])
 			}

@@ -18,9 +18,9 @@ func validHeader() allreduce.Header {
 		Sequence:   77,
 		Phase:      allreduce.AllGather,
 		Step:       5,
-		Offset:     1 << 33,
+		Offset:     1 << 28,
 		Length:     3,
-		Total:      1<<33 + 3,
+		Total:      1<<28 + 3,
 	}
 }
 
@@ -30,8 +30,8 @@ func TestHeader(t *testing.T) {
 		0, 0, 0, 0, 0, 1, 0, 0,
 		77, 0, 0, 0, 0, 0, 0, 0,
 		5, 0, 0, 0, 3, 0, 0, 0,
-		0, 0, 0, 0, 2, 0, 0, 0,
-		3, 0, 0, 0, 2, 0, 0, 0,
+		0, 0, 0, 16, 0, 0, 0, 0,
+		3, 0, 0, 16, 0, 0, 0, 0,
 	}
 	got := appendHeader(nil, validHeader())
 	if !bytes.Equal(got, want) {
@@ -59,8 +59,8 @@ func TestHeaderRefused(t *testing.T) {
 		{"length", func(b []byte) []byte { b[28] = 4; return b }, "4 floats and carries 12 bytes"},
 		{"no payload", func(b []byte) []byte { b[28] = 0; return b[:headerBytes] }, "0 floats"},
 		{"truncated", func(b []byte) []byte { return b[:len(b)-1] }, "carries 11 bytes"},
-		{"range", func(b []byte) []byte { b[40] = 2; return b }, "3 of them, of 8589934594"},
-		{"total", func(b []byte) []byte { b[47] = 0x80; return b }, "of 9223372045444710403"},
+		{"range", func(b []byte) []byte { b[40] = 2; return b }, "3 of them, of 268435458"},
+		{"total", func(b []byte) []byte { b[47] = 0x80; return b }, "of 9223372037123211267"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := test.change(append(appendHeader(nil, validHeader()), make([]byte, 12)...))

@@ -27,7 +27,7 @@ const (
 	// writeBufferBytes is what gRPC gathers before it writes to the connection, and
 	// readBufferBytes what it asks the connection for at once.
 	writeBufferBytes = 512 << 10
-	readBufferBytes  = 256 << 10
+	readBufferBytes  = 64 << 10
 
 	// maxStreams is of one connection: its link, and an abort beside it.
 	maxStreams = 4
