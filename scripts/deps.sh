@@ -43,7 +43,7 @@ if [ -z "$obstacle" ]; then
 	export DEBIAN_FRONTEND=noninteractive
 	# An old package list may still do, so a failed update is not the end.
 	$sudo apt-get update -qq || say "apt-get update failed; trying with the package list as it is"
-	if $sudo apt-get install -y -qq --no-install-recommends $needed; then
+	if $sudo apt-get install -y -qq --no-install-recommends $needed >/dev/null; then
 		exit 0
 	fi
 	obstacle="apt-get failed"
