@@ -28,6 +28,7 @@ func TestClip(t *testing.T) {
 	}{
 		"off":             {Clip{0, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
 		"norm above":      {Clip{1, ByNorm, ScopeGlobal}, 1, g(3, -4), g(.6, -.8), 5},
+		"norm just above": {Clip{4, ByNorm, ScopeGlobal}, 1, g(3, -4), g(2.4, -3.2), 5},
 		"norm at":         {Clip{5, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
 		"norm below":      {Clip{9, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
 		"value":           {Clip{3.5, ByValue, ScopeGlobal}, 1, g(3, -4), g(3, -3.5), 5},

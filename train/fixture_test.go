@@ -114,7 +114,8 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) 
 // seat is one rank's Reducer.
 type seat struct {
 	*meeting
-	rank int
+	rank   int
+	summed func([]float32) // hears what all-reduces gave; nil: nobody
 }
 
 func (s seat) AllReduce(ctx context.Context, buf []float32) error {
@@ -127,6 +128,9 @@ func (s seat) AllReduce(ctx context.Context, buf []float32) error {
 			for _, b := range s.bufs {
 				b[i] = sum
 			}
+		}
+		if s.summed != nil {
+			s.summed(s.bufs[0])
 		}
 	})
 }
@@ -197,6 +201,7 @@ type job struct {
 
 	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
 	prepare func(rank int, t *Trainer)                        // nil: nothing
+	summed  func([]float32)                                   // hears the sums; nil: nobody
 }
 
 func newJob(ranks int) job {
@@ -236,7 +241,7 @@ func (j job) run(t *testing.T) []*outcome {
 		outcomes[rank] = &outcome{}
 		group.Go(func() error {
 			o := outcomes[rank]
-			o.err = j.runRank(ctx, rank, seat{met, rank}, o)
+			o.err = j.runRank(ctx, rank, seat{met, rank, j.summed}, o)
 			return o.err
 		})
 	}

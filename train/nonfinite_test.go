@@ -73,6 +73,13 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(3)
 			j.config.Clip, j.config.Schedule.Rate, j.config.Steps = c.clip, 0.5, 12
+			if c.clip.beforeRing() {
+				j.summed = func(x []float32) {
+					if !allFinite(x) {
+						t.Error("what is not finite went into the ring")
+					}
+				}
+			}
 			var before []float32
 			params := map[int64][]float32{}
 			j.device = func(rank int, dev compute.Device) compute.Device {
@@ -121,6 +128,35 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 				t.Errorf("the epoch's loss is %v; without the skipped step %v", got, mean)
 			}
 		})
+	}
+}
+
+// faultyEvaluation is a device whose evaluations have a loss that is not a number.
+type faultyEvaluation struct{ compute.Device }
+
+func (f faultyEvaluation) NewOutput(s compute.OutputShape) compute.Output {
+	return faultyForward{f.Device.NewOutput(s)}
+}
+
+type faultyForward struct{ compute.Output }
+
+func (faultyForward) Forward(_, _, _ []float32, _ []int32) float64 { return math.NaN() }
+
+// An evaluation that is not finite on one rank says so on all, and does not end the job.
+func TestNonfiniteEvaluation(t *testing.T) {
+	j := newJob(2)
+	j.config.Steps, j.config.Evaluation = 9, newEvaluation(60)
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		if rank == 1 {
+			return faultyEvaluation{dev}
+		}
+		return dev
+	}
+	for rank, o := range j.run(t) {
+		if o.err != nil || len(o.evals) != 1 || !math.IsNaN(o.evals[0].Loss) ||
+			o.evals[0].Tokens != 59 || o.result.Progress.Plateau.Seen {
+			t.Errorf("rank %d: %+v, %v", rank, o.evals, o.err)
+		}
 	}
 }
 

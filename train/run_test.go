@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,6 +72,38 @@ func (blockedText) Fill(ctx context.Context, _ int64, _, _ int, _, _ []int32) er
 	return context.Cause(ctx)
 }
 
+// blockedSaver waits until the caller of the job gives up, which it brings about.
+type blockedSaver struct {
+	shelf
+	giveUp func()
+}
+
+func (b *blockedSaver) Save(ctx context.Context, _ *Snapshot) error {
+	b.giveUp()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// slowText is read to the end of a batch even when its reader gives up.
+type slowText struct {
+	lanesOfText
+	reading *atomic.Int64
+	giveUp  func()
+}
+
+func (s slowText) Fill(ctx context.Context, step int64, first, count int,
+	inputs, targets []int32) error {
+	s.reading.Add(1)
+	defer s.reading.Add(-1)
+	if step == 3 {
+		s.giveUp()
+		for range 1000 {
+			runtime.Gosched()
+		}
+	}
+	return s.lanesOfText.Fill(context.WithoutCancel(ctx), step, first, count, inputs, targets)
+}
+
 // When ctx ends, Run returns from wherever it waits, with ctx's cause, and saves nothing.
 func TestCancel(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -88,6 +122,110 @@ func TestCancel(t *testing.T) {
 		if !errors.Is(err, errTest) || !strings.HasPrefix(err.Error(), "step 1: ") ||
 			len(o.saved) != 0 || o.flushed != 0 {
 			t.Errorf("%s: %v, %d saved", name, err, len(o.saved))
+		}
+	}
+}
+
+func TestCancelWhileSaving(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	j := newJob(1)
+	j.config.Save, j.config.SaveEvery = true, 3
+	saver := &blockedSaver{giveUp: func() { cancel(errTest) }}
+	j.config.Saver = saver
+	var o outcome
+	if err := j.runRank(ctx, 0, nil, &o); !errors.Is(err, errTest) || len(o.notices) != 0 ||
+		saver.flushed != 0 || err.Error() != "step 3: it broke" {
+		t.Errorf("%v, notices %q", err, o.notices)
+	}
+}
+
+// Run does not return while its goroutine reads.
+func TestRunWaitsForItsReader(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var reading atomic.Int64
+	j := newJob(1)
+	j.batches = slowText{newLanes(false), &reading, func() { cancel(errTest) }}
+	var o outcome
+	if err := j.runRank(ctx, 0, nil, &o); !errors.Is(err, errTest) || reading.Load() != 0 {
+		t.Errorf("%v, and %d are reading", err, reading.Load())
+	}
+}
+
+// canceller ends the context after a step.
+type canceller struct {
+	Observer
+	after  int64
+	cancel func()
+}
+
+func (c *canceller) Step(r StepReport) {
+	if c.Observer.Step(r); r.Step == c.after {
+		c.cancel()
+	}
+}
+
+// With nothing to wait for, Run still ends before the next step.
+func TestCancelBetweenSteps(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	j := newJob(1)
+	j.prepare = func(_ int, trainer *Trainer) {
+		trainer.cfg.Observer = &canceller{trainer.cfg.Observer, 3, func() { cancel(errTest) }}
+	}
+	var o outcome
+	err := j.runRank(ctx, 0, nil, &o)
+	if !errors.Is(err, errTest) || err.Error() != "step 4: it broke" || len(o.steps) != 3 {
+		t.Errorf("%v after %d steps", err, len(o.steps))
+	}
+}
+
+// watched is a segment that notes what it is given.
+type watched struct {
+	segment
+	inputs []model.SegmentInput
+	zeroed []int // runs before each ZeroState
+}
+
+func (w *watched) Run(in model.SegmentInput) (float64, error) {
+	w.inputs = append(w.inputs, in)
+	return w.segment.Run(in)
+}
+
+func (w *watched) ZeroState() {
+	w.zeroed = append(w.zeroed, len(w.inputs))
+	w.segment.ZeroState()
+}
+
+// A rank's segment is given its own lanes and the step, which dropout goes by, and starts from
+// zero where the batches say so.
+func TestWhatSegmentsAreGiven(t *testing.T) {
+	for _, random := range []bool{false, true} {
+		for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
+			j := newJob(2)
+			j.config.LaneEnds = []int{5, testG}
+			j.config.Clip.Scope, j.batches, j.config.Steps = scope, newLanes(random), 12
+			var w *watched
+			j.prepare = func(rank int, trainer *Trainer) {
+				if rank == 1 {
+					w = &watched{segment: trainer.segment}
+					trainer.segment = w
+				}
+			}
+			j.mustRun(t)
+			zeroed := []int{0, 9}
+			if random {
+				zeroed = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+			}
+			lanes := map[ClipScope]float32{ScopeWorker: 7, ScopeGlobal: testG}[scope]
+			if !slices.Equal(w.zeroed, zeroed) || len(w.inputs) != 12 {
+				t.Errorf("random %v: zeroed before %v, %d runs", random, w.zeroed, len(w.inputs))
+			}
+			for i, in := range w.inputs {
+				if in.Step != int64(i) || in.Scale != 1/(lanes*testT) ||
+					!slices.Equal(in.Lanes, []int{5, 6, 7, 8, 9, 10, 11}) {
+					t.Errorf("step %d: given step %d, lanes %v, scale %v", i, in.Step, in.Lanes,
+						in.Scale)
+				}
+			}
 		}
 	}
 }
@@ -130,7 +268,7 @@ func (b *brokenRing) AllGather(ctx context.Context, buf []float32, ends []int) e
 
 func TestErrorsSayWhere(t *testing.T) {
 	ring := func(last int) *brokenRing {
-		return &brokenRing{seat: seat{newMeeting(1), 0}, last: last}
+		return &brokenRing{seat: seat{newMeeting(1), 0, nil}, last: last}
 	}
 	for want, c := range map[string]struct {
 		ring    Reducer
@@ -176,7 +314,7 @@ func TestSaveFails(t *testing.T) {
 		want  string
 		notes int
 	}{
-		"saver":      {shelf{err: errTest}, 1, "2 checkpoints were not saved; the last: step 8 ", 2},
+		"saver":      {shelf{err: errTest}, 1, "2 checkpoints were not saved; the last: step 8", 2},
 		"background": {shelf{flushErr: errTest}, 1, "it broke", 0},
 		"diverged":   {shelf{}, 3e38, "are not finite: lower --lr", 1},
 	} {
@@ -335,64 +473,5 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 		m.Close()
-	}
-}
-
-// idle is a segment that costs nothing, so that what is measured is the loop.
-type idle struct{}
-
-func (idle) Run(model.SegmentInput) (float64, error)         { return 1, nil }
-func (idle) ZeroState()                                      {}
-func (idle) State([]float32) error                           { return nil }
-func (idle) SetState([]float32) error                        { return nil }
-func (idle) Evaluate([]int32, []int32) (float64, int, error) { return 1, 1, nil }
-func (idle) ZeroEvaluationState()                            {}
-func (idle) Close()                                          {}
-
-// ringOfOne is the Reducer of one rank.
-type ringOfOne struct{}
-
-func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
-func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
-
-// steps does n steps of a small job on one rank, with the model or without.
-func steps(tb testing.TB, n int, withModel bool, begin func()) {
-	j := newJob(1)
-	j.config.Steps = int64(n)
-	j.prepare = func(_ int, trainer *Trainer) {
-		trainer.cfg.Observer = silence{}
-		if !withModel {
-			trainer.segment.Close()
-			trainer.segment = idle{}
-		}
-		begin()
-	}
-	var o outcome
-	if err := j.runRank(tb.Context(), 0, ringOfOne{}, &o); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-// The loop itself allocates nothing from step to step.
-func TestAllocations(t *testing.T) {
-	per := func(withModel bool) float64 {
-		run := func(n int) float64 {
-			return testing.AllocsPerRun(1, func() { steps(t, n, withModel, func() {}) })
-		}
-		const few, many = 20, 220
-		return (run(many) - run(few)) / (many - few)
-	}
-	if got := per(false); got > 0.1 {
-		t.Errorf("a step of the loop has %.2f allocations", got)
-	}
-	t.Logf("a step with its model has %.1f", per(true))
-}
-
-func BenchmarkStep(b *testing.B) {
-	for name, withModel := range map[string]bool{"loop": false, "model": true} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			steps(b, b.N, withModel, b.ResetTimer)
-		})
 	}
 }

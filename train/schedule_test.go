@@ -42,6 +42,18 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// Left out, the interval of the step schedule is an epoch; reports have the rate.
+func TestStepDecayByEpoch(t *testing.T) {
+	j := newJob(1)
+	j.config.Steps = 20
+	j.config.Schedule = Schedule{Kind: StepDecay, Rate: 1, Decay: 0.5}
+	for i, s := range j.mustRun(t).steps {
+		if want := []float64{1, 0.5, 0.25}[i/9]; s.LearningRate != want {
+			t.Errorf("step %d: a rate of %v, want %v", i+1, s.LearningRate, want)
+		}
+	}
+}
+
 func TestPlateau(t *testing.T) {
 	nan := math.NaN()
 	for name, c := range map[string]struct {

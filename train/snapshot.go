@@ -84,8 +84,8 @@ func (t *Trainer) Restore(s *Snapshot) error {
 
 func fits(what string, x []float32, want int) error {
 	if len(x) != want {
-		return fmt.Errorf("the checkpoint has %d floats of %s, this job %d: it is of another model "+
-			"or --batch", len(x), what, want)
+		return fmt.Errorf("the checkpoint has %d floats of %s, this job %d: it is of another "+
+			"model or --batch", len(x), what, want)
 	}
 	return nil
 }

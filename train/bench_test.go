@@ -1,0 +1,129 @@
+package train
+
+import (
+	"context"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/model"
+)
+
+// ringOfOne is the Reducer of one rank.
+type ringOfOne struct{}
+
+func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
+func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
+
+// idle is a segment that costs nothing, so that what is measured is the loop.
+type idle struct{}
+
+func (idle) Run(model.SegmentInput) (float64, error)         { return 1, nil }
+func (idle) ZeroState()                                      {}
+func (idle) State([]float32) error                           { return nil }
+func (idle) SetState([]float32) error                        { return nil }
+func (idle) Evaluate([]int32, []int32) (float64, int, error) { return 1, 1, nil }
+func (idle) ZeroEvaluationState()                            {}
+func (idle) Close()                                          {}
+
+// steps does n steps of a job on one rank, with its model or without.
+func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
+	j.config.Steps = int64(n)
+	j.prepare = func(_ int, trainer *Trainer) {
+		trainer.cfg.Observer = silence{}
+		if !withModel {
+			trainer.segment.Close()
+			trainer.segment = idle{}
+		}
+		begin()
+	}
+	var o outcome
+	if err := j.runRank(tb.Context(), 0, ringOfOne{}, &o); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// The loop itself allocates nothing from step to step.
+func TestAllocations(t *testing.T) {
+	per := func(withModel bool) float64 {
+		run := func(n int) float64 {
+			return testing.AllocsPerRun(1, func() { steps(t, newJob(1), n, withModel, func() {}) })
+		}
+		const few, many = 20, 220
+		return (run(many) - run(few)) / (many - few)
+	}
+	if got := per(false); got > 0.1 {
+		t.Errorf("a step of the loop has %.2f allocations", got)
+	}
+	t.Logf("a step with its model has %.1f", per(true))
+}
+
+// fixedLanes are batches of any size that cost nothing to read.
+type fixedLanes struct{}
+
+func (fixedLanes) StepsPerEpoch() int64  { return 8 }
+func (fixedLanes) Reset(step int64) bool { return step%8 == 0 }
+func (fixedLanes) Fill(_ context.Context, step int64, _, _ int, inputs, targets []int32) error {
+	for i := range inputs {
+		inputs[i] = int32((int(step) + 5*i) % 28)
+		targets[i] = int32((int(step) + 5*i + 9) % 28)
+	}
+	return nil
+}
+
+// textbook is Dive into Deep Learning's job: 28 symbols, hidden 256, batch 32, 35 steps.
+func textbook() job {
+	j := newJob(1)
+	j.model.Vocab, j.model.Hidden = 28, 256
+	j.config.BPTT, j.config.LaneEnds, j.batches = 35, []int{32}, fixedLanes{}
+	j.config.Schedule.Rate = 1
+	return j
+}
+
+// BenchmarkTextbook sets the loop beside the segment that it runs: "loop" is all but forward and
+// backward, "step" is all.
+func BenchmarkTextbook(b *testing.B) {
+	for _, c := range []struct {
+		name      string
+		withModel bool
+	}{{"loop", false}, {"step", true}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			steps(b, textbook(), b.N, c.withModel, b.ResetTimer)
+		})
+	}
+	b.Run("segment", func(b *testing.B) {
+		dev, err := cpu.New(cpu.Config{Threads: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer dev.Close()
+		benchmarkSegment(b, dev)
+	})
+}
+
+// benchmarkSegment runs the textbook's forward and backward alone.
+func benchmarkSegment(b *testing.B, dev compute.Device) {
+	j := textbook()
+	m, err := model.New(j.model, dev)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSegment(35, 32)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	in := model.SegmentInput{Inputs: make([]int32, 35*32), Targets: make([]int32, 35*32),
+		Scale: 1.0 / (35 * 32)}
+	if err := j.batches.Fill(b.Context(), 0, 0, 32, in.Inputs, in.Targets); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Run(in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
