@@ -46,6 +46,41 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// askedLanes asks a trainer to stop when a batch is read, in the reader's goroutine.
+type askedLanes struct {
+	lanesOfText
+	stop func(step int64)
+}
+
+func (a askedLanes) Fill(ctx context.Context, step int64, first, count int,
+	inputs, targets []int32) error {
+	a.stop(step)
+	return a.lanesOfText.Fill(ctx, step, first, count, inputs, targets)
+}
+
+// Another goroutine may ask at any time: all ranks still stop after the same step.
+func TestStopFromAnotherGoroutine(t *testing.T) {
+	j := newJob(3)
+	var trainer atomic.Pointer[Trainer]
+	j.batches = askedLanes{newLanes(false), func(step int64) {
+		if asked := trainer.Load(); step == 10 && asked != nil {
+			asked.RequestStop()
+		}
+	}}
+	j.prepare = func(rank int, t *Trainer) {
+		if rank == 2 {
+			trainer.Store(t)
+		}
+	}
+	outcomes := j.run(t)
+	at := outcomes[0].result.Progress.Step
+	for rank, o := range outcomes {
+		if o.err != nil || !o.result.Stopped || o.result.Progress.Step != at || at < 9 || at > 13 {
+			t.Errorf("rank %d: %+v, %v", rank, o.result, o.err)
+		}
+	}
+}
+
 // A job that is asked to stop at its last step is simply done.
 func TestStopAtTheEnd(t *testing.T) {
 	j := newJob(1)
