@@ -40,6 +40,9 @@ type Config struct {
 	// before the first plan is loaded waits in the channel.
 	Events   <-chan cluster.Event
 	Audience Audience
+	// Farewell, if set, is called when the job has ended, while this process can still be found as
+	// its leader: whoever asks late must hear of the end. It returns soon, or when ctx ends.
+	Farewell func(ctx context.Context)
 	Log      *slog.Logger // nil: nothing
 }
 
@@ -72,6 +75,9 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 		}
 		cfg.Log.Info("elected", "id", cfg.Self.ID)
 		plan, err := serve(ctx, cfg, leadership)
+		if err == nil && cfg.Farewell != nil {
+			cfg.Farewell(ctx)
+		}
 		resign(ctx, cfg, leadership)
 		if err == nil {
 			return plan, nil

@@ -41,6 +41,13 @@ func Usage(err error) error {
 // Usagef makes a marked error.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
+// A ToldError is an error that somebody has been told already: it decides the exit code, and is
+// not printed.
+type ToldError struct{ Err error }
+
+func (e *ToldError) Error() string { return e.Err.Error() }
+func (e *ToldError) Unwrap() error { return e.Err }
+
 // Main runs the command with the process's arguments and returns its exit code. The command's
 // context ends at SIGINT or SIGTERM; a second signal ends the process. What gRPC has to say goes
 // into our own errors; its log stays silent unless its own variable asks for it.
@@ -71,7 +78,10 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), oneLine(err))
+	var told *ToldError
+	if !errors.As(err, &told) {
+		fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), oneLine(err))
+	}
 	return exitCode(err)
 }
 

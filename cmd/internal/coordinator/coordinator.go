@@ -81,15 +81,17 @@ func lead(
 		Election: store,
 		Events:   service.Events(),
 		Audience: service,
+		Farewell: func(ctx context.Context) { drain(ctx, service, log) },
 		Log:      log,
 	})
-	if err != nil {
-		return plan, err
-	}
-	drain, cancel := context.WithTimeout(ctx, drainTimeout)
+	return plan, err
+}
+
+// drain waits until somebody has heard of the job's end, and everybody who listens.
+func drain(ctx context.Context, service *rpc.Server, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	if err := service.Drain(drain); err != nil {
+	if err := service.Drain(ctx); err != nil {
 		log.Info("leaving after the job's end", "error", err)
 	}
-	return plan, nil
 }

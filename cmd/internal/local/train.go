@@ -83,8 +83,15 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = checkpoints.Close() }()
-	_, err = checkpoints.Find(ctx, r.Spec)
-	return err
+	found, err := checkpoints.Find(ctx, r.Spec)
+	if err != nil {
+		return err
+	}
+	if last := data.Steps(r.Spec); found != nil && found.Step > last {
+		return app.Usagef("the checkpoint %s is past the job's last step, %d: raise --steps or "+
+			"--epochs, or give --resume STEP", found.Path, last)
+	}
+	return nil
 }
 
 func temporaryEtcd(ctx context.Context) (*Etcd, func(), error) {
@@ -143,13 +150,23 @@ func (r Run) supervise(
 	}
 	unhook := context.AfterFunc(ctx, func() { r.stop(life, client, end) })
 	defer unhook()
-	watchErr := client.Watch(life, func(e *rondov1.Event) error {
-		return r.shown(life, e, &outcome)
-	})
-	if watchErr != nil {
+	watched := make(chan error, 1)
+	go func() {
+		watched <- client.Watch(life, func(e *rondov1.Event) error {
+			return r.shown(life, e, &outcome)
+		})
+	}()
+	var watchErr, ledErr error
+	select {
+	case watchErr = <-watched:
+		if watchErr != nil {
+			end()
+		}
+		ledErr = <-led
+	case ledErr = <-led: // it has told its watchers, or nobody was there to be told
 		end()
+		watchErr = <-watched
 	}
-	ledErr := <-led
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
 	defer cancel()
 	waitErr := workers.Wait(grace)
@@ -193,7 +210,8 @@ func (r Run) workerCommand(where meet.Config) []string {
 	if err != nil {
 		self = os.Args[0]
 	}
-	argv := []string{self, "worker", "--etcd", strings.Join(where.Etcd, ","), "--job", where.Job}
+	argv := []string{self, "worker", "--supervised", "--etcd", strings.Join(where.Etcd, ","),
+		"--job", where.Job}
 	if r.Verbose {
 		argv = append(argv, "--verbose")
 	}

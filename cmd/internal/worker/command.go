@@ -1,8 +1,11 @@
 package worker
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/meet"
 )
 
@@ -13,6 +16,15 @@ func Command() *cobra.Command {
 		Short: "Train lanes of a job on this machine; everything else comes from etcd",
 	}
 	config := meet.AddFlags(c)
-	c.RunE = func(cmd *cobra.Command, _ []string) error { return Run(cmd.Context(), config()) }
+	supervised := c.Flags().Bool("supervised", false,
+		"leave it to the coordinator to say why the job failed")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		err := Run(cmd.Context(), config())
+		var heard *heardError
+		if *supervised && errors.As(err, &heard) {
+			return &app.ToldError{Err: err}
+		}
+		return err
+	}
 	return c
 }

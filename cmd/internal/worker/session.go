@@ -117,6 +117,10 @@ func (s *session) run(ctx context.Context, o *orders) error {
 		return err
 	}
 	s.announce(ctx, step)
+	if total := s.data.Steps(s.spec); step >= total && s.rank == 0 {
+		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
+			"job has %d; raise --steps or --epochs to train on", step, total))
+	}
 	o.onStop(trainer.RequestStop)
 	result, err := trainer.Run(ctx)
 	if err != nil {

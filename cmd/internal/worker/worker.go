@@ -41,8 +41,14 @@ type worker struct {
 	member   cluster.Member
 
 	registration cluster.Registration // nil until it is registered
-	told         bool                 // the coordinator knows why this worker fails
+	told         bool                 // the coordinator was told why this worker fails
+	heard        bool                 // it knows, or has said so itself
 }
+
+// heardError is a failure that the coordinator knows.
+type heardError struct{ error }
+
+func (e *heardError) Unwrap() error { return e.error }
 
 // Run works for the job until it has ended, and returns nil, or why it failed. When ctx ends the
 // whole job is asked to stop at a step's end, with a checkpoint, and Run goes on until then.
@@ -77,6 +83,9 @@ func Run(ctx context.Context, cfg meet.Config) error {
 	err = w.serve(ctx, cfg)
 	w.farewell(ctx, err)
 	w.leave(ctx) // last, so that the coordinator hears the reason before it misses us
+	if w.heard {
+		return &heardError{err}
+	}
 	return err
 }
 
@@ -84,7 +93,10 @@ func Run(ctx context.Context, cfg meet.Config) error {
 // who said so. It returns when the coordinator has it: only then may others see this worker go.
 func (w *worker) tell(ctx context.Context, err error) {
 	var ended *endedError
-	if err == nil || w.told || errors.As(err, &ended) {
+	if errors.As(err, &ended) {
+		w.heard = true
+	}
+	if err == nil || w.told || w.heard {
 		return
 	}
 	w.told = true
@@ -94,6 +106,7 @@ func (w *worker) tell(ctx context.Context, err error) {
 	if reportErr == nil {
 		reportErr = w.reporter.Flush(ctx)
 	}
+	w.heard = reportErr == nil
 	if reportErr != nil {
 		w.log.Warn("telling the coordinator of a failure", "error", reportErr)
 	}
