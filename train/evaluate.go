@@ -12,7 +12,8 @@ import (
 type Evaluation interface {
 	Segments() int64
 	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each
-	// [T, count]; a target of -1 does not count.
+	// [T, count]; a target of -1 does not count. It is called by one goroutine at a time, which
+	// is not Run's, while Batches.Fill may run in another.
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 }
 
