@@ -117,6 +117,9 @@ func (w *worker) farewell(ctx context.Context, err error) {
 	w.tell(ctx, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
+	if w.told && !w.heard {
+		cancel() // nobody answers; that was waited for already
+	}
 	if err := w.reporter.Close(ctx); err != nil {
 		w.log.Info("leaving without the coordinator's answer", "error", err)
 	}
