@@ -60,7 +60,7 @@ vet: ## go vet
 
 .PHONY: lint
 lint: $(LINT) ## golangci-lint
-	CGO_ENABLED=$(CGO) $(LINT) run
+	CGO_ENABLED=$(CGO) $(LINT) run --allow-parallel-runners
 
 .PHONY: generate
 generate: plugins ## generate the Go code of the protocol buffers
