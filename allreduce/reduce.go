@@ -19,7 +19,7 @@ func combine(dst []float32, pieces [][]byte, phase Phase) {
 				continue
 			}
 			apply(dst[at:at+1], carry[:], phase)
-			held, at = 0, at+1
+			at++
 		}
 		whole := len(piece) / 4
 		apply(dst[at:at+whole], piece[:4*whole], phase)

@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -77,7 +78,10 @@ func TestReadingBatchesAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, batches := range map[string]Batches{
+	type batches interface {
+		Fill(ctx context.Context, step int64, first, count int, inputs, targets []int32) error
+	}
+	for name, from := range map[string]batches{
 		"sequential": NewReader(c.Tokens(),
 			sampler(t, SamplerConfig{c.Tokens().Len(), lanes, bptt, 1, Sequential})),
 		"random": NewReader(c.Tokens(),
@@ -86,7 +90,7 @@ func TestReadingBatchesAllocatesNothing(t *testing.T) {
 	} {
 		step := int64(0)
 		allocated := testing.AllocsPerRun(50, func() {
-			if err := batches.Fill(t.Context(), step, 0, lanes, inputs, targets); err != nil {
+			if err := from.Fill(t.Context(), step, 0, lanes, inputs, targets); err != nil {
 				t.Fatal(err)
 			}
 			step++

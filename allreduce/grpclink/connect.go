@@ -2,6 +2,7 @@ package grpclink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"rondo/allreduce"
@@ -59,7 +60,7 @@ func Connect(
 		links.Successor.Abort(reason)
 		links.Successor.Close()
 	}
-	if dialErr == nil || acceptErr != nil && context.Cause(ctx) == acceptErr {
+	if dialErr == nil || acceptErr != nil && errors.Is(context.Cause(ctx), acceptErr) {
 		return allreduce.Links{}, acceptErr // the other, if any, came of it
 	}
 	return allreduce.Links{}, dialErr

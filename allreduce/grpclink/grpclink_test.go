@@ -82,7 +82,7 @@ func (c *connections) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dead = true
-	c.Listener.Close()
+	c.Close()
 	for _, conn := range c.all {
 		conn.Close()
 	}

@@ -128,7 +128,7 @@ func (s *successor) open(ctx context.Context) error {
 	}
 	md, err := stream.Header() // the successor's acceptance
 	if err == nil && len(md.Get(keyFormat)) == 0 {
-		if err = stream.RecvMsg(&incoming{}); err == nil || err == io.EOF {
+		if err = stream.RecvMsg(&incoming{}); err == nil || errors.Is(err, io.EOF) {
 			err = errors.New("it answered without saying who it is")
 		}
 	}
@@ -157,7 +157,7 @@ func (s *successor) watch() {
 	switch st := status.Convert(err); {
 	case err == nil:
 		s.End(errors.New("sent a message against the stream"))
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		s.End(allreduce.ErrLeft)
 	case st.Code() == codes.Aborted:
 		s.End(&allreduce.AbortError{Reason: st.Message()})
@@ -225,7 +225,7 @@ func (s *successor) Abort(reason string) {
 	md.Set(keyAbort, shorten(reason))
 	stream, err := rondov1.NewRingClient(s.conn).Link(metadata.NewOutgoingContext(ctx, md))
 	if err == nil {
-		stream.RecvMsg(&incoming{}) // its end is the answer; after the grace, so be it
+		_ = stream.RecvMsg(&incoming{}) // its end is the answer; after the grace, so be it
 	}
 	s.cancel()
 	<-s.ended
@@ -235,7 +235,7 @@ func (s *successor) Abort(reason string) {
 // and closes the connection.
 func (s *successor) Close() error {
 	if s.End(allreduce.ErrClosed) && s.sending.TryLock() {
-		s.stream.CloseSend()
+		_ = s.stream.CloseSend() // it returns nil
 		select {
 		case <-s.ended:
 		case <-time.After(closeGrace):

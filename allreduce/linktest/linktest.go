@@ -124,6 +124,14 @@ func within(t *testing.T, what string, f func() error) error {
 	}
 }
 
+// soon is within for what cannot fail.
+func soon(t *testing.T, what string, f func()) {
+	t.Helper()
+	if err := within(t, what, func() error { f(); return nil }); err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
 // broken waits for the link to break and returns why.
 func broken(t *testing.T, link allreduce.Link) error {
 	t.Helper()

@@ -79,6 +79,12 @@ func validateRun(spec *rondov1.JobSpec) error {
 	if spec.Epochs == 0 && spec.Steps == 0 {
 		return usagef("--epochs and --steps are both 0: set one, so that the job has an end")
 	}
+	if spec.Lr == 0 {
+		return usagef("--lr 0 would train nothing: give a learning rate above 0")
+	}
+	if spec.LrMin > spec.Lr {
+		return usagef("--lr-min %g is above --lr %g", spec.LrMin, spec.Lr)
+	}
 	if spec.EvalCorpus != "" && spec.ValidationFraction > 0 {
 		return usagef("--eval-corpus and --validation-fraction both say what to evaluate on: " +
 			"set one")
