@@ -142,6 +142,9 @@ func (e Done) line() string {
 	if e.Stopped {
 		how = "stopped"
 	}
+	if e.Step == 0 {
+		return how + " before the first step"
+	}
 	text := fmt.Sprintf("%s after step %d: loss %.4f, perplexity %.3f, %s tokens/s",
 		how, e.Step, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
 	if e.NonfiniteSteps > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -140,7 +141,9 @@ func (t *term) lastEvent() *rondov1.Event {
 		}
 	}
 	if len(t.plan.Members) == 0 {
-		return &rondov1.Event{Kind: &rondov1.Event_Done{Done: &rondov1.DoneEvent{Stopped: true}}}
+		return &rondov1.Event{Kind: &rondov1.Event_Done{
+			Done: &rondov1.DoneEvent{Stopped: true, Loss: math.NaN()},
+		}}
 	}
 	// The job ended under another leader, which knew the figures.
 	return &rondov1.Event{Kind: &rondov1.Event_Notice{

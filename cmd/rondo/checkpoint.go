@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
 )
 
@@ -34,7 +35,7 @@ func checkpointListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list FOLDER",
 		Short: "List the checkpoints of a folder or blob URL",
-		Args:  cobra.ExactArgs(1),
+		Args:  oneFolder,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return eachCheckpoint(cmd, args[0], asJSON, false)
 		},
@@ -48,13 +49,21 @@ func checkpointVerifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify FOLDER",
 		Short: "Read every checkpoint of a folder and hold it against its manifest",
-		Args:  cobra.ExactArgs(1),
+		Args:  oneFolder,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return eachCheckpoint(cmd, args[0], asJSON, true)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return c
+}
+
+func oneFolder(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return app.Usagef("%d arguments; give one folder or blob URL (see `%s --help`)",
+			len(args), cmd.CommandPath())
+	}
+	return nil
 }
 
 // eachCheckpoint prints a line for every checkpoint, and fails if one is damaged.
@@ -70,7 +79,7 @@ func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) er
 		return err
 	}
 	if len(steps) == 0 {
-		return fmt.Errorf("%w in %s", checkpoint.ErrNone, location)
+		return app.Usage(fmt.Errorf("%w in %s", checkpoint.ErrNone, location))
 	}
 	damaged := 0
 	for _, step := range steps {

@@ -36,6 +36,9 @@ func statsCommand() *cobra.Command {
 			if err := jobspec.Validate(spec); err != nil {
 				return err
 			}
+			if plot != "" && !zipfplot.Draws(plot) {
+				return app.Usagef("--plot %s: the name must end in .png or .svg", plot)
+			}
 			stats, err := measure(cmd.Context(), spec, top)
 			if err != nil {
 				return err

@@ -32,7 +32,7 @@ func generateCommand() *cobra.Command {
 			}
 			defer t.Close()
 			text, err := job.Text(cmd.Context(), t.Model, t.Vocabulary, job.Tokenizer(t.Spec),
-				prefix, tokens, how)
+				"--prefix", prefix, tokens, how)
 			if err != nil {
 				return err
 			}

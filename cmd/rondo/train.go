@@ -16,6 +16,7 @@ import (
 	"rondo/cmd/internal/local"
 	"rondo/cmd/internal/worker"
 	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
 
@@ -24,6 +25,7 @@ const plainInterval = 2 * time.Second
 
 func trainCommand() *cobra.Command {
 	var etcd []string
+	var localWorkers int
 	var asJSON bool
 	var verbose bool
 	c := &cobra.Command{
@@ -36,6 +38,8 @@ func trainCommand() *cobra.Command {
 	flags := jobspec.AddFlags(c.Flags())
 	c.Flags().StringSliceVar(&etcd, "etcd", nil,
 		"host:port,... of an etcd to use; default: one of our own, for this run")
+	c.Flags().IntVar(&localWorkers, "local-workers", -1, "how many of the --workers run on this "+
+		"machine; -1: all; the others come from elsewhere, with --etcd")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +49,7 @@ func trainCommand() *cobra.Command {
 		}
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
 		run := local.Run{
-			Spec: spec, Etcd: etcd, Verbose: verbose,
+			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
 			Show: screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
@@ -53,12 +57,35 @@ func trainCommand() *cobra.Command {
 			return err
 		}
 		if outcome.Stopped && outcome.Checkpoint != "" && !asJSON {
-			fmt.Fprintf(cmd.OutOrStdout(), "to go on from step %d, run the same command again:\n"+
-				"  %s\n", outcome.Step, strings.Join(quoted(os.Args), " "))
+			again := resumeCommand(os.Args, spec)
+			fmt.Fprintf(cmd.OutOrStdout(), "to go on from step %d:\n  %s\n", outcome.Step,
+				strings.Join(quoted(again), " "))
 		}
 		return nil
 	}
 	return c
+}
+
+// resumeCommand is the command line with which a job that was stopped goes on: the same, but from
+// its newest checkpoint, and where that is if the command did not say.
+func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
+	var again []string
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--resume":
+			i++
+		case strings.HasPrefix(args[i], "--resume="):
+		default:
+			again = append(again, args[i])
+		}
+	}
+	if spec.Resume != "auto" {
+		again = append(again, "--resume", "auto")
+	}
+	if spec.CheckpointDir == "" {
+		again = append(again, "--checkpoint-dir", spec.StopDir)
+	}
+	return again
 }
 
 // workerCommand is what train starts: cmd/worker in the same binary.

@@ -24,10 +24,20 @@ const (
 	height = 11 * vg.Centimeter
 )
 
+// Draws says whether Save can draw to a file of that name.
+func Draws(path string) bool {
+	format := formatOf(path)
+	return format == "png" || format == "svg"
+}
+
+func formatOf(path string) string {
+	return strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
+}
+
 // Save draws the statistics to a file, as PNG or SVG by the end of its name.
 func Save(path, title string, stats *corpus.Stats) error {
-	format := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
-	if format != "png" && format != "svg" {
+	format := formatOf(path)
+	if !Draws(path) {
 		return fmt.Errorf("plot %s: the name must end in .png or .svg", path)
 	}
 	p := plot.New()

@@ -49,15 +49,17 @@ func (e *ToldError) Error() string { return e.Err.Error() }
 func (e *ToldError) Unwrap() error { return e.Err }
 
 // Main runs the command with the process's arguments and returns its exit code. The command's
-// context ends at SIGINT or SIGTERM; a second signal ends the process. What gRPC has to say goes
-// into our own errors; its log stays silent unless its own variable asks for it.
+// context ends at SIGINT, SIGTERM or SIGHUP; a second signal ends the process. What gRPC has to
+// say goes into our own errors; its log stays silent unless its own variable asks for it.
 func Main(root *cobra.Command) int {
 	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" {
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM,
+		syscall.SIGHUP)
 	defer stop()
-	context.AfterFunc(ctx, stop) // restores the signals' default: end at once
+	signal.Ignore(syscall.SIGPIPE) // writing to a pipe that is closed is an error like others
+	context.AfterFunc(ctx, stop)   // restores the signals' default: end at once
 	return Run(ctx, root, os.Args[1:], os.Stderr)
 }
 

@@ -10,6 +10,8 @@ import (
 	"os"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"rondo/cluster"
 	elected "rondo/cluster/coordinator"
 	"rondo/cluster/etcdstore"
@@ -67,7 +69,9 @@ func lead(
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
 		server.Stop()
-		err = errors.Join(err, <-served)
+		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {
+			err = errors.Join(err, stopped)
+		}
 	}()
 	log := cfg.Log
 	if log == nil {

@@ -20,6 +20,9 @@ import (
 // Checkpoints is a job's checkpoint folder. The zero value is that of a job that keeps none.
 type Checkpoints struct {
 	Store *checkpoint.Store // nil: the job keeps none
+	// OnlyStopped says that there is no --checkpoint-dir, and that the folder is --stop-dir: a
+	// checkpoint goes there only if the job is stopped, and none is looked for.
+	OnlyStopped bool
 }
 
 // OpenCheckpoints opens the folder that the spec names, and refuses one whose checkpoints this
@@ -27,30 +30,35 @@ type Checkpoints struct {
 func OpenCheckpoints(
 	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
 ) (*Checkpoints, error) {
-	if spec.CheckpointDir == "" {
+	folder, flag := spec.CheckpointDir, "--checkpoint-dir"
+	if folder == "" {
+		folder, flag = spec.StopDir, "--stop-dir"
+	}
+	if folder == "" {
 		return &Checkpoints{}, nil
 	}
-	if err := checkOwner(ctx, spec, text); err != nil {
+	if err := checkOwner(ctx, spec, folder, flag, text); err != nil {
 		return nil, err
 	}
-	store, err := checkpoint.Open(ctx, spec.CheckpointDir, checkpoint.Config{
+	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{
 		Job:        spec.Job,
 		Identity:   jobspec.Identity(spec, text.Fingerprint()),
 		OpenBucket: bucket.Open,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--checkpoint-dir: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
-	return &Checkpoints{Store: store}, nil
+	return &Checkpoints{Store: store, OnlyStopped: spec.CheckpointDir == ""}, nil
 }
 
 // checkOwner compares the job with the one whose newest checkpoint lies in its folder, flag by
 // flag, so that the error says what to change. A damaged checkpoint is left for Find to judge.
-func checkOwner(ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus) error {
-	store, err := checkpoint.Open(ctx, spec.CheckpointDir,
-		checkpoint.Config{OpenBucket: bucket.Open})
+func checkOwner(
+	ctx context.Context, spec *rondov1.JobSpec, folder, flag string, text *corpus.Corpus,
+) error {
+	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
-		return fmt.Errorf("--checkpoint-dir: %w", err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	defer func() { _ = store.Close() }()
 	newest, err := store.Latest(ctx)
@@ -67,8 +75,8 @@ func checkOwner(ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus)
 		return fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", newest.Path, err)
 	}
 	refuse := func(what string) error {
-		return app.Usagef("--checkpoint-dir %s belongs to another job, which has %s: choose "+
-			"another folder, or give that job's flags", spec.CheckpointDir, what)
+		return app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
+			"or give that job's flags", flag, folder, what)
 	}
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))
@@ -88,7 +96,7 @@ func checkOwner(ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus)
 func (c *Checkpoints) Find(
 	ctx context.Context, spec *rondov1.JobSpec,
 ) (*checkpoint.Checkpoint, error) {
-	if c.Store == nil {
+	if c.Store == nil || c.OnlyStopped {
 		return nil, nil
 	}
 	switch spec.Resume {

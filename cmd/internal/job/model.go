@@ -35,7 +35,7 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	}
 	threads := int(spec.Threads)
 	if threads == 0 {
-		threads = max(1, runtime.NumCPU()/max(1, processes))
+		threads = max(1, runtime.GOMAXPROCS(0)/max(1, processes))
 	}
 	return cpu.New(cpu.Config{Threads: threads})
 }
@@ -145,14 +145,15 @@ func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
 	return tensors
 }
 
-// Text writes a sample: it continues prefix, or begins with a line's start where that is empty.
+// Text writes a sample: it continues prefix, which the named flag gave, or begins with a line's
+// start where that is empty. When ctx's deadline passes it is as long as it has got.
 func Text(
-	ctx context.Context, m *model.Model, v *corpus.Vocabulary, t corpus.Tokenizer, prefix string,
-	tokens int, how model.Sampling,
+	ctx context.Context, m *model.Model, v *corpus.Vocabulary, t corpus.Tokenizer,
+	flag, prefix string, tokens int, how model.Sampling,
 ) (string, error) {
 	ids, err := v.Encode(t, prefix)
 	if err != nil {
-		return "", app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+		return "", app.Usage(fmt.Errorf("%s: %w", flag, err))
 	}
 	given := len(ids)
 	if given == 0 {
@@ -164,7 +165,7 @@ func Text(
 	}
 	defer g.Close()
 	next, err := g.Generate(ctx, ids, tokens, how)
-	if err != nil {
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return "", err
 	}
 	return v.Decode(t.Unit, append(ids[:given:given], next...)), nil

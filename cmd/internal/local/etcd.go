@@ -4,11 +4,15 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"golang.org/x/sys/unix"
 )
 
 // etcdStartTimeout bounds the start of the embedded etcd.
@@ -48,6 +52,65 @@ func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 
 // Endpoint is the host:port that clients reach.
 func (e *Etcd) Endpoint() string { return e.server.Clients[0].Addr().String() }
+
+// etcdFolder is the beginning of the name of a run's folder for etcd's data.
+const etcdFolder = "rondo-etcd-"
+
+// temporaryEtcd starts an etcd whose data is gone when stop returns. Folders of processes that
+// were killed are removed first: a folder is locked for as long as its process lives.
+func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
+	sweep(os.TempDir())
+	dir, err := os.MkdirTemp("", etcdFolder)
+	if err != nil {
+		return nil, nil, fmt.Errorf("embedded etcd: %w", err)
+	}
+	lock, err := lockFolder(dir)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("embedded etcd: %w", err), os.RemoveAll(dir))
+	}
+	remove := func() {
+		_ = os.RemoveAll(dir) // what is left is swept the next time
+		_ = lock.Close()
+	}
+	if etcd, err = StartEtcd(ctx, filepath.Join(dir, "data")); err != nil {
+		remove()
+		return nil, nil, err
+	}
+	return etcd, func() {
+		etcd.Close()
+		remove()
+	}, nil
+}
+
+// lockFolder takes the lock of a run's folder, or fails at once.
+func lockFolder(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// sweep removes the folders of processes that have died. One that is being made right now has no
+// lock file yet, and is left alone.
+func sweep(temporary string) {
+	dirs, err := filepath.Glob(filepath.Join(temporary, etcdFolder+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
+			continue
+		}
+		if lock, err := lockFolder(dir); err == nil {
+			_ = os.RemoveAll(dir)
+			_ = lock.Close()
+		}
+	}
+}
 
 // Close stops the server.
 func (e *Etcd) Close() { e.server.Close() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,22 +16,19 @@ import (
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/coordinator"
-	"rondo/cmd/internal/events"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
 
-// stopTimeout bounds the time from a request to stop to the end of the job: the step in progress
-// and the last checkpoint.
-const stopTimeout = 5 * time.Minute
-
 // Run is a job on this machine.
 type Run struct {
 	Spec    *rondov1.JobSpec
 	Etcd    []string // endpoints; nil: an embedded one
 	Verbose bool
+	// LocalWorkers is how many of the job's workers run on this machine; negative: all.
+	LocalWorkers int
 	// Show is called with each event, in order; Log with each line of log.
 	Show func(context.Context, telemetry.Event) error
 	Log  func(line string)
@@ -39,6 +37,9 @@ type Run struct {
 // Train runs the job to its end. When ctx ends it stops all workers at the same step and waits
 // for their checkpoint. It returns the job's last event.
 func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
+	if err := r.complete(time.Now()); err != nil {
+		return outcome, err
+	}
 	if err := r.check(ctx); err != nil {
 		return outcome, err
 	}
@@ -63,6 +64,34 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	return r.supervise(ctx, where, store)
 }
 
+// complete makes the spec's paths those of this folder, wherever a worker's may be, and names the
+// folder for a job that is stopped.
+func (r Run) complete(now time.Time) error {
+	if r.LocalWorkers > int(r.Spec.Workers) {
+		return app.Usagef("--local-workers %d is more than --workers %d", r.LocalWorkers,
+			r.Spec.Workers)
+	}
+	if len(r.Etcd) == 0 && r.localWorkers() < int(r.Spec.Workers) {
+		return app.Usagef("--local-workers %d leaves workers to other machines, which need an "+
+			"--etcd that they can reach", r.LocalWorkers)
+	}
+	if r.Spec.CheckpointDir == "" && r.Spec.StopDir == "" {
+		r.Spec.StopDir = fmt.Sprintf("rondo-%s-%s", r.Spec.Job, now.Format("20060102-150405"))
+	}
+	for _, path := range []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.CheckpointDir,
+		&r.Spec.StopDir} {
+		if *path == "" || strings.Contains(*path, "://") || strings.HasPrefix(*path, "builtin:") {
+			continue
+		}
+		whole, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = whole
+	}
+	return nil
+}
+
 // check finds what is wrong with the job before anything is started.
 func (r Run) check(ctx context.Context) error {
 	device, err := job.OpenDevice(r.Spec, int(r.Spec.Workers))
@@ -77,6 +106,10 @@ func (r Run) check(ctx context.Context) error {
 	defer func() { _ = data.Close() }()
 	if _, err := job.ModelConfig(r.Spec, data.Corpus.Vocabulary().Len()); err != nil {
 		return err
+	}
+	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
+	if err != nil {
+		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
 	}
 	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus)
 	if err != nil {
@@ -94,48 +127,37 @@ func (r Run) check(ctx context.Context) error {
 	return nil
 }
 
-func temporaryEtcd(ctx context.Context) (*Etcd, func(), error) {
-	dir, err := os.MkdirTemp("", "rondo-etcd-")
-	if err != nil {
-		return nil, nil, fmt.Errorf("embedded etcd: %w", err)
-	}
-	etcd, err := StartEtcd(ctx, dir)
-	if err != nil {
-		return nil, nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return etcd, func() {
-		etcd.Close()
-		_ = os.RemoveAll(dir) // what is left lies in the system's temporary folder
-	}, nil
-}
-
-// submit stores the job's spec.
+// submit stores the job's spec. A run of the name that its processes have left without an end, as
+// a power cut does, is ended first.
 func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Spec)
 	if err != nil {
 		return fmt.Errorf("the job's spec: %w", err)
 	}
 	_, created, err := store.PutSpec(ctx, spec)
-	if err != nil {
+	if err != nil || created {
 		return err
 	}
-	if !created {
-		return app.Usagef("job %q is running already at this etcd: wait for its end, or choose "+
-			"another name with --job", r.Spec.Job)
+	if err := endAbandoned(ctx, store, r.Spec.LeaseTtl.AsDuration()); err != nil {
+		return fmt.Errorf("job %q at this etcd: %w", r.Spec.Job, err)
 	}
-	return nil
+	if _, created, err = store.PutSpec(ctx, spec); err == nil && !created {
+		err = app.Usagef("job %q has just been submitted by somebody else: choose another name "+
+			"with --job", r.Spec.Job)
+	}
+	return err
 }
 
-// supervise starts the coordinator and the workers, and watches until the job has ended.
+// supervise starts the coordinator and the workers, and watches until the job has ended. The
+// processes outlive ctx, which only asks them to stop.
 func (r Run) supervise(
 	ctx context.Context, where meet.Config, store *etcdstore.Store,
 ) (outcome telemetry.Done, err error) {
-	// The processes outlive ctx, which only asks them to stop.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(life, where) }()
-	workers, err := StartWorkers(int(r.Spec.Workers), r.workerCommand(where), r.workerLog)
+	workers, err := StartWorkers(r.localWorkers(), r.workerCommand(where), r.workerLog)
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)
@@ -148,13 +170,19 @@ func (r Run) supervise(
 		end()
 		return outcome, errors.Join(err, <-led)
 	}
-	unhook := context.AfterFunc(ctx, func() { r.stop(life, client, end) })
+	w := &watch{run: r, client: client, end: end, pids: map[int64]string{}}
+	unhook := context.AfterFunc(ctx, func() {
+		r.Log("stopping after this step; once more ends at once")
+		w.stop(life, "interrupted")
+	})
 	defer unhook()
-	watched := make(chan error, 1)
+	watched, guarded := make(chan error, 1), make(chan struct{})
 	go func() {
-		watched <- client.Watch(life, func(e *rondov1.Event) error {
-			return r.shown(life, e, &outcome)
-		})
+		watched <- client.Watch(life, func(e *rondov1.Event) error { return w.hear(life, e) })
+	}()
+	go func() {
+		defer close(guarded)
+		w.guard(life, workers)
 	}()
 	var watchErr, ledErr error
 	select {
@@ -163,6 +191,7 @@ func (r Run) supervise(
 			end()
 		}
 		ledErr = <-led
+		end()
 	case ledErr = <-led: // it has told its watchers, or nobody was there to be told
 		end()
 		watchErr = <-watched
@@ -170,39 +199,16 @@ func (r Run) supervise(
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
 	defer cancel()
 	waitErr := workers.Wait(grace)
-	return outcome, firstOf(ledErr, watchErr, waitErr)
+	<-guarded
+	return w.result(ledErr, watchErr, waitErr)
 }
 
-// shown passes an event on, and keeps the job's end.
-func (r Run) shown(ctx context.Context, e *rondov1.Event, outcome *telemetry.Done) error {
-	if e.GetFailure() != nil {
-		return nil // the coordinator returns it as an error
+// localWorkers is how many worker processes this machine has of the job.
+func (r Run) localWorkers() int {
+	if r.LocalWorkers >= 0 {
+		return r.LocalWorkers
 	}
-	shown, err := events.Telemetry(e)
-	if err != nil {
-		return err
-	}
-	if done, ok := shown.(telemetry.Done); ok {
-		*outcome = done
-	}
-	return r.Show(ctx, shown)
-}
-
-// stop asks the job to stop, and ends everything if it does not in time.
-func (r Run) stop(life context.Context, client *rpc.Client, end func()) {
-	r.Log("stopping after this step; once more ends at once")
-	limited, cancel := context.WithTimeout(life, stopTimeout)
-	defer cancel()
-	if err := client.Stop(limited, "interrupted"); err != nil && life.Err() == nil {
-		r.Log(fmt.Sprintf("the job cannot be asked to stop: %v", err))
-		end()
-		return
-	}
-	<-limited.Done()
-	if life.Err() == nil {
-		r.Log(fmt.Sprintf("the job did not stop within %v", stopTimeout))
-		end()
-	}
+	return int(r.Spec.Workers)
 }
 
 func (r Run) workerCommand(where meet.Config) []string {
@@ -245,14 +251,4 @@ type lineWriter func(string)
 func (w lineWriter) Write(p []byte) (int, error) {
 	w(strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
-}
-
-// firstOf returns the first error: the job's own reason goes before what followed from it.
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

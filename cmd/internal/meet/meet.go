@@ -49,7 +49,8 @@ func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
 	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log})
 }
 
-// Spec returns the job's spec, validated; it waits a while for the job to be submitted.
+// Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an
+// etcd that does not answer for a moment.
 func Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
 	limited, cancel := context.WithTimeout(ctx, specWait)
 	defer cancel()
@@ -59,9 +60,6 @@ func Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error)
 		stored, err := store.Spec(limited)
 		if err == nil {
 			return decode(stored)
-		}
-		if !errors.Is(err, cluster.ErrNoSpec) {
-			return nil, err
 		}
 		select {
 		case <-pause.C:

@@ -108,17 +108,25 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, o *ord
 	}
 }
 
-// awaitEnd waits for the other workers to be done.
+// awaitEnd waits for the other workers to be done, however long they take, as long as somebody
+// leads the job.
 func (w *worker) awaitEnd(life context.Context) error {
-	timer := time.NewTimer(endTimeout)
-	defer timer.Stop()
-	select {
-	case <-life.Done():
-		return explain(context.Cause(life))
-	case <-timer.C:
-		return fmt.Errorf("this worker is done, but the job has not ended within %v: is there a "+
-			"coordinator?", endTimeout)
+	look := time.NewTicker(endTimeout / leaderLooks)
+	defer look.Stop()
+	for missed := 0; missed < leaderLooks; {
+		select {
+		case <-life.Done():
+			return explain(context.Cause(life))
+		case <-look.C:
+		}
+		if _, err := w.store.Leader(life); err == nil {
+			missed = 0
+		} else {
+			missed++
+		}
 	}
+	return fmt.Errorf("this worker is done, but the job has not ended, and nobody has led it for "+
+		"%v: start a coordinator", endTimeout)
 }
 
 // explain turns the reason of life's end into the worker's result.

@@ -26,6 +26,7 @@ type saver struct {
 	writer  *checkpoint.Writer
 	spec    json.RawMessage
 
+	abandon bool // what lies after the checkpoint that the job went on from must go first
 	flushed bool // the writer has been closed, and its error told
 
 	mu     sync.Mutex
@@ -38,6 +39,9 @@ func newSaver(s *session) (*saver, error) {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}
 	v := &saver{session: s, spec: spec}
+	if s.found != nil {
+		v.newest, v.abandon = s.found.Path, true
+	}
 	v.writer, err = checkpoint.NewWriter(s.stored.Store, checkpoint.WriterConfig{
 		Keep: int(s.spec.CheckpointKeep), Done: v.saved})
 	return v, err
@@ -66,8 +70,22 @@ func (v *saver) path() string {
 	return v.newest
 }
 
-// Save implements train.Saver.
+// Save implements train.Saver. The other ranks meet this one again in the ring, so it takes half
+// of what they wait there at most.
 func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
+	if v.session.stored.OnlyStopped && s.Progress.Step == v.session.data.Steps(v.session.spec) {
+		return nil // the job was not stopped
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.session.spec.ChunkTimeout.AsDuration()/2)
+	defer cancel()
+	if v.abandon {
+		// Not earlier: until there is something new to keep, nothing old is given up.
+		err := v.session.stored.Abandon(ctx, v.session.spec, v.session.found)
+		if err != nil {
+			return err
+		}
+		v.abandon = false
+	}
 	training, err := json.Marshal(s.Progress)
 	if err != nil {
 		return fmt.Errorf("the training's progress: %w", err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"time"
 
 	"rondo/allreduce"
@@ -12,6 +14,7 @@ import (
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
+	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
@@ -30,6 +33,7 @@ type session struct {
 	model  *model.Model
 	saver  *saver // nil unless this rank saves
 	stored *job.Checkpoints
+	found  *checkpoint.Checkpoint // to go on from, as rank 0 found it; nil on the others
 }
 
 // train forms the plan's ring, goes on from the checkpoint that --resume asks for, and trains to
@@ -60,6 +64,11 @@ func (w *worker) train(
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stored.Close()) }()
+	if rank == 0 { // before the others wait for it in the ring
+		if s.found, err = s.stored.Find(ctx, w.spec); err != nil {
+			return err
+		}
+	}
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
@@ -96,7 +105,7 @@ func (s *session) connect(ctx context.Context) error {
 	seat := grpclink.Seat{Job: s.spec.Job, Generation: allreduce.Generation(s.plan.Generation),
 		Rank: allreduce.Rank(s.rank), World: len(addresses)}
 	links, err := grpclink.Connect(ctx, s.links, seat, addresses,
-		grpclink.DialConfig{Timeout: s.spec.ChunkTimeout.AsDuration()})
+		grpclink.DialConfig{Timeout: s.spec.JoinTimeout.AsDuration()})
 	if err != nil {
 		return err
 	}
@@ -190,59 +199,69 @@ func (s *session) blame(ctx context.Context, err error) error {
 	return err
 }
 
-// resume restores the checkpoint that rank 0 chooses, on all ranks, and returns its step; 0 from
-// scratch. The choice travels around the ring, so that no rank goes by what it alone sees.
+// resume restores the checkpoint that rank 0 found, on all ranks, and returns its step; 0 from
+// scratch.
 func (s *session) resume(ctx context.Context, trainer *train.Trainer) (int64, error) {
-	var found *checkpoint.Checkpoint
-	var err error
-	if s.rank == 0 {
-		if found, err = s.stored.Find(ctx, s.spec); err != nil {
-			return 0, err
-		}
-		if err := s.stored.Abandon(ctx, s.spec, found); err != nil {
-			return 0, err
-		}
-	}
-	step, err := s.agree(ctx, found)
+	step, err := s.agree(ctx)
 	if err != nil || step == 0 {
 		return 0, err
 	}
-	if found == nil {
-		if found, err = s.stored.Store.Load(ctx, step); err != nil {
+	if s.found == nil {
+		if s.found, err = s.stored.Store.Load(ctx, step); err != nil {
 			return 0, err
 		}
 	}
-	snapshot, err := readSnapshot(ctx, found, trainer.NewSnapshot())
+	snapshot, err := readSnapshot(ctx, s.found, trainer.NewSnapshot())
 	if err != nil {
 		return 0, err
 	}
 	return step, trainer.Restore(snapshot)
 }
 
-// agree gives all ranks the step of rank 0's checkpoint. A float32 holds 24 bits, so it travels
-// in three.
-func (s *session) agree(ctx context.Context, found *checkpoint.Checkpoint) (int64, error) {
-	const bits = 22 // three times 22 hold any step
-	var digits [3]float32
-	if found != nil {
-		for i := range digits {
-			digits[i] = float32(found.Step >> (bits * i) & (1<<bits - 1))
-		}
+// agree holds the ranks' jobs against each other, and gives all of them the step of rank 0's
+// checkpoint: no rank goes by what it alone sees. A float32 holds 24 bits, so numbers travel in
+// digits.
+func (s *session) agree(ctx context.Context) (step int64, err error) {
+	const bits, digits, mask = 16, 4, 1<<16 - 1
+	own := [2]uint64{identityOf(s.spec, s.data)}
+	if s.found != nil {
+		own[1] = uint64(s.found.Step)
 	}
+	const size = len(own) * digits
+	all := make([]float32, size*len(s.plan.Members))
 	ends := make([]int, len(s.plan.Members))
-	for i := range ends {
-		ends[i] = len(digits)
+	for rank := range ends {
+		ends[rank] = (rank + 1) * size
+	}
+	for i := range size {
+		all[int(s.rank)*size+i] = float32(own[i/digits] >> (bits * (i % digits)) & mask)
 	}
 	if len(ends) > 1 {
-		if err := s.ring.AllGather(ctx, digits[:], ends); err != nil {
-			return 0, s.blame(ctx, fmt.Errorf("agreeing on the checkpoint: %w", err))
+		if err := s.ring.AllGather(ctx, all, ends); err != nil {
+			return 0, s.blame(ctx, fmt.Errorf("agreeing on where to start: %w", err))
 		}
 	}
-	var step int64
-	for i, d := range digits {
-		step |= int64(d) << (bits * i)
+	for rank, m := range s.plan.Members {
+		var got [len(own)]uint64
+		for i := range size {
+			got[i/digits] |= uint64(all[rank*size+i]) << (bits * (i % digits))
+		}
+		if got[0] != own[0] {
+			return 0, fmt.Errorf("rank %d (host %s) reads another text than rank %d (host %s): "+
+				"give all of them the same --corpus", rank, m.Host, s.rank, s.member.Host)
+		}
+		if rank == 0 {
+			step = int64(got[1])
+		}
 	}
 	return step, nil
+}
+
+// identityOf is a fingerprint of the job as this rank has it, its text included.
+func identityOf(spec *rondov1.JobSpec, data *job.Data) uint64 {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, jobspec.Identity(spec, data.Corpus.Fingerprint())) // never fails
+	return h.Sum64()
 }
 
 // trainer makes the step loop of this rank.
@@ -273,10 +292,13 @@ func (s *session) trainer() (*train.Trainer, error) {
 	return t, app.Usage(err)
 }
 
-// sample lets the model write; the draws depend on the seed and the step alone.
+// sample lets the model write; the draws depend on the seed and the step alone. The other ranks
+// wait in the ring meanwhile, so it takes half of what they wait at most.
 func (s *session) sample(ctx context.Context, step int64) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.spec.ChunkTimeout.AsDuration()/2)
+	defer cancel()
 	return job.Text(ctx, s.model, s.data.Corpus.Vocabulary(), job.Tokenizer(s.spec),
-		s.spec.SamplePrefix, int(s.spec.SampleTokens), model.Sampling{
+		"--sample-prefix", s.spec.SamplePrefix, int(s.spec.SampleTokens), model.Sampling{
 			Temperature: s.spec.SampleTemperature, Greedy: s.spec.SampleTemperature == 0,
 			Seed: s.spec.Seed + uint64(step)})
 }

@@ -26,7 +26,8 @@ import (
 // Limits of the waits at a worker's end.
 const (
 	farewellTimeout = 5 * time.Second  // to tell the coordinator why this worker ends
-	endTimeout      = 60 * time.Second // for the other workers, once this one is done
+	endTimeout      = 60 * time.Second // without a leader, once this worker is done
+	leaderLooks     = 12               // for a leader in that time
 	leaveTimeout    = 3 * time.Second  // to give the registration up
 )
 
@@ -149,8 +150,14 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	device, err := job.OpenDevice(w.spec, 1)
+	if err != nil {
+		return err
+	}
+	name := device.Name()
+	device.Close() // its threads depend on who else is on this host, which the plan says
 	w.member = cluster.Member{ID: w.id, Address: listener.Addr().String(),
-		Host: meet.HostName(), PID: os.Getpid(), Device: w.spec.Device}
+		Host: meet.HostName(), PID: os.Getpid(), Device: name}
 	if w.links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{}); err != nil {
 		return err
 	}
@@ -160,7 +167,9 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
 		server.Stop()
-		err = errors.Join(err, <-served)
+		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {
+			err = errors.Join(err, stopped)
+		}
 	}()
 	w.registration, err = w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
 	if err != nil {

@@ -165,6 +165,7 @@ type JobSpec struct {
 	CheckpointEvery   int64   `protobuf:"varint,71,opt,name=checkpoint_every,json=checkpointEvery,proto3" json:"checkpoint_every,omitempty"`
 	CheckpointKeep    int64   `protobuf:"varint,72,opt,name=checkpoint_keep,json=checkpointKeep,proto3" json:"checkpoint_keep,omitempty"`
 	Resume            string  `protobuf:"bytes,73,opt,name=resume,proto3" json:"resume,omitempty"`
+	StopDir           string  `protobuf:"bytes,79,opt,name=stop_dir,json=stopDir,proto3" json:"stop_dir,omitempty"`
 	EvalEvery         int64   `protobuf:"varint,74,opt,name=eval_every,json=evalEvery,proto3" json:"eval_every,omitempty"`
 	SampleEvery       int64   `protobuf:"varint,75,opt,name=sample_every,json=sampleEvery,proto3" json:"sample_every,omitempty"`
 	SamplePrefix      string  `protobuf:"bytes,76,opt,name=sample_prefix,json=samplePrefix,proto3" json:"sample_prefix,omitempty"`
@@ -554,6 +555,13 @@ func (x *JobSpec) GetResume() string {
 	return ""
 }
 
+func (x *JobSpec) GetStopDir() string {
+	if x != nil {
+		return x.StopDir
+	}
+	return ""
+}
+
 func (x *JobSpec) GetEvalEvery() int64 {
 	if x != nil {
 		return x.EvalEvery
@@ -618,7 +626,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x83+\n" +
+	"\x04_max\"\xc2,\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -713,23 +721,25 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\aworkers\x18< \x01(\x03B9\xaa\xbb\x185\n" +
 	"\x1eprocesses that share the batch\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12L\n" +
 	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
-	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12y\n" +
-	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
-	"Dthreads per worker; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12p\n" +
+	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12\x96\x01\n" +
+	"\athreads\x18> \x01(\x03B|\xaa\xbb\x18x\n" +
+	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12p\n" +
 	"\fjoin_timeout\x18? \x01(\v2\x19.google.protobuf.DurationB2\xaa\xbb\x18.\n" +
 	"(how long to wait for the workers to join\x12\x025mR\vjoinTimeout\x12z\n" +
 	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBB\xaa\xbb\x18>\n" +
 	"7a worker or leader not heard from for this long is gone\x12\x0310sR\bleaseTtl\x12\x91\x01\n" +
 	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationBQ\xaa\xbb\x18M\n" +
-	"Fa neighbour that sends nothing for this long while a sum waits is gone\x12\x0330sR\fchunkTimeout\x12o\n" +
-	"\x0echeckpoint_dir\x18F \x01(\tBH\xaa\xbb\x18D\n" +
-	"Bwhere checkpoints go: a folder or a blob URL; empty: none are keptR\rcheckpointDir\x12j\n" +
+	"Fa neighbour that sends nothing for this long while a sum waits is gone\x12\x0330sR\fchunkTimeout\x12\x8a\x01\n" +
+	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
+	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12j\n" +
 	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
 	"-steps between checkpoints; 0: only at the end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12]\n" +
 	"\x0fcheckpoint_keep\x18H \x01(\x03B4\xaa\xbb\x180\n" +
 	"\"newest checkpoints to keep; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9a\x01\n" +
 	"\x06resume\x18I \x01(\tB\x81\x01\xaa\xbb\x18}\n" +
-	"uauto: from the newest checkpoint if there is one; never: from scratch; or a step, whose later checkpoints are removed\x12\x04autoR\x06resume\x12\x80\x01\n" +
+	"uauto: from the newest checkpoint if there is one; never: from scratch; or a step, whose later checkpoints are removed\x12\x04autoR\x06resume\x12\x82\x01\n" +
+	"\bstop_dir\x18O \x01(\tBg\xaa\xbb\x18c\n" +
+	"awhere Ctrl-C saves if there is no --checkpoint-dir; default: rondo-JOB-TIME in the current folderR\astopDir\x12\x80\x01\n" +
 	"\n" +
 	"eval_every\x18J \x01(\x03Ba\xaa\xbb\x18]\n" +
 	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12c\n" +
