@@ -87,8 +87,8 @@ func TestTheResumeCommandWorks(t *testing.T) {
 			}
 			text := awaitText(t, output, "to go on from step ")
 			var step int64
-			hint := text[strings.Index(text, "to go on from step "):]
-			if _, err := fmt.Sscanf(hint, "to go on from step %d:", &step); err != nil {
+			_, hint, _ := strings.Cut(text, "to go on from step ")
+			if _, err := fmt.Sscanf(hint, "%d:", &step); err != nil {
 				t.Fatalf("%v in %q", err, hint)
 			}
 			line := strings.TrimSpace(strings.SplitN(hint, "\n", 3)[1])
