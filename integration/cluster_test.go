@@ -80,8 +80,8 @@ func TestLeanBinaries(t *testing.T) {
 	defer cancel()
 	flags := []string{"--etcd", startEtcd(t), "--job", "lean"}
 	var standby []*exec.Cmd
-	var logs [2]bytes.Buffer
-	for i, name := range []string{"coordinator", "worker"} {
+	var logs [3]bytes.Buffer
+	for i, name := range []string{"coordinator", "worker", "worker"} {
 		cmd := exec.CommandContext(ctx, filepath.Join(binaries, name), flags...)
 		cmd.Env, cmd.Stderr, cmd.WaitDelay = environment(t), &logs[i], 5*time.Second
 		if err := cmd.Start(); err != nil {
@@ -89,7 +89,7 @@ func TestLeanBinaries(t *testing.T) {
 		}
 		standby = append(standby, cmd)
 	}
-	events := train(t, append(flags, small("--workers", "2")...)...)
+	events := train(t, append(flags, small("--workers", "2", "--local-workers", "0")...)...)
 	if n := len(named(events, "step")); n != 20 {
 		t.Errorf("%d steps, want 20", n)
 	}
