@@ -87,7 +87,7 @@ func NewEvaluation(tokens Tokens, lanes, bptt int) (*Evaluation, error) {
 	}
 	if tokens.Len() < 2 {
 		return nil, fmt.Errorf("evaluation: %d tokens to evaluate on, but 2 are needed: "+
-			"give a longer text or raise --validation-fraction", tokens.Len())
+			"give a longer text", tokens.Len())
 	}
 	return &Evaluation{
 		tokens: tokens,

@@ -30,6 +30,9 @@ func TestWorkerKilled(t *testing.T) {
 	if code := p.wait(); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
+	if last := p.kept[len(p.kept)-1]; last.name() != "failed" || last.text("reason") == "" {
+		t.Errorf("last event: %v", last)
+	}
 	t.Logf("the job ended %v after the kill", time.Since(killed).Round(time.Millisecond))
 	for _, want := range []string{"--resume auto", "pid"} {
 		if !strings.Contains(p.stderr.String(), want) {

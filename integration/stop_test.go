@@ -190,3 +190,41 @@ func TestClosedOutputStopsTheJob(t *testing.T) {
 		t.Errorf("no sound checkpoint: %s", out)
 	}
 }
+
+// TestWorkersEndWithTheirParent: after kill -9 of the command alone, no worker trains on beside
+// the job that is started anew.
+func TestWorkersEndWithTheirParent(t *testing.T) {
+	t.Parallel()
+	p := start(t, endless()...)
+	p.untilStep(3)
+	workers := p.workers()
+	if len(workers) != 2 {
+		t.Fatalf("workers %v", workers)
+	}
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.wait()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for _, pid := range workers {
+		for alive(pid) {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatalf("worker %d lives on", pid)
+			}
+		}
+	}
+}
+
+// alive says whether a process runs; one that has ended and that nobody has asked about does not.
+func alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(text), ") ")
+	return !strings.HasPrefix(state, "Z")
+}

@@ -38,6 +38,9 @@ func NewBarView(w io.Writer, now func() time.Time) *BarView {
 // Show moves the bar, or writes the event's line above it.
 func (v *BarView) Show(e Event) error {
 	step, ok := e.(Step)
+	if !ok && e.line() == "" {
+		return nil
+	}
 	if !ok {
 		// The container ends a write where a line ends.
 		_, err := fmt.Fprintln(v.progress, strings.TrimRight(e.line(), "\n"))

@@ -87,6 +87,12 @@ type Done struct {
 	NonfiniteSteps  int64   `json:"nonfinite_steps"`
 }
 
+// Failed is the end of a job that failed. It has no line: the command says it as its error.
+type Failed struct {
+	Reason string `json:"reason"`
+	Usage  bool   `json:"usage"` // the job's input is wrong, not the run
+}
+
 // Notice is something a person should know.
 type Notice struct {
 	ID   string `json:"id,omitempty"`
@@ -100,6 +106,7 @@ func (Checkpoint) name() string { return "checkpoint" }
 func (Sample) name() string     { return "sample" }
 func (Eval) name() string       { return "eval" }
 func (Done) name() string       { return "done" }
+func (Failed) name() string     { return "failed" }
 func (Notice) name() string     { return "notice" }
 
 func (e Worker) line() string {
@@ -155,6 +162,8 @@ func (e Done) line() string {
 	}
 	return text
 }
+
+func (Failed) line() string { return "" }
 
 func (e Notice) line() string {
 	if e.ID == "" {
@@ -225,7 +234,11 @@ func (v *PlainView) Show(e Event) error {
 			return nil
 		}
 	}
-	_, err := fmt.Fprintln(v.w, e.line())
+	line := e.line()
+	if line == "" {
+		return nil
+	}
+	_, err := fmt.Fprintln(v.w, line)
 	return err
 }
 

@@ -47,7 +47,7 @@ func TestJSONViewWritesNullForWhatIsNotFinite(t *testing.T) {
 
 func TestEveryEventIsAnObject(t *testing.T) {
 	for _, e := range []Event{Worker{}, Generation{}, Step{}, Checkpoint{}, Sample{Text: "\"\n"},
-		Eval{}, Done{}, Notice{}} {
+		Eval{}, Done{}, Failed{}, Notice{}} {
 		line, err := MarshalEvent(e)
 		if err != nil {
 			t.Fatal(err)

@@ -177,7 +177,7 @@ func (r *Reporter) run(ctx, working context.Context) {
 		if working.Err() != nil {
 			return
 		}
-		r.client.cfg.Log.Warn("reporting: connecting again", "error", err)
+		r.client.cfg.Log.Info("reporting: connecting again", "error", err)
 		if answered {
 			wait = pause{}
 		}

@@ -79,6 +79,9 @@ func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) er
 		return err
 	}
 	if len(steps) == 0 {
+		if done, err := oneCheckpoint(cmd, location, asJSON, verify); done {
+			return err
+		}
 		return app.Usage(fmt.Errorf("%w in %s", checkpoint.ErrNone, location))
 	}
 	damaged := 0
@@ -107,6 +110,25 @@ func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) er
 		return fmt.Errorf("%d of %d checkpoints in %s are damaged", damaged, len(steps), location)
 	}
 	return nil
+}
+
+// oneCheckpoint prints the line of a location that is one step's folder; done is false if it is
+// not.
+func oneCheckpoint(
+	cmd *cobra.Command, location string, asJSON, verify bool,
+) (done bool, err error) {
+	store, c, err := checkpoint.Resolve(cmd.Context(), location,
+		checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = store.Close() }()
+	if verify {
+		if err := c.Verify(cmd.Context()); err != nil {
+			return true, err
+		}
+	}
+	return true, printRow(cmd, describe(c), asJSON)
 }
 
 func describe(c *checkpoint.Checkpoint) checkpointRow {

@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/local"
+	"rondo/cmd/internal/meet"
 	"rondo/cmd/internal/worker"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -46,6 +48,12 @@ func trainCommand() *cobra.Command {
 		spec, err := flags.Spec()
 		if err != nil {
 			return err
+		}
+		if cmd.Flags().Changed("etcd") {
+			where := meet.Config{Etcd: etcd, Job: spec.Job}
+			if err := where.Validate(); err != nil {
+				return app.Usage(err)
+			}
 		}
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
 		run := local.Run{

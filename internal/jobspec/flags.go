@@ -1,13 +1,15 @@
 package jobspec
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"sigs.k8s.io/yaml"
 
@@ -61,65 +63,42 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 	return spec, Validate(spec)
 }
 
-// FromYAML reads a job's YAML over the defaults; name is the file's, for errors. It does not
-// validate.
+// FromYAML reads a job's YAML over the defaults; name is the file's, for errors. A value is written
+// as its flag's would be. It does not check bounds.
 func FromYAML(name string, text []byte) (*rondov1.JobSpec, error) {
 	object, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
 		return nil, usagef("%s: not valid YAML: %v", name, err)
 	}
-	merged, err := asObject(Default())
-	if err != nil {
-		return nil, err
-	}
-	// A key takes either spelling; it replaces the default under whichever name that has.
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(object, &keys); err != nil {
+	var keys map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber() // so that a number is read as it was written
+	if err := decoder.Decode(&keys); err != nil {
 		return nil, usagef("%s: the top level is not a mapping of flags to values", name)
 	}
-	descriptor := (&rondov1.JobSpec{}).ProtoReflect().Descriptor()
-	for key, value := range keys {
-		desc := descriptor.Fields().ByName(protoreflect.Name(strings.ReplaceAll(key, "-", "_")))
-		if desc == nil {
-			desc = descriptor.Fields().ByJSONName(key)
-		}
-		if desc == nil {
+	byName := map[string]field{}
+	for _, f := range fields() {
+		byName[string(f.desc.Name())], byName[f.desc.JSONName()] = f, f
+	}
+	spec := Default()
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		f, known := byName[strings.ReplaceAll(key, "-", "_")]
+		if !known {
 			return nil, usagef("%s: unknown key %q; the keys are the flags of `rondo train`",
 				name, key)
 		}
-		merged[string(desc.Name())] = value
-	}
-	all, err := json.Marshal(merged)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	spec := &rondov1.JobSpec{}
-	if err := protojson.Unmarshal(all, spec); err != nil {
-		return nil, usagef("%s: %s", name, protojsonReason(err))
+		switch keys[key].(type) {
+		case string, json.Number, bool:
+		default:
+			return nil, usagef("%s: %s: give one value, as for --%s", name, key, f.flagName())
+		}
+		value, err := f.parse(fmt.Sprint(keys[key]))
+		if err != nil {
+			return nil, usagef("%s: %v", name, err)
+		}
+		spec.ProtoReflect().Set(f.desc, value)
 	}
 	return spec, nil
-}
-
-// asObject returns the spec's fields as JSON values by proto name.
-func asObject(spec *rondov1.JobSpec) (map[string]json.RawMessage, error) {
-	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(spec)
-	if err != nil {
-		return nil, fmt.Errorf("jobspec: %w", err)
-	}
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(text, &object); err != nil {
-		return nil, fmt.Errorf("jobspec: %w", err)
-	}
-	return object, nil
-}
-
-// protojsonReason strips the prefix that protojson varies on purpose between builds.
-func protojsonReason(err error) string {
-	text := err.Error()
-	if i := strings.Index(text, ": "); i >= 0 && strings.HasPrefix(text, "proto:") {
-		text = text[i+2:]
-	}
-	return strings.TrimSpace(strings.TrimPrefix(text, "proto:"))
 }
 
 // flagValue is a pflag.Value that writes a field of the spec.

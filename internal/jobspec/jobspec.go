@@ -72,6 +72,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 }
 
 func validateRun(spec *rondov1.JobSpec) error {
+	if spec.Job == "" || strings.Contains(spec.Job, "/") {
+		return usagef("--job %q: a name must not be empty or contain a slash", spec.Job)
+	}
 	if spec.Batch < spec.Workers {
 		return usagef("--batch %d is smaller than --workers %d: each worker needs at least "+
 			"one lane of the batch", spec.Batch, spec.Workers)

@@ -46,6 +46,7 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 func TestConfigThenFlags(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job.yaml")
 	text := "hidden: 64\nlr_schedule: cosine\nchunk-timeout: 3s\ntieWeights: true\nembed: 64\n" +
+		"resume: auto\njoin_timeout: 5m\nlr: 1e0\n" +
 		"epochs: 0\nsteps: 7\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,9 @@ func TestWrongYAML(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"hidden: [", "job.yaml: not valid YAML"},
 		{"hiden: 3", `job.yaml: unknown key "hiden"`},
-		{"hidden: many", "job.yaml: "},
+		{"hidden: many", `job.yaml: --hidden "many" is not a whole number`},
+		{"optimizer: null", "job.yaml: optimizer: give one value"},
+		{"hidden: [1, 2]", "job.yaml: hidden: give one value"},
 		{"- 1", "job.yaml: the top level is not a mapping"},
 		{"hidden: 1\nhidden: 2", "job.yaml: not valid YAML"},
 	} {

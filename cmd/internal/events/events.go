@@ -39,7 +39,7 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 	case *rondov1.Event_Notice:
 		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
 	case *rondov1.Event_Failure:
-		return telemetry.Notice{ID: k.Failure.Id, Text: k.Failure.Text}, nil
+		return telemetry.Failed{Reason: k.Failure.Text, Usage: k.Failure.Usage}, nil
 	}
 	return nil, fmt.Errorf("the coordinator sent an event of kind %T, which this version does "+
 		"not know", e.GetKind())

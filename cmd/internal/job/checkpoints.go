@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -89,6 +91,25 @@ func checkOwner(
 		return refuse("another text with the same vocabulary")
 	}
 	return nil
+}
+
+// Probe makes sure, before anything is trained, that a checkpoint could be written.
+func Probe(spec *rondov1.JobSpec) error {
+	folder, flag := spec.CheckpointDir, "--checkpoint-dir"
+	if folder == "" {
+		folder, flag = filepath.Dir(spec.StopDir), "--stop-dir"
+	}
+	if strings.Contains(folder, "://") {
+		return nil // storage says so when it is opened
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+	}
+	probe, err := os.CreateTemp(folder, ".rondo-probe-")
+	if err != nil {
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // Find returns the checkpoint that --resume asks for, every byte of it verified; nil to start from

@@ -77,6 +77,10 @@ func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
 }
 
 func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
+	if d.Corpus.Vocabulary().Len() < 2 {
+		return app.Usagef("corpus %s: every token is rarer than --min-frequency %d: lower it",
+			spec.Corpus, spec.MinFrequency)
+	}
 	d.Train = d.Corpus.Tokens()
 	if spec.ValidationFraction > 0 {
 		d.Train, d.Validation, err = corpus.Split(d.Train, spec.ValidationFraction)
@@ -87,7 +91,7 @@ func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
 	if spec.EvalCorpus != "" {
 		d.evaluated, err = OpenText(ctx, spec.EvalCorpus, spec, d.Corpus.Vocabulary())
 		if err != nil {
-			return err
+			return fmt.Errorf("--eval-corpus: %w", err)
 		}
 		d.Validation = d.evaluated.Tokens()
 	}

@@ -64,6 +64,9 @@ func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("embedded etcd: %w", err)
 	}
+	if err := enoughSpace(dir); err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
 	lock, err := lockFolder(dir)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("embedded etcd: %w", err), os.RemoveAll(dir))
@@ -80,6 +83,22 @@ func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 		etcd.Close()
 		remove()
 	}, nil
+}
+
+// etcdBytes is the disk space that an etcd takes for its log and what it holds, with some to
+// spare. Where it does not get it, it panics in a goroutine of its own.
+const etcdBytes = 192 << 20
+
+func enoughSpace(dir string) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return fmt.Errorf("embedded etcd: %s: %w", dir, err)
+	}
+	if free := disk.Bavail * uint64(disk.Bsize); free < etcdBytes {
+		return fmt.Errorf("the embedded etcd needs %d MiB in %s, and %d are free: free some, set "+
+			"TMPDIR, or use an --etcd of yours", etcdBytes>>20, filepath.Dir(dir), free>>20)
+	}
+	return nil
 }
 
 // lockFolder takes the lock of a run's folder, or fails at once.

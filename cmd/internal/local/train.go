@@ -67,9 +67,9 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 // complete makes the spec's paths those of this folder, wherever a worker's may be, and names the
 // folder for a job that is stopped.
 func (r Run) complete(now time.Time) error {
-	if r.LocalWorkers > int(r.Spec.Workers) {
-		return app.Usagef("--local-workers %d is more than --workers %d", r.LocalWorkers,
-			r.Spec.Workers)
+	if r.LocalWorkers < -1 || r.LocalWorkers > int(r.Spec.Workers) {
+		return app.Usagef("--local-workers %d is not -1 (all) or 0 to --workers, %d",
+			r.LocalWorkers, r.Spec.Workers)
 	}
 	if len(r.Etcd) == 0 && r.localWorkers() < int(r.Spec.Workers) {
 		return app.Usagef("--local-workers %d leaves workers to other machines, which need an "+
@@ -110,6 +110,9 @@ func (r Run) check(ctx context.Context) error {
 	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
 	if err != nil {
 		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+	}
+	if err := job.Probe(r.Spec); err != nil {
+		return err
 	}
 	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus)
 	if err != nil {

@@ -57,7 +57,7 @@ func (w *watch) hear(life context.Context, e *rondov1.Event) error {
 	w.failed = w.failed || e.GetFailure() != nil
 	silent := w.showErr != nil
 	w.mu.Unlock()
-	if silent || e.GetFailure() != nil { // a failure is returned as an error by the coordinator
+	if silent {
 		return nil
 	}
 	if err := w.run.Show(life, shown); err != nil {

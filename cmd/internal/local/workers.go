@@ -50,6 +50,11 @@ func StartWorkers(n int, argv []string, log func(worker int, line string)) (*Wor
 func (w *Workers) start(i int, argv []string, log func(int, string)) error {
 	command := exec.Command(argv[0], argv[1:]...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The worker reads its standard input, and ends when this process, the only one that holds
+	// the other end, is gone.
+	if _, err := command.StdinPipe(); err != nil {
+		return err
+	}
 	stderr, err := command.StderrPipe()
 	if err != nil {
 		return err

@@ -38,6 +38,21 @@ type Config struct {
 
 // Validate returns an error that names the flag at fault.
 func (c Config) Validate() error {
+	if len(c.Etcd) == 0 {
+		return errors.New("--etcd: no endpoints; give host:port,host:port")
+	}
+	for _, endpoint := range c.Etcd {
+		_, hostPort, isURL := strings.Cut(endpoint, "://")
+		if !isURL {
+			hostPort = endpoint
+		}
+		if host, port, err := net.SplitHostPort(hostPort); err != nil || host == "" || port == "" {
+			return fmt.Errorf("--etcd %q is not host:port", endpoint)
+		}
+	}
+	if c.Job == "" || strings.Contains(c.Job, "/") {
+		return fmt.Errorf("--job %q: a name must not be empty or contain a slash", c.Job)
+	}
 	if _, _, err := net.SplitHostPort(c.Listen); c.Listen != "" && err != nil {
 		return fmt.Errorf("--listen %q is not host:port: %w", c.Listen, err)
 	}
@@ -51,15 +66,18 @@ func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
 
 // Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an
 // etcd that does not answer for a moment.
-func Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
+func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
 	limited, cancel := context.WithTimeout(ctx, specWait)
 	defer cancel()
 	pause := time.NewTicker(specPause)
 	defer pause.Stop()
-	for {
+	for first := true; ; first = false {
 		stored, err := store.Spec(limited)
 		if err == nil {
 			return decode(stored)
+		}
+		if first && c.Log != nil {
+			c.Log.Warn("waiting for the job to be submitted", "job", c.Job, "for", specWait)
 		}
 		select {
 		case <-pause.C:

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"errors"
+	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -17,8 +19,11 @@ func Command() *cobra.Command {
 	}
 	config := meet.AddFlags(c)
 	supervised := c.Flags().Bool("supervised", false,
-		"leave it to the coordinator to say why the job failed")
+		"end with whoever holds standard input, and let the coordinator say why a job failed")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *supervised {
+			go endWith(cmd.InOrStdin())
+		}
 		err := Run(cmd.Context(), config())
 		var heard *heardError
 		if *supervised && errors.As(err, &heard) {
@@ -27,4 +32,11 @@ func Command() *cobra.Command {
 		return err
 	}
 	return c
+}
+
+// endWith ends the process when its supervisor is gone: it must not train on beside a job that was
+// started anew.
+func endWith(supervisor io.Reader) {
+	_, _ = io.Copy(io.Discard, supervisor)
+	os.Exit(1)
 }

@@ -62,7 +62,7 @@ func Run(ctx context.Context, cfg meet.Config) error {
 		return err
 	}
 	defer func() { _ = store.Close() }()
-	spec, err := meet.Spec(ctx, store)
+	spec, err := cfg.Spec(ctx, store)
 	if err != nil {
 		return err
 	}
