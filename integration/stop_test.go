@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -135,7 +136,7 @@ func TestWorkerThatDiesBeforeItJoins(t *testing.T) {
 	// Kill the first worker process that appears: at its start it cannot have joined.
 	victim := 0
 	for victim == 0 && time.Since(began) < time.Minute {
-		victim = childOf(p.cmd.Process.Pid)
+		victim = workerOf(p.cmd.Process.Pid)
 	}
 	if victim <= 0 {
 		t.Fatal("no worker process appeared")
@@ -154,20 +155,21 @@ func TestWorkerThatDiesBeforeItJoins(t *testing.T) {
 	}
 }
 
-// childOf returns a child of a process, or 0. Children are listed by the thread that forked them.
-func childOf(pid int) int {
+// workerOf returns a worker process of a command, or 0. Children are listed by the thread that
+// forked them; the Go runtime has others, for a moment.
+func workerOf(pid int) int {
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return 0
 	}
 	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		if err != nil {
-			continue // the thread has ended
-		}
-		var child int
-		if _, err := fmt.Sscan(string(text), &child); err == nil {
-			return child
+		text, _ := os.ReadFile(list) // a thread that has ended has no children
+		for _, child := range strings.Fields(string(text)) {
+			line, _ := os.ReadFile("/proc/" + child + "/cmdline")
+			if worker, err := strconv.Atoi(child); err == nil &&
+				strings.Contains(string(line), "\x00worker\x00") {
+				return worker
+			}
 		}
 	}
 	return 0
