@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -335,6 +336,16 @@ func TestSilentNeighbour(t *testing.T) {
 	}
 }
 
+// await waits for a channel to be closed.
+func await(t *testing.T, closed <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-closed:
+	case <-time.After(linktest.Moment):
+		t.Fatalf("%s did not come within %v", what, linktest.Moment)
+	}
+}
+
 // TestLateSuccessor: a worker may dial before its successor is up, or has the plan.
 func TestLateSuccessor(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "late")
@@ -343,12 +354,23 @@ func TestLateSuccessor(t *testing.T) {
 		err error
 	}
 	dialled := make(chan result, 1)
+	refused, connected := make(chan struct{}), make(chan struct{})
+	var firstRefused, firstConnected sync.Once
 	go func() {
 		s, err := grpclink.Dial(context.Background(), "unix:"+socket, seat(0, 2),
-			grpclink.DialConfig{Timeout: linktest.Moment})
+			grpclink.DialConfig{Timeout: linktest.Moment,
+				Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+					if err != nil {
+						firstRefused.Do(func() { close(refused) })
+					} else {
+						firstConnected.Do(func() { close(connected) })
+					}
+					return conn, err
+				}})
 		dialled <- result{s, err}
 	}()
-	time.Sleep(brief / 4) // let it fail at least once
+	await(t, refused, "an attempt before the successor is up")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +383,7 @@ func TestLateSuccessor(t *testing.T) {
 	server.Register(g)
 	go g.Serve(listener)
 	t.Cleanup(g.Stop)
-	time.Sleep(brief / 4) // let it wait for the plan
+	await(t, connected, "a connection before the successor has the plan")
 	links := accept(t, &worker{server: server}, seat(1, 2))
 	r := <-dialled
 	if r.err != nil {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster/etcdstore"
-	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/coordinator"
 	"rondo/cmd/internal/job"
@@ -165,10 +164,7 @@ func (r Run) supervise(
 		end()
 		return outcome, errors.Join(err, <-led)
 	}
-	client, err := rpc.NewClient(func(ctx context.Context) (string, error) {
-		leader, err := store.Leader(ctx)
-		return leader.Address, err
-	}, rpc.ClientConfig{Log: r.retryLog(where.Log)})
+	client, err := meet.Client(store, r.retryLog(where.Log))
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)

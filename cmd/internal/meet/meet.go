@@ -17,6 +17,7 @@ import (
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
+	"rondo/cluster/rpc"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -62,6 +63,14 @@ func (c Config) Validate() error {
 // Store opens the job's part of etcd.
 func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
 	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log})
+}
+
+// Client speaks to whoever leads the job at the moment; log hears of what is tried again.
+func Client(store cluster.Registry, log *slog.Logger) (*rpc.Client, error) {
+	return rpc.NewClient(func(ctx context.Context) (string, error) {
+		leader, err := store.Leader(ctx)
+		return leader.Address, err
+	}, rpc.ClientConfig{Log: log})
 }
 
 // Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an

@@ -71,10 +71,7 @@ func Run(ctx context.Context, cfg meet.Config) error {
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	client, err := rpc.NewClient(func(ctx context.Context) (string, error) {
-		leader, err := store.Leader(ctx)
-		return leader.Address, err
-	}, rpc.ClientConfig{Log: w.log})
+	client, err := meet.Client(store, w.log)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
-	"rondo/cluster/rpc"
 	"rondo/cmd/internal/coordinator"
 	"rondo/cmd/internal/local"
 	"rondo/cmd/internal/meet"
@@ -52,10 +51,7 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 	}
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(ctx, where) }()
-	client, err := rpc.NewClient(func(ctx context.Context) (string, error) {
-		leader, err := store.Leader(ctx)
-		return leader.Address, err
-	}, rpc.ClientConfig{})
+	client, err := meet.Client(store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
