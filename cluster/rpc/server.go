@@ -386,11 +386,9 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	case *rondov1.Event_Failure:
 		f := kind.Failure
 		event = cluster.Failed{ID: r.Source, Text: f.Text, Usage: f.Usage}
-		if f.LostRank != nil {
-			event = cluster.PeerLost{
-				ID: r.Source, Rank: cluster.Rank(*f.LostRank), Text: f.Text,
-			}
-		}
+	case *rondov1.Event_Suspect:
+		event = cluster.PeerLost{ID: r.Source, Rank: cluster.Rank(kind.Suspect.Rank),
+			Text: kind.Suspect.Text}
 	default:
 		t.hub.add(r)
 		return nil

@@ -169,14 +169,13 @@ type field struct {
 
 func fields() []field {
 	all := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
-	out := make([]field, all.Len())
-	for i := range out {
+	var out []field
+	for i := range all.Len() {
 		desc := all.Get(i)
-		flag, ok := proto.GetExtension(desc.Options(), rondov1.E_Flag).(*rondov1.Flag)
-		if !ok || flag == nil {
-			panic(fmt.Sprintf("jobspec: field %s has no flag option", desc.Name()))
+		flag, _ := proto.GetExtension(desc.Options(), rondov1.E_Flag).(*rondov1.Flag)
+		if flag != nil { // a field without the option is not for people to set
+			out = append(out, field{desc: desc, flag: flag})
 		}
-		out[i] = field{desc: desc, flag: flag}
 	}
 	return out
 }

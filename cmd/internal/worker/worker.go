@@ -130,8 +130,8 @@ func failure(id string, err error) *rondov1.Event {
 	f.Usage = errors.As(err, &wrong) || errors.As(err, &spec)
 	var lost *lostPeerError
 	if errors.As(err, &lost) {
-		rank := int64(lost.rank)
-		f.LostRank = &rank
+		return &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: &rondov1.SuspectEvent{
+			Id: id, Rank: int64(lost.rank), Text: err.Error()}}}
 	}
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }

@@ -21,6 +21,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Remedy is what an evicted worker does.
+type Remedy int32
+
+const (
+	Remedy_REMEDY_UNSPECIFIED Remedy = 0
+	Remedy_REMEDY_REJOIN      Remedy = 1 // register anew, under a new id, with the state that it has
+	Remedy_REMEDY_RESYNC      Remedy = 2 // the same without its state, which is not to be trusted
+	Remedy_REMEDY_WAIT        Remedy = 3 // stay as a spare for when there are too few: it is too slow
+	Remedy_REMEDY_LEAVE       Remedy = 4 // end: it does not fit the job
+)
+
+// Enum value maps for Remedy.
+var (
+	Remedy_name = map[int32]string{
+		0: "REMEDY_UNSPECIFIED",
+		1: "REMEDY_REJOIN",
+		2: "REMEDY_RESYNC",
+		3: "REMEDY_WAIT",
+		4: "REMEDY_LEAVE",
+	}
+	Remedy_value = map[string]int32{
+		"REMEDY_UNSPECIFIED": 0,
+		"REMEDY_REJOIN":      1,
+		"REMEDY_RESYNC":      2,
+		"REMEDY_WAIT":        3,
+		"REMEDY_LEAVE":       4,
+	}
+)
+
+func (x Remedy) Enum() *Remedy {
+	p := new(Remedy)
+	*p = x
+	return p
+}
+
+func (x Remedy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Remedy) Descriptor() protoreflect.EnumDescriptor {
+	return file_rondo_v1_cluster_proto_enumTypes[0].Descriptor()
+}
+
+func (Remedy) Type() protoreflect.EnumType {
+	return &file_rondo_v1_cluster_proto_enumTypes[0]
+}
+
+func (x Remedy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Remedy.Descriptor instead.
+func (Remedy) EnumDescriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{0}
+}
+
 type Phase int32
 
 const (
@@ -28,6 +84,7 @@ const (
 	Phase_PHASE_RUNNING     Phase = 1 // train
 	Phase_PHASE_STOPPING    Phase = 2 // stop together at a step boundary, and save
 	Phase_PHASE_ENDED       Phase = 3 // done, or failed: leave
+	Phase_PHASE_PAUSED      Phase = 4 // too few workers: hold the state and wait
 )
 
 // Enum value maps for Phase.
@@ -37,12 +94,14 @@ var (
 		1: "PHASE_RUNNING",
 		2: "PHASE_STOPPING",
 		3: "PHASE_ENDED",
+		4: "PHASE_PAUSED",
 	}
 	Phase_value = map[string]int32{
 		"PHASE_UNSPECIFIED": 0,
 		"PHASE_RUNNING":     1,
 		"PHASE_STOPPING":    2,
 		"PHASE_ENDED":       3,
+		"PHASE_PAUSED":      4,
 	}
 )
 
@@ -57,11 +116,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_rondo_v1_cluster_proto_enumTypes[0].Descriptor()
+	return file_rondo_v1_cluster_proto_enumTypes[1].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_rondo_v1_cluster_proto_enumTypes[0]
+	return &file_rondo_v1_cluster_proto_enumTypes[1]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -70,7 +129,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{0}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{1}
 }
 
 // Member is a worker as it registers under /rondo/<job>/members/<id>, with a lease.
@@ -80,7 +139,9 @@ type Member struct {
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its Ring service
 	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
 	Pid           int64                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
-	Device        string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"` // as compute.Device names it
+	Device        string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`     // as compute.Device names it
+	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`   // of the protocol between workers: all of a ring have the same
+	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of the job as this worker has it, its text included
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -150,6 +211,20 @@ func (x *Member) GetDevice() string {
 	return ""
 }
 
+func (x *Member) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Member) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
 // Plan is what the coordinator decides, stored under /rondo/<job>/plan.
 type Plan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -157,9 +232,12 @@ type Plan struct {
 	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`                           // in ring order: the index is the rank
 	LaneEnds      []int64                `protobuf:"varint,3,rep,packed,name=lane_ends,json=laneEnds,proto3" json:"lane_ends,omitempty"` // rank r holds lanes [lane_ends[r-1], lane_ends[r])
 	Phase         Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`  // why this plan was made, for people
-	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"` // with PHASE_ENDED: the job failed, and reason says why
-	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`   // with failed: the job's input is wrong, not the run
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`    // why this plan was made, for people
+	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`   // with PHASE_ENDED: the job failed, and reason says why
+	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`     // with failed: the job's input is wrong, not the run
+	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`     // workers of the ring at most, as `rondo scale` set it; 0: the spec's
+	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`     // rings formed in this run of the job
+	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"` // registered workers that get no rank
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -243,6 +321,88 @@ func (x *Plan) GetUsage() bool {
 	return false
 }
 
+func (x *Plan) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Plan) GetRings() int64 {
+	if x != nil {
+		return x.Rings
+	}
+	return 0
+}
+
+func (x *Plan) GetEvicted() []*Eviction {
+	if x != nil {
+		return x.Evicted
+	}
+	return nil
+}
+
+// Eviction keeps a worker out of the ring for as long as it is registered under this id.
+type Eviction struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Remedy        Remedy                 `protobuf:"varint,3,opt,name=remedy,proto3,enum=rondo.v1.Remedy" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Eviction) Reset() {
+	*x = Eviction{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Eviction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Eviction) ProtoMessage() {}
+
+func (x *Eviction) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
+func (*Eviction) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Eviction) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Eviction) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Eviction) GetRemedy() Remedy {
+	if x != nil {
+		return x.Remedy
+	}
+	return Remedy_REMEDY_UNSPECIFIED
+}
+
 // Leader is what a coordinator writes under its election key.
 type Leader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -254,7 +414,7 @@ type Leader struct {
 
 func (x *Leader) Reset() {
 	*x = Leader{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +426,7 @@ func (x *Leader) String() string {
 func (*Leader) ProtoMessage() {}
 
 func (x *Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +439,7 @@ func (x *Leader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leader.ProtoReflect.Descriptor instead.
 func (*Leader) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Leader) GetId() string {
@@ -309,7 +469,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +481,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +494,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Record) GetSource() string {
@@ -368,7 +528,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +540,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +553,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Receipt) GetSequence() uint64 {
@@ -411,7 +571,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +583,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +596,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 type StopRequest struct {
@@ -448,7 +608,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +620,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +633,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -491,7 +651,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +663,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +676,87 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+type ScaleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workers       int64                  `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleRequest) Reset() {
+	*x = ScaleRequest{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleRequest) ProtoMessage() {}
+
+func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
+func (*ScaleRequest) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ScaleRequest) GetWorkers() int64 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+type ScaleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleResponse) Reset() {
+	*x = ScaleResponse{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleResponse) ProtoMessage() {}
+
+func (x *ScaleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleResponse.ProtoReflect.Descriptor instead.
+func (*ScaleResponse) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 // Event is one thing that happened.
@@ -533,6 +773,9 @@ type Event struct {
 	//	*Event_Done
 	//	*Event_Notice
 	//	*Event_Failure
+	//	*Event_Suspect
+	//	*Event_Leaving
+	//	*Event_Scale
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -540,7 +783,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -552,7 +795,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -565,7 +808,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Event) GetKind() isEvent_Kind {
@@ -656,6 +899,33 @@ func (x *Event) GetFailure() *FailureEvent {
 	return nil
 }
 
+func (x *Event) GetSuspect() *SuspectEvent {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_Suspect); ok {
+			return x.Suspect
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetLeaving() *LeavingEvent {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_Leaving); ok {
+			return x.Leaving
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetScale() *ScaleEvent {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_Scale); ok {
+			return x.Scale
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -696,6 +966,18 @@ type Event_Failure struct {
 	Failure *FailureEvent `protobuf:"bytes,9,opt,name=failure,proto3,oneof"`
 }
 
+type Event_Suspect struct {
+	Suspect *SuspectEvent `protobuf:"bytes,10,opt,name=suspect,proto3,oneof"`
+}
+
+type Event_Leaving struct {
+	Leaving *LeavingEvent `protobuf:"bytes,11,opt,name=leaving,proto3,oneof"`
+}
+
+type Event_Scale struct {
+	Scale *ScaleEvent `protobuf:"bytes,12,opt,name=scale,proto3,oneof"`
+}
+
 func (*Event_Worker) isEvent_Kind() {}
 
 func (*Event_Generation) isEvent_Kind() {}
@@ -714,6 +996,12 @@ func (*Event_Notice) isEvent_Kind() {}
 
 func (*Event_Failure) isEvent_Kind() {}
 
+func (*Event_Suspect) isEvent_Kind() {}
+
+func (*Event_Leaving) isEvent_Kind() {}
+
+func (*Event_Scale) isEvent_Kind() {}
+
 // WorkerEvent: a worker joined the ring of a generation.
 type WorkerEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -728,7 +1016,7 @@ type WorkerEvent struct {
 
 func (x *WorkerEvent) Reset() {
 	*x = WorkerEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +1028,7 @@ func (x *WorkerEvent) String() string {
 func (*WorkerEvent) ProtoMessage() {}
 
 func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +1041,7 @@ func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerEvent.ProtoReflect.Descriptor instead.
 func (*WorkerEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkerEvent) GetRank() int64 {
@@ -804,7 +1092,7 @@ type GenerationEvent struct {
 
 func (x *GenerationEvent) Reset() {
 	*x = GenerationEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1104,7 @@ func (x *GenerationEvent) String() string {
 func (*GenerationEvent) ProtoMessage() {}
 
 func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1117,7 @@ func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerationEvent.ProtoReflect.Descriptor instead.
 func (*GenerationEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GenerationEvent) GetGeneration() uint64 {
@@ -880,7 +1168,7 @@ type StepEvent struct {
 
 func (x *StepEvent) Reset() {
 	*x = StepEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1180,7 @@ func (x *StepEvent) String() string {
 func (*StepEvent) ProtoMessage() {}
 
 func (x *StepEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1193,7 @@ func (x *StepEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepEvent.ProtoReflect.Descriptor instead.
 func (*StepEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepEvent) GetStep() int64 {
@@ -996,7 +1284,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1296,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1309,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckpointEvent) GetStep() int64 {
@@ -1049,7 +1337,7 @@ type SampleEvent struct {
 
 func (x *SampleEvent) Reset() {
 	*x = SampleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1349,7 @@ func (x *SampleEvent) String() string {
 func (*SampleEvent) ProtoMessage() {}
 
 func (x *SampleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1362,7 @@ func (x *SampleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SampleEvent.ProtoReflect.Descriptor instead.
 func (*SampleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SampleEvent) GetStep() int64 {
@@ -1103,7 +1391,7 @@ type EvalEvent struct {
 
 func (x *EvalEvent) Reset() {
 	*x = EvalEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1403,7 @@ func (x *EvalEvent) String() string {
 func (*EvalEvent) ProtoMessage() {}
 
 func (x *EvalEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1416,7 @@ func (x *EvalEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalEvent.ProtoReflect.Descriptor instead.
 func (*EvalEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EvalEvent) GetStep() int64 {
@@ -1169,7 +1457,7 @@ type DoneEvent struct {
 
 func (x *DoneEvent) Reset() {
 	*x = DoneEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1469,7 @@ func (x *DoneEvent) String() string {
 func (*DoneEvent) ProtoMessage() {}
 
 func (x *DoneEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1482,7 @@ func (x *DoneEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneEvent.ProtoReflect.Descriptor instead.
 func (*DoneEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DoneEvent) GetStep() int64 {
@@ -1257,7 +1545,7 @@ type NoticeEvent struct {
 
 func (x *NoticeEvent) Reset() {
 	*x = NoticeEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1557,7 @@ func (x *NoticeEvent) String() string {
 func (*NoticeEvent) ProtoMessage() {}
 
 func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1570,7 @@ func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoticeEvent.ProtoReflect.Descriptor instead.
 func (*NoticeEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *NoticeEvent) GetId() string {
@@ -1301,19 +1589,20 @@ func (x *NoticeEvent) GetText() string {
 
 // FailureEvent: a worker cannot go on, and says why. What watchers get is the job's end.
 type FailureEvent struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Text  string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	Usage bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"` // the job's input is wrong, not the run
-	// The neighbour that went away, if that is why the worker cannot go on.
-	LostRank      *int64 `protobuf:"varint,4,opt,name=lost_rank,json=lostRank,proto3,oneof" json:"lost_rank,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Usage         bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"`           // the job's input is wrong, not the run
+	Fatal         bool                   `protobuf:"varint,4,opt,name=fatal,proto3" json:"fatal,omitempty"`           // every worker would fail in this way: the job ends
+	Resync        bool                   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`         // the worker's state is not to be trusted
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring that it was in; 0: in none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FailureEvent) Reset() {
 	*x = FailureEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1614,7 @@ func (x *FailureEvent) String() string {
 func (*FailureEvent) ProtoMessage() {}
 
 func (x *FailureEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1627,7 @@ func (x *FailureEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureEvent.ProtoReflect.Descriptor instead.
 func (*FailureEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FailureEvent) GetId() string {
@@ -1362,9 +1651,191 @@ func (x *FailureEvent) GetUsage() bool {
 	return false
 }
 
-func (x *FailureEvent) GetLostRank() int64 {
-	if x != nil && x.LostRank != nil {
-		return *x.LostRank
+func (x *FailureEvent) GetFatal() bool {
+	if x != nil {
+		return x.Fatal
+	}
+	return false
+}
+
+func (x *FailureEvent) GetResync() bool {
+	if x != nil {
+		return x.Resync
+	}
+	return false
+}
+
+func (x *FailureEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// SuspectEvent: a worker accuses another one of its ring, which is then evicted. What is said of a
+// ring that is no more does not count.
+type SuspectEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // who says so
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"` // the accused
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`  // what was seen of it
+	Slow          bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"` // it works, but keeps the others waiting
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspectEvent) Reset() {
+	*x = SuspectEvent{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspectEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspectEvent) ProtoMessage() {}
+
+func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspectEvent.ProtoReflect.Descriptor instead.
+func (*SuspectEvent) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SuspectEvent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SuspectEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SuspectEvent) GetRank() int64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *SuspectEvent) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *SuspectEvent) GetSlow() bool {
+	if x != nil {
+		return x.Slow
+	}
+	return false
+}
+
+// LeavingEvent: a worker was asked to go, and does when a ring without it is planned.
+type LeavingEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeavingEvent) Reset() {
+	*x = LeavingEvent{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeavingEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeavingEvent) ProtoMessage() {}
+
+func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeavingEvent.ProtoReflect.Descriptor instead.
+func (*LeavingEvent) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *LeavingEvent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// ScaleEvent: the ring has so many workers at most from now on.
+type ScaleEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workers       int64                  `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleEvent) Reset() {
+	*x = ScaleEvent{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleEvent) ProtoMessage() {}
+
+func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleEvent.ProtoReflect.Descriptor instead.
+func (*ScaleEvent) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ScaleEvent) GetWorkers() int64 {
+	if x != nil {
+		return x.Workers
 	}
 	return 0
 }
@@ -1373,13 +1844,15 @@ var File_rondo_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"p\n" +
+	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"\xa6\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\tR\x04host\x12\x10\n" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
-	"\x06device\x18\x05 \x01(\tR\x06device\"\xdc\x01\n" +
+	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\xb6\x02\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1389,7 +1862,15 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x05phase\x18\x04 \x01(\x0e2\x0f.rondo.v1.PhaseR\x05phase\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06failed\x18\x06 \x01(\bR\x06failed\x12\x14\n" +
-	"\x05usage\x18\a \x01(\bR\x05usage\"2\n" +
+	"\x05usage\x18\a \x01(\bR\x05usage\x12\x14\n" +
+	"\x05limit\x18\b \x01(\x03R\x05limit\x12\x14\n" +
+	"\x05rings\x18\t \x01(\x03R\x05rings\x12,\n" +
+	"\aevicted\x18\n" +
+	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\"\\\n" +
+	"\bEviction\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +
+	"\x06remedy\x18\x03 \x01(\x0e2\x10.rondo.v1.RemedyR\x06remedy\"2\n" +
 	"\x06Leader\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"c\n" +
@@ -1402,7 +1883,10 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\fWatchRequest\"%\n" +
 	"\vStopRequest\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x0e\n" +
-	"\fStopResponse\"\xd1\x03\n" +
+	"\fStopResponse\"(\n" +
+	"\fScaleRequest\x12\x18\n" +
+	"\aworkers\x18\x01 \x01(\x03R\aworkers\"\x0f\n" +
+	"\rScaleResponse\"\xe7\x04\n" +
 	"\x05Event\x12/\n" +
 	"\x06worker\x18\x01 \x01(\v2\x15.rondo.v1.WorkerEventH\x00R\x06worker\x12;\n" +
 	"\n" +
@@ -1416,7 +1900,11 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04eval\x18\x06 \x01(\v2\x13.rondo.v1.EvalEventH\x00R\x04eval\x12)\n" +
 	"\x04done\x18\a \x01(\v2\x13.rondo.v1.DoneEventH\x00R\x04done\x12/\n" +
 	"\x06notice\x18\b \x01(\v2\x15.rondo.v1.NoticeEventH\x00R\x06notice\x122\n" +
-	"\afailure\x18\t \x01(\v2\x16.rondo.v1.FailureEventH\x00R\afailureB\x06\n" +
+	"\afailure\x18\t \x01(\v2\x16.rondo.v1.FailureEventH\x00R\afailure\x122\n" +
+	"\asuspect\x18\n" +
+	" \x01(\v2\x16.rondo.v1.SuspectEventH\x00R\asuspect\x122\n" +
+	"\aleaving\x18\v \x01(\v2\x16.rondo.v1.LeavingEventH\x00R\aleaving\x12,\n" +
+	"\x05scale\x18\f \x01(\v2\x14.rondo.v1.ScaleEventH\x00R\x05scaleB\x06\n" +
 	"\x04kind\"o\n" +
 	"\vWorkerEvent\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x03R\x04rank\x12\x10\n" +
@@ -1472,23 +1960,46 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x0fnonfinite_steps\x18\a \x01(\x03R\x0enonfiniteSteps\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"x\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +
 	"\fFailureEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
-	"\x05usage\x18\x03 \x01(\bR\x05usage\x12 \n" +
-	"\tlost_rank\x18\x04 \x01(\x03H\x00R\blostRank\x88\x01\x01B\f\n" +
+	"\x05usage\x18\x03 \x01(\bR\x05usage\x12\x14\n" +
+	"\x05fatal\x18\x04 \x01(\bR\x05fatal\x12\x16\n" +
+	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1e\n" +
 	"\n" +
-	"_lost_rank*V\n" +
+	"generation\x18\x06 \x01(\x04R\n" +
+	"generation\"z\n" +
+	"\fSuspectEvent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\x03R\x04rank\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x12\n" +
+	"\x04slow\x18\x05 \x01(\bR\x04slow\"\x1e\n" +
+	"\fLeavingEvent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"&\n" +
+	"\n" +
+	"ScaleEvent\x12\x18\n" +
+	"\aworkers\x18\x01 \x01(\x03R\aworkers*i\n" +
+	"\x06Remedy\x12\x16\n" +
+	"\x12REMEDY_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rREMEDY_REJOIN\x10\x01\x12\x11\n" +
+	"\rREMEDY_RESYNC\x10\x02\x12\x0f\n" +
+	"\vREMEDY_WAIT\x10\x03\x12\x10\n" +
+	"\fREMEDY_LEAVE\x10\x04*h\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_RUNNING\x10\x01\x12\x12\n" +
 	"\x0ePHASE_STOPPING\x10\x02\x12\x0f\n" +
-	"\vPHASE_ENDED\x10\x032\xac\x01\n" +
+	"\vPHASE_ENDED\x10\x03\x12\x10\n" +
+	"\fPHASE_PAUSED\x10\x042\xe6\x01\n" +
 	"\vCoordinator\x121\n" +
 	"\x06Report\x12\x10.rondo.v1.Record\x1a\x11.rondo.v1.Receipt(\x010\x01\x123\n" +
 	"\x05Watch\x12\x16.rondo.v1.WatchRequest\x1a\x10.rondo.v1.Record0\x01\x125\n" +
-	"\x04Stop\x12\x15.rondo.v1.StopRequest\x1a\x16.rondo.v1.StopResponseB\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
+	"\x04Stop\x12\x15.rondo.v1.StopRequest\x1a\x16.rondo.v1.StopResponse\x128\n" +
+	"\x05Scale\x12\x16.rondo.v1.ScaleRequest\x1a\x17.rondo.v1.ScaleResponseB\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 
 var (
 	file_rondo_v1_cluster_proto_rawDescOnce sync.Once
@@ -1502,53 +2013,67 @@ func file_rondo_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_rondo_v1_cluster_proto_rawDescData
 }
 
-var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_rondo_v1_cluster_proto_goTypes = []any{
-	(Phase)(0),              // 0: rondo.v1.Phase
-	(*Member)(nil),          // 1: rondo.v1.Member
-	(*Plan)(nil),            // 2: rondo.v1.Plan
-	(*Leader)(nil),          // 3: rondo.v1.Leader
-	(*Record)(nil),          // 4: rondo.v1.Record
-	(*Receipt)(nil),         // 5: rondo.v1.Receipt
-	(*WatchRequest)(nil),    // 6: rondo.v1.WatchRequest
-	(*StopRequest)(nil),     // 7: rondo.v1.StopRequest
-	(*StopResponse)(nil),    // 8: rondo.v1.StopResponse
-	(*Event)(nil),           // 9: rondo.v1.Event
-	(*WorkerEvent)(nil),     // 10: rondo.v1.WorkerEvent
-	(*GenerationEvent)(nil), // 11: rondo.v1.GenerationEvent
-	(*StepEvent)(nil),       // 12: rondo.v1.StepEvent
-	(*CheckpointEvent)(nil), // 13: rondo.v1.CheckpointEvent
-	(*SampleEvent)(nil),     // 14: rondo.v1.SampleEvent
-	(*EvalEvent)(nil),       // 15: rondo.v1.EvalEvent
-	(*DoneEvent)(nil),       // 16: rondo.v1.DoneEvent
-	(*NoticeEvent)(nil),     // 17: rondo.v1.NoticeEvent
-	(*FailureEvent)(nil),    // 18: rondo.v1.FailureEvent
+	(Remedy)(0),             // 0: rondo.v1.Remedy
+	(Phase)(0),              // 1: rondo.v1.Phase
+	(*Member)(nil),          // 2: rondo.v1.Member
+	(*Plan)(nil),            // 3: rondo.v1.Plan
+	(*Eviction)(nil),        // 4: rondo.v1.Eviction
+	(*Leader)(nil),          // 5: rondo.v1.Leader
+	(*Record)(nil),          // 6: rondo.v1.Record
+	(*Receipt)(nil),         // 7: rondo.v1.Receipt
+	(*WatchRequest)(nil),    // 8: rondo.v1.WatchRequest
+	(*StopRequest)(nil),     // 9: rondo.v1.StopRequest
+	(*StopResponse)(nil),    // 10: rondo.v1.StopResponse
+	(*ScaleRequest)(nil),    // 11: rondo.v1.ScaleRequest
+	(*ScaleResponse)(nil),   // 12: rondo.v1.ScaleResponse
+	(*Event)(nil),           // 13: rondo.v1.Event
+	(*WorkerEvent)(nil),     // 14: rondo.v1.WorkerEvent
+	(*GenerationEvent)(nil), // 15: rondo.v1.GenerationEvent
+	(*StepEvent)(nil),       // 16: rondo.v1.StepEvent
+	(*CheckpointEvent)(nil), // 17: rondo.v1.CheckpointEvent
+	(*SampleEvent)(nil),     // 18: rondo.v1.SampleEvent
+	(*EvalEvent)(nil),       // 19: rondo.v1.EvalEvent
+	(*DoneEvent)(nil),       // 20: rondo.v1.DoneEvent
+	(*NoticeEvent)(nil),     // 21: rondo.v1.NoticeEvent
+	(*FailureEvent)(nil),    // 22: rondo.v1.FailureEvent
+	(*SuspectEvent)(nil),    // 23: rondo.v1.SuspectEvent
+	(*LeavingEvent)(nil),    // 24: rondo.v1.LeavingEvent
+	(*ScaleEvent)(nil),      // 25: rondo.v1.ScaleEvent
 }
 var file_rondo_v1_cluster_proto_depIdxs = []int32{
-	1,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
-	0,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
-	9,  // 2: rondo.v1.Record.event:type_name -> rondo.v1.Event
-	10, // 3: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
-	11, // 4: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
-	12, // 5: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
-	13, // 6: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
-	14, // 7: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
-	15, // 8: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	16, // 9: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	17, // 10: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	18, // 11: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	4,  // 12: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
-	6,  // 13: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	7,  // 14: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	5,  // 15: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
-	4,  // 16: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
-	8,  // 17: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	2,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
+	1,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
+	4,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
+	0,  // 3: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
+	13, // 4: rondo.v1.Record.event:type_name -> rondo.v1.Event
+	14, // 5: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
+	15, // 6: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
+	16, // 7: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
+	17, // 8: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
+	18, // 9: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
+	19, // 10: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
+	20, // 11: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	21, // 12: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	22, // 13: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	23, // 14: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
+	24, // 15: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
+	25, // 16: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
+	6,  // 17: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	8,  // 18: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	9,  // 19: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	11, // 20: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
+	7,  // 21: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	6,  // 22: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	10, // 23: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	12, // 24: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_cluster_proto_init() }
@@ -1556,7 +2081,7 @@ func file_rondo_v1_cluster_proto_init() {
 	if File_rondo_v1_cluster_proto != nil {
 		return
 	}
-	file_rondo_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{
+	file_rondo_v1_cluster_proto_msgTypes[11].OneofWrappers = []any{
 		(*Event_Worker)(nil),
 		(*Event_Generation)(nil),
 		(*Event_Step)(nil),
@@ -1566,15 +2091,17 @@ func file_rondo_v1_cluster_proto_init() {
 		(*Event_Done)(nil),
 		(*Event_Notice)(nil),
 		(*Event_Failure)(nil),
+		(*Event_Suspect)(nil),
+		(*Event_Leaving)(nil),
+		(*Event_Scale)(nil),
 	}
-	file_rondo_v1_cluster_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_cluster_proto_rawDesc), len(file_rondo_v1_cluster_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   18,
+			NumEnums:      2,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const (
 	Coordinator_Report_FullMethodName = "/rondo.v1.Coordinator/Report"
 	Coordinator_Watch_FullMethodName  = "/rondo.v1.Coordinator/Watch"
 	Coordinator_Stop_FullMethodName   = "/rondo.v1.Coordinator/Stop"
+	Coordinator_Scale_FullMethodName  = "/rondo.v1.Coordinator/Scale"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -42,6 +43,8 @@ type CoordinatorClient interface {
 	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
 	// when that is decided and stored.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
+	// Scale sets how many workers the ring has at most. The answer comes when that is stored.
+	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleResponse, error)
 }
 
 type coordinatorClient struct {
@@ -94,6 +97,16 @@ func (c *coordinatorClient) Stop(ctx context.Context, in *StopRequest, opts ...g
 	return out, nil
 }
 
+func (c *coordinatorClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScaleResponse)
+	err := c.cc.Invoke(ctx, Coordinator_Scale_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -112,6 +125,8 @@ type CoordinatorServer interface {
 	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
 	// when that is decided and stored.
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
+	// Scale sets how many workers the ring has at most. The answer comes when that is stored.
+	Scale(context.Context, *ScaleRequest) (*ScaleResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -130,6 +145,9 @@ func (UnimplementedCoordinatorServer) Watch(*WatchRequest, grpc.ServerStreamingS
 }
 func (UnimplementedCoordinatorServer) Stop(context.Context, *StopRequest) (*StopResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Stop not implemented")
+}
+func (UnimplementedCoordinatorServer) Scale(context.Context, *ScaleRequest) (*ScaleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Scale not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -188,6 +206,24 @@ func _Coordinator_Stop_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_Scale_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScaleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).Scale(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_Scale_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).Scale(ctx, req.(*ScaleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -198,6 +234,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Stop",
 			Handler:    _Coordinator_Stop_Handler,
+		},
+		{
+			MethodName: "Scale",
+			Handler:    _Coordinator_Scale_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

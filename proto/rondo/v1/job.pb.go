@@ -154,12 +154,23 @@ type JobSpec struct {
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
 	// Cluster.
-	Workers      int64                `protobuf:"varint,60,opt,name=workers,proto3" json:"workers,omitempty"`
-	Device       string               `protobuf:"bytes,61,opt,name=device,proto3" json:"device,omitempty"`
-	Threads      int64                `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
-	JoinTimeout  *durationpb.Duration `protobuf:"bytes,63,opt,name=join_timeout,json=joinTimeout,proto3" json:"join_timeout,omitempty"`
-	LeaseTtl     *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
-	ChunkTimeout *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
+	Workers         int64   `protobuf:"varint,60,opt,name=workers,proto3" json:"workers,omitempty"`
+	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
+	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
+	Device          string  `protobuf:"bytes,61,opt,name=device,proto3" json:"device,omitempty"`
+	Threads         int64   `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
+	EvictStragglers float64 `protobuf:"fixed64,81,opt,name=evict_stragglers,json=evictStragglers,proto3" json:"evict_stragglers,omitempty"`
+	CheckEvery      int64   `protobuf:"varint,82,opt,name=check_every,json=checkEvery,proto3" json:"check_every,omitempty"`
+	// Deadlines: each is longer than the one that it depends on (see internal/jobspec/deadlines.go).
+	ChunkTimeout   *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
+	LeaseTtl       *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
+	StepTimeout    *durationpb.Duration `protobuf:"bytes,68,opt,name=step_timeout,json=stepTimeout,proto3" json:"step_timeout,omitempty"`
+	RegroupTimeout *durationpb.Duration `protobuf:"bytes,69,opt,name=regroup_timeout,json=regroupTimeout,proto3" json:"regroup_timeout,omitempty"`
+	JoinTimeout    *durationpb.Duration `protobuf:"bytes,63,opt,name=join_timeout,json=joinTimeout,proto3" json:"join_timeout,omitempty"`
+	PauseTimeout   *durationpb.Duration `protobuf:"bytes,80,opt,name=pause_timeout,json=pauseTimeout,proto3" json:"pause_timeout,omitempty"`
+	// Rehearsal and proof.
+	Inject   string `protobuf:"bytes,84,opt,name=inject,proto3" json:"inject,omitempty"`
+	AuditDir string `protobuf:"bytes,83,opt,name=audit_dir,json=auditDir,proto3" json:"audit_dir,omitempty"`
 	// Checkpoints, evaluation and samples.
 	CheckpointDir     string  `protobuf:"bytes,70,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	CheckpointEvery   int64   `protobuf:"varint,71,opt,name=checkpoint_every,json=checkpointEvery,proto3" json:"checkpoint_every,omitempty"`
@@ -171,8 +182,11 @@ type JobSpec struct {
 	SamplePrefix      string  `protobuf:"bytes,76,opt,name=sample_prefix,json=samplePrefix,proto3" json:"sample_prefix,omitempty"`
 	SampleTokens      int64   `protobuf:"varint,77,opt,name=sample_tokens,json=sampleTokens,proto3" json:"sample_tokens,omitempty"`
 	SampleTemperature float64 `protobuf:"fixed64,78,opt,name=sample_temperature,json=sampleTemperature,proto3" json:"sample_temperature,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Set when the job is submitted, not by a flag: Unix time in nanoseconds. It orders the runs of
+	// one name.
+	Submitted     int64 `protobuf:"varint,90,opt,name=submitted,proto3" json:"submitted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -492,6 +506,20 @@ func (x *JobSpec) GetWorkers() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetMinWorkers() int64 {
+	if x != nil {
+		return x.MinWorkers
+	}
+	return 0
+}
+
+func (x *JobSpec) GetMaxWorkers() int64 {
+	if x != nil {
+		return x.MaxWorkers
+	}
+	return 0
+}
+
 func (x *JobSpec) GetDevice() string {
 	if x != nil {
 		return x.Device
@@ -506,9 +534,23 @@ func (x *JobSpec) GetThreads() int64 {
 	return 0
 }
 
-func (x *JobSpec) GetJoinTimeout() *durationpb.Duration {
+func (x *JobSpec) GetEvictStragglers() float64 {
 	if x != nil {
-		return x.JoinTimeout
+		return x.EvictStragglers
+	}
+	return 0
+}
+
+func (x *JobSpec) GetCheckEvery() int64 {
+	if x != nil {
+		return x.CheckEvery
+	}
+	return 0
+}
+
+func (x *JobSpec) GetChunkTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.ChunkTimeout
 	}
 	return nil
 }
@@ -520,11 +562,46 @@ func (x *JobSpec) GetLeaseTtl() *durationpb.Duration {
 	return nil
 }
 
-func (x *JobSpec) GetChunkTimeout() *durationpb.Duration {
+func (x *JobSpec) GetStepTimeout() *durationpb.Duration {
 	if x != nil {
-		return x.ChunkTimeout
+		return x.StepTimeout
 	}
 	return nil
+}
+
+func (x *JobSpec) GetRegroupTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.RegroupTimeout
+	}
+	return nil
+}
+
+func (x *JobSpec) GetJoinTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.JoinTimeout
+	}
+	return nil
+}
+
+func (x *JobSpec) GetPauseTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.PauseTimeout
+	}
+	return nil
+}
+
+func (x *JobSpec) GetInject() string {
+	if x != nil {
+		return x.Inject
+	}
+	return ""
+}
+
+func (x *JobSpec) GetAuditDir() string {
+	if x != nil {
+		return x.AuditDir
+	}
+	return ""
 }
 
 func (x *JobSpec) GetCheckpointDir() string {
@@ -597,6 +674,13 @@ func (x *JobSpec) GetSampleTemperature() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetSubmitted() int64 {
+	if x != nil {
+		return x.Submitted
+	}
+	return 0
+}
+
 var file_rondo_v1_job_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
@@ -626,7 +710,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xc2,\n" +
+	"\x04_max\"\xb77\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -717,19 +801,40 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12S\n" +
-	"\aworkers\x18< \x01(\x03B9\xaa\xbb\x185\n" +
-	"\x1eprocesses that share the batch\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12L\n" +
+	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12n\n" +
+	"\aworkers\x18< \x01(\x03BT\xaa\xbb\x18P\n" +
+	"9processes that share the batch; a start waits for so many\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12p\n" +
+	"\vmin_workers\x18B \x01(\x03BO\xaa\xbb\x18K\n" +
+	"4with fewer the job pauses, holds its state and waits\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"minWorkers\x12\x80\x01\n" +
+	"\vmax_workers\x18C \x01(\x03B_\xaa\xbb\x18[\n" +
+	"Dworkers that appear later are taken in up to this many; 0: --workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"maxWorkers\x12L\n" +
 	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
 	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12\x96\x01\n" +
 	"\athreads\x18> \x01(\x03B|\xaa\xbb\x18x\n" +
-	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12p\n" +
-	"\fjoin_timeout\x18? \x01(\v2\x19.google.protobuf.DurationB2\xaa\xbb\x18.\n" +
-	"(how long to wait for the workers to join\x12\x025mR\vjoinTimeout\x12z\n" +
-	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBB\xaa\xbb\x18>\n" +
-	"7a worker or leader not heard from for this long is gone\x12\x0310sR\bleaseTtl\x12\x91\x01\n" +
-	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationBQ\xaa\xbb\x18M\n" +
-	"Fa neighbour that sends nothing for this long while a sum waits is gone\x12\x0330sR\fchunkTimeout\x12\x8a\x01\n" +
+	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xaf\x01\n" +
+	"\x10evict_stragglers\x18Q \x01(\x01B\x83\x01\xaa\xbb\x18\x7f\n" +
+	"hevict a worker whose steps take more than this many times the median, check after check; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
+	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
+	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
+	"checkEvery\x12\x9e\x01\n" +
+	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationB^\xaa\xbb\x18Z\n" +
+	"Ta neighbour from which nothing comes for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x88\x01\n" +
+	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBP\xaa\xbb\x18L\n" +
+	"Ea worker or leader that etcd does not hear from for this long is gone\x12\x0310sR\bleaseTtl\x12\x95\x01\n" +
+	"\fstep_timeout\x18D \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
+	"La worker that is alive but keeps the others waiting for this long is evicted\x12\x0330sR\vstepTimeout\x12\xac\x01\n" +
+	"\x0fregroup_timeout\x18E \x01(\v2\x19.google.protobuf.DurationBh\xaa\xbb\x18d\n" +
+	"^how long workers without a ring wait for a coordinator to plan the next one before they say so\x12\x021mR\x0eregroupTimeout\x12\x89\x01\n" +
+	"\fjoin_timeout\x18? \x01(\v2\x19.google.protobuf.DurationBK\xaa\xbb\x18G\n" +
+	"Ahow long a start waits for --workers before it goes on with fewer\x12\x025mR\vjoinTimeout\x12\x97\x01\n" +
+	"\rpause_timeout\x18P \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
+	"Mhow long a paused job, or a worker that is cut off from etcd, holds its state\x12\x021hR\fpauseTimeout\x12|\n" +
+	"\x06inject\x18T \x01(\tBd\xaa\xbb\x18`\n" +
+	"^faults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; several are separated by ;R\x06inject\x12q\n" +
+	"\taudit_dir\x18S \x01(\tBT\xaa\xbb\x18P\n" +
+	"Nfolder in which each worker logs what it reads, for `rondo audit`; empty: noneR\bauditDir\x12\x8a\x01\n" +
 	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
 	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12j\n" +
 	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
@@ -750,7 +855,8 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\rsample_tokens\x18M \x01(\x03B8\xaa\xbb\x184\n" +
 	"\x1blength of a sample; 0: none\x12\x03200!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00j\xf8@R\fsampleTokens\x12a\n" +
 	"\x12sample_temperature\x18N \x01(\x01B2\xaa\xbb\x18.\n" +
-	"\x15of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature:F\n" +
+	"\x15of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x12\x1c\n" +
+	"\tsubmitted\x18Z \x01(\x03R\tsubmitted:F\n" +
 	"\x04flag\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\v2\x0e.rondo.v1.FlagR\x04flag\x88\x01\x01B\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 
 var (
@@ -773,16 +879,19 @@ var file_rondo_v1_job_proto_goTypes = []any{
 	(*descriptorpb.FieldOptions)(nil), // 3: google.protobuf.FieldOptions
 }
 var file_rondo_v1_job_proto_depIdxs = []int32{
-	2, // 0: rondo.v1.JobSpec.join_timeout:type_name -> google.protobuf.Duration
+	2, // 0: rondo.v1.JobSpec.chunk_timeout:type_name -> google.protobuf.Duration
 	2, // 1: rondo.v1.JobSpec.lease_ttl:type_name -> google.protobuf.Duration
-	2, // 2: rondo.v1.JobSpec.chunk_timeout:type_name -> google.protobuf.Duration
-	3, // 3: rondo.v1.flag:extendee -> google.protobuf.FieldOptions
-	0, // 4: rondo.v1.flag:type_name -> rondo.v1.Flag
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	4, // [4:5] is the sub-list for extension type_name
-	3, // [3:4] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 2: rondo.v1.JobSpec.step_timeout:type_name -> google.protobuf.Duration
+	2, // 3: rondo.v1.JobSpec.regroup_timeout:type_name -> google.protobuf.Duration
+	2, // 4: rondo.v1.JobSpec.join_timeout:type_name -> google.protobuf.Duration
+	2, // 5: rondo.v1.JobSpec.pause_timeout:type_name -> google.protobuf.Duration
+	3, // 6: rondo.v1.flag:extendee -> google.protobuf.FieldOptions
+	0, // 7: rondo.v1.flag:type_name -> rondo.v1.Flag
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	7, // [7:8] is the sub-list for extension type_name
+	6, // [6:7] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_job_proto_init() }
