@@ -25,9 +25,13 @@ type Lane int
 
 // Job is what membership needs to know of a JobSpec.
 type Job struct {
-	Workers     int           // the ring's size
-	Lanes       int           // of the global batch
-	JoinTimeout time.Duration // how long to wait for the workers
+	Workers      int           // a start waits for so many
+	MinWorkers   int           // with fewer the job pauses
+	MaxWorkers   int           // of the ring, unless `rondo scale` says otherwise; 0: Workers
+	Lanes        int           // of the global batch
+	JoinTimeout  time.Duration // how long a start waits for Workers
+	PauseTimeout time.Duration // how long a pause waits for MinWorkers
+	Version      string        // of the protocol between workers; another one's are refused
 }
 
 // Validate returns an error that names the flag at fault.
@@ -35,22 +39,83 @@ func (j Job) Validate() error {
 	switch {
 	case j.Workers < 1:
 		return fmt.Errorf("--workers %d: a job needs at least one worker", j.Workers)
+	case j.MinWorkers < 1:
+		return fmt.Errorf("--min-workers %d: a job needs at least one worker", j.MinWorkers)
+	case j.MinWorkers > j.Workers:
+		return fmt.Errorf("--min-workers %d is more than --workers %d", j.MinWorkers, j.Workers)
 	case j.Lanes < j.Workers:
 		return fmt.Errorf("--batch %d is less than --workers %d: each worker needs a lane",
 			j.Lanes, j.Workers)
+	case j.max() < j.Workers:
+		return fmt.Errorf("--max-workers %d is less than --workers %d", j.MaxWorkers, j.Workers)
+	case j.Lanes < j.max():
+		return fmt.Errorf("--batch %d is less than --max-workers %d: each worker needs a lane",
+			j.Lanes, j.MaxWorkers)
 	case j.JoinTimeout <= 0:
 		return fmt.Errorf("--join-timeout %v: must be above zero", j.JoinTimeout)
+	case j.PauseTimeout <= 0:
+		return fmt.Errorf("--pause-timeout %v: must be above zero", j.PauseTimeout)
 	}
 	return nil
 }
 
+// CheckScale returns an error that says the bounds if a ring cannot be asked to have n workers.
+func (j Job) CheckScale(n int) error {
+	if n < j.MinWorkers || n > j.Lanes {
+		return fmt.Errorf("%d workers: this job can have %d (--min-workers) to %d (--batch: each "+
+			"worker needs a lane)", n, j.MinWorkers, j.Lanes)
+	}
+	return nil
+}
+
+func (j Job) max() int {
+	if j.MaxWorkers == 0 {
+		return j.Workers
+	}
+	return j.MaxWorkers
+}
+
 // Member is a worker process as it registers.
 type Member struct {
-	ID      string // unique to this run of the process
-	Address string // host:port of its Ring service
-	Host    string
-	PID     int
-	Device  string // as compute.Device names it
+	ID       string // unique to this registration of the process
+	Address  string // host:port of its Ring service
+	Host     string
+	PID      int
+	Device   string // as compute.Device names it
+	Version  string // of the protocol between workers
+	Identity string // fingerprint of the job as this worker has it, its text included
+}
+
+// Remedy is what an evicted worker does.
+type Remedy int
+
+// The remedies.
+const (
+	Rejoin Remedy = 1 + iota // register anew, under a new id, with the state that it has
+	Resync                   // the same without its state, which is not to be trusted
+	Wait                     // stay as a spare for when there are too few: it is too slow
+	Leave                    // end: it does not fit the job
+)
+
+func (r Remedy) String() string {
+	switch r {
+	case Rejoin:
+		return "rejoin"
+	case Resync:
+		return "resync"
+	case Wait:
+		return "wait"
+	case Leave:
+		return "leave"
+	}
+	return fmt.Sprintf("remedy %d", int(r))
+}
+
+// Eviction keeps a worker out of the ring for as long as it is registered under this id.
+type Eviction struct {
+	ID     string
+	Reason string
+	Remedy Remedy
 }
 
 // Phase is how far a job has come.
@@ -61,6 +126,7 @@ const (
 	Forming  Phase = iota // no ring yet: workers join
 	Running               // train
 	Stopping              // stop together at a step boundary, and save
+	Paused                // too few workers: hold the state, and wait
 	Ended                 // done, or failed: leave
 )
 
@@ -72,6 +138,8 @@ func (p Phase) String() string {
 		return "running"
 	case Stopping:
 		return "stopping"
+	case Paused:
+		return "paused"
 	case Ended:
 		return "ended"
 	}
@@ -88,12 +156,24 @@ type Plan struct {
 	Reason     string // why this plan was made, for people
 	Failed     bool   // with Ended: the job failed, and Reason says why
 	Usage      bool   // with Failed: the job's input is wrong, not the run
+	Limit      int    // workers of the ring at most, as `rondo scale` set it; 0: the job's
+	Rings      int    // formed in this run of the job
+	Evicted    []Eviction
 }
 
 // Rank returns the worker's place in the ring; false if it has none.
 func (p Plan) Rank(id string) (Rank, bool) {
 	i := slices.IndexFunc(p.Members, func(m Member) bool { return m.ID == id })
 	return Rank(i), i >= 0
+}
+
+// Eviction returns why a worker gets no rank; false if it may have one.
+func (p Plan) Eviction(id string) (Eviction, bool) {
+	i := slices.IndexFunc(p.Evicted, func(e Eviction) bool { return e.ID == id })
+	if i < 0 {
+		return Eviction{}, false
+	}
+	return p.Evicted[i], true
 }
 
 // Lanes returns the lanes [from, to) that rank r holds.
@@ -107,8 +187,9 @@ func (p Plan) Lanes(r Rank) (from, to Lane) {
 // Equal reports whether two plans say the same.
 func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
-		p.Failed == q.Failed && p.Usage == q.Usage &&
-		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds)
+		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
+		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
+		slices.Equal(p.Evicted, q.Evicted)
 }
 
 // Next returns the plan with which a job of the same name starts anew after this one has ended.
@@ -130,9 +211,14 @@ func (p Plan) Validate() error {
 			p.Generation, len(p.Members), len(p.LaneEnds))
 	}
 	inRing := p.Phase == Running || p.Phase == Stopping
-	if inRing && (len(p.Members) == 0 || p.Generation == 0) {
+	if inRing && (len(p.Members) == 0 || p.Generation == 0) ||
+		p.Phase == Paused && len(p.Members) > 0 {
 		return fmt.Errorf("plan of generation %d is %v with %d members",
 			p.Generation, p.Phase, len(p.Members))
+	}
+	if p.Limit < 0 || p.Rings < 0 {
+		return fmt.Errorf("plan of generation %d has limit %d and %d rings",
+			p.Generation, p.Limit, p.Rings)
 	}
 	if p.Failed && p.Phase != Ended || p.Usage && !p.Failed {
 		return fmt.Errorf("plan of generation %d is %v with failed %t, usage %t",
@@ -150,6 +236,13 @@ func (p Plan) Validate() error {
 				p.Generation, r, p.LaneEnds[r], end)
 		}
 		seen[m.ID], end = true, p.LaneEnds[r]
+	}
+	for _, e := range p.Evicted {
+		if e.ID == "" || seen[e.ID] || e.Remedy < Rejoin || e.Remedy > Leave {
+			return fmt.Errorf("plan of generation %d: the eviction %+v is of nobody, of a member, "+
+				"told twice, or without a remedy", p.Generation, e)
+		}
+		seen[e.ID] = true
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func TestPlanValidate(t *testing.T) {
 }
 
 func TestPlanFits(t *testing.T) {
-	job := Job{Workers: 2, Lanes: 8, JoinTimeout: time.Minute}
+	job := Job{Workers: 2, MinWorkers: 1, Lanes: 8, JoinTimeout: time.Minute}
 	if err := (Plan{LaneEnds: DealLanes(8, 2)}).Fits(job); err != nil {
 		t.Error(err)
 	}
@@ -132,7 +132,7 @@ func TestDecideBeforeElectedPanics(t *testing.T) {
 			t.Errorf("recovered %v", r)
 		}
 	}()
-	Decide(NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: 1}), Tick{}, time.Unix(0, 0))
+	Decide(NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: 1}), Tick{}, time.Unix(0, 0))
 }
 
 // TestStatesShareNoMemory takes two ways from every state, and looks whether the second shows in
@@ -140,18 +140,19 @@ func TestDecideBeforeElectedPanics(t *testing.T) {
 func TestStatesShareNoMemory(t *testing.T) {
 	const workers = 9
 	now := time.Unix(0, 0)
-	state := NewState(Job{Workers: workers, Lanes: workers, JoinTimeout: time.Minute})
+	state := NewState(Job{Workers: workers, MinWorkers: 1, Lanes: workers,
+		JoinTimeout: time.Minute})
 	state, _ = Decide(state, Elected{}, now)
 	id := func(i int) string { return fmt.Sprint("w", i%workers) }
 	for i := range 2 * workers {
 		one, two := Event(Joined{Member{ID: id(i)}}), Event(Joined{Member{ID: "other"}})
 		if i >= workers {
-			one, two = Done{id(i)}, Done{id(i + 1)}
+			one, two = Done{ID: id(i)}, Done{ID: id(i + 1)}
 		}
 		next, _ := Decide(state, one, now)
 		want := fmt.Sprintf("%+v", next)
 		Decide(state, two, now)
-		Decide(state, Left{id(0)}, now)
+		Decide(state, Left{[]string{id(0)}}, now)
 		if got := fmt.Sprintf("%+v", next); got != want {
 			t.Fatalf("after %#v, and %#v from the same state: %s became %s", one, two, want, got)
 		}
@@ -164,7 +165,7 @@ func TestStatesShareNoMemory(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	now := time.Unix(100, 0)
-	state := NewState(Job{Workers: 1, Lanes: 1, JoinTimeout: time.Minute})
+	state := NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: time.Minute})
 	if !state.Wake().IsZero() {
 		t.Error("a state that nobody leads waits for nothing")
 	}

@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// settleTime is how long a leader waits for more workers to appear when some have: one ring is
+// formed for all of them.
+const settleTime = 300 * time.Millisecond
+
 // State is everything that a leader knows of a job. It is a value: Decide returns a new one and
 // changes neither the old one nor what its slices hold.
 type State struct {
@@ -13,8 +17,11 @@ type State struct {
 	leading bool      // Elected has come
 	plan    Plan      // the last one decided
 	members []Member  // who is registered now, in ring order
+	ring    []Member  // the last ring's, by rank, also while paused
 	done    []string  // ids of the ring's workers that have reported their end
-	joinBy  time.Time // while forming: when to give up
+	leaving []string  // ids of registered workers that were asked to go
+	giveUp  time.Time // while forming or paused: when to wait no longer
+	settled time.Time // when those that appeared are taken in; zero: nobody is waited for
 }
 
 // NewState returns the state of a job before anybody leads it.
@@ -28,8 +35,15 @@ func (s State) Members() []Member { return s.members }
 
 // Wake returns when Decide wants a Tick; the zero time: not before something else happens.
 func (s State) Wake() time.Time {
-	if s.leading && s.plan.Phase == Forming {
-		return s.joinBy
+	switch {
+	case !s.leading:
+		return time.Time{}
+	case s.plan.Phase == Forming:
+		return s.giveUp
+	case s.plan.Phase == Paused && (s.settled.IsZero() || s.giveUp.Before(s.settled)):
+		return s.giveUp
+	case s.plan.Phase == Running || s.plan.Phase == Paused:
+		return s.settled
 	}
 	return time.Time{}
 }
@@ -47,25 +61,41 @@ type Elected struct {
 // Joined is a member that registered, or changed its entry.
 type Joined struct{ Member Member }
 
-// Left is a member whose registration is gone: it left, or its lease ended.
-type Left struct{ ID string }
+// Left are members whose registrations are gone: they left, or their leases ended. Those that are
+// seen to be gone together come together, so that one new ring is formed without all of them.
+type Left struct{ IDs []string }
 
-// Failed is a worker that cannot go on, in its own words.
+// Failed is a worker that cannot go on in its ring, in its own words or in those of whoever saw
+// its process end.
 type Failed struct {
-	ID    string
-	Text  string
-	Usage bool // the job's input is wrong, not the run
+	ID         string
+	Generation Generation // of the ring that it was in; 0: in none, or not known
+	Text       string
+	Usage      bool // the job's input is wrong, not the run
+	Fatal      bool // every worker would fail in this way
+	Resync     bool // its state is not to be trusted
 }
 
-// PeerLost is a worker that cannot go on because another one does not answer.
-type PeerLost struct {
-	ID   string // who says so
-	Rank Rank   // who was lost, in the ring of the plan
-	Text string // what was seen of it
+// Suspected is a worker that accuses another one of its ring.
+type Suspected struct {
+	ID         string     // who says so
+	Generation Generation // of the ring of which it speaks
+	Rank       Rank       // the accused
+	Text       string     // what was seen of it
+	Slow       bool       // it works, but keeps the others waiting
 }
+
+// Leaving is a worker that was asked to go, and does when a ring without it is planned.
+type Leaving struct{ ID string }
+
+// ScaleRequested sets how many workers the ring has at most.
+type ScaleRequested struct{ Workers int }
 
 // Done is a worker that has nothing left to do: it completed the last step, or stopped.
-type Done struct{ ID string }
+type Done struct {
+	ID         string
+	Generation Generation // of the ring in which it did; 0: the present one
+}
 
 // StopRequested asks the workers to stop at the same step and to save.
 type StopRequested struct{ Reason string }
@@ -73,14 +103,16 @@ type StopRequested struct{ Reason string }
 // Tick says only that time has passed; see State.Wake.
 type Tick struct{}
 
-func (Elected) event()       {}
-func (Joined) event()        {}
-func (Left) event()          {}
-func (Failed) event()        {}
-func (PeerLost) event()      {}
-func (Done) event()          {}
-func (StopRequested) event() {}
-func (Tick) event()          {}
+func (Elected) event()        {}
+func (Joined) event()         {}
+func (Left) event()           {}
+func (Failed) event()         {}
+func (Suspected) event()      {}
+func (Leaving) event()        {}
+func (ScaleRequested) event() {}
+func (Done) event()           {}
+func (StopRequested) event()  {}
+func (Tick) event()           {}
 
 // Action is something that the leader must do, in the order in which Decide returns them.
 type Action interface{ action() }
@@ -112,15 +144,19 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 	}
 	switch e := event.(type) {
 	case Joined:
-		return joined(s, e.Member)
+		return joined(s, e.Member, now)
 	case Left:
-		return left(s, e.ID)
+		return left(s, e.IDs, now)
 	case Failed:
-		return failed(s, e)
-	case PeerLost:
-		return peerLost(s, e)
+		return failed(s, e, now)
+	case Suspected:
+		return suspected(s, e, now)
+	case Leaving:
+		return leaving(s, e.ID, now)
+	case ScaleRequested:
+		return scaleRequested(s, e.Workers, now)
 	case Done:
-		return done(s, e.ID)
+		return done(s, e)
 	case StopRequested:
 		return stopRequested(s, e.Reason)
 	case Tick:
@@ -129,72 +165,42 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 	panic(fmt.Sprintf("cluster: unknown event %#v", event))
 }
 
-// elected takes over the job as the store holds it. What the ring's workers have reported before
-// they report again to a new leader.
+// elected takes over the job as the store holds it. What workers have reported before they report
+// again to a new leader.
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
-		job: s.job, leading: true, plan: e.Plan,
-		members: RingOrder(e.Members), joinBy: now.Add(s.job.JoinTimeout),
+		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
+		ring: e.Plan.Members, giveUp: now.Add(s.job.JoinTimeout),
 	}
 	switch s.plan.Phase {
-	case Forming:
-		return formIfComplete(s)
 	case Ended:
 		return s, []Action{End{}}
+	case Forming:
+		return admit(s, s.members, now)
+	case Paused:
+		s.giveUp = now.Add(s.job.PauseTimeout)
+		return admit(s, s.members, now)
 	}
+	var missing []string
 	for _, m := range s.plan.Members {
-		if !slices.ContainsFunc(s.members, func(n Member) bool { return n.ID == m.ID }) {
-			return lose(s, m.ID, "its registration ended while nobody led the job", false)
+		if !s.registered(m.ID) {
+			missing = append(missing, m.ID)
 		}
 	}
-	return s, spares(s)
-}
-
-func joined(s State, m Member) (State, []Action) {
-	s.members = RingOrder(append(without(s.members, m.ID), m))
-	if s.plan.Phase != Forming {
-		if _, inRing := s.plan.Rank(m.ID); inRing {
-			return s, nil
-		}
-		return s, []Action{spare(m)}
+	if len(missing) == 0 {
+		return admit(s, s.members, now)
 	}
-	return formIfComplete(s)
+	s, refusals := s.refuse(s.members)
+	s, actions := lose(s, missing, "its registration ended while nobody led the job", now)
+	return s, append(actions, refusals...)
 }
 
-func left(s State, id string) (State, []Action) {
-	s.members = without(s.members, id)
-	_, inRing := s.plan.Rank(id)
-	if !inRing || slices.Contains(s.done, id) {
+func done(s State, e Done) (State, []Action) {
+	stale := e.Generation != 0 && e.Generation != s.plan.Generation
+	if _, inRing := s.plan.Rank(e.ID); stale || !inRing || slices.Contains(s.done, e.ID) {
 		return s, nil
 	}
-	return lose(s, id, "its registration ended: it was killed, cut off, or stuck", false)
-}
-
-func failed(s State, e Failed) (State, []Action) {
-	if _, inRing := s.plan.Rank(e.ID); inRing || s.plan.Phase == Forming {
-		return lose(s, e.ID, e.Text, e.Usage)
-	}
-	return s, []Action{Notify{ID: e.ID, Text: "a spare worker failed: " + e.Text}}
-}
-
-func peerLost(s State, e PeerLost) (State, []Action) {
-	by, inRing := s.plan.Rank(e.ID)
-	if !inRing || e.Rank < 0 || int(e.Rank) >= len(s.plan.Members) {
-		return s, []Action{Notify{ID: e.ID, Text: fmt.Sprintf(
-			"reports the loss of rank %d, of which the plan knows nothing: %s", e.Rank, e.Text)}}
-	}
-	lost := s.plan.Members[e.Rank].ID
-	if slices.Contains(s.done, lost) {
-		return lose(s, e.ID, e.Text, false)
-	}
-	return lose(s, lost, fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, e.Text), false)
-}
-
-func done(s State, id string) (State, []Action) {
-	if _, inRing := s.plan.Rank(id); !inRing || slices.Contains(s.done, id) {
-		return s, nil
-	}
-	s.done = append(slices.Clone(s.done), id)
+	s.done = append(slices.Clone(s.done), e.ID)
 	if len(s.done) < len(s.plan.Members) {
 		return s, nil
 	}
@@ -209,53 +215,59 @@ func stopRequested(s State, reason string) (State, []Action) {
 	case Forming:
 		return end(s, "stopped before the start: "+reason)
 	case Running:
-		s.plan.Phase, s.plan.Reason = Stopping, "stopped: "+reason
-		return s, []Action{WritePlan{s.plan}}
+		s.plan.Phase, s.plan.Reason, s.settled = Stopping, "stopped: "+reason, time.Time{}
+		return s.write()
+	case Paused:
+		s.plan.Phase = Stopping
+		if there := s.choose(1); len(there) > 0 {
+			return s.with(there, "stopped while paused: "+reason)
+		}
+		return end(s, "stopped while paused: "+reason)
 	}
 	return s, nil
 }
 
-func tick(s State, now time.Time) (State, []Action) {
-	if s.plan.Phase != Forming || now.Before(s.joinBy) {
+// scaleRequested stores the limit, and has the ring follow it at once.
+func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
+	if err := s.job.CheckScale(workers); err != nil {
+		return s, []Action{Notify{Text: "rondo scale: " + err.Error()}}
+	}
+	if s.plan.Phase == Stopping || s.plan.Limit == workers {
 		return s, nil
 	}
-	return fail(s, fmt.Sprintf("%d of %d workers have joined within %v (--join-timeout); "+
-		"see the logs of those that are missing", len(s.members), s.job.Workers,
-		s.job.JoinTimeout), false)
-}
-
-// formIfComplete says how many workers have joined, and starts the job when that is enough.
-func formIfComplete(s State) (State, []Action) {
-	text := fmt.Sprintf("%d of %d workers have joined",
-		min(len(s.members), s.job.Workers), s.job.Workers)
+	text := fmt.Sprintf("rondo scale: the ring has %d workers at most", workers)
+	s.plan.Limit = workers
 	told := Notify{Text: text}
-	if len(s.members) < s.job.Workers {
-		return s, []Action{told}
+	var actions []Action
+	switch {
+	case s.plan.Phase == Forming && len(s.choose(1)) >= s.wanted():
+		s, actions = s.with(s.choose(1), text)
+	case s.plan.Phase == Paused && len(s.choose(1)) >= s.limit():
+		s, actions = s.with(s.choose(1), text)
+	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
+		s, actions = regroup(s, text, now)
+	default:
+		if s.plan.Reason == "" {
+			s.plan.Reason = text
+		}
+		s, actions = s.write()
 	}
-	s, actions := form(s, text)
-	return s, append([]Action{told}, actions...)
+	return s, append(actions, told)
 }
 
-// form makes a new ring of the first members in ring order. The others are spares.
-func form(s State, reason string) (State, []Action) {
-	s.plan = Plan{
-		Generation: s.plan.Generation + 1,
-		Members:    slices.Clone(s.members[:s.job.Workers]),
-		LaneEnds:   DealLanes(s.job.Lanes, s.job.Workers),
-		Phase:      Running,
-		Reason:     reason,
+func tick(s State, now time.Time) (State, []Action) {
+	settled := !s.settled.IsZero() && !now.Before(s.settled)
+	gaveUp := !now.Before(s.giveUp)
+	switch {
+	case s.plan.Phase == Forming && gaveUp:
+		return startWithFewer(s)
+	case settled:
+		return settle(s, now)
+	case s.plan.Phase == Paused && gaveUp:
+		return fail(s, fmt.Sprintf("%s; too few have come for %v", s.plan.Reason,
+			s.job.PauseTimeout)+resumeHint, false)
 	}
-	s.done = nil
-	return s, append([]Action{WritePlan{s.plan}}, spares(s)...)
-}
-
-// lose ends the job because one of its workers is gone, and names it.
-func lose(s State, id, text string, usage bool) (State, []Action) {
-	reason := s.describe(id) + ": " + text
-	if s.plan.Phase != Forming && !usage {
-		reason += "; --resume auto goes on from the newest checkpoint, if one was kept"
-	}
-	return fail(s, reason, usage)
+	return s, nil
 }
 
 func fail(s State, reason string, usage bool) (State, []Action) {
@@ -265,40 +277,14 @@ func fail(s State, reason string, usage bool) (State, []Action) {
 
 func end(s State, reason string) (State, []Action) {
 	s.plan.Phase, s.plan.Reason = Ended, reason
-	return s, []Action{WritePlan{s.plan}, End{}}
+	s, actions := s.write()
+	return s, append(actions, End{})
 }
 
-// describe names a worker for people.
-func (s State) describe(id string) string {
-	if r, ok := s.plan.Rank(id); ok {
-		m := s.plan.Members[r]
-		return fmt.Sprintf("worker %s (rank %d, host %s, pid %d)", m.ID, r, m.Host, m.PID)
-	}
-	for _, m := range s.members {
-		if m.ID == id {
-			return fmt.Sprintf("worker %s (host %s, pid %d)", m.ID, m.Host, m.PID)
-		}
-	}
-	return fmt.Sprintf("worker %s", id)
-}
-
-// spares tells each registered worker that has no rank.
-func spares(s State) []Action {
-	var actions []Action
-	for _, m := range s.members {
-		if _, inRing := s.plan.Rank(m.ID); !inRing {
-			actions = append(actions, spare(m))
-		}
-	}
-	return actions
-}
-
-func spare(m Member) Action {
-	return Notify{ID: m.ID, Text: fmt.Sprintf(
-		"the ring is complete: the worker on host %s, pid %d waits as a spare", m.Host, m.PID)}
-}
-
-// without returns a copy of members that lacks id.
-func without(members []Member, id string) []Member {
-	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.ID == id })
+// write stores the plan as it is now, without the evictions of those that have gone.
+func (s State) write() (State, []Action) {
+	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
+		return !s.registered(e.ID)
+	})
+	return s, []Action{WritePlan{s.plan}}
 }

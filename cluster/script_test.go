@@ -17,15 +17,25 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 // TestScripts plays testdata/*.txt. A script is a row of commands, each followed by ---- and what
 // Decide does about it, up to an empty line:
 //
-//	job [workers=2] [lanes=8] [join-timeout=5m] [generation=0]   a fresh store
+//	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
+//	    [version=] [generation=0]   a fresh store
 //	elect                   a leader takes over from what the store holds
-//	join ID [host=a] [pid=1]
-//	register ID [host=a] [pid=1]   a join of which the leader does not hear
-//	leave ID
+//	join ID [host=a] [pid=1] [version=] [identity=]
+//	register ID ...         a join of which the leader does not hear
+//	leave ID...             registrations end, all at once
+//	vanish ID               a registration ends, and the leader does not hear of it
 //	fail ID TEXT            the worker cannot go on
-//	usage ID TEXT           the worker says that the job's input is wrong
-//	peer-lost ID RANK TEXT
+//	fail@GENERATION ID TEXT ... in the ring of that generation
+//	usage ID TEXT           ... for the job's input is wrong
+//	fatal ID TEXT           ... as every worker could not
+//	resync ID TEXT          ... for its state is not to be trusted
+//	suspect ID RANK TEXT    the worker accuses another one of the present ring
+//	suspect@GENERATION ID RANK TEXT
+//	slow ID RANK TEXT       it accuses another one of being slow
+//	leaving ID              the worker was asked to go
+//	scale N
 //	done ID
+//	done@GENERATION ID
 //	stop REASON
 //	after DURATION          the clock moves on, and ticks
 //
@@ -127,7 +137,8 @@ func (w *scriptWorld) run(words []string) (string, error) {
 }
 
 func (w *scriptWorld) job(args []string) (string, error) {
-	job := Job{Workers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute}
+	job := Job{Workers: 2, MinWorkers: 1, Lanes: 8, JoinTimeout: 5 * time.Minute,
+		PauseTimeout: time.Hour}
 	*w = scriptWorld{now: time.Unix(0, 0)}
 	for _, arg := range args {
 		key, value, _ := strings.Cut(arg, "=")
@@ -135,8 +146,16 @@ func (w *scriptWorld) job(args []string) (string, error) {
 		switch key {
 		case "workers":
 			job.Workers = n
+		case "min":
+			job.MinWorkers = n
+		case "max":
+			job.MaxWorkers = n
 		case "lanes":
 			job.Lanes = n
+		case "version":
+			job.Version, err = value, nil
+		case "pause-timeout":
+			job.PauseTimeout, err = time.ParseDuration(value)
 		case "generation":
 			w.stored.Generation = Generation(n)
 		case "join-timeout":
@@ -163,31 +182,39 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		return nil, fmt.Errorf("%s needs an argument", name)
 	}
 	rest := strings.Join(args[1:], " ")
+	name, generation, _ := strings.Cut(name, "@")
+	of, _ := strconv.Atoi(generation)
 	switch name {
 	case "join", "register":
-		m := Member{ID: args[0], Host: "a", PID: 1}
-		for _, arg := range args[1:] {
-			if host, ok := strings.CutPrefix(arg, "host="); ok {
-				m.Host = host
-			} else if pid, ok := strings.CutPrefix(arg, "pid="); ok {
-				m.PID, _ = strconv.Atoi(pid)
-			}
-		}
+		m := memberOf(args)
 		w.members = append(without(w.members, m.ID), m)
 		if name == "register" {
 			return nil, nil
 		}
 		return Joined{m}, nil
-	case "leave":
-		w.members = without(w.members, args[0])
-		return Left{args[0]}, nil
-	case "fail", "usage":
-		return Failed{ID: args[0], Text: rest, Usage: name == "usage"}, nil
-	case "peer-lost":
+	case "leave", "vanish":
+		w.members = without(w.members, args...)
+		if name == "vanish" {
+			return nil, nil
+		}
+		return Left{args}, nil
+	case "fail", "usage", "fatal", "resync":
+		return Failed{ID: args[0], Generation: Generation(of), Text: rest, Usage: name == "usage",
+			Fatal: name == "fatal", Resync: name == "resync"}, nil
+	case "suspect", "slow":
+		if generation == "" {
+			of = int(w.stored.Generation)
+		}
 		rank, err := strconv.Atoi(args[1])
-		return PeerLost{ID: args[0], Rank: Rank(rank), Text: strings.Join(args[2:], " ")}, err
+		return Suspected{ID: args[0], Generation: Generation(of), Rank: Rank(rank),
+			Text: strings.Join(args[2:], " "), Slow: name == "slow"}, err
+	case "leaving":
+		return Leaving{args[0]}, nil
+	case "scale":
+		n, err := strconv.Atoi(args[0])
+		return ScaleRequested{n}, err
 	case "done":
-		return Done{args[0]}, nil
+		return Done{args[0], Generation(of)}, nil
 	case "stop":
 		return StopRequested{strings.Join(args, " ")}, nil
 	case "after":
@@ -196,6 +223,24 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		return Tick{}, err
 	}
 	return nil, fmt.Errorf("unknown command %q", name)
+}
+
+func memberOf(args []string) Member {
+	m := Member{ID: args[0], Host: "a", PID: 1}
+	for _, arg := range args[1:] {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "host":
+			m.Host = value
+		case "pid":
+			m.PID, _ = strconv.Atoi(value)
+		case "version":
+			m.Version = value
+		case "identity":
+			m.Identity = value
+		}
+	}
+	return m
 }
 
 // describePlan says what a plan has that the one before had not.
@@ -209,6 +254,12 @@ func describePlan(before, p Plan) string {
 		result += " (usage)"
 	}
 	fmt.Fprintf(&out, "plan: generation %d %v%s: %s\n", p.Generation, p.Phase, result, p.Reason)
+	for _, e := range p.Evicted {
+		fmt.Fprintf(&out, "  evicted (%v): %s: %s\n", e.Remedy, e.ID, e.Reason)
+	}
+	if p.Limit != before.Limit {
+		fmt.Fprintf(&out, "  at most %d workers\n", p.Limit)
+	}
 	if slices.Equal(before.Members, p.Members) {
 		return out.String()
 	}

@@ -187,15 +187,19 @@ func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluste
 	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members})
 }
 
-// compare tells the state machine how the members differ from those that it knows.
+// compare tells the state machine how the members differ from those that it knows. Those that are
+// gone come in one event, so that one ring is formed without all of them.
 func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 	known := t.state.Members()
+	var gone []string
 	for _, m := range known {
-		gone := !slices.ContainsFunc(now, func(n cluster.Member) bool { return n.ID == m.ID })
-		if gone && !t.ended {
-			if err := t.decide(ctx, cluster.Left{ID: m.ID}); err != nil {
-				return err
-			}
+		if !slices.ContainsFunc(now, func(n cluster.Member) bool { return n.ID == m.ID }) {
+			gone = append(gone, m.ID)
+		}
+	}
+	if len(gone) > 0 {
+		if err := t.decide(ctx, cluster.Left{IDs: gone}); err != nil {
+			return err
 		}
 	}
 	for _, m := range now {

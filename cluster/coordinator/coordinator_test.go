@@ -60,7 +60,8 @@ func start(t *testing.T, election cluster.Election, id string) *process {
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &process{events: make(chan cluster.Event), cancel: cancel, ended: make(chan struct{})}
 	cfg := coordinator.Config{
-		Job:      cluster.Job{Workers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute},
+		Job: cluster.Job{Workers: 2, MinWorkers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute,
+			PauseTimeout: time.Hour},
 		Self:     cluster.Leader{ID: id, Address: id + ":1"},
 		LeaseTTL: ttl, Election: election, Events: p.events, Audience: &p.audience,
 	}
@@ -177,18 +178,56 @@ func TestJoinTimeoutIsExact(t *testing.T) {
 	})
 }
 
-func TestLostWorkerEndsTheJob(t *testing.T) {
+// TestLostWorkerPausesTheJob: one of a pair is lost, and the job waits for as long as it may.
+func TestLostWorkerPausesTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		p := start(t, store, "c1")
 		join(t, store, "w1")
 		lost := join(t, store, "w2")
+		began := time.Now()
 		store.Expire("w2")
 		<-lost.Lost()
+		synctest.Wait()
+		if plan := stored(t, store); plan.Phase != cluster.Paused || plan.Generation != 2 ||
+			!strings.Contains(plan.Reason, "w2 (rank 1, host host-w2, pid 7)") {
+			t.Errorf("after the loss: %+v", plan)
+		}
 		<-p.ended
-		if !p.plan.Failed || !strings.Contains(p.plan.Reason, "w2 (rank 1, host host-w2, pid 7)") {
+		if took := time.Since(began); took != time.Hour {
+			t.Errorf("gave up after %v", took)
+		}
+		if !p.plan.Failed || !strings.Contains(p.plan.Reason, "--pause-timeout") {
 			t.Errorf("ended with %+v, %v", p.plan, p.err)
 		}
+	})
+}
+
+// TestNewcomersAndLossesAreTakenTogether: two that appear within the settle time make one ring, and two
+// that go together make one ring.
+func TestNewcomersAndLossesAreTakenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		p := start(t, store, "c1")
+		join(t, store, "w1")
+		join(t, store, "w2")
+		p.send(t, cluster.ScaleRequested{Workers: 4})
+		join(t, store, "w3")
+		time.Sleep(100 * time.Millisecond)
+		join(t, store, "w4")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if plan := stored(t, store); plan.Generation != 2 || len(plan.Members) != 4 {
+			t.Errorf("after two appeared: %+v", plan)
+		}
+		store.Expire("w1", "w3")
+		synctest.Wait()
+		if plan := stored(t, store); plan.Generation != 3 || len(plan.Members) != 2 ||
+			plan.Members[0].ID != "w2" {
+			t.Errorf("after two were lost: %+v", plan)
+		}
+		p.cancel()
+		<-p.ended
 	})
 }
 
@@ -271,10 +310,12 @@ func TestWorkerLostWhileNobodyLed(t *testing.T) {
 		}
 		store.Expire("w1")
 		two := start(t, store, "c2")
-		<-two.ended
-		if !two.plan.Failed || !strings.Contains(two.plan.Reason, "worker w1 (rank 0") {
-			t.Errorf("ended with %+v, %v", two.plan, two.err)
+		if plan := stored(t, store); plan.Phase != cluster.Paused ||
+			!strings.Contains(plan.Reason, "worker w1 (rank 0") {
+			t.Errorf("under the new leader: %+v", plan)
 		}
+		two.cancel()
+		<-two.ended
 	})
 }
 
@@ -335,7 +376,7 @@ func TestStoreThatRefusesEndsTheCoordinator(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	whole := coordinator.Config{
-		Job:      cluster.Job{Workers: 1, Lanes: 1, JoinTimeout: 1},
+		Job:      cluster.Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: 1, PauseTimeout: 1},
 		Self:     cluster.Leader{ID: "c", Address: "h:1"},
 		LeaseTTL: 1, Election: memstore.New(), Events: make(chan cluster.Event),
 		Audience: &audience{},
@@ -348,6 +389,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"an address":   func(c *coordinator.Config) { c.Self.Address = "" },
 		"--lease-ttl":  func(c *coordinator.Config) { c.LeaseTTL = 0 },
 		"--workers":    func(c *coordinator.Config) { c.Job.Workers = 0 },
+		"--pause-time": func(c *coordinator.Config) { c.Job.PauseTimeout = 0 },
 		"--join-timeo": func(c *coordinator.Config) { c.Job.JoinTimeout = 0 },
 	} {
 		spoiled := whole

@@ -19,6 +19,8 @@ func phaseToWire(p cluster.Phase) rondov1.Phase {
 		return rondov1.Phase_PHASE_RUNNING
 	case cluster.Stopping:
 		return rondov1.Phase_PHASE_STOPPING
+	case cluster.Paused:
+		return rondov1.Phase_PHASE_PAUSED
 	case cluster.Ended:
 		return rondov1.Phase_PHASE_ENDED
 	}
@@ -33,6 +35,8 @@ func phaseFromWire(p rondov1.Phase) (cluster.Phase, error) {
 		return cluster.Running, nil
 	case rondov1.Phase_PHASE_STOPPING:
 		return cluster.Stopping, nil
+	case rondov1.Phase_PHASE_PAUSED:
+		return cluster.Paused, nil
 	case rondov1.Phase_PHASE_ENDED:
 		return cluster.Ended, nil
 	}
@@ -42,7 +46,12 @@ func phaseFromWire(p rondov1.Phase) (cluster.Phase, error) {
 func encodePlan(p cluster.Plan) []byte {
 	message := &rondov1.Plan{
 		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
-		Failed: p.Failed, Usage: p.Usage,
+		Failed: p.Failed, Usage: p.Usage, Limit: int64(p.Limit), Rings: int64(p.Rings),
+	}
+	for _, e := range p.Evicted {
+		message.Evicted = append(message.Evicted, &rondov1.Eviction{
+			Id: utf8(e.ID), Reason: utf8(e.Reason), Remedy: rondov1.Remedy(e.Remedy),
+		})
 	}
 	for r, m := range p.Members {
 		message.Members = append(message.Members, memberMessage(m))
@@ -66,6 +75,12 @@ func decodePlan(value []byte) (cluster.Plan, error) {
 	p := cluster.Plan{
 		Generation: cluster.Generation(message.Generation), Phase: phase,
 		Reason: message.Reason, Failed: message.Failed, Usage: message.Usage,
+		Limit: int(message.Limit), Rings: int(message.Rings),
+	}
+	for _, e := range message.Evicted {
+		p.Evicted = append(p.Evicted, cluster.Eviction{
+			ID: e.GetId(), Reason: e.GetReason(), Remedy: cluster.Remedy(e.GetRemedy()),
+		})
 	}
 	for _, m := range message.Members {
 		p.Members = append(p.Members, memberOf(m))
@@ -92,14 +107,14 @@ func decodeMember(value []byte) (cluster.Member, error) {
 func memberMessage(m cluster.Member) *rondov1.Member {
 	return &rondov1.Member{
 		Id: utf8(m.ID), Address: utf8(m.Address), Host: utf8(m.Host), Pid: int64(m.PID),
-		Device: utf8(m.Device),
+		Device: utf8(m.Device), Version: utf8(m.Version), Identity: utf8(m.Identity),
 	}
 }
 
 func memberOf(m *rondov1.Member) cluster.Member {
 	return cluster.Member{
 		ID: m.GetId(), Address: m.GetAddress(), Host: m.GetHost(), PID: int(m.GetPid()),
-		Device: m.GetDevice(),
+		Device: m.GetDevice(), Version: m.GetVersion(), Identity: m.GetIdentity(),
 	}
 }
 

@@ -34,7 +34,8 @@ func TestJobOverEtcd(t *testing.T) {
 		store := open(t)
 		go func() {
 			plan, err := coordinator.Run(ctx, coordinator.Config{
-				Job:      cluster.Job{Workers: 2, Lanes: 5, JoinTimeout: time.Minute},
+				Job: cluster.Job{Workers: 2, MinWorkers: 1, Lanes: 5,
+					JoinTimeout: time.Minute, PauseTimeout: time.Minute},
 				Self:     cluster.Leader{ID: id, Address: id + ":1"},
 				LeaseTTL: 3 * time.Second, Election: store, Events: events, Audience: deaf{},
 			})

@@ -44,13 +44,16 @@ type entry struct {
 // New returns the store of a job that nobody has submitted.
 func New() *Store { return &Store{changed: make(chan struct{})} }
 
-// Expire ends the lease of a member or a coordinator, as if it had not been heard from in time.
-func (s *Store) Expire(id string) {
+// Expire ends the leases of members or coordinators at once, as if they had not been heard from in
+// time.
+func (s *Store) Expire(ids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, e := range s.entries(id) {
-		s.end(e)
-		close(e.lost)
+	for _, id := range ids {
+		for _, e := range s.entries(id) {
+			s.end(e)
+			close(e.lost)
+		}
 	}
 }
 
@@ -289,5 +292,6 @@ func (l leadership) Resign(ctx context.Context) error { return l.Leave(ctx) }
 
 func copyPlan(p cluster.Plan) cluster.Plan {
 	p.Members, p.LaneEnds = slices.Clone(p.Members), slices.Clone(p.LaneEnds)
+	p.Evicted = slices.Clone(p.Evicted)
 	return p
 }

@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// testJob is the job of all tests.
+var testJob = cluster.Job{Workers: 2, MinWorkers: 1, Lanes: 4, JoinTimeout: time.Minute,
+	PauseTimeout: time.Minute}
+
 // network is a few coordinators that speak over memory, and who of them leads. All of it lives
 // in one synctest bubble.
 type network struct {
@@ -106,7 +110,7 @@ func (n *network) listen(id string) *bufconn.Listener {
 
 // server starts a coordinator's service. It does not lead.
 func (n *network) server(id string) *Server {
-	s, err := NewServer(id, n.find)
+	s, err := NewServer(id, testJob, n.find)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -262,11 +266,7 @@ func done(n int64) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Done{Done: &rondov1.DoneEvent{Step: n}}}
 }
 
-func failure(text string, usage bool, lostRank ...int64) *rondov1.Event {
-	f := &rondov1.FailureEvent{Text: text, Usage: usage}
-	if len(lostRank) > 0 {
-		f.LostRank = &lostRank[0]
-	}
+func failure(f *rondov1.FailureEvent) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }
 
@@ -283,6 +283,8 @@ func show(e *rondov1.Event) string {
 		return fmt.Sprintf("notice %s: %s", k.Notice.Id, k.Notice.Text)
 	case *rondov1.Event_Failure:
 		return fmt.Sprintf("failure %s usage %t", k.Failure.Text, k.Failure.Usage)
+	case *rondov1.Event_Scale:
+		return fmt.Sprintf("scale %d", k.Scale.Workers)
 	}
 	return fmt.Sprintf("%T", e.Kind)
 }

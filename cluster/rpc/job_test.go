@@ -23,7 +23,7 @@ func (n *network) runCoordinator(store *memstore.Store, id string) <-chan cluste
 	go func() {
 		defer close(stopped)
 		plan, err := coordinator.Run(ctx, coordinator.Config{
-			Job:      cluster.Job{Workers: 2, Lanes: 4, JoinTimeout: time.Minute},
+			Job:      testJob,
 			Self:     cluster.Leader{ID: id, Address: "passthrough:///" + id},
 			LeaseTTL: 10 * time.Second, Election: store, Events: s.Events(), Audience: s,
 		})

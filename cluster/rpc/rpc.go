@@ -1,5 +1,5 @@
 // Package rpc is the coordinator's gRPC service and its clients: workers report what happens,
-// people watch it and ask the job to stop. It decides nothing: what workers and people say goes
+// people watch it, and ask the job to stop or to scale. It decides nothing: what workers and people say goes
 // to cluster/coordinator as cluster.Events, and what that decides comes back through the methods
 // Lead, Follow, Planned and Notify. Nothing here is on the data path, and nothing makes training
 // wait. It may import cluster and proto.
@@ -47,7 +47,7 @@ type LeaderFunc func(ctx context.Context) (address string, err error)
 // ClientConfig says how to speak to the leader.
 type ClientConfig struct {
 	Dial     []grpc.DialOption // credentials and the like; nil: plaintext
-	Patience time.Duration     // how long Watch and Stop try without an answer; 0: 30 s
+	Patience time.Duration     // how long a call tries without an answer; 0: 30 s
 	Log      *slog.Logger      // what is tried again, and why; nil: nothing
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -55,12 +56,24 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 		n.lead(s)
 		said := take(t, s)
 		r := n.reporter("w1")
-		report(t, r, failure("no such file", true), failure("stream broken", false, 1), done(3))
+		ended := done(3)
+		ended.GetDone().Generation = 7
+		report(t, r, failure(&rondov1.FailureEvent{Text: "no such file", Usage: true}),
+			failure(&rondov1.FailureEvent{Id: "w3", Text: "exit status 1", Fatal: true,
+				Resync: true, Generation: 6}),
+			&rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: &rondov1.SuspectEvent{
+				Generation: math.MaxUint64, Rank: 1, Text: "stream broken", Slow: true}}},
+			&rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{}}},
+			ended)
 		flush(t, r)
 		want := []cluster.Event{
 			cluster.Failed{ID: "w1", Text: "no such file", Usage: true},
-			cluster.PeerLost{ID: "w1", Rank: 1, Text: "stream broken"},
-			cluster.Done{ID: "w1"},
+			cluster.Failed{ID: "w3", Text: "exit status 1", Fatal: true, Resync: true,
+				Generation: 6},
+			cluster.Suspected{ID: "w1", Generation: math.MaxInt64, Rank: 1,
+				Text: "stream broken", Slow: true},
+			cluster.Leaving{ID: "w1"},
+			cluster.Done{ID: "w1", Generation: 7},
 		}
 		if got := said.all(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %#v, want %#v", got, want)
@@ -360,7 +373,7 @@ func TestConstructorsCheck(t *testing.T) {
 	_, noLeader := NewClient(nil, ClientConfig{})
 	_, negative := NewClient(nobody, ClientConfig{Patience: -1})
 	_, noID := client.NewReporter("")
-	_, noServerID := NewServer("", nil)
+	_, noServerID := NewServer("", testJob, nil)
 	for i, err := range []error{noLeader, negative, noID, noServerID} {
 		if err == nil {
 			t.Errorf("case %d is accepted", i)

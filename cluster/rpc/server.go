@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 type Server struct {
 	rondov1.UnimplementedCoordinatorServer
 	id     string
+	job    cluster.Job
 	leader func(context.Context) (cluster.Leader, error)
 	events chan cluster.Event
 
@@ -43,16 +45,19 @@ type term struct {
 	planned chan struct{} // closed at the next plan
 	ended   chan struct{} // closed when the job has
 	done    map[string]*rondov1.DoneEvent
+	scaling chan struct{} // one call of Scale at a time, so that each sees its own limit stored
 }
 
-// NewServer returns the service of the coordinator id. leader looks up who leads, for callers
-// that came to the wrong place.
-func NewServer(id string, leader func(context.Context) (cluster.Leader, error)) (*Server, error) {
+// NewServer returns the service of the coordinator id of a job. leader looks up who leads, for
+// callers that came to the wrong place.
+func NewServer(id string, job cluster.Job,
+	leader func(context.Context) (cluster.Leader, error)) (*Server, error) {
 	if id == "" || leader == nil {
 		return nil, fmt.Errorf("rpc: a server needs an id and a way to find the leader; id %q", id)
 	}
 	return &Server{
-		id: id, leader: leader, events: make(chan cluster.Event), quieter: make(chan struct{}),
+		id: id, job: job, leader: leader, events: make(chan cluster.Event),
+		quieter: make(chan struct{}),
 	}, nil
 }
 
@@ -84,6 +89,7 @@ func (s *Server) Lead() {
 	s.term = &term{
 		hub: newHub(HistoryLimit), over: make(chan struct{}), planned: make(chan struct{}),
 		ended: make(chan struct{}), done: make(map[string]*rondov1.DoneEvent),
+		scaling: make(chan struct{}, 1),
 	}
 }
 
@@ -235,37 +241,6 @@ func (s *Server) deliver(ctx context.Context, t *term, e cluster.Event) error {
 	}
 }
 
-// Stop implements the service.
-func (s *Server) Stop(ctx context.Context, r *rondov1.StopRequest) (*rondov1.StopResponse, error) {
-	t, leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	reason := r.Reason
-	if reason == "" {
-		reason = "a person asked for it"
-	}
-	if err := s.deliver(ctx, t, cluster.StopRequested{Reason: reason}); err != nil {
-		return nil, err
-	}
-	for {
-		t.mu.Lock()
-		phase, planned := t.plan.Phase, t.planned
-		t.mu.Unlock()
-		if phase >= cluster.Stopping {
-			return &rondov1.StopResponse{}, nil
-		}
-		select {
-		case <-planned:
-		case <-t.over:
-			return nil, s.elsewhere(ctx)
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-	}
-}
-
 // Watch implements the service.
 func (s *Server) Watch(_ *rondov1.WatchRequest,
 	stream grpc.ServerStreamingServer[rondov1.Record]) error {
@@ -376,20 +351,13 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	if t.hub.knows(r.Source, r.Sequence) {
 		return nil
 	}
-	var event cluster.Event
-	switch kind := r.Event.Kind.(type) {
-	case *rondov1.Event_Done:
+	if kind, ok := r.Event.Kind.(*rondov1.Event_Done); ok {
 		t.mu.Lock()
 		t.done[r.Source] = kind.Done
 		t.mu.Unlock()
-		event = cluster.Done{ID: r.Source}
-	case *rondov1.Event_Failure:
-		f := kind.Failure
-		event = cluster.Failed{ID: r.Source, Text: f.Text, Usage: f.Usage}
-	case *rondov1.Event_Suspect:
-		event = cluster.PeerLost{ID: r.Source, Rank: cluster.Rank(kind.Suspect.Rank),
-			Text: kind.Suspect.Text}
-	default:
+	}
+	event := eventOf(r)
+	if event == nil {
 		t.hub.add(r)
 		return nil
 	}
@@ -398,6 +366,30 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	}
 	t.hub.mark(r.Source, r.Sequence)
 	return nil
+}
+
+// eventOf returns what the coordinator decides about; nil for what is for watchers alone.
+func eventOf(r *rondov1.Record) cluster.Event {
+	switch kind := r.Event.Kind.(type) {
+	case *rondov1.Event_Done:
+		return cluster.Done{ID: r.Source, Generation: generation(kind.Done.Generation)}
+	case *rondov1.Event_Failure:
+		f := kind.Failure
+		return cluster.Failed{ID: cmp.Or(f.Id, r.Source), Generation: generation(f.Generation),
+			Text: f.Text, Usage: f.Usage, Fatal: f.Fatal, Resync: f.Resync}
+	case *rondov1.Event_Suspect:
+		e := kind.Suspect
+		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),
+			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow}
+	case *rondov1.Event_Leaving:
+		return cluster.Leaving{ID: r.Source}
+	}
+	return nil
+}
+
+// generation is one that came over the wire; an absurd one is of no ring.
+func generation(g uint64) cluster.Generation {
+	return cluster.Generation(min(g, math.MaxInt64))
 }
 
 // broken notes that a worker's stream ended without its doing, while the job goes on.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -73,22 +72,6 @@ func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard fu
 	}
 }
 
-// Stop asks the leader to stop the job, and returns when that is stored.
-func (c *Client) Stop(ctx context.Context, reason string) error {
-	return c.retry(ctx, "stopping the job", func(func()) error {
-		conn, err := c.connect(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		limited, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		_, err = rondov1.NewCoordinatorClient(conn).Stop(limited,
-			&rondov1.StopRequest{Reason: reason}, grpc.WaitForReady(true))
-		return err
-	})
-}
-
 // retry tries until attempt succeeds, patience has passed without a word from a leader, or
 // trying again cannot help.
 func (c *Client) retry(ctx context.Context, what string, attempt func(heard func()) error) error {
@@ -107,7 +90,7 @@ func (c *Client) retry(ctx context.Context, what string, attempt func(heard func
 			return callback.error
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case status.Code(err) == codes.Unimplemented || status.Code(err) == codes.Unauthenticated:
+		case final(status.Code(err)):
 			return fmt.Errorf("%s: %w", what, err)
 		case time.Since(last) > c.cfg.Patience:
 			return fmt.Errorf("%s: no coordinator answered for %v: %w", what, c.cfg.Patience, err)
@@ -117,4 +100,14 @@ func (c *Client) retry(ctx context.Context, what string, attempt func(heard func
 			return ctx.Err()
 		}
 	}
+}
+
+// final says whether a leader would answer the same again.
+func final(code codes.Code) bool {
+	switch code {
+	case codes.Unimplemented, codes.Unauthenticated, codes.InvalidArgument,
+		codes.FailedPrecondition:
+		return true
+	}
+	return false
 }

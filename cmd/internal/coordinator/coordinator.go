@@ -60,7 +60,8 @@ func lead(
 		return cluster.Plan{}, err
 	}
 	id := fmt.Sprintf("coordinator-%s-%d", meet.HostName(), os.Getpid())
-	service, err := rpc.NewServer(id, store.Leader)
+	job := jobOf(spec)
+	service, err := rpc.NewServer(id, job, store.Leader)
 	if err != nil {
 		return cluster.Plan{}, err
 	}
@@ -78,8 +79,7 @@ func lead(
 		log = slog.New(slog.DiscardHandler)
 	}
 	plan, err = elected.Run(ctx, elected.Config{
-		Job: cluster.Job{Workers: int(spec.Workers), Lanes: int(spec.Batch),
-			JoinTimeout: spec.JoinTimeout.AsDuration()},
+		Job:      job,
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},
 		LeaseTTL: spec.LeaseTtl.AsDuration(),
 		Election: store,
@@ -89,6 +89,14 @@ func lead(
 		Log:      log,
 	})
 	return plan, err
+}
+
+// jobOf is what membership needs to know of the spec.
+func jobOf(spec *rondov1.JobSpec) cluster.Job {
+	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
+		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
+		JoinTimeout:  spec.JoinTimeout.AsDuration(),
+		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
 }
 
 // drain waits until somebody has heard of the job's end, and everybody who listens.

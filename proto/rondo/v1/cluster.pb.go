@@ -1451,6 +1451,7 @@ type DoneEvent struct {
 	Checkpoint      string                 `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                                      // path; empty if none is kept
 	Stopped         bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                           // before the last step
 	NonfiniteSteps  int64                  `protobuf:"varint,7,opt,name=nonfinite_steps,json=nonfiniteSteps,proto3" json:"nonfinite_steps,omitempty"`
+	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring in which it ended; what is said of an older one is stale
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1530,6 +1531,13 @@ func (x *DoneEvent) GetStopped() bool {
 func (x *DoneEvent) GetNonfiniteSteps() int64 {
 	if x != nil {
 		return x.NonfiniteSteps
+	}
+	return 0
+}
+
+func (x *DoneEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
 	}
 	return 0
 }
@@ -1947,7 +1955,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\tEvalEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xd8\x01\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xf8\x01\n" +
 	"\tDoneEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x12\n" +
@@ -1957,7 +1965,10 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"checkpoint\x18\x05 \x01(\tR\n" +
 	"checkpoint\x12\x18\n" +
 	"\astopped\x18\x06 \x01(\bR\astopped\x12'\n" +
-	"\x0fnonfinite_steps\x18\a \x01(\x03R\x0enonfiniteSteps\"1\n" +
+	"\x0fnonfinite_steps\x18\a \x01(\x03R\x0enonfiniteSteps\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x04R\n" +
+	"generation\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +

@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// lose plans a ring without members that are gone.
+func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
+	return regroup(s, s.describe(ids...)+": "+text, now)
+}
+
+// failed is the end of a worker's part in its ring, or of the job: before the first ring, and
+// where every worker would fail in the same way. What is said of a ring that is no more is stale.
+func failed(s State, e Failed, now time.Time) (State, []Action) {
+	if e.Generation != 0 && e.Generation != s.plan.Generation || slices.Contains(s.done, e.ID) {
+		return s, nil
+	}
+	_, inRing := s.plan.Rank(e.ID)
+	reason := s.describe(e.ID) + ": " + e.Text
+	switch {
+	case s.plan.Phase == Forming:
+		return fail(s, reason, e.Usage)
+	case !inRing:
+		return s, []Action{Notify{ID: e.ID, Text: "a worker that is in no ring failed: " + e.Text}}
+	case e.Usage:
+		return fail(s, reason, true)
+	case e.Fatal:
+		return fail(s, reason+resumeHint, false)
+	}
+	remedy := Rejoin
+	if e.Resync {
+		remedy = Resync
+	}
+	s = s.evict(Eviction{ID: e.ID, Reason: e.Text, Remedy: remedy})
+	return regroup(s, reason, now)
+}
+
+// suspected evicts the accused, if the word is about the present ring and comes from it. A slow
+// one is evicted only where enough others are there; it waits as a spare.
+func suspected(s State, e Suspected, now time.Time) (State, []Action) {
+	by, inRing := s.plan.Rank(e.ID)
+	if e.Generation != s.plan.Generation || !inRing || e.Rank == by ||
+		e.Rank < 0 || int(e.Rank) >= len(s.plan.Members) {
+		return s, nil
+	}
+	accused := s.plan.Members[e.Rank].ID
+	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, e.Text)
+	why := s.describe(accused) + ": " + text
+	if !e.Slow {
+		s = s.evict(Eviction{ID: accused, Reason: text, Remedy: Rejoin})
+		return regroup(s, why, now)
+	}
+	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
+	if len(without.choose(1)) < s.job.MinWorkers {
+		return s, []Action{Notify{ID: accused, Text: fmt.Sprintf("%s; it stays, because without "+
+			"it fewer than %d workers (--min-workers) are left", why, s.job.MinWorkers)}}
+	}
+	return regroup(without, why, now)
+}

@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+func joined(s State, m Member, now time.Time) (State, []Action) {
+	s.members = RingOrder(append(without(s.members, m.ID), m))
+	if _, inRing := s.plan.Rank(m.ID); inRing {
+		return s, nil
+	}
+	return admit(s, []Member{m}, now)
+}
+
+// admit does what is to be done about members that have appeared and are in no ring: none at all
+// is an answer too, for a leader that takes over.
+func admit(s State, newcomers []Member, now time.Time) (State, []Action) {
+	s, actions := s.refuse(newcomers)
+	refused := len(actions)
+	var more []Action
+	switch s.plan.Phase {
+	case Forming:
+		s, more = start(s)
+	case Paused:
+		s, more = goOn(s, now)
+	case Running:
+		if len(s.done) == 0 && s.ringWouldChange() {
+			if s.settled.IsZero() {
+				s.settled = now.Add(settleTime)
+			}
+			break
+		}
+		more = s.waitAsSpares(newcomers)
+	default:
+		more = s.waitAsSpares(newcomers)
+	}
+	return s.afterRefusals(actions[:refused], more)
+}
+
+// afterRefusals stores the evictions, unless that has been done along with something else.
+func (s State) afterRefusals(refusals, more []Action) (State, []Action) {
+	written := slices.ContainsFunc(more, func(a Action) bool {
+		_, is := a.(WritePlan)
+		return is
+	})
+	if len(refusals) == 0 || written {
+		return s, slices.Concat(more, refusals)
+	}
+	if s.plan.Reason == "" {
+		s.plan.Reason = "workers join"
+	}
+	s, write := s.write()
+	return s, slices.Concat(write, more, refusals)
+}
+
+// refuse evicts the newcomers that do not fit the job, and says so.
+func (s State) refuse(newcomers []Member) (State, []Action) {
+	var told []Action
+	for _, m := range newcomers {
+		if _, evicted := s.plan.Eviction(m.ID); evicted || find(s.ring, m.ID) >= 0 {
+			continue
+		}
+		reason := s.misfit(m)
+		if reason == "" {
+			continue
+		}
+		reason = s.describe(m.ID) + " is refused: " + reason
+		s = s.evict(Eviction{ID: m.ID, Reason: reason, Remedy: Leave})
+		told = append(told, Notify{ID: m.ID, Text: reason})
+	}
+	return s, told
+}
+
+// misfit says why a newcomer cannot be of the job; empty if it can. Whoever is in a ring has the
+// ring's version and identity. While a job is paused that another leader had paused, those who
+// are there have.
+func (s State) misfit(m Member) string {
+	version, ring := s.job.Version, s.ring
+	if len(ring) > 0 {
+		version = ring[0].Version
+	} else if s.plan.Rings > 0 {
+		ring = s.choose(1)
+	}
+	switch {
+	case m.Version != version:
+		return fmt.Sprintf("it speaks version %q, and the job's workers speak %q: run the same "+
+			"build of rondo everywhere", m.Version, version)
+	case s.plan.Rings > 0 && len(ring) > 0 && m.Identity != ring[0].Identity:
+		return "it reads another text or spec than the ring: give all workers the same --corpus"
+	}
+	return ""
+}
+
+func (s State) evict(e Eviction) State {
+	s.plan.Evicted = append(slices.Clone(s.plan.Evicted), e)
+	return s
+}
+
+// waitAsSpares tells those that have appeared, and that nobody needs.
+func (s State) waitAsSpares(newcomers []Member) []Action {
+	return slices.DeleteFunc(s.spares(), func(a Action) bool {
+		return find(newcomers, a.(Notify).ID) < 0
+	})
+}
+
+// start says how many workers have joined, and starts the job when that is enough.
+func start(s State) (State, []Action) {
+	there := s.choose(1)
+	for _, m := range there {
+		if m.Identity != there[0].Identity {
+			return fail(s, fmt.Sprintf("%s reads another text or spec than %s: give all of them "+
+				"the same --corpus", s.describe(m.ID), s.describe(there[0].ID)), true)
+		}
+	}
+	text := s.counted() + " have joined"
+	told := Notify{Text: text}
+	if len(there) < s.wanted() {
+		return s, []Action{told}
+	}
+	s, actions := s.with(there, text)
+	return s, append([]Action{told}, actions...)
+}
+
+// startWithFewer starts the job when not all workers have come in time.
+func startWithFewer(s State) (State, []Action) {
+	there := s.choose(s.job.MinWorkers)
+	text := fmt.Sprintf("%s have joined within %v (--join-timeout); see the logs of those that "+
+		"are missing", s.counted(), s.job.JoinTimeout)
+	if len(there) < s.job.MinWorkers {
+		return fail(s, text, false)
+	}
+	s, actions := s.with(there, text)
+	return s, append(actions, Notify{Text: text + "; the job starts without them"})
+}
+
+// goOn forms a ring in a paused job if nobody else is waited for, and otherwise waits for more to
+// appear.
+func goOn(s State, now time.Time) (State, []Action) {
+	there := s.choose(s.job.MinWorkers)
+	if len(there) >= s.limit() {
+		return s.with(there, s.counted()+" are there again")
+	}
+	s.settled = now.Add(settleTime)
+	return s, []Action{Notify{Text: "paused: " + s.waiting(len(there))}}
+}
+
+// settle takes in those that have appeared.
+func settle(s State, now time.Time) (State, []Action) {
+	s.settled = time.Time{}
+	there := s.choose(s.job.MinWorkers)
+	switch {
+	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
+		return regroup(s, "more workers have appeared", now)
+	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
+		return s.with(there, s.counted()+" are there again")
+	}
+	return s, nil
+}
+
+func left(s State, ids []string, now time.Time) (State, []Action) {
+	s.members = without(s.members, ids...)
+	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), func(id string) bool {
+		return slices.Contains(ids, id)
+	})
+	var lost []string
+	for _, id := range ids {
+		if _, inRing := s.plan.Rank(id); inRing && !slices.Contains(s.done, id) {
+			lost = append(lost, id)
+		}
+	}
+	if len(lost) == 0 {
+		return s, nil
+	}
+	return lose(s, lost, "its registration ended: it was killed, cut off, or stuck", now)
+}
+
+// leaving plans a ring without a worker that was asked to go. Where the job is about to end, it
+// goes with the others.
+func leaving(s State, id string, now time.Time) (State, []Action) {
+	if !s.registered(id) || slices.Contains(s.leaving, id) {
+		return s, nil
+	}
+	s.leaving = append(slices.Clone(s.leaving), id)
+	_, inRing := s.plan.Rank(id)
+	if !inRing || s.plan.Phase != Running || len(s.done) > 0 {
+		return s, nil
+	}
+	return regroup(s, s.describe(id)+" leaves, as it was asked to", now)
+}

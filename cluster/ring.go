@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// limit is how many workers a ring may have.
+func (s State) limit() int {
+	if s.plan.Limit > 0 {
+		return min(s.plan.Limit, s.job.Lanes)
+	}
+	return min(s.job.max(), s.job.Lanes)
+}
+
+// wanted is how many workers a start waits for.
+func (s State) wanted() int { return min(s.job.Workers, s.limit()) }
+
+// choose returns who would be in a ring now: those of the last ring first, by rank, then the
+// others in ring order. The slow ones, which wait, are taken only as far as fewer than least are
+// there without them.
+func (s State) choose(least int) []Member {
+	var chosen, slow []Member
+	add := func(m Member) {
+		e, evicted := s.plan.Eviction(m.ID)
+		switch {
+		case slices.Contains(s.leaving, m.ID):
+		case !evicted:
+			chosen = append(chosen, m)
+		case e.Remedy == Wait:
+			slow = append(slow, m)
+		}
+	}
+	for _, m := range s.ring {
+		if now := find(s.members, m.ID); now >= 0 {
+			add(s.members[now])
+		}
+	}
+	for _, m := range s.members {
+		if find(s.ring, m.ID) < 0 {
+			add(m)
+		}
+	}
+	if short := least - len(chosen); short > 0 {
+		chosen = append(chosen, slow[:min(short, len(slow))]...)
+	}
+	if s.plan.Phase == Stopping && len(chosen) > 0 && find(s.ring, chosen[0].ID) >= 0 {
+		// A newcomer has nothing to save.
+		chosen = slices.DeleteFunc(chosen, func(m Member) bool { return find(s.ring, m.ID) < 0 })
+	}
+	return chosen[:min(len(chosen), s.limit())]
+}
+
+// ringWouldChange reports whether a ring that is formed now has other members than the present.
+func (s State) ringWouldChange() bool {
+	chosen := s.choose(s.job.MinWorkers)
+	return len(chosen) != len(s.plan.Members) || slices.ContainsFunc(chosen, func(m Member) bool {
+		return find(s.plan.Members, m.ID) < 0
+	})
+}
+
+// regroup plans a ring of whoever can be in it, or pauses the job if those are too few. why is
+// what has happened; what follows from it is added.
+func regroup(s State, why string, now time.Time) (State, []Action) {
+	least := s.job.MinWorkers
+	if s.plan.Phase == Stopping {
+		why, least = s.plan.Reason+"; "+why, 1
+	}
+	chosen := s.choose(least)
+	switch {
+	case len(chosen) >= least:
+		return s.with(chosen, why)
+	case s.plan.Phase == Stopping:
+		return fail(s, why+"; nobody is left to save"+resumeHint, false)
+	}
+	s.plan = Plan{
+		Generation: s.plan.Generation + 1, Phase: Paused, Limit: s.plan.Limit,
+		Rings: s.plan.Rings, Evicted: s.plan.Evicted,
+	}
+	s.done, s.giveUp, s.settled = nil, now.Add(s.job.PauseTimeout), time.Time{}
+	s.plan.Reason = fmt.Sprintf("%s; paused: %s", why, s.waiting(len(chosen)))
+	s, actions := s.write()
+	return s, append(actions, Notify{Text: s.plan.Reason})
+}
+
+const resumeHint = "; --resume auto goes on from the newest checkpoint, if one was kept"
+
+// waiting says what a paused job with so many workers waits for.
+func (s State) waiting(workers int) string {
+	return fmt.Sprintf("%d of at least %d workers left; waiting for %d more, for %v at most "+
+		"(--pause-timeout)", workers, s.job.MinWorkers, s.job.MinWorkers-workers,
+		s.job.PauseTimeout)
+}
+
+// with plans a ring of the chosen, in the phase of the plan. A worker that waited, and is needed
+// now, is evicted no more.
+func (s State) with(chosen []Member, why string) (State, []Action) {
+	var newcomers []string
+	for _, m := range chosen {
+		if s.plan.Rings > 0 && find(s.ring, m.ID) < 0 {
+			newcomers = append(newcomers, m.ID)
+		}
+	}
+	reason := fmt.Sprintf("%s; %s", why, count(len(chosen), "worker goes on", "workers go on"))
+	if len(newcomers) > 0 {
+		reason += ", with " + s.describe(newcomers...)
+	}
+	phase := Running
+	if s.plan.Phase == Stopping {
+		phase = Stopping
+	}
+	if s.plan.Rings == 0 {
+		reason = why
+	}
+	s.plan = Plan{
+		Generation: s.plan.Generation + 1,
+		Members:    s.order(chosen),
+		LaneEnds:   DealLanes(s.job.Lanes, len(chosen)),
+		Phase:      phase,
+		Reason:     reason,
+		Limit:      s.plan.Limit,
+		Rings:      s.plan.Rings + 1,
+		Evicted: slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
+			return find(chosen, e.ID) >= 0
+		}),
+	}
+	s.ring, s.done, s.settled = s.plan.Members, nil, time.Time{}
+	s, actions := s.write()
+	return s, append(actions, s.spares()...)
+}
+
+// order returns the ring of the chosen: ring order, turned so that the one that was first of the
+// last ring leads. Rank 0 is thus never a newcomer while somebody of the last ring is there.
+func (s State) order(chosen []Member) []Member {
+	ring := RingOrder(chosen)
+	for _, m := range s.ring {
+		if at := find(ring, m.ID); at >= 0 {
+			return slices.Concat(ring[at:], ring[:at])
+		}
+	}
+	return ring
+}
+
+// describe names workers for people.
+func (s State) describe(ids ...string) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = "worker " + id
+		if r, ok := s.plan.Rank(id); ok {
+			m := s.plan.Members[r]
+			names[i] += fmt.Sprintf(" (rank %d, host %s, pid %d)", r, m.Host, m.PID)
+		} else if at := find(s.members, id); at >= 0 {
+			m := s.members[at]
+			names[i] += fmt.Sprintf(" (host %s, pid %d)", m.Host, m.PID)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// counted says how many of those that a start waits for are there.
+func (s State) counted() string {
+	return fmt.Sprintf("%d of %d workers", min(len(s.choose(1)), s.wanted()), s.wanted())
+}
+
+// spares tells each registered worker that has no rank.
+func (s State) spares() []Action {
+	var actions []Action
+	for _, m := range s.members {
+		_, inRing := s.plan.Rank(m.ID)
+		_, evicted := s.plan.Eviction(m.ID)
+		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) {
+			actions = append(actions, spare(m))
+		}
+	}
+	return actions
+}
+
+func spare(m Member) Action {
+	return Notify{ID: m.ID, Text: fmt.Sprintf(
+		"the ring is complete: the worker on host %s, pid %d waits as a spare", m.Host, m.PID)}
+}
+
+func (s State) registered(id string) bool { return find(s.members, id) >= 0 }
+
+// find returns where a member is; negative: nowhere.
+func find(members []Member, id string) int {
+	return slices.IndexFunc(members, func(m Member) bool { return m.ID == id })
+}
+
+// without returns a copy of members that lacks ids.
+func without(members []Member, ids ...string) []Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool {
+		return slices.Contains(ids, m.ID)
+	})
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
