@@ -38,7 +38,7 @@ func rooms() []room {
 	return []room{
 		// Commands, and what they share.
 		{path: "cmd/...", imports: "*"},
-		{path: "internal/jobspec", imports: "proto/rondo/v1"},
+		{path: "internal/jobspec", imports: "proto/rondo/v1 rehearsal"},
 		{path: "internal/tidy"},
 
 		// What processes say to each other.
@@ -76,6 +76,10 @@ func rooms() []room {
 		// What lasts, and what is shown.
 		{path: "checkpoint", never: network + " " + graphs},
 		{path: "telemetry", never: network + " " + graphs},
+
+		// Faults to order, and the proof that they cost no text.
+		{path: "rehearsal", never: network + " " + graphs},
+		{path: "audit", imports: "corpus", never: network + " " + graphs},
 
 		// What looks at the whole.
 		{path: "integration", imports: "*", tests: "*"},
