@@ -35,7 +35,7 @@ type Registry interface {
 	// Spec returns the job's spec, or ErrNoSpec.
 	Spec(ctx context.Context) ([]byte, error)
 	// Register enters a member for as long as this process keeps its lease, which ends when
-	// it is not heard from for ttl.
+	// it is not heard from for ttl. A store that is away is waited for, until ctx ends.
 	Register(ctx context.Context, m Member, ttl time.Duration) (Registration, error)
 	// WatchPlan calls fn with the plan as it is (the zero Plan if there is none) and whenever it
 	// has changed, the newest only. It returns when ctx ends, with its error, or with fn's
@@ -52,6 +52,20 @@ type Registration interface {
 	Lost() <-chan struct{}
 	// Leave removes the entry and stops keeping it alive; the second call does nothing.
 	Leave(ctx context.Context) error
+}
+
+// View is a job as the store holds it at one moment.
+type View struct {
+	Spec    []byte
+	Plan    Plan
+	Members []Member // registered, in ring order
+	Leader  Leader   // the zero Leader: nobody leads
+}
+
+// Viewer is what a person who looks at a job needs of the store.
+type Viewer interface {
+	// View returns the job, or ErrNoSpec.
+	View(ctx context.Context) (View, error)
 }
 
 // Election is what a coordinator needs of the store.

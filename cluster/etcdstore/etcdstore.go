@@ -4,6 +4,7 @@
 //	leader/<lease> the candidates for leadership, each under its lease; the oldest leads
 //	members/<id>   the workers, each under its lease
 //	plan           what the leader decided
+//	claims/        names that a process of this run has claimed
 //
 // It implements the interfaces of package cluster and decides nothing itself. Every write of the
 // leader is a transaction on the create revision of its key, so that one that was paused and
@@ -73,7 +74,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Store is one job's part of etcd. It implements cluster.Submissions, Registry and Election.
+// Store is one job's part of etcd. It implements cluster.Submissions, Registry,
+// Election and Viewer.
 type Store struct {
 	client  *clientv3.Client
 	root    string // "/rondo/<job>/"
@@ -86,6 +88,7 @@ var (
 	_ cluster.Submissions = (*Store)(nil)
 	_ cluster.Registry    = (*Store)(nil)
 	_ cluster.Election    = (*Store)(nil)
+	_ cluster.Viewer      = (*Store)(nil)
 )
 
 // Open connects to etcd and makes sure that it answers: the error says which endpoints were

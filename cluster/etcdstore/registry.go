@@ -3,10 +3,14 @@ package etcdstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"rondo/cluster"
@@ -16,6 +20,7 @@ func (s *Store) specKey() string              { return s.root + "spec" }
 func (s *Store) planKey() string              { return s.root + "plan" }
 func (s *Store) membersPrefix() string        { return s.root + "members/" }
 func (s *Store) memberKey(id string) string   { return s.membersPrefix() + id }
+func (s *Store) claimsPrefix() string         { return s.root + "claims/" }
 func (s *Store) leaderPrefix() string         { return s.root + "leader/" }
 func (s *Store) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", s.leaderPrefix(), l.id) }
 
@@ -75,6 +80,7 @@ func (s *Store) tryPutSpec(ctx context.Context, spec []byte) (
 		).Then(
 			clientv3.OpPut(s.specKey(), string(spec)),
 			clientv3.OpPut(s.planKey(), string(encodePlan(plan.Next()))),
+			clientv3.OpDelete(s.claimsPrefix(), clientv3.WithPrefix()),
 		).Commit()
 		if err == nil && again.Succeeded {
 			stored, created, plan = spec, true, plan.Next()
@@ -119,6 +125,26 @@ func (s *Store) Register(ctx context.Context, m cluster.Member, ttl time.Duratio
 	if m.ID == "" {
 		return nil, fmt.Errorf("registering a worker on %s: it has no id", m.Host)
 	}
+	for pause := newBackoff(); ; {
+		l, err := s.register(ctx, m, ttl)
+		switch {
+		case err == nil:
+			return registration{l}, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("registering worker %s: %w (%w)", m.ID, ctx.Err(), err)
+		case permanent(err) && !errors.Is(err, rpctypes.ErrLeaseNotFound):
+			return nil, err
+		}
+		s.log.Warn("etcd: registering again", "error", err)
+		if !pause.wait(ctx) {
+			return nil, fmt.Errorf("registering worker %s: %w (%w)", m.ID, ctx.Err(), err)
+		}
+	}
+}
+
+// register enters a member under a lease of its own. An entry whose answer was lost goes with that
+// lease, and one that is made again writes over it.
+func (s *Store) register(ctx context.Context, m cluster.Member, ttl time.Duration) (*lease, error) {
 	l, err := s.grant(ctx, ttl)
 	if err != nil {
 		return nil, err
@@ -132,7 +158,7 @@ func (s *Store) Register(ctx context.Context, m cluster.Member, ttl time.Duratio
 		l.abandon(ctx)
 		return nil, err
 	}
-	return registration{l}, nil
+	return l, nil
 }
 
 // registration is a member's entry; it lives as long as its lease.
@@ -167,13 +193,59 @@ func (s *Store) Leader(ctx context.Context) (leader cluster.Leader, err error) {
 		if len(answer.Kvs) == 0 {
 			return cluster.ErrNoLeader
 		}
-		leader, err = decodeLeader(answer.Kvs[0].Value)
-		if err != nil {
-			return fmt.Errorf("key %s %w: %w", answer.Kvs[0].Key, errUnreadable, err)
-		}
-		return nil
+		leader, err = leaderIn(answer.Kvs[0])
+		return err
 	})
 	return leader, err
+}
+
+// View implements cluster.Viewer. All of it is read at one revision.
+func (s *Store) View(ctx context.Context) (view cluster.View, err error) {
+	err = s.once(ctx, "looking at the job", func(ctx context.Context) error {
+		answer, err := s.client.Get(ctx, s.root, clientv3.WithPrefix())
+		if err != nil {
+			return err
+		}
+		view, err = s.viewOf(answer.Kvs)
+		return err
+	})
+	return view, err
+}
+
+// viewOf reads everything that the store has of the job.
+func (s *Store) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
+	var members []*mvccpb.KeyValue
+	oldest := int64(math.MaxInt64)
+	for _, kv := range kvs {
+		switch key := string(kv.Key); {
+		case key == s.specKey():
+			view.Spec = kv.Value
+		case key == s.planKey():
+			view.Plan, _, err = s.planIn([]*mvccpb.KeyValue{kv})
+		case strings.HasPrefix(key, s.membersPrefix()):
+			members = append(members, kv)
+		case strings.HasPrefix(key, s.leaderPrefix()) && kv.CreateRevision < oldest:
+			oldest = kv.CreateRevision
+			view.Leader, err = leaderIn(kv)
+		}
+		if err != nil {
+			return cluster.View{}, err
+		}
+	}
+	if view.Spec == nil {
+		return cluster.View{}, fmt.Errorf("key %s: %w", s.specKey(), cluster.ErrNoSpec)
+	}
+	view.Members, err = s.members(members)
+	view.Members = cluster.RingOrder(view.Members)
+	return view, err
+}
+
+func leaderIn(kv *mvccpb.KeyValue) (cluster.Leader, error) {
+	leader, err := decodeLeader(kv.Value)
+	if err != nil {
+		return leader, fmt.Errorf("key %s %w: %w", kv.Key, errUnreadable, err)
+	}
+	return leader, nil
 }
 
 // members decodes the workers' entries.

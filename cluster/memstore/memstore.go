@@ -1,6 +1,6 @@
-// Package memstore is a job's store in memory, for tests: it behaves as cluster/etcdstore does,
-// holds nothing after the process, and ends leases when it is told to, by no clock. It may
-// import cluster.
+// Package memstore is a job's store in memory, for tests: it behaves as cluster/etcdstore does, and
+// holds nothing after the process. Its clients can be cut off from it, alone or all together;
+// their leases then end by the clock, which may be testing/synctest's. It may import cluster.
 package memstore
 
 import (
@@ -15,47 +15,54 @@ import (
 	"rondo/cluster"
 )
 
-// Store is one job's store. It implements cluster.Submissions, Registry and Election.
+// requestTimeout is how long a request that is made once waits for a store that is away.
+const requestTimeout = 5 * time.Second
+
+// errAway is the answer to a request that was made once, while the store was away.
+var errAway = fmt.Errorf("the store did not answer for %v", requestTimeout)
+
+// Store is one job's store, and as a client of its own one that is never cut off alone.
 type Store struct {
+	Client
+
 	mu         sync.Mutex
 	spec       []byte
 	plan       cluster.Plan
 	writes     int // of the plan
+	claims     map[string]bool
 	members    []*entry
 	candidates []*entry // the oldest leads
 	changed    chan struct{}
+
+	cut map[string]bool // clients that do not reach the store
+	out bool            // nobody does
+}
+
+// Client is the store as one process sees it. It implements cluster.Submissions, Registry,
+// Election and Viewer.
+type Client struct {
+	store *Store
+	name  string
 }
 
 var (
-	_ cluster.Submissions = (*Store)(nil)
-	_ cluster.Registry    = (*Store)(nil)
-	_ cluster.Election    = (*Store)(nil)
+	_ cluster.Submissions = (*Client)(nil)
+	_ cluster.Registry    = (*Client)(nil)
+	_ cluster.Election    = (*Client)(nil)
+	_ cluster.Viewer      = (*Client)(nil)
 )
 
-// entry is a member or a candidate under its lease.
-type entry struct {
-	store  *Store
-	member cluster.Member
-	leader cluster.Leader
-	lost   chan struct{} // closed when the lease has ended
-	ended  bool          // the lease has ended, or was given back
-}
-
 // New returns the store of a job that nobody has submitted.
-func New() *Store { return &Store{changed: make(chan struct{})} }
-
-// Expire ends the leases of members or coordinators at once, as if they had not been heard from in
-// time.
-func (s *Store) Expire(ids ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, id := range ids {
-		for _, e := range s.entries(id) {
-			s.end(e)
-			close(e.lost)
-		}
+func New() *Store {
+	s := &Store{
+		changed: make(chan struct{}), cut: make(map[string]bool), claims: make(map[string]bool),
 	}
+	s.Client = Client{store: s}
+	return s
 }
+
+// As returns the store as the process of this name sees it.
+func (s *Store) As(name string) *Client { return &Client{store: s, name: name} }
 
 // Await returns when a member or a coordinator has an entry, or ctx ends.
 func (s *Store) Await(ctx context.Context, id string) error {
@@ -82,30 +89,29 @@ func (s *Store) entries(id string) (found []*entry) {
 	return found
 }
 
-// end removes an entry. The lock is held.
-func (s *Store) end(e *entry) {
-	e.ended = true
-	is := func(other *entry) bool { return other == e }
-	s.members = slices.DeleteFunc(s.members, is)
-	s.candidates = slices.DeleteFunc(s.candidates, is)
-	s.touch()
-}
-
 // touch wakes whoever follows the store. The lock is held.
 func (s *Store) touch() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// follow calls look, with the lock held, now and after every change. look returns what is to be
-// called without the lock, or nil.
-func (s *Store) follow(ctx context.Context, look func() func() error) error {
+// reached reports whether the client reaches the store. The lock is held.
+func (c *Client) reached() bool { return !c.store.out && !c.store.cut[c.name] }
+
+// follow calls look, with the lock held, now and after every change, whenever the client reaches
+// the store. look returns what is to be called without the lock, or nil.
+func (c *Client) follow(ctx context.Context, look func() func() error) error {
+	s := c.store
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		var act func() error
 		s.mu.Lock()
-		act, changed := look(), s.changed
+		if c.reached() {
+			act = look()
+		}
+		changed := s.changed
 		s.mu.Unlock()
 		if act != nil {
 			if err := act(); err != nil {
@@ -120,175 +126,118 @@ func (s *Store) follow(ctx context.Context, look func() func() error) error {
 	}
 }
 
+// untilDone makes a request, with the lock held, as soon as the client reaches the store.
+func (c *Client) untilDone(ctx context.Context, request func() error) error {
+	made := errors.New("the request was made")
+	var result error
+	err := c.follow(ctx, func() func() error {
+		result = request()
+		return func() error { return made }
+	})
+	if errors.Is(err, made) {
+		return result
+	}
+	return err
+}
+
+// once is untilDone for the request timeout.
+func (c *Client) once(ctx context.Context, request func() error) error {
+	limited, cancel := context.WithTimeoutCause(ctx, requestTimeout, errAway)
+	defer cancel()
+	err := c.untilDone(limited, request)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return errAway
+	}
+	return err
+}
+
 // PutSpec implements cluster.Submissions.
-func (s *Store) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, false, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.spec != nil && s.plan.Phase != cluster.Ended {
-		return bytes.Clone(s.spec), false, nil
-	}
-	if s.spec != nil {
-		s.plan = s.plan.Next()
-		s.writes++
-	}
-	s.spec = bytes.Clone(spec)
-	s.touch()
-	return bytes.Clone(spec), true, nil
+func (c *Client) PutSpec(ctx context.Context, spec []byte) (
+	stored []byte, created bool, err error) {
+	s := c.store
+	err = c.untilDone(ctx, func() error {
+		if s.spec != nil && s.plan.Phase != cluster.Ended {
+			stored = bytes.Clone(s.spec)
+			return nil
+		}
+		if s.spec != nil {
+			s.plan = s.plan.Next()
+			s.writes++
+			clear(s.claims)
+		}
+		s.spec, stored, created = bytes.Clone(spec), bytes.Clone(spec), true
+		s.touch()
+		return nil
+	})
+	return stored, created, err
 }
 
 // Spec implements cluster.Registry.
-func (s *Store) Spec(ctx context.Context) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.spec == nil {
-		return nil, cluster.ErrNoSpec
-	}
-	return bytes.Clone(s.spec), nil
+func (c *Client) Spec(ctx context.Context) (spec []byte, err error) {
+	err = c.once(ctx, func() error {
+		if c.store.spec == nil {
+			return cluster.ErrNoSpec
+		}
+		spec = bytes.Clone(c.store.spec)
+		return nil
+	})
+	return spec, err
 }
 
-// Register implements cluster.Registry.
-func (s *Store) Register(ctx context.Context, m cluster.Member, ttl time.Duration) (
-	cluster.Registration, error) {
-	if m.ID == "" || ttl <= 0 {
-		return nil, fmt.Errorf("registering worker %q for %v: needs an id and a time", m.ID, ttl)
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := &entry{store: s, member: m, lost: make(chan struct{})}
-	s.members = append(s.members, e)
-	s.touch()
-	return e, nil
-}
-
-// Lost implements cluster.Registration and cluster.Leadership.
-func (e *entry) Lost() <-chan struct{} { return e.lost }
-
-// Leave implements cluster.Registration.
-func (e *entry) Leave(context.Context) error {
-	e.store.mu.Lock()
-	defer e.store.mu.Unlock()
-	if !e.ended {
-		e.store.end(e)
-	}
-	return nil
+// Claim returns true to the first who claims a name in this job.
+func (c *Client) Claim(ctx context.Context, name string) (first bool, err error) {
+	err = c.once(ctx, func() error {
+		first = !c.store.claims[name]
+		c.store.claims[name] = true
+		return nil
+	})
+	return first, err
 }
 
 // WatchPlan implements cluster.Registry.
-func (s *Store) WatchPlan(ctx context.Context, fn func(cluster.Plan) error) error {
+func (c *Client) WatchPlan(ctx context.Context, fn func(cluster.Plan) error) error {
 	told := -1
-	return s.follow(ctx, func() func() error {
-		if s.writes == told {
+	return c.follow(ctx, func() func() error {
+		if c.store.writes == told {
 			return nil
 		}
-		told = s.writes
-		plan := copyPlan(s.plan)
+		told = c.store.writes
+		plan := copyPlan(c.store.plan)
 		return func() error { return fn(plan) }
 	})
 }
 
 // Leader implements cluster.Registry.
-func (s *Store) Leader(ctx context.Context) (cluster.Leader, error) {
-	if err := ctx.Err(); err != nil {
-		return cluster.Leader{}, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.candidates) == 0 {
-		return cluster.Leader{}, cluster.ErrNoLeader
-	}
-	return s.candidates[0].leader, nil
+func (c *Client) Leader(ctx context.Context) (leader cluster.Leader, err error) {
+	err = c.once(ctx, func() error {
+		if len(c.store.candidates) == 0 {
+			return cluster.ErrNoLeader
+		}
+		leader = c.store.candidates[0].leader
+		return nil
+	})
+	return leader, err
 }
 
-// Campaign implements cluster.Election.
-func (s *Store) Campaign(ctx context.Context, self cluster.Leader, ttl time.Duration) (
-	cluster.Leadership, error) {
-	if ttl <= 0 {
-		return nil, fmt.Errorf("--lease-ttl %v: must be above zero", ttl)
-	}
-	var mine *entry
-	elected := fmt.Errorf("%s is elected", self.ID)
-	err := s.follow(ctx, func() func() error {
-		if mine == nil || mine.ended {
-			mine = &entry{store: s, leader: self, lost: make(chan struct{})}
-			s.candidates = append(s.candidates, mine)
-			s.touch()
+// View implements cluster.Viewer.
+func (c *Client) View(ctx context.Context) (view cluster.View, err error) {
+	s := c.store
+	err = c.once(ctx, func() error {
+		if s.spec == nil {
+			return cluster.ErrNoSpec
 		}
-		if s.candidates[0] == mine {
-			return func() error { return elected }
+		view.Spec, view.Plan = bytes.Clone(s.spec), copyPlan(s.plan)
+		for _, e := range s.members {
+			view.Members = append(view.Members, e.member)
+		}
+		view.Members = cluster.RingOrder(view.Members)
+		if len(s.candidates) > 0 {
+			view.Leader = s.candidates[0].leader
 		}
 		return nil
 	})
-	if errors.Is(err, elected) {
-		return leadership{mine}, nil
-	}
-	if mine != nil {
-		_ = mine.Leave(ctx)
-	}
-	return nil, err
+	return view, err
 }
-
-// leadership is a candidate that has become the oldest.
-type leadership struct{ *entry }
-
-// LoadPlan implements cluster.Leadership.
-func (l leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	if err := l.fence(ctx); err != nil {
-		return cluster.Plan{}, err
-	}
-	return copyPlan(l.store.plan), nil
-}
-
-// PutPlan implements cluster.Leadership.
-func (l leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	if err := l.fence(ctx); err != nil {
-		return err
-	}
-	l.store.plan = copyPlan(p)
-	l.store.writes++
-	l.store.touch()
-	return nil
-}
-
-// fence returns an error unless the leadership stands. The lock is held.
-func (l leadership) fence(ctx context.Context) error {
-	if l.ended {
-		return cluster.ErrDeposed
-	}
-	return ctx.Err()
-}
-
-// WatchMembers implements cluster.Leadership.
-func (l leadership) WatchMembers(ctx context.Context, fn func([]cluster.Member) error) error {
-	var told []cluster.Member
-	first := true
-	return l.store.follow(ctx, func() func() error {
-		var members []cluster.Member
-		for _, e := range l.store.members {
-			members = append(members, e.member)
-		}
-		if !first && slices.Equal(members, told) {
-			return nil
-		}
-		first, told = false, members
-		return func() error { return fn(slices.Clone(members)) }
-	})
-}
-
-// Resign implements cluster.Leadership.
-func (l leadership) Resign(ctx context.Context) error { return l.Leave(ctx) }
 
 func copyPlan(p cluster.Plan) cluster.Plan {
 	p.Members, p.LaneEnds = slices.Clone(p.Members), slices.Clone(p.LaneEnds)

@@ -25,6 +25,9 @@ type Store interface {
 	cluster.Submissions
 	cluster.Registry
 	cluster.Election
+	cluster.Viewer
+	// Claim returns true once in a run of the job for each name.
+	Claim(ctx context.Context, name string) (bool, error)
 }
 
 // Job is a job that nobody has submitted.
@@ -45,6 +48,8 @@ func Run(t *testing.T, newJob func(*testing.T) Job) {
 	}{
 		{"SpecIsPutOnce", specIsPutOnce},
 		{"SpecOverAnEndedRun", specOverAnEndedRun},
+		{"NamesAreClaimedOnce", namesAreClaimedOnce},
+		{"JobIsViewed", jobIsViewed},
 		{"MembersComeAndGo", membersComeAndGo},
 		{"MemberExpires", memberExpires},
 		{"PlanIsWatched", planIsWatched},
@@ -113,6 +118,54 @@ func specOverAnEndedRun(ctx context.Context, t *testing.T, job Job) {
 	put("third", false)
 }
 
+func namesAreClaimedOnce(ctx context.Context, t *testing.T, job Job) {
+	one, two := job.Open(t), job.Open(t)
+	claim := func(s Store, name string, want bool) {
+		t.Helper()
+		if first, err := s.Claim(ctx, name); err != nil || first != want {
+			t.Errorf("Claim(%s): %t, %v; want %t", name, first, err, want)
+		}
+	}
+	if _, _, err := one.PutSpec(ctx, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	claim(one, "a", true)
+	claim(two, "a", false)
+	claim(two, "b", true)
+	putPlan(ctx, t, elect(ctx, t, job, "c1"), plan(1, cluster.Ended))
+	if _, created, err := two.PutSpec(ctx, []byte("second")); err != nil || !created {
+		t.Fatalf("the next run: created %t, %v", created, err)
+	}
+	claim(one, "a", true)
+}
+
+func jobIsViewed(ctx context.Context, t *testing.T, job Job) {
+	store := job.Open(t)
+	if _, err := store.View(ctx); !errors.Is(err, cluster.ErrNoSpec) {
+		t.Errorf("View before PutSpec: %v, want %v", err, cluster.ErrNoSpec)
+	}
+	if _, _, err := store.PutSpec(ctx, []byte("spec")); err != nil {
+		t.Fatal(err)
+	}
+	first, err := store.View(ctx)
+	if err != nil || string(first.Spec) != "spec" || !first.Plan.Equal(cluster.Plan{}) ||
+		len(first.Members) != 0 || first.Leader != (cluster.Leader{}) {
+		t.Errorf("View of a job that was submitted: %+v, %v", first, err)
+	}
+	one := cluster.Member{ID: "w1", Host: "b", Version: "2", Identity: "text"}
+	two := cluster.Member{ID: "w2", Host: "a"}
+	register(ctx, t, job.Open(t), one)
+	register(ctx, t, job.Open(t), two)
+	want := elasticPlan()
+	putPlan(ctx, t, elect(ctx, t, job, "c1"), want)
+	campaign(ctx, t, job, "c2")
+	view, err := store.View(ctx)
+	if err != nil || !view.Plan.Equal(want) || view.Leader != leaderOf("c1") ||
+		!slices.Equal(view.Members, []cluster.Member{two, one}) {
+		t.Errorf("View: %+v, %v", view, err)
+	}
+}
+
 func membersComeAndGo(ctx context.Context, t *testing.T, job Job) {
 	leader := elect(ctx, t, job, "c1")
 	seen := watchMembers(ctx, t, leader)
@@ -171,6 +224,14 @@ func planIsWatched(ctx context.Context, t *testing.T, job Job) {
 			t.Fatal(err)
 		}
 		seen.wait(t, phase.String(), want.Equal)
+	}
+	paused := elasticPlan()
+	paused.Phase, paused.Members, paused.LaneEnds = cluster.Paused, nil, nil
+	for _, want := range []cluster.Plan{elasticPlan(), paused, plan(1, cluster.Ended)} {
+		if err := leader.PutPlan(ctx, want); err != nil {
+			t.Fatal(err)
+		}
+		seen.wait(t, want.Phase.String(), want.Equal)
 	}
 	// One that comes late sees the newest at once.
 	late := newSeen[cluster.Plan]()
