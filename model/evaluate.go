@@ -116,6 +116,36 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 	return e.output.Forward(x, f.weights.output, f.weights.bias, targets), count, nil
 }
 
+// Advance carries the state on over inputs [T, B], as Evaluate does, and computes no loss.
+func (e *Evaluator) Advance(inputs []int32) error {
+	if f := e.inference; len(inputs) != f.n {
+		return fmt.Errorf("model: an evaluation takes %d inputs, not %d", f.n, len(inputs))
+	}
+	if err := e.inference.model.checkIDs("input", inputs, 0); err != nil {
+		return err
+	}
+	e.inference.run(inputs)
+	return nil
+}
+
+// State copies the state to dst, host memory laid out as in Segment.State.
+func (e *Evaluator) State(dst []float32) error {
+	f := e.inference
+	lanes := f.memory // [L, States, B, H]
+	size, h := f.model.config.StateSize(), f.model.config.Hidden
+	if len(dst) != len(lanes) {
+		return fmt.Errorf("model: the state of %d lanes is %d floats, not %d",
+			len(lanes)/size, len(lanes), len(dst))
+	}
+	host := make([]float32, len(lanes))
+	f.model.dev.Download(host, lanes)
+	count := len(lanes) / size
+	for row := range len(lanes) / h { // row: (layer and tensor) * B + lane
+		copy(dst[row%count*size+row/count*h:][:h], host[row*h:])
+	}
+	return nil
+}
+
 // ZeroState sets the state of all lanes to zero.
 func (e *Evaluator) ZeroState() { e.inference.zeroState() }
 

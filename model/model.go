@@ -32,9 +32,12 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 		config: cfg, dev: dev, views: views,
 		params: dev.Alloc(n), grads: dev.Alloc(n + cfg.GradientTail),
 	}
-	dev.Upload(m.params, initial(cfg, views))
+	m.Initialise()
 	return m, nil
 }
+
+// Initialise sets the parameters to the initial weights again.
+func (m *Model) Initialise() { m.dev.Upload(m.params, initial(m.config, m.views)) }
 
 // Config returns what the model was made from.
 func (m *Model) Config() Config { return m.config }

@@ -195,6 +195,9 @@ type crossEntropy struct {
 	scale   float32 // set before a run
 	sum     float64 // of the last run, not scaled
 	loss    gorgonia.F32
+
+	between func() error // called before the backward pass; nil: nothing. Set before a run
+	halted  error        // what between returned in the last run
 }
 
 func newCrossEntropy(dev compute.Device, T, B, H, V int, gw, gb []float32) *crossEntropy {
@@ -237,6 +240,11 @@ func (c *crossEntropy) differentiate(in gorgonia.Nodes, loss, grad *gorgonia.Nod
 			g, ok := in[4].(*gorgonia.F32)
 			if !ok {
 				return nil, fmt.Errorf("the loss's gradient is a %T, not a float32", in[4])
+			}
+			if c.between != nil {
+				if c.halted = c.between(); c.halted != nil {
+					return nil, c.halted
+				}
 			}
 			if *g != 1 {
 				for _, x := range [][]float32{c.dx.flat, c.gw, c.gb} {

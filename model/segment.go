@@ -35,6 +35,9 @@ type SegmentInput struct {
 	// the model's seed. Without dropout they may be left out.
 	Step  int64
 	Lanes []int
+	// BeforeBackward, if set, is called when the loss is known and the backward pass has not begun.
+	// Its error ends the run, which then leaves the state as it was.
+	BeforeBackward func() error
 }
 
 // NewSegment builds the graph for T steps of B lanes, with a state of zeros. Close frees it.
@@ -134,13 +137,19 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	copy(s.ids, in.Inputs)
 	copy(s.output.targets, in.Targets)
 	s.output.scale = in.Scale
+	s.output.between, s.output.halted = in.BeforeBackward, nil
 	for l, d := range s.dropouts {
 		for b, lane := range in.Lanes {
 			d.keys[b] = DropoutKey(s.model.config.Seed, in.Step, l, lane)
 		}
 	}
 	s.machine.Reset()
-	if err := s.machine.RunAll(); err != nil {
+	err = s.machine.RunAll()
+	s.output.between = nil
+	if s.output.halted != nil {
+		return 0, s.output.halted
+	}
+	if err != nil {
 		return 0, fmt.Errorf("model: running a segment: %w", err)
 	}
 	for _, l := range s.layers {

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"testing"
+	"time"
 
 	"rondo/compute"
 	"rondo/compute/cpu"
@@ -11,6 +12,9 @@ import (
 
 // ringOfOne is the Reducer of one rank.
 type ringOfOne struct{}
+
+func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32) error { return nil }
+func (ringOfOne) Timing() (sending, waiting time.Duration)                              { return 0, 0 }
 
 func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
 func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
@@ -75,7 +79,7 @@ func (fixedLanes) Fill(_ context.Context, step int64, _, _ int, inputs, targets 
 func textbook() job {
 	j := newJob(1)
 	j.model.Vocab, j.model.Hidden = 28, 256
-	j.config.BPTT, j.config.LaneEnds, j.batches = 35, []int{32}, fixedLanes{}
+	j.config.BPTT, j.config.Lanes, j.ends, j.batches = 35, 32, []int{32}, fixedLanes{}
 	j.config.Schedule.Rate = 1
 	return j
 }

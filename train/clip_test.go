@@ -63,7 +63,7 @@ func TestWorkerClipAsWritten(t *testing.T) {
 	for _, clip := range []Clip{{0.05, ByNorm, ScopeWorker}, {0.003, ByValue, ScopeWorker}} {
 		t.Run(fmt.Sprint(clip.By), func(t *testing.T) {
 			j := newJob(3)
-			j.config.LaneEnds, j.config.Clip, j.config.Steps = ends, clip, 1
+			j.ends, j.config.Clip, j.config.Steps = ends, clip, 1
 			j.config.Schedule.Rate = 1
 			o := j.mustRun(t)
 			params, norm := byHand(t, j)
@@ -96,7 +96,7 @@ func byHand(t *testing.T, j job) (params []float64, norm float64) {
 		params = append(params, float64(p))
 	}
 	first := 0
-	for _, end := range j.config.LaneEnds {
+	for _, end := range j.ends {
 		count := end - first
 		g := gradientOf(t, m, j.batches, first, count)
 		sum := 0.0

@@ -7,13 +7,12 @@ import (
 	"time"
 )
 
-// Config is a job as one rank sees it. It is the same on all ranks, but for Rank, Saver, Sample
-// and Observer.
+// Config is a job. What it says is the same on all ranks; what it asks for (Saver, Observer and
+// the like) is each rank's own.
 type Config struct {
-	Rank     int
-	LaneEnds []int // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
-	BPTT     int   // T
-	Steps    int64 // of the whole job, those done before included
+	Lanes int   // G
+	BPTT  int   // T
+	Steps int64 // of the whole job, those done before included
 
 	Optimizer Optimizer
 	Schedule  Schedule
@@ -27,21 +26,30 @@ type Config struct {
 	Evaluation Evaluation
 	EvalEvery  int64
 
-	// Save says that rank 0's Saver gets a snapshot every SaveEvery steps (0: never), and after
-	// the last step, which may be where the job was asked to stop.
+	// Save says that the Saver of whoever is rank 0 gets a snapshot every SaveEvery steps (0:
+	// never), and after the last step, which may be where the job was asked to stop.
 	Save      bool
 	SaveEvery int64
 	Saver     Saver
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
-	// Sample, on rank 0, writes text with the model every SampleEvery steps (0: never), and after
+	// Sample, that of rank 0, writes text with the model every SampleEvery steps (0: never), and after
 	// the last step of a job that was not stopped; nil: none. The other ranks meet rank 0 again
 	// in the ring only, so it must be short beside the ring's timeout.
 	Sample      func(ctx context.Context, step int64) (string, error)
 	SampleEvery int64
 
-	Observer Observer // nil: nobody
+	// CheckEvery is how many steps lie between two roll calls, in which the ranks compare what they
+	// have and how fast they are; 0: never.
+	CheckEvery int64
+	// EvictStragglers is how many times slower than the others a rank must be, for
+	// evictCalls roll calls in a row, to end the ring as a straggler; 0: that never happens.
+	EvictStragglers float64
+
+	Observer  Observer  // nil: nobody
+	Ledger    Ledger    // nil: none
+	Rehearsal Rehearsal // nil: nothing goes wrong on purpose
 
 	// HostMemory says that the device's memory is the host's, as a CPU's is. The gradient is then
 	// summed over the ranks where it lies, and is copied otherwise.
@@ -53,19 +61,11 @@ type Config struct {
 // DefaultSaveTimeout bounds a wait for the Saver unless Config says otherwise.
 const DefaultSaveTimeout = 10 * time.Minute
 
-// lanes returns the rank's lanes [first, first+count), and G.
-func (c *Config) lanes() (first, count, all int) {
-	if c.Rank > 0 {
-		first = c.LaneEnds[c.Rank-1]
-	}
-	return first, c.LaneEnds[c.Rank] - first, c.LaneEnds[len(c.LaneEnds)-1]
-}
-
 // complete checks c and fills in what was left out.
 func (c *Config) complete(stepsPerEpoch int64) error {
 	for _, check := range []func() error{
-		c.validateRing, c.validateIntervals, c.Optimizer.validate, c.Schedule.validate,
-		c.Clip.validate,
+		c.validateShape, c.validateIntervals, c.validateRollCall, c.Optimizer.validate,
+		c.Schedule.validate, c.Clip.validate,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -92,20 +92,22 @@ func (c *Config) complete(stepsPerEpoch int64) error {
 	return nil
 }
 
-func (c *Config) validateRing() error {
-	if n := len(c.LaneEnds); n < 1 || n > maxRanks || c.Rank < 0 || c.Rank >= n {
-		return fmt.Errorf("train: rank %d of %d: want 0 to N-1 of at most %d", c.Rank, n, maxRanks)
-	}
-	end := 0
-	for rank, next := range c.LaneEnds {
-		if next <= end {
-			return fmt.Errorf("train: rank %d's lanes end at %d, not after %d: each rank needs "+
-				"a lane", rank, next, end)
-		}
-		end = next
+func (c *Config) validateShape() error {
+	if c.Lanes < 1 {
+		return fmt.Errorf("--batch %d: must be at least 1", c.Lanes)
 	}
 	if c.BPTT < 1 {
 		return fmt.Errorf("--bptt %d: must be at least 1", c.BPTT)
+	}
+	return nil
+}
+
+func (c *Config) validateRollCall() error {
+	if c.CheckEvery < 0 {
+		return fmt.Errorf("--check-every %d: must be at least 0", c.CheckEvery)
+	}
+	if f := c.EvictStragglers; f != 0 && !(f > 1 && isFinite(f)) {
+		return fmt.Errorf("--evict-stragglers %v: must be 0 (never), or above 1", f)
 	}
 	return nil
 }
@@ -131,8 +133,8 @@ func (c *Config) validateIntervals() error {
 	if c.SaveTimeout < 0 {
 		return fmt.Errorf("train: a save timeout of %v", c.SaveTimeout)
 	}
-	if c.Save && c.Rank == 0 && c.Saver == nil {
-		return errors.New("train: rank 0 is to save, and has no Saver")
+	if c.Save && c.Saver == nil {
+		return errors.New("train: the job is to be saved, and there is no Saver")
 	}
 	return nil
 }

@@ -39,8 +39,8 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		buf[evalNonfinite] = 1
 	}
 	putExact(buf[evalTokens:], float64(tokens))
-	if t.reducer != nil {
-		if err := t.reducer.AllReduce(ctx, buf[:]); err != nil {
+	if t.ring.Reducer != nil {
+		if err := t.ring.Reducer.AllReduce(ctx, buf[:]); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"rondo/compute"
 	"rondo/model"
@@ -15,7 +16,14 @@ type Reducer interface {
 	// numbers below 2^24 must be added exactly.
 	AllReduce(ctx context.Context, buf []float32) error
 	// AllGather gives every rank what rank i has in buf[ends[i-1]:ends[i]].
+	// Bits that a rank has already may be written again, but no other ones in their place.
 	AllGather(ctx context.Context, buf []float32, ends []int) error
+	// AllReduceCarry is AllReduce, and before it gives each rank's out to its successor, whose in
+	// it fills: no rank completes it before every rank's in is complete.
+	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
+	// Timing returns for how long in all this rank's sends were blocked, and for how long it waited
+	// to receive.
+	Timing() (sending, waiting time.Duration)
 }
 
 // Tail is how many floats travel behind the gradient in the same all-reduce. A model that trains
@@ -28,7 +36,8 @@ const (
 	tailNorm      = exactFloats // the norm of the rank's gradient, weighted by its share
 	tailNonfinite = tailNorm + 1
 	tailStop      = tailNonfinite + 1
-	tailStep      = tailStop + 1 // the step's number modulo stepModulus
+	tailRegroup   = tailStop + 1
+	tailStep      = tailRegroup + 1 // the step's number modulo stepModulus
 	tailSize      = tailStep + 1
 )
 
@@ -40,6 +49,7 @@ type tally struct {
 	norm      float64
 	nonfinite int // ranks whose loss or gradient is not finite
 	stop      int // ranks that want to stop after this step
+	regroup   int // ranks that want to leave the ring after this step
 }
 
 // exchange sums a gradient and a tally over the ranks.
@@ -53,9 +63,8 @@ type exchange struct {
 }
 
 // newExchange lets the ring sum in the model's memory when that is the host's.
-func newExchange(m *model.Model, reducer Reducer, ranks int, hostMemory bool) (*exchange, error) {
-	x := &exchange{dev: m.Device(), reducer: reducer, ranks: ranks, grads: m.Gradients(),
-		inPlace: hostMemory}
+func newExchange(m *model.Model, hostMemory bool) (*exchange, error) {
+	x := &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory}
 	if !hostMemory {
 		x.wire = make([]float32, len(x.grads)+Tail)
 		return x, nil
@@ -68,9 +77,12 @@ func newExchange(m *model.Model, reducer Reducer, ranks int, hostMemory bool) (*
 	return x, nil
 }
 
-// sum replaces the gradient by its sum over the ranks, and returns the sum of their tallies. It
-// fails when the ranks are not at the same step.
-func (x *exchange) sum(ctx context.Context, step int64, own tally) (tally, error) {
+// carry is the lanes' states that travel ahead of a gradient; empty: none do.
+type carry struct{ out, in []float32 }
+
+// sum replaces the gradient by its sum over the ranks, and returns the sum of their tallies; the
+// carry goes ahead. It fails when the ranks are not at the same step.
+func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
 	if x.reducer == nil {
 		return own, nil
 	}
@@ -83,8 +95,9 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally) (tally, error
 	tail[tailNorm] = float32(own.norm)
 	tail[tailNonfinite] = float32(own.nonfinite)
 	tail[tailStop] = float32(own.stop)
+	tail[tailRegroup] = float32(own.regroup)
 	tail[tailStep] = float32(step % stepModulus)
-	if err := x.reducer.AllReduce(ctx, x.wire); err != nil {
+	if err := x.reducer.AllReduceCarry(ctx, x.wire, ahead.out, ahead.in); err != nil {
 		return tally{}, err
 	}
 	if !x.inPlace {
@@ -100,5 +113,6 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally) (tally, error
 		norm:      float64(tail[tailNorm]),
 		nonfinite: int(tail[tailNonfinite]),
 		stop:      int(tail[tailStop]),
+		regroup:   int(tail[tailRegroup]),
 	}, nil
 }

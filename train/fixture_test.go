@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
@@ -84,12 +85,15 @@ func dealt(n int) []int {
 type meeting struct {
 	mu      sync.Mutex
 	bufs    [][]float32
+	outs    [][]float32 // the ranks' carries
+	ins     [][]float32
 	arrived int
 	met     chan struct{} // closed when all have come
 }
 
 func newMeeting(n int) *meeting {
-	return &meeting{bufs: make([][]float32, n), met: make(chan struct{})}
+	return &meeting{bufs: make([][]float32, n), outs: make([][]float32, n),
+		ins: make([][]float32, n), met: make(chan struct{})}
 }
 
 // meet waits for all ranks; the last does what is to be done to their buffers.
@@ -119,20 +123,40 @@ type seat struct {
 }
 
 func (s seat) AllReduce(ctx context.Context, buf []float32) error {
-	return s.meet(ctx, s.rank, buf, func() {
-		for i := range s.bufs[0] {
-			sum := float32(0)
-			for _, b := range s.bufs {
-				sum += b[i]
-			}
-			for _, b := range s.bufs {
-				b[i] = sum
-			}
+	return s.meet(ctx, s.rank, buf, s.add)
+}
+
+func (s seat) add() {
+	for i := range s.bufs[0] {
+		sum := float32(0)
+		for _, b := range s.bufs {
+			sum += b[i]
 		}
-		if s.summed != nil {
-			s.summed(s.bufs[0])
+		for _, b := range s.bufs {
+			b[i] = sum
+		}
+	}
+	if s.summed != nil {
+		s.summed(s.bufs[0])
+	}
+}
+
+// AllReduceCarry lets all ranks' carries arrive, and then sums.
+func (s seat) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	s.mu.Lock()
+	s.outs[s.rank], s.ins[s.rank] = out, in
+	s.mu.Unlock()
+	err := s.meet(ctx, s.rank, nil, func() {
+		for rank, out := range s.outs {
+			if in := s.ins[(rank+1)%len(s.ins)]; len(s.ins) > 1 && copy(in, out) != len(in) {
+				panic("a carry of another length than its receiver's")
+			}
 		}
 	})
+	if err != nil {
+		return err
+	}
+	return s.AllReduce(ctx, buf)
 }
 
 func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
@@ -146,6 +170,8 @@ func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
 		}
 	})
 }
+
+func (s seat) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
 // recorder is an Observer that remembers.
 type recorder struct {
@@ -194,10 +220,12 @@ func (s *shelf) Flush(context.Context) error {
 // job is one job on n ranks in this process.
 type job struct {
 	ranks   int
+	ends    []int // of the ranks' lanes; nil: dealt evenly
 	model   model.Config
 	batches Batches
 	config  Config
-	from    *Snapshot // nil: from scratch
+	from    *Snapshot                        // nil: from scratch
+	reload  func(trainer *Trainer) *Snapshot // instead of from
 
 	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
 	prepare func(rank int, t *Trainer)                        // nil: nothing
@@ -211,7 +239,7 @@ func newJob(ranks int) job {
 			Init: model.Init{Kind: model.Uniform}, GradientTail: Tail},
 		batches: newLanes(false),
 		config: Config{
-			LaneEnds: dealt(ranks), BPTT: testT, Steps: 50, NonfiniteLimit: 3,
+			Lanes: testG, BPTT: testT, Steps: 50, NonfiniteLimit: 3,
 			Optimizer: Optimizer{Rule: compute.SGD, Momentum: 0.9, Beta1: 0.9, Beta2: 0.999,
 				Rho: 0.99, Epsilon: 1e-8},
 			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
@@ -265,19 +293,27 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	}
 	defer m.Close()
 	cfg := j.config
-	cfg.Rank, cfg.Observer = rank, &o.recorder
-	if cfg.Save && rank == 0 && cfg.Saver == nil {
+	cfg.Observer = &o.recorder
+	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &o.shelf
 	}
-	trainer, err := New(m, j.batches, ring, cfg)
+	trainer, err := New(m, j.batches, cfg)
 	if err != nil {
 		return err
 	}
 	defer trainer.Close()
-	if j.from != nil {
-		if err := trainer.Restore(j.from); err != nil {
-			return err
+	at := Ring{Reducer: ring, Rank: rank, LaneEnds: j.ends, Generation: 1}
+	if j.ends == nil {
+		at.LaneEnds = dealt(j.ranks)
+	}
+	_, err = trainer.Join(ctx, at, func(context.Context, RestoreReason) (*Snapshot, error) {
+		if j.reload != nil {
+			return j.reload(trainer), nil
 		}
+		return j.from, nil
+	})
+	if err != nil {
+		return err
 	}
 	if j.prepare != nil {
 		j.prepare(rank, trainer)

@@ -57,7 +57,7 @@ func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
 						t.Errorf("the loss went from %v to %v only", first.Loss, last.Loss)
 					}
 					for _, ranks := range []int{2, 3, 4, 5} {
-						j.ranks, j.config.LaneEnds = ranks, dealt(ranks)
+						j.ranks = ranks
 						sameJob(t, j.mustRun(t), alone)
 					}
 				})
@@ -78,7 +78,7 @@ func TestWorkerClipDependsOnRanks(t *testing.T) {
 		t.Errorf("one rank: scopes worker and global are %.2g apart", d)
 	}
 
-	j.ranks, j.config.LaneEnds = 3, []int{1, 3, testG} // shares of 1/12, 1/6 and 3/4
+	j.ranks, j.ends = 3, []int{1, 3, testG} // shares of 1/12, 1/6 and 3/4
 	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}
 	if d := apart(t, j.mustRun(t).losses(), free.losses()); !(d <= 1e-4) {
 		t.Errorf("three ranks, nothing clipped: off by %.2g", d)

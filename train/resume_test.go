@@ -126,11 +126,7 @@ func testResume(t *testing.T, j job) {
 
 	second := j
 	second.device = nil
-	second.prepare = func(_ int, trainer *Trainer) {
-		if err := trainer.Restore(reload(t, trainer, half.saved[0])); err != nil {
-			t.Error(err)
-		}
-	}
+	second.reload = func(trainer *Trainer) *Snapshot { return reload(t, trainer, half.saved[0]) }
 	rest := second.mustRun(t)
 	sameSnapshot(t, rest.saved[0], straight.saved[0])
 	want := straight.steps[stop:]
@@ -169,7 +165,7 @@ func TestResumeOnOtherRanks(t *testing.T) {
 	if got := straight.checkpoints; !slices.Equal(got, []int64{20, 40}) {
 		t.Fatalf("checkpoints at %v", got)
 	}
-	j.from, j.ranks, j.config.LaneEnds = straight.saved[0], 3, []int{2, 3, testG}
+	j.from, j.ranks, j.ends = straight.saved[0], 3, []int{2, 3, testG}
 	moved := j.mustRun(t)
 	if d := apart(t, moved.losses(), straight.losses()[20:]); !(d <= 1e-4) {
 		t.Errorf("the loss curve is off by %.2g", d)

@@ -94,7 +94,11 @@ func TestStopAtTheEnd(t *testing.T) {
 // blockedRing waits until its caller gives up.
 type blockedRing struct{ Reducer }
 
-func (blockedRing) AllReduce(ctx context.Context, _ []float32) error {
+func (blockedRing) Timing() (sending, waiting time.Duration) { return 0, 0 }
+
+func (blockedRing) AllGather(context.Context, []float32, []int) error { return nil }
+
+func (blockedRing) AllReduceCarry(ctx context.Context, _, _, _ []float32) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -236,7 +240,7 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 	for _, random := range []bool{false, true} {
 		for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
 			j := newJob(2)
-			j.config.LaneEnds = []int{5, testG}
+			j.ends = []int{5, testG}
 			j.config.Clip.Scope, j.batches, j.config.Steps = scope, newLanes(random), 12
 			var w *watched
 			j.prepare = func(rank int, trainer *Trainer) {
@@ -294,6 +298,13 @@ func (b *brokenRing) AllReduce(ctx context.Context, buf []float32) error {
 	return b.seat.AllReduce(ctx, buf)
 }
 
+func (b *brokenRing) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	if b.fails() {
+		return errTest
+	}
+	return b.seat.AllReduceCarry(ctx, buf, out, in)
+}
+
 func (b *brokenRing) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	if b.fails() {
 		return errTest
@@ -310,15 +321,16 @@ func TestErrorsSayWhere(t *testing.T) {
 		batches Batches
 	}{
 		"step 5: reading the batch: it broke":          {nil, brokenLanes{newLanes(false), 4}},
-		"step 3: it broke":                             {ring(3), newLanes(false)},
-		"step 6: gathering the lanes' state: it broke": {ring(7), newLanes(false)},
-		"step 6: evaluation: it broke":                 {ring(8), newLanes(false)},
+		"joining the ring: it broke":                   {ring(2), newLanes(false)},
+		"step 3: it broke":                             {ring(5), newLanes(false)},
+		"step 6: gathering the lanes' state: it broke": {ring(9), newLanes(false)},
+		"step 6: evaluation: it broke":                 {ring(10), newLanes(false)},
 	} {
 		j := newJob(1)
 		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
 		if strings.Contains(want, "evaluation") {
 			j.config.Save, j.config.Evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
-			c.ring = ring(7)
+			c.ring = ring(9)
 		}
 		var o outcome
 		err := j.runRank(t.Context(), 0, c.ring, &o)
@@ -436,12 +448,13 @@ func TestTokensPerSecond(t *testing.T) {
 	now := time.Unix(0, 0)
 	calls := 0
 	j.config.Steps = 9
-	j.config.Now = func() time.Time {
-		if calls++; calls%2 == 0 {
-			now = now.Add(time.Duration(calls) * time.Second) // steps of 2, 4, … 18 s
+	clock := func() time.Time { // a step looks four times
+		if calls++; calls%4 == 0 {
+			now = now.Add(time.Duration(calls/2) * time.Second) // steps of 2, 4, … 18 s
 		}
 		return now
 	}
+	j.prepare = func(_ int, trainer *Trainer) { trainer.cfg.Now = clock }
 	o := j.mustRun(t)
 	for i, s := range o.steps {
 		if want := float64(testG*testT) / float64(2*i+2); s.TokensPerSecond != want {
@@ -468,11 +481,10 @@ func TestNewRefuses(t *testing.T) {
 		"--eval-every -1":                func(j *job) { j.config.EvalEvery = -1 },
 		"--checkpoint-every -2":          func(j *job) { j.config.SaveEvery = -2 },
 		"--sample-every -3":              func(j *job) { j.config.SampleEvery = -3 },
-		"rank 1 of 1":                    func(j *job) { j.config.Rank = 1 },
-		"rank 0 of 0":                    func(j *job) { j.config.LaneEnds = nil },
-		"rank 1's lanes end at 4":        func(j *job) { j.config.LaneEnds = []int{4, 4} },
-		"2 ranks without a Reducer":      func(j *job) { j.config.LaneEnds = []int{4, 12} },
-		"rank 0 is to save":              func(j *job) { j.config.Save = true },
+		"--batch 0":                      func(j *job) { j.config.Lanes = 0 },
+		"--check-every -1":               func(j *job) { j.config.CheckEvery = -1 },
+		"--evict-stragglers 1":           func(j *job) { j.config.EvictStragglers = 1 },
+		"there is no Saver":              func(j *job) { j.config.Save = true },
 		"a save timeout of -1":           func(j *job) { j.config.SaveTimeout = -1 },
 		"an epoch of 0 steps":            func(j *job) { j.batches = lanesOfText{} },
 		"GradientTail is 3":              func(j *job) { j.model.GradientTail = 3 },
@@ -503,7 +515,7 @@ func TestNewRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := New(m, j.batches, nil, j.config); err == nil ||
+		if _, err := New(m, j.batches, j.config); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

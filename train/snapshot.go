@@ -9,7 +9,8 @@ import (
 	"rondo/model"
 )
 
-// Saver keeps snapshots, in the background.
+// Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may have
+// been, when a ring was lost at its end: it is to ignore one that it has stored.
 type Saver interface {
 	// Save hands a snapshot over. It may wait for room, but not for storage. When it returns, the
 	// snapshot's memory is the trainer's again.
@@ -41,16 +42,15 @@ type Slot struct {
 func (t *Trainer) NewSnapshot() *Snapshot {
 	n := len(t.model.Params())
 	s := &Snapshot{Views: t.model.Layout(), Params: make([]float32, n),
-		Lanes: make([]float32, t.all*t.laneSize), LaneSize: t.laneSize}
+		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
 	for _, name := range slotNames(t.cfg.Optimizer.Rule) {
 		s.Slots = append(s.Slots, Slot{name, make([]float32, n)})
 	}
 	return s
 }
 
-// Restore puts the job where it was when the snapshot was taken, on however many ranks: every rank
-// gets the whole snapshot. It is called before Run, on all ranks or on none.
-func (t *Trainer) Restore(s *Snapshot) error {
+// load makes a snapshot this rank's state.
+func (t *Trainer) load(s *Snapshot) error {
 	if err := s.Progress.validate(t.cfg.Steps); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (t *Trainer) Restore(s *Snapshot) error {
 	}
 	n := len(t.model.Params())
 	problems := []error{fits("parameters", s.Params, n),
-		fits("lane states", s.Lanes, t.all*t.laneSize)}
+		fits("lane states", s.Lanes, t.cfg.Lanes*t.laneSize)}
 	for _, slot := range s.Slots {
 		problems = append(problems, fits(slot.Name, slot.Data, n))
 	}
@@ -71,14 +71,16 @@ func (t *Trainer) Restore(s *Snapshot) error {
 			return err
 		}
 	}
-	if err := t.segment.SetState(s.Lanes[t.first*t.laneSize:][:t.count*t.laneSize]); err != nil {
-		return err
-	}
+	t.hasState, t.touched = false, true
 	t.dev.Upload(t.model.Params(), s.Params)
 	for i, slot := range s.Slots {
 		t.dev.Upload(t.slots[i], slot.Data)
 	}
-	t.progress = s.Progress
+	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
+	t.pending, t.stopped, t.hasState = false, false, true
+	e := t.book.open(s.Progress.Step, t.committed)
+	copy(e.states, s.Lanes)
+	e.know(0, t.cfg.Lanes)
 	return nil
 }
 
@@ -90,21 +92,13 @@ func fits(what string, x []float32, want int) error {
 	return nil
 }
 
-// gatherLanes gives every rank the state of all lanes.
-func (t *Trainer) gatherLanes(ctx context.Context) error {
-	own := t.lanes[t.first*t.laneSize:][:t.count*t.laneSize]
-	if err := t.segment.State(own); err != nil || t.reducer == nil {
-		return err
-	}
-	return t.reducer.AllGather(ctx, t.lanes, t.laneFloats)
-}
-
 // snapshot returns the job as it is. In host memory it has the tensors themselves, and copies of
 // them otherwise.
-func (t *Trainer) snapshot() *Snapshot {
+func (t *Trainer) snapshot(progress Progress) *Snapshot {
+	lanes := t.book.at(t.progress.Step, t.committed).states
 	if t.cfg.HostMemory {
-		s := &Snapshot{Progress: t.progress, Views: t.model.Layout(), Params: t.model.Params(),
-			Lanes: t.lanes, LaneSize: t.laneSize}
+		s := &Snapshot{Progress: progress, Views: t.model.Layout(), Params: t.model.Params(),
+			Lanes: lanes, LaneSize: t.laneSize}
 		for i, name := range slotNames(t.cfg.Optimizer.Rule) {
 			s.Slots = append(s.Slots, Slot{name, t.slots[i]})
 		}
@@ -118,21 +112,24 @@ func (t *Trainer) snapshot() *Snapshot {
 	for i := range s.Slots {
 		t.dev.Download(s.Slots[i].Data, t.slots[i])
 	}
-	copy(s.Lanes, t.lanes)
-	s.Progress = t.progress
+	copy(s.Lanes, lanes)
+	s.Progress = progress
 	return s
 }
 
 // save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver. A Saver that
 // fails does not end the training: the failure is told at once, and again at the end.
-func (t *Trainer) save(ctx context.Context) error {
-	if err := t.gatherLanes(ctx); err != nil {
-		return fmt.Errorf("gathering the lanes' state: %w", err)
+func (t *Trainer) save(ctx context.Context, progress Progress) error {
+	if err := t.at(ctx, PhaseCheckpoint, t.progress.Step); err != nil {
+		return err
 	}
-	if t.cfg.Rank != 0 {
+	if err := t.gatherLanes(ctx); err != nil {
+		return err
+	}
+	if t.ring.Rank != 0 {
 		return nil
 	}
-	err := t.handOver(ctx)
+	err := t.handOver(ctx, progress)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -148,8 +145,8 @@ func (t *Trainer) save(ctx context.Context) error {
 
 // handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
 // finite would only push a sound one out.
-func (t *Trainer) handOver(ctx context.Context) error {
-	for _, x := range append([][]float32{t.model.Params()}, t.slots...) {
+func (t *Trainer) handOver(ctx context.Context, progress Progress) error {
+	for _, x := range t.tensors() {
 		if !isFinite(t.dev.SumSquares(x)) {
 			return errors.New("the parameters or what the optimizer keeps are not finite: " +
 				"lower --lr")
@@ -157,12 +154,12 @@ func (t *Trainer) handOver(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
 	defer cancel()
-	return t.cfg.Saver.Save(ctx, t.snapshot())
+	return t.cfg.Saver.Save(ctx, t.snapshot(progress))
 }
 
 // flush waits for the Saver at the job's end, and says what it did not save.
 func (t *Trainer) flush(ctx context.Context) error {
-	if !t.cfg.Save || t.cfg.Rank != 0 {
+	if !t.cfg.Save || t.ring.Rank != 0 {
 		return nil
 	}
 	err := t.saveErr

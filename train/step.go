@@ -11,8 +11,11 @@ import (
 
 // step does the next step. All ranks do it at the same time. What they decide (to skip, to stop,
 // to evaluate, to save), they decide from the step's number and from what the ring has summed, so
-// that all decide alike. It returns true when the job is to stop after it.
-func (t *Trainer) step(ctx context.Context) (stop bool, err error) {
+// that all decide alike. Until the ring has summed, nothing of the step is in what another ring
+// would go on from: the parameters, what the optimizer keeps, the progress, and the lanes' states
+// after the step before, which the book keeps. It returns true when the ranks are to leave the
+// ring after it.
+func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	began := t.cfg.Now()
 	index := t.progress.Step
 
@@ -20,8 +23,17 @@ func (t *Trainer) step(ctx context.Context) (stop bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	all, err := t.exchange.sum(ctx, index, own) // reduce
+	states, ahead, err := t.keepStates(index) // the lanes' states, for whoever may need them
 	if err != nil {
+		return false, err
+	}
+	reached := t.cfg.Now()
+	all, err := t.exchange.sum(ctx, index, own, ahead) // reduce
+	if err != nil {
+		return false, err
+	}
+	summed := t.cfg.Now()
+	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
 		return false, err
 	}
 	norm := all.norm
@@ -31,7 +43,7 @@ func (t *Trainer) step(ctx context.Context) (stop bool, err error) {
 	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	skipped := all.nonfinite > 0 || !isFinite(norm)
 	if skipped {
-		err = t.healStates()
+		err = t.healStates(states)
 	} else {
 		t.update(rate)
 	}
@@ -42,40 +54,69 @@ func (t *Trainer) step(ctx context.Context) (stop bool, err error) {
 	if all.nonfinite > 0 {
 		loss = math.NaN() // some rank's part of it is missing
 	}
-	t.progress.record(t.stepsPerEpoch, loss, skipped)
+	t.commit(loss, skipped, all)
+	ended := t.cfg.Now()
+	t.roll.count(reached.Sub(began) + ended.Sub(summed))
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
-		TokensPerSecond: t.speed(began)})
+		TokensPerSecond: t.speed(ended.Sub(began))})
 	if skipped {
 		if err := t.noteSkipped(all.nonfinite); err != nil {
 			return false, err
 		}
 	}
-	stop = all.stop > 0
-	return stop, t.afterStep(ctx, stop)
+	if t.cfg.Ledger != nil {
+		if err := t.cfg.Ledger.Commit(index + 1); err != nil {
+			return false, fmt.Errorf("noting the step as done: %w", err)
+		}
+	}
+	return all.regroup > 0, t.afterStep(ctx)
+}
+
+// commit makes the step that was computed the last one that is done. What is due after it is
+// pending.
+func (t *Trainer) commit(loss float64, skipped bool, all tally) {
+	t.progress.record(t.stepsPerEpoch, loss, skipped)
+	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 }
 
 // forwardBackward reads the batch, and leaves this rank's part of the global gradient in the
 // model. The mean over all G*T targets is the sum of the ranks' parts. Where each rank clips its
 // own gradient, that is of the mean over its own B*T targets, weighted by B/G afterwards.
 func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, error) {
+	if err := t.at(ctx, PhaseLoad, index+1); err != nil {
+		return tally{}, err
+	}
 	b, err := t.ahead.next(ctx)
 	if err != nil {
 		return tally{}, fmt.Errorf("reading the batch: %w", err)
 	}
+	if err := t.at(ctx, PhaseForward, index+1); err != nil {
+		return tally{}, err
+	}
 	if t.batches.Reset(index) {
 		t.segment.ZeroState()
 	}
-	share := float64(t.count) / float64(t.all)
-	divisor := float64(t.all * t.cfg.BPTT) // G*T
+	share := float64(t.count) / float64(t.cfg.Lanes)
+	divisor := float64(t.cfg.Lanes * t.cfg.BPTT) // G*T
 	if t.cfg.Clip.beforeRing() {
 		divisor *= share // B*T
 	}
-	sum, err := t.segment.Run(model.SegmentInput{Inputs: b.inputs, Targets: b.targets,
-		Scale: float32(1 / divisor), Step: index, Lanes: t.laneNumbers})
+	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
+		Step: index, Lanes: t.laneNumbers}
+	if t.cfg.Rehearsal != nil {
+		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, index+1) }
+	}
+	sum, err := t.segment.Run(in)
 	if err != nil {
 		return tally{}, err
 	}
-	own := tally{loss: sum / float64(t.all*t.cfg.BPTT)}
+	t.spoilGradient(index + 1)
+	if t.cfg.Ledger != nil {
+		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
+			return tally{}, fmt.Errorf("noting what was read: %w", err)
+		}
+	}
+	own := tally{loss: sum / float64(t.cfg.Lanes*t.cfg.BPTT)}
 	if t.cfg.Clip.beforeRing() {
 		own.norm = share * t.cfg.Clip.apply(t.dev, t.grads, share)
 	}
@@ -86,61 +127,88 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if t.stopping.Load() {
 		own.stop = 1
 	}
+	if t.regrouping.Load() {
+		own.regroup = 1
+	}
 	return own, nil
+}
+
+// keepStates enters the states of this rank's lanes into the book, and returns what is to travel
+// ahead of the gradient: to the successor these states, and from the predecessor those of its
+// lanes. Where all states are zero before the next step, nobody needs to know them.
+func (t *Trainer) keepStates(index int64) (*entry, carry, error) {
+	e := t.book.open(index+1, t.ring.Generation)
+	if t.batches.Reset(index + 1) {
+		return e, carry{}, nil
+	}
+	ahead := carry{out: t.book.lanes(e, t.first, t.first+t.count)}
+	if err := t.segment.State(ahead.out); err != nil {
+		return e, carry{}, err
+	}
+	e.know(t.first, t.first+t.count)
+	if n := len(t.ring.LaneEnds); n > 1 {
+		before := (t.ring.Rank + n - 1) % n
+		first, end := 0, t.ring.LaneEnds[before]
+		if before > 0 {
+			first = t.ring.LaneEnds[before-1]
+		}
+		ahead.in = t.book.lanes(e, first, end)
+		e.know(first, end) // as soon as any rank has completed the step
+	}
+	return e, ahead, nil
 }
 
 // update applies the optimizer to the summed gradient.
 func (t *Trainer) update(rate float64) {
 	var slots [2][]float32
 	copy(slots[:], t.slots)
+	t.touched = true
 	t.dev.Update(t.cfg.Optimizer.update(t.progress.Updates+1, rate), t.model.Params(), t.grads,
 		slots[0], slots[1])
+	t.spoilParameters(t.progress.Step + 1)
 }
 
 // healStates sets the state of every lane that is not finite to zero, after a step that was
 // skipped; the others carry on. Each lane is judged by itself, so that the ranks' number does not
 // matter. To go back to the state before the step would meet the same overflow again.
-func (t *Trainer) healStates() error {
-	if err := t.segment.State(t.states); err != nil {
-		return err
-	}
-	healed := false
-	for b := range t.count {
-		if lane := t.states[b*t.laneSize:][:t.laneSize]; !allFinite(lane) {
-			clear(lane)
-			healed = true
-		}
-	}
-	if !healed {
+func (t *Trainer) healStates(e *entry) error {
+	if !t.book.heal(e, t.first, t.first+t.count) {
 		return nil
 	}
-	return t.segment.SetState(t.states)
+	return t.segment.SetState(t.book.lanes(e, t.first, t.first+t.count))
+}
+
+// NonfiniteError ends a job that has gone astray: every rank has it at the same step.
+type NonfiniteError struct{ Steps int64 }
+
+func (e *NonfiniteError) Error() string {
+	return fmt.Sprintf("the loss or the gradient was not finite in %d steps in a row, which is "+
+		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps)
 }
 
 // noteSkipped tells of a step that was skipped, and ends the job after too many in a row.
 func (t *Trainer) noteSkipped(ranks int) error {
 	p := &t.progress
 	if p.NonfiniteRun >= t.cfg.NonfiniteLimit {
-		return fmt.Errorf("the loss or the gradient was not finite in %d steps in a row, which is "+
-			"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", p.NonfiniteRun)
+		return &NonfiniteError{Steps: p.NonfiniteRun}
 	}
 	who := "the summed gradient is not finite"
 	if ranks > 0 {
 		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks", ranks,
-			len(t.cfg.LaneEnds))
+			len(t.ring.LaneEnds))
 	}
 	t.cfg.Observer.Notice(fmt.Sprintf("step %d was skipped: %s (%d in a row, at most %d)", p.Step,
 		who, p.NonfiniteRun, t.cfg.NonfiniteLimit-1))
 	return nil
 }
 
-// speed returns the tokens of a step by the time since it began, and counts them for the median.
-func (t *Trainer) speed(began time.Time) float64 {
-	seconds := t.cfg.Now().Sub(began).Seconds()
+// speed returns the tokens of a step by the time that it took, and counts them for the median.
+func (t *Trainer) speed(took time.Duration) float64 {
+	seconds := took.Seconds()
 	if seconds <= 0 {
 		return 0
 	}
-	rate := float64(t.all*t.cfg.BPTT) / seconds
+	rate := float64(t.cfg.Lanes*t.cfg.BPTT) / seconds
 	t.rates.add(rate)
 	return rate
 }
@@ -152,13 +220,20 @@ func (t *Trainer) observe(r StepReport) {
 	t.cfg.Observer.Step(r)
 }
 
-// afterStep does what is due between two steps: evaluate, save, sample. A stop is not made to wait
-// for an evaluation or a sample that only the job's end would bring.
-func (t *Trainer) afterStep(ctx context.Context, stop bool) error {
+// afterStep does what is due between two steps: the roll call, evaluating, saving, sampling. A stop
+// is not made to wait for an evaluation or a sample that only the job's end would bring. If it is
+// broken off, the next ring does all of it again: the progress changes at its end only.
+func (t *Trainer) afterStep(ctx context.Context) error {
 	step := t.progress.Step
 	last := step == t.cfg.Steps
 	every := func(interval int64) bool { return interval > 0 && step%interval == 0 }
+	after := t.progress
 
+	if every(t.cfg.CheckEvery) {
+		if err := t.rollCall(ctx); err != nil {
+			return err
+		}
+	}
 	if evalDue := every(t.cfg.EvalEvery); t.cfg.Evaluation != nil && (evalDue || last) {
 		report, err := t.evaluate(ctx)
 		if err != nil {
@@ -167,20 +242,23 @@ func (t *Trainer) afterStep(ctx context.Context, stop bool) error {
 		t.evaluated = &report
 		t.cfg.Observer.Evaluated(report)
 		if evalDue {
-			t.progress.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
+			after.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
 		}
 	}
 	if t.cfg.Evaluation == nil && step%t.stepsPerEpoch == 0 {
-		t.progress.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
+		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
-	if t.cfg.Save && (every(t.cfg.SaveEvery) || last || stop) {
-		if err := t.save(ctx); err != nil {
+	if t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped) {
+		if err := t.save(ctx, after); err != nil {
 			return err
 		}
 	}
-	if t.cfg.Sample != nil && t.cfg.Rank == 0 && (every(t.cfg.SampleEvery) || last) {
-		return t.sample(ctx)
+	if t.cfg.Sample != nil && t.ring.Rank == 0 && (every(t.cfg.SampleEvery) || last) {
+		if err := t.sample(ctx); err != nil {
+			return err
+		}
 	}
+	t.progress, t.pending = after, false
 	return nil
 }
 

@@ -21,122 +21,162 @@ type segment interface {
 	Close()
 }
 
-// Trainer trains a model, as one of N ranks. Its methods, but for RequestStop, belong to one
-// goroutine.
+// Trainer trains a model, as one of N ranks. It outlives rings: after each that ends, the next
+// Join takes part in another one with the state that this rank has. Its methods, but for
+// RequestStop and RequestRegroup, belong to one goroutine.
 type Trainer struct {
-	cfg     Config
-	model   *model.Model
-	dev     compute.Device
-	batches Batches
-	reducer Reducer // nil when there is one rank
+	cfg           Config
+	model         *model.Model
+	dev           compute.Device
+	batches       Batches
+	laneSize      int // floats that a lane carries
+	stepsPerEpoch int64
 
-	first, count, all int   // lanes [first, first+count) of all: B and G
-	laneNumbers       []int // of this rank's lanes, [B]
-	laneSize          int   // floats that a lane carries
-	stepsPerEpoch     int64
+	// The state, which lasts from ring to ring. What a step changes, it changes when the ring has
+	// summed.
+	hasState  bool
+	progress  Progress
+	pending   bool        // what is due after the last step was not done to its end
+	stopped   bool        // the job ends after the last step, by RequestStop on some rank
+	committed int64       // the ring that the last step was completed in
+	joined    int64       // the last ring that was joined with this state
+	touched   bool        // the parameters or slots are not those of a job that has not begun
+	slots     [][]float32 // of the optimizer, device memory
+	book      book        // the lanes' states
 
-	segment  segment
-	exchange *exchange
-	grads    []float32   // device memory
-	slots    [][]float32 // of the optimizer, device memory
+	// The seat in the ring.
+	ring         Ring
+	first, count int   // lanes [first, first+count): B
+	laneNumbers  []int // of the lanes that segment is for, [B]
+	laneFloats   []int // where each rank's part of the lanes' states ends
+	segment      segment
+	exchange     *exchange
+	saveAgain    bool // the snapshot of the job's end may have been lost with another rank
 
-	states     []float32 // [B, laneSize], host memory
-	lanes      []float32 // [G, laneSize], host memory; nil unless snapshots are taken
-	laneFloats []int     // where each rank's part of lanes ends
-	copied     *Snapshot // used again by snapshot
+	grads  []float32 // device memory
+	piece  []float32 // host memory to pass tensors through; empty if the device's is the host's
+	copied *Snapshot // used again by snapshot
 
-	progress     Progress
 	ahead        *ahead // while Run runs
 	rates        rates
+	roll         roll
 	evaluated    *EvalReport // the last
 	saveErr      error       // of the last save that failed
 	saveFailures int
 
-	stopping atomic.Bool
+	stopping, regrouping atomic.Bool
 }
 
 // Result is how a run ended.
 type Result struct {
 	Progress Progress
 	Stopped  bool // by RequestStop on some rank, before the last step
+	Regroup  bool // by RequestRegroup on some rank, with steps left to do
 	// Loss is the mean over the epoch that the last step belongs to, so far; NaN when no step of
 	// it counts. Perplexity is its exp.
 	Loss, Perplexity float64
-	// TokensPerSecond is the median over the steps of this run, to within 0.5 %, of G*T by this
+	// TokensPerSecond is the median over the steps of this trainer, to within 0.5 %, of G*T by this
 	// rank's time for the step; evaluating, saving and sampling are not in it.
 	TokensPerSecond float64
-	Eval            *EvalReport // the last of this run; nil if there was none
+	Eval            *EvalReport // the last of this trainer; nil if there was none
 }
 
-// New makes the trainer of one rank. Reducer may be nil when there is one rank. The model, the
-// batches and the reducer stay the caller's; until Close the model's gradients, and its device
-// while a method runs, are the trainer's. A reducer that failed may go on reading the gradients:
-// it must be closed before the model.
-func New(m *model.Model, batches Batches, reducer Reducer, cfg Config) (*Trainer, error) {
+// New makes a trainer, which has no state before its first Join. The model and the batches stay
+// the caller's; until Close the model's parameters and gradients, and its device while a method
+// runs, are the trainer's.
+func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 	stepsPerEpoch := batches.StepsPerEpoch()
 	if err := cfg.complete(stepsPerEpoch); err != nil {
 		return nil, err
 	}
-	if reducer == nil && len(cfg.LaneEnds) > 1 {
-		return nil, fmt.Errorf("train: %d ranks without a Reducer", len(cfg.LaneEnds))
-	}
-	t := &Trainer{cfg: cfg, model: m, dev: m.Device(), batches: batches, reducer: reducer,
-		grads: m.Gradients(), laneSize: m.Config().StateSize(), stepsPerEpoch: stepsPerEpoch}
-	t.first, t.count, t.all = cfg.lanes()
-	for b := range t.count {
-		t.laneNumbers = append(t.laneNumbers, t.first+b)
-	}
+	t := &Trainer{cfg: cfg, model: m, dev: m.Device(), batches: batches, grads: m.Gradients(),
+		laneSize: m.Config().StateSize(), stepsPerEpoch: stepsPerEpoch}
 	var err error
-	if t.exchange, err = newExchange(m, reducer, len(cfg.LaneEnds), cfg.HostMemory); err != nil {
+	if t.exchange, err = newExchange(m, cfg.HostMemory); err != nil {
 		return nil, err
 	}
-	t.states = make([]float32, t.count*t.laneSize)
-	if cfg.Save {
-		t.lanes = make([]float32, t.all*t.laneSize)
-		for _, end := range cfg.LaneEnds {
-			t.laneFloats = append(t.laneFloats, end*t.laneSize)
-		}
-	}
-	if t.segment, err = m.NewSegment(cfg.BPTT, t.count); err != nil {
-		return nil, err
+	t.book = newBook(cfg.Lanes, t.laneSize)
+	n := len(m.Params())
+	if !cfg.HostMemory {
+		t.piece = make([]float32, min(n, pieceFloats))
 	}
 	for range cfg.Optimizer.Rule.Slots() {
-		t.slots = append(t.slots, t.dev.Alloc(len(m.Params())))
+		t.slots = append(t.slots, t.dev.Alloc(n))
 	}
 	return t, nil
 }
 
-// Run trains until the last step, a stop or an error, and is called once. When ctx ends it returns
-// at once, between two steps or from a wait, and nothing is saved.
+// Run trains in the ring that was joined until the last step, a stop, a regrouping or an error,
+// and is called once for each Join. When ctx ends it returns at once, between two steps or from a
+// wait, and nothing is saved.
 func (t *Trainer) Run(ctx context.Context) (Result, error) {
+	if err := t.finish(ctx); err != nil {
+		return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
+	}
 	t.ahead = readAhead(ctx, t.batches.Fill, t.cfg.BPTT*t.count, t.first, t.count,
 		t.progress.Step, t.cfg.Steps)
 	defer t.ahead.close()
-	stop := false
-	for !stop && t.progress.Step < t.cfg.Steps {
+	regroup := false
+	for !regroup && !t.done() {
 		index := t.progress.Step
 		err := context.Cause(ctx)
 		if err == nil {
-			stop, err = t.step(ctx)
+			regroup, err = t.step(ctx)
 		}
 		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
 		}
 	}
-	return t.result(stop), t.flush(ctx)
+	if !t.done() { // whoever is in the next ring, it will know all lanes
+		if err := t.gatherLanes(ctx); err != nil {
+			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
+		}
+		return t.result(true), nil
+	}
+	return t.result(false), t.flush(ctx)
 }
 
-func (t *Trainer) result(stop bool) Result {
+func (t *Trainer) done() bool { return t.stopped || t.progress.Step >= t.cfg.Steps }
+
+// finish does what an earlier ring has left undone after its last step.
+func (t *Trainer) finish(ctx context.Context) error {
+	if t.pending {
+		return t.afterStep(ctx)
+	}
+	if t.saveAgain {
+		t.saveAgain = false
+		return t.save(ctx, t.progress)
+	}
+	return nil
+}
+
+func (t *Trainer) result(regroup bool) Result {
 	loss := t.progress.EpochLoss()
-	return Result{Progress: t.progress, Stopped: stop && t.progress.Step < t.cfg.Steps, Loss: loss,
-		Perplexity: math.Exp(loss), TokensPerSecond: t.rates.median(), Eval: t.evaluated}
+	return Result{Progress: t.progress, Stopped: t.stopped && t.progress.Step < t.cfg.Steps,
+		Regroup: regroup, Loss: loss, Perplexity: math.Exp(loss),
+		TokensPerSecond: t.rates.median(), Eval: t.evaluated}
 }
 
 // RequestStop asks all ranks to stop after the step that they are at, with a snapshot. Any
-// goroutine may call it, on any rank, at any time.
+// goroutine may call it, on any rank, at any time; it holds in later rings too.
 func (t *Trainer) RequestStop() { t.stopping.Store(true) }
 
-// Progress returns where the job is. It is not for use while Run runs.
+// RequestRegroup asks all ranks to leave the ring after the step that they are at, so that another
+// one can be formed of whichever of them, and of others. Any goroutine may call it, on any rank, at
+// any time; the next Join fulfils it.
+func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
+
+// Forget drops the state, which is not to be trusted or is of no use: the next Join says that this
+// rank has none.
+func (t *Trainer) Forget() {
+	t.hasState = false
+	t.book.forget()
+}
+
+// HasState says whether this rank has a state to go on from.
+func (t *Trainer) HasState() bool { return t.hasState }
+
+// Progress returns where the job is. It is not for use while Join or Run runs.
 func (t *Trainer) Progress() Progress { return t.progress }
 
 // Close frees the trainer's memory.

@@ -1,0 +1,71 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+)
+
+// Ledger hears which batches were read, and which of them count.
+type Ledger interface {
+	// Intend hears, before the ranks' gradients are summed, what this rank read for a step, from 1:
+	// the inputs [T, count] of its lanes [first, first+count). They are the trainer's again when it
+	// returns.
+	Intend(step int64, first, count int, inputs []int32) error
+	// Commit hears that this rank has completed a step.
+	Commit(step int64) error
+}
+
+// Rehearsal is where faults are brought about on purpose.
+type Rehearsal interface {
+	// At is called at the beginning of each phase of a step, from 1; its error ends the run as a
+	// fault there would.
+	At(ctx context.Context, phase string, step int64) error
+	// Spoil says what is to go wrong with a step's numbers.
+	Spoil(step int64) Spoil
+}
+
+// The phases of a step that a Rehearsal hears of.
+const (
+	PhaseLoad       = "load"       // reading the batch
+	PhaseForward    = "forward"    // of this rank's lanes
+	PhaseBackward   = "backward"   // after the loss
+	PhaseUpdate     = "update"     // of the parameters, by the summed gradient
+	PhaseCheckpoint = "checkpoint" // gathering the lanes and, on rank 0, handing a snapshot over
+)
+
+// Spoil is what goes wrong with a step's numbers on this rank.
+type Spoil struct {
+	NaN  bool // an element of the gradient is not a number, before it is clipped
+	Flip bool // a bit of a parameter's mantissa is flipped, after the update
+}
+
+// at tells the Rehearsal of a phase.
+func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
+	if t.cfg.Rehearsal == nil {
+		return nil
+	}
+	if err := t.cfg.Rehearsal.At(ctx, phase, step); err != nil {
+		return fmt.Errorf("%s: %w", phase, err)
+	}
+	return nil
+}
+
+// spoilGradient does what the Rehearsal wants done to the gradient.
+func (t *Trainer) spoilGradient(step int64) {
+	if t.cfg.Rehearsal != nil && t.cfg.Rehearsal.Spoil(step).NaN {
+		t.dev.Upload(t.grads[:1], []float32{float32(math.NaN())})
+	}
+}
+
+// spoilParameters does what the Rehearsal wants done to the parameters.
+func (t *Trainer) spoilParameters(step int64) {
+	if t.cfg.Rehearsal == nil || !t.cfg.Rehearsal.Spoil(step).Flip {
+		return
+	}
+	const bit = 1 << 12 // in the middle of the mantissa: the parameter stays a plausible number
+	one, where := make([]float32, 1), t.model.Params()[:1]
+	t.dev.Download(one, where)
+	one[0] = math.Float32frombits(math.Float32bits(one[0]) ^ bit)
+	t.dev.Upload(where, one)
+}

@@ -1,0 +1,273 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Ring is a rank's part in one generation of ranks. Its Reducer is the caller's; one that has
+// failed may go on using the trainer's memory, so it is closed before the next Join.
+type Ring struct {
+	Reducer    Reducer // nil: this rank is alone
+	Rank       int
+	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
+	Generation int64    // of each ring greater than of those before
+	Names      []string // of the ranks, for people; nil: numbers will do
+}
+
+// RestoreReason is why a ring asks for a snapshot.
+type RestoreReason int
+
+// The reasons.
+const (
+	NoState   RestoreReason = iota // no rank has a state
+	LostLanes                      // no rank knows the state of some lanes
+)
+
+// Restore finds the snapshot to go on from. Nil: there is none.
+type Restore func(ctx context.Context, reason RestoreReason) (*Snapshot, error)
+
+// Where a ring's state is from, if not from its ranks.
+const (
+	FromCheckpoint = "checkpoint"
+	FromScratch    = "scratch"
+	FromReplay     = "replay" // of the lanes that were lost
+)
+
+// Join takes part in a ring: it finds out, with the other ranks, which of them is the furthest,
+// copies its state to those that lack it, and deals the lanes with their states. The newest ring's
+// word counts: a rank that has gone on alone, in a ring that others have left, goes back. Restore
+// is called on rank 0 only. Whatever breaks Join off, a rank that has a state keeps it, unless it
+// was just being given another. Run does what a broken ring has left undone after its last step.
+func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined, error) {
+	began := t.cfg.Now()
+	t.regrouping.Store(false) // this ring is what was asked for
+	if err := t.enter(ring); err != nil {
+		return Joined{}, err
+	}
+	joined := Joined{Donor: -1}
+	if err := t.agree(ctx, restore, &joined); err != nil {
+		return joined, fmt.Errorf("joining the ring: %w", err)
+	}
+	if err := t.sit(&joined); err != nil {
+		return joined, err
+	}
+	t.joined = ring.Generation
+	t.roll.begin(ring)
+	joined.Step = t.progress.Step
+	joined.Took = t.cfg.Now().Sub(began)
+	ended := t.stopped || t.progress.Step == t.cfg.Steps
+	// The rank that was to save the end may have been lost, and its snapshot with it.
+	t.saveAgain = ended && !t.pending && t.cfg.Save && joined.From != FromCheckpoint
+	return joined, nil
+}
+
+// enter takes a seat in a ring.
+func (t *Trainer) enter(ring Ring) error {
+	if err := ring.validate(t.cfg.Lanes); err != nil {
+		return err
+	}
+	t.ring, t.first = ring, 0
+	if ring.Rank > 0 {
+		t.first = ring.LaneEnds[ring.Rank-1]
+	}
+	t.count = ring.LaneEnds[ring.Rank] - t.first
+	t.exchange.reducer, t.exchange.ranks = ring.Reducer, len(ring.LaneEnds)
+	t.laneFloats = t.laneFloats[:0]
+	for _, end := range ring.LaneEnds {
+		t.laneFloats = append(t.laneFloats, end*t.laneSize)
+	}
+	return nil
+}
+
+func (r Ring) validate(lanes int) error {
+	n := len(r.LaneEnds)
+	if n < 1 || n > maxRanks || r.Rank < 0 || r.Rank >= n {
+		return fmt.Errorf("train: rank %d of %d: want 0 to N-1 of at most %d", r.Rank, n, maxRanks)
+	}
+	end := 0
+	for rank, next := range r.LaneEnds {
+		if next <= end {
+			return fmt.Errorf("train: rank %d's lanes end at %d, not after %d: each rank needs "+
+				"a lane", rank, next, end)
+		}
+		end = next
+	}
+	if end != lanes {
+		return fmt.Errorf("train: the ranks' lanes end at %d; the job has %d", end, lanes)
+	}
+	if r.Reducer == nil && n > 1 {
+		return fmt.Errorf("train: %d ranks without a Reducer", n)
+	}
+	if r.Names != nil && len(r.Names) != n {
+		return fmt.Errorf("train: %d names for %d ranks", len(r.Names), n)
+	}
+	return nil
+}
+
+// name is a rank as people know it.
+func (r Ring) name(rank int) string {
+	if r.Names == nil {
+		return fmt.Sprintf("rank %d", rank)
+	}
+	return fmt.Sprintf("rank %d (%s)", rank, r.Names[rank])
+}
+
+// agree makes the state of all ranks the same, and has each of them know all lanes.
+func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) error {
+	all, err := gather(ctx, t, t.standing())
+	if err != nil {
+		return err
+	}
+	donor := elect(all)
+	if donor < 0 {
+		if all, err = t.ask(ctx, NoState, restore); err != nil {
+			return err
+		}
+		if !all[0].Found {
+			joined.From = FromScratch
+			t.startFresh()
+			return nil
+		}
+		joined.From, donor = FromCheckpoint, 0
+	}
+	if err := t.adopt(ctx, all, donor, joined); err != nil {
+		return err
+	}
+	lost, err := t.dealLanes(ctx)
+	if err != nil || len(lost) == 0 {
+		return err
+	}
+	joined.LostLanes = lost
+	if all, err = t.ask(ctx, LostLanes, restore); err != nil {
+		return err
+	}
+	if !all[0].Found {
+		joined.From = FromReplay
+		return t.replay(ctx, lost)
+	}
+	joined.From = FromCheckpoint
+	if err := t.adopt(ctx, all, 0, joined); err != nil {
+		return err
+	}
+	if lost, err = t.dealLanes(ctx); err == nil && len(lost) > 0 {
+		panic(fmt.Sprintf("train: a snapshot without the lanes %v", lost))
+	}
+	return err
+}
+
+// ask lets rank 0 look for a snapshot, and tells all ranks what came of it.
+func (t *Trainer) ask(
+	ctx context.Context, reason RestoreReason, restore Restore,
+) ([]standing, error) {
+	var own standing
+	if t.ring.Rank == 0 && restore != nil {
+		snapshot, err := restore(ctx, reason)
+		if err != nil {
+			return nil, err
+		}
+		if snapshot != nil {
+			if err := t.load(snapshot); err != nil {
+				return nil, err
+			}
+			own = t.standing()
+			own.Found = true
+		}
+	}
+	return gather(ctx, t, own)
+}
+
+// startFresh makes this rank's state that of a job that has not begun, which is the same on all.
+func (t *Trainer) startFresh() {
+	if t.touched {
+		t.model.Initialise()
+		for _, s := range t.slots {
+			t.dev.Zero(s)
+		}
+		t.touched = false
+	}
+	t.progress, t.committed, t.joined = Progress{}, t.ring.Generation, 0
+	t.pending, t.stopped, t.hasState = false, false, true
+	t.book.open(0, t.committed).zero()
+}
+
+// adopt makes the donor's state every rank's.
+func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *Joined) error {
+	d := all[donor]
+	joined.Donor, joined.Copied = donor, nil
+	for rank, s := range all {
+		if !s.same(d) {
+			joined.Copied = append(joined.Copied, rank)
+		}
+	}
+	if receive := !all[t.ring.Rank].same(d); len(joined.Copied) > 0 {
+		if receive { // from the first byte on
+			t.hasState, t.touched = false, true
+		}
+		if err := t.copyState(ctx, donor, receive); err != nil {
+			return fmt.Errorf("copying the state of step %d from %s: %w", d.Progress.Step,
+				t.ring.name(donor), err)
+		}
+	}
+	t.progress, t.committed, t.joined = d.Progress, d.Committed, d.Joined
+	t.pending, t.stopped, t.hasState = d.Pending, d.Stopped, true
+	return nil
+}
+
+// sit makes the segment of this rank's lanes, unless it has one of that shape, and sets its state.
+func (t *Trainer) sit(joined *Joined) error {
+	if t.segment == nil || len(t.laneNumbers) != t.count {
+		if t.segment != nil {
+			t.segment.Close()
+			t.segment = nil
+		}
+		began := t.cfg.Now()
+		s, err := t.model.NewSegment(t.cfg.BPTT, t.count)
+		if err != nil {
+			return err
+		}
+		t.segment, joined.Build = s, t.cfg.Now().Sub(began)
+	}
+	t.laneNumbers = t.laneNumbers[:0]
+	for b := range t.count {
+		t.laneNumbers = append(t.laneNumbers, t.first+b)
+	}
+	e := t.book.at(t.progress.Step, t.committed)
+	return t.segment.SetState(t.book.lanes(e, t.first, t.first+t.count))
+}
+
+// Joined is what came of a Join. It is the same on all ranks, but for the times.
+type Joined struct {
+	Step      int64
+	From      string // FromCheckpoint, FromScratch, FromReplay; empty: from the ranks themselves
+	Donor     int    // the rank whose state it is; -1: from scratch
+	Copied    []int  // ranks that were given the state
+	LostLanes []int  // whose states no rank knew
+
+	Build time.Duration // making this rank's segment; 0: it had one
+	Took  time.Duration
+}
+
+// String says what people should know; nothing if every rank and lane just went on.
+func (j Joined) String() string {
+	lost := ""
+	if len(j.LostLanes) > 0 {
+		lost = fmt.Sprintf("no worker knew the states of the lanes %v, so ", j.LostLanes)
+	}
+	switch {
+	case j.From == FromScratch:
+		return "no worker has a state, and there is no checkpoint: training starts from scratch"
+	case j.From == FromCheckpoint && lost == "":
+		return fmt.Sprintf("training goes on from the checkpoint of step %d", j.Step)
+	case j.From == FromCheckpoint:
+		return fmt.Sprintf("%straining goes back to the checkpoint of step %d", lost, j.Step)
+	case j.From == FromReplay:
+		return fmt.Sprintf("%sthey were computed anew, up to step %d, with the parameters as they "+
+			"are (there is no checkpoint)", lost, j.Step)
+	case len(j.Copied) > 0:
+		return fmt.Sprintf("rank %d gave its state of step %d to the ranks %v", j.Donor, j.Step,
+			j.Copied)
+	}
+	return ""
+}

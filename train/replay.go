@@ -1,0 +1,90 @@
+package train
+
+import (
+	"context"
+	"fmt"
+
+	"rondo/model"
+)
+
+// replaySigns is after how many steps of a replay the ranks meet, so that none waits in the ring
+// for all of it.
+const replaySigns = 16
+
+// replay computes the states of lanes that no rank knows: from the last step before which they
+// were zero, forward only, with the parameters as they are now. Each rank does so for those that it
+// is to hold. They are not what they were, which other parameters and dropout had made; every
+// segment is still read once, since these were read for gradients that were applied.
+func (t *Trainer) replay(ctx context.Context, lost []int) error {
+	from := t.progress.Step
+	for from > 0 && !t.batches.Reset(from) {
+		from--
+	}
+	var runs []*run
+	defer func() {
+		for _, r := range runs {
+			r.evaluator.Close()
+		}
+	}()
+	for _, lane := range lost {
+		if lane < t.first || lane >= t.first+t.count {
+			continue
+		}
+		if n := len(runs); n > 0 && runs[n-1].first+runs[n-1].count == lane {
+			runs[n-1].count++
+			continue
+		}
+		runs = append(runs, &run{first: lane, count: 1})
+	}
+	for i, r := range runs {
+		if err := r.open(t.model, t.cfg.BPTT); err != nil {
+			runs = runs[:i]
+			return err
+		}
+	}
+	for step := from; step < t.progress.Step; step++ {
+		for _, r := range runs {
+			if err := r.advance(ctx, t.batches, step); err != nil {
+				return fmt.Errorf("replaying step %d: %w", step+1, err)
+			}
+		}
+		if (step-from)%replaySigns == 0 {
+			if _, err := gather(ctx, t, step); err != nil {
+				return fmt.Errorf("replaying step %d: %w", step+1, err)
+			}
+		}
+	}
+	e := t.book.at(t.progress.Step, t.committed)
+	for _, r := range runs {
+		if err := r.evaluator.State(t.book.lanes(e, r.first, r.first+r.count)); err != nil {
+			return err
+		}
+		e.know(r.first, r.first+r.count)
+	}
+	t.book.heal(e, 0, 0)
+	lost, err := t.dealLanes(ctx)
+	if err == nil && len(lost) > 0 {
+		panic(fmt.Sprintf("train: a replay has left out the lanes %v", lost))
+	}
+	return err
+}
+
+// run is a run of neighbouring lanes in a replay.
+type run struct {
+	first, count    int
+	evaluator       *model.Evaluator
+	inputs, targets []int32
+}
+
+func (r *run) open(m *model.Model, steps int) (err error) {
+	r.inputs, r.targets = make([]int32, steps*r.count), make([]int32, steps*r.count)
+	r.evaluator, err = m.NewEvaluator(steps, r.count)
+	return err
+}
+
+func (r *run) advance(ctx context.Context, batches Batches, step int64) error {
+	if err := batches.Fill(ctx, step, r.first, r.count, r.inputs, r.targets); err != nil {
+		return err
+	}
+	return r.evaluator.Advance(r.inputs)
+}
