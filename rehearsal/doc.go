@@ -7,8 +7,8 @@
 //	kill rank=1 step=20 phase=all-gather; delay rank=* for=50ms phase=load chance=0.1 times=0
 //
 //	kill          SIGKILL to itself
-//	stop          SIGSTOP to itself; for=5s: until a process left behind continues it, else until
-//	              somebody does
+//	stop          SIGSTOP to itself; for=5s: until a process left behind continues it, else
+//	              until somebody does
 //	delay         for=200ms: wait before the phase, or before a message of it
 //	drop          lose a message of the ring
 //	duplicate     send a message of the ring twice

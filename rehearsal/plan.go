@@ -210,6 +210,11 @@ func (r *Rule) check(given map[string]bool) error {
 	return nil
 }
 
+// Messages says whether the rule is only about messages of the ring.
+func (r Rule) Messages() bool {
+	return r.Verb == Drop || r.Verb == Duplicate || slices.Contains(messages(), r.Phase)
+}
+
 // list joins words for an error.
 func list[T ~string](words []T) string {
 	texts := make([]string, len(words))

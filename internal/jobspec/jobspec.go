@@ -1,7 +1,7 @@
 // Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
 // file and the checks of what a person wrote. All four are read from the message's descriptor
 // (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
-// nothing of what the values do. It imports proto only.
+// nothing of what the values do. It imports proto, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
@@ -51,10 +51,13 @@ func Validate(spec *rondov1.JobSpec) error {
 			return err
 		}
 	}
-	if err := validateModel(spec); err != nil {
-		return err
+	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
+		validateWorkers, validateDeadlines, validateRehearsal} {
+		if err := validate(spec); err != nil {
+			return err
+		}
 	}
-	return validateRun(spec)
+	return nil
 }
 
 func validateModel(spec *rondov1.JobSpec) error {
@@ -74,10 +77,6 @@ func validateModel(spec *rondov1.JobSpec) error {
 func validateRun(spec *rondov1.JobSpec) error {
 	if spec.Job == "" || strings.Contains(spec.Job, "/") {
 		return usagef("--job %q: a name must not be empty or contain a slash", spec.Job)
-	}
-	if spec.Batch < spec.Workers {
-		return usagef("--batch %d is smaller than --workers %d: each worker needs at least "+
-			"one lane of the batch", spec.Batch, spec.Workers)
 	}
 	if spec.Epochs == 0 && spec.Steps == 0 {
 		return usagef("--epochs and --steps are both 0: set one, so that the job has an end")

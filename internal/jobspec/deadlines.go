@@ -1,0 +1,138 @@
+package jobspec
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// HeartbeatsPerChunkTimeout is how many signs of life an idle sender gives within the time after
+// which its neighbour counts it as gone: so many must be lost or late in a row.
+const HeartbeatsPerChunkTimeout = 4
+
+// Rung is one deadline of a job.
+type Rung struct {
+	Name   string // of the flag, if it has one
+	Flag   bool
+	Value  time.Duration
+	Bounds string // what it bounds
+	Needs  []Need
+}
+
+// Need says that a rung must be at least so many times as long as another.
+type Need struct {
+	Times int
+	Rung  string
+	Why   string
+}
+
+// Deadlines returns the ladder of a job's deadlines, the shortest first. A rung is at least twice
+// as long as one that must have run out before it: then there is as long again to act on it.
+func Deadlines(spec *rondov1.JobSpec) []Rung {
+	return []Rung{
+		{Name: "heartbeat", Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
+			Bounds: "the silence of a worker that waits for others itself; a quarter of " +
+				"--chunk-timeout"},
+		{Name: "chunk-timeout", Flag: true, Value: spec.ChunkTimeout.AsDuration(),
+			Bounds: "the silence of a neighbour in the ring",
+			Needs: []Need{{HeartbeatsPerChunkTimeout, "heartbeat",
+				"a late sign of life is not a death"}}},
+		{Name: "lease-ttl", Flag: true, Value: spec.LeaseTtl.AsDuration(),
+			Bounds: "the silence of a worker or leader towards etcd",
+			Needs: []Need{{2, "chunk-timeout",
+				"the ring sees who is gone, and speaks first; the lease is the backstop"}}},
+		{Name: "step-timeout", Flag: true, Value: spec.StepTimeout.AsDuration(),
+			Bounds: "the wait for a neighbour that lives but sends nothing new",
+			Needs: []Need{{2, "chunk-timeout", "the neighbour may itself be waiting for one that " +
+				"is gone, and must find out first"}}},
+		{Name: "regroup-timeout", Flag: true, Value: spec.RegroupTimeout.AsDuration(),
+			Bounds: "the wait for the next ring",
+			Needs: []Need{
+				{2, "lease-ttl", "if the leader is gone too, its lease must run out before " +
+					"another is elected and plans"},
+				{2, "step-timeout", "whoever left the ring first waits for the last to notice"},
+			}},
+		{Name: "join-timeout", Flag: true, Value: spec.JoinTimeout.AsDuration(),
+			Bounds: "the wait for --workers when a job starts",
+			Needs: []Need{{1, "regroup-timeout",
+				"a ring that breaks meanwhile must have the time to form again"}}},
+		{Name: "pause-timeout", Flag: true, Value: spec.PauseTimeout.AsDuration(),
+			Bounds: "the wait of a job with fewer than --min-workers, or of a worker without etcd",
+			Needs: []Need{{1, "join-timeout",
+				"workers come back no faster than they come"}}},
+	}
+}
+
+// label names a rung as a person would type it.
+func (r Rung) label() string {
+	if r.Flag {
+		return "--" + r.Name
+	}
+	return r.Name
+}
+
+// validateDeadlines holds each rung against those that it must be longer than.
+func validateDeadlines(spec *rondov1.JobSpec) error {
+	ladder := Deadlines(spec)
+	byName := map[string]Rung{}
+	for _, r := range ladder {
+		byName[r.Name] = r
+	}
+	for _, r := range ladder {
+		for _, need := range r.Needs {
+			other := byName[need.Rung]
+			// Divided, not multiplied, so that no duration overflows.
+			if r.Value/time.Duration(need.Times) >= other.Value {
+				continue
+			}
+			return usagef("%s %v must be at least %s %v (%s): raise %s or lower %s", r.label(),
+				r.Value, atLeast(need, other), other.Value, need.Why, r.label(), other.label())
+		}
+	}
+	return nil
+}
+
+// atLeast says "twice --chunk-timeout".
+func atLeast(need Need, other Rung) string {
+	switch need.Times {
+	case 1:
+		return "as long as " + other.label()
+	case 2:
+		return "twice " + other.label()
+	}
+	return fmt.Sprintf("%d times %s", need.Times, other.label())
+}
+
+// DeadlinesTable renders the ladder as a table in Markdown.
+func DeadlinesTable(ladder []Rung) string {
+	byName := map[string]Rung{}
+	for _, r := range ladder {
+		byName[r.Name] = r
+	}
+	var b strings.Builder
+	b.WriteString("| deadline | value | bounds | at least |\n| --- | --- | --- | --- |\n")
+	for _, r := range ladder {
+		var needs []string
+		for _, need := range r.Needs {
+			needs = append(needs, fmt.Sprintf("%s: %s", atLeast(need, byName[need.Rung]),
+				need.Why))
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.label(), short(r.Value), r.Bounds,
+			strings.Join(needs, "; "))
+	}
+	return b.String()
+}
+
+// short writes a duration without units that are zero: 5m, not 5m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

@@ -1,0 +1,68 @@
+package jobspec
+
+import (
+	"strings"
+
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/rehearsal"
+)
+
+// MaxWorkers is how many workers the ring has at most.
+func MaxWorkers(spec *rondov1.JobSpec) int64 {
+	if spec.MaxWorkers == 0 {
+		return spec.Workers
+	}
+	return spec.MaxWorkers
+}
+
+func validateWorkers(spec *rondov1.JobSpec) error {
+	if spec.MinWorkers > spec.Workers {
+		return usagef("--min-workers %d is above --workers %d, with which the job starts",
+			spec.MinWorkers, spec.Workers)
+	}
+	if MaxWorkers(spec) < spec.Workers {
+		return usagef("--max-workers %d is below --workers %d, with which the job starts: raise "+
+			"it, or give 0 for the same", spec.MaxWorkers, spec.Workers)
+	}
+	for _, limit := range []struct {
+		flag  string
+		value int64
+	}{{"workers", spec.Workers}, {"max-workers", spec.MaxWorkers}} {
+		if spec.Batch < limit.value {
+			return usagef("--batch %d is smaller than --%s %d: each worker needs at least "+
+				"one lane of the batch", spec.Batch, limit.flag, limit.value)
+		}
+	}
+	if factor := spec.EvictStragglers; factor != 0 && factor <= 1 {
+		return usagef("--evict-stragglers %g would evict workers that are as fast as the others: "+
+			"give more than 1, such as 3, or 0 to evict none", factor)
+	}
+	return nil
+}
+
+// validateRehearsal checks that every fault that is ordered could happen.
+func validateRehearsal(spec *rondov1.JobSpec) error {
+	if strings.Contains(spec.AuditDir, "://") {
+		return usagef("--audit-dir %s: logs are appended to, so this must be a local folder",
+			spec.AuditDir)
+	}
+	plan, err := rehearsal.Parse(spec.Inject)
+	if err != nil {
+		return usagef("--inject: %v", err)
+	}
+	most := MaxWorkers(spec)
+	for _, r := range plan {
+		if int64(r.Rank) >= most {
+			return usagef("--inject: \"%v\": there is no such rank: %d workers at most have "+
+				"ranks from 0 to %d", r, most, most-1)
+		}
+		if spec.Steps > 0 && r.From > spec.Steps {
+			return usagef("--inject: \"%v\": there is no such step: --steps is %d", r, spec.Steps)
+		}
+		if most == 1 && r.Messages() {
+			return usagef("--inject: \"%v\": one worker alone sends no messages: give --workers "+
+				"at least 2", r)
+		}
+	}
+	return nil
+}
