@@ -27,7 +27,7 @@ const plainInterval = 2 * time.Second
 
 func trainCommand() *cobra.Command {
 	var etcd []string
-	var localWorkers int
+	var localWorkers, restarts int
 	var asJSON bool
 	var verbose bool
 	c := &cobra.Command{
@@ -42,6 +42,8 @@ func trainCommand() *cobra.Command {
 		"host:port,... of an etcd to use; default: one of our own, for this run")
 	c.Flags().IntVar(&localWorkers, "local-workers", -1, "how many of the --workers run on this "+
 		"machine; -1: all; the others come from elsewhere, with --etcd")
+	c.Flags().IntVar(&restarts, "restarts", 10, "how many worker processes that died are started "+
+		"again")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -58,7 +60,8 @@ func trainCommand() *cobra.Command {
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
 		run := local.Run{
 			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
-			Show: screen.show, Log: screen.log,
+			Restarts: restarts,
+			Show:     screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
 		if err := errors.Join(err, screen.close()); err != nil {

@@ -21,7 +21,7 @@ import (
 // The exit codes.
 const (
 	exitFailure = 1 // the run failed
-	exitUsage   = 2 // what the person wrote is wrong
+	ExitUsage   = 2 // what the person wrote is wrong
 )
 
 // A UsageError marks an error of what a person wrote, such as a corpus that is not there.
@@ -130,7 +130,7 @@ func exitCode(err error) int {
 	var wrong *UsageError
 	var spec *jobspec.UsageError
 	if errors.As(err, &wrong) || errors.As(err, &spec) {
-		return exitUsage
+		return ExitUsage
 	}
 	return exitFailure
 }

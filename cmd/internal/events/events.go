@@ -38,6 +38,9 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 			NonfiniteSteps: d.NonfiniteSteps}, nil
 	case *rondov1.Event_Notice:
 		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
+	case *rondov1.Event_Scale:
+		return telemetry.Notice{Text: fmt.Sprintf("the ring has at most %d workers from now on",
+			k.Scale.Workers)}, nil
 	case *rondov1.Event_Failure:
 		return telemetry.Failed{Reason: k.Failure.Text, Usage: k.Failure.Usage}, nil
 	}

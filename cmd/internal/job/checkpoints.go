@@ -153,6 +153,19 @@ func (c *Checkpoints) Find(
 	return found, c.explain(ctx, err)
 }
 
+// FindNewest returns the newest checkpoint every byte of which is sound, for a job that has lost
+// what its workers held; nil if there is none.
+func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, error) {
+	if c.Store == nil || c.OnlyStopped {
+		return nil, nil
+	}
+	found, _, err := c.Store.LatestValid(ctx)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return nil, nil
+	}
+	return found, err
+}
+
 // Abandon removes the checkpoints after the one that --resume STEP names: the job takes another
 // way from there, and they would pass for its newest.
 func (c *Checkpoints) Abandon(

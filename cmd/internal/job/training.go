@@ -25,6 +25,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		return train.Config{}, app.Usage(err)
 	}
 	c := train.Config{
+		Lanes: int(spec.Batch),
 		BPTT:  int(spec.Bptt),
 		Steps: d.Steps(spec),
 		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
@@ -39,6 +40,9 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		EvalEvery:      spec.EvalEvery,
 		SaveEvery:      spec.CheckpointEvery,
 		SampleEvery:    spec.SampleEvery,
+
+		CheckEvery:      spec.CheckEvery,
+		EvictStragglers: spec.EvictStragglers,
 	}
 	if d.Validation != nil {
 		c.Evaluation, err = corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))

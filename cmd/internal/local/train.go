@@ -21,6 +21,9 @@ import (
 	"rondo/telemetry"
 )
 
+// maxRestarts bounds --restarts.
+const maxRestarts = maxProcesses / 2
+
 // Run is a job on this machine.
 type Run struct {
 	Spec    *rondov1.JobSpec
@@ -28,6 +31,8 @@ type Run struct {
 	Verbose bool
 	// LocalWorkers is how many of the job's workers run on this machine; negative: all.
 	LocalWorkers int
+	// Restarts is how many worker processes that died are started again.
+	Restarts int
 	// Show is called with each event, in order; Log with each line of log.
 	Show func(context.Context, telemetry.Event) error
 	Log  func(line string)
@@ -74,11 +79,14 @@ func (r Run) complete(now time.Time) error {
 		return app.Usagef("--local-workers %d leaves workers to other machines, which need an "+
 			"--etcd that they can reach", r.LocalWorkers)
 	}
+	if r.Restarts < 0 || r.Restarts > maxRestarts {
+		return app.Usagef("--restarts %d is not 0 to %d", r.Restarts, maxRestarts)
+	}
 	if r.Spec.CheckpointDir == "" && r.Spec.StopDir == "" {
 		r.Spec.StopDir = fmt.Sprintf("rondo-%s-%s", r.Spec.Job, now.Format("20060102-150405"))
 	}
 	for _, path := range []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.CheckpointDir,
-		&r.Spec.StopDir} {
+		&r.Spec.StopDir, &r.Spec.AuditDir} {
 		if *path == "" || strings.Contains(*path, "://") || strings.HasPrefix(*path, "builtin:") {
 			continue
 		}
@@ -132,6 +140,7 @@ func (r Run) check(ctx context.Context) error {
 // submit stores the job's spec. A run of the name that its processes have left without an end, as
 // a power cut does, is ended first.
 func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
+	r.Spec.Submitted = time.Now().UnixNano()
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Spec)
 	if err != nil {
 		return fmt.Errorf("the job's spec: %w", err)
@@ -159,17 +168,20 @@ func (r Run) supervise(
 	defer end()
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(life, where) }()
-	workers, err := StartWorkers(r.localWorkers(), r.workerCommand(where), r.workerLog)
-	if err != nil {
-		end()
-		return outcome, errors.Join(err, <-led)
-	}
 	client, err := meet.Client(store, r.retryLog(where.Log))
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)
 	}
-	w := &watch{run: r, client: client, end: end, pids: map[int64]string{}}
+	workers := NewWorkers(r.workerCommand(where), r.workerLog)
+	w := &watch{run: r, client: client, store: store, workers: workers, end: end}
+	for ; w.wanted < r.localWorkers(); w.wanted++ {
+		if err := workers.Start(w.wanted); err != nil {
+			end()
+			workers.Kill()
+			return outcome, errors.Join(err, <-led, workers.Wait(life))
+		}
+	}
 	unhook := context.AfterFunc(ctx, func() {
 		r.Log("stopping after this step; once more ends at once")
 		w.stop(life, "interrupted")
@@ -181,7 +193,7 @@ func (r Run) supervise(
 	}()
 	go func() {
 		defer close(guarded)
-		w.guard(life, workers)
+		w.guard(life)
 	}()
 	var watchErr, ledErr error
 	select {

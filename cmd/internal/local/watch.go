@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"sync"
 	"time"
 
+	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/events"
+	"rondo/cmd/internal/meet"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -18,26 +23,25 @@ const (
 	// stopTimeout is from a request to stop to the end: the step in progress and the last
 	// checkpoint.
 	stopTimeout = 5 * time.Minute
-	// exitGrace is how long a worker process may be gone before its death is reported: those who
-	// know better, itself and its neighbours, go first.
-	exitGrace = time.Second
-	// reportTimeout is for the coordinator to hear of it.
+	// reportTimeout is for etcd or the coordinator to hear of a worker's end.
 	reportTimeout = 5 * time.Second
 )
 
 // watch is what a run hears of its job.
 type watch struct {
-	run    Run
-	client *rpc.Client
-	end    context.CancelFunc // of everything, without an orderly end
+	run     Run
+	client  *rpc.Client
+	store   *etcdstore.Store
+	workers *Workers
+	end     context.CancelFunc // of everything, without an orderly end
 
 	stopping sync.Once
 
 	mu      sync.Mutex
-	pids    map[int64]string // workers' ids by process
-	done    *telemetry.Done  // the job's end
-	failed  bool             // the job's end is a failure
-	showErr error            // why events are not shown any more
+	wanted  int             // processes of this machine
+	done    *telemetry.Done // the job's end
+	failed  bool            // the job's end is a failure
+	showErr error           // why events are not shown any more
 }
 
 // hear passes an event on, and keeps the job's end. When nobody can be shown anything any more, it
@@ -51,12 +55,12 @@ func (w *watch) hear(life context.Context, e *rondov1.Event) error {
 	if done, ok := shown.(telemetry.Done); ok {
 		w.done = &done
 	}
-	if worker, ok := shown.(telemetry.Worker); ok {
-		w.pids[worker.PID] = worker.ID
-	}
 	w.failed = w.failed || e.GetFailure() != nil
 	silent := w.showErr != nil
 	w.mu.Unlock()
+	if scale := e.GetScale(); scale != nil {
+		w.scale(int(scale.Workers))
+	}
 	if silent {
 		return nil
 	}
@@ -87,43 +91,80 @@ func (w *watch) stop(life context.Context, reason string) {
 	})
 }
 
-// guard tells the coordinator of a worker process that ended before the job, until the job ends.
-func (w *watch) guard(life context.Context, workers *Workers) {
-	for {
-		select {
-		case <-life.Done():
+// scale starts the processes that a bigger ring needs, where all workers are of this machine. What
+// a smaller one does not need stays as a spare.
+func (w *watch) scale(workers int) {
+	if w.run.LocalWorkers >= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ; w.wanted < workers; w.wanted++ {
+		if err := w.workers.Start(w.wanted); err != nil {
+			w.run.Log(err.Error())
 			return
-		case exit := <-workers.Exits():
-			if exit.Err == nil {
-				continue
-			}
-			select {
-			case <-life.Done():
-				return
-			case <-time.After(exitGrace):
-			}
-			w.reportDeath(life, exit)
 		}
 	}
 }
 
-func (w *watch) reportDeath(life context.Context, exit Exit) {
-	w.mu.Lock()
-	id := w.pids[int64(exit.PID)]
-	w.mu.Unlock()
-	if id == "" {
-		id = fmt.Sprintf("process-%d", exit.PID) // it had not joined a ring
+// guard sees to it that a worker process that dies is missed at once, and starts it again, until
+// the job ends.
+func (w *watch) guard(life context.Context) {
+	for restarts := 0; ; {
+		select {
+		case <-life.Done():
+			return
+		case exit := <-w.workers.Exits():
+			var status *exec.ExitError
+			refused := errors.As(exit.Err, &status) && status.ExitCode() == app.ExitUsage
+			if exit.Err != nil && !refused {
+				w.unregister(life, exit)
+			}
+			if exit.Err != nil && !refused && restarts < w.run.Restarts {
+				restarts++
+				w.run.Log(fmt.Sprintf("worker %d (process %d) ended: %v; it is started again "+
+					"(%d of %d, --restarts)", exit.Worker, exit.PID, exit.Err, restarts,
+					w.run.Restarts))
+				if err := w.workers.Start(exit.Worker); err != nil {
+					w.run.Log(err.Error())
+				}
+			}
+			if w.workers.Running() == 0 && len(w.run.Etcd) == 0 {
+				w.reportEnd(life, exit)
+			}
+		}
+	}
+}
+
+// unregister takes a dead process out of the job's members: its lease would end by itself, later.
+func (w *watch) unregister(life context.Context, exit Exit) {
+	ctx, cancel := context.WithTimeout(life, reportTimeout)
+	defer cancel()
+	err := w.store.Unregister(ctx, meet.HostName(), exit.PID)
+	if err != nil && life.Err() == nil {
+		w.run.Log(fmt.Sprintf("worker %d (process %d) ended: %v; its lease ends by itself: %v",
+			exit.Worker, exit.PID, exit.Err, err))
+	}
+}
+
+// reportEnd ends a job of this machine alone, on which nobody works any more.
+func (w *watch) reportEnd(life context.Context, exit Exit) {
+	text := fmt.Sprintf("every worker process has ended, the last one (process %d) with exit "+
+		"code 0", exit.PID)
+	if exit.Err != nil {
+		text = fmt.Sprintf("every worker process has ended, the last one (process %d): %v; "+
+			"--restarts is %d", exit.PID, exit.Err, w.run.Restarts)
 	}
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
-	reporter, err := w.client.NewReporter(fmt.Sprintf("exit-%d", exit.PID))
+	reporter, err := w.client.NewReporter(fmt.Sprintf("machine-%d", os.Getpid()))
 	if err == nil {
 		err = errors.Join(reporter.Report(ctx, &rondov1.Event{Kind: &rondov1.Event_Failure{
-			Failure: &rondov1.FailureEvent{Id: id, Text: fmt.Sprintf("process %d ended: %v",
-				exit.PID, exit.Err)}}}), reporter.Close(ctx))
+			Failure: &rondov1.FailureEvent{Text: text, Fatal: true}}}), reporter.Close(ctx))
 	}
 	if err != nil && life.Err() == nil {
-		w.run.Log(fmt.Sprintf("worker %d (process %d) ended: %v", exit.Worker, exit.PID, exit.Err))
+		w.run.Log(text)
+		w.end()
 	}
 }
 

@@ -18,58 +18,79 @@ const killDelay = 10 * time.Second
 // maxLogLine bounds a line of a worker's log that is passed on.
 const maxLogLine = 64 << 10
 
-// Workers are worker processes of this machine.
+// maxProcesses bounds how many worker processes one run starts, those that replace others included.
+const maxProcesses = 1 << 10
+
+// Workers are worker processes of this machine, of one command line.
 type Workers struct {
-	commands []*exec.Cmd
-	exits    chan Exit
-	waiting  sync.WaitGroup
+	argv    []string
+	log     func(worker int, line string)
+	exits   chan Exit
+	waiting sync.WaitGroup
+
+	mu       sync.Mutex
+	commands map[int]*exec.Cmd // those that run, by process id
+	started  int
+	ending   bool // no more are started
 }
 
 // Exit is the end of a worker process; Err is nil when it exited with code 0.
 type Exit struct {
-	Worker int // from 0, in the order of the start
+	Worker int // from 0, in the order of the first start
 	PID    int
 	Err    error
 }
 
-// StartWorkers starts n processes of the command line. Each line that they write to standard
-// error goes to log with the worker's number. They run in process groups of their own, so that
-// Ctrl-C in a terminal reaches only the parent, which then stops them in order.
-func StartWorkers(n int, argv []string, log func(worker int, line string)) (*Workers, error) {
-	w := &Workers{exits: make(chan Exit, n)}
-	for i := range n {
-		if err := w.start(i, argv, log); err != nil {
-			w.Kill()
-			w.waiting.Wait()
-			return nil, fmt.Errorf("worker %d: %w", i, err)
-		}
-	}
-	return w, nil
+// NewWorkers returns workers of the command line, none of which runs. Each line that they write
+// to standard error goes to log with the worker's number. They run in process groups of their
+// own, so that Ctrl-C in a terminal reaches only the parent, which then stops them in order.
+func NewWorkers(argv []string, log func(worker int, line string)) *Workers {
+	return &Workers{argv: argv, log: log, exits: make(chan Exit, maxProcesses),
+		commands: map[int]*exec.Cmd{}}
 }
 
-func (w *Workers) start(i int, argv []string, log func(int, string)) error {
-	command := exec.Command(argv[0], argv[1:]...)
+// Start starts a process under a worker's number, unless the workers are being ended.
+func (w *Workers) Start(worker int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ending {
+		return nil
+	}
+	if w.started == maxProcesses {
+		return fmt.Errorf("worker %d: %d processes have been started already", worker, w.started)
+	}
+	command := exec.Command(w.argv[0], w.argv[1:]...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// The worker reads its standard input, and ends when this process, the only one that holds
 	// the other end, is gone.
 	if _, err := command.StdinPipe(); err != nil {
-		return err
+		return fmt.Errorf("worker %d: %w", worker, err)
 	}
 	stderr, err := command.StderrPipe()
 	if err != nil {
-		return err
+		return fmt.Errorf("worker %d: %w", worker, err)
 	}
 	if err := command.Start(); err != nil {
-		return err
+		return fmt.Errorf("worker %d: %w", worker, err)
 	}
-	w.commands = append(w.commands, command)
-	w.waiting.Add(1)
-	go func() {
-		defer w.waiting.Done()
-		copyLines(stderr, func(line string) { log(i, line) })
-		w.exits <- Exit{Worker: i, PID: command.Process.Pid, Err: command.Wait()}
-	}()
+	w.started++
+	w.commands[command.Process.Pid] = command
+	w.waiting.Go(func() {
+		copyLines(stderr, func(line string) { w.log(worker, line) })
+		exit := Exit{Worker: worker, PID: command.Process.Pid, Err: command.Wait()}
+		w.mu.Lock()
+		delete(w.commands, exit.PID)
+		w.mu.Unlock()
+		w.exits <- exit // has room for all there are
+	})
 	return nil
+}
+
+// Running is how many processes run.
+func (w *Workers) Running() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.commands)
 }
 
 func copyLines(r io.Reader, line func(string)) {
@@ -92,14 +113,20 @@ func (w *Workers) Terminate() { w.signal(syscall.SIGTERM) }
 func (w *Workers) Kill() { w.signal(syscall.SIGKILL) }
 
 func (w *Workers) signal(s syscall.Signal) {
-	for _, c := range w.commands {
-		_ = syscall.Kill(-c.Process.Pid, s) // the group; it may have ended already
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ending = true
+	for pid := range w.commands {
+		_ = syscall.Kill(-pid, s) // the group; it may have ended already
 	}
 }
 
 // Wait returns when all workers have ended. When ctx ends first they are asked to end, and killed
 // if they do not within a while.
 func (w *Workers) Wait(ctx context.Context) error {
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
 		w.waiting.Wait()

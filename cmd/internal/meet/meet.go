@@ -159,3 +159,14 @@ func HostName() string {
 	}
 	return name
 }
+
+// The version of this build: a release, and the number of what workers and coordinators of one
+// job say to each other.
+const (
+	release  = "0.2.0"
+	protocol = 1
+)
+
+// Version names the build, as all processes of a job must have it in common: replicas compute the
+// same bits only where they run the same code.
+func Version() string { return fmt.Sprintf("%s, protocol %d", release, protocol) }

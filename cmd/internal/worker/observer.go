@@ -8,15 +8,16 @@ import (
 )
 
 // observer reports what rank 0 hears; on the other ranks, notices alone.
-type observer struct{ session *session }
+type observer struct{ engine *engine }
 
 // Step implements train.Observer.
 func (o *observer) Step(r train.StepReport) {
+	plan := o.engine.session.Load().plan
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{
 		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
 		LearningRate: r.LearningRate, GradientNorm: r.GradientNorm,
-		TokensPerSecond: r.TokensPerSecond, WorldSize: int64(len(o.session.plan.Members)),
-		Generation: uint64(o.session.plan.Generation), Skipped: r.Skipped}}})
+		TokensPerSecond: r.TokensPerSecond, WorldSize: int64(len(plan.Members)),
+		Generation: uint64(plan.Generation), Skipped: r.Skipped}}})
 }
 
 // Evaluated implements train.Observer.
@@ -36,18 +37,15 @@ func (o *observer) Checkpoint(int64) {}
 
 // Notice implements train.Observer.
 func (o *observer) Notice(text string) {
-	if o.session.rank == 0 { // all ranks hear the same
-		o.session.notice(context.Background(), text)
+	if o.rankZero() { // all ranks hear the same
+		o.engine.worker.notice(context.Background(), text)
 	}
 }
 
 func (o *observer) report(e *rondov1.Event) {
-	if o.session.rank == 0 {
-		o.session.report(context.Background(), e) // Report bounds its wait itself
+	if o.rankZero() {
+		o.engine.worker.tellEvent(context.Background(), e) // bounds its wait itself
 	}
 }
 
-func (s *session) notice(ctx context.Context, text string) {
-	s.report(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
-		Notice: &rondov1.NoticeEvent{Id: s.id, Text: text}}})
-}
+func (o *observer) rankZero() bool { return o.engine.session.Load().rank == 0 }

@@ -20,47 +20,51 @@ import (
 // closeTimeout bounds the wait for the last checkpoint when training has ended with an error.
 const closeTimeout = 30 * time.Second
 
-// saver keeps the trainer's snapshots in the job's checkpoint folder.
+// saver keeps the trainer's snapshots in the job's checkpoint folder, while this worker is rank 0.
 type saver struct {
-	session *session
-	writer  *checkpoint.Writer
-	spec    json.RawMessage
+	engine *engine
+	spec   json.RawMessage
 
-	abandon bool // what lies after the checkpoint that the job went on from must go first
-	flushed bool // the writer has been closed, and its error told
+	writer  *checkpoint.Writer     // nil: nothing is being saved
+	from    *checkpoint.Checkpoint // the job went on from it
+	abandon bool                   // what lies after it must go first
+	closing sync.WaitGroup         // of writers that were given up
 
 	mu     sync.Mutex
 	newest string // path of the newest checkpoint on storage
 }
 
-func newSaver(s *session) (*saver, error) {
-	spec, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(s.spec)
+func newSaver(e *engine) (*saver, error) {
+	spec, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e.worker.spec)
 	if err != nil {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}
-	v := &saver{session: s, spec: spec}
-	if s.found != nil {
-		v.newest, v.abandon = s.found.Path, true
-	}
-	v.writer, err = checkpoint.NewWriter(s.stored.Store, checkpoint.WriterConfig{
-		Keep: int(s.spec.CheckpointKeep), Done: v.saved})
-	return v, err
+	return &saver{engine: e, spec: spec}, nil
+}
+
+// startFrom says that the job goes on from a checkpoint.
+func (v *saver) startFrom(c *checkpoint.Checkpoint) {
+	v.from, v.abandon = c, true
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.newest = c.Path
 }
 
 // saved hears of each save from the writer.
 func (v *saver) saved(r checkpoint.Result) {
-	ctx := context.Background() // Report bounds its wait itself
+	w := v.engine.worker
+	ctx := context.Background() // a report bounds its wait itself
 	if r.Err != nil {
-		v.session.notice(ctx, r.Err.Error())
+		w.notice(ctx, r.Err.Error())
 		return
 	}
 	v.mu.Lock()
 	v.newest = r.Path
 	v.mu.Unlock()
-	v.session.report(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
+	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
 		Checkpoint: &rondov1.CheckpointEvent{Step: r.Step, Path: r.Path}}})
 	if r.RetainErr != nil {
-		v.session.notice(ctx, r.RetainErr.Error())
+		w.notice(ctx, r.RetainErr.Error())
 	}
 }
 
@@ -70,21 +74,23 @@ func (v *saver) path() string {
 	return v.newest
 }
 
-// Save implements train.Saver. The other ranks meet this one again in the ring, so it takes half
-// of what they wait there at most.
+// Save implements train.Saver. The other ranks wait in the ring meanwhile.
 func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
-	if v.session.stored.OnlyStopped && s.Progress.Step == v.session.data.Steps(v.session.spec) {
+	w := v.engine.worker
+	if v.engine.stored.OnlyStopped && s.Progress.Step == w.data.Steps(w.spec) {
 		return nil // the job was not stopped
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.session.spec.ChunkTimeout.AsDuration()/2)
+	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
 	defer cancel()
 	if v.abandon {
 		// Not earlier: until there is something new to keep, nothing old is given up.
-		err := v.session.stored.Abandon(ctx, v.session.spec, v.session.found)
-		if err != nil {
+		if err := v.engine.stored.Abandon(ctx, w.spec, v.from); err != nil {
 			return err
 		}
 		v.abandon = false
+	}
+	if err := v.open(); err != nil {
+		return err
 	}
 	training, err := json.Marshal(s.Progress)
 	if err != nil {
@@ -97,24 +103,52 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
 		Training:   training,
-		Vocabulary: v.session.data.Corpus.Vocabulary().Tokens(), Metrics: metrics,
+		Vocabulary: w.data.Corpus.Vocabulary().Tokens(), Metrics: metrics,
 	})
+}
+
+// open starts the writer, unless there is one.
+func (v *saver) open() (err error) {
+	if v.writer == nil {
+		v.writer, err = checkpoint.NewWriter(v.engine.stored.Store, checkpoint.WriterConfig{
+			Keep: int(v.engine.worker.spec.CheckpointKeep), Done: v.saved})
+	}
+	return err
 }
 
 // Flush implements train.Saver: it closes the writer, which waits for what it holds.
 func (v *saver) Flush(ctx context.Context) error {
-	v.flushed = true
-	return v.writer.Close(ctx)
-}
-
-// close waits for what the writer holds when training has ended with an error.
-func (v *saver) close() error {
-	if v.flushed {
+	writer := v.writer
+	v.writer = nil
+	if writer == nil {
 		return nil
 	}
+	return writer.Close(ctx)
+}
+
+// abandonWriter lets the writer finish what it holds in the background.
+func (v *saver) abandonWriter() {
+	if v.writer == nil {
+		return
+	}
+	writer := v.writer
+	v.writer = nil
+	v.closing.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := writer.Close(ctx); err != nil {
+			v.engine.worker.log.Warn("a checkpoint was given up", "error", err)
+		}
+	})
+}
+
+// close waits for what the writers hold.
+func (v *saver) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	return v.writer.Close(ctx)
+	err := v.Flush(ctx)
+	v.closing.Wait()
+	return err
 }
 
 // files are a snapshot's tensors as a checkpoint has them. The optimizer's are named

@@ -4,85 +4,69 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
+	"sync"
 	"time"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
-	"rondo/checkpoint"
 	"rondo/cluster"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
-	"rondo/internal/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
 
-// hearsayTimeout is how long a worker whose ring was broken elsewhere waits to hear why.
-const hearsayTimeout = 10 * time.Second
+// errSuperseded is why a ring that has not begun to train is given up.
+var errSuperseded = errors.New("a newer plan has come")
 
 // session is a worker's part in the ring of one plan.
 type session struct {
 	*worker
-	plan   cluster.Plan
-	rank   cluster.Rank
-	data   *job.Data
-	ring   *allreduce.Ring
-	model  *model.Model
-	saver  *saver // nil unless this rank saves
-	stored *job.Checkpoints
-	found  *checkpoint.Checkpoint // to go on from, as rank 0 found it; nil on the others
+	plan cluster.Plan
+	rank cluster.Rank
+	ring *allreduce.Ring
+
+	mu         sync.Mutex
+	training   bool // the ring has formed; it ends at a step's end
+	superseded bool // a newer plan has come
 }
 
-// train forms the plan's ring, goes on from the checkpoint that --resume asks for, and trains to
-// the last step, or until it is asked to stop.
-func (w *worker) train(
-	ctx context.Context, plan cluster.Plan, data *job.Data, o *orders,
-) (err error) {
-	rank, ok := plan.Rank(w.id)
-	if !ok {
-		panic(fmt.Sprintf("worker: %s is not in plan %+v", w.id, plan))
-	}
-	s := &session{worker: w, plan: plan, rank: rank, data: data}
-	device, err := job.OpenDevice(w.spec, s.processesHere())
-	if err != nil {
-		return err
-	}
-	defer device.Close()
-	config, err := job.ModelConfig(w.spec, data.Corpus.Vocabulary().Len())
-	if err != nil {
-		return err
-	}
-	config.GradientTail = train.Tail
-	if s.model, err = model.New(config, device); err != nil {
-		return err
-	}
-	defer s.model.Close()
-	if s.stored, err = job.OpenCheckpoints(ctx, w.spec, data.Corpus); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.stored.Close()) }()
-	if rank == 0 { // before the others wait for it in the ring
-		if s.found, err = s.stored.Find(ctx, w.spec); err != nil {
-			return err
+// ringError is a failure of this worker in a ring.
+type ringError struct {
+	generation cluster.Generation
+	fatal      bool // every worker would fail in this way
+	err        error
+}
+
+func (e *ringError) Error() string { return e.err.Error() }
+func (e *ringError) Unwrap() error { return e.err }
+
+// serveRing is in the plan's ring until that ends, by the job's or the ring's end. done: nothing
+// is left to train. It returns an error when this worker cannot be in the next ring.
+func (w *worker) serveRing(
+	life context.Context, leave <-chan struct{}, plan cluster.Plan, plans *plans,
+) (done bool, err error) {
+	rank, _ := plan.Rank(w.member.ID)
+	s := &session{worker: w, plan: plan, rank: rank}
+	if w.engine == nil {
+		if w.engine, err = w.openEngine(life, s.processesHere()); err != nil {
+			return false, s.failed(err)
 		}
 	}
-	if err := s.connect(ctx); err != nil {
-		return err
+	w.engine.enter(s)
+	ctx, cancel := context.WithCancelCause(life)
+	var heeding sync.WaitGroup
+	heeding.Go(func() { s.heed(ctx, cancel, leave, plans) })
+	done, err = s.run(ctx)
+	cancel(nil)
+	heeding.Wait()
+	if err != nil {
+		err = s.judge(life, err)
 	}
-	defer func() {
-		w.tell(ctx, err)
-		err = errors.Join(err, s.ring.Close())
-	}()
-	if rank == 0 && s.stored.Store != nil {
-		if s.saver, err = newSaver(s); err != nil {
-			return err
+	if s.ring != nil {
+		if closing := s.ring.Close(); closing != nil {
+			w.log.Info("leaving the ring", "generation", plan.Generation, "error", closing)
 		}
-		defer func() { err = errors.Join(err, s.saver.close()) }()
 	}
-	return s.run(ctx, o)
+	return done && err == nil, err
 }
 
 // processesHere is how many of the plan's workers share this machine.
@@ -96,209 +80,233 @@ func (s *session) processesHere() int {
 	return n
 }
 
-// connect joins the plan's ring.
-func (s *session) connect(ctx context.Context) error {
+// heed passes on what the plans and signals ask while the ring is there.
+func (s *session) heed(
+	ctx context.Context, cancel context.CancelCauseFunc, leave <-chan struct{}, plans *plans,
+) {
+	for {
+		plan, changed := plans.newest()
+		switch {
+		case plan.Generation > s.plan.Generation:
+			s.supersede(cancel)
+			return
+		case plan.Phase == cluster.Stopping:
+			s.engine.trainer.RequestStop()
+		}
+		select {
+		case <-changed:
+		case <-leave:
+			leave = nil
+			s.sayLeaving(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// supersede ends the ring: at a step's end if it trains, and at once otherwise.
+func (s *session) supersede(cancel context.CancelCauseFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.superseded = true
+	if s.training {
+		s.engine.trainer.RequestRegroup()
+		return
+	}
+	cancel(errSuperseded)
+}
+
+// set says whether the ring trains, or fails when that comes too late.
+func (s *session) set(training bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.superseded {
+		return errSuperseded
+	}
+	s.training = training
+	return nil
+}
+
+// run forms the ring and trains in it.
+func (s *session) run(ctx context.Context) (done bool, err error) {
+	if err := s.engine.prepare(ctx, s); err != nil {
+		return false, err
+	}
+	if err := s.form(ctx); err != nil {
+		return false, err
+	}
+	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
+	for i, m := range s.plan.Members {
+		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
+		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
+	}
+	if len(s.plan.Members) > 1 {
+		ring.Reducer = reducer{s.ring}
+	}
+	for {
+		result, err := s.train(ctx, ring)
+		if err != nil && s.soundRing(ctx, err) {
+			if err = s.set(false); err == nil {
+				continue
+			}
+		}
+		if err != nil || result.Regroup {
+			return false, err
+		}
+		return true, s.voice.Load().Report(ctx, s.done(result))
+	}
+}
+
+// train joins the other ranks and trains until the ring ends.
+func (s *session) train(ctx context.Context, ring train.Ring) (train.Result, error) {
+	joined, err := s.engine.trainer.Join(ctx, ring, s.engine.restore)
+	if err == nil {
+		err = s.engine.joined(s, joined)
+	}
+	if err == nil {
+		err = s.set(true)
+	}
+	if err != nil {
+		return train.Result{}, err
+	}
+	s.announce(ctx, joined)
+	return s.engine.trainer.Run(ctx)
+}
+
+// soundRing reports whether all ranks have come to the same verdict, after which they go on in the
+// same ring until the leader plans another.
+func (s *session) soundRing(ctx context.Context, err error) bool {
+	var split *train.SplitError
+	var late *train.StragglerError
+	switch {
+	case errors.As(err, &split):
+		s.engine.trainer.Forget() // nobody's state can be told from a wrong one
+		s.engine.split = split
+	case errors.As(err, &late):
+		witness := cluster.Rank(0)
+		if late.Rank == 0 {
+			witness = 1
+		}
+		if s.rank == witness {
+			s.accuse(ctx, []int{late.Rank}, err.Error(), true)
+		}
+		return true
+	default:
+		return false
+	}
+	if s.rank == 0 {
+		s.notice(ctx, err.Error())
+	}
+	return true
+}
+
+// form joins the plan's ring.
+func (s *session) form(ctx context.Context) error {
 	addresses := make([]string, len(s.plan.Members))
 	for i, m := range s.plan.Members {
 		addresses[i] = m.Address
 	}
 	seat := grpclink.Seat{Job: s.spec.Job, Generation: allreduce.Generation(s.plan.Generation),
 		Rank: allreduce.Rank(s.rank), World: len(addresses)}
-	links, err := grpclink.Connect(ctx, s.links, seat, addresses,
-		grpclink.DialConfig{Timeout: s.spec.JoinTimeout.AsDuration()})
+	links, err := s.connect(ctx, seat, addresses)
 	if err != nil {
 		return err
 	}
 	s.ring, err = allreduce.New(allreduce.Config{Rank: seat.Rank, World: seat.World,
-		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration()}, links)
+		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration(),
+		StepTimeout: s.spec.StepTimeout.AsDuration()}, s.engine.spoil(links))
 	return err
 }
 
-// run trains.
-func (s *session) run(ctx context.Context, o *orders) error {
-	trainer, err := s.trainer()
-	if err != nil {
-		return err
-	}
-	defer trainer.Close()
-	step, err := s.resume(ctx, trainer)
-	if err != nil {
-		return err
-	}
-	s.announce(ctx, step)
-	if total := s.data.Steps(s.spec); step >= total && s.rank == 0 {
-		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
-			"job has %d; raise --steps or --epochs to train on", step, total))
-	}
-	o.onStop(trainer.RequestStop)
-	result, err := trainer.Run(ctx)
-	if err != nil {
-		return s.blame(ctx, err)
-	}
-	return s.reporter.Report(ctx, s.done(result))
+// reducer is the ring as train sees it.
+type reducer struct{ *allreduce.Ring }
+
+func (r reducer) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	return r.Ring.AllReduceCarry(ctx, buf, allreduce.Carry{Out: out, In: in})
 }
 
-// announce tells who is in the ring.
-func (s *session) announce(ctx context.Context, step int64) {
-	s.report(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
-		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.id, Device: s.model.Device().Name(),
-		Host: s.member.Host}}})
+func (r reducer) Timing() (sending, waiting time.Duration) {
+	t := r.Ring.Timing()
+	return t.Sending, t.Waiting
+}
+
+// judge says what comes of an error that ended a session: the job's end, or life's; nothing, if
+// another ring can follow; or this worker's failure. Who has seen with its own eyes which
+// neighbour is to blame, tells.
+func (s *session) judge(life context.Context, err error) error {
+	var (
+		lost    *allreduce.PeerError
+		hearsay *allreduce.AbortError
+		corrupt *train.CorruptError
+		others  *train.PeerCorruptError
+	)
+	switch {
+	case life.Err() != nil:
+		return explain(context.Cause(life))
+	case errors.Is(err, errSuperseded):
+	case errors.As(err, &corrupt):
+		s.tellEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
+			Failure: &rondov1.FailureEvent{Id: s.member.ID, Text: err.Error(), Resync: true,
+				Generation: uint64(s.plan.Generation)}}})
+		return &outError{reason: err.Error(), forget: true}
+	case errors.As(err, &others):
+		s.accuse(life, others.Ranks, err.Error(), false)
+	case errors.As(err, &hearsay): // those who saw it tell
+	case errors.As(err, &lost):
+		s.accuse(life, []int{int(lost.Peer.Rank)}, err.Error(), false)
+	default:
+		return s.failed(err)
+	}
+	s.log.Warn("the ring has ended", "generation", s.plan.Generation, "error", err)
+	return nil
+}
+
+// failed makes this worker's own failure of an error, and tells it before others see it go.
+func (s *session) failed(err error) error {
+	var nonfinite *train.NonfiniteError
+	var split *train.SplitError
+	failure := &ringError{generation: s.plan.Generation, err: err,
+		fatal: errors.As(err, &nonfinite) || errors.As(err, &split)}
+	s.tell(context.Background(), failure) // bounds its wait itself
+	return failure
+}
+
+// accuse tells that ranks of this ring are to be evicted.
+func (s *session) accuse(ctx context.Context, ranks []int, text string, slow bool) {
+	for _, rank := range ranks {
+		s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{
+			Suspect: &rondov1.SuspectEvent{Id: s.member.ID,
+				Generation: uint64(s.plan.Generation), Rank: int64(rank), Text: text, Slow: slow}}})
+	}
+}
+
+// announce tells who is in the ring, and what it goes on from.
+func (s *session) announce(ctx context.Context, joined train.Joined) {
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
+		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
+		Device: s.engine.model.Device().Name(), Host: s.member.Host}}})
 	if s.rank != 0 {
 		return
 	}
-	s.report(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
 		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
-			WorldSize: int64(len(s.plan.Members)), Step: step, Reason: s.plan.Reason}}})
-}
-
-// report queues an event; a coordinator that does not listen must not stop the training.
-func (s *session) report(ctx context.Context, e *rondov1.Event) {
-	if err := s.reporter.Report(ctx, e); err != nil {
-		s.log.Warn("an event is lost", "error", err)
+			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
+	if text := joined.String(); text != "" && s.plan.Rings > 1 {
+		s.notice(ctx, text)
+	}
+	if total := s.data.Steps(s.spec); joined.Step >= total && s.plan.Rings == 1 {
+		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
+			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
 	}
 }
 
-// done is this rank's last event.
+// done is this rank's last event of a ring that has nothing left to train.
 func (s *session) done(result train.Result) *rondov1.Event {
 	d := &rondov1.DoneEvent{Step: result.Progress.Step, Epoch: result.Progress.Epoch,
 		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
-		NonfiniteSteps: result.Progress.Nonfinite}
-	if s.saver != nil {
-		d.Checkpoint = s.saver.path()
+		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation)}
+	if s.rank == 0 {
+		d.Checkpoint = s.engine.saver.path()
 	}
 	return &rondov1.Event{Kind: &rondov1.Event_Done{Done: d}}
-}
-
-// lostPeerError is a failure of this worker because a neighbour does not answer.
-type lostPeerError struct {
-	rank allreduce.Rank
-	err  error
-}
-
-func (e *lostPeerError) Error() string { return e.err.Error() }
-func (e *lostPeerError) Unwrap() error { return e.err }
-
-// blame finds the neighbour that broke the ring, if that is what ended the training. When the
-// neighbour only passes on what happened elsewhere, those who saw it have told the coordinator,
-// and the job's end is waited for: it has the better reason.
-func (s *session) blame(ctx context.Context, err error) error {
-	var abort *allreduce.AbortError
-	if errors.As(err, &abort) {
-		timer := time.NewTimer(hearsayTimeout)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		return err
-	}
-	var lost *allreduce.PeerError
-	if errors.As(err, &lost) {
-		return &lostPeerError{rank: lost.Peer.Rank, err: err}
-	}
-	return err
-}
-
-// resume restores the checkpoint that rank 0 found, on all ranks, and returns its step; 0 from
-// scratch.
-func (s *session) resume(ctx context.Context, trainer *train.Trainer) (int64, error) {
-	step, err := s.agree(ctx)
-	if err != nil || step == 0 {
-		return 0, err
-	}
-	if s.found == nil {
-		if s.found, err = s.stored.Store.Load(ctx, step); err != nil {
-			return 0, err
-		}
-	}
-	snapshot, err := readSnapshot(ctx, s.found, trainer.NewSnapshot())
-	if err != nil {
-		return 0, err
-	}
-	return step, trainer.Restore(snapshot)
-}
-
-// agree holds the ranks' jobs against each other, and gives all of them the step of rank 0's
-// checkpoint: no rank goes by what it alone sees. A float32 holds 24 bits, so numbers travel in
-// digits.
-func (s *session) agree(ctx context.Context) (step int64, err error) {
-	const bits, digits, mask = 16, 4, 1<<16 - 1
-	own := [2]uint64{identityOf(s.spec, s.data)}
-	if s.found != nil {
-		own[1] = uint64(s.found.Step)
-	}
-	const size = len(own) * digits
-	all := make([]float32, size*len(s.plan.Members))
-	ends := make([]int, len(s.plan.Members))
-	for rank := range ends {
-		ends[rank] = (rank + 1) * size
-	}
-	for i := range size {
-		all[int(s.rank)*size+i] = float32(own[i/digits] >> (bits * (i % digits)) & mask)
-	}
-	if len(ends) > 1 {
-		if err := s.ring.AllGather(ctx, all, ends); err != nil {
-			return 0, s.blame(ctx, fmt.Errorf("agreeing on where to start: %w", err))
-		}
-	}
-	for rank, m := range s.plan.Members {
-		var got [len(own)]uint64
-		for i := range size {
-			got[i/digits] |= uint64(all[rank*size+i]) << (bits * (i % digits))
-		}
-		if got[0] != own[0] {
-			return 0, fmt.Errorf("rank %d (host %s) reads another text than rank %d (host %s): "+
-				"give all of them the same --corpus", rank, m.Host, s.rank, s.member.Host)
-		}
-		if rank == 0 {
-			step = int64(got[1])
-		}
-	}
-	return step, nil
-}
-
-// identityOf is a fingerprint of the job as this rank has it, its text included.
-func identityOf(spec *rondov1.JobSpec, data *job.Data) uint64 {
-	h := fnv.New64a()
-	_, _ = io.WriteString(h, jobspec.Identity(spec, data.Corpus.Fingerprint())) // never fails
-	return h.Sum64()
-}
-
-// trainer makes the step loop of this rank.
-func (s *session) trainer() (*train.Trainer, error) {
-	config, err := job.TrainConfig(s.spec, s.data)
-	if err != nil {
-		return nil, err
-	}
-	config.Rank, config.LaneEnds = int(s.rank), make([]int, len(s.plan.LaneEnds))
-	for i, end := range s.plan.LaneEnds {
-		config.LaneEnds[i] = int(end)
-	}
-	config.HostMemory = true
-	config.Now = time.Now
-	config.Observer = &observer{session: s}
-	config.Save = s.stored.Store != nil
-	if s.saver != nil {
-		config.Saver = s.saver
-	}
-	if s.rank == 0 && s.spec.SampleTokens > 0 {
-		config.Sample = s.sample
-	}
-	var reducer train.Reducer
-	if len(s.plan.Members) > 1 {
-		reducer = s.ring
-	}
-	t, err := train.New(s.model, s.data.Batches(), reducer, config)
-	return t, app.Usage(err)
-}
-
-// sample lets the model write; the draws depend on the seed and the step alone. The other ranks
-// wait in the ring meanwhile, so it takes half of what they wait at most.
-func (s *session) sample(ctx context.Context, step int64) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.spec.ChunkTimeout.AsDuration()/2)
-	defer cancel()
-	return job.Text(ctx, s.model, s.data.Corpus.Vocabulary(), job.Tokenizer(s.spec),
-		"--sample-prefix", s.spec.SamplePrefix, int(s.spec.SampleTokens), model.Sampling{
-			Temperature: s.spec.SampleTemperature, Greedy: s.spec.SampleTemperature == 0,
-			Seed: s.spec.Seed + uint64(step)})
 }

@@ -1,5 +1,8 @@
-// Package worker is a worker process: it finds its job in etcd, registers, and when the
-// coordinator has planned a ring with it, trains its lanes until the job's end.
+// Package worker is a worker process: it finds its job in etcd, registers, and trains its lanes in
+// one ring after another, as the coordinator plans them, until the job's end.
+//
+// What it has trained outlives the rings: the engine (device, model, trainer) is opened once. A
+// ring is a session; what happens between two of them is in life.go.
 package worker
 
 import (
@@ -8,14 +11,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/cluster"
-	"rondo/cluster/etcdstore"
-	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
@@ -25,25 +28,68 @@ import (
 
 // Limits of the waits at a worker's end.
 const (
-	farewellTimeout = 5 * time.Second  // to tell the coordinator why this worker ends
-	endTimeout      = 60 * time.Second // without a leader, once this worker is done
-	leaderLooks     = 12               // for a leader in that time
-	leaveTimeout    = 3 * time.Second  // to give the registration up
+	farewellTimeout = 5 * time.Second // to tell the coordinator why this worker ends
+	leaveTimeout    = 3 * time.Second // to give the registration up
 )
+
+// fabric is the world around a worker: etcd, whoever leads, and the ring's network.
+type fabric struct {
+	registry cluster.Registry
+	// report returns the reporter of a member.
+	report func(id string) (reporter, error)
+	// connect joins the ring of a seat, of members with these addresses.
+	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
+		allreduce.Links, error)
+	// claim returns true once in a job for each name.
+	claim func(ctx context.Context, name string) (bool, error)
+}
+
+// reporter tells whoever leads what happens here; rpc.Reporter is one.
+type reporter interface {
+	Report(ctx context.Context, e *rondov1.Event) error
+	Flush(ctx context.Context) error
+	Close(ctx context.Context) error
+}
 
 // worker is one process of one job.
 type worker struct {
-	log      *slog.Logger
-	id       string
-	spec     *rondov1.JobSpec
-	store    *etcdstore.Store
-	reporter *rpc.Reporter
-	links    *grpclink.Server
-	member   cluster.Member
+	fabric
+	log    *slog.Logger
+	spec   *rondov1.JobSpec
+	data   *job.Data
+	name   string         // the process's own; a member's id begins with it
+	member cluster.Member // as it is registered, or was last
+	engine *engine        // nil before the first ring
 
-	registration cluster.Registration // nil until it is registered
-	told         bool                 // the coordinator was told why this worker fails
-	heard        bool                 // it knows, or has said so itself
+	voice atomic.Pointer[voice] // of the member
+	told  bool                  // the coordinator was told why this worker fails
+	heard bool                  // it knows, or has said so itself
+}
+
+// voice is a member's reporter.
+type voice struct {
+	reporter
+	id string
+}
+
+func (w *worker) openVoice() error {
+	r, err := w.report(w.member.ID)
+	if err == nil {
+		w.voice.Store(&voice{reporter: r, id: w.member.ID})
+	}
+	return err
+}
+
+// tellEvent queues an event; a coordinator that does not listen must not stop the training.
+func (w *worker) tellEvent(ctx context.Context, e *rondov1.Event) {
+	if err := w.voice.Load().Report(ctx, e); err != nil {
+		w.log.Warn("an event is lost", "error", err)
+	}
+}
+
+func (w *worker) notice(ctx context.Context, text string) {
+	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
+		Notice: &rondov1.NoticeEvent{Id: w.voice.Load().id, Text: text}}})
 }
 
 // heardError is a failure that the coordinator knows.
@@ -52,8 +98,8 @@ type heardError struct{ error }
 func (e *heardError) Unwrap() error { return e.error }
 
 // Run works for the job until it has ended, and returns nil, or why it failed. When ctx ends the
-// whole job is asked to stop at a step's end, with a checkpoint, and Run goes on until then.
-func Run(ctx context.Context, cfg meet.Config) error {
+// worker leaves at a step's end, and the others go on without it.
+func Run(ctx context.Context, cfg meet.Config) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return app.Usage(err)
 	}
@@ -66,8 +112,8 @@ func Run(ctx context.Context, cfg meet.Config) error {
 	if err != nil {
 		return err
 	}
-	w := &worker{log: cfg.Log, spec: spec, store: store,
-		id: fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), time.Now().UnixNano()%1e6)}
+	w := &worker{log: cfg.Log, spec: spec,
+		name: fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), time.Now().UnixNano()%1e6)}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -75,16 +121,59 @@ func Run(ctx context.Context, cfg meet.Config) error {
 	if err != nil {
 		return err
 	}
-	if w.reporter, err = client.NewReporter(w.id); err != nil {
+	w.registry, w.claim = store, store.Claim
+	w.report = func(id string) (reporter, error) { return client.NewReporter(id) }
+	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
+		Version: meet.Version()}
+	if err := w.openVoice(); err != nil {
 		return err
 	}
 	err = w.serve(ctx, cfg)
 	w.farewell(ctx, err)
-	w.leave(ctx) // last, so that the coordinator hears the reason before it misses us
 	if w.heard {
 		return &heardError{err}
 	}
 	return err
+}
+
+// serve opens what the job needs here, and works.
+func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
+	if w.data, err = job.OpenData(ctx, w.spec); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.data.Close()) }()
+	listener, err := cfg.Open(ctx)
+	if err != nil {
+		return err
+	}
+	device, err := job.OpenDevice(w.spec, 1)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	w.member.Address, w.member.Device = listener.Addr().String(), device.Name()
+	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
+	device.Close() // its threads depend on who else is on this host, which the plan says
+	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
+		PlanTimeout: w.spec.StepTimeout.AsDuration()})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
+		allreduce.Links, error) {
+		return grpclink.Connect(ctx, links, seat, addresses,
+			grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration()})
+	}
+	server := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	links.Register(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		server.Stop()
+		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {
+			err = errors.Join(err, stopped)
+		}
+	}()
+	return w.live(ctx)
 }
 
 // tell tells the coordinator, once, why this worker cannot go on, unless it was the coordinator
@@ -100,9 +189,9 @@ func (w *worker) tell(ctx context.Context, err error) {
 	w.told = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
-	reportErr := w.reporter.Report(ctx, failure(w.id, err))
+	reportErr := w.voice.Load().Report(ctx, w.failure(err))
 	if reportErr == nil {
-		reportErr = w.reporter.Flush(ctx)
+		reportErr = w.voice.Load().Flush(ctx)
 	}
 	w.heard = reportErr == nil
 	if reportErr != nil {
@@ -110,7 +199,7 @@ func (w *worker) tell(ctx context.Context, err error) {
 	}
 }
 
-// farewell is a worker's last word.
+// farewell is a member's last word.
 func (w *worker) farewell(ctx context.Context, err error) {
 	w.tell(ctx, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
@@ -118,71 +207,20 @@ func (w *worker) farewell(ctx context.Context, err error) {
 	if w.told && !w.heard {
 		cancel() // nobody answers; that was waited for already
 	}
-	if err := w.reporter.Close(ctx); err != nil {
+	if err := w.voice.Load().Close(ctx); err != nil {
 		w.log.Info("leaving without the coordinator's answer", "error", err)
 	}
 }
 
-func failure(id string, err error) *rondov1.Event {
-	f := &rondov1.FailureEvent{Id: id, Text: err.Error()}
+// failure says whether the error is this worker's alone, or one that every worker would meet.
+func (w *worker) failure(err error) *rondov1.Event {
+	f := &rondov1.FailureEvent{Id: w.member.ID, Text: err.Error()}
 	var wrong *app.UsageError
 	var spec *jobspec.UsageError
+	var ring *ringError
 	f.Usage = errors.As(err, &wrong) || errors.As(err, &spec)
-	var lost *lostPeerError
-	if errors.As(err, &lost) {
-		return &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: &rondov1.SuspectEvent{
-			Id: id, Rank: int64(lost.rank), Text: err.Error()}}}
+	if errors.As(err, &ring) {
+		f.Generation, f.Fatal = uint64(ring.generation), ring.fatal
 	}
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
-}
-
-// serve opens what the job needs here, registers, and trains.
-func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
-	data, err := job.OpenData(ctx, w.spec)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = data.Close() }()
-	listener, err := cfg.Open(ctx)
-	if err != nil {
-		return err
-	}
-	device, err := job.OpenDevice(w.spec, 1)
-	if err != nil {
-		return err
-	}
-	name := device.Name()
-	device.Close() // its threads depend on who else is on this host, which the plan says
-	w.member = cluster.Member{ID: w.id, Address: listener.Addr().String(),
-		Host: meet.HostName(), PID: os.Getpid(), Device: name}
-	if w.links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{}); err != nil {
-		return err
-	}
-	server := grpc.NewServer(grpclink.ServerOptions(nil)...)
-	w.links.Register(server)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	defer func() {
-		server.Stop()
-		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {
-			err = errors.Join(err, stopped)
-		}
-	}()
-	w.registration, err = w.store.Register(ctx, w.member, w.spec.LeaseTtl.AsDuration())
-	if err != nil {
-		return err
-	}
-	return w.follow(ctx, data)
-}
-
-// leave gives the registration up, if there is one.
-func (w *worker) leave(ctx context.Context) {
-	if w.registration == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
-	defer cancel()
-	if err := w.registration.Leave(ctx); err != nil {
-		w.log.Info("leaving; the lease ends by itself", "error", err)
-	}
 }

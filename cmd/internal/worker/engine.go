@@ -1,0 +1,187 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/audit"
+	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/compute"
+	"rondo/model"
+	"rondo/train"
+)
+
+// engine is what a worker trains with, in all of its rings.
+type engine struct {
+	worker  *worker
+	device  compute.Device
+	model   *model.Model
+	stored  *job.Checkpoints
+	trainer *train.Trainer
+	saver   *saver
+	faults  faults
+	ledger  *audit.Log // nil without --audit-dir
+
+	session atomic.Pointer[session] // the newest
+	found   *checkpoint.Checkpoint  // to start from, if no rank has a state; of rank 0
+	began   bool                    // this worker has been in a ring that trained
+	split   *train.SplitError       // why no rank has a state any more
+}
+
+// openEngine makes the engine of a worker that shares its machine with so many others of the job.
+func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err error) {
+	e := &engine{worker: w}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	if e.device, err = job.OpenDevice(w.spec, processes); err != nil {
+		return nil, err
+	}
+	config, err := job.ModelConfig(w.spec, w.data.Corpus.Vocabulary().Len())
+	if err != nil {
+		return nil, err
+	}
+	config.GradientTail = train.Tail
+	if e.model, err = model.New(config, e.device); err != nil {
+		return nil, err
+	}
+	if e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data.Corpus); err != nil {
+		return nil, err
+	}
+	if e.saver, err = newSaver(e); err != nil {
+		return nil, err
+	}
+	if e.faults, err = w.newFaults(); err != nil {
+		return nil, app.Usage(err)
+	}
+	settings, err := job.TrainConfig(w.spec, w.data)
+	if err != nil {
+		return nil, err
+	}
+	settings.HostMemory, settings.Now, settings.Rehearsal = true, time.Now, e.faults
+	if w.spec.AuditDir != "" {
+		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Sampler.Offset); err != nil {
+			return nil, app.Usage(err)
+		}
+		settings.Ledger = e.ledger
+	}
+	settings.Observer = &observer{engine: e}
+	if e.stored.Store != nil {
+		settings.Save, settings.Saver = true, e.saver
+	}
+	if w.spec.SampleTokens > 0 {
+		settings.Sample = e.sample
+	}
+	e.trainer, err = train.New(e.model, w.data.Batches(), settings)
+	return e, app.Usage(err)
+}
+
+// close frees everything; the saver's last checkpoint is waited for.
+func (e *engine) close() error {
+	var errs []error
+	if e.saver != nil {
+		errs = append(errs, e.saver.close())
+	}
+	if e.trainer != nil {
+		e.trainer.Close()
+	}
+	if e.stored != nil {
+		errs = append(errs, e.stored.Close())
+	}
+	if e.ledger != nil {
+		errs = append(errs, e.ledger.Close())
+	}
+	if e.model != nil {
+		e.model.Close()
+	}
+	if e.device != nil {
+		e.device.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// enter says which ring comes next. Who is not rank 0 any more gives up what it still saves: the
+// new rank 0 saves the same.
+func (e *engine) enter(s *session) {
+	e.session.Store(s)
+	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
+	if s.rank != 0 {
+		e.saver.abandonWriter()
+	}
+}
+
+// prepare looks, on a rank 0 without a state, for the checkpoint that a ring of such would start
+// from. The others wait in the ring as soon as it is formed, so it comes before that.
+func (e *engine) prepare(ctx context.Context, s *session) (err error) {
+	if s.rank != 0 || e.trainer.HasState() {
+		return nil
+	}
+	if s.plan.Rings == 1 {
+		e.found, err = e.stored.Find(ctx, e.worker.spec)
+	} else {
+		e.found, err = e.stored.FindNewest(ctx)
+	}
+	if e.found != nil {
+		e.saver.startFrom(e.found)
+	}
+	return err
+}
+
+// restore implements train.Restore.
+func (e *engine) restore(
+	ctx context.Context, reason train.RestoreReason,
+) (*train.Snapshot, error) {
+	found, again := e.found, e.began || reason == train.LostLanes
+	e.found = nil
+	if found == nil && again {
+		limited, cancel := context.WithTimeout(ctx, e.patience())
+		defer cancel()
+		var err error
+		if found, err = e.stored.FindNewest(limited); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case found != nil:
+		return readSnapshot(ctx, found, e.trainer.NewSnapshot())
+	case e.split != nil:
+		return nil, fmt.Errorf("%w; there is no checkpoint to go back to", e.split)
+	}
+	return nil, nil
+}
+
+// patience is how long rank 0 may do what the others only wait for, in the ring.
+func (e *engine) patience() time.Duration { return e.worker.spec.StepTimeout.AsDuration() / 2 }
+
+// sample lets the model write; the draws depend on the seed and the step alone.
+func (e *engine) sample(ctx context.Context, step int64) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.patience())
+	defer cancel()
+	spec := e.worker.spec
+	return job.Text(ctx, e.model, e.worker.data.Corpus.Vocabulary(), job.Tokenizer(spec),
+		"--sample-prefix", spec.SamplePrefix, int(spec.SampleTokens), model.Sampling{
+			Temperature: spec.SampleTemperature, Greedy: spec.SampleTemperature == 0,
+			Seed: spec.Seed + uint64(step)})
+}
+
+// joined notes that the ring has formed: the steps that follow are in it.
+func (e *engine) joined(s *session, j train.Joined) error {
+	e.began, e.split = true, nil
+	if e.ledger == nil {
+		return nil
+	}
+	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
+		Generation: uint64(s.plan.Generation), From: j.Step, World: len(s.plan.Members),
+		Batches: e.worker.data.Sampler.Config()})
+}
+
+// spoil puts the job's rehearsed faults between this worker and its neighbours.
+func (e *engine) spoil(links allreduce.Links) allreduce.Links { return links }
