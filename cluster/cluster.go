@@ -62,8 +62,8 @@ func (j Job) Validate() error {
 // CheckScale returns an error that says the bounds if a ring cannot be asked to have n workers.
 func (j Job) CheckScale(n int) error {
 	if n < j.MinWorkers || n > j.Lanes {
-		return fmt.Errorf("%d workers: this job can have %d (--min-workers) to %d (--batch: each "+
-			"worker needs a lane)", n, j.MinWorkers, j.Lanes)
+		return fmt.Errorf("%s: this job can have %d (--min-workers) to %d (--batch: each "+
+			"worker needs a lane)", count(n, "worker", "workers"), j.MinWorkers, j.Lanes)
 	}
 	return nil
 }
@@ -159,6 +159,7 @@ type Plan struct {
 	Limit      int    // workers of the ring at most, as `rondo scale` set it; 0: the job's
 	Rings      int    // formed in this run of the job
 	Evicted    []Eviction
+	Identity   string // Member.Identity of this run's workers, from the first ring on
 }
 
 // Rank returns the worker's place in the ring; false if it has none.
@@ -188,6 +189,7 @@ func (p Plan) Lanes(r Rank) (from, to Lane) {
 func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
+		p.Identity == q.Identity &&
 		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
 		slices.Equal(p.Evicted, q.Evicted)
 }

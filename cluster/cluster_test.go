@@ -100,6 +100,16 @@ func TestPlanValidate(t *testing.T) {
 		{"failed while running", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
 			Phase: Running, Failed: true}, "failed true"},
 		{"usage without failure", Plan{Phase: Ended, Usage: true}, "usage true"},
+		{"paused", Plan{Generation: 2, Phase: Paused, Limit: 3, Rings: 1, Evicted: []Eviction{
+			{ID: "w1", Remedy: Rejoin}, {ID: "w2", Remedy: Leave}}}, ""},
+		{"paused in a ring", Plan{Generation: 2, Phase: Paused, Members: two,
+			LaneEnds: []Lane{1, 2}}, "paused with 2 members"},
+		{"negative limit", Plan{Limit: -1}, "limit -1"},
+		{"evicted member", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
+			Phase: Running, Evicted: []Eviction{{ID: "w2", Remedy: Wait}}}, "of a member"},
+		{"evicted twice", Plan{Evicted: []Eviction{{ID: "w", Remedy: Wait},
+			{ID: "w", Remedy: Wait}}}, "told twice"},
+		{"no remedy", Plan{Evicted: []Eviction{{ID: "w"}}}, "without a remedy"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -113,7 +123,7 @@ func TestPlanValidate(t *testing.T) {
 }
 
 func TestPlanFits(t *testing.T) {
-	job := Job{Workers: 2, MinWorkers: 1, Lanes: 8, JoinTimeout: time.Minute}
+	job := Job{Workers: 2, Lanes: 8}
 	if err := (Plan{LaneEnds: DealLanes(8, 2)}).Fits(job); err != nil {
 		t.Error(err)
 	}
@@ -132,7 +142,7 @@ func TestDecideBeforeElectedPanics(t *testing.T) {
 			t.Errorf("recovered %v", r)
 		}
 	}()
-	Decide(NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: 1}), Tick{}, time.Unix(0, 0))
+	Decide(NewState(Job{Workers: 1, Lanes: 1}), Tick{}, time.Unix(0, 0))
 }
 
 // TestStatesShareNoMemory takes two ways from every state, and looks whether the second shows in
@@ -165,7 +175,8 @@ func TestStatesShareNoMemory(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	now := time.Unix(100, 0)
-	state := NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: time.Minute})
+	state := NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: time.Minute,
+		PauseTimeout: time.Hour})
 	if !state.Wake().IsZero() {
 		t.Error("a state that nobody leads waits for nothing")
 	}
@@ -176,5 +187,13 @@ func TestWake(t *testing.T) {
 	state, _ = Decide(state, Joined{Member{ID: "w"}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v: %v", state.Plan().Phase, state.Wake())
+	}
+	state, _ = Decide(state, Left{[]string{"w"}}, now)
+	if want := now.Add(time.Hour); !state.Wake().Equal(want) {
+		t.Errorf("while paused: %v, want %v", state.Wake(), want)
+	}
+	state, _ = Decide(state, ScaleRequested{1}, now)
+	if state, _ = Decide(state, Joined{Member{ID: "w2"}}, now); !state.Wake().IsZero() {
+		t.Errorf("running again: %v", state.Wake())
 	}
 }

@@ -191,7 +191,7 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 		return admit(s, s.members, now)
 	}
 	s, refusals := s.refuse(s.members)
-	s, actions := lose(s, missing, "its registration ended while nobody led the job", now)
+	s, actions := lose(s, missing, "not registered any more when a new leader came", now)
 	return s, append(actions, refusals...)
 }
 
@@ -235,7 +235,7 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	if s.plan.Phase == Stopping || s.plan.Limit == workers {
 		return s, nil
 	}
-	text := fmt.Sprintf("rondo scale: the ring has %d workers at most", workers)
+	text := fmt.Sprintf("rondo scale: %s at most", count(workers, "worker", "workers"))
 	s.plan.Limit = workers
 	told := Notify{Text: text}
 	var actions []Action

@@ -45,6 +45,9 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 		e.Rank < 0 || int(e.Rank) >= len(s.plan.Members) {
 		return s, nil
 	}
+	if e.Slow && s.plan.Phase == Stopping {
+		return s, nil // a new ring would cost more time than it saves
+	}
 	accused := s.plan.Members[e.Rank].ID
 	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, e.Text)
 	why := s.describe(accused) + ": " + text

@@ -74,20 +74,17 @@ func (s State) refuse(newcomers []Member) (State, []Action) {
 }
 
 // misfit says why a newcomer cannot be of the job; empty if it can. Whoever is in a ring has the
-// ring's version and identity. While a job is paused that another leader had paused, those who
-// are there have.
+// ring's version, and everybody has the first ring's identity.
 func (s State) misfit(m Member) string {
-	version, ring := s.job.Version, s.ring
-	if len(ring) > 0 {
-		version = ring[0].Version
-	} else if s.plan.Rings > 0 {
-		ring = s.choose(1)
+	version := s.job.Version
+	if len(s.ring) > 0 {
+		version = s.ring[0].Version
 	}
 	switch {
 	case m.Version != version:
-		return fmt.Sprintf("it speaks version %q, and the job's workers speak %q: run the same "+
+		return fmt.Sprintf("it is of version %q, and the job's workers are of %q: run the same "+
 			"build of rondo everywhere", m.Version, version)
-	case s.plan.Rings > 0 && len(ring) > 0 && m.Identity != ring[0].Identity:
+	case s.plan.Rings > 0 && m.Identity != s.plan.Identity:
 		return "it reads another text or spec than the ring: give all workers the same --corpus"
 	}
 	return ""
@@ -143,7 +140,12 @@ func goOn(s State, now time.Time) (State, []Action) {
 		return s.with(there, s.counted()+" are there again")
 	}
 	s.settled = now.Add(settleTime)
-	return s, []Action{Notify{Text: "paused: " + s.waiting(len(there))}}
+	text := fmt.Sprintf("paused: %d of at least %d workers are there", len(there),
+		s.job.MinWorkers)
+	if short := s.job.MinWorkers - len(there); short > 0 {
+		text += fmt.Sprintf("; waiting for %d more", short)
+	}
+	return s, []Action{Notify{Text: text}}
 }
 
 // settle takes in those that have appeared.
@@ -173,7 +175,7 @@ func left(s State, ids []string, now time.Time) (State, []Action) {
 	if len(lost) == 0 {
 		return s, nil
 	}
-	return lose(s, lost, "its registration ended: it was killed, cut off, or stuck", now)
+	return lose(s, lost, "not registered any more: killed, cut off, or stuck", now)
 }
 
 // leaving plans a ring without a worker that was asked to go. Where the job is about to end, it

@@ -47,7 +47,7 @@ func (s State) choose(least int) []Member {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
 	if s.plan.Phase == Stopping && len(chosen) > 0 && find(s.ring, chosen[0].ID) >= 0 {
-		// A newcomer has nothing to save.
+		// One of them saves; what a newcomer has is not known.
 		chosen = slices.DeleteFunc(chosen, func(m Member) bool { return find(s.ring, m.ID) < 0 })
 	}
 	return chosen[:min(len(chosen), s.limit())]
@@ -73,26 +73,20 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 	case len(chosen) >= least:
 		return s.with(chosen, why)
 	case s.plan.Phase == Stopping:
+		s.plan.Evicted = nil // its members stay those of the last ring
 		return fail(s, why+"; nobody is left to save"+resumeHint, false)
 	}
-	s.plan = Plan{
-		Generation: s.plan.Generation + 1, Phase: Paused, Limit: s.plan.Limit,
-		Rings: s.plan.Rings, Evicted: s.plan.Evicted,
-	}
+	s.plan.Generation++
+	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.giveUp, s.settled = nil, now.Add(s.job.PauseTimeout), time.Time{}
-	s.plan.Reason = fmt.Sprintf("%s; paused: %s", why, s.waiting(len(chosen)))
+	s.plan.Reason = fmt.Sprintf("%s; paused: %d of at least %d workers left; waiting for %d more, "+
+		"for %v at most (--pause-timeout)", why, len(chosen), least, least-len(chosen),
+		s.job.PauseTimeout)
 	s, actions := s.write()
 	return s, append(actions, Notify{Text: s.plan.Reason})
 }
 
 const resumeHint = "; --resume auto goes on from the newest checkpoint, if one was kept"
-
-// waiting says what a paused job with so many workers waits for.
-func (s State) waiting(workers int) string {
-	return fmt.Sprintf("%d of at least %d workers left; waiting for %d more, for %v at most "+
-		"(--pause-timeout)", workers, s.job.MinWorkers, s.job.MinWorkers-workers,
-		s.job.PauseTimeout)
-}
 
 // with plans a ring of the chosen, in the phase of the plan. A worker that waited, and is needed
 // now, is evicted no more.
@@ -107,25 +101,19 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	if len(newcomers) > 0 {
 		reason += ", with " + s.describe(newcomers...)
 	}
-	phase := Running
-	if s.plan.Phase == Stopping {
-		phase = Stopping
-	}
 	if s.plan.Rings == 0 {
-		reason = why
+		reason, s.plan.Identity = why, chosen[0].Identity
 	}
-	s.plan = Plan{
-		Generation: s.plan.Generation + 1,
-		Members:    s.order(chosen),
-		LaneEnds:   DealLanes(s.job.Lanes, len(chosen)),
-		Phase:      phase,
-		Reason:     reason,
-		Limit:      s.plan.Limit,
-		Rings:      s.plan.Rings + 1,
-		Evicted: slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
-			return find(chosen, e.ID) >= 0
-		}),
+	if s.plan.Phase != Stopping {
+		s.plan.Phase = Running
 	}
+	s.plan.Generation++
+	s.plan.Rings++
+	s.plan.Members, s.plan.LaneEnds = s.order(chosen), DealLanes(s.job.Lanes, len(chosen))
+	s.plan.Reason = reason
+	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
+		return find(chosen, e.ID) >= 0
+	})
 	s.ring, s.done, s.settled = s.plan.Members, nil, time.Time{}
 	s, actions := s.write()
 	return s, append(actions, s.spares()...)

@@ -11,31 +11,45 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay this one simulation")
-	seedCount = flag.Uint64("seeds", 150, "how many simulations to run")
+	seedCount = flag.Uint64("seeds", 200, "how many simulations to run")
 )
 
-// TestSimulation plays random histories: workers come, finish, fail and die, people stop the job,
-// leaders die in the middle of what they do. It checks every plan that is stored.
+// TestSimulation plays random histories: workers come, finish, fail, die, are accused and come back
+// under other ids; people scale and stop the job; leaders die in the middle of what they do. It
+// checks every plan that is stored, and that the job ends once nothing goes wrong any more.
 func TestSimulation(t *testing.T) {
 	first, last := uint64(1), *seedCount
 	if *seedFlag != 0 {
 		first, last = *seedFlag, *seedFlag
 	}
-	endings := make(map[string]int)
+	seen := make(map[string]int)
 	for seed := first; seed <= last; seed++ {
-		sim := newSimulation(seed)
+		sim := newSimulation(seed, seen)
 		if err := sim.run(); err != nil {
 			for _, line := range sim.log {
 				t.Log(line)
 			}
 			t.Fatalf("seed %d (replay with -seed %d): %v", seed, seed, err)
 		}
-		endings[fmt.Sprintf("failed %t, in a ring %t", sim.stored.Failed,
+		seen[fmt.Sprintf("ended: failed %t, in a ring %t", sim.stored.Failed,
 			len(sim.stored.Members) > 0)]++
 	}
-	// A simulation that never sees one of the ways to end proves nothing about it.
-	if *seedFlag == 0 && *seedCount >= 100 && len(endings) != 4 {
-		t.Errorf("only these ways to end were seen: %v", endings)
+	t.Log(seen)
+	if *seedFlag != 0 || *seedCount < 200 {
+		return
+	}
+	// Simulations that never see one of these prove nothing about it.
+	for _, what := range []string{
+		"ended: failed false, in a ring false", "ended: failed false, in a ring true",
+		"ended: failed true, in a ring false", "ended: failed true, in a ring true",
+		"ring grew", "ring shrank", "several lost at once", "paused", "went on after a pause",
+		"stopped while paused", "lost while stopping", "evicted: rejoin", "evicted: resync",
+		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
+		"rank 0 replaced",
+	} {
+		if seen[what] == 0 {
+			t.Errorf("never seen: %s", what)
+		}
 	}
 }
 
@@ -43,95 +57,166 @@ func TestSimulation(t *testing.T) {
 type simulation struct {
 	random  *rand.Rand
 	log     []string
+	seen    map[string]int
 	now     time.Time
 	job     Job
 	stored  Plan
+	last    []Member           // the last ring, as far as this leader can know
 	members []Member           // registered
 	said    map[string][]Event // what each worker has reported, to be told to every new leader
 	spawned int
 
 	leader *State
-	seen   []Member // what the leader knows to be registered
+	known  []Member // what the leader knows to be registered
 	heard  map[string]int
 }
 
-func newSimulation(seed uint64) *simulation {
+func newSimulation(seed uint64, seen map[string]int) *simulation {
 	random := rand.New(rand.NewPCG(seed, 0))
 	workers := 1 + random.IntN(5)
+	limit := workers + random.IntN(3)
 	job := Job{
-		Workers: workers, Lanes: workers + random.IntN(9),
-		JoinTimeout: time.Duration(1+random.IntN(60)) * time.Second,
+		Workers: workers, MinWorkers: 1 + random.IntN(workers), MaxWorkers: limit,
+		Lanes: limit + random.IntN(9), Version: "2",
+		JoinTimeout:  time.Duration(1+random.IntN(60)) * time.Second,
+		PauseTimeout: time.Duration(10+random.IntN(60)) * time.Second,
 	}
 	return &simulation{
-		random: random, now: time.Unix(0, 0), job: job, said: make(map[string][]Event),
-		stored: Plan{Generation: Generation(random.IntN(3))},
+		random: random, seen: seen, now: time.Unix(0, 0), job: job,
+		said: make(map[string][]Event), stored: Plan{Generation: Generation(random.IntN(3))},
 	}
 }
 
 func (s *simulation) run() error {
-	for range 200 {
+	for range 400 {
 		if err := s.step(); err != nil {
 			return err
 		}
 	}
-	// From here on nothing goes wrong any more: the job must come to its end.
+	return s.quiet()
+}
+
+// quiet is what follows when nothing goes wrong any more: the job must come to its end.
+func (s *simulation) quiet() error {
+	s.note("from here on nothing goes wrong")
 	if err := s.elect(); err != nil {
 		return err
 	}
-	s.now = s.now.Add(s.job.JoinTimeout)
-	if err := s.decide(Tick{}, false); err != nil {
-		return err
-	}
-	for _, m := range s.stored.Members {
-		s.say(m.ID, Done{m.ID})
-	}
-	for range 3 * len(s.said) * (1 + s.spawned) {
-		if err := s.deliver(false); err != nil {
+	for range 200 {
+		if s.stored.Phase == Ended {
+			return nil
+		}
+		for _, m := range slices.Clone(s.members) {
+			s.obey(m)
+		}
+		for s.leader != nil && s.unheard() != nil {
+			if err := s.deliver(false); err != nil {
+				return err
+			}
+		}
+		s.now = s.now.Add(time.Second)
+		if err := s.decide(Tick{}, false); err != nil {
 			return err
 		}
 	}
-	if s.stored.Phase != Ended {
-		return fmt.Errorf("the job has not ended: %+v", s.stored)
-	}
-	return nil
+	return fmt.Errorf("the job has not ended: %+v, leaving %v", s.stored, s.leader.leaving)
 }
 
+// obey has a worker do what the stored plan says.
+func (s *simulation) obey(m Member) {
+	_, inRing := s.stored.Rank(m.ID)
+	e, evicted := s.stored.Eviction(m.ID)
+	switch {
+	case evicted && e.Remedy == Leave:
+		s.unregister(m.ID)
+	case evicted && e.Remedy != Wait:
+		s.unregister(m.ID)
+		s.spawn(m.Version, m.Identity)
+	case inRing:
+		s.say(m.ID, Done{m.ID, s.stored.Generation})
+	case slices.Contains(s.said[m.ID], Event(Leaving{m.ID})):
+		s.unregister(m.ID)
+	}
+}
+
+func (s *simulation) spawn(version, identity string) {
+	s.spawned++
+	m := Member{ID: fmt.Sprintf("w%02d", s.random.IntN(10)*100+s.spawned),
+		Host: fmt.Sprint(s.random.IntN(3)), Version: version, Identity: identity}
+	s.note("join %v", m)
+	s.members = append(s.members, m)
+}
+
+func (s *simulation) unregister(id string) {
+	s.note("%s is gone", id)
+	s.members = without(s.members, id)
+}
+
+// step is one thing that happens.
 func (s *simulation) step() error {
-	switch n := s.random.IntN(100); {
-	case n < 12 && s.spawned < 8:
-		s.spawned++
-		m := Member{ID: fmt.Sprintf("w%d", s.spawned), Host: fmt.Sprint(s.random.IntN(3))}
-		s.note("join %v", m)
-		s.members = append(s.members, m)
-	case n < 14 && len(s.members) > 0:
-		i := s.random.IntN(len(s.members))
-		s.note("kill %s", s.members[i].ID)
-		s.members = slices.Delete(slices.Clone(s.members), i, i+1)
-	case n < 30 && len(s.members) > 0:
-		m := s.members[s.random.IntN(len(s.members))]
-		if _, inRing := s.stored.Rank(m.ID); inRing {
-			s.say(m.ID, Done{m.ID})
-		}
-	case n == 30 && len(s.members) > 0:
-		m := s.members[s.random.IntN(len(s.members))]
+	var m Member
+	if len(s.members) > 0 {
+		m = s.members[s.random.IntN(len(s.members))]
+	}
+	switch n := s.random.IntN(200); {
+	case n < 14 && len(s.members) < 7:
+		s.spawn("2", "opticks")
+	case n == 14 && len(s.members) < 7 && s.stored.Rings > 0:
 		if s.random.IntN(2) == 0 {
-			s.say(m.ID, Failed{ID: m.ID, Text: "cannot", Usage: s.random.IntN(2) == 0})
+			s.spawn("1", "opticks")
 		} else {
-			s.say(m.ID, PeerLost{ID: m.ID, Rank: Rank(s.random.IntN(7) - 1), Text: "gone"})
+			s.spawn("2", "optics")
 		}
-	case n == 31 && s.leader != nil:
+	case m.ID == "":
+	case n < 20:
+		s.unregister(m.ID)
+		if s.random.IntN(3) == 0 && len(s.members) > 0 {
+			s.unregister(s.members[s.random.IntN(len(s.members))].ID)
+		}
+	case n < 26:
+		s.obey(m)
+	case n < 40:
+		s.report(m)
+	case n < 42 && s.leader != nil:
+		return s.decide(ScaleRequested{s.random.IntN(s.job.Lanes + 2)}, s.random.IntN(5) == 0)
+	case n == 42 && s.leader != nil && s.random.IntN(3) == 0:
 		return s.decide(StopRequested{"a person"}, s.random.IntN(5) == 0)
-	case n < 35:
+	}
+	return s.leaderStep()
+}
+
+// report has a worker say something, which may be about a ring that is no more.
+func (s *simulation) report(m Member) {
+	generation := max(1, s.stored.Generation-Generation(max(0, s.random.IntN(6)-3)))
+	switch n := s.random.IntN(12); {
+	case n < 3:
+		s.say(m.ID, Done{m.ID, generation})
+	case n < 6:
+		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot", Resync: n == 3})
+	case n == 6 && s.random.IntN(8) == 0:
+		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot",
+			Usage: s.random.IntN(2) == 0, Fatal: true})
+	case n < 11:
+		s.say(m.ID, Suspected{ID: m.ID, Generation: generation, Rank: Rank(s.random.IntN(7) - 1),
+			Text: "gone", Slow: s.random.IntN(2) == 0})
+	default:
+		s.say(m.ID, Leaving{m.ID})
+	}
+}
+
+func (s *simulation) leaderStep() error {
+	switch n := s.random.IntN(60); {
+	case n < 2:
 		s.note("the leader is gone")
 		s.leader = nil
-	case n < 45 && s.leader == nil:
-		return s.elect()
-	case n < 55:
-		s.now = s.now.Add(time.Duration(s.random.IntN(5)) * time.Second)
-		if s.leader != nil {
-			return s.decide(Tick{}, false)
+	case s.leader == nil:
+		if n < 20 {
+			return s.elect()
 		}
-	case s.leader != nil:
+	case n < 14:
+		s.now = s.now.Add(time.Duration(s.random.IntN(2000)) * time.Millisecond)
+		return s.decide(Tick{}, s.random.IntN(20) == 0)
+	case n < 50:
 		return s.deliver(s.random.IntN(20) == 0)
 	}
 	return nil
@@ -140,7 +225,8 @@ func (s *simulation) step() error {
 func (s *simulation) elect() error {
 	s.note("elect")
 	state := NewState(s.job)
-	s.leader, s.heard, s.seen = &state, make(map[string]int), slices.Clone(s.members)
+	s.leader, s.heard, s.known = &state, make(map[string]int), slices.Clone(s.members)
+	s.last = s.stored.Members
 	return s.decide(Elected{Plan: s.stored, Members: slices.Clone(s.members)}, false)
 }
 
@@ -150,39 +236,55 @@ func (s *simulation) say(id string, e Event) {
 	s.said[id] = append(s.said[id], e)
 }
 
-// deliver tells the leader one thing that it does not know yet.
-func (s *simulation) deliver(crash bool) error {
+// unheard returns what the leader does not know yet; of each source the next thing.
+func (s *simulation) unheard() []Event {
 	var unheard []Event
+	var gone []string
 	for _, m := range s.members {
-		if !slices.Contains(s.seen, m) {
+		if !slices.Contains(s.known, m) {
 			unheard = append(unheard, Joined{m})
 		}
 	}
-	for _, m := range s.seen {
+	for _, m := range s.known {
 		if !slices.Contains(s.members, m) {
-			unheard = append(unheard, Left{m.ID})
+			gone = append(gone, m.ID)
 		}
 	}
-	for i := 1; i <= s.spawned; i++ {
-		id := fmt.Sprintf("w%d", i)
+	if len(gone) > 0 {
+		unheard = append(unheard, Left{gone})
+	}
+	var ids []string
+	for id := range s.said {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
 		if said := s.said[id]; s.heard[id] < len(said) {
 			unheard = append(unheard, said[s.heard[id]])
 		}
 	}
+	return unheard
+}
+
+// deliver tells the leader one thing that it does not know yet.
+func (s *simulation) deliver(crash bool) error {
+	unheard := s.unheard()
 	if s.leader == nil || len(unheard) == 0 {
 		return nil
 	}
 	event := unheard[s.random.IntN(len(unheard))]
 	switch e := event.(type) {
 	case Joined:
-		s.seen = append(s.seen, e.Member)
+		s.known = append(s.known, e.Member)
 	case Left:
-		s.seen = without(s.seen, e.ID)
+		s.known = without(s.known, e.IDs...)
 	case Done:
 		s.heard[e.ID]++
 	case Failed:
 		s.heard[e.ID]++
-	case PeerLost:
+	case Suspected:
+		s.heard[e.ID]++
+	case Leaving:
 		s.heard[e.ID]++
 	}
 	return s.decide(event, crash)
@@ -205,57 +307,28 @@ func (s *simulation) decide(e Event, crash bool) error {
 		return nil
 	}
 	s.leader = &next
+	if err := s.checkWord(e, actions); err != nil {
+		return err
+	}
+	plans := 0
 	for _, action := range actions {
 		switch a := action.(type) {
 		case WritePlan:
 			s.note("plan %+v", a.Plan)
-			if err := s.check(a.Plan); err != nil {
+			if plans++; plans > 1 {
+				return fmt.Errorf("%#v makes more than one plan", e)
+			}
+			if err := s.check(e, a.Plan); err != nil {
 				return err
 			}
 			s.stored = a.Plan
+			if len(a.Plan.Members) > 0 {
+				s.last = a.Plan.Members
+			}
 		case End:
 			if s.stored.Phase != Ended {
 				return fmt.Errorf("an End without an ended plan: %+v", s.stored)
 			}
-		}
-	}
-	return nil
-}
-
-// check holds a new plan against the one before it.
-func (s *simulation) check(p Plan) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	if err := p.Fits(s.job); err != nil {
-		return err
-	}
-	sameRing := slices.Equal(p.Members, s.stored.Members) &&
-		slices.Equal(p.LaneEnds, s.stored.LaneEnds)
-	switch {
-	case s.stored.Phase == Ended:
-		return fmt.Errorf("a plan after the end: %+v", p)
-	case p.Generation < s.stored.Generation:
-		return fmt.Errorf("generation %d after %d", p.Generation, s.stored.Generation)
-	case p.Generation == s.stored.Generation && !sameRing:
-		return fmt.Errorf("generation %d has two rings: %+v and %+v", p.Generation, s.stored, p)
-	case p.Generation == s.stored.Generation && p.Phase <= s.stored.Phase:
-		return fmt.Errorf("generation %d goes from %v to %v", p.Generation, s.stored.Phase, p.Phase)
-	case p.Reason == "":
-		return fmt.Errorf("a plan without a reason: %+v", p)
-	}
-	if len(p.Members) == 0 {
-		return nil
-	}
-	for lane := range Lane(s.job.Lanes) {
-		owners := 0
-		for r := range p.Members {
-			if from, to := p.Lanes(Rank(r)); from <= lane && lane < to {
-				owners++
-			}
-		}
-		if owners != 1 {
-			return fmt.Errorf("lane %d has %d owners in %+v", lane, owners, p)
 		}
 	}
 	return nil

@@ -203,8 +203,8 @@ func TestLostWorkerPausesTheJob(t *testing.T) {
 	})
 }
 
-// TestNewcomersAndLossesAreTakenTogether: two that appear within the settle time make one ring, and two
-// that go together make one ring.
+// TestNewcomersAndLossesAreTakenTogether: two that appear within the settle time make one ring, and
+// two that go together make one ring.
 func TestNewcomersAndLossesAreTakenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

@@ -1,8 +1,8 @@
 // Package rpc is the coordinator's gRPC service and its clients: workers report what happens,
-// people watch it, and ask the job to stop or to scale. It decides nothing: what workers and people say goes
-// to cluster/coordinator as cluster.Events, and what that decides comes back through the methods
-// Lead, Follow, Planned and Notify. Nothing here is on the data path, and nothing makes training
-// wait. It may import cluster and proto.
+// people watch it, and ask the job to stop or to scale. It decides nothing: what workers and
+// people say goes to cluster/coordinator as cluster.Events, and what that decides comes back
+// through the methods Lead, Follow, Planned and Notify. Nothing here is on the data path, and
+// nothing makes training wait. It may import cluster and proto.
 package rpc
 
 import (

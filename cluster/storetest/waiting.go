@@ -23,7 +23,7 @@ func plan(generation cluster.Generation, phase cluster.Phase) cluster.Plan {
 // elasticPlan is a plan in which everything is set.
 func elasticPlan() cluster.Plan {
 	p := plan(7, cluster.Running)
-	p.Limit, p.Rings = 5, 3
+	p.Limit, p.Rings, p.Identity = 5, 3, "text"
 	p.Members[0].Version, p.Members[0].Identity = "2", "text"
 	for remedy := cluster.Rejoin; remedy <= cluster.Leave; remedy++ {
 		p.Evicted = append(p.Evicted, cluster.Eviction{

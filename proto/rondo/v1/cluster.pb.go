@@ -232,12 +232,13 @@ type Plan struct {
 	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`                           // in ring order: the index is the rank
 	LaneEnds      []int64                `protobuf:"varint,3,rep,packed,name=lane_ends,json=laneEnds,proto3" json:"lane_ends,omitempty"` // rank r holds lanes [lane_ends[r-1], lane_ends[r])
 	Phase         Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`    // why this plan was made, for people
-	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`   // with PHASE_ENDED: the job failed, and reason says why
-	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`     // with failed: the job's input is wrong, not the run
-	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`     // workers of the ring at most, as `rondo scale` set it; 0: the spec's
-	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`     // rings formed in this run of the job
-	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"` // registered workers that get no rank
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`      // why this plan was made, for people
+	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`     // with PHASE_ENDED: the job failed, and reason says why
+	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`       // with failed: the job's input is wrong, not the run
+	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`       // workers of the ring at most, as `rondo scale` set it; 0: the spec's
+	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`       // rings formed in this run of the job
+	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
+	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, from the first ring on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +341,13 @@ func (x *Plan) GetEvicted() []*Eviction {
 		return x.Evicted
 	}
 	return nil
+}
+
+func (x *Plan) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
 }
 
 // Eviction keeps a worker out of the ring for as long as it is registered under this id.
@@ -1860,7 +1868,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\"\xb6\x02\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\xd2\x02\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1874,7 +1882,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x05limit\x18\b \x01(\x03R\x05limit\x12\x14\n" +
 	"\x05rings\x18\t \x01(\x03R\x05rings\x12,\n" +
 	"\aevicted\x18\n" +
-	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\"\\\n" +
+	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
+	"\bidentity\x18\v \x01(\tR\bidentity\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +

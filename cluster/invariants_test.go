@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+)
+
+// checkWord holds what is done about a worker's word against whom and what it is about.
+func (s *simulation) checkWord(e Event, actions []Action) error {
+	var about Generation
+	switch e := e.(type) {
+	case Suspected:
+		about = e.Generation
+	case Failed:
+		about = e.Generation
+	case Done:
+		about = e.Generation
+	default:
+		return nil
+	}
+	if about != s.stored.Generation {
+		s.seen["stale word"]++
+		if len(actions) > 0 {
+			return fmt.Errorf("%#v is about another ring than %d's, and causes %#v", e,
+				s.stored.Generation, actions)
+		}
+	}
+	return nil
+}
+
+// check holds a new plan against the one before it.
+func (s *simulation) check(e Event, p Plan) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := p.Fits(s.job); err != nil {
+		return err
+	}
+	sameRing := slices.Equal(p.Members, s.stored.Members) &&
+		slices.Equal(p.LaneEnds, s.stored.LaneEnds) && p.Rings == s.stored.Rings
+	switch {
+	case s.stored.Phase == Ended:
+		return fmt.Errorf("a plan after the end: %+v", p)
+	case p.Generation < s.stored.Generation || p.Generation > s.stored.Generation+1:
+		return fmt.Errorf("generation %d after %d", p.Generation, s.stored.Generation)
+	case p.Generation == s.stored.Generation && !sameRing:
+		return fmt.Errorf("generation %d has two rings: %+v and %+v", p.Generation, s.stored, p)
+	case p.Generation == s.stored.Generation && p.Phase < s.stored.Phase:
+		return fmt.Errorf("generation %d goes from %v to %v", p.Generation, s.stored.Phase, p.Phase)
+	case p.Equal(s.stored):
+		return fmt.Errorf("a plan that says nothing new: %+v", p)
+	case p.Reason == "":
+		return fmt.Errorf("a plan without a reason: %+v", p)
+	case s.stored.Phase == Stopping && p.Phase != Stopping && p.Phase != Ended:
+		return fmt.Errorf("a job that stops goes to %v", p.Phase)
+	}
+	if err := s.checkEvictions(e, p); err != nil {
+		return err
+	}
+	if p.Generation == s.stored.Generation {
+		return nil
+	}
+	if p.Phase == Paused {
+		s.seen["paused"]++
+		if p.Rings != s.stored.Rings {
+			return fmt.Errorf("a pause counts as a ring: %+v", p)
+		}
+		return nil
+	}
+	return s.checkRing(e, p)
+}
+
+// checkEvictions: nobody is evicted but by a word against it, or because it does not fit; all are
+// registered, and nobody comes back but a slow one that is needed.
+func (s *simulation) checkEvictions(e Event, p Plan) error {
+	for _, x := range p.Evicted {
+		if find(s.known, x.ID) < 0 {
+			return fmt.Errorf("%s is evicted, and not registered: %+v", x.ID, p)
+		}
+		if _, before := s.stored.Eviction(x.ID); before {
+			continue
+		}
+		s.seen["evicted: "+x.Remedy.String()]++
+		accused := ""
+		switch e := e.(type) {
+		case Suspected:
+			accused = s.stored.Members[e.Rank].ID
+		case Failed:
+			accused = e.ID
+		}
+		if x.Remedy != Leave && x.ID != accused {
+			return fmt.Errorf("%#v evicts %s", e, x.ID)
+		}
+	}
+	for _, x := range s.stored.Evicted {
+		_, still := p.Eviction(x.ID)
+		if still || find(s.known, x.ID) < 0 || p.Phase == Ended {
+			continue
+		}
+		if _, inRing := p.Rank(x.ID); !inRing || x.Remedy != Wait {
+			return fmt.Errorf("the eviction %+v was dropped by %#v", x, e)
+		}
+		s.seen["slow one taken back"]++
+	}
+	return nil
+}
+
+// checkRing looks at a ring that is new.
+func (s *simulation) checkRing(e Event, p Plan) error {
+	switch {
+	case p.Rings != s.stored.Rings+1:
+		return fmt.Errorf("ring %d after %d", p.Rings, s.stored.Rings)
+	case p.Phase != Running && p.Phase != Stopping:
+		return fmt.Errorf("a new ring in phase %v", p.Phase)
+	case len(p.Members) < s.job.MinWorkers && p.Phase != Stopping:
+		return fmt.Errorf("%d workers go on, of at least %d: %+v", len(p.Members),
+			s.job.MinWorkers, p)
+	case p.Limit > 0 && len(p.Members) > p.Limit || p.Limit == 0 &&
+		len(p.Members) > s.job.MaxWorkers:
+		return fmt.Errorf("%d workers are more than the limit: %+v", len(p.Members), p)
+	}
+	for _, m := range p.Members {
+		if !slices.Contains(s.known, m) {
+			return fmt.Errorf("%s is in the ring, and not registered: %+v", m.ID, p)
+		}
+		if m.Version != "2" || m.Identity != "opticks" {
+			return fmt.Errorf("%s does not fit the job, and is in the ring: %+v", m.ID, p)
+		}
+	}
+	veteran := func(m Member) bool { return find(s.last, m.ID) >= 0 }
+	if slices.ContainsFunc(p.Members, veteran) && !veteran(p.Members[0]) {
+		return fmt.Errorf("rank 0 is the newcomer %s: %+v after %+v", p.Members[0].ID, p, s.last)
+	}
+	if err := s.checkLanes(p); err != nil {
+		return err
+	}
+	s.count(e, p)
+	return nil
+}
+
+func (s *simulation) checkLanes(p Plan) error {
+	for lane := range Lane(s.job.Lanes) {
+		owners := 0
+		for r := range p.Members {
+			if from, to := p.Lanes(Rank(r)); from <= lane && lane < to {
+				owners++
+			}
+		}
+		if owners != 1 {
+			return fmt.Errorf("lane %d has %d owners in %+v", lane, owners, p)
+		}
+	}
+	return nil
+}
+
+// count notes which of the ways there are has been gone.
+func (s *simulation) count(e Event, p Plan) {
+	left, several := e.(Left)
+	before := s.stored
+	for what, is := range map[string]bool{
+		"ring grew":             before.Phase == Running && len(p.Members) > len(before.Members),
+		"ring shrank":           before.Phase == Running && len(p.Members) < len(before.Members),
+		"several lost at once":  several && len(left.IDs) > 1,
+		"went on after a pause": s.stored.Phase == Paused && p.Phase == Running,
+		"stopped while paused":  before.Phase == Paused && p.Phase == Stopping,
+		"lost while stopping":   before.Phase == Stopping,
+		"rank 0 replaced":       before.Phase == Running && p.Members[0] != before.Members[0],
+	} {
+		if is {
+			s.seen[what]++
+		}
+	}
+}
