@@ -5,44 +5,121 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// TestSilentPeer: a coordinator that accepts and never answers holds nobody up for long.
+// stuck is a coordinator that takes every call, and never answers.
+type stuck struct {
+	rondov1.UnimplementedCoordinatorServer
+}
+
+func (stuck) Stop(ctx context.Context, _ *rondov1.StopRequest) (*rondov1.StopResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (stuck) Scale(ctx context.Context, _ *rondov1.ScaleRequest) (*rondov1.ScaleResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (stuck) Watch(_ *rondov1.WatchRequest,
+	stream grpc.ServerStreamingServer[rondov1.Record]) error {
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+func (stuck) Report(stream reportStream) error {
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+// TestSilentPeer: a coordinator that accepts and never answers holds nobody up for long, whether
+// it does not even speak gRPC, or takes the calls.
 func TestSilentPeer(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *network) {
-		n.listen("mute")
-		n.leader = "mute"
-		r := n.reporter("w1")
-		calls := map[string]func(context.Context) error{
-			"Watch": func(ctx context.Context) error {
-				return n.client().Watch(ctx, func(*rondov1.Event) error { return nil })
-			},
-			"Stop": func(ctx context.Context) error { return n.client().Stop(ctx, "") },
-		}
-		for name, call := range calls {
-			began := time.Now()
-			err := call(t.Context())
-			if err == nil || !strings.Contains(err.Error(), "no coordinator answered for 30s") {
-				t.Errorf("%s: %v", name, err)
-			}
-			if took := time.Since(began); took > 45*time.Second {
-				t.Errorf("%s took %v", name, took)
-			}
-		}
-		report(t, r, done(1))
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		defer cancel()
+	peers := map[string]func(*network){
+		"accepts connections": func(n *network) { n.listen("mute") },
+		"accepts calls": func(n *network) {
+			server := grpc.NewServer()
+			rondov1.RegisterCoordinatorServer(server, stuck{})
+			listener := n.listen("mute")
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(listener) }()
+			n.t.Cleanup(func() {
+				server.Stop()
+				<-ended
+			})
+		},
+	}
+	for name, start := range peers {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *network) {
+				n.leader = "mute"
+				start(n)
+				silentPeer(t, n)
+			})
+		})
+	}
+}
+
+// silentPeer makes every call that there is.
+func silentPeer(t *testing.T, n *network) {
+	r := n.reporter("w1")
+	calls := map[string]func(context.Context) error{
+		"Watch": func(ctx context.Context) error {
+			return n.client().Watch(ctx, func(*rondov1.Event) error { return nil })
+		},
+		"Stop":  func(ctx context.Context) error { return n.client().Stop(ctx, "") },
+		"Scale": func(ctx context.Context) error { return n.client().Scale(ctx, 2) },
+	}
+	for name, call := range calls {
 		began := time.Now()
-		err := r.Close(ctx)
-		if err == nil || !strings.Contains(err.Error(), "1 events still wait") {
-			t.Errorf("Close: %v", err)
+		err := call(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "no coordinator answered for 30s") {
+			t.Errorf("%s: %v", name, err)
 		}
-		if took := time.Since(began); took > 4*time.Second {
-			t.Errorf("Close took %v", took)
+		if took := time.Since(began); took > 45*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+	report(t, r, done(1))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	began := time.Now()
+	err := r.Close(ctx)
+	if err == nil || !strings.Contains(err.Error(), "1 events still wait") {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+// TestReporterLeavesASilentLeader: a leader that takes the stream and never answers is left within
+// the answer timeout, for the one that has taken its place.
+func TestReporterLeavesASilentLeader(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		n.leader = "mute"
+		n.listen("mute")
+		r := n.reporter("w1")
+		report(t, r, done(1))
+		synctest.Wait()
+		s := n.server("c1")
+		n.lead(s)
+		said := take(t, s)
+		began := time.Now()
+		flush(t, r)
+		if took := time.Since(began); took > answerTimeout+2*pauseMax {
+			t.Errorf("the new leader was told only after %v", took)
+		}
+		if got := said.all(); len(got) != 1 {
+			t.Errorf("it was told %v", got)
 		}
 	})
 }

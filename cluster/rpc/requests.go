@@ -48,22 +48,29 @@ func (s *Server) Scale(ctx context.Context, r *rondov1.ScaleRequest) (
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
+	scaled := func(p cluster.Plan) (bool, error) {
+		if p.Phase == cluster.Stopping || p.Phase == cluster.Ended {
+			return false, status.Errorf(codes.FailedPrecondition,
+				"the job's ring does not change any more: it is %v (%s)", p.Phase, p.Reason)
+		}
+		return p.Limit == workers, nil
+	}
+	t.mu.Lock()
+	done, err := scaled(t.plan)
+	t.mu.Unlock()
+	if done || err != nil {
+		return answer(&rondov1.ScaleResponse{}, err)
+	}
 	if err := s.deliver(ctx, t, cluster.ScaleRequested{Workers: workers}); err != nil {
 		return nil, err
 	}
-	err = s.await(ctx, t, func(p cluster.Plan) (bool, error) {
-		if p.Phase == cluster.Stopping || p.Phase == cluster.Ended {
-			return false, status.Errorf(codes.FailedPrecondition,
-				"the job takes no more workers: it is %v (%s)", p.Phase, p.Reason)
-		}
-		return p.Limit == workers, nil
-	})
-	if err == nil {
-		s.publish(t, &rondov1.Event{Kind: &rondov1.Event_Scale{
-			Scale: &rondov1.ScaleEvent{Workers: int64(workers)},
-		}})
+	if err := s.await(ctx, t, scaled); err != nil {
+		return nil, err
 	}
-	return answer(&rondov1.ScaleResponse{}, err)
+	s.publish(t, &rondov1.Event{Kind: &rondov1.Event_Scale{
+		Scale: &rondov1.ScaleEvent{Workers: int64(workers)},
+	}})
+	return &rondov1.ScaleResponse{}, nil
 }
 
 // await returns when a plan is stored that is as wanted, or can never be.

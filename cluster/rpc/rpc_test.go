@@ -233,6 +233,72 @@ func TestStop(t *testing.T) {
 	})
 }
 
+func TestScale(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		plan := ring(cluster.Running)
+		s.Planned(plan)
+		said := take(t, s)
+		w := n.watch()
+		scaled := make(chan error, 2)
+		scale := func(workers int) { scaled <- n.client().Scale(t.Context(), workers) }
+		go scale(3)
+		synctest.Wait()
+		go scale(4) // waits for its turn: the answer to the first must be about the first
+		synctest.Wait()
+		want := []cluster.Event{cluster.ScaleRequested{Workers: 3}}
+		if got := said.all(); !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		select {
+		case err := <-scaled:
+			t.Fatalf("answered before it was stored: %v", err)
+		default:
+		}
+		for _, limit := range []int{3, 4} {
+			plan.Limit = limit
+			s.Planned(plan)
+			if err := <-scaled; err != nil {
+				t.Errorf("Scale to %d: %v", limit, err)
+			}
+			synctest.Wait()
+		}
+		if err := n.client().Scale(t.Context(), 4); err != nil { // it is so already
+			t.Errorf("Scale to 4: %v", err)
+		}
+		synctest.Wait()
+		w.want(t, "scale 3", "scale 4")
+	})
+}
+
+// TestScaleIsRefused: what cannot be is answered at once, with the reason.
+func TestScaleIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		s := n.server("c1")
+		n.lead(s)
+		s.Planned(ring(cluster.Running))
+		take(t, s)
+		began := time.Now()
+		for _, workers := range []int{-1, 0, testJob.Lanes + 1, math.MaxInt} {
+			err := n.client().Scale(t.Context(), workers)
+			if status.Code(err) != codes.InvalidArgument ||
+				!strings.Contains(err.Error(), "can have 1 (--min-workers) to 4 (--batch") {
+				t.Errorf("Scale to %d: %v", workers, err)
+			}
+		}
+		s.Planned(ring(cluster.Stopping))
+		err := n.client().Scale(t.Context(), 2)
+		if status.Code(err) != codes.FailedPrecondition ||
+			!strings.Contains(err.Error(), "stopping") {
+			t.Errorf("Scale of a job that stops: %v", err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestOnlyTheLeaderAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		n.lead(n.server("c1"))
@@ -245,6 +311,7 @@ func TestOnlyTheLeaderAnswers(t *testing.T) {
 		defer conn.Close()
 		client := rondov1.NewCoordinatorClient(conn)
 		_, stopErr := client.Stop(t.Context(), &rondov1.StopRequest{})
+		_, scaleErr := client.Scale(t.Context(), &rondov1.ScaleRequest{Workers: 2})
 		watch, err := client.Watch(t.Context(), &rondov1.WatchRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +323,7 @@ func TestOnlyTheLeaderAnswers(t *testing.T) {
 		}
 		_, reportErr := reports.Recv()
 		for call, err := range map[string]error{
-			"Stop": stopErr, "Watch": watchErr, "Report": reportErr,
+			"Stop": stopErr, "Scale": scaleErr, "Watch": watchErr, "Report": reportErr,
 		} {
 			if status.Code(err) != codes.Unavailable ||
 				!strings.Contains(err.Error(), "c1 at passthrough:///c1 does") {
