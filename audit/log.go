@@ -44,7 +44,7 @@ type Log struct {
 // of that name must not be there. Offset says where the worker reads a lane, as
 // corpus.Sampler.Offset does, whose steps count from 0.
 func Open(dir, worker string, offset func(step int64, lane int) int64) (*Log, error) {
-	if worker == "" || worker != filepath.Base(worker) || strings.HasPrefix(worker, ".") {
+	if worker == "" || strings.ContainsAny(worker, `/\`) || strings.HasPrefix(worker, ".") {
 		return nil, fmt.Errorf("audit log of worker %q: this cannot name a file", worker)
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {

@@ -1,0 +1,196 @@
+package audit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"testing/fstest"
+
+	"rondo/corpus"
+)
+
+// actor is a worker of a simulated job: its log, and the last step that its state has, or -1 if
+// it has none.
+type actor struct {
+	id   string
+	log  *Log
+	done int64
+}
+
+// history is a job that is simulated: rings that form, do steps, break and form again.
+type history struct {
+	t       *testing.T
+	random  *rand.Rand
+	dir     string
+	batches corpus.SamplerConfig
+	sampler *corpus.Sampler
+	text    corpus.IDs
+	reader  *corpus.Reader
+	workers []*actor // alive
+	born    int
+	saved   int64 // step of the newest checkpoint
+	run     int64
+	ring    uint64
+	first   int64 // steps done before there were logs
+	last    int64 // what the last ring reached
+}
+
+func newHistory(t *testing.T, seed uint64) *history {
+	t.Helper()
+	h := &history{t: t, random: rand.New(rand.NewPCG(seed, 1)), dir: t.TempDir(), run: 1000}
+	h.batches = corpus.SamplerConfig{Lanes: 1 + h.random.IntN(6), BPTT: 1 + h.random.IntN(4),
+		Seed: seed, Sampling: corpus.Sequential}
+	if h.random.IntN(2) == 0 {
+		h.batches.Sampling = corpus.Random
+	}
+	h.text = make(corpus.IDs, 100+h.random.IntN(200))
+	for i := range h.text {
+		h.text[i] = h.random.Int32N(1 << 20)
+	}
+	h.batches.Tokens = int64(len(h.text))
+	var err error
+	h.sampler, err = corpus.NewSampler(h.batches)
+	check(t, err)
+	h.reader = corpus.NewReader(h.text, h.sampler)
+	return h
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// join adds a worker without state.
+func (h *history) join() {
+	h.born++
+	id := fmt.Sprintf("worker-%d", h.born)
+	log, err := Open(h.dir, id, h.sampler.Offset)
+	check(h.t, err)
+	h.workers = append(h.workers, &actor{id: id, log: log, done: -1})
+}
+
+// leave ends a worker.
+func (h *history) leave(a *actor) {
+	check(h.t, a.log.Close())
+	h.workers = slices.DeleteFunc(h.workers, func(b *actor) bool { return a == b })
+}
+
+// play does a number of rings, and returns the logs.
+func (h *history) play(rings int) fstest.MapFS {
+	for range 1 + h.random.IntN(h.batches.Lanes) {
+		h.join()
+	}
+	h.first = int64(h.random.IntN(2) * h.random.IntN(10))
+	h.saved = h.first // a checkpoint from before there were logs, or the beginning
+	for i := range rings {
+		h.doRing(i == rings-1)
+		if i < rings-1 {
+			h.trouble()
+		}
+	}
+	logs := fstest.MapFS{}
+	for _, a := range slices.Clone(h.workers) {
+		h.leave(a)
+	}
+	entries, err := os.ReadDir(h.dir)
+	check(h.t, err)
+	for _, e := range entries {
+		text, err := os.ReadFile(h.dir + "/" + e.Name())
+		check(h.t, err)
+		logs[e.Name()] = &fstest.MapFile{Data: text}
+	}
+	return logs
+}
+
+// trouble changes who is there between two rings.
+func (h *history) trouble() {
+	if h.random.IntN(6) == 0 { // all die; the next run goes on from the checkpoint
+		for _, a := range slices.Clone(h.workers) {
+			h.leave(a)
+		}
+		h.run, h.ring = h.run+1+h.random.Int64N(5), 0
+	}
+	for range h.random.IntN(3) {
+		if len(h.workers) > 1 {
+			h.leave(h.workers[h.random.IntN(len(h.workers))])
+		}
+	}
+	for len(h.workers) == 0 || h.random.IntN(2) == 0 && len(h.workers) < h.batches.Lanes {
+		h.join()
+	}
+	if h.random.IntN(8) == 0 { // two neighbours died at once: back to the checkpoint
+		for _, a := range h.workers {
+			a.done = -1
+		}
+	}
+}
+
+// doRing forms a ring of some of the workers and does steps until it breaks, or all are done.
+func (h *history) doRing(last bool) {
+	h.ring += 1 + h.random.Uint64N(3)
+	h.random.Shuffle(len(h.workers), func(i, j int) {
+		h.workers[i], h.workers[j] = h.workers[j], h.workers[i]
+	})
+	members := slices.Clone(h.workers)
+	if len(members) > 1 && h.random.IntN(3) == 0 && !last {
+		members = members[1:] // one is cut off, keeps its state, and may come back
+	}
+	from := h.saved
+	known := slices.MaxFunc(members, func(a, b *actor) int { return int(a.done - b.done) })
+	if known.done >= 0 {
+		from = known.done
+	}
+	for _, a := range members {
+		if h.random.IntN(10) == 0 && !last {
+			return // it died while the ring formed: only some have noted it
+		}
+		a.done = from
+		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: from,
+			World: len(members), Batches: h.batches}))
+	}
+	h.last = from
+	steps := h.random.Int64N(12)
+	for step := from + 1; step <= from+steps; step++ {
+		if !h.doStep(members, step, !last && h.random.IntN(8) == 0) {
+			return
+		}
+		h.last = step
+		if h.random.IntN(5) == 0 {
+			h.saved = step
+		}
+	}
+}
+
+// doStep does a step, unless the ring is to break in it.
+func (h *history) doStep(members []*actor, step int64, breaks bool) bool {
+	reached := 2 * len(members) // of the intents and commits, how many happen
+	if breaks {
+		reached = h.random.IntN(reached)
+	}
+	ends := make([]int, len(members))
+	for i := range ends {
+		ends[i] = h.batches.Lanes * (i + 1) / len(members)
+	}
+	first := 0
+	for i, a := range members {
+		count := ends[i] - first
+		if i < reached {
+			inputs := make([]int32, h.batches.BPTT*count)
+			check(h.t, h.reader.Fill(h.t.Context(), step-1, first, count, inputs,
+				make([]int32, len(inputs))))
+			check(h.t, a.log.Intend(step, first, count, inputs))
+		}
+		first = ends[i]
+	}
+	for i, a := range members {
+		if len(members)+i < reached {
+			check(h.t, a.log.Commit(step))
+			a.done = step
+		}
+	}
+	return !breaks
+}

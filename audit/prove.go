@@ -1,0 +1,164 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"rondo/corpus"
+)
+
+// maxFindings is how many findings a report holds.
+const maxFindings = 100
+
+// Report is what the logs of a job show. Without findings, each lane was read exactly once, at its
+// place, at each step from First to Last.
+type Report struct {
+	First    int64    `json:"first"`    // step of the history that the logs hold
+	Last     int64    `json:"last"`     // First-1 if nothing was committed
+	Lanes    int      `json:"lanes"`    // of the batch
+	Segments int64    `json:"segments"` // read, of the steps that count
+	Runs     int      `json:"runs"`
+	Rings    int      `json:"rings"`
+	Workers  int      `json:"workers"`  // logs
+	Repeated int64    `json:"repeated"` // attempts at a step that do not count
+	Torn     int      `json:"torn"`     // logs whose last line is cut off
+	Tokens   bool     `json:"tokens"`   // the tokens were compared, not only the places
+	Findings []string `json:"findings"` // the first of them
+	More     int64    `json:"more"`     // findings beyond those
+}
+
+// Sound says whether nothing was found.
+func (r *Report) Sound() bool { return len(r.Findings) == 0 }
+
+// Prove reads all logs of a job. With tokens, those that the job trained on, it also compares what
+// was read with the text. The error is one of reading; what is wrong in the logs is a finding.
+//
+// It holds one ring at a time: a line and a buffer of each of its workers, besides a few words for
+// each ring that a worker was in.
+func Prove(ctx context.Context, logs fs.FS, tokens corpus.Tokens) (*Report, error) {
+	p := &prover{logs: logs, tokens: tokens}
+	p.report.Tokens, p.report.Findings = tokens != nil, []string{}
+	if err := p.scan(ctx); err != nil {
+		return nil, fmt.Errorf("audit logs: %w", err)
+	}
+	if err := p.makeSampler(); err != nil {
+		return nil, fmt.Errorf("audit logs: %w", err)
+	}
+	if p.sampler == nil {
+		p.find("there is no ring in any log")
+		return &p.report, nil
+	}
+	p.link()
+	for i := range p.rings {
+		if err := p.proveRing(ctx, &p.rings[i]); err != nil {
+			return nil, fmt.Errorf("audit logs: generation %d: %w", p.rings[i].Generation, err)
+		}
+	}
+	return &p.report, nil
+}
+
+// prover is a proof being made.
+type prover struct {
+	logs     fs.FS
+	tokens   corpus.Tokens // nil: not compared
+	sampler  *corpus.Sampler
+	sections []*section // in the order of their rings
+	rings    []ring
+	report   Report
+	inputs   []int32 // of one read
+	window   []int32
+	bytes    []byte
+}
+
+// ring is a ring with its workers' sections. The steps (counted, until] of it count.
+type ring struct {
+	ringLine
+	sections       []*section
+	last           int64 // greatest step that anybody committed, or From
+	counted, until int64
+}
+
+func (p *prover) find(format string, a ...any) {
+	if len(p.report.Findings) == maxFindings {
+		p.report.More++
+		return
+	}
+	p.report.Findings = append(p.report.Findings, fmt.Sprintf(format, a...))
+}
+
+// makeSampler takes the batches from the first ring, and drops sections that have others.
+func (p *prover) makeSampler() error {
+	kept := p.sections[:0]
+	for _, s := range p.sections {
+		batches := s.ring.batches()
+		if p.sampler == nil {
+			sampler, err := corpus.NewSampler(batches)
+			if err != nil {
+				p.find("%s line %d: %v", s.file, s.line, err)
+				continue
+			}
+			p.sampler = sampler
+		}
+		if batches != p.sampler.Config() {
+			p.find("%s line %d: the ring of generation %d reads other batches, %+v, than those "+
+				"before it, %+v", s.file, s.line, s.ring.Generation, batches, p.sampler.Config())
+			continue
+		}
+		kept = append(kept, s)
+	}
+	p.sections = kept
+	if p.sampler == nil {
+		return nil
+	}
+	batches := p.sampler.Config()
+	p.report.Lanes = batches.Lanes
+	if p.tokens != nil && p.tokens.Len() != batches.Tokens {
+		return fmt.Errorf("the text has %d tokens, and the job read one of %d: give the same "+
+			"--corpus and the same flags for it", p.tokens.Len(), batches.Tokens)
+	}
+	if p.tokens != nil && int64(batches.Lanes)*int64(batches.BPTT) > maxInputs {
+		return errors.New("the batch is too large for its tokens to be compared")
+	}
+	return nil
+}
+
+// link groups the sections by ring, and finds the chain of rings that made the history: backwards
+// from the last, each the latest that reached the beginning of the one after it.
+func (p *prover) link() {
+	for _, s := range p.sections {
+		if n := len(p.rings); n == 0 || p.rings[n-1].Run != s.ring.Run ||
+			p.rings[n-1].Generation != s.ring.Generation {
+			p.rings = append(p.rings, ring{ringLine: s.ring, last: s.ring.From})
+			if n == 0 || p.rings[n-1].Run != s.ring.Run {
+				p.report.Runs++
+			}
+		}
+		r := &p.rings[len(p.rings)-1]
+		if s.ring != r.ringLine {
+			p.find("%s line %d: the ring of generation %d is %+v here, and %+v in %s", s.file,
+				s.line, s.ring.Generation, s.ring, r.ringLine, r.sections[0].file)
+		}
+		r.sections = append(r.sections, s)
+		r.last = max(r.last, s.last)
+	}
+	p.report.Rings = len(p.rings)
+	end := p.rings[len(p.rings)-1]
+	want := end.last
+	p.report.Last = want
+	behind := false
+	for i := len(p.rings) - 1; i >= 0; i-- {
+		r := &p.rings[i]
+		if r.From < want && r.last >= want {
+			r.counted, r.until = r.From, want
+			want, behind = r.From, false
+		} else if r.From < want {
+			behind = true
+		}
+	}
+	if behind {
+		p.find("no ring in the logs committed step %d, from which a later one started", want)
+	}
+	p.report.First = want + 1
+}

@@ -1,0 +1,227 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+)
+
+// Limits of what is read.
+const (
+	// maxLine is the longest line: MaxLanes offsets of twenty characters, and some.
+	maxLine = 32 << 20
+	// maxSections bounds what is remembered of all logs: one a worker and ring.
+	maxSections = 1 << 20
+	// maxInputs bounds the tokens of one read line, T times its lanes.
+	maxInputs = 1 << 28
+)
+
+// lines reads a log line by line, and knows where in the file it is.
+type lines struct {
+	*bufio.Scanner
+	end  int64 // of the line, from where reading began
+	torn bool  // the line has no end
+}
+
+func newLines(r io.Reader) *lines {
+	l := &lines{Scanner: bufio.NewScanner(r)}
+	l.Buffer(nil, maxLine)
+	l.Split(func(data []byte, atEOF bool) (advance int, token []byte, err error) {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			advance, token = i+1, data[:i]
+		} else if atEOF && len(data) > 0 {
+			advance, token, l.torn = len(data), data, true
+		}
+		l.end += int64(advance)
+		return advance, token, nil
+	})
+	return l
+}
+
+// parse reads a line. The error says what is wrong with it.
+func parse(text []byte) (line, error) {
+	var e line
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&e); err != nil {
+		return e, errors.New("is not a line of an audit log")
+	}
+	if decoder.InputOffset() != int64(len(text)) {
+		return e, errors.New("has something after its end")
+	}
+	kinds := 0
+	for _, set := range []bool{e.Ring != nil, e.Read != nil, e.Commit != nil} {
+		if set {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		return e, errors.New("is none of ring, read and commit")
+	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1):
+		return e, errors.New("is of a ring that cannot be")
+	case e.Read != nil && (e.Read.Step < 1 || e.Read.First < 0 || len(e.Read.Offsets) == 0):
+		return e, errors.New("reads nothing")
+	case e.Commit != nil && e.Commit.Step < 1:
+		return e, errors.New("commits a step before the first")
+	}
+	return e, nil
+}
+
+// section is the part of a log that belongs to one ring.
+type section struct {
+	file       string
+	line       int // number of the ring's line in the file
+	begin, end int64
+	ring       ringLine
+	last       int64 // greatest step that it commits
+}
+
+// scan finds the sections of all logs. It parses all but the lines of reads, of which there is
+// the most; those are read when their ring is.
+func (p *prover) scan(ctx context.Context) error {
+	names, err := fs.Glob(p.logs, "*"+extension)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("no audit log (*%s) is there", extension)
+	}
+	p.report.Workers = len(names)
+	for _, name := range names {
+		if err := p.scanFile(ctx, name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	slices.SortStableFunc(p.sections, func(a, b *section) int {
+		return cmp.Or(cmp.Compare(a.ring.Run, b.ring.Run),
+			cmp.Compare(a.ring.Generation, b.ring.Generation))
+	})
+	return nil
+}
+
+func (p *prover) scanFile(ctx context.Context, name string) error {
+	file, err := p.logs.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var current *section
+	all := newLines(file)
+	number := 0
+	for all.Scan() {
+		number++
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if all.torn {
+			p.report.Torn++ // its writer died in the middle of it, and acted on none of it
+			break
+		}
+		if current != nil && bytes.HasPrefix(all.Bytes(), []byte(`{"read":`)) {
+			current.end = all.end
+			continue
+		}
+		entry, err := parse(all.Bytes())
+		switch {
+		case err != nil:
+			p.find("%s line %d %v", name, number, err)
+		case entry.Ring != nil:
+			if len(p.sections) == maxSections {
+				return fmt.Errorf("more than %d parts of rings in all logs", maxSections)
+			}
+			current = &section{file: name, line: number, begin: all.end, ring: *entry.Ring}
+			p.sections = append(p.sections, current)
+		case current == nil:
+			p.find("%s line %d is before the first ring", name, number)
+		case entry.Commit != nil:
+			current.last = max(current.last, entry.Commit.Step)
+		}
+		if current != nil {
+			current.end = all.end
+		}
+	}
+	if errors.Is(all.Err(), bufio.ErrTooLong) {
+		p.find("%s line %d is longer than %d bytes; the rest is not read", name, number+1, maxLine)
+		return nil
+	}
+	return all.Err()
+}
+
+// stream reads a section's steps, in order.
+type stream struct {
+	*section
+	source io.Closer
+	lines  *lines
+	number int // of the line in the file
+	head   line
+	step   int64 // of head
+	done   bool
+
+	lastRead, lastCommit int64
+}
+
+// open begins to read a section.
+func (p *prover) open(s *section) (*stream, error) {
+	file, err := p.logs.Open(s.file)
+	if err != nil {
+		return nil, err
+	}
+	if seeker, ok := file.(io.Seeker); ok {
+		_, err = seeker.Seek(s.begin, io.SeekStart)
+	} else {
+		_, err = io.CopyN(io.Discard, file, s.begin)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &stream{section: s, source: file, number: s.line,
+		lines:    newLines(io.LimitReader(file, s.end-s.begin)),
+		lastRead: s.ring.From, lastCommit: s.ring.From}, nil
+}
+
+// worker names whose log it is.
+func (s *section) worker() string {
+	return s.file[:len(s.file)-len(path.Ext(s.file))]
+}
+
+// next moves head to the next line that can be taken in order.
+func (p *prover) next(s *stream) error {
+	for s.lines.Scan() {
+		s.number++
+		entry, err := parse(s.lines.Bytes())
+		if err != nil {
+			if bytes.HasPrefix(s.lines.Bytes(), []byte(`{"read":`)) { // else it is told already
+				p.find("%s line %d %v", s.file, s.number, err)
+			}
+			continue
+		}
+		generation := s.ring.Generation
+		if entry.Read != nil {
+			s.step, generation = entry.Read.Step, entry.Read.Generation
+		} else if entry.Commit != nil {
+			s.step, generation = entry.Commit.Step, entry.Commit.Generation
+		}
+		switch {
+		case generation != s.ring.Generation:
+			p.find("%s line %d is of generation %d, within that of %d", s.file, s.number,
+				generation, s.ring.Generation)
+		case s.step < max(s.lastRead, s.lastCommit):
+			p.find("%s line %d goes back from step %d to %d within generation %d", s.file,
+				s.number, max(s.lastRead, s.lastCommit), s.step, generation)
+		default:
+			s.head = entry
+			return nil
+		}
+	}
+	s.done = true
+	return s.lines.Err()
+}

@@ -1,0 +1,193 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"slices"
+)
+
+// proveRing goes through a ring step by step, through the sections of all its workers at once.
+func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
+	var streams []*stream
+	defer func() {
+		for _, s := range streams {
+			if e := s.source.Close(); err == nil {
+				err = e
+			}
+		}
+	}()
+	for _, section := range r.sections {
+		s, err := p.open(section)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, s)
+		if err := p.next(s); err != nil {
+			return err
+		}
+	}
+	expected := r.counted + 1 // next step that must be there
+	for {
+		step, any := int64(0), false
+		for _, s := range streams {
+			if !s.done && (!any || s.step < step) {
+				step, any = s.step, true
+			}
+		}
+		if !any {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		committed, err := p.proveStep(r, streams, step)
+		if err != nil {
+			return err
+		}
+		if step > r.counted && step <= r.until && committed {
+			p.missing(r, expected, step-1)
+			expected = step + 1
+		} else {
+			p.report.Repeated++
+		}
+	}
+	p.missing(r, expected, r.until)
+	return nil
+}
+
+// missing reports steps that count and that nobody committed.
+func (p *prover) missing(r *ring, from, to int64) {
+	if from <= to {
+		p.find("steps %d to %d of generation %d were committed by nobody", from, to, r.Generation)
+	}
+}
+
+// reading is what one worker read for a step.
+type reading struct {
+	worker string
+	first  int
+	count  int
+}
+
+// proveStep takes what all streams have of a step.
+func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bool, err error) {
+	var readings []reading
+	for _, s := range streams {
+		for !s.done && s.step == step {
+			if read := s.head.Read; read != nil {
+				p.proveRead(s, read)
+				lanes := reading{s.worker(), read.First, len(read.Offsets)}
+				if lanes.first <= p.report.Lanes-lanes.count { // else it is told already
+					readings = append(readings, lanes)
+				}
+			} else {
+				p.proveCommit(s)
+				committed = true
+			}
+			if err := p.next(s); err != nil {
+				return false, err
+			}
+		}
+	}
+	if !committed {
+		return false, nil
+	}
+	p.proveLanes(r, step, readings)
+	if step > r.counted && step <= r.until {
+		p.report.Segments += int64(p.report.Lanes)
+	}
+	return true, nil
+}
+
+// proveCommit holds a commit against what its worker did before.
+func (p *prover) proveCommit(s *stream) {
+	if s.lastRead != s.step {
+		p.find("%s line %d: %s committed step %d of generation %d without having read it", s.file,
+			s.number, s.worker(), s.step, s.ring.Generation)
+	}
+	if s.lastCommit == s.step {
+		p.find("%s line %d: %s committed step %d of generation %d twice", s.file, s.number,
+			s.worker(), s.step, s.ring.Generation)
+	}
+	s.lastRead, s.lastCommit = s.step, s.step
+}
+
+// proveRead holds a read against what its worker did before, the sampler and the text.
+func (p *prover) proveRead(s *stream, read *readLine) {
+	at := func(format string, a ...any) {
+		p.find("%s line %d: step %d of generation %d: "+format, append([]any{s.file, s.number,
+			read.Step, read.Generation}, a...)...)
+	}
+	if s.lastRead != s.lastCommit {
+		at("%s read it without having committed step %d", s.worker(), s.lastRead)
+	} else if read.Step != s.lastRead+1 {
+		at("%s read it after step %d", s.worker(), s.lastRead)
+	}
+	s.lastRead = read.Step
+	if n := len(read.Offsets); read.First > p.report.Lanes-n {
+		at("%d lanes from %d on were read, and there are %d", n, read.First, p.report.Lanes)
+		return
+	}
+	for i, offset := range read.Offsets {
+		lane := read.First + i
+		if want := p.sampler.Offset(read.Step-1, lane); offset != want {
+			at("lane %d was read at token %d instead of %d", lane, offset, want)
+			return
+		}
+	}
+	if p.tokens == nil {
+		return
+	}
+	crc, err := p.checksum(read)
+	if err != nil {
+		at("the text: %v", err)
+	} else if crc != read.CRC {
+		at("lanes %d to %d: other tokens were read than the text has there", read.First,
+			read.First+len(read.Offsets)-1)
+	}
+}
+
+// proveLanes holds the readings of a step that was committed against the lanes.
+func (p *prover) proveLanes(r *ring, step int64, readings []reading) {
+	slices.SortFunc(readings, func(a, b reading) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.worker, b.worker))
+	})
+	next := 0
+	skipped := func(to int) {
+		if next < to {
+			p.find("step %d of generation %d: lanes %d to %d were skipped", step, r.Generation,
+				next, to-1)
+		}
+	}
+	for _, x := range readings {
+		skipped(x.first)
+		if x.first < next {
+			p.find("step %d of generation %d: lanes %d to %d were read twice, the second time "+
+				"by %s", step, r.Generation, x.first, min(next, x.first+x.count)-1, x.worker)
+		}
+		next = max(next, x.first+x.count)
+	}
+	skipped(p.report.Lanes)
+}
+
+// checksum is what the read's checksum should be, by the text.
+func (p *prover) checksum(read *readLine) (uint32, error) {
+	bptt, count := p.sampler.Config().BPTT, len(read.Offsets)
+	p.inputs = slices.Grow(p.inputs[:0], bptt*count)[:bptt*count] // [T, count]
+	p.window = slices.Grow(p.window[:0], bptt)[:bptt]
+	for lane, offset := range read.Offsets {
+		if err := p.tokens.ReadTokens(p.window, offset); err != nil {
+			return 0, err
+		}
+		for t, id := range p.window {
+			p.inputs[t*count+lane] = id
+		}
+	}
+	p.bytes = p.bytes[:0]
+	for _, id := range p.inputs {
+		p.bytes = binary.LittleEndian.AppendUint32(p.bytes, uint32(id))
+	}
+	return crc32.Checksum(p.bytes, castagnoli()), nil
+}
