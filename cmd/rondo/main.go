@@ -22,6 +22,6 @@ func root() *cobra.Command {
 			"gRPC ring.",
 	}
 	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
-		corpusCommand(), checkpointCommand())
+		corpusCommand(), checkpointCommand(), auditCommand())
 	return c
 }

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rondo/audit"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/corpus"
+	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func auditCommand() *cobra.Command {
+	var asJSON bool
+	spec := jobspec.Default()
+	spec.Corpus = ""
+	c := &cobra.Command{
+		Use:   "audit DIR",
+		Short: "Prove from the logs in --audit-dir that a job read every segment exactly once",
+		Long: "Audit reads the logs that the workers of a job wrote into its --audit-dir, and\n" +
+			"proves that every lane read its segment of the text exactly once at every step,\n" +
+			"whatever failed meanwhile. With --corpus, and the same flags for it as the job had,\n" +
+			"it also compares the tokens that were read with the text.",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return app.Usagef("%d arguments; give the job's --audit-dir", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := jobspec.Validate(spec); err != nil {
+				return err
+			}
+			report, err := proveLogs(cmd.Context(), args[0], spec)
+			if err != nil {
+				return err
+			}
+			return showProof(cmd.OutOrStdout(), report, asJSON)
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	flags.StringVar(&spec.Corpus, "corpus", "", "the job's text, to compare the tokens with: a "+
+		"path, a blob URL, or "+corpus.Opticks)
+	flags.StringVar(&spec.Tokenizer, "tokenizer", spec.Tokenizer, "as the job had it: char|word")
+	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize,
+		"as the job had it: none|letters")
+	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "as the job had it")
+	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "as the job had it")
+	flags.Float64Var(&spec.ValidationFraction, "validation-fraction", 0, "as the job had it")
+	return c
+}
+
+// proveLogs proves the logs of a folder, with the text if the spec names one.
+func proveLogs(
+	ctx context.Context, dir string, spec *rondov1.JobSpec,
+) (report *audit.Report, err error) {
+	if info, err := os.Stat(dir); err != nil {
+		return nil, app.Usage(err)
+	} else if !info.IsDir() {
+		return nil, app.Usagef("%s is not a folder: give the job's --audit-dir", dir)
+	}
+	var tokens corpus.Tokens
+	if spec.Corpus != "" {
+		text, err := job.OpenCorpus(ctx, spec, nil)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, text.Close()) }()
+		if tokens, _, err = corpus.Split(text.Tokens(), spec.ValidationFraction); err != nil {
+			return nil, app.Usage(err)
+		}
+	}
+	report, err = audit.Prove(ctx, os.DirFS(dir), tokens)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return report, nil
+}
+
+// showProof prints a report. The error, if the proof fails, is one line more.
+func showProof(w io.Writer, r *audit.Report, asJSON bool) error {
+	var err error
+	if asJSON {
+		err = json.NewEncoder(w).Encode(r)
+	} else {
+		err = writeProof(w, r)
+	}
+	if err != nil || r.Sound() {
+		return err
+	}
+	return fmt.Errorf("the logs do not prove that every segment was read exactly once: %d findings",
+		int64(len(r.Findings))+r.More)
+}
+
+func writeProof(w io.Writer, r *audit.Report) error {
+	for _, finding := range r.Findings {
+		if _, err := fmt.Fprintln(w, finding); err != nil {
+			return err
+		}
+	}
+	if r.More > 0 {
+		_, err := fmt.Fprintf(w, "and %d more\n", r.More)
+		return err
+	}
+	if !r.Sound() {
+		return nil
+	}
+	if r.Last < r.First {
+		_, err := fmt.Fprintf(w, "no step is in the logs (%d rings)\n", r.Rings)
+		return err
+	}
+	if r.First > 1 {
+		_, err := fmt.Fprintf(w, "steps 1..%d were done before these logs began\n", r.First-1)
+		if err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "steps %d..%d: each of %d lanes read exactly once (%d segments, "+
+		"%d rings, %d attempts repeated)\n", r.First, r.Last, r.Lanes, r.Segments, r.Rings,
+		r.Repeated)
+	return err
+}
