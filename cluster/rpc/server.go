@@ -356,7 +356,7 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 		t.done[r.Source] = kind.Done
 		t.mu.Unlock()
 	}
-	event := eventOf(r)
+	event := ClusterEvent(r)
 	if event == nil {
 		t.hub.add(r)
 		return nil
@@ -368,8 +368,8 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	return nil
 }
 
-// eventOf returns what the coordinator decides about; nil for what is for watchers alone.
-func eventOf(r *rondov1.Record) cluster.Event {
+// ClusterEvent returns what the coordinator decides about; nil for what is for watchers alone.
+func ClusterEvent(r *rondov1.Record) cluster.Event {
 	switch kind := r.Event.Kind.(type) {
 	case *rondov1.Event_Done:
 		return cluster.Done{ID: r.Source, Generation: generation(kind.Done.Generation)}
