@@ -68,6 +68,14 @@ func (j Job) CheckScale(n int) error {
 	return nil
 }
 
+// Limit returns how many workers a ring may have under a plan.
+func (j Job) Limit(p Plan) int {
+	if p.Limit > 0 {
+		return min(p.Limit, j.Lanes)
+	}
+	return min(j.max(), j.Lanes)
+}
+
 func (j Job) max() int {
 	if j.MaxWorkers == 0 {
 		return j.Workers

@@ -235,15 +235,14 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	if s.plan.Phase == Stopping || s.plan.Limit == workers {
 		return s, nil
 	}
-	text := fmt.Sprintf("rondo scale: %s at most", count(workers, "worker", "workers"))
 	s.plan.Limit = workers
-	told := Notify{Text: text}
+	text := fmt.Sprintf("rondo scale: %s at most", count(workers, "worker", "workers"))
+	there := s.choose(s.job.MinWorkers)
 	var actions []Action
 	switch {
-	case s.plan.Phase == Forming && len(s.choose(1)) >= s.wanted():
-		s, actions = s.with(s.choose(1), text)
-	case s.plan.Phase == Paused && len(s.choose(1)) >= s.limit():
-		s, actions = s.with(s.choose(1), text)
+	case s.plan.Phase == Forming && len(there) >= s.wanted(),
+		s.plan.Phase == Paused && len(there) >= workers:
+		s, actions = s.with(there, text)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		s, actions = regroup(s, text, now)
 	default:
@@ -252,7 +251,11 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 		}
 		s, actions = s.write()
 	}
-	return s, append(actions, told)
+	if short := workers - len(there); short > 0 {
+		actions = append(actions, Notify{Text: fmt.Sprintf("%s; %d are there: %d more can join",
+			text, len(there), short)})
+	}
+	return s, actions
 }
 
 func tick(s State, now time.Time) (State, []Action) {

@@ -136,7 +136,7 @@ func startWithFewer(s State) (State, []Action) {
 // appear.
 func goOn(s State, now time.Time) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
-	if len(there) >= s.limit() {
+	if len(there) >= s.job.Limit(s.plan) {
 		return s.with(there, s.counted()+" are there again")
 	}
 	s.settled = now.Add(settleTime)

@@ -7,16 +7,8 @@ import (
 	"time"
 )
 
-// limit is how many workers a ring may have.
-func (s State) limit() int {
-	if s.plan.Limit > 0 {
-		return min(s.plan.Limit, s.job.Lanes)
-	}
-	return min(s.job.max(), s.job.Lanes)
-}
-
 // wanted is how many workers a start waits for.
-func (s State) wanted() int { return min(s.job.Workers, s.limit()) }
+func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
 // choose returns who would be in a ring now: those of the last ring first, by rank, then the
 // others in ring order. The slow ones, which wait, are taken only as far as fewer than least are
@@ -50,7 +42,7 @@ func (s State) choose(least int) []Member {
 		// One of them saves; what a newcomer has is not known.
 		chosen = slices.DeleteFunc(chosen, func(m Member) bool { return find(s.ring, m.ID) < 0 })
 	}
-	return chosen[:min(len(chosen), s.limit())]
+	return chosen[:min(len(chosen), s.job.Limit(s.plan))]
 }
 
 // ringWouldChange reports whether a ring that is formed now has other members than the present.

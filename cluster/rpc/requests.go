@@ -110,7 +110,7 @@ func (c *Client) Stop(ctx context.Context, reason string) error {
 }
 
 // Scale sets how many workers the ring has at most, and returns when that is stored. A number
-// that the job cannot have is an error with the code InvalidArgument, and says the bounds.
+// that the job cannot have is a RefusedError that says the bounds.
 func (c *Client) Scale(ctx context.Context, workers int) error {
 	return c.ask(ctx, "scaling the job", func(ctx context.Context,
 		leader rondov1.CoordinatorClient) error {

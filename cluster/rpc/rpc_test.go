@@ -282,7 +282,10 @@ func TestScaleIsRefused(t *testing.T) {
 		began := time.Now()
 		for _, workers := range []int{-1, 0, testJob.Lanes + 1, math.MaxInt} {
 			err := n.client().Scale(t.Context(), workers)
-			if status.Code(err) != codes.InvalidArgument ||
+			var refused *RefusedError
+			if !errors.As(err, &refused) || !refused.Wrong() ||
+				status.Code(err) != codes.InvalidArgument ||
+				!strings.HasPrefix(err.Error(), "scaling the job: ") ||
 				!strings.Contains(err.Error(), "can have 1 (--min-workers) to 4 (--batch") {
 				t.Errorf("Scale to %d: %v", workers, err)
 			}

@@ -91,7 +91,7 @@ func (c *Client) retry(ctx context.Context, what string, attempt func(heard func
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case final(status.Code(err)):
-			return fmt.Errorf("%s: %w", what, err)
+			return &RefusedError{what: what, err: err}
 		case time.Since(last) > c.cfg.Patience:
 			return fmt.Errorf("%s: no coordinator answered for %v: %w", what, c.cfg.Patience, err)
 		}
@@ -101,6 +101,26 @@ func (c *Client) retry(ctx context.Context, what string, attempt func(heard func
 		}
 	}
 }
+
+// RefusedError is the answer of a leader that would answer the same again.
+type RefusedError struct {
+	what string
+	err  error
+}
+
+func (e *RefusedError) Error() string {
+	reason := e.err.Error()
+	var answer interface{ GRPCStatus() *status.Status }
+	if errors.As(e.err, &answer) {
+		reason = answer.GRPCStatus().Message()
+	}
+	return e.what + ": " + reason
+}
+
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// Wrong reports whether what was asked for can never be, whatever the job does.
+func (e *RefusedError) Wrong() bool { return status.Code(e.err) == codes.InvalidArgument }
 
 // final says whether a leader would answer the same again.
 func final(code codes.Code) bool {

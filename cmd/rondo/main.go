@@ -22,6 +22,7 @@ func root() *cobra.Command {
 			"gRPC ring.",
 	}
 	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
-		corpusCommand(), checkpointCommand(), auditCommand())
+		corpusCommand(), checkpointCommand(), auditCommand(),
+		workersCommand(), scaleCommand())
 	return c
 }

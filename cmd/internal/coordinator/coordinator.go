@@ -60,7 +60,7 @@ func lead(
 		return cluster.Plan{}, err
 	}
 	id := fmt.Sprintf("coordinator-%s-%d", meet.HostName(), os.Getpid())
-	job := jobOf(spec)
+	job := JobOf(spec)
 	service, err := rpc.NewServer(id, job, store.Leader)
 	if err != nil {
 		return cluster.Plan{}, err
@@ -91,8 +91,8 @@ func lead(
 	return plan, err
 }
 
-// jobOf is what membership needs to know of the spec.
-func jobOf(spec *rondov1.JobSpec) cluster.Job {
+// JobOf is what membership needs to know of the spec.
+func JobOf(spec *rondov1.JobSpec) cluster.Job {
 	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
 		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
 		JoinTimeout:  spec.JoinTimeout.AsDuration(),

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"rondo/cluster"
+	"rondo/cmd/internal/coordinator"
+	"rondo/cmd/internal/meet"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func workersCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "workers",
+		Short: "List the workers of a running job, and what each does",
+	}
+	look := jobFlags(c)
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return look(cmd.Context(), func(cfg meet.Config, _ cluster.Registry,
+			view cluster.View) error {
+			spec := &rondov1.JobSpec{}
+			if err := proto.Unmarshal(view.Spec, spec); err != nil {
+				return fmt.Errorf("the job's spec in etcd cannot be read: %w", err)
+			}
+			state := jobStateOf(cfg.Job, coordinator.JobOf(spec), view)
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(state)
+			}
+			return state.print(cmd.OutOrStdout())
+		})
+	}
+	return c
+}
+
+// jobState is what the command says of a job.
+type jobState struct {
+	Job           string        `json:"job"`
+	Phase         string        `json:"phase"`
+	Reason        string        `json:"reason"`
+	Generation    int           `json:"generation"`
+	Rings         int           `json:"rings"`
+	WorldSize     int           `json:"world_size"`
+	MinWorkers    int           `json:"min_workers"`
+	Limit         int           `json:"limit"`
+	Leader        string        `json:"leader,omitempty"`
+	LeaderAddress string        `json:"leader_address,omitempty"`
+	Workers       []workerState `json:"workers"`
+}
+
+// workerState is a worker as the command shows it.
+type workerState struct {
+	Rank    *int   `json:"rank,omitempty"`
+	State   string `json:"state"` // ring, lost, spare, joining or evicted
+	Reason  string `json:"reason,omitempty"`
+	Remedy  string `json:"remedy,omitempty"`
+	ID      string `json:"id"`
+	Host    string `json:"host"`
+	PID     int    `json:"pid"`
+	Device  string `json:"device"`
+	Address string `json:"address"`
+	Lanes   []int  `json:"lanes,omitempty"` // from, to (exclusive)
+}
+
+// jobStateOf puts the ring first, by rank, then everybody else who is registered.
+func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
+	plan := view.Plan
+	state := jobState{Job: name, Phase: plan.Phase.String(), Reason: plan.Reason,
+		Generation: int(plan.Generation), Rings: plan.Rings, WorldSize: len(plan.Members),
+		MinWorkers: job.MinWorkers, Limit: job.Limit(plan), Leader: view.Leader.ID,
+		LeaderAddress: view.Leader.Address, Workers: []workerState{}}
+	registered := make(map[string]bool)
+	for _, m := range view.Members {
+		registered[m.ID] = true
+	}
+	for rank, m := range plan.Members {
+		w := workerStateOf(m, "ring")
+		if !registered[m.ID] {
+			w.State = "lost"
+		}
+		from, to := plan.Lanes(cluster.Rank(rank))
+		w.Rank, w.Lanes = &rank, []int{int(from), int(to)}
+		state.Workers = append(state.Workers, w)
+	}
+	for _, m := range view.Members {
+		if _, inRing := plan.Rank(m.ID); inRing {
+			continue
+		}
+		w := workerStateOf(m, "joining")
+		if e, evicted := plan.Eviction(m.ID); evicted {
+			w.State, w.Reason, w.Remedy = "evicted", e.Reason, e.Remedy.String()
+		} else if len(plan.Members) >= state.Limit || plan.Phase == cluster.Stopping {
+			w.State = "spare"
+		}
+		state.Workers = append(state.Workers, w)
+	}
+	return state
+}
+
+func workerStateOf(m cluster.Member, state string) workerState {
+	return workerState{State: state, ID: m.ID, Host: m.Host, PID: m.PID, Device: m.Device,
+		Address: m.Address}
+}
+
+// print writes a line about the job, one about why it is so, and a table.
+func (s jobState) print(out io.Writer) error {
+	leader := "nobody leads it"
+	if s.Leader != "" {
+		leader = fmt.Sprintf("led by %s at %s", s.Leader, s.LeaderAddress)
+	}
+	_, err := fmt.Fprintf(out, "job %s: %s, generation %d, %d in the ring (%d to %d), %s\n",
+		s.Job, s.Phase, s.Generation, s.WorldSize, s.MinWorkers, s.Limit, leader)
+	if err == nil && s.Reason != "" {
+		_, err = fmt.Fprintln(out, s.Reason)
+	}
+	if err != nil || len(s.Workers) == 0 {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "RANK\tSTATE\tID\tHOST\tPID\tDEVICE\tLANES\tNOTE")
+	for _, w := range s.Workers {
+		rank, lanes := "-", "-"
+		if w.Rank != nil {
+			rank = strconv.Itoa(*w.Rank)
+			lanes = fmt.Sprintf("[%d, %d)", w.Lanes[0], w.Lanes[1])
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", rank, w.State, w.ID, w.Host,
+			w.PID, w.Device, lanes, w.Reason)
+	}
+	return table.Flush()
+}
