@@ -13,8 +13,10 @@ import (
 // ringOfOne is the Reducer of one rank.
 type ringOfOne struct{}
 
-func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32) error { return nil }
-func (ringOfOne) Timing() (sending, waiting time.Duration)                              { return 0, 0 }
+func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32) error {
+	return nil
+}
+func (ringOfOne) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
 func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
 func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
@@ -129,5 +131,53 @@ func benchmarkSegment(b *testing.B, dev compute.Device) {
 		if _, err := s.Run(in); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// tenMillion is a job of about 10M parameters.
+func tenMillion() job {
+	j := newJob(1)
+	j.model.Vocab, j.model.Hidden, j.model.Layers = 96, 900, 2
+	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.01
+	return j
+}
+
+// BenchmarkDigest is a roll call's part that grows with the model: parameters and two slots.
+func BenchmarkDigest(b *testing.B) {
+	alone(b, tenMillion(), func(trainer *Trainer) {
+		b.Logf("%d parameters", trainer.model.Count())
+		b.SetBytes(3 * 4 * int64(len(trainer.model.Params())))
+		for b.Loop() {
+			trainer.digest()
+		}
+	})
+}
+
+// BenchmarkBuild is what a Join costs that gives a rank another number of lanes.
+func BenchmarkBuild(b *testing.B) {
+	j := tenMillion()
+	j.config.BPTT = 35
+	alone(b, j, func(trainer *Trainer) {
+		for b.Loop() {
+			s, err := trainer.model.NewSegment(35, 16)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s.Close()
+		}
+	})
+}
+
+// alone joins a ring of one, and has something done in it.
+func alone(b *testing.B, j job, do func(*Trainer)) {
+	b.Helper()
+	j.config.Steps = 1
+	j.prepare = func(_ int, trainer *Trainer) {
+		do(trainer)
+		trainer.progress.Step = 1 // there is nothing to train
+	}
+	var o outcome
+	if err := j.runRank(b.Context(), 0, nil, &o); err != nil {
+		b.Fatal(err)
 	}
 }

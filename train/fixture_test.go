@@ -111,6 +111,11 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) 
 	case <-met:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-met: // before ctx ended, or at the same time
+		return nil
+	default:
 		return context.Cause(ctx)
 	}
 }
@@ -120,6 +125,7 @@ type seat struct {
 	*meeting
 	rank   int
 	summed func([]float32) // hears what all-reduces gave; nil: nobody
+	timing func() (sending, waiting time.Duration)
 }
 
 func (s seat) AllReduce(ctx context.Context, buf []float32) error {
@@ -171,7 +177,12 @@ func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	})
 }
 
-func (s seat) Timing() (sending, waiting time.Duration) { return 0, 0 }
+func (s seat) Timing() (sending, waiting time.Duration) {
+	if s.timing == nil {
+		return 0, 0
+	}
+	return s.timing()
+}
 
 // recorder is an Observer that remembers.
 type recorder struct {
@@ -269,7 +280,7 @@ func (j job) run(t *testing.T) []*outcome {
 		outcomes[rank] = &outcome{}
 		group.Go(func() error {
 			o := outcomes[rank]
-			o.err = j.runRank(ctx, rank, seat{met, rank, j.summed}, o)
+			o.err = j.runRank(ctx, rank, seat{meeting: met, rank: rank, summed: j.summed}, o)
 			return o.err
 		})
 	}

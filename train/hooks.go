@@ -21,8 +21,8 @@ type Rehearsal interface {
 	// At is called at the beginning of each phase of a step, from 1; its error ends the run as a
 	// fault there would.
 	At(ctx context.Context, phase string, step int64) error
-	// Spoil says what is to go wrong with a step's numbers.
-	Spoil(step int64) Spoil
+	// Spoil says what is to go wrong with a step's numbers. It is asked once in a step.
+	Spoil(ctx context.Context, step int64) Spoil
 }
 
 // The phases of a step that a Rehearsal hears of.
@@ -51,16 +51,20 @@ func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
 	return nil
 }
 
-// spoilGradient does what the Rehearsal wants done to the gradient.
-func (t *Trainer) spoilGradient(step int64) {
-	if t.cfg.Rehearsal != nil && t.cfg.Rehearsal.Spoil(step).NaN {
+// askSpoil asks the Rehearsal what is to go wrong in a step, and does it to the gradient.
+func (t *Trainer) askSpoil(ctx context.Context, step int64) {
+	if t.cfg.Rehearsal == nil {
+		return
+	}
+	t.spoil = t.cfg.Rehearsal.Spoil(ctx, step)
+	if t.spoil.NaN {
 		t.dev.Upload(t.grads[:1], []float32{float32(math.NaN())})
 	}
 }
 
-// spoilParameters does what the Rehearsal wants done to the parameters.
-func (t *Trainer) spoilParameters(step int64) {
-	if t.cfg.Rehearsal == nil || !t.cfg.Rehearsal.Spoil(step).Flip {
+// flip does what the Rehearsal wants done to the parameters.
+func (t *Trainer) flip() {
+	if !t.spoil.Flip {
 		return
 	}
 	const bit = 1 << 12 // in the middle of the mantissa: the parameter stays a plausible number

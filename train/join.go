@@ -53,7 +53,11 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 	if err := t.sit(&joined); err != nil {
 		return joined, err
 	}
+	// Where the ring begins is told when all have agreed to it: nobody goes by an older ring then.
 	t.joined = ring.Generation
+	if _, err := gather(ctx, t, ring.Generation); err != nil {
+		return joined, fmt.Errorf("joining the ring: %w", err)
+	}
 	t.roll.begin(ring)
 	joined.Step = t.progress.Step
 	joined.Took = t.cfg.Now().Sub(began)
@@ -74,6 +78,8 @@ func (t *Trainer) enter(ring Ring) error {
 	}
 	t.count = ring.LaneEnds[ring.Rank] - t.first
 	t.exchange.reducer, t.exchange.ranks = ring.Reducer, len(ring.LaneEnds)
+	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
+	t.dev.Zero(t.model.GradientsWithTail())
 	t.laneFloats = t.laneFloats[:0]
 	for _, end := range ring.LaneEnds {
 		t.laneFloats = append(t.laneFloats, end*t.laneSize)

@@ -87,8 +87,8 @@ func (t *Trainer) rollCall(ctx context.Context) error {
 type CorruptError struct{ Rank int }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("rank %d, this one, has other parameters than most ranks: its memory or its "+
-		"arithmetic is not to be trusted", e.Rank)
+	return fmt.Sprintf("rank %d, this one, has other parameters than most ranks: its memory or "+
+		"its arithmetic is not to be trusted", e.Rank)
 }
 
 // PeerCorruptError is what the other ranks end with then.

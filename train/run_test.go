@@ -314,7 +314,7 @@ func (b *brokenRing) AllGather(ctx context.Context, buf []float32, ends []int) e
 
 func TestErrorsSayWhere(t *testing.T) {
 	ring := func(last int) *brokenRing {
-		return &brokenRing{seat: seat{newMeeting(1), 0, nil}, last: last}
+		return &brokenRing{seat: seat{meeting: newMeeting(1)}, last: last}
 	}
 	for want, c := range map[string]struct {
 		ring    Reducer
@@ -322,15 +322,15 @@ func TestErrorsSayWhere(t *testing.T) {
 	}{
 		"step 5: reading the batch: it broke":          {nil, brokenLanes{newLanes(false), 4}},
 		"joining the ring: it broke":                   {ring(2), newLanes(false)},
-		"step 3: it broke":                             {ring(5), newLanes(false)},
-		"step 6: gathering the lanes' state: it broke": {ring(9), newLanes(false)},
-		"step 6: evaluation: it broke":                 {ring(10), newLanes(false)},
+		"step 3: it broke":                             {ring(6), newLanes(false)},
+		"step 6: gathering the lanes' state: it broke": {ring(10), newLanes(false)},
+		"step 6: evaluation: it broke":                 {ring(11), newLanes(false)},
 	} {
 		j := newJob(1)
 		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
 		if strings.Contains(want, "evaluation") {
 			j.config.Save, j.config.Evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
-			c.ring = ring(9)
+			c.ring = ring(10)
 		}
 		var o outcome
 		err := j.runRank(t.Context(), 0, c.ring, &o)

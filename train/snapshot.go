@@ -9,8 +9,8 @@ import (
 	"rondo/model"
 )
 
-// Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may have
-// been, when a ring was lost at its end: it is to ignore one that it has stored.
+// Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may
+// have been, when a ring was lost at its end: it is to ignore one that it has stored.
 type Saver interface {
 	// Save hands a snapshot over. It may wait for room, but not for storage. When it returns, the
 	// snapshot's memory is the trainer's again.

@@ -110,7 +110,7 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if err != nil {
 		return tally{}, err
 	}
-	t.spoilGradient(index + 1)
+	t.askSpoil(ctx, index+1)
 	if t.cfg.Ledger != nil {
 		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
 			return tally{}, fmt.Errorf("noting what was read: %w", err)
@@ -165,7 +165,7 @@ func (t *Trainer) update(rate float64) {
 	t.touched = true
 	t.dev.Update(t.cfg.Optimizer.update(t.progress.Updates+1, rate), t.model.Params(), t.grads,
 		slots[0], slots[1])
-	t.spoilParameters(t.progress.Step + 1)
+	t.flip()
 }
 
 // healStates sets the state of every lane that is not finite to zero, after a step that was

@@ -60,6 +60,7 @@ type Trainer struct {
 	ahead        *ahead // while Run runs
 	rates        rates
 	roll         roll
+	spoil        Spoil       // of the step that is done
 	evaluated    *EvalReport // the last
 	saveErr      error       // of the last save that failed
 	saveFailures int
@@ -112,6 +113,9 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if err := t.finish(ctx); err != nil {
 		return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
+	}
+	if t.done() {
+		return t.result(false), t.flush(ctx)
 	}
 	t.ahead = readAhead(ctx, t.batches.Fill, t.cfg.BPTT*t.count, t.first, t.count,
 		t.progress.Step, t.cfg.Steps)

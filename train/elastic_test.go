@@ -1,0 +1,392 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/model"
+)
+
+var (
+	errKilled = errors.New("killed")
+	errBroken = errors.New("the ring is broken")
+)
+
+// breakage is how a ring breaks: in the nth collective of each rank, which the ranks in completes
+// still complete.
+type breakage struct {
+	call      int
+	dead      []int // ranks; they are gone afterwards
+	carried   bool  // the carry arrives everywhere before; otherwise nothing does
+	completes []int // all arrives everywhere, and these ranks notice; nil: it does not
+}
+
+// frail is a rank's Reducer in a ring that breaks.
+type frail struct {
+	seat
+	how   breakage
+	calls int
+	ring  *frailRing
+}
+
+type frailRing struct {
+	broken context.Context
+	smash  context.CancelCauseFunc
+	hit    sync.Once
+	calls  func() // hears that the breakage has come about
+}
+
+// do is one collective: whole does it, and spoil leaves the buffers as a broken one does.
+func (f *frail) do(ctx context.Context, whole func(context.Context) error, spoil func(half bool),
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(f.ring.broken, func() { cancel(errBroken) })()
+	f.calls++
+	if f.ring.broken.Err() != nil {
+		return errBroken
+	}
+	if f.calls != f.how.call {
+		err := whole(ctx)
+		if err != nil {
+			spoil(false)
+		}
+		return err
+	}
+	f.ring.hit.Do(f.ring.calls)
+	dead := slices.Contains(f.how.dead, f.rank)
+	if f.how.completes == nil {
+		if dead {
+			f.ring.smash(errBroken)
+			return errKilled
+		}
+		err := whole(ctx)
+		spoil(false)
+		return err
+	}
+	if err := whole(ctx); err != nil {
+		return err
+	}
+	if slices.Contains(f.how.completes, f.rank) && !dead {
+		return nil
+	}
+	spoil(true)
+	defer f.ring.smash(errBroken)
+	if dead {
+		return errKilled
+	}
+	return errBroken
+}
+
+func fillNaN(x []float32) {
+	for i := range x {
+		x[i] = float32(math.NaN())
+	}
+}
+
+func (f *frail) AllReduce(ctx context.Context, buf []float32) error {
+	return f.do(ctx, func(ctx context.Context) error { return f.seat.AllReduce(ctx, buf) },
+		func(bool) { fillNaN(buf) })
+}
+
+func (f *frail) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	return f.do(ctx, func(ctx context.Context) error {
+		return f.seat.AllReduceCarry(ctx, buf, out, in)
+	}, func(all bool) {
+		fillNaN(buf)
+		if !all && !f.how.carried {
+			fillNaN(in)
+		}
+	})
+}
+
+// AllGather that breaks off after it has begun leaves the first half of what comes.
+func (f *frail) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	was := slices.Clone(buf)
+	return f.do(ctx, func(ctx context.Context) error { return f.seat.AllGather(ctx, buf, ends) },
+		func(half bool) {
+			if half {
+				copy(buf[len(buf)/2:], was[len(buf)/2:])
+			}
+		})
+}
+
+// reading is what a worker read for a step, and whether it completed it.
+type reading struct {
+	generation, step int64
+	first, count     int
+	committed        bool
+}
+
+// hand is a worker of an elastic job.
+type hand struct {
+	recorder
+	shelf
+	dev        compute.Device
+	model      *model.Model
+	trainer    *Trainer
+	readings   []reading
+	generation int64
+	batches    Batches
+	timing     func() (sending, waiting time.Duration) // of its Reducers; nil: none
+
+	result Result
+	joined Joined
+	inRing bool // the last Join was completed
+	err    error
+}
+
+func (h *hand) Intend(step int64, first, count int, inputs []int32) error {
+	want, targets := make([]int32, len(inputs)), make([]int32, len(inputs))
+	err := h.batches.Fill(context.Background(), step-1, first, count, want, targets)
+	if err == nil && !slices.Equal(want, inputs) {
+		err = fmt.Errorf("step %d of lanes [%d, %d): %v was read", step, first, first+count, inputs)
+	}
+	h.readings = append(h.readings, reading{h.generation, step, first, count, false})
+	return err
+}
+
+func (h *hand) Commit(step int64) error {
+	last := &h.readings[len(h.readings)-1]
+	if last.step != step {
+		return fmt.Errorf("step %d is committed after step %d was read", step, last.step)
+	}
+	last.committed = true
+	return nil
+}
+
+// elastic is a job whose rings come and go.
+type elastic struct {
+	t       *testing.T
+	job     job
+	hands   []*hand
+	from    map[int64]int64 // by generation: the step that the ring started from
+	rings   int64
+	restore Restore
+}
+
+func newElastic(t *testing.T, j job, workers int) *elastic {
+	e := &elastic{t: t, job: j, from: map[int64]int64{}}
+	for range workers {
+		e.hire()
+	}
+	return e
+}
+
+// hire adds a worker, and returns its number.
+func (e *elastic) hire() int {
+	e.t.Helper()
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	h := &hand{dev: dev, batches: e.job.batches}
+	if e.job.device != nil {
+		h.dev = e.job.device(len(e.hands), dev)
+	}
+	if h.model, err = model.New(e.job.model, h.dev); err != nil {
+		e.t.Fatal(err)
+	}
+	cfg := e.job.config
+	cfg.Observer, cfg.Ledger = &h.recorder, h
+	if cfg.Save && cfg.Saver == nil {
+		cfg.Saver = &h.shelf
+	}
+	if h.trainer, err = New(h.model, e.job.batches, cfg); err != nil {
+		e.t.Fatal(err)
+	}
+	if e.job.prepare != nil {
+		e.job.prepare(len(e.hands), h.trainer)
+	}
+	e.t.Cleanup(func() {
+		h.trainer.Close()
+		h.model.Close()
+		dev.Close()
+	})
+	e.hands = append(e.hands, h)
+	return len(e.hands) - 1
+}
+
+// ring lets workers join and run, in the order of their ranks, and says whether the breakage came
+// about.
+func (e *elastic) ring(how breakage, workers ...int) (broke bool) {
+	e.t.Helper()
+	e.rings++
+	generation := e.rings
+	ctx, cancel := context.WithCancelCause(e.t.Context())
+	shared := &frailRing{broken: ctx, smash: cancel, calls: func() { broke = true }}
+	defer cancel(nil)
+	met := newMeeting(len(workers))
+	var running sync.WaitGroup
+	for rank, worker := range workers {
+		h := e.hands[worker]
+		h.generation = generation
+		ring := Ring{Rank: rank, LaneEnds: dealt(len(workers)), Generation: generation}
+		if len(workers) > 1 {
+			place := seat{meeting: met, rank: rank, timing: h.timing}
+			ring.Reducer = &frail{seat: place, how: how, ring: shared}
+		}
+		running.Go(func() {
+			h.joined, h.err = h.trainer.Join(e.t.Context(), ring, e.restore)
+			if h.inRing = h.err == nil; h.inRing {
+				h.result, h.err = h.trainer.Run(e.t.Context())
+			}
+			if h.err != nil && len(workers) > 1 {
+				cancel(errBroken)
+			}
+		})
+	}
+	running.Wait()
+	for _, worker := range workers {
+		if h := e.hands[worker]; h.inRing {
+			e.from[generation] = h.joined.Step
+		}
+	}
+	return broke
+}
+
+// whole fails unless all these workers have done the job to its end.
+func (e *elastic) whole(workers ...int) {
+	e.t.Helper()
+	for _, worker := range workers {
+		h := e.hands[worker]
+		if h.err != nil || h.result.Progress.Step != e.job.config.Steps {
+			e.t.Fatalf("worker %d: %v, at step %d", worker, h.err, h.result.Progress.Step)
+		}
+		first := e.hands[workers[0]]
+		if !sameBits(h.model.Params(), first.model.Params()) || h.result.Progress !=
+			first.result.Progress {
+			e.t.Fatalf("worker %d and %d differ", worker, workers[0])
+		}
+	}
+}
+
+// audit fails unless every lane was read exactly once in every step that counts: one that a worker
+// completed, in a ring after which no ring started from an earlier step.
+func (e *elastic) audit() {
+	e.t.Helper()
+	counts := func(generation, step int64) bool {
+		for later, from := range e.from {
+			if later > generation && from < step {
+				return false
+			}
+		}
+		return true
+	}
+	committed := map[[2]int64]bool{}
+	for _, h := range e.hands {
+		for _, r := range h.readings {
+			if r.committed && counts(r.generation, r.step) {
+				committed[[2]int64{r.generation, r.step}] = true
+			}
+		}
+	}
+	reads := make([][testG]int, e.job.config.Steps+1)
+	for _, h := range e.hands {
+		for _, r := range h.readings {
+			if committed[[2]int64{r.generation, r.step}] {
+				for lane := r.first; lane < r.first+r.count; lane++ {
+					reads[r.step][lane]++
+				}
+			}
+		}
+	}
+	for step := int64(1); step <= e.job.config.Steps; step++ {
+		for lane, n := range reads[step] {
+			if n != 1 {
+				e.t.Fatalf("step %d, lane %d was read %d times; rings from %v", step, lane, n,
+					e.from)
+			}
+		}
+	}
+}
+
+// like fails unless a worker has come to where one rank comes without a disturbance.
+func (e *elastic) like(worker int, oracle *outcome) {
+	e.t.Helper()
+	h := e.hands[worker]
+	got, want := h.result.Progress, oracle.result.Progress
+	if got.Step != want.Step || got.Updates != want.Updates || got.Nonfinite != want.Nonfinite ||
+		math.Abs(got.EpochLossSum/want.EpochLossSum-1) > 1e-4 ||
+		got.Plateau.Waiting != want.Plateau.Waiting || got.Plateau.Seen != want.Plateau.Seen ||
+		got.Plateau.Reductions != want.Plateau.Reductions {
+		e.t.Fatalf("progress %+v; undisturbed %+v", got, want)
+	}
+	params := h.model.Params()
+	for i, want := range oracle.params {
+		if d := math.Abs(float64(params[i] - want)); !(d <= 2e-4) {
+			e.t.Fatalf("parameter %d is %v, undisturbed %v", i, params[i], want)
+		}
+	}
+}
+
+// elasticJob is short, and has all that can be due after a step.
+func elasticJob(steps int64) job {
+	j := newJob(1)
+	j.model.Hidden = 8
+	j.config.Steps, j.config.Schedule.Rate = steps, 0.5
+	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 3
+	j.config.Schedule.Kind = OnPlateau
+	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 4, 2
+	return j
+}
+
+// Whatever collective a worker is killed in, and whoever completes it, the others go on without
+// it, and end where nobody would have been killed.
+func TestKilledInAnyCollective(t *testing.T) {
+	oracle := elasticJob(7).mustRun(t)
+	for name, how := range map[string]breakage{
+		"before":                      {dead: []int{1}},
+		"first rank, before":          {dead: []int{0}},
+		"carried":                     {dead: []int{2}, carried: true},
+		"after, its successor knows":  {dead: []int{1}, completes: []int{2}},
+		"after, its predecessor does": {dead: []int{1}, completes: []int{0}},
+		"after, two know":             {dead: []int{0}, completes: []int{1, 3}},
+		"after, nobody knows":         {dead: []int{3}, completes: []int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for how.call = 1; ; how.call++ {
+				e := newElastic(t, elasticJob(7), 4)
+				if !e.ring(how, 0, 1, 2, 3) {
+					e.whole(0, 1, 2, 3)
+					break
+				}
+				left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(worker int) bool {
+					return slices.Contains(how.dead, worker)
+				})
+				e.ring(breakage{}, left...)
+				if lost := e.hands[left[0]].joined.LostLanes; len(lost) > 0 {
+					t.Fatalf("call %d: the lanes %v were lost", how.call, lost)
+				}
+				e.whole(left...)
+				e.audit()
+				e.like(left[0], oracle)
+				e.saves(left[0])
+			}
+			if how.call < 15 {
+				t.Errorf("only %d collectives", how.call)
+			}
+		})
+	}
+}
+
+// saves fails unless the last snapshot of the new rank 0 is that of the job's end.
+func (e *elastic) saves(worker int) {
+	e.t.Helper()
+	h := e.hands[worker]
+	if len(h.saved) == 0 {
+		e.t.Fatal("nothing was saved")
+	}
+	last := h.saved[len(h.saved)-1]
+	if last.Progress != h.result.Progress || !sameBits(last.Params, h.model.Params()) {
+		e.t.Errorf("saved %+v, not %+v", last.Progress, h.result.Progress)
+	}
+}

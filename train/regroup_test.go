@@ -1,0 +1,348 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"rondo/compute"
+	"rondo/model"
+)
+
+// regroupAt has a worker ask for another ring when it has done a step.
+func regroupAt(e *elastic, worker int, step int64) {
+	trainer := e.hands[worker].trainer
+	trainer.cfg.Observer = &asker{trainer.cfg.Observer, step, trainer.RequestRegroup}
+}
+
+// asker asks once a step is done.
+type asker struct {
+	Observer
+	after int64
+	ask   func()
+}
+
+func (a *asker) Step(r StepReport) {
+	if r.Step == a.after {
+		a.ask()
+	}
+	a.Observer.Step(r)
+}
+
+// Workers come and go between two steps, and the job is what it is without that: for every kind of
+// state that must move.
+func TestWorkersComeAndGo(t *testing.T) {
+	for _, cell := range []compute.Cell{compute.RNNTanh, compute.GRU, compute.LSTM} {
+		for _, rule := range []compute.Optimizer{compute.SGD, compute.Momentum, compute.AdamW} {
+			for _, host := range []bool{true, false} {
+				name := fmt.Sprintf("cell %d, optimizer %d, host memory %v", cell, rule, host)
+				t.Run(name, func(t *testing.T) { comeAndGo(t, cell, rule, host, false) })
+			}
+		}
+	}
+	t.Run("random sampling", func(t *testing.T) {
+		comeAndGo(t, compute.LSTM, compute.AdamW, true, true)
+	})
+}
+
+func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, random bool) {
+	j := elasticJob(14)
+	j.model.Cell, j.model.Layers, j.model.Dropout = cell, 2, 0.2
+	j.config.Optimizer.Rule, j.batches = rule, newLanes(random)
+	j.config.Schedule.Rate = map[compute.Optimizer]float64{compute.SGD: 0.5,
+		compute.Momentum: 0.2, compute.AdamW: 0.005}[rule]
+	j.config.HostMemory = host
+	if !host {
+		j.model.GradientTail = 0
+	}
+	oracle := j.mustRun(t)
+	e := newElastic(t, j, 2)
+	regroupAt(e, 1, 2)
+	e.ring(breakage{}, 0, 1)
+	for worker := range 2 {
+		h := e.hands[worker]
+		if h.err != nil || !h.result.Regroup || h.result.Progress.Step != 3 || h.flushed != 0 {
+			t.Fatalf("worker %d: %+v, %v", worker, h.result, h.err)
+		}
+	}
+	e.hire()
+	regroupAt(e, 2, 4)
+	e.ring(breakage{}, 0, 1, 2) // one comes
+	if got := e.hands[0].joined; !slices.Equal(got.Copied, []int{2}) || got.Step != 3 ||
+		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 {
+		t.Errorf("%+v", got)
+	}
+	regroupAt(e, 2, 10)
+	e.ring(breakage{}, 2) // two go
+	e.hire()
+	e.ring(breakage{}, 3, 2) // another comes, and is rank 0
+	if got := e.hands[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 {
+		t.Errorf("%+v", got)
+	}
+	e.whole(3, 2)
+	e.audit()
+	e.like(3, oracle)
+	got, want := e.hands[3].saved, oracle.saved
+	sameLanes(t, got[len(got)-1].Lanes, want[len(want)-1].Lanes)
+}
+
+func sameLanes(t *testing.T, got, want []float32) {
+	t.Helper()
+	for i := range want {
+		if d := math.Abs(float64(got[i] - want[i])); !(d <= 1e-3) || len(got) != len(want) {
+			t.Fatalf("element %d of the lanes' states is %v, not %v", i, got[i], want[i])
+		}
+	}
+}
+
+// A ring that breaks while a newcomer is given the state harms nobody who has it.
+func TestKilledWhileJoining(t *testing.T) {
+	oracle := elasticJob(7).mustRun(t)
+	for _, host := range []bool{true, false} {
+		for _, dead := range []int{0, 1, 2} { // the donor, another that has the state, the newcomer
+			for _, completes := range [][]int{nil, {}, {(dead + 1) % 3}, {(dead + 2) % 3}} {
+				call := 1
+				for ; killWhileJoining(t, oracle, host, breakage{call: call, dead: []int{dead},
+					completes: completes}); call++ {
+					if t.Failed() {
+						t.Fatalf("rank %d killed in call %d, which %v complete", dead, call,
+							completes)
+					}
+				}
+				if call < 5 {
+					t.Errorf("a Join has only %d collectives", call-1)
+				}
+			}
+		}
+	}
+}
+
+func killWhileJoining(t *testing.T, oracle *outcome, host bool, how breakage) (broke bool) {
+	j := elasticJob(7)
+	if j.config.HostMemory = host; !host {
+		j.model.GradientTail = 0
+	}
+	e := newElastic(t, j, 2)
+	regroupAt(e, 1, 1)
+	e.ring(breakage{}, 0, 1)
+	newcomer := e.hire()
+	e.ring(how, 0, 1, newcomer)
+	for _, h := range e.hands {
+		if !strings.HasPrefix(fmt.Sprint(h.err), "joining the ring: ") &&
+			h.trainer.Progress().Step > 2 {
+			return false // in Run
+		}
+	}
+	left := slices.Delete([]int{0, 1, newcomer}, how.dead[0], how.dead[0]+1)
+	e.ring(breakage{}, left...)
+	if lost := e.hands[left[0]].joined.LostLanes; len(lost) > 0 {
+		t.Errorf("the lanes %v were lost", lost)
+	}
+	e.whole(left...)
+	e.audit()
+	e.like(left[0], oracle)
+	return true
+}
+
+// When two neighbours are lost at once, the lanes that only they knew are restored from the newest
+// checkpoint, and the steps after it are done again; without one they are replayed.
+func TestTwoNeighboursLost(t *testing.T) {
+	oracle := elasticJob(9).mustRun(t)
+	for _, saved := range []bool{true, false} {
+		j := elasticJob(9)
+		e := newElastic(t, j, 4)
+		e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
+			if !saved || why == NoState {
+				return nil, nil
+			}
+			return e.hands[0].saved[0], nil
+		}
+		for call := 1; e.hands[0].result.Progress.Step != 6; call++ { // until it breaks in step 7
+			*e = *newElastic(t, j, 4)
+			e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
+				if !saved || why == NoState {
+					return nil, nil
+				}
+				return e.hands[0].saved[0], nil
+			}
+			e.ring(breakage{call: call, dead: []int{1, 2}}, 0, 1, 2, 3)
+		}
+		e.ring(breakage{}, 0, 3)
+		got := e.hands[0].joined
+		e.whole(0, 3)
+		e.audit()
+		if !slices.Equal(got.LostLanes, []int{3, 4, 5}) { // rank 1's; rank 3 knows rank 2's
+			t.Errorf("the lanes %v were lost", got.LostLanes)
+		}
+		if !strings.Contains(got.String(), "[3 4 5]") {
+			t.Error(got.String())
+		}
+		if saved {
+			if got.From != FromCheckpoint || got.Step != 4 {
+				t.Errorf("%+v", got)
+			}
+			e.like(0, oracle)
+			continue
+		}
+		if got.From != FromReplay || got.Step != 6 {
+			t.Errorf("%+v", got)
+		}
+		if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
+			t.Errorf("the loss is %v after a replay, undisturbed %v", a, b)
+		}
+	}
+}
+
+// With parameters that do not change, a replay gives the states that were lost.
+func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
+	j := elasticJob(8)
+	j.model.Layers = 2
+	j.config.Schedule.Rate, j.config.CheckEvery = 1e-30, 0
+	oracle := j.mustRun(t)
+	e := newElastic(t, j, 3)
+	regroupAt(e, 0, 5)
+	e.ring(breakage{}, 0, 1, 2)
+	for _, h := range e.hands { // nobody knows these any more
+		entry := h.trainer.book.at(6, 1)
+		for _, lane := range []int{1, 2, 7, 11} {
+			entry.known[lane] = false
+			fillNaN(h.trainer.book.lanes(entry, lane, lane+1))
+		}
+	}
+	e.ring(breakage{}, 0, 1, 2)
+	if got := e.hands[1].joined; !slices.Equal(got.LostLanes, []int{1, 2, 7, 11}) {
+		t.Errorf("%+v", got)
+	}
+	e.whole(0, 1, 2)
+	sameLanes(t, e.hands[0].saved[1].Lanes, oracle.saved[1].Lanes)
+	if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 1e-5 {
+		t.Errorf("the loss is %v, undisturbed %v", a, b)
+	}
+}
+
+// A rank that went on alone, while the others formed a ring without it, goes back to where they
+// are; and one that was torn, or forgot, is given the state.
+func TestTheNewestRingCounts(t *testing.T) {
+	j := elasticJob(9)
+	oracle := j.mustRun(t)
+	e := newElastic(t, j, 3)
+	regroupAt(e, 0, 3)
+	e.ring(breakage{}, 0, 1, 2)
+	regroupAt(e, 2, 6)
+	e.ring(breakage{}, 2) // to step 7, unknown to the others
+	regroupAt(e, 0, 5)
+	e.ring(breakage{}, 0, 1) // to step 6
+	e.hands[1].trainer.Forget()
+	if e.hands[1].trainer.HasState() || !e.hands[0].trainer.HasState() {
+		t.Error("who has forgotten has no state")
+	}
+	e.ring(breakage{}, 2, 1, 0)
+	if got := e.hands[0].joined; got.Step != 6 || got.Donor != 2 ||
+		!slices.Equal(got.Copied, []int{0, 1}) {
+		t.Errorf("%+v", got)
+	}
+	e.whole(2, 1, 0)
+	e.audit()
+	e.like(2, oracle)
+}
+
+// When all have forgotten, and there is nothing to restore, the job begins anew, from the same
+// weights.
+func TestFromScratchAgain(t *testing.T) {
+	j := elasticJob(7)
+	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.01
+	e := newElastic(t, j, 2)
+	e.ring(breakage{}, 0, 1)
+	params := slices.Clone(e.hands[0].model.Params())
+	for _, h := range e.hands {
+		h.trainer.Forget()
+	}
+	e.ring(breakage{}, 0, 1)
+	e.whole(0, 1)
+	if got := e.hands[1].joined; got.From != FromScratch || got.Step != 0 ||
+		!sameBits(e.hands[0].model.Params(), params) {
+		t.Errorf("%+v, or other parameters", got)
+	}
+}
+
+// A stop holds for the next ring, and its snapshot is taken there if the rank that was to take it
+// is lost with the snapshot.
+func TestStopSurvivesRankZero(t *testing.T) {
+	j := elasticJob(9)
+	e := newElastic(t, j, 3)
+	trainer := e.hands[1].trainer
+	trainer.cfg.Observer = &asker{trainer.cfg.Observer, 4, trainer.RequestStop}
+	e.ring(breakage{}, 0, 1, 2)
+	e.ring(breakage{}, 2, 1)
+	for worker := 1; worker < 3; worker++ {
+		h := e.hands[worker]
+		if h.err != nil || !h.result.Stopped || h.result.Progress.Step != 5 {
+			t.Fatalf("worker %d: %+v, %v", worker, h.result, h.err)
+		}
+	}
+	if first, second := e.hands[0], e.hands[2]; len(second.saved) != 1 || second.flushed != 1 {
+		t.Errorf("%d saved", len(second.saved))
+	} else {
+		sameSnapshot(t, second.saved[0], first.saved[1])
+	}
+}
+
+// A lane that became infinite in a skipped step is zero for whoever takes it over.
+func TestReplicasAreHealed(t *testing.T) {
+	j := elasticJob(4)
+	j.config.SaveEvery, j.config.Evaluation, j.config.CheckEvery = 0, nil, 0
+	j.device = func(worker int, dev compute.Device) compute.Device {
+		return &faulty{dev, func(run int) fault {
+			if worker == 1 && run == 2 {
+				return lossNaN
+			}
+			return healthy
+		}}
+	}
+	for _, completes := range [][]int{{0, 2}, {0}, {2}} {
+		e := newElastic(t, j, 3)
+		regroupAt(e, 0, 1)
+		e.ring(breakage{}, 0, 1, 2)
+		sick := e.hands[1].trainer
+		sick.segment = &infinite{segment: sick.segment, lane: 2, size: sick.laneSize,
+			lanes: sick.count}
+		e.ring(breakage{call: 5, dead: []int{1}, completes: completes}, 0, 1, 2)
+		if p := e.hands[completes[0]].trainer.Progress(); p.Step != 3 || p.Nonfinite != 1 {
+			t.Errorf("%v: %+v before: %v", completes, p, e.hands[0].err)
+		}
+		e.ring(breakage{}, 0, 2)
+		if got := e.hands[0].joined; got.Step != 3 || len(got.LostLanes) > 0 {
+			t.Errorf("%+v", got)
+		}
+		e.whole(0, 2)
+		for _, worker := range []int{0, 2} {
+			if p := e.hands[worker].trainer.Progress(); p.Nonfinite != 1 {
+				t.Errorf("%v: %+v", completes, p)
+			}
+		}
+	}
+}
+
+// infinite is a segment that leaves a lane's state infinite after its next run.
+type infinite struct {
+	segment
+	lane, size, lanes int
+	done              bool
+}
+
+func (i *infinite) Run(in model.SegmentInput) (float64, error) {
+	sum, err := i.segment.Run(in)
+	if err != nil || i.done {
+		return sum, err
+	}
+	i.done = true
+	state := make([]float32, i.lanes*i.size)
+	if err := i.State(state); err != nil {
+		return sum, err
+	}
+	state[i.lane*i.size] = float32(math.Inf(1))
+	return sum, i.SetState(state)
+}

@@ -1,0 +1,100 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Over any history of rings that break, with workers that die, that are left out and come back, and
+// that are new, every lane is read once in every step that counts, and unless the states of lanes
+// had to be replayed the job ends as if nothing had been.
+func TestManyFaults(t *testing.T) {
+	for _, random := range []bool{false, true} {
+		j := elasticJob(12)
+		j.batches = newLanes(random)
+		oracle := j.mustRun(t)
+		faults, replays := 0, 0
+		for seed := range uint64(60) {
+			t.Run(fmt.Sprintf("random %v, seed %d", random, seed), func(t *testing.T) {
+				broken, replayed := manyFaults(t, j, seed, oracle)
+				faults += broken
+				if replayed {
+					replays++
+				}
+			})
+		}
+		t.Logf("random sampling %v: %d faults, %d jobs with replays", random, faults, replays)
+		if faults < 200 || replays > 20 {
+			t.Errorf("%d faults, %d jobs with replays", faults, replays)
+		}
+	}
+}
+
+func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, replayed bool) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	e := newElastic(t, j, 3)
+	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+		var newest *Snapshot
+		for _, h := range e.hands {
+			for _, s := range h.saved {
+				if newest == nil || s.Progress.Step > newest.Progress.Step {
+					newest = s
+				}
+			}
+		}
+		return newest, nil
+	}
+	alive, last := []int{0, 1, 2}, []int{0, 1, 2} // of the last ring
+	for range 8 {
+		ring := drawRing(rng, alive, last)
+		how := breakage{call: 1 + rng.IntN(12), carried: rng.IntN(2) == 0}
+		if len(ring) > 1 {
+			how.dead = []int{rng.IntN(len(ring))}
+		}
+		if rng.IntN(3) > 0 {
+			how.completes = []int{}
+			for rank := range ring {
+				if rng.IntN(2) == 0 {
+					how.completes = append(how.completes, rank)
+				}
+			}
+		}
+		broke := e.ring(how, ring...)
+		replayed = replayed || e.hands[ring[0]].joined.From == FromReplay
+		last = slices.Clone(ring)
+		if !broke {
+			continue
+		}
+		faults++
+		lost := ring[how.dead[0]]
+		last = slices.DeleteFunc(last, func(w int) bool { return w == lost })
+		if rng.IntN(2) == 0 { // otherwise it was only cut off
+			alive = slices.DeleteFunc(alive, func(w int) bool { return w == lost })
+			alive = append(alive, e.hire())
+		}
+	}
+	end := drawRing(rng, alive, last)
+	e.ring(breakage{}, end...)
+	replayed = replayed || e.hands[end[0]].joined.From == FromReplay
+	e.whole(end...)
+	e.audit()
+	if !replayed {
+		e.like(end[0], oracle)
+	}
+	return faults, replayed
+}
+
+// drawRing draws workers, at least one of those left of the last ring, in any order.
+func drawRing(rng *rand.Rand, alive, last []int) []int {
+	ring := []int{last[rng.IntN(len(last))]}
+	for _, worker := range alive {
+		if worker != ring[0] && rng.IntN(3) > 0 {
+			ring = append(ring, worker)
+		}
+	}
+	rng.Shuffle(len(ring), func(i, k int) { ring[i], ring[k] = ring[k], ring[i] })
+	return ring
+}
