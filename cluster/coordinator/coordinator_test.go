@@ -319,6 +319,67 @@ func TestWorkerLostWhileNobodyLed(t *testing.T) {
 	})
 }
 
+// TestStoreIsAwayForLongerThanTheLeases: nobody decides anything meanwhile; when the store is back
+// a leader pauses the job, for all leases are lost, and goes on when the workers are back.
+func TestStoreIsAwayForLongerThanTheLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, two := start(t, store.As("c1"), "c1"), start(t, store.As("c2"), "c2")
+		registrations := []cluster.Registration{join(t, store, "w1"), join(t, store, "w2")}
+		before := stored(t, store)
+		store.Outage(true)
+		for _, r := range registrations {
+			<-r.Lost()
+		}
+		time.Sleep(time.Hour)
+		store.Outage(false)
+		time.Sleep(2 * ttl)
+		synctest.Wait()
+		paused := stored(t, store)
+		if paused.Phase != cluster.Paused || paused.Generation != before.Generation+1 {
+			t.Errorf("after the outage: %+v", paused)
+		}
+		join(t, store, "w1.2")
+		join(t, store, "w2.2")
+		again := stored(t, store)
+		if again.Phase != cluster.Running || len(again.Members) != 2 || again.Rings != 2 {
+			t.Errorf("when the workers are back: %+v", again)
+		}
+		one.cancel()
+		two.cancel()
+		<-one.ended
+		<-two.ended
+	})
+}
+
+// TestLeaderIsCutOff: the other one leads, and the first neither writes nor fails.
+func TestLeaderIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one := start(t, store.As("c1"), "c1")
+		join(t, store, "w1")
+		two := start(t, store.As("c2"), "c2")
+		store.Cut("c1", true)
+		time.Sleep(2 * ttl)
+		join(t, store, "w2")
+		if l, err := store.Leader(t.Context()); err != nil || l.ID != "c2" {
+			t.Errorf("the leader is %+v, %v", l, err)
+		}
+		two.send(t, cluster.Done{ID: "w1"})
+		store.Cut("c1", false)
+		two.send(t, cluster.Done{ID: "w2"})
+		<-one.ended
+		<-two.ended
+		for _, p := range []*process{one, two} {
+			if p.err != nil || p.plan.Failed || p.plan.Phase != cluster.Ended {
+				t.Errorf("ended with %+v, %v", p.plan, p.err)
+			}
+		}
+		wantTold(t, one, "lead", "notify : 0 of 2 workers have joined",
+			"notify : 1 of 2 workers have joined", "follow", "lead", "plan 1 ended")
+	})
+}
+
 func TestPlanOfAnotherRunIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
