@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -55,8 +56,12 @@ func TestAllocations(t *testing.T) {
 		run := func(n int) float64 {
 			return testing.AllocsPerRun(1, func() { steps(t, newJob(1), n, withModel, func() {}) })
 		}
-		const few, many = 20, 220
-		return (run(many) - run(few)) / (many - few)
+		const few, many, tries = 20, 220, 3 // the runtime allocates too, now and then
+		least := math.Inf(1)
+		for range tries {
+			least = min(least, (run(many)-run(few))/(many-few))
+		}
+		return least
 	}
 	if got := per(false); got > 0.1 {
 		t.Errorf("a step of the loop has %.2f allocations", got)

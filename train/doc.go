@@ -2,11 +2,12 @@
 // observe, and at intervals evaluate, save and sample. Read step.go first.
 //
 // It knows mathematics: optimizers, learning-rate schedules, clipping, the loss over the global
-// batch. It also knows how ranks that form another ring, because one was lost or has come, agree on
-// where to go on and give each other what they lack: read join.go second. What it needs from outside it asks for through small interfaces: Batches and Evaluation
-// (token ids), Reducer (joins the ranks), Saver (keeps snapshots), Observer (hears of
-// everything), Ledger (is told what was read), Rehearsal (brings faults about). It does not know what a corpus, a ring, a cluster or a file is, starts no process
-// and opens nothing.
+// batch. It also knows how ranks that form another ring, because one was lost or has come, agree
+// on where to go on and give each other what they lack: read join.go second. What it needs from
+// outside it asks for through small interfaces: Batches and Evaluation (token ids), Reducer (joins
+// the ranks), Saver (keeps snapshots), Observer (hears of everything), Ledger (is told what was
+// read) and Rehearsal (brings faults about). It does not know what a corpus, a link, a cluster or a
+// file is, starts no process and opens nothing.
 //
 // Letters: G lanes in the global batch, B of them on this rank, T tokens of a lane in a step, N
 // ranks. Steps count from 0 as an index, as batches are read, and from 1 as a number of completed
