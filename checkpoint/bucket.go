@@ -21,6 +21,8 @@ type bucket struct {
 	b      objects
 	prefix string   // of every key: empty, or ends in /
 	base   *url.URL // what the user gave, with the prefix as its path
+	fault  faults
+	now    func() time.Time
 }
 
 // objects is what of a *blob.Bucket is used.
@@ -34,7 +36,8 @@ type objects interface {
 	Close() error
 }
 
-// attemptPrefix begins the sub-folder of a step that is saved again.
+// attemptPrefix begins the sub-folder of a step that holds the files of one save. Each save has one
+// of its own, so that two writers of a step never write to one key.
 const attemptPrefix = "attempt-"
 
 func (b *bucket) at(folder string) string { return b.base.JoinPath(folder).String() }
@@ -111,16 +114,12 @@ func (b *bucket) remove(ctx context.Context, folder string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return b.deleteAll(ctx, b.key(folder)+"/", func(string) bool { return false })
+	return b.deleteAll(ctx, b.key(folder)+"/")
 }
 
-// deleteAll deletes the objects that begin with prefix, but for those to keep. One that is gone
-// already is no error.
-func (b *bucket) deleteAll(ctx context.Context, prefix string, keep func(key string) bool) error {
+// deleteAll deletes the objects that begin with prefix. One that is gone already is no error.
+func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
 	return b.keys(ctx, prefix, func(key string) error {
-		if keep(key) {
-			return nil
-		}
 		if err := notExist(b.b.Delete(ctx, key)); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -132,48 +131,108 @@ func (b *bucket) deleteAll(ctx context.Context, prefix string, keep func(key str
 type bucketDraft struct {
 	*bucket
 	folder  string
-	attempt string   // where its files go within the folder; empty if it is the first there
+	attempt string   // where its files go within the folder
 	written []string // of the objects begun
 }
 
-func (b *bucket) begin(ctx context.Context, folder string) (draft, error) {
-	d := &bucketDraft{bucket: b, folder: folder}
-	err := b.keys(ctx, b.key(folder)+"/", func(string) error {
-		d.attempt = attemptPrefix + newMark()
-		return io.EOF
-	})
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return d, nil
+func (b *bucket) begin(_ context.Context, folder string) (draft, error) {
+	return &bucketDraft{bucket: b, folder: folder, attempt: attemptPrefix + newMark()}, nil
 }
 
 func (d *bucketDraft) create(ctx context.Context, file string) (io.WriteCloser, string, error) {
 	name := path.Join(d.attempt, file)
 	key := d.key(d.folder, name)
+	if err := d.fault.check(OpCreate, d.folder, key); err != nil {
+		return nil, "", err
+	}
+	// The context of the upload: an error ends it before Close, which would complete the object.
+	ctx, cancel := context.WithCancel(ctx)
 	w, err := d.b.NewWriter(ctx, key, &blob.WriterOptions{ContentType: "application/octet-stream"})
 	if err != nil {
+		cancel()
 		return nil, "", err
 	}
 	d.written = append(d.written, key)
-	return w, name, nil
+	return &bucketFile{w, d, key, cancel}, name, nil
+}
+
+// bucketFile is an object of a draft, which Close completes.
+type bucketFile struct {
+	object *blob.Writer
+	draft  *bucketDraft
+	key    string
+	cancel context.CancelFunc
+}
+
+func (f *bucketFile) Write(b []byte) (int, error) {
+	if err := f.draft.fault.check(OpWrite, f.draft.folder, f.key); err != nil {
+		return 0, err
+	}
+	return f.object.Write(b)
+}
+
+func (f *bucketFile) Close() error {
+	defer f.cancel()
+	if err := f.draft.fault.check(OpSync, f.draft.folder, f.key); err != nil {
+		f.cancel()
+		_ = f.object.Close() // says that it was given up
+		return err
+	}
+	return f.object.Close()
 }
 
 func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 	key := d.key(d.folder, manifestName)
+	replaced := d.filesOf(ctx)
+	for _, op := range []Op{OpWrite, OpRename} {
+		if err := d.fault.check(op, d.folder, key); err != nil {
+			d.abort()
+			return err
+		}
+	}
 	err := d.b.WriteAll(ctx, key, manifest, &blob.WriterOptions{ContentType: "application/json"})
 	if err != nil {
 		// The manifest may be there all the same, so the files must stay: files without a
 		// manifest are nothing, a manifest without files would be a damaged checkpoint.
 		return err
 	}
-	if d.attempt != "" {
-		// The files of the old manifest. What cannot be deleted now goes with the folder.
-		_ = d.deleteAll(ctx, d.key(d.folder)+"/", func(k string) bool {
-			return k == key || strings.HasPrefix(k, d.key(d.folder, d.attempt)+"/")
-		})
-	}
+	d.tidy(ctx, replaced)
 	return nil
+}
+
+// filesOf returns the keys that the folder's manifest names, if there is one that can be read.
+func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
+	c := &Checkpoint{Path: d.at(d.folder), place: d.bucket, folder: d.folder}
+	m, err := c.readManifest(ctx)
+	if err != nil {
+		return nil
+	}
+	keys := make(map[string]bool, len(m.Files))
+	for _, f := range m.Files {
+		keys[d.key(d.folder, f.path())] = true
+	}
+	return keys
+}
+
+// tidy deletes the files of the manifest that was replaced, and what is so old that its writer must
+// be dead. Other files may be those of a writer that is about to replace this one's manifest. What
+// cannot be deleted now goes with the folder.
+func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
+	own := d.key(d.folder, d.attempt) + "/"
+	objects := d.b.List(&blob.ListOptions{Prefix: d.key(d.folder) + "/"})
+	for {
+		o, err := objects.Next(ctx)
+		if err != nil {
+			return
+		}
+		old := d.now().Sub(o.ModTime) > staleAfter
+		if strings.HasPrefix(o.Key, own) || o.Key == d.key(d.folder, manifestName) {
+			continue
+		}
+		if old || replaced[o.Key] {
+			_ = d.b.Delete(ctx, o.Key)
+		}
+	}
 }
 
 // abortTimeout bounds the cleaning up after a failure, whose own context may have ended.

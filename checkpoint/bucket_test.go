@@ -77,7 +77,7 @@ func TestBucketCrash(t *testing.T) {
 				}
 				ended = err == nil && dead.left > 0
 				wantAllSound(t, s)
-				check(t, operation(s.store(t)))
+				check(t, operation(s.later(t)))
 				wantAllSound(t, s)
 				steps, err := s.store(t).Steps(ctx)
 				if keys := s.keys(t); err != nil || len(keys) != 4*len(steps) {

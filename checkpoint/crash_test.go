@@ -107,7 +107,7 @@ func testCrash(t *testing.T, s storage) {
 			c, err := s.store(t).Latest(ctx)
 			check(t, err)
 			wantHolds(t, c, want)
-			_, err = s.store(t).Save(ctx, snapshot(step, 3))
+			_, err = s.later(t).Save(ctx, snapshot(step, 3))
 			check(t, err)
 			c, err = s.store(t).Latest(ctx)
 			check(t, err)

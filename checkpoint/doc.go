@@ -10,8 +10,11 @@
 //
 // A folder without a manifest does not exist. In a local folder a checkpoint is written under a
 // temporary name, synced and renamed, so that a crash at any point leaves the old set or the
-// complete new one. In a bucket no data file that a manifest names is ever overwritten: a step
-// that is saved again puts its files beside the old ones, and the new manifest switches over.
+// complete new one. In a bucket each save puts its files into a folder of its own within the step's
+// (attempt-MARK/model.safetensors), and the manifest, which says where they are, switches over. So
+// two writers of one step, of which one should not be alive any more, never mix: the last manifest
+// or rename decides, and what it names is whole. What dead writers leave goes when the step is
+// removed or, a day later, saved again.
 //
 // Everything read is checked: the manifest against its own SHA-256, every file against the
 // manifest, every tensor's shape against the memory it goes to. What is damaged is reported as a

@@ -25,8 +25,9 @@ type folder struct {
 	// lock takes an exclusive lock on an open folder, which ends with the process: a draft that
 	// can be locked has lost its writer. errLocked when another holds it; errors.ErrUnsupported
 	// where the file system has no locks, and the folder's age decides.
-	lock func(*os.File) error
-	now  func() time.Time
+	lock  func(*os.File) error
+	now   func() time.Time
+	fault faults
 }
 
 // errLocked is a lock held by a writer that is alive.
@@ -39,8 +40,8 @@ const staleAfter = 24 * time.Hour
 // in between.
 const replaceAttempts = 3
 
-func newFolder(root string) *folder {
-	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now}
+func newFolder(root string, fault faults) *folder {
+	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now, fault}
 }
 
 func (f *folder) at(name string) string { return filepath.Join(f.root, name) }

@@ -238,7 +238,7 @@ func TestFolderRestores(t *testing.T) {
 	// One that is moved aside after the sweep has looked for such is not swept up.
 	aside := hiddenName("step-00000050", asideKind)
 	check(t, os.Rename(final, filepath.Join(root, aside)))
-	newFolder(root).discardDead(aside)
+	newFolder(root, nil).discardDead(aside)
 	wantLatest(t, root, snapshot(50, 1))
 	// When the new one is in place already, the old one is only a leftover.
 	check(t, os.CopyFS(filepath.Join(root, aside), os.DirFS(final)))

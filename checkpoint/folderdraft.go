@@ -29,6 +29,9 @@ func (f *folder) begin(_ context.Context, name string) (draft, error) {
 	// Another writer may sweep a draft in the moment before it is locked: then make another.
 	for range replaceAttempts {
 		d := &folderDraft{folder: f, name: name, tmp: f.at(hiddenName(name, draftKind))}
+		if err := f.fault.check(OpCreate, name, d.tmp); err != nil {
+			return nil, err
+		}
 		if err := os.Mkdir(d.tmp, 0o777); err != nil {
 			return nil, err
 		}
@@ -55,25 +58,44 @@ func (f *folder) begin(_ context.Context, name string) (draft, error) {
 }
 
 func (d *folderDraft) create(_ context.Context, file string) (io.WriteCloser, string, error) {
-	w, err := os.OpenFile(filepath.Join(d.tmp, file), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	path := filepath.Join(d.tmp, file)
+	if err := d.fault.check(OpCreate, d.name, path); err != nil {
+		return nil, "", err
+	}
+	w, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, "", err
 	}
-	return &syncedFile{w, d.sync}, file, nil
+	return &draftFile{w, d}, file, nil
 }
 
-// syncedFile is a file whose Close makes it durable.
-type syncedFile struct {
-	*os.File
-	sync func(*os.File) error
+// draftFile is a file of a draft, whose Close makes it durable.
+type draftFile struct {
+	file  *os.File
+	draft *folderDraft
 }
 
-func (f *syncedFile) Close() error {
-	err := f.sync(f.File)
-	if err != nil {
-		err = fmt.Errorf("sync %s: %w", f.Name(), err)
+func (f *draftFile) Write(b []byte) (int, error) {
+	if err := f.draft.fault.check(OpWrite, f.draft.name, f.file.Name()); err != nil {
+		return 0, err
 	}
-	return errors.Join(err, f.File.Close())
+	return f.file.Write(b)
+}
+
+func (f *draftFile) Close() error {
+	return errors.Join(f.draft.syncOpen(f.file), f.file.Close())
+}
+
+// syncOpen makes an open file or folder durable.
+func (d *folderDraft) syncOpen(f *os.File) error {
+	err := d.fault.check(OpSync, d.name, f.Name())
+	if err == nil {
+		err = d.sync(f)
+	}
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", f.Name(), err)
+	}
+	return nil
 }
 
 func (d *folderDraft) commit(ctx context.Context, manifest []byte) (err error) {
@@ -94,14 +116,17 @@ func (d *folderDraft) commit(ctx context.Context, manifest []byte) (err error) {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	if err := d.sync(d.dir); err != nil {
-		return fmt.Errorf("sync %s: %w", d.tmp, err)
+	if err := d.syncOpen(d.dir); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	old, err := d.replace()
 	if err != nil {
+		return err
+	}
+	if err := d.fault.check(OpSync, d.name, d.root); err != nil {
 		return err
 	}
 	if err := d.syncFolder(d.root); err != nil {
@@ -116,6 +141,9 @@ func (d *folderDraft) commit(ctx context.Context, manifest []byte) (err error) {
 // replace gives the draft its final name. What had that name before is at old then.
 func (d *folderDraft) replace() (old string, err error) {
 	final := d.at(d.name)
+	if err := d.fault.check(OpRename, d.name, final); err != nil {
+		return "", err
+	}
 	for range replaceAttempts {
 		err = os.Rename(d.tmp, final)
 		if err == nil || !errors.Is(err, fs.ErrExist) {

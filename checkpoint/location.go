@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"gocloud.dev/blob"
 )
@@ -15,12 +16,13 @@ import (
 // a prefix within the bucket: s3://bucket/runs/a is s3://bucket?prefix=runs/a/.
 func openPlace(
 	ctx context.Context, location string, open func(context.Context, string) (*blob.Bucket, error),
+	fault faults,
 ) (place, error) {
 	if location == "" {
 		return nil, errors.New("no checkpoint folder is given")
 	}
 	if !strings.Contains(location, "://") {
-		return newFolder(location), nil
+		return newFolder(location, fault), nil
 	}
 	u, err := url.Parse(location)
 	if err != nil {
@@ -35,7 +37,7 @@ func openPlace(
 			return nil, fmt.Errorf("checkpoint folder %q: a file URL has no host and no "+
 				"parameters but prefix; write file:///path", location)
 		}
-		return newFolder(filepath.Join(filepath.FromSlash(u.Path), prefix)), nil
+		return newFolder(filepath.Join(filepath.FromSlash(u.Path), prefix), fault), nil
 	}
 	if open == nil {
 		return nil, fmt.Errorf("checkpoint folder %q: this program opens local folders only",
@@ -52,5 +54,5 @@ func openPlace(
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint folder %s: %w", location, err)
 	}
-	return &bucket{b, prefix, &base}, nil
+	return &bucket{b, prefix, &base, fault, time.Now}, nil
 }

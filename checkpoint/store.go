@@ -28,6 +28,39 @@ type Config struct {
 	OpenBucket func(ctx context.Context, url string) (*blob.Bucket, error)
 	// Now is the clock of the time of creation; nil is time.Now.
 	Now func() time.Time
+	// Fault, if set, is asked before each operation of a Save, and its error is the operation's: to
+	// rehearse what a disk that is full or broken does. Path is the file's or the folder's.
+	Fault func(op Op, step int64, path string) error
+}
+
+// Op is an operation of a Save on storage.
+type Op string
+
+// The operations. An object in a bucket is synced when its upload is completed, and a manifest
+// there is renamed in place of the one before.
+const (
+	OpCreate Op = "create"
+	OpWrite  Op = "write"
+	OpSync   Op = "sync"
+	OpRename Op = "rename"
+)
+
+// faults asks Config.Fault for one place; nil never fails.
+type faults func(op Op, step int64, path string) error
+
+// check returns the error of an operation on a file of a step's folder, as the system gives it.
+func (f faults) check(op Op, folder, path string) error {
+	if f == nil {
+		return nil
+	}
+	step, ok := parseStepFolder(folder)
+	if !ok {
+		panic(fmt.Sprintf("checkpoint: %q is no step's folder", folder))
+	}
+	if err := f(op, step, path); err != nil {
+		return &fs.PathError{Op: string(op), Path: path, Err: err}
+	}
+	return nil
 }
 
 // ErrNone is wrapped by the errors that say that a checkpoint is not there.
@@ -70,7 +103,7 @@ func Open(ctx context.Context, location string, cfg Config) (*Store, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	p, err := openPlace(ctx, location, cfg.OpenBucket)
+	p, err := openPlace(ctx, location, cfg.OpenBucket, cfg.Fault)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +116,10 @@ func (s *Store) Close() error { return s.place.close() }
 // Save writes a checkpoint and returns its path. When it fails, what the folder held before is
 // untouched, the checkpoint of the same step included; only when the very last sync of a local
 // folder fails may the new one be in its place. The tensors must not change meanwhile. When it
-// succeeds, everything that the step's folder held before is gone.
+// succeeds, the checkpoint that the step's folder held before is gone.
+//
+// Two processes may save one step at the same time, as when a worker that was evicted does not
+// know it yet: each writes files of its own, and the last manifest says which they are.
 func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
 	name := stepFolder(snap.Step)
 	defer func() {
@@ -116,6 +152,28 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		return "", err
 	}
 	return s.place.at(name), nil
+}
+
+// SaveOnce is Save, unless the step has a checkpoint of this job already, every byte of it sound:
+// then it does nothing and succeeds. A worker that takes over from one that died does not know
+// whether that one had saved the last step; what it saved is the same step of the same job, though
+// perhaps summed in another order.
+func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err error) {
+	if s.cfg.Job == "" {
+		return s.Save(ctx, snap) // refuses
+	}
+	there, err := s.Load(ctx, snap.Step)
+	if err == nil {
+		err = there.Verify(ctx)
+	}
+	var damage *DamageError
+	switch {
+	case err == nil:
+		return there.Path, nil
+	case errors.Is(err, ErrNone) || errors.As(err, &damage):
+		return s.Save(ctx, snap)
+	}
+	return "", fmt.Errorf("save checkpoint %s: %w", s.place.at(stepFolder(snap.Step)), err)
 }
 
 // remedy says what to do about an error of storage.

@@ -37,8 +37,8 @@ type Result struct {
 // ErrWriterClosed is Submit's error after Close.
 var ErrWriterClosed = errors.New("the checkpoint writer is closed")
 
-// Writer saves snapshots in the background: one is being written and one may wait. It holds its
-// own copies of them, in memory that it uses again.
+// Writer saves snapshots in the background, each as SaveOnce does: one is being written and one may
+// wait. It holds its own copies of them, in memory that it uses again.
 type Writer struct {
 	store *Store
 	cfg   WriterConfig
@@ -174,7 +174,7 @@ func (w *Writer) save(ctx context.Context, snap Snapshot) Result {
 	defer cancel()
 	start := time.Now()
 	r := Result{Step: snap.Step}
-	r.Path, r.Err = w.store.Save(ctx, snap)
+	r.Path, r.Err = w.store.SaveOnce(ctx, snap)
 	if r.Err == nil && w.cfg.Keep > 0 {
 		r.RetainErr = w.store.retain(ctx, w.cfg.Keep, snap.Step)
 	}

@@ -27,8 +27,8 @@ func auditCommand() *cobra.Command {
 		Short: "Prove from the logs in --audit-dir that a job read every segment exactly once",
 		Long: "Audit reads the logs that the workers of a job wrote into its --audit-dir, and\n" +
 			"proves that every lane read its segment of the text exactly once at every step,\n" +
-			"whatever failed meanwhile. With --corpus, and the same flags for it as the job had,\n" +
-			"it also compares the tokens that were read with the text.",
+			"whatever failed meanwhile. With --corpus, and the same flags for it as the job\n" +
+			"had, it also compares the tokens that were read with the text.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the job's --audit-dir", len(args))
