@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/quick"
 	"time"
+	"unicode/utf8"
 )
 
 // obviousOwner finds a lane's rank by asking each rank for its share, as the rule is written.
@@ -195,5 +196,32 @@ func TestWake(t *testing.T) {
 	state, _ = Decide(state, ScaleRequested{1}, now)
 	if state, _ = Decide(state, Joined{Member{ID: "w2"}}, now); !state.Wake().IsZero() {
 		t.Errorf("running again: %v", state.Wake())
+	}
+}
+
+// TestTextsAreClipped: whatever workers and people say, the plan stays small enough to be stored.
+func TestTextsAreClipped(t *testing.T) {
+	long := strings.Repeat("\u00e9", 1<<20)
+	now := time.Unix(0, 0)
+	state := NewState(Job{Workers: 9, MinWorkers: 1, Lanes: 9, JoinTimeout: 1, PauseTimeout: 1})
+	state, _ = Decide(state, Elected{}, now)
+	for i := range 9 {
+		state, _ = Decide(state, Joined{Member{ID: fmt.Sprint("w", i)}}, now)
+	}
+	state, _ = Decide(state, Suspected{ID: "w0", Generation: 1, Rank: 1, Text: long}, now)
+	state, _ = Decide(state, StopRequested{long}, now)
+	for i := 2; i < 9; i++ {
+		state, _ = Decide(state, Failed{ID: fmt.Sprint("w", i), Text: long}, now)
+		plan := state.Plan()
+		if plan.Phase != Stopping || len(plan.Members) != 9-i || len(plan.Reason) > 4*textLimit ||
+			!utf8.ValidString(plan.Reason) {
+			t.Fatalf("after failure %d: %v with %d members, a reason of %d bytes", i, plan.Phase,
+				len(plan.Members), len(plan.Reason))
+		}
+		for _, e := range plan.Evicted {
+			if len(e.Reason) > 2*textLimit {
+				t.Errorf("%s is evicted for a reason of %d bytes", e.ID, len(e.Reason))
+			}
+		}
 	}
 }

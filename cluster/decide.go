@@ -211,6 +211,7 @@ func done(s State, e Done) (State, []Action) {
 }
 
 func stopRequested(s State, reason string) (State, []Action) {
+	reason = clip(reason)
 	switch s.plan.Phase {
 	case Forming:
 		return end(s, "stopped before the start: "+reason)

@@ -14,10 +14,13 @@ func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
 // failed is the end of a worker's part in its ring, or of the job: before the first ring, and
 // where every worker would fail in the same way. What is said of a ring that is no more is stale.
 func failed(s State, e Failed, now time.Time) (State, []Action) {
-	if e.Generation != 0 && e.Generation != s.plan.Generation || slices.Contains(s.done, e.ID) {
+	_, evicted := s.plan.Eviction(e.ID) // it fails because it was told to go
+	stale := e.Generation != 0 && e.Generation != s.plan.Generation
+	if stale || evicted || slices.Contains(s.done, e.ID) {
 		return s, nil
 	}
 	_, inRing := s.plan.Rank(e.ID)
+	e.Text = clip(e.Text)
 	reason := s.describe(e.ID) + ": " + e.Text
 	switch {
 	case s.plan.Phase == Forming:
@@ -49,7 +52,7 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 		return s, nil // a new ring would cost more time than it saves
 	}
 	accused := s.plan.Members[e.Rank].ID
-	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, e.Text)
+	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, clip(e.Text))
 	why := s.describe(accused) + ": " + text
 	if !e.Slow {
 		s = s.evict(Eviction{ID: accused, Reason: text, Remedy: Rejoin})

@@ -58,7 +58,7 @@ func (s State) ringWouldChange() bool {
 func regroup(s State, why string, now time.Time) (State, []Action) {
 	least := s.job.MinWorkers
 	if s.plan.Phase == Stopping {
-		why, least = s.plan.Reason+"; "+why, 1
+		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
 	switch {
@@ -174,6 +174,17 @@ func without(members []Member, ids ...string) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool {
 		return slices.Contains(ids, m.ID)
 	})
+}
+
+// textLimit bounds what others say of a plan, in bytes: it is stored with it.
+const textLimit = 1000
+
+// clip cuts a text that is too long.
+func clip(text string) string {
+	if len(text) <= textLimit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:textLimit], "") + " ..."
 }
 
 func count(n int, one, many string) string {

@@ -181,7 +181,7 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluster.Member) error {
 	t.cfg.Log.Info("leading", "generation", plan.Generation, "phase", plan.Phase.String(),
 		"members", len(members))
-	if plan.Phase != cluster.Forming {
+	if !plan.Equal(cluster.Plan{}) {
 		t.cfg.Audience.Planned(plan)
 	}
 	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members})

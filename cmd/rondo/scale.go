@@ -70,8 +70,8 @@ func scaleCommand() *cobra.Command {
 			if err := scale(cmd.Context(), cfg, registry, view, workers); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "job %s: the ring has at most %d from now on; "+
-				"registered workers: %d\n", cfg.Job, workers, len(view.Members))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "job %s: the ring has at most %d from now "+
+				"on; registered workers: %d\n", cfg.Job, workers, len(view.Members))
 			return err
 		})
 	}
