@@ -18,12 +18,13 @@ const spendLimit = 5 * time.Second
 
 // Config is what an Actor needs of its process.
 type Config struct {
-	// Spend takes occurrence 0, 1, ... of a rule, counted from 0 in the Plan, for the whole job:
+	// Spend takes one of the occurrences [0, Times) of a rule (its index in the Plan) for the job:
 	// it returns true for exactly one of all that ask, in whichever process, at whatever time. A
 	// worker asks etcd to create a key if there is none (/rondo/JOB/rehearsal/RULE/OCCURRENCE, to
 	// be deleted with the job); a test asks a map. Asked before the fault, so that one that kills
-	// is not repeated by the process that has the rank next. It is asked at most Times times a
-	// rule and process, and only when the rule matches. When it fails there is no fault.
+	// is not repeated by the process that has the rank next. It is asked when the rule matches, at
+	// most Times times a rule and process, from some occurrence on and around: so a process that
+	// is new need not ask for all that are spent. When it fails there is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
 	// Log hears one line of every fault, before it happens; nil: nobody does.
 	Log func(line string)
@@ -75,7 +76,8 @@ type Actor struct {
 	generation uint64
 	rank       int // -1 without a ring
 	step       int64
-	spent      []int          // by rule: occurrences that this process knows to be spent
+	first      []int          // by rule: the occurrence that this process asks for first
+	spent      []int          // by rule: how many occurrences from there are spent
 	told       []bool         // by rule: that Spend failed
 	sent       map[Phase]uint // messages of this step
 }
@@ -95,8 +97,14 @@ func New(plan Plan, cfg Config) (*Actor, error) {
 	if cfg.Stop == nil {
 		cfg.Stop = stopSelf
 	}
-	return &Actor{plan: plan, cfg: cfg, rank: -1, spent: make([]int, len(plan)),
-		told: make([]bool, len(plan)), sent: map[Phase]uint{}}, nil
+	a := &Actor{plan: plan, cfg: cfg, rank: -1, first: make([]int, len(plan)),
+		spent: make([]int, len(plan)), told: make([]bool, len(plan)), sent: map[Phase]uint{}}
+	for i, r := range plan {
+		if r.Times > 0 {
+			a.first[i] = rand.IntN(r.Times)
+		}
+	}
+	return a, nil
 }
 
 // SetRing says which rank the process has from now on, in which generation; -1: in no ring, where
@@ -285,8 +293,9 @@ func (a *Actor) take(ctx context.Context, i int) bool {
 	defer a.spending.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, spendLimit)
 	defer cancel()
-	for occurrence := a.known(i); occurrence < a.plan[i].Times; occurrence++ {
-		mine, err := a.cfg.Spend(ctx, i, occurrence)
+	times := a.plan[i].Times
+	for n := a.known(i); n < times; n++ {
+		mine, err := a.cfg.Spend(ctx, i, (a.first[i]+n)%times)
 		if err != nil {
 			a.complain(i, err)
 			return false

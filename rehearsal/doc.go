@@ -12,7 +12,7 @@
 //	delay         for=200ms: wait before the phase, or before a message of it
 //	drop          lose a message of the ring
 //	duplicate     send a message of the ring twice
-//	corrupt       flip a bit: of a message where phase is one of the ring's, else of the parameters
+//	corrupt       flip a bit: of a message if phase is one of the ring's, else of the parameters
 //	nan           make a gradient NaN
 //	disk-full     a write of a checkpoint fails: no space left on device
 //	fsync-error   making a checkpoint's file durable fails: input/output error

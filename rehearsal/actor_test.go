@@ -1,0 +1,353 @@
+package rehearsal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// job is what the processes of a job share: which occurrences are spent.
+type job struct {
+	mu    sync.Mutex
+	spent map[[2]int]bool
+	asked int
+	err   error
+}
+
+func (j *job) spend(_ context.Context, rule, occurrence int) (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.asked++
+	if j.err != nil || j.spent[[2]int{rule, occurrence}] {
+		return false, j.err
+	}
+	if j.spent == nil {
+		j.spent = map[[2]int]bool{}
+	}
+	j.spent[[2]int{rule, occurrence}] = true
+	return true, nil
+}
+
+// process is an Actor whose deeds are noted and not done.
+type process struct {
+	*Actor
+	mu    sync.Mutex
+	lines []string
+	kills int
+	stops []time.Duration
+}
+
+func (j *job) start(t *testing.T, order string) *process {
+	t.Helper()
+	plan, err := Parse(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{}
+	p.Actor, err = New(plan, Config{
+		Spend: j.spend,
+		Log: func(line string) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.lines = append(p.lines, line)
+		},
+		Kill: func() { p.kills++ },
+		Stop: func(d time.Duration) error { p.stops = append(p.stops, d); return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestKilledOnceInTheJob is the trap: the ring of the survivors repeats the step, with another
+// process at the rank that was killed.
+func TestKilledOnceInTheJob(t *testing.T) {
+	var j job
+	ranks := []*process{}
+	for rank := range 3 {
+		p := j.start(t, "kill rank=1 step=20 phase=update")
+		p.SetRing(1, rank)
+		ranks = append(ranks, p)
+	}
+	step := func(n int64, of ...*process) (killed []int) {
+		for i, p := range of {
+			if err := p.At(t.Context(), "update", n); errors.Is(err, ErrKilled) {
+				killed = append(killed, i)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return killed
+	}
+	if got := step(19, ranks...); got != nil {
+		t.Errorf("killed %d at step 19", got)
+	}
+	if got := step(20, ranks...); !slices.Equal(got, []int{1}) {
+		t.Errorf("killed %d at step 20", got)
+	}
+	ranks[2].SetRing(2, 1)
+	if got := step(20, ranks[0], ranks[2]); got != nil {
+		t.Errorf("killed %d when step 20 was repeated", got)
+	}
+	again := j.start(t, "kill rank=1 step=20 phase=update") // the process that was killed
+	again.SetRing(3, 1)
+	if got := step(20, again); got != nil {
+		t.Error("killed again after its restart")
+	}
+	if want := []string{"rehearsal: kill rank 1 at step 20, phase update"}; !slices.Equal(
+		ranks[1].lines, want) || ranks[1].kills != 1 {
+		t.Errorf("%d kills, told %q", ranks[1].kills, ranks[1].lines)
+	}
+}
+
+// TestTimes counts over all processes, and asks no more than needed.
+func TestTimes(t *testing.T) {
+	for times, want := range map[int]int{1: 1, 7: 7, 0: 60} {
+		var j job
+		fired := 0
+		var processes []*process
+		for rank := range 3 {
+			p := j.start(t, fmt.Sprintf("kill rank=* phase=load times=%d", times))
+			p.SetRing(1, rank)
+			processes = append(processes, p)
+		}
+		for step := int64(1); step <= 20; step++ {
+			for _, p := range processes {
+				if p.At(t.Context(), "load", step) != nil {
+					fired++
+				}
+			}
+		}
+		if fired != want {
+			t.Errorf("times=%d: fired %d times", times, fired)
+		}
+		if j.asked > 3*times {
+			t.Errorf("times=%d: asked %d times", times, j.asked)
+		}
+	}
+}
+
+func TestNothingWithoutARingOrAPlan(t *testing.T) {
+	var j job
+	p := j.start(t, "kill rank=* times=0; nan rank=* times=0; io-error rank=* times=0")
+	idle := j.start(t, "")
+	idle.SetRing(1, 0)
+	for range 2 {
+		for _, p := range []*process{p, idle} {
+			nan, flip := p.Spoil(t.Context(), 1)
+			v, err := p.Message(t.Context(), "carry")
+			if p.At(t.Context(), "load", 1) != nil || nan || flip || err != nil ||
+				v != (Verdict{}) || p.Disk(t.Context(), 1, OpSync) != nil {
+				t.Error("something happened")
+			}
+		}
+		p.SetRing(1, 2)
+		if p.At(t.Context(), "load", 1) == nil {
+			t.Error("nothing happened in a ring")
+		}
+		p.SetRing(2, -1)
+	}
+	if _, err := New(Plan{{Verb: Kill, Times: 1}}, Config{}); err == nil {
+		t.Error("an Actor without Spend for a rule that needs it")
+	}
+	for _, broken := range []func(){
+		func() { _ = p.At(t.Context(), "carry", 1) },
+		func() { _, _ = p.Message(t.Context(), "load") },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic for a phase of somebody else")
+				}
+			}()
+			broken()
+		}()
+	}
+}
+
+// TestMessages asks for messages of a step that At named.
+func TestMessages(t *testing.T) {
+	for order, want := range map[string][]Act{
+		"drop rank=1 step=2":                          {Pass, Lose, Pass},
+		"duplicate rank=1 step=2 times=2":             {Pass, Double, Double},
+		"corrupt rank=1 phase=carry":                  {Flip, Pass, Pass},
+		"corrupt rank=1":                              {Pass, Pass, Pass}, // of the parameters
+		"corrupt rank=1 phase=all-gather":             {Pass, Pass, Pass},
+		"delay rank=1 phase=carry for=1s times=0":     {Wait, Wait, Wait},
+		"drop rank=1 step=2; duplicate rank=1 step=2": {Pass, Lose, Double},
+		"nan rank=1; disk-full rank=1; drop rank=0":   {Pass, Pass, Pass},
+	} {
+		var j job
+		p := j.start(t, order)
+		p.SetRing(1, 1)
+		var got []Act
+		for _, step := range []int64{1, 2, 2} {
+			if err := p.At(t.Context(), "backward", step); err != nil {
+				t.Fatal(err)
+			}
+			// A batch that is read ahead, or a checkpoint, is not the step being done.
+			if err := p.At(t.Context(), "checkpoint", 1); err != nil {
+				t.Fatal(err)
+			}
+			v, err := p.Message(t.Context(), "carry")
+			if err != nil || (v.Act == Wait) != (v.For == time.Second) {
+				t.Errorf("%q: %+v, %v", order, v, err)
+			}
+			got = append(got, v.Act)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: %v; want %v", order, got, want)
+		}
+	}
+	var j job
+	p := j.start(t, "kill rank=0 phase=all-gather; stop rank=0 phase=reduce-scatter for=3s")
+	p.SetRing(1, 0)
+	if _, err := p.Message(t.Context(), "reduce-scatter"); err != nil || len(p.stops) != 1 ||
+		p.stops[0] != 3*time.Second {
+		t.Errorf("stopped %v, %v", p.stops, err)
+	}
+	if _, err := p.Message(t.Context(), "all-gather"); !errors.Is(err, ErrKilled) {
+		t.Error(err)
+	}
+}
+
+func TestSpoilAndDisk(t *testing.T) {
+	var j job
+	p := j.start(t, "nan rank=0 step=1; corrupt rank=0 step=2; corrupt rank=0 step=3 phase=update; "+
+		"corrupt rank=0 step=4 phase=carry")
+	p.SetRing(1, 0)
+	for i, want := range [][2]bool{{true, false}, {false, true}, {false, true}, {false, false}} {
+		if nan, flip := p.Spoil(t.Context(), int64(i+1)); nan != want[0] || flip != want[1] {
+			t.Errorf("step %d: NaN %v, flip %v", i+1, nan, flip)
+		}
+	}
+	ops := []string{OpCreate, OpWrite, OpSync, OpRename}
+	for order, want := range map[string]map[string]error{
+		"disk-full rank=0 step=40 times=0":   {OpWrite: syscall.ENOSPC},
+		"fsync-error rank=0 step=40 times=0": {OpSync: syscall.EIO},
+		"io-error rank=0 step=40 times=0": {OpCreate: syscall.EIO, OpWrite: syscall.EIO,
+			OpSync: syscall.EIO, OpRename: syscall.EIO},
+	} {
+		p := j.start(t, order)
+		p.SetRing(1, 0)
+		for _, op := range ops {
+			if err := p.Disk(t.Context(), 40, op); err != want[op] {
+				t.Errorf("%q: %s: %v", order, op, err)
+			}
+			if err := p.Disk(t.Context(), 41, op); err != nil {
+				t.Errorf("%q: %s of step 41: %v", order, op, err)
+			}
+		}
+	}
+}
+
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j job
+		p := j.start(t, "delay rank=0 for=5s phase=forward times=0")
+		p.SetRing(1, 0)
+		began := time.Now()
+		if err := p.At(t.Context(), "forward", 1); err != nil || time.Since(began) != 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began = time.Now()
+		err := p.At(ctx, "forward", 2)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		want := "rehearsal: delay for 5s: rank 0 at step 2, phase forward"
+		if len(p.lines) != 2 || p.lines[1] != want {
+			t.Errorf("told %q; want %q", p.lines, want)
+		}
+	})
+}
+
+// TestChance draws the same for the same history, differently for another generation, and as
+// often as it says.
+func TestChance(t *testing.T) {
+	draw := func(generation uint64, seed int) (fired []int64) {
+		var j job
+		p := j.start(t, fmt.Sprintf("kill rank=* phase=load chance=0.1 seed=%d times=0", seed))
+		p.SetRing(generation, 1)
+		for step := int64(1); step <= 5000; step++ {
+			if p.At(t.Context(), "load", step) != nil {
+				fired = append(fired, step)
+			}
+		}
+		return fired
+	}
+	first := draw(1, 7)
+	// The standard deviation of 5000 draws at 0.1 is 21.
+	if n := len(first); n < 400 || n > 600 {
+		t.Errorf("%d of 5000", n)
+	}
+	if !slices.Equal(first, draw(1, 7)) {
+		t.Error("the same history drew something else")
+	}
+	if slices.Equal(first, draw(2, 7)) || slices.Equal(first, draw(1, 8)) {
+		t.Error("another generation or seed drew the same")
+	}
+}
+
+// TestNotNoted does nothing while nobody can note it, and says so once.
+func TestNotNoted(t *testing.T) {
+	j := job{err: errors.New("etcd is away")}
+	p := j.start(t, "kill rank=0 phase=load")
+	p.SetRing(1, 0)
+	for range 3 {
+		if err := p.At(t.Context(), "load", 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(p.lines) != 1 || !strings.Contains(p.lines[0], "etcd is away") {
+		t.Errorf("told %q", p.lines)
+	}
+	j.err = nil
+	if err := p.At(t.Context(), "load", 1); !errors.Is(err, ErrKilled) {
+		t.Errorf("when etcd is back: %v", err)
+	}
+}
+
+// TestManyGoroutines has all hooks called at once: no fault is done twice.
+func TestManyGoroutines(t *testing.T) {
+	var j job
+	p := j.start(t, "drop rank=0 times=5; duplicate rank=0 times=3; io-error rank=0 times=4; "+
+		"nan rank=0 times=2")
+	p.SetRing(1, 0)
+	var mu sync.Mutex
+	counts := map[string]int{}
+	note := func(what string, happened bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if happened {
+			counts[what]++
+		}
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for step := range int64(50) {
+				_ = p.At(t.Context(), "forward", step+1)
+				v, _ := p.Message(t.Context(), "carry")
+				note(v.Act.String(), v.Act != Pass)
+				note("disk", p.Disk(t.Context(), step+1, OpSync) != nil)
+				nan, _ := p.Spoil(t.Context(), step+1)
+				note("nan", nan)
+			}
+		})
+	}
+	all.Wait()
+	if got := fmt.Sprint(counts); got != "map[disk:4 double:3 lose:5 nan:2]" {
+		t.Error(got)
+	}
+}
