@@ -18,13 +18,22 @@ import (
 	"time"
 )
 
-// runTimeout bounds one command.
-const runTimeout = 3 * time.Minute
+// Limits of the waits.
+const (
+	runTimeout   = 3 * time.Minute  // one command
+	eventTimeout = 60 * time.Second // for an event that was promised
+	tailEvents   = 30
+)
 
 // binaries is the folder with rondo, worker and coordinator, built once for all tests.
 var binaries string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if config := os.Getenv(etcdVariable); config != "" {
+		os.Exit(serveEtcd(config))
+	}
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "rondo-integration-")
@@ -63,19 +72,26 @@ type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	events chan event
-	stderr *bytes.Buffer
+	stderr *transcript
 	kept   []event
 }
 
 // start runs `rondo ARGS --json` with its temporary files and cache in folders of the test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
+	return startOn(t, nil, args...)
+}
+
+// startOn is start on a host of a test network; nil is this machine.
+func startOn(t *testing.T, on *host, args ...string) *process {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "rondo"), append(args, "--json")...)
+	argv := on.argv(append([]string{filepath.Join(binaries, "rondo")}, append(args, "--json")...))
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = environment(t)
 	cmd.WaitDelay = 5 * time.Second
-	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &bytes.Buffer{}}
+	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &transcript{}}
 	cmd.Stderr = p.stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -120,14 +136,35 @@ func cacheDir(t *testing.T) string {
 // until reads events until one for which fn is true.
 func (p *process) until(what string, fn func(event) bool) event {
 	p.t.Helper()
-	for e := range p.events {
-		p.kept = append(p.kept, e)
-		if fn(e) {
-			return e
+	timeout := time.NewTimer(eventTimeout)
+	defer timeout.Stop()
+	for {
+		select {
+		case e, ok := <-p.events:
+			if !ok {
+				p.t.Fatalf("the command ended before %s; last events:\n%s\nstandard error:\n%s",
+					what, tail(p.kept), p.stderr)
+			}
+			p.kept = append(p.kept, e)
+			if fn(e) {
+				return e
+			}
+		case <-timeout.C:
+			p.t.Fatalf("%s did not come within %v; last events:\n%s\nstandard error:\n%s", what,
+				eventTimeout, tail(p.kept), p.stderr)
 		}
 	}
-	p.t.Fatalf("the command ended before %s; standard error:\n%s", what, p.stderr)
-	return nil
+}
+
+// tail is the last events but for the steps among them, for a failure's text.
+func tail(events []event) string {
+	var lines []string
+	for _, e := range events {
+		if e.name() != "step" {
+			lines = append(lines, fmt.Sprint(map[string]any(e)))
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-tailEvents):], "\n")
 }
 
 // untilStep reads events until the step.
