@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -345,4 +346,39 @@ func (i *infinite) Run(in model.SegmentInput) (float64, error) {
 	}
 	state[i.lane*i.size] = float32(math.Inf(1))
 	return sum, i.SetState(state)
+}
+
+func TestJoinRefuses(t *testing.T) {
+	e := newElastic(t, elasticJob(1), 1)
+	for want, ring := range map[string]Ring{
+		"rank 1 of 1":                     {Rank: 1, LaneEnds: []int{testG}},
+		"rank -1 of 1":                    {Rank: -1, LaneEnds: []int{testG}},
+		"rank 0 of 0":                     {},
+		"rank 1's lanes end at 4":         {LaneEnds: []int{4, 4}},
+		"lanes end at 11; the job has 12": {LaneEnds: []int{11}},
+		"2 ranks without a Reducer":       {LaneEnds: []int{4, testG}},
+		"2 names for 1 ranks":             {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
+	} {
+		_, err := e.hands[0].trainer.Join(t.Context(), ring, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || e.hands[0].trainer.HasState() {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+	named := Ring{LaneEnds: []int{4, testG}, Names: []string{"a", "b"}}
+	if got := named.name(1); got != "rank 1 (b)" {
+		t.Error(got)
+	}
+}
+
+// A snapshot that does not fit, or that cannot be found, ends the Join and leaves no state.
+func TestRestoreFails(t *testing.T) {
+	e := newElastic(t, elasticJob(4), 2)
+	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) { return nil, errTest }
+	e.ring(breakage{}, 0, 1)
+	if err := e.hands[0].err; !errors.Is(err, errTest) || e.hands[0].trainer.HasState() {
+		t.Errorf("%v", err)
+	}
+	e.restore = nil
+	e.ring(breakage{}, 0, 1)
+	e.whole(0, 1)
 }
