@@ -221,8 +221,8 @@ func TestMessages(t *testing.T) {
 
 func TestSpoilAndDisk(t *testing.T) {
 	var j job
-	p := j.start(t, "nan rank=0 step=1; corrupt rank=0 step=2; corrupt rank=0 step=3 phase=update; "+
-		"corrupt rank=0 step=4 phase=carry")
+	p := j.start(t, "nan rank=0 step=1; corrupt rank=0 step=2; "+
+		"corrupt rank=0 step=3 phase=update; corrupt rank=0 step=4 phase=carry")
 	p.SetRing(1, 0)
 	for i, want := range [][2]bool{{true, false}, {false, true}, {false, true}, {false, false}} {
 		if nan, flip := p.Spoil(t.Context(), int64(i+1)); nan != want[0] || flip != want[1] {
@@ -239,7 +239,7 @@ func TestSpoilAndDisk(t *testing.T) {
 		p := j.start(t, order)
 		p.SetRing(1, 0)
 		for _, op := range ops {
-			if err := p.Disk(t.Context(), 40, op); err != want[op] {
+			if err := p.Disk(t.Context(), 40, op); !errors.Is(err, want[op]) {
 				t.Errorf("%q: %s: %v", order, op, err)
 			}
 			if err := p.Disk(t.Context(), 41, op); err != nil {
@@ -255,13 +255,14 @@ func TestDelay(t *testing.T) {
 		p := j.start(t, "delay rank=0 for=5s phase=forward times=0")
 		p.SetRing(1, 0)
 		began := time.Now()
-		if err := p.At(t.Context(), "forward", 1); err != nil || time.Since(began) != 5*time.Second {
+		err := p.At(t.Context(), "forward", 1)
+		if err != nil || time.Since(began) != 5*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		err := p.At(ctx, "forward", 2)
+		err = p.At(ctx, "forward", 2)
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

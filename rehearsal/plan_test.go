@@ -70,7 +70,7 @@ func TestParseRefuses(t *testing.T) {
 		"kill rank=1 for=1s":             "for= is for delay and stop, not for kill",
 		"delay rank=1":                   "delay needs for=, such as for=200ms",
 		"delay rank=1 for=0s":            "for=0s is not a duration such as 200ms",
-		"delay rank=1 for=25h":           "for=25h is not a duration such as 200ms, at most 24h0m0s",
+		"delay rank=1 for=25h":           "for=25h is not a duration such as 200ms, at most 24h",
 		"kill rank=1 rank=2":             "rank= is given twice",
 		"kill rank":                      `"rank" is not key=value`,
 		"kill rank=1 host=b": `unknown key "host"; there are rank, step, phase, chance, seed, ` +
