@@ -3,6 +3,7 @@ package jobspec
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -180,5 +181,16 @@ func TestDeadlinesTable(t *testing.T) {
 		"faster than they come |\n"
 	if got := DeadlinesTable(Deadlines(Default())); got != want {
 		t.Errorf("the table is now\n%s", got)
+	}
+}
+
+// TestTheReadmeHasTheLadder keeps the page for newcomers true.
+func TestTheReadmeHasTheLadder(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table := DeadlinesTable(Deadlines(Default())); !strings.Contains(string(readme), table) {
+		t.Errorf("README.md has another table of deadlines than:\n%s", table)
 	}
 }
