@@ -1,60 +1,103 @@
 package allreduce
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 )
 
-// place is where a half is in its schedule, for the watch: which chunk it waits for, since when.
+// carryStep is the ring step of a carry in a half's place: before the first.
+const carryStep = -1
+
+// part is what a half works on in one collective: the buffer, and the carry out or in.
+type part struct {
+	buf, carry []float32
+}
+
+// place is where a half is in its schedule, for the guard: which chunk it waits for, since when.
 type place struct {
 	chunk atomic.Uint64 // step and chunk, 32 bits each
-	since atomic.Int64  // nanoseconds from the ring's epoch, from 1; 0 when it does not wait
+	since atomic.Int64  // Ring.now in nanoseconds; 0 when it does not wait
+	total atomic.Int64  // nanoseconds waited in all
 }
 
-func (p *place) wait(since time.Duration, step, chunk int) {
-	p.chunk.Store(uint64(step)<<32 | uint64(uint32(chunk)))
-	p.since.Store(max(1, int64(since)))
+// wait begins a wait, or goes on with one that has begun.
+func (p *place) wait(now time.Duration, step, chunk int) {
+	p.chunk.Store(uint64(uint32(int32(step)))<<32 | uint64(uint32(chunk)))
+	p.since.CompareAndSwap(0, int64(now))
 }
 
-func (p *place) proceed() { p.since.Store(0) }
+func (p *place) proceed(now time.Duration) {
+	if since := p.since.Swap(0); since != 0 {
+		p.total.Add(int64(now) - since)
+	}
+}
+
+func (p *place) at() (step, chunk int) {
+	at := p.chunk.Load()
+	return int(int32(at >> 32)), int(uint32(at))
+}
 
 // sender is the half of a ring that sends. It needs no queue: its schedule is fixed, and a chunk
-// of step k+1 may go as soon as the receiver has counted the same chunk of step k.
+// of step k+1 may go as soon as the receiver has counted the same chunk of step k. Whenever it
+// has nothing to send it sends heartbeats.
 type sender struct {
-	sendStart chan []float32
+	sendStart chan part
+	sendEnded chan struct{} // closed when the sender's goroutine has ended
 	sending   place
+	beat      *time.Ticker
 }
 
-// receiver is the half of a ring that receives and reduces.
+// receiver is the half of a ring that receives and reduces. It listens between collectives too,
+// so that heartbeats never pile up in the link; the first chunk of a collective that has not
+// begun here stays in its hand.
 type receiver struct {
-	receiveStart chan []float32
+	receiveStart chan part
 	receiving    place
+	carryIn      int           // floats that this collective carries in
 	reduced      atomic.Int64  // chunks of this collective that are in the buffer
 	advanced     chan struct{} // has a token after reduced has grown
+
+	listening atomic.Int64 // since when, as in place; 0 when it does not
+	heard     atomic.Bool  // whether anything has ever come
+	inHand    bool         // what Receive has returned between collectives
+	handErr   error
 }
 
 // runSender sends this rank's part of each collective until the ring is closed.
 func (r *Ring) runSender() {
+	defer close(r.sendEnded)
+	r.beat = time.NewTicker(r.config.beatInterval())
+	defer r.beat.Stop()
+	r.sendHeartbeat() // at once, so that the successor knows from when on it may expect them
 	for {
 		select {
-		case buf := <-r.sendStart:
-			if err := r.sendAll(buf); err != nil {
+		case p := <-r.sendStart:
+			if err := r.sendAll(p); err != nil {
 				r.fail(err)
 			}
-			r.sending.proceed()
+			r.sending.proceed(r.now())
 			r.finished <- struct{}{}
+		case <-r.beat.C:
+			r.sendHeartbeat()
 		case <-r.stop:
 			return
 		}
 	}
 }
 
-// sendAll sends every chunk as it becomes ready, and returns when the link reads buf no more.
-func (r *Ring) sendAll(buf []float32) error {
+// sendHeartbeat leaves errors to whoever needs the link: the guard, if it broke, or the next
+// collective, if the successor has left.
+func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
+
+// sendAll sends every chunk as it becomes ready, and returns when the link reads them no more.
+func (r *Ring) sendAll(p part) error {
 	s := &r.plan
+	for chunk := range s.messages(len(p.carry)) {
+		if err := r.hand(s.carried(len(p.carry), chunk), p.carry, carryStep, chunk); err != nil {
+			return err
+		}
+	}
 	ready := int64(0) // how many chunks must have been reduced before the next may go
 	var step, chunk int
 	for step = s.first; step < s.last; step++ {
@@ -63,32 +106,44 @@ func (r *Ring) sendAll(buf []float32) error {
 			if step > s.first {
 				ready++
 			}
-			if !r.awaitReduced(ready) {
+			if !r.awaitReduced(ready, step, chunk) {
 				return nil // the ring has failed, and whoever failed it has said why
 			}
-			h := s.at(step, segment, chunk)
-			r.sending.wait(time.Since(r.epoch), step, chunk)
-			err := r.links.Successor.Send(h, buf[h.Offset:h.Offset+h.Length])
-			if err != nil {
-				return r.blame(r.links.Successor, step, chunk, err)
+			if err := r.hand(s.at(step, segment, chunk), p.buf, step, chunk); err != nil {
+				return err
 			}
-			r.sending.proceed()
 		}
 	}
-	r.sending.wait(time.Since(r.epoch), step-1, chunk)
+	r.sending.wait(r.now(), step-1, chunk)
 	if err := r.links.Successor.Flush(); err != nil {
 		return r.blame(r.links.Successor, step-1, chunk, err)
 	}
 	return nil
 }
 
+// hand gives the link the range of floats that h names.
+func (r *Ring) hand(h Header, floats []float32, step, chunk int) error {
+	r.sending.wait(r.now(), step, chunk)
+	err := r.links.Successor.Send(h, floats[h.Offset:h.Offset+h.Length])
+	if err != nil {
+		return r.blame(r.links.Successor, step, chunk, err)
+	}
+	r.sending.proceed(r.now())
+	return nil
+}
+
 // awaitReduced waits until n chunks of this collective are reduced, and reports whether they are.
-func (r *Ring) awaitReduced(n int64) bool {
+// step and chunk say what will be sent then.
+func (r *Ring) awaitReduced(n int64, step, chunk int) bool {
 	for r.reduced.Load() < n {
 		select {
 		case <-r.advanced:
 		case <-r.failed:
 			return false
+		case <-r.beat.C:
+			r.sending.wait(r.now(), step, chunk)
+			r.sendHeartbeat()
+			r.sending.proceed(r.now())
 		}
 	}
 	return true
@@ -98,33 +153,54 @@ func (r *Ring) awaitReduced(n int64) bool {
 func (r *Ring) runReceiver() {
 	var m Message
 	for {
+		r.handErr = r.next(&m)
+		r.inHand = true
 		select {
-		case buf := <-r.receiveStart:
-			if err := r.receiveAll(buf, &m); err != nil {
+		case p := <-r.receiveStart:
+			if err := r.receiveAll(p, &m); err != nil {
 				r.fail(err)
 			}
-			r.receiving.proceed()
+			r.receiving.proceed(r.now())
 			r.finished <- struct{}{}
 		case <-r.stop:
+			m.Release()
 			return
 		}
 	}
 }
 
-func (r *Ring) receiveAll(buf []float32, m *Message) error {
+// next waits for the next message that is no heartbeat.
+func (r *Ring) next(m *Message) error {
+	for {
+		r.listening.Store(int64(r.now()))
+		err := r.links.Predecessor.Receive(m)
+		r.listening.Store(0)
+		if err != nil {
+			return err
+		}
+		r.heard.Store(true)
+		if m.Header != r.heartbeat {
+			return nil
+		}
+		m.Release()
+	}
+}
+
+func (r *Ring) receiveAll(p part, m *Message) error {
 	s := &r.plan
+	r.carryIn = len(p.carry)
+	for chunk := range s.messages(len(p.carry)) {
+		want := s.carried(len(p.carry), chunk)
+		if err := r.take(want, p.carry, m, carryStep, chunk); err != nil {
+			return err
+		}
+	}
 	for step := s.first; step < s.last; step++ {
 		segment := s.received(step)
 		for chunk := range s.chunks(segment) {
-			r.receiving.wait(time.Since(r.epoch), step, chunk)
-			err := r.links.Predecessor.Receive(m)
-			if err == nil {
-				r.receiving.proceed()
-				err = r.reduce(buf, m, s.at(step, segment, chunk))
-				m.Release()
-			}
+			err := r.take(s.at(step, segment, chunk), p.buf, m, step, chunk)
 			if err != nil {
-				return r.blame(r.links.Predecessor, step, chunk, err)
+				return err
 			}
 			r.reduced.Add(1)
 			select {
@@ -136,14 +212,33 @@ func (r *Ring) receiveAll(buf []float32, m *Message) error {
 	return nil
 }
 
-// reduce adds the message to buf, or copies it there, if it is the chunk that is wanted.
-func (r *Ring) reduce(buf []float32, m *Message, want Header) error {
+// take waits for the chunk that is wanted, and reduces it into the range of floats it names.
+func (r *Ring) take(want Header, floats []float32, m *Message, step, chunk int) error {
+	r.receiving.wait(r.now(), step, chunk)
+	err := r.handErr
+	if !r.inHand {
+		err = r.next(m)
+	}
+	r.inHand, r.handErr = false, nil
+	if err == nil {
+		r.receiving.proceed(r.now())
+		err = r.reduce(floats, m, want)
+		m.Release()
+	}
+	if err != nil {
+		return r.blame(r.links.Predecessor, step, chunk, err)
+	}
+	return nil
+}
+
+// reduce adds the message to floats, or copies it there, if it is the chunk that is wanted.
+func (r *Ring) reduce(floats []float32, m *Message, want Header) error {
 	if m.Header.Generation != want.Generation {
 		return fmt.Errorf("sent a chunk of generation %d, this ring is generation %d",
 			m.Header.Generation, want.Generation)
 	}
 	if m.Header != want {
-		return fmt.Errorf("sent {%v}, this rank is at {%v}", m.Header, want)
+		return mismatch(m.Header, want, r.carryIn)
 	}
 	got := 0
 	for _, piece := range m.Pieces {
@@ -152,122 +247,23 @@ func (r *Ring) reduce(buf []float32, m *Message, want Header) error {
 	if got != 4*want.Length {
 		return fmt.Errorf("sent %d bytes for {%v}", got, want)
 	}
-	combine(buf[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase)
+	combine(floats[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase)
 	return nil
 }
 
-// watch waits for both halves, and fails the ring when ctx ends or a neighbour takes too long.
-func (r *Ring) watch(ctx context.Context) {
-	r.timer.Reset(r.config.ChunkTimeout)
-	defer r.timer.Stop()
-	done := ctx.Done()
-	for running := 2; running > 0; {
-		select {
-		case <-r.finished:
-			running--
-		case <-r.timer.C:
-			r.timer.Reset(r.checkProgress())
-		case <-done:
-			done = nil
-			r.fail(fmt.Errorf("collective %d: %w", r.sequence, context.Cause(ctx)))
-		}
-	}
-}
-
-// checkProgress fails the ring if a half has waited too long for its neighbour, and returns how
-// long the watch may sleep.
-func (r *Ring) checkProgress() time.Duration {
-	now := time.Since(r.epoch)
-	received := r.remaining(&r.receiving, now)
-	sent := r.remaining(&r.sending, now)
+// mismatch says how what came differs from what is wanted, in a collective that carries carryIn
+// floats in.
+func mismatch(got, want Header, carryIn int) error {
+	sent := carryIn
 	switch {
-	case received <= 0 && received <= sent:
-		r.failLate(r.links.Predecessor, &r.receiving, "no chunk for")
-	case sent <= 0:
-		r.failLate(r.links.Successor, &r.sending, "chunk not taken for")
-	default:
-		return min(received, sent)
+	case got.Sequence != want.Sequence:
+	case got.Phase == Carried:
+		sent = got.Total
+	case want.Phase == Carried && want.Offset == 0:
+		sent = 0
 	}
-	return r.config.ChunkTimeout
-}
-
-// remaining is how much longer a half may wait.
-func (r *Ring) remaining(p *place, now time.Duration) time.Duration {
-	step := int(p.chunk.Load() >> 32)
-	since := time.Duration(p.since.Load())
-	if since == 0 {
-		return r.config.ChunkTimeout
+	if sent != carryIn {
+		return fmt.Errorf("carries %d floats, this rank expects %d", sent, carryIn)
 	}
-	return r.patience(step) - (now - since)
-}
-
-// patience is how long a half waits in a ring step. When a rank falls silent, its neighbour is
-// stuck in the earliest step, and each rank further on in one more: with a little more patience
-// a step, the rank that knows who is silent speaks first, and the others hear of it in time.
-func (r *Ring) patience(step int) time.Duration {
-	more := min(blamePause, r.config.ChunkTimeout/time.Duration(4*r.plan.last))
-	return r.config.ChunkTimeout + time.Duration(step-r.plan.first)*more
-}
-
-// blamePause is time enough for a failure to be told to a neighbour.
-const blamePause = 100 * time.Millisecond
-
-func (r *Ring) failLate(link Link, p *place, what string) {
-	at := p.chunk.Load()
-	step, chunk := int(at>>32), int(uint32(at))
-	r.fail(r.blame(link, step, chunk, fmt.Errorf("%s %v", what, r.patience(step))))
-}
-
-// blame adds to err which neighbour it is about, and where in the collective.
-func (r *Ring) blame(link Link, step, chunk int, err error) error {
-	var abort *AbortError
-	if errors.As(err, &abort) {
-		return breakOf(link, err)
-	}
-	s := &r.plan
-	segment := s.received(step)
-	if link == Link(r.links.Successor) {
-		segment = s.sent(step)
-	}
-	return &PeerError{link.Peer(), fmt.Errorf("ring step %d of %d, chunk %d of %d, %v: %w",
-		step-s.first+1, s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)}
-}
-
-// fail breaks the ring; the first failure counts.
-func (r *Ring) fail(err error) {
-	r.failing.Do(func() {
-		r.err = err
-		close(r.failed)
-	})
-}
-
-// guard waits for the first failure, here or of a neighbour, and tells both neighbours. It does
-// so between collectives too, so that no rank finds out late.
-func (r *Ring) guard() {
-	before, after := r.links.Predecessor, r.links.Successor
-	select {
-	case <-r.stop:
-		return
-	case <-r.failed:
-	case <-before.Broken():
-		r.fail(breakOf(before, before.Err()))
-	case <-after.Broken():
-		r.fail(breakOf(after, after.Err()))
-	}
-	reason := fmt.Sprintf("at rank %d: %v", r.config.Rank, r.err)
-	var abort *AbortError
-	if errors.As(r.err, &abort) {
-		reason = abort.Reason
-	}
-	before.Abort(reason)
-	after.Abort(reason)
-}
-
-// breakOf names the neighbour that broke off. What it passes on is about another rank.
-func breakOf(link Link, err error) error {
-	var abort *AbortError
-	if errors.As(err, &abort) {
-		return fmt.Errorf("%v broke off: %w", link.Peer(), err)
-	}
-	return &PeerError{link.Peer(), fmt.Errorf("%v: %w", link.Peer(), err)}
+	return fmt.Errorf("sent {%v}, this rank is at {%v}", got, want)
 }

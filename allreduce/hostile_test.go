@@ -32,6 +32,9 @@ func (h *hostile) Receive(m *allreduce.Message) error {
 		if err := h.Predecessor.Receive(m); err != nil {
 			return err
 		}
+		if m.Header.Phase == allreduce.Heartbeat {
+			return nil // how many there are is a matter of time
+		}
 		l := letter{m.Header, slices.Concat(m.Pieces...)}
 		m.Release()
 		h.queue = h.change(l)

@@ -25,6 +25,10 @@ const (
 	ReduceScatter Phase = 1
 	// AllGather chunks replace what the receiver has.
 	AllGather Phase = 2
+	// Carried chunks are no part of the sum: they go from a rank to its successor ahead of it.
+	Carried Phase = 3
+	// Heartbeat messages have no payload and say only that the sender lives.
+	Heartbeat Phase = 4
 )
 
 // String returns the phase's name in the literature.
@@ -34,6 +38,10 @@ func (p Phase) String() string {
 		return "reduce-scatter"
 	case AllGather:
 		return "all-gather"
+	case Carried:
+		return "carry"
+	case Heartbeat:
+		return "heartbeat"
 	}
 	return fmt.Sprintf("phase %d", uint8(p))
 }
@@ -51,6 +59,13 @@ type Header struct {
 
 // String names the chunk, for errors.
 func (h Header) String() string {
+	switch h.Phase {
+	case Carried:
+		return fmt.Sprintf("collective %d, %v, floats [%d:%d] of %d",
+			h.Sequence, h.Phase, h.Offset, h.Offset+h.Length, h.Total)
+	case Heartbeat:
+		return fmt.Sprintf("%v of generation %d", h.Phase, h.Generation)
+	}
 	return fmt.Sprintf("collective %d, %v step %d, floats [%d:%d] of %d",
 		h.Sequence, h.Phase, h.Step+1, h.Offset, h.Offset+h.Length, h.Total)
 }
@@ -134,11 +149,13 @@ type Link interface {
 type Successor interface {
 	Link
 	// Send hands over one chunk; h.Length is len(payload), at least 1 and at most
-	// MaxChunkBytes/4. It waits while the link's bounded buffers are full. The link may read
-	// payload until the neighbour has all of it, or Flush has returned.
+	// MaxChunkBytes/4, or 0 for a heartbeat. It waits while the link's bounded buffers are full.
+	// The link may read payload until the neighbour has all of it, or Flush has returned.
 	Send(h Header, payload []float32) error
 	// Flush waits until the link reads no payload any more.
 	Flush() error
+	// Beats counts what has come of the successor's [Predecessor.Beat], from any goroutine.
+	Beats() uint64
 }
 
 // Predecessor is the link to the previous rank, which chunks come from, in the order in which
@@ -148,6 +165,11 @@ type Predecessor interface {
 	// Receive waits for the next chunk and fills m, which must have been released. The pieces
 	// hold exactly m.Header.Length floats.
 	Receive(m *Message) error
+	// Beat gives the predecessor a sign of life, against the stream: without it a predecessor
+	// whose chunks are not taken could not tell a dead neighbour from one that is busy. It never
+	// waits: while the link still has the last one in hand it does nothing. One goroutine at a
+	// time calls it.
+	Beat()
 }
 
 // Links are a rank's two neighbours. In a ring of two they are the same rank.

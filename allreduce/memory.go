@@ -31,6 +31,7 @@ type pipe struct {
 	free    chan *memoryChunk
 	flight  atomic.Int32  // chunks whose payload may be read
 	drained chan struct{} // has a token after flight became 0
+	beats   atomic.Uint64 // against the stream
 }
 
 type memoryChunk struct {
@@ -99,6 +100,8 @@ func (s *memorySuccessor) Flush() error {
 	return nil
 }
 
+func (s *memorySuccessor) Beats() uint64 { return s.beats.Load() }
+
 type memoryPredecessor struct {
 	*Ending
 	*pipe
@@ -142,6 +145,8 @@ func (r *memoryPredecessor) Receive(m *Message) error {
 		return r.Err()
 	}
 }
+
+func (r *memoryPredecessor) Beat() { r.beats.Add(1) }
 
 func (r *memoryPredecessor) take(m *Message, c *memoryChunk) {
 	m.Header, m.OnRelease = c.header, c.release

@@ -109,7 +109,8 @@ func TestWrongArguments(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	good := allreduce.Config{Rank: 1, World: 3, Generation: 1, ChunkTimeout: time.Second}
+	good := allreduce.Config{Rank: 1, World: 3, Generation: 1, ChunkTimeout: time.Second,
+		StepTimeout: time.Minute}
 	nodes := connect(3)
 	for _, test := range []struct {
 		change func(*allreduce.Config, *allreduce.Links)
@@ -122,6 +123,8 @@ func TestConfig(t *testing.T) {
 		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkBytes = 6 }, "chunks of 6 bytes"},
 		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkBytes = 2 << 20 }, "2097152 bytes"},
 		{func(c *allreduce.Config, _ *allreduce.Links) { c.ChunkTimeout = 0 }, "timeout 0s"},
+		{func(c *allreduce.Config, _ *allreduce.Links) { c.StepTimeout = time.Second },
+			"step timeout 1s is not longer than the chunk timeout, 1s"},
 		{func(c *allreduce.Config, _ *allreduce.Links) { c.Rank = 0 },
 			"the predecessor of rank 0 of 3 is rank 2, the link's is rank 0"},
 		{func(_ *allreduce.Config, l *allreduce.Links) { l.Successor = nil }, "needs two links"},
@@ -136,9 +139,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestSilentPredecessor: the rank after the one that does not come says which it is, where and
+// TestStuckPredecessor: the rank after the one that does not come says which it is, where and
 // how long, and all others pass it on.
-func TestSilentPredecessor(t *testing.T) {
+func TestStuckPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const world, silent = 4, 2
 		rings := linktest.Rings(t, connect(world), generation, 0, 5*time.Second)
@@ -152,7 +155,8 @@ func TestSilentPredecessor(t *testing.T) {
 		if took := time.Since(start).Truncate(time.Millisecond); took != 5*time.Second {
 			t.Errorf("it took %v to fail, want the timeout of 5s", took)
 		}
-		want := "ring step 1 of 6, chunk 1 of 1, rank 2 (host-c:7000): no chunk for 5s"
+		want := "ring step 1 of 6, chunk 1 of 1, rank 2 (host-c:7000): " +
+			"is alive, but no chunk came for 5s"
 		if errs[3] == nil || errs[3].Error() != want {
 			t.Errorf("rank 3: %v, want %q", errs[3], want)
 		}
@@ -195,7 +199,8 @@ func alone(t *testing.T, chunkBytes int, timeout time.Duration) (
 	t.Helper()
 	nodes := connect(2)
 	ring, err := allreduce.New(allreduce.Config{
-		World: 2, Generation: generation, ChunkBytes: chunkBytes, ChunkTimeout: timeout,
+		World: 2, Generation: generation, ChunkBytes: chunkBytes, ChunkTimeout: timeout / 2,
+		StepTimeout: timeout,
 	}, nodes[0].Links)
 	if err != nil {
 		t.Fatal(err)
@@ -204,10 +209,42 @@ func alone(t *testing.T, chunkBytes int, timeout time.Duration) (
 	return ring, nodes[1].Successor, nodes[1].Predecessor
 }
 
+// awaitChunk receives the next message that is no heartbeat.
+func awaitChunk(p allreduce.Predecessor, m *allreduce.Message) error {
+	for {
+		if err := p.Receive(m); err != nil || m.Header.Phase != allreduce.Heartbeat {
+			return err
+		}
+		m.Release()
+	}
+}
+
+// breathe shows rank 0 that rank 1 lives, until the test ends.
+func breathe(t *testing.T, successor allreduce.Successor, predecessor allreduce.Predecessor) {
+	t.Helper()
+	heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	go func() {
+		for {
+			predecessor.Beat()
+			if successor.Send(heartbeat, nil) != nil {
+				return
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}()
+}
+
 // TestStuckSuccessor: chunks that nobody takes are blamed on the successor.
 func TestStuckSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, successor, predecessor := alone(t, 4, time.Second)
+		breathe(t, successor, predecessor)
 		go func() {
 			time.Sleep(time.Second / 2) // so that the chunks which are not taken wait longer
 			successor.Send(allreduce.Header{
@@ -216,7 +253,9 @@ func TestStuckSuccessor(t *testing.T) {
 			}, []float32{1})
 		}()
 		err := ring.AllReduce(context.Background(), make([]float32, 100))
-		want := "ring step 1 of 2, chunk 5 of 50, rank 1 (host-b:7000): chunk not taken for 1s"
+		// The link holds 4 messages, the first of which is a heartbeat.
+		want := "ring step 1 of 2, chunk 4 of 50, rank 1 (host-b:7000): " +
+			"is alive, but has not taken a chunk for 1s"
 		if err == nil || err.Error() != want {
 			t.Errorf("all-reduce: %v, want %q", err, want)
 		}
@@ -265,7 +304,8 @@ func TestClose(t *testing.T) {
 		if !errors.Is(err, allreduce.ErrClosed) {
 			t.Errorf("all-reduce after Close: %v", err)
 		}
-		if err := predecessor.Receive(&allreduce.Message{}); !errors.Is(err, allreduce.ErrLeft) {
+		var m allreduce.Message
+		if err := awaitChunk(predecessor, &m); !errors.Is(err, allreduce.ErrLeft) {
 			t.Errorf("the successor sees %v, want ErrLeft", err)
 		}
 		err = successor.Send(allreduce.Header{Length: 1}, []float32{1})
@@ -300,7 +340,7 @@ func TestTwoCollectivesAtOncePanic(t *testing.T) {
 	first := make(chan error)
 	go func() { first <- ring.AllReduce(context.Background(), make([]float32, 10)) }()
 	var m allreduce.Message
-	if err := predecessor.Receive(&m); err != nil { // the first is under way
+	if err := awaitChunk(predecessor, &m); err != nil { // the first is under way
 		t.Fatal(err)
 	}
 	m.Release()

@@ -15,6 +15,16 @@ type schedule struct {
 func (s *schedule) sent(k int) int     { return mod(s.rank-1-k, s.world) }
 func (s *schedule) received(k int) int { return mod(s.rank-2-k, s.world) }
 
+// receives reports whether any chunk comes; a rank that alone has floats to gather gets none.
+func (s *schedule) receives() bool {
+	for k := s.first; k < s.last; k++ {
+		if s.chunks(s.received(k)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // segment returns the bounds of segment i.
 func (s *schedule) segment(i int) (lo, hi int) {
 	if i > 0 {
@@ -26,7 +36,19 @@ func (s *schedule) segment(i int) (lo, hi int) {
 // chunks is the number of messages that carry segment i.
 func (s *schedule) chunks(i int) int {
 	lo, hi := s.segment(i)
-	return (hi - lo + s.chunk - 1) / s.chunk
+	return s.messages(hi - lo)
+}
+
+// messages is how many it takes to carry n floats.
+func (s *schedule) messages(n int) int { return (n + s.chunk - 1) / s.chunk }
+
+// carried returns the header of chunk c of a carry of total floats.
+func (s *schedule) carried(total, c int) Header {
+	h := s.header
+	h.Phase, h.Total = Carried, total
+	h.Offset = c * s.chunk
+	h.Length = min(s.chunk, total-h.Offset)
+	return h
 }
 
 // at returns the header of chunk c of segment i in ring step k.

@@ -4,14 +4,15 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"rondo/allreduce"
 )
 
 // A message is a header and a payload of length floats. All numbers are little endian.
 //
-//	0  magic "RnD" and the format's version, 1
-//	4  phase (1 reduce-scatter, 2 all-gather)
+//	0  magic "RnD" and the format's version, 2
+//	4  phase (1 reduce-scatter, 2 all-gather, 3 carry, 4 heartbeat)
 //	5  element type of the payload (0: float32)
 //	6  reserved, 0 (2 bytes)
 //	8  generation
@@ -20,10 +21,13 @@ import (
 //	28 length (4 bytes)
 //	32 offset
 //	40 total
+//
+// Of a heartbeat all from sequence on is 0. It is the one message that flows against the stream
+// too.
 const headerBytes = 48
 
 // formatVersion is that of the handshake and of the header.
-const formatVersion = 1
+const formatVersion = 2
 
 const elementFloat32 = 0
 
@@ -53,8 +57,8 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 		return h, fmt.Errorf("a message has format %d, this worker reads %d", b[3], formatVersion)
 	}
 	phase := allreduce.Phase(b[4])
-	if phase != allreduce.ReduceScatter && phase != allreduce.AllGather {
-		return h, fmt.Errorf("a message has %v, not 1 or 2", phase)
+	if phase < allreduce.ReduceScatter || phase > allreduce.Heartbeat {
+		return h, fmt.Errorf("a message has %v, not 1 to 4", phase)
 	}
 	if b[5] != elementFloat32 || b[6] != 0 || b[7] != 0 {
 		return h, fmt.Errorf("a message has element type %d and flags %#x, not 0 and 0",
@@ -64,7 +68,13 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	length := binary.LittleEndian.Uint32(b[28:])
 	offset := binary.LittleEndian.Uint64(b[32:])
 	total := binary.LittleEndian.Uint64(b[40:])
-	if payload := size - headerBytes; length == 0 || int64(payload) != 4*int64(length) {
+	payload := size - headerBytes
+	if phase == allreduce.Heartbeat {
+		if payload != 0 || !zero(b[16:headerBytes]) {
+			return h, fmt.Errorf("a heartbeat of %d bytes says more than that its sender is alive",
+				size)
+		}
+	} else if length == 0 || int64(payload) != 4*int64(length) {
 		return h, fmt.Errorf("a message says %d floats and carries %d bytes of them",
 			length, payload)
 	}
@@ -82,4 +92,8 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	h.Step, h.Length = int(step), int(length)
 	h.Offset, h.Total = int(offset), int(total)
 	return h, nil
+}
+
+func zero(b []byte) bool {
+	return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 })
 }

@@ -26,7 +26,7 @@ func validHeader() allreduce.Header {
 
 func TestHeader(t *testing.T) {
 	want := []byte{
-		'R', 'n', 'D', 1, 2, 0, 0, 0,
+		'R', 'n', 'D', 2, 2, 0, 0, 0,
 		0, 0, 0, 0, 0, 1, 0, 0,
 		77, 0, 0, 0, 0, 0, 0, 0,
 		5, 0, 0, 0, 3, 0, 0, 0,
@@ -51,14 +51,19 @@ func TestHeaderRefused(t *testing.T) {
 	}{
 		{"short", func(b []byte) []byte { return b[:headerBytes-1] }, "shorter than its"},
 		{"magic", func(b []byte) []byte { b[0] = 'X'; return b }, `starts with "XnD"`},
-		{"version", func(b []byte) []byte { b[3] = 9; return b }, "format 9, this worker reads 1"},
-		{"phase", func(b []byte) []byte { b[4] = 3; return b }, "phase 3"},
+		{"version", func(b []byte) []byte { b[3] = 9; return b }, "format 9, this worker reads 2"},
+		{"phase", func(b []byte) []byte { b[4] = 5; return b }, "phase 5"},
 		{"element", func(b []byte) []byte { b[5] = 1; return b }, "element type 1"},
 		{"flags", func(b []byte) []byte { b[7] = 1; return b }, "flags"},
 		{"step", func(b []byte) []byte { b[27] = 1; return b }, "ring step 16777221"},
 		{"length", func(b []byte) []byte { b[28] = 4; return b }, "4 floats and carries 12 bytes"},
 		{"no payload", func(b []byte) []byte { b[28] = 0; return b[:headerBytes] }, "0 floats"},
 		{"truncated", func(b []byte) []byte { return b[:len(b)-1] }, "carries 11 bytes"},
+		{"heartbeat", func(b []byte) []byte { b[4] = 4; return b }, "more than that"},
+		{"heartbeat's sequence", func(b []byte) []byte {
+			b[4] = 4
+			return b[:headerBytes]
+		}, "more than that"},
 		{"range", func(b []byte) []byte { b[40] = 2; return b }, "3 of them, of 268435458"},
 		{"total", func(b []byte) []byte { b[47] = 0x80; return b }, "of 9223372037123211267"},
 	} {
@@ -79,6 +84,7 @@ func FuzzMessage(f *testing.F) {
 	f.Add(valid, uint64(1))
 	f.Add(valid[:40], uint64(2))
 	f.Add([]byte{}, uint64(3))
+	f.Add(appendHeader(nil, allreduce.Header{Generation: 9, Phase: allreduce.Heartbeat}), uint64(4))
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		var in incoming
@@ -91,7 +97,8 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		h := m.Header
-		if h.Length < 1 || h.Offset < 0 || h.Total-h.Offset < h.Length || h.Step < 0 {
+		if h.Phase != allreduce.Heartbeat && h.Length < 1 ||
+			h.Offset < 0 || h.Total-h.Offset < h.Length || h.Step < 0 {
 			t.Errorf("{%v} is no range", h)
 		}
 		payload := slices.Concat(m.Pieces...)

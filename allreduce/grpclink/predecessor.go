@@ -23,20 +23,26 @@ type predecessor struct {
 	verdict chan error    // what the handler returns: the first of Close, Abort and the end
 	ended   chan struct{} // closed when the handler has returned
 	spare   chan *incoming
+	beat    chan *outgoing // the one message that goes against the stream, when it is free
 
 	// receiving is held by Receive: when the stream breaks under it, it alone knows why.
 	receiving sync.Mutex
 }
 
 func newPredecessor(seat Seat, address string) *predecessor {
-	return &predecessor{
+	p := &predecessor{
 		Ending:  allreduce.NewEnding(),
 		peer:    allreduce.Peer{Rank: seat.predecessor(), Address: address},
 		seat:    seat,
 		verdict: make(chan error, 1),
 		ended:   make(chan struct{}),
 		spare:   make(chan *incoming, 2),
+		beat:    make(chan *outgoing, 1),
 	}
+	o := newOutgoing()
+	o.done = func() { p.beat <- o } // never waits: it is the only one
+	p.beat <- o
+	return p
 }
 
 // serve is the handler of the stream: it holds it open until either side ends the link.
@@ -111,6 +117,19 @@ func (p *predecessor) take() *incoming {
 		}
 	}
 	return in
+}
+
+// Beat never waits: gRPC takes a message at once while it holds no other.
+func (p *predecessor) Beat() {
+	if p.Err() != nil {
+		return
+	}
+	select {
+	case o := <-p.beat:
+		o.load(allreduce.Header{Generation: p.seat.Generation, Phase: allreduce.Heartbeat}, nil)
+		_ = p.stream.SendMsg(o) // the handler learns of the stream's end
+	default:
+	}
 }
 
 func (p *predecessor) Abort(reason string) {

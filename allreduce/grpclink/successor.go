@@ -47,6 +47,7 @@ type successor struct {
 	free    chan *outgoing
 	flight  atomic.Int32  // messages that gRPC may still read
 	drained chan struct{} // has a token after flight became 0
+	beats   atomic.Uint64 // of the successor
 }
 
 // Dial opens the link from the worker in seat to its successor at address, and returns when the
@@ -150,13 +151,11 @@ func (s *successor) open(ctx context.Context) error {
 	return nil
 }
 
-// watch waits for the successor to end the stream, and learns why.
+// watch counts the successor's signs of life until it ends the stream, and learns why it does.
 func (s *successor) watch() {
 	defer close(s.ended)
-	err := s.stream.RecvMsg(&incoming{})
+	err := s.hear()
 	switch st := status.Convert(err); {
-	case err == nil:
-		s.End(errors.New("sent a message against the stream"))
 	case errors.Is(err, io.EOF):
 		s.End(allreduce.ErrLeft)
 	case st.Code() == codes.Aborted:
@@ -166,6 +165,30 @@ func (s *successor) watch() {
 	}
 	s.cancel()
 }
+
+// hear returns when the stream has ended, or something came that is no heartbeat.
+func (s *successor) hear() error {
+	var in incoming
+	var m allreduce.Message
+	want := allreduce.Header{Generation: s.self.Generation, Phase: allreduce.Heartbeat}
+	for {
+		err := s.stream.RecvMsg(&in)
+		if err != nil {
+			return err
+		}
+		if err = in.open(&m); err == nil && m.Header != want {
+			err = fmt.Errorf("{%v}", m.Header)
+		}
+		in.free()
+		if err != nil {
+			s.End(fmt.Errorf("sent a message against the stream: %w", err))
+			return err
+		}
+		s.beats.Add(1)
+	}
+}
+
+func (s *successor) Beats() uint64 { return s.beats.Load() }
 
 func (s *successor) Peer() allreduce.Peer { return s.peer }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -42,6 +43,7 @@ func Run(t *testing.T, form Form) {
 		{"Order", testOrder},
 		{"Backpressure", testBackpressure},
 		{"Flush", testFlush},
+		{"Heartbeats", testHeartbeats},
 		{"CloseEndsCalls", testCloseEndsCalls},
 		{"AbortReachesReceiver", testAbortReachesReceiver},
 		{"AbortReachesSender", testAbortReachesSender},
@@ -260,6 +262,39 @@ func testFlush(t *testing.T, form Form) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// testHeartbeats: a message without payload keeps its place in the stream, and the receiver's
+// signs of life come although the sender's chunks are not taken.
+func testHeartbeats(t *testing.T, form Form) {
+	s, p := pair(t, form)
+	heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
+	h, floats := chunk(rand.New(rand.NewPCG(12, 13)), 0, 1000)
+	err := within(t, "send", func() error {
+		return errors.Join(s.Send(heartbeat, nil), s.Send(h, floats), s.Send(heartbeat, nil))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = within(t, "receive", func() error {
+		return errors.Join(receive(p, heartbeat, nil), receive(p, h, floats),
+			receive(p, heartbeat, nil))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := fill(t, s)
+	for want := uint64(1); want <= 2; want++ {
+		soon(t, "beat", func() {
+			for s.Beats() < want {
+				p.Beat() // again: it may do nothing
+				runtime.Gosched()
+			}
+		})
+	}
+	soon(t, "close", func() { p.Close() })
+	p.Beat() // on a link that is closed it does nothing
+	_ = within(t, "send", func() error { return <-failed })
 }
 
 // fill sends until the link takes no more, or sending fails; the error arrives on the channel.

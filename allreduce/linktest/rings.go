@@ -12,7 +12,8 @@ import (
 	"rondo/allreduce"
 )
 
-// Rings makes rings of nodes and closes them at the end of the test.
+// Rings makes rings of nodes and closes them at the end of the test. timeout is their step
+// timeout, and twice their chunk timeout.
 func Rings(
 	t testing.TB, nodes []Node, generation allreduce.Generation, chunkBytes int,
 	timeout time.Duration,
@@ -25,7 +26,8 @@ func Rings(
 			World:        len(nodes),
 			Generation:   generation,
 			ChunkBytes:   chunkBytes,
-			ChunkTimeout: timeout,
+			ChunkTimeout: timeout / 2,
+			StepTimeout:  timeout,
 		}, node.Links)
 		if err != nil {
 			t.Fatal(err)
