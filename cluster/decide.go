@@ -6,9 +6,14 @@ import (
 	"time"
 )
 
-// settleTime is how long a leader waits for more workers to appear when some have: one ring is
-// formed for all of them.
-const settleTime = 300 * time.Millisecond
+// How long a leader waits for more workers to appear when some have.
+const (
+	// One ring is formed for all of them.
+	settleTime = 300 * time.Millisecond
+	// A paused job that only newcomers have come to would begin anew, from a checkpoint at best:
+	// those that were cut off come back with its state, a second or two after etcd does.
+	returnTime = 5 * time.Second
+)
 
 // State is everything that a leader knows of a job. It is a value: Decide returns a new one and
 // changes neither the old one nor what its slices hold.

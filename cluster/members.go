@@ -17,42 +17,37 @@ func joined(s State, m Member, now time.Time) (State, []Action) {
 // admit does what is to be done about members that have appeared and are in no ring: none at all
 // is an answer too, for a leader that takes over.
 func admit(s State, newcomers []Member, now time.Time) (State, []Action) {
-	s, actions := s.refuse(newcomers)
-	refused := len(actions)
-	var more []Action
-	switch s.plan.Phase {
-	case Forming:
-		s, more = start(s)
-	case Paused:
-		s, more = goOn(s, now)
-	case Running:
-		if len(s.done) == 0 && s.ringWouldChange() {
-			if s.settled.IsZero() {
-				s.settled = now.Add(settleTime)
-			}
-			break
-		}
-		more = s.waitAsSpares(newcomers)
-	default:
-		more = s.waitAsSpares(newcomers)
-	}
-	return s.afterRefusals(actions[:refused], more)
-}
-
-// afterRefusals stores the evictions, unless that has been done along with something else.
-func (s State) afterRefusals(refusals, more []Action) (State, []Action) {
-	written := slices.ContainsFunc(more, func(a Action) bool {
+	s, refusals := s.refuse(newcomers)
+	s, actions := s.receive(newcomers, now)
+	written := slices.ContainsFunc(actions, func(a Action) bool {
 		_, is := a.(WritePlan)
 		return is
 	})
-	if len(refusals) == 0 || written {
-		return s, slices.Concat(more, refusals)
+	if len(refusals) > 0 && !written {
+		if s.plan.Reason == "" {
+			s.plan.Reason = "workers join"
+		}
+		var write []Action
+		s, write = s.write()
+		actions = append(write, actions...)
 	}
-	if s.plan.Reason == "" {
-		s.plan.Reason = "workers join"
+	return s, append(actions, refusals...)
+}
+
+// receive does what the phase asks for when members have appeared.
+func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
+	switch {
+	case s.plan.Phase == Forming:
+		return start(s)
+	case s.plan.Phase == Paused:
+		return goOn(s, now)
+	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
+		if s.settled.IsZero() {
+			s.settled = now.Add(settleTime)
+		}
+		return s, nil
 	}
-	s, write := s.write()
-	return s, slices.Concat(write, more, refusals)
+	return s, s.waitAsSpares(newcomers)
 }
 
 // refuse evicts the newcomers that do not fit the job, and says so.
@@ -139,7 +134,10 @@ func goOn(s State, now time.Time) (State, []Action) {
 	if len(there) >= s.job.Limit(s.plan) {
 		return s.with(there, s.counted()+" are there again")
 	}
-	s.settled = now.Add(settleTime)
+	s.settled = now.Add(returnTime)
+	if slices.ContainsFunc(there, func(m Member) bool { return !s.isNew(m) }) {
+		s.settled = now.Add(settleTime)
+	}
 	text := fmt.Sprintf("paused: %d of at least %d workers are there", len(there),
 		s.job.MinWorkers)
 	if short := s.job.MinWorkers - len(there); short > 0 {

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -10,12 +12,28 @@ import (
 // wanted is how many workers a start waits for.
 func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
-// choose returns who would be in a ring now: those of the last ring first, by rank, then the
-// others in ring order. The slow ones, which wait, are taken only as far as fewer than least are
-// there without them.
+// seniority orders members by what they may have of the job's state, the lowest first: members of
+// the last ring by rank, then those that were in it under another id, which is told by host and
+// process, then newcomers, which have nothing.
+func (s State) seniority(m Member) int {
+	if rank := find(s.ring, m.ID); rank >= 0 {
+		return rank
+	}
+	same := func(r Member) bool { return r.Host == m.Host && r.PID == m.PID }
+	if rank := slices.IndexFunc(s.ring, same); rank >= 0 {
+		return len(s.ring) + rank
+	}
+	return math.MaxInt
+}
+
+// isNew reports whether a member has nothing of the job's state, as far as this leader knows.
+func (s State) isNew(m Member) bool { return s.seniority(m) == math.MaxInt }
+
+// choose returns who would be in a ring now, by seniority and then in ring order. The slow ones,
+// which wait, are taken only as far as fewer than least are there without them.
 func (s State) choose(least int) []Member {
 	var chosen, slow []Member
-	add := func(m Member) {
+	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
 		case slices.Contains(s.leaving, m.ID):
@@ -25,22 +43,13 @@ func (s State) choose(least int) []Member {
 			slow = append(slow, m)
 		}
 	}
-	for _, m := range s.ring {
-		if now := find(s.members, m.ID); now >= 0 {
-			add(s.members[now])
-		}
-	}
-	for _, m := range s.members {
-		if find(s.ring, m.ID) < 0 {
-			add(m)
-		}
-	}
+	bySeniority := func(a, b Member) int { return cmp.Compare(s.seniority(a), s.seniority(b)) }
+	slices.SortStableFunc(chosen, bySeniority)
 	if short := least - len(chosen); short > 0 {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
-	if s.plan.Phase == Stopping && len(chosen) > 0 && find(s.ring, chosen[0].ID) >= 0 {
-		// One of them saves; what a newcomer has is not known.
-		chosen = slices.DeleteFunc(chosen, func(m Member) bool { return find(s.ring, m.ID) < 0 })
+	if s.plan.Phase == Stopping && len(chosen) > 0 && !s.isNew(chosen[0]) {
+		chosen = slices.DeleteFunc(chosen, s.isNew) // which have nothing to save
 	}
 	return chosen[:min(len(chosen), s.job.Limit(s.plan))]
 }
@@ -111,16 +120,16 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	return s, append(actions, s.spares()...)
 }
 
-// order returns the ring of the chosen: ring order, turned so that the one that was first of the
-// last ring leads. Rank 0 is thus never a newcomer while somebody of the last ring is there.
+// order returns the ring of the chosen: ring order, turned so that the most senior leads. Rank 0 is
+// thus never a newcomer while somebody of the last ring is there.
 func (s State) order(chosen []Member) []Member {
-	ring := RingOrder(chosen)
-	for _, m := range s.ring {
-		if at := find(ring, m.ID); at >= 0 {
-			return slices.Concat(ring[at:], ring[:at])
+	ring, first := RingOrder(chosen), 0
+	for i, m := range ring {
+		if s.seniority(m) < s.seniority(ring[first]) {
+			first = i
 		}
 	}
-	return ring
+	return slices.Concat(ring[first:], ring[:first])
 }
 
 // describe names workers for people.

@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
 //	    [version=] [generation=0]   a fresh store
 //	elect                   a leader takes over from what the store holds
-//	join ID [host=a] [pid=1] [version=] [identity=]
+//	join ID [host=a] [pid=] [version=] [identity=]   the pid of w3 is 30
 //	register ID ...         a join of which the leader does not hear
 //	leave ID...             registrations end, all at once
 //	vanish ID               a registration ends, and the leader does not hear of it
@@ -226,7 +226,9 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 }
 
 func memberOf(args []string) Member {
-	m := Member{ID: args[0], Host: "a", PID: 1}
+	m := Member{ID: args[0], Host: "a"}
+	_, _ = fmt.Sscanf(m.ID, "w%d", &m.PID)
+	m.PID *= 10
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {

@@ -378,6 +378,10 @@ func FuzzDecodePlan(f *testing.F) {
 		LaneEnds: []cluster.Lane{2, 4}, Phase: cluster.Ended, Failed: true, Reason: "why",
 	}))
 	f.Add(encodePlan(cluster.Plan{}))
+	f.Add(encodePlan(cluster.Plan{
+		Generation: 9, Phase: cluster.Paused, Limit: 4, Rings: 2, Identity: "text",
+		Evicted: []cluster.Eviction{{ID: "w3", Reason: "slow", Remedy: cluster.Wait}},
+	}))
 	f.Add([]byte{0x20, 0x09})
 	f.Fuzz(func(t *testing.T, value []byte) {
 		plan, err := decodePlan(value)
