@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -306,6 +307,37 @@ func TestLinesAreJSON(t *testing.T) {
 		if fmt.Sprint(back.Ring, back.Read, back.Commit) !=
 			fmt.Sprint(e.Ring, e.Read, e.Commit) || text[len(text)-1] != '\n' {
 			t.Errorf("%s reads as %+v", text, back)
+		}
+	}
+}
+
+// FuzzCanonical holds the short way to read a line against the long one.
+func FuzzCanonical(f *testing.F) {
+	f.Add([]byte(`{"read":{"generation":1,"step":2,"first":3,"offsets":[4,50],"crc":6}}`))
+	f.Add([]byte(`{"commit":{"generation":18446744073709551615,"step":9223372036854775807}}`))
+	f.Add([]byte(`{"read":{"generation":1,"step":02,"first":3,"offsets":[],"crc":4294967296}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		short, ok := canonical(text)
+		if !ok {
+			return
+		}
+		var long line
+		if err := json.Unmarshal(text, &long); err != nil || !reflect.DeepEqual(short, long) {
+			t.Errorf("%s reads as %+v, and as %+v, %v", text, short, long, err)
+		}
+		if !bytes.Equal(append(text, '\n'), short.append(nil)) {
+			t.Errorf("%s is written as %s", text, short.append(nil))
+		}
+	})
+}
+
+// TestLogsAreCanonical makes sure that the short way is taken.
+func TestLogsAreCanonical(t *testing.T) {
+	for _, file := range newHistory(t, 4).play(3) {
+		for _, text := range textLines(file.Data) {
+			if _, ok := canonical(text); ok == bytes.HasPrefix(text, []byte(`{"ring"`)) {
+				t.Errorf("%s: %v", text, ok)
+			}
 		}
 	}
 }

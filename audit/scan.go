@@ -48,14 +48,16 @@ func newLines(r io.Reader) *lines {
 
 // parse reads a line. The error says what is wrong with it.
 func parse(text []byte) (line, error) {
-	var e line
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&e); err != nil {
-		return e, errors.New("is not a line of an audit log")
-	}
-	if decoder.InputOffset() != int64(len(text)) {
-		return e, errors.New("has something after its end")
+	e, ok := canonical(text)
+	if !ok {
+		decoder := json.NewDecoder(bytes.NewReader(text))
+		decoder.DisallowUnknownFields()
+		if e = (line{}); decoder.Decode(&e) != nil {
+			return e, errors.New("is not a line of an audit log")
+		}
+		if decoder.InputOffset() != int64(len(text)) {
+			return e, errors.New("has something after its end")
+		}
 	}
 	kinds := 0
 	for _, set := range []bool{e.Ring != nil, e.Read != nil, e.Commit != nil} {

@@ -1,0 +1,69 @@
+package audit
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// canonical reads a read or commit line in the form that Log writes, without the detours of
+// encoding/json; there may be millions. Whatever has another form is left to encoding/json.
+func canonical(text []byte) (e line, ok bool) {
+	s := scanner{rest: text, ok: true}
+	if s.has(`{"read":{"generation":`) {
+		read := &readLine{Generation: s.unsigned(64)}
+		s.want(`,"step":`)
+		read.Step = s.whole()
+		s.want(`,"first":`)
+		read.First = int(s.unsigned(31))
+		s.want(`,"offsets":[`)
+		read.Offsets = make([]int64, 0, 1+bytes.Count(s.rest, []byte(",")))
+		for s.ok {
+			read.Offsets = append(read.Offsets, s.whole())
+			if !s.has(",") {
+				break
+			}
+		}
+		s.want(`],"crc":`)
+		read.CRC = uint32(s.unsigned(32))
+		e.Read = read
+	} else if s.has(`{"commit":{"generation":`) {
+		e.Commit = &commitLine{Generation: s.unsigned(64)}
+		s.want(`,"step":`)
+		e.Commit.Step = s.whole()
+	} else {
+		return line{}, false
+	}
+	s.want("}}")
+	return e, s.ok && len(s.rest) == 0
+}
+
+// scanner reads words and numbers; ok is false from the first that is not there.
+type scanner struct {
+	rest []byte
+	ok   bool
+}
+
+// has takes a word if it is next.
+func (s *scanner) has(word string) bool {
+	rest, found := bytes.CutPrefix(s.rest, []byte(word))
+	s.rest = rest
+	return found
+}
+
+// want takes a word that must be next.
+func (s *scanner) want(word string) { s.ok = s.has(word) && s.ok }
+
+// unsigned takes a number without a sign, and without zeros before it.
+func (s *scanner) unsigned(bits int) uint64 {
+	n := 0
+	for n < len(s.rest) && '0' <= s.rest[n] && s.rest[n] <= '9' {
+		n++
+	}
+	value, err := strconv.ParseUint(string(s.rest[:n]), 10, bits)
+	s.ok = s.ok && err == nil && (n == 1 || s.rest[0] != '0')
+	s.rest = s.rest[n:]
+	return value
+}
+
+// whole takes a number that is not negative, as steps and offsets are.
+func (s *scanner) whole() int64 { return int64(s.unsigned(63)) }

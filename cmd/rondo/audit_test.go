@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rondo/audit"
+	"rondo/cmd/internal/app"
+	"rondo/corpus"
+)
+
+// logged writes a job's logs: two workers, a ring that broke in its third step, and the ring after
+// it. It returns the folder and the text.
+func logged(t *testing.T) (dir, text string) {
+	t.Helper()
+	dir, text = filepath.Join(t.TempDir(), "logs"), filepath.Join(t.TempDir(), "text.txt")
+	content := strings.Repeat("the quick brown fox jumps over the lazy dog\n", 5)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.WriteFile(text, []byte(content), 0o600))
+	c, err := corpus.Open(t.Context(), corpus.Config{Source: text,
+		Tokenizer: corpus.Tokenizer{Unit: corpus.Char, Normalize: "none"}})
+	check(err)
+	defer func() { check(c.Close()) }()
+	const lanes, bptt = 4, 5
+	batches := corpus.SamplerConfig{Tokens: c.Tokens().Len(), Lanes: lanes, BPTT: bptt, Seed: 3,
+		Sampling: corpus.Sequential}
+	sampler, err := corpus.NewSampler(batches)
+	check(err)
+	reader := corpus.NewReader(c.Tokens(), sampler)
+	var logs [2]*audit.Log
+	for i, name := range []string{"a", "b"} {
+		logs[i], err = audit.Open(dir, name, sampler.Offset)
+		check(err)
+	}
+	ring := func(generation uint64, from, to, committed int64) {
+		for _, l := range logs {
+			check(l.Ring(audit.Ring{Run: 1, Generation: generation, From: from, World: 2,
+				Batches: batches}))
+		}
+		for step := from + 1; step <= to; step++ {
+			for rank, l := range logs {
+				inputs := make([]int32, bptt*lanes/2)
+				check(reader.Fill(t.Context(), step-1, rank*lanes/2, lanes/2, inputs,
+					make([]int32, len(inputs))))
+				check(l.Intend(step, rank*lanes/2, lanes/2, inputs))
+				if step <= committed {
+					check(l.Commit(step))
+				}
+			}
+		}
+	}
+	ring(1, 0, 3, 2)
+	ring(2, 2, 5, 5)
+	for _, l := range logs {
+		check(l.Close())
+	}
+	return dir, text
+}
+
+// rondo runs a command line.
+func rondo(t *testing.T, args ...string) (code int, out, complaint string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	c := root()
+	c.SetOut(&stdout)
+	code = app.Run(t.Context(), c, args, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestAudit(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir, text := logged(t)
+	const proof = "steps 1..5: each of 4 lanes read exactly once (20 segments, 2 rings, " +
+		"1 attempts repeated)\n"
+	for _, args := range [][]string{{"audit", dir}, {"audit", dir, "--corpus", text}} {
+		if code, out, complaint := rondo(t, args...); code != 0 || out != proof {
+			t.Errorf("%q: exit code %d, %q %s", args, code, out, complaint)
+		}
+	}
+	code, out, _ := rondo(t, "audit", "--json", dir)
+	var report audit.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 0 ||
+		report.Last != 5 || report.Repeated != 1 || report.Rings != 2 || !report.Sound() {
+		t.Errorf("exit code %d, %q, %v", code, out, err)
+	}
+	code, _, complaint := rondo(t, "audit", dir, "--corpus", text, "--max-tokens", "100")
+	if code == 0 || !strings.Contains(complaint, "the text has 100 tokens") {
+		t.Errorf("another text: exit code %d, %s", code, complaint)
+	}
+	other := strings.Replace(mustRead(t, text), "lazy", "idle", 2)
+	if err := os.WriteFile(text, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, complaint = rondo(t, "audit", dir, "--corpus", text)
+	if code != 1 || !strings.Contains(out, "other tokens were read than the text has there") ||
+		!strings.Contains(complaint, "the logs do not prove") {
+		t.Errorf("an altered text: exit code %d, %q %s", code, out, complaint)
+	}
+	log := filepath.Join(dir, "a.jsonl")
+	lines := strings.SplitAfter(mustRead(t, log), "\n")
+	without := strings.Join(append(lines[:1:1], lines[2:]...), "")
+	if err := os.WriteFile(log, []byte(without), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ = rondo(t, "audit", dir)
+	if code != 1 || !strings.Contains(out, "step 1 of generation 1: lanes 0 to 1 were skipped") {
+		t.Errorf("a read that was removed: exit code %d, %q", code, out)
+	}
+	if code, _, _ := rondo(t, "audit", filepath.Join(dir, "nowhere")); code != 2 {
+		t.Errorf("no such folder: exit code %d", code)
+	}
+}
+
+func mustRead(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
