@@ -1,0 +1,310 @@
+package worker
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"rondo/audit"
+	"rondo/cluster"
+	"rondo/cmd/internal/job"
+	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+var (
+	simSeed  = flag.Uint64("seed", 0, "replay this one simulation")
+	simSeeds = flag.Uint64("seeds", 100, "how many simulations to run")
+)
+
+func TestMain(m *testing.M) {
+	// With the race detector, Go 1.26's runtime crashes when two Ps start timers of one bubble
+	// that are due at once.
+	runtime.GOMAXPROCS(1)
+	os.Exit(m.Run())
+}
+
+// TestSimulation runs whole jobs under a simulated clock: coordinators, workers that really train,
+// the ring, the store. From each seed come a job and a schedule of crashes, pauses, cuts and
+// outages. However it goes, the job must come to its end, each segment must have counted once, and
+// the loss must be that of the job without any fault.
+func TestSimulation(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	data, err := job.OpenData(t.Context(), simSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = data.Close() }()
+	want := undisturbed(t, data)
+	first, last := uint64(1), *simSeeds
+	if *simSeed != 0 {
+		first, last = *simSeed, *simSeed
+	}
+	faults := 0
+	for seed := first; seed <= last; seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			faults += simulate(t, data, seed, want)
+		})
+		if t.Failed() || *simSeed != 0 {
+			t.Fatalf("replay it with: go test -run Simulation ./cmd/internal/worker -seed %d", seed)
+		}
+	}
+	t.Logf("%d faults in %d simulations", faults, last-first+1)
+}
+
+// simSpec is the job: small, and its loss does not depend on who trains it.
+func simSpec() *rondov1.JobSpec {
+	spec := jobspec.Default()
+	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 1200, 4, 6, 4
+	spec.Steps, spec.Epochs, spec.SampleTokens, spec.ClipScope = 60, 0, 0, "global"
+	spec.Workers, spec.CheckEvery, spec.Cell = 3, 10, "gru"
+	for to, d := range map[**durationpb.Duration]time.Duration{
+		&spec.ChunkTimeout: time.Second, &spec.LeaseTtl: 2 * time.Second,
+		&spec.StepTimeout: 4 * time.Second, &spec.RegroupTimeout: 8 * time.Second,
+		&spec.JoinTimeout: 10 * time.Second, &spec.PauseTimeout: 10 * time.Minute,
+	} {
+		*to = durationpb.New(d)
+	}
+	// Computing takes no simulated time.
+	spec.Inject = "delay rank=* phase=load for=100ms times=0"
+	return spec
+}
+
+// undisturbed returns the loss after each step of the job on one worker.
+func undisturbed(t *testing.T, data *job.Data) (losses map[int64]float64) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := simSpec()
+		spec.Workers = 1
+		w := newWorld(spec, data, 0)
+		w.submit(t)
+		w.startCoordinator(1)
+		w.startWorker()
+		w.finish(t)
+		losses = w.losses
+	})
+	return losses
+}
+
+// simulate runs one seed, and returns how many faults it had.
+func simulate(t *testing.T, data *job.Data, seed uint64, want map[int64]float64) (faults int) {
+	folder := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		spec := simSpec()
+		w := newWorld(spec, data, seed)
+		defer func() {
+			if t.Failed() || *simSeed != 0 {
+				for _, line := range w.log {
+					t.Log(line)
+				}
+			}
+		}()
+		spec.AuditDir = folder + "/audit"
+		spec.Workers = int64(1 + w.random.IntN(4))
+		spec.MinWorkers = 1 + w.random.Int64N(spec.Workers)
+		spec.MaxWorkers = spec.Workers + w.random.Int64N(3)
+		if w.random.IntN(3) == 0 {
+			spec.CheckpointDir, spec.CheckpointEvery = folder+"/run", 15
+		}
+		spec.Submitted = int64(seed)
+		w.submit(t)
+		for i := range 1 + w.random.IntN(2) {
+			w.startCoordinator(i + 1)
+		}
+		for range spec.Workers {
+			w.startWorker()
+		}
+		faults = w.disturb()
+		w.finish(t)
+		w.check(t, want)
+	})
+	return faults
+}
+
+func (w *world) submit(t *testing.T) {
+	text, err := proto.Marshal(w.spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.store.PutSpec(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// disturb lets faults happen, as the seed has them, for a while.
+func (w *world) disturb() (faults int) {
+	for range 3 + w.random.IntN(8) {
+		time.Sleep(time.Duration(w.random.Int64N(int64(1500 * time.Millisecond))))
+		if w.isOver() {
+			break
+		}
+		faults++
+		w.fault()
+	}
+	return faults
+}
+
+func (w *world) isOver() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended.Phase == cluster.Ended
+}
+
+// fault is one thing that goes wrong.
+func (w *world) fault() {
+	workers := w.alive()
+	for_ := time.Duration(w.random.Int64N(int64(5 * time.Second)))
+	pick := func() string {
+		if len(workers) == 0 {
+			return ""
+		}
+		return workers[w.random.IntN(len(workers))]
+	}
+	switch n := w.random.IntN(10); {
+	case n < 3 && len(workers) > 0:
+		w.crash(pick())
+		w.startWorker()
+	case n == 3 && len(workers) > 1: // two at once, neighbours or not
+		for range 2 {
+			if name := pick(); !w.workers[name].gone {
+				w.crash(name)
+				w.startWorker()
+			}
+		}
+	case n == 4 && len(workers) > 0:
+		name := pick()
+		w.note("FAULT %s is asked to leave", name)
+		w.workers[name].kill()
+		w.startWorker()
+	case n == 5:
+		w.startWorker()
+	case n == 6:
+		w.crashCoordinator()
+	case n == 7 && len(workers) > 0:
+		name := pick()
+		w.note("FAULT the store is away from %s for %v", name, for_)
+		w.store.Cut(name, true)
+		w.later(for_, func() { w.store.Cut(name, false) })
+	case n == 8:
+		w.note("FAULT the store is away for %v", for_)
+		w.store.Outage(true)
+		w.later(for_, func() { w.store.Outage(false) })
+	case n == 9 && len(workers) > 1:
+		from, to, both := pick(), pick(), w.random.IntN(2) == 0
+		if from == to {
+			return
+		}
+		w.note("FAULT nothing reaches %s from %s for %v, both ways: %t", to, from, for_, both)
+		w.net.setCut(from, to, both, true)
+		w.later(for_, func() { w.net.setCut(from, to, true, false) })
+	}
+}
+
+// later does something after a time, even when the job has ended.
+func (w *world) later(d time.Duration, do func()) {
+	w.processes.Go(func() {
+		time.Sleep(d)
+		do()
+	})
+}
+
+func (w *world) alive() (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, p := range w.workers {
+		if !p.gone {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// crash ends a worker as a kill -9 does, as far as others can tell: it is cut off for ever.
+func (w *world) crash(name string) {
+	w.note("FAULT %s is killed", name)
+	w.mu.Lock()
+	p := w.workers[name]
+	p.gone = true
+	w.mu.Unlock()
+	w.store.Cut(name, true)
+	w.net.crash(name)
+	p.kill()
+}
+
+// crashCoordinator kills one and starts another.
+func (w *world) crashCoordinator() {
+	w.mu.Lock()
+	var ids []string
+	for id, c := range w.coordinators {
+		if !c.gone {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	next := len(w.coordinators) + 1
+	w.mu.Unlock()
+	if len(ids) > 0 {
+		id := ids[w.random.IntN(len(ids))]
+		w.note("FAULT %s is killed", id)
+		w.store.Cut(id, true)
+		w.mu.Lock()
+		w.coordinators[id].gone = true
+		w.coordinators[id].kill()
+		w.mu.Unlock()
+	}
+	w.startCoordinator(next)
+}
+
+// finish lets the job come to its end, and everything with it.
+func (w *world) finish(t *testing.T) {
+	limit := time.Now().Add(10 * time.Minute)
+	for !w.isOver() && time.Now().Before(limit) {
+		time.Sleep(100 * time.Millisecond)
+		if len(w.alive()) < int(w.spec.MinWorkers) {
+			w.startWorker() // as whoever runs the job would
+		}
+	}
+	if !w.isOver() {
+		view, err := w.store.View(context.Background())
+		t.Errorf("the job has not ended: %+v, %v", view, err)
+	} else if w.ended.Failed {
+		t.Errorf("the job failed: %s", w.ended.Reason)
+	}
+	w.mu.Lock()
+	for _, c := range w.coordinators {
+		c.kill()
+	}
+	for _, p := range w.workers {
+		p.kill()
+	}
+	w.mu.Unlock()
+	w.processes.Wait()
+}
+
+// check holds what the job has left behind against what it promises.
+func (w *world) check(t *testing.T, want map[int64]float64) {
+	report, err := audit.Prove(t.Context(), os.DirFS(w.spec.AuditDir), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Findings) > 0 {
+		t.Errorf("the audit: %v", report.Findings)
+	}
+	if w.highest != w.spec.Steps {
+		t.Errorf("%d steps were done, not %d", w.highest, w.spec.Steps)
+	}
+	got, all := w.losses[w.highest], want[w.spec.Steps]
+	if !w.inexact && !(math.Abs(got-all) < 1e-4*math.Abs(all)) {
+		t.Errorf("the loss ends at %v; without faults at %v", got, all)
+	}
+}
