@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"rondo/compute"
 )
 
 // Over any history of rings that break, with workers that die, that are left out and come back, and
@@ -13,11 +15,23 @@ import (
 // had to be replayed the job ends as if nothing had been.
 func TestManyFaults(t *testing.T) {
 	for _, random := range []bool{false, true} {
-		j := elasticJob(12)
-		j.batches = newLanes(random)
-		oracle := j.mustRun(t)
+		var jobs []job
+		var oracles []*outcome
+		for _, c := range []struct {
+			rule compute.Optimizer
+			rate float64
+		}{{compute.SGD, 0.5}, {compute.Momentum, 0.2}, {compute.AdamW, 0.005}} {
+			j := elasticJob(12)
+			j.batches = newLanes(random)
+			j.config.Optimizer.Rule, j.config.Schedule.Rate = c.rule, c.rate
+			jobs, oracles = append(jobs, j), append(oracles, j.mustRun(t))
+		}
 		faults, replays := 0, 0
 		for seed := range uint64(60) {
+			j, oracle := jobs[seed%3], oracles[seed%3]
+			if seed%2 == 1 {
+				j.config.HostMemory, j.model.GradientTail = false, 0
+			}
 			t.Run(fmt.Sprintf("random %v, seed %d", random, seed), func(t *testing.T) {
 				broken, replayed := manyFaults(t, j, seed, oracle)
 				faults += broken
