@@ -15,7 +15,7 @@ import (
 )
 
 // histories is how many are simulated, seeds from 1.
-const histories = 120
+const histories = 80
 
 func prove(t *testing.T, logs fstest.MapFS, tokens corpus.Tokens) *Report {
 	t.Helper()
@@ -117,7 +117,7 @@ func commits(all []place, of place, step int64) (n int) {
 // logs cannot show, and the report is then of a history that could have been.
 func TestTamperingIsFound(t *testing.T) {
 	found, harmless := map[string]int{}, map[string]int{}
-	for seed := range uint64(histories / 6) {
+	for seed := range uint64(histories / 8) {
 		h := newHistory(t, seed+1)
 		logs := h.play(2 + int(seed%5))
 		whole := prove(t, logs, h.text)

@@ -162,7 +162,7 @@ func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err e
 	if s.cfg.Job == "" {
 		return s.Save(ctx, snap) // refuses
 	}
-	there, err := s.Load(ctx, snap.Step)
+	there, err := s.load(ctx, stepFolder(snap.Step), snap.Step)
 	if err == nil {
 		err = there.Verify(ctx)
 	}
@@ -170,7 +170,7 @@ func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err e
 	switch {
 	case err == nil:
 		return there.Path, nil
-	case errors.Is(err, ErrNone) || errors.As(err, &damage):
+	case errors.Is(err, fs.ErrNotExist) || errors.As(err, &damage):
 		return s.Save(ctx, snap)
 	}
 	return "", fmt.Errorf("save checkpoint %s: %w", s.place.at(stepFolder(snap.Step)), err)
