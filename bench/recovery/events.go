@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// event is a line of `rondo train --json`, of bench/peers/torch_elastic.py, or of an audit log.
+type event struct {
+	Event      string `json:"event"`
+	Rank       int64  `json:"rank"`
+	PID        int64  `json:"pid"`
+	Step       int64  `json:"step"`
+	WorldSize  int64  `json:"world_size"`
+	Generation uint64 `json:"generation"`
+	Reason     string `json:"reason"`
+
+	At   time.Time `json:"-"` // when its line was read
+	From *process  `json:"-"` // whose line it is; nil: an audit log's
+	Log  string    `json:"-"` // the audit log's name
+}
+
+func parseEvent(line []byte) (event, error) {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil || e.Event == "" {
+		return event{}, fmt.Errorf("%q is not an event: %w", line, err)
+	}
+	return e, nil
+}
+
+// parseAudit makes an event of a line of an audit log: "ring" (Step are done when it starts),
+// "read" or "commit".
+func parseAudit(line []byte) (event, error) {
+	type entry struct {
+		Generation uint64 `json:"generation"`
+		Step       int64  `json:"step"`
+		From       int64  `json:"from"`
+		World      int64  `json:"world"`
+	}
+	var one map[string]entry
+	if err := json.Unmarshal(line, &one); err != nil || len(one) != 1 {
+		return event{}, fmt.Errorf("%q is not a line of an audit log: %w", line, err)
+	}
+	for name, in := range one {
+		if in.Generation == 0 {
+			return event{}, fmt.Errorf("%q, a line of an audit log, names no generation", line)
+		}
+		return event{Event: name, Generation: in.Generation, Step: in.Step + in.From,
+			WorldSize: in.World}, nil
+	}
+	panic("one entry, and none")
+}
+
+// ring tells the rings of a job apart: Rondo's by generation, torchrun's by the process that has
+// rank 0, which is a new one each time.
+func (e event) ring() string {
+	if e.Generation > 0 {
+		return fmt.Sprintf("generation %d", e.Generation)
+	}
+	return fmt.Sprintf("process %d", e.PID)
+}
+
+// sight is what has been heard of a job so far.
+type sight struct {
+	workers int64 // of a full ring
+
+	members map[int64]event // by rank: who last said that it has it
+	rings   map[string]bool // those that have taken a step
+	last    event           // the newest step
+	highest int64           // step
+	settled int             // steps of the newest ring
+	pace    []time.Duration // of steps of full rings, from one to the next
+}
+
+func newSight(workers int64) *sight {
+	return &sight{workers: workers, members: map[int64]event{}, rings: map[string]bool{}}
+}
+
+// hear takes the next event.
+func (s *sight) hear(e event) {
+	switch e.Event {
+	case "worker":
+		s.members[e.Rank] = e
+	case "step":
+		if s.rings[e.ring()] && s.last.ring() != e.ring() {
+			return // a late word of a ring that is no more
+		}
+		if s.last.Event != "" && s.last.ring() == e.ring() {
+			s.settled++
+			if e.WorldSize == s.workers && e.Step == s.last.Step+1 {
+				s.pace = append(s.pace, e.At.Sub(s.last.At))
+			}
+		} else {
+			s.settled = 0
+		}
+		s.rings[e.ring()] = true
+		s.last = e
+		s.highest = max(s.highest, e.Step)
+	}
+}
+
+// steady reports whether the newest ring is full and has taken so many steps after its first.
+func (s *sight) steady(steps int) bool {
+	return s.last.WorldSize == s.workers && s.settled >= steps
+}

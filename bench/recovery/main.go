@@ -1,0 +1,56 @@
+// Command recovery measures what a failure costs: it kills workers, leaders and agents of running
+// jobs, Rondo's and torchrun's, and prints how long each job takes to its next step.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	var c config
+	python := os.Getenv("PYTHON")
+	if python == "" {
+		python = "bench/peers/.venv/bin/python"
+	}
+	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
+	flag.StringVar(&c.Worker, "worker", "bin/worker", "its worker")
+	flag.StringVar(&c.Coordinator, "coordinator", "bin/coordinator", "its coordinator")
+	flag.StringVar(&c.Python, "python", python,
+		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
+	flag.StringVar(&c.Script, "script", "bench/peers/torch_elastic.py", "torchrun's side")
+	flag.StringVar(&c.Parts, "parts", "all", "what to measure, by commas: kills, torchrun, agents, "+
+		"agents-replaced, agents-quick, joins, takeovers; or all")
+	flag.IntVar(&c.Hidden, "hidden", 1568, "hidden units of the LSTM; 1568 are 10M parameters")
+	flag.IntVar(&c.Batch, "batch", 6, "lanes of all workers together")
+	flag.IntVar(&c.BPTT, "bptt", 8, "tokens of a segment")
+	flag.IntVar(&c.Threads, "threads", 1, "threads of each worker")
+	flag.IntVar(&c.Workers, "workers", 3, "workers of a full ring")
+	flag.IntVar(&c.SaveEvery, "save-every", 20, "steps between torchrun's snapshots")
+	flag.IntVar(&c.Kills, "kills", 24, "workers of Rondo to kill")
+	flag.IntVar(&c.PeerKills, "peer-kills", 9, "workers of torchrun with one agent to kill")
+	flag.IntVar(&c.AgentKills, "agent-kills", 3, "agents of torchrun to kill, with each setting")
+	flag.IntVar(&c.Joins, "joins", 6, "workers that come and go")
+	flag.IntVar(&c.Takeovers, "takeovers", 4, "leaders to kill")
+	flag.Uint64Var(&c.Seed, "seed", 0, "of the moments at which workers are killed; 0: any")
+	flag.DurationVar(&c.LeaseTTL, "lease-ttl", 10*time.Second, "of Rondo's workers and leaders")
+	flag.DurationVar(&c.Timeout, "timeout", 3*time.Minute, "of each wait for a step")
+	flag.DurationVar(&c.Limit, "limit", 30*time.Minute, "of everything")
+	flag.Parse()
+	if c.Seed == 0 {
+		c.Seed = rand.Uint64N(1 << 32)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "recovery:", err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// maxRestarts is what torchrun may restart its workers: more often than anybody kills them here.
+const maxRestarts = 1000
+
+// launcher starts torchrun's agents, all at one rendezvous on loopback.
+type launcher struct {
+	config
+	*stage
+	address string
+	nodes   string // agents: as many, or least:most
+	each    int    // workers of an agent
+	conf    string // of the rendezvous, beyond its defaults
+	env     []string
+	agents  int // started so far
+	host    *process
+}
+
+func (c config) newLauncher(s *stage, nodes string, each int, conf string) (*launcher, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return &launcher{config: c, stage: s, address: net.JoinHostPort("127.0.0.1", port),
+		nodes: nodes, each: each, conf: conf}, nil
+}
+
+// freePort is a port of loopback that nobody listens on.
+func freePort() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = listener.Close() }()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	return port, err
+}
+
+// launch starts an agent. The first one has the rendezvous.
+func (l *launcher) launch(ctx context.Context) error {
+	conf := "is_host=0"
+	if l.agents == 0 {
+		conf = "is_host=1"
+	}
+	if l.conf != "" {
+		conf += "," + l.conf
+	}
+	l.agents++
+	argv := append([]string{"env"}, l.env...)
+	argv = append(argv, l.Python, "-m", "torch.distributed.run", "--nnodes="+l.nodes,
+		"--nproc-per-node="+strconv.Itoa(l.each), fmt.Sprintf("--max-restarts=%d", maxRestarts),
+		"--rdzv-id=recovery", "--rdzv-backend=c10d", "--rdzv-endpoint="+l.address,
+		"--rdzv-conf="+conf, "--local-addr=127.0.0.1", l.Script,
+		"--snapshot", filepath.Join(l.dir, "snapshot.pt"), "--save-every", strconv.Itoa(l.SaveEvery),
+		"--vocab", strconv.Itoa(vocabulary))
+	p, err := l.start(ctx, fmt.Sprintf("torchrun, agent %d", l.agents),
+		append(argv, l.shape()...)...)
+	if l.host == nil {
+		l.host = p
+	}
+	return err
+}
+
+// oneAgent is a job of one agent, which restarts all of its workers when one dies.
+func (c config) oneAgent(ctx context.Context, s *stage) (*target, error) {
+	l, err := c.newLauncher(s, "1", c.Workers, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := l.launch(ctx); err != nil {
+		return nil, err
+	}
+	t := c.newTarget(s)
+	t.vital = l.host
+	return t, nil
+}
+
+// manyAgents is a job with an agent for each worker, which die together: a machine that is lost.
+// The agent that has the rendezvous is spared: without it the job cannot go on at all. A new agent
+// comes when the others go on, or early, right after the kill.
+func (c config) manyAgents(ctx context.Context, s *stage, conf string, early bool) (*target, error) {
+	l, err := c.newLauncher(s, fmt.Sprintf("%d:%d", c.Workers-1, c.Workers), 1, conf)
+	if err != nil {
+		return nil, err
+	}
+	// Where agents share the rendezvous' store with their workers (the default), each worker looks
+	// for the others under its own agent's count of restarts, which a new agent does not have: it
+	// finds the addresses of processes that are dead, and never comes in (PyTorch 2.5.1).
+	l.env = []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}
+	for range c.Workers {
+		if err := l.launch(ctx); err != nil {
+			return nil, err
+		}
+	}
+	t := c.newTarget(s)
+	t.vital, t.early = l.host, early
+	t.spare = func(e event) bool { return e.From == l.host }
+	t.mend = func() error { return l.launch(ctx) }
+	t.strike = func(victim event) error {
+		if err := victim.From.cmd.Process.Kill(); err != nil {
+			return err
+		}
+		// The kernel kills the worker with its agent, unless we are first.
+		if err := killProcess(victim); err != syscall.ESRCH {
+			return err
+		}
+		return nil
+	}
+	return t, nil
+}
