@@ -58,6 +58,10 @@ func rooms() []room {
 		{path: "allreduce", tests: "allreduce/linktest",
 			never: network + " " + graphs + " " + storage},
 		{path: "allreduce/linktest", imports: "allreduce", never: network},
+		{path: "allreduce/faultlink", imports: "allreduce", tests: "allreduce/linktest",
+			never: network},
+		{path: "allreduce/memnet", imports: "allreduce", tests: "allreduce/linktest",
+			never: network},
 		{path: "allreduce/grpclink", imports: "allreduce proto/rondo/v1",
 			tests: "allreduce/linktest"},
 

@@ -1,0 +1,234 @@
+package faultlink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rondo/allreduce"
+	"rondo/allreduce/faultlink"
+	"rondo/allreduce/linktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	world      = 3
+	generation = allreduce.Generation(2)
+	floats     = 90
+	faulty     = 1 // the rank whose links are disturbed
+)
+
+func peer(rank int) allreduce.Peer {
+	return allreduce.Peer{Rank: allreduce.Rank(rank), Address: fmt.Sprint("host-", rank)}
+}
+
+func pass(faultlink.Direction, allreduce.Header) faultlink.Fault { return faultlink.Fault{} }
+
+// disturbed connects ranks by memory links, with hook on those of one rank and hooks that do
+// nothing on the others'.
+func disturbed(world int, hook faultlink.Hook) []linktest.Node {
+	nodes := make([]linktest.Node, world)
+	for rank := range world {
+		next := (rank + 1) % world
+		nodes[rank].Successor, nodes[next].Predecessor = allreduce.Pipe(peer(rank), peer(next))
+	}
+	for rank := range nodes {
+		h := pass
+		if rank == faulty {
+			h = hook
+		}
+		nodes[rank].Links = faultlink.Wrap(nodes[rank].Links, h)
+	}
+	return nodes
+}
+
+// TestLink: links whose messages all pass are links.
+func TestLink(t *testing.T) {
+	linktest.Run(t, func(_ *testing.T, world int) []linktest.Node { return disturbed(world, pass) })
+}
+
+// at disturbs one message of a direction and phase: of a segment that the rank both receives and
+// sends in that phase.
+func at(d faultlink.Direction, phase allreduce.Phase, f faultlink.Fault) faultlink.Hook {
+	offset := 0
+	if phase == allreduce.ReduceScatter {
+		offset = 2 * floats / world
+	}
+	return func(direction faultlink.Direction, h allreduce.Header) faultlink.Fault {
+		if direction == d && h.Phase == phase && h.Offset == offset {
+			return f
+		}
+		return faultlink.Fault{}
+	}
+}
+
+// sum all-reduces on a ring with one disturbed rank and returns each rank's error and result.
+func sum(t *testing.T, hook faultlink.Hook) (errs []error, bufs [][]float32) {
+	t.Helper()
+	rings := linktest.Rings(t, disturbed(world, hook), generation, 64, 10*time.Second)
+	bufs = make([][]float32, world)
+	return linktest.Each(world, func(rank int) error {
+		bufs[rank] = slices.Repeat([]float32{float32(rank + 1)}, floats)
+		return rings[rank].AllReduce(context.Background(), bufs[rank])
+	}), bufs
+}
+
+// TestOrderFaults: the ring names who a lost or doubled message came from, whichever end of the
+// link the fault was on, and says where both are.
+func TestOrderFaults(t *testing.T) {
+	for _, direction := range []faultlink.Direction{
+		faultlink.ToSuccessor, faultlink.FromPredecessor,
+	} {
+		from, to := faulty, faulty+1
+		if direction == faultlink.FromPredecessor {
+			from, to = faulty-1, faulty
+		}
+		for action, name := range map[faultlink.Action]string{
+			faultlink.Drop: "drop", faultlink.Duplicate: "duplicate",
+		} {
+			t.Run(fmt.Sprintf("%s %v", name, direction), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					errs, _ := sum(t, at(direction, allreduce.ReduceScatter,
+						faultlink.Fault{Action: action}))
+					var seen *allreduce.PeerError
+					if !errors.As(errs[to], &seen) || seen.Peer != peer(from) ||
+						!strings.Contains(errs[to].Error(), "this rank is at {collective 1") {
+						t.Errorf("rank %d: %v, want that rank %d sent another chunk",
+							to, errs[to], from)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestCorruption: a bit that flips before the sum is whole makes the same wrong sum everywhere;
+// one that flips on the way of the sum makes the ranks differ.
+func TestCorruption(t *testing.T) {
+	const exponent = 30
+	fault := faultlink.Fault{Action: faultlink.Corrupt, Bit: exponent}
+	right := slices.Repeat([]float32{6}, floats)
+	for _, direction := range []faultlink.Direction{
+		faultlink.ToSuccessor, faultlink.FromPredecessor,
+	} {
+		errs, bufs := sum(t, at(direction, allreduce.ReduceScatter, fault))
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for rank, buf := range bufs {
+			if slices.Equal(buf, right) || !slices.Equal(buf, bufs[0]) {
+				t.Errorf("%v, reduce-scatter: rank %d has %v, rank 0 %v; want the same wrong sum",
+					direction, rank, buf[0], bufs[0][0])
+			}
+		}
+		errs, bufs = sum(t, at(direction, allreduce.AllGather, fault))
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		wrong := 0
+		for _, buf := range bufs {
+			if !slices.Equal(buf, right) {
+				wrong++
+			}
+		}
+		if wrong == 0 || wrong == world {
+			t.Errorf("%v, all-gather: %d ranks of %d have a wrong sum", direction, wrong, world)
+		}
+	}
+}
+
+// TestDelay: a message that comes late is waited for, and one that never comes ends with the
+// ring's own deadline: a delay does not outlive its link.
+func TestDelay(t *testing.T) {
+	for delay, late := range map[time.Duration]bool{time.Second: false, time.Hour: true} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			errs, bufs := sum(t, at(faultlink.ToSuccessor, allreduce.AllGather,
+				faultlink.Fault{Delay: delay}))
+			took := time.Since(start)
+			if late {
+				if errs[faulty+1] == nil || took < 5*time.Second || took > 12*time.Second {
+					t.Errorf("after %v: %v", took, errs)
+				}
+				return
+			}
+			if err := errors.Join(errs...); err != nil || took != delay || bufs[0][0] != 6 {
+				t.Errorf("after %v: %v, sum %v", took, err, bufs[0][0])
+			}
+		})
+	}
+}
+
+// TestRun: what a fault runs is run before its message goes, once.
+func TestRun(t *testing.T) {
+	var ran atomic.Int64
+	errs, _ := sum(t, at(faultlink.FromPredecessor, allreduce.AllGather,
+		faultlink.Fault{Run: func() { ran.Add(1) }}))
+	if err := errors.Join(errs...); err != nil || ran.Load() != 1 {
+		t.Errorf("ran %d times, %v; want once", ran.Load(), err)
+	}
+}
+
+// cut drops all that goes in the directions.
+func cut(directions ...faultlink.Direction) faultlink.Hook {
+	return func(d faultlink.Direction, _ allreduce.Header) faultlink.Fault {
+		if slices.Contains(directions, d) {
+			return faultlink.Fault{Action: faultlink.Drop}
+		}
+		return faultlink.Fault{}
+	}
+}
+
+// TestIdleRingNoticesCuts: without any collective, a rank whose signs of life arrive no more is
+// named by the neighbour that should have heard them.
+func TestIdleRingNoticesCuts(t *testing.T) {
+	for direction, witness := range map[faultlink.Direction]int{
+		faultlink.ToSuccessor:     faulty + 1,
+		faultlink.FromPredecessor: faulty, // it is the one that is deaf
+		faultlink.ToPredecessor:   faulty - 1,
+	} {
+		t.Run(direction.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var silent atomic.Bool
+				hook := cut(direction)
+				rings := linktest.Rings(t, disturbed(world,
+					func(d faultlink.Direction, h allreduce.Header) faultlink.Fault {
+						if silent.Load() {
+							return hook(d, h)
+						}
+						return faultlink.Fault{}
+					}), generation, 64, 10*time.Second) // the chunk timeout is 5 s
+				time.Sleep(time.Minute)
+				for rank, ring := range rings {
+					if ring.Err() != nil {
+						t.Fatalf("rank %d: %v", rank, ring.Err())
+					}
+				}
+				silent.Store(true)
+				start := time.Now()
+				<-rings[witness].Broken()
+				if took := time.Since(start); took > 7*time.Second {
+					t.Errorf("noticed after %v", took)
+				}
+				accused := peer(faulty)
+				if witness == faulty {
+					accused = peer(faulty - 1)
+				}
+				var seen *allreduce.PeerError
+				if err := rings[witness].Err(); !errors.As(err, &seen) || seen.Peer != accused ||
+					!strings.Contains(err.Error(), "silent for 5s") {
+					t.Errorf("rank %d: %v, want that %v is silent", witness, err, accused)
+				}
+			})
+		})
+	}
+}
