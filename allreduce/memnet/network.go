@@ -1,0 +1,294 @@
+// Package memnet is a network in memory on which the ranks of rings meet: the counterpart of
+// allreduce/grpclink for simulations in one process.
+//
+// Peers are named by address. The network can cut the way from one to another without a word,
+// slow it down, break the links of two peers, or let one crash. Everything waits on channels and
+// timers alone, so that it runs in the bubbles of testing/synctest. It copies what is sent, which
+// [allreduce.Pipe] does not. It decides nothing about rings, and imports allreduce alone.
+package memnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"rondo/allreduce"
+)
+
+// Network connects peers. Its methods may be called from any goroutine.
+type Network struct {
+	mu    sync.Mutex // held for moments only
+	hosts map[string]*host
+	roads map[way]*road
+	lines map[*line]struct{} // those of which an end is open
+}
+
+// host is what a peer's process knows: like a grpclink.Server.
+type host struct {
+	generation allreduce.Generation
+	waiting    *meeting // nil when no Connect waits
+}
+
+// way is a direction between two peers.
+type way struct{ from, to string }
+
+// road is the state of a way.
+type road struct {
+	delay time.Duration
+	open  chan struct{} // closed while messages pass
+}
+
+// New returns a network on which everything arrives at once.
+func New() *Network {
+	return &Network{
+		hosts: map[string]*host{},
+		roads: map[way]*road{},
+		lines: map[*line]struct{}{},
+	}
+}
+
+// at returns the road of a way; the caller holds the lock.
+func (n *Network) at(w way) *road {
+	r := n.roads[w]
+	if r == nil {
+		r = &road{open: make(chan struct{})}
+		close(r.open)
+		n.roads[w] = r
+	}
+	return r
+}
+
+// Cut holds back, without a word, all that goes from one peer to another, until Heal: as TCP does
+// that sends again and again. A link is used in both directions; each is cut by itself.
+func (n *Network) Cut(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r := n.at(way{from, to}); passes(r) {
+		r.open = make(chan struct{})
+	}
+}
+
+// Heal lets pass what goes from one peer to another, and what was held back.
+func (n *Network) Heal(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r := n.at(way{from, to}); !passes(r) {
+		close(r.open)
+	}
+	n.settle()
+}
+
+func passes(r *road) bool {
+	select {
+	case <-r.open:
+		return true
+	default:
+		return false
+	}
+}
+
+// Delay lets what is sent from one peer to another from now on arrive so much later. It does not
+// hold up the forming of links.
+func (n *Network) Delay(from, to string, delay time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.at(way{from, to}).delay = delay
+}
+
+// Break breaks all links between two peers at once; both see it. They may connect again.
+func (n *Network) Break(a, b string) {
+	n.breakLines(func(l *line) bool {
+		return l.from == a && l.to == b || l.from == b && l.to == a
+	})
+}
+
+// Crash ends a peer's process: all its links break at once, a Connect of it fails, and it forgets
+// which generations it has seen. A new process may take its address.
+func (n *Network) Crash(address string) {
+	n.mu.Lock()
+	if h := n.hosts[address]; h != nil {
+		if h.waiting != nil {
+			h.waiting.conclude(errors.New("the process has crashed"))
+		}
+		delete(n.hosts, address)
+	}
+	n.mu.Unlock()
+	n.breakLines(func(l *line) bool { return l.from == address || l.to == address })
+}
+
+func (n *Network) breakLines(which func(*line) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for l := range n.lines {
+		if which(l) {
+			l.sender.End(errLost)
+			l.receiver.End(errLost)
+		}
+	}
+}
+
+// errLost is a link that ended without a word.
+var errLost = errors.New("is gone: its stream ended without a word")
+
+// Seat is a peer's place in the ring of one generation.
+type Seat struct {
+	Generation allreduce.Generation // at least 1
+	Rank       allreduce.Rank
+	World      int
+}
+
+func (s Seat) predecessor() int { return (int(s.Rank) + s.World - 1) % s.World }
+func (s Seat) successor() int   { return (int(s.Rank) + 1) % s.World }
+
+// meeting is a Connect that waits for its neighbours.
+type meeting struct {
+	self      string
+	seat      Seat
+	addresses []string
+	links     allreduce.Links
+	err       error
+	over      bool
+	done      chan struct{} // closed when both links are there, or err is set
+}
+
+func (m *meeting) conclude(err error) {
+	if !m.over {
+		m.over, m.err = true, err
+		close(m.done)
+	}
+}
+
+// Connect joins the ring of seat as the peer at self, and returns its links for allreduce.New,
+// which closes them. addresses are the members' in ring order. It waits for both neighbours until
+// ctx ends. A peer's generations grow, and a neighbour that is at a newer one refuses. A ring of
+// one has no links.
+func (n *Network) Connect(
+	ctx context.Context, self string, seat Seat, addresses []string,
+) (allreduce.Links, error) {
+	start := time.Now()
+	m, err := n.arrive(self, seat, addresses)
+	if err != nil || seat.World == 1 {
+		return allreduce.Links{}, err
+	}
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+	}
+	n.mu.Lock()
+	after := time.Since(start).Round(time.Millisecond)
+	switch {
+	case m.over:
+	case m.links.Successor == nil:
+		m.conclude(fmt.Errorf("ring link of generation %d to %v: no answer after %v: %w",
+			seat.Generation, m.peer(seat.successor()), after, context.Cause(ctx)))
+	default:
+		m.conclude(fmt.Errorf("ring link of generation %d from %v: nobody called: %w",
+			seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
+	}
+	if h := n.hosts[self]; h != nil && h.waiting == m {
+		h.waiting = nil
+	}
+	n.settle() // whoever waits for this peer learns that it waits no more
+	n.mu.Unlock()
+	if m.err == nil {
+		return m.links, nil
+	}
+	reason := fmt.Sprintf("rank %d could not join the ring", seat.Rank)
+	if m.links.Predecessor != nil {
+		m.links.Predecessor.Abort(reason)
+	}
+	if m.links.Successor != nil {
+		m.links.Successor.Abort(reason)
+	}
+	return allreduce.Links{}, m.err
+}
+
+func (m *meeting) peer(rank int) allreduce.Peer {
+	return allreduce.Peer{Rank: allreduce.Rank(rank), Address: m.addresses[rank]}
+}
+
+// arrive makes seat's generation the peer's.
+func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, error) {
+	switch {
+	case seat.World < 1 || seat.World > allreduce.MaxWorld:
+		return nil, fmt.Errorf("ring link: world %d is not 1 to %d", seat.World,
+			allreduce.MaxWorld)
+	case seat.Generation < 1:
+		return nil, fmt.Errorf("ring link: generation %d is not 1 or more", seat.Generation)
+	case seat.Rank < 0 || int(seat.Rank) >= seat.World:
+		return nil, fmt.Errorf("ring link: rank %d is not 0 to %d", seat.Rank, seat.World-1)
+	case len(addresses) != seat.World:
+		return nil, fmt.Errorf("ring of %d: %d addresses", seat.World, len(addresses))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.hosts[self]
+	if h == nil {
+		h = &host{}
+		n.hosts[self] = h
+	}
+	if seat.Generation <= h.generation {
+		return nil, fmt.Errorf("ring server: generation %d comes after %d",
+			seat.Generation, h.generation)
+	}
+	if h.waiting != nil {
+		h.waiting.conclude(fmt.Errorf("ring link of generation %d: a newer generation has come",
+			h.generation))
+	}
+	m := &meeting{self: self, seat: seat, addresses: addresses, done: make(chan struct{})}
+	h.generation, h.waiting = seat.Generation, m
+	if seat.World == 1 {
+		h.waiting = nil
+	}
+	n.settle()
+	return m, nil
+}
+
+// settle links all who wait for each other; the caller holds the lock.
+func (n *Network) settle() {
+	for _, address := range slices.Sorted(maps.Keys(n.hosts)) {
+		if m := n.hosts[address].waiting; m != nil && !m.over && m.links.Successor == nil {
+			n.call(m)
+		}
+	}
+}
+
+// call links m to its successor if that waits for it, and fails m if it never will.
+func (n *Network) call(m *meeting) {
+	to := m.peer(m.seat.successor())
+	h := n.hosts[to.Address]
+	if h == nil || h.generation < m.seat.Generation ||
+		!passes(n.at(way{m.self, to.Address})) || !passes(n.at(way{to.Address, m.self})) {
+		return
+	}
+	other := h.waiting
+	refused := ""
+	switch {
+	case h.generation > m.seat.Generation:
+		refused = fmt.Sprintf("generation %d is stale, this worker is at %d",
+			m.seat.Generation, h.generation)
+	case other == nil || other.over || other.links.Predecessor != nil:
+		refused = fmt.Sprintf("this worker waits for no link of generation %d", h.generation)
+	case other.seat.World != m.seat.World:
+		refused = fmt.Sprintf("it is in a ring of %d, this worker in one of %d",
+			m.seat.World, other.seat.World)
+	case other.seat.predecessor() != int(m.seat.Rank):
+		refused = fmt.Sprintf("it is rank %d, this worker's neighbour is rank %d",
+			m.seat.Rank, other.seat.predecessor())
+	}
+	if refused != "" {
+		m.conclude(fmt.Errorf("ring link of generation %d to %v: refused: %s",
+			m.seat.Generation, to, refused))
+		return
+	}
+	m.links.Successor, other.links.Predecessor = n.line(m, other)
+	for _, each := range []*meeting{m, other} {
+		if each.links.Predecessor != nil && each.links.Successor != nil {
+			each.conclude(nil)
+		}
+	}
+}
