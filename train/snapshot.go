@@ -143,6 +143,19 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	return nil
 }
 
+// Keep hands the state to the Saver and waits until it is stored, without a ring: for a rank that
+// leaves when no other is left to hold it. It does nothing where this rank has no state, or does
+// not know the states of all lanes; after a Run that ended with Regroup it does.
+func (t *Trainer) Keep(ctx context.Context) error {
+	if !t.cfg.Save || !t.hasState || len(t.book.at(t.progress.Step, t.committed).lost()) > 0 {
+		return nil
+	}
+	if err := t.handOver(ctx, t.progress); err != nil {
+		return fmt.Errorf("step %d was not saved: %w", t.progress.Step, err)
+	}
+	return t.cfg.Saver.Flush(ctx)
+}
+
 // handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
 // finite would only push a sound one out.
 func (t *Trainer) handOver(ctx context.Context, progress Progress) error {

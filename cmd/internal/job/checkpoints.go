@@ -27,10 +27,13 @@ type Checkpoints struct {
 	OnlyStopped bool
 }
 
+// Fault is what goes wrong with an operation on a checkpoint's files; see checkpoint.Config.
+type Fault func(op checkpoint.Op, step int64, path string) error
+
 // OpenCheckpoints opens the folder that the spec names, and refuses one whose checkpoints this
-// job, which reads text, cannot continue.
+// job, which reads text, cannot continue. Fault may be nil.
 func OpenCheckpoints(
-	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
+	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus, fault Fault,
 ) (*Checkpoints, error) {
 	folder, flag := spec.CheckpointDir, "--checkpoint-dir"
 	if folder == "" {
@@ -46,6 +49,7 @@ func OpenCheckpoints(
 		Job:        spec.Job,
 		Identity:   jobspec.Identity(spec, text.Fingerprint()),
 		OpenBucket: bucket.Open,
+		Fault:      fault,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)

@@ -39,14 +39,12 @@ func TestWorkersLogAndExit(t *testing.T) {
 	var mu sync.Mutex
 	lines := map[string]bool{}
 	script := `echo "process $$ is here" >&2; exit 3`
-	workers, err := StartWorkers(3, []string{"/bin/sh", "-c", script}, func(i int, line string) {
+	workers := NewWorkers([]string{"/bin/sh", "-c", script}, func(i int, line string) {
 		mu.Lock()
 		defer mu.Unlock()
 		lines[fmt.Sprintf("%d %s", i, strings.Fields(line)[0])] = true
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	start(t, workers, 3)
 	seen := map[int]bool{}
 	for range 3 {
 		exit := <-workers.Exits()
@@ -64,10 +62,10 @@ func TestWorkersLogAndExit(t *testing.T) {
 }
 
 func TestWorkersAreEndedWithTheContext(t *testing.T) {
-	workers, err := StartWorkers(2, []string{"/bin/sh", "-c", "sleep 600 & wait"},
-		func(int, string) {})
-	if err != nil {
-		t.Fatal(err)
+	workers := NewWorkers([]string{"/bin/sh", "-c", "sleep 600 & wait"}, func(int, string) {})
+	start(t, workers, 2)
+	if n := workers.Running(); n != 2 {
+		t.Errorf("%d run", n)
 	}
 	defer workers.Kill()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -81,8 +79,17 @@ func TestWorkersAreEndedWithTheContext(t *testing.T) {
 	}
 }
 
-func TestStartWorkersFails(t *testing.T) {
-	_, err := StartWorkers(2, []string{"/nowhere/rondo"}, func(int, string) {})
+func start(t *testing.T, workers *Workers, n int) {
+	t.Helper()
+	for i := range n {
+		if err := workers.Start(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	err := NewWorkers([]string{"/nowhere/rondo"}, func(int, string) {}).Start(0)
 	if err == nil || !strings.Contains(err.Error(), "worker 0: ") {
 		t.Errorf("error %v", err)
 	}

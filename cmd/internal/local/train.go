@@ -121,7 +121,7 @@ func (r Run) check(ctx context.Context) error {
 	if err := job.Probe(r.Spec); err != nil {
 		return err
 	}
-	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus)
+	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus, nil)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"rondo/allreduce"
 	"rondo/audit"
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
@@ -24,6 +23,7 @@ type engine struct {
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
+	heard   *observer
 	saver   *saver
 	faults  faults
 	ledger  *audit.Log // nil without --audit-dir
@@ -53,14 +53,15 @@ func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err 
 	if e.model, err = model.New(config, e.device); err != nil {
 		return nil, err
 	}
-	if e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data.Corpus); err != nil {
+	if e.faults, err = w.newFaults(); err != nil {
+		return nil, app.Usage(err)
+	}
+	e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data.Corpus, e.faults.disk)
+	if err != nil {
 		return nil, err
 	}
 	if e.saver, err = newSaver(e); err != nil {
 		return nil, err
-	}
-	if e.faults, err = w.newFaults(); err != nil {
-		return nil, app.Usage(err)
 	}
 	settings, err := job.TrainConfig(w.spec, w.data)
 	if err != nil {
@@ -73,7 +74,8 @@ func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err 
 		}
 		settings.Ledger = e.ledger
 	}
-	settings.Observer = &observer{engine: e}
+	e.heard = &observer{engine: e}
+	settings.Observer = e.heard
 	if e.stored.Store != nil {
 		settings.Save, settings.Saver = true, e.saver
 	}
@@ -183,5 +185,9 @@ func (e *engine) joined(s *session, j train.Joined) error {
 		Batches: e.worker.data.Sampler.Config()})
 }
 
-// spoil puts the job's rehearsed faults between this worker and its neighbours.
-func (e *engine) spoil(links allreduce.Links) allreduce.Links { return links }
+// keep saves the state without a ring, for a job that nobody is left to hold it for.
+func (e *engine) keep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return e.trainer.Keep(ctx)
+}

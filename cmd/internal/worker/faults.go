@@ -4,9 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	"rondo/allreduce"
+	"rondo/allreduce/faultlink"
+	"rondo/checkpoint"
 	"rondo/rehearsal"
 	"rondo/train"
 )
+
+// flippedBit is the bit that a rehearsal flips, of the float in the middle of a message: high in
+// the mantissa, so that the number is another one, and stays a plausible one.
+const flippedBit = 20
 
 // faults are the job's rehearsed faults (--inject) as they hit this worker's training. Those of the
 // ring hit its links, and those of the disk its checkpoints.
@@ -35,4 +42,33 @@ func (w *worker) newFaults() (faults, error) {
 		},
 	})
 	return faults{actor}, err
+}
+
+// disk is what goes wrong with a checkpoint's files.
+func (f faults) disk(op checkpoint.Op, step int64, _ string) error {
+	return f.Disk(context.Background(), step, string(op)) // bounds its wait itself
+}
+
+// wrap puts the faults on what this worker sends in the ring.
+func (f faults) wrap(links allreduce.Links) allreduce.Links {
+	return faultlink.Wrap(links, func(d faultlink.Direction, h allreduce.Header) faultlink.Fault {
+		if d != faultlink.ToSuccessor || h.Phase == allreduce.Heartbeat {
+			return faultlink.Fault{}
+		}
+		verdict, err := f.Message(context.Background(), h.Phase.String())
+		if err != nil {
+			return faultlink.Fault{Action: faultlink.Drop} // this process is as good as dead
+		}
+		fault := faultlink.Fault{Delay: verdict.For}
+		switch verdict.Act {
+		case rehearsal.Lose:
+			fault.Action = faultlink.Drop
+		case rehearsal.Double:
+			fault.Action = faultlink.Duplicate
+		case rehearsal.Flip:
+			fault.Action, fault.Bit = faultlink.Corrupt, 32*(h.Length/2)+flippedBit
+		case rehearsal.Pass, rehearsal.Wait:
+		}
+		return fault
+	})
 }

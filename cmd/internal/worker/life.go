@@ -179,7 +179,7 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			wait.begin(done)
 			continue
 		case leaving && !inRing:
-			return nil
+			return w.keep(life, plan)
 		}
 		select {
 		case <-life.Done():
@@ -196,6 +196,14 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			}
 		}
 	}
+}
+
+// keep saves what this worker holds, when it leaves a job that has nobody to go on.
+func (w *worker) keep(ctx context.Context, plan cluster.Plan) error {
+	if plan.Phase != cluster.Paused || w.engine == nil {
+		return nil
+	}
+	return w.engine.keep(ctx)
 }
 
 // evicted returns why this member gets no rank; nil if it may.

@@ -7,12 +7,32 @@ import (
 	"rondo/train"
 )
 
-// observer reports what rank 0 hears; on the other ranks, notices alone.
-type observer struct{ engine *engine }
+// observer reports what rank 0 hears; on the other ranks, nothing.
+type observer struct {
+	engine *engine
+	last   train.StepReport // heard, on every rank
+	told   int64            // the last step that this worker has reported
+}
 
 // Step implements train.Observer.
 func (o *observer) Step(r train.StepReport) {
+	o.last = r
+	if o.rankZero() {
+		o.tell(r)
+	}
+}
+
+// catchUp reports the step that a ring goes on from, unless this worker has: the rank 0 that
+// completed it may have been lost before it could.
+func (o *observer) catchUp(step int64) {
+	if o.last.Step == step && o.told < step {
+		o.tell(o.last)
+	}
+}
+
+func (o *observer) tell(r train.StepReport) {
 	plan := o.engine.session.Load().plan
+	o.told = r.Step
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{
 		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
 		LearningRate: r.LearningRate, GradientNorm: r.GradientNorm,

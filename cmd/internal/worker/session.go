@@ -212,9 +212,12 @@ func (s *session) form(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.spec.Inject != "" {
+		links = s.engine.faults.wrap(links)
+	}
 	s.ring, err = allreduce.New(allreduce.Config{Rank: seat.Rank, World: seat.World,
 		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration(),
-		StepTimeout: s.spec.StepTimeout.AsDuration()}, s.engine.spoil(links))
+		StepTimeout: s.spec.StepTimeout.AsDuration()}, links)
 	return err
 }
 
@@ -257,7 +260,7 @@ func (s *session) judge(life context.Context, err error) error {
 	default:
 		return s.failed(err)
 	}
-	s.log.Warn("the ring has ended", "generation", s.plan.Generation, "error", err)
+	s.log.Info("the ring has ended", "generation", s.plan.Generation, "error", err)
 	return nil
 }
 
@@ -291,6 +294,7 @@ func (s *session) announce(ctx context.Context, joined train.Joined) {
 	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
 		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
 			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
+	s.engine.heard.catchUp(joined.Step)
 	if text := joined.String(); text != "" && s.plan.Rings > 1 {
 		s.notice(ctx, text)
 	}
