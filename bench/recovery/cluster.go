@@ -69,16 +69,16 @@ func (c config) openRoom(ctx context.Context, s *stage) (r *machineRoom, err err
 		return nil, err
 	}
 	for range 2 {
-		if err := r.coordinator(ctx); err != nil {
+		if err := r.coordinator(); err != nil {
 			return nil, err
 		}
 	}
 	for range c.Workers {
-		if _, err := r.worker(ctx); err != nil {
+		if _, err := r.worker(); err != nil {
 			return nil, err
 		}
 	}
-	go s.follow(ctx, filepath.Join(s.dir, "audit"))
+	s.work.Go(func() { s.follow(filepath.Join(s.dir, "audit")) })
 	return r, nil
 }
 
@@ -140,16 +140,16 @@ func (c config) spec(s *stage) ([]byte, error) {
 	return proto.Marshal(spec)
 }
 
-func (r *machineRoom) coordinator(ctx context.Context) error {
-	p, err := r.start(ctx, "coordinator", r.Coordinator, "--etcd", r.endpoint(), "--job", jobName)
+func (r *machineRoom) coordinator() error {
+	p, err := r.start("coordinator", r.Coordinator, "--etcd", r.endpoint(), "--job", jobName)
 	if err == nil {
 		r.coordinators[p.pid()] = p
 	}
 	return err
 }
 
-func (r *machineRoom) worker(ctx context.Context) (*process, error) {
-	return r.start(ctx, "worker", r.Worker, "--etcd", r.endpoint(), "--job", jobName)
+func (r *machineRoom) worker() (*process, error) {
+	return r.start("worker", r.Worker, "--etcd", r.endpoint(), "--job", jobName)
 }
 
 // hear takes the next event of the audit logs.
@@ -188,11 +188,7 @@ func (r *machineRoom) await(ctx context.Context, what string, done func(event) b
 				return nil
 			}
 		case <-ctx.Done():
-			var logs []error
-			for _, p := range r.running {
-				logs = append(logs, p.dead())
-			}
-			return errors.Join(append(logs, context.Cause(ctx))...)
+			return errors.Join(context.Cause(ctx), r.dead())
 		}
 	}
 }
@@ -222,11 +218,11 @@ func (r *machineRoom) join(ctx context.Context) (e entry, err error) {
 		return e, err
 	}
 	began := time.Now()
-	p, err := r.worker(ctx)
+	p, err := r.worker()
 	if err != nil {
 		return e, err
 	}
-	watching, stop := context.WithCancel(ctx)
+	watching, stop := context.WithTimeout(ctx, r.Timeout)
 	defer stop()
 	seen := make(chan time.Time, 1)
 	go r.registration(watching, p.pid(), seen)
@@ -241,7 +237,11 @@ func (r *machineRoom) join(ctx context.Context) (e entry, err error) {
 		return e, errors.Join(err, p.dead())
 	}
 	first, last := r.newest, r.first[r.began-1]
-	e.start, e.registered = first.At.Sub(began), first.At.Sub(<-seen)
+	registered, ok := <-seen
+	if !ok {
+		return e, errors.New("a worker is in the ring that has not been seen to register")
+	}
+	e.start, e.registered = first.At.Sub(began), first.At.Sub(registered)
 	e.pause, e.forming = first.At.Sub(last.At), formed.Sub(last.At)
 	if _, err := r.ringOf(ctx, r.Workers+1, settledSteps); err != nil {
 		return e, err
@@ -256,8 +256,9 @@ func (r *machineRoom) join(ctx context.Context) (e entry, err error) {
 	return e, nil
 }
 
-// registration tells when a process has become a member.
+// registration tells when a process has become a member, and closes the channel.
 func (r *machineRoom) registration(ctx context.Context, pid int, seen chan<- time.Time) {
+	defer close(seen)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -342,7 +343,7 @@ func (r *machineRoom) takeover(ctx context.Context) (s succession, err error) {
 	for step := before.Step + 1; step <= r.newest.Step; step++ {
 		s.longest = max(s.longest, r.first[step].At.Sub(r.first[step-1].At))
 	}
-	return s, r.coordinator(ctx)
+	return s, r.coordinator()
 }
 
 // usual is the median of the times of the newest steps up to one.

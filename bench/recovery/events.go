@@ -21,6 +21,9 @@ type event struct {
 	Log  string    `json:"-"` // the audit log's name
 }
 
+// unreadable is the name of an event that says why there is none.
+const unreadable = "unreadable"
+
 func parseEvent(line []byte) (event, error) {
 	var e event
 	if err := json.Unmarshal(line, &e); err != nil || e.Event == "" {

@@ -44,13 +44,18 @@ func (t *target) await(ctx context.Context, what string, done func(event) bool) 
 		select {
 		case e := <-t.events:
 			t.sight.hear(e)
+			if e.Event == unreadable {
+				return errors.New(e.Reason)
+			}
 			if done(e) {
 				return nil
 			}
 		case <-ended:
-			return t.vital.dead()
+			if len(t.events) == 0 {
+				return t.vital.dead()
+			}
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return errors.Join(context.Cause(ctx), t.dead())
 		}
 	}
 }

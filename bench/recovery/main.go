@@ -25,8 +25,8 @@ func main() {
 	flag.StringVar(&c.Python, "python", python,
 		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
 	flag.StringVar(&c.Script, "script", "bench/peers/torch_elastic.py", "torchrun's side")
-	flag.StringVar(&c.Parts, "parts", "all", "what to measure, by commas: kills, torchrun, agents, "+
-		"agents-replaced, agents-quick, joins, takeovers; or all")
+	flag.StringVar(&c.Parts, "parts", "all", "what to measure, by commas: kills, torchrun, "+
+		"agents, agents-replaced, agents-quick, joins, takeovers; or all")
 	flag.IntVar(&c.Hidden, "hidden", 1568, "hidden units of the LSTM; 1568 are 10M parameters")
 	flag.IntVar(&c.Batch, "batch", 6, "lanes of all workers together")
 	flag.IntVar(&c.BPTT, "bptt", 8, "tokens of a segment")

@@ -2,7 +2,7 @@ package main
 
 import (
 	"bufio"
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -27,6 +27,8 @@ const endTimeout = 30 * time.Second
 type stage struct {
 	dir    string
 	events chan event
+	quit   chan struct{}  // closed when nobody takes events any more
+	work   sync.WaitGroup // of those who give them
 
 	mu      sync.Mutex
 	running []*process
@@ -37,7 +39,7 @@ func newStage() (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stage{dir: dir, events: make(chan event, maxEvents)}, nil
+	return &stage{dir: dir, events: make(chan event, maxEvents), quit: make(chan struct{})}, nil
 }
 
 // process is a command whose standard output is events.
@@ -51,7 +53,7 @@ type process struct {
 
 // start starts a command in a process group of its own. The kernel ends it with the thread that
 // calls, which must be locked and live as long as this program.
-func (s *stage) start(ctx context.Context, name string, argv ...string) (*process, error) {
+func (s *stage) start(name string, argv ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	// Everything is on loopback, where Gloo does not look by itself.
@@ -68,30 +70,39 @@ func (s *stage) start(ctx context.Context, name string, argv ...string) (*proces
 	s.mu.Lock()
 	s.running = append(s.running, p)
 	s.mu.Unlock()
-	go func() {
+	s.work.Go(func() {
 		defer close(p.ended)
-		err := s.read(ctx, p, bufio.NewScanner(stdout))
+		err := s.read(p, bufio.NewScanner(stdout))
 		p.err = errors.Join(p.cmd.Wait(), err)
-	}()
+	})
 	return p, nil
 }
 
-// read passes a process's events on until it ends, or ctx does.
-func (s *stage) read(ctx context.Context, p *process, lines *bufio.Scanner) error {
+// read passes a process's events on until it ends, or the stage is closed. For a line that is none
+// the event is unreadable and says why.
+func (s *stage) read(p *process, lines *bufio.Scanner) error {
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
 		e, err := parseEvent(lines.Bytes())
 		if err != nil {
-			return err
+			e = event{Event: unreadable, Reason: p.name + ": " + err.Error()}
 		}
 		e.At, e.From = time.Now(), p
-		select {
-		case s.events <- e:
-		case <-ctx.Done():
-			return ctx.Err()
+		if !s.pass(e) {
+			return nil
 		}
 	}
 	return lines.Err()
+}
+
+// pass gives an event to whoever takes them; false: nobody does any more.
+func (s *stage) pass(e event) bool {
+	select {
+	case s.events <- e:
+		return true
+	case <-s.quit:
+		return false
+	}
 }
 
 // pid of the process.
@@ -110,23 +121,50 @@ func (p *process) end() error {
 	}
 }
 
+// errEnded is the end of a process with exit code 0, which none here comes to by itself.
+var errEnded = errors.New("too early")
+
 // dead returns why the process has ended; nil if it runs.
 func (p *process) dead() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("%s has ended: %w; the end of its log:\n%s", p.name, p.err, p.log.String())
+		return fmt.Errorf("%s has ended: %v (%w); the end of its log:\n%s", p.name,
+			p.cmd.ProcessState, cmp.Or(p.err, errEnded), p.log.String())
 	default:
 		return nil
 	}
 }
 
+// killed reports whether a process that has ended was killed.
+func (p *process) killed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signal() == syscall.SIGKILL
+}
+
+// dead returns why those processes have ended that nobody has killed; nil if there are none.
+func (s *stage) dead() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, p := range s.running {
+		if err := p.dead(); err != nil && !p.killed() {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // close ends all processes and removes the folder.
 func (s *stage) close() error {
+	close(s.quit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
 	for _, p := range s.running {
 		errs = append(errs, p.end())
+	}
+	if errors.Join(errs...) == nil {
+		s.work.Wait()
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }

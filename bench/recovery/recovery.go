@@ -65,13 +65,13 @@ func (c config) newTarget(s *stage) *target {
 }
 
 // rondoTrain is a job of `rondo train`, which starts workers that died again.
-func (c config) rondoTrain(ctx context.Context, s *stage) (*target, error) {
+func (c config) rondoTrain(s *stage) (*target, error) {
 	argv := []string{c.Rondo, "train", "--json", "--workers", strconv.Itoa(c.Workers),
 		"--normalize", "letters", "--optimizer", "sgd", "--lr", "0.1", "--clip", "1",
 		"--steps", strconv.Itoa(endless), "--sample-tokens", "0", "--resume", "never",
 		"--device", "cpu", "--stop-dir", filepath.Join(s.dir, "stopped"),
 		"--restarts", strconv.Itoa(c.Kills), "--lease-ttl", c.LeaseTTL.String()}
-	p, err := s.start(ctx, "rondo train", append(argv, c.shape()...)...)
+	p, err := s.start("rondo train", append(argv, c.shape()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -88,14 +88,12 @@ type part struct {
 
 // parts in the order in which they run.
 func (c config) parts() []part {
-	killing := func(row string, n int, start func(context.Context, *stage) (*target, error)) func(
+	killing := func(row string, n int, start func(*stage) (*target, error)) func(
 		context.Context, *report) error {
 		return func(ctx context.Context, r *report) error { return c.kills(ctx, r, row, n, start) }
 	}
-	agents := func(conf string, early bool) func(context.Context, *stage) (*target, error) {
-		return func(ctx context.Context, s *stage) (*target, error) {
-			return c.manyAgents(ctx, s, conf, early)
-		}
+	agents := func(conf string, early bool) func(*stage) (*target, error) {
+		return func(s *stage) (*target, error) { return c.manyAgents(s, conf, early) }
 	}
 	return []part{
 		{"kills", killing("rondo train", c.Kills, c.rondoTrain)},
@@ -145,15 +143,13 @@ func run(ctx context.Context, c config, out, log io.Writer) (err error) {
 
 // kills lets a job run, and kills a worker again and again.
 func (c config) kills(ctx context.Context, r *report, row string, n int,
-	start func(context.Context, *stage) (*target, error)) (err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	start func(*stage) (*target, error)) (err error) {
 	s, err := newStage()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	t, err := start(ctx, s)
+	t, err := start(s)
 	if err != nil {
 		return err
 	}
@@ -174,8 +170,6 @@ func (c config) kills(ctx context.Context, r *report, row string, n int,
 // inRoom does something a number of times to a job whose processes stand alone.
 func (c config) inRoom(ctx context.Context, n int, do func(context.Context, *machineRoom) error) (
 	err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	s, err := newStage()
 	if err != nil {
 		return err

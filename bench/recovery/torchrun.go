@@ -1,7 +1,7 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -46,7 +46,7 @@ func freePort() (string, error) {
 }
 
 // launch starts an agent. The first one has the rendezvous.
-func (l *launcher) launch(ctx context.Context) error {
+func (l *launcher) launch() error {
 	conf := "is_host=0"
 	if l.agents == 0 {
 		conf = "is_host=1"
@@ -60,9 +60,9 @@ func (l *launcher) launch(ctx context.Context) error {
 		"--nproc-per-node="+strconv.Itoa(l.each), fmt.Sprintf("--max-restarts=%d", maxRestarts),
 		"--rdzv-id=recovery", "--rdzv-backend=c10d", "--rdzv-endpoint="+l.address,
 		"--rdzv-conf="+conf, "--local-addr=127.0.0.1", l.Script,
-		"--snapshot", filepath.Join(l.dir, "snapshot.pt"), "--save-every", strconv.Itoa(l.SaveEvery),
-		"--vocab", strconv.Itoa(vocabulary))
-	p, err := l.start(ctx, fmt.Sprintf("torchrun, agent %d", l.agents),
+		"--snapshot", filepath.Join(l.dir, "snapshot.pt"),
+		"--save-every", strconv.Itoa(l.SaveEvery), "--vocab", strconv.Itoa(vocabulary))
+	p, err := l.start(fmt.Sprintf("torchrun, agent %d", l.agents),
 		append(argv, l.shape()...)...)
 	if l.host == nil {
 		l.host = p
@@ -71,12 +71,12 @@ func (l *launcher) launch(ctx context.Context) error {
 }
 
 // oneAgent is a job of one agent, which restarts all of its workers when one dies.
-func (c config) oneAgent(ctx context.Context, s *stage) (*target, error) {
+func (c config) oneAgent(s *stage) (*target, error) {
 	l, err := c.newLauncher(s, "1", c.Workers, "")
 	if err != nil {
 		return nil, err
 	}
-	if err := l.launch(ctx); err != nil {
+	if err := l.launch(); err != nil {
 		return nil, err
 	}
 	t := c.newTarget(s)
@@ -87,7 +87,8 @@ func (c config) oneAgent(ctx context.Context, s *stage) (*target, error) {
 // manyAgents is a job with an agent for each worker, which die together: a machine that is lost.
 // The agent that has the rendezvous is spared: without it the job cannot go on at all. A new agent
 // comes when the others go on, or early, right after the kill.
-func (c config) manyAgents(ctx context.Context, s *stage, conf string, early bool) (*target, error) {
+func (c config) manyAgents(s *stage, conf string, early bool) (
+	*target, error) {
 	l, err := c.newLauncher(s, fmt.Sprintf("%d:%d", c.Workers-1, c.Workers), 1, conf)
 	if err != nil {
 		return nil, err
@@ -97,20 +98,20 @@ func (c config) manyAgents(ctx context.Context, s *stage, conf string, early boo
 	// finds the addresses of processes that are dead, and never comes in (PyTorch 2.5.1).
 	l.env = []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}
 	for range c.Workers {
-		if err := l.launch(ctx); err != nil {
+		if err := l.launch(); err != nil {
 			return nil, err
 		}
 	}
 	t := c.newTarget(s)
 	t.vital, t.early = l.host, early
 	t.spare = func(e event) bool { return e.From == l.host }
-	t.mend = func() error { return l.launch(ctx) }
+	t.mend = l.launch
 	t.strike = func(victim event) error {
 		if err := victim.From.cmd.Process.Kill(); err != nil {
 			return err
 		}
 		// The kernel kills the worker with its agent, unless we are first.
-		if err := killProcess(victim); err != syscall.ESRCH {
+		if err := killProcess(victim); !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
 		return nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,8 +14,8 @@ const glance = 2 * time.Millisecond
 // listing is how many glances there are to a look for new logs.
 const listing = 10
 
-// follow passes on what is appended to the logs of a folder, as events, until ctx ends.
-func (s *stage) follow(ctx context.Context, dir string) {
+// follow passes on what is appended to the logs of a folder, as events, until the stage is closed.
+func (s *stage) follow(dir string) {
 	files := map[string]*trail{}
 	defer func() {
 		for _, f := range files {
@@ -39,23 +38,18 @@ func (s *stage) follow(ctx context.Context, dir string) {
 		for name, f := range files {
 			for _, e := range f.next() {
 				e.Log = filepath.Base(name)
-				select {
-				case s.events <- e:
-				case <-ctx.Done():
+				if !s.pass(e) {
 					return
 				}
 			}
 		}
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
+		case <-s.quit:
 			return
 		}
 	}
 }
-
-// unreadable is the name of an event that says why there is none.
-const unreadable = "unreadable"
 
 // trail is an audit log that grows.
 type trail struct {
