@@ -10,8 +10,8 @@ import (
 
 // Connect joins the ring of seat: it opens the link to the successor and accepts the
 // predecessor's, both at once, and returns them for allreduce.New, which closes them. addresses
-// are the members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A
-// ring of one has no links.
+// are the members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. An
+// error that a neighbour is to blame for is an allreduce.PeerError. A ring of one has no links.
 func Connect(
 	ctx context.Context, server *Server, seat Seat, addresses []string, cfg DialConfig,
 ) (allreduce.Links, error) {

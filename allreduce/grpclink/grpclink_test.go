@@ -23,6 +23,7 @@ type worker struct {
 	server  *grpclink.Server
 	address string
 	kill    func()
+	stop    func() // as SIGSTOP does: the connections stay open, and nobody reads or writes
 	dial    grpclink.DialConfig
 }
 
@@ -39,13 +40,14 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 	}
 	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
 	server.Register(g)
-	conns := &connections{Listener: listener}
+	conns := &connections{Listener: listener, stopped: make(chan struct{})}
 	go g.Serve(conns)
 	t.Cleanup(g.Stop)
 	return &worker{
 		server:  server,
 		address: listener.Addr().String(),
 		kill:    conns.cut,
+		stop:    sync.OnceFunc(func() { close(conns.stopped) }),
 		dial:    grpclink.DialConfig{Dialer: conns.dial, Timeout: 10 * time.Second},
 	}
 }
@@ -56,6 +58,44 @@ type connections struct {
 	mu   sync.Mutex
 	all  []net.Conn
 	dead bool
+
+	stopped chan struct{}
+}
+
+// socketBytes is what the kernel takes of a worker that does not read.
+const socketBytes = 64 << 10
+
+// stoppable is a connection of a worker that may be stopped.
+type stoppable struct {
+	net.Conn
+	stopped <-chan struct{}
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (s *stoppable) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Conn.Close()
+}
+
+// hold lasts until the connection is closed if the worker is stopped.
+func (s *stoppable) hold() {
+	select {
+	case <-s.stopped:
+		<-s.closed
+	default:
+	}
+}
+
+func (s *stoppable) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	s.hold()
+	return n, err
+}
+
+func (s *stoppable) Write(b []byte) (int, error) {
+	s.hold()
+	return s.Conn.Write(b)
 }
 
 func (c *connections) keep(conn net.Conn, err error) (net.Conn, error) {
@@ -68,6 +108,12 @@ func (c *connections) keep(conn net.Conn, err error) (net.Conn, error) {
 		conn.Close()
 		return nil, net.ErrClosed
 	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		if err := tcp.SetReadBuffer(socketBytes); err != nil {
+			return nil, err
+		}
+	}
+	conn = &stoppable{Conn: conn, stopped: c.stopped, closed: make(chan struct{})}
 	c.all = append(c.all, conn)
 	return conn, nil
 }
@@ -101,6 +147,12 @@ func seat(rank, world int) grpclink.Seat {
 // form connects world workers in a ring.
 func form(t testing.TB, world int) []linktest.Node {
 	t.Helper()
+	_, nodes := formWorkers(t, world)
+	return nodes
+}
+
+func formWorkers(t testing.TB, world int) ([]*worker, []linktest.Node) {
+	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
 		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{})
@@ -110,6 +162,7 @@ func form(t testing.TB, world int) []linktest.Node {
 	for rank, err := range linktest.Each(world, func(rank int) (err error) {
 		w := workers[rank]
 		nodes[rank].Kill = w.kill
+		t.Cleanup(w.kill)
 		nodes[rank].Links, err = grpclink.Connect(
 			context.Background(), w.server, seat(rank, world), addresses, w.dial)
 		return err
@@ -118,7 +171,7 @@ func form(t testing.TB, world int) []linktest.Node {
 			t.Fatal(fmt.Errorf("rank %d: %w", rank, err))
 		}
 	}
-	return nodes
+	return workers, nodes
 }
 
 func TestLink(t *testing.T) {

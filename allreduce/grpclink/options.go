@@ -35,13 +35,19 @@ const (
 	// maxMetadataBytes bounds the handshake.
 	maxMetadataBytes = 16 << 10
 
-	// A neighbour that is cut off without a word is noticed after pingInterval + pingTimeout
-	// when no chunk is awaited, else after the ring's chunk timeout.
+	// A ring notices a neighbour that is cut off without a word by its own signs of life. These
+	// pings end the connections that such a neighbour has left behind.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 20 * time.Second
 
 	// connectTimeout bounds one attempt to open a connection, up to the HTTP/2 preface.
 	connectTimeout = 5 * time.Second
+
+	// After an attempt that failed the next one is made firstRetry later, and each further one a
+	// little later than that, up to lastRetry: a successor that comes up is reached in a moment.
+	firstRetry  = 5 * time.Millisecond
+	lastRetry   = 50 * time.Millisecond
+	retryFactor = 1.5
 )
 
 // ServerOptions returns what a gRPC server that carries a [Server] must be made with. creds is
@@ -97,10 +103,10 @@ func (c DialConfig) validate() (DialConfig, error) {
 }
 
 // client opens a connection to address. It is made when it is first used, and made again by
-// gRPC when it fails.
-func (c DialConfig) client(address string) (*grpc.ClientConn, error) {
+// gRPC when it fails. The socket is that under it.
+func (c DialConfig) client(address string) (*grpc.ClientConn, *socket, error) {
 	if address == "" {
-		return nil, errors.New("ring link: the successor has no address")
+		return nil, nil, errors.New("ring link: the successor has no address")
 	}
 	target := address
 	if !strings.HasPrefix(address, "unix:") {
@@ -120,10 +126,10 @@ func (c DialConfig) client(address string) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
-				BaseDelay:  20 * time.Millisecond,
-				Multiplier: 1.6,
+				BaseDelay:  firstRetry,
+				Multiplier: retryFactor,
 				Jitter:     0.2,
-				MaxDelay:   time.Second,
+				MaxDelay:   lastRetry,
 			},
 			MinConnectTimeout: connectTimeout,
 		}),
@@ -131,12 +137,14 @@ func (c DialConfig) client(address string) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	}
-	if c.Dialer != nil {
-		options = append(options, grpc.WithContextDialer(c.Dialer))
+	under := &socket{dial: c.Dialer}
+	if c.Dialer == nil {
+		under.dial = dial
 	}
+	options = append(options, grpc.WithContextDialer(under.open))
 	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
-		return nil, fmt.Errorf("ring link to %s: %w", address, err)
+		return nil, nil, fmt.Errorf("ring link to %s: %w", address, err)
 	}
-	return conn, nil
+	return conn, under, nil
 }

@@ -92,7 +92,8 @@ func (s *Server) Accept(
 	}
 	if link == nil {
 		from := allreduce.Peer{Rank: seat.predecessor(), Address: address}
-		return nil, fmt.Errorf("ring link of generation %d from %v: %w", seat.Generation, from, err)
+		return nil, &allreduce.PeerError{Peer: from, Err: fmt.Errorf(
+			"ring link of generation %d from %v: %w", seat.Generation, from, err)}
 	}
 	return link, nil
 }

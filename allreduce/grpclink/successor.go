@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -28,9 +29,6 @@ const (
 
 	// closeGrace is how long Close waits for the neighbour to have read everything.
 	closeGrace = 2 * time.Second
-
-	// retryInterval is between attempts while the successor is not there or not ready.
-	retryInterval = 50 * time.Millisecond
 )
 
 // successor is the client's end of a link.
@@ -39,6 +37,7 @@ type successor struct {
 	peer   allreduce.Peer
 	self   hello
 	conn   *grpc.ClientConn
+	under  *socket
 	stream grpc.ClientStream
 	cancel context.CancelFunc // of the stream
 	ended  chan struct{}      // closed when the stream has
@@ -73,12 +72,14 @@ func Dial(
 		free:    make(chan *outgoing, outgoingLimit),
 		drained: make(chan struct{}, 1),
 	}
-	if s.conn, err = cfg.client(address); err != nil {
+	if s.conn, s.under, err = cfg.client(address); err != nil {
 		return nil, err
 	}
 	if err := s.connect(ctx); err != nil {
+		s.under.close()
 		s.conn.Close()
-		return nil, fmt.Errorf("ring link of generation %d to %v: %w", seat.Generation, s.peer, err)
+		return nil, &allreduce.PeerError{Peer: s.peer, Err: fmt.Errorf(
+			"ring link of generation %d to %v: %w", seat.Generation, s.peer, err)}
 	}
 	for range outgoingLimit {
 		o := newOutgoing()
@@ -103,10 +104,9 @@ func (s *successor) connect(ctx context.Context) error {
 		if status.Code(err) == codes.Unavailable {
 			last = errors.New(status.Convert(err).Message())
 		}
-		select {
-		case <-time.After(retryInterval):
+		s.pause(ctx)
+		if ctx.Err() == nil {
 			continue
-		case <-ctx.Done():
 		}
 		after := time.Since(start).Round(time.Millisecond)
 		if last == nil {
@@ -114,6 +114,18 @@ func (s *successor) connect(ctx context.Context) error {
 		}
 		return fmt.Errorf("no link after %v: %w (the last try: %w)",
 			after, context.Cause(ctx), last)
+	}
+}
+
+// pause waits until another attempt makes sense: as long as gRPC, which goes on trying to connect,
+// has not come further, but for lastRetry at most.
+func (s *successor) pause(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, lastRetry)
+	defer cancel()
+	if s.conn.GetState() == connectivity.TransientFailure {
+		s.conn.WaitForStateChange(limited, connectivity.TransientFailure)
+	} else { // the successor was there, and has no room or has gone
+		<-limited.Done()
 	}
 }
 
@@ -254,8 +266,8 @@ func (s *successor) Abort(reason string) {
 	<-s.ended
 }
 
-// Close ends the stream after what was sent, waits a moment for the successor to have it all,
-// and closes the connection.
+// Close ends the stream after what was sent, waits a moment for the successor to have it all, if
+// the link is not broken, and closes the connection.
 func (s *successor) Close() error {
 	if s.End(allreduce.ErrClosed) && s.sending.TryLock() {
 		_ = s.stream.CloseSend() // it returns nil
@@ -267,6 +279,7 @@ func (s *successor) Close() error {
 	}
 	s.cancel()
 	<-s.ended
+	s.under.close()
 	if err := s.conn.Close(); err != nil && status.Code(err) != codes.Canceled {
 		return fmt.Errorf("ring link to %v: %w", s.peer, err)
 	}

@@ -162,10 +162,15 @@ func (m *meeting) conclude(err error) {
 	}
 }
 
+// blame ends the meeting because of a neighbour.
+func (m *meeting) blame(rank int, err error) {
+	m.conclude(&allreduce.PeerError{Peer: m.peer(rank), Err: err})
+}
+
 // Connect joins the ring of seat as the peer at self, and returns its links for allreduce.New,
 // which closes them. addresses are the members' in ring order. It waits for both neighbours until
-// ctx ends. A peer's generations grow, and a neighbour that is at a newer one refuses. A ring of
-// one has no links.
+// ctx ends. A peer's generations grow, and a neighbour that is at a newer one refuses. An
+// error that a neighbour is to blame for is an allreduce.PeerError. A ring of one has no links.
 func (n *Network) Connect(
 	ctx context.Context, self string, seat Seat, addresses []string,
 ) (allreduce.Links, error) {
@@ -183,11 +188,11 @@ func (n *Network) Connect(
 	switch {
 	case m.over:
 	case m.links.Successor == nil:
-		m.conclude(fmt.Errorf("ring link of generation %d to %v: no answer after %v: %w",
-			seat.Generation, m.peer(seat.successor()), after, context.Cause(ctx)))
+		m.blame(seat.successor(), fmt.Errorf("ring link of generation %d to %v: no answer after "+
+			"%v: %w", seat.Generation, m.peer(seat.successor()), after, context.Cause(ctx)))
 	default:
-		m.conclude(fmt.Errorf("ring link of generation %d from %v: nobody called: %w",
-			seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
+		m.blame(seat.predecessor(), fmt.Errorf("ring link of generation %d from %v: nobody "+
+			"called: %w", seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
 	}
 	if h := n.hosts[self]; h != nil && h.waiting == m {
 		h.waiting = nil
@@ -281,7 +286,7 @@ func (n *Network) call(m *meeting) {
 			m.seat.Rank, other.seat.predecessor())
 	}
 	if refused != "" {
-		m.conclude(fmt.Errorf("ring link of generation %d to %v: refused: %s",
+		m.blame(m.seat.successor(), fmt.Errorf("ring link of generation %d to %v: refused: %s",
 			m.seat.Generation, to, refused))
 		return
 	}

@@ -1,0 +1,268 @@
+package grpclink_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
+	"rondo/allreduce/linktest"
+)
+
+// silence is the chunk timeout of the rings here: short, but long for a busy machine.
+const silence = 500 * time.Millisecond
+
+// ringOf makes the ring of one rank.
+func ringOf(t *testing.T, rank, world int, links allreduce.Links) *allreduce.Ring {
+	t.Helper()
+	ring, err := allreduce.New(allreduce.Config{
+		Rank: allreduce.Rank(rank), World: world, Generation: 1,
+		ChunkTimeout: silence, StepTimeout: linktest.Moment,
+	}, links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ring
+}
+
+// TestLostNeighbourHoldsNobodyUp: of a neighbour that is killed, stopped in the middle of a
+// collective or stopped while idle, the ring says so within the chunk timeout, and then Close
+// takes no longer than it takes to try to tell the neighbour.
+func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
+	const (
+		world, lost = 3, 1
+		notice      = 5 * silence // one and a quarter on a machine that is not busy
+		leave       = time.Second     // for the 250 ms that Abort may take there
+	)
+	for name, test := range map[string]struct {
+		busy bool
+		lose func(w *worker)
+	}{
+		"killed":          {true, func(w *worker) { w.kill() }},
+		"killed idle":     {false, func(w *worker) { w.kill() }},
+		"stopped":         {true, func(w *worker) { w.stop() }},
+		"stopped idle":    {false, func(w *worker) { w.stop() }},
+		"stopped planned": {false, nil}, // the others hear of it from elsewhere
+	} {
+		t.Run(name, func(t *testing.T) {
+			workers, nodes := formWorkers(t, world)
+			rings := make([]*allreduce.Ring, world)
+			for rank := range rings {
+				rings[rank] = ringOf(t, rank, world, nodes[rank].Links)
+			}
+			first := linktest.Each(world, func(rank int) error {
+				return rings[rank].AllReduce(context.Background(), make([]float32, 1<<20))
+			})
+			if err := errors.Join(first...); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			if test.lose == nil {
+				workers[lost].stop()
+				for _, ring := range rings {
+					ring.Break(errors.New("superseded"))
+				}
+			} else {
+				test.lose(workers[lost])
+			}
+			linktest.Each(world, func(rank int) error {
+				if test.busy && rank != lost {
+					return rings[rank].AllReduce(context.Background(), make([]float32, 4<<20))
+				}
+				return nil
+			})
+			for rank, ring := range rings {
+				if rank == lost {
+					continue
+				}
+				await(t, ring.Broken(), "the end of the ring")
+				noticed := time.Since(start)
+				began := time.Now()
+				ring.Close()
+				closed := time.Since(began)
+				t.Logf("rank %d: broken after %v, closed in %v: %v",
+					rank, noticed, closed, ring.Err())
+				if noticed > notice || closed > leave {
+					t.Errorf("rank %d: broken after %v, closed in %v", rank, noticed, closed)
+				}
+			}
+			workers[lost].kill() // lets the stopped one go
+			rings[lost].Close()
+		})
+	}
+}
+
+// TestNextGenerationDoesNotWaitForTheLast: a worker forms the next ring with a neighbour while
+// the link of the last one is still open, and full.
+func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
+	workers, old := formWorkers(t, 2)
+	failed := make(chan error, 1)
+	go func() {
+		h := allreduce.Header{Generation: 1, Phase: allreduce.AllGather,
+			Length: allreduce.MaxChunkBytes / 4, Total: allreduce.MaxChunkBytes / 4}
+		for {
+			if err := old[0].Successor.Send(h, make([]float32, h.Length)); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	addresses := []string{workers[0].address, workers[1].address}
+	links := make([]allreduce.Links, 2)
+	start := time.Now()
+	for rank, err := range linktest.Each(2, func(rank int) (err error) {
+		next := seat(rank, 2)
+		next.Generation = 2
+		links[rank], err = grpclink.Connect(context.Background(), workers[rank].server, next,
+			addresses, workers[rank].dial)
+		return err
+	}) {
+		if err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
+		}
+	}
+	t.Logf("connected in %v", time.Since(start))
+	for rank := range links {
+		for _, link := range []allreduce.Link{links[rank].Predecessor, links[rank].Successor,
+			old[rank].Predecessor, old[rank].Successor} {
+			link.Abort("done")
+			link.Close()
+		}
+	}
+	<-failed
+}
+
+// TestReachedSoon: a successor that comes up is reached in a moment, however long nobody was
+// there before.
+func TestReachedSoon(t *testing.T) {
+	const soon = 500 * time.Millisecond // lastRetry and a busy machine
+	for _, absent := range []time.Duration{5 * time.Millisecond, time.Second} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := listener.Addr().String()
+		listener.Close()
+		dialled := make(chan time.Time, 1)
+		go func() {
+			_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
+				grpclink.DialConfig{Timeout: linktest.Moment})
+			if err == nil || !strings.Contains(err.Error(), "unknown service") {
+				t.Errorf("Dial: %v", err)
+			}
+			dialled <- time.Now()
+		}()
+		time.Sleep(absent) // what is measured is the time after it
+		up := serveNothing(t, address)
+		reached := (<-dialled).Sub(up)
+		t.Logf("absent for %v, reached %v later", absent, reached)
+		if reached > soon {
+			t.Errorf("absent for %v, reached %v later", absent, reached)
+		}
+	}
+}
+
+// serveNothing starts a gRPC server without services at address, and returns when it did.
+func serveNothing(t *testing.T, address string) time.Time {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := time.Now()
+	g := grpc.NewServer()
+	go g.Serve(listener)
+	t.Cleanup(g.Stop)
+	return up
+}
+
+// mute is a peer that takes connections and says only so much on each.
+func mute(t *testing.T, words []byte) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			go io.Copy(io.Discard, conn)
+			conn.Write(words)
+		}
+	}()
+	t.Cleanup(func() { listener.Close(); <-ended })
+	return listener.Addr().String()
+}
+
+// settings is the frame by which an HTTP/2 server begins.
+var settings = []byte{0, 0, 0, 4, 0, 0, 0, 0, 0}
+
+// TestMutePeers: a successor that accepts and never answers, or answers no call, is named when the
+// dial's deadline ends; a predecessor that connects and never calls is named when Accept's does.
+func TestMutePeers(t *testing.T) {
+	for name, words := range map[string][]byte{
+		"no preface": nil, "no headers": settings, "garbage": []byte("HTTP/1.1 418 teapot\r\n\r\n"),
+	} {
+		t.Run("successor/"+name, func(t *testing.T) {
+			address := mute(t, words)
+			start := time.Now()
+			_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
+				grpclink.DialConfig{Timeout: brief})
+			checkMute(t, err, "rank 1 ("+address+")", time.Since(start))
+		})
+	}
+	for name, words := range map[string]string{
+		"no preface": "", "no headers": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + string(settings),
+	} {
+		t.Run("predecessor/"+name, func(t *testing.T) {
+			w := startWorker(t, "opticks", grpclink.ServerConfig{})
+			conn, err := net.Dial("tcp", w.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.Write([]byte(words)); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), brief)
+			defer cancel()
+			start := time.Now()
+			_, err = w.server.Accept(ctx, seat(1, 2), "host-a:7000")
+			checkMute(t, err, "rank 0 (host-a:7000)", time.Since(start))
+		})
+	}
+	t.Run("both", func(t *testing.T) {
+		w := startWorker(t, "opticks", grpclink.ServerConfig{})
+		address := mute(t, settings)
+		cfg := w.dial
+		cfg.Timeout = brief
+		start := time.Now()
+		_, err := grpclink.Connect(context.Background(), w.server, seat(0, 2),
+			[]string{w.address, address}, cfg)
+		checkMute(t, err, "rank 1 ("+address+")", time.Since(start))
+	})
+}
+
+func checkMute(t *testing.T, err error, who string, took time.Duration) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), who) ||
+		!errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the deadline, and %s named", err, who)
+	}
+	if took < brief || took > linktest.Moment/2 {
+		t.Errorf("it took %v, want about %v", took, brief)
+	}
+}
