@@ -59,7 +59,8 @@ func launch(t *testing.T, on *host, env []string, argv ...string) *daemon {
 		_ = d.cmd.Process.Kill() // it may have ended
 		<-d.ended
 		if t.Failed() {
-			t.Logf("%s (process %d) wrote:\n%s", strings.Join(argv, " "), d.pid(), d.stderr)
+			t.Logf("%s (process %d) wrote:\n%s", strings.Join(argv, " "), d.pid(),
+				brief(d.stderr.String()))
 		}
 	})
 	return d
@@ -109,4 +110,15 @@ func await(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("%s: not within %v", what, eventTimeout)
 		}
 	}
+}
+
+// brief is a log without what slows trials down.
+func brief(log string) string {
+	var out strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, "rehearsal: delay for 20ms") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }

@@ -156,11 +156,11 @@ func (p *process) until(what string, fn func(event) bool) event {
 	}
 }
 
-// tail is the last events but for the steps among them, for a failure's text.
+// tail is the last events but for steps and what slows them down, for a failure's text.
 func tail(events []event) string {
 	var lines []string
 	for _, e := range events {
-		if e.name() != "step" {
+		if e.name() != "step" && !strings.HasPrefix(e.text("text"), "rehearsal: delay for 20ms") {
 			lines = append(lines, fmt.Sprint(map[string]any(e)))
 		}
 	}

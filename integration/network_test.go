@@ -120,5 +120,5 @@ func (h *host) heal() {
 func (h *host) throttle(kilobits int) {
 	h.t.Helper()
 	tool(h.t, "tc", "-n", h.namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
-		fmt.Sprintf("%dkbit", kilobits), "burst", "8kb", "latency", "400ms")
+		fmt.Sprintf("%dkbit", kilobits), "burst", "32kb", "latency", "50ms")
 }

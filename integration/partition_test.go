@@ -56,12 +56,14 @@ func cutLink(t *testing.T, bothWays bool) {
 }
 
 func slowLink(t *testing.T) {
-	r := newRig(t, rigConfig{network: newNetwork(t)})
+	// A gradient that no buffer of the link holds.
+	model := []string{"--hidden", "256", "--check-every", "3", "--step-timeout", "10s"}
+	r := newRig(t, rigConfig{network: newNetwork(t), flags: model})
 	slow := r.of(1)
-	r.hosts[slow].throttle(2000)
+	r.hosts[slow].throttle(20_000)
 	notice := r.untilNotice("rank 1", "(network)")
 	t.Logf("event: %s", notice.text("text"))
-	r.untilMore(10)
+	r.untilMore(3)
 	if rings := named(r.stop(), "generation"); len(rings) != 1 {
 		t.Errorf("a slow link broke the ring: %v", rings)
 	}

@@ -54,9 +54,10 @@ func try(t *testing.T, allow allowance, flags ...string) *trial {
 // tryOn is try on a host of a test network; nil is this machine.
 func tryOn(t *testing.T, on *host, allow allowance, flags ...string) *trial {
 	t.Helper()
-	j := &trial{t: t, audit: filepath.Join(t.TempDir(), "audit"), allow: allow}
+	dir := t.TempDir()
+	j := &trial{t: t, audit: filepath.Join(dir, "audit"), allow: allow}
 	j.process = startOn(t, on, append([]string{"train"}, trialFlags(append([]string{"--workers",
-		"3", "--audit-dir", j.audit}, flags...)...)...)...)
+		"3", "--audit-dir", j.audit, "--stop-dir", dir}, flags...)...)...)...)
 	return j
 }
 
@@ -146,7 +147,8 @@ func (j *trial) verdict() []event {
 			tail(events))
 	}
 	if j.t.Failed() {
-		j.t.Logf("events:\n%s\nstandard error:\n%s", tail(events), j.stderr)
+		j.t.Logf("events:\n%s\nstandard error:\n%s", tail(events),
+			brief(j.stderr.String()))
 	}
 	return events
 }
