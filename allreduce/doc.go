@@ -22,4 +22,20 @@
 // Segments are cut into chunks, one message each, and there is no barrier between steps: a chunk
 // is sent on as soon as it is reduced. Each segment is summed in ring order by one chain of
 // ranks, and its sum is copied, so all ranks end with the same bits.
+//
+// # The carry
+//
+// Ahead of an all-reduce each rank may hand its successor floats of its own ([Carry]), on the same
+// ordered stream. A segment's sum has passed through every rank but the one where it began, and
+// each of them received its carry before. So whoever has the sums of two segments knows that every
+// rank's carry is complete, at the cost of the carry's bytes and of no wait.
+//
+// # Who is dead, and who is late
+//
+// Each rank sends its successor heartbeats on the stream while it has nothing else to send, and
+// its predecessor signs of life against it. A neighbour of which nothing comes for
+// [Config.ChunkTimeout] is dead, in a collective or between two. One that lives but keeps a
+// collective waiting for [Config.StepTimeout] is stuck. Both are a [PeerError] of the rank that
+// saw it, and hearsay ([AbortError]) to all others. A process that stood still itself finds all
+// others silent when it wakes; its waits count from then on.
 package allreduce

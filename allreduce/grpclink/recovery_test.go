@@ -39,7 +39,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 	const (
 		world, lost = 3, 1
 		notice      = 5 * silence // one and a quarter on a machine that is not busy
-		leave       = time.Second     // for the 250 ms that Abort may take there
+		leave       = time.Second // for the 250 ms that Abort may take there
 	)
 	for name, test := range map[string]struct {
 		busy bool

@@ -1,0 +1,38 @@
+package allreduce
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSleeperAccusesNobody: a rank whose process was stopped for longer than its timeouts finds
+// that nothing has come, and gives its neighbours their time anew; one that looked when it meant
+// to knows that they are silent.
+func TestSleeperAccusesNobody(t *testing.T) {
+	const timeout = 5 * time.Second
+	for _, slept := range []bool{true, false} {
+		before, after := Peer{Rank: 2, Address: "host-c"}, Peer{Rank: 1, Address: "host-b"}
+		self := Peer{Rank: 0, Address: "host-a"}
+		successor, _ := Pipe(self, after)
+		_, predecessor := Pipe(before, self)
+		r := &Ring{
+			config: Config{World: 3, ChunkTimeout: timeout, StepTimeout: 2 * timeout},
+			links:  Links{Predecessor: predecessor, Successor: successor},
+			failed: make(chan struct{}),
+			epoch:  time.Now().Add(-time.Minute),
+		}
+		r.listening.Store(1) // nothing has come since the ring began, a minute ago
+		r.heard.Store(true)
+		w := watch{due: r.now()}
+		if slept {
+			w.due -= 30 * time.Second
+		}
+		pause := r.look(&w)
+		if accuses := r.Err() != nil; accuses == slept {
+			t.Errorf("slept=%v: %v", slept, r.Err())
+		}
+		if slept && pause != timeout {
+			t.Errorf("it looks again after %v, want %v", pause, timeout)
+		}
+	}
+}

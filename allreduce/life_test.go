@@ -1,0 +1,105 @@
+package allreduce_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/allreduce/linktest"
+)
+
+// TestIdleRingLives: a ring without a collective lives for as long as its ranks do, and does not
+// take one that has left in good order for dead.
+func TestIdleRingLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rings := linktest.Rings(t, connect(3), generation, 0, 10*time.Second)
+		time.Sleep(time.Hour)
+		rings[1].Close()
+		time.Sleep(time.Hour)
+		for _, rank := range []int{0, 2} {
+			if err := rings[rank].Err(); err != nil {
+				t.Errorf("rank %d: %v", rank, err)
+			}
+		}
+		err := rings[2].AllReduce(context.Background(), make([]float32, 10))
+		if !errors.Is(err, allreduce.ErrLeft) {
+			t.Errorf("all-reduce: %v, want that rank 1 has left", err)
+		}
+	})
+}
+
+// TestSilence: each end of a link names a neighbour of which nothing comes, after the chunk
+// timeout if it had been heard before, and else, as its ring may still be forming, after the step
+// timeout; in a collective and without one.
+func TestSilence(t *testing.T) {
+	const step, chunk = 10 * time.Second, 5 * time.Second
+	for name, test := range map[string]struct {
+		busy       bool
+		breath     time.Duration // for how long the neighbour lives
+		stream     bool          // what it then still does: send heartbeats, or signs of life
+		atLeast    time.Duration
+		atMost     time.Duration
+		neverHeard bool
+	}{
+		"idle, no heartbeats": {breath: time.Minute, atLeast: chunk, atMost: chunk},
+		"idle, no signs of life": {breath: time.Minute, stream: true, atLeast: chunk,
+			atMost: chunk * 5 / 4},
+		"busy, no heartbeats": {busy: true, breath: time.Minute, atLeast: chunk, atMost: chunk},
+		"never heard":         {neverHeard: true, atLeast: step, atMost: step},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ring, successor, predecessor := alone(t, 0, step)
+				heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
+				start := time.Now()
+				lives := func() bool { return time.Since(start) < test.breath && !test.neverHeard }
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					for ring.Err() == nil && !test.neverHeard {
+						if test.stream || lives() {
+							successor.Send(heartbeat, nil)
+						}
+						if !test.stream || lives() {
+							predecessor.Beat()
+						}
+						time.Sleep(time.Second)
+					}
+				}()
+				defer func() { <-ended }()
+				if test.busy {
+					time.Sleep(test.breath)
+					ring.AllReduce(context.Background(), make([]float32, 10))
+				}
+				<-ring.Broken()
+				var seen *allreduce.PeerError
+				if err := ring.Err(); !errors.As(err, &seen) || seen.Peer != peer(1) ||
+					!strings.Contains(err.Error(), "rank 1 (host-b:7000): silent for") {
+					t.Errorf("%v, want that rank 1 is silent", err)
+				}
+				took := time.Since(start) - test.breath
+				if took < test.atLeast-time.Second || took > test.atMost {
+					t.Errorf("noticed after %v, want %v to %v", took, test.atLeast, test.atMost)
+				}
+			})
+		})
+	}
+}
+
+// TestBreak: a rank that gives the ring up tells the others why, also between collectives.
+func TestBreak(t *testing.T) {
+	rings := linktest.Rings(t, connect(3), generation, 0, time.Minute)
+	rings[1].Break(errors.New("superseded by generation 4"))
+	for _, rank := range []int{0, 2} {
+		<-rings[rank].Broken()
+		var hearsay *allreduce.AbortError
+		if err := rings[rank].Err(); !errors.As(err, &hearsay) ||
+			hearsay.Reason != "at rank 1: superseded by generation 4" {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
