@@ -103,3 +103,28 @@ func TestBreak(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadHeartbeats: heartbeats that nobody reads fill the link and no more; the collective
+// that they hold up ends at its deadline all the same, and Close at its own.
+func TestUnreadHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const leaveGrace = 250 * time.Millisecond
+		ring, successor, predecessor := alone(t, 0, 10*time.Second)
+		breathe(t, successor, predecessor)
+		time.Sleep(time.Hour)
+		if err := ring.Err(); err != nil {
+			t.Fatalf("an idle ring whose neighbours live: %v", err)
+		}
+		idle, _, _ := alone(t, 0, time.Hour)
+		time.Sleep(time.Hour / 2) // its heartbeats have filled the link too
+		start := time.Now()
+		if err := idle.Close(); err != nil || time.Since(start) != leaveGrace {
+			t.Errorf("Close: %v after %v, want %v", err, time.Since(start), leaveGrace)
+		}
+		start = time.Now()
+		err := ring.AllReduce(context.Background(), make([]float32, 10))
+		if took := time.Since(start); err == nil || took != 10*time.Second {
+			t.Errorf("all-reduce: %v after %v, want the step timeout", err, took)
+		}
+	})
+}

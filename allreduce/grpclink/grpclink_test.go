@@ -47,7 +47,7 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 		server:  server,
 		address: listener.Addr().String(),
 		kill:    conns.cut,
-		stop:    sync.OnceFunc(func() { close(conns.stopped) }),
+		stop:    conns.stop,
 		dial:    grpclink.DialConfig{Dialer: conns.dial, Timeout: 10 * time.Second},
 	}
 }
@@ -108,11 +108,6 @@ func (c *connections) keep(conn net.Conn, err error) (net.Conn, error) {
 		conn.Close()
 		return nil, net.ErrClosed
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		if err := tcp.SetReadBuffer(socketBytes); err != nil {
-			return nil, err
-		}
-	}
 	conn = &stoppable{Conn: conn, stopped: c.stopped, closed: make(chan struct{})}
 	c.all = append(c.all, conn)
 	return conn, nil
@@ -122,6 +117,18 @@ func (c *connections) Accept() (net.Conn, error) { return c.keep(c.Listener.Acce
 
 func (c *connections) dial(ctx context.Context, address string) (net.Conn, error) {
 	return c.keep((&net.Dialer{}).DialContext(ctx, "tcp", address))
+}
+
+// stop lets the worker neither read nor write, and its kernel take little for it.
+func (c *connections) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.stopped)
+	for _, conn := range c.all {
+		if tcp, ok := conn.(*stoppable).Conn.(*net.TCPConn); ok {
+			tcp.SetReadBuffer(socketBytes)
+		}
+	}
 }
 
 func (c *connections) cut() {
