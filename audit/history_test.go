@@ -144,9 +144,16 @@ func (h *history) doRing(last bool) {
 	if known.done >= 0 {
 		from = known.done
 	}
+	for h.begin(members, from, last) && h.saved < h.last && h.random.IntN(4) == 0 {
+		from = h.saved // nobody's state is to be trusted: all begin anew, in the same ring
+	}
+}
+
+// begin has the workers of a ring begin at a step and do more, and says whether none was lost.
+func (h *history) begin(members []*actor, from int64, last bool) bool {
 	for _, a := range members {
 		if h.random.IntN(10) == 0 && !last {
-			return // it died while the ring formed: only some have noted it
+			return false // it died while the ring formed: only some have noted it
 		}
 		a.done = from
 		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: from,
@@ -156,13 +163,14 @@ func (h *history) doRing(last bool) {
 	steps := h.random.Int64N(12)
 	for step := from + 1; step <= from+steps; step++ {
 		if !h.doStep(members, step, !last && h.random.IntN(8) == 0) {
-			return
+			return false
 		}
 		h.last = step
 		if h.random.IntN(5) == 0 {
 			h.saved = step
 		}
 	}
+	return true
 }
 
 // doStep does a step, unless the ring is to break in it.

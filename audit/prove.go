@@ -80,6 +80,12 @@ type ring struct {
 	counted, until int64
 }
 
+// holds says whether a section is of the ring, which has one. All its workers begin anew within a
+// generation together, so that the first sections of it are of one ring, the second of another.
+func (r *ring) holds(s *section) bool {
+	return r.sections[0].sameRing(s) && r.sections[0].attempt == s.attempt
+}
+
 func (p *prover) find(format string, a ...any) {
 	if len(p.report.Findings) == maxFindings {
 		p.report.More++
@@ -128,8 +134,7 @@ func (p *prover) makeSampler() error {
 // from the last, each the latest that reached the beginning of the one after it.
 func (p *prover) link() {
 	for _, s := range p.sections {
-		if n := len(p.rings); n == 0 || p.rings[n-1].Run != s.ring.Run ||
-			p.rings[n-1].Generation != s.ring.Generation {
+		if n := len(p.rings); n == 0 || !p.rings[n-1].holds(s) {
 			p.rings = append(p.rings, ring{ringLine: s.ring, last: s.ring.From})
 			if n == 0 || p.rings[n-1].Run != s.ring.Run {
 				p.report.Runs++

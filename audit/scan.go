@@ -84,7 +84,13 @@ type section struct {
 	line       int // number of the ring's line in the file
 	begin, end int64
 	ring       ringLine
+	attempt    int   // sections of the same ring before it in the file
 	last       int64 // greatest step that it commits
+}
+
+// sameRing says whether two sections are of one generation of one run.
+func (s *section) sameRing(t *section) bool {
+	return s.ring.Run == t.ring.Run && s.ring.Generation == t.ring.Generation
 }
 
 // scan finds the sections of all logs. It parses all but the lines of reads, of which there is
@@ -105,7 +111,8 @@ func (p *prover) scan(ctx context.Context) error {
 	}
 	slices.SortStableFunc(p.sections, func(a, b *section) int {
 		return cmp.Or(cmp.Compare(a.ring.Run, b.ring.Run),
-			cmp.Compare(a.ring.Generation, b.ring.Generation))
+			cmp.Compare(a.ring.Generation, b.ring.Generation),
+			cmp.Compare(a.attempt, b.attempt))
 	})
 	return nil
 }
@@ -140,7 +147,11 @@ func (p *prover) scanFile(ctx context.Context, name string) error {
 			if len(p.sections) == maxSections {
 				return fmt.Errorf("more than %d parts of rings in all logs", maxSections)
 			}
+			before := current
 			current = &section{file: name, line: number, begin: all.end, ring: *entry.Ring}
+			if before != nil && before.sameRing(current) {
+				current.attempt = before.attempt + 1
+			}
 			p.sections = append(p.sections, current)
 		case current == nil:
 			p.find("%s line %d is before the first ring", name, number)

@@ -84,7 +84,7 @@ func scale(ctx context.Context, cfg meet.Config, registry cluster.Registry, view
 	if view.Plan.Phase == cluster.Ended {
 		return fmt.Errorf("job %s has ended: %s", cfg.Job, view.Plan.Reason)
 	}
-	client, err := meet.Client(registry, cfg.Log)
+	client, err := meet.Client(registry, 0, cfg.Log)
 	if err != nil {
 		return err
 	}

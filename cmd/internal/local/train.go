@@ -168,7 +168,8 @@ func (r Run) supervise(
 	defer end()
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(life, where) }()
-	client, err := meet.Client(store, r.retryLog(where.Log))
+	// While nobody leads, the workers hold their state for as long; so the job is not over.
+	client, err := meet.Client(store, r.Spec.PauseTimeout.AsDuration(), r.retryLog(where.Log))
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)

@@ -65,12 +65,14 @@ func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
 	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log})
 }
 
-// Client speaks to whoever leads the job at the moment; log hears of what is tried again.
-func Client(store cluster.Registry, log *slog.Logger) (*rpc.Client, error) {
+// Client speaks to whoever leads the job at the moment, and tries for as long as patience, or 30 s
+// if that is 0; log hears of what is tried again.
+func Client(store cluster.Registry, patience time.Duration, log *slog.Logger) (
+	*rpc.Client, error) {
 	return rpc.NewClient(func(ctx context.Context) (string, error) {
 		leader, err := store.Leader(ctx)
 		return leader.Address, err
-	}, rpc.ClientConfig{Log: log})
+	}, rpc.ClientConfig{Patience: patience, Log: log})
 }
 
 // Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an

@@ -117,7 +117,7 @@ func Run(ctx context.Context, cfg meet.Config) (err error) {
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	client, err := meet.Client(store, w.log)
+	client, err := meet.Client(store, 0, w.log)
 	if err != nil {
 		return err
 	}
