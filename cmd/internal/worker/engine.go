@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -137,6 +136,11 @@ func (e *engine) prepare(ctx context.Context, s *session) (err error) {
 	return err
 }
 
+// splitError ends a job whose state is lost: no rank's can be told from a wrong one.
+type splitError struct{ text string }
+
+func (e *splitError) Error() string { return e.text }
+
 // restore implements train.Restore.
 func (e *engine) restore(
 	ctx context.Context, reason train.RestoreReason,
@@ -155,7 +159,7 @@ func (e *engine) restore(
 	case found != nil:
 		return readSnapshot(ctx, found, e.trainer.NewSnapshot())
 	case e.split != nil:
-		return nil, fmt.Errorf("%w; there is no checkpoint to go back to", e.split)
+		return nil, &splitError{e.split.Error() + "; there is no checkpoint to go back to"}
 	}
 	return nil, nil
 }

@@ -267,7 +267,7 @@ func (s *session) judge(life context.Context, err error) error {
 // failed makes this worker's own failure of an error, and tells it before others see it go.
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
-	var split *train.SplitError
+	var split *splitError
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &split)}
 	s.tell(context.Background(), failure) // bounds its wait itself

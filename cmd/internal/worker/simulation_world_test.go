@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
+	"rondo/allreduce/memnet"
 	"rondo/cluster"
 	"rondo/cluster/coordinator"
 	"rondo/cluster/memstore"
@@ -34,7 +36,7 @@ type world struct {
 	data   *job.Data
 	random *rand.Rand
 	store  *memstore.Store
-	net    *simNet
+	net    *memnet.Network
 
 	processes sync.WaitGroup
 	results   chan error   // of the coordinators that saw the job's end
@@ -68,7 +70,7 @@ type simCoordinator struct {
 
 func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
 	return &world{spec: spec, data: data, random: rand.New(rand.NewPCG(seed, 0)),
-		store: memstore.New(), net: newSimNet(), results: make(chan error, 64),
+		store: memstore.New(), net: memnet.New(), results: make(chan error, 64),
 		coordinators: map[string]*simCoordinator{}, workers: map[string]*simWorker{},
 		losses: map[int64]float64{}}
 }
@@ -76,8 +78,10 @@ func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.log = append(w.log, fmt.Sprintf("%s ", time.Now().Format("04:05.000"))+
-		fmt.Sprintf(format, args...))
+	line := time.Now().Format("04:05.000 ") + fmt.Sprintf(format, args...)
+	if w.log = append(w.log, line); *simSeed != 0 {
+		fmt.Fprintln(os.Stderr, line) // at once, also of a simulation that does not end
+	}
 }
 
 // Write implements io.Writer for the processes' logs.
@@ -116,7 +120,8 @@ func (w *world) startWorker() {
 		allreduce.Links, error) {
 		ctx, cancel := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
 		defer cancel()
-		return w.net.connect(ctx, name, seat, addresses)
+		return w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
+			Rank: seat.Rank, World: seat.World}, addresses)
 	}
 	w.mu.Lock()
 	w.workers[name] = p
