@@ -68,16 +68,18 @@ func (e event) ring() string {
 type sight struct {
 	workers int64 // of a full ring
 
-	members map[int64]event // by rank: who last said that it has it
-	rings   map[string]bool // those that have taken a step
-	last    event           // the newest step
-	highest int64           // step
-	settled int             // steps of the newest ring
-	pace    []time.Duration // of steps of full rings, from one to the next
+	members map[int64]event  // by rank: who last said that it has it
+	rings   map[string]bool  // those that have taken a step
+	begun   map[string]int64 // steps that were done when a ring began
+	last    event            // the newest step
+	highest int64            // step
+	settled int              // steps of the newest ring
+	pace    []time.Duration  // of steps of full rings, from one to the next
 }
 
 func newSight(workers int64) *sight {
-	return &sight{workers: workers, members: map[int64]event{}, rings: map[string]bool{}}
+	return &sight{workers: workers, members: map[int64]event{}, rings: map[string]bool{},
+		begun: map[string]int64{}}
 }
 
 // hear takes the next event.
@@ -85,7 +87,15 @@ func (s *sight) hear(e event) {
 	switch e.Event {
 	case "worker":
 		s.members[e.Rank] = e
+		if e.Rank == 0 {
+			s.begun[e.ring()] = e.Step
+		}
+	case "generation":
+		s.begun[e.ring()] = e.Step
 	case "step":
+		if s.echo(e) {
+			return
+		}
 		if s.rings[e.ring()] && s.last.ring() != e.ring() {
 			return // a late word of a ring that is no more
 		}
@@ -102,6 +112,10 @@ func (s *sight) hear(e event) {
 		s.highest = max(s.highest, e.Step)
 	}
 }
+
+// echo reports whether a step is an older ring's, of which a newer one tells in case that the older
+// one did not.
+func (s *sight) echo(e event) bool { return e.Step <= s.begun[e.ring()] }
 
 // steady reports whether the newest ring is full and has taken so many steps after its first.
 func (s *sight) steady(steps int) bool {

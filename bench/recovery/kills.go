@@ -150,7 +150,7 @@ func (t *target) recovery(ctx context.Context, began time.Time, cost *loss) erro
 		if e.Event != "step" {
 			return false
 		}
-		if old[e.ring()] {
+		if old[e.ring()] || t.sight.echo(e) {
 			before = max(before, e.Step)
 			return false
 		}

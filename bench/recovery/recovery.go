@@ -98,9 +98,10 @@ func (c config) parts() []part {
 	return []part{
 		{"kills", killing("rondo train", c.Kills, c.rondoTrain)},
 		{"torchrun", killing("torchrun, one agent", c.PeerKills, c.oneAgent)},
-		{"agents", killing("torchrun, an agent each", c.AgentKills, agents("", false))},
-		{"agents-replaced", killing("the same, replaced at once", c.AgentKills, agents("", true))},
-		{"agents-quick", killing("an agent each, last call 1 s", c.AgentKills,
+		{"agents", killing("torchrun, an agent each, defaults", c.AgentKills, agents("", false))},
+		{"agents-replaced", killing("torchrun, an agent each, replaced at once", c.AgentKills,
+			agents("", true))},
+		{"agents-quick", killing("torchrun, an agent each, last call 1 s", c.AgentKills,
 			agents("last_call_timeout=1", false))},
 		{"joins", c.joins},
 		{"takeovers", c.takeovers},
@@ -196,7 +197,8 @@ func (c config) joins(ctx context.Context, r *report) error {
 		if err == nil {
 			all = append(all, e)
 			fmt.Fprintf(r.log, "  a worker joined: step %.3f s after its start, %.3f s after its "+
-				"registration\n", e.start.Seconds(), e.registered.Seconds())
+				"registration; %.3f s between steps, %.3f s of that before the ring was formed\n",
+				e.start.Seconds(), e.registered.Seconds(), e.pause.Seconds(), e.forming.Seconds())
 		}
 		return err
 	})

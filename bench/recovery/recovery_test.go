@@ -141,6 +141,11 @@ func TestSight(t *testing.T) {
 	if s.steady(0) || s.last.Generation != 2 || s.settled != 1 {
 		t.Errorf("after a ring of 2: %+v", s)
 	}
+	s.hear(event{Event: "generation", Generation: 3, Step: 5})
+	step(3, 5, 3, time.Second) // an echo
+	if s.last.Generation != 2 {
+		t.Errorf("after an echo: %+v", s)
+	}
 	step(3, 6, 3, time.Second)
 	step(3, 8, 3, time.Second) // 7 was not shown
 	if !s.steady(1) || s.highest != 8 {
@@ -178,7 +183,9 @@ while :; do
 	for rank in 0 1; do
 		if ! kill -0 "${pids[$rank]}" 2> /dev/null; then
 			step=$((step + 1)); say step 2
-			generation=$((generation + 1)) BACK; say step 1
+			generation=$((generation + 1)) BACK; say generation 1
+			say step 1 # an echo
+			step=$((step + 1)); say step 1
 			generation=$((generation + 1)); renew $rank
 		fi
 	done
@@ -197,8 +204,8 @@ func TestKills(t *testing.T) {
 		t.Skip("kills processes")
 	}
 	for name, c := range map[string]struct{ back, again, row string }{
-		"goes on":   {"step=$((step + 1))", "0 steps again", "0.0"},
-		"goes back": {"step=$((step - 2))", "3 steps again", "3.0"},
+		"goes on":   {":", "0 steps again", "0.0"},
+		"goes back": {"step=$((step - 3))", "3 steps again", "3.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := testConfig(t, strings.Replace(pretender, "BACK", c.back, 1))
