@@ -47,6 +47,17 @@ deps: ## install what a build needs and this machine lacks
 test: deps vet ## run every test, then those of the pure-Go build
 	scripts/test.sh
 
+.PHONY: soak
+soak: deps ## train under a rain of at least 500 faults, and compare
+	CGO_ENABLED=$(CGO) RONDO_SOAK_FAULTS=500 go test -count 1 -v -timeout 30m -run TestSoak \
+		./integration
+
+.PHONY: nightly
+nightly: deps soak ## the soak, and thousands of simulated histories; a seed that fails replays
+	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
+	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cmd/internal/worker \
+		-seeds 3000
+
 .PHONY: check
 check: format vet lint generated test ## what to run before a commit
 

@@ -58,10 +58,14 @@ func (w *worker) serveRing(
 	done, err = s.run(ctx)
 	cancel(nil)
 	heeding.Wait()
+	broke := err
 	if err != nil {
 		err = s.judge(life, err)
 	}
 	if s.ring != nil {
+		if broke != nil {
+			s.ring.Break(broke) // the others must not wait for this rank
+		}
 		if closing := s.ring.Close(); closing != nil {
 			w.log.Info("leaving the ring", "generation", plan.Generation, "error", closing)
 		}

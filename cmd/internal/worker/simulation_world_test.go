@@ -259,7 +259,9 @@ func (r *simReporter) tell() {
 	c := r.world.coordinators[leader.ID]
 	r.world.mu.Unlock()
 	if r.leader != leader.ID {
+		r.mu.Lock()
 		r.leader, r.told = leader.ID, 0
+		r.mu.Unlock()
 	}
 	for {
 		r.mu.Lock()

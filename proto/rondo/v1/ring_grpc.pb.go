@@ -29,9 +29,9 @@ const (
 // Ring is the service by which a worker's predecessor in the ring reaches it.
 type RingClient interface {
 	// Link is one neighbour's stream: chunks flow from the caller (the predecessor) to the callee,
-	// in order; the callee answers with an acceptance, and with the reason when it breaks off. Job,
-	// generation and rank are in the request's metadata. Messages are raw bytes (a fixed header
-	// and float32 payload; see allreduce/grpclink), not protobuf.
+	// in order; the callee answers with an acceptance, with signs of life, and with the reason when
+	// it breaks off. Job, generation and rank are in the request's metadata. Messages are raw bytes
+	// (a fixed header and float32 payload; see allreduce/grpclink), not protobuf.
 	Link(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Chunk, Chunk], error)
 }
 
@@ -63,9 +63,9 @@ type Ring_LinkClient = grpc.BidiStreamingClient[Chunk, Chunk]
 // Ring is the service by which a worker's predecessor in the ring reaches it.
 type RingServer interface {
 	// Link is one neighbour's stream: chunks flow from the caller (the predecessor) to the callee,
-	// in order; the callee answers with an acceptance, and with the reason when it breaks off. Job,
-	// generation and rank are in the request's metadata. Messages are raw bytes (a fixed header
-	// and float32 payload; see allreduce/grpclink), not protobuf.
+	// in order; the callee answers with an acceptance, with signs of life, and with the reason when
+	// it breaks off. Job, generation and rank are in the request's metadata. Messages are raw bytes
+	// (a fixed header and float32 payload; see allreduce/grpclink), not protobuf.
 	Link(grpc.BidiStreamingServer[Chunk, Chunk]) error
 	mustEmbedUnimplementedRingServer()
 }
