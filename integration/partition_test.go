@@ -57,8 +57,9 @@ func cutLink(t *testing.T, bothWays bool) {
 
 func slowLink(t *testing.T) {
 	// A gradient that no buffer of the link holds.
-	model := []string{"--hidden", "256", "--check-every", "3", "--step-timeout", "10s"}
-	r := newRig(t, rigConfig{network: newNetwork(t), flags: model})
+	model := []string{"--hidden", "256"}
+	r := newRig(t, rigConfig{network: newNetwork(t), allow: allowance{reference: model},
+		flags: append(model, "--check-every", "3", "--step-timeout", "10s")})
 	slow := r.of(1)
 	r.hosts[slow].throttle(20_000)
 	notice := r.untilNotice("rank 1", "(network)")

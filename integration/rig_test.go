@@ -31,6 +31,7 @@ type rigConfig struct {
 	workers int      // 0: 3
 	etcds   int      // members of etcd; 0: one
 	flags   []string // of the job, besides the trials'
+	allow   allowance
 	network *network // nil: all on this machine
 	relays  bool     // each worker reaches etcd through a relay
 }
@@ -45,7 +46,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	if workers == 0 {
 		workers = 3
 	}
-	r.trial = tryOn(t, c.network.host("lead"), allowance{}, slices.Concat(r.flags, []string{
+	r.trial = tryOn(t, c.network.host("lead"), c.allow, slices.Concat(r.flags, []string{
 		"--workers", fmt.Sprint(workers), "--local-workers", "0", "--inject", paced}, c.flags)...)
 	for i := range workers {
 		if c.relays {

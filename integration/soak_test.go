@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 	rules, reference := soakRules(steps, often)
 	dir := filepath.Join(t.TempDir(), "run")
 	began := time.Now()
-	j := try(t, allowance{back: true, reference: reference}, "--workers", "4", "--steps",
+	j := try(t, allowance{back: true, reference: []string{"--inject", reference}}, "--workers", "4", "--steps",
 		fmt.Sprint(steps), "--checkpoint-dir", dir, "--checkpoint-every", "5", "--inject", rules,
 		"--restarts", "500")
 	j.verdict()
