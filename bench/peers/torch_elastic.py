@@ -15,13 +15,29 @@ import os
 import signal
 import sys
 
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_agent():
+    """Has the kernel end this process with its agent, as the end of a machine or container does.
+
+    The agent's id is in AGENT, if the agent was started by somebody who knows it.
+    """
+    agent = int(os.environ.get("AGENT", os.getppid()))
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != agent:
+        raise SystemExit("the agent has ended")
+
+
+if __name__ == "__main__":
+    end_with_agent()  # before the seconds that it takes to load PyTorch
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_lm import LanguageModel, detached
-
-PR_SET_PDEATHSIG = 1
 
 
 def options():
@@ -37,15 +53,6 @@ def options():
     parser.add_argument("--snapshot", required=True, help="file to save to and to start from")
     parser.add_argument("--save-every", type=int, default=20, help="steps between snapshots")
     return parser.parse_args()
-
-
-def end_with_agent():
-    """Has the kernel end this process with its agent, as the end of a machine or container does."""
-    agent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != agent:
-        raise SystemExit("the agent has ended")
 
 
 def say(**event):
@@ -90,7 +97,6 @@ class Trainer:
 
 def main():
     o = options()
-    end_with_agent()
     torch.set_num_threads(o.threads)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -55,7 +55,8 @@ func (l *launcher) launch() error {
 		conf += "," + l.conf
 	}
 	l.agents++
-	argv := append([]string{"env"}, l.env...)
+	// The shell becomes the agent, and so knows its process id, which the workers need.
+	argv := append([]string{"sh", "-c", `AGENT=$$ exec env "$@"`, "sh"}, l.env...)
 	argv = append(argv, l.Python, "-m", "torch.distributed.run", "--nnodes="+l.nodes,
 		"--nproc-per-node="+strconv.Itoa(l.each), fmt.Sprintf("--max-restarts=%d", maxRestarts),
 		"--rdzv-id=recovery", "--rdzv-backend=c10d", "--rdzv-endpoint="+l.address,
