@@ -10,9 +10,10 @@
 //
 // A ring line says that the worker is in the ring of a generation, which has done the first 41
 // steps. Another one of the same generation follows where all its workers begin anew together, from
-// a checkpoint or where they are. A read line says that it is about to take step 42 with the lanes from 11 on, each lane's
-// segment from that token of the text; crc is CRC-32C of those inputs [T, count], as little-endian
-// int32. A commit line says that it has updated its parameters by step 42. Steps count from 1.
+// a checkpoint or where they are. A read line says that it is about to take step 42 with the lanes
+// from 11 on, each lane's segment from that token of the text; crc is CRC-32C of those inputs
+// [T, count], as little-endian int32. A commit line says that it has updated its parameters by
+// step 42. Steps count from 1.
 //
 // The read line is written before the worker gives its gradient to the sum, and nobody can
 // complete a sum without everybody's part. So a commit line of anybody implies the read lines of

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"math"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -38,7 +39,7 @@ func (s *Server) Scale(ctx context.Context, r *rondov1.ScaleRequest) (
 		return nil, err
 	}
 	defer leave()
-	workers := int(min(max(r.Workers, 0), int64(s.job.Lanes)+1))
+	workers := int(min(max(r.Workers, 0), math.MaxInt32))
 	if err := s.job.CheckScale(workers); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%v", err)
 	}

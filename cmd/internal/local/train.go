@@ -55,6 +55,8 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 		}
 		defer stop()
 		endpoints = []string{etcd.Endpoint()}
+		r.Log(fmt.Sprintf("meanwhile: rondo workers --etcd %s --job %s; rondo scale N, likewise",
+			endpoints[0], r.Spec.Job))
 	}
 	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger()}
 	store, err := where.Store(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -37,11 +36,12 @@ type watch struct {
 
 	stopping sync.Once
 
-	mu      sync.Mutex
-	wanted  int             // processes of this machine
-	done    *telemetry.Done // the job's end
-	failed  bool            // the job's end is a failure
-	showErr error           // why events are not shown any more
+	mu       sync.Mutex
+	wanted   int             // processes of this machine
+	done     *telemetry.Done // the job's end
+	failed   bool            // the job's end is a failure
+	showErr  error           // why events are not shown any more
+	deserted error           // nobody works on the job any more
 }
 
 // hear passes an event on, and keeps the job's end. When nobody can be shown anything any more, it
@@ -130,7 +130,7 @@ func (w *watch) guard(life context.Context) {
 				}
 			}
 			if w.workers.Running() == 0 && len(w.run.Etcd) == 0 {
-				w.reportEnd(life, exit)
+				w.giveUp(exit)
 			}
 		}
 	}
@@ -147,25 +147,17 @@ func (w *watch) unregister(life context.Context, exit Exit) {
 	}
 }
 
-// reportEnd ends a job of this machine alone, on which nobody works any more.
-func (w *watch) reportEnd(life context.Context, exit Exit) {
-	text := fmt.Sprintf("every worker process has ended, the last one (process %d) with exit "+
-		"code 0", exit.PID)
+// giveUp ends a job of this machine alone, on which nobody works any more.
+func (w *watch) giveUp(exit Exit) {
+	how := "with exit code 0"
 	if exit.Err != nil {
-		text = fmt.Sprintf("every worker process has ended, the last one (process %d): %v; "+
-			"--restarts is %d", exit.PID, exit.Err, w.run.Restarts)
+		how = fmt.Sprintf("with %v", exit.Err)
 	}
-	ctx, cancel := context.WithTimeout(life, reportTimeout)
-	defer cancel()
-	reporter, err := w.client.NewReporter(fmt.Sprintf("machine-%d", os.Getpid()))
-	if err == nil {
-		err = errors.Join(reporter.Report(ctx, &rondov1.Event{Kind: &rondov1.Event_Failure{
-			Failure: &rondov1.FailureEvent{Text: text, Fatal: true}}}), reporter.Close(ctx))
-	}
-	if err != nil && life.Err() == nil {
-		w.run.Log(text)
-		w.end()
-	}
+	w.mu.Lock()
+	w.deserted = fmt.Errorf("every worker process has ended, the last one (process %d) %s, and "+
+		"--restarts %d are used up", exit.PID, how, w.run.Restarts)
+	w.mu.Unlock()
+	w.end()
 }
 
 // result is the job's end, or why there is none. The job's own reason goes before what followed
@@ -178,6 +170,8 @@ func (w *watch) result(led, watched, waited error) (telemetry.Done, error) {
 		outcome = *w.done
 	}
 	switch {
+	case w.deserted != nil && w.done == nil && !w.failed:
+		return outcome, w.deserted
 	case led != nil && !errors.Is(led, context.Canceled):
 		return outcome, led
 	case w.showErr != nil:
