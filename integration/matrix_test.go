@@ -49,7 +49,7 @@ func killRows() []rehearsed {
 		inject:  "kill rank=1 step=25 phase=forward; kill rank=2 step=25 phase=forward",
 		flags:   "--restarts 0 --workers 4 --checkpoint-every 10", world: 2,
 		reason:  []string{"2 workers go on"},
-		notices: []string{"training goes back to the checkpoint of step 20"},
+		notices: []string{"so training goes back to the checkpoint of step"},
 		allow:   allowance{back: true},
 	}, rehearsed{
 		name: "kill two neighbours, without a checkpoint",

@@ -104,7 +104,8 @@ func TestSilentNeighbour(t *testing.T) {
 // training. Whoever asks it something hears so in time, and when another leads all is well.
 func TestSilentCoordinator(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, rigConfig{})
+	r := newRig(t, rigConfig{flags: []string{"--inject",
+		"delay rank=* for=100ms phase=forward times=0"}}) // it lasts longer than all patience
 	address := silence(t)
 	value, err := proto.Marshal(&rondov1.Leader{Id: "silent", Address: address})
 	if err != nil {
@@ -116,12 +117,12 @@ func TestSilentCoordinator(t *testing.T) {
 	}
 	r.depose()
 	await(t, "the silent one leads", func() bool { return r.candidates()[0].id == "silent" })
-	patient(t, 1, []string{"scaling the job", "no coordinator answered", "silent"}, "rondo",
+	patient(t, 1, []string{"scaling the job", "no coordinator answered for 30s"}, "rondo",
 		append([]string{"scale", "2"}, r.flags...)...)
 	if _, err := r.etcd.client.Delete(request(t), key); err != nil {
 		t.Fatal(err)
 	}
-	r.untilMore(50)
+	r.untilMore(20)
 	r.uninterrupted()
 	r.survives()
 }

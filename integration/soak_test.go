@@ -13,69 +13,67 @@ import (
 // soakVariable holds how many faults the long soak must have had at least.
 const soakVariable = "RONDO_SOAK_FAULTS"
 
-// soak is a job that faults rain upon.
-type soak struct {
-	steps  int
-	faults int // that there must have been at least
-	rates  map[string]float64
-}
+// soakPace gives workers that were lost the time to come back while the others go on.
+const soakPace = "delay rank=* for=10ms phase=forward times=0"
 
-// soakRules are the faults of a soak, each with the chance of a match in one phase of a step of
-// one rank. They begin after the first checkpoint. The gradient that is NaN is so whenever the
-// step is done, so that the undisturbed job skips the same steps.
-func soakRules(steps int, often float64) (rules string, undisturbed string) {
-	var all, skipped []string
+// soakRules are the faults of a soak, each with the chance of a match: of one rank in one phase of
+// a step, or of one message of it. They begin after the first checkpoint, and end before the last.
+// A gradient that is NaN is so whenever its step is done, so that the undisturbed job skips the
+// same steps.
+func soakRules(steps int) (rules, undisturbed string) {
+	all, skipped := []string{soakPace}, []string(nil)
 	for i, rule := range []struct {
 		fault  string
 		chance float64
 	}{
-		{"kill rank=* phase=load", 0.0012},
-		{"kill rank=* phase=backward", 0.0012},
-		{"kill rank=* phase=update", 0.0012},
-		{"kill rank=* phase=all-gather", 0.0012},
-		{"stop rank=* for=1500ms phase=forward", 0.001},
+		{"kill rank=* phase=load", 0.0025},
+		{"kill rank=* phase=backward", 0.0025},
+		{"kill rank=* phase=update", 0.0025},
+		{"kill rank=* phase=all-gather", 0.0008},
+		{"stop rank=* for=1500ms phase=forward", 0.002},
 		{"delay rank=* for=50ms phase=backward", 0.02},
-		{"delay rank=* for=30ms phase=reduce-scatter", 0.01},
-		{"drop rank=* phase=all-gather", 0.0015},
-		{"drop rank=* phase=carry", 0.0015},
-		{"duplicate rank=* phase=reduce-scatter", 0.01},
-		{"corrupt rank=* phase=all-gather", 0.003},
-		{"disk-full rank=*", 0.1},
-		{"fsync-error rank=*", 0.1},
+		{"delay rank=* for=30ms phase=reduce-scatter", 0.004},
+		{"drop rank=* phase=all-gather", 0.0008},
+		{"drop rank=* phase=carry", 0.002},
+		{"duplicate rank=* phase=reduce-scatter", 0.0008},
+		{"corrupt rank=* phase=all-gather", 0.0008},
+		{"disk-full rank=*", 0.15},
+		{"fsync-error rank=*", 0.15},
 	} {
-		all = append(all, fmt.Sprintf("%s step=15-%d chance=%g seed=%d times=0", rule.fault, steps,
-			min(1, rule.chance*often), i+1))
+		all = append(all, fmt.Sprintf("%s step=15-%d chance=%g seed=%d times=0", rule.fault,
+			steps-10, rule.chance, i+1))
 	}
-	for step := 20; step <= steps; step += 40 {
+	for step := 20; step < steps-10; step += 40 {
 		skipped = append(skipped, fmt.Sprintf("nan rank=0 step=%d times=0", step))
 	}
 	undisturbed = strings.Join(skipped, "; ")
 	return strings.Join(append(all, undisturbed), "; "), undisturbed
 }
 
-// TestSoak is a short soak, or with RONDO_SOAK_FAULTS=500, as `make soak` has it, a long one.
+// TestSoak is a job that faults rain upon: a short one, or with RONDO_SOAK_FAULTS=500, as
+// `make soak` has it, a long one.
 func TestSoak(t *testing.T) {
-	steps, faults, often := 150, 30, 3.0
+	steps, faults := 160, 30
 	if text := os.Getenv(soakVariable); text != "" {
 		var err error
 		if faults, err = strconv.Atoi(text); err != nil {
 			t.Fatalf("%s: %v", soakVariable, err)
 		}
-		steps, often = 3*faults, 2
+		steps = 4 * faults
 	} else {
 		t.Parallel()
 	}
-	rules, reference := soakRules(steps, often)
+	rules, reference := soakRules(steps)
 	dir := filepath.Join(t.TempDir(), "run")
 	began := time.Now()
 	j := try(t, allowance{back: true, reference: []string{"--inject", reference}}, "--workers", "4", "--steps",
 		fmt.Sprint(steps), "--checkpoint-dir", dir, "--checkpoint-every", "5", "--inject", rules,
-		"--restarts", "500")
+		"--restarts", "500", "--min-workers", "2", "--check-every", "1")
 	j.verdict()
 	counts := map[string]int{}
 	total := 0
 	for line := range strings.Lines(j.stderr.String()) {
-		if _, what, ok := strings.Cut(line, "rehearsal: "); ok {
+		if _, what, ok := strings.Cut(line, "rehearsal: "); ok && !strings.Contains(what, "10ms") {
 			verb, _, _ := strings.Cut(what, " ")
 			counts[verb]++
 			total++
