@@ -280,6 +280,7 @@ func (r *machineRoom) registration(ctx context.Context, pid int, seen chan<- tim
 type succession struct {
 	usual   time.Duration // median of the steps' times before it
 	longest time.Duration // of the times between two steps, from before the kill until after
+	control time.Duration // the same over as many steps after that
 	served  time.Duration // from the kill until another leader has answered
 }
 
@@ -340,10 +341,20 @@ func (r *machineRoom) takeover(ctx context.Context) (s succession, err error) {
 		return s, fmt.Errorf("the ring was formed anew when the leader changed: generation %d, "+
 			"then %d", generation, r.newest.Generation)
 	}
-	for step := before.Step + 1; step <= r.newest.Step; step++ {
-		s.longest = max(s.longest, r.first[step].At.Sub(r.first[step-1].At))
+	until := r.newest.Step
+	s.longest = r.longest(before.Step, until)
+	again := 2*until - before.Step
+	err = r.await(ctx, "step", func(event) bool { return r.newest.Step >= again })
+	s.control = r.longest(until, again)
+	return s, errors.Join(err, r.coordinator())
+}
+
+// longest is the longest time between two steps from one step to another.
+func (r *machineRoom) longest(from, to int64) (d time.Duration) {
+	for step := from + 1; step <= to; step++ {
+		d = max(d, r.first[step].At.Sub(r.first[step-1].At))
 	}
-	return s, r.coordinator()
+	return d
 }
 
 // usual is the median of the times of the newest steps up to one.

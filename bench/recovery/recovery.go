@@ -299,6 +299,8 @@ func (r *report) successions(all []succession) {
 			func(s succession) time.Duration { return s.served })),
 		row("  longest time between steps meanwhile", each(all,
 			func(s succession) time.Duration { return s.longest })),
+		row("  the same over as many steps afterwards", each(all,
+			func(s succession) time.Duration { return s.control })),
 		row("  usual time between steps", each(all,
 			func(s succession) time.Duration { return s.usual })))
 }
