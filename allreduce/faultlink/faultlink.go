@@ -35,6 +35,7 @@ func (d Direction) String() string {
 type Action int
 
 const (
+	// Pass lets it through.
 	Pass Action = iota
 	// Drop loses it. A hook that drops all in a direction cuts it silently.
 	Drop
