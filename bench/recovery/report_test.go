@@ -33,7 +33,8 @@ func TestReport(t *testing.T) {
 		{next: 4 * time.Second, fresh: 6 * time.Second, again: 4}})
 	r.entries([]entry{{start: 900 * ms, registered: 800 * ms, pause: 300 * ms, forming: 200 * ms,
 		leave: 100 * ms}})
-	r.successions([]succession{{usual: 120 * ms, longest: 150 * ms, control: 140 * ms, served: 9 * time.Second}})
+	r.successions([]succession{{usual: 120 * ms, longest: 150 * ms, control: 140 * ms,
+		served: 9 * time.Second}})
 	var out bytes.Buffer
 	if err := r.print(&out); err != nil {
 		t.Fatal(err)
@@ -45,7 +46,8 @@ func TestReport(t *testing.T) {
 		`(?m)^torchrun: an agent joins 1 7\.000 7\.000 7\.000`,
 		`from its start to a step 1 0\.900`, `registration to a step 1 0\.800`,
 		`between the others' steps 1 0\.300`, `copy the state 1 0\.200`, `SIGTERM.* 1 0\.100`,
-		`until another serves 1 9\.000`, `meanwhile 1 0\.150`, `afterwards 1 0\.140`, `usual time .* 1 0\.120`)
+		`until another serves 1 9\.000`, `meanwhile 1 0\.150`, `afterwards 1 0\.140`,
+		`usual time .* 1 0\.120`)
 }
 
 // The job whose processes stand alone is the one that `rondo train` has.
