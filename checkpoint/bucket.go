@@ -18,11 +18,12 @@ import (
 // bucket is a place in an object store, where nothing can be renamed and every object appears
 // whole. The manifest is the switch: it is written last and deleted first.
 type bucket struct {
-	b      objects
-	prefix string   // of every key: empty, or ends in /
-	base   *url.URL // what the user gave, with the prefix as its path
-	fault  faults
-	now    func() time.Time
+	b        objects
+	prefix   string   // of every key: empty, or ends in /
+	base     *url.URL // what the user gave, with the prefix as its path
+	fault    faults
+	now      func() time.Time
+	patience time.Duration // with an answer
 }
 
 // objects is what of a *blob.Bucket is used.
@@ -58,7 +59,7 @@ func (b *bucket) key(elements ...string) string { return b.prefix + path.Join(el
 func (b *bucket) keys(ctx context.Context, prefix string, visit func(key string) error) error {
 	objects := b.b.List(&blob.ListOptions{Prefix: prefix})
 	for {
-		o, err := objects.Next(ctx)
+		o, err := b.next(ctx, objects)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -69,6 +70,19 @@ func (b *bucket) keys(ctx context.Context, prefix string, visit func(key string)
 			return err
 		}
 	}
+}
+
+func (b *bucket) next(ctx context.Context, objects *blob.ListIterator) (
+	o *blob.ListObject, err error) {
+	err = b.ask(ctx, func(ctx context.Context) (err error) {
+		o, err = objects.Next(ctx)
+		return err
+	})
+	return o, err
+}
+
+func (b *bucket) erase(ctx context.Context, key string) error {
+	return b.ask(ctx, func(ctx context.Context) error { return notExist(b.b.Delete(ctx, key)) })
 }
 
 func (b *bucket) list(ctx context.Context) (complete, partial []string, err error) {
@@ -94,7 +108,7 @@ func (b *bucket) list(ctx context.Context) (complete, partial []string, err erro
 }
 
 func (b *bucket) open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error) {
-	r, err := b.b.NewReader(ctx, b.key(folder, file), nil)
+	r, err := b.await(ctx, b.key(folder, file))
 	if err != nil {
 		return nil, 0, notExist(err)
 	}
@@ -102,15 +116,19 @@ func (b *bucket) open(ctx context.Context, folder, file string) (io.ReadCloser, 
 }
 
 func (b *bucket) size(ctx context.Context, folder, file string) (int64, error) {
-	a, err := b.b.Attributes(ctx, b.key(folder, file))
-	if err != nil {
-		return 0, notExist(err)
-	}
-	return a.Size, nil
+	var size int64
+	err := b.ask(ctx, func(ctx context.Context) error {
+		a, err := b.b.Attributes(ctx, b.key(folder, file))
+		if err == nil {
+			size = a.Size
+		}
+		return err
+	})
+	return size, notExist(err)
 }
 
 func (b *bucket) remove(ctx context.Context, folder string) error {
-	err := notExist(b.b.Delete(ctx, b.key(folder, manifestName)))
+	err := b.erase(ctx, b.key(folder, manifestName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -120,7 +138,7 @@ func (b *bucket) remove(ctx context.Context, folder string) error {
 // deleteAll deletes the objects that begin with prefix. One that is gone already is no error.
 func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
 	return b.keys(ctx, prefix, func(key string) error {
-		if err := notExist(b.b.Delete(ctx, key)); !errors.Is(err, fs.ErrNotExist) {
+		if err := b.erase(ctx, key); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
@@ -190,7 +208,9 @@ func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 			return err
 		}
 	}
-	err := d.b.WriteAll(ctx, key, manifest, &blob.WriterOptions{ContentType: "application/json"})
+	err := d.ask(ctx, func(ctx context.Context) error {
+		return d.b.WriteAll(ctx, key, manifest, &blob.WriterOptions{ContentType: "application/json"})
+	})
 	if err != nil {
 		// The manifest may be there all the same, so the files must stay: files without a
 		// manifest are nothing, a manifest without files would be a damaged checkpoint.
@@ -221,7 +241,7 @@ func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 	own := d.key(d.folder, d.attempt) + "/"
 	objects := d.b.List(&blob.ListOptions{Prefix: d.key(d.folder) + "/"})
 	for {
-		o, err := objects.Next(ctx)
+		o, err := d.next(ctx, objects)
 		if err != nil {
 			return
 		}
@@ -230,7 +250,7 @@ func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 			continue
 		}
 		if old || replaced[o.Key] {
-			_ = d.b.Delete(ctx, o.Key)
+			_ = d.erase(ctx, o.Key)
 		}
 	}
 }

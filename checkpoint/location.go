@@ -54,5 +54,5 @@ func openPlace(
 	if err != nil {
 		return nil, fmt.Errorf("open checkpoint folder %s: %w", location, err)
 	}
-	return &bucket{b, prefix, &base, fault, time.Now}, nil
+	return &bucket{b, prefix, &base, fault, time.Now, answerTimeout}, nil
 }
