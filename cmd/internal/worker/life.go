@@ -191,6 +191,10 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			}
 			leave = nil
 		case <-wait.look.C:
+			if inRing && wait.forgotten() {
+				return &outError{reason: fmt.Sprintf("its ring of generation %d has ended, and no "+
+					"other was planned within --regroup-timeout", served)}
+			}
 			if err := wait.passed(life); err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 type wait struct {
 	worker *worker
 	look   *time.Ticker
+	ended  time.Time // the last ring; zero: there was none
 	since  time.Time // a leader was seen last, or a ring ended
 	warned bool
 	done   bool      // nothing is left to do but to hear of the job's end
@@ -24,7 +25,17 @@ func (w *worker) newWait() *wait {
 }
 
 // begin says that a ring has ended.
-func (t *wait) begin(done bool) { t.since, t.warned, t.done = time.Now(), false, done }
+func (t *wait) begin(done bool) {
+	t.ended = time.Now()
+	t.since, t.warned, t.done = t.ended, false, done
+}
+
+// forgotten reports whether the ring that this worker was in has ended for it, and for nobody
+// else, so that no other one is planned.
+func (t *wait) forgotten() bool {
+	return !t.done && !t.ended.IsZero() &&
+		time.Since(t.ended) > t.worker.spec.RegroupTimeout.AsDuration()
+}
 
 // leave says that the worker was asked to go.
 func (t *wait) leave() { t.until = time.Now().Add(t.worker.spec.RegroupTimeout.AsDuration()) }
