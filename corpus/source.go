@@ -195,6 +195,9 @@ func openBlob(
 			return nil, fmt.Errorf("corpus %s may not be read: check the credentials: %w", name,
 				err)
 		}
+		if ctx.Err() == nil && limited.Err() != nil {
+			return nil, fmt.Errorf("corpus %s: the store has not answered for %v", name, blobStall)
+		}
 		return nil, fmt.Errorf("corpus %s: %w", name, err)
 	}
 	return &blobSource{bucket, name, key, attrs}, nil

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,61 +16,54 @@ import (
 // silenceLimit bounds whatever waits for a peer that accepts connections and never answers.
 const silenceLimit = 75 * time.Second
 
+// inquiry is a command that asks something of a silent peer.
+type inquiry struct {
+	name  string   // of the binary
+	args  []string // of the command
+	code  int      // that it exits with
+	words []string // of its one line
+}
+
 // patient runs a command that waits for a silent peer, and holds it to one line within the limit.
-func patient(t *testing.T, wantCode int, words []string, name string, args ...string) {
+func (q inquiry) patient(t *testing.T) {
 	t.Helper()
 	began := time.Now()
-	code, _, stderr := runCommand(t, filepath.Join(binaries, name), args...)
-	oneLine(t, code, wantCode, stderr, words...)
+	code, _, stderr := runCommand(t, filepath.Join(binaries, q.name), q.args...)
 	took := time.Since(began)
-	t.Logf("%s %s: %v: %s", name, args[0], took.Round(100*time.Millisecond), stderr)
+	oneLine(t, code, q.code, stderr, q.words...)
+	t.Logf("%s %s: %v: %s", q.name, q.args[0], took.Round(100*time.Millisecond), stderr)
 	if took > silenceLimit {
-		t.Errorf("%s %v took %v", name, args, took)
+		t.Errorf("%s %v took %v", q.name, q.args, took)
 	}
 }
 
-// TestSilentEtcd: every command says within its limit which etcd does not answer.
-func TestSilentEtcd(t *testing.T) {
-	address := silence(t)
-	place := []string{"--etcd", address, "--job", "rig"}
-	for _, c := range []struct {
-		name string
-		args []string
-	}{
-		{"rondo", append([]string{"train"}, append(small(), place...)...)},
-		{"rondo", append([]string{"workers"}, place...)},
-		{"rondo", append([]string{"scale", "2"}, place...)},
-		{"worker", place},
-		{"coordinator", place},
-	} {
-		t.Run(c.name+" "+c.args[0], func(t *testing.T) {
-			t.Parallel()
-			patient(t, 1, []string{address, "did not answer for 10s", "--etcd"}, c.name, c.args...)
-		})
-	}
-}
-
-// TestSilentStorage: the same for a blob endpoint.
-func TestSilentStorage(t *testing.T) {
+// TestSilentPeers: every command that waits for an etcd or an object store says in time which one
+// does not answer. They all wait at once.
+func TestSilentPeers(t *testing.T) {
 	t.Parallel()
-	url := fmt.Sprintf("s3://bucket?region=nowhere&endpoint=http://%s&use_path_style=true&"+
-		"anonymous=true", silence(t))
-	for _, c := range []struct {
-		name string
-		code int
-		args []string
-	}{
-		{"corpus", 2, append([]string{"train", "--corpus", url[:11] + "/text.txt" + url[11:]},
-			small()...)},
-		{"checkpoints", 1, append([]string{"train", "--checkpoint-dir", url}, small()...)},
-		{"verify", 1, []string{"checkpoint", "verify", url}},
-		{"generate", 1, []string{"generate", "--checkpoint", url, "--prefix", "a"}},
+	etcd, store := silence(t), silence(t)
+	place := []string{"--etcd", etcd, "--job", "rig"}
+	query := fmt.Sprintf("?region=nowhere&endpoint=http://%s&use_path_style=true&anonymous=true",
+		store)
+	bucket := "s3://bucket" + query
+	noEtcd := []string{etcd, "did not answer for 10s", "--etcd"}
+	noStore := []string{"s3://bucket"}
+	var asking sync.WaitGroup
+	for _, q := range []inquiry{
+		{"rondo", append([]string{"train"}, append(small(), place...)...), 1, noEtcd},
+		{"rondo", append([]string{"workers"}, place...), 1, noEtcd},
+		{"rondo", append([]string{"scale", "2"}, place...), 1, noEtcd},
+		{"worker", place, 1, noEtcd},
+		{"coordinator", place, 1, noEtcd},
+		{"rondo", append([]string{"train", "--corpus", "s3://bucket/text.txt" + query},
+			small()...), 2, noStore},
+		{"rondo", append([]string{"train", "--checkpoint-dir", bucket}, small()...), 1, noStore},
+		{"rondo", []string{"checkpoint", "verify", bucket}, 1, noStore},
+		{"rondo", []string{"generate", "--checkpoint", bucket, "--prefix", "a"}, 1, noStore},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			patient(t, c.code, []string{"s3://bucket"}, "rondo", c.args...)
-		})
+		asking.Go(func() { q.patient(t) })
 	}
+	asking.Wait()
 }
 
 // TestSilentNeighbour: a worker that is registered and accepts connections, but never answers, is
@@ -117,8 +111,8 @@ func TestSilentCoordinator(t *testing.T) {
 	}
 	r.depose()
 	await(t, "the silent one leads", func() bool { return r.candidates()[0].id == "silent" })
-	patient(t, 1, []string{"scaling the job", "no coordinator answered for 30s"}, "rondo",
-		append([]string{"scale", "2"}, r.flags...)...)
+	inquiry{"rondo", append([]string{"scale", "2"}, r.flags...), 1,
+		[]string{"scaling the job", "no coordinator answered for 30s"}}.patient(t)
 	if _, err := r.etcd.client.Delete(request(t), key); err != nil {
 		t.Fatal(err)
 	}

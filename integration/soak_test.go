@@ -59,7 +59,7 @@ func TestSoak(t *testing.T) {
 		if faults, err = strconv.Atoi(text); err != nil {
 			t.Fatalf("%s: %v", soakVariable, err)
 		}
-		steps = 4 * faults
+		steps = 6 * faults
 	} else {
 		t.Parallel()
 	}
