@@ -53,7 +53,7 @@ func soakRules(steps int) (rules, undisturbed string) {
 // TestSoak is a job that faults rain upon: a short one, or with RONDO_SOAK_FAULTS=500, as
 // `make soak` has it, a long one.
 func TestSoak(t *testing.T) {
-	steps, faults := 160, 30
+	steps, faults := 280, 30
 	if text := os.Getenv(soakVariable); text != "" {
 		var err error
 		if faults, err = strconv.Atoi(text); err != nil {

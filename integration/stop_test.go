@@ -109,7 +109,7 @@ func TestTheResumeCommandWorks(t *testing.T) {
 func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	flags := []string{"--etcd", startEtcd(t), "--job", "again", "--lease-ttl", "2s",
+	flags := []string{"--etcd", startEtcd(t), "--job", "again", "--lease-ttl", "2s", "--chunk-timeout", "1s",
 		"--checkpoint-dir", dir, "--checkpoint-every", "10"}
 	p := start(t, endless(flags...)...)
 	p.until("a checkpoint", func(e event) bool { return e.name() == "checkpoint" })

@@ -129,7 +129,8 @@ func TestResumeIsBitIdentical(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			flags := append(small("--workers", "2", "--checkpoint-every", "50",
-				"--checkpoint-keep", "0", "--lease-ttl", "2s"), strings.Fields(c.flags)...)
+				"--checkpoint-keep", "0", "--lease-ttl", "2s",
+				"--chunk-timeout", "1s"), strings.Fields(c.flags)...)
 			straight := filepath.Join(t.TempDir(), "straight")
 			train(t, append(flags, "--steps", "100", "--checkpoint-dir", straight)...)
 			broken := filepath.Join(t.TempDir(), "broken")

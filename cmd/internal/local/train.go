@@ -214,7 +214,9 @@ func (r Run) supervise(
 	defer cancel()
 	waitErr := workers.Wait(grace)
 	<-guarded
-	return w.result(ledErr, watchErr, waitErr)
+	outcome, err = w.result(ledErr, watchErr, waitErr)
+	w.last(grace, err)
+	return outcome, err
 }
 
 // localWorkers is how many worker processes this machine has of the job.

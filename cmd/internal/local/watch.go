@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +131,7 @@ func (w *watch) guard(life context.Context) {
 				}
 			}
 			if w.workers.Running() == 0 && len(w.run.Etcd) == 0 {
-				w.giveUp(exit)
+				w.giveUp(life, exit)
 			}
 		}
 	}
@@ -147,17 +148,39 @@ func (w *watch) unregister(life context.Context, exit Exit) {
 	}
 }
 
-// giveUp ends a job of this machine alone, on which nobody works any more.
-func (w *watch) giveUp(exit Exit) {
+// giveUp ends a job of this machine alone, on which nobody works any more. Why the job has come to
+// that is in its plan.
+func (w *watch) giveUp(life context.Context, exit Exit) {
+	ctx, cancel := context.WithTimeout(life, reportTimeout)
+	defer cancel()
 	how := "with exit code 0"
 	if exit.Err != nil {
 		how = fmt.Sprintf("with %v", exit.Err)
 	}
-	w.mu.Lock()
-	w.deserted = fmt.Errorf("every worker process has ended, the last one (process %d) %s, and "+
+	text := fmt.Sprintf("every worker process has ended, the last one (process %d) %s, and "+
 		"--restarts %d are used up", exit.PID, how, w.run.Restarts)
+	if view, err := w.store.View(ctx); err == nil && view.Plan.Reason != "" {
+		reason, _, _ := strings.Cut(view.Plan.Reason, "; paused: ")
+		text += "; the last of it: " + reason
+	}
+	w.mu.Lock()
+	w.deserted = errors.New(text + "; --resume auto goes on from the newest checkpoint, if one " +
+		"was kept")
 	w.mu.Unlock()
 	w.end()
+}
+
+// last shows a failure of which nobody has been told by an event.
+func (w *watch) last(ctx context.Context, failure error) {
+	w.mu.Lock()
+	told := w.failed || w.showErr != nil
+	w.mu.Unlock()
+	if failure == nil || told {
+		return
+	}
+	if err := w.run.Show(ctx, telemetry.Failed{Reason: failure.Error()}); err != nil {
+		w.run.Log(fmt.Sprintf("showing the job's end: %v", err))
+	}
 }
 
 // result is the job's end, or why there is none. The job's own reason goes before what followed
