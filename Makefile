@@ -45,6 +45,7 @@ deps: ## install what a build needs and this machine lacks
 
 .PHONY: test
 test: deps vet ## run every test, then those of the pure-Go build
+	@scripts/deps.sh test
 	scripts/test.sh
 
 .PHONY: soak

@@ -209,7 +209,8 @@ func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 		}
 	}
 	err := d.ask(ctx, func(ctx context.Context) error {
-		return d.b.WriteAll(ctx, key, manifest, &blob.WriterOptions{ContentType: "application/json"})
+		return d.b.WriteAll(ctx, key, manifest,
+			&blob.WriterOptions{ContentType: "application/json"})
 	})
 	if err != nil {
 		// The manifest may be there all the same, so the files must stay: files without a

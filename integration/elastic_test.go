@@ -238,8 +238,8 @@ func otherClocks(t *testing.T) {
 		seconds := fmt.Sprint(days * 24 * 3600)
 		return []string{"unshare", "--time", "--monotonic", seconds, "--boottime", seconds}
 	}
-	if out, err := exec.Command("unshare", append(offset(1)[1:], "true")...).CombinedOutput(); err !=
-		nil {
+	out, err := exec.Command("unshare", append(offset(1)[1:], "true")...).CombinedOutput()
+	if err != nil {
 		t.Skipf("no time namespace here: %v %s", err, out)
 	}
 	r := newRig(t, rigConfig{workers: 1, flags: []string{"--max-workers", "3"}})

@@ -90,7 +90,7 @@ func otherRows() []rehearsed {
 			notices: []string{"input/output error"},
 		}, {
 			name:    "straggler",
-			promise: "it is named with its cause, and not evicted unless --evict-stragglers says so",
+			promise: "it is named with its cause, and evicted only where that is asked for",
 			inject:  "delay rank=1 step=1-30 for=40ms phase=forward times=0", world: 3,
 			notices: []string{"rank 1", "late", "(compute)"},
 		}, {
@@ -102,7 +102,8 @@ func otherRows() []rehearsed {
 		}, {
 			name:    "lost message",
 			promise: "the ring notices that a message is missing, and the step is done again",
-			inject:  "drop rank=1 step=20 phase=reduce-scatter", world: -1, reason: []string{"rank"},
+			inject:  "drop rank=1 step=20 phase=reduce-scatter", world: -1,
+			reason: []string{"rank"},
 		}, {
 			name:    "message sent twice",
 			promise: "nobody takes it twice: the step is done again",

@@ -36,11 +36,12 @@ func newNetwork(t *testing.T) *network {
 	}
 	for _, tool := range []string{"ip", "nft", "tc", "unshare"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("%s is missing; scripts/deps.sh network installs what it needs", tool)
+			t.Skipf("%s is missing; scripts/deps.sh test installs it", tool)
 		}
 	}
 	n := &network{t: t, prefix: fmt.Sprintf("rondo-%d-%d-", os.Getpid(), networks.Add(1))}
-	if out, err := exec.Command("ip", "netns", "add", n.prefix+"switch").CombinedOutput(); err != nil {
+	out, err := exec.Command("ip", "netns", "add", n.prefix+"switch").CombinedOutput()
+	if err != nil {
 		t.Skipf("no network namespace can be made here: %v: %s", err, out)
 	}
 	t.Cleanup(func() { n.remove("switch") })

@@ -66,9 +66,10 @@ func TestSoak(t *testing.T) {
 	rules, reference := soakRules(steps)
 	dir := filepath.Join(t.TempDir(), "run")
 	began := time.Now()
-	j := try(t, allowance{back: true, reference: []string{"--inject", reference}}, "--workers", "4", "--steps",
-		fmt.Sprint(steps), "--checkpoint-dir", dir, "--checkpoint-every", "5", "--inject", rules,
-		"--restarts", "500", "--min-workers", "2", "--check-every", "1")
+	allow := allowance{back: true, reference: []string{"--inject", reference}}
+	j := try(t, allow, "--workers", "4", "--steps", fmt.Sprint(steps), "--checkpoint-dir",
+		dir, "--checkpoint-every", "5", "--inject", rules, "--restarts", "500",
+		"--min-workers", "2", "--check-every", "1")
 	j.verdict()
 	counts := map[string]int{}
 	total := 0

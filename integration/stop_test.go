@@ -109,7 +109,8 @@ func TestTheResumeCommandWorks(t *testing.T) {
 func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	flags := []string{"--etcd", startEtcd(t), "--job", "again", "--lease-ttl", "2s", "--chunk-timeout", "1s",
+	flags := []string{"--etcd", startEtcd(t), "--job", "again", "--lease-ttl", "2s",
+		"--chunk-timeout", "1s",
 		"--checkpoint-dir", dir, "--checkpoint-every", "10"}
 	p := start(t, endless(flags...)...)
 	p.until("a checkpoint", func(e event) bool { return e.name() == "checkpoint" })
@@ -151,7 +152,8 @@ func TestWorkerThatDiesBeforeItJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.succeed()
-	if want := fmt.Sprintf("process %d) ended", victim); !strings.Contains(p.stderr.String(), want) {
+	want := fmt.Sprintf("process %d) ended", victim)
+	if !strings.Contains(p.stderr.String(), want) {
 		t.Errorf("standard error does not say %q:\n%s", want, p.stderr)
 	}
 }

@@ -170,7 +170,8 @@ func (j *trial) checkSteps(events []event) {
 			}
 			last, generation, from = step, e.number("generation"), step
 		case "step":
-			if e.number("generation") != generation || step != last+1 && (step != from || last != from) {
+			again := step == from && last == from
+			if e.number("generation") != generation || step != last+1 && !again {
 				j.t.Errorf("generation %g, step %g came after step %g of generation %g",
 					e.number("generation"), step, last, generation)
 			}

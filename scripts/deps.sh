@@ -2,11 +2,12 @@
 # Installs the Debian or Ubuntu packages that a build needs and this machine lacks, and says so
 # before it does.
 #
-#   deps.sh [check]
+#   deps.sh [check|test]
 #
 # Without an argument: a C compiler and OpenBLAS. Where they cannot be installed the build still
 # works, in pure Go, so that is a notice and no error. With "check": also protoc, which `make check`
-# cannot do without.
+# cannot do without. With "test": what makes and cuts a network of namespaces, without which some
+# tests are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -25,6 +26,10 @@ fi
 if [ "${1:-}" = check ] && ! command -v protoc >/dev/null; then
 	say "this machine lacks protoc, to check the generated code"
 	needed="$needed protobuf-compiler"
+fi
+if [ "${1:-}" = test ] && ! { command -v ip && command -v tc && command -v nft; } >/dev/null; then
+	say "this machine lacks ip, tc or nft, for tests that cut a network"
+	needed="$needed iproute2 nftables"
 fi
 [ -n "$needed" ] || exit 0
 
