@@ -183,7 +183,7 @@ func anotherText(t *testing.T) {
 	}
 	text := write(t, "text.txt", string(builtin))
 	r := newRig(t, rigConfig{flags: []string{"--corpus", text, "--max-workers", "4"}})
-	altered := strings.Replace(string(builtin), "the", "teh", 1)
+	altered := strings.Replace(string(builtin), "the", "eth", 1)
 	if err := os.WriteFile(text, []byte(altered), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -191,29 +191,38 @@ func anotherText(t *testing.T) {
 }
 
 func anotherVersion(t *testing.T) {
-	const file, release = "../cmd/internal/meet/meet.go", `release  = "`
+	binary := rebuilt(t, "../cmd/internal/meet/meet.go", `release  = "`, `release  = "other-`,
+		"worker")
+	r := newRig(t, rigConfig{flags: []string{"--max-workers", "4"}})
+	r.refused(launch(t, nil, environment(t), append([]string{filepath.Join(binary, "worker")},
+		r.flags...)...), `version "other-`, "same build")
+}
+
+// rebuilt builds commands from a source that has a line of its own in one file, and returns their
+// folder.
+func rebuilt(t *testing.T, file, line, own string, commands ...string) string {
+	t.Helper()
 	source, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(source), release) {
-		t.Fatalf("%s does not define %q", file, release)
+	if strings.Count(string(source), line) != 1 {
+		t.Fatalf("%s does not have %q once", file, line)
 	}
-	original, err := filepath.Abs(file)
-	if err != nil {
+	if file, err = filepath.Abs(file); err != nil {
 		t.Fatal(err)
 	}
-	other := write(t, "meet.go", strings.Replace(string(source), release, release+"other-", 1))
-	overlay := write(t, "overlay.json",
-		fmt.Sprintf(`{"Replace": {%q: %q}}`, original, other))
-	binary := filepath.Join(t.TempDir(), "worker")
-	build := exec.Command("go", "build", "-overlay", overlay, "-o", binary, "../cmd/worker")
-	if out, err := build.CombinedOutput(); err != nil {
+	other := write(t, filepath.Base(file), strings.Replace(string(source), line, own, 1))
+	overlay := write(t, "overlay.json", fmt.Sprintf(`{"Replace": {%q: %q}}`, file, other))
+	dir := t.TempDir()
+	argv := []string{"build", "-overlay", overlay, "-o", dir + "/"}
+	for _, c := range commands {
+		argv = append(argv, "../cmd/"+c)
+	}
+	if out, err := exec.Command("go", argv...).CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	r := newRig(t, rigConfig{flags: []string{"--max-workers", "4"}})
-	r.refused(launch(t, nil, environment(t), append([]string{binary}, r.flags...)...),
-		`version "other-`, "same build")
+	return dir
 }
 
 func flippedParameter(t *testing.T) {
@@ -231,8 +240,7 @@ func flippedParameter(t *testing.T) {
 	}
 }
 
-// otherClocks runs each worker in a time namespace of its own. A jump of the wall clock cannot be
-// had without the machine's own; nothing here but names and logs reads it.
+// otherClocks runs each worker in a time namespace of its own.
 func otherClocks(t *testing.T) {
 	offset := func(days int) []string {
 		seconds := fmt.Sprint(days * 24 * 3600)
@@ -249,9 +257,53 @@ func otherClocks(t *testing.T) {
 	}
 	r.untilRing(3)
 	r.untilMore(10)
-	dead := r.of(2)
-	dead.kill()
-	r.untilRing(2, fmt.Sprintf("pid %d", dead.pid()))
-	r.untilMore(10)
-	r.stop(dead)
+	r.survives(2)
+}
+
+// longVariable runs the tests that take minutes, as `make nightly` does.
+const longVariable = "RONDO_TEST_LONG"
+
+// TestWallClockJumps: the wall clock of every worker and of the leader jumps by an hour, back and
+// forth, twice a second, and nobody notices. The clock is that of the time package, built anew;
+// the machine's own is left alone.
+func TestWallClockJumps(t *testing.T) {
+	if os.Getenv(longVariable) == "" {
+		t.Skipf("it builds the standard library anew; %s=1 runs it", longVariable)
+	}
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const read = "sec, nsec, mono := runtimeNow()\n\tif mono == 0 {"
+	jumps := strings.Replace(read, "\n", "\n\tsec += (mono/500_000_000%3 - 1) * 3600\n", 1)
+	dir := rebuilt(t, filepath.Join(strings.TrimSpace(string(goroot)), "src/time/time.go"), read,
+		jumps, "worker", "coordinator")
+	r := newRig(t, rigConfig{binaries: dir})
+	r.leader()
+	r.untilMore(250) // at least five seconds, longer than every deadline but the last
+	r.uninterrupted()
+	if took := logged(t, r.workers[0].stderr.String()); took < time.Hour {
+		t.Errorf("by its log, the worker's clock moved by %v", took)
+	}
+	r.survives(1)
+}
+
+// logged is the time between the earliest and the latest line of a process's log.
+func logged(t *testing.T, log string) time.Duration {
+	t.Helper()
+	var first, last time.Time
+	for line := range strings.Lines(log) {
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		at, err := time.Parse(time.RFC3339Nano, stamp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last.Sub(first)
 }

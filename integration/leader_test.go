@@ -30,9 +30,9 @@ func TestLeadersAndEtcd(t *testing.T) {
 }
 
 // survives ends the job after a worker was killed, to show that somebody leads it.
-func (r *rig) survives() {
+func (r *rig) survives(rank int) {
 	r.t.Helper()
-	dead := r.of(1)
+	dead := r.of(rank)
 	dead.kill()
 	r.untilRing(2, fmt.Sprintf("pid %d", dead.pid()))
 	r.untilMore(10)
@@ -55,7 +55,7 @@ func killLeader(t *testing.T) {
 	await(t, "the submitter leads", func() bool { return r.leads(r.cmd.Process.Pid) })
 	r.untilMore(20)
 	r.uninterrupted()
-	r.survives()
+	r.survives(1)
 }
 
 func killLeaderAndWorker(t *testing.T) {
@@ -134,7 +134,7 @@ func restartEtcd(t *testing.T) {
 	r.etcd.ready(0)
 	r.untilMore(20)
 	r.uninterrupted()
-	r.survives()
+	r.survives(1)
 }
 
 func outlastLeases(t *testing.T) {
@@ -158,7 +158,7 @@ func loseEtcdMember(t *testing.T) {
 	r.etcd.members[r.etcd.leader()].kill()
 	r.untilMore(20)
 	r.uninterrupted()
-	r.survives()
+	r.survives(1)
 }
 
 func compact(t *testing.T) {

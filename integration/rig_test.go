@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ type rig struct {
 	relays  map[*daemon]*relay // each worker's way to etcd, if it goes through one
 	hosts   map[*daemon]*host
 	flags   []string // of every process: --etcd and --job
+	folder  string   // of the workers' and coordinators' binaries
 }
 
 // rigConfig is what differs between rigs.
@@ -34,12 +36,15 @@ type rigConfig struct {
 	allow   allowance
 	network *network // nil: all on this machine
 	relays  bool     // each worker reaches etcd through a relay
+	// binaries is the folder of the workers' and coordinators' binaries; empty: as all tests have.
+	binaries string
 }
 
 // newRig starts everything and waits until the job trains.
 func newRig(t *testing.T, c rigConfig) *rig {
 	t.Helper()
-	r := &rig{job: "rig", relays: map[*daemon]*relay{}, hosts: map[*daemon]*host{}}
+	r := &rig{job: "rig", relays: map[*daemon]*relay{}, hosts: map[*daemon]*host{},
+		folder: cmp.Or(c.binaries, binaries)}
 	r.etcd = startEtcds(t, c.network.host("etcd"), max(1, c.etcds))
 	r.flags = r.place(r.etcd.endpoints()...)
 	workers := c.workers
@@ -97,7 +102,7 @@ func (r *rig) coordinator() *daemon {
 func (r *rig) daemon(on *host, name string, flags []string) *daemon {
 	r.t.Helper()
 	return launch(r.t, on, environment(r.t),
-		append([]string{filepath.Join(binaries, name)}, flags...)...)
+		append([]string{filepath.Join(r.folder, name)}, flags...)...)
 }
 
 // of is the worker that has a rank.

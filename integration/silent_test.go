@@ -118,5 +118,5 @@ func TestSilentCoordinator(t *testing.T) {
 	}
 	r.untilMore(20)
 	r.uninterrupted()
-	r.survives()
+	r.survives(1)
 }
