@@ -171,6 +171,7 @@ type elastic struct {
 	from    map[int64]int64 // by generation: the step that the ring started from
 	rings   int64
 	restore Restore
+	wrap    func(*frail) Reducer // nil: as it is
 }
 
 func newElastic(t *testing.T, j job, workers int) *elastic {
@@ -219,6 +220,14 @@ func (e *elastic) hire() int {
 // about.
 func (e *elastic) ring(how breakage, workers ...int) (broke bool) {
 	e.t.Helper()
+	return e.ringUntil(e.t.Context(), how, workers...)
+}
+
+// ringUntil is ring, whose workers go when life ends.
+func (e *elastic) ringUntil(
+	life context.Context, how breakage, workers ...int,
+) (broke bool) {
+	e.t.Helper()
 	e.rings++
 	generation := e.rings
 	ctx, cancel := context.WithCancelCause(e.t.Context())
@@ -232,12 +241,15 @@ func (e *elastic) ring(how breakage, workers ...int) (broke bool) {
 		ring := Ring{Rank: rank, LaneEnds: dealt(len(workers)), Generation: generation}
 		if len(workers) > 1 {
 			place := seat{meeting: met, rank: rank, timing: h.timing}
-			ring.Reducer = &frail{seat: place, how: how, ring: shared}
+			f := &frail{seat: place, how: how, ring: shared}
+			if ring.Reducer = f; e.wrap != nil {
+				ring.Reducer = e.wrap(f)
+			}
 		}
 		running.Go(func() {
-			h.joined, h.err = h.trainer.Join(e.t.Context(), ring, e.restore)
+			h.joined, h.err = h.trainer.Join(life, ring, e.restore)
 			if h.inRing = h.err == nil; h.inRing {
-				h.result, h.err = h.trainer.Run(e.t.Context())
+				h.result, h.err = h.trainer.Run(life)
 			}
 			if h.err != nil && len(workers) > 1 {
 				cancel(errBroken)

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -25,7 +26,8 @@ const (
 	LostLanes                      // no rank knows the state of some lanes
 )
 
-// Restore finds the snapshot to go on from. Nil: there is none.
+// Restore finds the snapshot to go on from. Nil: there is none. It may take its time, in a goroutine
+// of its own, and ends when ctx does; Join returns after it.
 type Restore func(ctx context.Context, reason RestoreReason) (*Snapshot, error)
 
 // Where a ring's state is from, if not from its ranks.
@@ -163,25 +165,73 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 	return err
 }
 
-// ask lets rank 0 look for a snapshot, and tells all ranks what came of it.
+// lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.
+const lookSigns = time.Second
+
+// ask lets rank 0 look for a snapshot, and tells all ranks what came of it. To find, read and
+// verify one may take much longer than the ranks wait for each other in the ring, so they meet all
+// the while.
 func (t *Trainer) ask(
 	ctx context.Context, reason RestoreReason, restore Restore,
 ) ([]standing, error) {
-	var own standing
+	ctx, cancel := context.WithCancel(ctx)
+	var looking sync.WaitGroup
+	defer looking.Wait() // when cancel has told it
+	defer cancel()
+	var found chan finding // nil: this rank does not look
 	if t.ring.Rank == 0 && restore != nil {
-		snapshot, err := restore(ctx, reason)
-		if err != nil {
-			return nil, err
-		}
-		if snapshot != nil {
-			if err := t.load(snapshot); err != nil {
+		found = make(chan finding, 1)
+		looking.Go(func() {
+			snapshot, err := restore(ctx, reason)
+			found <- finding{snapshot, err}
+		})
+	}
+	for {
+		var own standing
+		if found != nil {
+			var err error
+			if own, err = t.take(ctx, found); err != nil {
 				return nil, err
 			}
-			own = t.standing()
-			own.Found = true
+		}
+		all, err := gather(ctx, t, own)
+		if err != nil || !all[0].Looking {
+			return all, err
 		}
 	}
-	return gather(ctx, t, own)
+}
+
+// finding is what a Restore has returned.
+type finding struct {
+	snapshot *Snapshot
+	err      error
+}
+
+// take makes what was found this rank's state, or says that it still looks.
+func (t *Trainer) take(ctx context.Context, found <-chan finding) (standing, error) {
+	sign := time.NewTimer(lookSigns)
+	defer sign.Stop()
+	var f finding
+	select {
+	case f = <-found:
+	case <-sign.C:
+		return standing{Looking: true}, nil
+	case <-ctx.Done():
+	}
+	switch {
+	case ctx.Err() != nil: // which is what f.err would be of
+		return standing{}, context.Cause(ctx)
+	case f.err != nil:
+		return standing{}, f.err
+	case f.snapshot == nil:
+		return standing{}, nil
+	}
+	if err := t.load(f.snapshot); err != nil {
+		return standing{}, err
+	}
+	own := t.standing()
+	own.Found = true
+	return own, nil
 }
 
 // startFresh makes this rank's state that of a job that has not begun, which is the same on all.

@@ -4,6 +4,7 @@ package train
 type standing struct {
 	Has     bool // all else says nothing otherwise
 	Found   bool // it is of a snapshot that was asked for
+	Looking bool // this rank still looks for a snapshot: nothing else counts
 	Pending bool // what is due after the step was broken off
 	Stopped bool // the job is to end here
 
