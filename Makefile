@@ -54,7 +54,7 @@ soak: deps ## train under a rain of at least 500 faults, and compare
 		./integration
 
 .PHONY: nightly
-nightly: deps soak ## the soak, jumping clocks, and thousands of simulated histories (a seed replays)
+nightly: deps soak ## the soak, jumping clocks, thousands of simulated histories (seeds replay)
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -run WallClock ./integration
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cmd/internal/worker \

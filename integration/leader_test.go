@@ -138,7 +138,7 @@ func restartEtcd(t *testing.T) {
 }
 
 func outlastLeases(t *testing.T) {
-	r := newRig(t, rigConfig{})
+	r := newRig(t, rigConfig{allow: allowance{gaps: true}})
 	r.etcd.members[0].kill()
 	for _, d := range r.workers {
 		await(t, "a worker that sees its lease pass", func() bool {

@@ -156,6 +156,7 @@ func (r *rig) leads(pid int) bool {
 // depose ends the leader's lease, so that the next candidate leads.
 func (r *rig) depose() {
 	r.t.Helper()
+	r.allow.gaps = true
 	if _, err := r.etcd.client.Revoke(request(r.t), r.candidates()[0].lease); err != nil {
 		r.t.Fatal(err)
 	}
