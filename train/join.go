@@ -61,7 +61,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
 	t.roll.begin(ring)
-	joined.Step = t.progress.Step
+	joined.Step, joined.Committed = t.progress.Step, t.committed
 	joined.Took = t.cfg.Now().Sub(began)
 	ended := t.stopped || t.progress.Step == t.cfg.Steps
 	// The rank that was to save the end may have been lost, and its snapshot with it.
@@ -300,6 +300,9 @@ type Joined struct {
 	Donor     int    // the rank whose state it is; -1: from scratch
 	Copied    []int  // ranks that were given the state
 	LostLanes []int  // whose states no rank knew
+	// Committed is the ring that the state's last step was completed in: this one where the state
+	// is from a checkpoint or from scratch.
+	Committed int64
 
 	Build time.Duration // making this rank's segment; 0: it had one
 	Took  time.Duration

@@ -73,14 +73,15 @@ func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, ra
 	regroupAt(e, 2, 4)
 	e.ring(breakage{}, 0, 1, 2) // one comes
 	if got := e.hands[0].joined; !slices.Equal(got.Copied, []int{2}) || got.Step != 3 ||
-		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 {
+		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 || got.Committed != 1 {
 		t.Errorf("%+v", got)
 	}
 	regroupAt(e, 2, 10)
 	e.ring(breakage{}, 2) // two go
 	e.hire()
 	e.ring(breakage{}, 3, 2) // another comes, and is rank 0
-	if got := e.hands[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 {
+	if got := e.hands[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 ||
+		got.Committed != 3 {
 		t.Errorf("%+v", got)
 	}
 	e.whole(3, 2)
@@ -185,13 +186,13 @@ func TestTwoNeighboursLost(t *testing.T) {
 			t.Error(got.String())
 		}
 		if saved {
-			if got.From != FromCheckpoint || got.Step != 4 {
+			if got.From != FromCheckpoint || got.Step != 4 || got.Committed != 2 {
 				t.Errorf("%+v", got)
 			}
 			e.like(0, oracle)
 			continue
 		}
-		if got.From != FromReplay || got.Step != 6 {
+		if got.From != FromReplay || got.Step != 6 || got.Committed != 1 {
 			t.Errorf("%+v", got)
 		}
 		if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
@@ -245,7 +246,7 @@ func TestTheNewestRingCounts(t *testing.T) {
 	}
 	e.ring(breakage{}, 2, 1, 0)
 	if got := e.hands[0].joined; got.Step != 6 || got.Donor != 2 ||
-		!slices.Equal(got.Copied, []int{0, 1}) {
+		!slices.Equal(got.Copied, []int{0, 1}) || got.Committed != 3 {
 		t.Errorf("%+v", got)
 	}
 	e.whole(2, 1, 0)
@@ -267,7 +268,7 @@ func TestFromScratchAgain(t *testing.T) {
 	e.ring(breakage{}, 0, 1)
 	e.whole(0, 1)
 	if got := e.hands[1].joined; got.From != FromScratch || got.Step != 0 ||
-		!sameBits(e.hands[0].model.Params(), params) {
+		got.Committed != 2 || !sameBits(e.hands[0].model.Params(), params) {
 		t.Errorf("%+v, or other parameters", got)
 	}
 }
