@@ -194,8 +194,13 @@ func TestWake(t *testing.T) {
 		t.Errorf("while paused: %v, want %v", state.Wake(), want)
 	}
 	state, _ = Decide(state, ScaleRequested{1}, now)
-	if state, _ = Decide(state, Joined{Member{ID: "w2"}}, now); !state.Wake().IsZero() {
-		t.Errorf("running again: %v", state.Wake())
+	state, _ = Decide(state, Joined{Member{ID: "w2", PID: 1}}, now)
+	if want := now.Add(returnTime); !state.Wake().Equal(want) {
+		t.Errorf("with a newcomer: %v, want %v", state.Wake(), want)
+	}
+	state, _ = Decide(state, Joined{Member{ID: "w.2"}}, now)
+	if state.Plan().Phase != Running || !state.Wake().IsZero() {
+		t.Errorf("in phase %v again: %v", state.Plan().Phase, state.Wake())
 	}
 }
 

@@ -91,7 +91,10 @@ type Suspected struct {
 }
 
 // Leaving is a worker that was asked to go, and does when a ring without it is planned.
-type Leaving struct{ ID string }
+type Leaving struct {
+	ID         string
+	Generation Generation // of the ring that it is in; 0: of none, or of the present one
+}
 
 // ScaleRequested sets how many workers the ring has at most.
 type ScaleRequested struct{ Workers int }
@@ -157,7 +160,7 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 	case Suspected:
 		return suspected(s, e, now)
 	case Leaving:
-		return leaving(s, e.ID, now)
+		return leaving(s, e, now)
 	case ScaleRequested:
 		return scaleRequested(s, e.Workers, now)
 	case Done:
@@ -247,7 +250,7 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	var actions []Action
 	switch {
 	case s.plan.Phase == Forming && len(there) >= s.wanted(),
-		s.plan.Phase == Paused && len(there) >= workers:
+		s.plan.Phase == Paused && s.complete(there):
 		s, actions = s.with(there, text)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		s, actions = regroup(s, text, now)

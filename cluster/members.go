@@ -131,12 +131,13 @@ func startWithFewer(s State) (State, []Action) {
 // appear.
 func goOn(s State, now time.Time) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
-	if len(there) >= s.job.Limit(s.plan) {
+	switch {
+	case s.complete(there):
 		return s.with(there, s.counted()+" are there again")
-	}
-	s.settled = now.Add(returnTime)
-	if slices.ContainsFunc(there, func(m Member) bool { return !s.isNew(m) }) {
+	case !s.allNew(there):
 		s.settled = now.Add(settleTime)
+	case s.settled.IsZero(): // more newcomers do not make those that have the state come later
+		s.settled = now.Add(returnTime)
 	}
 	text := fmt.Sprintf("paused: %d of at least %d workers are there", len(there),
 		s.job.MinWorkers)
@@ -144,6 +145,13 @@ func goOn(s State, now time.Time) (State, []Action) {
 		text += fmt.Sprintf("; waiting for %d more", short)
 	}
 	return s, []Action{Notify{Text: text}}
+}
+
+// complete reports whether a paused job has nobody to wait for: the ring is full, and of members
+// that were in the last one. While a newcomer is among them, the one that it replaces, with the
+// state that it holds, may be on its way back.
+func (s State) complete(there []Member) bool {
+	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.isNew)
 }
 
 // settle takes in those that have appeared.
@@ -177,15 +185,26 @@ func left(s State, ids []string, now time.Time) (State, []Action) {
 }
 
 // leaving plans a ring without a worker that was asked to go. Where the job is about to end, it
-// goes with the others.
-func leaving(s State, id string, now time.Time) (State, []Action) {
-	if !s.registered(id) || slices.Contains(s.leaving, id) {
+// goes with the others. Where nobody else has what it has, those who are to go on join it first: it
+// asks again when they do. What it said in another ring is stale.
+func leaving(s State, e Leaving, now time.Time) (State, []Action) {
+	stale := e.Generation != 0 && e.Generation != s.plan.Generation
+	if stale || !s.registered(e.ID) || slices.Contains(s.leaving, e.ID) {
 		return s, nil
 	}
-	s.leaving = append(slices.Clone(s.leaving), id)
-	_, inRing := s.plan.Rank(id)
+	without := s
+	without.leaving = append(slices.Clone(s.leaving), e.ID)
+	rank, inRing := s.plan.Rank(e.ID)
 	if !inRing || s.plan.Phase != Running || len(s.done) > 0 {
-		return s, nil
+		return without, nil
 	}
-	return regroup(s, s.describe(id)+" leaves, as it was asked to", now)
+	heirs := without.choose(s.job.MinWorkers)
+	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.isVeteran) {
+		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
+		heirs = append(heirs[:min(len(heirs), room):room], s.plan.Members[rank])
+		return s.with(heirs, s.describe(e.ID)+" hands over before it leaves, as it was asked to")
+	}
+	return regroup(without, s.describe(e.ID)+" leaves, as it was asked to", now)
 }
+
+func (s State) isVeteran(m Member) bool { return !s.isNew(m) }

@@ -29,6 +29,11 @@ func (s State) seniority(m Member) int {
 // isNew reports whether a member has nothing of the job's state, as far as this leader knows.
 func (s State) isNew(m Member) bool { return s.seniority(m) == math.MaxInt }
 
+// allNew reports whether a ring of these members would have nothing of the job's state.
+func (s State) allNew(members []Member) bool {
+	return !slices.ContainsFunc(members, func(m Member) bool { return !s.isNew(m) })
+}
+
 // choose returns who would be in a ring now, by seniority and then in ring order. The slow ones,
 // which wait, are taken only as far as fewer than least are there without them.
 func (s State) choose(least int) []Member {
@@ -70,21 +75,30 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
+	lost := s.plan.Phase == Running && s.allNew(chosen) // with the ring went the job's state
 	switch {
-	case len(chosen) >= least:
-		return s.with(chosen, why)
-	case s.plan.Phase == Stopping:
+	case len(chosen) < least && s.plan.Phase == Stopping:
 		s.plan.Evicted = nil // its members stay those of the last ring
 		return fail(s, why+"; nobody is left to save"+resumeHint, false)
+	case len(chosen) < least:
+		return pause(s, fmt.Sprintf("%s; paused: %d of at least %d workers left; waiting for %d "+
+			"more, for %v at most (--pause-timeout)", why, len(chosen), least, least-len(chosen),
+			s.job.PauseTimeout), time.Time{}, now)
+	case lost:
+		return pause(s, fmt.Sprintf("%s; paused: only workers without the job's state are left; "+
+			"waiting for one that has it, for %v", why, returnTime), now.Add(returnTime), now)
 	}
+	return s.with(chosen, why)
+}
+
+// pause dissolves the ring. Those who are there go on without others when the time has settled.
+func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
-	s.done, s.giveUp, s.settled = nil, now.Add(s.job.PauseTimeout), time.Time{}
-	s.plan.Reason = fmt.Sprintf("%s; paused: %d of at least %d workers left; waiting for %d more, "+
-		"for %v at most (--pause-timeout)", why, len(chosen), least, least-len(chosen),
-		s.job.PauseTimeout)
+	s.done, s.giveUp, s.settled = nil, now.Add(s.job.PauseTimeout), settled
+	s.plan.Reason = reason
 	s, actions := s.write()
-	return s, append(actions, Notify{Text: s.plan.Reason})
+	return s, append(actions, Notify{Text: reason})
 }
 
 const resumeHint = "; --resume auto goes on from the newest checkpoint, if one was kept"
