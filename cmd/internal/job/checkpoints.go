@@ -170,15 +170,59 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 	return found, err
 }
 
-// Abandon removes the checkpoints after the one that --resume STEP names: the job takes another
-// way from there, and they would pass for its newest.
-func (c *Checkpoints) Abandon(
-	ctx context.Context, spec *rondov1.JobSpec, from *checkpoint.Checkpoint,
-) error {
-	if from == nil || spec.Resume == "auto" {
+// Start returns what a ring starts from in which nobody has a state: the newest sound checkpoint,
+// if this very run of the job has made one, and else the one that --resume asks for; nil for a
+// start from scratch.
+func (c *Checkpoints) Start(
+	ctx context.Context, spec *rondov1.JobSpec,
+) (*checkpoint.Checkpoint, error) {
+	if c.Store == nil || c.OnlyStopped {
+		return nil, nil
+	}
+	own, err := c.hasOwn(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if own {
+		return c.FindNewest(ctx)
+	}
+	return c.Find(ctx, spec)
+}
+
+// hasOwn reports whether this run of the job has made the newest checkpoint.
+func (c *Checkpoints) hasOwn(ctx context.Context, spec *rondov1.JobSpec) (bool, error) {
+	newest, err := c.Store.Latest(ctx)
+	var damage *checkpoint.DamageError
+	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	owner := &rondov1.JobSpec{}
+	options := protojson.UnmarshalOptions{DiscardUnknown: true}
+	if err := options.Unmarshal(newest.Spec, owner); err != nil {
+		return false, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", newest.Path,
+			err)
+	}
+	return owner.Submitted != 0 && owner.Submitted == spec.Submitted, nil
+}
+
+// Abandon removes the checkpoints after the one that --resume STEP names, before this run of the
+// job makes its first: the job takes another way from there, and they would pass for its newest.
+func (c *Checkpoints) Abandon(ctx context.Context, spec *rondov1.JobSpec) error {
+	if spec.Resume == "auto" || spec.Resume == "never" {
 		return nil
 	}
-	return c.Store.RemoveAfter(ctx, from.Step)
+	step, err := jobspec.ParseResumeStep(spec.Resume)
+	if err != nil {
+		return err
+	}
+	own, err := c.hasOwn(ctx, spec)
+	if err != nil || own {
+		return err
+	}
+	return c.Store.RemoveAfter(ctx, step)
 }
 
 // explain adds to the report of a damaged checkpoint which one could be used instead.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rondo/audit"
-	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
 	"rondo/compute"
@@ -28,13 +27,12 @@ type engine struct {
 	ledger  *audit.Log // nil without --audit-dir
 
 	session atomic.Pointer[session] // the newest
-	found   *checkpoint.Checkpoint  // to start from, if no rank has a state; of rank 0
-	began   bool                    // this worker has been in a ring that trained
 	split   *train.SplitError       // why no rank has a state any more
 }
 
 // openEngine makes the engine of a worker that shares its machine with so many others of the job.
 func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err error) {
+	ctx = context.WithoutCancel(ctx) // it outlives the membership in which it is opened
 	e := &engine{worker: w}
 	defer func() {
 		if err != nil {
@@ -109,8 +107,8 @@ func (e *engine) close() error {
 	return errors.Join(errs...)
 }
 
-// enter says which ring comes next. Who is not rank 0 any more gives up what it still saves: the
-// new rank 0 saves the same.
+// enter says which ring comes next. Who is not rank 0 any more finishes what it still saves, in the
+// background.
 func (e *engine) enter(s *session) {
 	e.session.Store(s)
 	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
@@ -119,49 +117,43 @@ func (e *engine) enter(s *session) {
 	}
 }
 
-// prepare looks, on a rank 0 without a state, for the checkpoint that a ring of such would start
-// from. The others wait in the ring as soon as it is formed, so it comes before that.
-func (e *engine) prepare(ctx context.Context, s *session) (err error) {
-	if s.rank != 0 || e.trainer.HasState() {
-		return nil
-	}
-	if s.plan.Rings == 1 {
-		e.found, err = e.stored.Find(ctx, e.worker.spec)
-	} else {
-		e.found, err = e.stored.FindNewest(ctx)
-	}
-	if e.found != nil {
-		e.saver.startFrom(e.found)
-	}
-	return err
-}
+// lostStateError ends a job that has no state to go on from.
+type lostStateError struct{ error }
 
-// splitError ends a job whose state is lost: no rank's can be told from a wrong one.
-type splitError struct{ text string }
+func (e *lostStateError) Unwrap() error { return e.error }
 
-func (e *splitError) Error() string { return e.text }
-
-// restore implements train.Restore.
+// restore implements train.Restore. Storage that fails ends a job that has nothing else to go on
+// from; one that has lost some lanes' states alone goes on without it.
 func (e *engine) restore(
 	ctx context.Context, reason train.RestoreReason,
 ) (*train.Snapshot, error) {
-	found, again := e.found, e.began || reason == train.LostLanes
-	e.found = nil
-	if found == nil && again {
-		limited, cancel := context.WithTimeout(ctx, e.patience())
-		defer cancel()
-		var err error
-		if found, err = e.stored.FindNewest(limited); err != nil {
-			return nil, err
-		}
-	}
+	snapshot, err := e.readStart(ctx)
 	switch {
-	case found != nil:
-		return readSnapshot(ctx, found, e.trainer.NewSnapshot())
-	case e.split != nil:
-		return nil, &splitError{e.split.Error() + "; there is no checkpoint to go back to"}
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil && reason == train.LostLanes:
+		e.worker.notice(ctx, "there is no checkpoint to go back to: "+err.Error())
+		return nil, nil
+	case err != nil:
+		return nil, &lostStateError{err}
+	case snapshot == nil && e.split != nil:
+		return nil, &lostStateError{errors.New(e.split.Error() + // no ring is sound after it
+			"; there is no checkpoint to go back to")}
 	}
-	return nil, nil
+	return snapshot, nil
+}
+
+// readStart reads the checkpoint that the job starts from, or goes back to; nil if there is none.
+func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
+	found, err := e.stored.Start(ctx, e.worker.spec)
+	if err != nil || found == nil {
+		return nil, err
+	}
+	snapshot, err := readSnapshot(ctx, found, e.trainer.NewSnapshot())
+	if err == nil {
+		e.saver.startFrom(found)
+	}
+	return snapshot, err
 }
 
 // patience is how long rank 0 may do what the others only wait for, in the ring.
@@ -180,7 +172,7 @@ func (e *engine) sample(ctx context.Context, step int64) (string, error) {
 
 // joined notes that the ring has formed: the steps that follow are in it.
 func (e *engine) joined(s *session, j train.Joined) error {
-	e.began, e.split = true, nil
+	e.split = nil
 	if e.ledger == nil {
 		return nil
 	}

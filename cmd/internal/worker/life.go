@@ -9,7 +9,6 @@ import (
 
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
-	rondov1 "rondo/proto/rondo/v1"
 )
 
 // A worker that is out comes back after a pause that grows, so that one that is put out again and
@@ -32,6 +31,7 @@ func (e *endedError) Error() string { return "the job has ended: " + e.plan.Reas
 type outError struct {
 	reason string
 	forget bool // its state is not to be trusted
+	alone  bool // it is cut off from etcd, and nobody may be left who has the state
 }
 
 func (e *outError) Error() string { return e.reason }
@@ -49,7 +49,6 @@ func (w *worker) live(ctx context.Context) (err error) {
 	}()
 	pause := firstReturn
 	for number := 1; ; number++ {
-		began := time.Now()
 		err := w.join(ctx, number)
 		var out *outError
 		if !errors.As(err, &out) {
@@ -58,8 +57,8 @@ func (w *worker) live(ctx context.Context) (err error) {
 		if out.forget && w.engine != nil {
 			w.engine.trainer.Forget()
 		}
-		if time.Since(began) > lastReturn {
-			pause = firstReturn // it was well for a while
+		if w.well {
+			pause, w.well = firstReturn, false
 		}
 		w.log.Warn("this worker is out, and comes back", "reason", out.reason, "in", pause)
 		timer := time.NewTimer(pause)
@@ -67,6 +66,9 @@ func (w *worker) live(ctx context.Context) (err error) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
+			if out.alone {
+				return w.keep(ctx)
+			}
 			return nil // it is in no ring
 		}
 		pause = min(2*pause, lastReturn)
@@ -86,7 +88,10 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	limited, cancel := context.WithTimeout(ctx, w.spec.PauseTimeout.AsDuration())
 	defer cancel()
 	registration, err := w.registry.Register(limited, w.member, w.spec.LeaseTtl.AsDuration())
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil: // it was asked to go
+		return w.keep(ctx)
+	case err != nil:
 		return err
 	}
 	defer func() {
@@ -107,7 +112,7 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	watching.Go(func() {
 		select {
 		case <-registration.Lost():
-			end(&outError{reason: errLeaseLost.Error()})
+			end(&outError{reason: errLeaseLost.Error(), alone: true})
 		case <-life.Done():
 		}
 	})
@@ -159,8 +164,12 @@ func (p *plans) newest() (cluster.Plan, <-chan struct{}) {
 // follow is in the ring of each plan that has one for this member.
 func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plans) error {
 	wait := w.newWait()
-	defer wait.look.Stop()
-	served, leaving := cluster.Generation(0), false
+	looks, cancel := context.WithCancel(life)
+	defer func() {
+		cancel()
+		wait.stop()
+	}()
+	served, leaving := cluster.Generation(0), false // the last ring's; it was asked to go
 	for {
 		plan, changed := plans.newest()
 		_, inRing := plan.Rank(w.member.ID)
@@ -179,15 +188,17 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			wait.begin(done)
 			continue
 		case leaving && !inRing:
-			return w.keep(life, plan)
+			if plan.Phase == cluster.Paused {
+				return w.keep(life)
+			}
+			return nil
 		}
 		select {
 		case <-life.Done():
 		case <-changed:
 		case <-leave:
 			if leaving = true; inRing {
-				w.sayLeaving(life)
-				wait.leave()
+				wait.leave() // it says so in its next ring
 			}
 			leave = nil
 		case <-wait.look.C:
@@ -195,16 +206,18 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 				return &outError{reason: fmt.Sprintf("its ring of generation %d has ended, and no "+
 					"other was planned within --regroup-timeout", served)}
 			}
-			if err := wait.passed(life); err != nil {
+			wait.lookForLeader(looks)
+		case led := <-wait.led:
+			if err := wait.passed(led); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// keep saves what this worker holds, when it leaves a job that has nobody to go on.
-func (w *worker) keep(ctx context.Context, plan cluster.Plan) error {
-	if plan.Phase != cluster.Paused || w.engine == nil {
+// keep saves what this worker holds, when it leaves a job that may have nobody else.
+func (w *worker) keep(ctx context.Context) error {
+	if w.engine == nil {
 		return nil
 	}
 	return w.engine.keep(ctx)
@@ -225,11 +238,6 @@ func (w *worker) evicted(plan cluster.Plan) error {
 		}
 	}
 	return nil
-}
-
-func (w *worker) sayLeaving(ctx context.Context) {
-	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{
-		Leaving: &rondov1.LeavingEvent{Id: w.member.ID}}})
 }
 
 // explain turns the reason of life's end into the worker's result.

@@ -25,10 +25,9 @@ type saver struct {
 	engine *engine
 	spec   json.RawMessage
 
-	writer  *checkpoint.Writer     // nil: nothing is being saved
-	from    *checkpoint.Checkpoint // the job went on from it
-	abandon bool                   // what lies after it must go first
-	closing sync.WaitGroup         // of writers that were given up
+	writer  *checkpoint.Writer // nil: nothing is being saved
+	began   bool               // what an earlier run left behind --resume STEP is gone
+	closing sync.WaitGroup     // of writers that were given up
 
 	mu     sync.Mutex
 	newest string // path of the newest checkpoint on storage
@@ -44,7 +43,6 @@ func newSaver(e *engine) (*saver, error) {
 
 // startFrom says that the job goes on from a checkpoint.
 func (v *saver) startFrom(c *checkpoint.Checkpoint) {
-	v.from, v.abandon = c, true
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.newest = c.Path
@@ -82,12 +80,12 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
 	defer cancel()
-	if v.abandon {
+	if !v.began {
 		// Not earlier: until there is something new to keep, nothing old is given up.
-		if err := v.engine.stored.Abandon(ctx, w.spec, v.from); err != nil {
+		if err := v.engine.stored.Abandon(ctx, w.spec); err != nil {
 			return err
 		}
-		v.abandon = false
+		v.began = true
 	}
 	if err := v.open(); err != nil {
 		return err
@@ -137,7 +135,8 @@ func (v *saver) abandonWriter() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := writer.Close(ctx); err != nil {
-			v.engine.worker.log.Warn("a checkpoint was given up", "error", err)
+			v.engine.worker.notice(ctx, fmt.Sprintf("a checkpoint was given up by a worker that "+
+				"is not rank 0 any more: %v", err))
 		}
 	})
 }

@@ -25,8 +25,10 @@ type session struct {
 	ring *allreduce.Ring
 
 	mu         sync.Mutex
-	training   bool // the ring has formed; it ends at a step's end
-	superseded bool // a newer plan has come
+	training   bool          // the ring has formed; it ends at a step's end
+	superseded bool          // a newer plan has come
+	since      time.Time     // it trains
+	seated     chan struct{} // closed when it trains for the first time
 }
 
 // ringError is a failure of this worker in a ring.
@@ -45,7 +47,7 @@ func (w *worker) serveRing(
 	life context.Context, leave <-chan struct{}, plan cluster.Plan, plans *plans,
 ) (done bool, err error) {
 	rank, _ := plan.Rank(w.member.ID)
-	s := &session{worker: w, plan: plan, rank: rank}
+	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
 	if w.engine == nil {
 		if w.engine, err = w.openEngine(life, s.processesHere()); err != nil {
 			return false, s.failed(err)
@@ -58,6 +60,7 @@ func (w *worker) serveRing(
 	done, err = s.run(ctx)
 	cancel(nil)
 	heeding.Wait()
+	w.well = w.well || !s.since.IsZero() && time.Since(s.since) > lastReturn
 	broke := err
 	if err != nil {
 		err = s.judge(life, err)
@@ -88,6 +91,10 @@ func (s *session) processesHere() int {
 func (s *session) heed(
 	ctx context.Context, cancel context.CancelCauseFunc, leave <-chan struct{}, plans *plans,
 ) {
+	late := time.NewTimer(0) // nobody has planned a ring without this worker
+	late.Stop()
+	defer late.Stop()
+	seated, asked := s.seated, (<-chan struct{})(nil)
 	for {
 		plan, changed := plans.newest()
 		switch {
@@ -99,13 +106,24 @@ func (s *session) heed(
 		}
 		select {
 		case <-changed:
-		case <-leave:
-			leave = nil
+		case <-seated: // not earlier: until then nobody else may have what this worker has
+			seated, asked = nil, leave
+		case <-asked:
+			asked = nil
 			s.sayLeaving(ctx)
+			late.Reset(s.spec.RegroupTimeout.AsDuration())
+		case <-late.C:
+			s.supersede(cancel)
+			return
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+func (s *session) sayLeaving(ctx context.Context) {
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{
+		Id: s.member.ID, Generation: uint64(s.plan.Generation)}}})
 }
 
 // supersede ends the ring: at a step's end if it trains, and at once otherwise.
@@ -127,15 +145,15 @@ func (s *session) set(training bool) error {
 	if s.superseded {
 		return errSuperseded
 	}
-	s.training = training
+	if s.training = training; training && s.since.IsZero() {
+		s.since = time.Now()
+		close(s.seated)
+	}
 	return nil
 }
 
 // run forms the ring and trains in it.
 func (s *session) run(ctx context.Context) (done bool, err error) {
-	if err := s.engine.prepare(ctx, s); err != nil {
-		return false, err
-	}
 	if err := s.form(ctx); err != nil {
 		return false, err
 	}
@@ -271,9 +289,9 @@ func (s *session) judge(life context.Context, err error) error {
 // failed makes this worker's own failure of an error, and tells it before others see it go.
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
-	var split *splitError
+	var lost *lostStateError
 	failure := &ringError{generation: s.plan.Generation, err: err,
-		fatal: errors.As(err, &nonfinite) || errors.As(err, &split)}
+		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost)}
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure
 }

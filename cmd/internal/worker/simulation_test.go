@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"runtime"
@@ -188,7 +189,7 @@ func (w *world) fault() {
 		}
 		return workers[w.random.IntN(len(workers))]
 	}
-	switch n := w.random.IntN(10); {
+	switch n := w.random.IntN(12); {
 	case n < 3 && len(workers) > 0:
 		w.crash(pick())
 		w.startWorker()
@@ -217,6 +218,10 @@ func (w *world) fault() {
 		w.note("FAULT the store is away for %v", for_)
 		w.store.Outage(true)
 		w.later(for_, func() { w.store.Outage(false) })
+	case n == 10 && len(workers) > 0:
+		w.pause(pick(), for_)
+	case n == 11:
+		w.pauseCoordinator(for_)
 	case n == 9 && len(workers) > 1:
 		from, to, both := pick(), pick(), w.random.IntN(2) == 0
 		if from == to {
@@ -226,6 +231,41 @@ func (w *world) fault() {
 		w.cut(from, to, both, true)
 		w.later(for_, func() { w.cut(from, to, both, false) })
 	}
+}
+
+// pause halts a worker for a while, as SIGSTOP does, as far as others can tell.
+func (w *world) pause(name string, d time.Duration) {
+	w.note("FAULT %s stands still for %v", name, d)
+	others := func(act func(from, to string)) {
+		for _, other := range w.alive() {
+			act(name, other)
+			act(other, name)
+		}
+	}
+	w.store.Cut(name, true)
+	others(w.net.Cut)
+	w.later(d, func() {
+		others(w.net.Heal)
+		w.store.Cut(name, false)
+	})
+}
+
+// pauseCoordinator halts one for a while, past its lease or not.
+func (w *world) pauseCoordinator(d time.Duration) {
+	id := ""
+	w.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(w.coordinators)) {
+		if !w.coordinators[name].gone {
+			id = name
+		}
+	}
+	w.mu.Unlock()
+	if id == "" {
+		return
+	}
+	w.note("FAULT %s stands still for %v", id, d)
+	w.store.Cut(id, true)
+	w.later(d, func() { w.store.Cut(id, false) })
 }
 
 // cut holds back what goes from one worker to another, or lets it pass.
@@ -340,6 +380,9 @@ func (w *world) check(t *testing.T, want map[int64]float64) {
 	}
 	if w.ended.Failed {
 		return
+	}
+	for _, promise := range w.broken {
+		t.Error(promise)
 	}
 	if w.highest != w.spec.Steps {
 		t.Errorf("%d steps were done, not %d", w.highest, w.spec.Steps)

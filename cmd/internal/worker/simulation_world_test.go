@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,7 +50,10 @@ type world struct {
 	spawned      int
 	losses       map[int64]float64 // of the steps, as they were reported last
 	highest      int64
-	inexact      bool // lane states were lost without a checkpoint
+	inexact      bool            // lane states were lost without a checkpoint
+	backwards    bool            // going back was announced
+	veterans     map[string]bool // processes that have a state
+	broken       []string        // promises
 }
 
 // simWorker is a worker process.
@@ -72,7 +76,7 @@ func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
 	return &world{spec: spec, data: data, random: rand.New(rand.NewPCG(seed, 0)),
 		store: memstore.New(), net: memnet.New(), results: make(chan error, 64),
 		coordinators: map[string]*simCoordinator{}, workers: map[string]*simWorker{},
-		losses: map[int64]float64{}}
+		losses: map[int64]float64{}, veterans: map[string]bool{}}
 }
 
 func (w *world) note(format string, args ...any) {
@@ -178,6 +182,7 @@ func (c *simCoordinator) Follow() { c.world.note("%s does not lead any more", c.
 
 // Planned implements coordinator.Audience.
 func (c *simCoordinator) Planned(p cluster.Plan) {
+	c.world.hold(p)
 	c.world.note("%s plans generation %d, %v, %d members: %s", c.id, p.Generation, p.Phase,
 		len(p.Members), p.Reason)
 }
@@ -209,14 +214,10 @@ func (r *simReporter) Report(_ context.Context, e *rondov1.Event) error {
 	if step := e.GetStep(); step != nil {
 		r.world.stepped(step)
 	}
+	r.world.watch(r.process, e)
 	if notice := e.GetNotice(); notice != nil {
 		if !strings.HasPrefix(notice.Text, "rehearsal: delay") {
 			r.world.note("%s says: %s", r.id, notice.Text)
-		}
-		if strings.Contains(notice.Text, "computed anew") {
-			r.world.mu.Lock()
-			r.world.inexact = true
-			r.world.mu.Unlock()
 		}
 	}
 	if rpc.ClusterEvent(record) == nil {
@@ -228,9 +229,53 @@ func (r *simReporter) Report(_ context.Context, e *rondov1.Event) error {
 	return nil
 }
 
+// watch learns from an event who has a state, and what was announced.
+func (w *world) watch(process string, e *rondov1.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch text := e.GetNotice().GetText(); {
+	case strings.Contains(text, "computed anew"):
+		w.inexact = true
+	case strings.Contains(text, "checkpoint of step"), strings.Contains(text, "from scratch"):
+		w.backwards = true
+	}
+	if e.GetWorker() != nil {
+		w.veterans[process] = true
+	}
+	if e.GetFailure().GetResync() {
+		delete(w.veterans, process)
+	}
+}
+
+// hold checks a plan against what the job promises: as long as a member is there that has a state,
+// there is one in the ring.
+func (w *world) hold(p cluster.Plan) {
+	view, err := w.store.View(context.Background())
+	if err != nil || p.Phase != cluster.Running {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	has := func(m cluster.Member) bool {
+		name, _, _ := strings.Cut(m.ID, ".")
+		_, evicted := p.Eviction(m.ID)
+		return w.veterans[name] && !evicted
+	}
+	if !slices.ContainsFunc(p.Members, has) && slices.ContainsFunc(view.Members, has) {
+		w.broken = append(w.broken, fmt.Sprintf("generation %d has nobody with a state, and %+v "+
+			"are there", p.Generation, view.Members))
+	}
+}
+
 func (w *world) stepped(s *rondov1.StepEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if s.Step < w.highest && !w.backwards {
+		w.broken = append(w.broken, fmt.Sprintf("step %d again, after %d", s.Step, w.highest))
+	}
+	if s.Step > w.highest {
+		w.backwards = false
+	}
 	w.losses[s.Step], w.highest = s.Loss, max(w.highest, s.Step)
 }
 

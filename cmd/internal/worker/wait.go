@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -10,23 +11,50 @@ import (
 // it is the time without a leader that counts; a worker that was asked to go does not wait for
 // long, whoever leads.
 type wait struct {
-	worker *worker
-	look   *time.Ticker
-	ended  time.Time // the last ring; zero: there was none
-	since  time.Time // a leader was seen last, or a ring ended
-	warned bool
-	done   bool      // nothing is left to do but to hear of the job's end
-	until  time.Time // the end for one that was asked to go; zero: none
+	worker  *worker
+	look    *time.Ticker
+	led     chan bool // whether there is a leader, as the last look found
+	looking sync.WaitGroup
+	ended   time.Time // the last ring; zero: there was none
+	since   time.Time // a leader was seen last, or a ring ended
+	warned  bool
+	done    bool      // nothing is left to do but to hear of the job's end
+	until   time.Time // the end for one that was asked to go; zero: none
 }
 
 func (w *worker) newWait() *wait {
-	return &wait{worker: w, since: time.Now(),
+	return &wait{worker: w, since: time.Now(), led: make(chan bool, 1),
 		look: time.NewTicker(w.spec.RegroupTimeout.AsDuration() / leaderLooks)}
+}
+
+func (t *wait) interval() time.Duration {
+	return t.worker.spec.RegroupTimeout.AsDuration() / leaderLooks
+}
+
+// stop waits for a look in progress, which ends with its context at the latest.
+func (t *wait) stop() {
+	t.look.Stop()
+	t.looking.Wait()
+}
+
+// lookForLeader asks etcd who leads, beside whatever else the worker has to heed; the answer goes
+// to led.
+func (t *wait) lookForLeader(ctx context.Context) {
+	t.looking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, t.interval())
+		defer cancel()
+		_, err := t.worker.registry.Leader(ctx)
+		select {
+		case t.led <- err == nil:
+		default: // an earlier answer has not been heard yet
+		}
+	})
 }
 
 // begin says that a ring has ended.
 func (t *wait) begin(done bool) {
 	t.ended = time.Now()
+	t.look.Reset(t.interval())
 	t.since, t.warned, t.done = t.ended, false, done
 }
 
@@ -40,14 +68,14 @@ func (t *wait) forgotten() bool {
 // leave says that the worker was asked to go.
 func (t *wait) leave() { t.until = time.Now().Add(t.worker.spec.RegroupTimeout.AsDuration()) }
 
-// passed looks for a leader, and returns an error when this worker need not wait any more.
-func (t *wait) passed(ctx context.Context) error {
+// passed returns an error when this worker need not wait any more.
+func (t *wait) passed(led bool) error {
 	now, w := time.Now(), t.worker
 	if !t.until.IsZero() && now.After(t.until) {
 		return fmt.Errorf("this worker was asked to go, and nobody has planned a ring without it "+
 			"for %v (--regroup-timeout)", w.spec.RegroupTimeout.AsDuration())
 	}
-	if _, err := w.registry.Leader(ctx); err == nil {
+	if led {
 		t.since, t.warned = now, false
 		return nil
 	}

@@ -60,6 +60,7 @@ type worker struct {
 	name   string         // the process's own; a member's id begins with it
 	member cluster.Member // as it is registered, or was last
 	engine *engine        // nil before the first ring
+	well   bool           // a ring with this worker has trained for a while
 
 	voice atomic.Pointer[voice] // of the member
 	told  bool                  // the coordinator was told why this worker fails

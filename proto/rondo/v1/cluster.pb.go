@@ -239,6 +239,7 @@ type Plan struct {
 	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`       // rings formed in this run of the job
 	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
 	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, from the first ring on
+	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -348,6 +349,13 @@ func (x *Plan) GetIdentity() string {
 		return x.Identity
 	}
 	return ""
+}
+
+func (x *Plan) GetLast() []*Member {
+	if x != nil {
+		return x.Last
+	}
+	return nil
 }
 
 // Eviction keeps a worker out of the ring for as long as it is registered under this id.
@@ -1766,10 +1774,12 @@ func (x *SuspectEvent) GetSlow() bool {
 	return false
 }
 
-// LeavingEvent: a worker was asked to go, and does when a ring without it is planned.
+// LeavingEvent: a worker was asked to go, and does when a ring without it is planned. In a ring it
+// says so when the ring trains, so that the others have what it has.
 type LeavingEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of its ring; 0: it is in none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1809,6 +1819,13 @@ func (x *LeavingEvent) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *LeavingEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 // ScaleEvent: the ring has so many workers at most from now on.
@@ -1868,7 +1885,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\"\xd2\x02\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\xf8\x02\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1883,7 +1900,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x05rings\x18\t \x01(\x03R\x05rings\x12,\n" +
 	"\aevicted\x18\n" +
 	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
-	"\bidentity\x18\v \x01(\tR\bidentity\"\\\n" +
+	"\bidentity\x18\v \x01(\tR\bidentity\x12$\n" +
+	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +
@@ -1997,9 +2015,12 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\x03R\x04rank\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x12\n" +
-	"\x04slow\x18\x05 \x01(\bR\x04slow\"\x1e\n" +
+	"\x04slow\x18\x05 \x01(\bR\x04slow\">\n" +
 	"\fLeavingEvent\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"&\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\"&\n" +
 	"\n" +
 	"ScaleEvent\x12\x18\n" +
 	"\aworkers\x18\x01 \x01(\x03R\aworkers*i\n" +
@@ -2067,33 +2088,34 @@ var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
 	1,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
 	4,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
-	0,  // 3: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
-	13, // 4: rondo.v1.Record.event:type_name -> rondo.v1.Event
-	14, // 5: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
-	15, // 6: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
-	16, // 7: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
-	17, // 8: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
-	18, // 9: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
-	19, // 10: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	20, // 11: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	21, // 12: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	22, // 13: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	23, // 14: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
-	24, // 15: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
-	25, // 16: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
-	6,  // 17: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
-	8,  // 18: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	9,  // 19: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	11, // 20: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
-	7,  // 21: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
-	6,  // 22: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
-	10, // 23: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	12, // 24: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	2,  // 3: rondo.v1.Plan.last:type_name -> rondo.v1.Member
+	0,  // 4: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
+	13, // 5: rondo.v1.Record.event:type_name -> rondo.v1.Event
+	14, // 6: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
+	15, // 7: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
+	16, // 8: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
+	17, // 9: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
+	18, // 10: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
+	19, // 11: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
+	20, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	21, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	22, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	23, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
+	24, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
+	25, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
+	6,  // 18: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	8,  // 19: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	9,  // 20: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	11, // 21: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
+	7,  // 22: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	6,  // 23: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	10, // 24: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	12, // 25: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
+	22, // [22:26] is the sub-list for method output_type
+	18, // [18:22] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_cluster_proto_init() }
