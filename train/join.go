@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -257,11 +258,8 @@ func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *
 			joined.Copied = append(joined.Copied, rank)
 		}
 	}
-	if receive := !all[t.ring.Rank].same(d); len(joined.Copied) > 0 {
-		if receive { // from the first byte on
-			t.hasState, t.touched = false, true
-		}
-		if err := t.copyState(ctx, donor, receive); err != nil {
+	if len(joined.Copied) > 0 {
+		if err := t.copyTo(ctx, joined.Copied, donor, d.Progress.Step); err != nil {
 			return fmt.Errorf("copying the state of step %d from %s: %w", d.Progress.Step,
 				t.ring.name(donor), err)
 		}
@@ -269,6 +267,42 @@ func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *
 	t.progress, t.committed, t.joined = d.Progress, d.Committed, d.Joined
 	t.pending, t.stopped, t.hasState = d.Pending, d.Stopped, true
 	return nil
+}
+
+// copyTries is how often a state is copied until it arrives as it is.
+const copyTries = 3
+
+// copyTo copies the donor's tensors to the ranks that are to receive them, and again to those that
+// have something else then. Those that have them already compare them before: a copy of what is
+// corrupt could not be told from it any more.
+func (t *Trainer) copyTo(ctx context.Context, receivers []int, donor int, step int64) error {
+	if err := t.alike(ctx, step, receivers); err != nil {
+		return err
+	}
+	for range copyTries {
+		receive := slices.Contains(receivers, t.ring.Rank)
+		if receive { // from the first byte on
+			t.hasState, t.touched = false, true
+		}
+		if err := t.copyState(ctx, donor, receive); err != nil {
+			return err
+		}
+		all, err := gather(ctx, t, t.digest())
+		if err != nil {
+			return err
+		}
+		receivers = nil
+		for rank, d := range all {
+			if d != all[donor] {
+				receivers = append(receivers, rank)
+			}
+		}
+		if len(receivers) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has arrived as another one %d times: %w", copyTries,
+		t.corrupt(receivers))
 }
 
 // sit makes the segment of this rank's lanes, unless it has one of that shape, and sets its state.

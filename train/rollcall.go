@@ -73,7 +73,11 @@ func (t *Trainer) rollCall(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("roll call: %w", err)
 	}
-	if err := t.compare(all); err != nil {
+	digests := make(map[int]uint64, len(all))
+	for rank, p := range all {
+		digests[rank] = p.Digest
+	}
+	if err := t.compare(t.progress.Step, digests); err != nil {
 		return err
 	}
 	if own.Steps == 0 { // a call that is done again says nothing of times
@@ -107,29 +111,57 @@ func (e *SplitError) Error() string {
 		"none can be trusted: training must go back to a checkpoint", e.Step)
 }
 
-// compare finds the ranks whose digests are not the majority's.
-func (t *Trainer) compare(all []presence) error {
-	counts := map[uint64]int{}
-	for _, p := range all {
-		counts[p.Digest]++
+// alike has the ranks, but for some who need not, compare what they have after a step.
+func (t *Trainer) alike(ctx context.Context, step int64, except []int) error {
+	if t.cfg.CheckEvery == 0 || len(t.ring.LaneEnds)-len(except) < 2 {
+		return nil
 	}
-	if len(counts) == 1 {
+	var own uint64
+	if !slices.Contains(except, t.ring.Rank) {
+		own = t.digest()
+	}
+	all, err := gather(ctx, t, own)
+	if err != nil {
+		return fmt.Errorf("comparing the ranks' parameters: %w", err)
+	}
+	digests := make(map[int]uint64, len(all))
+	for rank, d := range all {
+		if !slices.Contains(except, rank) {
+			digests[rank] = d
+		}
+	}
+	return t.compare(step, digests)
+}
+
+// compare finds the ranks whose digests are not the majority's.
+func (t *Trainer) compare(step int64, digests map[int]uint64) error {
+	counts := map[uint64]int{}
+	for _, d := range digests {
+		counts[d]++
+	}
+	if len(counts) <= 1 {
 		return nil
 	}
 	var corrupt []int
-	for rank, p := range all {
-		if 2*counts[p.Digest] <= len(all) {
+	for rank, d := range digests {
+		if 2*counts[d] <= len(digests) {
 			corrupt = append(corrupt, rank)
 		}
 	}
-	switch {
-	case len(corrupt) == len(all):
-		return &SplitError{Step: t.progress.Step}
-	case slices.Contains(corrupt, t.ring.Rank):
+	if len(corrupt) == len(digests) {
+		return &SplitError{Step: step}
+	}
+	return t.corrupt(corrupt)
+}
+
+// corrupt is the verdict that what these ranks have is not to be trusted.
+func (t *Trainer) corrupt(ranks []int) error {
+	if slices.Contains(ranks, t.ring.Rank) {
 		t.Forget()
 		return &CorruptError{Rank: t.ring.Rank}
 	}
-	return &PeerCorruptError{Ranks: corrupt}
+	slices.Sort(ranks)
+	return &PeerCorruptError{Ranks: ranks}
 }
 
 // delay is how many times longer a step takes the other ranks because of one, and why.
