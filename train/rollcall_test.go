@@ -79,6 +79,47 @@ func TestCorruptRankIsFound(t *testing.T) {
 	}
 }
 
+// What is saved was agreed on: a bit that flips between a roll call and a save is found before the
+// save, whether most ranks are right, or nobody can say who is.
+func TestNothingCorruptIsSaved(t *testing.T) {
+	for _, ranks := range [][]int{{0, 1, 2}, {0, 1}} {
+		for _, flipped := range []int64{5, 8} { // before the save of step 6, and of the last
+			j := elasticJob(8)
+			j.config.CheckEvery, j.config.SaveEvery, j.config.EvalEvery = 100, 3, 4
+			oracle := j.mustRun(t)
+			e := newElastic(t, j, len(ranks))
+			e.hands[0].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+				return Spoil{Flip: step == flipped}
+			}}
+			e.ring(breakage{}, ranks...)
+			var split *SplitError
+			var corrupt *CorruptError
+			var others *PeerCorruptError
+			for worker, h := range e.hands {
+				found := len(ranks) == 2 && errors.As(h.err, &split) ||
+					worker == 0 && errors.As(h.err, &corrupt) ||
+					worker != 0 && errors.As(h.err, &others)
+				if want := flipped/8*2 + 6; !found || h.trainer.Progress().Step != want {
+					t.Errorf("worker %d of %d at step %d: %v", worker, len(ranks),
+						h.trainer.Progress().Step, h.err)
+				}
+			}
+			saved := e.hands[0].saved
+			for i, s := range saved {
+				sameProgress := s.Progress.Step == oracle.saved[i].Progress.Step
+				for k, p := range s.Params {
+					if d := p - oracle.saved[i].Params[k]; !sameProgress || d > 1e-5 || d < -1e-5 {
+						t.Fatalf("saved %+v; parameter %d is off by %v", s.Progress, k, d)
+					}
+				}
+			}
+			if len(saved) != int(flipped)/4 { // of step 3, and of step 6
+				t.Errorf("%d saved", len(saved))
+			}
+		}
+	}
+}
+
 // Where no more than half agree, nobody is right, and all say so. They may then forget, and begin
 // again from a snapshot, in the same ring.
 func TestSplitRanks(t *testing.T) {

@@ -229,8 +229,13 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	every := func(interval int64) bool { return interval > 0 && step%interval == 0 }
 	after := t.progress
 
+	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
 	if every(t.cfg.CheckEvery) {
 		if err := t.rollCall(ctx); err != nil {
+			return err
+		}
+	} else if saveDue { // after a split, all go back to what was saved
+		if err := t.alike(ctx, step, nil); err != nil {
 			return err
 		}
 	}
@@ -248,7 +253,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	if t.cfg.Evaluation == nil && step%t.stepsPerEpoch == 0 {
 		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
-	if t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped) {
+	if saveDue {
 		if err := t.save(ctx, after); err != nil {
 			return err
 		}

@@ -149,6 +149,9 @@ func (t *Trainer) finish(ctx context.Context) error {
 	}
 	if t.saveAgain {
 		t.saveAgain = false
+		if err := t.alike(ctx, t.progress.Step, nil); err != nil {
+			return err
+		}
 		return t.save(ctx, t.progress)
 	}
 	return nil
