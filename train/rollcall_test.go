@@ -220,6 +220,37 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
+// Who wakes up to find that its ctx has ended does not complete the step, and saves nothing, even
+// alone, where no ring says so.
+func TestNothingIsDoneAfterTheEnd(t *testing.T) {
+	for _, place := range []string{"update 3", "checkpoint 4"} {
+		for _, workers := range [][]int{{0}, {0, 1}} {
+			e := newElastic(t, elasticJob(7), len(workers))
+			life, end := context.WithCancelCause(t.Context())
+			defer end(nil)
+			e.hands[0].trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
+				if fmt.Sprint(phase, " ", step) == place {
+					end(errTest) // while it sleeps here
+				}
+				return nil
+			}}
+			e.ringUntil(life, breakage{}, workers...)
+			h := e.hands[0]
+			want := map[string]int64{"update 3": 2, "checkpoint 4": 4}[place]
+			last := h.readings[len(h.readings)-1]
+			if !errors.Is(h.err, errTest) || h.trainer.Progress().Step != want ||
+				last.committed != (want == 4) || len(h.saved) != 0 {
+				t.Errorf("%s: %v at step %d, %d saved, %+v", place, h.err,
+					h.trainer.Progress().Step, len(h.saved), last)
+			}
+			h.trainer.cfg.Rehearsal = nil
+			e.ring(breakage{}, workers...)
+			e.whole(workers...)
+			e.audit()
+		}
+	}
+}
+
 // A gradient that is spoilt is one that is not finite: the step is skipped by all.
 func TestSpoiltGradient(t *testing.T) {
 	for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {

@@ -165,9 +165,13 @@ func (t *Trainer) handOver(ctx context.Context, progress Progress) error {
 				"lower --lr")
 		}
 	}
+	snapshot := t.snapshot(progress)
+	if err := context.Cause(ctx); err != nil { // a Saver may not look
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
 	defer cancel()
-	return t.cfg.Saver.Save(ctx, t.snapshot(progress))
+	return t.cfg.Saver.Save(ctx, snapshot)
 }
 
 // flush waits for the Saver at the job's end, and says what it did not save.

@@ -36,6 +36,10 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
 		return false, err
 	}
+	// A rank alone meets nobody in the ring: one that slept may find that it is to do nothing more.
+	if err := context.Cause(ctx); err != nil {
+		return false, err
+	}
 	norm := all.norm
 	if !t.cfg.Clip.beforeRing() {
 		norm = t.cfg.Clip.apply(t.dev, t.grads, 1) // clip, if the whole
