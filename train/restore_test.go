@@ -24,6 +24,12 @@ func (i *impatient) AllGather(ctx context.Context, buf []float32, ends []int) er
 	return i.frail.AllGather(ctx, buf, ends)
 }
 
+func (i *impatient) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
+	defer cancel()
+	return i.frail.AllReduceCarry(ctx, buf, out, in)
+}
+
 // Rank 0 may look for a snapshot for much longer than the ranks wait for each other.
 func TestRestoreTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

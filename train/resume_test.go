@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"rondo/compute"
 	"rondo/model"
@@ -235,4 +238,39 @@ func TestSnapshotNames(t *testing.T) {
 		t.Errorf("views %v, slots %s and %s, lanes of %d", s.Views, s.Slots[0].Name,
 			s.Slots[1].Name, s.LaneSize)
 	}
+}
+
+// slowly is a Saver that takes its time.
+type slowly struct {
+	shelf
+	takes time.Duration
+}
+
+func (s *slowly) Save(ctx context.Context, snapshot *Snapshot) error {
+	time.Sleep(s.takes)
+	return s.shelf.Save(ctx, snapshot)
+}
+
+// Each of the things that only rank 0 does after a step may take nearly as long as the others wait.
+func TestRanksMeetBetweenSavingAndSampling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const patience = time.Minute
+		j := elasticJob(6)
+		j.config.Saver = &slowly{takes: 9 * patience / 10}
+		j.config.SampleEvery = 2
+		j.config.Sample = func(context.Context, int64) (string, error) {
+			time.Sleep(9 * patience / 10)
+			return "text", nil
+		}
+		e := newElastic(t, j, 3)
+		for _, h := range e.hands[1:] {
+			h.trainer.cfg.Sample = nil // it is rank 0's
+		}
+		e.wrap = func(f *frail) Reducer { return &impatient{*f, patience} }
+		e.ring(breakage{}, 0, 1, 2)
+		e.whole(0, 1, 2)
+		if n := len(e.hands[0].samples); n != 3 {
+			t.Errorf("%d samples", n)
+		}
+	})
 }

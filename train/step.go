@@ -262,8 +262,8 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 	}
-	if t.cfg.Sample != nil && t.ring.Rank == 0 && (every(t.cfg.SampleEvery) || last) {
-		if err := t.sample(ctx); err != nil {
+	if every(t.cfg.SampleEvery) || last {
+		if err := t.sample(ctx, saveDue); err != nil {
 			return err
 		}
 	}
@@ -271,8 +271,17 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	return nil
 }
 
-// sample has the model write text. A sample that fails is not worth a job.
-func (t *Trainer) sample(ctx context.Context) error {
+// sample has rank 0's model write text. The others, which may have waited for it to save, meet it
+// before that, so that they wait anew. A sample that fails is not worth a job.
+func (t *Trainer) sample(ctx context.Context, waited bool) error {
+	if waited {
+		if _, err := gather(ctx, t, t.progress.Step); err != nil {
+			return err
+		}
+	}
+	if t.cfg.Sample == nil || t.ring.Rank != 0 {
+		return nil
+	}
 	text, err := t.cfg.Sample(ctx, t.progress.Step)
 	switch {
 	case ctx.Err() != nil:
