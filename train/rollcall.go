@@ -27,8 +27,11 @@ type presence struct {
 	Waiting int64 // it waited to receive
 }
 
-// roll is what a rank keeps from one roll call to the next. A ring begins with a new one.
+// roll is what a rank keeps from one roll call to the next. A Join begins with a new one, but for
+// who was named for eviction: whoever decides on that may let the ring be, which then goes on.
 type roll struct {
+	generation       int64  // of the ring
+	toEvict          []bool // the ranks that were named for eviction
 	steps            int64
 	compute          time.Duration
 	sending, waiting time.Duration // what the Reducer's Timing was
@@ -39,7 +42,12 @@ type roll struct {
 type lateness struct{ named, evict int }
 
 func (r *roll) begin(ring Ring) {
-	*r = roll{late: make([]lateness, len(ring.LaneEnds))}
+	toEvict := r.toEvict
+	if n := len(ring.LaneEnds); r.generation != ring.Generation || len(toEvict) != n {
+		toEvict = make([]bool, n)
+	}
+	*r = roll{generation: ring.Generation, toEvict: toEvict,
+		late: make([]lateness, len(ring.LaneEnds))}
 	if ring.Reducer != nil {
 		r.sending, r.waiting = ring.Reducer.Timing()
 	}
@@ -208,7 +216,8 @@ func median(all []presence, of func(presence) int64) int64 {
 	return values[(len(values)-1)/2]
 }
 
-// StragglerError is what all ranks end with when one holds up the others again and again.
+// StragglerError is what all ranks end with when one holds up the others again and again: once in a
+// generation for each such rank.
 type StragglerError struct {
 	Rank int
 	Text string
@@ -216,8 +225,8 @@ type StragglerError struct {
 
 func (e *StragglerError) Error() string { return e.Text }
 
-// judge names who is late, once until it has caught up, and puts the latest out that has been late
-// for too long.
+// judge names who is late, once until it has caught up, and the latest that has been late for too
+// long, which is to be put out.
 func (t *Trainer) judge(late []delay) error {
 	worst := -1
 	for rank, d := range late {
@@ -227,7 +236,8 @@ func (t *Trainer) judge(late []delay) error {
 		} else if l.named++; l.named == nameCalls {
 			t.cfg.Observer.Notice(t.lateText(rank, d))
 		}
-		if limit := t.cfg.EvictStragglers; limit == 0 || d.factor <= limit {
+		limit := t.cfg.EvictStragglers
+		if limit == 0 || d.factor <= limit || t.roll.toEvict[rank] {
 			l.evict = 0
 		} else if l.evict++; l.evict >= evictCalls && (worst < 0 || d.factor > late[worst].factor) {
 			worst = rank
@@ -236,6 +246,7 @@ func (t *Trainer) judge(late []delay) error {
 	if worst < 0 {
 		return nil
 	}
+	t.roll.toEvict[worst] = true
 	return &StragglerError{Rank: worst, Text: fmt.Sprintf("%s, for %d roll calls in a row, and "+
 		"--evict-stragglers is %v", t.lateText(worst, late[worst]), t.roll.late[worst].evict,
 		t.cfg.EvictStragglers)}

@@ -366,6 +366,32 @@ func TestStragglers(t *testing.T) {
 	e.audit()
 }
 
+// A straggler that is let be, since whoever decides keeps the ring, is named once in a generation.
+func TestStragglerIsNamedOnce(t *testing.T) {
+	j := elasticJob(30)
+	j.config.Evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
+	j.config.EvictStragglers = 3
+	e := newElastic(t, j, 3)
+	for worker, h := range e.hands {
+		clock := &slowClock{extra: func(int64) time.Duration {
+			return time.Duration(worker/2) * 40 * time.Millisecond
+		}}
+		h.trainer.cfg.Now, h.trainer.cfg.Rehearsal = clock.Now, clock.rehearse()
+	}
+	for _, step := range []int64{6, 12} { // the roll call that is done again says nothing of times
+		e.ring(breakage{}, 0, 1, 2)
+		for worker, h := range e.hands {
+			var late *StragglerError
+			if !errors.As(h.err, &late) || late.Rank != 2 || h.trainer.Progress().Step != step {
+				t.Fatalf("worker %d at step %d: %v", worker, h.trainer.Progress().Step, h.err)
+			}
+		}
+	}
+	e.rings-- // the ring goes on
+	e.ring(breakage{}, 0, 1, 2)
+	e.whole(0, 1, 2)
+}
+
 // A rank whose chunks do not get out, while all compute alike, is late by the network. What it sent
 // before the ring, and before the last call, does not count.
 func TestSlowLink(t *testing.T) {
