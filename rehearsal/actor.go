@@ -20,9 +20,9 @@ const spendLimit = 5 * time.Second
 type Config struct {
 	// Spend takes one of the occurrences [0, Times) of a rule (its index in the Plan) for the job:
 	// it returns true for exactly one of all that ask, in whichever process, at whatever time. A
-	// worker asks etcd to create a key if there is none; a test asks a map. Asked before the fault, so that one that kills
-	// is not repeated by the process that has the rank next. It is asked when the rule matches, at
-	// most Times times a rule and process, from some occurrence on and around: so a process that
+	// worker asks etcd to create a key if there is none; a test asks a map. Asked before the fault,
+	// so that one that kills is not repeated by the process that has the rank next. It is asked
+	// when the rule matches, at most Times times a rule and process, from some occurrence on and around: so a process that
 	// is new need not ask for all that are spent. When it fails there is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
 	// Log hears one line of every fault, before it happens; nil: nobody does.
