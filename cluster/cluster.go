@@ -168,12 +168,23 @@ type Plan struct {
 	Rings      int    // formed in this run of the job
 	Evicted    []Eviction
 	Identity   string // Member.Identity of this run's workers, from the first ring on
+	// Last is the last ring, by rank, while there is none: its members may have the job's state.
+	// Those whose state is not to be trusted are left out.
+	Last []Member
 }
 
 // Rank returns the worker's place in the ring; false if it has none.
 func (p Plan) Rank(id string) (Rank, bool) {
 	i := slices.IndexFunc(p.Members, func(m Member) bool { return m.ID == id })
 	return Rank(i), i >= 0
+}
+
+// veterans returns the ring, or while there is none, the last one.
+func (p Plan) veterans() []Member {
+	if len(p.Members) > 0 {
+		return p.Members
+	}
+	return p.Last
 }
 
 // Eviction returns why a worker gets no rank; false if it may have one.
@@ -199,7 +210,7 @@ func (p Plan) Equal(q Plan) bool {
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
 		p.Identity == q.Identity &&
 		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
-		slices.Equal(p.Evicted, q.Evicted)
+		slices.Equal(p.Evicted, q.Evicted) && slices.Equal(p.Last, q.Last)
 }
 
 // Next returns the plan with which a job of the same name starts anew after this one has ended.
@@ -225,6 +236,10 @@ func (p Plan) Validate() error {
 		p.Phase == Paused && len(p.Members) > 0 {
 		return fmt.Errorf("plan of generation %d is %v with %d members",
 			p.Generation, p.Phase, len(p.Members))
+	}
+	if last := len(p.Last); last > 0 && (len(p.Members) > 0 || p.Rings == 0) {
+		return fmt.Errorf("plan of generation %d has a last ring of %d with %d members and %d rings",
+			p.Generation, last, len(p.Members), p.Rings)
 	}
 	if p.Limit < 0 || p.Rings < 0 {
 		return fmt.Errorf("plan of generation %d has limit %d and %d rings",

@@ -22,11 +22,11 @@ type State struct {
 	leading bool      // Elected has come
 	plan    Plan      // the last one decided
 	members []Member  // who is registered now, in ring order
-	ring    []Member  // the last ring's, by rank, also while paused
 	done    []string  // ids of the ring's workers that have reported their end
 	leaving []string  // ids of registered workers that were asked to go
 	giveUp  time.Time // while forming or paused: when to wait no longer
 	settled time.Time // when those that appeared are taken in; zero: nobody is waited for
+	anew    bool      // until settled those that have the state are waited for, and then no longer
 }
 
 // NewState returns the state of a job before anybody leads it.
@@ -178,7 +178,7 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
-		ring: e.Plan.Members, giveUp: now.Add(s.job.JoinTimeout),
+		giveUp: now.Add(s.job.JoinTimeout),
 	}
 	switch s.plan.Phase {
 	case Ended:

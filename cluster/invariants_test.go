@@ -107,6 +107,13 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 
 // checkRing looks at a ring that is new.
 func (s *simulation) checkRing(e Event, p Plan) error {
+	limit := s.job.MaxWorkers
+	if p.Limit > 0 {
+		limit = p.Limit
+	}
+	if _, is := e.(Leaving); is { // it hands over to another one
+		limit = max(limit, 2)
+	}
 	switch {
 	case p.Rings != s.stored.Rings+1:
 		return fmt.Errorf("ring %d after %d", p.Rings, s.stored.Rings)
@@ -115,8 +122,7 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 	case len(p.Members) < s.job.MinWorkers && p.Phase != Stopping:
 		return fmt.Errorf("%d workers go on, of at least %d: %+v", len(p.Members),
 			s.job.MinWorkers, p)
-	case p.Limit > 0 && len(p.Members) > p.Limit || p.Limit == 0 &&
-		len(p.Members) > s.job.MaxWorkers:
+	case len(p.Members) > limit:
 		return fmt.Errorf("%d workers are more than the limit: %+v", len(p.Members), p)
 	}
 	for _, m := range p.Members {
@@ -127,14 +133,53 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 			return fmt.Errorf("%s does not fit the job, and is in the ring: %+v", m.ID, p)
 		}
 	}
-	veteran := func(m Member) bool { return find(s.last, m.ID) >= 0 }
-	if slices.ContainsFunc(p.Members, veteran) && !veteran(p.Members[0]) {
-		return fmt.Errorf("rank 0 is the newcomer %s: %+v after %+v", p.Members[0].ID, p, s.last)
+	if err := s.checkVeterans(p); err != nil {
+		return err
 	}
 	if err := s.checkLanes(p); err != nil {
 		return err
 	}
 	s.count(e, p)
+	return nil
+}
+
+// veteran reports whether a member's process was in the last ring, and may have its state.
+func (s *simulation) veteran(m Member) bool {
+	return slices.ContainsFunc(s.last, func(v Member) bool {
+		return v.Host == m.Host && v.PID == m.PID
+	})
+}
+
+// checkVeterans: the state of the job is not thrown away. Whoever may have it is chosen before those
+// that have nothing, and leads; a ring without any of them waits until they had time to come back.
+func (s *simulation) checkVeterans(p Plan) error {
+	if s.stored.Rings == 0 {
+		return nil
+	}
+	newcomer := func(m Member) bool { return !s.veteran(m) }
+	for _, m := range s.known {
+		_, inRing := p.Rank(m.ID)
+		_, evicted := p.Eviction(m.ID)
+		switch {
+		case newcomer(m) && !inRing:
+			s.seen["veteran chosen before a newcomer"]++
+		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID):
+		case slices.ContainsFunc(p.Members, newcomer):
+			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: %+v",
+				m.ID, s.last, p)
+		}
+	}
+	switch {
+	case !newcomer(p.Members[0]) || p.Phase == Stopping:
+	case slices.ContainsFunc(p.Members, s.veteran):
+		return fmt.Errorf("rank 0 is the newcomer %s: %+v after %+v", p.Members[0].ID, p, s.last)
+	case s.stored.Phase != Paused || s.now.Sub(s.lost) < returnTime &&
+		s.now.Sub(s.since) < s.job.PauseTimeout:
+		return fmt.Errorf("newcomers begin anew, %v after the others have gone: %+v after %+v",
+			s.now.Sub(s.lost), p, s.last)
+	default:
+		s.seen["began anew"]++
+	}
 	return nil
 }
 

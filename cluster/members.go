@@ -54,7 +54,7 @@ func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
 func (s State) refuse(newcomers []Member) (State, []Action) {
 	var told []Action
 	for _, m := range newcomers {
-		if _, evicted := s.plan.Eviction(m.ID); evicted || find(s.ring, m.ID) >= 0 {
+		if _, evicted := s.plan.Eviction(m.ID); evicted || find(s.plan.veterans(), m.ID) >= 0 {
 			continue
 		}
 		reason := s.misfit(m)
@@ -72,8 +72,8 @@ func (s State) refuse(newcomers []Member) (State, []Action) {
 // ring's version, and everybody has the first ring's identity.
 func (s State) misfit(m Member) string {
 	version := s.job.Version
-	if len(s.ring) > 0 {
-		version = s.ring[0].Version
+	if ring := s.plan.veterans(); len(ring) > 0 {
+		version = ring[0].Version
 	}
 	switch {
 	case m.Version != version:
@@ -135,9 +135,9 @@ func goOn(s State, now time.Time) (State, []Action) {
 	case s.complete(there):
 		return s.with(there, s.counted()+" are there again")
 	case !s.allNew(there):
-		s.settled = now.Add(settleTime)
+		s.settled, s.anew = now.Add(settleTime), false
 	case s.settled.IsZero(): // more newcomers do not make those that have the state come later
-		s.settled = now.Add(returnTime)
+		s.settled, s.anew = now.Add(returnTime), true
 	}
 	text := fmt.Sprintf("paused: %d of at least %d workers are there", len(there),
 		s.job.MinWorkers)
@@ -161,6 +161,8 @@ func settle(s State, now time.Time) (State, []Action) {
 	switch {
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
+	case s.plan.Phase == Paused && s.allNew(there) && !s.anew: // the one that had the state has gone
+		s.settled, s.anew = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
 		return s.with(there, s.counted()+" are there again")
 	}
@@ -201,7 +203,7 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	heirs := without.choose(s.job.MinWorkers)
 	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.isVeteran) {
 		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
-		heirs = append(heirs[:min(len(heirs), room):room], s.plan.Members[rank])
+		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
 		return s.with(heirs, s.describe(e.ID)+" hands over before it leaves, as it was asked to")
 	}
 	return regroup(without, s.describe(e.ID)+" leaves, as it was asked to", now)

@@ -16,12 +16,13 @@ func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 // the last ring by rank, then those that were in it under another id, which is told by host and
 // process, then newcomers, which have nothing.
 func (s State) seniority(m Member) int {
-	if rank := find(s.ring, m.ID); rank >= 0 {
+	ring := s.plan.veterans()
+	if rank := find(ring, m.ID); rank >= 0 {
 		return rank
 	}
 	same := func(r Member) bool { return r.Host == m.Host && r.PID == m.PID }
-	if rank := slices.IndexFunc(s.ring, same); rank >= 0 {
-		return len(s.ring) + rank
+	if rank := slices.IndexFunc(ring, same); rank >= 0 {
+		return len(ring) + rank
 	}
 	return math.MaxInt
 }
@@ -94,8 +95,13 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 // pause dissolves the ring. Those who are there go on without others when the time has settled.
 func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
+	s.plan.Last = slices.DeleteFunc(slices.Clone(s.plan.Members), func(m Member) bool {
+		e, _ := s.plan.Eviction(m.ID)
+		return e.Remedy == Resync
+	})
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
-	s.done, s.giveUp, s.settled = nil, now.Add(s.job.PauseTimeout), settled
+	s.done, s.giveUp = nil, now.Add(s.job.PauseTimeout)
+	s.settled, s.anew = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
 	return s, append(actions, Notify{Text: reason})
@@ -108,7 +114,7 @@ const resumeHint = "; --resume auto goes on from the newest checkpoint, if one w
 func (s State) with(chosen []Member, why string) (State, []Action) {
 	var newcomers []string
 	for _, m := range chosen {
-		if s.plan.Rings > 0 && find(s.ring, m.ID) < 0 {
+		if s.plan.Rings > 0 && find(s.plan.veterans(), m.ID) < 0 {
 			newcomers = append(newcomers, m.ID)
 		}
 	}
@@ -125,11 +131,12 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Rings++
 	s.plan.Members, s.plan.LaneEnds = s.order(chosen), DealLanes(s.job.Lanes, len(chosen))
+	s.plan.Last = nil
 	s.plan.Reason = reason
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0
 	})
-	s.ring, s.done, s.settled = s.plan.Members, nil, time.Time{}
+	s.done, s.settled = nil, time.Time{}
 	s, actions := s.write()
 	return s, append(actions, s.spares()...)
 }

@@ -209,7 +209,7 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		return Suspected{ID: args[0], Generation: Generation(of), Rank: Rank(rank),
 			Text: strings.Join(args[2:], " "), Slow: name == "slow"}, err
 	case "leaving":
-		return Leaving{args[0]}, nil
+		return Leaving{args[0], Generation(of)}, nil
 	case "scale":
 		n, err := strconv.Atoi(args[0])
 		return ScaleRequested{n}, err

@@ -45,7 +45,8 @@ func TestSimulation(t *testing.T) {
 		"ring grew", "ring shrank", "several lost at once", "paused", "went on after a pause",
 		"stopped while paused", "lost while stopping", "evicted: rejoin", "evicted: resync",
 		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
-		"rank 0 replaced",
+		"rank 0 replaced", "began anew", "taken over while paused",
+		"veteran chosen before a newcomer",
 	} {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s", what)
@@ -61,8 +62,11 @@ type simulation struct {
 	now     time.Time
 	job     Job
 	stored  Plan
-	last    []Member           // the last ring, as far as this leader can know
+	last    []Member           // the last ring, less those whose state is not to be trusted
 	members []Member           // registered
+	away    []Member           // processes that are cut off from the store, and come back
+	since   time.Time          // when the leader came, or the pause, whichever is later
+	lost    time.Time          // the same, or when the leader last heard that a veteran has gone
 	said    map[string][]Event // what each worker has reported, to be told to every new leader
 	spawned int
 
@@ -99,6 +103,9 @@ func (s *simulation) run() error {
 // quiet is what follows when nothing goes wrong any more: the job must come to its end.
 func (s *simulation) quiet() error {
 	s.note("from here on nothing goes wrong")
+	for len(s.away) > 0 {
+		s.comeBackFromAway()
+	}
 	if err := s.elect(); err != nil {
 		return err
 	}
@@ -134,7 +141,7 @@ func (s *simulation) obey(m Member) {
 		s.comeBack(m)
 	case inRing:
 		s.say(m.ID, Done{m.ID, s.stored.Generation})
-	case slices.Contains(s.said[m.ID], Event(Leaving{m.ID})):
+	case slices.Contains(s.said[m.ID], Event(Leaving{ID: m.ID})):
 		s.unregister(m.ID)
 	}
 }
@@ -149,6 +156,26 @@ func (s *simulation) spawn(version, identity string) {
 func (s *simulation) comeBack(m Member) {
 	s.spawned++
 	s.register(m)
+}
+
+// outage ends the leases of the whole ring and of some spares at once. Most of them come back.
+func (s *simulation) outage() {
+	for _, m := range slices.Clone(s.members) {
+		if _, inRing := s.stored.Rank(m.ID); !inRing && s.random.IntN(2) == 0 {
+			continue
+		}
+		s.unregister(m.ID)
+		if s.random.IntN(4) > 0 {
+			s.away = append(s.away, m)
+		}
+	}
+}
+
+func (s *simulation) comeBackFromAway() {
+	i := s.random.IntN(len(s.away))
+	m := s.away[i]
+	s.away = slices.Delete(s.away, i, i+1)
+	s.comeBack(m)
 }
 
 func (s *simulation) register(m Member) {
@@ -177,7 +204,11 @@ func (s *simulation) step() error {
 		} else {
 			s.spawn("2", "optics")
 		}
+	case n >= 44 && n < 54 && len(s.away) > 0:
+		s.comeBackFromAway()
 	case m.ID == "":
+	case n == 43:
+		s.outage()
 	case n < 20:
 		s.unregister(m.ID)
 		if s.random.IntN(3) == 0 && len(s.members) > 0 {
@@ -210,7 +241,7 @@ func (s *simulation) report(m Member) {
 		s.say(m.ID, Suspected{ID: m.ID, Generation: generation, Rank: Rank(s.random.IntN(7) - 1),
 			Text: "gone", Slow: s.random.IntN(2) == 0})
 	default:
-		s.say(m.ID, Leaving{m.ID})
+		s.say(m.ID, Leaving{ID: m.ID})
 	}
 }
 
@@ -236,7 +267,10 @@ func (s *simulation) elect() error {
 	s.note("elect")
 	state := NewState(s.job)
 	s.leader, s.heard, s.known = &state, make(map[string]int), slices.Clone(s.members)
-	s.last = s.stored.Members
+	s.since, s.lost = s.now, s.now
+	if s.stored.Phase == Paused {
+		s.seen["taken over while paused"]++
+	}
 	return s.decide(Elected{Plan: s.stored, Members: slices.Clone(s.members)}, false)
 }
 
@@ -287,6 +321,13 @@ func (s *simulation) deliver(crash bool) error {
 	case Joined:
 		s.known = append(s.known, e.Member)
 	case Left:
+		if slices.ContainsFunc(s.known, func(m Member) bool {
+			_, evicted := s.stored.Eviction(m.ID)
+			return slices.Contains(e.IDs, m.ID) && s.veteran(m) && !evicted &&
+				!slices.Contains(s.leader.leaving, m.ID)
+		}) {
+			s.lost = s.now
+		}
 		s.known = without(s.known, e.IDs...)
 	case Done:
 		s.heard[e.ID]++
@@ -335,10 +376,7 @@ func (s *simulation) decide(e Event, crash bool) error {
 			if err := s.check(e, a.Plan); err != nil {
 				return err
 			}
-			s.stored = a.Plan
-			if len(a.Plan.Members) > 0 {
-				s.last = a.Plan.Members
-			}
+			s.keep(a.Plan)
 		case End:
 			if s.stored.Phase != Ended {
 				return fmt.Errorf("an End without an ended plan: %+v", s.stored)
@@ -346,6 +384,22 @@ func (s *simulation) decide(e Event, crash bool) error {
 		}
 	}
 	return nil
+}
+
+// keep stores a plan.
+func (s *simulation) keep(p Plan) {
+	if p.Phase == Paused && s.stored.Phase != Paused {
+		s.since, s.lost = s.now, s.now
+	}
+	s.stored = p
+	if len(p.Members) > 0 {
+		s.last = p.Members
+	}
+	for _, e := range p.Evicted {
+		if e.Remedy == Resync {
+			s.last = without(s.last, e.ID)
+		}
+	}
 }
 
 // logLine is written only if it is needed.

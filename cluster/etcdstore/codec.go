@@ -58,6 +58,9 @@ func encodePlan(p cluster.Plan) []byte {
 		message.Members = append(message.Members, memberMessage(m))
 		message.LaneEnds = append(message.LaneEnds, int64(p.LaneEnds[r]))
 	}
+	for _, m := range p.Last {
+		message.Last = append(message.Last, memberMessage(m))
+	}
 	return encode(message)
 }
 
@@ -86,6 +89,9 @@ func decodePlan(value []byte) (cluster.Plan, error) {
 	}
 	for _, m := range message.Members {
 		p.Members = append(p.Members, memberOf(m))
+	}
+	for _, m := range message.Last {
+		p.Last = append(p.Last, memberOf(m))
 	}
 	for _, end := range message.LaneEnds {
 		p.LaneEnds = append(p.LaneEnds, cluster.Lane(end))

@@ -241,6 +241,6 @@ func (c *Client) View(ctx context.Context) (view cluster.View, err error) {
 
 func copyPlan(p cluster.Plan) cluster.Plan {
 	p.Members, p.LaneEnds = slices.Clone(p.Members), slices.Clone(p.LaneEnds)
-	p.Evicted = slices.Clone(p.Evicted)
+	p.Evicted, p.Last = slices.Clone(p.Evicted), slices.Clone(p.Last)
 	return p
 }

@@ -382,7 +382,7 @@ func ClusterEvent(r *rondov1.Record) cluster.Event {
 		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),
 			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow}
 	case *rondov1.Event_Leaving:
-		return cluster.Leaving{ID: r.Source}
+		return cluster.Leaving{ID: r.Source, Generation: generation(kind.Leaving.Generation)}
 	}
 	return nil
 }

@@ -226,7 +226,8 @@ func planIsWatched(ctx context.Context, t *testing.T, job Job) {
 		seen.wait(t, phase.String(), want.Equal)
 	}
 	paused := elasticPlan()
-	paused.Phase, paused.Members, paused.LaneEnds = cluster.Paused, nil, nil
+	paused.Phase, paused.Last = cluster.Paused, paused.Members
+	paused.Members, paused.LaneEnds = nil, nil
 	for _, want := range []cluster.Plan{elasticPlan(), paused, plan(1, cluster.Ended)} {
 		if err := leader.PutPlan(ctx, want); err != nil {
 			t.Fatal(err)
