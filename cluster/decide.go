@@ -276,8 +276,7 @@ func tick(s State, now time.Time) (State, []Action) {
 	case settled:
 		return settle(s, now)
 	case s.plan.Phase == Paused && gaveUp:
-		return fail(s, fmt.Sprintf("%s; too few have come for %v", s.plan.Reason,
-			s.job.PauseTimeout)+resumeHint, false)
+		return goOnOrFail(s)
 	}
 	return s, nil
 }

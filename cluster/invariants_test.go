@@ -54,6 +54,10 @@ func (s *simulation) check(e Event, p Plan) error {
 	case s.stored.Phase == Stopping && p.Phase != Stopping && p.Phase != Ended:
 		return fmt.Errorf("a job that stops goes to %v", p.Phase)
 	}
+	if _, is := e.(Tick); is && p.Failed && s.stored.Phase == Paused &&
+		s.fit() >= s.job.MinWorkers {
+		return fmt.Errorf("the job fails, and %d workers are there: %+v", s.fit(), p)
+	}
 	if err := s.checkEvictions(e, p); err != nil {
 		return err
 	}
@@ -68,6 +72,17 @@ func (s *simulation) check(e Event, p Plan) error {
 		return nil
 	}
 	return s.checkRing(e, p)
+}
+
+// fit returns how many workers could be in a ring, as the leader knows it.
+func (s *simulation) fit() (fit int) {
+	for _, m := range s.known {
+		e, evicted := s.stored.Eviction(m.ID)
+		if !slices.Contains(s.leader.leaving, m.ID) && (!evicted || e.Remedy == Wait) {
+			fit++
+		}
+	}
+	return fit
 }
 
 // checkEvictions: nobody is evicted but by a word against it, or because it does not fit; all are

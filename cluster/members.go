@@ -147,6 +147,17 @@ func goOn(s State, now time.Time) (State, []Action) {
 	return s, []Action{Notify{Text: text}}
 }
 
+// goOnOrFail ends a pause that was long enough: whoever is there goes on, if those are enough.
+func goOnOrFail(s State) (State, []Action) {
+	there := s.choose(s.job.MinWorkers)
+	if len(there) >= s.job.MinWorkers {
+		return s.with(there, fmt.Sprintf("%s are there, and nobody else has come within %v "+
+			"(--pause-timeout)", s.counted(), s.job.PauseTimeout))
+	}
+	return fail(s, fmt.Sprintf("%s; too few have come for %v", s.plan.Reason,
+		s.job.PauseTimeout)+resumeHint, false)
+}
+
 // complete reports whether a paused job has nobody to wait for: the ring is full, and of members
 // that were in the last one. While a newcomer is among them, the one that it replaces, with the
 // state that it holds, may be on its way back.

@@ -86,8 +86,9 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 			"more, for %v at most (--pause-timeout)", why, len(chosen), least, least-len(chosen),
 			s.job.PauseTimeout), time.Time{}, now)
 	case lost:
+		wait := min(returnTime, s.job.PauseTimeout)
 		return pause(s, fmt.Sprintf("%s; paused: only workers without the job's state are left; "+
-			"waiting for one that has it, for %v", why, returnTime), now.Add(returnTime), now)
+			"waiting for one that has it, for %v", why, wait), now.Add(wait), now)
 	}
 	return s.with(chosen, why)
 }
