@@ -154,7 +154,8 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 	}
 	if !all[0].Found {
 		joined.From = FromReplay
-		return t.replay(ctx, lost)
+		joined.Replayed, err = t.replay(ctx, lost)
+		return err
 	}
 	joined.From = FromCheckpoint
 	if err := t.adopt(ctx, all, 0, joined); err != nil {
@@ -334,6 +335,7 @@ type Joined struct {
 	Donor     int    // the rank whose state it is; -1: from scratch
 	Copied    []int  // ranks that were given the state
 	LostLanes []int  // whose states no rank knew
+	Replayed  int64  // segments of each that they were computed from; 0: they were not
 	// Committed is the ring that the state's last step was completed in: this one where the state
 	// is from a checkpoint or from scratch.
 	Committed int64
@@ -356,8 +358,9 @@ func (j Joined) String() string {
 	case j.From == FromCheckpoint:
 		return fmt.Sprintf("%straining goes back to the checkpoint of step %d", lost, j.Step)
 	case j.From == FromReplay:
-		return fmt.Sprintf("%sthey were computed anew, up to step %d, with the parameters as they "+
-			"are (there is no checkpoint)", lost, j.Step)
+		return fmt.Sprintf("%sthey were computed anew, up to step %d, from zeros %d segments ago, "+
+			"with the parameters as they are: they are not what they were (there is no "+
+			"checkpoint)", lost, j.Step, j.Replayed)
 	case len(j.Copied) > 0:
 		return fmt.Sprintf("rank %d gave its state of step %d to the ranks %v", j.Donor, j.Step,
 			j.Copied)

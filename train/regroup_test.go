@@ -228,6 +228,69 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 	}
 }
 
+// A replay is short, however long ago the states were zero, and is told of before it begins.
+func TestReplayIsShort(t *testing.T) {
+	j := elasticJob(replayLimit + 9)
+	j.batches = lanesOfText{text(testG * (2*replayLimit*testT + 1)), 2 * replayLimit, false}
+	j.config.Evaluation = nil
+	e := newElastic(t, j, 2)
+	const after = replayLimit + 6 // of which the last are replayed
+	regroupAt(e, 0, after-1)
+	e.ring(breakage{}, 0, 1)
+	want := make([]float32, e.hands[0].trainer.laneSize)
+	r := &run{first: 8, count: 1}
+	if err := r.open(e.hands[0].model, testT); err != nil {
+		t.Fatal(err)
+	}
+	defer r.evaluator.Close()
+	for step := int64(after - replayLimit); step < after; step++ {
+		if err := r.advance(t.Context(), j.batches, step); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.evaluator.State(want); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range e.hands {
+		entry := h.trainer.book.at(after, 1)
+		entry.known[8] = false
+		fillNaN(h.trainer.book.lanes(entry, 8, 9))
+		h.notices = nil
+	}
+	regroupAt(e, 0, after+1)
+	var got []float32
+	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+		if n := len(e.hands[0].notices); n != 0 {
+			t.Errorf("%d notices before it is known whether there is a snapshot", n)
+		}
+		return nil, nil
+	}
+	for _, h := range e.hands {
+		h.trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
+			if h == e.hands[1] && phase == PhaseLoad && step == after+1 {
+				b := &h.trainer.book
+				got = slices.Clone(b.lanes(b.at(after, 1), 8, 9))
+			}
+			return nil
+		}}
+	}
+	e.ring(breakage{}, 0, 1)
+	if !sameBits(got, want) {
+		t.Errorf("lane 8 is %v, computed from the last segments %v", got, want)
+	}
+	for _, h := range e.hands {
+		if len(h.notices) != 1 || !strings.Contains(h.notices[0], "lanes [8] after step 70, and "+
+			"there is no checkpoint: replaying the last 64 segments, from zeros") {
+			t.Errorf("%q", h.notices)
+		}
+	}
+	joined := e.hands[0].joined
+	if text := joined.String(); joined.Replayed != replayLimit || joined.Step != after ||
+		!strings.Contains(text, "up to step 70, from zeros 64 segments ago") {
+		t.Errorf("%+v: %s", joined, text)
+	}
+}
+
 // A rank that went on alone, while the others formed a ring without it, goes back to where they
 // are; and one that was torn, or forgot, is given the state.
 func TestTheNewestRingCounts(t *testing.T) {

@@ -11,15 +11,28 @@ import (
 // for all of it.
 const replaySigns = 16
 
-// replay computes the states of lanes that no rank knows: from the last step before which they
-// were zero, forward only, with the parameters as they are now. Each rank does so for those that it
-// is to hold. They are not what they were, which other parameters and dropout had made; every
-// segment is still read once, since these were read for gradients that were applied.
-func (t *Trainer) replay(ctx context.Context, lost []int) error {
+// replayLimit is how many segments a replay reads at most. Its states are not what they were in any
+// case, and what a lane remembers from before so many segments is not worth the wait.
+const replayLimit = 64
+
+// replay computes the states of lanes that no rank knows: forward only, with the parameters as they
+// are now, from zeros at the last step before which the states were zero, or replayLimit steps ago.
+// Each rank does so for those that it is to hold. They are not what they were, which other
+// parameters and dropout had made; every segment is still read once, since these were read for
+// gradients that were applied. It returns how many segments of each lane were read.
+func (t *Trainer) replay(ctx context.Context, lost []int) (segments int64, err error) {
 	from := t.progress.Step
-	for from > 0 && !t.batches.Reset(from) {
+	for from > 0 && t.progress.Step-from < replayLimit && !t.batches.Reset(from) {
 		from--
 	}
+	segments = t.progress.Step - from
+	t.cfg.Observer.Notice(fmt.Sprintf("no worker knows the states of the lanes %v after step %d, "+
+		"and there is no checkpoint: replaying the last %d segments, from zeros",
+		lost, t.progress.Step, segments))
+	return segments, t.replayFrom(ctx, from, lost)
+}
+
+func (t *Trainer) replayFrom(ctx context.Context, from int64, lost []int) error {
 	var runs []*run
 	defer func() {
 		for _, r := range runs {
