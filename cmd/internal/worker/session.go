@@ -273,6 +273,7 @@ func (s *session) judge(life context.Context, err error) error {
 		s.tellEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
 			Failure: &rondov1.FailureEvent{Id: s.member.ID, Text: err.Error(), Resync: true,
 				Generation: uint64(s.plan.Generation)}}})
+		s.flush(life) // before it is missed, for a reason that says less
 		return &outError{reason: err.Error(), forget: true}
 	case errors.As(err, &others):
 		s.accuse(life, others.Ranks, err.Error(), false)

@@ -93,6 +93,15 @@ func (w *worker) notice(ctx context.Context, text string) {
 		Notice: &rondov1.NoticeEvent{Id: w.voice.Load().id, Text: text}}})
 }
 
+// flush waits for the coordinator to have what it was told, but not for long.
+func (w *worker) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
+	defer cancel()
+	if err := w.voice.Load().Flush(ctx); err != nil {
+		w.log.Info("the coordinator does not answer", "error", err)
+	}
+}
+
 // heardError is a failure that the coordinator knows.
 type heardError struct{ error }
 
