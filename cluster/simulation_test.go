@@ -83,7 +83,7 @@ func newSimulation(seed uint64, seen map[string]int) *simulation {
 		Workers: workers, MinWorkers: 1 + random.IntN(workers), MaxWorkers: limit,
 		Lanes: limit + random.IntN(9), Version: "2",
 		JoinTimeout:  time.Duration(1+random.IntN(60)) * time.Second,
-		PauseTimeout: time.Duration(10+random.IntN(60)) * time.Second,
+		PauseTimeout: time.Duration(2+random.IntN(60)) * time.Second,
 	}
 	return &simulation{
 		random: random, seen: seen, now: time.Unix(0, 0), job: job,
