@@ -11,13 +11,9 @@ const maskBits = 16
 // dealLanes gives every rank the states of all lanes after the step that all are at, and returns
 // the lanes that no rank knows.
 func (t *Trainer) dealLanes(ctx context.Context) (lost []int, err error) {
-	e := t.book.at(t.progress.Step, t.committed)
+	e := t.lastStates()
 	if t.batches.Reset(t.progress.Step) {
-		e.zero()
 		return nil, nil
-	}
-	if t.progress.NonfiniteRun > 0 { // a rank that did not complete the step has not done it yet
-		t.book.heal(e, 0, 0)
 	}
 	if t.ring.Reducer == nil {
 		return e.lost(), nil
@@ -30,6 +26,18 @@ func (t *Trainer) dealLanes(ctx context.Context) (lost []int, err error) {
 		return nil, fmt.Errorf("dealing the lanes' states: %w", err)
 	}
 	return e.lost(), nil
+}
+
+// lastStates returns the lanes' states after the last step, as far as this rank can know them by
+// itself.
+func (t *Trainer) lastStates() *entry {
+	e := t.book.at(t.progress.Step, t.committed)
+	if t.batches.Reset(t.progress.Step) {
+		e.zero()
+	} else if t.progress.NonfiniteRun > 0 {
+		t.book.heal(e, 0, 0) // a rank that did not complete the step has not done it yet
+	}
+	return e
 }
 
 // whoKnows returns for each lane the lowest rank that knows its state; -1 is none.

@@ -27,8 +27,8 @@ const (
 	LostLanes                      // no rank knows the state of some lanes
 )
 
-// Restore finds the snapshot to go on from. Nil: there is none. It may take its time, in a goroutine
-// of its own, and ends when ctx does; Join returns after it.
+// Restore finds the snapshot to go on from. Nil: there is none. It may take its time, in a
+// goroutine of its own, and ends when ctx does; Join returns after it.
 type Restore func(ctx context.Context, reason RestoreReason) (*Snapshot, error)
 
 // Where a ring's state is from, if not from its ranks.

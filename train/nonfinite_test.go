@@ -184,7 +184,9 @@ func TestNonfiniteLimit(t *testing.T) {
 			return healthy
 		}}
 	}
-	for rank, o := range j.run(t) {
+	e := newElastic(t, j, 2)
+	e.ring(breakage{}, 0, 1)
+	for rank, o := range e.hands {
 		p := o.result.Progress
 		if o.err == nil || !strings.Contains(o.err.Error(), "--nonfinite-limit: lower --lr") {
 			t.Fatalf("rank %d: %v", rank, o.err)

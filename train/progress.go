@@ -21,6 +21,9 @@ type Progress struct {
 	NonfiniteRun int64 `json:"nonfinite_in_row"` // how many of these were the last ones
 
 	Plateau Plateau `json:"plateau"`
+
+	// Pending says that what is due after the last step was not done. It is so in a snapshot only.
+	Pending bool `json:"pending,omitempty"`
 }
 
 // EpochLoss is the mean loss of the epoch that the last step belongs to, so far; NaN when none of

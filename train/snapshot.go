@@ -77,7 +77,8 @@ func (t *Trainer) load(s *Snapshot) error {
 		t.dev.Upload(t.slots[i], slot.Data)
 	}
 	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
-	t.pending, t.stopped, t.hasState = false, false, true
+	t.pending, t.progress.Pending = s.Progress.Pending, false
+	t.stopped, t.hasState = false, true
 	e := t.book.open(s.Progress.Step, t.committed)
 	copy(e.states, s.Lanes)
 	e.know(0, t.cfg.Lanes)
@@ -144,14 +145,23 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 }
 
 // Keep hands the state to the Saver and waits until it is stored, without a ring: for a rank that
-// leaves when no other is left to hold it. It does nothing where this rank has no state, or does
-// not know the states of all lanes; after a Run that ended with Regroup it does.
+// leaves when no other is left to hold it. It does nothing where this rank has no state, and fails
+// where it does not know the states of all lanes; after a Run that ended with Regroup it does. What
+// is due after the last step needs all lanes, so whoever restores the snapshot does it.
 func (t *Trainer) Keep(ctx context.Context) error {
-	if !t.cfg.Save || !t.hasState || len(t.book.at(t.progress.Step, t.committed).lost()) > 0 {
+	if !t.cfg.Save || !t.hasState {
 		return nil
 	}
-	if err := t.handOver(ctx, t.progress); err != nil {
-		return fmt.Errorf("step %d was not saved: %w", t.progress.Step, err)
+	step := t.progress.Step
+	if lost := t.lastStates().lost(); len(lost) > 0 {
+		return fmt.Errorf("step %d was not saved: this worker does not know the states of the "+
+			"lanes %v; the steps since the newest checkpoint are lost unless others have them",
+			step, lost)
+	}
+	progress := t.progress
+	progress.Pending = t.pending
+	if err := t.handOver(ctx, progress); err != nil {
+		return fmt.Errorf("step %d was not saved: %w", step, err)
 	}
 	return t.cfg.Saver.Flush(ctx)
 }
