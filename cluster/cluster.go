@@ -101,7 +101,7 @@ type Remedy int
 const (
 	Rejoin Remedy = 1 + iota // register anew, under a new id, with the state that it has
 	Resync                   // the same without its state, which is not to be trusted
-	Wait                     // stay as a spare for when there are too few: it is too slow
+	Wait                     // stay out: too slow, but a spare if too few are left; or not sound
 	Leave                    // end: it does not fit the job
 )
 

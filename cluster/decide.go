@@ -24,9 +24,12 @@ type State struct {
 	members []Member  // who is registered now, in ring order
 	done    []string  // ids of the ring's workers that have reported their end
 	leaving []string  // ids of registered workers that were asked to go
+	before  []Member  // of the ring before the present one: what is said of them may come late
 	giveUp  time.Time // while forming or paused: when to wait no longer
 	settled time.Time // when those that appeared are taken in; zero: nobody is waited for
 	anew    bool      // until settled those that have the state are waited for, and then no longer
+	// evictions is how often processes were put out that are registered, or were not long ago.
+	evictions []repeats
 }
 
 // NewState returns the state of a job before anybody leads it.
@@ -147,6 +150,7 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 	if !s.leading {
 		panic(fmt.Sprintf("cluster: %#v came before Elected", event))
 	}
+	s = s.forget(now)
 	if s.plan.Phase == Ended {
 		return s, nil
 	}

@@ -17,9 +17,9 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	_, evicted := s.plan.Eviction(e.ID) // it fails because it was told to go
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
 	if stale || evicted || slices.Contains(s.done, e.ID) {
-		return s, nil
+		return s.count(e.ID, false, e.Resync, now), nil
 	}
-	_, inRing := s.plan.Rank(e.ID)
+	rank, inRing := s.plan.Rank(e.ID)
 	e.Text = clip(e.Text)
 	reason := s.describe(e.ID) + ": " + e.Text
 	switch {
@@ -32,12 +32,16 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	case e.Fatal:
 		return fail(s, reason+resumeHint, false)
 	}
-	remedy := Rejoin
-	if e.Resync {
+	s = s.count(e.ID, true, e.Resync, now)
+	m, remedy := s.plan.Members[rank], Rejoin
+	switch {
+	case s.distrusted(m):
+		remedy = Wait
+	case e.Resync:
 		remedy = Resync
 	}
-	s = s.evict(Eviction{ID: e.ID, Reason: e.Text, Remedy: remedy})
-	return regroup(s, reason, now)
+	s = s.evict(Eviction{ID: e.ID, Reason: e.Text + s.history(m), Remedy: remedy})
+	return regroup(s, reason+s.history(m), now)
 }
 
 // suspected evicts the accused, if the word is about the present ring and comes from it. A slow
@@ -51,12 +55,14 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	if e.Slow && s.plan.Phase == Stopping {
 		return s, nil // a new ring would cost more time than it saves
 	}
-	accused := s.plan.Members[e.Rank].ID
+	m := s.plan.Members[e.Rank]
+	accused := m.ID
 	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, clip(e.Text))
 	why := s.describe(accused) + ": " + text
 	if !e.Slow {
-		s = s.evict(Eviction{ID: accused, Reason: text, Remedy: Rejoin})
-		return regroup(s, why, now)
+		s = s.count(accused, true, false, now)
+		s = s.evict(Eviction{ID: accused, Reason: text + s.history(m), Remedy: Rejoin})
+		return regroup(s, why+s.history(m), now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
 	if len(without.choose(1)) < s.job.MinWorkers {

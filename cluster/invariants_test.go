@@ -78,7 +78,8 @@ func (s *simulation) check(e Event, p Plan) error {
 func (s *simulation) fit() (fit int) {
 	for _, m := range s.known {
 		e, evicted := s.stored.Eviction(m.ID)
-		if !slices.Contains(s.leader.leaving, m.ID) && (!evicted || e.Remedy == Wait) {
+		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.distrusted(m) &&
+			(!evicted || e.Remedy == Wait) {
 			fit++
 		}
 	}
@@ -102,6 +103,11 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 			accused = s.stored.Members[e.Rank].ID
 		case Failed:
 			accused = e.ID
+		}
+		j, is := e.(Joined)
+		if is && x.Remedy == Wait && x.ID == j.Member.ID && s.leader.distrusted(j.Member) {
+			s.seen["kept out: corrupt again and again"]++
+			continue
 		}
 		if x.Remedy != Leave && x.ID != accused {
 			return fmt.Errorf("%#v evicts %s", e, x.ID)
@@ -144,6 +150,9 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 		if !slices.Contains(s.known, m) {
 			return fmt.Errorf("%s is in the ring, and not registered: %+v", m.ID, p)
 		}
+		if e, is := e.(Leaving); s.leader.distrusted(m) && (!is || e.ID != m.ID) {
+			return fmt.Errorf("%s was corrupt again and again, and is in the ring: %+v", m.ID, p)
+		}
 		if m.Version != "2" || m.Identity != "opticks" {
 			return fmt.Errorf("%s does not fit the job, and is in the ring: %+v", m.ID, p)
 		}
@@ -178,7 +187,8 @@ func (s *simulation) checkVeterans(p Plan) error {
 		switch {
 		case newcomer(m) && !inRing:
 			s.seen["veteran chosen before a newcomer"]++
-		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID):
+		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID) ||
+			s.leader.distrusted(m):
 		case slices.ContainsFunc(p.Members, newcomer):
 			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: %+v",
 				m.ID, s.last, p)

@@ -50,19 +50,24 @@ func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
 	return s, s.waitAsSpares(newcomers)
 }
 
-// refuse evicts the newcomers that do not fit the job, and says so.
+// refuse evicts the newcomers that do not fit the job, or are not to be trusted, and says so.
 func (s State) refuse(newcomers []Member) (State, []Action) {
 	var told []Action
 	for _, m := range newcomers {
 		if _, evicted := s.plan.Eviction(m.ID); evicted || find(s.plan.veterans(), m.ID) >= 0 {
 			continue
 		}
-		reason := s.misfit(m)
-		if reason == "" {
+		reason, remedy := s.misfit(m), Leave
+		switch {
+		case reason != "":
+			reason = " is refused: " + reason
+		case s.distrusted(m):
+			reason, remedy = " comes back"+s.history(m), Wait
+		default:
 			continue
 		}
-		reason = s.describe(m.ID) + " is refused: " + reason
-		s = s.evict(Eviction{ID: m.ID, Reason: reason, Remedy: Leave})
+		reason = s.describe(m.ID) + reason
+		s = s.evict(Eviction{ID: m.ID, Reason: reason, Remedy: remedy})
 		told = append(told, Notify{ID: m.ID, Text: reason})
 	}
 	return s, told

@@ -42,7 +42,7 @@ func (s State) choose(least int) []Member {
 	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
-		case slices.Contains(s.leaving, m.ID):
+		case slices.Contains(s.leaving, m.ID) || s.distrusted(m):
 		case !evicted:
 			chosen = append(chosen, m)
 		case e.Remedy == Wait:
@@ -98,7 +98,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Last = slices.DeleteFunc(slices.Clone(s.plan.Members), func(m Member) bool {
 		e, _ := s.plan.Eviction(m.ID)
-		return e.Remedy == Resync
+		return e.Remedy == Resync || s.distrusted(m)
 	})
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.giveUp = nil, now.Add(s.job.PauseTimeout)
@@ -129,6 +129,7 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	if s.plan.Phase != Stopping {
 		s.plan.Phase = Running
 	}
+	s.before = s.plan.veterans()
 	s.plan.Generation++
 	s.plan.Rings++
 	s.plan.Members, s.plan.LaneEnds = s.order(chosen), DealLanes(s.job.Lanes, len(chosen))
@@ -181,7 +182,7 @@ func (s State) spares() []Action {
 	for _, m := range s.members {
 		_, inRing := s.plan.Rank(m.ID)
 		_, evicted := s.plan.Eviction(m.ID)
-		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) {
+		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) && !s.distrusted(m) {
 			actions = append(actions, spare(m))
 		}
 	}

@@ -46,7 +46,7 @@ func TestSimulation(t *testing.T) {
 		"stopped while paused", "lost while stopping", "evicted: rejoin", "evicted: resync",
 		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
 		"rank 0 replaced", "began anew", "taken over while paused",
-		"veteran chosen before a newcomer",
+		"veteran chosen before a newcomer", "kept out: corrupt again and again",
 	} {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s", what)
@@ -69,6 +69,7 @@ type simulation struct {
 	lost    time.Time          // the same, or when the leader last heard that a veteran has gone
 	said    map[string][]Event // what each worker has reported, to be told to every new leader
 	spawned int
+	faulty  bool // the first process has bad memory, and the leader time to see it
 
 	leader *State
 	known  []Member // what the leader knows to be registered
@@ -87,7 +88,8 @@ func newSimulation(seed uint64, seen map[string]int) *simulation {
 	}
 	return &simulation{
 		random: random, seen: seen, now: time.Unix(0, 0), job: job,
-		said: make(map[string][]Event), stored: Plan{Generation: Generation(random.IntN(3))},
+		faulty: random.IntN(6) == 0,
+		said:   make(map[string][]Event), stored: Plan{Generation: Generation(random.IntN(3))},
 	}
 }
 
@@ -171,6 +173,18 @@ func (s *simulation) outage() {
 	}
 }
 
+// spoil has the first process find its own state wrong: it says so, goes, and comes back.
+func (s *simulation) spoil() {
+	for _, m := range slices.Clone(s.members) {
+		if _, inRing := s.stored.Rank(m.ID); inRing && m.PID == 1 {
+			s.say(m.ID, Failed{ID: m.ID, Generation: s.stored.Generation, Text: "wrong",
+				Resync: true})
+			s.unregister(m.ID)
+			s.away = append(s.away, m)
+		}
+	}
+}
+
 func (s *simulation) comeBackFromAway() {
 	i := s.random.IntN(len(s.away))
 	m := s.away[i]
@@ -207,6 +221,8 @@ func (s *simulation) step() error {
 	case n >= 44 && n < 54 && len(s.away) > 0:
 		s.comeBackFromAway()
 	case m.ID == "":
+	case n >= 54 && n < 74 && s.faulty:
+		s.spoil()
 	case n == 43:
 		s.outage()
 	case n < 20:
@@ -247,7 +263,7 @@ func (s *simulation) report(m Member) {
 
 func (s *simulation) leaderStep() error {
 	switch n := s.random.IntN(60); {
-	case n < 2:
+	case n < 2 && !s.faulty:
 		s.note("the leader is gone")
 		s.leader = nil
 	case s.leader == nil:
@@ -324,7 +340,7 @@ func (s *simulation) deliver(crash bool) error {
 		if slices.ContainsFunc(s.known, func(m Member) bool {
 			_, evicted := s.stored.Eviction(m.ID)
 			return slices.Contains(e.IDs, m.ID) && s.veteran(m) && !evicted &&
-				!slices.Contains(s.leader.leaving, m.ID)
+				!s.leader.distrusted(m) && !slices.Contains(s.leader.leaving, m.ID)
 		}) {
 			s.lost = s.now
 		}

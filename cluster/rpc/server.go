@@ -46,6 +46,9 @@ type term struct {
 	ended   chan struct{} // closed when the job has
 	done    map[string]*rondov1.DoneEvent
 	scaling chan struct{} // one call of Scale at a time, so that each sees its own limit stored
+	// The newest that were reported.
+	step       *rondov1.StepEvent
+	checkpoint *rondov1.CheckpointEvent
 }
 
 // NewServer returns the service of the coordinator id of a job. leader looks up who leads, for
@@ -147,9 +150,11 @@ func (t *term) lastEvent() *rondov1.Event {
 		}
 	}
 	if len(t.plan.Members) == 0 {
-		return &rondov1.Event{Kind: &rondov1.Event_Done{
-			Done: &rondov1.DoneEvent{Stopped: true, Loss: math.NaN()},
-		}}
+		done := &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep()}
+		if t.checkpoint != nil { // what was done since went with the workers
+			done.Step, done.Checkpoint = t.checkpoint.Step, t.checkpoint.Path
+		}
+		return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
 	}
 	// The job ended under another leader, which knew the figures.
 	return &rondov1.Event{Kind: &rondov1.Event_Notice{
@@ -358,6 +363,7 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	}
 	event := ClusterEvent(r)
 	if event == nil {
+		t.note(r.Event)
 		t.hub.add(r)
 		return nil
 	}
@@ -366,6 +372,18 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	}
 	t.hub.mark(r.Source, r.Sequence)
 	return nil
+}
+
+// note keeps what the job's end may need, if nobody is left to tell it.
+func (t *term) note(e *rondov1.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if step := e.GetStep(); step != nil {
+		t.step = step
+	}
+	if checkpoint := e.GetCheckpoint(); checkpoint != nil {
+		t.checkpoint = checkpoint
+	}
 }
 
 // ClusterEvent returns what the coordinator decides about; nil for what is for watchers alone.
