@@ -78,14 +78,15 @@ func trainCommand() *cobra.Command {
 }
 
 // resumeCommand is the command line with which a job that was stopped goes on: the same, but from
-// its newest checkpoint, and where that is if the command did not say.
+// its newest checkpoint, and where that is if the command did not say, and without the faults that
+// were rehearsed.
 func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
 	var again []string
 	for i := 0; i < len(args); i++ {
 		switch {
-		case args[i] == "--resume":
+		case args[i] == "--resume", args[i] == "--inject":
 			i++
-		case strings.HasPrefix(args[i], "--resume="):
+		case strings.HasPrefix(args[i], "--resume="), strings.HasPrefix(args[i], "--inject="):
 		default:
 			again = append(again, args[i])
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
@@ -18,9 +17,14 @@ var errSeen = errors.New("seen")
 
 // endAbandoned ends a run that nobody leads and no worker is registered for. It waits for the
 // leases of processes that died a moment ago; a run that lives is a usage error.
-func endAbandoned(ctx context.Context, store *etcdstore.Store, ttl time.Duration) error {
-	alive := app.Usagef("it is running already: wait for its end, or choose another name with " +
-		"--job")
+func (r Run) endAbandoned(ctx context.Context, store *etcdstore.Store) error {
+	ttl := r.Spec.LeaseTtl.AsDuration()
+	alive := app.Usagef("it is running already: see it with rondo workers, end it with rondo " +
+		"stop, or choose another name with --job")
+	if leader, err := store.Leader(ctx); err == nil {
+		r.Log(fmt.Sprintf("job %s is led by %s at %s; waiting %v to see whether that lives",
+			r.Spec.Job, leader.ID, leader.Address, 2*ttl))
+	}
 	wait, cancel := context.WithTimeout(ctx, 2*ttl)
 	defer cancel()
 	self := cluster.Leader{ID: fmt.Sprintf("submitter-%s-%d", meet.HostName(), os.Getpid()),

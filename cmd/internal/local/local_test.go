@@ -53,8 +53,8 @@ func TestWorkersLogAndExit(t *testing.T) {
 		}
 		seen[exit.Worker] = true
 	}
-	if err := workers.Wait(context.Background()); err != nil || len(seen) != 3 {
-		t.Errorf("%v, seen %v", err, seen)
+	if killed := workers.Wait(context.Background()); killed != nil || len(seen) != 3 {
+		t.Errorf("killed %v, seen %v", killed, seen)
 	}
 	if len(lines) != 3 {
 		t.Errorf("lines %v", lines)
@@ -70,7 +70,7 @@ func TestWorkersAreEndedWithTheContext(t *testing.T) {
 	defer workers.Kill()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	done := make(chan error, 1)
+	done := make(chan []int, 1)
 	go func() { done <- workers.Wait(ctx) }()
 	select {
 	case <-done:

@@ -123,6 +123,9 @@ func (r Run) check(ctx context.Context) error {
 	if err := job.Probe(r.Spec); err != nil {
 		return err
 	}
+	if err := probeAudit(r.Spec.AuditDir); err != nil {
+		return err
+	}
 	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus, nil)
 	if err != nil {
 		return err
@@ -139,6 +142,21 @@ func (r Run) check(ctx context.Context) error {
 	return nil
 }
 
+// probeAudit makes sure that logs can be written.
+func probeAudit(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return app.Usagef("--audit-dir: %w: choose a folder that can be written", err)
+	}
+	probe, err := os.CreateTemp(folder, ".rondo-probe-")
+	if err != nil {
+		return app.Usagef("--audit-dir: %w: choose a folder that can be written", err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
 // submit stores the job's spec. A run of the name that its processes have left without an end, as
 // a power cut does, is ended first.
 func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
@@ -151,7 +169,7 @@ func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
 	if err != nil || created {
 		return err
 	}
-	if err := endAbandoned(ctx, store, r.Spec.LeaseTtl.AsDuration()); err != nil {
+	if err := r.endAbandoned(ctx, store); err != nil {
 		return fmt.Errorf("job %q at this etcd: %w", r.Spec.Job, err)
 	}
 	if _, created, err = store.PutSpec(ctx, spec); err == nil && !created {
@@ -182,7 +200,8 @@ func (r Run) supervise(
 		if err := workers.Start(w.wanted); err != nil {
 			end()
 			workers.Kill()
-			return outcome, errors.Join(err, <-led, workers.Wait(life))
+			workers.Wait(life)
+			return outcome, errors.Join(err, <-led)
 		}
 	}
 	unhook := context.AfterFunc(ctx, func() {
@@ -212,9 +231,11 @@ func (r Run) supervise(
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
 	defer cancel()
-	waitErr := workers.Wait(grace)
+	if killed := workers.Wait(grace); len(killed) > 0 {
+		r.Log(fmt.Sprintf("the job has ended; worker processes %v did not, and were killed", killed))
+	}
 	<-guarded
-	outcome, err = w.result(ledErr, watchErr, waitErr)
+	outcome, err = w.result(ledErr, watchErr)
 	w.last(grace, err)
 	return outcome, err
 }

@@ -109,32 +109,74 @@ func (w *watch) scale(workers int) {
 }
 
 // guard sees to it that a worker process that dies is missed at once, and starts it again, until
-// the job ends.
+// the job ends. One that dies soon after it was started waits before it is started again.
 func (w *watch) guard(life context.Context) {
-	for restarts := 0; ; {
+	restarts, pause := 0, time.Duration(0)
+	due := time.NewTimer(0)
+	due.Stop()
+	defer due.Stop()
+	var waiting []int // numbers of workers to start again
+	for {
 		select {
 		case <-life.Done():
 			return
-		case exit := <-w.workers.Exits():
-			var status *exec.ExitError
-			refused := errors.As(exit.Err, &status) && status.ExitCode() == app.ExitUsage
-			if exit.Err != nil && !refused {
-				w.unregister(life, exit)
-			}
-			if exit.Err != nil && !refused && restarts < w.run.Restarts {
-				restarts++
-				w.run.Log(fmt.Sprintf("worker %d (process %d) ended: %v; it is started again "+
-					"(%d of %d, --restarts)", exit.Worker, exit.PID, exit.Err, restarts,
-					w.run.Restarts))
-				if err := w.workers.Start(exit.Worker); err != nil {
+		case <-due.C:
+			for _, worker := range waiting {
+				if err := w.workers.Start(worker); err != nil {
 					w.run.Log(err.Error())
 				}
 			}
-			if w.workers.Running() == 0 && len(w.run.Etcd) == 0 {
+			waiting = nil
+		case exit := <-w.workers.Exits():
+			again, text := w.judge(life, exit, &restarts)
+			if again {
+				pause = nextPause(pause, exit.Lived)
+				waiting = append(waiting, exit.Worker)
+				due.Reset(pause)
+			}
+			if text != "" {
+				w.run.Log(text)
+			}
+			alone := len(w.run.Etcd) == 0 && len(waiting) == 0
+			if w.workers.Running() == 0 && alone {
 				w.giveUp(life, exit)
 			}
 		}
 	}
+}
+
+// shortLife is of a process whose death says something about the job; longPause is the longest wait
+// before such a one is started again.
+const (
+	shortLife = 5 * time.Second
+	longPause = 30 * time.Second
+)
+
+func nextPause(last, lived time.Duration) time.Duration {
+	if lived > shortLife {
+		return 0
+	}
+	return min(max(2*last, time.Second/2), longPause)
+}
+
+// judge says whether the process that ended is to be started again, and what people should know.
+func (w *watch) judge(life context.Context, exit Exit, restarts *int) (again bool, text string) {
+	var status *exec.ExitError
+	if exit.Err == nil || errors.As(exit.Err, &status) && status.ExitCode() == app.ExitUsage {
+		return false, "" // it was asked to go, or has said itself what is wrong
+	}
+	w.unregister(life, exit)
+	if life.Err() != nil {
+		return false, ""
+	}
+	text = fmt.Sprintf("worker process %d ended: %v; ", exit.PID, exit.Err)
+	if *restarts == w.run.Restarts {
+		return false, fmt.Sprintf("%sit is not started again: --restarts %d are used up", text,
+			w.run.Restarts)
+	}
+	*restarts++
+	return true, fmt.Sprintf("%sit is started again (%d of %d, --restarts)", text, *restarts,
+		w.run.Restarts)
 }
 
 // unregister takes a dead process out of the job's members: its lease would end by itself, later.
@@ -185,7 +227,7 @@ func (w *watch) last(ctx context.Context, failure error) {
 
 // result is the job's end, or why there is none. The job's own reason goes before what followed
 // from it.
-func (w *watch) result(led, watched, waited error) (telemetry.Done, error) {
+func (w *watch) result(led, watched error) (telemetry.Done, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var outcome telemetry.Done
@@ -207,5 +249,5 @@ func (w *watch) result(led, watched, waited error) (telemetry.Done, error) {
 		return outcome, errors.New("the job has ended, but its result was lost with the " +
 			"coordinator that knew it")
 	}
-	return outcome, waited
+	return outcome, nil
 }

@@ -3,17 +3,19 @@ package local
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// killDelay is how long a worker has to end by itself before it is killed.
-const killDelay = 10 * time.Second
+// killDelay is how long a worker has to end by itself when the job has ended, and again when it is
+// asked to, before it is killed.
+const killDelay = 5 * time.Second
 
 // maxLogLine bounds a line of a worker's log that is passed on.
 const maxLogLine = 64 << 10
@@ -39,6 +41,7 @@ type Exit struct {
 	Worker int // from 0, in the order of the first start
 	PID    int
 	Err    error
+	Lived  time.Duration
 }
 
 // NewWorkers returns workers of the command line, none of which runs. Each line that they write
@@ -73,11 +76,13 @@ func (w *Workers) Start(worker int) error {
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("worker %d: %w", worker, err)
 	}
+	began := time.Now()
 	w.started++
 	w.commands[command.Process.Pid] = command
 	w.waiting.Go(func() {
 		copyLines(stderr, func(line string) { w.log(worker, line) })
-		exit := Exit{Worker: worker, PID: command.Process.Pid, Err: command.Wait()}
+		exit := Exit{Worker: worker, PID: command.Process.Pid, Err: command.Wait(),
+			Lived: time.Since(began)}
 		w.mu.Lock()
 		delete(w.commands, exit.PID)
 		w.mu.Unlock()
@@ -122,8 +127,8 @@ func (w *Workers) signal(s syscall.Signal) {
 }
 
 // Wait returns when all workers have ended. When ctx ends first they are asked to end, and killed
-// if they do not within a while.
-func (w *Workers) Wait(ctx context.Context) error {
+// if they do not within a while; it returns the processes that had to be.
+func (w *Workers) Wait(ctx context.Context) (killed []int) {
 	w.mu.Lock()
 	w.ending = true
 	w.mu.Unlock()
@@ -142,11 +147,13 @@ func (w *Workers) Wait(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case <-ended:
-		return ctx.Err()
+		return nil
 	case <-timer.C:
 	}
+	w.mu.Lock()
+	killed = slices.Sorted(maps.Keys(w.commands))
+	w.mu.Unlock()
 	w.Kill()
 	<-ended
-	return errors.Join(ctx.Err(), fmt.Errorf("workers did not end within %v and were killed",
-		killDelay))
+	return killed
 }

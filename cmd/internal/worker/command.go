@@ -14,8 +14,9 @@ import (
 // Command is `worker --etcd … --job …`.
 func Command() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "worker",
-		Short: "Train lanes of a job on this machine; everything else comes from etcd",
+		Use:     "worker",
+		Version: meet.Version(),
+		Short:   "Train lanes of a job on this machine; everything else comes from etcd",
 	}
 	config := meet.AddFlags(c)
 	supervised := c.Flags().Bool("supervised", false,

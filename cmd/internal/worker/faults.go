@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"rondo/allreduce"
 	"rondo/allreduce/faultlink"
@@ -37,7 +38,9 @@ func (w *worker) newFaults() (faults, error) {
 			return w.claim(ctx, fmt.Sprintf("rehearsal-%d-%d", rule, occurrence))
 		},
 		Log: func(line string) {
-			w.log.Warn(line)
+			if strings.Contains(line, "kill") || strings.Contains(line, "stop") {
+				w.log.Warn(line) // what is only reported may not get out any more
+			}
 			w.notice(context.Background(), line) // bounds its wait itself
 		},
 	})

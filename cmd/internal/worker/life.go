@@ -178,6 +178,9 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 		}
 		switch {
 		case life.Err() != nil:
+			if served == 0 {
+				w.log.Warn("this worker was in no ring", "reason", context.Cause(life))
+			}
 			return explain(context.Cause(life))
 		case inRing && plan.Generation > served:
 			served = plan.Generation

@@ -202,7 +202,7 @@ func (w *world) fault() {
 		}
 	case n == 4 && len(workers) > 0:
 		name := pick()
-		w.note("FAULT %s is asked to leave", name)
+		w.strike("%s is asked to leave", name)
 		w.workers[name].kill()
 		w.startWorker()
 	case n == 5:
@@ -211,11 +211,14 @@ func (w *world) fault() {
 		w.crashCoordinator()
 	case n == 7 && len(workers) > 0:
 		name := pick()
-		w.note("FAULT the store is away from %s for %v", name, for_)
+		w.strike("%s does not reach the store for %v", name, for_)
 		w.store.Cut(name, true)
 		w.later(for_, func() { w.store.Cut(name, false) })
 	case n == 8:
 		w.note("FAULT the store is away for %v", for_)
+		for _, name := range workers {
+			w.strike("and so from %s", name)
+		}
 		w.store.Outage(true)
 		w.later(for_, func() { w.store.Outage(false) })
 	case n == 10 && len(workers) > 0:
@@ -227,7 +230,8 @@ func (w *world) fault() {
 		if from == to {
 			return
 		}
-		w.note("FAULT nothing reaches %s from %s for %v, both ways: %t", to, from, for_, both)
+		w.strike("%s gets nothing from %s for %v, both ways: %t", to, from, for_, both)
+		w.strike("and so for %s", from)
 		w.cut(from, to, both, true)
 		w.later(for_, func() { w.cut(from, to, both, false) })
 	}
@@ -235,7 +239,7 @@ func (w *world) fault() {
 
 // pause halts a worker for a while, as SIGSTOP does, as far as others can tell.
 func (w *world) pause(name string, d time.Duration) {
-	w.note("FAULT %s stands still for %v", name, d)
+	w.strike("%s stands still for %v", name, d)
 	others := func(act func(from, to string)) {
 		for _, other := range w.alive() {
 			act(name, other)
@@ -280,6 +284,14 @@ func (w *world) cut(from, to string, both, cut bool) {
 	}
 }
 
+// strike notes a fault that hits a worker.
+func (w *world) strike(format, name string, args ...any) {
+	w.note("FAULT "+format, append([]any{name}, args...)...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hit[name] = true
+}
+
 // later does something after a time, even when the job has ended.
 func (w *world) later(d time.Duration, do func()) {
 	w.processes.Go(func() {
@@ -302,7 +314,7 @@ func (w *world) alive() (names []string) {
 
 // crash ends a worker as a kill -9 does, as far as others can tell: it is cut off for ever.
 func (w *world) crash(name string) {
-	w.note("FAULT %s is killed", name)
+	w.strike("%s is killed", name)
 	w.mu.Lock()
 	p := w.workers[name]
 	p.gone = true

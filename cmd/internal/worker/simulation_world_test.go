@@ -50,10 +50,13 @@ type world struct {
 	spawned      int
 	losses       map[int64]float64 // of the steps, as they were reported last
 	highest      int64
-	inexact      bool            // lane states were lost without a checkpoint
-	backwards    bool            // going back was announced
-	veterans     map[string]bool // processes that have a state
-	broken       []string        // promises
+	inexact      bool                // lane states were lost without a checkpoint
+	backwards    bool                // going back was announced
+	rings        map[uint64][]string // processes of each generation
+	furthest     uint64              // generation in which the highest step was done
+	hit          map[string]bool     // processes that a fault has hit
+	veterans     map[string]bool     // processes that have a state
+	broken       []string            // promises
 }
 
 // simWorker is a worker process.
@@ -76,7 +79,8 @@ func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
 	return &world{spec: spec, data: data, random: rand.New(rand.NewPCG(seed, 0)),
 		store: memstore.New(), net: memnet.New(), results: make(chan error, 64),
 		coordinators: map[string]*simCoordinator{}, workers: map[string]*simWorker{},
-		losses: map[int64]float64{}, veterans: map[string]bool{}}
+		losses: map[int64]float64{}, veterans: map[string]bool{},
+		rings: map[uint64][]string{}, hit: map[string]bool{}}
 }
 
 func (w *world) note(format string, args ...any) {
@@ -235,7 +239,7 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	defer w.mu.Unlock()
 	switch text := e.GetNotice().GetText(); {
 	case strings.Contains(text, "computed anew"):
-		w.inexact = true
+		w.inexact, w.backwards = true, true
 	case strings.Contains(text, "checkpoint of step"), strings.Contains(text, "from scratch"):
 		w.backwards = true
 	}
@@ -256,6 +260,11 @@ func (w *world) hold(p cluster.Plan) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.rings[uint64(p.Generation)] = nil
+	for _, m := range p.Members {
+		name, _, _ := strings.Cut(m.ID, ".")
+		w.rings[uint64(p.Generation)] = append(w.rings[uint64(p.Generation)], name)
+	}
 	has := func(m cluster.Member) bool {
 		name, _, _ := strings.Cut(m.ID, ".")
 		_, evicted := p.Eviction(m.ID)
@@ -270,11 +279,15 @@ func (w *world) hold(p cluster.Plan) {
 func (w *world) stepped(s *rondov1.StepEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s.Step < w.highest && !w.backwards {
+	// Where a fault has hit all that were so far, nobody may be left who was.
+	spared := slices.ContainsFunc(w.rings[w.furthest], func(name string) bool {
+		return !w.hit[name]
+	})
+	if s.Step < w.highest && !w.backwards && spared {
 		w.broken = append(w.broken, fmt.Sprintf("step %d again, after %d", s.Step, w.highest))
 	}
 	if s.Step > w.highest {
-		w.backwards = false
+		w.backwards, w.furthest = false, s.Generation
 	}
 	w.losses[s.Step], w.highest = s.Loss, max(w.highest, s.Step)
 }

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cluster"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/meet"
+)
+
+func stopCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop a running job at a step's end, with a checkpoint",
+		Long: "Asks all workers of a job to stop after the same step and to save a checkpoint.\n" +
+			"The same `rondo train` command goes on from there.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 0 {
+				return app.Usagef("%q is not a flag (see `%s --help`)", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	look := jobFlags(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
+			view cluster.View) error {
+			if view.Plan.Phase == cluster.Ended {
+				return fmt.Errorf("job %s has ended: %s", cfg.Job, view.Plan.Reason)
+			}
+			client, err := meet.Client(registry, 0, cfg.Log)
+			if err != nil {
+				return err
+			}
+			if err := client.Stop(cmd.Context(), "rondo stop"); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s stops at the end of its step\n", cfg.Job)
+			return err
+		})
+	}
+	return c
+}
