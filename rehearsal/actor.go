@@ -25,7 +25,8 @@ type Config struct {
 	// when the rule matches, at most Times times a rule and process, from some occurrence on and around: so a process that
 	// is new need not ask for all that are spent. When it fails there is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
-	// Log hears one line of every fault, before it happens; nil: nobody does.
+	// Log hears one line of every fault, before it happens, but of a rule that fires whenever it
+	// matches only of the first; nil: nobody does.
 	Log func(line string)
 	// Kill ends the process at once, and Stop halts it: for a time, or with 0 until somebody
 	// continues it. Nil: SIGKILL and SIGSTOP. If they return, so does the hook, with an error
@@ -77,7 +78,7 @@ type Actor struct {
 	step       int64
 	first      []int          // by rule: the occurrence that this process asks for first
 	spent      []int          // by rule: how many occurrences from there are spent
-	told       []bool         // by rule: that Spend failed
+	told       []bool         // by rule: what is told once, that Spend failed or what always fires
 	sent       map[Phase]uint // messages of this step
 }
 
@@ -274,9 +275,20 @@ func (a *Actor) fires(
 	if r.Times > 0 && !a.take(ctx, i) {
 		return false
 	}
-	a.cfg.Log(fmt.Sprintf("rehearsal: %s rank %d at step %d, phase %s", strings.TrimSpace(
+	a.tell(i, fmt.Sprintf("rehearsal: %s rank %d at step %d, phase %s", strings.TrimSpace(
 		fmt.Sprintf("%s %s", r.Verb, r.duration())), rank, step, phase))
 	return true
+}
+
+// tell logs a fault. Of a rule that fires whenever it matches only the first is told: whoever
+// ordered it knows of the others, of which there may be one a message. What chance draws nobody
+// knows before.
+func (a *Actor) tell(i int, line string) {
+	if r := a.plan[i]; r.Times > 0 || r.Chance < 1 {
+		a.cfg.Log(line)
+	} else if a.once(i) {
+		a.cfg.Log(line + ", and whenever it matches: told once")
+	}
 }
 
 func (r Rule) duration() string {
@@ -316,13 +328,18 @@ func (a *Actor) known(i int) int {
 	return a.spent[i]
 }
 
-// complain says once a rule that it could not be noted.
-func (a *Actor) complain(i int, err error) {
+// once returns true the first time that it is asked for rule i.
+func (a *Actor) once(i int) bool {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	told := a.told[i]
 	a.told[i] = true
-	a.mu.Unlock()
-	if !told {
+	return !told
+}
+
+// complain says once a rule that it could not be noted.
+func (a *Actor) complain(i int, err error) {
+	if a.once(i) {
 		a.cfg.Log(fmt.Sprintf("rehearsal: %q is not done while the job cannot note it: %v",
 			a.plan[i], err))
 	}

@@ -67,6 +67,13 @@ func (j *job) start(t *testing.T, order string) *process {
 	return p
 }
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestKilledOnceInTheJob is the trap: the ring of the survivors repeats the step, with another
 // process at the rank that was killed.
 func TestKilledOnceInTheJob(t *testing.T) {
@@ -266,11 +273,49 @@ func TestDelay(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		want := "rehearsal: delay for 5s: rank 0 at step 2, phase forward"
-		if len(p.lines) != 2 || p.lines[1] != want {
+		want := "rehearsal: delay for 5s: rank 0 at step 1, phase forward, and whenever it " +
+			"matches: told once"
+		if len(p.lines) != 1 || p.lines[0] != want {
 			t.Errorf("told %q; want %q", p.lines, want)
 		}
 	})
+}
+
+// TestTold tells every fault, but of one that fires at every message only the first.
+func TestTold(t *testing.T) {
+	for order, want := range map[string]int{
+		"drop rank=0 phase=carry times=0":                        1,
+		"drop rank=0 phase=carry times=0; drop rank=0 times=0":   2,
+		"drop rank=0 phase=carry times=4":                        4,
+		"drop rank=0 phase=carry chance=0.999999999999999":       1,
+		"drop rank=0 chance=0.999999999999999 seed=2 times=0":    40,
+		"drop rank=0 phase=carry times=0; nan rank=0 times=0":    2,
+		"nan rank=0 chance=0.5 times=0":                          -1,
+		"duplicate rank=0 step=2-3 times=0; nan rank=0 times=10": 11,
+	} {
+		var j job
+		p := j.start(t, order)
+		fired := 0
+		for ring := range uint64(2) { // another ring is no news
+			p.SetRing(ring, 0)
+			for step := int64(1); step <= 10; step++ {
+				check(t, p.At(t.Context(), "forward", step))
+				for _, phase := range []string{"carry", "all-gather"} {
+					_, err := p.Message(t.Context(), phase)
+					check(t, err)
+				}
+				if nan, _ := p.Spoil(t.Context(), step); nan {
+					fired++
+				}
+			}
+		}
+		if want < 0 {
+			want = fired // each of those that chance drew
+		}
+		if len(p.lines) != want {
+			t.Errorf("%q: told %d times, want %d: %q", order, len(p.lines), want, p.lines)
+		}
+	}
 }
 
 // TestChance draws the same for the same history, differently for another generation, and as

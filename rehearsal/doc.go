@@ -23,7 +23,8 @@
 //	              whose checkpoint is written
 //	phase=P       load, forward, backward, reduce-scatter, all-gather, carry, update, checkpoint;
 //	              else the first of those that suit the verb
-//	times=K       how often in the whole job, 1 unless given; 0: whenever it matches
+//	times=K       how often in the whole job, 1 unless given; 0: whenever it matches, of which
+//	              each process tells the first, unless chance= is given
 //	chance=P      each match counts with this probability, drawn from (seed, rank, step, phase,
 //	              number of the message) and the ring's generation, so that a step that is
 //	              repeated is drawn anew, and the same history draws the same
