@@ -267,7 +267,7 @@ func (a *Actor) fires(
 	switch {
 	case rank < 0, r.Rank != AnyRank && r.Rank != rank,
 		r.To > 0 && (step < r.From || step > r.To),
-		r.Phase != "" && r.Phase != phase,
+		!r.in(phase),
 		r.Times > 0 && next >= r.Times,
 		r.Chance < 1 && r.draw(generation, rank, step, phase, message) >= r.Chance:
 		return false

@@ -115,6 +115,49 @@ func TestKilledOnceInTheJob(t *testing.T) {
 	}
 }
 
+// TestWithoutAPhase has a process do to itself, once a step, what no phase is said for.
+func TestWithoutAPhase(t *testing.T) {
+	for order, want := range map[string][]string{
+		"kill rank=0 step=2 times=0":         {"load"},
+		"stop rank=0 step=2 times=0 for=1s":  {"load"},
+		"delay rank=0 step=2 times=0 for=1h": {"load"},
+		"drop rank=0 step=2 times=0":         {"carry", "reduce-scatter", "all-gather"},
+		"duplicate rank=0 step=2 times=0":    {"carry", "reduce-scatter", "all-gather"},
+		"corrupt rank=0 step=2 times=0":      {"flip"},
+		"nan rank=0 step=2 times=0":          {"nan"},
+	} {
+		var j job
+		p := j.start(t, order)
+		p.SetRing(1, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // a delay says so, and does not wait
+		var got []string
+		note := func(what string, happened bool) {
+			if happened {
+				got = append(got, what)
+			}
+		}
+		for step := int64(1); step <= 3; step++ {
+			for _, phase := range phases() {
+				if slices.Contains(messages(), phase) {
+					v, err := p.Message(ctx, string(phase))
+					note(string(phase), err != nil || v != Verdict{})
+				} else {
+					stops := len(p.stops)
+					err := p.At(ctx, string(phase), step)
+					note(string(phase), err != nil || len(p.stops) > stops)
+				}
+			}
+			nan, flip := p.Spoil(ctx, step)
+			note("nan", nan)
+			note("flip", flip)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: in %q; want %q", order, got, want)
+		}
+	}
+}
+
 // TestTimes counts over all processes, and asks no more than needed.
 func TestTimes(t *testing.T) {
 	for times, want := range map[int]int{1: 1, 7: 7, 0: 60} {

@@ -21,8 +21,10 @@
 //	rank=N|*      the rank in the ring at that moment; needed
 //	step=N|A-B    number of the step being done, from 1; else any. A disk fault means the step
 //	              whose checkpoint is written
-//	phase=P       load, forward, backward, reduce-scatter, all-gather, carry, update, checkpoint;
-//	              else the first of those that suit the verb
+//	phase=P       load, forward, backward, carry, reduce-scatter, all-gather, update, checkpoint.
+//	              Else kill, stop and delay mean load; drop and duplicate a message of any of the
+//	              ring's phases, carry, reduce-scatter and all-gather; and corrupt the parameters,
+//	              after the update
 //	times=K       how often in the whole job, 1 unless given; 0: whenever it matches, of which
 //	              each process tells the first, unless chance= is given
 //	chance=P      each match counts with this probability, drawn from (seed, rank, step, phase,

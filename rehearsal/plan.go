@@ -54,7 +54,7 @@ type Rule struct {
 	Verb     Verb
 	Rank     int   // AnyRank: whichever comes first
 	From, To int64 // steps, both included; 0 and 0: any
-	Phase    Phase // empty: the first that suits the verb
+	Phase    Phase // empty: see Rule.in
 	Chance   float64
 	Seed     uint64
 	Times    int // 0: whenever it matches
@@ -208,6 +208,15 @@ func (r *Rule) check(given map[string]bool) error {
 		return fmt.Errorf("seed= is for chance=, which is not given")
 	}
 	return nil
+}
+
+// in says whether the rule is carried out in a phase. What a process does to itself is done at the
+// beginning of a step unless the rule has a phase; any other verb hits whatever it can.
+func (r Rule) in(phase Phase) bool {
+	if r.Phase == "" && (r.Verb == Kill || r.Verb == Stop || r.Verb == Delay) {
+		return phase == Load
+	}
+	return r.Phase == "" || r.Phase == phase
 }
 
 // Messages says whether the rule is only about messages of the ring.
