@@ -135,12 +135,12 @@ func TestLeadershipMoves(t *testing.T) {
 			t.Error(err)
 		}
 		through.want(t, "step 1", "checkpoint 1", "step 2", "checkpoint 2", "step 3",
-			"checkpoint 3", "done 0 stopped true")
+			"checkpoint 3", "done 3 stopped true")
 		// One that knows only the new leader is told what the old one had, but for the steps.
 		fresh := n.watch()
 		<-fresh.ended
 		fresh.want(t, "checkpoint 1", "step 2", "checkpoint 2", "step 3", "checkpoint 3",
-			"done 0 stopped true")
+			"done 3 stopped true")
 	})
 }
 
@@ -174,7 +174,7 @@ func TestBrokenConnections(t *testing.T) {
 				got = append(got, e)
 			}
 		}
-		if want = append(want, "done 0 stopped true"); !reflect.DeepEqual(got, want) {
+		if want = append(want, "done 199 stopped true"); !reflect.DeepEqual(got, want) {
 			t.Errorf("watched %q, want %q", got, want)
 		}
 		if broken == 0 {
