@@ -170,7 +170,8 @@ func (a *Actor) act(ctx context.Context, r Rule) error {
 }
 
 // Message is the links' hook before a message is sent in one of the ring's phases. The step is the
-// one that At was told last. The process may die or halt in it. The error is ErrKilled, or Stop's.
+// one that At was told last; before the ring's first, while it forms, no rule matches. The process
+// may die or halt in it. The error is ErrKilled, or Stop's.
 func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 	if len(a.plan) == 0 {
 		return Verdict{}, nil
@@ -179,10 +180,10 @@ func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 	if !slices.Contains(messages(), p) {
 		panic(fmt.Sprintf("rehearsal: phase %q of the ring; there are %v", phase, messages()))
 	}
-	a.mu.Lock()
-	step, number := a.step, a.sent[p]
-	a.sent[p]++
-	a.mu.Unlock()
+	step, number := a.message(p)
+	if step == 0 {
+		return Verdict{}, nil
+	}
 	for i, r := range a.plan {
 		act := Pass
 		switch r.Verb {
@@ -212,6 +213,16 @@ func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 		}
 	}
 	return Verdict{}, nil
+}
+
+// message counts a message of a phase: it returns its step, 0 before the ring's first, and how many
+// that phase of the step had before it.
+func (a *Actor) message(p Phase) (step int64, number uint) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	step, number = a.step, a.sent[p]
+	a.sent[p]++
+	return step, number
 }
 
 // Spoil is the trainer's hook in a step (from 1): it says whether to make a value of the gradient

@@ -260,12 +260,41 @@ func TestMessages(t *testing.T) {
 	var j job
 	p := j.start(t, "kill rank=0 phase=all-gather; stop rank=0 phase=reduce-scatter for=3s")
 	p.SetRing(1, 0)
+	check(t, p.At(t.Context(), "forward", 1))
 	if _, err := p.Message(t.Context(), "reduce-scatter"); err != nil || len(p.stops) != 1 ||
 		p.stops[0] != 3*time.Second {
 		t.Errorf("stopped %v, %v", p.stops, err)
 	}
 	if _, err := p.Message(t.Context(), "all-gather"); !errors.Is(err, ErrKilled) {
 		t.Error(err)
+	}
+}
+
+// TestNoMessagesWhileARingForms leaves alone what the ranks of a ring say to each other before its
+// first step, also where the process did steps in another ring.
+func TestNoMessagesWhileARingForms(t *testing.T) {
+	for _, rule := range []string{"kill", "stop", "delay for=1s", "drop", "duplicate", "corrupt"} {
+		for _, phase := range []string{"carry", "reduce-scatter", "all-gather"} {
+			var j job
+			p := j.start(t, fmt.Sprintf("%s rank=0 phase=%s times=0", rule, phase))
+			hit := func() bool {
+				stops := len(p.stops)
+				v, err := p.Message(t.Context(), phase)
+				return v != Verdict{} || err != nil || len(p.stops) > stops
+			}
+			for generation := range uint64(3) {
+				p.SetRing(generation, 0)
+				check(t, p.At(t.Context(), "checkpoint", 5)) // of a step that was done before
+				if hit() {
+					t.Errorf("%s in %s while ring %d forms", rule, phase, generation)
+				}
+				check(t, p.At(t.Context(), "load", 6))
+				check(t, p.At(t.Context(), "forward", 6))
+				if !hit() {
+					t.Errorf("no %s in %s in the first step of ring %d", rule, phase, generation)
+				}
+			}
+		}
 	}
 }
 

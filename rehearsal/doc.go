@@ -32,6 +32,8 @@
 //	              repeated is drawn anew, and the same history draws the same
 //	seed=N        of chance; 1 unless given
 //
+// While a ring forms its messages are of no step, and no rule matches.
+//
 // A fault changes the ring, and the next ring repeats the step with another process at the same
 // rank. So what counts how often a rule was carried out must be the job's, not a process's: see
 // Config.Spend. Only rules with times=0 go without.
