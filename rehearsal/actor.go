@@ -22,8 +22,9 @@ type Config struct {
 	// it returns true for exactly one of all that ask, in whichever process, at whatever time. A
 	// worker asks etcd to create a key if there is none; a test asks a map. Asked before the fault,
 	// so that one that kills is not repeated by the process that has the rank next. It is asked
-	// when the rule matches, at most Times times a rule and process, from some occurrence on and around: so a process that
-	// is new need not ask for all that are spent. When it fails there is no fault.
+	// when the rule matches, at most Times times a rule and process, from some occurrence on and
+	// around: so a process that is new need not ask for all that are spent. When it fails there is
+	// no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
 	// Log hears one line of every fault, before it happens, but of a rule that fires whenever it
 	// matches only of the first; nil: nobody does.
