@@ -238,8 +238,8 @@ func (p Plan) Validate() error {
 			p.Generation, p.Phase, len(p.Members))
 	}
 	if last := len(p.Last); last > 0 && (len(p.Members) > 0 || p.Rings == 0) {
-		return fmt.Errorf("plan of generation %d has a last ring of %d with %d members and %d rings",
-			p.Generation, last, len(p.Members), p.Rings)
+		return fmt.Errorf("plan of generation %d has a last ring of %d with %d members and "+
+			"%d rings", p.Generation, last, len(p.Members), p.Rings)
 	}
 	if p.Limit < 0 || p.Rings < 0 {
 		return fmt.Errorf("plan of generation %d has limit %d and %d rings",

@@ -174,8 +174,9 @@ func (s *simulation) veteran(m Member) bool {
 	})
 }
 
-// checkVeterans: the state of the job is not thrown away. Whoever may have it is chosen before those
-// that have nothing, and leads; a ring without any of them waits until they had time to come back.
+// checkVeterans: the state of the job is not thrown away. Whoever may have it is chosen before
+// those that have nothing, and leads; a ring without any of them waits until they had time to come
+// back.
 func (s *simulation) checkVeterans(p Plan) error {
 	if s.stored.Rings == 0 {
 		return nil
@@ -190,8 +191,8 @@ func (s *simulation) checkVeterans(p Plan) error {
 		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID) ||
 			s.leader.distrusted(m):
 		case slices.ContainsFunc(p.Members, newcomer):
-			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: %+v",
-				m.ID, s.last, p)
+			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: "+
+				"%+v", m.ID, s.last, p)
 		}
 	}
 	switch {

@@ -177,7 +177,7 @@ func settle(s State, now time.Time) (State, []Action) {
 	switch {
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
-	case s.plan.Phase == Paused && s.allNew(there) && !s.anew: // the one that had the state has gone
+	case s.plan.Phase == Paused && s.allNew(there) && !s.anew: // who had the state has gone
 		s.settled, s.anew = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
 		return s.with(there, s.counted()+" are there again")

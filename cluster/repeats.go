@@ -49,8 +49,8 @@ func (s State) forget(now time.Time) State {
 	return s
 }
 
-// count notes that a member is put out, or, with corrupt, that its state is not to be trusted, which
-// it may say when it is out already.
+// count notes that a member is put out, or, with corrupt, that its state is not to be trusted,
+// which it may say when it is out already.
 func (s State) count(id string, out, corrupt bool, now time.Time) State {
 	known := slices.Concat(s.members, s.plan.veterans(), s.before)
 	at := find(known, id)
