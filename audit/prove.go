@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	"rondo/corpus"
 )
@@ -97,6 +98,7 @@ func (p *prover) find(format string, a ...any) {
 // makeSampler takes the batches from the first ring, and drops sections that have others.
 func (p *prover) makeSampler() error {
 	kept := p.sections[:0]
+	var first *section
 	for _, s := range p.sections {
 		batches := s.ring.batches()
 		if p.sampler == nil {
@@ -105,11 +107,12 @@ func (p *prover) makeSampler() error {
 				p.find("%s line %d: %v", s.file, s.line, err)
 				continue
 			}
-			p.sampler = sampler
+			p.sampler, first = sampler, s
 		}
 		if batches != p.sampler.Config() {
-			p.find("%s line %d: the ring of generation %d reads other batches, %+v, than those "+
-				"before it, %+v", s.file, s.line, s.ring.Generation, batches, p.sampler.Config())
+			p.find("%s line %d: the ring of generation %d is of another job than that of "+
+				"generation %d in %s: %s", s.file, s.line, s.ring.Generation,
+				first.ring.Generation, first.file, differences(first.ring, s.ring, true))
 			continue
 		}
 		kept = append(kept, s)
@@ -130,6 +133,29 @@ func (p *prover) makeSampler() error {
 	return nil
 }
 
+// differences says in what two rings differ, or only their batches, as people know it: "--batch 8
+// and 16".
+func differences(a, b ringLine, batches bool) string {
+	if batches {
+		a.From, a.World = b.From, b.World
+	}
+	var all []string
+	for _, d := range []struct {
+		what string
+		a, b any
+	}{
+		{"--batch", a.Lanes, b.Lanes}, {"--bptt", a.BPTT, b.BPTT},
+		{"--sampling", a.Sampling, b.Sampling}, {"--seed", a.Seed, b.Seed},
+		{"tokens of the text", a.Tokens, b.Tokens}, {"workers", a.World, b.World},
+		{"steps done before", a.From, b.From},
+	} {
+		if d.a != d.b {
+			all = append(all, fmt.Sprintf("%s %v and %v", d.what, d.a, d.b))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
 // link groups the sections by ring, and finds the chain of rings that made the history: backwards
 // from the last, each the latest that reached the beginning of the one after it.
 func (p *prover) link() {
@@ -142,8 +168,8 @@ func (p *prover) link() {
 		}
 		r := &p.rings[len(p.rings)-1]
 		if s.ring != r.ringLine {
-			p.find("%s line %d: the ring of generation %d is %+v here, and %+v in %s", s.file,
-				s.line, s.ring.Generation, s.ring, r.ringLine, r.sections[0].file)
+			p.find("%s line %d: the ring of generation %d is another one in %s: %s", s.file, s.line,
+				s.ring.Generation, r.sections[0].file, differences(s.ring, r.ringLine, false))
 		}
 		r.sections = append(r.sections, s)
 		r.last = max(r.last, s.last)

@@ -267,6 +267,36 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
+// ringText is a ring's line.
+func ringText(r Ring) string { return string((&line{Ring: newRingLine(r)}).append(nil)) }
+
+// TestDifferencesInWords says flag by flag in what two rings differ that should be alike.
+func TestDifferencesInWords(t *testing.T) {
+	ring := Ring{Run: 1, Generation: 4, From: 41, World: 3, Batches: corpus.SamplerConfig{
+		Tokens: 1000, Lanes: 8, BPTT: 5, Seed: 1, Sampling: corpus.Sequential}}
+	next, other, same := ring, ring, ring
+	next.Generation, other.Generation, same.From, same.World = 7, 7, 40, 2
+	other.From, other.World = 50, 2 // as any two rings may differ
+	other.Batches = corpus.SamplerConfig{Tokens: 1001, Lanes: 16, BPTT: 6, Seed: 2,
+		Sampling: corpus.Random}
+	next.Batches.Lanes = 16
+	const another = "b.jsonl line 1: the ring of generation 7 is of another job than that of " +
+		"generation 4 in a.jsonl: "
+	for second, want := range map[Ring]string{
+		next: another + "--batch 8 and 16",
+		other: another + "--batch 8 and 16, --bptt 5 and 6, --sampling sequential and random, " +
+			"--seed 1 and 2, tokens of the text 1000 and 1001",
+		same: "b.jsonl line 1: the ring of generation 4 is another one in a.jsonl: workers " +
+			"2 and 3, steps done before 40 and 41",
+	} {
+		logs := fstest.MapFS{"a.jsonl": {Data: []byte(ringText(ring))},
+			"b.jsonl": {Data: []byte(ringText(second))}}
+		if got := prove(t, logs, nil).Findings; len(got) == 0 || got[0] != want {
+			t.Errorf("found %q; want %q", got, want)
+		}
+	}
+}
+
 func TestFindingsAreBounded(t *testing.T) {
 	text := strings.Repeat("nonsense\n", maxFindings+7)
 	report := prove(t, fstest.MapFS{"a.jsonl": {Data: []byte(text)}}, nil)
