@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -63,10 +64,12 @@ func auditCommand() *cobra.Command {
 func proveLogs(
 	ctx context.Context, dir string, spec *rondov1.JobSpec,
 ) (report *audit.Report, err error) {
-	if info, err := os.Stat(dir); err != nil {
+	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, app.Usagef("there is no folder %s: give the --audit-dir that the job had", dir)
+	} else if err != nil {
 		return nil, app.Usage(err)
 	} else if !info.IsDir() {
-		return nil, app.Usagef("%s is not a folder: give the job's --audit-dir", dir)
+		return nil, app.Usagef("%s is not a folder: give the --audit-dir that the job had", dir)
 	}
 	var tokens corpus.Tokens
 	if spec.Corpus != "" {
@@ -124,8 +127,15 @@ func writeProof(w io.Writer, r *audit.Report) error {
 			return err
 		}
 	}
+	runs, hint := "", ""
+	if r.Runs > 1 {
+		runs = fmt.Sprintf("%d runs, ", r.Runs)
+	}
+	if !r.Tokens {
+		hint = " (tokens not compared: give --corpus)"
+	}
 	_, err := fmt.Fprintf(w, "steps %d..%d: each of %d lanes read exactly once (%d segments, "+
-		"%d rings, %d attempts repeated)\n", r.First, r.Last, r.Lanes, r.Segments, r.Rings,
-		r.Repeated)
+		"%s%d rings, %d attempts repeated)%s\n", r.First, r.Last, r.Lanes, r.Segments, runs,
+		r.Rings, r.Repeated, hint)
 	return err
 }

@@ -80,9 +80,12 @@ func TestAudit(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	dir, text := logged(t)
 	const proof = "steps 1..5: each of 4 lanes read exactly once (20 segments, 2 rings, " +
-		"1 attempts repeated)\n"
-	for _, args := range [][]string{{"audit", dir}, {"audit", dir, "--corpus", text}} {
-		if code, out, complaint := rondo(t, args...); code != 0 || out != proof {
+		"1 attempts repeated)"
+	for want, args := range map[string][]string{
+		proof + " (tokens not compared: give --corpus)\n": {"audit", dir},
+		proof + "\n": {"audit", dir, "--corpus", text},
+	} {
+		if code, out, complaint := rondo(t, args...); code != 0 || out != want {
 			t.Errorf("%q: exit code %d, %q %s", args, code, out, complaint)
 		}
 	}
@@ -115,8 +118,29 @@ func TestAudit(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "step 1 of generation 1: lanes 0 to 1 were skipped") {
 		t.Errorf("a read that was removed: exit code %d, %q", code, out)
 	}
-	if code, _, _ := rondo(t, "audit", filepath.Join(dir, "nowhere")); code != 2 {
-		t.Errorf("no such folder: exit code %d", code)
+	for _, path := range []string{filepath.Join(dir, "nowhere"), log} {
+		code, _, complaint := rondo(t, "audit", path)
+		if code != 2 || !strings.Contains(complaint, path) || strings.Count(complaint, "\n") != 1 ||
+			!strings.Contains(complaint, "give the --audit-dir that the job had") {
+			t.Errorf("no such folder: exit code %d, %q", code, complaint)
+		}
+	}
+}
+
+// TestAuditOfSeveralRuns says that there are several: they may not have been meant to be one job.
+func TestAuditOfSeveralRuns(t *testing.T) {
+	for runs, want := range map[int]string{
+		1: "steps 3..9: each of 4 lanes read exactly once (28 segments, 5 rings, 0 attempts " +
+			"repeated)\n",
+		2: "steps 3..9: each of 4 lanes read exactly once (28 segments, 2 runs, 5 rings, " +
+			"0 attempts repeated)\n",
+	} {
+		var out strings.Builder
+		r := audit.Report{First: 3, Last: 9, Lanes: 4, Segments: 28, Runs: runs, Rings: 5,
+			Tokens: true}
+		if err := showProof(&out, &r, false); err != nil || !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%d runs: %q, %v; want %q", runs, out.String(), err, want)
+		}
 	}
 }
 
