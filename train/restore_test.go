@@ -67,7 +67,7 @@ func TestRestoreIsBrokenOff(t *testing.T) {
 				ctx, stop := context.WithCancelCause(t.Context())
 				defer stop(nil)
 				if how.call == 0 {
-					time.AfterFunc(time.Minute, func() { stop(errTest) })
+					time.AfterFunc(time.Minute+lookSigns/2, func() { stop(errTest) })
 				}
 				ended := false // not atomic: Join returns after Restore
 				e.restore = func(ctx context.Context, _ RestoreReason) (*Snapshot, error) {

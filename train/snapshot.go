@@ -189,11 +189,21 @@ func (t *Trainer) flush(ctx context.Context) error {
 	if !t.cfg.Save || t.ring.Rank != 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
+	defer cancel()
 	err := t.saveErr
 	if t.saveFailures > 1 {
 		err = fmt.Errorf("%d checkpoints were not saved; the last: %w", t.saveFailures, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
-	defer cancel()
-	return errors.Join(err, t.cfg.Saver.Flush(ctx))
+	if err = errors.Join(err, t.cfg.Saver.Flush(ctx)); err != nil {
+		return &SaveError{err}
+	}
+	return nil
 }
+
+// SaveError is what a Run ends with that has come to its end, but could not store it all. The state
+// is still there: Keep may do better later.
+type SaveError struct{ Err error }
+
+func (e *SaveError) Error() string { return e.Err.Error() }
+func (e *SaveError) Unwrap() error { return e.Err }
