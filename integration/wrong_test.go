@@ -144,7 +144,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	dir := t.TempDir()
 	flags := small("--hidden", "64", "--checkpoint-every", "5", "--checkpoint-keep", "0",
-		"--checkpoint-dir", filepath.Join(dir, "run"))
+		"--checkpoint-dir", filepath.Join(dir, "run"), "--chunk-timeout", "1s", "--lease-ttl",
+		"3s", "--step-timeout", "3s", "--regroup-timeout", "6s")
 	script := fmt.Sprintf(`mount -t tmpfs -o size=400k tmpfs %s && %s/rondo train "$@"
 code=$?; ls %s/run; exit $code`, dir, binaries, dir)
 	code, stdout, stderr := runCommand(t, "unshare", append([]string{"-rm", "sh", "-c", script,

@@ -167,6 +167,10 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	}
 	for {
 		result, err := s.train(ctx, ring)
+		var unsaved *train.SaveError
+		if errors.As(err, &unsaved) && ctx.Err() == nil {
+			err = s.saveLater(ctx, unsaved)
+		}
 		if err != nil && s.soundRing(ctx, err) {
 			if err = s.set(false); err == nil {
 				continue
@@ -176,6 +180,34 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 		return true, s.voice.Load().Report(ctx, s.done(result))
+	}
+}
+
+// saveInterval is between two tries to store a job's end.
+const saveInterval = 5 * time.Second
+
+// saveLater holds the state of a job that has come to its end and could not be stored, and tries
+// again for as long as workers without a ring wait.
+func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) error {
+	patience := s.spec.RegroupTimeout.AsDuration()
+	s.notice(ctx, fmt.Sprintf("the job's end is not stored: %v; its state is held, and storing it "+
+		"is tried again for %v (--regroup-timeout)", unsaved, patience))
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(saveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return &lostStateError{unsaved}
+		case <-tick.C:
+		}
+		if err := s.engine.trainer.Keep(limited); err == nil {
+			return nil
+		}
 	}
 }
 
