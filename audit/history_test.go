@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,13 +12,28 @@ import (
 	"rondo/corpus"
 )
 
-// actor is a worker of a simulated job: its log, and the last step that its state has, or -1 if
-// it has none.
+// actor is a worker of a simulated job: its log and its state.
 type actor struct {
-	id   string
-	log  *Log
-	done int64
+	id  string
+	log *Log
+	state
 }
+
+// state is what a worker has: the last ring that it noted, the last step, or -1 if it has none,
+// and the ring that committed it.
+type state struct {
+	joined    uint64
+	done      int64
+	committed uint64
+}
+
+// newer says whether a ring would rather go on from s than from o; below 0: rather from o.
+func (s state) newer(o state) int {
+	return cmp.Or(cmp.Compare(s.joined, o.joined), cmp.Compare(s.done, o.done),
+		cmp.Compare(s.committed, o.committed))
+}
+
+func stateless() state { return state{done: -1} }
 
 // history is a job that is simulated: rings that form, do steps, break and form again.
 type history struct {
@@ -70,7 +86,7 @@ func (h *history) join() {
 	id := fmt.Sprintf("worker-%d", h.born)
 	log, err := Open(h.dir, id, h.sampler.Offset)
 	check(h.t, err)
-	h.workers = append(h.workers, &actor{id: id, log: log, done: -1})
+	h.workers = append(h.workers, &actor{id: id, log: log, state: stateless()})
 }
 
 // leave ends a worker.
@@ -92,6 +108,11 @@ func (h *history) play(rings int) fstest.MapFS {
 			h.trouble()
 		}
 	}
+	return h.logs()
+}
+
+// logs ends all workers, and returns what they wrote.
+func (h *history) logs() fstest.MapFS {
 	logs := fstest.MapFS{}
 	for _, a := range slices.Clone(h.workers) {
 		h.leave(a)
@@ -124,7 +145,7 @@ func (h *history) trouble() {
 	}
 	if h.random.IntN(8) == 0 { // two neighbours died at once: back to the checkpoint
 		for _, a := range h.workers {
-			a.done = -1
+			a.state = stateless()
 		}
 	}
 }
@@ -139,32 +160,40 @@ func (h *history) doRing(last bool) {
 	if len(members) > 1 && h.random.IntN(3) == 0 && !last {
 		members = members[1:] // one is cut off, keeps its state, and may come back
 	}
-	from := h.saved
-	known := slices.MaxFunc(members, func(a, b *actor) int { return int(a.done - b.done) })
-	if known.done >= 0 {
-		from = known.done
+	from := slices.MaxFunc(members, func(a, b *actor) int { return a.newer(b.state) }).state
+	if from.done < 0 {
+		from = h.checkpoint()
 	}
 	for h.begin(members, from, last) && h.saved < h.last && h.random.IntN(4) == 0 {
-		from = h.saved // nobody's state is to be trusted: all begin anew, in the same ring
+		from = h.checkpoint() // nobody's state is to be trusted: all begin anew, in the same ring
 	}
 }
 
-// begin has the workers of a ring begin at a step and do more, and says whether none was lost.
-func (h *history) begin(members []*actor, from int64, last bool) bool {
-	for _, a := range members {
+// checkpoint is the newest one, as the ring has it that is being formed.
+func (h *history) checkpoint() state { return state{done: h.saved, committed: h.ring} }
+
+// begin has the workers of a ring begin with a state and do more, and says whether none was lost.
+func (h *history) begin(members []*actor, with state, last bool) bool {
+	for i, a := range members {
 		if h.random.IntN(10) == 0 && !last {
-			return false // it died while the ring formed: only some have noted it
+			for _, b := range members[i:] {
+				b.state = with // it died while the ring formed: only some have noted it
+			}
+			return false
 		}
-		a.done = from
-		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: from,
-			World: len(members), Batches: h.batches}))
+		a.state = state{joined: h.ring, done: with.done, committed: with.committed}
+		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: with.done,
+			Committed: with.committed, World: len(members), Batches: h.batches}))
 	}
+	from := with.done
 	h.last = from
 	steps := h.random.Int64N(12)
 	for step := from + 1; step <= from+steps; step++ {
-		if !h.doStep(members, step, !last && h.random.IntN(8) == 0) {
+		if !last && h.random.IntN(8) == 0 {
+			h.doStep(members, step, h.random.IntN(2*len(members)))
 			return false
 		}
+		h.doStep(members, step, 2*len(members))
 		h.last = step
 		if h.random.IntN(5) == 0 {
 			h.saved = step
@@ -173,12 +202,8 @@ func (h *history) begin(members []*actor, from int64, last bool) bool {
 	return true
 }
 
-// doStep does a step, unless the ring is to break in it.
-func (h *history) doStep(members []*actor, step int64, breaks bool) bool {
-	reached := 2 * len(members) // of the intents and commits, how many happen
-	if breaks {
-		reached = h.random.IntN(reached)
-	}
+// doStep does a step; reached is how many of its intents, and then commits, happen.
+func (h *history) doStep(members []*actor, step int64, reached int) {
 	ends := make([]int, len(members))
 	for i := range ends {
 		ends[i] = h.batches.Lanes * (i + 1) / len(members)
@@ -197,8 +222,7 @@ func (h *history) doStep(members []*actor, step int64, breaks bool) bool {
 	for i, a := range members {
 		if len(members)+i < reached {
 			check(h.t, a.log.Commit(step))
-			a.done = step
+			a.done, a.committed = step, h.ring
 		}
 	}
-	return !breaks
 }

@@ -22,8 +22,11 @@ type Ring struct {
 	Run        int64  // orders the runs of a job: JobSpec.submitted
 	Generation uint64 // orders the rings of a run
 	From       int64  // steps that are done when it starts: its first is From+1
-	World      int    // workers
-	Batches    corpus.SamplerConfig
+	// Committed is the generation in which the state that it starts from was committed; this one
+	// where the state is from a checkpoint or from scratch. 0: not known.
+	Committed uint64
+	World     int // workers
+	Batches   corpus.SamplerConfig
 }
 
 // Log is one worker's log. One goroutine at a time does steps with it.
@@ -147,6 +150,7 @@ type ringLine struct {
 	Run        int64           `json:"run"`
 	Generation uint64          `json:"generation"`
 	From       int64           `json:"from"`
+	Committed  uint64          `json:"committed"` // 0, or not there: not known
 	World      int             `json:"world"`
 	Lanes      int             `json:"lanes"`
 	BPTT       int             `json:"bptt"`
@@ -156,8 +160,8 @@ type ringLine struct {
 }
 
 func newRingLine(r Ring) *ringLine {
-	return &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, World: r.World,
-		Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
+	return &ringLine{Run: r.Run, Generation: r.Generation, From: r.From,
+		Committed: r.Committed, World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
 		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling}
 }
 
@@ -184,9 +188,9 @@ func (e *line) append(b []byte) []byte {
 	switch {
 	case e.Ring != nil:
 		r := e.Ring
-		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"world":%d,"lanes":%d,`+
-			`"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q}}`, r.Run, r.Generation, r.From,
-			r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed, r.Sampling)
+		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"committed":%d,`+
+			`"world":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q}}`, r.Run,
+			r.Generation, r.From, r.Committed, r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed, r.Sampling)
 	case e.Read != nil:
 		r := e.Read
 		b = fmt.Appendf(b, `{"read":{"generation":%d,"step":%d,"first":%d,"offsets":[`,

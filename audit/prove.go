@@ -137,7 +137,7 @@ func (p *prover) makeSampler() error {
 // and 16".
 func differences(a, b ringLine, batches bool) string {
 	if batches {
-		a.From, a.World = b.From, b.World
+		a.From, a.Committed, a.World = b.From, b.Committed, b.World
 	}
 	var all []string
 	for _, d := range []struct {
@@ -148,6 +148,7 @@ func differences(a, b ringLine, batches bool) string {
 		{"--sampling", a.Sampling, b.Sampling}, {"--seed", a.Seed, b.Seed},
 		{"tokens of the text", a.Tokens, b.Tokens}, {"workers", a.World, b.World},
 		{"steps done before", a.From, b.From},
+		{"state of generation", a.Committed, b.Committed},
 	} {
 		if d.a != d.b {
 			all = append(all, fmt.Sprintf("%s %v and %v", d.what, d.a, d.b))
@@ -156,8 +157,7 @@ func differences(a, b ringLine, batches bool) string {
 	return strings.Join(all, ", ")
 }
 
-// link groups the sections by ring, and finds the chain of rings that made the history: backwards
-// from the last, each the latest that reached the beginning of the one after it.
+// link groups the sections by ring, and finds the chain of rings that made the history.
 func (p *prover) link() {
 	for _, s := range p.sections {
 		if n := len(p.rings); n == 0 || !p.rings[n-1].holds(s) {
@@ -175,21 +175,35 @@ func (p *prover) link() {
 		r.last = max(r.last, s.last)
 	}
 	p.report.Rings = len(p.rings)
-	end := p.rings[len(p.rings)-1]
-	want := end.last
-	p.report.Last = want
+	p.chain()
+}
+
+// chain goes backwards from the last ring: each that counts is the latest that reached the beginning
+// of the one after it, of those that the state it starts from can be of.
+func (p *prover) chain() {
+	next := &p.rings[len(p.rings)-1]
+	next.counted, next.until = next.From, next.last
+	p.report.Last = next.last
 	behind := false
-	for i := len(p.rings) - 1; i >= 0; i-- {
+	for i := len(p.rings) - 2; i >= 0; i-- {
 		r := &p.rings[i]
-		if r.From < want && r.last >= want {
-			r.counted, r.until = r.From, want
-			want, behind = r.From, false
-		} else if r.From < want {
-			behind = true
+		if r.From >= next.From {
+			continue
+		}
+		if behind = r.last < next.From || !next.follows(r); !behind {
+			r.counted, r.until = r.From, next.From
+			next = r
 		}
 	}
 	if behind {
-		p.find("no ring in the logs committed step %d, from which a later one started", want)
+		p.find("no ring in the logs committed step %d, from which a later one started", next.From)
 	}
-	p.report.First = want + 1
+	p.report.First = next.From + 1
+}
+
+// follows says whether the state from which a ring starts can be that of an earlier one. From a
+// checkpoint it can be of any; otherwise it is of the generation that it was committed in, or, if
+// that has it from a checkpoint, of one before.
+func (r *ring) follows(earlier *ring) bool {
+	return r.Committed == 0 || r.Run != earlier.Run || earlier.Generation <= r.Committed
 }

@@ -68,7 +68,8 @@ func parse(text []byte) (line, error) {
 	switch {
 	case kinds != 1:
 		return e, errors.New("is none of ring, read and commit")
-	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1):
+	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 ||
+		e.Ring.Committed > e.Ring.Generation):
 		return e, errors.New("is of a ring that cannot be")
 	case e.Read != nil && (e.Read.Step < 1 || e.Read.First < 0 || len(e.Read.Offsets) == 0):
 		return e, errors.New("reads nothing")

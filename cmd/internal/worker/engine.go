@@ -177,8 +177,8 @@ func (e *engine) joined(s *session, j train.Joined) error {
 		return nil
 	}
 	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
-		Generation: uint64(s.plan.Generation), From: j.Step, World: len(s.plan.Members),
-		Batches: e.worker.data.Sampler.Config()})
+		Generation: uint64(s.plan.Generation), From: j.Step, Committed: uint64(j.Committed),
+		World: len(s.plan.Members), Batches: e.worker.data.Sampler.Config()})
 }
 
 // keep saves the state without a ring, for a job that nobody is left to hold it for.
