@@ -416,6 +416,9 @@ func (s *simulation) keep(p Plan) {
 			s.last = without(s.last, e.ID)
 		}
 	}
+	if p.Phase == Paused {
+		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
+	}
 }
 
 // logLine is written only if it is needed.
