@@ -24,6 +24,8 @@ type session struct {
 	rank cluster.Rank
 	ring *allreduce.Ring
 
+	rejoined bool // the ranks have begun anew in the ring that they have
+
 	mu         sync.Mutex
 	training   bool          // the ring has formed; it ends at a step's end
 	superseded bool          // a newer plan has come
@@ -172,6 +174,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 			err = s.saveLater(ctx, unsaved)
 		}
 		if err != nil && s.soundRing(ctx, err) {
+			s.rejoined = true
 			if err = s.set(false); err == nil {
 				continue
 			}
@@ -350,10 +353,11 @@ func (s *session) announce(ctx context.Context, joined train.Joined) {
 		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
 			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
 	s.engine.heard.catchUp(joined.Step)
-	if text := joined.String(); text != "" && s.plan.Rings > 1 {
+	again := s.plan.Rings > 1 || s.rejoined
+	if text := joined.String(); text != "" && again {
 		s.notice(ctx, text)
 	}
-	if total := s.data.Steps(s.spec); joined.Step >= total && s.plan.Rings == 1 {
+	if total := s.data.Steps(s.spec); joined.Step >= total && !again {
 		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
 			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
 	}

@@ -195,7 +195,7 @@ func (w *world) fault() {
 		w.startWorker()
 	case n == 3 && len(workers) > 1: // two at once, neighbours or not
 		for range 2 {
-			if name := pick(); !w.workers[name].gone {
+			if name := pick(); slices.Contains(w.alive(), name) {
 				w.crash(name)
 				w.startWorker()
 			}
@@ -203,7 +203,10 @@ func (w *world) fault() {
 	case n == 4 && len(workers) > 0:
 		name := pick()
 		w.strike("%s is asked to leave", name)
-		w.workers[name].kill()
+		w.mu.Lock()
+		kill := w.workers[name].kill
+		w.mu.Unlock()
+		kill()
 		w.startWorker()
 	case n == 5:
 		w.startWorker()

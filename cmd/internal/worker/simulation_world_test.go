@@ -240,7 +240,8 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	switch text := e.GetNotice().GetText(); {
 	case strings.Contains(text, "computed anew"):
 		w.inexact, w.backwards = true, true
-	case strings.Contains(text, "checkpoint of step"), strings.Contains(text, "from scratch"):
+	case strings.Contains(text, "must go back"), strings.Contains(text, "checkpoint of step"),
+		strings.Contains(text, "from scratch"):
 		w.backwards = true
 	}
 	if e.GetWorker() != nil {
