@@ -160,8 +160,8 @@ type ringLine struct {
 }
 
 func newRingLine(r Ring) *ringLine {
-	return &ringLine{Run: r.Run, Generation: r.Generation, From: r.From,
-		Committed: r.Committed, World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
+	return &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Committed: r.Committed,
+		World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
 		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling}
 }
 
@@ -190,7 +190,8 @@ func (e *line) append(b []byte) []byte {
 		r := e.Ring
 		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"committed":%d,`+
 			`"world":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q}}`, r.Run,
-			r.Generation, r.From, r.Committed, r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed, r.Sampling)
+			r.Generation, r.From, r.Committed, r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed,
+			r.Sampling)
 	case e.Read != nil:
 		r := e.Read
 		b = fmt.Appendf(b, `{"read":{"generation":%d,"step":%d,"first":%d,"offsets":[`,

@@ -178,8 +178,8 @@ func (p *prover) link() {
 	p.chain()
 }
 
-// chain goes backwards from the last ring: each that counts is the latest that reached the beginning
-// of the one after it, of those that the state it starts from can be of.
+// chain goes backwards from the last ring: each that counts is the latest that reached the
+// beginning of the one after it, of those that the state it starts from can be of.
 func (p *prover) chain() {
 	next := &p.rings[len(p.rings)-1]
 	next.counted, next.until = next.From, next.last
