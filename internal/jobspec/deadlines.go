@@ -12,6 +12,10 @@ import (
 // which its neighbour counts it as gone: so many must be lost or late in a row.
 const HeartbeatsPerChunkTimeout = 4
 
+// MinChunkTimeout is the shortest --chunk-timeout: with less, a heartbeat that the system schedules
+// a little late is taken for a death.
+const MinChunkTimeout = 100 * time.Millisecond
+
 // Rung is one deadline of a job.
 type Rung struct {
 	Name   string // of the flag, if it has one
@@ -36,7 +40,8 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 			Bounds: "the silence of a worker that waits for others itself; a quarter of " +
 				"--chunk-timeout"},
 		{Name: "chunk-timeout", Flag: true, Value: spec.ChunkTimeout.AsDuration(),
-			Bounds: "the silence of a neighbour in the ring",
+			Bounds: "the silence of a neighbour in the ring; it must leave time for one chunk of " +
+				"1 MiB on the slowest link",
 			Needs: []Need{{HeartbeatsPerChunkTimeout, "heartbeat",
 				"a late sign of life is not a death"}}},
 		{Name: "lease-ttl", Flag: true, Value: spec.LeaseTtl.AsDuration(),
@@ -75,6 +80,10 @@ func (r Rung) label() string {
 
 // validateDeadlines holds each rung against those that it must be longer than.
 func validateDeadlines(spec *rondov1.JobSpec) error {
+	if d := spec.ChunkTimeout.AsDuration(); d < MinChunkTimeout {
+		return usagef("--chunk-timeout %v is too short for any machine: give at least %v", d,
+			MinChunkTimeout)
+	}
 	ladder := Deadlines(spec)
 	byName := map[string]Rung{}
 	for _, r := range ladder {

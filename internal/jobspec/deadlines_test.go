@@ -161,8 +161,9 @@ func TestDeadlinesTable(t *testing.T) {
 		"| --- | --- | --- | --- |\n" +
 		"| `heartbeat` | 1.25s | the silence of a worker that waits for others itself; a " +
 		"quarter of --chunk-timeout |  |\n" +
-		"| `--chunk-timeout` | 5s | the silence of a neighbour in the ring | 4 times " +
-		"heartbeat: a late sign of life is not a death |\n" +
+		"| `--chunk-timeout` | 5s | the silence of a neighbour in the ring; it must leave time " +
+		"for one chunk of 1 MiB on the slowest link | 4 times heartbeat: a late sign of life is " +
+		"not a death |\n" +
 		"| `--lease-ttl` | 10s | the silence of a worker or leader towards etcd | twice " +
 		"--chunk-timeout: the ring sees who is gone, and speaks first; the lease is the " +
 		"backstop |\n" +

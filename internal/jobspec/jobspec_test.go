@@ -43,6 +43,15 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 	}
 }
 
+// TestHelpNamesNoType: what is between backquotes in a flag's help is shown as its value's type.
+func TestHelpNamesNoType(t *testing.T) {
+	for _, f := range fields() {
+		if strings.Contains(f.flag.Help, "`") {
+			t.Errorf("--%s: %s", f.flagName(), f.flag.Help)
+		}
+	}
+}
+
 func TestConfigThenFlags(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job.yaml")
 	text := "hidden: 64\nlr_schedule: cosine\nchunk-timeout: 3s\ntieWeights: true\nembed: 64\n" +
@@ -80,6 +89,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--min-workers 3", "--min-workers 3 is above --workers 2"},
 		{"--max-workers 1", "--max-workers 1 is below --workers 2"},
 		{"--evict-stragglers 1", "--evict-stragglers 1 would evict workers that are as fast"},
+		{"--evict-stragglers 3 --check-every 0", "--evict-stragglers needs --check-every above 0"},
+		{"--chunk-timeout 99ms", "--chunk-timeout 99ms is too short for any machine: give at " +
+			"least 100ms"},
 		{"--inject kill", `--inject: "kill": whose? Give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},

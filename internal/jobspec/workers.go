@@ -37,6 +37,10 @@ func validateWorkers(spec *rondov1.JobSpec) error {
 		return usagef("--evict-stragglers %g would evict workers that are as fast as the others: "+
 			"give more than 1, such as 3, or 0 to evict none", factor)
 	}
+	if spec.EvictStragglers != 0 && spec.CheckEvery == 0 {
+		return usagef("--evict-stragglers needs --check-every above 0: who is late is judged at " +
+			"these checks")
+	}
 	return nil
 }
 

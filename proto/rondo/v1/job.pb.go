@@ -710,7 +710,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb77\n" +
+	"\x04_max\"\xcd8\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -795,9 +795,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"clip_scope\x181 \x01(\tBk\xaa\xbb\x18g\n" +
 	"Mworker: before the ring, each its own; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x06globalR\tclipScope\x12A\n" +
 	"\x06epochs\x182 \x01(\x03B)\xaa\xbb\x18%\n" +
-	"\x16passes over the corpus\x12\x0210!\x00\x00\x00\x00\x00\x00\x00\x00R\x06epochs\x12U\n" +
-	"\x05steps\x183 \x01(\x03B?\xaa\xbb\x18;\n" +
-	"-stop after this many steps; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
+	"\x16passes over the corpus\x12\x0210!\x00\x00\x00\x00\x00\x00\x00\x00R\x06epochs\x12\x82\x01\n" +
+	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
+	"Zstop after this many steps, or after --epochs if those are over earlier; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
@@ -806,16 +806,16 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"9processes that share the batch; a start waits for so many\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12p\n" +
 	"\vmin_workers\x18B \x01(\x03BO\xaa\xbb\x18K\n" +
 	"4with fewer the job pauses, holds its state and waits\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"minWorkers\x12\x80\x01\n" +
-	"\vmax_workers\x18C \x01(\x03B_\xaa\xbb\x18[\n" +
-	"Dworkers that appear later are taken in up to this many; 0: --workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"minWorkers\x12\x9e\x01\n" +
+	"\vmax_workers\x18C \x01(\x03B}\xaa\xbb\x18y\n" +
+	"bworkers that appear later are taken in up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
 	"maxWorkers\x12L\n" +
 	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
 	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12\x96\x01\n" +
 	"\athreads\x18> \x01(\x03B|\xaa\xbb\x18x\n" +
-	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xaf\x01\n" +
-	"\x10evict_stragglers\x18Q \x01(\x01B\x83\x01\xaa\xbb\x18\x7f\n" +
-	"hevict a worker whose steps take more than this many times the median, check after check; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
+	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfb\x01\n" +
+	"\x10evict_stragglers\x18Q \x01(\x01B\xcf\x01\xaa\xbb\x18\xca\x01\n" +
+	"\xb2\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until there are too few others; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
 	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
 	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
 	"checkEvery\x12\x9e\x01\n" +
@@ -832,9 +832,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\rpause_timeout\x18P \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
 	"Mhow long a paused job, or a worker that is cut off from etcd, holds its state\x12\x021hR\fpauseTimeout\x12|\n" +
 	"\x06inject\x18T \x01(\tBd\xaa\xbb\x18`\n" +
-	"^faults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; several are separated by ;R\x06inject\x12q\n" +
-	"\taudit_dir\x18S \x01(\tBT\xaa\xbb\x18P\n" +
-	"Nfolder in which each worker logs what it reads, for `rondo audit`; empty: noneR\bauditDir\x12\x8a\x01\n" +
+	"^faults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; several are separated by ;R\x06inject\x12o\n" +
+	"\taudit_dir\x18S \x01(\tBR\xaa\xbb\x18N\n" +
+	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x8a\x01\n" +
 	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
 	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12j\n" +
 	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
