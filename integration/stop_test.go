@@ -116,7 +116,11 @@ func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 	p.until("a checkpoint", func(e event) bool { return e.name() == "checkpoint" })
 	t.Run("while it runs", func(t *testing.T) {
 		code, _, stderr := run(t, endless(flags...)...)
-		oneLine(t, code, 2, stderr, `"again"`, "running already")
+		waiting, refusal, _ := strings.Cut(stderr, "\n")
+		if !strings.Contains(waiting, "waiting 4s to see whether that lives") {
+			t.Errorf("standard error does not say first what it waits for:\n%s", stderr)
+		}
+		oneLine(t, code, 2, refusal, `"again"`, "running already")
 	})
 	p.killAll()
 	q := start(t, endless(flags...)...)
@@ -152,7 +156,7 @@ func TestWorkerThatDiesBeforeItJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.succeed()
-	want := fmt.Sprintf("process %d) ended", victim)
+	want := fmt.Sprintf("process %d ended", victim)
 	if !strings.Contains(p.stderr.String(), want) {
 		t.Errorf("standard error does not say %q:\n%s", want, p.stderr)
 	}
