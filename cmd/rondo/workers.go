@@ -59,7 +59,7 @@ type jobState struct {
 // workerState is a worker as the command shows it.
 type workerState struct {
 	Rank    *int   `json:"rank,omitempty"`
-	State   string `json:"state"` // ring, lost, spare, joining or evicted
+	State   string `json:"state"` // ring, lost, left, spare, joining or evicted
 	Reason  string `json:"reason,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`
 	ID      string `json:"id"`
@@ -85,6 +85,9 @@ func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 		w := workerStateOf(m, "ring")
 		if !registered[m.ID] {
 			w.State = "lost"
+			if plan.Phase == cluster.Ended {
+				w.State = "left" // as all are to do then
+			}
 		}
 		from, to := plan.Lanes(cluster.Rank(rank))
 		w.Rank, w.Lanes = &rank, []int{int(from), int(to)}

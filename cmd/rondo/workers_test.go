@@ -49,6 +49,19 @@ RANK  STATE    ID  HOST   PID   DEVICE  LANES   NOTE
 	}
 }
 
+// TestWorkersOfAJobThatHasEnded calls nobody lost who went because there is nothing more to do.
+func TestWorkersOfAJobThatHasEnded(t *testing.T) {
+	view := viewOf()
+	view.Plan.Phase, view.Plan.Reason = cluster.Ended, "all steps are done"
+	var states []string
+	for _, w := range jobStateOf("demo", cluster.Job{Workers: 2, Lanes: 8}, view).Workers {
+		states = append(states, w.State)
+	}
+	if got := strings.Join(states[:2], " "); got != "ring left" {
+		t.Errorf("the ring of a job that has ended: %s", got)
+	}
+}
+
 func TestWorkersOfAJobThatForms(t *testing.T) {
 	view := cluster.View{Members: []cluster.Member{member("w1", "alpha", 10)}}
 	state := jobStateOf("demo", cluster.Job{Workers: 3, MinWorkers: 2, Lanes: 8}, view)
