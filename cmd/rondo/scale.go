@@ -49,7 +49,11 @@ func scaleCommand() *cobra.Command {
 		Short: "Set how many workers a running job has at most",
 		Long: "Sets how many workers a running job has at most. With fewer than it has, some\n" +
 			"become spares at the end of the step; with more, spares and workers that appear\n" +
-			"are taken in. N can be --min-workers to --batch.",
+			"are taken in. N can be --min-workers to --batch.\n\n" +
+			"Where rondo train runs all workers of the job on its machine, it starts the\n" +
+			"processes that a larger N needs there. Elsewhere (rondo train --local-workers,\n" +
+			"bin/worker) no process is started: whoever runs the workers starts more, and N\n" +
+			"says how many of them are taken in. None is ended by a smaller N.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the number of workers (see `%s --help`)",
