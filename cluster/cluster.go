@@ -168,8 +168,9 @@ type Plan struct {
 	Rings      int    // formed in this run of the job
 	Evicted    []Eviction
 	Identity   string // Member.Identity of this run's workers, from the first ring on
-	// Last is the last ring, by rank, while there is none: its members may have the job's state.
-	// Those whose state is not to be trusted are left out.
+	// Last is the last ring, by rank, while there is none, or while the present one has newcomers
+	// that may not have the job's state yet: the members of the last one may. Those whose state is
+	// not to be trusted are left out.
 	Last []Member
 }
 
@@ -179,12 +180,12 @@ func (p Plan) Rank(id string) (Rank, bool) {
 	return Rank(i), i >= 0
 }
 
-// veterans returns the ring, or while there is none, the last one.
+// veterans returns who may have the job's state: the ring, or the one before it.
 func (p Plan) veterans() []Member {
-	if len(p.Members) > 0 {
-		return p.Members
+	if len(p.Last) > 0 {
+		return p.Last
 	}
-	return p.Last
+	return p.Members
 }
 
 // Eviction returns why a worker gets no rank; false if it may have one.
@@ -237,9 +238,9 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("plan of generation %d is %v with %d members",
 			p.Generation, p.Phase, len(p.Members))
 	}
-	if last := len(p.Last); last > 0 && (len(p.Members) > 0 || p.Rings == 0) {
-		return fmt.Errorf("plan of generation %d has a last ring of %d with %d members and "+
-			"%d rings", p.Generation, last, len(p.Members), p.Rings)
+	if last := len(p.Last); last > 0 && p.Rings == 0 {
+		return fmt.Errorf("plan of generation %d has a last ring of %d, and none was formed",
+			p.Generation, last)
 	}
 	if p.Limit < 0 || p.Rings < 0 {
 		return fmt.Errorf("plan of generation %d has limit %d and %d rings",

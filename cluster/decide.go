@@ -99,6 +99,12 @@ type Leaving struct {
 	Generation Generation // of the ring that it is in; 0: of none, or of the present one
 }
 
+// Seated is a worker whose ring has formed: it, and so every member, has the job's state.
+type Seated struct {
+	ID         string
+	Generation Generation
+}
+
 // ScaleRequested sets how many workers the ring has at most.
 type ScaleRequested struct{ Workers int }
 
@@ -120,6 +126,7 @@ func (Left) event()           {}
 func (Failed) event()         {}
 func (Suspected) event()      {}
 func (Leaving) event()        {}
+func (Seated) event()         {}
 func (ScaleRequested) event() {}
 func (Done) event()           {}
 func (StopRequested) event()  {}
@@ -165,6 +172,8 @@ func Decide(s State, event Event, now time.Time) (State, []Action) {
 		return suspected(s, e, now)
 	case Leaving:
 		return leaving(s, e, now)
+	case Seated:
+		return seated(s, e)
 	case ScaleRequested:
 		return scaleRequested(s, e.Workers, now)
 	case Done:
@@ -214,7 +223,7 @@ func done(s State, e Done) (State, []Action) {
 	}
 	s.done = append(slices.Clone(s.done), e.ID)
 	if len(s.done) < len(s.plan.Members) {
-		return s, nil
+		return seated(s, Seated{ID: e.ID, Generation: s.plan.Generation})
 	}
 	if s.plan.Phase == Stopping {
 		return end(s, s.plan.Reason)

@@ -210,6 +210,9 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	if stale || !s.registered(e.ID) || slices.Contains(s.leaving, e.ID) {
 		return s, nil
 	}
+	if e.Generation != 0 { // it speaks when the ring has begun
+		s.plan.Last = nil
+	}
 	without := s
 	without.leaving = append(slices.Clone(s.leaving), e.ID)
 	rank, inRing := s.plan.Rank(e.ID)

@@ -96,16 +96,30 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 // pause dissolves the ring. Those who are there go on without others when the time has settled.
 func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
-	s.plan.Last = slices.DeleteFunc(slices.Clone(s.plan.Members), func(m Member) bool {
-		e, _ := s.plan.Eviction(m.ID)
-		return e.Remedy == Resync || s.distrusted(m)
-	})
+	s.plan.Last = s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.giveUp = nil, now.Add(s.job.PauseTimeout)
 	s.settled, s.anew = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
 	return s, append(actions, Notify{Text: reason})
+}
+
+// trusted returns the veterans, but for those whose state is known to be wrong.
+func (s State) trusted() []Member {
+	return slices.DeleteFunc(slices.Clone(s.plan.veterans()), func(m Member) bool {
+		e, _ := s.plan.Eviction(m.ID)
+		return e.Remedy == Resync || s.distrusted(m)
+	})
+}
+
+// seated notes that the present ring has begun: all of it have the job's state.
+func seated(s State, e Seated) (State, []Action) {
+	if e.Generation != s.plan.Generation || len(s.plan.Members) == 0 || len(s.plan.Last) == 0 {
+		return s, nil
+	}
+	s.plan.Last = nil
+	return s.write()
 }
 
 const resumeHint = "; --resume auto goes on from the newest checkpoint, if one was kept"
@@ -130,10 +144,14 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 		s.plan.Phase = Running
 	}
 	s.before = s.plan.veterans()
+	last := s.trusted()
+	if !slices.ContainsFunc(chosen, s.isNew) || s.allNew(chosen) {
+		last = nil // all have the state, or it is given up
+	}
 	s.plan.Generation++
 	s.plan.Rings++
 	s.plan.Members, s.plan.LaneEnds = s.order(chosen), DealLanes(s.job.Lanes, len(chosen))
-	s.plan.Last = nil
+	s.plan.Last = last
 	s.plan.Reason = reason
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0

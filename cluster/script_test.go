@@ -208,6 +208,11 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		rank, err := strconv.Atoi(args[1])
 		return Suspected{ID: args[0], Generation: Generation(of), Rank: Rank(rank),
 			Text: strings.Join(args[2:], " "), Slow: name == "slow"}, err
+	case "seated":
+		if generation == "" {
+			of = int(w.stored.Generation)
+		}
+		return Seated{args[0], Generation(of)}, nil
 	case "leaving":
 		return Leaving{args[0], Generation(of)}, nil
 	case "scale":

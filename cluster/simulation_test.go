@@ -245,7 +245,11 @@ func (s *simulation) step() error {
 // report has a worker say something, which may be about a ring that is no more.
 func (s *simulation) report(m Member) {
 	generation := max(1, s.stored.Generation-Generation(max(0, s.random.IntN(6)-3)))
-	switch n := s.random.IntN(12); {
+	switch n := s.random.IntN(14); {
+	case n > 11:
+		if _, inRing := s.stored.Rank(m.ID); inRing {
+			s.say(m.ID, Seated{m.ID, s.stored.Generation})
+		}
 	case n < 3:
 		s.say(m.ID, Done{m.ID, generation})
 	case n < 6:
@@ -353,6 +357,8 @@ func (s *simulation) deliver(crash bool) error {
 		s.heard[e.ID]++
 	case Leaving:
 		s.heard[e.ID]++
+	case Seated:
+		s.heard[e.ID]++
 	}
 	return s.decide(event, crash)
 }
@@ -407,10 +413,13 @@ func (s *simulation) keep(p Plan) {
 	if p.Phase == Paused && s.stored.Phase != Paused {
 		s.since, s.lost = s.now, s.now
 	}
-	s.stored = p
-	if len(p.Members) > 0 {
+	begun := p.Generation == s.stored.Generation && len(p.Last) == 0 // of the ring that it was
+	newcomer := func(m Member) bool { return !s.veteran(m) }
+	if len(p.Members) > 0 && (begun || !slices.ContainsFunc(p.Members, newcomer) ||
+		!slices.ContainsFunc(p.Members, s.veteran)) {
 		s.last = p.Members
 	}
+	s.stored = p
 	for _, e := range p.Evicted {
 		if e.Remedy == Resync {
 			s.last = without(s.last, e.ID)

@@ -370,6 +370,10 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	if err := s.deliver(ctx, t, event); err != nil {
 		return err
 	}
+	if r.Event.GetWorker() != nil { // people want to see it too
+		t.hub.add(r)
+		return nil
+	}
 	t.hub.mark(r.Source, r.Sequence)
 	return nil
 }
@@ -399,6 +403,8 @@ func ClusterEvent(r *rondov1.Record) cluster.Event {
 		e := kind.Suspect
 		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),
 			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow}
+	case *rondov1.Event_Worker:
+		return cluster.Seated{ID: r.Source, Generation: generation(kind.Worker.Generation)}
 	case *rondov1.Event_Leaving:
 		return cluster.Leaving{ID: r.Source, Generation: generation(kind.Leaving.Generation)}
 	}

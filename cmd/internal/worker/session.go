@@ -345,7 +345,8 @@ func (s *session) accuse(ctx context.Context, ranks []int, text string, slow boo
 func (s *session) announce(ctx context.Context, joined train.Joined) {
 	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
 		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
-		Device: s.engine.model.Device().Name(), Host: s.member.Host}}})
+		Device: s.engine.model.Device().Name(), Host: s.member.Host,
+		Generation: uint64(s.plan.Generation)}}})
 	if s.rank != 0 {
 		return
 	}

@@ -1018,7 +1018,7 @@ func (*Event_Leaving) isEvent_Kind() {}
 
 func (*Event_Scale) isEvent_Kind() {}
 
-// WorkerEvent: a worker joined the ring of a generation.
+// WorkerEvent: a worker is in the ring of a generation, and has the job's state.
 type WorkerEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          int64                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -1026,6 +1026,7 @@ type WorkerEvent struct {
 	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	Device        string                 `protobuf:"bytes,4,opt,name=device,proto3" json:"device,omitempty"`
 	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1093,6 +1094,13 @@ func (x *WorkerEvent) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *WorkerEvent) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
 }
 
 // GenerationEvent: a ring formed, and its first step is `step`.
@@ -1940,13 +1948,16 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	" \x01(\v2\x16.rondo.v1.SuspectEventH\x00R\asuspect\x122\n" +
 	"\aleaving\x18\v \x01(\v2\x16.rondo.v1.LeavingEventH\x00R\aleaving\x12,\n" +
 	"\x05scale\x18\f \x01(\v2\x14.rondo.v1.ScaleEventH\x00R\x05scaleB\x06\n" +
-	"\x04kind\"o\n" +
+	"\x04kind\"\x8f\x01\n" +
 	"\vWorkerEvent\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x03R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x16\n" +
 	"\x06device\x18\x04 \x01(\tR\x06device\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\"|\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x06 \x01(\x04R\n" +
+	"generation\"|\n" +
 	"\x0fGenerationEvent\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
