@@ -230,7 +230,8 @@ func TestSlowWatcher(t *testing.T) {
 		if len(got) >= steps {
 			t.Errorf("%d events: nothing was dropped, and the test shows nothing", len(got))
 		}
-		if last := got[len(got)-1]; !strings.HasPrefix(last, "done ") || last == "done 0 stopped true" {
+		last := got[len(got)-1]
+		if !strings.HasPrefix(last, "done ") || last == "done 0 stopped true" {
 			t.Errorf("the last event is %q", got[len(got)-1])
 		}
 	})

@@ -37,7 +37,8 @@ func stopCommand() *cobra.Command {
 			if err := client.Stop(cmd.Context(), "rondo stop"); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s stops at the end of its step\n", cfg.Job)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "job %s stops at the end of its step\n",
+				cfg.Job)
 			return err
 		})
 	}

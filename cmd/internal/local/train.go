@@ -232,7 +232,8 @@ func (r Run) supervise(
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
 	defer cancel()
 	if killed := workers.Wait(grace); len(killed) > 0 {
-		r.Log(fmt.Sprintf("the job has ended; worker processes %v did not, and were killed", killed))
+		r.Log(fmt.Sprintf("the job has ended; worker processes %v did not, and were killed",
+			killed))
 	}
 	<-guarded
 	outcome, err = w.result(ledErr, watchErr)
