@@ -68,7 +68,7 @@ func (s State) count(id string, out, corrupt bool, now time.Time) State {
 	others := slices.DeleteFunc(slices.Clone(s.evictions), func(o repeats) bool {
 		return o.of(known[at])
 	})
-	s.evictions = append(others, r)
+	s.evictions = slices.Concat(others, []repeats{r})
 	return s
 }
 
