@@ -78,8 +78,9 @@ func TestSoak(t *testing.T) {
 	for _, n := range counts {
 		total += n
 	}
-	t.Logf("%d faults %v in %d steps and %v; %d rings", total, counts, steps,
-		time.Since(began).Round(time.Second), len(named(j.kept, "generation")))
+	t.Logf("%d faults %v in %d steps and %v; %d rings; back to a checkpoint, and said why: %d",
+		total, counts, steps, time.Since(began).Round(time.Second),
+		len(named(j.kept, "generation")), j.backs)
 	if total < faults {
 		t.Errorf("%d faults, want at least %d", total, faults)
 	}
