@@ -34,10 +34,10 @@ type Config struct {
 	StepTimeout time.Duration
 }
 
-// beatsPerTimeout is how often a rank shows that it lives within ChunkTimeout.
-const beatsPerTimeout = 4
+// HeartbeatsPerChunkTimeout is how often a rank shows that it lives within ChunkTimeout.
+const HeartbeatsPerChunkTimeout = 4
 
-func (c Config) beatInterval() time.Duration { return c.ChunkTimeout / beatsPerTimeout }
+func (c Config) beatInterval() time.Duration { return c.ChunkTimeout / HeartbeatsPerChunkTimeout }
 
 func (c Config) validate(links Links) (Config, error) {
 	if c.ChunkBytes == 0 {
@@ -51,7 +51,7 @@ func (c Config) validate(links Links) (Config, error) {
 	case c.ChunkBytes < 4 || c.ChunkBytes > MaxChunkBytes || c.ChunkBytes%4 != 0:
 		return c, fmt.Errorf("ring: chunks of %d bytes: want a multiple of 4, at most %d",
 			c.ChunkBytes, MaxChunkBytes)
-	case c.ChunkTimeout < beatsPerTimeout:
+	case c.ChunkTimeout < HeartbeatsPerChunkTimeout:
 		return c, fmt.Errorf("ring: chunk timeout %v is not positive", c.ChunkTimeout)
 	case c.StepTimeout <= c.ChunkTimeout:
 		return c, fmt.Errorf("ring: step timeout %v is not longer than the chunk timeout, %v",

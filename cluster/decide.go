@@ -91,6 +91,7 @@ type Suspected struct {
 	Rank       Rank       // the accused
 	Text       string     // what was seen of it
 	Slow       bool       // it works, but keeps the others waiting
+	Resync     bool       // its state is not to be trusted
 }
 
 // Leaving is a worker that was asked to go, and does when a ring without it is planned.

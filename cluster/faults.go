@@ -60,8 +60,12 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, clip(e.Text))
 	why := s.describe(accused) + ": " + text
 	if !e.Slow {
-		s = s.count(accused, true, false, now)
-		s = s.evict(Eviction{ID: accused, Reason: text + s.history(m), Remedy: Rejoin})
+		remedy := Rejoin
+		if e.Resync {
+			remedy = Resync
+		}
+		s = s.count(accused, true, e.Resync, now)
+		s = s.evict(Eviction{ID: accused, Reason: text + s.history(m), Remedy: remedy})
 		return regroup(s, why+s.history(m), now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})

@@ -201,13 +201,14 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 	case "fail", "usage", "fatal", "resync":
 		return Failed{ID: args[0], Generation: Generation(of), Text: rest, Usage: name == "usage",
 			Fatal: name == "fatal", Resync: name == "resync"}, nil
-	case "suspect", "slow":
+	case "suspect", "slow", "spoilt":
 		if generation == "" {
 			of = int(w.stored.Generation)
 		}
 		rank, err := strconv.Atoi(args[1])
 		return Suspected{ID: args[0], Generation: Generation(of), Rank: Rank(rank),
-			Text: strings.Join(args[2:], " "), Slow: name == "slow"}, err
+			Text: strings.Join(args[2:], " "), Slow: name == "slow",
+			Resync: name == "spoilt"}, err
 	case "seated":
 		if generation == "" {
 			of = int(w.stored.Generation)

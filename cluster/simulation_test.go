@@ -259,7 +259,7 @@ func (s *simulation) report(m Member) {
 			Usage: s.random.IntN(2) == 0, Fatal: true})
 	case n < 11:
 		s.say(m.ID, Suspected{ID: m.ID, Generation: generation, Rank: Rank(s.random.IntN(7) - 1),
-			Text: "gone", Slow: s.random.IntN(2) == 0})
+			Text: "gone", Slow: s.random.IntN(2) == 0, Resync: n == 10})
 	default:
 		s.say(m.ID, Leaving{ID: m.ID})
 	}

@@ -9,21 +9,13 @@ import (
 )
 
 // Claim returns true once in the run of a job for each name, whichever process asks first: for
-// what must happen once, such as a rehearsed fault. The names of a run go with its spec.
+// what must happen once, such as a rehearsed fault. The next run's PutSpec gives all names back.
 func (s *Store) Claim(ctx context.Context, name string) (mine bool, err error) {
 	if name == "" || strings.Contains(name, "/") {
 		return false, fmt.Errorf("claiming %q: a name must not be empty or contain a slash", name)
 	}
+	key := s.claimsPrefix() + name
 	err = s.once(ctx, "claiming "+name, func(ctx context.Context) error {
-		spec, err := s.client.Get(ctx, s.specKey(), clientv3.WithKeysOnly())
-		if err != nil {
-			return err
-		}
-		run := int64(0)
-		if len(spec.Kvs) > 0 {
-			run = spec.Kvs[0].ModRevision
-		}
-		key := fmt.Sprintf("%sclaims/%d/%s", s.root, run, name)
 		answer, err := s.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
 			Then(clientv3.OpPut(key, "")).Commit()

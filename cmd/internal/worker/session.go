@@ -68,7 +68,7 @@ func (w *worker) serveRing(
 		err = s.judge(life, err)
 	}
 	if s.ring != nil {
-		if broke != nil {
+		if broke != nil && !isVerdict(broke) {
 			s.ring.Break(broke) // the others must not wait for this rank
 		}
 		if closing := s.ring.Close(); closing != nil {
@@ -76,6 +76,14 @@ func (w *worker) serveRing(
 		}
 	}
 	return done && err == nil, err
+}
+
+// isVerdict reports whether an error is one that all ranks come to from the same collective: a rank
+// that broke the ring because of it could keep the others from it.
+func isVerdict(err error) bool {
+	var corrupt *train.CorruptError
+	var others *train.PeerCorruptError
+	return errors.As(err, &corrupt) || errors.As(err, &others)
 }
 
 // processesHere is how many of the plan's workers share this machine.
@@ -245,7 +253,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 			witness = 1
 		}
 		if s.rank == witness {
-			s.accuse(ctx, []int{late.Rank}, err.Error(), true)
+			s.accuse(ctx, late.Rank, &rondov1.SuspectEvent{Text: err.Error(), Slow: true})
 		}
 		return true
 	default:
@@ -311,10 +319,12 @@ func (s *session) judge(life context.Context, err error) error {
 		s.flush(life) // before it is missed, for a reason that says less
 		return &outError{reason: err.Error(), forget: true}
 	case errors.As(err, &others):
-		s.accuse(life, others.Ranks, err.Error(), false)
+		for _, rank := range others.Ranks { // one of which may not have come to the verdict
+			s.accuse(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
+		}
 	case errors.As(err, &hearsay): // those who saw it tell
 	case errors.As(err, &lost):
-		s.accuse(life, []int{int(lost.Peer.Rank)}, err.Error(), false)
+		s.accuse(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
 	default:
 		return s.failed(err)
 	}
@@ -332,13 +342,10 @@ func (s *session) failed(err error) error {
 	return failure
 }
 
-// accuse tells that ranks of this ring are to be evicted.
-func (s *session) accuse(ctx context.Context, ranks []int, text string, slow bool) {
-	for _, rank := range ranks {
-		s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{
-			Suspect: &rondov1.SuspectEvent{Id: s.member.ID,
-				Generation: uint64(s.plan.Generation), Rank: int64(rank), Text: text, Slow: slow}}})
-	}
+// accuse tells that a rank of this ring is to be evicted, and why.
+func (s *session) accuse(ctx context.Context, rank int, why *rondov1.SuspectEvent) {
+	why.Id, why.Generation, why.Rank = s.member.ID, uint64(s.plan.Generation), int64(rank)
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: why}})
 }
 
 // announce tells who is in the ring, and what it goes on from.

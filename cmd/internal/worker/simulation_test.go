@@ -189,7 +189,7 @@ func (w *world) fault() {
 		}
 		return workers[w.random.IntN(len(workers))]
 	}
-	switch n := w.random.IntN(12); {
+	switch n := w.random.IntN(13); {
 	case n < 3 && len(workers) > 0:
 		w.crash(pick())
 		w.startWorker()
@@ -228,6 +228,13 @@ func (w *world) fault() {
 		w.pause(pick(), for_)
 	case n == 11:
 		w.pauseCoordinator(for_)
+	case n == 12 && len(workers) > 1:
+		from, to := pick(), pick()
+		late := time.Duration(w.random.Int64N(int64(800 * time.Millisecond)))
+		w.strike("%s hears from %s later by %v for %v", to, from, late, for_)
+		w.strike("and so for %s", from)
+		w.net.Delay(from, to, late)
+		w.later(for_, func() { w.net.Delay(from, to, 0) })
 	case n == 9 && len(workers) > 1:
 		from, to, both := pick(), pick(), w.random.IntN(2) == 0
 		if from == to {

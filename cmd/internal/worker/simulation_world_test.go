@@ -250,6 +250,9 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	if e.GetFailure().GetResync() {
 		delete(w.veterans, process)
 	}
+	if suspect := e.GetSuspect(); suspect.GetResync() {
+		delete(w.veterans, w.rings[suspect.Generation][suspect.Rank])
+	}
 }
 
 // hold checks a plan against what the job promises: as long as a member is there that has a state,

@@ -1710,9 +1710,10 @@ type SuspectEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // who says so
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"` // the accused
-	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`  // what was seen of it
-	Slow          bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"` // it works, but keeps the others waiting
+	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`     // the accused
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`      // what was seen of it
+	Slow          bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"`     // it works, but keeps the others waiting
+	Resync        bool                   `protobuf:"varint,6,opt,name=resync,proto3" json:"resync,omitempty"` // its state is not to be trusted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1778,6 +1779,13 @@ func (x *SuspectEvent) GetText() string {
 func (x *SuspectEvent) GetSlow() bool {
 	if x != nil {
 		return x.Slow
+	}
+	return false
+}
+
+func (x *SuspectEvent) GetResync() bool {
+	if x != nil {
+		return x.Resync
 	}
 	return false
 }
@@ -2018,7 +2026,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\"z\n" +
+	"generation\"\x92\x01\n" +
 	"\fSuspectEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
@@ -2026,7 +2034,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\x03R\x04rank\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x12\n" +
-	"\x04slow\x18\x05 \x01(\bR\x04slow\">\n" +
+	"\x04slow\x18\x05 \x01(\bR\x04slow\x12\x16\n" +
+	"\x06resync\x18\x06 \x01(\bR\x06resync\">\n" +
 	"\fLeavingEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
