@@ -73,6 +73,7 @@ type simCoordinator struct {
 	events chan cluster.Event
 	kill   context.CancelFunc
 	gone   bool
+	terms  int // that it has led
 }
 
 func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
@@ -178,8 +179,13 @@ func (w *world) startCoordinator(number int) {
 	})
 }
 
-// Lead implements coordinator.Audience.
-func (c *simCoordinator) Lead() { c.world.note("%s leads", c.id) }
+// Lead implements coordinator.Audience. What was told before is of another term.
+func (c *simCoordinator) Lead() {
+	c.world.note("%s leads", c.id)
+	c.world.mu.Lock()
+	defer c.world.mu.Unlock()
+	c.terms++
+}
 
 // Follow implements coordinator.Audience.
 func (c *simCoordinator) Follow() { c.world.note("%s does not lead any more", c.id) }
@@ -200,8 +206,8 @@ type simReporter struct {
 	process, id string
 	mu          sync.Mutex
 	records     []*rondov1.Record
-	told        int // of records, to the leader of that id
-	leader      string
+	told        int    // of records, to this leader
+	leader      string // and its term
 	closed      chan struct{}
 	once        sync.Once
 }
@@ -319,10 +325,11 @@ func (r *simReporter) tell() {
 	}
 	r.world.mu.Lock()
 	c := r.world.coordinators[leader.ID]
+	term := fmt.Sprintf("%s, term %d", c.id, c.terms)
 	r.world.mu.Unlock()
-	if r.leader != leader.ID {
+	if r.leader != term {
 		r.mu.Lock()
-		r.leader, r.told = leader.ID, 0
+		r.leader, r.told = term, 0
 		r.mu.Unlock()
 	}
 	for {
