@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#cgo CFLAGS: -O3 -Wall
+#cgo CFLAGS: -O3 -Wall -pthread
 #cgo LDFLAGS: -lopenblas -lm
 #include <stdlib.h>
 #include <string.h>
@@ -34,20 +34,36 @@ func allocate(n int) ([]float32, block) {
 	return unsafe.Slice((*float32)(p), n), block{p}
 }
 
-// native computes in C.
-type native struct{ kernels *C.struct_kernels }
+// native computes in C, on a team of threads.
+type native struct {
+	kernels *C.struct_kernels
+	team    *C.struct_team // nil when there is one thread, the caller's
+	threads int
+}
 
-func newBackend(threads int, isa string) (backend, error) {
+func newBackend(threads int, precision compute.Precision, isa string) (backend, error) {
 	name := C.CString(isa)
 	defer C.free(unsafe.Pointer(name))
-	k := C.rondo_kernels(name)
+	k := C.rondo_kernels(name, flag(precision == compute.BF16))
 	if k == nil {
 		return nil, fmt.Errorf("cpu: %s is %q, which is not one of %s, %s, %s that this "+
 			"processor has; unset it for the best", isaEnvironment, isa, isaAVX512, isaAVX2,
 			isaPortable)
 	}
 	C.openblas_set_num_threads(C.int(threads))
-	return &native{kernels: k}, nil
+	b := &native{kernels: k, threads: threads}
+	if threads > 1 {
+		if b.team = C.rondo_team_new(C.int(threads)); b.team == nil {
+			return nil, fmt.Errorf("cpu: this machine cannot start %d threads: lower --threads",
+				threads)
+		}
+	}
+	return b, nil
+}
+
+func (n *native) close() {
+	C.rondo_team_free(n.team)
+	n.team = nil
 }
 
 func (n *native) name() string {
@@ -68,31 +84,31 @@ func flag(b bool) C.int {
 
 // nativeLayer is a recurrent layer in C.
 type nativeLayer struct {
-	kernels *C.struct_kernels
-	work    *C.struct_layer
+	*native
+	work *C.struct_layer
 }
 
 func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
-	w := C.rondo_layer_new(C.int(s.Cell), C.long(s.T), C.long(s.B), C.long(s.D), C.long(s.H),
-		flag(inference))
+	w := C.rondo_layer_new(n.kernels, C.int(n.threads), C.int(s.Cell), C.long(s.T),
+		C.long(s.B), C.long(s.D), C.long(s.H), flag(inference))
 	if w == nil {
 		panic(fmt.Sprintf("cpu: no memory for a recurrent layer of shape %+v", s))
 	}
-	return &nativeLayer{kernels: n.kernels, work: w}
+	return &nativeLayer{native: n, work: w}
 }
 
 func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
-	C.rondo_layer_forward(l.kernels, l.work, floats(w.IH), floats(w.HH), floats(w.BiasIH),
-		floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H), floats(state.C),
+	C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
+		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H), floats(state.C),
 		floats(y), floats(out.H), floats(out.C))
 }
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	dy []float32, dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 	dstate compute.RecurrentState) {
-	C.rondo_layer_backward(l.kernels, l.work, floats(w.IH), floats(w.HH), ints(in.IDs),
-		floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
+	C.rondo_layer_backward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
+		ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
 		floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
 }
 
@@ -103,16 +119,17 @@ func (l *nativeLayer) close() {
 
 // nativeHead is an output layer in C.
 type nativeHead struct {
-	kernels *C.struct_kernels
-	work    *C.struct_head
+	*native
+	work *C.struct_head
 }
 
 func (n *native) newHead(s compute.OutputShape, rows int) head {
-	w := C.rondo_head_new(C.long(s.N), C.long(s.H), C.long(s.V), C.long(rows))
+	w := C.rondo_head_new(n.kernels, C.int(n.threads), C.long(s.N), C.long(s.H), C.long(s.V),
+		C.long(rows))
 	if w == nil {
 		panic(fmt.Sprintf("cpu: no memory for an output layer of shape %+v", s))
 	}
-	return &nativeHead{kernels: n.kernels, work: w}
+	return &nativeHead{native: n, work: w}
 }
 
 func (h *nativeHead) forward(x, w, b []float32, targets []int32) float64 {
@@ -121,8 +138,8 @@ func (h *nativeHead) forward(x, w, b []float32, targets []int32) float64 {
 
 func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale float32,
 	dx, dw, db []float32) float64 {
-	return float64(C.rondo_head_run(h.kernels, h.work, floats(x), floats(w), floats(b),
-		ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
+	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w),
+		floats(b), ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
 }
 
 func (h *nativeHead) close() {
