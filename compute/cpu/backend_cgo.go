@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#cgo CFLAGS: -O3 -Wall -pthread
+#cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread
 #cgo LDFLAGS: -lopenblas -lm
 #include <stdlib.h>
 #include <string.h>
