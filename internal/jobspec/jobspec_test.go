@@ -79,6 +79,8 @@ func TestWrongFlags(t *testing.T) {
 		want string
 	}{
 		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
+		{"--precision fp16", `--precision "fp16" is not one of fp32, bf16`},
+		{"--recompute -1", "--recompute -1 is below its least value, 0"},
 		{"--hidden 0", "--hidden 0 is below its least value, 1"},
 		{"--lr fast", `--lr "fast" is not a number`},
 		{"--lr NaN", "--lr NaN is not finite"},
@@ -138,9 +140,10 @@ func TestIdentityAndDifferences(t *testing.T) {
 	base := Identity(Default(), "tokens")
 	other := Default()
 	other.Workers, other.Lr, other.Epochs, other.CheckpointDir = 4, 0.1, 99, "elsewhere"
-	other.Corpus = "moved.txt"
+	other.Corpus, other.Precision, other.Recompute = "moved.txt", "bf16", 7
 	if Identity(other, "tokens") != base || len(Differences(Default(), other)) != 0 {
-		t.Error("workers, lr, epochs, the folder or the corpus's place changed the identity")
+		t.Error("workers, lr, epochs, the folder, the corpus's place or how steps are computed " +
+			"changed the identity")
 	}
 	if Identity(other, "other tokens") == base {
 		t.Error("another text has the same identity")

@@ -153,6 +153,9 @@ type JobSpec struct {
 	Steps          int64   `protobuf:"varint,51,opt,name=steps,proto3" json:"steps,omitempty"`
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
+	// How a step is computed.
+	Precision string `protobuf:"bytes,54,opt,name=precision,proto3" json:"precision,omitempty"`
+	Recompute int64  `protobuf:"varint,55,opt,name=recompute,proto3" json:"recompute,omitempty"`
 	// Cluster.
 	Workers         int64   `protobuf:"varint,60,opt,name=workers,proto3" json:"workers,omitempty"`
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
@@ -499,6 +502,20 @@ func (x *JobSpec) GetNonfiniteLimit() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetPrecision() string {
+	if x != nil {
+		return x.Precision
+	}
+	return ""
+}
+
+func (x *JobSpec) GetRecompute() int64 {
+	if x != nil {
+		return x.Recompute
+	}
+	return 0
+}
+
 func (x *JobSpec) GetWorkers() int64 {
 	if x != nil {
 		return x.Workers
@@ -710,7 +727,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xcd8\n" +
+	"\x04_max\"\xf8:\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -801,7 +818,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12n\n" +
+	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12|\n" +
+	"\tprecision\x186 \x01(\tB^\xaa\xbb\x18Z\n" +
+	"Fwhat products multiply; sums, parameters, state and gradients are fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16R\tprecision\x12\xc8\x01\n" +
+	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
+	"\x8c\x01hold activations of this many steps of a segment at a time, and compute them again in the backward pass: for a long --bptt; 0: hold them all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
 	"\aworkers\x18< \x01(\x03BT\xaa\xbb\x18P\n" +
 	"9processes that share the batch; a start waits for so many\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12p\n" +
 	"\vmin_workers\x18B \x01(\x03BO\xaa\xbb\x18K\n" +
@@ -811,9 +832,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"bworkers that appear later are taken in up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
 	"maxWorkers\x12L\n" +
 	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
-	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12\x96\x01\n" +
-	"\athreads\x18> \x01(\x03B|\xaa\xbb\x18x\n" +
-	"athreads per worker, for general matrix products; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfb\x01\n" +
+	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12y\n" +
+	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
+	"Dthreads per worker; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfb\x01\n" +
 	"\x10evict_stragglers\x18Q \x01(\x01B\xcf\x01\xaa\xbb\x18\xca\x01\n" +
 	"\xb2\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until there are too few others; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
 	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
