@@ -65,6 +65,30 @@ func (c Cell) States() int {
 	return 1
 }
 
+// Precision is what a device's products multiply. Parameters, states, sums and gradients are
+// float32 whatever it is, and so is everything elementwise.
+type Precision int
+
+// The precisions.
+const (
+	// FP32: float32 operands.
+	FP32 Precision = iota
+	// BF16: both operands of a product are rounded to bfloat16 (8 bits of significand, to
+	// nearest, ties to even) and their products summed in float32. What a token id picks from
+	// one-hot weights is no product and stays float32.
+	BF16
+)
+
+func (p Precision) String() string {
+	switch p {
+	case FP32:
+		return "fp32"
+	case BF16:
+		return "bf16"
+	}
+	panic(fmt.Sprintf("compute: precision %d is not one of 0..1", int(p)))
+}
+
 // RecurrentShape is one recurrent layer over one segment.
 type RecurrentShape struct {
 	Cell       Cell
@@ -230,4 +254,10 @@ func DropoutKeep(key uint64, index int, p float32) bool {
 	z = (z ^ (z >> 27)) * 0x94D049BB133111EB
 	z ^= z >> 31
 	return float32(z>>40)/(1<<24) >= p
+}
+
+// DropoutShift returns the key under which element i is what element index+i is under key, so
+// that a part of a segment drops what the whole does.
+func DropoutShift(key uint64, index int) uint64 {
+	return key + uint64(index)*0x9E3779B97F4A7C15
 }

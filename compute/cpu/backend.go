@@ -23,6 +23,7 @@ type head interface {
 // backend is the arithmetic of a build, over arguments whose shapes have been checked.
 type backend interface {
 	name() string
+	close()
 	newLayer(s compute.RecurrentShape, inference bool) layer
 	newHead(s compute.OutputShape, rows int) head
 	// gemm adds to c when beta is not zero; c is zeros when it is.

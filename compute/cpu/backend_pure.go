@@ -30,13 +30,15 @@ func allocate(n int) ([]float32, block) {
 // pure computes in Go, with the inner loops of gonum's BLAS, on the calling goroutine.
 type pure struct{ rows rows[float32] }
 
-func newBackend(_ int, isa string) (backend, error) {
+func newBackend(_ int, precision compute.Precision, isa string) (backend, error) {
 	if isa != "" && isa != isaPortable {
 		return nil, fmt.Errorf("cpu: %s is %q, but this build has no C kernels; unset it, or "+
 			"build with CGO_ENABLED=1", isaEnvironment, isa)
 	}
 	return &pure{rows: gonumRows()}, nil
 }
+
+func (*pure) close() {}
 
 // gonumRows are gonum's dot and axpy, which are in assembly on amd64.
 func gonumRows() rows[float32] {

@@ -1,6 +1,8 @@
 // Between row-major and blocked matrices (kernels.h says what blocked means).
 
-INLINE long blocks_of(long width) { return (width + BLOCK - 1) / BLOCK; }
+INLINE long blocks_up(long n, long size) { return (n + size - 1) / size; }
+
+INLINE long blocks_of(long width) { return blocks_up(width, BLOCK); }
 
 // How many columns of block u are within the width.
 INLINE long columns_of(long width, long u)

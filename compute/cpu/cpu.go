@@ -33,9 +33,11 @@ const maxThreads = 1024
 
 // Config says how a Device computes.
 type Config struct {
-	// Threads is how many threads a call may use, at least 1. General products (Gemm) use them;
-	// layers run on the calling thread.
+	// Threads is how many threads a call uses, the caller's included: at least 1. Results do not
+	// depend on it.
 	Threads int
+	// Precision is what products multiply.
+	Precision compute.Precision
 }
 
 // Device computes on the processor. It is a compute.Device.
@@ -53,7 +55,7 @@ func New(c Config) (*Device, error) {
 	if c.Threads < 1 || c.Threads > maxThreads {
 		return nil, fmt.Errorf("cpu: %d threads; give 1 to %d", c.Threads, maxThreads)
 	}
-	b, err := newBackend(c.Threads, os.Getenv(isaEnvironment))
+	b, err := newBackend(c.Threads, c.Precision, os.Getenv(isaEnvironment))
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +118,7 @@ func (d *Device) Close() {
 		delete(d.blocks, p)
 		b.release()
 	}
+	d.backend.close()
 }
 
 // sameLength panics unless two lengths agree.

@@ -42,13 +42,13 @@ static void pack_head(struct head *o, const float *w, const float *b, int gradie
     long depth = o->U * BLOCK;
     for (long v = 0; v < o->Y; v++) {
         long tokens = columns_of(o->V, v);
-        transpose_to_block(o->weights + v * depth * BLOCK, w + v * BLOCK * o->H, tokens, o->H,
+        transpose_to_block((float *)o->weights + v * depth * BLOCK, w + v * BLOCK * o->H, tokens, o->H,
                            o->H, depth);
         for (long j = 0; j < BLOCK; j++)
             o->bias[v * BLOCK + j] = j >= tokens ? NO_TOKEN : b ? b[v * BLOCK + j] : 0;
     }
     for (long u = 0; gradient && u < o->U; u++) {
-        float *back = o->weights_back + u * o->Y * BLOCK * BLOCK;
+        float *back = (float *)o->weights_back + u * o->Y * BLOCK * BLOCK;
         to_block(o->V, back, w + u * BLOCK, o->H, columns_of(o->H, u));
         memset(back + o->V * BLOCK, 0, (o->Y * BLOCK - o->V) * BLOCK * sizeof *back);
     }
@@ -60,7 +60,7 @@ static void head_gradients(struct head *o, long first, long n, float *dx, float 
     long block = o->S * BLOCK;
     for (long u = 0; u < o->U; u++) {
         memset(o->tile, 0, n * BLOCK * sizeof *o->tile);
-        product(n, o->tile, o->logits, block, o->Y, o->weights_back + u * o->Y * BLOCK * BLOCK);
+        product(n, o->tile, o->logits, block, o->Y, (float *)o->weights_back + u * o->Y * BLOCK * BLOCK);
         from_block(n, dx + first * o->H + u * BLOCK, o->H, columns_of(o->H, u), o->tile);
     }
     for (long r = 0; r < n; r += GRADIENT_ROWS)
@@ -83,9 +83,13 @@ static void head_gradients(struct head *o, long first, long n, float *dx, float 
 }
 
 // The summed loss; the gradients too unless dx is null.
-static double head_run(struct head *o, const float *x, const float *w, const float *b,
-                       const int32_t *targets, float scale, float *dx, float *dw, float *db)
+static void head_run(const struct member *m, struct head *o, const struct head_call *call)
 {
+    const float *x = call->x, *w = call->w, *b = call->b;
+    const int32_t *targets = call->targets;
+    float scale = call->scale, *dx = call->dx, *dw = call->dw, *db = call->db;
+    if (m->index)
+        return;
     double loss = 0;
     long block = o->S * BLOCK;
     pack_head(o, w, b, dx != 0);
@@ -101,12 +105,12 @@ static double head_run(struct head *o, const float *x, const float *w, const flo
                 memcpy(o->logits + v * block + r * BLOCK, o->bias + v * BLOCK,
                        BLOCK * sizeof *o->bias);
             product(n, o->logits + v * block, o->x, block, o->U,
-                    o->weights + v * o->U * BLOCK * BLOCK);
+                    (float *)o->weights + v * o->U * BLOCK * BLOCK);
         }
         for (long r = 0; r < n; r++)
             loss += softmax_row(o, r, targets[first + r], scale, dx != 0);
         if (dx)
             head_gradients(o, first, n, dx, dw, db);
     }
-    return loss;
+    o->loss = loss;
 }

@@ -15,6 +15,7 @@
 #endif
 
 #define VW 8
+#define BF16 0
 #define KERNELS rondo_avx2
 #define KERNELS_NAME "AVX2"
 #include "table.h"

@@ -16,6 +16,7 @@
 #endif
 
 #define VW 16
+#define BF16 0
 #define KERNELS rondo_avx512
 #define KERNELS_NAME "AVX-512"
 #include "table.h"

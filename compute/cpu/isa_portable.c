@@ -7,6 +7,7 @@
 #include "kernels.h"
 
 #define VW 4
+#define BF16 0
 #define KERNELS rondo_portable
 #define KERNELS_NAME "portable C"
 #include "table.h"

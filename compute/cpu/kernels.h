@@ -1,10 +1,19 @@
-// What the C kernels share with each other and with Go: the workspaces and the table of kernels.
+// What the C kernels share with each other and with Go: the workspaces and the tables of kernels.
 //
 // Letters as in package compute: T steps, B lanes, D input width, H hidden width, K gates,
 // V tokens, N = T*B rows. Inside the kernels a matrix [rows, width] is kept "blocked", as
 // [width/BLOCK][rows][BLOCK] with the last block padded by zeros, so that a tile of a product
 // reads its rows, its weights and its sums from contiguous memory, and no product packs anything
-// but the weights. U and X are the numbers of blocks of H and D.
+// but the weights. U, X and Y are the numbers of blocks of H, D and V.
+//
+// What products multiply are "operands": float, or bfloat16 in the kernels for bf16. There are
+// three layouts of them, of which operand.h has the details and the functions that make them:
+//
+//	rows    a blocked matrix of operands
+//	panel   weights for BLOCK columns of a product's result
+//	pairs   BLOCK columns of a matrix, for products that sum over its rows
+//
+// Of float operands, rows and pairs are what a blocked matrix of floats is, and share its memory.
 
 #ifndef RONDO_KERNELS_H
 #define RONDO_KERNELS_H
@@ -12,7 +21,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "team.h"
+
 #define BLOCK 32
+
+// Rows of a dense input that go through a layer's weights at a time, at most.
+enum { INPUT_ROWS = 512 };
 
 // The cells, in the order of compute.Cell.
 enum { RNN_TANH, RNN_RELU, GRU, GRU_BEFORE, LSTM };
@@ -20,41 +34,76 @@ enum { RNN_TANH, RNN_RELU, GRU, GRU_BEFORE, LSTM };
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
 
-// A recurrent layer's workspace. Every pointer is into one arena.
+// A recurrent layer's workspace. Every pointer is into one arena. "Operands" are float or bf16.
 struct layer {
-    int cell, inference;
+    int cell, inference, threads;
     long T, B, D, H, N, K, U, X;
-    long S;        // rows from one block to the next, at least B+N
+    long S;        // rows from one block to the next of blocked floats, at least B+N
     long G;        // gate tensors kept: K, and one more for GRU
+    long P;        // rows of one step in pairs: B, or for bf16 the next even number
+    long M;        // rows that a weight's gradient sums over: T*P, padded to what outer takes
+    long Q;        // rows from one block to the next in pairs, at least M+P
+    long lanes;    // that share a sum of the biases' gradient
     float *bias;   // [G*U][BLOCK]: what the sums of a step start from
-    float *input;  // [K*U][D or X*BLOCK][BLOCK]: W_ih's columns as rows, bias added for ids;
-                   // for ids it holds their gradient during the backward pass
-    float *hidden; // [K*U][U*BLOCK][BLOCK]: W_hh's columns as rows
-    float *x;      // [X][S][BLOCK]: dense input
+    float *table;  // [K*U][D][BLOCK]: for ids, W_ih's columns as rows, bias added; their gradient
+                   // during the backward pass
+    void *input;   // panels [K*U][X*BLOCK][BLOCK]: for dense input, y = x W_ih^T
+    void *hidden;  // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
     float *gates;  // [G*U][S][BLOCK]: sums, then gates, then the gradient of the sums
     float *h;      // [U][S][BLOCK]: h_0, then every h_t
     float *c;      // the same of c (LSTM)
     float *aux;    // [U][S][BLOCK]: r h (GRU_BEFORE)
 
-    float *hidden_back; // [U][K*U*BLOCK][BLOCK]: W_hh's rows
-    float *input_back;  // [X][K*U*BLOCK][BLOCK]: W_ih's rows
+    // Operands, as rows and as pairs.
+    void *x_rows, *x_pairs;     // [X][S][BLOCK], [X][Q][BLOCK]: dense input
+    void *h_rows, *h_pairs;     // [U][S][BLOCK], [U][Q][BLOCK]: of h
+    void *aux_rows, *aux_pairs; // the same of aux
+    void *d_rows, *d_pairs;     // [G*U][S][BLOCK], [G*U][Q][BLOCK]: of the gates' gradients
+
+    void *hidden_back;  // panels [U][K*U*BLOCK][BLOCK]: y = d W_hh
+    void *input_back;   // panels [X][K*U*BLOCK][BLOCK]: y = d W_ih
     float *dh;          // [U][B][BLOCK]: gradient of h_t
     float *dc;          // [U][B][BLOCK]: gradient of c_t
-    float *dbias;       // [G*U][BLOCK]
-    float *tile;        // [N][BLOCK]
+    float *dbias;       // [B/lanes, rounded up][G*U][BLOCK]
+    float *tile;        // [threads][tile_rows][BLOCK]
+    long tile_rows;     // at least B and INPUT_ROWS
+};
+
+// What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
+struct layer_call {
+    const float *ih, *hh, *bih, *bhh;
+    const int32_t *ids;
+    const float *x, *h0, *c0;
+    float *y, *h, *c;
+    const float *dy, *dh, *dc;
+    float *dih, *dhh, *dbih, *dbhh, *dx, *dh0, *dc0;
 };
 
 // An output layer's workspace.
 struct head {
-    long N, H, V, U, Y; // Y: blocks of V
+    int threads;
+    long N, H, V, U, Y;
     long rows;           // of logits at once
     long S;              // rows from one block to the next, at least rows
+    long P;              // the same in pairs
     float *bias;         // [Y][BLOCK], very negative where there is no token
-    float *weights;      // [Y][U*BLOCK][BLOCK]: w's columns as rows
-    float *weights_back; // [U][Y*BLOCK][BLOCK]: w's rows
+    void *weights;       // panels [Y][U*BLOCK][BLOCK]: y = x w^T
+    void *weights_back;  // panels [U][Y*BLOCK][BLOCK]: y = d w
     float *x;            // [U][S][BLOCK]
+    void *x_rows, *x_pairs;
     float *logits;       // [Y][S][BLOCK], then their gradient
-    float *tile;         // [rows][BLOCK]
+    void *d_rows, *d_pairs; // the gradient as operands
+    float *tile;         // [threads][rows][BLOCK]
+    double *losses;      // [rows]
+    double loss;         // of a call: the sum in order of rows, whatever the number of threads
+};
+
+// The arguments of compute.Output's methods; dx is null when no gradient is wanted.
+struct head_call {
+    const float *x, *w, *b;
+    const int32_t *targets;
+    float scale;
+    float *dx, *dw, *db;
 };
 
 // One update, as compute.Update, with Adam's bias correction worked out.
@@ -63,18 +112,14 @@ struct update {
     float lr, momentum, beta1, beta2, rho, epsilon, decay, size, root;
 };
 
-// The kernels of one instruction set.
+// The kernels of one instruction set and precision. Those that take a member are called by every
+// thread of a team at once; the others do what they are given on the calling thread.
 struct kernels {
     const char *name;
-    void (*layer_forward)(struct layer *l, const float *ih, const float *hh, const float *bih,
-                          const float *bhh, const int32_t *ids, const float *x, const float *h0,
-                          const float *c0, float *y, float *h, float *c);
-    void (*layer_backward)(struct layer *l, const float *ih, const float *hh,
-                           const int32_t *ids, const float *dy, const float *dh,
-                           const float *dc, float *dih, float *dhh, float *dbih, float *dbhh,
-                           float *dx, float *dh0, float *dc0);
-    double (*head_run)(struct head *o, const float *x, const float *w, const float *b,
-                       const int32_t *targets, float scale, float *dx, float *dw, float *db);
+    int bf16; // operands are bf16
+    void (*layer_forward)(const struct member *m, struct layer *l, const struct layer_call *c);
+    void (*layer_backward)(const struct member *m, struct layer *l, const struct layer_call *c);
+    void (*head_run)(const struct member *m, struct head *o, const struct head_call *c);
     void (*add)(long n, float *y, const float *x);
     void (*scale)(long n, float *x, float a);
     void (*clamp)(long n, float *x, float limit);
@@ -87,29 +132,34 @@ struct kernels {
     void (*function)(int f, long n, float *y, const float *x);
 };
 
-// The kernels that this processor can run, of at most the instruction set named ("avx512",
-// "avx2", "portable", or "" for the best); null if it cannot run that one.
-const struct kernels *rondo_kernels(const char *isa);
+// The kernels that this processor can run for operands of float (bf16 0) or bfloat16 (1), of at
+// most the instruction set named ("avx512", "avx2", "portable", or "" for the best); null if it
+// cannot run that one.
+const struct kernels *rondo_kernels(const char *isa, int bf16);
+const char *rondo_name(const struct kernels *k);
 
 // Memory on a 64-byte boundary, its contents unknown; null when there is none.
 void *rondo_allocate(size_t bytes);
 
 // Workspaces; null when there is no memory. Each is freed with free().
-struct layer *rondo_layer_new(int cell, long T, long B, long D, long H, int inference);
-struct head *rondo_head_new(long N, long H, long V, long rows);
+struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
+                              long D, long H, int inference);
+struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
+                            long rows);
 
-// Calls through the table, for Go.
-void rondo_layer_forward(const struct kernels *k, struct layer *l, const float *ih,
-                         const float *hh, const float *bih, const float *bhh,
+// Calls through the table, for Go, on a team.
+void rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
+                         const float *ih, const float *hh, const float *bih, const float *bhh,
                          const int32_t *ids, const float *x, const float *h0, const float *c0,
                          float *y, float *h, float *c);
-void rondo_layer_backward(const struct kernels *k, struct layer *l, const float *ih,
-                          const float *hh, const int32_t *ids, const float *dy, const float *dh,
-                          const float *dc, float *dih, float *dhh, float *dbih, float *dbhh,
-                          float *dx, float *dh0, float *dc0);
-double rondo_head_run(const struct kernels *k, struct head *o, const float *x, const float *w,
-                      const float *b, const int32_t *targets, float scale, float *dx, float *dw,
-                      float *db);
+void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l,
+                          const float *ih, const float *hh, const int32_t *ids,
+                          const float *dy, const float *dh, const float *dc, float *dih,
+                          float *dhh, float *dbih, float *dbhh, float *dx, float *dh0,
+                          float *dc0);
+double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
+                      const float *w, const float *b, const int32_t *targets, float scale,
+                      float *dx, float *dw, float *db);
 void rondo_add(const struct kernels *k, long n, float *y, const float *x);
 void rondo_add_bias(const struct kernels *k, long rows, long n, float *x, const float *b);
 void rondo_embed_backward(const struct kernels *k, long rows, long n, float *dtable,
@@ -123,6 +173,5 @@ void rondo_update(const struct kernels *k, int optimizer, float lr, float moment
                   float beta2, float rho, float epsilon, float decay, float size, float root,
                   long n, float *p, const float *g, float *s1, float *s2);
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x);
-const char *rondo_name(const struct kernels *k);
 
 #endif

@@ -1,9 +1,10 @@
 // Every kernel for one instruction set, and the table of them. The file that includes this has
-// set VW, KERNELS, KERNELS_NAME and the target.
+// set VW, BF16, KERNELS, KERNELS_NAME and the target.
 
 #include "simd.h"
 
 #include "blocks.h"
+#include "operand.h"
 #include "product.h"
 
 #include "cells.h"
@@ -16,6 +17,7 @@
 
 const struct kernels KERNELS = {
     .name = KERNELS_NAME,
+    .bf16 = BF16,
     .layer_forward = layer_forward,
     .layer_backward = layer_backward,
     .head_run = head_run,
