@@ -119,8 +119,9 @@ type RecurrentInput struct {
 // Recurrent is one layer with its workspace for one shape. Backward refers to the last Forward
 // and its inputs, which must not have changed since.
 type Recurrent interface {
-	// Forward computes y: [T, B, H] and the state after the segment. The state out may be the
-	// same memory as the state in only if Backward is never called.
+	// Forward computes y: [T, B, H], which Backward does not need, and the state after the
+	// segment. The state out may be the same memory as the state in only if Backward is never
+	// called.
 	Forward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
 		y []float32, out RecurrentState)
 	// Backward overwrites the gradients of the loss with respect to the weights, and to X when

@@ -39,6 +39,8 @@ type Config struct {
 	// Seed determines the initial weights and, with a step, the dropout masks.
 	Seed uint64
 
+	// Recompute, unless 0, is of how many steps a segment holds activations at a time: see Segment.
+	Recompute int
 	// GradientTail is how many floats GradientsWithTail has after the gradients: room for values
 	// that travel in the same all-reduce.
 	GradientTail int
@@ -67,6 +69,9 @@ func (c Config) Validate() error {
 	}
 	if !(c.Dropout >= 0 && float32(c.Dropout) < 1) { // kernels have it in float32
 		return fmt.Errorf("--dropout %v: must be at least 0 and less than 1", c.Dropout)
+	}
+	if c.Recompute < 0 {
+		return fmt.Errorf("--recompute %d: must be at least 0", c.Recompute)
 	}
 	if c.GradientTail < 0 {
 		return fmt.Errorf("a gradient tail of %d floats; it must be at least 0", c.GradientTail)

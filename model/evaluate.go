@@ -11,35 +11,26 @@ type inference struct {
 	model   *Model
 	weights weights
 	kernels []compute.Recurrent
-	states  []compute.RecurrentState
-	memory  []float32    // of the states: [L, States, B, H]
 	rows    [2][]float32 // each [T, B, max(E, H)]: a layer reads one and writes the other
 	n       int          // T*B
 }
 
-// newInference makes the workspaces for T steps of B lanes, with a state of zeros.
-func newInference(m *Model, T, B int) (*inference, error) {
-	if T < 1 || B < 1 {
-		return nil, fmt.Errorf("model: %d steps and %d lanes; each must be at least 1", T, B)
-	}
+// newInference makes the workspaces for T steps of B lanes.
+func newInference(m *Model, T, B int) *inference {
 	c := m.config
 	f := &inference{model: m, weights: m.weights(), n: T * B}
-	n := c.Cell.States() * B * c.Hidden
-	f.memory = m.dev.Alloc(c.Layers * n)
 	for k := range c.Layers {
-		shape := c.layerShape(k, T, B)
-		f.kernels = append(f.kernels, m.dev.NewRecurrent(shape, true))
-		f.states = append(f.states, cutState(shape, f.memory[k*n:(k+1)*n]))
+		f.kernels = append(f.kernels, m.dev.NewRecurrent(c.layerShape(k, T, B), true))
 	}
 	for i := range f.rows {
 		f.rows[i] = m.dev.Alloc(f.n * max(c.Embed, c.Hidden))
 	}
-	return f, nil
+	return f
 }
 
 // run returns the output layer's input, [T*B, outputWidth], and carries the state on. The memory
 // is used again by the next run.
-func (f *inference) run(ids []int32) []float32 {
+func (f *inference) run(ids []int32, s state) []float32 {
 	m, c := f.model, f.model.config
 	current := 0 // which of rows the layer's input is
 	in := compute.RecurrentInput{IDs: ids}
@@ -50,7 +41,7 @@ func (f *inference) run(ids []int32) []float32 {
 	for k, kernel := range f.kernels {
 		current = 1 - current
 		y := f.rows[current][:f.n*c.Hidden]
-		kernel.Forward(f.weights.layers[k], in, f.states[k], y, f.states[k])
+		kernel.Forward(f.weights.layers[k], in, s.layers[k], y, s.layers[k])
 		in = compute.RecurrentInput{X: y}
 	}
 	if !c.projects() {
@@ -61,45 +52,79 @@ func (f *inference) run(ids []int32) []float32 {
 	return y
 }
 
-// zeroState sets the state of all lanes to zero.
-func (f *inference) zeroState() { f.model.dev.Zero(f.memory) }
-
 func (f *inference) close() {
 	for _, k := range f.kernels {
 		k.Close()
 	}
-	f.kernels = nil
-	for _, x := range [][]float32{f.memory, f.rows[0], f.rows[1]} {
-		f.model.dev.Free(x)
-	}
-	f.memory, f.rows = nil, [2][]float32{}
+	f.model.dev.Free(f.rows[0])
+	f.model.dev.Free(f.rows[1])
+	f.kernels, f.rows = nil, [2][]float32{}
 }
 
 // Evaluator computes the loss of a model on text, without dropout and without gradients.
 type Evaluator struct {
-	inference *inference
-	output    compute.Output
+	model       *Model
+	T, B        int
+	state       state
+	chunk, rest *reading // of Config.Recompute steps or T; of those left at the end, or nil
+}
+
+// reading is the forward pass of some steps.
+type reading struct {
+	*inference
+	output compute.Output
+}
+
+func newReading(m *Model, T, B int) *reading {
+	return &reading{newInference(m, T, B), m.dev.NewOutput(
+		compute.OutputShape{N: T * B, H: m.config.outputWidth(), V: m.config.Vocab})}
+}
+
+func (r *reading) close() {
+	if r != nil {
+		r.output.Close()
+		r.inference.close()
+	}
 }
 
 // NewEvaluator makes an evaluator for T steps of B lanes at a time, with a state of zeros. Close
 // frees it.
 func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
-	f, err := newInference(m, T, B)
-	if err != nil {
-		return nil, err
+	if T < 1 || B < 1 {
+		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes; each must be at "+
+			"least 1", T, B)
 	}
-	c := m.config
-	return &Evaluator{inference: f, output: m.dev.NewOutput(
-		compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab})}, nil
+	k := m.config.chunk(T)
+	e := &Evaluator{model: m, T: T, B: B, state: newState(m, B), chunk: newReading(m, k, B)}
+	if T%k > 0 {
+		e.rest = newReading(m, T%k, B)
+	}
+	return e, nil
+}
+
+// read runs the forward pass over ids [T, B], and calls each, if not nil, with what comes out of
+// some of their rows and where those begin.
+func (e *Evaluator) read(ids []int32, each func(r *reading, x []float32, first int)) {
+	for first := 0; first < len(ids); {
+		r := e.chunk
+		if len(ids)-first < r.n {
+			r = e.rest
+		}
+		x := r.run(ids[first:first+r.n], e.state)
+		if each != nil {
+			each(r, x, first)
+		}
+		first += r.n
+	}
 }
 
 // Evaluate returns the summed cross-entropy in nats of targets [T, B] after inputs [T, B], and
 // how many targets count: those that are -1 do not. The state is carried on to the next call.
 func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count int, err error) {
-	f, m := e.inference, e.inference.model
-	if len(inputs) != f.n || len(targets) != f.n {
+	m := e.model
+	if n := e.T * e.B; len(inputs) != n || len(targets) != n {
 		return 0, 0, fmt.Errorf("model: an evaluation takes %d inputs and targets, not %d and %d",
-			f.n, len(inputs), len(targets))
+			n, len(inputs), len(targets))
 	}
 	if err := m.checkIDs("input", inputs, 0); err != nil {
 		return 0, 0, err
@@ -112,49 +137,37 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 			count++
 		}
 	}
-	x := f.run(inputs)
-	return e.output.Forward(x, f.weights.output, f.weights.bias, targets), count, nil
+	e.read(inputs, func(r *reading, x []float32, first int) {
+		lossSum += r.output.Forward(x, r.weights.output, r.weights.bias,
+			targets[first:first+r.n])
+	})
+	return lossSum, count, nil
 }
 
 // Advance carries the state on over inputs [T, B], as Evaluate does, and computes no loss.
 func (e *Evaluator) Advance(inputs []int32) error {
-	if f := e.inference; len(inputs) != f.n {
-		return fmt.Errorf("model: an evaluation takes %d inputs, not %d", f.n, len(inputs))
+	if n := e.T * e.B; len(inputs) != n {
+		return fmt.Errorf("model: an evaluation takes %d inputs, not %d", n, len(inputs))
 	}
-	if err := e.inference.model.checkIDs("input", inputs, 0); err != nil {
+	if err := e.model.checkIDs("input", inputs, 0); err != nil {
 		return err
 	}
-	e.inference.run(inputs)
+	e.read(inputs, nil)
 	return nil
 }
 
 // State copies the state to dst, host memory laid out as in Segment.State.
 func (e *Evaluator) State(dst []float32) error {
-	f := e.inference
-	lanes := f.memory // [L, States, B, H]
-	size, h := f.model.config.StateSize(), f.model.config.Hidden
-	if len(dst) != len(lanes) {
-		return fmt.Errorf("model: the state of %d lanes is %d floats, not %d",
-			len(lanes)/size, len(lanes), len(dst))
-	}
-	host := make([]float32, len(lanes))
-	f.model.dev.Download(host, lanes)
-	count := len(lanes) / size
-	for row := range len(lanes) / h { // row: (layer and tensor) * B + lane
-		copy(dst[row%count*size+row/count*h:][:h], host[row*h:])
-	}
-	return nil
+	return e.state.copyOut(dst, make([]float32, e.B*e.model.config.Hidden))
 }
 
 // ZeroState sets the state of all lanes to zero.
-func (e *Evaluator) ZeroState() { e.inference.zeroState() }
+func (e *Evaluator) ZeroState() { e.state.zero() }
 
 // Close frees the evaluator's memory; the model stays.
 func (e *Evaluator) Close() {
-	if e.output == nil {
-		return
-	}
-	e.output.Close()
-	e.output = nil
-	e.inference.close()
+	e.chunk.close()
+	e.rest.close()
+	e.state.close()
+	e.chunk, e.rest = nil, nil
 }

@@ -40,6 +40,7 @@ func (s Sampling) Validate() error {
 // Generator continues text, one token at a time.
 type Generator struct {
 	inference *inference
+	state     state
 	token     [1]int32
 	logits    []float32 // [V], device memory
 	host      []float32 // [V]
@@ -49,12 +50,9 @@ type Generator struct {
 // NewGenerator makes a generator that reads the model's parameters as they are at each call.
 // Close frees it.
 func (m *Model) NewGenerator() (*Generator, error) {
-	f, err := newInference(m, 1, 1)
-	if err != nil {
-		return nil, err
-	}
 	v := m.config.Vocab
-	return &Generator{inference: f, logits: m.dev.Alloc(v), host: make([]float32, v),
+	return &Generator{inference: newInference(m, 1, 1), state: newState(m, 1),
+		logits: m.dev.Alloc(v), host: make([]float32, v),
 		chooser: chooser{order: make([]int32, v), weight: make([]float64, v)}}, nil
 }
 
@@ -75,7 +73,7 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 		return nil, err
 	}
 	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
-	g.inference.zeroState()
+	g.state.zero()
 	var text []int32
 	for i := 0; len(text) < n; i++ {
 		if err := ctx.Err(); err != nil {
@@ -86,7 +84,7 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 		} else {
 			g.token[0] = text[len(text)-1]
 		}
-		x := g.inference.run(g.token[:])
+		x := g.inference.run(g.token[:], g.state)
 		if i < len(prefix)-1 {
 			continue
 		}
@@ -116,6 +114,7 @@ func (g *Generator) Close() {
 	g.inference.model.dev.Free(g.logits)
 	g.logits = nil
 	g.inference.close()
+	g.state.close()
 }
 
 // chooser picks a token from logits.

@@ -22,12 +22,13 @@ type Layer struct {
 	shape compute.RecurrentShape
 	views []View
 
-	kernel  compute.Recurrent
-	input   compute.RecurrentInput
-	in, out compute.RecurrentState
-	states  []float32 // in and out: [2, States, B, H]
-	y       *buffer   // [T, B, H]
-	dx      *buffer   // [T, B, D]; nil when the input is token ids
+	kernel       compute.Recurrent
+	input        compute.RecurrentInput
+	in, out      compute.RecurrentState
+	dout, dstate compute.RecurrentState // gradients of out and in; nil but in a chunk of a segment
+	states       []float32              // in and out: [2, States, B, H]; nil when another's
+	y            *buffer                // [T, B, H]
+	dx           *buffer                // [T, B, D]; nil when the input is token ids
 
 	gradient []float32     // of the weights, laid out as they are
 	dw       *tensor.Dense // the same
@@ -50,23 +51,30 @@ func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 		return nil, fmt.Errorf("model: layer %q: T %d, B %d, D %d and H %d must be at least 1",
 			name, s.T, s.B, s.D, s.H)
 	}
-	l := &Layer{name: name, dev: dev, shape: s, views: LayerLayout(s), gradient: gradient}
-	span := Span(l.views)
+	span := Span(LayerLayout(s))
 	if gradient != nil && len(gradient) != span {
 		return nil, fmt.Errorf("model: layer %q: the gradient has %d floats, the weights %d",
 			name, len(gradient), span)
 	}
+	var owned *buffer
 	if gradient == nil {
-		l.owned = newBuffer(dev, span)
-		l.gradient = l.owned.flat
+		owned = newBuffer(dev, span)
+		gradient = owned.flat
 	}
-	l.dw = dense(l.gradient, span)
-	l.kernel = dev.NewRecurrent(s, false)
-	l.y = newBuffer(dev, s.T, s.B, s.H)
+	l := newLayer(dev, name, s, gradient, newBuffer(dev, s.T, s.B, s.H))
+	l.owned = owned
 	n := s.Cell.States() * s.B * s.H
 	l.states = dev.Alloc(2 * n)
 	l.in, l.out = cutState(s, l.states[:n]), cutState(s, l.states[n:])
 	return l, nil
+}
+
+// newLayer makes a layer that writes to the given memory, and has no state of its own.
+func newLayer(dev compute.Device, name string, s compute.RecurrentShape, gradient []float32,
+	y *buffer) *Layer {
+	return &Layer{name: name, dev: dev, shape: s, views: LayerLayout(s),
+		kernel: dev.NewRecurrent(s, false), y: y, gradient: gradient,
+		dw: dense(gradient, len(gradient))}
 }
 
 // cutState cuts [States, B, H] floats into a state.
@@ -102,7 +110,7 @@ func (l *Layer) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, fmt.Errorf("model: layer %q is in a graph already", l.name)
 	}
 	l.applied = true
-	if !ids {
+	if !ids && l.dx == nil {
 		l.dx = newBuffer(l.dev, s.T, s.B, s.D)
 	}
 	forward := &operator{name: l.name, shape: l.y.value.Shape().Clone(), run: l.forward,
@@ -142,8 +150,7 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 			if err != nil {
 				return nil, err
 			}
-			l.kernel.Backward(dy, compute.RecurrentState{},
-				recurrentWeights(l.views, l.gradient), dx, compute.RecurrentState{})
+			l.kernel.Backward(dy, l.dout, recurrentWeights(l.views, l.gradient), dx, l.dstate)
 			return value, nil
 		}}
 	n, err := backward.apply(in[0], in[1], y, dy)
@@ -179,6 +186,7 @@ func (l *Layer) Close() {
 	l.kernel.Close()
 	l.kernel = nil
 	l.dev.Free(l.states)
+	l.states = nil
 	l.y.close()
 	l.dx.close()
 	l.owned.close()

@@ -113,7 +113,7 @@ func port(name string, backward *gorgonia.Node, value *tensor.Dense) (*gorgonia.
 
 // buffer is device memory with the tensor that Gorgonia sees it as.
 type buffer struct {
-	dev   compute.Device
+	dev   compute.Device // nil: the memory is another's
 	flat  []float32
 	value *tensor.Dense
 }
@@ -124,9 +124,15 @@ func newBuffer(dev compute.Device, shape ...int) *buffer {
 	return &buffer{dev: dev, flat: flat, value: dense(flat, shape...)}
 }
 
-// close frees the buffer; one that is nil or closed is left alone.
+// cut makes a buffer of that shape from the beginning of memory that stays its owner's.
+func cut(flat []float32, shape ...int) *buffer {
+	n := tensor.Shape(shape).TotalSize()
+	return &buffer{flat: flat[:n:n], value: dense(flat[:n:n], shape...)}
+}
+
+// close frees the buffer; one that is nil, closed or cut from another is left alone.
 func (b *buffer) close() {
-	if b != nil && b.flat != nil {
+	if b != nil && b.dev != nil && b.flat != nil {
 		b.dev.Free(b.flat)
 		b.flat, b.value = nil, nil
 	}

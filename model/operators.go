@@ -9,9 +9,9 @@ import (
 	"rondo/compute"
 )
 
-// The operators of a model's graph besides Layer. Each is made for one (T, B), owns the memory of
-// its output and of its input's gradient, and writes the gradients of its weights to where the
-// model keeps them.
+// The operators of a model's graph besides Layer. Each is made for one (T, B), writes its output
+// and its input's gradient to memory that the graph gives it, and the gradients of its weights to
+// where the graph wants them.
 
 // embedding is y[i] = table[ids[i]]: [T, B, E].
 type embedding struct {
@@ -19,14 +19,13 @@ type embedding struct {
 	y    *buffer
 	grad []float32 // of the table: [V, E]
 	dw   *tensor.Dense
-	// shared says that another operator overwrites grad before backward gets here, so that
-	// this one only adds.
-	shared bool
+	// adds says that grad has what this one adds to: what another operator of the graph writes
+	// there before backward gets here, or what earlier runs have. Set before a run.
+	adds bool
 }
 
-func newEmbedding(dev compute.Device, T, B, V, E int, grad []float32, shared bool) *embedding {
-	return &embedding{dev: dev, y: newBuffer(dev, T, B, E), grad: grad, dw: dense(grad, V, E),
-		shared: shared}
+func newEmbedding(dev compute.Device, V int, grad []float32, y *buffer) *embedding {
+	return &embedding{dev: dev, y: y, grad: grad, dw: dense(grad, V, len(grad)/V)}
 }
 
 // apply looks ids: [T, B] up in table: [V, E].
@@ -57,7 +56,7 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 				if err != nil {
 					return nil, err
 				}
-				if !e.shared {
+				if !e.adds {
 					e.dev.Zero(e.grad)
 				}
 				e.dev.EmbedBackward(e.grad, dy, ids)
@@ -69,50 +68,53 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(ids, table)
 }
 
-func (e *embedding) close() { e.y.close() }
-
 // dropout is y = x ⊙ mask / (1-p) on [T, B, H], with a mask for each lane that its key determines
-// (compute.Device.Dropout). Its gradient is the same operation.
+// (compute.Device.Dropout). Its gradient is the same operation. Both are done in place.
 type dropout struct {
-	dev   compute.Device
-	name  string
-	steps int
-	p     float32
-	keys  []uint64 // of each lane; set before a run
-	y, dx *buffer
+	dev  compute.Device
+	name string
+	p    float32
+	keys []uint64 // of each lane; set before a run
+	// y is a layer's output, which its backward pass does not need, and dy the gradient that comes
+	// to it.
+	y, dy *buffer
 }
 
-func newDropout(dev compute.Device, name string, T, B, H int, p float64) *dropout {
-	return &dropout{dev: dev, name: name, steps: T, p: float32(p), keys: make([]uint64, B),
-		y: newBuffer(dev, T, B, H), dx: newBuffer(dev, T, B, H)}
+func newDropout(dev compute.Device, name string, p float64, y, dy *buffer) *dropout {
+	return &dropout{dev: dev, name: name, p: float32(p), y: y, dy: dy,
+		keys: make([]uint64, y.value.Shape()[1])}
 }
 
 func (d *dropout) apply(x *gorgonia.Node) (*gorgonia.Node, error) {
 	forward := d.operator(d.name, d.y)
 	forward.wrt = []bool{true}
 	forward.gradient = func(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-		n, err := d.operator(d.name+".backward", d.dx).apply(dy)
+		n, err := d.operator(d.name+".backward", d.dy).apply(dy)
 		return gorgonia.Nodes{n}, err
 	}
 	return forward.apply(x)
 }
 
-// operator drops its input's elements into out.
-func (d *dropout) operator(name string, out *buffer) *operator {
-	return &operator{name: name, shape: out.value.Shape().Clone(),
+// operator drops elements of its input, which is x.
+func (d *dropout) operator(name string, x *buffer) *operator {
+	return &operator{name: name, shape: x.value.Shape().Clone(),
 		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
-			x, err := floats(in[0], len(out.flat))
+			got, err := floats(in[0], len(x.flat))
 			if err != nil {
 				return nil, err
 			}
-			d.dev.Dropout(out.flat, x, d.steps, d.p, d.keys)
-			return out.value, nil
+			if &got[0] != &x.flat[0] {
+				panic(fmt.Sprintf("model: %s is given %p, and drops %p", name, &got[0],
+					&x.flat[0]))
+			}
+			d.drop(x)
+			return x.value, nil
 		}}
 }
 
-func (d *dropout) close() {
-	d.y.close()
-	d.dx.close()
+// drop drops elements of x in place.
+func (d *dropout) drop(x *buffer) {
+	d.dev.Dropout(x.flat, x.flat, x.value.Shape()[0], d.p, d.keys)
 }
 
 // projection is y = x W^T for x: [T, B, H], W: [E, H], y: [T, B, E].
@@ -124,9 +126,10 @@ type projection struct {
 	y, dx   *buffer
 }
 
-func newProjection(dev compute.Device, T, B, H, E int, grad []float32) *projection {
-	return &projection{dev: dev, n: T * B, h: H, e: E, grad: grad, dw: dense(grad, E, H),
-		y: newBuffer(dev, T, B, E), dx: newBuffer(dev, T, B, H)}
+func newProjection(dev compute.Device, grad []float32, y, dx *buffer) *projection {
+	s, h := y.value.Shape(), dx.value.Shape()[2] // [T, B, E]; H
+	return &projection{dev: dev, n: s[0] * s[1], h: h, e: s[2], grad: grad,
+		dw: dense(grad, s[2], h), y: y, dx: dx}
 }
 
 func (p *projection) apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
@@ -176,18 +179,12 @@ func (p *projection) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gor
 	return gorgonia.Nodes{dx, dw}, err
 }
 
-func (p *projection) close() {
-	p.y.close()
-	p.dx.close()
-}
-
 // crossEntropy is the output layer: scale times the sum, over rows whose target is not negative,
 // of -log softmax(x W^T + b)[target]; x: [T, B, H], W: [V, H], b: [V]. The kernel computes its
 // gradients together with the loss.
 type crossEntropy struct {
 	dev     compute.Device
 	kernel  compute.Output
-	shape   compute.OutputShape
 	gw, gb  []float32 // gradients of W and b
 	dw, db  *tensor.Dense
 	dx      *buffer
@@ -200,11 +197,12 @@ type crossEntropy struct {
 	halted  error        // what between returned in the last run
 }
 
-func newCrossEntropy(dev compute.Device, T, B, H, V int, gw, gb []float32) *crossEntropy {
-	s := compute.OutputShape{N: T * B, H: H, V: V}
-	return &crossEntropy{dev: dev, kernel: dev.NewOutput(s), shape: s, gw: gw, gb: gb,
-		dw: dense(gw, V, H), db: dense(gb, V), dx: newBuffer(dev, T, B, H),
-		targets: make([]int32, T*B)}
+func newCrossEntropy(dev compute.Device, gw, gb []float32, dx *buffer) *crossEntropy {
+	s, v := dx.value.Shape(), len(gb) // [T, B, H]
+	n := s[0] * s[1]
+	return &crossEntropy{dev: dev,
+		kernel: dev.NewOutput(compute.OutputShape{N: n, H: s[2], V: v}), gw: gw, gb: gb,
+		dw: dense(gw, v, s[2]), db: dense(gb, v), dx: dx, targets: make([]int32, n)}
 }
 
 func (c *crossEntropy) apply(x, w, b *gorgonia.Node) (*gorgonia.Node, error) {
@@ -263,9 +261,4 @@ func (c *crossEntropy) differentiate(in gorgonia.Nodes, loss, grad *gorgonia.Nod
 	}
 	db, err := port("cross_entropy.db", dx, c.db)
 	return gorgonia.Nodes{dx, dw, db}, err
-}
-
-func (c *crossEntropy) close() {
-	c.kernel.Close()
-	c.dx.close()
 }

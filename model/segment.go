@@ -1,24 +1,30 @@
 package model
 
-import (
-	"fmt"
-
-	"gorgonia.org/gorgonia"
-)
+import "fmt"
 
 // Segment is the training graph of a model for T steps of B lanes, and the state of those lanes.
 // Segments of other shapes share the model's parameters and gradients.
+//
+// With Config.Recompute K, the graph is of K steps. A run first carries the state over the T steps
+// and keeps it at every K-th; then, from the last K steps to the first, the graph runs with the
+// state that was kept, and hands the gradient of the state to the steps before: the gradients
+// are those of the whole segment (Chen et al. 2016, arXiv:1604.06174; Gruslys et al. 2016,
+// arXiv:1606.03401). Activations then take K steps, and T/K states; the weights' gradients, but an
+// untied embedding's, are summed over the chunks from a second place as large. Each step's
+// recurrent layers are computed forward twice. When K does not divide T, the kernels of a
+// second, smaller graph come on top.
 type Segment struct {
 	model *Model
 	T, B  int
 
-	ids        []int32 // [T, B], the graph's input
-	embedding  *embedding
-	layers     []*Layer
-	dropouts   []*dropout // dropouts[l] stands between layers l and l+1
-	projection *projection
-	output     *crossEntropy
-	machine    gorgonia.VM
+	memory *activations
+	chunk  *graph    // of K steps
+	rest   *graph    // of the last steps, when they are fewer; or nil
+	partly []float32 // where a chunk's gradients go, to be added up; nil when there is one chunk
+	states []state   // before each chunk, and after the last
+	// dstates[i%2] is the gradient of states[i], while chunk i's gradient is computed; of one
+	// chunk, there are none.
+	dstates [2]state
 
 	host      []float32 // [B, H], for copying states
 	evaluator *Evaluator
@@ -35,8 +41,8 @@ type SegmentInput struct {
 	// the model's seed. Without dropout they may be left out.
 	Step  int64
 	Lanes []int
-	// BeforeBackward, if set, is called when the loss is known and the backward pass has not begun.
-	// Its error ends the run, which then leaves the state as it was.
+	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
+	// begun. Its error ends the run, which then leaves the state as it was.
 	BeforeBackward func() error
 }
 
@@ -46,23 +52,22 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes; each must be at least 1",
 			T, B)
 	}
-	s := &Segment{model: m, T: T, B: B, ids: make([]int32, T*B),
+	k := m.config.chunk(T)
+	s := &Segment{model: m, T: T, B: B, memory: newActivations(m, k, B),
 		host: make([]float32, B*m.config.Hidden)}
-	err := Build(func() error {
-		g := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
-		cost, weights, err := s.forward(g)
-		if err != nil {
-			return err
-		}
-		if _, err := gorgonia.Grad(cost, weights...); err != nil {
-			return fmt.Errorf("model: differentiating a segment: %w", err)
-		}
-		if err := distinct(g); err != nil {
-			return err
-		}
-		s.machine = gorgonia.NewTapeMachine(g)
-		return nil
-	})
+	grads := m.grads
+	if k < T {
+		s.partly = m.dev.Alloc(m.summed())
+		grads = s.partly
+		s.dstates = [2]state{newState(m, B), newState(m, B)}
+	}
+	for range (T+k-1)/k + 1 {
+		s.states = append(s.states, newState(m, B))
+	}
+	var err error
+	if s.chunk, err = newGraph(m, k, B, s.memory, grads); err == nil && T%k > 0 {
+		s.rest, err = newGraph(m, T%k, B, s.memory, grads)
+	}
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -70,61 +75,21 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 	return s, nil
 }
 
-// forward adds the forward pass to g. It returns the cost and the nodes of all weights.
-func (s *Segment) forward(g *gorgonia.ExprGraph) (cost *gorgonia.Node, weights gorgonia.Nodes,
-	err error) {
-	m, c := s.model, s.model.config
-	weight := func(node, name string) *gorgonia.Node {
-		v := find(m.views, name)
-		w := leaf(g, node, v.of(m.params), v.Shape...)
-		weights = append(weights, w)
-		return w
+// chunk is how many steps of a segment of T have activations at a time.
+func (c Config) chunk(T int) int {
+	if c.Recompute == 0 {
+		return T
 	}
-	x := leafIDs(g, "ids", s.ids, s.T, s.B)
-	if c.Embed > 0 {
-		s.embedding = newEmbedding(m.dev, s.T, s.B, c.Vocab, c.Embed,
-			m.view(embeddingWeight, m.grads), c.TieWeights)
-		if x, err = s.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
-			return nil, nil, err
-		}
+	return min(c.Recompute, T)
+}
+
+// summed is how many of the gradients come from each chunk anew: all but an embedding's, whose
+// rows the chunks add to, unless the output layer writes them too.
+func (m *Model) summed() int {
+	if m.config.Embed > 0 && !m.config.TieWeights {
+		return find(m.views, embeddingWeight).Offset
 	}
-	for k := range c.Layers {
-		begin, end := layerSpan(m.views, k)
-		name := fmt.Sprintf("rnn.l%d", k)
-		layer, err := NewLayer(m.dev, name, c.layerShape(k, s.T, s.B), m.grads[begin:end:end])
-		if err != nil {
-			return nil, nil, err
-		}
-		s.layers = append(s.layers, layer)
-		w := leaf(g, name+".weights", m.params[begin:end:end], end-begin)
-		weights = append(weights, w)
-		if x, err = layer.Apply(x, w); err != nil {
-			return nil, nil, err
-		}
-		if k == c.Layers-1 || c.Dropout == 0 {
-			continue
-		}
-		d := newDropout(m.dev, fmt.Sprintf("dropout.l%d", k), s.T, s.B, c.Hidden, c.Dropout)
-		s.dropouts = append(s.dropouts, d)
-		if x, err = d.apply(x); err != nil {
-			return nil, nil, err
-		}
-	}
-	if c.projects() {
-		s.projection = newProjection(m.dev, s.T, s.B, c.Hidden, c.Embed,
-			m.view(projectionWeight, m.grads))
-		x, err = s.projection.apply(x, weight(projectionWeight, projectionWeight))
-		if err != nil {
-			return nil, nil, err
-		}
-	}
-	// A tied embedding is a node of its own here. Were it one node, Gorgonia would add the two
-	// gradients, which are the same memory, in which the embedding's operator has added them.
-	s.output = newCrossEntropy(m.dev, s.T, s.B, c.outputWidth(), c.Vocab,
-		m.view(c.outputWeights(), m.grads), m.view(outputBias, m.grads))
-	cost, err = s.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
-		weight(outputBias, outputBias))
-	return cost, weights, err
+	return len(m.params)
 }
 
 // Run runs the graph once: it overwrites the model's gradients with those of Scale times the
@@ -134,28 +99,58 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	if err := s.check(in); err != nil {
 		return 0, err
 	}
-	copy(s.ids, in.Inputs)
-	copy(s.output.targets, in.Targets)
-	s.output.scale = in.Scale
-	s.output.between, s.output.halted = in.BeforeBackward, nil
-	for l, d := range s.dropouts {
-		for b, lane := range in.Lanes {
-			d.keys[b] = DropoutKey(s.model.config.Seed, in.Step, l, lane)
+	end := len(s.states) - 1
+	for i := range end - 1 {
+		s.load(i, in).advance(s.states[i], s.states[i+1])
+	}
+	for i := end - 1; i >= 0; i-- {
+		sum, err := s.runChunk(i, in)
+		if err != nil {
+			return 0, err
 		}
+		lossSum += sum
 	}
-	s.machine.Reset()
-	err = s.machine.RunAll()
-	s.output.between = nil
-	if s.output.halted != nil {
-		return 0, s.output.halted
+	s.states[0], s.states[end] = s.states[end], s.states[0]
+	return lossSum, nil
+}
+
+// load has the graph of chunk i read its part of in.
+func (s *Segment) load(i int, in SegmentInput) *graph {
+	g := s.chunk
+	if s.rest != nil && i == len(s.states)-2 {
+		g = s.rest
 	}
-	if err != nil {
-		return 0, fmt.Errorf("model: running a segment: %w", err)
+	g.load(in, i*s.chunk.T)
+	return g
+}
+
+// runChunk runs both passes over chunk i, after those of the chunks behind it.
+func (s *Segment) runChunk(i int, in SegmentInput) (lossSum float64, err error) {
+	g := s.load(i, in)
+	last := i == len(s.states)-2
+	var dafter, dbefore state
+	var between func() error
+	if last {
+		between = in.BeforeBackward
+	} else {
+		dafter = s.dstates[(i+1)%2]
 	}
-	for _, l := range s.layers {
-		l.Advance()
+	if i > 0 {
+		dbefore = s.dstates[i%2]
 	}
-	return s.output.sum, nil
+	if g.embedding != nil {
+		g.embedding.adds = s.model.config.TieWeights || !last
+	}
+	lossSum, err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
+	if err != nil || s.partly == nil {
+		return lossSum, err
+	}
+	dev, sum := s.model.dev, s.model.grads[:len(s.partly)]
+	if last {
+		dev.Zero(sum)
+	}
+	dev.Add(sum, s.partly)
+	return lossSum, nil
 }
 
 // check says what does not fit in in.
@@ -164,7 +159,7 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d steps and %d lanes takes %d inputs and targets,"+
 			" not %d and %d", s.T, s.B, n, len(in.Inputs), len(in.Targets))
 	}
-	if len(s.dropouts) > 0 && len(in.Lanes) != s.B {
+	if len(s.chunk.dropouts) > 0 && len(in.Lanes) != s.B {
 		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
 			s.B, len(in.Lanes))
 	}
@@ -188,54 +183,15 @@ func DropoutKey(seed uint64, step int64, layer, lane int) uint64 {
 }
 
 // ZeroState sets the state of all lanes to zero.
-func (s *Segment) ZeroState() {
-	for _, l := range s.layers {
-		l.ZeroState()
-	}
-}
+func (s *Segment) ZeroState() { s.states[0].zero() }
 
 // State copies the state after the last run to dst, host memory of B * StateSize floats: lane by
 // lane [B, L, States, H], so that dst[b*StateSize:][:StateSize] is all that lane b carries and
 // may be moved to another lane, segment or machine.
-func (s *Segment) State(dst []float32) error { return s.copyState(dst, false) }
+func (s *Segment) State(dst []float32) error { return s.states[0].copyOut(dst, s.host) }
 
 // SetState sets the state that the next run starts from; src is laid out as in State.
-func (s *Segment) SetState(src []float32) error { return s.copyState(src, true) }
-
-// copyState moves the state between the device, [B, H] for each layer and tensor, and host
-// memory, lane by lane.
-func (s *Segment) copyState(lanes []float32, toDevice bool) error {
-	size, h := s.model.config.StateSize(), s.model.config.Hidden
-	if len(lanes) != s.B*size {
-		return fmt.Errorf("model: the state of %d lanes is %d floats, not %d",
-			s.B, s.B*size, len(lanes))
-	}
-	offset := 0 // in a lane's state
-	for _, l := range s.layers {
-		state := l.State()
-		for _, x := range [...][]float32{state.H, state.C} {
-			if x == nil {
-				continue
-			}
-			if !toDevice {
-				s.model.dev.Download(s.host, x)
-			}
-			for b := range s.B {
-				lane, row := lanes[b*size+offset:][:h], s.host[b*h:][:h]
-				if toDevice {
-					copy(row, lane)
-				} else {
-					copy(lane, row)
-				}
-			}
-			if toDevice {
-				s.model.dev.Upload(x, s.host)
-			}
-			offset += h
-		}
-	}
-	return nil
-}
+func (s *Segment) SetState(src []float32) error { return s.states[0].copyIn(src, s.host) }
 
 // Evaluate runs the forward pass alone, without dropout, on T steps of B lanes: see
 // Evaluator.Evaluate. Its state is its own, not the one that Run carries.
@@ -257,28 +213,21 @@ func (s *Segment) ZeroEvaluationState() {
 
 // Close frees the segment's memory; the model stays.
 func (s *Segment) Close() {
-	if s.machine != nil {
-		s.machine.Close()
-		s.machine = nil
+	for _, g := range []*graph{s.chunk, s.rest} {
+		if g != nil {
+			g.close()
+		}
 	}
-	for _, l := range s.layers {
-		l.Close()
+	s.memory.close()
+	s.model.dev.Free(s.partly)
+	for i := range s.states {
+		s.states[i].close()
 	}
-	for _, d := range s.dropouts {
-		d.close()
-	}
-	if s.embedding != nil {
-		s.embedding.close()
-	}
-	if s.projection != nil {
-		s.projection.close()
-	}
-	if s.output != nil {
-		s.output.close()
+	for i := range s.dstates {
+		s.dstates[i].close()
 	}
 	if s.evaluator != nil {
 		s.evaluator.Close()
 	}
-	s.layers, s.dropouts, s.embedding, s.projection = nil, nil, nil, nil
-	s.output, s.evaluator = nil, nil
+	s.chunk, s.rest, s.partly, s.states, s.evaluator = nil, nil, nil, nil, nil
 }

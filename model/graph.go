@@ -1,0 +1,249 @@
+package model
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+
+	"rondo/compute"
+)
+
+// graph is the training graph of a model for T steps of B lanes. It has no state of its own.
+type graph struct {
+	model  *Model
+	T, B   int
+	memory *activations
+	grads  []float32 // where gradients go, but that of an embedding that is not tied: the model's
+
+	weights    weights
+	ids        []int32 // [T, B], the graph's input
+	embedding  *embedding
+	layers     []*Layer
+	dropouts   []*dropout // dropouts[l] stands between layers l and l+1
+	projection *projection
+	output     *crossEntropy
+	machine    gorgonia.VM
+}
+
+// newGraph builds the graph. Its memory is for T steps of B lanes or more, and its grads are laid
+// out as the model's.
+func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph, error) {
+	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
+		ids: make([]int32, T*B)}
+	err := Build(func() error {
+		nodes := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
+		cost, weights, err := g.build(nodes)
+		if err != nil {
+			return err
+		}
+		if _, err := gorgonia.Grad(cost, weights...); err != nil {
+			return fmt.Errorf("model: differentiating a segment: %w", err)
+		}
+		if err := distinct(nodes); err != nil {
+			return err
+		}
+		g.machine = gorgonia.NewTapeMachine(nodes)
+		return nil
+	})
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// build adds the forward pass. It returns the cost and the nodes of all weights.
+func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights gorgonia.Nodes,
+	err error) {
+	m, c := g.model, g.model.config
+	weight := func(node, name string) *gorgonia.Node {
+		v := find(m.views, name)
+		w := leaf(nodes, node, v.of(m.params), v.Shape...)
+		weights = append(weights, w)
+		return w
+	}
+	x := leafIDs(nodes, "ids", g.ids, g.T, g.B)
+	if c.Embed > 0 {
+		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight),
+			cut(g.memory.embedded, g.T, g.B, c.Embed))
+		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
+			return nil, nil, err
+		}
+	}
+	for k := range c.Layers {
+		begin, end := layerSpan(m.views, k)
+		layer := g.newLayer(k)
+		g.layers = append(g.layers, layer)
+		w := leaf(nodes, layer.name+".weights", m.params[begin:end:end], end-begin)
+		weights = append(weights, w)
+		if x, err = layer.Apply(x, w); err != nil {
+			return nil, nil, err
+		}
+		if k == c.Layers-1 || c.Dropout == 0 {
+			continue
+		}
+		d := newDropout(m.dev, fmt.Sprintf("dropout.l%d", k), c.Dropout, layer.y,
+			g.downward(c.Layers-1-k, c.Hidden))
+		g.dropouts = append(g.dropouts, d)
+		if x, err = d.apply(x); err != nil {
+			return nil, nil, err
+		}
+	}
+	if c.projects() {
+		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
+			cut(g.memory.projected, g.T, g.B, c.Embed), g.downward(0, c.Hidden))
+		x, err = g.projection.apply(x, weight(projectionWeight, projectionWeight))
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	// A tied embedding is a node of its own here. Were it one node, Gorgonia would add the two
+	// gradients, which are the same memory, in which the embedding's operator has added them.
+	g.output = newCrossEntropy(m.dev, g.gradient(c.outputWeights()), g.gradient(outputBias),
+		cut(g.memory.gradient[g.outputAt()], g.T, g.B, c.outputWidth()))
+	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
+		weight(outputBias, outputBias))
+	return cost, weights, err
+}
+
+// newLayer makes recurrent layer k.
+func (g *graph) newLayer(k int) *Layer {
+	m, c := g.model, g.model.config
+	begin, end := layerSpan(m.views, k)
+	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
+		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
+	if k > 0 || c.Embed > 0 {
+		l.dx = g.downward(c.Layers-k, c.inputWidth(k))
+	}
+	return l
+}
+
+// gradient is where a tensor's gradient goes.
+func (g *graph) gradient(name string) []float32 {
+	if name == embeddingWeight && !g.model.config.TieWeights {
+		return g.model.view(name, g.model.grads)
+	}
+	return g.model.view(name, g.grads)
+}
+
+// downward is the gradient of what comes out below so many layers, from the last: [T, B, width].
+func (g *graph) downward(layers, width int) *buffer {
+	return cut(g.memory.gradient[layers%2], g.T, g.B, width)
+}
+
+// outputAt is where the output layer leaves its gradient: such that what the last recurrent layer
+// reads is downward(0).
+func (g *graph) outputAt() int {
+	if g.model.config.projects() {
+		return 1
+	}
+	return 0
+}
+
+// load sets what the next pass reads: in's steps from first on.
+func (g *graph) load(in SegmentInput, first int) {
+	c, at, n := g.model.config, first*g.B, g.T*g.B
+	copy(g.ids, in.Inputs[at:at+n])
+	copy(g.output.targets, in.Targets[at:at+n])
+	g.output.scale = in.Scale
+	for l, d := range g.dropouts {
+		for b, lane := range in.Lanes {
+			d.keys[b] = compute.DropoutShift(DropoutKey(c.Seed, in.Step, l, lane),
+				first*c.Hidden)
+		}
+	}
+}
+
+// advance is the forward pass alone, up to the last recurrent layer: it computes the state after
+// the steps that were loaded.
+func (g *graph) advance(before, after state) {
+	in := compute.RecurrentInput{IDs: g.ids}
+	if e := g.embedding; e != nil {
+		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
+		in = compute.RecurrentInput{X: e.y.flat}
+	}
+	for k, l := range g.layers {
+		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
+		if k < len(g.dropouts) {
+			g.dropouts[k].drop(l.y)
+		}
+		in = compute.RecurrentInput{X: l.y.flat}
+	}
+}
+
+// run is both passes over the steps that were loaded, from the state before them; it computes the
+// state after. dafter, unless it is zero, is the gradient that comes from the steps after these,
+// and dbefore, unless it is zero, receives that of the state before. between is called before the
+// backward pass; its error is returned as it is.
+func (g *graph) run(before, after, dafter, dbefore state, between func() error) (lossSum float64,
+	err error) {
+	for k, l := range g.layers {
+		l.in, l.out = before.layers[k], after.layers[k]
+		l.dout, l.dstate = compute.RecurrentState{}, compute.RecurrentState{}
+		if dafter.layers != nil {
+			l.dout = dafter.layers[k]
+		}
+		if dbefore.layers != nil {
+			l.dstate = dbefore.layers[k]
+		}
+	}
+	g.output.between, g.output.halted = between, nil
+	g.machine.Reset()
+	err = g.machine.RunAll()
+	g.output.between = nil
+	if g.output.halted != nil {
+		return 0, g.output.halted
+	}
+	if err != nil {
+		return 0, fmt.Errorf("model: running a segment: %w", err)
+	}
+	return g.output.sum, nil
+}
+
+func (g *graph) close() {
+	if g.machine != nil {
+		g.machine.Close()
+		g.machine = nil
+	}
+	for _, l := range g.layers {
+		l.Close()
+	}
+	if g.output != nil {
+		g.output.kernel.Close()
+	}
+	g.layers, g.output = nil, nil
+}
+
+// activations is the memory that a graph works in besides its kernels' own: what the layers put
+// out, which the backward pass reads, and two places for the gradient on its way down, of which
+// each operator reads one and writes the other. Graphs that run in turn share it.
+type activations struct {
+	dev       compute.Device
+	embedded  []float32    // [T, B, E]
+	hidden    [][]float32  // of each layer, [T, B, H]
+	projected []float32    // [T, B, E]
+	gradient  [2][]float32 // [T, B, max(E, H)]
+}
+
+func newActivations(m *Model, T, B int) *activations {
+	c, n := m.config, T*B
+	a := &activations{dev: m.dev, embedded: m.dev.Alloc(n * c.Embed)}
+	for range c.Layers {
+		a.hidden = append(a.hidden, m.dev.Alloc(n*c.Hidden))
+	}
+	if c.projects() {
+		a.projected = m.dev.Alloc(n * c.Embed)
+	}
+	a.gradient[0] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
+	if c.Embed > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
+		a.gradient[1] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
+	}
+	return a
+}
+
+func (a *activations) close() {
+	for _, x := range append(a.hidden, a.embedded, a.projected, a.gradient[0], a.gradient[1]) {
+		a.dev.Free(x)
+	}
+	*a = activations{dev: a.dev}
+}
