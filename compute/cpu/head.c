@@ -4,21 +4,42 @@
 
 #include "arena.h"
 
+// Tokens of a strip, in blocks: their weights, packed, stay in cache, and each strip costs a pass
+// over dx.
+enum { STRIP = 8 };
+
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows)
 {
     struct head o = {.threads = threads, .N = N, .H = H, .V = V, .U = (H + BLOCK - 1) / BLOCK,
-                     .Y = (V + BLOCK - 1) / BLOCK, .rows = rows};
-    o.S = rondo_spread(rows, BLOCK * sizeof(float));
+                     .Y = (V + BLOCK - 1) / BLOCK, .kept = rows > 0, .rows = rows ? rows : N};
+    long padded = (o.rows + HEAD_PAIRS - 1) / HEAD_PAIRS * HEAD_PAIRS;
+    o.S = rondo_spread(padded, BLOCK * sizeof(float));
+    o.strip = o.Y < STRIP ? o.Y : STRIP;
+    long strips = (o.Y + o.strip - 1) / o.strip, square = BLOCK * BLOCK, half = k->bf16;
     struct part parts[] = {
-        FLOATS(o.bias, o.Y * BLOCK),
-        OPERANDS(k, o.weights, o.Y * o.U * BLOCK * BLOCK),
-        FLOATS(o.x, o.U * o.S * BLOCK),
-        FLOATS(o.logits, o.Y * o.S * BLOCK),
-        FLOATS(o.tile, rows * BLOCK),
-        OPERANDS(k, o.weights_back, o.U * o.Y * BLOCK * BLOCK),
+        FLOATS(o.bias, 2 * o.strip * BLOCK),
+        OPERANDS(k, o.weights, 2 * o.strip * o.U * square),
+        OPERANDS(k, o.weights_back, o.strip * o.U * square),
+        OPERANDS(k, o.x_rows, o.U * o.S * BLOCK),
+        OPERANDS(k, o.x_pairs, half * o.U * o.S * BLOCK),
+        OPERANDS(k, o.d_rows, o.strip * o.S * BLOCK),
+        OPERANDS(k, o.d_pairs, half * o.strip * o.S * BLOCK),
+        FLOATS(o.logits, (o.kept ? o.Y * o.S : threads * o.strip * HEAD_TILE) * BLOCK),
+        FLOATS(o.dx, (strips > 1 ? o.U * o.S : threads * HEAD_TILE) * BLOCK),
+        FLOATS(o.dbias, o.S / HEAD_GROUP * o.strip * BLOCK),
+        FLOATS(o.tops, o.kept * strips * o.S),
+        FLOATS(o.top, o.S),
+        FLOATS(o.sum, o.S),
+        FLOATS(o.wanted, o.S),
+        {&o.losses, o.S * sizeof(double)},
     };
-    return rondo_arena_new(&o, sizeof o, parts, sizeof parts / sizeof *parts);
+    struct head *made = rondo_arena_new(&o, sizeof o, parts, sizeof parts / sizeof *parts);
+    if (made && !half) {
+        made->x_pairs = made->x_rows;
+        made->d_pairs = made->d_rows;
+    }
+    return made;
 }
 
 // A call on its way to every thread of a team.

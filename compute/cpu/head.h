@@ -1,116 +1,367 @@
-// The output layer: logits of a chunk of rows, their softmax cross-entropy and its gradient.
+// The output layer: logits, their softmax cross-entropy and its gradient, in two passes over the
+// tokens. The first makes a strip's logits, turns them into e^(logit-top) while they are in cache,
+// top being the row's largest of the strip, and carries every row's largest and sum along (the
+// online softmax of Milakov and Gimelshein, arXiv:1805.02867). The second turns a strip into the
+// gradient, as operands, and multiplies these by the weights and by the input at once.
+//
+// Rows of a chunk are shared out over threads, but for the weights' gradient, whose blocks are.
 
 // Added where there is no token: far below any logit, and its difference from one is finite.
 static const float NO_TOKEN = -1e30f;
 
-// The log of the softmax at the target of row r, negated. With a gradient to make, turns the row
-// into scale (softmax - onehot(target)); a negative target makes both zero.
-static double softmax_row(struct head *o, long r, int32_t target, float scale, int gradient)
+// Rows that the weights' gradient sums at a time.
+enum { HEAD_DEPTH = 1280 };
+
+// Where a thread is: in a chunk of rows and in a strip of tokens.
+struct pass {
+    const struct member *m;
+    struct head *o;
+    const struct head_call *c;
+    long first, n, depth; // the chunk's first row, its rows, and these padded as pairs are
+    long begin, end;      // this thread's rows of `depth`
+    long v, blocks;       // the strip's first block, and its blocks
+    int turn;             // which of the two packs of weights it is in
+};
+
+INLINE long head_rows(const struct pass *p, long r, long most)
 {
-    float *row = o->logits + r * BLOCK;
-    long block = o->S * BLOCK;
-    if (target < 0) {
-        for (long v = 0; gradient && v < o->Y; v++)
-            memset(row + v * block, 0, BLOCK * sizeof *row);
-        return 0;
+    long rows = (p->end < p->n ? p->end : p->n) - r;
+    return rows < 0 ? 0 : rows < most ? rows : most;
+}
+
+// Makes operands of this thread's rows of x.
+static void put_x(const struct pass *p)
+{
+    struct head *o = p->o;
+    long n = head_rows(p, p->begin, p->end), rest = p->end - p->begin - n;
+    for (long u = 0; u < o->U; u++) {
+        const float *x = p->c->x + (p->first + p->begin) * o->H + u * BLOCK;
+        operand *rows = (operand *)o->x_rows + (u * o->S + p->begin) * BLOCK;
+        put_rows(n, rows, x, o->H, columns_of(o->H, u));
+        if (!p->c->dx)
+            continue;
+        operand *pairs = (operand *)o->x_pairs + (u * o->S + p->begin) * BLOCK;
+        if (BF16)
+            put_pairs(n, pairs, x, o->H, columns_of(o->H, u));
+        if (rest > BF16)
+            memset(pairs + (n + (n & BF16)) * BLOCK, 0,
+                   (rest - (n & BF16)) * BLOCK * sizeof *pairs);
     }
-    vf top = splat(NO_TOKEN), sum = splat(0);
-    for (long v = 0; v < o->Y; v++)
+}
+
+INLINE float *strip_bias(const struct pass *p, long v)
+{
+    return p->o->bias + (p->turn * p->o->strip + v) * BLOCK;
+}
+
+// The panel of block v of the strip, from block u of its depth on.
+INLINE operand *strip_panel(const struct pass *p, long v, long u)
+{
+    const struct head *o = p->o;
+    return (operand *)o->weights +
+           (((p->turn * o->strip + v) * o->U + u) * BLOCK) * BLOCK;
+}
+
+// Packs this thread's share of a strip's weights, for the logits or for dx or for both.
+static void pack_strip(const struct pass *p, int logits, int back)
+{
+    struct head *o = p->o;
+    long begin, end;
+    rondo_share(p->m, p->blocks * o->U, 1, &begin, &end);
+    for (long i = begin; i < end; i++) {
+        long v = i / o->U, u = i % o->U;
+        long tokens = columns_of(o->V, p->v + v), units = columns_of(o->H, u);
+        const float *w = p->c->w + (p->v + v) * BLOCK * o->H + u * BLOCK;
+        if (logits)
+            pack_columns(strip_panel(p, v, u), w, tokens, units, o->H, BLOCK);
+        if (back)
+            pack_rows((operand *)o->weights_back + (u * p->blocks + v) * BLOCK * BLOCK, w, tokens,
+                      o->H, units, BLOCK);
+        if (!logits || u > 0)
+            continue;
+        const float *b = p->c->b ? p->c->b + (p->v + v) * BLOCK : 0;
+        for (long j = 0; j < BLOCK; j++)
+            strip_bias(p, v)[j] = j >= tokens ? NO_TOKEN : b ? b[j] : 0;
+    }
+}
+
+// Where the strip's logits of rows r on are, and how far apart its blocks.
+INLINE float *logits_at(const struct pass *p, long r, long *block)
+{
+    const struct head *o = p->o;
+    *block = (o->kept ? o->S : HEAD_TILE) * BLOCK;
+    return o->kept ? o->logits + (p->v * o->S + r) * BLOCK
+                   : o->logits + p->m->index * o->strip * HEAD_TILE * BLOCK;
+}
+
+// The strip's logits of n rows from r on.
+static void multiply(const struct pass *p, long r, long n)
+{
+    struct head *o = p->o;
+    long block;
+    float *logits = logits_at(p, r, &block);
+    for (long v = 0; v < p->blocks; v++, logits += block) {
+        const float *bias = strip_bias(p, v);
+        for (long i = 0; i < n; i++)
+            copy_row(logits + i * BLOCK, bias);
+        product(n, logits, (operand *)o->x_rows + r * BLOCK, o->S * BLOCK, o->U,
+                strip_panel(p, v, 0));
+    }
+}
+
+INLINE float largest_in(const float *row, long block, long blocks)
+{
+    vf top = splat(NO_TOKEN);
+    for (long v = 0; v < blocks; v++)
         for (int j = 0; j < BLOCK; j += VW)
             top = larger(top, load(row + v * block + j)); // a NaN that this loses comes back in sum
-    float largest = horizontal_largest(top);
-    float *wanted = row + target / BLOCK * block + target % BLOCK;
-    double loss = (double)largest - *wanted;
-    for (long v = 0; v < o->Y; v++)
+    return horizontal_largest(top);
+}
+
+// Turns a row of logits into e^(logit-top), and returns the sum.
+INLINE float soften_row(float *row, long block, long blocks, float top)
+{
+    vf sum = splat(0);
+    for (long v = 0; v < blocks; v++)
         for (int j = 0; j < BLOCK; j += VW) {
-            vf e = exponential(load(row + v * block + j) - splat(largest));
+            vf e = exponential(load(row + v * block + j) - splat(top));
             store(row + v * block + j, e);
             sum += e;
         }
-    float total = horizontal_sum(sum);
-    if (gradient) {
-        for (long v = 0; v < o->Y; v++)
-            for (int j = 0; j < BLOCK; j += VW)
-                store(row + v * block + j, load(row + v * block + j) * splat(scale / total));
-        *wanted -= scale;
-    }
-    return loss + log(total);
+    return horizontal_sum(sum);
 }
 
-static void pack_head(struct head *o, const float *w, const float *b, int gradient)
+INLINE void clear_row(float *row, long block, long blocks)
 {
-    long depth = o->U * BLOCK;
-    for (long v = 0; v < o->Y; v++) {
-        long tokens = columns_of(o->V, v);
-        transpose_to_block((float *)o->weights + v * depth * BLOCK, w + v * BLOCK * o->H, tokens, o->H,
-                           o->H, depth);
-        for (long j = 0; j < BLOCK; j++)
-            o->bias[v * BLOCK + j] = j >= tokens ? NO_TOKEN : b ? b[v * BLOCK + j] : 0;
-    }
-    for (long u = 0; gradient && u < o->U; u++) {
-        float *back = (float *)o->weights_back + u * o->Y * BLOCK * BLOCK;
-        to_block(o->V, back, w + u * BLOCK, o->H, columns_of(o->H, u));
-        memset(back + o->V * BLOCK, 0, (o->Y * BLOCK - o->V) * BLOCK * sizeof *back);
-    }
+    for (long v = 0; v < blocks; v++)
+        memset(row + v * block, 0, BLOCK * sizeof *row);
 }
 
-// The gradients that a chunk of n rows from `first` on gives.
-static void head_gradients(struct head *o, long first, long n, float *dx, float *dw, float *db)
+// Brings the strip's largest and sums of a group of rows into those of the strips so far.
+INLINE void carry(const struct pass *p, long r, const float *tops, const float *sums)
 {
-    long block = o->S * BLOCK;
-    for (long u = 0; u < o->U; u++) {
-        memset(o->tile, 0, n * BLOCK * sizeof *o->tile);
-        product(n, o->tile, o->logits, block, o->Y, (float *)o->weights_back + u * o->Y * BLOCK * BLOCK);
-        from_block(n, dx + first * o->H + u * BLOCK, o->H, columns_of(o->H, u), o->tile);
-    }
-    for (long r = 0; r < n; r += GRADIENT_ROWS)
-        for (long v = 0; v < o->Y; v++)
-            for (long u = 0; u < o->U; u++)
-                outer(dw + v * BLOCK * o->H + u * BLOCK, o->H, columns_of(o->V, v),
-                      columns_of(o->H, u), o->logits + v * block + r * BLOCK,
-                      o->x + u * block + r * BLOCK, least(GRADIENT_ROWS, n - r), first + r > 0);
-    for (long v = 0; db && v < o->Y; v++) {
-        float sums[BLOCK];
-        for (int col = 0; col < BLOCK; col += VW) {
-            vf sum = splat(0);
-            for (long r = 0; r < n; r++)
-                sum += load(o->logits + v * block + r * BLOCK + col);
-            store(sums + col, sum);
+    struct head *o = p->o;
+    for (int i = 0; i < HEAD_GROUP; i += VW) {
+        vf top = load(tops + i), sum = load(sums + i);
+        if (o->kept)
+            store(o->tops + p->v / o->strip * o->S + r + i, top);
+        if (p->v > 0) {
+            vf before = load(o->top + r + i), both = larger(before, top);
+            sum = load(o->sum + r + i) * exponential(before - both) +
+                  sum * exponential(top - both);
+            top = both;
         }
-        for (long j = 0; j < columns_of(o->V, v); j++)
-            db[v * BLOCK + j] += sums[j];
+        store(o->top + r + i, top);
+        store(o->sum + r + i, sum);
     }
+}
+
+// Turns the strip's logits of n rows from r on into e^(logit-top) of the strip's top, and a row
+// without a target into zeros.
+static void soften(const struct pass *p, long r, long n)
+{
+    struct head *o = p->o;
+    const int32_t *targets = p->c->targets + p->first;
+    long block;
+    float *logits = logits_at(p, r, &block);
+    for (long g = 0; g < n; g += HEAD_GROUP) {
+        float tops[HEAD_GROUP] = {0}, sums[HEAD_GROUP] = {0};
+        for (long i = 0; i < HEAD_GROUP && g + i < n; i++) {
+            float *row = logits + (g + i) * BLOCK;
+            long target = targets[r + g + i], at = target - p->v * BLOCK;
+            if (target < 0) {
+                clear_row(row, block, p->blocks);
+                sums[i] = 1;
+                continue;
+            }
+            if (at >= 0 && at < p->blocks * BLOCK)
+                o->wanted[r + g + i] = row[at / BLOCK * block + at % BLOCK];
+            tops[i] = largest_in(row, block, p->blocks);
+            sums[i] = soften_row(row, block, p->blocks, tops[i]);
+        }
+        carry(p, r + g, tops, sums);
+    }
+}
+
+// Makes the strip's logits of n rows from r on again, and e^(logit-top) of all strips' top.
+static void soften_again(const struct pass *p, long r, long n)
+{
+    long block;
+    float *row = logits_at(p, r, &block);
+    multiply(p, r, n);
+    for (long i = 0; i < n; i++, row += BLOCK)
+        if (p->c->targets[p->first + r + i] < 0)
+            clear_row(row, block, p->blocks);
+        else
+            soften_row(row, block, p->blocks, p->o->top[r + i]);
+}
+
+// The loss of this thread's rows.
+static void lose(const struct pass *p)
+{
+    struct head *o = p->o;
+    for (long r = p->begin; r < p->end && r < p->n; r++)
+        o->losses[r] = p->c->targets[p->first + r] < 0
+                           ? 0
+                           : (double)o->top[r] - o->wanted[r] + log(o->sum[r]);
+}
+
+// What turns the strip's e^(logit-top) of a group of rows into scale * softmax.
+INLINE void scales(const struct pass *p, long r, float *to)
+{
+    const struct head *o = p->o;
+    for (int i = 0; i < HEAD_GROUP; i += VW) {
+        vf share = splat(p->c->scale) / load(o->sum + r + i);
+        if (o->kept)
+            share *= exponential(load(o->tops + p->v / o->strip * o->S + r + i) -
+                                 load(o->top + r + i));
+        store(to + i, share);
+    }
+}
+
+// Makes operands of the gradient scale * (softmax - onehot(target)) of a group of rows, of which
+// n count and the others are zeros, and sums it for the bias.
+static void turn(const struct pass *p, long r, long n, const float *logits, long block)
+{
+    struct head *o = p->o;
+    const int32_t *targets = p->c->targets + p->first + r;
+    float to[HEAD_GROUP], d[HEAD_GROUP * BLOCK] __attribute__((aligned(64)));
+    scales(p, r, to);
+    memset(d + n * BLOCK, 0, (HEAD_GROUP - n) * BLOCK * sizeof *d);
+    for (long v = 0; v < p->blocks; v++, logits += block) {
+        long token = (p->v + v) * BLOCK;
+        for (long i = 0; i < n; i++)
+            for (int j = 0; j < BLOCK; j += VW)
+                store(d + i * BLOCK + j, load(logits + i * BLOCK + j) * splat(to[i]));
+        for (long i = 0; i < n; i++)
+            if (targets[i] >= token && targets[i] < token + BLOCK)
+                d[i * BLOCK + targets[i] - token] -= p->c->scale;
+        float *bias = o->dbias + (r / HEAD_GROUP * o->strip + v) * BLOCK;
+        for (int j = 0; j < BLOCK; j += VW) {
+            vf sum = load(d + j);
+            for (long i = 1; i < HEAD_GROUP; i++)
+                sum += load(d + i * BLOCK + j);
+            store(bias + j, sum);
+        }
+        put_rows(HEAD_GROUP, (operand *)o->d_rows + (v * o->S + r) * BLOCK, d, BLOCK, BLOCK);
+        if (BF16)
+            put_pairs(HEAD_GROUP, (operand *)o->d_pairs + (v * o->S + r) * BLOCK, d, BLOCK,
+                      BLOCK);
+    }
+}
+
+// Adds the strip's part of dx of n rows from r on.
+static void multiply_back(const struct pass *p, long r, long n)
+{
+    struct head *o = p->o;
+    int last = p->v + p->blocks == o->Y;
+    long block = (last && p->v == 0 ? HEAD_TILE : o->S) * BLOCK;
+    float *dx = o->dx + (last && p->v == 0 ? p->m->index * HEAD_TILE : r) * BLOCK;
+    for (long u = 0; u < o->U; u++) {
+        float *sums = last && p->v == 0 ? dx : dx + u * block;
+        if (p->v == 0)
+            memset(sums, 0, n * BLOCK * sizeof *sums);
+        product(n, sums, (operand *)o->d_rows + r * BLOCK, o->S * BLOCK, p->blocks,
+                (operand *)o->weights_back + u * p->blocks * BLOCK * BLOCK);
+        if (last)
+            from_block(n, p->c->dx + (p->first + r) * o->H + u * BLOCK, o->H,
+                       columns_of(o->H, u), sums);
+    }
+}
+
+// The bias's gradient of the strip's block v.
+static void sum_bias(const struct pass *p, long v)
+{
+    struct head *o = p->o;
+    float sums[BLOCK] = {0}, *db = p->c->db + (p->v + v) * BLOCK;
+    for (long g = 0; g < p->depth / HEAD_GROUP; g++) {
+        const float *part = o->dbias + (g * o->strip + v) * BLOCK;
+        for (int j = 0; j < BLOCK; j += VW)
+            store(sums + j, load(sums + j) + load(part + j));
+    }
+    for (long j = 0; j < columns_of(o->V, p->v + v); j++)
+        db[j] = p->first > 0 ? db[j] + sums[j] : sums[j];
+}
+
+// This thread's share of the blocks of the weights' gradient, over all rows of the chunk.
+static void sum_weights(const struct pass *p)
+{
+    struct head *o = p->o;
+    long begin, end;
+    rondo_share(p->m, p->blocks * o->U, 1, &begin, &end);
+    for (long r = 0; r < p->depth; r += HEAD_DEPTH)
+        for (long i = begin; i < end; i++) {
+            long v = i / o->U, u = i % o->U;
+            outer(p->c->dw + (p->v + v) * BLOCK * o->H + u * BLOCK, o->H,
+                  columns_of(o->V, p->v + v), columns_of(o->H, u),
+                  (operand *)o->d_pairs + (v * o->S + r) * BLOCK,
+                  (operand *)o->x_pairs + (u * o->S + r) * BLOCK,
+                  least(HEAD_DEPTH, p->depth - r), p->first + r > 0);
+        }
+    for (long i = begin; p->c->db && i < end; i++)
+        if (i % o->U == 0)
+            sum_bias(p, i / o->U);
+}
+
+// The first pass over a strip.
+static void strip_forward(struct pass *p)
+{
+    struct head *o = p->o;
+    pack_strip(p, 1, p->c->dx && p->blocks == o->Y);
+    rondo_team_meet(p->m);
+    for (long r = p->begin; r < p->end; r += HEAD_TILE) {
+        long n = head_rows(p, r, HEAD_TILE);
+        multiply(p, r, n);
+        soften(p, r, n);
+    }
+    p->turn ^= 1; // all have left the other pack before they met
+}
+
+// The second pass over a strip. A single one's weights are still there.
+static void strip_backward(struct pass *p)
+{
+    struct head *o = p->o;
+    if (p->blocks < o->Y) {
+        pack_strip(p, !o->kept, 1);
+        rondo_team_meet(p->m);
+    }
+    for (long r = p->begin; r < p->end; r += HEAD_TILE) {
+        long n = head_rows(p, r, HEAD_TILE), block;
+        const float *logits = logits_at(p, r, &block);
+        if (!o->kept)
+            soften_again(p, r, n);
+        for (long g = 0; g < HEAD_TILE && r + g < p->end; g += HEAD_GROUP)
+            turn(p, r + g, head_rows(p, r + g, HEAD_GROUP), logits + g * BLOCK, block);
+        multiply_back(p, r, n);
+    }
+    rondo_team_meet(p->m);
+    sum_weights(p);
+    p->turn ^= 1;
 }
 
 // The summed loss; the gradients too unless dx is null.
-static void head_run(const struct member *m, struct head *o, const struct head_call *call)
+static void head_run(const struct member *m, struct head *o, const struct head_call *c)
 {
-    const float *x = call->x, *w = call->w, *b = call->b;
-    const int32_t *targets = call->targets;
-    float scale = call->scale, *dx = call->dx, *dw = call->dw, *db = call->db;
-    if (m->index)
-        return;
+    struct pass p = {.m = m, .o = o, .c = c};
     double loss = 0;
-    long block = o->S * BLOCK;
-    pack_head(o, w, b, dx != 0);
-    if (db)
-        memset(db, 0, o->V * sizeof *db);
-    for (long first = 0; first < o->N; first += o->rows) {
-        long n = least(o->rows, o->N - first);
-        for (long u = 0; u < o->U; u++)
-            to_block(n, o->x + u * block, x + first * o->H + u * BLOCK, o->H,
-                     columns_of(o->H, u));
-        for (long v = 0; v < o->Y; v++) {
-            for (long r = 0; r < n; r++)
-                memcpy(o->logits + v * block + r * BLOCK, o->bias + v * BLOCK,
-                       BLOCK * sizeof *o->bias);
-            product(n, o->logits + v * block, o->x, block, o->U,
-                    (float *)o->weights + v * o->U * BLOCK * BLOCK);
+    for (; p.first < o->N; p.first += o->rows) {
+        p.n = least(o->rows, o->N - p.first);
+        p.depth = blocks_up(p.n, HEAD_PAIRS) * HEAD_PAIRS;
+        rondo_share(m, p.depth, HEAD_GROUP, &p.begin, &p.end);
+        put_x(&p);
+        for (p.v = 0; p.v < o->Y; p.v += o->strip) {
+            p.blocks = least(o->strip, o->Y - p.v);
+            strip_forward(&p);
         }
-        for (long r = 0; r < n; r++)
-            loss += softmax_row(o, r, targets[first + r], scale, dx != 0);
-        if (dx)
-            head_gradients(o, first, n, dx, dw, db);
+        lose(&p);
+        for (p.v = 0; c->dx && p.v < o->Y; p.v += o->strip) {
+            p.blocks = least(o->strip, o->Y - p.v);
+            strip_backward(&p);
+        }
+        rondo_team_meet(m);
+        for (long r = 0; m->index == 0 && r < p.n; r++)
+            loss += o->losses[r];
     }
-    o->loss = loss;
+    if (m->index == 0)
+        o->loss = loss;
 }

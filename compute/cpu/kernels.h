@@ -34,39 +34,42 @@ enum { RNN_TANH, RNN_RELU, GRU, GRU_BEFORE, LSTM };
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
 
-// A recurrent layer's workspace. Every pointer is into one arena. "Operands" are float or bf16.
+// The values of some blocks of columns over the steps of a segment, [blocks][stride][BLOCK]: step t
+// of lane b is row t*lanes + b. One of which only the last two steps are ever read has no more.
+struct tensor {
+    void *at; // float or operand
+    long stride, steps, lanes;
+};
+
+// A recurrent layer's workspace. Every pointer is into one arena. Of float operands, the tensors
+// of operands are those of the floats.
 struct layer {
-    int cell, inference, threads;
+    int cell, inference;
     long T, B, D, H, N, K, U, X;
-    long S;        // rows from one block to the next of blocked floats, at least B+N
-    long G;        // gate tensors kept: K, and one more for GRU
-    long P;        // rows of one step in pairs: B, or for bf16 the next even number
-    long M;        // rows that a weight's gradient sums over: T*P, padded to what outer takes
-    long Q;        // rows from one block to the next in pairs, at least M+P
-    long lanes;    // that share a sum of the biases' gradient
-    float *bias;   // [G*U][BLOCK]: what the sums of a step start from
-    float *table;  // [K*U][D][BLOCK]: for ids, W_ih's columns as rows, bias added; their gradient
-                   // during the backward pass
-    void *input;   // panels [K*U][X*BLOCK][BLOCK]: for dense input, y = x W_ih^T
-    void *hidden;  // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
-    float *gates;  // [G*U][S][BLOCK]: sums, then gates, then the gradient of the sums
-    float *h;      // [U][S][BLOCK]: h_0, then every h_t
-    float *c;      // the same of c (LSTM)
-    float *aux;    // [U][S][BLOCK]: r h (GRU_BEFORE)
+    long G;       // gate tensors: K, and one more for GRU
+    long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
+    long lanes;   // that share a sum of the biases' gradient
+    float *bias;  // [G*U][BLOCK]: what the sums of a step start from
+    float *table; // [K*U][D][BLOCK]: for ids, W_ih's columns as rows, bias added; their gradient
+                  // during the backward pass
+    void *input;  // panels [K*U][X*BLOCK][BLOCK]: for dense input, y = x W_ih^T
+    void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
-    // Operands, as rows and as pairs.
-    void *x_rows, *x_pairs;     // [X][S][BLOCK], [X][Q][BLOCK]: dense input
-    void *h_rows, *h_pairs;     // [U][S][BLOCK], [U][Q][BLOCK]: of h
-    void *aux_rows, *aux_pairs; // the same of aux
-    void *d_rows, *d_pairs;     // [G*U][S][BLOCK], [G*U][Q][BLOCK]: of the gates' gradients
+    struct tensor gates;              // G*U blocks: sums, then gates
+    struct tensor h, c, aux;          // U: h_0, then every h_t; c (LSTM); r h (GRU_BEFORE)
+    struct tensor x_rows, x_pairs;    // X: dense input as operands
+    struct tensor h_rows, h_pairs;    // h as operands
+    struct tensor aux_rows, aux_pairs;
 
-    void *hidden_back;  // panels [U][K*U*BLOCK][BLOCK]: y = d W_hh
-    void *input_back;   // panels [X][K*U*BLOCK][BLOCK]: y = d W_ih
-    float *dh;          // [U][B][BLOCK]: gradient of h_t
-    float *dc;          // [U][B][BLOCK]: gradient of c_t
-    float *dbias;       // [B/lanes, rounded up][G*U][BLOCK]
-    float *tile;        // [threads][tile_rows][BLOCK]
-    long tile_rows;     // at least B and INPUT_ROWS
+    void *hidden_back;          // panels [U][K*U*BLOCK][BLOCK]: y = d W_hh
+    void *input_back;           // panels [X][K*U*BLOCK][BLOCK]: y = d W_ih
+    struct tensor d;            // G*U: gradient of the sums; float operands: in place of gates
+    struct tensor d_rows, d_pairs;
+    float *dh;                  // [U][B][BLOCK]: gradient of h_t
+    float *dc;                  // [U][B][BLOCK]: gradient of c_t
+    float *dbias;               // [B/lanes, rounded up][G*U][BLOCK]
+    float *tile;                // [threads][tile_rows][BLOCK]
+    long tile_rows;             // at least B and INPUT_ROWS
 };
 
 // What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
@@ -79,24 +82,36 @@ struct layer_call {
     float *dih, *dhh, *dbih, *dbhh, *dx, *dh0, *dc0;
 };
 
-// An output layer's workspace.
+// An output layer's workspace. Tokens go through it by strips: the weights of so many blocks are
+// packed, all rows of a chunk multiplied by them, and the next strip takes their place. Either the
+// logits of a chunk are kept between the two passes over its strips, or the second makes them
+// again, and all rows are one chunk.
 struct head {
     int threads;
+    int kept;           // the logits of a chunk are
     long N, H, V, U, Y;
-    long rows;           // of logits at once
-    long S;              // rows from one block to the next, at least rows
-    long P;              // the same in pairs
-    float *bias;         // [Y][BLOCK], very negative where there is no token
-    void *weights;       // panels [Y][U*BLOCK][BLOCK]: y = x w^T
-    void *weights_back;  // panels [U][Y*BLOCK][BLOCK]: y = d w
-    float *x;            // [U][S][BLOCK]
-    void *x_rows, *x_pairs;
-    float *logits;       // [Y][S][BLOCK], then their gradient
-    void *d_rows, *d_pairs; // the gradient as operands
-    float *tile;         // [threads][rows][BLOCK]
-    double *losses;      // [rows]
-    double loss;         // of a call: the sum in order of rows, whatever the number of threads
+    long rows;          // of a chunk
+    long S;             // rows from one block to the next
+    long strip;         // blocks of tokens at a time
+    float *bias;        // [2][strip][BLOCK], very negative where there is no token
+    void *weights;      // panels [2][strip][U*BLOCK][BLOCK]: y = x w^T; two, used in turn
+    void *weights_back; // panels [U][strip*BLOCK][BLOCK]: y = d w
+    void *x_rows, *x_pairs; // [U][S][BLOCK]
+    void *d_rows, *d_pairs; // [strip][S][BLOCK]: the gradient of a strip's logits
+    float *logits;      // kept: [Y][S][BLOCK]; else [threads][strip][HEAD_TILE][BLOCK]
+    float *dx;          // [U][S][BLOCK]; of a single strip [threads][HEAD_TILE][BLOCK]
+    float *dbias;       // [S/HEAD_GROUP][strip][BLOCK]
+    float *tops;        // [strips][S]: largest logits of a row in each strip, if kept
+    float *top;         // [S]: of the strips so far, or all
+    float *sum;         // [S]: of e^(logit-top)
+    float *wanted;      // [S]: the target's logit
+    double *losses;     // [S]
+    double loss;        // of a call: the sum in order of rows, whatever the number of threads
 };
+
+// Rows of an output layer: whose gradient of the bias is summed at once, and of which a thread's
+// share is a multiple; that go through a strip at a time; of which pairs have a multiple.
+enum { HEAD_GROUP = 16, HEAD_TILE = 128, HEAD_PAIRS = 32 };
 
 // The arguments of compute.Output's methods; dx is null when no gradient is wanted.
 struct head_call {
@@ -146,6 +161,9 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
                               long D, long H, int inference);
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows);
+
+// Bytes of a workspace; 0 of null.
+size_t rondo_arena_bytes(const void *workspace);
 
 // Calls through the table, for Go, on a team.
 void rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
