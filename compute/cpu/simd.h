@@ -43,29 +43,44 @@ INLINE vf fused(vf a, vf b, vf c)
 #endif
 }
 
+// Kernels for bf16, whose products round to 2^-9, make do with gates to 2^-12: half the work.
+#if BF16
+enum { ROUGH = 1 };
+#else
+enum { ROUGH = 0 };
+#endif
+
 // larger and smaller give their second operand when either is NaN, as x86 has it.
 #if VW == 16
 INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vf square_root(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
 
-// 1/a for normal a: an estimate of 14 bits and one Newton step, where a division would hold up
-// the divider.
-INLINE vf reciprocal(vf a)
+// 1/a and a/b for normal a and b: an estimate of 14 bits, and unless that will do a Newton step,
+// where a division would hold up the divider.
+INLINE vf reciprocal(vf a, const int rough)
 {
     vf y = (vf)_mm512_rcp14_ps((__m512)a);
-    return fused(y, fused(-a, y, splat(1)), y);
+    return rough ? y : fused(y, fused(-a, y, splat(1)), y);
+}
+
+INLINE vf quotient(vf a, vf b, const int rough)
+{
+    vf y = (vf)_mm512_rcp14_ps((__m512)b), q = a * y;
+    return rough ? q : fused(fused(-b, q, a), y, q);
 }
 #elif VW == 8
 INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vf square_root(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
-INLINE vf reciprocal(vf a) { return splat(1) / a; }
+INLINE vf reciprocal(vf a, const int rough) { return splat(1) / a; }
+INLINE vf quotient(vf a, vf b, const int rough) { return a / b; }
 #else
 INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
 INLINE vf smaller(vf a, vf b) { return pick(a < b, a, b); }
-INLINE vf reciprocal(vf a) { return splat(1) / a; }
+INLINE vf reciprocal(vf a, const int rough) { return splat(1) / a; }
+INLINE vf quotient(vf a, vf b, const int rough) { return a / b; }
 INLINE vf square_root(vf a)
 {
     for (int i = 0; i < VW; i++)
@@ -100,49 +115,81 @@ INLINE float horizontal_largest(vf v)
     return x[0];
 }
 
-// e^r - 1 for |r| <= ln(2)/2, as r + r^2 q(r); q interpolates (e^r - 1 - r)/r^2 at the
-// Chebyshev points of an interval 1% wider, degree 4: relative error at most 3e-8.
-INLINE vf reduced_expm1(vf r)
+// 2^y, as 2^n p(t): n is the integer nearest to y, t the rest, and p a minimax polynomial for
+// |t| <= 1/2: of degree 5 with a relative error of 9.2e-8, or if rough of degree 3 with 7.5e-5.
+// y is limited to 126, and below -126 to what the instruction set takes. NaN stays NaN.
+INLINE vf power_of_two(vf y, const int rough)
 {
-    vf q = splat(0x1.6d1606p-10f);
-    q = fused(q, r, splat(0x1.12106cp-7f));
-    q = fused(q, r, splat(0x1.555516p-5f));
-    q = fused(q, r, splat(0x1.5554d8p-3f));
-    q = fused(q, r, splat(0x1p-1f));
-    return fused(r * r, q, r);
+#if VW == 16
+    if (!rough)
+        y = smaller(splat(126), y);
+    vf t = (vf)_mm512_reduce_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), p;
+#else
+    // Adding 1.5*2^23 rounds to an integer and leaves it in the low bits, 127 more than it is.
+    const vf bias = splat(0x1.8p+23f + 127);
+    y = limit(y, -126, 126);
+    vf shifted = y + bias, t = y - (shifted - bias), p;
+#endif
+    if (rough) {
+        p = splat(0x1.c3f76p-5f);
+        p = fused(p, t, splat(0x1.f0de1ap-3f));
+        p = fused(p, t, splat(0x1.62f31ap-1f));
+        p = fused(p, t, splat(0x1.fff692p-1f));
+    } else {
+        p = splat(0x1.5bba14p-10f);
+        p = fused(p, t, splat(0x1.3cea88p-7f));
+        p = fused(p, t, splat(0x1.c6b752p-5f));
+        p = fused(p, t, splat(0x1.ebf9bcp-3f));
+        p = fused(p, t, splat(0x1.62e42ap-1f));
+        p = fused(p, t, splat(1));
+    }
+#if VW == 16
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)(y - t));
+#else
+    return (vf)((vi)shifted << 23) * p;
+#endif
 }
 
-// 2^n and r such that x = n ln(2) + r, for |x| <= 87.5. Adding 1.5*2^23 rounds to an integer and
-// leaves it in the low bits.
-INLINE vf power_of_two(vf x, vf *r)
-{
-    vf shifted = fused(x, splat(0x1.715476p+0f), splat(0x1.8p+23f));
-    vf n = shifted - splat(0x1.8p+23f);
-    vf rest = fused(n, splat(-0x1.62e4p-1f), x); // ln(2)'s upper bits
-    *r = fused(n, splat(-0x1.7f7d1cp-20f), rest); // and the rest of it
-    return (vf)(((vi)shifted + 127) << 23);
-}
-
-// e^x for x <= 0: relative error at most 1.2e-7 down to -87.3, and 0 below; NaN stays NaN.
+// e^x for x <= 0: relative error at most 1.5e-7 (1 + |x|) down to -87.3, and 0 below; NaN stays
+// NaN. 1.5e-7 |x| is what rounding x does; large arguments are of small results.
 INLINE vf exponential(vf x)
 {
-    vf r, two_n = power_of_two(limit(x, -87.3f, 0), &r);
-    vf y = fused(two_n, reduced_expm1(r), two_n);
+    vf y = power_of_two(x * splat(0x1.715476p+0f), 0);
     return (vf)((vi)y & ~(x < splat(-87.3f)));
 }
 
-// 1/(1 + e^-x), its argument limited to 87 either way: relative error at most 1.5e-7.
+// 1/(1 + e^-x): error at most 1e-7, and relative error at most 1.5e-7 (1 + |x|) down to -87. In
+// kernels for bf16: relative error at most 2^-12.
 INLINE vf sigmoid(vf x)
 {
-    vf r, two_n = power_of_two(limit(-x, -87, 87), &r);
-    return reciprocal(fused(two_n, reduced_expm1(r), two_n) + splat(1));
+    return reciprocal(power_of_two(x * splat(-0x1.715476p+0f), ROUGH) + splat(1), ROUGH);
 }
 
-// tanh(x) = e/(e + 2), e = e^2x - 1: relative error at most 2.5e-7, near zero too. Beyond 9.02 the
-// nearest float is 1.
+// tanh(x) as x p(x^2)/q(x^2), minimax up to where tanh is 1 but for that error, and never beyond 1:
+// relative error at most 3.5e-7, near zero too. In kernels for bf16: at most 2^-12.
 INLINE vf tangent(vf x)
 {
-    vf r, two_n = power_of_two(limit(x + x, -18.1f, 18.1f), &r);
-    vf e = fused(two_n, reduced_expm1(r), two_n - splat(1));
-    return e * reciprocal(e + splat(2));
+    const float end = ROUGH ? 4.9f : 8;
+    x = limit(x, -end, end);
+    vf u = x * x, p, q;
+    if (ROUGH) {
+        p = splat(0x1.649f1p-11f);
+        p = fused(p, u, splat(0x1.a4c2aep-4f));
+        p = fused(p, u, splat(0x1.fff9fp-1f));
+        q = splat(0x1.a72fdap-7f);
+        q = fused(q, u, splat(0x1.be3a52p-2f));
+        q = fused(q, u, splat(1));
+    } else {
+        p = splat(0x1.05a83p-26f);
+        p = fused(p, u, splat(0x1.6f54fp-16f));
+        p = fused(p, u, splat(0x1.d422fcp-9f));
+        p = fused(p, u, splat(0x1.1357e6p-3f));
+        p = fused(p, u, splat(1));
+        q = splat(0x1.c98bcp-21f);
+        q = fused(q, u, splat(0x1.65b338p-12f));
+        q = fused(q, u, splat(0x1.acada6p-6f));
+        q = fused(q, u, splat(0x1.df0144p-2f));
+        q = fused(q, u, splat(1));
+    }
+    return quotient(p * x, q, ROUGH);
 }
