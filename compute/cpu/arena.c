@@ -8,7 +8,8 @@
 
 #include "arena.h"
 
-enum { HEADER = 1024 }; // the struct comes first
+// The struct comes first, and ends before the header does: its last word is the arena's bytes.
+enum { HEADER = 1024 };
 
 // Memory of half a large page or more begins on one and asks for large pages, which spares most of
 // the address translation.
@@ -26,11 +27,23 @@ void *rondo_allocate(size_t bytes)
     return p;
 }
 
+// Between parts, so that the address sanitizer sees what reads or writes past one.
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { GAP = 64 };
+static void close_gap(char *from, char *to) { __asan_poison_memory_region(from, to - from); }
+#else
+enum { GAP = 0 };
+static void close_gap(char *from, char *to) { (void)from, (void)to; }
+#endif
+
+static size_t room(const struct part *p) { return (p->bytes + 63) / 64 * 64 + GAP; }
+
 void *rondo_arena_new(void *model, size_t size, struct part *parts, int n)
 {
     size_t bytes = HEADER;
     for (int i = 0; i < n; i++)
-        bytes += (parts[i].bytes + 63) / 64 * 64;
+        bytes += room(&parts[i]);
     char *arena = rondo_allocate(bytes);
     if (!arena)
         return 0;
@@ -38,9 +51,19 @@ void *rondo_arena_new(void *model, size_t size, struct part *parts, int n)
     char *next = arena + HEADER;
     for (int i = 0; i < n; i++) {
         memcpy(parts[i].at, &next, sizeof next);
-        next += (parts[i].bytes + 63) / 64 * 64;
+        close_gap(next + parts[i].bytes, next + room(&parts[i]));
+        next += room(&parts[i]);
     }
+    memcpy(arena + HEADER - sizeof bytes, &bytes, sizeof bytes);
     return memcpy(arena, model, size);
+}
+
+size_t rondo_arena_bytes(const void *workspace)
+{
+    size_t bytes = 0;
+    if (workspace)
+        memcpy(&bytes, (const char *)workspace + HEADER - sizeof bytes, sizeof bytes);
+    return bytes;
 }
 
 // A quarter page off whole pages, lest the same rows of all blocks compete for one set of the cache.

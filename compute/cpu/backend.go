@@ -9,6 +9,7 @@ type layer interface {
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 		dstate compute.RecurrentState)
+	bytes() int64 // of the workspace
 	close()
 }
 
@@ -17,13 +18,14 @@ type head interface {
 	forward(x, w, b []float32, targets []int32) float64
 	forwardBackward(x, w, b []float32, targets []int32, scale float32,
 		dx, dw, db []float32) float64
+	bytes() int64 // of the workspace
 	close()
 }
 
 // backend is the arithmetic of a build, over arguments whose shapes have been checked.
 type backend interface {
 	name() string
-	close()
+	close() // stops the threads
 	newLayer(s compute.RecurrentShape, inference bool) layer
 	newHead(s compute.OutputShape, rows int) head
 	// gemm adds to c when beta is not zero; c is zeros when it is.

@@ -13,6 +13,8 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"rondo/compute"
@@ -46,9 +48,7 @@ func newBackend(threads int, precision compute.Precision, isa string) (backend, 
 	defer C.free(unsafe.Pointer(name))
 	k := C.rondo_kernels(name, flag(precision == compute.BF16))
 	if k == nil {
-		return nil, fmt.Errorf("cpu: %s is %q, which is not one of %s, %s, %s that this "+
-			"processor has; unset it for the best", isaEnvironment, isa, isaAVX512, isaAVX2,
-			isaPortable)
+		return nil, refusal(precision, isa)
 	}
 	C.openblas_set_num_threads(C.int(threads))
 	b := &native{kernels: k, threads: threads}
@@ -68,6 +68,16 @@ func (n *native) close() {
 
 func (n *native) name() string {
 	return C.GoString(C.rondo_name(n.kernels)) + ", OpenBLAS"
+}
+
+// refusal says why there are no kernels.
+func refusal(p compute.Precision, isa string) error {
+	if !slices.Contains(isaNames(), isa) {
+		return fmt.Errorf("cpu: %s is %q; give %s, or unset it for the best", isaEnvironment, isa,
+			strings.Join(isaNames(), ", "))
+	}
+	return fmt.Errorf("cpu: %s is %q, which this processor does not have (%s); give a lower one "+
+		"of %s, or unset it for the best", isaEnvironment, isa, p, strings.Join(isaNames(), ", "))
 }
 
 // floats is where a slice begins, or null.
@@ -100,8 +110,8 @@ func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
 func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
-		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H), floats(state.C),
-		floats(y), floats(out.H), floats(out.C))
+		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H),
+		floats(state.C), floats(y), floats(out.H), floats(out.C))
 }
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
@@ -111,6 +121,8 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 		ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
 		floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
 }
+
+func (l *nativeLayer) bytes() int64 { return int64(C.rondo_arena_bytes(unsafe.Pointer(l.work))) }
 
 func (l *nativeLayer) close() {
 	C.free(unsafe.Pointer(l.work))
@@ -141,6 +153,8 @@ func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale f
 	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w),
 		floats(b), ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
 }
+
+func (h *nativeHead) bytes() int64 { return int64(C.rondo_arena_bytes(unsafe.Pointer(h.work))) }
 
 func (h *nativeHead) close() {
 	C.free(unsafe.Pointer(h.work))

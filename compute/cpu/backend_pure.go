@@ -28,28 +28,37 @@ func allocate(n int) ([]float32, block) {
 }
 
 // pure computes in Go, with the inner loops of gonum's BLAS, on the calling goroutine.
-type pure struct{ rows rows[float32] }
+type pure struct {
+	precision compute.Precision
+	rows      rows[float32]
+}
 
 func newBackend(_ int, precision compute.Precision, isa string) (backend, error) {
 	if isa != "" && isa != isaPortable {
 		return nil, fmt.Errorf("cpu: %s is %q, but this build has no C kernels; unset it, or "+
 			"build with CGO_ENABLED=1", isaEnvironment, isa)
 	}
-	return &pure{rows: gonumRows()}, nil
+	return &pure{precision: precision, rows: gonumRows(precision)}, nil
 }
 
 func (*pure) close() {}
 
 // gonumRows are gonum's dot and axpy, which are in assembly on amd64.
-func gonumRows() rows[float32] {
+func gonumRows(p compute.Precision) rows[float32] {
 	var b gonum.Implementation
 	return rows[float32]{
-		dot:  func(x, y []float32) float32 { return b.Sdot(len(x), x, 1, y, 1) },
-		axpy: func(a float32, x, y []float32) { b.Saxpy(len(x), a, x, 1, y, 1) },
+		dot:   func(x, y []float32) float32 { return b.Sdot(len(x), x, 1, y, 1) },
+		axpy:  func(a float32, x, y []float32) { b.Saxpy(len(x), a, x, 1, y, 1) },
+		round: newRounding[float32](p),
 	}
 }
 
-func (*pure) name() string { return "pure Go, slower: built without cgo" }
+func (p *pure) name() string {
+	if p.precision == compute.BF16 {
+		return "bf16 emulated in pure Go, slower: built without cgo"
+	}
+	return "pure Go, slower: built without cgo"
+}
 
 func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
 	return pureLayer{newRefLayer(s, p.rows, inference)}
@@ -98,7 +107,8 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 		refState[float32]{dstate.H, dstate.C})
 }
 
-func (pureLayer) close() {}
+func (l pureLayer) bytes() int64 { return 4 * int64(l.ref.elements()) }
+func (pureLayer) close()         {}
 
 // pureHead is the reference output layer in float32.
 type pureHead struct{ ref *refHead[float32] }
@@ -112,7 +122,8 @@ func (h pureHead) forwardBackward(x, w, b []float32, targets []int32, scale floa
 	return h.ref.run(x, w, b, targets, scale, dx, dw, db)
 }
 
-func (pureHead) close() {}
+func (h pureHead) bytes() int64 { return 4 * int64(len(h.ref.logits)) }
+func (pureHead) close()         {}
 
 // refEmbedBackward adds dy's rows to dtable's.
 func refEmbedBackward(dtable, dy []float32, ids []int32) {

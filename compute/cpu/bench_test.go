@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -65,20 +66,26 @@ func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepM
 	return m
 }
 
-// step is one: forward, loss, backward, clip by norm, SGD. It returns the mean loss.
-func (m *stepModel) step() float64 {
+// gradient is forward, loss and backward. It returns the mean loss.
+func (m *stepModel) gradient() float64 {
 	n := float32(len(m.ids))
 	m.layer.Forward(m.weights, compute.RecurrentInput{IDs: m.ids}, m.state, m.y, m.next)
 	loss := m.head.ForwardBackward(m.y, m.out[0], m.out[1], m.targets, 1/n, m.dy, m.dout[0],
 		m.dout[1])
 	m.layer.Backward(m.dy, compute.RecurrentState{}, m.dw, nil, compute.RecurrentState{})
+	return loss / float64(n)
+}
+
+// step is one: the gradient, clip by norm, SGD. It returns the mean loss.
+func (m *stepModel) step() float64 {
+	loss := m.gradient()
 	if norm := math.Sqrt(m.device.SumSquares(m.grads)); norm > float64(m.clip) {
 		m.device.Scale(m.grads, m.clip/float32(norm))
 	}
 	m.device.Update(compute.Update{Optimizer: compute.SGD, LR: m.rate}, m.params, m.grads, nil,
 		nil)
 	m.state, m.next = m.next, m.state
-	return loss / float64(n)
+	return loss
 }
 
 func (m *stepModel) close() {
@@ -86,31 +93,39 @@ func (m *stepModel) close() {
 	m.head.Close()
 }
 
-// BenchmarkStep is the whole training step of the textbook's model on one thread: H 256, B 32,
-// T 35, V 28, one-hot. The best metrics are of the fastest step, which a shared machine disturbs
-// least; GFLOP/s counts the products of the recurrence and the output layer.
+// BenchmarkStep is the whole training step of the textbook's model: H 256, B 32, T 35, V 28,
+// one-hot. The best metrics are of the fastest step, which a shared machine disturbs least;
+// GFLOP/s counts the products of the recurrence and the output layer.
 func BenchmarkStep(b *testing.B) {
-	for _, c := range cells {
-		b.Run(c.name, func(b *testing.B) {
-			s := compute.RecurrentShape{Cell: c.cell, T: 35, B: 32, D: 28, H: 256}
-			d := newDevice(b, "")
-			m := newStepModel(d, s, rand.New(rand.NewPCG(1, 2)))
-			defer m.close()
-			m.step()
-			b.ReportAllocs()
-			b.ResetTimer()
-			start, best := time.Now(), time.Hour
-			for range b.N {
-				before := time.Now()
-				m.step()
-				best = min(best, time.Since(before))
+	for _, p := range precisions {
+		for threads := 1; threads <= 2; threads++ {
+			for _, c := range cells {
+				b.Run(fmt.Sprintf("%s/%d/%s", p, threads, c.name), func(b *testing.B) {
+					d := newDevice(b, "", Config{Threads: threads, Precision: p})
+					benchmarkStep(b, d, c.cell)
+				})
 			}
-			tokens := float64(s.T * s.B)
-			fastest := tokens / best.Seconds()
-			flops := 6 * float64(s.H) * float64(s.Cell.Gates()*s.H+s.D)
-			b.ReportMetric(tokens*float64(b.N)/time.Since(start).Seconds(), "tokens/s")
-			b.ReportMetric(fastest, "best-tokens/s")
-			b.ReportMetric(fastest*flops/1e9, "best-GFLOP/s")
-		})
+		}
 	}
+}
+
+func benchmarkStep(b *testing.B, d *Device, cell compute.Cell) {
+	s := compute.RecurrentShape{Cell: cell, T: 35, B: 32, D: 28, H: 256}
+	m := newStepModel(d, s, rand.New(rand.NewPCG(1, 2)))
+	defer m.close()
+	m.step()
+	b.ReportAllocs()
+	b.ResetTimer()
+	start, best := time.Now(), time.Hour
+	for range b.N {
+		before := time.Now()
+		m.step()
+		best = min(best, time.Since(before))
+	}
+	tokens := float64(s.T * s.B)
+	fastest := tokens / best.Seconds()
+	flops := 6 * float64(s.H) * float64(s.Cell.Gates()*s.H+s.D)
+	b.ReportMetric(tokens*float64(b.N)/time.Since(start).Seconds(), "tokens/s")
+	b.ReportMetric(fastest, "best-tokens/s")
+	b.ReportMetric(fastest*flops/1e9, "best-GFLOP/s")
 }

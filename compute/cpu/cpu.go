@@ -1,16 +1,19 @@
-// Package cpu is the compute.Device of a processor, for float32.
+// Package cpu is the compute.Device of a processor: float32, with products of float32 or of
+// bfloat16.
 //
-// There are two builds of it. With cgo, layers run in C kernels over weights that are packed once
-// a segment, for AVX-512, AVX2 or whatever the compiler targets (chosen at run time), and general
-// products run in OpenBLAS. Without cgo, the same device runs in Go: the same numbers within
-// float32 rounding, many times slower, and Device.Name says so. The Go arithmetic, files named
+// There are two builds of it. With cgo, everything runs in C kernels, on a team of threads that a
+// Device owns, over weights that are packed once a segment. Which kernels is chosen at run time:
+// those for AMX, AVX-512 with and without bf16, AVX2, or whatever the compiler targets. Without
+// cgo, the same device runs in Go on the calling goroutine: the same numbers within float32
+// rounding, many times slower, and Device.Name says so. The Go arithmetic, files named
 // reference*.go, is compiled into both: it is what the C kernels are tested against.
 //
 // The package knows shapes and numbers only: no graph, no model, no files. It may import compute
 // and gonum's BLAS.
 //
-// The environment variable RONDO_CPU_ISA (avx512, avx2 or portable) makes the cgo build use a
-// lower instruction set than the processor has, for tests and for comparing.
+// The environment variable RONDO_CPU_ISA (amx, avx512bf16, avx512, avx2 or portable) makes the cgo
+// build use a lower instruction set than the processor has, for tests and for comparing. In fp32,
+// amx and avx512bf16 mean the AVX-512 kernels of a processor that has them.
 package cpu
 
 import (
@@ -23,10 +26,17 @@ import (
 // The instruction sets that RONDO_CPU_ISA names.
 const (
 	isaEnvironment = "RONDO_CPU_ISA"
-	isaAVX512      = "avx512"
-	isaAVX2        = "avx2"
 	isaPortable    = "portable"
+	isaAVX2        = "avx2"
+	isaAVX512      = "avx512"
+	isaAVX512BF16  = "avx512bf16"
+	isaAMX         = "amx"
 )
+
+// isaNames are they, from the lowest.
+func isaNames() []string {
+	return []string{isaPortable, isaAVX2, isaAVX512, isaAVX512BF16, isaAMX}
+}
 
 // maxThreads bounds Config.Threads: more than any machine that this is for.
 const maxThreads = 1024
@@ -42,32 +52,76 @@ type Config struct {
 
 // Device computes on the processor. It is a compute.Device.
 type Device struct {
-	threads int
-	backend backend            // the arithmetic of this build
-	blocks  map[*float32]block // what Alloc gave and Free has not taken back
+	config    Config
+	backend   backend                 // the arithmetic of this build
+	blocks    map[*float32]allocation // what Alloc gave and Free has not taken back
+	now, peak int64                   // bytes of those and of workspaces
+}
+
+// allocation is a block and its size.
+type allocation struct {
+	block
+	bytes int64
 }
 
 var _ compute.Device = (*Device)(nil)
 
-// New makes a device. It fails if the Config is out of range, or if RONDO_CPU_ISA names an
-// instruction set that this build or processor lacks.
+// New makes a device, which owns its threads until it is closed. It fails if the Config is out of
+// range, or if RONDO_CPU_ISA names an instruction set that this build or processor lacks.
 func New(c Config) (*Device, error) {
 	if c.Threads < 1 || c.Threads > maxThreads {
 		return nil, fmt.Errorf("cpu: %d threads; give 1 to %d", c.Threads, maxThreads)
+	}
+	if c.Precision != compute.FP32 && c.Precision != compute.BF16 {
+		return nil, fmt.Errorf("cpu: precision %d; give compute.FP32 or BF16", int(c.Precision))
 	}
 	b, err := newBackend(c.Threads, c.Precision, os.Getenv(isaEnvironment))
 	if err != nil {
 		return nil, err
 	}
-	return &Device{threads: c.Threads, backend: b, blocks: map[*float32]block{}}, nil
+	return &Device{config: c, backend: b, blocks: map[*float32]allocation{}}, nil
 }
 
-// Name says which build, instruction set and number of threads compute.
+// Name says which build, instruction set, precision and number of threads compute, for people:
+// "cpu (AVX-512, 2 threads)", "cpu (bf16 by AVX-512 BF16, 2 threads)".
 func (d *Device) Name() string {
-	if d.threads == 1 {
+	if d.config.Threads == 1 {
 		return fmt.Sprintf("cpu (%s)", d.backend.name())
 	}
-	return fmt.Sprintf("cpu (%s, %d threads)", d.backend.name(), d.threads)
+	return fmt.Sprintf("cpu (%s, %d threads)", d.backend.name(), d.config.Threads)
+}
+
+// Threads is how many threads a call uses.
+func (d *Device) Threads() int { return d.config.Threads }
+
+// Precision is what products multiply.
+func (d *Device) Precision() compute.Precision { return d.config.Precision }
+
+// Bytes returns how many bytes of memory the device's tensors and workspaces hold, and the most
+// that they have held.
+func (d *Device) Bytes() (now, peak int64) { return d.now, d.peak }
+
+// hold counts bytes that are taken, or given back if negative.
+func (d *Device) hold(bytes int64) {
+	d.now += bytes
+	d.peak = max(d.peak, d.now)
+}
+
+// workspace is a layer's place in the count.
+type workspace struct {
+	device *Device
+	bytes  int64
+}
+
+func (d *Device) workspace(bytes int64) workspace {
+	d.hold(bytes)
+	return workspace{d, bytes}
+}
+
+// release may be called more than once.
+func (w *workspace) release() {
+	w.device.hold(-w.bytes)
+	w.bytes = 0
 }
 
 // Alloc returns n zeros, aligned to 64 bytes.
@@ -79,7 +133,8 @@ func (d *Device) Alloc(n int) []float32 {
 		return []float32{}
 	}
 	x, b := allocate(n)
-	d.blocks[&x[0]] = b
+	d.blocks[&x[0]] = allocation{b, 4 * int64(n)}
+	d.hold(4 * int64(n))
 	return x
 }
 
@@ -94,6 +149,7 @@ func (d *Device) Free(x []float32) {
 			&x[0]))
 	}
 	delete(d.blocks, &x[0])
+	d.hold(-b.bytes)
 	b.release()
 }
 
@@ -112,10 +168,12 @@ func (d *Device) Download(dst, src []float32) {
 // Zero fills x with zeros.
 func (d *Device) Zero(x []float32) { clear(x) }
 
-// Close frees everything that Alloc gave. Recurrent and Output workspaces have their own Close.
+// Close frees everything that Alloc gave and ends the device's threads. Recurrent and Output
+// workspaces have their own Close.
 func (d *Device) Close() {
 	for p, b := range d.blocks {
 		delete(d.blocks, p)
+		d.hold(-b.bytes)
 		b.release()
 	}
 	d.backend.close()

@@ -1,11 +1,10 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
-	"unsafe"
 
 	"rondo/compute"
 )
@@ -22,7 +21,8 @@ func randoms(d *Device, n int, random *rand.Rand) []float32 {
 }
 
 func TestElementwise(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
 		for _, n := range lengths {
 			x, y := randoms(d, n, random), randoms(d, n, random)
 			x[n/2] = float32(math.NaN())
@@ -53,7 +53,8 @@ func same(t *testing.T, what string, got, want []float32) {
 }
 
 func TestSumSquares(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
 		for _, n := range lengths {
 			x := randoms(d, n, random)
 			if got, want := d.SumSquares(x), refSumSquares(x); got != want {
@@ -76,7 +77,8 @@ func TestSumSquares(t *testing.T) {
 }
 
 func TestDropout(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
 		for _, p := range []float32{0, 0.3, 0.5, 1} {
 			for _, h := range []int{1, 5, 16, 33} {
 				const steps = 4
@@ -101,7 +103,8 @@ func TestDropout(t *testing.T) {
 }
 
 func TestEmbed(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
 		const tokens, width = 5, 19
 		table, ids := randoms(d, tokens*width, random), []int32{4, 0, 4, 2}
 		y := junk(d, len(ids)*width)
@@ -122,7 +125,9 @@ func TestEmbed(t *testing.T) {
 }
 
 func TestGemm(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
+		compared := newComparison(t, d.Precision())
 		for trial := range 40 {
 			m, n, k := 1+random.IntN(40), 1+random.IntN(40), 1+random.IntN(40)
 			a, b, c := randoms(d, m*k, random), randoms(d, k*n, random), randoms(d, m*n, random)
@@ -130,29 +135,24 @@ func TestGemm(t *testing.T) {
 			if trial%4 == 0 {
 				beta, c = 0, junk(d, m*n)
 			}
-			wide := func(x []float32) []float64 {
-				y := make([]float64, len(x))
-				for i, v := range x {
-					y[i] = float64(v)
-				}
-				return y
-			}
 			want := wide(c)
 			if beta == 0 {
 				clear(want)
 			}
 			transA, transB := trial%2 == 1, trial%3 == 1
-			plainRows[float64]().gemm(transA, transB, m, n, k, float64(alpha), wide(a), wide(b),
-				float64(beta), want)
+			plainRows[float64](d.Precision()).gemm(transA, transB, m, n, k, float64(alpha),
+				wide(a), wide(b), float64(beta), want)
 			d.Gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
-			compare(t, "Gemm", c, want)
+			compared.tensor(fmt.Sprintf("%dx%dx%d", m, n, k), "Gemm", c, want)
 		}
+		compared.end()
 	})
 }
 
 // TestUpdate holds every optimizer against the reference over three updates.
 func TestUpdate(t *testing.T) {
-	onISAs(t, func(t *testing.T, d *Device, random *rand.Rand) {
+	random := newRandom(t)
+	onDevices(t, func(t *testing.T, d *Device) {
 		for o := compute.SGD; o <= compute.Adagrad; o++ {
 			for _, n := range lengths {
 				p, g := randoms(d, n, random), randoms(d, n, random)
@@ -186,7 +186,7 @@ func TestUpdate(t *testing.T) {
 // TestAdam checks the first steps by hand: with a constant gradient the bias-corrected moments
 // are the gradient and its square, so that each step is lr (and AdamW's shrinks by 1 - lr*decay).
 func TestAdam(t *testing.T) {
-	d := newDevice(t, "")
+	d := newDevice(t, "", Config{Threads: 1})
 	p, g, s1, s2 := d.Alloc(1), d.Alloc(1), d.Alloc(1), d.Alloc(1)
 	p[0], g[0] = 1, 0.5
 	want := 1.0
@@ -197,47 +197,5 @@ func TestAdam(t *testing.T) {
 		if math.Abs(float64(p[0])-want) > 1e-5 {
 			t.Errorf("after step %d: %v, want %v", step+1, p[0], want)
 		}
-	}
-}
-
-func TestMemory(t *testing.T) {
-	d := newDevice(t, "")
-	for _, n := range []int{1, 15, 16, 17, 1 << 20} {
-		x := d.Alloc(n)
-		if len(x) != n || uintptr(unsafe.Pointer(&x[0]))%64 != 0 {
-			t.Errorf("Alloc(%d): %d elements at %p", n, len(x), &x[0])
-		}
-		if d.SumSquares(x) != 0 {
-			t.Errorf("Alloc(%d) is not zeros", n)
-		}
-		d.Free(x)
-	}
-	d.Free(d.Alloc(0))
-	defer func() {
-		if s, ok := recover().(string); !ok || !strings.Contains(s, "Alloc did not give") {
-			t.Errorf("Free of other memory: %v", s)
-		}
-	}()
-	d.Free(make([]float32, 4))
-}
-
-func TestConfig(t *testing.T) {
-	for _, threads := range []int{-1, 0, maxThreads + 1} {
-		if _, err := New(Config{Threads: threads}); err == nil {
-			t.Errorf("%d threads: no error", threads)
-		}
-	}
-	t.Setenv(isaEnvironment, "sse9")
-	if _, err := New(Config{Threads: 1}); err == nil || !strings.Contains(err.Error(), "sse9") {
-		t.Errorf("an unknown instruction set: %v", err)
-	}
-	t.Setenv(isaEnvironment, "")
-	d, err := New(Config{Threads: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if name := d.Name(); !strings.Contains(name, "2 threads") {
-		t.Errorf("name %q", name)
 	}
 }

@@ -5,6 +5,8 @@ package cpu
 import (
 	"math"
 	"testing"
+
+	"rondo/compute"
 )
 
 // The functions' error bounds: relative for exp (of x <= 0, down to where it is set to zero) and
@@ -18,8 +20,8 @@ const (
 // TestFunctions walks the bits of all floats in steps of a prime, against float64.
 func TestFunctions(t *testing.T) {
 	const stride, batch = 4099, 4096
-	for _, isa := range isas() {
-		n := newDevice(t, isa).backend.(*native)
+	for _, isa := range isas(compute.FP32) {
+		n := newDevice(t, isa, Config{Threads: 1}).backend.(*native)
 		x, y := make([]float32, batch), make([]float32, batch)
 		var worst [3]float64
 		for bits := uint64(0); bits < 1<<32; {

@@ -71,18 +71,19 @@ func (p *problem) newAnswer() answer {
 	return a
 }
 
-// solve runs the reference in float64.
-func (p *problem) solve() answer {
-	l, a := newRefLayer(p.shape, plainRows[float64](), false), p.newAnswer()
+// solve runs the reference in float64, its operands rounded to the precision: what remains between
+// it and a device are the roundings of float32.
+func (p *problem) solve(precision compute.Precision) answer {
+	l, a := newRefLayer(p.shape, plainRows[float64](precision), false), p.newAnswer()
 	l.forward(p.w, p.in, p.state, a.y, a.out)
 	l.backward(p.w, p.in, p.dy, p.dout, a.dw, a.dx, a.dstate)
 	return a
 }
 
 func (p *problem) loss() float64 {
-	l, a := newRefLayer(p.shape, plainRows[float64](), true), p.newAnswer()
+	l, a := newRefLayer(p.shape, plainRows[float64](compute.FP32), true), p.newAnswer()
 	l.forward(p.w, p.in, p.state, a.y, a.out)
-	dot := plainRows[float64]().dot
+	dot := plainRows[float64](compute.FP32).dot
 	return dot(a.y, p.dy) + dot(a.out.h, p.dout.h) + dot(a.out.c, p.dout.c)
 }
 
@@ -96,7 +97,7 @@ func TestGradients(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/dense=%t", c.name, dense), func(t *testing.T) {
 				s := compute.RecurrentShape{Cell: c.cell, T: 4, B: 2, D: 3, H: 5}
 				p := newProblem(s, dense, random)
-				a := p.solve()
+				a := p.solve(compute.FP32)
 				for _, v := range []struct {
 					name   string
 					at, dx []float64
@@ -137,7 +138,7 @@ func TestOutputGradients(t *testing.T) {
 	}
 	x, w, b := values(s.N*s.H), values(s.V*s.H), values(s.V)
 	targets := []int32{0, 4, -1, 2, 3, 3, -1}
-	o := newRefHead(s, plainRows[float64](), 3)
+	o := newRefHead(s, plainRows[float64](compute.FP32), 3)
 	dx, dw, db := values(len(x)), values(len(w)), values(len(b))
 	o.run(x, w, b, targets, scale, dx, dw, db)
 	for _, v := range []struct {

@@ -1,26 +1,68 @@
 package cpu
 
-import "testing"
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
 
-// isas are the values of RONDO_CPU_ISA that this build and processor can run.
-func isas() []string {
-	var can []string
-	for _, isa := range []string{isaPortable, isaAVX2, isaAVX512} {
-		if _, err := newBackend(1, isa); err == nil {
-			can = append(can, isa)
+	"rondo/compute"
+)
+
+var precisions = []compute.Precision{compute.FP32, compute.BF16}
+
+// isas are the values of RONDO_CPU_ISA that mean different kernels of this build, processor and
+// precision.
+func isas(p compute.Precision) []string {
+	var can, names []string
+	for _, isa := range isaNames() {
+		b, err := newBackend(1, p, isa)
+		if err != nil {
+			continue
 		}
+		if name := b.name(); !slices.Contains(names, name) {
+			can, names = append(can, isa), append(names, name)
+		}
+		b.close()
 	}
 	return can
 }
 
+// newRandom draws from a seed that it logs.
+func newRandom(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
 // newDevice makes a device on an instruction set; it is closed when the test ends.
-func newDevice(t testing.TB, isa string) *Device {
+func newDevice(t testing.TB, isa string, c Config) *Device {
 	t.Helper()
 	t.Setenv(isaEnvironment, isa)
-	d, err := New(Config{Threads: 1})
+	d, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
 	return d
+}
+
+// onDevices runs a test on every instruction set of this build and processor, in both precisions,
+// with 1 to 3 threads.
+func onDevices(t *testing.T, test func(t *testing.T, d *Device)) {
+	for _, p := range precisions {
+		onDevicesOf(t, p, test)
+	}
+}
+
+func onDevicesOf(t *testing.T, p compute.Precision, test func(t *testing.T, d *Device)) {
+	for _, isa := range isas(p) {
+		for threads := 1; threads <= 3; threads++ {
+			t.Run(fmt.Sprintf("%s/%s/%d", p, isa, threads), func(t *testing.T) {
+				test(t, newDevice(t, isa, Config{Threads: threads, Precision: p}))
+			})
+		}
+	}
 }

@@ -15,8 +15,9 @@ const (
 
 // output is the last layer: it checks shapes; the build's head does the arithmetic.
 type output struct {
-	shape compute.OutputShape
-	head  head
+	shape     compute.OutputShape
+	head      head
+	workspace workspace
 }
 
 // NewOutput makes the last layer's workspace.
@@ -24,7 +25,12 @@ func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 	if s.N < 1 || s.H < 1 || s.V < 1 {
 		panic(fmt.Sprintf("cpu: output layer of shape %+v", s))
 	}
-	return &output{shape: s, head: d.backend.newHead(s, outputRows(s))}
+	return d.newOutput(s, outputRows(s))
+}
+
+func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
+	h := d.backend.newHead(s, rows)
+	return &output{shape: s, head: h, workspace: d.workspace(h.bytes())}
 }
 
 // outputRows is how many rows of logits are in memory at once.
@@ -49,7 +55,10 @@ func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float
 }
 
 // Close frees the workspace.
-func (o *output) Close() { o.head.close() }
+func (o *output) Close() {
+	o.workspace.release()
+	o.head.close()
+}
 
 // check panics unless the arguments have their shapes.
 func (o *output) check(x, w, b []float32, targets []int32) {

@@ -12,6 +12,7 @@ type recurrent struct {
 	shape     compute.RecurrentShape
 	inference bool
 	layer     layer
+	workspace workspace
 
 	ran     bool // Forward has, and Backward has not since
 	weights compute.RecurrentWeights
@@ -24,7 +25,8 @@ func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.
 	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {
 		panic(fmt.Sprintf("cpu: recurrent layer of shape %+v", s))
 	}
-	return &recurrent{shape: s, inference: inference, layer: d.backend.newLayer(s, inference)}
+	l := d.backend.newLayer(s, inference)
+	return &recurrent{shape: s, inference: inference, layer: l, workspace: d.workspace(l.bytes())}
 }
 
 // Forward computes y: [T, B, H] and the state after the segment.
@@ -71,6 +73,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 
 // Close frees the workspace.
 func (r *recurrent) Close() {
+	r.workspace.release()
 	r.layer.close()
 	r.weights, r.input, r.ran = compute.RecurrentWeights{}, compute.RecurrentInput{}, false
 }

@@ -2,6 +2,8 @@ package cpu
 
 import (
 	"math"
+
+	"rondo/compute"
 )
 
 // The reference arithmetic: every kernel in plain Go, row-major, generic so that tests can run
@@ -10,15 +12,18 @@ import (
 // float is what the reference computes in.
 type float interface{ float32 | float64 }
 
-// rows is the inner loops of a product. The pure-Go build brings gonum's; tests, plain ones.
+// rows is how products are made: their inner loops, of which the pure-Go build brings gonum's and
+// tests plain ones, and what their operands are rounded to.
 type rows[F float] struct {
-	dot  func(x, y []F) F        // sum of x[i]*y[i]
-	axpy func(alpha F, x, y []F) // y += alpha x
+	dot   func(x, y []F) F        // sum of x[i]*y[i]
+	axpy  func(alpha F, x, y []F) // y += alpha x
+	round *rounding[F]            // nil: operands are multiplied as they are
 }
 
 // plainRows are the inner loops as one would write them.
-func plainRows[F float]() rows[F] {
+func plainRows[F float](p compute.Precision) rows[F] {
 	return rows[F]{
+		round: newRounding[F](p),
 		dot: func(x, y []F) F {
 			var sum F
 			for i, v := range x {
@@ -36,6 +41,7 @@ func plainRows[F float]() rows[F] {
 
 // timesTransposed adds a bT to c. a: [m, k] in rows of lda, b: [n, k], c: [m, n] in rows of ldc.
 func (r rows[F]) timesTransposed(m, n, k int, a []F, lda int, b []F, c []F, ldc int) {
+	a, b = r.operands(a[:(m-1)*lda+k], b[:n*k])
 	for i := range m {
 		for j := range n {
 			c[i*ldc+j] += r.dot(a[i*lda:i*lda+k], b[j*k:(j+1)*k])
@@ -45,6 +51,7 @@ func (r rows[F]) timesTransposed(m, n, k int, a []F, lda int, b []F, c []F, ldc 
 
 // times adds a b to c. a: [m, k] in rows of lda, b: [k, n], c: [m, n].
 func (r rows[F]) times(m, n, k int, a []F, lda int, b []F, c []F) {
+	a, b = r.operands(a[:(m-1)*lda+k], b[:k*n])
 	for i := range m {
 		for p := range k {
 			r.axpy(a[i*lda+p], b[p*n:(p+1)*n], c[i*n:(i+1)*n])
@@ -54,6 +61,7 @@ func (r rows[F]) times(m, n, k int, a []F, lda int, b []F, c []F) {
 
 // transposedTimes adds aT b to c. a: [k, m] in rows of lda, b: [k, n], c: [m, n].
 func (r rows[F]) transposedTimes(m, n, k int, a []F, lda int, b []F, c []F) {
+	a, b = r.operands(a[:(k-1)*lda+m], b[:k*n])
 	for p := range k {
 		for i := range m {
 			r.axpy(a[p*lda+i], b[p*n:(p+1)*n], c[i*n:(i+1)*n])
@@ -63,6 +71,7 @@ func (r rows[F]) transposedTimes(m, n, k int, a []F, lda int, b []F, c []F) {
 
 // gemm adds alpha op(a) op(b) to beta c.
 func (r rows[F]) gemm(transA, transB bool, m, n, k int, alpha F, a, b []F, beta F, c []F) {
+	a, b = r.operands(a, b)
 	for i := range c {
 		c[i] *= beta
 	}
