@@ -127,6 +127,19 @@ struct update {
     float lr, momentum, beta1, beta2, rho, epsilon, decay, size, root;
 };
 
+// Products by themselves and what makes their operands (operand.h, product.h), for tests and
+// benchmarks.
+struct products {
+    void (*product)(long rows, float *c, const void *a, long a_block, long blocks,
+                    const void *panel);
+    void (*outers)(float *c, long ld, long rows, long columns, const void *a, const void *b,
+                   long b_block, long depth, int add);
+    void (*put_rows)(long rows, void *dst, const float *src, long ld, long n);
+    void (*put_pairs)(long rows, void *dst, const float *src, long ld, long n);
+    void (*pack_columns)(void *panel, const float *w, long n, long cols, long ld, long padded);
+    void (*pack_rows)(void *panel, const float *w, long rows, long ld, long n, long padded);
+};
+
 // The kernels of one instruction set and precision. Those that take a member are called by every
 // thread of a team at once; the others do what they are given on the calling thread.
 struct kernels {
@@ -145,13 +158,18 @@ struct kernels {
                    float *s2);
     // For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
     void (*function)(int f, long n, float *y, const float *x);
+    // Runs the product's instruction in registers alone, `rounds` times some; returns the
+    // floating-point operations, of which the time gives this thread's peak.
+    double (*burn)(long rounds);
+    struct products products;
 };
 
 // The kernels that this processor can run for operands of float (bf16 0) or bfloat16 (1), of at
-// most the instruction set named ("avx512", "avx2", "portable", or "" for the best); null if it
-// cannot run that one.
+// most the instruction set named ("amx", "avx512bf16", "avx512", "avx2", "portable", or "" for the
+// best); null if it cannot run that one. The first two differ from "avx512" for bfloat16 only.
 const struct kernels *rondo_kernels(const char *isa, int bf16);
 const char *rondo_name(const struct kernels *k);
+double rondo_burn(const struct kernels *k, long rounds);
 
 // Memory on a 64-byte boundary, its contents unknown; null when there is none.
 void *rondo_allocate(size_t bytes);

@@ -1,37 +1,53 @@
-// Products of blocked matrices, and their tiles: sums of TILE_ROWS rows and TILE_VECTORS vectors
-// that stay in registers.
+// Products of operands, and their tiles: sums of TILE_ROWS rows and TILE_VECTORS vectors that stay
+// in registers, to which a unit of a row and a vector of units add with every step.
+
+#if TILES
+#include "product_amx.h"
+#else
+
+#if BF16
+#include "product_bf16.h"
+#else
+INLINE vf dot(vf sum, vu x, vu y) { return fused(x, y, sum); }
+#endif
 
 #if VW == 16
-enum { TILE_ROWS = 8, TILE_VECTORS = 2, OUTER_ROWS = 8 };
-#elif VW == 8
-enum { TILE_ROWS = 6, TILE_VECTORS = 2, OUTER_ROWS = 4 };
+enum { TILE_ROWS = 8 };
+#elif VW == 8 && !BF16
+enum { TILE_ROWS = 6 };
 #else
-enum { TILE_ROWS = 4, TILE_VECTORS = 2, OUTER_ROWS = 4 };
+enum { TILE_ROWS = 4 }; // emulated bf16 needs more registers for the operands
 #endif
-enum { TILE_WIDTH = TILE_VECTORS * VW };
+enum { TILE_VECTORS = 2, TILE_WIDTH = TILE_VECTORS * VW };
+enum { OUTER_ROWS = TILE_ROWS == 6 ? 4 : TILE_ROWS }; // a divisor of BLOCK
 
-// Blocks of k that go through a product at a time: their weights fit the first-level cache.
+// Called on each thread before its products and after them, for the instruction sets that need it.
+INLINE void begin_products(void) {}
+INLINE void end_products(void) {}
+
+// Blocks of depth that go through a product at a time: their panel fits the first-level cache.
 enum { PRODUCT_BLOCKS = 8 };
 
-// c: [rows][BLOCK] += a w. a: [blocks][a_block/BLOCK rows][BLOCK], w: [blocks*BLOCK][BLOCK].
-INLINE void product_tile(const int rows, float *restrict c, const float *restrict a,
-                         long a_block, long blocks, const float *restrict w)
+// c: [rows][BLOCK] += a panel. a: rows of `blocks` blocks, a_block operands from one to the next.
+INLINE void product_tile(const int rows, float *restrict c, const operand *restrict a,
+                         long a_block, long blocks, const operand *restrict panel)
 {
     for (int col = 0; col < BLOCK; col += TILE_WIDTH) {
-        vf sum[TILE_ROWS][TILE_VECTORS], b[TILE_VECTORS];
+        vf sum[TILE_ROWS][TILE_VECTORS];
+        vu b[TILE_VECTORS];
         UNROLL for (int r = 0; r < rows; r++)
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                 sum[r][j] = load(c + r * BLOCK + col + j * VW);
-        const float *panel = w + col;
+        const unit *w = (const unit *)panel + col;
         for (long q = 0; q < blocks; q++) {
-            const float *row = a + q * a_block;
-            UNROLL_4 for (int k = 0; k < BLOCK; k++, row++, panel += BLOCK) {
+            const unit *x = (const unit *)(a + q * a_block);
+            UNROLL_4 for (int k = 0; k < BLOCK / UNIT; k++, x++, w += BLOCK) {
                 UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                    b[j] = load(panel + j * VW);
+                    b[j] = load_units(w + j * VW);
                 UNROLL for (int r = 0; r < rows; r++) {
-                    vf x = splat(row[r * BLOCK]);
+                    vu xr = splat_unit(x[r * (BLOCK / UNIT)]);
                     UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                        sum[r][j] += x * b[j];
+                        sum[r][j] = dot(sum[r][j], xr, b[j]);
                 }
             }
         }
@@ -41,51 +57,44 @@ INLINE void product_tile(const int rows, float *restrict c, const float *restric
     }
 }
 
-// The same for any number of rows: c: [rows][BLOCK].
-static void product(long rows, float *restrict c, const float *restrict a, long a_block,
-                    long blocks, const float *restrict w)
+// The same for any number of rows: c: [rows][BLOCK] += a panel, over blocks*BLOCK of depth.
+static void product(long rows, float *restrict c, const operand *restrict a, long a_block,
+                    long blocks, const operand *restrict panel)
 {
     for (long q = 0; q < blocks; q += PRODUCT_BLOCKS) {
-        long n = blocks - q < PRODUCT_BLOCKS ? blocks - q : PRODUCT_BLOCKS;
-        const float *aq = a + q * a_block, *wq = w + q * BLOCK * BLOCK;
+        long these = blocks - q < PRODUCT_BLOCKS ? blocks - q : PRODUCT_BLOCKS;
+        const operand *aq = a + q * a_block, *wq = panel + q * BLOCK * BLOCK;
         long r = 0;
         for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
-            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, n, wq);
+            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq);
         float *cr = c + r * BLOCK;
         aq += r * BLOCK;
         switch (rows - r) {
-        case 1: product_tile(1, cr, aq, a_block, n, wq); break;
-        case 2: product_tile(2, cr, aq, a_block, n, wq); break;
-        case 3: product_tile(3, cr, aq, a_block, n, wq); break;
-#if VW >= 8
-        case 4: product_tile(4, cr, aq, a_block, n, wq); break;
-        case 5: product_tile(5, cr, aq, a_block, n, wq); break;
-#endif
-#if VW == 16
-        case 6: product_tile(6, cr, aq, a_block, n, wq); break;
-        case 7: product_tile(7, cr, aq, a_block, n, wq); break;
-#endif
+#define REST(n) case n: if (n < TILE_ROWS) product_tile(n, cr, aq, a_block, these, wq); break;
+            REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
+#undef REST
         }
     }
 }
 
-// c: [OUTER_ROWS rows of ld] = or += aT b. a: [k][BLOCK], of which the first OUTER_ROWS columns
-// count; b: [k][BLOCK].
-INLINE void outer_tile(float *restrict c, long ld, const float *restrict a,
-                       const float *restrict b, long k, int add)
+// c: [OUTER_ROWS rows of ld] = or += aT b. a, b: pairs, of `steps` units in depth; of a's columns
+// the first OUTER_ROWS count.
+INLINE void outer_tile(float *restrict c, long ld, const unit *restrict a, const unit *restrict b,
+                       long steps, int add)
 {
     for (int col = 0; col < BLOCK; col += TILE_WIDTH) {
-        vf sum[OUTER_ROWS][TILE_VECTORS], v[TILE_VECTORS];
+        vf sum[OUTER_ROWS][TILE_VECTORS];
+        vu v[TILE_VECTORS];
         UNROLL for (int r = 0; r < OUTER_ROWS; r++)
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                 sum[r][j] = add ? load(c + r * ld + col + j * VW) : splat(0);
-        UNROLL_4 for (long i = 0; i < k; i++) {
+        UNROLL_4 for (long i = 0; i < steps; i++) {
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                v[j] = load(b + i * BLOCK + col + j * VW);
+                v[j] = load_units(b + i * BLOCK + col + j * VW);
             UNROLL for (int r = 0; r < OUTER_ROWS; r++) {
-                vf x = splat(a[i * BLOCK + r]);
+                vu x = splat_unit(a[i * BLOCK + r]);
                 UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                    sum[r][j] += x * v[j];
+                    sum[r][j] = dot(sum[r][j], x, v[j]);
             }
         }
         UNROLL for (int r = 0; r < OUTER_ROWS; r++)
@@ -94,19 +103,33 @@ INLINE void outer_tile(float *restrict c, long ld, const float *restrict a,
     }
 }
 
-// c: [rows, columns] in rows of ld, both at most BLOCK, = or += aT b; a, b: [k][BLOCK].
-static void outer(float *restrict c, long ld, long rows, long columns, const float *restrict a,
-                  const float *restrict b, long k, int add)
+// c: [rows, columns] in rows of ld, both at most BLOCK, = or += aT b; a, b: pairs of `depth` rows,
+// which is a multiple of BLOCK for bf16.
+static void outer(float *restrict c, long ld, long rows, long columns, const operand *restrict a,
+                  const operand *restrict b, long depth, int add)
 {
+    const unit *x = (const unit *)a, *y = (const unit *)b;
     if (rows == BLOCK && columns == BLOCK) {
         for (long r = 0; r < BLOCK; r += OUTER_ROWS)
-            outer_tile(c + r * ld, ld, a + r, b, k, add);
+            outer_tile(c + r * ld, ld, x + r, y, depth / UNIT, add);
         return;
     }
     float whole[BLOCK * BLOCK] __attribute__((aligned(64))) = {0};
     if (add)
         to_block(rows, whole, c, ld, columns);
     for (long r = 0; r < rows; r += OUTER_ROWS)
-        outer_tile(whole + r * BLOCK, BLOCK, a + r, b, k, add);
+        outer_tile(whole + r * BLOCK, BLOCK, x + r, y, depth / UNIT, add);
     from_block(rows, c, ld, columns, whole);
 }
+
+// The same for any number of columns: b: b_block operands from one block of columns to the next.
+static inline void outers(float *restrict c, long ld, long rows, long columns,
+                          const operand *restrict a, const operand *restrict b, long b_block,
+                          long depth, int add)
+{
+    for (long j = 0; j < columns; j += BLOCK)
+        outer(c + j, ld, rows, columns - j < BLOCK ? columns - j : BLOCK, a,
+              b + j / BLOCK * b_block, depth, add);
+}
+
+#endif

@@ -1,13 +1,24 @@
 // Every kernel for one instruction set, and the table of them. The file that includes this has
-// set VW, BF16, KERNELS, KERNELS_NAME and the target.
+// set VW, BF16, KERNELS, KERNELS_NAME and the target; NATIVE too if bf16 has instructions of its
+// own, and TILES if those work on tiles.
+
+#ifndef NATIVE
+#define NATIVE 0
+#endif
+#ifndef TILES
+#define TILES 0
+#endif
 
 #include "simd.h"
 
 #include "blocks.h"
 #include "operand.h"
 #include "product.h"
+#include "burn.h"
 
+#include "field.h"
 #include "cells.h"
+#include "input.h"
 #include "layer.h"
 
 #include "head.h"
@@ -15,12 +26,64 @@
 #include "elementwise.h"
 #include "optimizer.h"
 
+// A kernel with products in it, for the table.
+#define READIED(kernel, workspace, arguments)                                              \
+    static void readied_##kernel(const struct member *m, workspace *w, const arguments *a) \
+    {                                                                                      \
+        begin_products();                                                                  \
+        kernel(m, w, a);                                                                   \
+        end_products();                                                                    \
+    }
+
+READIED(layer_forward, struct layer, struct layer_call)
+READIED(layer_backward, struct layer, struct layer_call)
+READIED(head_run, struct head, struct head_call)
+
+// The products by themselves.
+
+static void product_alone(long rows, float *c, const void *a, long a_block, long blocks,
+                          const void *panel)
+{
+    begin_products();
+    product(rows, c, a, a_block, blocks, panel);
+    end_products();
+}
+
+static void outers_alone(float *c, long ld, long rows, long columns, const void *a, const void *b,
+                         long b_block, long depth, int add)
+{
+    begin_products();
+    outers(c, ld, rows, columns, a, b, b_block, depth, add);
+    end_products();
+}
+
+static void put_rows_alone(long rows, void *dst, const float *src, long ld, long n)
+{
+    put_rows(rows, dst, src, ld, n);
+}
+
+static void put_pairs_alone(long rows, void *dst, const float *src, long ld, long n)
+{
+    put_pairs(rows, dst, src, ld, n);
+}
+
+static void pack_columns_alone(void *panel, const float *w, long n, long cols, long ld,
+                               long padded)
+{
+    pack_columns(panel, w, n, cols, ld, padded);
+}
+
+static void pack_rows_alone(void *panel, const float *w, long rows, long ld, long n, long padded)
+{
+    pack_rows(panel, w, rows, ld, n, padded);
+}
+
 const struct kernels KERNELS = {
     .name = KERNELS_NAME,
     .bf16 = BF16,
-    .layer_forward = layer_forward,
-    .layer_backward = layer_backward,
-    .head_run = head_run,
+    .layer_forward = readied_layer_forward,
+    .layer_backward = readied_layer_backward,
+    .head_run = readied_head_run,
     .add = add,
     .scale = scale,
     .clamp = clamp,
@@ -28,4 +91,13 @@ const struct kernels KERNELS = {
     .dropout = dropout,
     .update = update,
     .function = function,
+    .burn = burn,
+    .products = {
+        .product = product_alone,
+        .outers = outers_alone,
+        .put_rows = put_rows_alone,
+        .put_pairs = put_pairs_alone,
+        .pack_columns = pack_columns_alone,
+        .pack_rows = pack_rows_alone,
+    },
 };
