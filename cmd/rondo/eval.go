@@ -20,14 +20,17 @@ import (
 // what stands before it; few rows keep that from mattering.
 const evalLanes = 8
 
+// precisionHelp is of the --precision of commands that use a trained model.
+const precisionHelp = "what products multiply, fp32 or bf16; default: what the model was trained in"
+
 func evalCommand() *cobra.Command {
-	var location, source string
+	var location, source, precision string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "eval",
 		Short: "Measure a trained model's perplexity on a text",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			result, err := evaluate(cmd.Context(), location, source)
+			result, err := evaluate(cmd.Context(), location, source, precision)
 			if err != nil {
 				return err
 			}
@@ -45,14 +48,15 @@ func evalCommand() *cobra.Command {
 		"folder or blob URL of checkpoints (the newest is taken), or the folder of one")
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
+	flags.StringVar(&precision, "precision", "", precisionHelp)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "checkpoint", "corpus")
 	return c
 }
 
 // evaluate reads the text in rows through the model; every token but the first is predicted once.
-func evaluate(ctx context.Context, location, source string) (telemetry.Eval, error) {
-	t, err := job.LoadTrained(ctx, location)
+func evaluate(ctx context.Context, location, source, precision string) (telemetry.Eval, error) {
+	t, err := job.LoadTrained(ctx, location, precision)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}

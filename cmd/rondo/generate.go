@@ -12,7 +12,7 @@ import (
 )
 
 func generateCommand() *cobra.Command {
-	var location, prefix string
+	var location, prefix, precision string
 	var tokens int
 	var asJSON bool
 	how := model.Sampling{Temperature: 1, Seed: 1}
@@ -26,7 +26,7 @@ func generateCommand() *cobra.Command {
 			if err := how.Validate(); err != nil {
 				return app.Usage(err)
 			}
-			t, err := job.LoadTrained(cmd.Context(), location)
+			t, err := job.LoadTrained(cmd.Context(), location, precision)
 			if err != nil {
 				return err
 			}
@@ -57,6 +57,7 @@ func generateCommand() *cobra.Command {
 	flags.IntVar(&how.TopK, "top-k", 0, "draw among the K most likely tokens; 0: all")
 	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
 	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")
+	flags.StringVar(&precision, "precision", "", precisionHelp)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "checkpoint")
 	return c

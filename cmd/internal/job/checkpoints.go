@@ -75,10 +75,9 @@ func checkOwner(
 	if err != nil {
 		return err
 	}
-	owner := jobspec.Default()
-	options := protojson.UnmarshalOptions{DiscardUnknown: true}
-	if err := options.Unmarshal(newest.Spec, owner); err != nil {
-		return fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", newest.Path, err)
+	owner, err := Spec(newest)
+	if err != nil {
+		return err
 	}
 	refuse := func(what string) error {
 		return app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
@@ -95,6 +94,17 @@ func checkOwner(
 		return refuse("another text with the same vocabulary")
 	}
 	return nil
+}
+
+// Spec is the job that has made a checkpoint. What its version of the program did not know has its
+// default.
+func Spec(c *checkpoint.Checkpoint) (*rondov1.JobSpec, error) {
+	spec := jobspec.Default()
+	options := protojson.UnmarshalOptions{DiscardUnknown: true}
+	if err := options.Unmarshal(c.Spec, spec); err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", c.Path, err)
+	}
+	return spec, nil
 }
 
 // Probe makes sure, before anything is trained, that a checkpoint could be written.
@@ -199,11 +209,9 @@ func (c *Checkpoints) hasOwn(ctx context.Context, spec *rondov1.JobSpec) (bool, 
 	if err != nil {
 		return false, err
 	}
-	owner := &rondov1.JobSpec{}
-	options := protojson.UnmarshalOptions{DiscardUnknown: true}
-	if err := options.Unmarshal(newest.Spec, owner); err != nil {
-		return false, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", newest.Path,
-			err)
+	owner, err := Spec(newest)
+	if err != nil {
+		return false, err
 	}
 	return owner.Submitted != 0 && owner.Submitted == spec.Submitted, nil
 }

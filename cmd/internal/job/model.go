@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"runtime"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/corpus"
-	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -27,17 +24,36 @@ const (
 )
 
 // OpenDevice opens the device that the spec asks for. processes is how many workers share this
-// machine, among which its cores are divided when --threads is 0.
+// machine; see Threads.
 func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	if spec.Device == "cuda" {
 		return nil, app.Usagef("--device cuda: this build computes on CPUs only; " +
 			"use --device cpu or auto")
 	}
-	threads := int(spec.Threads)
-	if threads == 0 {
-		threads = max(1, runtime.GOMAXPROCS(0)/max(1, processes))
+	precision, err := parsePrecision(spec.Precision)
+	if err != nil {
+		return nil, err
 	}
-	return cpu.New(cpu.Config{Threads: threads})
+	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
+}
+
+// Threads is how many threads one of so many workers of this machine computes with: --threads, or
+// an equal share of the cores that this process may use, and at least one.
+func Threads(spec *rondov1.JobSpec, processes int) int {
+	if spec.Threads > 0 {
+		return int(spec.Threads)
+	}
+	return max(1, runtime.GOMAXPROCS(0)/max(1, processes))
+}
+
+// parsePrecision reads --precision, of commands whose flags are not a job's too.
+func parsePrecision(name string) (compute.Precision, error) {
+	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
+		if p.String() == name {
+			return p, nil
+		}
+	}
+	return 0, app.Usagef("--precision %q is not one of fp32, bf16", name)
 }
 
 // ModelConfig is the model of a job whose vocabulary has so many tokens.
@@ -57,6 +73,7 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Init:       initial,
 		ForgetBias: spec.ForgetBias,
 		Seed:       spec.Seed,
+		Recompute:  int(spec.Recompute),
 	}
 	return c, app.Usage(c.Validate())
 }
@@ -87,8 +104,9 @@ type Trained struct {
 }
 
 // LoadTrained reads the model of a checkpoint; location is a folder of checkpoints, of which it
-// takes the newest, or the folder of one.
-func LoadTrained(ctx context.Context, location string) (*Trained, error) {
+// takes the newest, or the folder of one. It computes in that precision; "" is the one that the
+// checkpoint was trained in.
+func LoadTrained(ctx context.Context, location, precision string) (*Trained, error) {
 	store, c, err := checkpoint.Resolve(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
@@ -98,10 +116,12 @@ func LoadTrained(ctx context.Context, location string) (*Trained, error) {
 		return nil, err
 	}
 	defer func() { _ = store.Close() }()
-	spec := jobspec.Default()
-	options := protojson.UnmarshalOptions{DiscardUnknown: true}
-	if err := options.Unmarshal(c.Spec, spec); err != nil {
-		return nil, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", c.Path, err)
+	spec, err := Spec(c)
+	if err != nil {
+		return nil, err
+	}
+	if precision != "" {
+		spec.Precision = precision
 	}
 	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
 	if err != nil {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -150,10 +151,19 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 		return nil, err
 	}
 	snapshot, err := readSnapshot(ctx, found, e.trainer.NewSnapshot())
-	if err == nil {
-		e.saver.startFrom(found)
+	if err != nil {
+		return nil, err
 	}
-	return snapshot, err
+	e.saver.startFrom(found)
+	before, err := job.Spec(found)
+	if err != nil {
+		return nil, err
+	}
+	if now := e.worker.spec.Precision; now != before.Precision {
+		e.worker.notice(ctx, fmt.Sprintf("the checkpoint of step %d was trained in %s, and is "+
+			"trained on in %s", found.Step, before.Precision, now))
+	}
+	return snapshot, nil
 }
 
 // patience is how long rank 0 may do what the others only wait for, in the ring.

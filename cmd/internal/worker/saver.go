@@ -34,7 +34,9 @@ type saver struct {
 }
 
 func newSaver(e *engine) (*saver, error) {
-	spec, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e.worker.spec)
+	// A value of zero must not come back as a default that is another.
+	options := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
+	spec, err := options.Marshal(e.worker.spec)
 	if err != nil {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}

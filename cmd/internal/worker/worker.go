@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -156,13 +157,14 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	device, err := job.OpenDevice(w.spec, 1)
+	// Its share of the cores depends on who else is on this host, which the plan says.
+	device, err := job.OpenDevice(w.spec, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	w.member.Address, w.member.Device = listener.Addr().String(), device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
-	device.Close() // its threads depend on who else is on this host, which the plan says
+	device.Close()
 	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
 		PlanTimeout: w.spec.StepTimeout.AsDuration()})
 	if err != nil {

@@ -96,6 +96,43 @@ func TestAJobLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
+// TestAnotherPrecision: a job in bf16 ends with the same parameters on all workers, which their
+// roll calls compare, and its checkpoint is trained on in float32, with a word about it.
+func TestAnotherPrecision(t *testing.T) {
+	spec := small()
+	spec.CheckpointDir, spec.CheckpointEvery, spec.CheckEvery = t.TempDir()+"/run", 4, 1
+	spec.Precision, spec.Layers, spec.Dropout, spec.Recompute = "bf16", 2, 0.2, 2
+	spec.Seed = 0 // which is not the default
+	events, errs := run(t, spec)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	devices := 0
+	for _, e := range events {
+		if w := e.GetWorker(); w != nil && strings.Contains(w.Device, "bf16") {
+			devices++
+		}
+	}
+	if got := events[len(events)-1].GetDone().GetStep(); got != 10 || devices != 3 {
+		t.Errorf("%d steps on %d devices for bf16", got, devices)
+	}
+	spec.Precision, spec.Recompute, spec.Steps = "fp32", 0, 15
+	events, errs = run(t, spec)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for _, e := range events {
+		const want = "the checkpoint of step 10 was trained in bf16, and is trained on in fp32"
+		if e.GetNotice().GetText() == want {
+			told++
+		}
+	}
+	if got := events[len(events)-1].GetDone().GetStep(); got != 15 || told != 1 {
+		t.Errorf("%d steps, and the precision was told of %d times", got, told)
+	}
+}
+
 // TestAFailureIsTheWorkersOwn: everybody hears the first reason, and nothing is left behind.
 func TestAFailureIsTheWorkersOwn(t *testing.T) {
 	before := goleak.IgnoreCurrent()
