@@ -33,6 +33,7 @@ type backend interface {
 		c []float32)
 	add(y, x []float32)
 	addBias(x, b []float32)
+	embed(y, table []float32, ids []int32)
 	embedBackward(dtable, dy []float32, ids []int32)
 	scale(x []float32, a float32)
 	clamp(x []float32, limit float32)

@@ -73,11 +73,12 @@ func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []floa
 	p.rows.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
 }
 
-func (p *pure) add(y, x []float32)             { p.rows.axpy(1, x, y) }
-func (*pure) addBias(x, b []float32)           { addRow(x, b) }
-func (*pure) scale(x []float32, a float32)     { refScale(x, a) }
-func (*pure) clamp(x []float32, limit float32) { refClamp(x, limit) }
-func (*pure) sumSquares(x []float32) float64   { return refSumSquares(x) }
+func (p *pure) add(y, x []float32)                  { p.rows.axpy(1, x, y) }
+func (*pure) addBias(x, b []float32)                { addRow(x, b) }
+func (*pure) scale(x []float32, a float32)          { refScale(x, a) }
+func (*pure) clamp(x []float32, limit float32)      { refClamp(x, limit) }
+func (*pure) sumSquares(x []float32) float64        { return refSumSquares(x) }
+func (*pure) embed(y, table []float32, ids []int32) { refEmbed(y, table, ids) }
 func (*pure) embedBackward(dtable, dy []float32, ids []int32) {
 	refEmbedBackward(dtable, dy, ids)
 }
@@ -124,27 +125,3 @@ func (h pureHead) forwardBackward(x, w, b []float32, targets []int32, scale floa
 
 func (h pureHead) bytes() int64 { return 4 * int64(len(h.ref.logits)) }
 func (pureHead) close()         {}
-
-// refEmbedBackward adds dy's rows to dtable's.
-func refEmbedBackward(dtable, dy []float32, ids []int32) {
-	width := len(dy) / len(ids)
-	for i, id := range ids {
-		refAdd(dtable[int(id)*width:(int(id)+1)*width], dy[i*width:(i+1)*width])
-	}
-}
-
-// refDropout is Dropout on x: [T, len(keys), h].
-func refDropout(y, x []float32, h int, p float32, keys []uint64) {
-	scale := 1 / (1 - p)
-	for row := 0; row*h < len(x); row++ {
-		key, first := keys[row%len(keys)], row/len(keys)*h
-		for j := range h {
-			i := row*h + j
-			if compute.DropoutKeep(key, first+j, p) {
-				y[i] = x[i] * scale
-			} else {
-				y[i] = 0
-			}
-		}
-	}
-}

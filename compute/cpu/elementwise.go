@@ -45,9 +45,7 @@ func (d *Device) Embed(y, table []float32, ids []int32) {
 	width := len(y) / len(ids)
 	wantLength("Embed's y", len(y), len(ids)*width)
 	checkTable("Embed", table, width, ids)
-	for i, id := range ids {
-		copy(y[i*width:(i+1)*width], table[int(id)*width:])
-	}
+	d.backend.embed(y, table, ids)
 }
 
 // EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
@@ -96,7 +94,8 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 }
 
 // SumSquares returns the sum of squares, accumulated in float64 in an order that depends on
-// nothing but the length: 16 sums over every 16th element, then their sum.
+// nothing but the length: of each 65,536 elements 16 sums over every 16th element and their sum,
+// then the sum of those.
 func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x) }
 
 // Scale multiplies x by a.

@@ -1,6 +1,6 @@
-// Kernels over flat vectors. Whole vectors first, then what is left one by one through a vector
-// of which one element counts: the same arithmetic, so that a result does not depend on where
-// an element lies.
+// Kernels over flat vectors: whole vectors first, then what is left one by one or through a vector
+// of which some elements count. Each element's arithmetic is the same wherever it lies and
+// whatever the instruction set: nothing is fused.
 
 INLINE vf load_some(const float *p, long n)
 {
@@ -42,8 +42,8 @@ static void clamp(long n, float *x, float bound)
     store_some(x + i, limit(load_some(x + i, n - i), -bound, bound), n - i);
 }
 
-// 16 sums in float64, of every 16th element each, added up in order: the same bits whatever the
-// instruction set, for a float's square is exact in float64.
+// 16 sums in float64, of every 16th element each, added up in order. A float's square is exact in
+// float64.
 static double sum_squares(long n, const float *restrict x)
 {
     enum { LANES = 16 };
@@ -59,14 +59,15 @@ static double sum_squares(long n, const float *restrict x)
     return total;
 }
 
-// x, y: [rows, h], row r being lane r % lanes at step r / lanes; compute.DropoutKeep's hash. A
-// row's h elements are consecutive indices.
-static void dropout(long rows, long lanes, long h, float *y, const float *x, float p,
+// Rows first to end-1 of x, y: [.., h], row r being lane r % lanes at step r / lanes;
+// compute.DropoutKeep's hash, whose upper 24 bits as a fraction are compared with p. A row's h
+// elements are consecutive indices.
+static void dropout(long first, long end, long lanes, long h, float *y, const float *x, float p,
                     const uint64_t *keys)
 {
     const float kept = 1 / (1 - p);
-    const uint64_t odd = 0x9E3779B97F4A7C15u;
-    for (long r = 0; r < rows; r++) {
+    const uint64_t odd = 0x9E3779B97F4A7C15u, lowest = (uint64_t)ceilf(p * 0x1p24f);
+    for (long r = first; r < end; r++) {
         uint64_t start = keys[r % lanes] + (uint64_t)(r / lanes * h + 1) * odd;
         const float *from = x + r * h;
         float *to = y + r * h;
@@ -75,8 +76,7 @@ static void dropout(long rows, long lanes, long h, float *y, const float *x, flo
             z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
             z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
             z ^= z >> 31;
-            float uniform = (float)(int32_t)(z >> 40) * 0x1p-24f;
-            to[j] = uniform >= p ? from[j] * kept : 0;
+            to[j] = z >> 40 >= lowest ? from[j] * kept : 0;
         }
     }
 }

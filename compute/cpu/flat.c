@@ -1,48 +1,182 @@
 //go:build cgo
 
-// Operations over flat vectors, from Go.
+// Operations over flat vectors, shared over a team where they are long enough to be worth it.
 
-#include "kernels.h"
+#include <string.h>
 
-void rondo_add(const struct kernels *k, long n, float *y, const float *x) { k->add(n, y, x); }
+#include "flat.h"
 
-void rondo_add_bias(const struct kernels *k, long rows, long n, float *x, const float *b)
+enum {
+    LEAST = 1 << 15,          // elements below which a team takes longer than its caller alone
+    GRAIN = 64,               // elements of which a share is a multiple: whole cache lines
+    COLUMNS = 16,             // the same of a row's columns: one line
+    SQUARES = 1 << 16,        // elements whose squares are summed at once
+    SQUARES_AT_ONCE = 1 << 8, // such sums kept
+};
+
+// A call's arguments; each operation has its own meaning of them.
+struct flat {
+    const struct kernels *kernels;
+    long rows, n, lanes;
+    float a;
+    float *y, *s1, *s2;
+    const float *x;
+    const int32_t *ids;
+    const uint64_t *keys;
+    const struct update *update;
+    double *sums;
+};
+
+// The team for so many elements.
+static struct team *worth(struct team *t, long elements) { return elements < LEAST ? 0 : t; }
+
+static void add(void *with, const struct member *m)
 {
-    for (long r = 0; r < rows; r++)
-        k->add(n, x + r * n, b);
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, GRAIN, &i, &end);
+    f->kernels->add(end - i, f->y + i, f->x + i);
 }
 
-void rondo_embed_backward(const struct kernels *k, long rows, long n, float *dtable,
-                          const float *dy, const int32_t *ids)
+void rondo_add(const struct kernels *k, struct team *t, long n, float *y, const float *x)
 {
-    for (long r = 0; r < rows; r++)
-        k->add(n, dtable + ids[r] * n, dy + r * n);
+    struct flat f = {.kernels = k, .n = n, .y = y, .x = x};
+    rondo_team_run(worth(t, n), add, &f);
 }
 
-void rondo_scale(const struct kernels *k, long n, float *x, float a) { k->scale(n, x, a); }
-
-void rondo_clamp(const struct kernels *k, long n, float *x, float limit)
+static void scale(void *with, const struct member *m)
 {
-    k->clamp(n, x, limit);
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, GRAIN, &i, &end);
+    f->kernels->scale(end - i, f->y + i, f->a);
 }
 
-double rondo_sum_squares(const struct kernels *k, long n, const float *x)
+void rondo_scale(const struct kernels *k, struct team *t, long n, float *x, float a)
 {
-    return k->sum_squares(n, x);
+    struct flat f = {.kernels = k, .n = n, .y = x, .a = a};
+    rondo_team_run(worth(t, n), scale, &f);
 }
 
-void rondo_dropout(const struct kernels *k, long rows, long lanes, long h, float *y,
-                   const float *x, float p, const uint64_t *keys)
+static void clamp(void *with, const struct member *m)
 {
-    k->dropout(rows, lanes, h, y, x, p, keys);
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, GRAIN, &i, &end);
+    f->kernels->clamp(end - i, f->y + i, f->a);
 }
 
-void rondo_update(const struct kernels *k, int optimizer, float lr, float momentum, float beta1,
-                  float beta2, float rho, float epsilon, float decay, float size, float root,
-                  long n, float *p, const float *g, float *s1, float *s2)
+void rondo_clamp(const struct kernels *k, struct team *t, long n, float *x, float limit)
 {
-    struct update u = {optimizer, lr, momentum, beta1, beta2, rho, epsilon, decay, size, root};
-    k->update(&u, n, p, g, s1, s2);
+    struct flat f = {.kernels = k, .n = n, .y = x, .a = limit};
+    rondo_team_run(worth(t, n), clamp, &f);
+}
+
+static void sum_squares(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, SQUARES, &i, &end);
+    for (; i < end; i += SQUARES) {
+        long some = end - i < SQUARES ? end - i : SQUARES;
+        f->sums[i / SQUARES] = f->kernels->sum_squares(some, f->x + i);
+    }
+}
+
+// Each SQUARES elements by themselves, then those sums in order, whoever made them.
+double rondo_sum_squares(const struct kernels *k, struct team *t, long n, const float *x)
+{
+    double sums[SQUARES_AT_ONCE], total = 0;
+    for (long i = 0; i < n; i += (long)SQUARES * SQUARES_AT_ONCE) {
+        long rest = n - i, most = (long)SQUARES * SQUARES_AT_ONCE;
+        struct flat f = {.kernels = k, .n = rest < most ? rest : most, .x = x + i, .sums = sums};
+        rondo_team_run(worth(t, f.n), sum_squares, &f);
+        for (long j = 0; j * SQUARES < f.n; j++)
+            total += sums[j];
+    }
+    return total;
+}
+
+static void update(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, GRAIN, &i, &end);
+    f->kernels->update(f->update, end - i, f->y + i, f->x + i, f->s1 ? f->s1 + i : 0,
+                       f->s2 ? f->s2 + i : 0);
+}
+
+void rondo_update(const struct kernels *k, struct team *t, struct update u, long n, float *p,
+                  const float *g, float *s1, float *s2)
+{
+    struct flat f = {.kernels = k, .n = n, .y = p, .x = g, .s1 = s1, .s2 = s2, .update = &u};
+    rondo_team_run(worth(t, n), update, &f);
+}
+
+static void add_bias(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long r, end;
+    rondo_share(m, f->rows, 1, &r, &end);
+    for (; r < end; r++)
+        f->kernels->add(f->n, f->y + r * f->n, f->x);
+}
+
+void rondo_add_bias(const struct kernels *k, struct team *t, long rows, long n, float *x,
+                    const float *b)
+{
+    struct flat f = {.kernels = k, .rows = rows, .n = n, .y = x, .x = b};
+    rondo_team_run(worth(t, rows * n), add_bias, &f);
+}
+
+static void embed(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long r, end;
+    rondo_share(m, f->rows, 1, &r, &end);
+    for (; r < end; r++)
+        memcpy(f->y + r * f->n, f->x + f->ids[r] * f->n, f->n * sizeof *f->y);
+}
+
+void rondo_embed(struct team *t, long rows, long n, float *y, const float *table,
+                 const int32_t *ids)
+{
+    struct flat f = {.rows = rows, .n = n, .y = y, .x = table, .ids = ids};
+    rondo_team_run(worth(t, rows * n), embed, &f);
+}
+
+// Each thread has columns of its own and goes through all rows, so that what a row of the table
+// gets is added in their order.
+static void embed_backward(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long first, end;
+    rondo_share(m, f->n, COLUMNS, &first, &end);
+    for (long r = 0; r < f->rows && first < end; r++)
+        f->kernels->add(end - first, f->y + f->ids[r] * f->n + first, f->x + r * f->n + first);
+}
+
+void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, long n,
+                          float *dtable, const float *dy, const int32_t *ids)
+{
+    struct flat f = {.kernels = k, .rows = rows, .n = n, .y = dtable, .x = dy, .ids = ids};
+    rondo_team_run(worth(t, rows * n), embed_backward, &f);
+}
+
+static void dropout(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long r, end;
+    rondo_share(m, f->rows, 1, &r, &end);
+    f->kernels->dropout(r, end, f->lanes, f->n, f->y, f->x, f->a, f->keys);
+}
+
+void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
+                   float *y, const float *x, float p, const uint64_t *keys)
+{
+    struct flat f = {.kernels = k, .rows = rows, .n = n, .lanes = lanes, .y = y, .x = x, .a = p,
+                     .keys = keys};
+    rondo_team_run(worth(t, rows * n), dropout, &f);
 }
 
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x)

@@ -9,67 +9,97 @@ import (
 	"rondo/compute"
 )
 
-// The functions' error bounds: relative for exp (of x <= 0, down to where it is set to zero) and
-// tanh; sigmoid's is relative down to e^-87, where its argument is limited.
-const (
-	expBound     = 1.2e-7
-	sigmoidBound = 1.5e-7
-	tanhBound    = 2.5e-7
-)
+// bounds are what simd.h states of exp (of x <= 0, 0 below -87.3), sigmoid and tanh: errors relative
+// to the result, and for the first two in float32 to 1+|x| too; and sigmoid's absolute one.
+func bounds(p compute.Precision) (relative [3]float64, sigmoid float64) {
+	if p == compute.BF16 {
+		return [3]float64{1.5e-7, 0x1p-12, 0x1p-12}, 0x1p-12
+	}
+	return [3]float64{1.5e-7, 1.5e-7, 3.5e-7}, 1e-7
+}
 
 // TestFunctions walks the bits of all floats in steps of a prime, against float64.
 func TestFunctions(t *testing.T) {
-	const stride, batch = 4099, 4096
-	for _, isa := range isas(compute.FP32) {
-		n := newDevice(t, isa, Config{Threads: 1}).backend.(*native)
-		x, y := make([]float32, batch), make([]float32, batch)
-		var worst [3]float64
-		for bits := uint64(0); bits < 1<<32; {
-			for i := range x {
-				x[i] = math.Float32frombits(uint32(bits))
-				bits += stride
-			}
-			for f := range worst {
-				n.function(f, y, x)
-				for i, v := range x {
-					worst[f] = worse(worst[f], functionError(f, float64(v), float64(y[i])))
-				}
-			}
-		}
-		t.Logf("%s: relative errors of exp, sigmoid, tanh: %.3g", isa, worst)
-		for f, bound := range []float64{expBound, sigmoidBound, tanhBound} {
-			if !(worst[f] <= bound) {
-				t.Errorf("%s: function %d: relative error %.3g, want at most %.3g", isa, f,
-					worst[f], bound)
-			}
+	for _, p := range precisions {
+		for _, isa := range isas(p) {
+			t.Run(isa+" "+p.String(), func(t *testing.T) { testFunctions(t, isa, p) })
 		}
 	}
 }
 
-// functionError is the relative error of y = f(x); an x that is NaN must give NaN.
-func functionError(f int, x, y float64) float64 {
+func testFunctions(t *testing.T, isa string, p compute.Precision) {
+	const stride, batch = 4099, 4096
+	b, err := newBackend(1, p, isa)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	n := b.(*native)
+	x, y := make([]float32, batch), make([]float32, batch)
+	var worst [3]float64
+	absolute, largest := 0.0, 0.0
+	for bits := uint64(0); bits < 1<<32; {
+		for i := range x {
+			x[i] = math.Float32frombits(uint32(bits))
+			bits += stride
+		}
+		for f := range worst {
+			n.function(f, y, x)
+			for i, v := range x {
+				worst[f] = worse(worst[f], functionError(p, f, float64(v), float64(y[i])))
+				if f == 1 && v == v {
+					want := 1 / (1 + math.Exp(-float64(v)))
+					absolute = worse(absolute, math.Abs(float64(y[i])-want))
+				}
+				if f == 2 && v == v {
+					largest = worse(largest, math.Abs(float64(y[i])))
+				}
+			}
+		}
+	}
+	relative, sigmoid := bounds(p)
+	t.Logf("errors of exp, sigmoid, tanh: %.3g; sigmoid's absolute: %.3g", worst, absolute)
+	for f, bound := range relative {
+		if !(worst[f] <= bound) {
+			t.Errorf("function %d: error %.3g, want at most %.3g", f, worst[f], bound)
+		}
+	}
+	if !(absolute <= sigmoid) {
+		t.Errorf("sigmoid: absolute error %.3g, want at most %.3g", absolute, sigmoid)
+	}
+	if !(largest <= 1) {
+		t.Errorf("tanh reaches %.9g", largest)
+	}
+}
+
+// functionError is the error of y = f(x) as bounds means it; an x that is NaN must give NaN.
+func functionError(p compute.Precision, f int, x, y float64) float64 {
 	if math.IsNaN(x) {
 		if math.IsNaN(y) {
 			return 0
 		}
 		return math.Inf(1)
 	}
-	var want float64
+	want, scale := math.Tanh(x), 1.0
 	switch f {
 	case 0:
 		if x > 0 {
 			return 0 // not asked of it
 		}
-		if want = math.Exp(x); x < float64(float32(-87.3)) {
-			want = 0
+		if scale, want = 1-x, math.Exp(x); x < float64(float32(-87.3)) {
+			return math.Abs(y)
 		}
 	case 1:
-		want = 1 / (1 + math.Exp(-math.Max(x, -87)))
-	default:
-		want = math.Tanh(x)
+		want = 1 / (1 + math.Exp(-x))
+		if p == compute.FP32 {
+			scale = 1 + math.Abs(x)
+		}
+		if x < -87 {
+			return math.Abs(y - want) // tiny, and no more is said of it
+		}
 	}
-	if want == 0 || math.Abs(want) < 0x1p-126 {
+	if math.Abs(want) < 0x1p-126 {
 		return math.Abs(y-want) / 0x1p-126
 	}
-	return math.Abs(y-want) / math.Abs(want)
+	return math.Abs(y-want) / math.Abs(want) / scale
 }

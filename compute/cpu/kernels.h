@@ -152,8 +152,8 @@ struct kernels {
     void (*scale)(long n, float *x, float a);
     void (*clamp)(long n, float *x, float limit);
     double (*sum_squares)(long n, const float *x);
-    void (*dropout)(long rows, long lanes, long h, float *y, const float *x, float p,
-                    const uint64_t *keys);
+    void (*dropout)(long first, long end, long lanes, long h, float *y, const float *x, float p,
+                    const uint64_t *keys); // rows first to end-1
     void (*update)(const struct update *u, long n, float *p, const float *g, float *s1,
                    float *s2);
     // For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
@@ -196,18 +196,5 @@ void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer 
 double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
                       const float *w, const float *b, const int32_t *targets, float scale,
                       float *dx, float *dw, float *db);
-void rondo_add(const struct kernels *k, long n, float *y, const float *x);
-void rondo_add_bias(const struct kernels *k, long rows, long n, float *x, const float *b);
-void rondo_embed_backward(const struct kernels *k, long rows, long n, float *dtable,
-                          const float *dy, const int32_t *ids);
-void rondo_scale(const struct kernels *k, long n, float *x, float a);
-void rondo_clamp(const struct kernels *k, long n, float *x, float limit);
-double rondo_sum_squares(const struct kernels *k, long n, const float *x);
-void rondo_dropout(const struct kernels *k, long rows, long lanes, long h, float *y,
-                   const float *x, float p, const uint64_t *keys);
-void rondo_update(const struct kernels *k, int optimizer, float lr, float momentum, float beta1,
-                  float beta2, float rho, float epsilon, float decay, float size, float root,
-                  long n, float *p, const float *g, float *s1, float *s2);
-void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x);
 
 #endif

@@ -1,4 +1,6 @@
 // The update of parameters p from gradients g, one pass, for each optimizer of package compute.
+// Nothing is fused, and the operations are those of the reference in their order: the same bits on
+// every instruction set.
 
 // New values of a vector of parameters and of their slots.
 INLINE vf stepped(const struct update *u, vf p, vf g, vf *s1, vf *s2)
@@ -31,34 +33,39 @@ INLINE vf stepped(const struct update *u, vf p, vf g, vf *s1, vf *s2)
     }
 }
 
+// Of a vector from element i on.
+INLINE void update_vector(const struct update *u, int slots, long i, float *p, const float *g,
+                          float *s1, float *s2)
+{
+    vf a = slots > 0 ? load(s1 + i) : splat(0), b = slots > 1 ? load(s2 + i) : splat(0);
+    store(p + i, stepped(u, load(p + i), load(g + i), &a, &b));
+    if (slots > 0)
+        store(s1 + i, a);
+    if (slots > 1)
+        store(s2 + i, b);
+}
+
 INLINE void update_with(const struct update u, int slots, long n, float *restrict p,
                         const float *restrict g, float *restrict s1, float *restrict s2)
 {
-    for (long i = 0; i < n; i += VW) {
-        long some = least(VW, n - i);
-        vf a = splat(0), b = splat(0), q;
-        if (some == VW) {
-            if (slots > 0)
-                a = load(s1 + i);
-            if (slots > 1)
-                b = load(s2 + i);
-            store(p + i, stepped(&u, load(p + i), load(g + i), &a, &b));
-            if (slots > 0)
-                store(s1 + i, a);
-            if (slots > 1)
-                store(s2 + i, b);
-            continue;
-        }
+    long i = 0;
+    for (; i + VW <= n; i += VW)
+        update_vector(&u, slots, i, p, g, s1, s2);
+    const long some = n - i;
+    float last[4][VW] = {{0}};
+    for (long j = 0; j < some; j++) {
+        last[0][j] = p[i + j];
+        last[1][j] = g[i + j];
+        last[2][j] = slots > 0 ? s1[i + j] : 0;
+        last[3][j] = slots > 1 ? s2[i + j] : 0;
+    }
+    update_vector(&u, slots, 0, last[0], last[1], last[2], last[3]);
+    for (long j = 0; j < some; j++) {
+        p[i + j] = last[0][j];
         if (slots > 0)
-            a = load_some(s1 + i, some);
+            s1[i + j] = last[2][j];
         if (slots > 1)
-            b = load_some(s2 + i, some);
-        q = stepped(&u, load_some(p + i, some), load_some(g + i, some), &a, &b);
-        store_some(p + i, q, some);
-        if (slots > 0)
-            store_some(s1 + i, a, some);
-        if (slots > 1)
-            store_some(s2 + i, b, some);
+            s2[i + j] = last[3][j];
     }
 }
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 
 	"rondo/compute"
 )
@@ -142,18 +143,26 @@ func refClamp[F float](x []F, limit F) {
 	}
 }
 
-// sumLanes is how many partial sums SumSquares keeps.
-const sumLanes = 16
+// SumSquares sums sumBlock elements at once, each time in sumLanes partial sums.
+const (
+	sumLanes = 16
+	sumBlock = 1 << 16
+)
 
-// refSumSquares sums every sumLanes-th square in float64, then the partial sums in order.
+// refSumSquares sums every sumLanes-th square of a block in float64, then the partial sums in
+// order, then the blocks'.
 func refSumSquares(x []float32) float64 {
-	var sums [sumLanes]float64
-	for i, v := range x {
-		sums[i%sumLanes] += float64(v) * float64(v)
-	}
 	total := 0.0
-	for _, s := range sums {
-		total += s
+	for block := range slices.Chunk(x, sumBlock) {
+		var sums [sumLanes]float64
+		for i, v := range block {
+			sums[i%sumLanes] += float64(v) * float64(v) // exact, so that fusing changes nothing
+		}
+		squares := 0.0
+		for _, s := range sums {
+			squares += s
+		}
+		total += squares
 	}
 	return total
 }

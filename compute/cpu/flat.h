@@ -1,0 +1,34 @@
+// Operations over flat vectors, for Go, on a team (null: the caller alone). What they do is with
+// package compute's Device; their results do not depend on how many threads there are, and but for
+// gemm's not on the instruction set.
+
+#ifndef RONDO_FLAT_H
+#define RONDO_FLAT_H
+
+#include "kernels.h"
+
+void rondo_add(const struct kernels *k, struct team *t, long n, float *y, const float *x);
+void rondo_scale(const struct kernels *k, struct team *t, long n, float *x, float a);
+void rondo_clamp(const struct kernels *k, struct team *t, long n, float *x, float limit);
+double rondo_sum_squares(const struct kernels *k, struct team *t, long n, const float *x);
+void rondo_update(const struct kernels *k, struct team *t, struct update u, long n, float *p,
+                  const float *g, float *s1, float *s2);
+
+// x: [rows, n], b: [n].
+void rondo_add_bias(const struct kernels *k, struct team *t, long rows, long n, float *x,
+                    const float *b);
+
+// y: [rows, n], of table: [.., n].
+void rondo_embed(struct team *t, long rows, long n, float *y, const float *table,
+                 const int32_t *ids);
+void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, long n,
+                          float *dtable, const float *dy, const int32_t *ids);
+
+// x, y: [rows, n], row r being of lane r % lanes.
+void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
+                   float *y, const float *x, float p, const uint64_t *keys);
+
+// For tests.
+void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x);
+
+#endif

@@ -1,0 +1,62 @@
+package cpu
+
+/*
+#include "flat.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"rondo/compute"
+)
+
+func (n *native) add(y, x []float32) {
+	C.rondo_add(n.kernels, n.team, C.long(len(x)), floats(y), floats(x))
+}
+
+func (n *native) addBias(x, b []float32) {
+	C.rondo_add_bias(n.kernels, n.team, C.long(len(x)/len(b)), C.long(len(b)), floats(x),
+		floats(b))
+}
+
+func (n *native) embed(y, table []float32, ids []int32) {
+	C.rondo_embed(n.team, C.long(len(ids)), C.long(len(y)/len(ids)), floats(y), floats(table),
+		ints(ids))
+}
+
+func (n *native) embedBackward(dtable, dy []float32, ids []int32) {
+	C.rondo_embed_backward(n.kernels, n.team, C.long(len(ids)), C.long(len(dy)/len(ids)),
+		floats(dtable), floats(dy), ints(ids))
+}
+
+func (n *native) scale(x []float32, a float32) {
+	C.rondo_scale(n.kernels, n.team, C.long(len(x)), floats(x), C.float(a))
+}
+
+func (n *native) clamp(x []float32, limit float32) {
+	C.rondo_clamp(n.kernels, n.team, C.long(len(x)), floats(x), C.float(limit))
+}
+
+func (n *native) sumSquares(x []float32) float64 {
+	return float64(C.rondo_sum_squares(n.kernels, n.team, C.long(len(x)), floats(x)))
+}
+
+func (n *native) dropout(y, x []float32, h int, p float32, keys []uint64) {
+	C.rondo_dropout(n.kernels, n.team, C.long(len(x)/h), C.long(len(keys)), C.long(h), floats(y),
+		floats(x), C.float(p), (*C.uint64_t)(unsafe.SliceData(keys)))
+}
+
+func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
+	with := C.struct_update{optimizer: C.int(u.Optimizer), lr: C.float(u.LR),
+		momentum: C.float(u.Momentum), beta1: C.float(u.Beta1), beta2: C.float(u.Beta2),
+		rho: C.float(u.Rho), epsilon: C.float(u.Epsilon), decay: C.float(u.WeightDecay),
+		size: C.float(c.size), root: C.float(c.root)}
+	C.rondo_update(n.kernels, n.team, with, C.long(len(params)), floats(params), floats(grads),
+		floats(s1), floats(s2))
+}
+
+// function runs one of the C kernels' functions, for tests.
+func (n *native) function(f int, y, x []float32) {
+	C.rondo_function(n.kernels, C.int(f), C.long(len(x)), floats(y), floats(x))
+}
