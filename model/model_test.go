@@ -10,10 +10,12 @@ import (
 	"rondo/compute/cpu"
 )
 
-// newDevice makes a CPU device of one thread, and closes it after the test.
-func newDevice(t testing.TB) compute.Device {
+// newDevice makes a CPU device of one thread for float32, and closes it after the test.
+func newDevice(t testing.TB) compute.Device { return newDeviceOf(t, compute.FP32) }
+
+func newDeviceOf(t testing.TB, p compute.Precision) compute.Device {
 	t.Helper()
-	d, err := cpu.New(cpu.Config{Threads: 1})
+	d, err := cpu.New(cpu.Config{Threads: 1, Precision: p})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,9 +24,11 @@ func newDevice(t testing.TB) compute.Device {
 }
 
 // newModel makes a model, and closes it after the test.
-func newModel(t testing.TB, cfg Config) *Model {
+func newModel(t testing.TB, cfg Config) *Model { return newModelOn(t, cfg, newDevice(t)) }
+
+func newModelOn(t testing.TB, cfg Config, dev compute.Device) *Model {
 	t.Helper()
-	m, err := New(cfg, newDevice(t))
+	m, err := New(cfg, dev)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,10 @@ type runs struct {
 }
 
 // threeSteps runs cfg's model with a Recompute of k.
-func threeSteps(t *testing.T, cfg Config, T, B, k int) runs {
+func threeSteps(t *testing.T, cfg Config, p compute.Precision, T, B, k int) runs {
 	t.Helper()
 	cfg.Recompute = k
-	m := newModel(t, cfg)
+	m := newModelOn(t, cfg, newDeviceOf(t, p))
 	s := newSegment(t, m, T, B)
 	rng := rand.New(rand.NewPCG(5, 6))
 	r := runs{state: make([]float32, B*cfg.StateSize())}
@@ -46,30 +46,41 @@ func threeSteps(t *testing.T, cfg Config, T, B, k int) runs {
 // TestRecompute holds segments that keep every K-th state against one that keeps all: losses,
 // gradients and states agree, dropout included, for every K.
 func TestRecompute(t *testing.T) {
-	const T, B = 7, 3
 	for name, cfg := range shapes() {
-		t.Run(name, func(t *testing.T) {
-			want := threeSteps(t, cfg, T, B, 0)
-			for k := 1; k <= T+1; k++ {
-				got := threeSteps(t, cfg, T, B, k)
-				for step, loss := range got.losses {
-					if e := math.Abs(loss - want.losses[step]); e > 1e-5*want.losses[step] {
-						t.Errorf("K %d, step %d: loss %v, want %v", k, step, loss,
-							want.losses[step])
-					}
-					e := relative(got.gradients[step], want.gradients[step])
-					if e > recomputeTolerance*float64(1+4*step) { // the parameters differ by then
-						t.Errorf("K %d, step %d: gradients differ by %.2g", k, step, e)
-					}
-				}
-				if e := relative(got.state, want.state); e > 1e-5 {
-					t.Errorf("K %d: states differ by %.2g", k, e)
-				}
-				if k >= T && !slices.Equal(got.gradients[2], want.gradients[2]) {
-					t.Errorf("K %d: nothing is recomputed, and the gradients differ", k)
-				}
+		t.Run(name, func(t *testing.T) { checkRecompute(t, cfg, compute.FP32) })
+	}
+	// What is rounded to bfloat16 is the same, whatever the order of the sums.
+	for _, name := range []string{"lstm/2/dropout", "gru/3/tied-projected"} {
+		t.Run(name+"/bf16", func(t *testing.T) { checkRecompute(t, shapes()[name], compute.BF16) })
+	}
+}
+
+func checkRecompute(t *testing.T, cfg Config, p compute.Precision) {
+	const T, B = 7, 3
+	want := threeSteps(t, cfg, p, T, B, 0)
+	for k := 1; k <= T+1; k++ {
+		got := threeSteps(t, cfg, p, T, B, k)
+		if e := relative(got.gradients[0], want.gradients[0]); e > recomputeTolerance {
+			t.Errorf("K %d: gradients differ by %.2g", k, e)
+		}
+		if k >= T && !slices.Equal(got.gradients[2], want.gradients[2]) {
+			t.Errorf("K %d: nothing is recomputed, and the gradients differ", k)
+		}
+		for step, loss := range got.losses {
+			e := math.Abs(loss-want.losses[step]) / want.losses[step]
+			if later := p == compute.BF16 && step > 0; e > 1e-5 && !(later && e < 1e-3) {
+				t.Errorf("K %d, step %d: loss %v, want %v", k, step, loss, want.losses[step])
 			}
-		})
+		}
+		if p == compute.BF16 {
+			continue // after an update, a parameter may be rounded the other way
+		}
+		if e := relative(got.gradients[2], want.gradients[2]); e > 10*recomputeTolerance {
+			t.Errorf("K %d: the third gradients differ by %.2g", k, e)
+		}
+		if e := relative(got.state, want.state); e > 1e-5 {
+			t.Errorf("K %d: states differ by %.2g", k, e)
+		}
 	}
 }
 

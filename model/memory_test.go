@@ -1,0 +1,180 @@
+package model
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+)
+
+// What a training step may take, in floats.
+const (
+	// activationFloats is the most for each step, lane, and element of H*L+E.
+	activationFloats = 12
+	// weightFloats is the most for each parameter: it, its gradient, that of a chunk, and packed
+	// for the forward and the backward pass, with the edges of blocks.
+	weightFloats = 8
+	// chunkFloats is the most whatever the shape: logits of some rows, and packing.
+	chunkFloats = 6 << 20
+)
+
+// stepBytes is the most memory that a model and its training step take at a time. The step takes
+// none that was not there when the segment was made.
+func stepBytes(t testing.TB, cfg Config, p compute.Precision, T, B, steps int) int64 {
+	t.Helper()
+	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	m, err := New(cfg, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	s, err := m.NewSegment(T, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, made := dev.Bytes()
+	for range steps {
+		run(t, s, randomInput(rand.New(rand.NewPCG(1, 2)), T, B, cfg.Vocab))
+	}
+	_, peak := dev.Bytes()
+	if peak != made {
+		t.Errorf("%d bytes before a step, and %d after", made, peak)
+	}
+	return peak
+}
+
+var precisions = []compute.Precision{compute.FP32, compute.BF16}
+
+// TestMemoryGrowsWithTheSegment doubles T: a step's memory is a constant and a share of each step
+// of the segment, of at most activationFloats for each lane and element; with Recompute, that
+// share is of every K-th step, and the state alone.
+func TestMemoryGrowsWithTheSegment(t *testing.T) {
+	for cell, name := range cellNames {
+		for _, p := range precisions {
+			t.Run(fmt.Sprintf("%s/%v", name, p), func(t *testing.T) { checkGrowth(t, cell, p) })
+		}
+	}
+}
+
+func checkGrowth(t *testing.T, cell compute.Cell, p compute.Precision) {
+	const T, B, K = 32, 8, 8
+	cfg := Config{Cell: cell, Vocab: 50, Hidden: 64, Layers: 2, Embed: 32, Dropout: 0.1}
+	grown := func() (first, second int64) {
+		a := stepBytes(t, cfg, p, T, B, 1)
+		b, c := stepBytes(t, cfg, p, 2*T, B, 0), stepBytes(t, cfg, p, 4*T, B, 0)
+		return b - a, c - b
+	}
+	first, second := grown()
+	if d := second - 2*first; d < -first/50 || d > first/50 {
+		t.Errorf("%d steps more take %d bytes, %d more %d", T, first, 2*T, second)
+	}
+	limit := int64(4 * activationFloats * 2 * T * B * (cfg.Hidden*cfg.Layers + cfg.Embed))
+	if second > limit {
+		t.Errorf("%d steps more take %d bytes; at most %d", 2*T, second, limit)
+	}
+	t.Logf("%.1f floats for each step, lane and element",
+		activationFloats*float64(second)/float64(limit))
+	cfg.Recompute = K
+	state := int64(4 * B * cfg.StateSize())
+	if first, second = grown(); first != T/K*state || second != 2*T/K*state {
+		t.Errorf("with --recompute %d, %d steps more take %d bytes, %d more %d; a state takes %d",
+			K, T, first, 2*T, second, state)
+	}
+}
+
+// TestMemoryOfALargeVocabulary doubles V: what an embedding and an output layer take more, they
+// take for their weights, however long the segment is; the logits of it are never all in memory.
+func TestMemoryOfALargeVocabulary(t *testing.T) {
+	const T, B, V = 16, 16, 20000
+	cfg := Config{Vocab: V, Hidden: 16, Layers: 1, Embed: 16}
+	grown := func(T int) int64 {
+		twice := cfg
+		twice.Vocab = 2 * V
+		return stepBytes(t, twice, compute.FP32, T, B, 0) -
+			stepBytes(t, cfg, compute.FP32, T, B, 0)
+	}
+	weights := int64(4 * weightFloats * V * (2*16 + 1))
+	short, long := grown(T), grown(4*T)
+	if short > weights || long > weights {
+		t.Errorf("%d tokens more take %d bytes in a short segment and %d in a long one; at most %d",
+			V, short, long, weights)
+	}
+	logits := int64(4 * 3 * T * B * V) // of the steps more
+	more := stepBytes(t, cfg, compute.FP32, 4*T, B, 0) - stepBytes(t, cfg, compute.FP32, T, B, 0)
+	if more > logits/4 {
+		t.Errorf("%d steps more take %d bytes; their logits would take %d", 3*T, more, logits)
+	}
+}
+
+// stepShape is a row of BenchmarkStepMemory.
+type stepShape struct{ T, B, H, E, L, V, K int }
+
+func (s stepShape) String() string {
+	return fmt.Sprintf("T%d/B%d/H%d/E%d/L%d/V%d/K%d", s.T, s.B, s.H, s.E, s.L, s.V, s.K)
+}
+
+// stepShapes double one dimension after the other, with all activations and with some.
+func stepShapes() []stepShape {
+	base := stepShape{T: 64, B: 16, H: 128, E: 128, L: 2, V: 10000}
+	var all []stepShape
+	for _, k := range []int{0, 16} {
+		base.K = k
+		all = append(all, base)
+		for i := range 6 {
+			s := base
+			*[...]*int{&s.T, &s.B, &s.H, &s.E, &s.L, &s.V}[i] *= 2
+			all = append(all, s)
+		}
+		long := base
+		long.T = 2048
+		all = append(all, long)
+	}
+	return all
+}
+
+func (s stepShape) config() Config {
+	return Config{Cell: compute.LSTM, Vocab: s.V, Hidden: s.H, Embed: s.E, Layers: s.L, Recompute: s.K}
+}
+
+// limit is the law: O(T*B*(H*L+E)), the weights, and a chunk.
+func (s stepShape) limit() int64 {
+	steps := s.config().chunk(s.T)
+	states := (s.T/steps + 4) * s.B * s.config().StateSize()
+	return 4 * int64(activationFloats*steps*s.B*(s.H*s.L+s.E)+states+
+		weightFloats*Span(Layout(s.config()))+chunkFloats)
+}
+
+// TestMemoryLaw holds the benchmark's shapes to the law.
+func TestMemoryLaw(t *testing.T) {
+	for _, s := range stepShapes() {
+		s.V, s.H, s.E = s.V/4, s.H/4, s.E/4
+		for _, p := range precisions {
+			got, limit := stepBytes(t, s.config(), p, s.T, s.B, 0), s.limit()
+			if got > limit {
+				t.Errorf("%v in %v: %d bytes; at most %d", s, p, got, limit)
+			}
+		}
+	}
+}
+
+// BenchmarkStepMemory reports the peak of a model's and its step's memory, and how much of it is
+// neither parameters nor their gradients.
+func BenchmarkStepMemory(b *testing.B) {
+	for _, s := range stepShapes() {
+		b.Run(s.String(), func(b *testing.B) {
+			var peak int64
+			for b.Loop() {
+				peak = stepBytes(b, s.config(), compute.FP32, s.T, s.B, 1)
+			}
+			b.ReportMetric(float64(peak)/1e6, "MB")
+			b.ReportMetric(float64(peak-8*int64(Span(Layout(s.config()))))/1e6, "MB-work")
+		})
+	}
+}
