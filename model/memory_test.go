@@ -107,7 +107,8 @@ func TestMemoryOfALargeVocabulary(t *testing.T) {
 			V, short, long, weights)
 	}
 	logits := int64(4 * 3 * T * B * V) // of the steps more
-	more := stepBytes(t, cfg, compute.FP32, 4*T, B, 0) - stepBytes(t, cfg, compute.FP32, T, B, 0)
+	more := stepBytes(t, cfg, compute.FP32, 4*T, B, 0) -
+		stepBytes(t, cfg, compute.FP32, T, B, 0)
 	if more > logits/4 {
 		t.Errorf("%d steps more take %d bytes; their logits would take %d", 3*T, more, logits)
 	}
@@ -140,7 +141,8 @@ func stepShapes() []stepShape {
 }
 
 func (s stepShape) config() Config {
-	return Config{Cell: compute.LSTM, Vocab: s.V, Hidden: s.H, Embed: s.E, Layers: s.L, Recompute: s.K}
+	return Config{Cell: compute.LSTM, Vocab: s.V, Hidden: s.H, Embed: s.E, Layers: s.L,
+		Recompute: s.K}
 }
 
 // limit is the law: O(T*B*(H*L+E)), the weights, and a chunk.
