@@ -109,9 +109,13 @@ func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
 
 func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
-	C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
+	ok := C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
 		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H),
 		floats(state.C), floats(y), floats(out.H), floats(out.C))
+	if ok == 0 {
+		panic(fmt.Sprintf("cpu: no memory for the input of a recurrent layer, %d ids or %d floats",
+			len(in.IDs), len(in.X)))
+	}
 }
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
@@ -122,10 +126,10 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 		floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
 }
 
-func (l *nativeLayer) bytes() int64 { return int64(C.rondo_arena_bytes(unsafe.Pointer(l.work))) }
+func (l *nativeLayer) bytes() int64 { return int64(C.rondo_layer_bytes(l.work)) }
 
 func (l *nativeLayer) close() {
-	C.free(unsafe.Pointer(l.work))
+	C.rondo_layer_free(l.work)
 	l.work = nil
 }
 

@@ -1,46 +1,11 @@
 // One time step of one block of units and a strip of lanes, forward and backward, for each cell:
-// the equations of package compute, elementwise over [lanes][BLOCK]. Backward turns gates into the
-// gradient of the sums in place, adds that to dbias, and leaves in dh what the gradient of
+// the equations of package compute, elementwise over [lanes][BLOCK]. Backward makes the
+// gradient of the sums from the gates, adds it to dbias, and leaves in dh what the gradient of
 // h_{t-1} gets other than through W_hh.
-
-// A strip: step t, block u, `lanes` lanes from b on.
-struct strip {
-    long t, u, b, lanes;
-};
-
-// A strip's rows of gate g; of h, c or aux after step t-1 (so at s->t + 1 after this one's).
-INLINE float *gate_at(const struct layer *l, long g, const struct strip *s)
-{
-    return l->gates + ((g * l->U + s->u) * l->S + s->t * l->B + s->b) * BLOCK;
-}
-
-INLINE float *state_at(const struct layer *l, float *states, const struct strip *s)
-{
-    return states + (s->u * l->S + s->t * l->B + s->b) * BLOCK;
-}
-
-INLINE float *state_after(const struct layer *l, float *states, const struct strip *s)
-{
-    return state_at(l, states, s) + l->B * BLOCK;
-}
-
-INLINE float *carried(const struct layer *l, float *gradient, const struct strip *s)
-{
-    return gradient + (s->u * l->B + s->b) * BLOCK;
-}
-
-// Where the strip adds to the bias of gate tensor g. The lanes of one sum are always the same, so
-// that it does not depend on how lanes are shared among threads.
-INLINE float *dbias_at(const struct layer *l, long g, const struct strip *s)
-{
-    return l->dbias + (s->b / l->lanes * l->G * l->U + g * l->U + s->u) * BLOCK;
-}
-
-INLINE void add_to(float *p, vf v) { store(p, load(p) + v); }
 
 static void rnn_step(struct layer *l, const struct strip *s)
 {
-    float *restrict a = gate_at(l, 0, s), *restrict h = state_after(l, l->h, s);
+    float *restrict a = gate_at(l, 0, s), *restrict h = after(&l->h, s);
     for (long i = 0; i < s->lanes * BLOCK; i += VW)
         if (l->cell == RNN_TANH)
             store(h + i, tangent(load(a + i)));
@@ -50,8 +15,8 @@ static void rnn_step(struct layer *l, const struct strip *s)
 
 static void rnn_backstep(struct layer *l, const struct strip *s)
 {
-    float *restrict a = gate_at(l, 0, s), *restrict dh = carried(l, l->dh, s);
-    const float *restrict h = state_after(l, l->h, s);
+    float *restrict a = gradient_at(l, 0, s), *restrict dh = carried(l, l->dh, s);
+    const float *restrict h = after(&l->h, s);
     for (int col = 0; col < BLOCK; col += VW) {
         vf bias = splat(0);
         for (long i = col; i < s->lanes * BLOCK; i += BLOCK) {
@@ -73,42 +38,44 @@ static void lstm_step(struct layer *l, const struct strip *s)
 {
     float *restrict gi = gate_at(l, 0, s), *restrict gf = gate_at(l, 1, s);
     float *restrict gg = gate_at(l, 2, s), *restrict go = gate_at(l, 3, s);
-    const float *restrict before = state_at(l, l->c, s);
-    float *restrict after = state_after(l, l->c, s);
-    float *restrict h = state_after(l, l->h, s);
+    const float *restrict old = before(&l->c, s);
+    float *restrict new = after(&l->c, s);
+    float *restrict h = after(&l->h, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf i = sigmoid(load(gi + j)), f = sigmoid(load(gf + j));
         vf g = tangent(load(gg + j)), o = sigmoid(load(go + j));
-        vf c = fused(f, load(before + j), i * g);
+        vf c = fused(f, load(old + j), i * g);
         store(gi + j, i);
         store(gf + j, f);
         store(gg + j, g);
         store(go + j, o);
-        store(after + j, c);
+        store(new + j, c);
         store(h + j, o * tangent(c));
     }
 }
 
 static void lstm_backstep(struct layer *l, const struct strip *s)
 {
-    float *restrict gi = gate_at(l, 0, s), *restrict gf = gate_at(l, 1, s);
-    float *restrict gg = gate_at(l, 2, s), *restrict go = gate_at(l, 3, s);
-    const float *restrict before = state_at(l, l->c, s);
-    const float *restrict after = state_after(l, l->c, s);
+    const float *gi = gate_at(l, 0, s), *gf = gate_at(l, 1, s);
+    const float *gg = gate_at(l, 2, s), *go = gate_at(l, 3, s);
+    float *to = gradient_at(l, 0, s); // may be the gates' own memory
+    const long gap = gradient_gap(l);
+    const float *restrict old = before(&l->c, s);
+    const float *restrict new = after(&l->c, s);
     float *restrict dhs = carried(l, l->dh, s), *restrict dcs = carried(l, l->dc, s);
     const vf one = splat(1), zero = splat(0);
     for (int col = 0; col < BLOCK; col += VW) {
         vf bi = zero, bf = zero, bg = zero, bo = zero;
         for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
             vf i = load(gi + j), f = load(gf + j), g = load(gg + j), o = load(go + j);
-            vf tc = tangent(load(after + j)), dh = load(dhs + j);
+            vf tc = tangent(load(new + j)), dh = load(dhs + j);
             vf dc = fused(dh * o, one - tc * tc, load(dcs + j));
-            vf di = dc * g * i * (one - i), df = dc * load(before + j) * f * (one - f);
+            vf di = dc * g * i * (one - i), df = dc * load(old + j) * f * (one - f);
             vf dg = dc * i * (one - g * g), d_o = dh * tc * o * (one - o);
-            store(gi + j, di);
-            store(gf + j, df);
-            store(gg + j, dg);
-            store(go + j, d_o);
+            store(to + j, di);
+            store(to + gap + j, df);
+            store(to + 2 * gap + j, dg);
+            store(to + 3 * gap + j, d_o);
             store(dcs + j, dc * f);
             store(dhs + j, zero);
             bi += di;
@@ -129,24 +96,26 @@ static void gru_step(struct layer *l, const struct strip *s)
 {
     float *restrict gr = gate_at(l, 0, s), *restrict gz = gate_at(l, 1, s);
     float *restrict gn = gate_at(l, 2, s), *restrict q = gate_at(l, 3, s);
-    const float *restrict before = state_at(l, l->h, s);
-    float *restrict after = state_after(l, l->h, s);
+    const float *restrict old = before(&l->h, s);
+    float *restrict new = after(&l->h, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf r = sigmoid(load(gr + j)), z = sigmoid(load(gz + j));
         vf n = tangent(fused(r, load(q + j), load(gn + j)));
         store(gr + j, r);
         store(gz + j, z);
         store(gn + j, n);
-        store(after + j, fused(z, load(before + j) - n, n));
+        store(new + j, fused(z, load(old + j) - n, n));
     }
 }
 
 // Leaves the recurrent side's gradient of n in the third gate, the input side's in the fourth.
 static void gru_backstep(struct layer *l, const struct strip *s)
 {
-    float *restrict gr = gate_at(l, 0, s), *restrict gz = gate_at(l, 1, s);
-    float *restrict gn = gate_at(l, 2, s), *restrict gq = gate_at(l, 3, s);
-    const float *restrict before = state_at(l, l->h, s);
+    const float *gr = gate_at(l, 0, s), *gz = gate_at(l, 1, s);
+    const float *gn = gate_at(l, 2, s), *gq = gate_at(l, 3, s);
+    float *to = gradient_at(l, 0, s); // may be the gates' own memory
+    const long gap = gradient_gap(l);
+    const float *restrict old = before(&l->h, s);
     float *restrict dhs = carried(l, l->dh, s);
     const vf one = splat(1), zero = splat(0);
     for (int col = 0; col < BLOCK; col += VW) {
@@ -155,12 +124,12 @@ static void gru_backstep(struct layer *l, const struct strip *s)
             vf r = load(gr + j), z = load(gz + j), n = load(gn + j), dh = load(dhs + j);
             vf dn = dh * (one - z) * (one - n * n);
             vf dr = dn * load(gq + j) * r * (one - r);
-            vf dz = dh * (load(before + j) - n) * z * (one - z);
+            vf dz = dh * (load(old + j) - n) * z * (one - z);
             vf dq = dn * r;
-            store(gr + j, dr);
-            store(gz + j, dz);
-            store(gn + j, dq);
-            store(gq + j, dn);
+            store(to + j, dr);
+            store(to + gap + j, dz);
+            store(to + 2 * gap + j, dq);
+            store(to + 3 * gap + j, dn);
             store(dhs + j, dh * z);
             br += dr;
             bz += dz;
@@ -179,13 +148,13 @@ static void gru_backstep(struct layer *l, const struct strip *s)
 static void gru_before_step(struct layer *l, const struct strip *s)
 {
     float *restrict gr = gate_at(l, 0, s), *restrict gz = gate_at(l, 1, s);
-    const float *restrict before = state_at(l, l->h, s);
-    float *restrict rh = state_at(l, l->aux, s);
+    const float *restrict old = before(&l->h, s);
+    float *restrict rh = before(&l->aux, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf r = sigmoid(load(gr + j));
         store(gr + j, r);
         store(gz + j, sigmoid(load(gz + j)));
-        store(rh + j, r * load(before + j));
+        store(rh + j, r * load(old + j));
     }
 }
 
@@ -193,30 +162,31 @@ static void gru_before_step(struct layer *l, const struct strip *s)
 static void gru_before_finish(struct layer *l, const struct strip *s)
 {
     float *restrict gn = gate_at(l, 2, s);
-    const float *restrict gz = gate_at(l, 1, s), *restrict before = state_at(l, l->h, s);
-    float *restrict after = state_after(l, l->h, s);
+    const float *restrict gz = gate_at(l, 1, s), *restrict old = before(&l->h, s);
+    float *restrict new = after(&l->h, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf n = tangent(load(gn + j)), z = load(gz + j);
         store(gn + j, n);
-        store(after + j, fused(z, load(before + j) - n, n));
+        store(new + j, fused(z, load(old + j) - n, n));
     }
 }
 
 // The first half backward: the gradients of z and n.
 static void gru_before_backstep(struct layer *l, const struct strip *s)
 {
-    float *restrict gz = gate_at(l, 1, s), *restrict gn = gate_at(l, 2, s);
-    const float *restrict before = state_at(l, l->h, s);
+    const float *gz = gate_at(l, 1, s), *gn = gate_at(l, 2, s);
+    float *to_z = gradient_at(l, 1, s), *to_n = gradient_at(l, 2, s); // may be the gates' own memory
+    const float *restrict old = before(&l->h, s);
     float *restrict dhs = carried(l, l->dh, s);
     const vf one = splat(1);
     for (int col = 0; col < BLOCK; col += VW) {
         vf bz = splat(0), bn = splat(0);
         for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
             vf z = load(gz + j), n = load(gn + j), dh = load(dhs + j);
-            vf dz = dh * (load(before + j) - n) * z * (one - z);
+            vf dz = dh * (load(old + j) - n) * z * (one - z);
             vf dn = dh * (one - z) * (one - n * n);
-            store(gz + j, dz);
-            store(gn + j, dn);
+            store(to_z + j, dz);
+            store(to_n + j, dn);
             store(dhs + j, dh * z);
             bz += dz;
             bn += dn;
@@ -230,14 +200,15 @@ static void gru_before_backstep(struct layer *l, const struct strip *s)
 static void gru_before_backfinish(struct layer *l, const struct strip *s,
                                   const float *restrict drh)
 {
-    float *restrict gr = gate_at(l, 0, s), *restrict dhs = carried(l, l->dh, s);
-    const float *restrict before = state_at(l, l->h, s);
+    const float *gr = gate_at(l, 0, s);
+    float *to = gradient_at(l, 0, s), *restrict dhs = carried(l, l->dh, s);
+    const float *restrict old = before(&l->h, s);
     for (int col = 0; col < BLOCK; col += VW) {
         vf br = splat(0);
         for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
             vf r = load(gr + j), d = load(drh + j);
-            vf dr = d * load(before + j) * r * (splat(1) - r);
-            store(gr + j, dr);
+            vf dr = d * load(old + j) * r * (splat(1) - r);
+            store(to + j, dr);
             add_to(dhs + j, d * r);
             br += dr;
         }

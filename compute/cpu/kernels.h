@@ -50,19 +50,14 @@ struct layer {
     long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
     long lanes;   // that share a sum of the biases' gradient
     float *bias;  // [G*U][BLOCK]: what the sums of a step start from
-    float *table; // [K*U][D][BLOCK]: for ids, W_ih's columns as rows, bias added; their gradient
-                  // during the backward pass
-    void *input;  // panels [K*U][X*BLOCK][BLOCK]: for dense input, y = x W_ih^T
     void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
     struct tensor h, c, aux;          // U: h_0, then every h_t; c (LSTM); r h (GRU_BEFORE)
-    struct tensor x_rows, x_pairs;    // X: dense input as operands
     struct tensor h_rows, h_pairs;    // h as operands
     struct tensor aux_rows, aux_pairs;
 
     void *hidden_back;          // panels [U][K*U*BLOCK][BLOCK]: y = d W_hh
-    void *input_back;           // panels [X][K*U*BLOCK][BLOCK]: y = d W_ih
     struct tensor d;            // G*U: gradient of the sums; float operands: in place of gates
     struct tensor d_rows, d_pairs;
     float *dh;                  // [U][B][BLOCK]: gradient of h_t
@@ -70,6 +65,18 @@ struct layer {
     float *dbias;               // [B/lanes, rounded up][G*U][BLOCK]
     float *tile;                // [threads][tile_rows][BLOCK]
     long tile_rows;             // at least B and INPUT_ROWS
+
+    struct input *in; // made when the first pass shows which kind the input is
+};
+
+// A layer's workspace for its input, in an arena of its own: of ids or of dense rows.
+struct input {
+    int ids;
+    float *table;     // [K*U][D][BLOCK]: W_ih's columns as rows, bias added; their gradient during
+                      // the backward pass
+    void *panels;     // [K*U][X*BLOCK][BLOCK]: y = x W_ih^T
+    void *back;       // [X][K*U*BLOCK][BLOCK]: y = d W_ih
+    struct tensor rows, pairs; // X blocks: the input as operands
 };
 
 // What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
@@ -140,6 +147,24 @@ struct products {
     void (*pack_rows)(void *panel, const float *w, long rows, long ld, long n, long padded);
 };
 
+// A general product, as compute.Device.Gemm, and the room that it works in.
+struct gemm {
+    const struct kernels *kernels;
+    int trans_a, trans_b;
+    long m, n, k;
+    float alpha, beta;
+    const float *a, *b;
+    float *c;
+    void *panels; // [GEMM_COLUMNS/BLOCK][GEMM_DEPTH][BLOCK] of op(b), or less
+    void *left;   // [threads][GEMM_DEPTH/BLOCK][GEMM_ROWS][BLOCK] of op(a)
+    float *tile;  // [threads][GEMM_ROWS][BLOCK] of the product
+};
+
+// How much of a general product goes through it at once: rows by depth fit half of a second-level
+// cache of 512 KiB, and their product with a panel takes longer than it takes to fetch the panel
+// from the next level.
+enum { GEMM_ROWS = 128, GEMM_DEPTH = 512, GEMM_COLUMNS = 2048 };
+
 // The kernels of one instruction set and precision. Those that take a member are called by every
 // thread of a team at once; the others do what they are given on the calling thread.
 struct kernels {
@@ -148,6 +173,7 @@ struct kernels {
     void (*layer_forward)(const struct member *m, struct layer *l, const struct layer_call *c);
     void (*layer_backward)(const struct member *m, struct layer *l, const struct layer_call *c);
     void (*head_run)(const struct member *m, struct head *o, const struct head_call *c);
+    void (*gemm)(const struct member *m, const struct gemm *g);
     void (*add)(long n, float *y, const float *x);
     void (*scale)(long n, float *x, float a);
     void (*clamp)(long n, float *x, float limit);
@@ -174,20 +200,23 @@ double rondo_burn(const struct kernels *k, long rounds);
 // Memory on a 64-byte boundary, its contents unknown; null when there is none.
 void *rondo_allocate(size_t bytes);
 
-// Workspaces; null when there is no memory. Each is freed with free().
+// Workspaces; null when there is no memory. A head is freed with free().
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
                               long D, long H, int inference);
+size_t rondo_layer_bytes(const struct layer *l);
+void rondo_layer_free(struct layer *l);
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows);
 
 // Bytes of a workspace; 0 of null.
 size_t rondo_arena_bytes(const void *workspace);
 
-// Calls through the table, for Go, on a team.
-void rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
-                         const float *ih, const float *hh, const float *bih, const float *bhh,
-                         const int32_t *ids, const float *x, const float *h0, const float *c0,
-                         float *y, float *h, float *c);
+// Calls through the table, for Go, on a team. The forward pass returns 0 when there is no memory
+// for its input, and else 1.
+int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
+                        const float *ih, const float *hh, const float *bih, const float *bhh,
+                        const int32_t *ids, const float *x, const float *h0, const float *c0,
+                        float *y, float *h, float *c);
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,

@@ -2,11 +2,22 @@
 
 // A recurrent layer's workspace, and the way to its kernels from Go.
 
+#include <stdlib.h>
+
 #include "arena.h"
 
 enum { DEPTH = 32, LANES = 16 }; // pairs are padded to; dbias has a sum for each so many lanes
 
 static long up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// A tensor of so many steps, two at least. `rows` may ask for more than its steps have.
+static struct tensor tensor(long steps, long lanes, long rows, size_t element)
+{
+    struct tensor x = {.steps = steps < 2 ? 2 : steps, .lanes = lanes};
+    long own = x.steps * lanes;
+    x.stride = rondo_spread(own > rows ? own : rows, BLOCK * element);
+    return x;
+}
 
 // Fills in what follows from the cell and the shape.
 static void measure(struct layer *l, int bf16)
@@ -18,55 +29,95 @@ static void measure(struct layer *l, int bf16)
     l->G = l->K + (l->cell == GRU);
     l->U = (l->H + BLOCK - 1) / BLOCK;
     l->X = (l->D + BLOCK - 1) / BLOCK;
-    l->S = rondo_spread(l->B + l->N, BLOCK * sizeof(float));
-    l->P = bf16 ? up(l->B, 2) : l->B;
-    l->M = bf16 ? up(l->T * l->P, DEPTH) : l->N;
-    l->Q = bf16 ? rondo_spread(l->M + l->P, BLOCK * sizeof(uint16_t)) : l->S;
     l->lanes = LANES;
     l->tile_rows = l->B > INPUT_ROWS ? l->B : INPUT_ROWS;
+    long even = up(l->B, 2); // pairs begin each step anew
+    l->M = bf16 ? up(l->T * even, DEPTH) : l->N;
+
+    // The backward pass reads every h but an LSTM's, as float only if it is no operand.
+    long steps = l->T + 1, kept = bf16 && l->cell == LSTM ? 2 : steps;
+    l->gates = l->aux = tensor(l->T, l->B, 0, sizeof(float));
+    l->h = tensor(kept, l->B, 0, sizeof(float));
+    l->c = tensor(l->inference ? 2 : steps, l->B, 0, sizeof(float));
+    l->d = tensor(2, l->B, 0, sizeof(float));
+    l->d_rows = tensor(l->T, l->B, 0, sizeof(uint16_t));
+    l->h_rows = l->aux_rows = tensor(2, l->B, 0, sizeof(uint16_t));
+    l->h_pairs = l->aux_pairs = l->d_pairs =
+        tensor(steps, even, l->M + even, sizeof(uint16_t));
+}
+
+static struct part part_of(struct tensor *x, long blocks, size_t element)
+{
+    return (struct part){&x->at, blocks * x->stride * BLOCK * element};
 }
 
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
                               long D, long H, int inference)
 {
-    struct layer l = {.cell = cell, .inference = inference, .threads = threads,
-                      .T = T, .B = B, .D = D, .H = H};
+    struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H};
     measure(&l, k->bf16);
-    long wide = l.K * l.U * BLOCK, back = !inference, half = k->bf16;
-    long rows = l.U * l.S * BLOCK, pairs = back * half * l.Q * BLOCK;
-    long lstm = cell == LSTM, before = cell == GRU_BEFORE;
+    size_t whole = sizeof(float), half = k->bf16 ? sizeof(uint16_t) : 0; // bytes of an element
+    long wide = l.K * l.U * BLOCK, back = !inference;
+    long lstm = cell == LSTM, before = cell == GRU_BEFORE, strips = up(B, LANES) / LANES;
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
         OPERANDS(k, l.hidden, wide * l.U * BLOCK),
-        FLOATS(l.h, rows),
-        FLOATS(l.c, lstm * rows),
-        FLOATS(l.aux, before * rows),
-        FLOATS(l.gates, l.G * rows),
-        FLOATS(l.table, l.K * l.U * l.D * BLOCK),
-        OPERANDS(k, l.input, wide * l.X * BLOCK),
-        OPERANDS(k, l.x_rows, l.X * l.S * BLOCK),
-        OPERANDS(k, l.h_rows, half * rows),
-        OPERANDS(k, l.aux_rows, half * before * rows),
-        OPERANDS(k, l.x_pairs, l.X * pairs),
-        OPERANDS(k, l.h_pairs, l.U * pairs),
-        OPERANDS(k, l.aux_pairs, before * l.U * pairs),
-        OPERANDS(k, l.d_pairs, l.G * l.U * pairs),
-        OPERANDS(k, l.d_rows, back * half * l.G * rows),
+        part_of(&l.h, l.U, whole),
+        part_of(&l.c, lstm * l.U, whole),
+        part_of(&l.aux, before * l.U, whole),
+        part_of(&l.gates, l.G * l.U, whole),
+        part_of(&l.h_rows, l.U, half),
+        part_of(&l.aux_rows, before * l.U, half),
+        part_of(&l.h_pairs, back * l.U, half),
+        part_of(&l.aux_pairs, back * before * l.U, half),
+        part_of(&l.d, back * l.G * l.U, half ? whole : 0),
+        part_of(&l.d_rows, back * l.G * l.U, half),
+        part_of(&l.d_pairs, back * l.G * l.U, half),
         OPERANDS(k, l.hidden_back, back * l.U * wide * BLOCK),
-        OPERANDS(k, l.input_back, back * l.X * wide * BLOCK),
-        FLOATS(l.dh, back * l.U * l.B * BLOCK),
-        FLOATS(l.dc, back * lstm * l.U * l.B * BLOCK),
-        FLOATS(l.dbias, back * up(l.B, LANES) / LANES * l.G * l.U * BLOCK),
+        FLOATS(l.dh, back * l.U * B * BLOCK),
+        FLOATS(l.dc, back * lstm * l.U * B * BLOCK),
+        FLOATS(l.dbias, back * strips * l.G * l.U * BLOCK),
         FLOATS(l.tile, back * threads * l.tile_rows * BLOCK),
     };
     struct layer *w = rondo_arena_new(&l, sizeof l, parts, sizeof parts / sizeof *parts);
     if (w && !k->bf16) {
-        w->x_pairs = w->x_rows;
         w->h_rows = w->h_pairs = w->h;
         w->aux_rows = w->aux_pairs = w->aux;
-        w->d_rows = w->d_pairs = w->gates;
+        w->d = w->d_rows = w->d_pairs = w->gates;
     }
     return w;
+}
+
+static struct input *input_new(const struct kernels *k, const struct layer *l, int ids)
+{
+    struct input in = {.ids = ids};
+    size_t half = k->bf16 ? sizeof(uint16_t) : 0, operand = half ? half : sizeof(float);
+    long even = up(l->B, 2), panels = (long)!ids * l->K * l->U * l->X * BLOCK * BLOCK;
+    long back = !l->inference;
+    in.rows = tensor(l->T, l->B, 0, operand);
+    in.pairs = tensor(l->T, even, l->M, sizeof(uint16_t));
+    struct part parts[] = {
+        FLOATS(in.table, (long)ids * l->K * l->U * l->D * BLOCK),
+        OPERANDS(k, in.panels, panels),
+        OPERANDS(k, in.back, back * panels),
+        part_of(&in.rows, !ids * l->X, operand),
+        part_of(&in.pairs, !ids * back * l->X, half),
+    };
+    struct input *w = rondo_arena_new(&in, sizeof in, parts, sizeof parts / sizeof *parts);
+    if (w && !k->bf16)
+        w->pairs = w->rows;
+    return w;
+}
+
+size_t rondo_layer_bytes(const struct layer *l)
+{
+    return rondo_arena_bytes(l) + rondo_arena_bytes(l->in);
+}
+
+void rondo_layer_free(struct layer *l)
+{
+    free(l->in);
+    free(l);
 }
 
 // A pass on its way to every thread of a team.
@@ -82,15 +133,22 @@ static void run_pass(void *with, const struct member *m)
     p->kernel(m, p->l, p->call);
 }
 
-void rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
-                         const float *ih, const float *hh, const float *bih, const float *bhh,
-                         const int32_t *ids, const float *x, const float *h0, const float *c0,
-                         float *y, float *h, float *c)
+int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
+                        const float *ih, const float *hh, const float *bih, const float *bhh,
+                        const int32_t *ids, const float *x, const float *h0, const float *c0,
+                        float *y, float *h, float *c)
 {
+    if (l->in && l->in->ids != !!ids) {
+        free(l->in);
+        l->in = 0;
+    }
+    if (!l->in && !(l->in = input_new(k, l, !!ids)))
+        return 0;
     struct layer_call call = {.ih = ih, .hh = hh, .bih = bih, .bhh = bhh, .ids = ids, .x = x,
                               .h0 = h0, .c0 = c0, .y = y, .h = h, .c = c};
     struct pass p = {k->layer_forward, l, &call};
     rondo_team_run(t, run_pass, &p);
+    return 1;
 }
 
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l,

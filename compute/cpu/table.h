@@ -23,6 +23,8 @@
 
 #include "head.h"
 
+#include "gemm.h"
+
 #include "elementwise.h"
 #include "optimizer.h"
 
@@ -84,6 +86,7 @@ const struct kernels KERNELS = {
     .layer_forward = readied_layer_forward,
     .layer_backward = readied_layer_backward,
     .head_run = readied_head_run,
+    .gemm = gemm,
     .add = add,
     .scale = scale,
     .clamp = clamp,

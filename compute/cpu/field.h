@@ -1,0 +1,103 @@
+// Where a layer's values are, and which of them a thread computes.
+
+// A strip: step t, block u, `lanes` lanes from b on.
+struct strip {
+    long t, u, b, lanes;
+};
+
+// Where block i, step t, lane b of a tensor are.
+INLINE long spot(const struct tensor *x, long i, long t, long b)
+{
+    return (i * x->stride + (x->steps == 2 ? t & 1 : t) * x->lanes + b) * BLOCK;
+}
+
+// A strip's rows of gate g and of its gradient; of h, c or aux before and after its step.
+INLINE float *gate_at(const struct layer *l, long g, const struct strip *s)
+{
+    return (float *)l->gates.at + spot(&l->gates, g * l->U + s->u, s->t, s->b);
+}
+
+INLINE float *gradient_at(const struct layer *l, long g, const struct strip *s)
+{
+    return (float *)l->d.at + spot(&l->d, g * l->U + s->u, s->t, s->b);
+}
+
+// From a gate's gradient to the next gate's.
+INLINE long gradient_gap(const struct layer *l) { return l->U * l->d.stride * BLOCK; }
+
+INLINE float *before(const struct tensor *x, const struct strip *s)
+{
+    return (float *)x->at + spot(x, s->u, s->t, s->b);
+}
+
+INLINE float *after(const struct tensor *x, const struct strip *s)
+{
+    return (float *)x->at + spot(x, s->u, s->t + 1, s->b);
+}
+
+INLINE float *carried(const struct layer *l, float *gradient, const struct strip *s)
+{
+    return gradient + (s->u * l->B + s->b) * BLOCK;
+}
+
+// Where the strip adds to the bias of gate tensor g. The lanes of one sum are always the same, so
+// that it does not depend on how lanes are shared among threads.
+INLINE float *dbias_at(const struct layer *l, long g, const struct strip *s)
+{
+    return l->dbias + (s->b / l->lanes * l->G * l->U + g * l->U + s->u) * BLOCK;
+}
+
+INLINE void add_to(float *p, vf v) { store(p, load(p) + v); }
+
+// GRU's n keeps its sides apart, the other gates sum them: forward, the recurrent side of gate g is
+// summed into this tensor; backward, the input side's gradient is in it.
+INLINE long apart(const struct layer *l, long g)
+{
+    return l->cell == GRU && g == 2 ? 3 : g;
+}
+
+// Operands of block i, step t, lane b, or floats of the gates'.
+INLINE operand *operands_at(const struct tensor *x, long i, long t, long b)
+{
+    return (operand *)x->at + spot(x, i, t, b);
+}
+
+INLINE float *sums_at(const struct layer *l, long i, long row)
+{
+    return (float *)l->gates.at + (i * l->gates.stride + row) * BLOCK;
+}
+
+INLINE long least(long a, long b) { return a < b ? a : b; }
+
+// What a thread has of a step: blocks u to ue, lanes b to be.
+struct field {
+    long u, ue, b, be;
+    int meets; // or it has all units but not all lanes, and is
+    int apart;
+};
+
+// Between 0 and 1: how busy n units of work keep so many threads.
+INLINE double balance(long n, int threads)
+{
+    return (double)n / ((n + threads - 1) / threads * threads);
+}
+
+static struct field field_of(const struct layer *l, const struct member *m)
+{
+    struct field f = {0, l->U, 0, l->B, 0, 0};
+    if (m->count == 1)
+        return f;
+    f.meets = 1.2 * balance(l->U, m->count) >= balance(blocks_up(l->B, l->lanes), m->count);
+    f.apart = !f.meets;
+    if (f.meets)
+        rondo_share(m, l->U, 1, &f.u, &f.ue);
+    else
+        rondo_share(m, l->B, l->lanes, &f.b, &f.be);
+    return f;
+}
+
+INLINE void meet(const struct field *f, const struct member *m)
+{
+    if (f->meets)
+        rondo_team_meet(m);
+}
