@@ -2,174 +2,229 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 
-	"rondo/bench/internal/trial"
+	"rondo/compute"
+	"rondo/internal/bench"
 )
-
-// vocabulary is how many tokens --normalize letters gives: 26 letters, space and <unk>.
-const vocabulary = 28
 
 type config struct {
 	Rondo, Python, Script string
-	Cells, Peers, Cores   string
-	Threads               int
-	Hidden, Layers        int
-	Batch, BPTT           int
-	Steps, Rounds         int
+	Cores                 string // core numbers by commas
+	Modes                 string // of PyTorch: eager, compile, or both by a comma
+	Only                  string // part of a shape's name; empty: all
+	Quick                 bool   // the textbook's shapes, once
+	EveryThread           bool   // also for the large shapes
+	Seconds               float64
 	AtLeast               float64 // 0: any ratio will do
 }
 
-// A side is a program that trains a cell and tells how fast.
-type side struct {
-	name string
-	rate func(ctx context.Context, cell string) (float64, error)
+// A group is what one measurement of PyTorch is held against: it has one GRU, and Rondo two.
+type group struct {
+	peer   bench.Shape
+	shapes []bench.Shape
+	plan
 }
 
-// sides returns Rondo first, then PyTorch under each of its settings.
-func (c config) sides(log io.Writer) ([]side, error) {
-	all := []side{{"rondo", func(ctx context.Context, cell string) (float64, error) {
-		result, err := trial.Run(ctx, log, c.rondoCommand(cell)...)
-		return result.TokensPerSecond, err
-	}}}
-	for setting := range strings.SplitSeq(c.Peers, ";") {
-		dtype, compile, options := cutSetting(setting)
-		if !options {
-			return nil, fmt.Errorf("-peers: %q is not float32 or bfloat16, alone or with +compile",
-				setting)
+// plan is how long a group is measured. Each turn of each side has so many windows.
+type plan struct {
+	threads        []int
+	turns, windows int
+}
+
+// groups are what is to be measured: the textbook's shapes with every number of threads, and unless
+// it is to be quick the large ones, of which a step takes seconds, with all threads.
+func (c config) groups() ([]group, error) {
+	cores := strings.Split(c.Cores, ",")
+	small := plan{turns: 2, windows: 3}
+	for n := range cores {
+		small.threads = append(small.threads, n+1)
+	}
+	large := plan{threads: small.threads[len(cores)-1:], turns: 1, windows: 2}
+	if c.EveryThread {
+		large.threads = small.threads
+	}
+	if c.Quick {
+		small.turns = 1
+	}
+	var all []group
+	add := func(shapes []bench.Shape, p plan) {
+		for _, s := range shapes {
+			if !strings.Contains(s.String(), c.Only) {
+				continue
+			}
+			peer := s
+			if s.Cell == compute.GRUResetBefore {
+				peer.Cell = compute.GRU
+			}
+			at := slices.IndexFunc(all, func(g group) bool { return g.peer == peer })
+			if at < 0 {
+				all = append(all, group{peer: peer, shapes: []bench.Shape{s}, plan: p})
+			} else {
+				all[at].shapes = append(all[at].shapes, s)
+			}
 		}
-		all = append(all, side{"torch " + setting,
-			func(ctx context.Context, cell string) (float64, error) {
-				return peerRate(ctx, log, c.peerCommand(cell, dtype, compile))
-			}})
+	}
+	add(bench.Textbook(), small)
+	if !c.Quick {
+		add(bench.Large(), large)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("-only: no shape has %q in its name", c.Only)
 	}
 	return all, nil
 }
 
-func cutSetting(setting string) (dtype string, compile, ok bool) {
-	dtype, compile = strings.CutSuffix(setting, "+compile")
-	return dtype, compile, dtype == "float32" || dtype == "bfloat16"
+// A setting is a way to train a shape.
+type setting struct {
+	precision compute.Precision
+	threads   int
+	mode      string // of PyTorch; empty: Rondo
 }
 
-// shape is the flags that both sides have under the same names.
-func (c config) shape(cell string) []string {
-	return []string{"--cell", cell, "--hidden", strconv.Itoa(c.Hidden),
-		"--layers", strconv.Itoa(c.Layers), "--embed", "0", "--batch", strconv.Itoa(c.Batch),
-		"--bptt", strconv.Itoa(c.BPTT), "--threads", strconv.Itoa(c.Threads)}
-}
-
-// pinned runs a command on the cores.
-func (c config) pinned(command ...string) []string {
-	return append([]string{"taskset", "--cpu-list", c.Cores}, command...)
-}
-
-func (c config) rondoCommand(cell string) []string {
-	line := c.pinned(c.Rondo, "train", "--json", "--workers", "1", "--normalize", "letters",
-		"--optimizer", "sgd", "--lr", "0.1", "--clip", "1", "--steps", strconv.Itoa(c.Steps),
-		"--sample-tokens", "0", "--resume", "never", "--device", "cpu")
-	return append(line, c.shape(cell)...)
-}
-
-func (c config) peerCommand(cell, dtype string, compile bool) []string {
-	line := c.pinned(c.Python, c.Script, "--dtype", dtype, "--vocab", strconv.Itoa(vocabulary))
-	line = append(line, c.shape(cell)...)
-	if compile {
-		line = append(line, "--compile")
+func (s setting) String() string {
+	text := fmt.Sprintf("%v, threads %d", s.precision, s.threads)
+	if s.mode != "" {
+		text += ", " + s.mode
 	}
-	return line
+	return text
 }
 
-// peerRate runs a peer's script and returns the rate in the JSON object that it prints.
-func peerRate(ctx context.Context, log io.Writer, command []string) (float64, error) {
-	job := exec.CommandContext(ctx, command[0], command[1:]...)
-	job.Stderr = log
-	output, err := job.Output()
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
-	}
-	var report struct {
-		TokensPerSecond float64 `json:"tokens_per_second"`
-	}
-	if err := json.Unmarshal(output, &report); err != nil || report.TokensPerSecond <= 0 {
-		return 0, fmt.Errorf("%s: no tokens_per_second in %q", strings.Join(command, " "), output)
-	}
-	return report.TokensPerSecond, nil
+// measured is what came of a setting: rates of windows, or why there are none.
+type measured struct {
+	setting
+	windows []float64
+	failed  string
+	note    string // what else is known
 }
 
-// run lets the sides take turns on every cell and prints a row for each side and cell. It fails if
-// Rondo is not config.AtLeast times as fast as PyTorch under its best setting.
+// results are those of one side, in the order in which they came.
+type results []measured
+
+// add joins what a turn gave to what the turns before it gave.
+func (r *results) add(m measured) {
+	at := slices.IndexFunc(*r, func(o measured) bool { return o.setting == m.setting })
+	if at < 0 {
+		*r = append(*r, m)
+		return
+	}
+	old := &(*r)[at]
+	old.windows = append(old.windows, m.windows...)
+	if m.failed != "" {
+		old.failed = m.failed
+	}
+	old.note = m.note
+}
+
+// best returns the setting of the highest median, of a precision; false if none worked.
+func (r results) best(p compute.Precision) (measured, bool) {
+	var best measured
+	for _, m := range r {
+		if m.precision == p && m.rate() > best.rate() {
+			best = m
+		}
+	}
+	return best, best.rate() > 0
+}
+
+// rate is the median over all windows, or 0 if the setting failed.
+func (m measured) rate() float64 {
+	if m.failed != "" || len(m.windows) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(m.windows))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// run lets both sides take turns on every shape, prints what each setting gave, and then a row for
+// each shape. It fails if Rondo is not config.AtLeast times as fast as PyTorch under its best
+// setting of the same precision.
 func run(ctx context.Context, c config, out, log io.Writer) error {
-	if c.Rounds < 1 {
-		return errors.New("-rounds: give at least 1")
+	if err := c.validate(); err != nil {
+		return err
 	}
-	all, err := c.sides(log)
+	groups, err := c.groups()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "hidden %d, layers %d, batch %d, bptt %d, vocabulary %d, one-hot; "+
-		"cores %s, %d threads; medians of %d turns\n\n",
-		c.Hidden, c.Layers, c.Batch, c.BPTT, vocabulary, c.Cores, c.Threads, c.Rounds)
-	fmt.Fprintf(out, "%-8s %-24s %10s %10s %10s %8s\n",
-		"cell", "", "tokens/s", "lowest", "highest", "rondo is")
-	var slow []string
-	for cell := range strings.SplitSeq(c.Cells, ",") {
-		rates, err := turns(ctx, all, cell, c.Rounds)
+	fmt.Fprintf(out, "cores %s; tokens/s: medians of windows of %v s, but at least a step, and "+
+		"the lowest and highest\n", c.Cores, c.Seconds)
+	var rows []row
+	for _, g := range groups {
+		peer, own, err := c.measure(ctx, g, log)
 		if err != nil {
 			return err
 		}
-		if ratio := printCell(out, cell, all, rates); ratio < c.AtLeast {
-			slow = append(slow, fmt.Sprintf("%s %.2fx", cell, ratio))
+		for i, s := range g.shapes {
+			printDetails(out, s, own[i], peer)
+			rows = append(rows, newRow(s, own[i], peer))
+		}
+	}
+	printRows(out, rows)
+	var slow []string
+	for _, r := range rows {
+		for _, p := range precisions() {
+			if ratio := r.sides[p].ratio(); ratio < c.AtLeast {
+				slow = append(slow, fmt.Sprintf("%v %v %.2fx", r.shape, p, ratio))
+			}
 		}
 	}
 	if len(slow) > 0 {
-		return fmt.Errorf("below %.2fx of PyTorch's best: %s", c.AtLeast, strings.Join(slow, ", "))
+		return fmt.Errorf("below %.2fx of PyTorch's best: %s", c.AtLeast, strings.Join(slow, "; "))
 	}
 	return nil
 }
 
-// turns returns each side's rates, sorted. The sides alternate, so that whatever else the machine
-// does touches all of them.
-func turns(ctx context.Context, all []side, cell string, rounds int) ([][]float64, error) {
-	rates := make([][]float64, len(all))
-	for range rounds {
-		for i, s := range all {
-			rate, err := s.rate(ctx, cell)
-			if err != nil {
-				return nil, err
+func precisions() []compute.Precision {
+	return []compute.Precision{compute.FP32, compute.BF16}
+}
+
+func (c config) validate() error {
+	if !(c.Seconds > 0 && c.Seconds <= 60) {
+		return errors.New("-seconds: give more than 0, and 60 at most")
+	}
+	for core := range strings.SplitSeq(c.Cores, ",") {
+		if n, err := strconv.Atoi(core); err != nil || n < 0 {
+			return fmt.Errorf("-cores: %q is not the number of a core", core)
+		}
+	}
+	for mode := range strings.SplitSeq(c.Modes, ",") {
+		if mode != "eager" && mode != "compile" {
+			return fmt.Errorf("-modes: %q is not eager or compile", mode)
+		}
+	}
+	return nil
+}
+
+// measure has the sides take turns on a group. Results of Rondo are by shape.
+func (c config) measure(ctx context.Context, g group, log io.Writer) (
+	peer results, own []results, err error) {
+	own = make([]results, len(g.shapes))
+	for range g.turns {
+		for _, threads := range g.threads {
+			for i, s := range g.shapes {
+				rows, err := c.runRondo(ctx, s, g.plan, threads, log)
+				if err != nil {
+					return nil, nil, err
+				}
+				for _, m := range rows {
+					own[i].add(m)
+				}
 			}
-			rates[i] = append(rates[i], rate)
+			rows, err := c.runTorch(ctx, g.peer, g.plan, threads, log)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, m := range rows {
+				peer.add(m)
+			}
 		}
 	}
-	for i := range rates {
-		slices.Sort(rates[i])
-	}
-	return rates, nil
-}
-
-// printCell prints a row for each side and returns Rondo's median over the best peer's.
-func printCell(out io.Writer, cell string, all []side, rates [][]float64) float64 {
-	rondo, best := median(rates[0]), 0.0
-	for i, s := range all {
-		ratio := ""
-		if i > 0 {
-			best = max(best, median(rates[i]))
-			ratio = fmt.Sprintf("%.2fx", rondo/median(rates[i]))
-		}
-		fmt.Fprintf(out, "%-8s %-24s %10.0f %10.0f %10.0f %8s\n", cell, s.name, median(rates[i]),
-			rates[i][0], rates[i][len(rates[i])-1], ratio)
-	}
-	return rondo / best
-}
-
-// median of sorted values, of which there is at least one.
-func median(sorted []float64) float64 {
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return peer, own, nil
 }

@@ -1,5 +1,6 @@
-// Command compare trains the same language models with Rondo and with PyTorch, by turns on the same
-// cores, and prints how many tokens a second each trains on.
+// Command compare trains the same language models with Rondo (`rondo bench train`) and with PyTorch
+// (bench/peers/torch_lm.py), by turns on the same cores, and prints how many tokens a second each
+// trains on: in float32 and in bfloat16, on one core and on all, PyTorch also compiled.
 package main
 
 import (
@@ -20,19 +21,23 @@ func main() {
 	flag.StringVar(&c.Python, "python", python,
 		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
 	flag.StringVar(&c.Script, "script", "bench/peers/torch_lm.py", "PyTorch's side")
-	flag.StringVar(&c.Cells, "cells", "lstm,gru,rnn", "cells to compare")
-	flag.StringVar(&c.Peers, "peers", "float32;bfloat16",
-		"settings of PyTorch to try, by ;: float32 or bfloat16, with +compile if wanted")
-	flag.StringVar(&c.Cores, "cores", "0", "cores that each side may use, as taskset has them")
-	flag.IntVar(&c.Threads, "threads", 1, "threads of each side")
-	flag.IntVar(&c.Hidden, "hidden", 256, "hidden units per layer")
-	flag.IntVar(&c.Layers, "layers", 1, "recurrent layers")
-	flag.IntVar(&c.Batch, "batch", 32, "sequences in a batch")
-	flag.IntVar(&c.BPTT, "bptt", 35, "tokens of a segment")
-	flag.IntVar(&c.Steps, "steps", 1000, "steps of Rondo's job")
-	flag.IntVar(&c.Rounds, "rounds", 5, "turns of each side; the medians are compared")
-	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if a ratio is below this")
+	flag.StringVar(&c.Cores, "cores", "0,1",
+		"cores to use, by commas; n threads have the first n of them")
+	flag.StringVar(&c.Modes, "modes", "eager,compile",
+		"how PyTorch runs: eager, compile (which needs a C++ compiler), or both by a comma")
+	flag.StringVar(&c.Only, "only", "",
+		"measure only shapes whose name contains this, as \"H256\" or \"gru H1024 L2\"")
+	flag.BoolVar(&c.Quick, "quick", false, "measure only the textbook's shapes, in one turn")
+	flag.BoolVar(&c.EveryThread, "every-thread", false,
+		"measure the large shapes with every number of threads, not only with all")
+	flag.Float64Var(&c.Seconds, "seconds", 0.5, "length of a window")
+	flag.Float64Var(&c.AtLeast, "at-least", 0,
+		"fail if a ratio of the same precision is below this")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "compare: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -17,6 +17,7 @@ func main() {
 	flag.StringVar(&c.Only, "only", "", "run only the cases whose name contains this")
 	flag.IntVar(&c.Epochs, "epochs", bookEpochs, "passes over the corpus; the limits are for 500")
 	flag.IntVar(&c.Workers, "workers", 2, "worker processes")
+	flag.StringVar(&c.Precision, "precision", "fp32", "what products multiply: fp32 or bf16")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: textbook [flags] CORPUS [flag of train...]")
 		flag.PrintDefaults()

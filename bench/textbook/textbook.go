@@ -14,12 +14,13 @@ import (
 const bookEpochs = 500
 
 type config struct {
-	Rondo   string   // the program
-	Corpus  string   // its --corpus
-	Only    string   // part of a case's name; empty: all
-	Epochs  int      // of every case
-	Workers int      // of every case
-	Extra   []string // more flags for all cases
+	Rondo     string   // the program
+	Corpus    string   // its --corpus
+	Only      string   // part of a case's name; empty: all
+	Epochs    int      // of every case
+	Workers   int      // of every case
+	Precision string   // of every case
+	Extra     []string // more flags for all cases
 }
 
 // A textCase is a model and how well it must learn its corpus by heart.
@@ -53,7 +54,7 @@ const prefix = "time traveller"
 func (c config) command(t textCase) []string {
 	line := []string{c.Rondo, "train", "--json", "--corpus", c.Corpus,
 		"--epochs", strconv.Itoa(c.Epochs), "--workers", strconv.Itoa(c.Workers),
-		"--sample-prefix", prefix}
+		"--precision", c.Precision, "--sample-prefix", prefix}
 	line = append(line, strings.Fields(bookFlags)...)
 	line = append(line, strings.Fields(t.flags)...)
 	return append(line, c.Extra...)

@@ -64,10 +64,11 @@ func TestRun(t *testing.T) {
 // The settings, in the order in which a later flag replaces an earlier one.
 func TestCommand(t *testing.T) {
 	c := config{Rondo: "rondo", Corpus: "t.txt", Epochs: 500, Workers: 2,
-		Extra: []string{"--clip-scope", "global"}}
+		Precision: "bf16", Extra: []string{"--clip-scope", "global"}}
 	line := strings.Join(c.command(cases()[2]), " ")
 	for _, part := range []string{"rondo train --json --corpus t.txt --epochs 500 --workers 2 ",
-		"--sample-prefix time traveller ", "--layers 2 --lr 2 --clip-scope global"} {
+		"--precision bf16 --sample-prefix time traveller ",
+		"--layers 2 --lr 2 --clip-scope global"} {
 		if !strings.Contains(line, part) {
 			t.Errorf("%s\nlacks %q", line, part)
 		}

@@ -40,6 +40,8 @@ func rooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "internal/jobspec", imports: "proto/rondo/v1 rehearsal"},
 		{path: "internal/tidy"},
+		{path: "internal/bench", imports: "compute model train", tests: "compute/cpu",
+			never: network + " " + storage},
 
 		// What processes say to each other.
 		{path: "proto/rondo/v1"},

@@ -1,0 +1,193 @@
+// Package bench measures how fast a device trains: whole steps (Train) and the parts of a step
+// (Kernels), in tokens a second, in floating-point operations a second beside the device's measured
+// peak, and in bytes. It knows which shapes to measure, so that whoever compares measures the same.
+// It does not print, and opens no device.
+//
+// It may import compute, model and train.
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rondo/compute"
+	"rondo/model"
+	"rondo/train"
+)
+
+// cellNames are the cells as flags have them.
+var cellNames = []string{
+	compute.RNNTanh:        "rnn",
+	compute.RNNReLU:        "rnn-relu",
+	compute.GRU:            "gru",
+	compute.GRUResetBefore: "gru-reset-before",
+	compute.LSTM:           "lstm",
+}
+
+// ParseCell returns the cell of a name.
+func ParseCell(name string) (compute.Cell, error) {
+	at := slices.Index(cellNames, name)
+	if at < 0 {
+		return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(cellNames, ", "))
+	}
+	return compute.Cell(at), nil
+}
+
+// ParsePrecision returns the precision of a name.
+func ParsePrecision(name string) (compute.Precision, error) {
+	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
+		if p.String() == name {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not one of fp32, bf16", name)
+}
+
+// Limits of a Shape, beyond those that model.Config has.
+const (
+	maxBatch = 65536
+	maxBPTT  = 65536
+)
+
+// A Shape is a language model and its batch.
+type Shape struct {
+	Cell   compute.Cell
+	Hidden int // H
+	Layers int // L
+	Batch  int // B
+	BPTT   int // T
+	Vocab  int // V
+	Embed  int // E; 0 is one-hot input
+}
+
+// CellName is the cell as flags have it.
+func (s Shape) CellName() string { return cellNames[s.Cell] }
+
+// String is the shape in one line, for people and for finding it.
+func (s Shape) String() string {
+	return fmt.Sprintf("%s H%d L%d B%d T%d V%d E%d", s.CellName(), s.Hidden, s.Layers, s.Batch,
+		s.BPTT, s.Vocab, s.Embed)
+}
+
+// Tokens is how many a step reads.
+func (s Shape) Tokens() int { return s.Batch * s.BPTT }
+
+// Validate says what is wrong with s in one line that names the flag, or returns nil.
+func (s Shape) Validate() error {
+	if s.Vocab < 2 {
+		return fmt.Errorf("--vocab %d: must be at least 2", s.Vocab)
+	}
+	if s.Batch < 1 || s.Batch > maxBatch {
+		return fmt.Errorf("--batch %d: must be 1 to %d", s.Batch, maxBatch)
+	}
+	if s.BPTT < 1 || s.BPTT > maxBPTT {
+		return fmt.Errorf("--bptt %d: must be 1 to %d", s.BPTT, maxBPTT)
+	}
+	return s.config().Validate()
+}
+
+// config is the model, which starts as torch.nn's do.
+func (s Shape) config() model.Config {
+	return model.Config{Cell: s.Cell, Vocab: s.Vocab, Embed: s.Embed, Hidden: s.Hidden,
+		Layers: s.Layers, Init: model.Init{Kind: model.Uniform}, Seed: 1,
+		GradientTail: train.Tail}
+}
+
+// inputWidth is D of a layer's product with its input; 0 where the input is one-hot, which a row of
+// the weights answers.
+func (s Shape) inputWidth(layer int) int {
+	if layer == 0 {
+		return s.Embed
+	}
+	return s.Hidden
+}
+
+// Flops is how many floating-point operations the products of a step take for each token, forward
+// and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot), and 6 H V in the
+// output layer. A product of [m, k] by [k, n] takes 2mkn, and its gradients with respect to both
+// operands as much again each. Gates, loss and update are not counted, so that what they cost shows
+// as a smaller fraction of the peak.
+func (s Shape) Flops() float64 {
+	k, h := float64(s.Cell.Gates()), float64(s.Hidden)
+	sum := 6 * h * float64(s.Vocab)
+	for l := range s.Layers {
+		sum += 6 * k * h * (h + float64(s.inputWidth(l)))
+	}
+	return sum
+}
+
+// Textbook is Dive into Deep Learning's setting: 28 symbols, one-hot, hidden 256, batch 32, 35
+// steps.
+func Textbook() []Shape {
+	at := func(cell compute.Cell, layers int) Shape {
+		return Shape{Cell: cell, Hidden: 256, Layers: layers, Batch: 32, BPTT: 35, Vocab: 28}
+	}
+	return []Shape{at(compute.LSTM, 1), at(compute.GRU, 1), at(compute.GRUResetBefore, 1),
+		at(compute.LSTM, 2), at(compute.RNNTanh, 1)}
+}
+
+// Large are word models of three sizes: batch 64, 64 steps, 10,000 words, an embedding as wide as
+// the hidden state.
+func Large() []Shape {
+	var all []Shape
+	for _, size := range []struct{ hidden, layers int }{{512, 1}, {1024, 2}, {2048, 1}} {
+		for _, cell := range []compute.Cell{compute.LSTM, compute.GRU, compute.GRUResetBefore,
+			compute.RNNTanh} {
+			all = append(all, Shape{Cell: cell, Hidden: size.hidden, Layers: size.layers,
+				Batch: 64, BPTT: 64, Vocab: 10000, Embed: size.hidden})
+		}
+	}
+	return all
+}
+
+// Lists are values to combine, each with each.
+type Lists struct {
+	Cells                                     []compute.Cell
+	Hidden, Layers, Batch, BPTT, Vocab, Embed []int
+}
+
+// maxShapes bounds what lists combine to.
+const maxShapes = 1000
+
+// Shapes returns every combination, the last list changing fastest.
+func (l Lists) Shapes() ([]Shape, error) {
+	shapes := make([]Shape, 0, len(l.Cells))
+	for _, c := range l.Cells {
+		shapes = append(shapes, Shape{Cell: c})
+	}
+	for _, list := range []struct {
+		values []int
+		set    func(s *Shape, v int)
+	}{
+		{l.Hidden, func(s *Shape, v int) { s.Hidden = v }},
+		{l.Layers, func(s *Shape, v int) { s.Layers = v }},
+		{l.Batch, func(s *Shape, v int) { s.Batch = v }},
+		{l.BPTT, func(s *Shape, v int) { s.BPTT = v }},
+		{l.Vocab, func(s *Shape, v int) { s.Vocab = v }},
+		{l.Embed, func(s *Shape, v int) { s.Embed = v }},
+	} {
+		if n := len(shapes) * len(list.values); n > maxShapes {
+			return nil, fmt.Errorf("the lists combine to %d shapes or more; at most %d", n,
+				maxShapes)
+		}
+		var next []Shape
+		for _, s := range shapes {
+			for _, v := range list.values {
+				list.set(&s, v)
+				next = append(next, s)
+			}
+		}
+		shapes = next
+	}
+	if len(shapes) == 0 {
+		return nil, errors.New("no shape to measure: give each flag of the shape a value")
+	}
+	for _, s := range shapes {
+		if err := s.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return shapes, nil
+}
