@@ -28,6 +28,17 @@ void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, lo
 void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
                    float *y, const float *x, float p, const uint64_t *keys);
 
+// The room of general products: none at first, as much as the largest so far needs, at most
+// GEMM_DEPTH*(GEMM_COLUMNS + threads*GEMM_ROWS) operands and a little.
+struct space {
+    void *memory;
+    size_t bytes;
+};
+
+// c = alpha op(a) op(b) + beta c; of g, what compute.Device.Gemm has. Returns 0 if there is no memory.
+int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, struct gemm g);
+void rondo_space_free(struct space *s);
+
 // For tests.
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x);
 
