@@ -185,7 +185,7 @@ func newElastic(t *testing.T, j job, workers int) *elastic {
 // hire adds a worker, and returns its number.
 func (e *elastic) hire() int {
 	e.t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
+	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: e.job.precision})
 	if err != nil {
 		e.t.Fatal(err)
 	}

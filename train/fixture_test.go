@@ -238,6 +238,8 @@ type job struct {
 	from    *Snapshot                        // nil: from scratch
 	reload  func(trainer *Trainer) *Snapshot // instead of from
 
+	precision compute.Precision
+
 	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
 	prepare func(rank int, t *Trainer)                        // nil: nothing
 	summed  func([]float32)                                   // hears the sums; nil: nobody
@@ -290,7 +292,7 @@ func (j job) run(t *testing.T) []*outcome {
 
 func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) error {
 	var dev compute.Device
-	dev, err := cpu.New(cpu.Config{Threads: 1})
+	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: j.precision})
 	if err != nil {
 		return err
 	}
