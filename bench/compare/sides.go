@@ -138,7 +138,7 @@ func runSide[T any](ctx context.Context, command []string, log io.Writer) ([]T, 
 	side := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C reaches it once, from here.
 	side.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	side.Cancel = func() error { return syscall.Kill(-side.Process.Pid, syscall.SIGINT) }
+	side.Cancel = func() error { return syscall.Kill(-side.Process.Pid, syscall.SIGTERM) }
 	side.WaitDelay = stopTimeout
 	var output bytes.Buffer
 	side.Stdout, side.Stderr = &output, log

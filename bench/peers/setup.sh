@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python environment of the peers' scripts, with PyTorch from PyPI at a pinned version.
+# Makes the Python environment of the peers' scripts, with packages from PyPI at pinned versions.
 #
 #   setup.sh           into bench/peers/.venv
 #   setup.sh FOLDER    into FOLDER
@@ -9,9 +9,11 @@
 set -eu
 
 torch=2.5.1
+numpy=2.0.2
 folder=${1:-$(cd "$(dirname "$0")" && pwd)/.venv}
 
 "${PYTHON:-python3}" -m venv "$folder" >&2
-"$folder/bin/pip" install --quiet --disable-pip-version-check "torch==$torch" numpy >&2
+"$folder/bin/pip" install --quiet --disable-pip-version-check "torch==$torch" \
+	"numpy==$numpy" >&2
 "$folder/bin/python" -c 'import torch; torch.zeros(1)' >&2
 echo "$folder/bin/python"
