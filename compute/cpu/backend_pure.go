@@ -65,7 +65,7 @@ func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
 }
 
 func (p *pure) newHead(s compute.OutputShape, rows int) head {
-	return pureHead{newRefHead(s, p.rows, rows)}
+	return pureHead{newRefHead(s, p.rows, max(rows, 1))} // one at a time if none are to be kept
 }
 
 func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,

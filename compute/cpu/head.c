@@ -12,10 +12,11 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
                             long rows)
 {
     struct head o = {.threads = threads, .N = N, .H = H, .V = V, .U = (H + BLOCK - 1) / BLOCK,
-                     .Y = (V + BLOCK - 1) / BLOCK, .kept = rows > 0, .rows = rows ? rows : N};
+                     .Y = (V + BLOCK - 1) / BLOCK, .rows = rows ? rows : N};
+    o.strip = o.Y < STRIP ? o.Y : STRIP;
+    o.kept = rows > 0 || o.strip == o.Y; // a single strip's are no more than its gradient
     long padded = (o.rows + HEAD_PAIRS - 1) / HEAD_PAIRS * HEAD_PAIRS;
     o.S = rondo_spread(padded, BLOCK * sizeof(float));
-    o.strip = o.Y < STRIP ? o.Y : STRIP;
     long strips = (o.Y + o.strip - 1) / o.strip, square = BLOCK * BLOCK, half = k->bf16;
     struct part parts[] = {
         FLOATS(o.bias, 2 * o.strip * BLOCK),

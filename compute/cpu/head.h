@@ -9,8 +9,8 @@
 // Added where there is no token: far below any logit, and its difference from one is finite.
 static const float NO_TOKEN = -1e30f;
 
-// Rows that the weights' gradient sums at a time.
-enum { HEAD_DEPTH = 1280 };
+// Rows that the weights' gradient sums at a time; blocks of depth that are packed at a time.
+enum { HEAD_DEPTH = 640, HEAD_PACK = 4 };
 
 // Where a thread is: in a chunk of rows and in a strip of tokens.
 struct pass {
@@ -66,17 +66,17 @@ INLINE operand *strip_panel(const struct pass *p, long v, long u)
 static void pack_strip(const struct pass *p, int logits, int back)
 {
     struct head *o = p->o;
-    long begin, end;
-    rondo_share(p->m, p->blocks * o->U, 1, &begin, &end);
+    long parts = blocks_up(o->U, HEAD_PACK), begin, end;
+    rondo_share(p->m, p->blocks * parts, 1, &begin, &end);
     for (long i = begin; i < end; i++) {
-        long v = i / o->U, u = i % o->U;
-        long tokens = columns_of(o->V, p->v + v), units = columns_of(o->H, u);
+        long v = i / parts, u = i % parts * HEAD_PACK, blocks = least(HEAD_PACK, o->U - u);
+        long tokens = columns_of(o->V, p->v + v), units = least(blocks * BLOCK, o->H - u * BLOCK);
         const float *w = p->c->w + (p->v + v) * BLOCK * o->H + u * BLOCK;
         if (logits)
-            pack_columns(strip_panel(p, v, u), w, tokens, units, o->H, BLOCK);
-        if (back)
-            pack_rows((operand *)o->weights_back + (u * p->blocks + v) * BLOCK * BLOCK, w, tokens,
-                      o->H, units, BLOCK);
+            pack_columns(strip_panel(p, v, u), w, tokens, units, o->H, blocks * BLOCK);
+        for (long j = 0; back && j < blocks; j++)
+            pack_rows((operand *)o->weights_back + ((u + j) * p->blocks + v) * BLOCK * BLOCK,
+                      w + j * BLOCK, tokens, o->H, columns_of(units, j), BLOCK);
         if (!logits || u > 0)
             continue;
         const float *b = p->c->b ? p->c->b + (p->v + v) * BLOCK : 0;
@@ -290,13 +290,14 @@ static void sum_weights(const struct pass *p)
     long begin, end;
     rondo_share(p->m, p->blocks * o->U, 1, &begin, &end);
     for (long r = 0; r < p->depth; r += HEAD_DEPTH)
-        for (long i = begin; i < end; i++) {
+        for (long i = begin, run; i < end; i += run) {
             long v = i / o->U, u = i % o->U;
-            outer(p->c->dw + (p->v + v) * BLOCK * o->H + u * BLOCK, o->H,
-                  columns_of(o->V, p->v + v), columns_of(o->H, u),
-                  (operand *)o->d_pairs + (v * o->S + r) * BLOCK,
-                  (operand *)o->x_pairs + (u * o->S + r) * BLOCK,
-                  least(HEAD_DEPTH, p->depth - r), p->first + r > 0);
+            run = least(end - i, o->U - u);
+            outers(p->c->dw + (p->v + v) * BLOCK * o->H + u * BLOCK, o->H,
+                   columns_of(o->V, p->v + v), least(run * BLOCK, o->H - u * BLOCK),
+                   (operand *)o->d_pairs + (v * o->S + r) * BLOCK,
+                   (operand *)o->x_pairs + (u * o->S + r) * BLOCK, o->S * BLOCK,
+                   least(HEAD_DEPTH, p->depth - r), p->first + r > 0);
         }
     for (long i = begin; p->c->db && i < end; i++)
         if (i % o->U == 0)

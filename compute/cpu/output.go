@@ -6,11 +6,13 @@ import (
 	"rondo/compute"
 )
 
-// maxLogits is the most logits that an output layer holds at once: rows go through it in chunks
-// of this many logits, but at least minOutputRows rows, so that products stay efficient.
+// maxLogits is the most logits that an output layer keeps at once, 64 MiB: more rows go through it
+// in chunks. A chunk costs a pass over the weights and their gradient, for which fewer rows than
+// minOutputRows are too few: then no logits are kept, and backward makes them again, a strip of
+// tokens at a time, which is a third more to multiply and needs the same memory for any vocabulary.
 const (
-	maxLogits     = 1 << 22
-	minOutputRows = 64
+	maxLogits     = 1 << 24
+	minOutputRows = 256
 )
 
 // output is the last layer: it checks shapes; the build's head does the arithmetic.
@@ -33,9 +35,17 @@ func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
 	return &output{shape: s, head: h, workspace: d.workspace(h.bytes())}
 }
 
-// outputRows is how many rows of logits are in memory at once.
+// outputRows is how many rows' logits are kept in memory at once: chunks of about one size; or 0.
 func outputRows(s compute.OutputShape) int {
-	return min(s.N, max(minOutputRows, maxLogits/s.V))
+	most := maxLogits / s.V
+	if s.N <= most {
+		return s.N
+	}
+	if most < minOutputRows {
+		return 0
+	}
+	chunks := (s.N + most - 1) / most
+	return (s.N + chunks - 1) / chunks
 }
 
 // Forward returns the summed cross-entropy in nats; rows with a negative target do not count.
