@@ -41,6 +41,13 @@ READIED(layer_forward, struct layer, struct layer_call)
 READIED(layer_backward, struct layer, struct layer_call)
 READIED(head_run, struct head, struct head_call)
 
+static void readied_gemm(const struct member *m, const struct gemm *g)
+{
+    begin_products();
+    gemm(m, g);
+    end_products();
+}
+
 // The products by themselves.
 
 static void product_alone(long rows, float *c, const void *a, long a_block, long blocks,
@@ -86,7 +93,7 @@ const struct kernels KERNELS = {
     .layer_forward = readied_layer_forward,
     .layer_backward = readied_layer_backward,
     .head_run = readied_head_run,
-    .gemm = gemm,
+    .gemm = readied_gemm,
     .add = add,
     .scale = scale,
     .clamp = clamp,
