@@ -26,9 +26,12 @@ type head interface {
 type backend interface {
 	name() string
 	close() // stops the threads
+	// multiply does nothing but products, on all threads, and returns its operations: a multiple
+	// of rounds.
+	multiply(rounds int) float64
 	newLayer(s compute.RecurrentShape, inference bool) layer
 	newHead(s compute.OutputShape, rows int) head
-	// gemm adds to c when beta is not zero; c is zeros when it is.
+	// gemm does not read c when beta is zero.
 	gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32, beta float32,
 		c []float32)
 	add(y, x []float32)

@@ -60,6 +60,16 @@ func (p *pure) name() string {
 	return "pure Go, slower: built without cgo"
 }
 
+// multiply adds multiples of one short vector to another.
+func (p *pure) multiply(rounds int) float64 {
+	const length = 256
+	var x, y [length]float32
+	for range rounds {
+		p.rows.axpy(0.5, x[:], y[:])
+	}
+	return 2 * length * float64(rounds)
+}
+
 func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
 	return pureLayer{newRefLayer(s, p.rows, inference)}
 }
@@ -70,6 +80,9 @@ func (p *pure) newHead(s compute.OutputShape, rows int) head {
 
 func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
+	if beta == 0 {
+		clear(c)
+	}
 	p.rows.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
 }
 

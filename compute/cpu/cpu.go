@@ -118,6 +118,12 @@ func (d *Device) workspace(bytes int64) workspace {
 	return workspace{d, bytes}
 }
 
+// resize counts a workspace that may have grown.
+func (w *workspace) resize(bytes int64) {
+	w.device.hold(bytes - w.bytes)
+	w.bytes = bytes
+}
+
 // release may be called more than once.
 func (w *workspace) release() {
 	w.device.hold(-w.bytes)

@@ -47,6 +47,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	r.checkState("state out", out)
 	wantLength("y", len(y), s.T*s.B*s.H)
 	r.layer.forward(w, in, state, y, out)
+	r.workspace.resize(r.layer.bytes()) // the first makes room for its kind of input
 	r.ran, r.weights, r.input = true, w, in
 }
 
