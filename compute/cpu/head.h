@@ -206,11 +206,11 @@ static void lose(const struct pass *p)
                            : (double)o->top[r] - o->wanted[r] + log(o->sum[r]);
 }
 
-// What turns the strip's e^(logit-top) of a group of rows into scale * softmax.
+// What turns the strip's e^(logit-top) of a tile of rows into scale * softmax.
 INLINE void scales(const struct pass *p, long r, float *to)
 {
     const struct head *o = p->o;
-    for (int i = 0; i < HEAD_GROUP; i += VW) {
+    for (long i = 0; i < HEAD_TILE && r + i < p->end; i += VW) {
         vf share = splat(p->c->scale) / load(o->sum + r + i);
         if (o->kept)
             share *= exponential(load(o->tops + p->v / o->strip * o->S + r + i) -
@@ -219,35 +219,46 @@ INLINE void scales(const struct pass *p, long r, float *to)
     }
 }
 
-// Makes operands of the gradient scale * (softmax - onehot(target)) of a group of rows, of which
-// n count and the others are zeros, and sums it for the bias.
-static void turn(const struct pass *p, long r, long n, const float *logits, long block)
+// d: the gradient scale * (softmax - onehot(target)) of a group's n rows and a block of tokens from
+// `token` on, the other rows zeros. bias: its sum.
+INLINE void turn_group(const struct pass *p, long r, long n, const float *logits,
+                       const float *to, long token, float *d, float *bias)
+{
+    const int32_t *targets = p->c->targets + p->first + r;
+    for (long i = 0; i < n; i++)
+        for (int j = 0; j < BLOCK; j += VW)
+            store(d + i * BLOCK + j, load(logits + i * BLOCK + j) * splat(to[i]));
+    memset(d + n * BLOCK, 0, (HEAD_GROUP - n) * BLOCK * sizeof *d);
+    for (long i = 0; i < n; i++)
+        if (targets[i] >= token && targets[i] < token + BLOCK)
+            d[i * BLOCK + targets[i] - token] -= p->c->scale;
+    for (int j = 0; j < BLOCK; j += VW) {
+        vf sum = load(d + j);
+        for (long i = 1; i < HEAD_GROUP; i++)
+            sum += load(d + i * BLOCK + j);
+        store(bias + j, sum);
+    }
+}
+
+// Makes operands of the strip's gradient of a tile of rows from r on, and sums it by groups for
+// the bias.
+static void turn(const struct pass *p, long r)
 {
     struct head *o = p->o;
-    const int32_t *targets = p->c->targets + p->first + r;
-    float to[HEAD_GROUP], d[HEAD_GROUP * BLOCK] __attribute__((aligned(64)));
+    float to[HEAD_TILE], d[HEAD_GROUP * BLOCK] __attribute__((aligned(64)));
+    long block;
+    const float *logits = logits_at(p, r, &block);
     scales(p, r, to);
-    memset(d + n * BLOCK, 0, (HEAD_GROUP - n) * BLOCK * sizeof *d);
-    for (long v = 0; v < p->blocks; v++, logits += block) {
-        long token = (p->v + v) * BLOCK;
-        for (long i = 0; i < n; i++)
-            for (int j = 0; j < BLOCK; j += VW)
-                store(d + i * BLOCK + j, load(logits + i * BLOCK + j) * splat(to[i]));
-        for (long i = 0; i < n; i++)
-            if (targets[i] >= token && targets[i] < token + BLOCK)
-                d[i * BLOCK + targets[i] - token] -= p->c->scale;
-        float *bias = o->dbias + (r / HEAD_GROUP * o->strip + v) * BLOCK;
-        for (int j = 0; j < BLOCK; j += VW) {
-            vf sum = load(d + j);
-            for (long i = 1; i < HEAD_GROUP; i++)
-                sum += load(d + i * BLOCK + j);
-            store(bias + j, sum);
+    for (long v = 0; v < p->blocks; v++, logits += block)
+        for (long g = 0; g < HEAD_TILE && r + g < p->end; g += HEAD_GROUP) {
+            long at = (v * o->S + r + g) * BLOCK;
+            turn_group(p, r + g, head_rows(p, r + g, HEAD_GROUP), logits + g * BLOCK, to + g,
+                       (p->v + v) * BLOCK, d,
+                       o->dbias + ((r + g) / HEAD_GROUP * o->strip + v) * BLOCK);
+            put_rows(HEAD_GROUP, (operand *)o->d_rows + at, d, BLOCK, BLOCK);
+            if (BF16)
+                put_pairs(HEAD_GROUP, (operand *)o->d_pairs + at, d, BLOCK, BLOCK);
         }
-        put_rows(HEAD_GROUP, (operand *)o->d_rows + (v * o->S + r) * BLOCK, d, BLOCK, BLOCK);
-        if (BF16)
-            put_pairs(HEAD_GROUP, (operand *)o->d_pairs + (v * o->S + r) * BLOCK, d, BLOCK,
-                      BLOCK);
-    }
 }
 
 // Adds the strip's part of dx of n rows from r on.
@@ -327,12 +338,10 @@ static void strip_backward(struct pass *p)
         rondo_team_meet(p->m);
     }
     for (long r = p->begin; r < p->end; r += HEAD_TILE) {
-        long n = head_rows(p, r, HEAD_TILE), block;
-        const float *logits = logits_at(p, r, &block);
+        long n = head_rows(p, r, HEAD_TILE);
         if (!o->kept)
             soften_again(p, r, n);
-        for (long g = 0; g < HEAD_TILE && r + g < p->end; g += HEAD_GROUP)
-            turn(p, r + g, head_rows(p, r + g, HEAD_GROUP), logits + g * BLOCK, block);
+        turn(p, r);
         multiply_back(p, r, n);
     }
     rondo_team_meet(p->m);
