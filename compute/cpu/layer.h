@@ -288,16 +288,15 @@ static void block_gradient(struct layer *l, long g, long u, long n, long rows,
                            const struct layer_call *c)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
-    operand *d = operands_at(&l->d_pairs, g * l->U + u, 0, n);
     int on_aux = l->cell == GRU_BEFORE && g == 2; // what W_hh multiplied
-    const struct tensor *states = on_aux ? &l->aux_pairs : &l->h_pairs;
-    for (long v = 0; v < l->U; v++)
-        outer(c->dhh + first * l->H + v * BLOCK, l->H, units, columns_of(l->H, v), d,
-              operands_at(states, v, 0, n), rows, n > 0);
-    d = operands_at(&l->d_pairs, apart(l, g) * l->U + u, 0, n);
-    for (long v = 0; !c->ids && v < l->X; v++)
-        outer(c->dih + first * l->D + v * BLOCK, l->D, units, columns_of(l->D, v), d,
-              operands_at(&l->in->pairs, v, 0, n), rows, n > 0);
+    const struct tensor *d = &l->d_pairs, *states = on_aux ? &l->aux_pairs : &l->h_pairs;
+    outers(c->dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
+           operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
+    const struct tensor *x = &l->in->pairs;
+    if (!c->ids)
+        outers(c->dih + first * l->D, l->D, units, l->D,
+               operands_at(d, apart(l, g) * l->U + u, 0, n), operands_at(x, 0, 0, n),
+               x->stride * BLOCK, rows, n > 0);
 }
 
 // Block u of a bias's gradient: the sum over all lanes of gate tensor g's.
