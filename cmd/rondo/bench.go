@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"rondo/cmd/internal/app"
+	"rondo/compute/cpu"
+	"rondo/internal/bench"
+)
+
+func benchCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how fast this machine trains",
+	}
+	c.AddCommand(benchTrainCommand(), benchKernelsCommand())
+	return c
+}
+
+// flopsHelp is how operations are counted, for help.
+const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
+	"6 K H (H + D) in each layer (K gates: LSTM 4, GRU 3, RNN 1; D: the width of the input,\n" +
+	"0 where it is one-hot) and 6 H V in the output layer. The peak is what the product\n" +
+	"instruction of the precision reaches in registers on as many threads, measured just before."
+
+func benchTrainCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "train",
+		Short: "Measure whole training steps",
+		Long: "Measures whole training steps (reading the batch, forward, backward, clipping, SGD)\n" +
+			"on random tokens, as `rondo train` does them with one worker. Tokens a second are\n" +
+			"the median of the windows, and the best of them. Bytes are the parameters' and the\n" +
+			"most that training held.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
+	}
+	flags := addBenchFlags(c.Flags(), time.Second)
+	windows := c.Flags().Int("windows", 3, "how many windows are measured")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		w := bench.Windows{Length: flags.window(), Count: *windows}
+		if err := w.Validate(); err != nil {
+			return app.Usage(err)
+		}
+		table := newTrainTable(cmd.OutOrStdout(), flags.json)
+		return flags.each(cmd.Context(), table.begin, func(ctx context.Context, dev bench.Device,
+			s bench.Shape) error {
+			row, err := bench.Train(ctx, dev, s, w)
+			if err != nil {
+				return err
+			}
+			return table.add(row)
+		})
+	}
+	return c
+}
+
+func benchKernelsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "kernels",
+		Short: "Measure the parts of a training step",
+		Long: "Measures what a training step consists of, each part alone: the recurrent product,\n" +
+			"the input product, the weight gradient and the gates of the layers, the output layer\n" +
+			"with its loss, clipping, and the update beside a plain pass over as much memory\n" +
+			"(y += a x). Times are the best of several. What is inside a layer is found by\n" +
+			"difference: of layers with and without a dense input, and of a layer of ReLU units,\n" +
+			"which has next to no gates, with as many recurrent weights.\n\n" + benchShapesHelp +
+			"\n\n" + flopsHelp,
+	}
+	flags := addBenchFlags(c.Flags(), 300*time.Millisecond)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		w := bench.Windows{Length: flags.window(), Count: 1}
+		if err := w.Validate(); err != nil {
+			return app.Usage(err)
+		}
+		table := newKernelTable(cmd.OutOrStdout(), flags.json)
+		nothing := func([]string) error { return nil } // every table of parts names its device
+		return flags.each(cmd.Context(), nothing, func(ctx context.Context, dev bench.Device,
+			s bench.Shape) error {
+			rows, err := bench.Kernels(ctx, dev, s, w.Length)
+			if err != nil {
+				return err
+			}
+			return table.add(rows)
+		})
+	}
+	return c
+}
+
+const benchShapesHelp = "Without flags of the shape it measures the textbook's models: hidden 256,\n" +
+	"batch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces them by\n" +
+	"all combinations of its values with the other flags'."
+
+// shapeFlags are the flags that say what is measured.
+func shapeFlags() []string {
+	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed"}
+}
+
+// benchFlags are what both commands have.
+type benchFlags struct {
+	set        *pflag.FlagSet
+	cells      []string
+	lists      bench.Lists
+	precisions []string
+	threads    []int
+	seconds    float64
+	large      bool
+	json       bool
+}
+
+func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
+	f := &benchFlags{set: set}
+	cores := []int{1}
+	if n := runtime.GOMAXPROCS(0); n > 1 {
+		cores = append(cores, n)
+	}
+	set.StringSliceVar(&f.cells, "cell", []string{"lstm"},
+		"cells by commas: rnn|rnn-relu|gru|gru-reset-before|lstm")
+	set.IntSliceVar(&f.lists.Hidden, "hidden", []int{256}, "widths H of the hidden state")
+	set.IntSliceVar(&f.lists.Layers, "layers", []int{1}, "numbers L of recurrent layers")
+	set.IntSliceVar(&f.lists.Batch, "batch", []int{32}, "numbers B of lanes")
+	set.IntSliceVar(&f.lists.BPTT, "bptt", []int{35}, "numbers T of tokens of a segment")
+	set.IntSliceVar(&f.lists.Vocab, "vocab", []int{28}, "numbers V of tokens of the vocabulary")
+	set.IntSliceVar(&f.lists.Embed, "embed", []int{0}, "widths E of the embedding; 0: one-hot")
+	set.BoolVar(&f.large, "large", false, "add word models: hidden 512, 1024 (2 layers) and 2048, "+
+		"batch 64, 64 steps, 10,000 words, an embedding as wide")
+	set.StringSliceVar(&f.precisions, "precision", []string{"fp32", "bf16"},
+		"what products multiply, by commas: fp32|bf16")
+	set.IntSliceVar(&f.threads, "threads", cores, "numbers of threads")
+	set.Float64Var(&f.seconds, "seconds", window.Seconds(),
+		"how long each thing is measured")
+	set.BoolVar(&f.json, "json", false, "print one JSON object a row")
+	return f
+}
+
+// window is how long to measure; one that is out of bounds is refused by bench.Windows.
+func (f *benchFlags) window() time.Duration {
+	const longest = float64(1 << 30) // seconds, so that no duration overflows
+	return time.Duration(min(f.seconds, longest) * float64(time.Second))
+}
+
+// shapes are what is measured.
+func (f *benchFlags) shapes() ([]bench.Shape, error) {
+	var given []string
+	for _, name := range shapeFlags() {
+		if f.set.Changed(name) {
+			given = append(given, "--"+name)
+		}
+	}
+	if len(given) == 0 {
+		all := bench.Textbook()
+		if f.large {
+			all = append(all, bench.Large()...)
+		}
+		return all, nil
+	}
+	if f.large {
+		return nil, fmt.Errorf("--large adds shapes of its own: leave out %s",
+			strings.Join(given, ", "))
+	}
+	for _, name := range f.cells {
+		cell, err := bench.ParseCell(name)
+		if err != nil {
+			return nil, fmt.Errorf("--cell: %w", err)
+		}
+		f.lists.Cells = append(f.lists.Cells, cell)
+	}
+	return f.lists.Shapes()
+}
+
+// settings are how it is measured, and the names of the devices that do.
+func (f *benchFlags) settings() (all []cpu.Config, names []string, err error) {
+	for _, name := range f.precisions {
+		p, err := bench.ParsePrecision(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--precision: %w", err)
+		}
+		for _, n := range f.threads {
+			c := cpu.Config{Threads: n, Precision: p}
+			probe, err := cpu.New(c) // so that what cannot be is told before the first row
+			if err != nil {
+				return nil, nil, fmt.Errorf("--threads %d, --precision %s: %w", n, name, err)
+			}
+			names = append(names, fmt.Sprintf("%v, threads %d: %s", p, n, probe.Name()))
+			probe.Close()
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		return nil, nil, errors.New("nothing to measure: give --precision and --threads a value")
+	}
+	return all, names, nil
+}
+
+// each opens a device for every shape and setting and has it measured. Begin hears of the devices
+// before.
+func (f *benchFlags) each(ctx context.Context, begin func(devices []string) error,
+	measure func(context.Context, bench.Device, bench.Shape) error) error {
+	shapes, err := f.shapes()
+	if err != nil {
+		return app.Usage(err)
+	}
+	settings, names, err := f.settings()
+	if err != nil {
+		return app.Usage(err)
+	}
+	if err := begin(names); err != nil {
+		return err
+	}
+	for _, s := range shapes {
+		for _, c := range settings {
+			if err := onDevice(c, func(dev bench.Device) error {
+				return measure(ctx, dev, s)
+			}); ctx.Err() != nil {
+				return errors.New("interrupted; the rows above are whole")
+			} else if err != nil {
+				return fmt.Errorf("%v, %v, %d threads: %w", s, c.Precision, c.Threads, err)
+			}
+		}
+	}
+	return nil
+}
+
+// onDevice opens a device for as long as do needs it, so that its memory is counted from nothing.
+func onDevice(c cpu.Config, do func(bench.Device) error) error {
+	dev, err := cpu.New(c)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return do(dev)
+}
