@@ -25,7 +25,8 @@ type head interface {
 // backend is the arithmetic of a build, over arguments whose shapes have been checked.
 type backend interface {
 	name() string
-	close() // stops the threads
+	close()                     // stops the threads
+	setThreads(count int) error // at most as many as it was made with
 	// multiply does nothing but products, on all threads, and returns its operations: a multiple
 	// of rounds.
 	multiply(rounds int) float64

@@ -53,6 +53,7 @@ type Config struct {
 // Device computes on the processor. It is a compute.Device.
 type Device struct {
 	config    Config
+	threads   int                     // of those in config
 	backend   backend                 // the arithmetic of this build
 	blocks    map[*float32]allocation // what Alloc gave and Free has not taken back
 	now, peak int64                   // bytes of those and of workspaces
@@ -79,20 +80,38 @@ func New(c Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{config: c, backend: b, blocks: map[*float32]allocation{}}, nil
+	return &Device{config: c, threads: c.Threads, backend: b,
+		blocks: map[*float32]allocation{}}, nil
 }
 
 // Name says which build, instruction set, precision and number of threads compute, for people:
 // "cpu (AVX-512, 2 threads)", "cpu (bf16 by AVX-512 BF16, 2 threads)".
 func (d *Device) Name() string {
-	if d.config.Threads == 1 {
+	if d.threads == 1 {
 		return fmt.Sprintf("cpu (%s)", d.backend.name())
 	}
-	return fmt.Sprintf("cpu (%s, %d threads)", d.backend.name(), d.config.Threads)
+	return fmt.Sprintf("cpu (%s, %d threads)", d.backend.name(), d.threads)
 }
 
 // Threads is how many threads a call uses.
-func (d *Device) Threads() int { return d.config.Threads }
+func (d *Device) Threads() int { return d.threads }
+
+// SetThreads makes the calls that follow use that many threads, at most the Config's: the machine
+// may be shared with processes that come and go. Results do not depend on it.
+func (d *Device) SetThreads(count int) error {
+	if count < 1 || count > d.config.Threads {
+		return fmt.Errorf("cpu: %d threads of a device that was made with %d", count,
+			d.config.Threads)
+	}
+	if count == d.threads {
+		return nil
+	}
+	if err := d.backend.setThreads(count); err != nil {
+		return err
+	}
+	d.threads = count
+	return nil
+}
 
 // Precision is what products multiply.
 func (d *Device) Precision() compute.Precision { return d.config.Precision }
