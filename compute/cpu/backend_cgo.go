@@ -2,12 +2,10 @@ package cpu
 
 /*
 #cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread
-#cgo LDFLAGS: -lopenblas -lm
+#cgo LDFLAGS: -lm
 #include <stdlib.h>
 #include <string.h>
-#include <cblas.h>
-#undef I
-#include "kernels.h"
+#include "flat.h"
 */
 import "C"
 
@@ -41,6 +39,7 @@ type native struct {
 	kernels *C.struct_kernels
 	team    *C.struct_team // nil when there is one thread, the caller's
 	threads int
+	space   C.struct_space // that gemm works in
 }
 
 func newBackend(threads int, precision compute.Precision, isa string) (backend, error) {
@@ -50,7 +49,6 @@ func newBackend(threads int, precision compute.Precision, isa string) (backend, 
 	if k == nil {
 		return nil, refusal(precision, isa)
 	}
-	C.openblas_set_num_threads(C.int(threads))
 	b := &native{kernels: k, threads: threads}
 	if threads > 1 {
 		if b.team = C.rondo_team_new(C.int(threads)); b.team == nil {
@@ -64,10 +62,11 @@ func newBackend(threads int, precision compute.Precision, isa string) (backend, 
 func (n *native) close() {
 	C.rondo_team_free(n.team)
 	n.team = nil
+	C.rondo_space_free(&n.space)
 }
 
 func (n *native) name() string {
-	return C.GoString(C.rondo_name(n.kernels)) + ", OpenBLAS"
+	return C.GoString(C.rondo_name(n.kernels))
 }
 
 // refusal says why there are no kernels.
@@ -163,19 +162,4 @@ func (h *nativeHead) bytes() int64 { return int64(C.rondo_arena_bytes(unsafe.Poi
 func (h *nativeHead) close() {
 	C.free(unsafe.Pointer(h.work))
 	h.work = nil
-}
-
-func (*native) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
-	beta float32, c []float32) {
-	opA, lda := C.enum_CBLAS_TRANSPOSE(C.CblasNoTrans), k
-	if transA {
-		opA, lda = C.CblasTrans, m
-	}
-	opB, ldb := C.enum_CBLAS_TRANSPOSE(C.CblasNoTrans), n
-	if transB {
-		opB, ldb = C.CblasTrans, k
-	}
-	C.cblas_sgemm(C.CblasRowMajor, opA, opB, C.blasint(m), C.blasint(n), C.blasint(k),
-		C.float(alpha), floats(a), C.blasint(lda), floats(b), C.blasint(ldb), C.float(beta),
-		floats(c), C.blasint(n))
 }

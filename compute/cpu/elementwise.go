@@ -17,14 +17,14 @@ func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []fl
 	if m == 0 || n == 0 {
 		return
 	}
-	if beta == 0 {
+	switch {
+	case k > 0:
+		d.backend.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
+	case beta == 0:
 		clear(c)
-	}
-	if k == 0 {
+	default:
 		d.backend.scale(c, beta)
-		return
 	}
-	d.backend.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
 }
 
 // AddBias adds b: [n] to every row of x: [m, n].

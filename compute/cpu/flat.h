@@ -35,8 +35,10 @@ struct space {
     size_t bytes;
 };
 
-// c = alpha op(a) op(b) + beta c; of g, what compute.Device.Gemm has. Returns 0 if there is no memory.
-int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, struct gemm g);
+// compute.Device.Gemm. Returns 0 if there is no memory.
+int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, int trans_a, int trans_b,
+               long m, long n, long depth, float alpha, const float *a, const float *b,
+               float beta, float *c);
 void rondo_space_free(struct space *s);
 
 // For tests.

@@ -6,10 +6,20 @@ package cpu
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
 	"rondo/compute"
 )
+
+func (n *native) gemm(transA, transB bool, m, width, k int, alpha float32, a, b []float32,
+	beta float32, c []float32) {
+	ok := C.rondo_gemm(n.kernels, n.team, &n.space, flag(transA), flag(transB), C.long(m),
+		C.long(width), C.long(k), C.float(alpha), floats(a), floats(b), C.float(beta), floats(c))
+	if ok == 0 {
+		panic(fmt.Sprintf("cpu: no memory to multiply [%d, %d] and [%d, %d]", m, k, k, width))
+	}
+}
 
 func (n *native) add(y, x []float32) {
 	C.rondo_add(n.kernels, n.team, C.long(len(x)), floats(y), floats(x))

@@ -19,12 +19,14 @@ static long up(long n, long grain) { return (n + grain - 1) / grain * grain; }
 
 static long at_most(long n, long bound) { return n < bound ? n : bound; }
 
-int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, struct gemm g)
+int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, int trans_a, int trans_b,
+               long m, long n, long depth, float alpha, const float *a, const float *b,
+               float beta, float *c)
 {
     const size_t operand = k->bf16 ? sizeof(uint16_t) : sizeof(float);
-    const long depth = at_most(up(g.k, BLOCK), GEMM_DEPTH);
-    const long columns = at_most(up(g.n, BLOCK), GEMM_COLUMNS), threads = rondo_team_size(t);
-    size_t panels = depth * columns * operand;
+    const long threads = rondo_team_size(t);
+    size_t panels = at_most(up(depth, BLOCK), GEMM_DEPTH) * at_most(up(n, BLOCK), GEMM_COLUMNS) *
+                    operand;
     size_t left = threads * (size_t)GEMM_ROWS * GEMM_DEPTH * operand;
     size_t bytes = panels + left + threads * (size_t)GEMM_ROWS * BLOCK * sizeof(float);
     if (s->bytes < bytes) {
@@ -34,11 +36,12 @@ int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, struct 
             return 0;
         s->bytes = bytes;
     }
-    g.kernels = k;
-    g.panels = s->memory;
-    g.left = (char *)s->memory + panels;
-    g.tile = (float *)((char *)g.left + left);
-    rondo_team_run(g.m * g.n * g.k < GEMM_LEAST ? 0 : t, work, &g);
+    char *memory = s->memory;
+    struct gemm g = {.kernels = k, .trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n,
+                     .k = depth, .alpha = alpha, .beta = beta, .a = a, .b = b, .c = c,
+                     .panels = memory, .left = memory + panels,
+                     .tile = (float *)(memory + panels + left)};
+    rondo_team_run(m * n * depth < GEMM_LEAST ? 0 : t, work, &g);
     return 1;
 }
 

@@ -84,14 +84,13 @@ static void gemm(const struct member *m, const struct gemm *g)
             long first, end;
             rondo_share(m, width, BLOCK, &first, &end);
             pack_panels(g, j, p, depth, first, end);
-            if (by_rows) {
+            if (by_rows) { // of all panels
                 rondo_team_meet(m);
                 first = 0;
                 end = width;
             }
             gemm_part(g, m->index, r, r_end, j, first, end, p, depth);
-            if (by_rows)
-                rondo_team_meet(m);
+            rondo_team_meet(m); // the next panels may be another thread's
         }
     end_products();
 }
