@@ -19,7 +19,7 @@ LINT = $(TOOLS)/golangci-lint-$(LINT_VERSION)/golangci-lint
 
 COMMANDS = ./cmd/rondo ./cmd/worker ./cmd/coordinator
 
-# 1, or 0 where there is no C compiler or no OpenBLAS. Asked for when a recipe runs, after deps.
+# 1, or 0 where there is no C compiler. Asked for when a recipe runs, after deps.
 CGO = $(shell scripts/native.sh)
 
 # The build must not depend on who owns the working tree.

@@ -198,7 +198,7 @@ type Update struct {
 
 // Device does the arithmetic.
 type Device interface {
-	// Name describes the device and how it computes, for people: "cpu (OpenBLAS, AVX-512)".
+	// Name describes the device and how it computes, for people: "cpu (AVX-512, 2 threads)".
 	Name() string
 
 	// Alloc returns n zeros, aligned to 64 bytes.

@@ -4,10 +4,9 @@
 #
 #   deps.sh [check|test]
 #
-# Without an argument: a C compiler and OpenBLAS. Where they cannot be installed the build still
-# works, in pure Go, so that is a notice and no error. With "check": also protoc, which `make check`
-# cannot do without. With "test": what makes and cuts a network of namespaces, without which some
-# tests are skipped.
+# Without an argument: a C compiler. Where it cannot be installed the build still works, in pure Go,
+# so that is a notice and no error. With "check": also protoc, which `make check` cannot do without.
+# With "test": what makes and cuts a network of namespaces, without which some tests are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,8 +19,8 @@ fi
 
 needed=""
 if [ "${CGO_ENABLED:-1}" != 0 ] && ! scripts/native.sh probe; then
-	say "this machine lacks a C compiler or OpenBLAS, for the fast CPU kernels"
-	needed="gcc libc6-dev libopenblas-dev"
+	say "this machine lacks a C compiler, for the fast CPU kernels"
+	needed="gcc libc6-dev"
 fi
 if [ "${1:-}" = check ] && ! command -v protoc >/dev/null; then
 	say "this machine lacks protoc, to check the generated code"
