@@ -1,0 +1,92 @@
+//go:build cgo
+
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sanitizeTime bounds one compilation or one run.
+const sanitizeTime = 8 * time.Minute
+
+// TestSanitizers runs the C kernels, without Go, under the sanitizers of the compiler: addresses and
+// undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
+// every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes.
+// It skips where the compiler, or its sanitizer, is missing.
+func TestSanitizers(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		flags          []string
+		cases, largest int
+	}{
+		{"address,undefined", []string{"-fsanitize=address,undefined",
+			"-fno-sanitize-recover=all"}, 10, 67},
+		{"thread", []string{"-fsanitize=thread"}, 2, 35},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			program := buildSanitized(t, c.flags)
+			seed := newRandom(t).Uint64()
+			output, err := run(t, program, fmt.Sprint(seed), fmt.Sprint(c.cases),
+				fmt.Sprint(c.largest))
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, output)
+			}
+			t.Logf("%s", output)
+		})
+	}
+}
+
+// buildSanitized compiles the kernels and testdata/sanitize with the flags.
+func buildSanitized(t *testing.T, flags []string) string {
+	t.Helper()
+	compiler, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("no C compiler: %v", err)
+	}
+	folder := t.TempDir()
+	empty := filepath.Join(folder, "empty.c")
+	if err := os.WriteFile(empty, []byte("int main(void) { return 0; }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	trial := filepath.Join(folder, "empty")
+	if output, err := run(t, compiler, append(flags, "-o", trial, empty)...); err != nil {
+		t.Skipf("%s cannot link with %s: %v\n%s", compiler, flags[0], err, output)
+	}
+	if output, err := run(t, trial); err != nil {
+		t.Skipf("programs with %s do not run here: %v\n%s", flags[0], err, output)
+	}
+	sources, err := filepath.Glob("*.c")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("C sources %v (%v)", sources, err)
+	}
+	sources = append(sources, "testdata/sanitize/main.c")
+	program := filepath.Join(folder, "sanitize")
+	args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-omit-frame-pointer",
+		"-ffp-contract=off", "-pthread", "-I", "."}, flags...)
+	args = append(append(args, "-o", program), sources...)
+	if output, err := run(t, compiler, append(args, "-lm")...); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return program
+}
+
+// run returns what a program prints.
+func run(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), sanitizeTime)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("%s did not end within %v", filepath.Base(program), sanitizeTime)
+	}
+	return strings.TrimSpace(string(output)), err
+}
