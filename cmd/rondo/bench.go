@@ -29,16 +29,16 @@ func benchCommand() *cobra.Command {
 const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
 	"6 K H (H + D) in each layer (K gates: LSTM 4, GRU 3, RNN 1; D: the width of the input,\n" +
 	"0 where it is one-hot) and 6 H V in the output layer. The peak is what the product\n" +
-	"instruction of the precision reaches in registers on as many threads, measured just before."
+	"instruction of the precision reaches in registers on as many threads, measured before."
 
 func benchTrainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Measure whole training steps",
-		Long: "Measures whole training steps (reading the batch, forward, backward, clipping, SGD)\n" +
-			"on random tokens, as `rondo train` does them with one worker. Tokens a second are\n" +
-			"the median of the windows, and the best of them. Bytes are the parameters' and the\n" +
-			"most that training held.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
+		Long: "Measures whole training steps (reading the batch, forward, backward, clipping,\n" +
+			"SGD) on random tokens, as `rondo train` does them with one worker. Tokens a second\n" +
+			"are the median of the windows, and the best of them. Bytes are the parameters' and\n" +
+			"the most that training held.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), time.Second)
 	windows := c.Flags().Int("windows", 3, "how many windows are measured")
@@ -64,13 +64,13 @@ func benchKernelsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kernels",
 		Short: "Measure the parts of a training step",
-		Long: "Measures what a training step consists of, each part alone: the recurrent product,\n" +
-			"the input product, the weight gradient and the gates of the layers, the output layer\n" +
-			"with its loss, clipping, and the update beside a plain pass over as much memory\n" +
-			"(y += a x). Times are the best of several. What is inside a layer is found by\n" +
-			"difference: of layers with and without a dense input, and of a layer of ReLU units,\n" +
-			"which has next to no gates, with as many recurrent weights.\n\n" + benchShapesHelp +
-			"\n\n" + flopsHelp,
+		Long: "Measures what a training step consists of, each part alone: the recurrent\n" +
+			"product, the input product, the weight gradient and the gates of the layers, the\n" +
+			"output layer with its loss, clipping, and the update beside a plain pass over as\n" +
+			"much memory (y += a x). Times are the best of several. What is inside a layer is\n" +
+			"found by difference: of layers with and without a dense input, and of a layer of\n" +
+			"ReLU units, which has next to no gates, with as many recurrent weights.\n\n" +
+			benchShapesHelp + "\n\n" + flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), 300*time.Millisecond)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -92,8 +92,8 @@ func benchKernelsCommand() *cobra.Command {
 	return c
 }
 
-const benchShapesHelp = "Without flags of the shape it measures the textbook's models: hidden 256,\n" +
-	"batch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces them by\n" +
+const benchShapesHelp = "Without flags of the shape it measures the textbook's models: " +
+	"hidden 256,\nbatch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces them by\n" +
 	"all combinations of its values with the other flags'."
 
 // shapeFlags are the flags that say what is measured.
