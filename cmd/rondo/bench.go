@@ -92,9 +92,9 @@ func benchKernelsCommand() *cobra.Command {
 	return c
 }
 
-const benchShapesHelp = "Without flags of the shape it measures the textbook's models: " +
-	"hidden 256,\nbatch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces them by\n" +
-	"all combinations of its values with the other flags'."
+const benchShapesHelp = "Without flags of the shape it measures the textbook's models:\n" +
+	"hidden 256, batch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces\n" +
+	"them by all combinations of its values with the other flags'."
 
 // shapeFlags are the flags that say what is measured.
 func shapeFlags() []string {
