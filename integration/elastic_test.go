@@ -6,6 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -317,4 +320,31 @@ func savedWithin(t *testing.T, dir string) time.Duration {
 		}
 	}
 	return last.Sub(first)
+}
+
+// TestThreadsFollowTheWorkers: the workers of a machine share its cores, whoever comes or goes.
+func TestThreadsFollowTheWorkers(t *testing.T) {
+	r := newRig(t, rigConfig{workers: 1, flags: []string{"--max-workers", "2"}})
+	hold := func(workers int) {
+		t.Helper()
+		threads, cores := 1, runtime.GOMAXPROCS(0)
+		device := r.seated(0).text("device")
+		if found := regexp.MustCompile(`(\d+) threads`).FindStringSubmatch(device); found != nil {
+			threads, _ = strconv.Atoi(found[1])
+		}
+		if want := max(1, cores/workers); threads != want {
+			t.Errorf("one of %d workers on %d cores computes on %s: want %d threads", workers,
+				cores, device, want)
+		}
+	}
+	hold(1)
+	r.worker(nil)
+	r.untilRing(2)
+	hold(2)
+	r.untilMore(3)
+	r.of(1).signal(syscall.SIGTERM)
+	r.untilRing(1)
+	hold(1)
+	r.untilMore(3)
+	r.stop()
 }

@@ -105,13 +105,19 @@ func (j *trial) untilMore(steps int) event {
 // process id of the worker that has a rank, as far as events were read.
 func (j *trial) ranked(rank int) int {
 	j.t.Helper()
+	return int(j.seated(rank).number("pid"))
+}
+
+// seated is what the worker that has a rank said of itself.
+func (j *trial) seated(rank int) event {
+	j.t.Helper()
 	for i := len(j.kept) - 1; i >= 0; i-- {
 		if e := j.kept[i]; e.name() == "worker" && int(e.number("rank")) == rank {
-			return int(e.number("pid"))
+			return e
 		}
 	}
 	j.t.Fatalf("no worker has had rank %d", rank)
-	return 0
+	return nil
 }
 
 // send sends a signal to the worker of a rank.

@@ -37,6 +37,15 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
 }
 
+// Share makes a device that OpenDevice has opened for one worker that of one of so many.
+func Share(device compute.Device, spec *rondov1.JobSpec, processes int) error {
+	d, ok := device.(interface{ SetThreads(count int) error })
+	if !ok {
+		return nil // it has no threads
+	}
+	return d.SetThreads(Threads(spec, processes))
+}
+
 // Threads is how many threads one of so many workers of this machine computes with: --threads, or
 // an equal share of the cores that this process may use, and at least one.
 func Threads(spec *rondov1.JobSpec, processes int) int {

@@ -11,11 +11,20 @@ import (
 )
 
 // Workers that share a machine have at most its cores between them, as long as there are enough
-// for one each; and what --threads says is what they get.
+// for one each, however many come or go; and what --threads says is what they get.
 func TestThreadsAreShared(t *testing.T) {
 	spec, cores := jobspec.Default(), runtime.GOMAXPROCS(0)
-	for processes := 1; processes <= 3*cores; processes++ {
-		n := Threads(spec, processes)
+	device, err := OpenDevice(spec, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	for i := range 6 * cores {
+		processes := 1 + i%(3*cores)
+		if err := Share(device, spec, processes); err != nil {
+			t.Fatal(err)
+		}
+		n := device.(interface{ Threads() int }).Threads()
 		if n < 1 || n*processes > max(cores, processes) {
 			t.Errorf("%d workers on %d cores have %d threads each", processes, cores, n)
 		}

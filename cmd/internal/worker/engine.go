@@ -31,8 +31,8 @@ type engine struct {
 	split   *train.SplitError       // why no rank has a state any more
 }
 
-// openEngine makes the engine of a worker that shares its machine with so many others of the job.
-func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err error) {
+// openEngine makes the engine of a worker.
+func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	ctx = context.WithoutCancel(ctx) // it outlives the membership in which it is opened
 	e := &engine{worker: w}
 	defer func() {
@@ -40,7 +40,7 @@ func (w *worker) openEngine(ctx context.Context, processes int) (_ *engine, err 
 			err = errors.Join(err, e.close())
 		}
 	}()
-	if e.device, err = job.OpenDevice(w.spec, processes); err != nil {
+	if e.device, err = job.OpenDevice(w.spec, 1); err != nil {
 		return nil, err
 	}
 	config, err := job.ModelConfig(w.spec, w.data.Corpus.Vocabulary().Len())
@@ -108,14 +108,18 @@ func (e *engine) close() error {
 	return errors.Join(errs...)
 }
 
-// enter says which ring comes next. Who is not rank 0 any more finishes what it still saves, in the
-// background.
-func (e *engine) enter(s *session) {
+// enter says which ring comes next, whose workers of this machine share its cores. Who is not rank 0
+// any more finishes what it still saves, in the background.
+func (e *engine) enter(s *session) error {
 	e.session.Store(s)
+	if err := job.Share(e.device, e.worker.spec, s.processesHere()); err != nil {
+		return err
+	}
 	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
 	if s.rank != 0 {
 		e.saver.abandonWriter()
 	}
+	return nil
 }
 
 // lostStateError ends a job that has no state to go on from.

@@ -51,11 +51,13 @@ func (w *worker) serveRing(
 	rank, _ := plan.Rank(w.member.ID)
 	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
 	if w.engine == nil {
-		if w.engine, err = w.openEngine(life, s.processesHere()); err != nil {
+		if w.engine, err = w.openEngine(life); err != nil {
 			return false, s.failed(err)
 		}
 	}
-	w.engine.enter(s)
+	if err := w.engine.enter(s); err != nil {
+		return false, s.failed(err)
+	}
 	ctx, cancel := context.WithCancelCause(life)
 	var heeding sync.WaitGroup
 	heeding.Go(func() { s.heed(ctx, cancel, leave, plans) })
