@@ -66,7 +66,8 @@ size_t rondo_arena_bytes(const void *workspace)
     return bytes;
 }
 
-// A quarter page off whole pages, lest the same rows of all blocks compete for one set of the cache.
+// A quarter page off whole pages, lest the same rows of all blocks compete for one set of the
+// cache.
 long rondo_spread(long n, size_t row_bytes)
 {
     long page = 4096 / row_bytes, off = page / 4;

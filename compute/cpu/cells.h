@@ -175,7 +175,7 @@ static void gru_before_finish(struct layer *l, const struct strip *s)
 static void gru_before_backstep(struct layer *l, const struct strip *s)
 {
     const float *gz = gate_at(l, 1, s), *gn = gate_at(l, 2, s);
-    float *to_z = gradient_at(l, 1, s), *to_n = gradient_at(l, 2, s); // may be the gates' own memory
+    float *to_z = gradient_at(l, 1, s), *to_n = gradient_at(l, 2, s); // may be the gates' memory
     const float *restrict old = before(&l->h, s);
     float *restrict dhs = carried(l, l->dh, s);
     const vf one = splat(1);

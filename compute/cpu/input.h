@@ -52,6 +52,7 @@ INLINE long rows_at_once(long blocks)
 // The sums of all steps from dense input: panels to each thread.
 static void input_sums(const struct member *m, struct layer *l)
 {
+    const struct tensor *x = &l->in->rows;
     long first, end, chunk = rows_at_once(l->X), depth = l->X * BLOCK;
     rondo_share(m, l->K * l->U, 1, &first, &end);
     for (long n = 0; n < l->N; n += chunk) {
@@ -59,7 +60,7 @@ static void input_sums(const struct member *m, struct layer *l)
         for (long i = first; i < end; i++) {
             float *sums = sums_at(l, i, n);
             start_rows(l, sums, i, rows);
-            product(rows, sums, operands_at(&l->in->rows, 0, 0, n), l->in->rows.stride * BLOCK, l->X,
+            product(rows, sums, operands_at(x, 0, 0, n), x->stride * BLOCK, l->X,
                     (operand *)l->in->panels + i * depth * BLOCK);
         }
     }
@@ -102,6 +103,8 @@ static void scatter_step(const struct member *m, const struct field *f, struct l
 // dx: [N, D], from the input side's gradients: rows of it to each thread.
 static void input_gradient(const struct member *m, struct layer *l, float *dx)
 {
+    const struct tensor *d = &l->d_rows;
+    const operand *panels = l->in->back;
     float *tile = l->tile + m->index * l->tile_rows * BLOCK;
     long chunk = rows_at_once(l->K * l->U), n, end;
     for (rondo_share(m, l->N, chunk, &n, &end); n < end; n += chunk) {
@@ -109,8 +112,8 @@ static void input_gradient(const struct member *m, struct layer *l, float *dx)
         for (long v = 0; v < l->X; v++) {
             memset(tile, 0, rows * BLOCK * sizeof *tile);
             for (long g = 0; g < l->K; g++)
-                product(rows, tile, operands_at(&l->d_rows, apart(l, g) * l->U, 0, n),
-                        l->d_rows.stride * BLOCK, l->U, (operand *)l->in->back + (v * l->K + g) * l->U * BLOCK * BLOCK);
+                product(rows, tile, operands_at(d, apart(l, g) * l->U, 0, n), d->stride * BLOCK,
+                        l->U, panels + (v * l->K + g) * l->U * BLOCK * BLOCK);
             from_block(rows, dx + n * l->D + v * BLOCK, l->D, columns_of(l->D, v), tile);
         }
     }
