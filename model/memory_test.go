@@ -12,7 +12,7 @@ import (
 // What a training step may take, in floats.
 const (
 	// activationFloats is the most for each step, lane, and element of H*L+E.
-	activationFloats = 12
+	activationFloats = 14
 	// weightFloats is the most for each parameter: it, its gradient, that of a chunk, and packed
 	// for the forward and the backward pass, with the edges of blocks.
 	weightFloats = 8

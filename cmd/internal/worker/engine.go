@@ -108,8 +108,8 @@ func (e *engine) close() error {
 	return errors.Join(errs...)
 }
 
-// enter says which ring comes next, whose workers of this machine share its cores. Who is not rank 0
-// any more finishes what it still saves, in the background.
+// enter says which ring comes next, whose workers of this machine share its cores. Who is not rank
+// 0 any more finishes what it still saves, in the background.
 func (e *engine) enter(s *session) error {
 	e.session.Store(s)
 	if err := job.Share(e.device, e.worker.spec, s.processesHere()); err != nil {
