@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the CGO_ENABLED to build with: 1 where a C compiler works, else 0, the pure-Go build, with a
-# notice on standard error. CGO_ENABLED=0 in the environment decides too.
+# Prints the CGO_ENABLED to build with: 1 where a C compiler works, else 0, the pure-Go build, with
+# a notice on standard error. CGO_ENABLED=0 in the environment decides too.
 # "native.sh probe" prints nothing and only exits with 0 or 1.
 set -eu
 

@@ -7,7 +7,7 @@
 #include "flat.h"
 
 enum {
-    LEAST = 1 << 15,          // elements below which a team takes longer than its caller alone
+    LEAST = 1 << 17,          // elements below which a team takes longer than its caller alone
     GRAIN = 64,               // elements of which a share is a multiple: whole cache lines
     COLUMNS = 16,             // the same of a row's columns: one line
     SQUARES = 1 << 16,        // elements whose squares are summed at once

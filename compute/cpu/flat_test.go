@@ -57,8 +57,9 @@ func flatRun(d *Device, n int) map[string][]float32 {
 		clear(s1)
 		clear(s2)
 		for step := range 3 {
-			d.Update(compute.Update{Optimizer: o, Step: int64(step + 1), LR: 0.1, Momentum: 0.9,
-				Beta1: 0.9, Beta2: 0.999, Rho: 0.99, Epsilon: 1e-8, WeightDecay: 0.01}, x, y, s1, s2)
+			u := compute.Update{Optimizer: o, Step: int64(step + 1), LR: 0.1, Momentum: 0.9,
+				Beta1: 0.9, Beta2: 0.999, Rho: 0.99, Epsilon: 1e-8, WeightDecay: 0.01}
+			d.Update(u, x, y, s1, s2)
 		}
 		got[fmt.Sprintf("optimizer %d", o)] = slices.Concat(x, s1, s2)
 	}

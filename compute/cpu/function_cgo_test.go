@@ -9,8 +9,8 @@ import (
 	"rondo/compute"
 )
 
-// bounds are what simd.h states of exp (of x <= 0, 0 below -87.3), sigmoid and tanh: errors relative
-// to the result, and for the first two in float32 to 1+|x| too; and sigmoid's absolute one.
+// bounds are what simd.h states of exp (of x <= 0, 0 below -87.3), sigmoid and tanh: errors as
+// shares of the result, and for the first two in float32 to 1+|x| too; and sigmoid's absolute one.
 func bounds(p compute.Precision) (relative [3]float64, sigmoid float64) {
 	if p == compute.BF16 {
 		return [3]float64{1.5e-7, 0x1p-12, 0x1p-12}, 0x1p-12

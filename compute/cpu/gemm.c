@@ -7,7 +7,7 @@
 #include "flat.h"
 
 // Multiplications below which a team takes longer than its caller alone.
-enum { GEMM_LEAST = 1 << 18 };
+enum { GEMM_LEAST = 1 << 22 };
 
 static void work(void *with, const struct member *m)
 {

@@ -1,7 +1,7 @@
 // General products c = alpha op(a) op(b) + beta c, of row-major matrices. op(b) is packed into
-// panels, GEMM_DEPTH by GEMM_COLUMNS at a time, by all threads together; then each thread takes rows
-// of its own, or where there are few columns of its own, packs GEMM_ROWS of op(a) at a time, and
-// multiplies them with one panel after the other.
+// panels, GEMM_DEPTH by GEMM_COLUMNS at a time, by all threads together; then each thread takes
+// rows of its own, or where there are few columns of its own, packs GEMM_ROWS of op(a) at a time,
+// and multiplies them with one panel after the other.
 
 // The panels of columns `first` to `end` within the part of op(b) that begins at [p, j] and is
 // `depth` deep.
@@ -48,8 +48,8 @@ INLINE void put_tile(long rows, float *c, long ld, long n, const float *tile, fl
     }
 }
 
-// Rows r to r_end of c, columns from j+first to j+end, += (of p 0: as g says) op(a)'s columns from p
-// on times the panels.
+// Rows r to r_end of c, columns from j+first to j+end, += (of p 0: as g says) op(a)'s columns from
+// p on times the panels.
 static void gemm_part(const struct gemm *g, int thread, long r, long r_end, long j, long first,
                       long end, long p, long depth)
 {

@@ -12,7 +12,7 @@ import (
 // gemmShapes are past the rows, the depth and the columns that go through a product at once, and
 // few of one with many of the others.
 var gemmShapes = []struct{ m, n, k int }{
-	{133, 34, 517}, {2, 2083, 530}, {70, 2049, 31}, {1, 1, 1100}, {300, 3, 5},
+	{333, 34, 517}, {4, 2083, 530}, {70, 2049, 31}, {1, 1, 1100}, {300, 3, 5},
 }
 
 // TestGemmParts holds products of several parts against float64, and to the same bits whatever the
@@ -38,8 +38,8 @@ func TestGemmParts(t *testing.T) {
 						got := d.Alloc(len(c))
 						d.Upload(got, c)
 						d.Gemm(transA, transB, s.m, s.n, s.k, alpha, a, b, beta, got)
-						what := fmt.Sprintf("%s of %d threads, %+v, transposed %v %v", isa, threads, s,
-							transA, transB)
+						what := fmt.Sprintf("%s of %d threads, %+v, transposed %v %v", isa,
+							threads, s, transA, transB)
 						if alone == nil {
 							alone = got
 							compared.tensor(what, isa, got, want)
@@ -82,7 +82,8 @@ func TestGemmOverwrites(t *testing.T) {
 // BenchmarkGemm is a projection forward (rows times a transposed weight), backward to its input and
 // to its weight: rows, inputs, outputs.
 func BenchmarkGemm(b *testing.B) {
-	for _, s := range []struct{ n, h, e int }{{1120, 256, 128}, {1120, 256, 1024}, {4096, 2048, 1024}} {
+	shapes := []struct{ n, h, e int }{{1120, 256, 128}, {1120, 256, 1024}, {4096, 2048, 1024}}
+	for _, s := range shapes {
 		for _, c := range []struct {
 			name           string
 			transA, transB bool
