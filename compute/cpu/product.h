@@ -28,9 +28,15 @@ INLINE void end_products(void) {}
 // Blocks of depth that go through a product at a time: their panel fits the first-level cache.
 enum { PRODUCT_BLOCKS = 8 };
 
+// Tiles that between them ask for the panel's next blocks while they work on these, two cache lines
+// for every unit of depth: panels that come from memory arrive in time.
+enum { TILES_AHEAD = TILE_WIDTH == BLOCK ? 2 : 1, CACHE_LINE = 64 };
+
 // c: [rows][BLOCK] += a panel. a: rows of `blocks` blocks, a_block operands from one to the next.
+// With ahead, it asks for what is at `next` meanwhile.
 INLINE void product_tile(const int rows, float *restrict c, const operand *restrict a,
-                         long a_block, long blocks, const operand *restrict panel)
+                         long a_block, long blocks, const operand *restrict panel,
+                         const int ahead, const char *next)
 {
     for (int col = 0; col < BLOCK; col += TILE_WIDTH) {
         vf sum[TILE_ROWS][TILE_VECTORS];
@@ -42,6 +48,10 @@ INLINE void product_tile(const int rows, float *restrict c, const operand *restr
         for (long q = 0; q < blocks; q++) {
             const unit *x = (const unit *)(a + q * a_block);
             UNROLL_4 for (int k = 0; k < BLOCK / UNIT; k++, x++, w += BLOCK) {
+                if (ahead && col < 2 * TILE_WIDTH) {
+                    __builtin_prefetch(next, 0, 2);
+                    next += CACHE_LINE;
+                }
                 UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                     b[j] = load_units(w + j * VW);
                 UNROLL for (int r = 0; r < rows; r++) {
@@ -64,13 +74,22 @@ static void product(long rows, float *restrict c, const operand *restrict a, lon
     for (long q = 0; q < blocks; q += PRODUCT_BLOCKS) {
         long these = blocks - q < PRODUCT_BLOCKS ? blocks - q : PRODUCT_BLOCKS;
         const operand *aq = a + q * a_block, *wq = panel + q * BLOCK * BLOCK;
-        long r = 0;
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
-            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq);
+        const char *next = (const char *)(wq + these * BLOCK * BLOCK);
+        long r = 0, last = rows - TILES_AHEAD * TILE_ROWS;
+        for (; r + TILE_ROWS <= rows && r + TILE_ROWS <= last; r += TILE_ROWS)
+            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq, 0, 0);
+        for (; r + TILE_ROWS <= rows; r += TILE_ROWS) {
+            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq, 1, next);
+            next += these * (BLOCK * BLOCK / 2) * sizeof *wq;
+        }
         float *cr = c + r * BLOCK;
         aq += r * BLOCK;
         switch (rows - r) {
-#define REST(n) case n: if (n < TILE_ROWS) product_tile(n, cr, aq, a_block, these, wq); break;
+#define REST(n)                                                    \
+    case n:                                                        \
+        if (n < TILE_ROWS)                                         \
+            product_tile(n, cr, aq, a_block, these, wq, 0, 0);     \
+        break;
             REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
 #undef REST
         }

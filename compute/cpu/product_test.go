@@ -149,10 +149,10 @@ func TestOperandLayouts(t *testing.T) {
 	})
 }
 
-// checkSum compares a sum of so many products of numbers up to 1.
+// checkSum compares a number up to 1 to which so many products of such numbers were added.
 func checkSum(t *testing.T, what string, i int, got float32, want float64, depth int) {
 	t.Helper()
-	if math.Abs(float64(got)-want) > 1e-6*float64(depth)+1e-6*math.Abs(want) {
+	if math.Abs(float64(got)-want) > 1e-6*float64(1+depth) {
 		t.Fatalf("%s: element %d is %g, want %g", what, i, got, want)
 	}
 }
@@ -176,14 +176,13 @@ func TestProduct(t *testing.T) {
 			n.product(rows, c, a, 0, spread*blockWidth, blocks, panel, 0)
 			for i, got := range c {
 				r, j := i/blockWidth, i%blockWidth
-				want, terms := float64(before[i]), 0
+				want := float64(before[i])
 				if r < rows && j < width {
-					for terms = range depth {
-						want += float64(n.rounded(x[r*depth+terms])) *
-							float64(n.rounded(w[j*depth+terms]))
+					for k := range depth {
+						want += float64(n.rounded(x[r*depth+k])) * float64(n.rounded(w[j*depth+k]))
 					}
 				}
-				checkSum(t, "product", i, got, want, terms)
+				checkSum(t, "product", i, got, want, depth)
 			}
 		}
 	})
@@ -212,17 +211,17 @@ func TestOuters(t *testing.T) {
 				n.outers(c, ld, rows, columns, a, 0, b, spread, padded, add)
 				for i, got := range c {
 					r, j := i/ld, i%ld
-					want, terms := float64(before[i]), 0
+					want := float64(before[i])
 					if r < rows && j < columns {
 						if !add {
 							want = 0
 						}
-						for terms = range depth {
-							want += float64(n.rounded(x[terms*rows+r])) *
-								float64(n.rounded(y[terms*columns+j]))
+						for k := range depth {
+							want += float64(n.rounded(x[k*rows+r])) *
+								float64(n.rounded(y[k*columns+j]))
 						}
 					}
-					checkSum(t, "outers", i, got, want, terms)
+					checkSum(t, "outers", i, got, want, depth)
 				}
 			}
 		}

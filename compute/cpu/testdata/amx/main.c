@@ -63,10 +63,10 @@ static double rounded(float x)
     return x;
 }
 
-// Sums of at most `depth` products of numbers up to 1.
+// A number up to 1 to which `depth` products of such numbers were added.
 static void compare_sums(const char *what, long at, double got, double want, long depth)
 {
-    if (!(fabs(got - want) <= 1e-6 * depth + 1e-6 * fabs(want)))
+    if (!(fabs(got - want) <= 1e-6 * (1 + depth)))
         complain(what, at, got, want);
 }
 
