@@ -128,6 +128,9 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 func (l *nativeLayer) bytes() int64 { return int64(C.rondo_layer_bytes(l.work)) }
 
 func (l *nativeLayer) close() {
+	if l.work == nil {
+		return
+	}
 	C.rondo_layer_free(l.work)
 	l.work = nil
 }

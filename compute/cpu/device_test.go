@@ -99,3 +99,29 @@ func TestConfig(t *testing.T) {
 		t.Errorf("name %q", name)
 	}
 }
+
+// TestBytes counts tensors and workspaces, and what they were at most.
+func TestBytes(t *testing.T) {
+	onDevices(t, func(t *testing.T, d *Device) {
+		x := d.Alloc(100)
+		before, _ := d.Bytes()
+		s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 2, D: 7, H: 9}
+		m := newStepModel(d, s, rand.New(rand.NewPCG(1, 2)))
+		tensors := int64(4 * (2*len(m.params) + 2*len(m.y) + 4*len(m.state.H)))
+		m.step()
+		during, peak := d.Bytes()
+		if least := int64(4 * s.T * s.B * (4 + 2) * s.H); during-before-tensors < least {
+			t.Errorf("%d bytes of workspaces, which hold gates and states of %d",
+				during-before-tensors, least)
+		}
+		m.close()
+		m.close() // counts nothing twice
+		if now, after := d.Bytes(); now != before+tensors || after != peak || peak < during {
+			t.Errorf("%d bytes, want %d; at most %d, then %d", now, before+tensors, peak, after)
+		}
+		d.Free(x)
+		if now, _ := d.Bytes(); before != 400 || now != tensors {
+			t.Errorf("%d bytes of 100 elements, then %d, want 400 and %d", before, now, tensors)
+		}
+	})
+}

@@ -17,7 +17,7 @@ import (
 // sanitizeTime bounds one compilation or one run.
 const sanitizeTime = 8 * time.Minute
 
-// TestSanitizers runs the C kernels, without Go, under the sanitizers of the compiler: addresses and
+// TestSanitizers runs the C kernels, without Go, under the compiler's sanitizers: addresses and
 // undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
 // every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes.
 // It skips where the compiler, or its sanitizer, is missing.

@@ -1,6 +1,6 @@
-// Runs every kernel of every instruction set that this processor has, in both precisions, with 1 to
-// 3 threads, for the sanitizers: sanitize SEED CASES LARGEST. It runs the corners of the shapes from
-// 1 to LARGEST, and CASES random ones of each kernel, and prints what it ran.
+// Runs every kernel of every instruction set that this processor has, in both precisions, with 1
+// to 3 threads, for the sanitizers: sanitize SEED CASES LARGEST. It runs the corners of the shapes
+// from 1 to LARGEST, and CASES random ones of each kernel, and prints what it ran.
 
 #include "tensor.h"
 
