@@ -181,10 +181,3 @@ static void outers(float *restrict c, long ld, long rows, long columns,
         }
     }
 }
-
-// The same for one block of columns.
-static inline void outer(float *restrict c, long ld, long rows, long columns,
-                         const operand *restrict a, const operand *restrict b, long depth, int add)
-{
-    outers(c, ld, rows, columns, a, b, 0, depth, add);
-}

@@ -291,9 +291,8 @@ static void check_gemm(long m, long n, long k, int trans_a, int trans_b)
     float *sums = copy(c, m * n);
     struct space space = {0};
     struct team *team = rondo_team_new(2);
-    struct gemm g = {.trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k, .alpha = 1,
-                     .a = a, .b = b, .beta = 1, .c = sums};
-    if (!team || !rondo_gemm(&rondo_amx, team, &space, g))
+    if (!team || !rondo_gemm(&rondo_amx, team, &space, trans_a, trans_b, m, n, k, 1, a, b, 1,
+                             sums))
         exit(2);
     for (long i = 0; i < m * n; i++) {
         double want = c[i];
