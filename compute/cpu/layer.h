@@ -87,6 +87,24 @@ static void prefetch_strip(const struct layer *l, struct strip s, long state)
     prefetch_rows(s.lanes, before(l->cell == LSTM ? &l->c : &l->h, &s));
 }
 
+// The same for its columns of y or dy: [T, B, H].
+static void prefetch_columns(const struct layer *l, const struct strip *s, const float *y)
+{
+    y += (s->t * l->B + s->b) * l->H + s->u * BLOCK;
+    for (long b = 0; b < s->lanes; b++, y += l->H) {
+        __builtin_prefetch(y, 0, 2);
+        __builtin_prefetch(y + BLOCK / 2, 0, 2);
+    }
+}
+
+// And for the pairs of bf16 that it writes at step t, block i of their tensor.
+static void prefetch_pairs(const struct layer *l, const struct tensor *pairs, long i,
+                           const struct strip *s, long t)
+{
+    if (BF16 && !l->inference && t < l->T)
+        prefetch_rows(s->lanes / UNIT, (const float *)operands_at(pairs, i, t, s->b));
+}
+
 // Adds W_hh's gate g, times rows of state operands, to gate tensor `to`.
 INLINE void recurrent_sum(struct layer *l, const struct strip *s, long g, long to,
                           const struct tensor *state)
@@ -117,6 +135,8 @@ static void step_forward(const struct member *m, const struct field *f, struct l
         start_step(l, &s, c->ids);
         if (next.t < l->T)
             prefetch_strip(l, next, next.t + 1);
+        prefetch_columns(l, &s, c->y);
+        prefetch_pairs(l, &l->h_pairs, s.u, &s, t + 1);
         for (long g = 0; g < early; g++)
             recurrent_sum(l, &s, g, apart(l, g), &l->h_rows);
         switch (l->cell) {
@@ -267,6 +287,9 @@ static void step_backward(const struct member *m, const struct field *f, struct 
         struct strip next = s;
         next.t++;
         prefetch_strip(l, s, t);
+        prefetch_columns(l, &s, c->dy);
+        for (long g = 0; g < l->G; g++)
+            prefetch_pairs(l, &l->d_pairs, g * l->U + s.u, &s, t);
         if (next.t < l->T)
             recurrent_gradient(l, &next, dh, 0, through);
         add_to_block(s.lanes, dh, dy + s.u * BLOCK, l->H, columns_of(l->H, s.u));
