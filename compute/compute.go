@@ -22,7 +22,10 @@
 // goroutine at a time. A shape that does not fit is a broken invariant and panics.
 package compute
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Cell is the recurrence of a layer.
 type Cell int
@@ -43,6 +46,36 @@ const (
 	// forget gate of Gers et al. (2000).
 	LSTM
 )
+
+// cells are all of them, in order, and their names.
+func cells() []string {
+	return []string{RNNTanh: "rnn", RNNReLU: "rnn-relu", GRU: "gru",
+		GRUResetBefore: "gru-reset-before", LSTM: "lstm"}
+}
+
+// ParseCell returns the cell that String calls by this name.
+func ParseCell(name string) (Cell, error) {
+	at, err := parse(name, cells())
+	return Cell(at), err
+}
+
+// String is the cell's name: rnn, rnn-relu, gru, gru-reset-before or lstm.
+func (c Cell) String() string {
+	if c < 0 || int(c) >= len(cells()) {
+		return fmt.Sprintf("cell %d", int(c))
+	}
+	return cells()[c]
+}
+
+// parse returns where a name is among all of its kind.
+func parse(name string, all []string) (int, error) {
+	for i, n := range all {
+		if n == name {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(all, ", "))
+}
 
 // Gates returns K, the number of H-row blocks in the cell's weights.
 func (c Cell) Gates() int {
@@ -66,7 +99,7 @@ func (c Cell) States() int {
 }
 
 // Precision is what a device's products multiply. Parameters, states, sums and gradients are
-// float32 whatever it is, and so is everything elementwise.
+// float32 whatever it is.
 type Precision int
 
 // The precisions.
@@ -75,18 +108,26 @@ const (
 	FP32 Precision = iota
 	// BF16: both operands of a product are rounded to bfloat16 (8 bits of significand, to
 	// nearest, ties to even) and their products summed in float32. What a token id picks from
-	// one-hot weights is no product and stays float32.
+	// one-hot weights is no product and stays float32. A cell's sigmoid and tanh are good to
+	// 2^-12 of their value; everything else elementwise is as accurate as float32.
 	BF16
 )
 
+// precisions are all of them, in order, and their names.
+func precisions() []string { return []string{FP32: "fp32", BF16: "bf16"} }
+
+// ParsePrecision returns the precision that String calls by this name.
+func ParsePrecision(name string) (Precision, error) {
+	at, err := parse(name, precisions())
+	return Precision(at), err
+}
+
+// String is the precision's name: fp32 or bf16.
 func (p Precision) String() string {
-	switch p {
-	case FP32:
-		return "fp32"
-	case BF16:
-		return "bf16"
+	if p < 0 || int(p) >= len(precisions()) {
+		return fmt.Sprintf("precision %d", int(p))
 	}
-	panic(fmt.Sprintf("compute: precision %d is not one of 0..1", int(p)))
+	return precisions()[p]
 }
 
 // RecurrentShape is one recurrent layer over one segment.
