@@ -43,44 +43,37 @@ INLINE vf fused(vf a, vf b, vf c)
 #endif
 }
 
-// Kernels for bf16, whose products round to 2^-9, make do with gates to 2^-12: half the work.
-#if BF16
-enum { ROUGH = 1 };
-#else
-enum { ROUGH = 0 };
-#endif
-
 // larger and smaller give their second operand when either is NaN, as x86 has it.
 #if VW == 16
 INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm512_min_ps((__m512)a, (__m512)b); }
 INLINE vf square_root(vf a) { return (vf)_mm512_sqrt_ps((__m512)a); }
 
-// 1/a and a/b for normal a and b: an estimate of 14 bits, and unless that will do a Newton step,
-// where a division would hold up the divider.
-INLINE vf reciprocal(vf a, const int rough)
+// 1/a and a/b for normal a and b: an estimate of 14 bits and a Newton step, where a division would
+// hold up the divider.
+INLINE vf reciprocal(vf a)
 {
     vf y = (vf)_mm512_rcp14_ps((__m512)a);
-    return rough ? y : fused(y, fused(-a, y, splat(1)), y);
+    return fused(y, fused(-a, y, splat(1)), y);
 }
 
-INLINE vf quotient(vf a, vf b, const int rough)
+INLINE vf quotient(vf a, vf b)
 {
     vf y = (vf)_mm512_rcp14_ps((__m512)b), q = a * y;
-    return rough ? q : fused(fused(-b, q, a), y, q);
+    return fused(fused(-b, q, a), y, q);
 }
 #elif VW == 8
 INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE vf smaller(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE vf square_root(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
-INLINE vf reciprocal(vf a, const int rough) { return splat(1) / a; }
-INLINE vf quotient(vf a, vf b, const int rough) { return a / b; }
+INLINE vf reciprocal(vf a) { return splat(1) / a; }
+INLINE vf quotient(vf a, vf b) { return a / b; }
 #else
 INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
 INLINE vf smaller(vf a, vf b) { return pick(a < b, a, b); }
-INLINE vf reciprocal(vf a, const int rough) { return splat(1) / a; }
-INLINE vf quotient(vf a, vf b, const int rough) { return a / b; }
+INLINE vf reciprocal(vf a) { return splat(1) / a; }
+INLINE vf quotient(vf a, vf b) { return a / b; }
 INLINE vf square_root(vf a)
 {
     for (int i = 0; i < VW; i++)
@@ -116,33 +109,25 @@ INLINE float horizontal_largest(vf v)
 }
 
 // 2^y, as 2^n p(t): n is the integer nearest to y, t the rest, and p a minimax polynomial for
-// |t| <= 1/2: of degree 5 with a relative error of 9.2e-8, or if rough of degree 3 with 7.5e-5.
-// y is limited to 126, and below -126 to what the instruction set takes. NaN stays NaN.
-INLINE vf power_of_two(vf y, const int rough)
+// |t| <= 1/2 with a relative error of 9.2e-8. y is limited to 126, and below -126 to what the
+// instruction set takes. NaN stays NaN.
+INLINE vf power_of_two(vf y)
 {
 #if VW == 16
-    if (!rough)
-        y = smaller(splat(126), y);
-    vf t = (vf)_mm512_reduce_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), p;
+    y = smaller(splat(126), y);
+    vf t = (vf)_mm512_reduce_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
     // Adding 1.5*2^23 rounds to an integer and leaves it in the low bits, 127 more than it is.
     const vf bias = splat(0x1.8p+23f + 127);
     y = limit(y, -126, 126);
-    vf shifted = y + bias, t = y - (shifted - bias), p;
+    vf shifted = y + bias, t = y - (shifted - bias);
 #endif
-    if (rough) {
-        p = splat(0x1.c3f76p-5f);
-        p = fused(p, t, splat(0x1.f0de1ap-3f));
-        p = fused(p, t, splat(0x1.62f31ap-1f));
-        p = fused(p, t, splat(0x1.fff692p-1f));
-    } else {
-        p = splat(0x1.5bba14p-10f);
-        p = fused(p, t, splat(0x1.3cea88p-7f));
-        p = fused(p, t, splat(0x1.c6b752p-5f));
-        p = fused(p, t, splat(0x1.ebf9bcp-3f));
-        p = fused(p, t, splat(0x1.62e42ap-1f));
-        p = fused(p, t, splat(1));
-    }
+    vf p = splat(0x1.5bba14p-10f);
+    p = fused(p, t, splat(0x1.3cea88p-7f));
+    p = fused(p, t, splat(0x1.c6b752p-5f));
+    p = fused(p, t, splat(0x1.ebf9bcp-3f));
+    p = fused(p, t, splat(0x1.62e42ap-1f));
+    p = fused(p, t, splat(1));
 #if VW == 16
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)(y - t));
 #else
@@ -154,42 +139,29 @@ INLINE vf power_of_two(vf y, const int rough)
 // NaN. 1.5e-7 |x| is what rounding x does; large arguments are of small results.
 INLINE vf exponential(vf x)
 {
-    vf y = power_of_two(x * splat(0x1.715476p+0f), 0);
+    vf y = power_of_two(x * splat(0x1.715476p+0f));
     return (vf)((vi)y & ~(x < splat(-87.3f)));
 }
 
-// 1/(1 + e^-x): error at most 1e-7, and relative error at most 1.5e-7 (1 + |x|) down to -87. In
-// kernels for bf16: relative error at most 2^-12.
+// 1/(1 + e^-x): error at most 1e-7, and relative error at most 1.5e-7 (1 + |x|) down to -87.
 INLINE vf sigmoid(vf x)
 {
-    return reciprocal(power_of_two(x * splat(-0x1.715476p+0f), ROUGH) + splat(1), ROUGH);
+    return reciprocal(power_of_two(x * splat(-0x1.715476p+0f)) + splat(1));
 }
 
 // tanh(x) as x p(x^2)/q(x^2), minimax up to where tanh is 1 but for that error, and never beyond 1:
-// relative error at most 3.5e-7, near zero too. In kernels for bf16: at most 2^-12.
+// relative error at most 3.5e-7, near zero too.
 INLINE vf tangent(vf x)
 {
-    const float end = ROUGH ? 4.9f : 8;
-    x = limit(x, -end, end);
-    vf u = x * x, p, q;
-    if (ROUGH) {
-        p = splat(0x1.649f1p-11f);
-        p = fused(p, u, splat(0x1.a4c2aep-4f));
-        p = fused(p, u, splat(0x1.fff9fp-1f));
-        q = splat(0x1.a72fdap-7f);
-        q = fused(q, u, splat(0x1.be3a52p-2f));
-        q = fused(q, u, splat(1));
-    } else {
-        p = splat(0x1.05a83p-26f);
-        p = fused(p, u, splat(0x1.6f54fp-16f));
-        p = fused(p, u, splat(0x1.d422fcp-9f));
-        p = fused(p, u, splat(0x1.1357e6p-3f));
-        p = fused(p, u, splat(1));
-        q = splat(0x1.c98bcp-21f);
-        q = fused(q, u, splat(0x1.65b338p-12f));
-        q = fused(q, u, splat(0x1.acada6p-6f));
-        q = fused(q, u, splat(0x1.df0144p-2f));
-        q = fused(q, u, splat(1));
-    }
-    return quotient(p * x, q, ROUGH);
+    x = limit(x, -8, 8);
+    vf u = x * x, p = splat(0x1.05a83p-26f), q = splat(0x1.c98bcp-21f);
+    p = fused(p, u, splat(0x1.6f54fp-16f));
+    p = fused(p, u, splat(0x1.d422fcp-9f));
+    p = fused(p, u, splat(0x1.1357e6p-3f));
+    p = fused(p, u, splat(1));
+    q = fused(q, u, splat(0x1.65b338p-12f));
+    q = fused(q, u, splat(0x1.acada6p-6f));
+    q = fused(q, u, splat(0x1.df0144p-2f));
+    q = fused(q, u, splat(1));
+    return quotient(p * x, q);
 }

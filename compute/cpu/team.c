@@ -1,18 +1,21 @@
 //go:build cgo
 
-// A pool of threads. A thread that waits, for a call or for the others of its call, spins for a
-// moment, since the others are usually a microsecond away, and then sleeps, since they need not
-// be: another program may have their processor.
+// A pool of threads. A thread that waits, for a call or for the others of its call, looks a few
+// times, since the others are usually a microsecond away; then lets others run between looks, since
+// one of its own may need its processor; and at last sleeps.
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "team.h"
 
-// How often a waiting thread looks before it sleeps: about 100 microseconds.
-enum { SPINS = 3000 };
+// How often a waiting thread looks at first, some ten microseconds in all, and how long it gives way
+// before it sleeps, in nanoseconds.
+enum { LOOKS = 400, PATIENCE = 100000 };
 
 // What waiters sleep on. `value` counts up.
 struct turnstile {
@@ -60,18 +63,31 @@ static void turnstile_pass(struct turnstile *t)
     if (!atomic_load(&t->asleep))
         return;
     pthread_mutex_lock(&t->mutex);
+    pthread_mutex_unlock(&t->mutex); // a sleeper that has not seen the value is asleep by now
     pthread_cond_broadcast(&t->moved);
-    pthread_mutex_unlock(&t->mutex);
+}
+
+static int moved(const struct turnstile *t, unsigned seen)
+{
+    return atomic_load_explicit(&t->value, memory_order_acquire) != seen;
+}
+
+static long now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
 // Waits until the value is no longer `seen`.
 static void turnstile_wait(struct turnstile *t, unsigned seen)
 {
-    for (int i = 0; i < SPINS; i++) {
-        if (atomic_load_explicit(&t->value, memory_order_acquire) != seen)
+    for (int i = 0; i < LOOKS; i++, pause_a_little())
+        if (moved(t, seen))
             return;
-        pause_a_little();
-    }
+    for (long since = now(); now() - since < PATIENCE; sched_yield())
+        if (moved(t, seen))
+            return;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->asleep, 1);
     while (atomic_load(&t->value) == seen)
