@@ -54,6 +54,12 @@ static int has_avx512bf16(void)
 
 // The processor has AMX, of the tiles that product_amx.h is made for, and the operating system
 // gives this process their state. It does so when asked, for all threads; asking again is harmless.
+//
+// Go's runtime need not know. The tiles live within one call of C, which releases them, so that no
+// goroutine ever has any; a signal during it saves and restores them. From the request on, every
+// signal's frame has room for them, about 11 KiB in all, where Go's stacks for signals have 32. The
+// kernel looks at the alternate stacks of all threads when asked and refuses if one is too small
+// (ENOSPC): then there is no AMX here.
 static int has_amx(void)
 {
     enum { TILE_BF16 = 1 << 22 | 1 << 24, OSXSAVE = 1 << 27, TILE_STATE = 3 << 17 };
@@ -93,7 +99,12 @@ static int has(int i)
 const struct kernels *rondo_kernels(const char *isa, int bf16)
 {
     const struct kernels *best = 0;
-    for (int i = 0; i < (int)(sizeof sets / sizeof *sets) && has(i); i++) {
+    for (int i = 0; i < (int)(sizeof sets / sizeof *sets); i++) {
+        // A set without kernels of its own is for who names it: with AMX's, every signal's frame
+        // grows.
+        int known = !*isa && best == sets[i].kernels[bf16];
+        if (known || !has(i))
+            break;
         best = sets[i].kernels[bf16];
         if (!strcmp(isa, sets[i].name))
             return best;
