@@ -76,7 +76,6 @@ static void gemm(const struct member *m, const struct gemm *g)
     const int by_rows = g->m >= (long)m->count * BLOCK || g->m >= g->n;
     if (by_rows)
         rondo_share(m, g->m, BLOCK / 2, &r, &r_end);
-    begin_products();
     for (long j = 0; j < g->n; j += GEMM_COLUMNS)
         for (long p = 0; p < g->k; p += GEMM_DEPTH) {
             long width = g->n - j < GEMM_COLUMNS ? g->n - j : GEMM_COLUMNS;
@@ -92,5 +91,4 @@ static void gemm(const struct member *m, const struct gemm *g)
             gemm_part(g, m->index, r, r_end, j, first, end, p, depth);
             rondo_team_meet(m); // the next panels may be another thread's
         }
-    end_products();
 }

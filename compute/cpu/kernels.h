@@ -72,8 +72,15 @@ struct layer {
 // A layer's workspace for its input, in an arena of its own: of ids or of dense rows.
 struct input {
     int ids;
-    float *table;     // [K*U][D][BLOCK]: W_ih's columns as rows, bias added; their gradient during
-                      // the backward pass
+    float *table;     // [K*U][rows_kept][BLOCK]: W_ih's columns as rows, bias added; their gradient
+                      // during the backward pass
+    long rows_kept;   // a row for every token, or if it is compact for every one of a segment's
+    int compact;
+    long tokens;      // rows in use; if compact:
+    int32_t *token;   // [rows_kept]: the token of a row
+    int32_t *slot_of; // [D]: its row and 1, while they are numbered; zeros between
+    int32_t *numbers; // [N]: the row of every id
+    const int32_t *slots; // [N]: these, or the ids
     void *panels;     // [K*U][X*BLOCK][BLOCK]: y = x W_ih^T
     void *back;       // [X][K*U*BLOCK][BLOCK]: y = d W_ih
     struct tensor rows, pairs; // X blocks: the input as operands
@@ -137,8 +144,8 @@ struct update {
 // Products by themselves and what makes their operands (operand.h, product.h), for tests and
 // benchmarks.
 struct products {
-    void (*product)(long rows, float *c, const void *a, long a_block, long blocks,
-                    const void *panel);
+    void (*products)(long n, long rows, float *c, long c_gap, const void *a, long a_block,
+                     long blocks, const void *panels, long gap);
     void (*outers)(float *c, long ld, long rows, long columns, const void *a, const void *b,
                    long b_block, long depth, int add);
     void (*put_rows)(long rows, void *dst, const float *src, long ld, long n);

@@ -96,6 +96,16 @@ static void product(long rows, float *restrict c, const operand *restrict a, lon
     }
 }
 
+// n products of the same rows: c: [rows][BLOCK] each c_gap from the last += a times a panel, each
+// `gap` from the last. (AMX gains by having two at a time.)
+static inline void products(long n, long rows, float *restrict c, long c_gap,
+                            const operand *restrict a, long a_block, long blocks,
+                            const operand *restrict panels, long gap)
+{
+    for (long i = 0; i < n; i++)
+        product(rows, c + i * c_gap, a, a_block, blocks, panels + i * gap);
+}
+
 // c: [OUTER_ROWS rows of ld] = or += aT b. a, b: pairs, of `steps` units in depth; of a's columns
 // the first OUTER_ROWS count.
 INLINE void outer_tile(float *restrict c, long ld, const unit *restrict a, const unit *restrict b,

@@ -70,68 +70,122 @@ INLINE void add_product(const operand *a, const operand *b)
     TILE_DOT(3, 5, 7);
 }
 
-// c: [2 TILE][BLOCK] += a panel.
+// Asks for what follows `blocks` blocks of a panel at its block b: panels are read one after
+// another, and those that come from memory arrive in time.
+INLINE void ask_ahead(const operand *b, long blocks)
+{
+    enum { LINE = 64 / sizeof *b };
+    for (int i = 0; i < BLOCK * BLOCK; i += LINE)
+        __builtin_prefetch(b + blocks * BLOCK * BLOCK + i, 0, 2);
+}
+
+// c: [2 TILE][BLOCK] += a panel. With ahead, it asks for what follows meanwhile.
 INLINE void product_square(float *c, const operand *a, long a_block, long blocks,
-                           const operand *panel)
+                           const operand *panel, int ahead)
 {
     load_sums(c, SUM_STRIDE);
-    for (long q = 0; q < blocks; q++)
-        add_product(a + q * a_block, panel + q * BLOCK * BLOCK);
+    for (long q = 0; q < blocks; q++, a += a_block, panel += BLOCK * BLOCK) {
+        add_product(a, panel);
+        if (ahead)
+            ask_ahead(panel, blocks);
+    }
     store_sums(c, SUM_STRIDE);
 }
 
-// c: [TILE][BLOCK] += a panel.
-INLINE void product_strip(float *c, const operand *a, long a_block, long blocks,
-                          const operand *panel)
+// c: [TILE][BLOCK] += a panel; of two, also what is c_gap from c += a what is `gap` from the panel.
+// A sum waits for its last step longer than two sums take, but not than four.
+INLINE void product_strip(const int two, float *c, long c_gap, const operand *a, long a_block,
+                          long blocks, const operand *panel, long gap, int ahead)
 {
     TILE_LOAD(0, c, SUM_STRIDE);
     TILE_LOAD(1, c + TILE, SUM_STRIDE);
-    for (long q = 0; q < blocks; q++) {
-        const operand *b = panel + q * BLOCK * BLOCK;
-        TILE_LOAD(4, a + q * a_block, TILE_STRIDE);
-        TILE_LOAD(6, b, PAIR_STRIDE);
+    if (two) {
+        TILE_LOAD(2, c + c_gap, SUM_STRIDE);
+        TILE_LOAD(3, c + c_gap + TILE, SUM_STRIDE);
+    }
+    for (long q = 0; q < blocks; q++, a += a_block, panel += BLOCK * BLOCK) {
+        TILE_LOAD(4, a, TILE_STRIDE);
+        TILE_LOAD(6, panel, PAIR_STRIDE);
         TILE_DOT(0, 4, 6);
-        TILE_LOAD(7, b + 2 * TILE, PAIR_STRIDE);
+        TILE_LOAD(7, panel + 2 * TILE, PAIR_STRIDE);
         TILE_DOT(1, 4, 7);
+        if (two) {
+            TILE_LOAD(6, panel + gap, PAIR_STRIDE);
+            TILE_DOT(2, 4, 6);
+            TILE_LOAD(7, panel + gap + 2 * TILE, PAIR_STRIDE);
+            TILE_DOT(3, 4, 7);
+        }
+        for (int i = 0; ahead && i <= two; i++)
+            ask_ahead(panel + i * gap, blocks);
     }
     TILE_STORE(0, c, SUM_STRIDE);
     TILE_STORE(1, c + TILE, SUM_STRIDE);
+    if (two) {
+        TILE_STORE(2, c + c_gap, SUM_STRIDE);
+        TILE_STORE(3, c + c_gap + TILE, SUM_STRIDE);
+    }
 }
 
-// c: [rows][BLOCK] += a panel, for fewer than TILE rows.
-static void product_rest(long rows, float *c, const operand *a, long a_block, long blocks,
-                         const operand *panel)
+// The same for fewer than TILE rows: c: [rows][BLOCK].
+INLINE void product_rest(const int two, long rows, float *c, long c_gap, const operand *a,
+                         long a_block, long blocks, const operand *panel, long gap)
 {
     enum { COPIED = 8 }; // blocks at a time
-    float sums[TILE * BLOCK] __attribute__((aligned(64))) = {0};
+    float sums[2][TILE * BLOCK] __attribute__((aligned(64))) = {0};
     operand copy[COPIED * TILE * BLOCK] __attribute__((aligned(64))) = {0};
-    memcpy(sums, c, rows * BLOCK * sizeof *c);
+    for (int i = 0; i <= two; i++)
+        memcpy(sums[i], c + i * c_gap, rows * BLOCK * sizeof *c);
     for (long q = 0; q < blocks; q += COPIED) {
         long these = blocks - q < COPIED ? blocks - q : COPIED;
         for (long i = 0; i < these; i++)
             memcpy(copy + i * TILE * BLOCK, a + (q + i) * a_block, rows * BLOCK * sizeof *a);
-        product_strip(sums, copy, TILE * BLOCK, these, panel + q * BLOCK * BLOCK);
+        product_strip(two, sums[0], TILE * BLOCK, copy, TILE * BLOCK, these,
+                      panel + q * BLOCK * BLOCK, gap, 1);
     }
-    memcpy(c, sums, rows * BLOCK * sizeof *c);
+    for (int i = 0; i <= two; i++)
+        memcpy(c + i * c_gap, sums[i], rows * BLOCK * sizeof *c);
 }
 
-// c: [rows][BLOCK] += a panel, over blocks*BLOCK of depth.
-static void product(long rows, float *restrict c, const operand *restrict a, long a_block,
-                    long blocks, const operand *restrict panel)
+// The same for any number of rows.
+INLINE void product_rows(const int two, long rows, float *c, long c_gap, const operand *a,
+                         long a_block, long blocks, const operand *panel, long gap)
+{
+    long r = 0;
+    for (int i = 0; i <= two; i++)
+        for (r = 0; r + 2 * TILE <= rows; r += 2 * TILE)
+            product_square(c + i * c_gap + r * BLOCK, a + r * BLOCK, a_block, blocks,
+                           panel + i * gap, r + 2 * TILE == rows);
+    if (r + TILE <= rows) {
+        product_strip(two, c + r * BLOCK, c_gap, a + r * BLOCK, a_block, blocks, panel, gap,
+                      r + TILE == rows);
+        r += TILE;
+    }
+    if (r < rows)
+        product_rest(two, rows - r, c + r * BLOCK, c_gap, a + r * BLOCK, a_block, blocks, panel,
+                     gap);
+}
+
+// n products of the same rows, two at a time: c: [rows][BLOCK] each c_gap from the last += a times
+// a panel, each `gap` from the last, over blocks*BLOCK of depth.
+static void products(long n, long rows, float *restrict c, long c_gap, const operand *restrict a,
+                     long a_block, long blocks, const operand *restrict panels, long gap)
 {
     long chunk = rows > 2 * TILE ? PRODUCT_BLOCKS : blocks;
     for (long q = 0; q < blocks; q += chunk) {
-        long these = blocks - q < chunk ? blocks - q : chunk, r = 0;
-        const operand *aq = a + q * a_block, *wq = panel + q * BLOCK * BLOCK;
-        for (; r + 2 * TILE <= rows; r += 2 * TILE)
-            product_square(c + r * BLOCK, aq + r * BLOCK, a_block, these, wq);
-        if (r + TILE <= rows) {
-            product_strip(c + r * BLOCK, aq + r * BLOCK, a_block, these, wq);
-            r += TILE;
-        }
-        if (r < rows)
-            product_rest(rows - r, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq);
+        long these = blocks - q < chunk ? blocks - q : chunk, i = 0;
+        const operand *aq = a + q * a_block, *wq = panels + q * BLOCK * BLOCK;
+        for (; i + 2 <= n; i += 2)
+            product_rows(1, rows, c + i * c_gap, c_gap, aq, a_block, these, wq + i * gap, gap);
+        if (i < n)
+            product_rows(0, rows, c + i * c_gap, 0, aq, a_block, these, wq + i * gap, 0);
     }
+}
+
+// One: c: [rows][BLOCK] += a panel.
+static void product(long rows, float *restrict c, const operand *restrict a, long a_block,
+                    long blocks, const operand *restrict panel)
+{
+    products(1, rows, c, 0, a, a_block, blocks, panel, 0);
 }
 
 // c: [BLOCK rows of ld] = or += at b, over `blocks` blocks of depth. at: [blocks][BLOCK][BLOCK].

@@ -5,7 +5,7 @@
 void rondo_product(const struct kernels *k, long rows, float *c, const void *a, long a_block,
                    long blocks, const void *panel)
 {
-    k->products.product(rows, c, a, a_block, blocks, panel);
+    k->products.products(1, rows, c, 0, a, a_block, blocks, panel, 0);
 }
 
 void rondo_outers(const struct kernels *k, float *c, long ld, long rows, long columns,

@@ -29,42 +29,29 @@
 #include "optimizer.h"
 
 // A kernel with products in it, for the table.
-#define READIED(kernel, workspace, arguments)                                              \
-    static void readied_##kernel(const struct member *m, workspace *w, const arguments *a) \
-    {                                                                                      \
-        begin_products();                                                                  \
-        kernel(m, w, a);                                                                   \
-        end_products();                                                                    \
+#define READIED(kernel, parameters, arguments) \
+    static void readied_##kernel parameters    \
+    {                                          \
+        begin_products();                      \
+        kernel arguments;                      \
+        end_products();                        \
     }
 
-READIED(layer_forward, struct layer, struct layer_call)
-READIED(layer_backward, struct layer, struct layer_call)
-READIED(head_run, struct head, struct head_call)
-
-static void readied_gemm(const struct member *m, const struct gemm *g)
-{
-    begin_products();
-    gemm(m, g);
-    end_products();
-}
+READIED(layer_forward, (const struct member *m, struct layer *l, const struct layer_call *c),
+        (m, l, c))
+READIED(layer_backward, (const struct member *m, struct layer *l, const struct layer_call *c),
+        (m, l, c))
+READIED(head_run, (const struct member *m, struct head *o, const struct head_call *c), (m, o, c))
+READIED(gemm, (const struct member *m, const struct gemm *g), (m, g))
 
 // The products by themselves.
 
-static void product_alone(long rows, float *c, const void *a, long a_block, long blocks,
-                          const void *panel)
-{
-    begin_products();
-    product(rows, c, a, a_block, blocks, panel);
-    end_products();
-}
-
-static void outers_alone(float *c, long ld, long rows, long columns, const void *a, const void *b,
-                         long b_block, long depth, int add)
-{
-    begin_products();
-    outers(c, ld, rows, columns, a, b, b_block, depth, add);
-    end_products();
-}
+READIED(products, (long n, long rows, float *c, long c_gap, const void *a, long a_block,
+                   long blocks, const void *panels, long gap),
+        (n, rows, c, c_gap, a, a_block, blocks, panels, gap))
+READIED(outers, (float *c, long ld, long rows, long columns, const void *a, const void *b,
+                 long b_block, long depth, int add),
+        (c, ld, rows, columns, a, b, b_block, depth, add))
 
 static void put_rows_alone(long rows, void *dst, const float *src, long ld, long n)
 {
@@ -103,8 +90,8 @@ const struct kernels KERNELS = {
     .function = function,
     .burn = burn,
     .products = {
-        .product = product_alone,
-        .outers = outers_alone,
+        .products = readied_products,
+        .outers = readied_outers,
         .put_rows = put_rows_alone,
         .put_pairs = put_pairs_alone,
         .pack_columns = pack_columns_alone,

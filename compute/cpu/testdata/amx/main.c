@@ -3,6 +3,7 @@
 // 0, or 1 if anything is wrong, or 77 where it cannot run.
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,38 +71,47 @@ static void compare_sums(const char *what, long at, double got, double want, lon
         complain(what, at, got, want);
 }
 
-// c: [rows][BLOCK] += x w^T of x: [rows, depth] and w: [n, depth], with both ways to pack w.
+// Three times c: [rows][BLOCK] += x w^T of x: [rows, depth] and each a w: [n, depth], with both
+// ways to pack w: at once, and one by one with the same bits.
 static void check_product(long rows, long depth, long n)
 {
     const struct products *p = &rondo_amx.products;
     long blocks = (depth + BLOCK - 1) / BLOCK, padded = blocks * BLOCK, spread = rows + 3;
-    float *x = randoms(rows * depth, 1), *w = randoms(n * depth, 1);
-    float *turned = memory(n * depth * sizeof *w), *c = randoms((rows + 1) * BLOCK, 1);
+    long count = 3, gap = (rows + 1) * BLOCK, panel_gap = padded * BLOCK;
+    float *x = randoms(rows * depth, 1), *w = randoms(count * n * depth, 1);
+    float *turned = memory(count * n * depth * sizeof *w), *c = randoms(count * gap, 1);
     uint16_t *a = memory(blocks * spread * BLOCK * sizeof *a);
-    uint16_t *panel = memory(padded * BLOCK * sizeof *panel);
-    for (long i = 0; i < n * depth; i++)
-        turned[i % depth * n + i / depth] = w[i];
+    uint16_t *panels = memory(count * panel_gap * sizeof *panels);
+    for (long i = 0; i < count * n * depth; i++)
+        turned[(i / depth / n * depth + i % depth) * n + i / depth % n] = w[i];
     for (long q = 0; q < blocks; q++)
         p->put_rows(rows, a + q * spread * BLOCK, x + q * BLOCK, depth,
                     depth - q * BLOCK < BLOCK ? depth - q * BLOCK : BLOCK);
     for (int way = 0; way < 2; way++) {
-        float *sums = copy(c, (rows + 1) * BLOCK);
-        if (way)
-            p->pack_rows(panel, turned, depth, n, n, padded);
-        else
-            p->pack_columns(panel, w, n, depth, depth, padded);
-        p->product(rows, sums, a, spread * BLOCK, blocks, panel);
-        for (long i = 0; i < (rows + 1) * BLOCK; i++) {
+        float *sums = copy(c, count * gap), *alone = copy(c, count * gap);
+        for (long v = 0; v < count; v++)
+            if (way)
+                p->pack_rows(panels + v * panel_gap, turned + v * n * depth, depth, n, n, padded);
+            else
+                p->pack_columns(panels + v * panel_gap, w + v * n * depth, n, depth, depth,
+                                padded);
+        p->products(count, rows, sums, gap, a, spread * BLOCK, blocks, panels, panel_gap);
+        for (long v = 0; v < count; v++)
+            p->products(1, rows, alone + v * gap, 0, a, spread * BLOCK, blocks,
+                        panels + v * panel_gap, 0);
+        for (long i = 0; i < count * gap; i++) {
             double want = c[i];
-            long r = i / BLOCK, j = i % BLOCK;
+            long v = i / gap, r = i % gap / BLOCK, j = i % BLOCK;
             for (long k = 0; r < rows && j < n && k < depth; k++)
-                want += rounded(x[r * depth + k]) * rounded(w[j * depth + k]);
+                want += rounded(x[r * depth + k]) * rounded(w[(v * n + j) * depth + k]);
             compare_sums(way ? "product, w's rows" : "product, w's columns", i, sums[i], want,
                          r < rows ? depth : 0);
+            if (sums[i] != alone[i])
+                complain("products one by one", i, alone[i], sums[i]);
         }
-        free(sums);
+        free(sums), free(alone);
     }
-    free(x), free(w), free(turned), free(c), free(a), free(panel);
+    free(x), free(w), free(turned), free(c), free(a), free(panels);
 }
 
 // c: [rows, columns] = or += aT b of a: [depth, rows] and b: [depth, columns].
@@ -346,7 +356,8 @@ static void configure_reserved(void) { configure_with(9, 1); }
 static void configure_large(void) { configure_with(48, 17); }
 static void configure_half(void) { configure_with(51, 1); }
 
-// In a process of its own, which it ends.
+// In a process of its own, which it ends by a signal: what refuses a configuration is the one for
+// bad addresses, of which the address sanitizer would make an exit.
 static void check_refused(const char *what, void (*offend)(void))
 {
     fflush(stdout);
@@ -354,6 +365,7 @@ static void check_refused(const char *what, void (*offend)(void))
     if (child == 0) {
         setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
         fclose(stderr);
+        signal(SIGSEGV, SIG_DFL);
         offend();
         _exit(0);
     }
