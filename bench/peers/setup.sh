@@ -6,6 +6,10 @@
 #
 # PYTHON is the interpreter to make it from (default: python3; it needs the module venv). Prints the
 # interpreter to run the scripts with; everything else goes to standard error.
+#
+# PyTorch is pinned to the version with which the figures of bench/README.md were measured and whose
+# timeouts of torchrun it names, so that they can be measured again; numpy is only what it asks for.
+# What else PyTorch needs, it pins or bounds itself.
 set -eu
 
 torch=2.5.1

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
@@ -20,43 +21,50 @@ import (
 // what stands before it; few rows keep that from mattering.
 const evalLanes = 8
 
-// precisionHelp is of the --precision of commands that use a trained model.
-const precisionHelp = "what products multiply, fp32 or bf16; default: what the model was trained in"
+// addUseFlags adds what commands that use a trained model have.
+func addUseFlags(flags *pflag.FlagSet) *job.Use {
+	use := &job.Use{}
+	flags.StringVar(&use.Precision, "precision", "",
+		"what products multiply, fp32 or bf16; default: what the model was trained in")
+	flags.IntVar(&use.Threads, "threads", 0,
+		"threads to compute with; 0: the cores of this machine, whatever it was trained with")
+	return use
+}
 
 func evalCommand() *cobra.Command {
-	var location, source, precision string
+	var location, source string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "eval",
 		Short: "Measure a trained model's perplexity on a text",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			result, err := evaluate(cmd.Context(), location, source, precision)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return telemetry.NewJSONView(cmd.OutOrStdout()).Show(result)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\nloss %.4f nats/token\n"+
-				"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity,
-				result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.Tokens)
-			return err
-		},
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
 		"folder or blob URL of checkpoints (the newest is taken), or the folder of one")
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
-	flags.StringVar(&precision, "precision", "", precisionHelp)
+	use := addUseFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "checkpoint", "corpus")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		result, err := evaluate(cmd.Context(), location, source, *use)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return telemetry.NewJSONView(cmd.OutOrStdout()).Show(result)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\nloss %.4f nats/token\n"+
+			"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity,
+			result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.Tokens)
+		return err
+	}
 	return c
 }
 
 // evaluate reads the text in rows through the model; every token but the first is predicted once.
-func evaluate(ctx context.Context, location, source, precision string) (telemetry.Eval, error) {
-	t, err := job.LoadTrained(ctx, location, precision)
+func evaluate(ctx context.Context, location, source string, use job.Use) (telemetry.Eval, error) {
+	t, err := job.LoadTrained(ctx, location, use)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}

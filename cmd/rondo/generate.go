@@ -12,40 +12,41 @@ import (
 )
 
 func generateCommand() *cobra.Command {
-	var location, prefix, precision string
+	var location, prefix string
 	var tokens int
 	var asJSON bool
 	how := model.Sampling{Temperature: 1, Seed: 1}
 	c := &cobra.Command{
 		Use:   "generate",
 		Short: "Let a trained model write text",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if tokens < 1 {
-				return app.Usagef("--tokens %d: must be at least 1", tokens)
-			}
-			if err := how.Validate(); err != nil {
-				return app.Usage(err)
-			}
-			t, err := job.LoadTrained(cmd.Context(), location, precision)
-			if err != nil {
-				return err
-			}
-			defer t.Close()
-			text, err := job.Text(cmd.Context(), t.Model, t.Vocabulary, job.Tokenizer(t.Spec),
-				"--prefix", prefix, tokens, how)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
-					Checkpoint string `json:"checkpoint"`
-					Step       int64  `json:"step"`
-					Text       string `json:"text"`
-				}{t.Path, t.Step, text})
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+	}
+	use := addUseFlags(c.Flags())
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if tokens < 1 {
+			return app.Usagef("--tokens %d: must be at least 1", tokens)
+		}
+		if err := how.Validate(); err != nil {
+			return app.Usage(err)
+		}
+		t, err := job.LoadTrained(cmd.Context(), location, *use)
+		if err != nil {
 			return err
-		},
+		}
+		defer t.Close()
+		text, err := job.Text(cmd.Context(), t.Model, t.Vocabulary, job.Tokenizer(t.Spec),
+			"--prefix", prefix, tokens, how)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+				Checkpoint string `json:"checkpoint"`
+				Step       int64  `json:"step"`
+				Text       string `json:"text"`
+			}{t.Path, t.Step, text})
+		}
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+		return err
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
@@ -57,7 +58,6 @@ func generateCommand() *cobra.Command {
 	flags.IntVar(&how.TopK, "top-k", 0, "draw among the K most likely tokens; 0: all")
 	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
 	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")
-	flags.StringVar(&precision, "precision", "", precisionHelp)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "checkpoint")
 	return c

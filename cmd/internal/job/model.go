@@ -30,9 +30,9 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 		return nil, app.Usagef("--device cuda: this build computes on CPUs only; " +
 			"use --device cpu or auto")
 	}
-	precision, err := parsePrecision(spec.Precision)
+	precision, err := compute.ParsePrecision(spec.Precision)
 	if err != nil {
-		return nil, err
+		return nil, app.Usage(fmt.Errorf("--precision: %w", err))
 	}
 	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
 }
@@ -55,24 +55,18 @@ func Threads(spec *rondov1.JobSpec, processes int) int {
 	return max(1, runtime.GOMAXPROCS(0)/max(1, processes))
 }
 
-// parsePrecision reads --precision, of commands whose flags are not a job's too.
-func parsePrecision(name string) (compute.Precision, error) {
-	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
-		if p.String() == name {
-			return p, nil
-		}
-	}
-	return 0, app.Usagef("--precision %q is not one of fp32, bf16", name)
-}
-
 // ModelConfig is the model of a job whose vocabulary has so many tokens.
 func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	initial, err := model.ParseInit(spec.Init)
 	if err != nil {
 		return model.Config{}, app.Usage(err)
 	}
+	cell, err := compute.ParseCell(spec.Cell)
+	if err != nil {
+		return model.Config{}, app.Usage(fmt.Errorf("--cell: %w", err))
+	}
 	c := model.Config{
-		Cell:       cell(spec.Cell),
+		Cell:       cell,
 		Vocab:      vocabulary,
 		Embed:      int(spec.Embed),
 		Hidden:     int(spec.Hidden),
@@ -87,22 +81,6 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	return c, app.Usage(c.Validate())
 }
 
-func cell(name string) compute.Cell {
-	switch name {
-	case "rnn":
-		return compute.RNNTanh
-	case "rnn-relu":
-		return compute.RNNReLU
-	case "gru":
-		return compute.GRU
-	case "gru-reset-before":
-		return compute.GRUResetBefore
-	case "lstm":
-		return compute.LSTM
-	}
-	panic(fmt.Sprintf("job: cell %q passed validation", name))
-}
-
 // Trained is a model as a checkpoint holds it.
 type Trained struct {
 	Spec       *rondov1.JobSpec
@@ -112,10 +90,34 @@ type Trained struct {
 	Step       int64
 }
 
-// LoadTrained reads the model of a checkpoint; location is a folder of checkpoints, of which it
-// takes the newest, or the folder of one. It computes in that precision; "" is the one that the
-// checkpoint was trained in.
-func LoadTrained(ctx context.Context, location, precision string) (*Trained, error) {
+// Use is how a trained model computes, which may differ from how it was trained.
+type Use struct {
+	Precision string // --precision; "": that of the training
+	Threads   int    // --threads; 0: all cores that this process may use
+}
+
+// maxThreads bounds Use.Threads, as it does the --threads of a job.
+const maxThreads = 1024
+
+// apply makes a spec one of a job that computes so. The threads of the training do not count: it
+// may have been done on another machine.
+func (u Use) apply(spec *rondov1.JobSpec) error {
+	if u.Threads < 0 {
+		return app.Usagef("--threads %d is below its least value, 0", u.Threads)
+	}
+	if u.Threads > maxThreads {
+		return app.Usagef("--threads %d is above its greatest value, %d", u.Threads, maxThreads)
+	}
+	if u.Precision != "" {
+		spec.Precision = u.Precision
+	}
+	spec.Threads = int64(u.Threads)
+	return nil
+}
+
+// LoadTrained reads the model of a checkpoint, to be used so; location is a folder of checkpoints,
+// of which it takes the newest, or the folder of one.
+func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
 	store, c, err := checkpoint.Resolve(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
@@ -129,8 +131,8 @@ func LoadTrained(ctx context.Context, location, precision string) (*Trained, err
 	if err != nil {
 		return nil, err
 	}
-	if precision != "" {
-		spec.Precision = precision
+	if err := use.apply(spec); err != nil {
+		return nil, err
 	}
 	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
 	if err != nil {

@@ -6,8 +6,16 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
+	"rondo/compute"
+	"rondo/compute/cpu"
 	"rondo/internal/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // Workers that share a machine have at most its cores between them, as long as there are enough
@@ -57,4 +65,78 @@ func TestDeviceOfAPrecision(t *testing.T) {
 	if _, err := OpenDevice(spec, 1); !errors.As(err, &usage) {
 		t.Errorf("--precision fp8: %v", err)
 	}
+}
+
+// A model that was trained with many threads elsewhere is used with those of this machine, or with
+// those that it is told.
+func TestLoadTrainedChoosesItsThreads(t *testing.T) {
+	ctx, folder := t.Context(), t.TempDir()
+	spec := jobspec.Default()
+	spec.Threads, spec.Hidden, spec.Precision = 64, 8, "bf16"
+	store := saveUntrained(t, folder, spec, []string{"<unk>", "a", "b"})
+	defer func() { _ = store.Close() }()
+	for _, c := range []struct {
+		use  Use
+		want int
+		bf16 bool
+	}{
+		{Use{}, runtime.GOMAXPROCS(0), true},
+		{Use{Threads: 3, Precision: "fp32"}, 3, false},
+	} {
+		trained, err := LoadTrained(ctx, folder, c.use)
+		if err != nil {
+			t.Fatal(err)
+		}
+		device := trained.Model.Device().(*cpu.Device)
+		alike, err := cpu.New(cpu.Config{Threads: c.want}) // without cgo it has one thread
+		if err != nil {
+			t.Fatal(err)
+		}
+		alike.Close()
+		if device.Threads() != alike.Threads() || (device.Precision() == compute.BF16) != c.bf16 {
+			t.Errorf("%+v: %s, want %d threads", c.use, device.Name(), c.want)
+		}
+		trained.Close()
+	}
+	for _, use := range []Use{{Threads: -1}, {Threads: maxThreads + 1}, {Precision: "fp8"}} {
+		var usage *app.UsageError
+		if _, err := LoadTrained(ctx, folder, use); !errors.As(err, &usage) {
+			t.Errorf("%+v: %v", use, err)
+		}
+	}
+}
+
+// saveUntrained saves a checkpoint of a job's model as it begins.
+func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
+	vocabulary []string) *checkpoint.Store {
+	t.Helper()
+	store, err := checkpoint.Open(t.Context(), folder,
+		checkpoint.Config{Job: "job", Identity: "identity", OpenBucket: bucket.Open})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := ModelConfig(spec, len(vocabulary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	device, err := OpenDevice(jobspec.Default(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	m, err := model.New(config, device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	text, err := protojson.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Save(t.Context(), checkpoint.Snapshot{Step: 1, Spec: text,
+		Vocabulary: vocabulary, Training: []byte("{}"), Files: []checkpoint.File{
+			{Name: ModelFile, Tensors: Tensors(m, m.Params())}}}); err != nil {
+		t.Fatal(err)
+	}
+	return store
 }

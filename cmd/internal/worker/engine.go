@@ -164,8 +164,8 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 		return nil, err
 	}
 	if now := e.worker.spec.Precision; now != before.Precision {
-		e.worker.notice(ctx, fmt.Sprintf("the checkpoint of step %d was trained in %s, and is "+
-			"trained on in %s", found.Step, before.Precision, now))
+		e.worker.jobNotice(ctx, fmt.Sprintf("the checkpoint of step %d was trained in %s, and "+
+			"is trained on in %s", found.Step, before.Precision, now))
 	}
 	return snapshot, nil
 }

@@ -94,6 +94,12 @@ func (w *worker) notice(ctx context.Context, text string) {
 		Notice: &rondov1.NoticeEvent{Id: w.voice.Load().id, Text: text}}})
 }
 
+// jobNotice is a notice of the job, not of the worker that happens to tell it.
+func (w *worker) jobNotice(ctx context.Context, text string) {
+	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
+		Notice: &rondov1.NoticeEvent{Text: text}}})
+}
+
 // flush waits for the coordinator to have what it was told, but not for long.
 func (w *worker) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
