@@ -1,6 +1,7 @@
 // Runs every kernel of every instruction set that this processor has, in both precisions, with 1
 // to 3 threads, for the sanitizers: sanitize SEED CASES LARGEST. It runs the corners of the shapes
-// from 1 to LARGEST, and CASES random ones of each kernel, and prints what it ran.
+// from 1 to LARGEST, CASES random ones of each kernel, and on the most threads a few large ones;
+// and prints what it ran.
 
 #include "tensor.h"
 
@@ -179,6 +180,22 @@ static void run_random(const struct place *p, int cases)
     }
 }
 
+// Shapes of which every loop over parts has several, and every operation is shared: strips of
+// tokens, rows of a chunk, of a tile and of a sum of an output layer; rows of a layer's input and
+// gradient; rows, columns and depth of a general product, shared by rows and by columns; long
+// vectors.
+static void run_large(const struct place *p)
+{
+    run_head(p, 70, 140, 600, 0, 1);
+    run_head(p, 70, 140, 600, 33, 0);
+    run_head(p, 700, 33, 300, 0, 1);
+    for (int bits = 0; bits < 4; bits++)
+        run_gemm(p, bits % 3 ? 60 : 130, 2100, 600, bits);
+    run_flat(p, 7, 18737);
+    for (int cell = GRU; cell < CELLS; cell++)
+        run_layer(p, &(struct layer_shape){cell, cell != GRU, 1, 70, 23, 40, 37});
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) {
@@ -201,6 +218,8 @@ int main(int argc, char **argv)
             struct place p = {k, t > 1 ? rondo_team_new(t) : 0, t, atol(argv[3])};
             run_corners(&p);
             run_random(&p, cases);
+            if (t == THREADS)
+                run_large(&p);
             rondo_team_free(p.team);
         }
         printf("%s\n", rondo_name(k));
