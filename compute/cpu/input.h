@@ -12,33 +12,63 @@ static void start_rows(const struct layer *l, float *restrict rows, long i, long
         copy_row(rows + r * BLOCK, bias);
 }
 
-// For ids: the table [K*U][D][BLOCK] of what each adds to the sums, biases included.
+// For ids: gives each of the segment's tokens a row of the table. Where there is one for every
+// token of the vocabulary, that is the token's own.
+static void number_ids(struct input *in, long n, const int32_t *ids)
+{
+    if (!in->compact) {
+        in->slots = ids;
+        return;
+    }
+    in->tokens = 0;
+    for (long i = 0; i < n; i++) {
+        if (!in->slot_of[ids[i]]) {
+            in->token[in->tokens] = ids[i];
+            in->slot_of[ids[i]] = ++in->tokens;
+        }
+        in->numbers[i] = in->slot_of[ids[i]] - 1;
+    }
+    for (long r = 0; r < in->tokens; r++)
+        in->slot_of[in->token[r]] = 0;
+    in->slots = in->numbers;
+}
+
+// Row r of block i of the table.
+INLINE float *table_at(const struct layer *l, long i, long r)
+{
+    return l->in->table + (i * l->in->rows_kept + r) * BLOCK;
+}
+
+// The table [K*U][rows][BLOCK] of what each token adds to the sums, biases included.
 static void fill_table(const struct member *m, struct layer *l, const float *ih)
 {
+    const struct input *in = l->in;
     long i, end;
     for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++) {
-        long first = i / l->U * l->H + i % l->U * BLOCK;
-        float *table = l->in->table + i * l->D * BLOCK;
-        transpose_to_block(table, ih + first * l->D, columns_of(l->H, i % l->U), l->D, l->D, l->D);
-        for (long d = 0; d < l->D; d++)
+        long units = columns_of(l->H, i % l->U);
+        const float *w = ih + (i / l->U * l->H + i % l->U * BLOCK) * l->D;
+        if (in->compact)
+            for (long j = 0; j < BLOCK; j++)
+                for (long r = 0; r < in->tokens; r++)
+                    table_at(l, i, r)[j] = j < units ? w[j * l->D + in->token[r]] : 0;
+        else
+            transpose_to_block(table_at(l, i, 0), w, units, l->D, l->D, l->D);
+        for (long r = 0; r < in->tokens; r++)
             for (int j = 0; j < BLOCK; j += VW)
-                add_to(table + d * BLOCK + j, load(l->bias + i * BLOCK + j));
+                add_to(table_at(l, i, r) + j, load(l->bias + i * BLOCK + j));
     }
 }
 
-// Dense input as operands: blocks of it to each thread. Pairs begin each step on an even row.
+// Dense input as operands: steps of its blocks to each thread. Pairs begin each step anew.
 static void put_input(const struct member *m, struct layer *l, const float *x)
 {
-    long v, end;
-    for (rondo_share(m, l->X, 1, &v, &end); v < end; v++) {
-        const float *from = x + v * BLOCK;
-        long n = columns_of(l->D, v);
-        put_rows(l->N, operands_at(&l->in->rows, v, 0, 0), from, l->D, n);
-        if (!BF16 || l->inference)
-            continue;
-        long steps = l->in->pairs.lanes == l->B ? 1 : l->T, rows = l->N / steps;
-        for (long t = 0; t < steps; t++)
-            put_pairs(rows, operands_at(&l->in->pairs, v, t, 0), from + t * rows * l->D, l->D, n);
+    long i, end;
+    for (rondo_share(m, l->X * l->T, 1, &i, &end); i < end; i++) {
+        long v = i / l->T, t = i % l->T, n = columns_of(l->D, v);
+        const float *from = x + t * l->B * l->D + v * BLOCK;
+        put_rows(l->B, operands_at(&l->in->rows, v, t, 0), from, l->D, n);
+        if (BF16 && !l->inference)
+            put_pairs(l->B, operands_at(&l->in->pairs, v, t, 0), from, l->D, n);
     }
 }
 
@@ -69,25 +99,24 @@ static void input_sums(const struct member *m, struct layer *l)
 static void zero_table(const struct member *m, struct layer *l)
 {
     long i, end;
-    rondo_share(m, l->K * l->U, 1, &i, &end);
-    memset(l->in->table + i * l->D * BLOCK, 0, (end - i) * l->D * BLOCK * sizeof *l->in->table);
+    for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++)
+        memset(table_at(l, i, 0), 0, l->in->tokens * BLOCK * sizeof *l->in->table);
 }
 
 // Adds a strip's gradients of the sums of gate g to the table's rows of its ids.
-static void scatter(struct layer *l, long g, const struct strip *s, const int32_t *ids)
+static void scatter(struct layer *l, long g, const struct strip *s)
 {
-    float *table = l->in->table + (g * l->U + s->u) * l->D * BLOCK;
+    float *table = table_at(l, g * l->U + s->u, 0);
     const float *d = gradient_at(l, apart(l, g), s);
-    ids += s->t * l->B + s->b;
+    const int32_t *slots = l->in->slots + s->t * l->B + s->b;
     for (long b = 0; b < s->lanes; b++)
         for (int j = 0; j < BLOCK; j += VW)
-            add_to(table + ids[b] * BLOCK + j, load(d + b * BLOCK + j));
+            add_to(table + slots[b] * BLOCK + j, load(d + b * BLOCK + j));
 }
 
 // The gradients of W_ih from ids at step t, by the thread that has the units. One that has lanes
 // takes blocks of all lanes too, so that each sum has one owner and one order.
-static void scatter_step(const struct member *m, const struct field *f, struct layer *l, long t,
-                         const int32_t *ids)
+static void scatter_step(const struct member *m, const struct field *f, struct layer *l, long t)
 {
     long i = 0, end = l->K * (f->ue - f->u);
     if (f->apart) {
@@ -96,8 +125,24 @@ static void scatter_step(const struct member *m, const struct field *f, struct l
     }
     for (; i < end; i++) {
         struct strip s = {t, f->u + i / l->K, 0, l->B};
-        scatter(l, i % l->K, &s, ids);
+        scatter(l, i % l->K, &s);
     }
+}
+
+// The gradient of W_ih's rows for block i of the gates, from the table's.
+static void table_gradient(const struct layer *l, long i, float *dih)
+{
+    const struct input *in = l->in;
+    long units = columns_of(l->H, i % l->U);
+    dih += (i / l->U * l->H + i % l->U * BLOCK) * l->D;
+    if (!in->compact) {
+        transpose(dih, l->D, table_at(l, i, 0), BLOCK, l->D, units);
+        return;
+    }
+    memset(dih, 0, units * l->D * sizeof *dih);
+    for (long j = 0; j < units; j++)
+        for (long r = 0; r < in->tokens; r++)
+            dih[j * l->D + in->token[r]] = table_at(l, i, r)[j];
 }
 
 // dx: [N, D], from the input side's gradients: rows of it to each thread.
@@ -107,7 +152,7 @@ static void input_gradient(const struct member *m, struct layer *l, float *dx)
     const operand *panels = l->in->back;
     float *tile = l->tile + m->index * l->tile_rows * BLOCK;
     long chunk = rows_at_once(l->K * l->U), n, end;
-    for (rondo_share(m, l->N, chunk, &n, &end); n < end; n += chunk) {
+    for (rondo_share(m, l->N, 16, &n, &end); n < end; n += chunk) {
         long rows = least(chunk, end - n);
         for (long v = 0; v < l->X; v++) {
             memset(tile, 0, rows * BLOCK * sizeof *tile);

@@ -90,14 +90,19 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
 
 static struct input *input_new(const struct kernels *k, const struct layer *l, int ids)
 {
-    struct input in = {.ids = ids};
+    struct input in = {.ids = ids, .compact = l->D > l->N};
+    in.tokens = in.rows_kept = in.compact ? l->N : l->D;
+    long numbered = ids && in.compact;
     size_t half = k->bf16 ? sizeof(uint16_t) : 0, operand = half ? half : sizeof(float);
     long even = up(l->B, 2), panels = (long)!ids * l->K * l->U * l->X * BLOCK * BLOCK;
     long back = !l->inference;
     in.rows = tensor(l->T, l->B, 0, operand);
     in.pairs = tensor(l->T, even, l->M, sizeof(uint16_t));
     struct part parts[] = {
-        FLOATS(in.table, (long)ids * l->K * l->U * l->D * BLOCK),
+        FLOATS(in.table, (long)ids * l->K * l->U * in.rows_kept * BLOCK),
+        {&in.token, numbered * l->N * sizeof *in.token},
+        {&in.slot_of, numbered * l->D * sizeof *in.slot_of},
+        {&in.numbers, numbered * l->N * sizeof *in.numbers},
         OPERANDS(k, in.panels, panels),
         OPERANDS(k, in.back, back * panels),
         part_of(&in.rows, !ids * l->X, operand),

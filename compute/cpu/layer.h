@@ -64,16 +64,16 @@ static void pack_bias(struct layer *l, const float *bih, const float *bhh)
 }
 
 // What a strip's sums start from, where input_sums has not set it.
-static void start_step(struct layer *l, const struct strip *s, const int32_t *ids)
+static void start_step(struct layer *l, const struct strip *s)
 {
     if (l->cell == GRU)
         start_rows(l, gate_at(l, 3, s), 3 * l->U + s->u, s->lanes);
-    for (long g = 0; ids && g < l->K; g++) {
-        const int32_t *id = ids + s->t * l->B + s->b;
+    for (long g = 0; l->in->ids && g < l->K; g++) {
+        const int32_t *slots = l->in->slots + s->t * l->B + s->b;
         float *restrict sums = gate_at(l, g, s);
-        const float *restrict table = l->in->table + (g * l->U + s->u) * l->D * BLOCK;
+        const float *restrict table = table_at(l, g * l->U + s->u, 0);
         for (long b = 0; b < s->lanes; b++)
-            copy_row(sums + b * BLOCK, table + id[b] * BLOCK);
+            copy_row(sums + b * BLOCK, table + slots[b] * BLOCK);
     }
 }
 
@@ -132,7 +132,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;
         next.t = s.u + 1 < f->ue ? t : t + 1;
-        start_step(l, &s, c->ids);
+        start_step(l, &s);
         if (next.t < l->T)
             prefetch_strip(l, next, next.t + 1);
         prefetch_columns(l, &s, c->y);
@@ -201,6 +201,8 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
     const struct field f = field_of(l, m);
     if (m->index == 0)
         pack_bias(l, c->bih, c->bhh);
+    if (m->index == 0 && c->ids)
+        number_ids(l->in, l->N, c->ids);
     load_state(l, &f, &l->h, c->h0);
     if (l->cell == LSTM)
         load_state(l, &f, &l->c, c->c0);
@@ -302,7 +304,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
     if (l->cell == GRU_BEFORE)
         finish_backward(m, f, l, t);
     if (c->ids)
-        scatter_step(m, f, l, t, c->ids);
+        scatter_step(m, f, l, t);
     meet(f, m);
 }
 
@@ -347,8 +349,7 @@ static void weight_gradients(const struct member *m, struct layer *l, const stru
     for (long i = first; i < end; i++) {
         long g = i / l->U, u = i % l->U;
         if (c->ids)
-            transpose(c->dih + (g * l->H + u * BLOCK) * l->D, l->D,
-                      l->in->table + i * l->D * BLOCK, BLOCK, l->D, columns_of(l->H, u));
+            table_gradient(l, i, c->dih);
         bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
         bias_gradient(l, apart(l, g), u, c->dbih + g * l->H + u * BLOCK);
     }
@@ -360,6 +361,8 @@ static void layer_backward(const struct member *m, struct layer *l, const struct
     pack_gates_back(m, l, l->hidden_back, c->hh, l->H);
     if (c->dx)
         pack_gates_back(m, l, l->in->back, c->ih, l->D);
+    if (m->index == 0 && !l->in->compact)
+        l->in->slots = c->ids;
     if (m->index == 0 && BF16) // only dx needs more than two steps of the rows
         l->d_rows.steps = c->dx && l->T > 2 ? l->T : 2;
     if (m->index == 0)

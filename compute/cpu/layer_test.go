@@ -40,10 +40,14 @@ func layerCases(random *rand.Rand) []layerCase {
 		s := compute.RecurrentShape{Cell: cells[trial%len(cells)].cell,
 			T: 1 + random.IntN(12), B: 1 + random.IntN(67), D: 1 + random.IntN(67),
 			H: 1 + random.IntN(67)}
-		if trial >= 30 {
-			s.T, s.B, s.D, s.H = 9, 16, 64, 64 // more rows than one chunk of input
+		dense := random.IntN(2) == 0
+		switch {
+		case trial >= 35: // more tokens in the vocabulary than in the segment
+			s.T, s.B, s.D, dense = 1+random.IntN(4), 1+random.IntN(9), 300, false
+		case trial >= 30: // more rows than one chunk of input
+			s.T, s.B, s.D, s.H = 9, 16, 64, 64
 		}
-		all = append(all, newLayerCase(s, random.IntN(2) == 0, random.IntN(2) == 0, random))
+		all = append(all, newLayerCase(s, dense, random.IntN(2) == 0, random))
 	}
 	return all
 }
