@@ -239,7 +239,7 @@ type Update struct {
 
 // Device does the arithmetic.
 type Device interface {
-	// Name describes the device and how it computes, for people: "cpu (AVX-512, 2 threads)".
+	// Name describes the device and how it computes, for people: "cpu (AVX-512; 2 threads)".
 	Name() string
 
 	// Alloc returns n zeros, aligned to 64 bytes.

@@ -26,7 +26,9 @@ type head interface {
 type backend interface {
 	name() string
 	close()                     // stops the threads
+	threads() int               // that a call uses
 	setThreads(count int) error // at most as many as it was made with
+	bytes() int64               // of workspaces that belong to no layer
 	// multiply does nothing but products, on all threads, and returns its operations: a multiple
 	// of rounds.
 	multiply(rounds int) float64

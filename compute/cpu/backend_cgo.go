@@ -38,18 +38,16 @@ func allocate(n int) ([]float32, block) {
 type native struct {
 	kernels *C.struct_kernels
 	team    *C.struct_team // nil when there is one thread, the caller's
-	threads int
+	most    int            // threads that it may have
 	space   C.struct_space // that gemm works in
 }
 
 func newBackend(threads int, precision compute.Precision, isa string) (backend, error) {
-	name := C.CString(isa)
-	defer C.free(unsafe.Pointer(name))
-	k := C.rondo_kernels(name, flag(precision == compute.BF16))
+	k := kernels(isa, precision)
 	if k == nil {
 		return nil, refusal(precision, isa)
 	}
-	b := &native{kernels: k, threads: threads}
+	b := &native{kernels: k, most: threads}
 	if threads > 1 {
 		if b.team = C.rondo_team_new(C.int(threads)); b.team == nil {
 			return nil, fmt.Errorf("cpu: this machine cannot start %d threads: lower --threads",
@@ -69,14 +67,26 @@ func (n *native) name() string {
 	return C.GoString(C.rondo_name(n.kernels))
 }
 
+func (n *native) threads() int { return int(C.rondo_team_size(n.team)) }
+
+func (n *native) bytes() int64 { return int64(n.space.bytes) }
+
+// kernels are those of an instruction set, or nil.
+func kernels(isa string, p compute.Precision) *C.struct_kernels {
+	name := C.CString(isa)
+	defer C.free(unsafe.Pointer(name))
+	return C.rondo_kernels(name, flag(p == compute.BF16))
+}
+
 // refusal says why there are no kernels.
 func refusal(p compute.Precision, isa string) error {
-	if !slices.Contains(isaNames(), isa) {
-		return fmt.Errorf("cpu: %s is %q; give %s, or unset it for the best", isaEnvironment, isa,
-			strings.Join(isaNames(), ", "))
+	what := "is no instruction set"
+	if slices.Contains(isaNames(), isa) {
+		what = "is not one of this processor's"
 	}
-	return fmt.Errorf("cpu: %s is %q, which this processor does not have (%s); give a lower one "+
-		"of %s, or unset it for the best", isaEnvironment, isa, p, strings.Join(isaNames(), ", "))
+	here := slices.DeleteFunc(isaNames(), func(name string) bool { return kernels(name, p) == nil })
+	return fmt.Errorf("cpu: %s=%s %s: give %s, or unset it for the best", isaEnvironment, isa,
+		what, strings.Join(here, ", "))
 }
 
 // floats is where a slice begins, or null.
@@ -98,7 +108,7 @@ type nativeLayer struct {
 }
 
 func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
-	w := C.rondo_layer_new(n.kernels, C.int(n.threads), C.int(s.Cell), C.long(s.T),
+	w := C.rondo_layer_new(n.kernels, C.int(n.most), C.int(s.Cell), C.long(s.T),
 		C.long(s.B), C.long(s.D), C.long(s.H), flag(inference))
 	if w == nil {
 		panic(fmt.Sprintf("cpu: no memory for a recurrent layer of shape %+v", s))
@@ -142,7 +152,7 @@ type nativeHead struct {
 }
 
 func (n *native) newHead(s compute.OutputShape, rows int) head {
-	w := C.rondo_head_new(n.kernels, C.int(n.threads), C.long(s.N), C.long(s.H), C.long(s.V),
+	w := C.rondo_head_new(n.kernels, C.int(n.most), C.long(s.N), C.long(s.H), C.long(s.V),
 		C.long(rows))
 	if w == nil {
 		panic(fmt.Sprintf("cpu: no memory for an output layer of shape %+v", s))

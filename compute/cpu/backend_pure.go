@@ -43,6 +43,8 @@ func newBackend(_ int, precision compute.Precision, isa string) (backend, error)
 
 func (*pure) close() {}
 
+func (p *pure) bytes() int64 { return p.rows.round.bytes() }
+
 // gonumRows are gonum's dot and axpy, which are in assembly on amd64.
 func gonumRows(p compute.Precision) rows[float32] {
 	var b gonum.Implementation
@@ -55,7 +57,7 @@ func gonumRows(p compute.Precision) rows[float32] {
 
 func (p *pure) name() string {
 	if p.precision == compute.BF16 {
-		return "bf16 emulated in pure Go, slower: built without cgo"
+		return "pure Go, slower: built without cgo; bf16 emulated, slower than fp32"
 	}
 	return "pure Go, slower: built without cgo"
 }

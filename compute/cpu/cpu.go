@@ -43,8 +43,8 @@ const maxThreads = 1024
 
 // Config says how a Device computes.
 type Config struct {
-	// Threads is how many threads a call uses, the caller's included: at least 1. Results do not
-	// depend on it.
+	// Threads is how many threads a call uses, the caller's included: at least 1, and in a build
+	// without cgo never more. Results do not depend on it.
 	Threads int
 	// Precision is what products multiply.
 	Precision compute.Precision
@@ -53,10 +53,10 @@ type Config struct {
 // Device computes on the processor. It is a compute.Device.
 type Device struct {
 	config    Config
-	threads   int                     // of those in config
 	backend   backend                 // the arithmetic of this build
 	blocks    map[*float32]allocation // what Alloc gave and Free has not taken back
-	now, peak int64                   // bytes of those and of workspaces
+	own       workspace               // the backend's
+	now, peak int64                   // bytes of the blocks and of all workspaces
 }
 
 // allocation is a block and its size.
@@ -80,21 +80,23 @@ func New(c Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{config: c, threads: c.Threads, backend: b,
-		blocks: map[*float32]allocation{}}, nil
+	d := &Device{config: c, backend: b, blocks: map[*float32]allocation{}}
+	d.own = d.workspace(b.bytes())
+	return d, nil
 }
 
-// Name says which build, instruction set, precision and number of threads compute, for people:
-// "cpu (AVX-512, 2 threads)", "cpu (bf16 by AVX-512 BF16, 2 threads)".
+// Name says which instruction set or build computes, in what precision if that is not fp32, and
+// with how many threads if with several, for people: "cpu (AVX-512; 2 threads)",
+// "cpu (AVX-512 bf16)", "cpu (AVX2; bf16 emulated, slower than fp32; 2 threads)".
 func (d *Device) Name() string {
-	if d.threads == 1 {
-		return fmt.Sprintf("cpu (%s)", d.backend.name())
+	if n := d.Threads(); n > 1 {
+		return fmt.Sprintf("cpu (%s; %d threads)", d.backend.name(), n)
 	}
-	return fmt.Sprintf("cpu (%s, %d threads)", d.backend.name(), d.threads)
+	return fmt.Sprintf("cpu (%s)", d.backend.name())
 }
 
-// Threads is how many threads a call uses.
-func (d *Device) Threads() int { return d.threads }
+// Threads is how many threads a call uses: 1 in a build without cgo, whatever the Config says.
+func (d *Device) Threads() int { return d.backend.threads() }
 
 // SetThreads makes the calls that follow use that many threads, at most the Config's: the machine
 // may be shared with processes that come and go. Results do not depend on it.
@@ -103,14 +105,10 @@ func (d *Device) SetThreads(count int) error {
 		return fmt.Errorf("cpu: %d threads of a device that was made with %d", count,
 			d.config.Threads)
 	}
-	if count == d.threads {
+	if count == d.Threads() {
 		return nil
 	}
-	if err := d.backend.setThreads(count); err != nil {
-		return err
-	}
-	d.threads = count
-	return nil
+	return d.backend.setThreads(count)
 }
 
 // Precision is what products multiply.
@@ -126,7 +124,7 @@ func (d *Device) hold(bytes int64) {
 	d.peak = max(d.peak, d.now)
 }
 
-// workspace is a layer's place in the count.
+// workspace is a layer's or the backend's place in the count.
 type workspace struct {
 	device *Device
 	bytes  int64
@@ -136,6 +134,9 @@ func (d *Device) workspace(bytes int64) workspace {
 	d.hold(bytes)
 	return workspace{d, bytes}
 }
+
+// grown counts what the backend's own workspace has grown by in a call.
+func (d *Device) grown() { d.own.resize(d.backend.bytes()) }
 
 // resize counts a workspace that may have grown.
 func (w *workspace) resize(bytes int64) {
@@ -201,6 +202,7 @@ func (d *Device) Close() {
 		d.hold(-b.bytes)
 		b.release()
 	}
+	d.own.release()
 	d.backend.close()
 }
 

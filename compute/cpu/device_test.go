@@ -89,14 +89,28 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{Threads: 1}); err == nil || !strings.Contains(err.Error(), "sse9") {
 		t.Errorf("an unknown instruction set: %v", err)
 	}
+	for _, isa := range isaNames() {
+		t.Setenv(isaEnvironment, isa)
+		d, err := New(Config{Threads: 1})
+		if err == nil {
+			d.Close()
+		} else if _, advice, _ := strings.Cut(err.Error(), ": give "); strings.Contains(advice, isa) {
+			t.Errorf("the advice for %s: %v", isa, err)
+		}
+	}
 	t.Setenv(isaEnvironment, "")
 	d, err := New(Config{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if name := d.Name(); !strings.Contains(name, "2 threads") {
-		t.Errorf("name %q", name)
+	pure := strings.Contains(d.Name(), "pure Go")
+	if pure != strings.Contains(d.Name(), "slower") || pure != (d.Threads() == 1) ||
+		pure == strings.HasSuffix(d.Name(), "; 2 threads)") {
+		t.Errorf("name %q of %d threads", d.Name(), d.Threads())
+	}
+	if err := d.SetThreads(1); err != nil || strings.Contains(d.Name(), "threads") {
+		t.Errorf("name %q of one thread (%v)", d.Name(), err)
 	}
 }
 
@@ -104,6 +118,11 @@ func TestConfig(t *testing.T) {
 func TestBytes(t *testing.T) {
 	onDevices(t, func(t *testing.T, d *Device) {
 		x := d.Alloc(100)
+		d.Gemm(false, true, 10, 10, 10, 1, x, x, 0, d.Alloc(100))
+		own := d.backend.bytes()
+		if now, _ := d.Bytes(); now != 800+own || own == 0 && !strings.Contains(d.Name(), "pure") {
+			t.Errorf("%d bytes with two tensors of 400 and a product's workspace of %d", now, own)
+		}
 		before, _ := d.Bytes()
 		s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 2, D: 7, H: 9}
 		m := newStepModel(d, s, rand.New(rand.NewPCG(1, 2)))
@@ -116,12 +135,17 @@ func TestBytes(t *testing.T) {
 		}
 		m.close()
 		m.close() // counts nothing twice
-		if now, after := d.Bytes(); now != before+tensors || after != peak || peak < during {
-			t.Errorf("%d bytes, want %d; at most %d, then %d", now, before+tensors, peak, after)
+		grown := d.backend.bytes() - own
+		if now, after := d.Bytes(); now != before+tensors+grown || after != peak || peak < during {
+			t.Errorf("%d bytes, want %d; at most %d, then %d", now, before+tensors+grown, peak, after)
 		}
 		d.Free(x)
-		if now, _ := d.Bytes(); before != 400 || now != tensors {
-			t.Errorf("%d bytes of 100 elements, then %d, want 400 and %d", before, now, tensors)
+		if now, _ := d.Bytes(); now != before+tensors+grown-400 {
+			t.Errorf("%d bytes, want %d less 400", now, before+tensors+grown)
+		}
+		d.Close()
+		if now, _ := d.Bytes(); now != 0 {
+			t.Errorf("a closed device holds %d bytes", now)
 		}
 	})
 }

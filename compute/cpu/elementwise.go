@@ -20,6 +20,7 @@ func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []fl
 	switch {
 	case k > 0:
 		d.backend.gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
+		d.grown()
 	case beta == 0:
 		clear(c)
 	default:

@@ -18,7 +18,7 @@
 #define VW 8
 #define BF16 1
 #define KERNELS rondo_avx2_bf16
-#define KERNELS_NAME "AVX2, bf16 emulated: slower"
+#define KERNELS_NAME "AVX2; bf16 emulated, slower than fp32"
 #include "table.h"
 
 #ifdef __clang__

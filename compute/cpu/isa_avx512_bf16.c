@@ -19,7 +19,7 @@
 #define VW 16
 #define BF16 1
 #define KERNELS rondo_avx512_bf16
-#define KERNELS_NAME "AVX-512, bf16 emulated: slower"
+#define KERNELS_NAME "AVX-512; bf16 emulated, slower than fp32"
 #include "table.h"
 
 #ifdef __clang__

@@ -9,5 +9,5 @@
 #define VW 4
 #define BF16 1
 #define KERNELS rondo_portable_bf16
-#define KERNELS_NAME "portable C, bf16 emulated: slower"
+#define KERNELS_NAME "portable C; bf16 emulated, slower than fp32"
 #include "table.h"

@@ -51,6 +51,7 @@ func outputRows(s compute.OutputShape) int {
 // Forward returns the summed cross-entropy in nats; rows with a negative target do not count.
 func (o *output) Forward(x, w, b []float32, targets []int32) float64 {
 	o.check(x, w, b, targets)
+	defer o.workspace.device.grown()
 	return o.head.forward(x, w, b, targets)
 }
 
@@ -61,6 +62,7 @@ func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float
 	sameLength("output dx", len(dx), len(x))
 	sameLength("output dw", len(dw), len(w))
 	sameLength("output db", len(db), len(b))
+	defer o.workspace.device.grown()
 	return o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
 }
 

@@ -48,6 +48,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	wantLength("y", len(y), s.T*s.B*s.H)
 	r.layer.forward(w, in, state, y, out)
 	r.workspace.resize(r.layer.bytes()) // the first makes room for its kind of input
+	r.workspace.device.grown()
 	r.ran, r.weights, r.input = true, w, in
 }
 
@@ -70,6 +71,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.checkGradientState("dout", dout)
 	r.checkGradientState("dstate", dstate)
 	r.layer.backward(r.weights, r.input, dy, dout, dw, dx, dstate)
+	r.workspace.device.grown()
 }
 
 // Close frees the workspace.
