@@ -16,7 +16,7 @@ func instructionSets(t *testing.T, p compute.Precision) []compute.Device {
 	t.Helper()
 	var devices []compute.Device
 	names := map[string]bool{}
-	for _, isa := range []string{"", "avx512", "avx2", "portable"} {
+	for _, isa := range []string{"", "avx512bf16", "avx512", "avx2", "portable"} {
 		t.Setenv("RONDO_CPU_ISA", isa)
 		dev, err := cpu.New(cpu.Config{Threads: 1, Precision: p})
 		if err != nil {
