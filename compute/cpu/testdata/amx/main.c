@@ -263,14 +263,19 @@ static void check_layers(void)
         }
 }
 
-static struct results run_head(const struct kernels *k, int threads, long N, long H, long V,
+struct head_shape {
+    long N, H, V, rows; // of logits that are kept at once; 0: none
+};
+
+static struct results run_head(const struct kernels *k, int threads, const struct head_shape *s,
                                const float *x, const float *w, const int32_t *targets)
 {
+    long N = s->N, H = s->H, V = s->V;
     struct results r = {.count = 0};
     float *dx = result(&r, N * H), *dw = result(&r, V * H), *db = result(&r, V);
     float *loss = result(&r, 1);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
-    struct head *o = rondo_head_new(k, threads, N, H, V, N);
+    struct head *o = rondo_head_new(k, threads, N, H, V, s->rows);
     *loss = (float)rondo_head_run(k, t, o, x, w, w, targets, 1, dx, dw, db);
     free(o);
     if (t)
@@ -279,22 +284,24 @@ static struct results run_head(const struct kernels *k, int threads, long N, lon
 }
 
 // An output layer, likewise.
-static void check_head(long N, long H, long V)
+static void check_head(long N, long H, long V, long rows)
 {
+    const struct head_shape s = {N, H, V, rows};
     float *x = randoms(N * H, 1), *w = randoms(V * H, 1);
     int32_t *targets = memory(N * sizeof *targets);
     for (long i = 0; i < N; i++)
         targets[i] = (int32_t)random_below(V);
-    struct results want = run_head(&rondo_portable_bf16, 1, N, H, V, x, w, targets);
-    struct results one = run_head(&rondo_amx, 1, N, H, V, x, w, targets);
-    struct results two = run_head(&rondo_amx, 2, N, H, V, x, w, targets);
+    struct results want = run_head(&rondo_portable_bf16, 1, &s, x, w, targets);
+    struct results one = run_head(&rondo_amx, 1, &s, x, w, targets);
+    struct results two = run_head(&rondo_amx, 2, &s, x, w, targets);
     compare_results("output layer", &one, &want, 0.02);
     compare_results("output layer's threads", &two, &one, 0);
     free_results(&want), free_results(&one), free_results(&two);
     free(x), free(w), free(targets);
 }
 
-// General products, with each operand as it is and transposed.
+// General products, with each operand as it is and transposed. Of large ones it looks at about
+// 20,000 elements.
 static void check_gemm(long m, long n, long k, int trans_a, int trans_b)
 {
     float *a = randoms(m * k, 1), *b = randoms(k * n, 1), *c = randoms(m * n, 1);
@@ -304,7 +311,8 @@ static void check_gemm(long m, long n, long k, int trans_a, int trans_b)
     if (!team || !rondo_gemm(&rondo_amx, team, &space, trans_a, trans_b, m, n, k, 1, a, b, 1,
                              sums))
         exit(2);
-    for (long i = 0; i < m * n; i++) {
+    const long most = 1 + m * n / 10000;
+    for (long i = 0; i < m * n; i += 1 + random_below(most)) {
         double want = c[i];
         for (long p = 0; p < k; p++)
             want += rounded(a[trans_a ? p * m + i / n : i / n * k + p]) *
@@ -314,6 +322,19 @@ static void check_gemm(long m, long n, long k, int trans_a, int trans_b)
     rondo_space_free(&space);
     rondo_team_free(team);
     free(a), free(b), free(c), free(sums);
+}
+
+// Shapes of which every loop over parts has several: strips of tokens and chunks of rows; rows of
+// a layer's gradient; rows, columns and depth of a general product.
+static void check_large(void)
+{
+    check_head(70, 140, 600, 70);
+    check_head(70, 140, 600, 33);
+    check_head(700, 33, 300, 0);
+    for (int transposed = 0; transposed < 4; transposed++)
+        check_gemm(transposed % 3 ? 60 : 130, 2100, 600, transposed & 1, transposed >> 1);
+    for (int cell = GRU; cell < CELLS; cell++)
+        check_layer(&(struct layer_shape){cell, cell != GRU, 70, 23, 40, 37});
 }
 
 // What the processor, or the emulation, must refuse.
@@ -400,12 +421,13 @@ int main(void)
     check_refusals();
     check_products();
     check_layers();
-    check_head(40, 33, 50);
-    check_head(67, 64, 31);
-    check_head(1, 1, 1);
+    check_head(40, 33, 50, 40);
+    check_head(67, 64, 31, 67);
+    check_head(1, 1, 1, 1);
     for (int transposed = 0; transposed < 4; transposed++)
         check_gemm(67, 45, 101, transposed & 1, transposed >> 1);
     check_gemm(128, 130, 65, 0, 1);
+    check_large();
     printf("%s AMX: products, layers, output layers; %d wrong\n", native ? "native" : "emulated",
            wrong);
     return wrong > 0;
