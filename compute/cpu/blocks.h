@@ -1,7 +1,5 @@
 // Between row-major and blocked matrices (kernels.h says what blocked means).
 
-INLINE long blocks_up(long n, long size) { return (n + size - 1) / size; }
-
 INLINE long blocks_of(long width) { return blocks_up(width, BLOCK); }
 
 // How many columns of block u are within the width.
@@ -160,9 +158,9 @@ static void transpose(float *restrict dst, long ld_dst, const float *restrict sr
 static void transpose_to_block(float *restrict dst, const float *restrict src, long n, long cols,
                                long ld, long padded)
 {
-    enum { STRIP = 256 }; // columns at a time, whose rows of dst stay in cache
-    for (long c = 0; c < cols; c += STRIP)
-        transpose(dst + c * BLOCK, BLOCK, src + c, ld, n, cols - c < STRIP ? cols - c : STRIP);
+    enum { AT_ONCE = 256 }; // columns, whose rows of dst stay in cache
+    for (long c = 0; c < cols; c += AT_ONCE)
+        transpose(dst + c * BLOCK, BLOCK, src + c, ld, n, cols - c < AT_ONCE ? cols - c : AT_ONCE);
     for (long j = 0; j < cols; j++)
         for (long r = n; r < BLOCK; r++)
             dst[j * BLOCK + r] = 0;

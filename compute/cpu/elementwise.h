@@ -2,20 +2,6 @@
 // of which some elements count. Each element's arithmetic is the same wherever it lies and
 // whatever the instruction set: nothing is fused.
 
-INLINE vf load_some(const float *p, long n)
-{
-    float whole[VW] = {0};
-    for (long i = 0; i < n; i++)
-        whole[i] = p[i];
-    return load(whole);
-}
-
-INLINE void store_some(float *p, vf v, long n)
-{
-    for (long i = 0; i < n; i++)
-        p[i] = v[i];
-}
-
 static void add(long n, float *y, const float *x)
 {
     long i = 0;
@@ -39,7 +25,7 @@ static void clamp(long n, float *x, float bound)
     long i = 0;
     for (; i + VW <= n; i += VW)
         store(x + i, limit(load(x + i), -bound, bound));
-    store_some(x + i, limit(load_some(x + i, n - i), -bound, bound), n - i);
+    store_first(x + i, limit(load_first(x + i, n - i), -bound, bound), n - i);
 }
 
 // 16 sums in float64, of every 16th element each, added up in order. A float's square is exact in
@@ -85,8 +71,7 @@ static void dropout(long first, long end, long lanes, long h, float *y, const fl
 static void function(int f, long n, float *y, const float *x)
 {
     for (long i = 0; i < n; i += VW) {
-        long some = least(VW, n - i);
-        vf v = load_some(x + i, some);
-        store_some(y + i, f == 0 ? exponential(v) : f == 1 ? sigmoid(v) : tangent(v), some);
+        vf v = load_first(x + i, n - i);
+        store_first(y + i, f == 0 ? exponential(v) : f == 1 ? sigmoid(v) : tangent(v), n - i);
     }
 }

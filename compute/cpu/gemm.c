@@ -15,9 +15,11 @@ static void work(void *with, const struct member *m)
     g->kernels->gemm(m, g);
 }
 
-static long up(long n, long grain) { return (n + grain - 1) / grain * grain; }
-
-static long at_most(long n, long bound) { return n < bound ? n : bound; }
+// Whole blocks of n, but no more than the bound, which is of whole blocks.
+static size_t bounded(long n, long bound)
+{
+    return n < bound ? blocks_up(n, BLOCK) * BLOCK : bound;
+}
 
 int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, int trans_a, int trans_b,
                long m, long n, long depth, float alpha, const float *a, const float *b,
@@ -25,8 +27,7 @@ int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, int tra
 {
     const size_t operand = k->bf16 ? sizeof(uint16_t) : sizeof(float);
     const long threads = rondo_team_size(t);
-    size_t panels = at_most(up(depth, BLOCK), GEMM_DEPTH) * at_most(up(n, BLOCK), GEMM_COLUMNS) *
-                    operand;
+    size_t panels = bounded(depth, GEMM_DEPTH) * bounded(n, GEMM_COLUMNS) * operand;
     size_t left = threads * (size_t)GEMM_ROWS * GEMM_DEPTH * operand;
     size_t bytes = panels + left + threads * (size_t)GEMM_ROWS * BLOCK * sizeof(float);
     if (s->bytes < bytes) {

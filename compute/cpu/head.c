@@ -6,18 +6,18 @@
 
 // Tokens of a strip, in blocks: their weights, packed, stay in cache, and each strip costs a pass
 // over dx.
-enum { STRIP = 8 };
+enum { HEAD_STRIP = 8 };
 
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows)
 {
-    struct head o = {.threads = threads, .N = N, .H = H, .V = V, .U = (H + BLOCK - 1) / BLOCK,
-                     .Y = (V + BLOCK - 1) / BLOCK, .rows = rows ? rows : N};
-    o.strip = o.Y < STRIP ? o.Y : STRIP;
+    struct head o = {.threads = threads, .N = N, .H = H, .V = V, .U = blocks_up(H, BLOCK),
+                     .Y = blocks_up(V, BLOCK), .rows = rows ? rows : N};
+    o.strip = o.Y < HEAD_STRIP ? o.Y : HEAD_STRIP;
     o.kept = rows > 0 || o.strip == o.Y; // a single strip's are no more than its gradient
-    long padded = (o.rows + HEAD_PAIRS - 1) / HEAD_PAIRS * HEAD_PAIRS;
+    long padded = blocks_up(o.rows, HEAD_PAIRS) * HEAD_PAIRS;
     o.S = rondo_spread(padded, BLOCK * sizeof(float));
-    long strips = (o.Y + o.strip - 1) / o.strip, square = BLOCK * BLOCK, half = k->bf16;
+    long strips = blocks_up(o.Y, o.strip), square = BLOCK * BLOCK, half = k->bf16;
     struct part parts[] = {
         FLOATS(o.bias, 2 * o.strip * BLOCK),
         OPERANDS(k, o.weights, 2 * o.strip * o.U * square),

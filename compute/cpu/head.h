@@ -13,7 +13,7 @@ static const float NO_TOKEN = -1e30f;
 enum { HEAD_DEPTH = 640, HEAD_PACK = 4 };
 
 // Where a thread is: in a chunk of rows and in a strip of tokens.
-struct pass {
+struct place {
     const struct member *m;
     struct head *o;
     const struct head_call *c;
@@ -23,14 +23,14 @@ struct pass {
     int turn;             // which of the two packs of weights it is in
 };
 
-INLINE long head_rows(const struct pass *p, long r, long most)
+INLINE long head_rows(const struct place *p, long r, long most)
 {
     long rows = (p->end < p->n ? p->end : p->n) - r;
     return rows < 0 ? 0 : rows < most ? rows : most;
 }
 
 // Makes operands of this thread's rows of x.
-static void put_x(const struct pass *p)
+static void put_x(const struct place *p)
 {
     struct head *o = p->o;
     long n = head_rows(p, p->begin, p->end), rest = p->end - p->begin - n;
@@ -49,13 +49,13 @@ static void put_x(const struct pass *p)
     }
 }
 
-INLINE float *strip_bias(const struct pass *p, long v)
+INLINE float *strip_bias(const struct place *p, long v)
 {
     return p->o->bias + (p->turn * p->o->strip + v) * BLOCK;
 }
 
 // The panel of block v of the strip, from block u of its depth on.
-INLINE operand *strip_panel(const struct pass *p, long v, long u)
+INLINE operand *strip_panel(const struct place *p, long v, long u)
 {
     const struct head *o = p->o;
     return (operand *)o->weights +
@@ -63,7 +63,7 @@ INLINE operand *strip_panel(const struct pass *p, long v, long u)
 }
 
 // Packs this thread's share of a strip's weights, for the logits or for dx or for both.
-static void pack_strip(const struct pass *p, int logits, int back)
+static void pack_strip(const struct place *p, int logits, int back)
 {
     struct head *o = p->o;
     long parts = blocks_up(o->U, HEAD_PACK), begin, end;
@@ -86,7 +86,7 @@ static void pack_strip(const struct pass *p, int logits, int back)
 }
 
 // Where the strip's logits of rows r on are, and how far apart its blocks.
-INLINE float *logits_at(const struct pass *p, long r, long *block)
+INLINE float *logits_at(const struct place *p, long r, long *block)
 {
     const struct head *o = p->o;
     *block = (o->kept ? o->S : HEAD_TILE) * BLOCK;
@@ -95,7 +95,7 @@ INLINE float *logits_at(const struct pass *p, long r, long *block)
 }
 
 // The strip's logits of n rows from r on.
-static void multiply(const struct pass *p, long r, long n)
+static void multiply(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
     long block;
@@ -138,7 +138,7 @@ INLINE void clear_row(float *row, long block, long blocks)
 }
 
 // Brings the strip's largest and sums of a group of rows into those of the strips so far.
-INLINE void carry(const struct pass *p, long r, const float *tops, const float *sums)
+INLINE void carry(const struct place *p, long r, const float *tops, const float *sums)
 {
     struct head *o = p->o;
     for (int i = 0; i < HEAD_GROUP; i += VW) {
@@ -158,7 +158,7 @@ INLINE void carry(const struct pass *p, long r, const float *tops, const float *
 
 // Turns the strip's logits of n rows from r on into e^(logit-top) of the strip's top, and a row
 // without a target into zeros.
-static void soften(const struct pass *p, long r, long n)
+static void soften(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
     const int32_t *targets = p->c->targets + p->first;
@@ -184,7 +184,7 @@ static void soften(const struct pass *p, long r, long n)
 }
 
 // Makes the strip's logits of n rows from r on again, and e^(logit-top) of all strips' top.
-static void soften_again(const struct pass *p, long r, long n)
+static void soften_again(const struct place *p, long r, long n)
 {
     long block;
     float *row = logits_at(p, r, &block);
@@ -197,7 +197,7 @@ static void soften_again(const struct pass *p, long r, long n)
 }
 
 // The loss of this thread's rows.
-static void lose(const struct pass *p)
+static void lose(const struct place *p)
 {
     struct head *o = p->o;
     for (long r = p->begin; r < p->end && r < p->n; r++)
@@ -207,7 +207,7 @@ static void lose(const struct pass *p)
 }
 
 // What turns the strip's e^(logit-top) of a tile of rows into scale * softmax.
-INLINE void scales(const struct pass *p, long r, float *to)
+INLINE void scales(const struct place *p, long r, float *to)
 {
     const struct head *o = p->o;
     for (long i = 0; i < HEAD_TILE && r + i < p->end; i += VW) {
@@ -221,7 +221,7 @@ INLINE void scales(const struct pass *p, long r, float *to)
 
 // d: the gradient scale * (softmax - onehot(target)) of a group's n rows and a block of tokens from
 // `token` on, the other rows zeros. bias: its sum.
-INLINE void turn_group(const struct pass *p, long r, long n, const float *logits,
+INLINE void turn_group(const struct place *p, long r, long n, const float *logits,
                        const float *to, long token, float *d, float *bias)
 {
     const int32_t *targets = p->c->targets + p->first + r;
@@ -242,7 +242,7 @@ INLINE void turn_group(const struct pass *p, long r, long n, const float *logits
 
 // Makes operands of the strip's gradient of a tile of rows from r on, and sums it by groups for
 // the bias.
-static void turn(const struct pass *p, long r)
+static void turn(const struct place *p, long r)
 {
     struct head *o = p->o;
     float to[HEAD_TILE], d[HEAD_GROUP * BLOCK] __attribute__((aligned(64)));
@@ -262,7 +262,7 @@ static void turn(const struct pass *p, long r)
 }
 
 // Adds the strip's part of dx of n rows from r on.
-static void multiply_back(const struct pass *p, long r, long n)
+static void multiply_back(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
     int last = p->v + p->blocks == o->Y;
@@ -281,7 +281,7 @@ static void multiply_back(const struct pass *p, long r, long n)
 }
 
 // The bias's gradient of the strip's block v.
-static void sum_bias(const struct pass *p, long v)
+static void sum_bias(const struct place *p, long v)
 {
     struct head *o = p->o;
     float sums[BLOCK] = {0}, *db = p->c->db + (p->v + v) * BLOCK;
@@ -295,7 +295,7 @@ static void sum_bias(const struct pass *p, long v)
 }
 
 // This thread's share of the blocks of the weights' gradient, over all rows of the chunk.
-static void sum_weights(const struct pass *p)
+static void sum_weights(const struct place *p)
 {
     struct head *o = p->o;
     long begin, end;
@@ -316,7 +316,7 @@ static void sum_weights(const struct pass *p)
 }
 
 // The first pass over a strip.
-static void strip_forward(struct pass *p)
+static void strip_forward(struct place *p)
 {
     struct head *o = p->o;
     pack_strip(p, 1, p->c->dx && p->blocks == o->Y);
@@ -330,7 +330,7 @@ static void strip_forward(struct pass *p)
 }
 
 // The second pass over a strip. A single one's weights are still there.
-static void strip_backward(struct pass *p)
+static void strip_backward(struct place *p)
 {
     struct head *o = p->o;
     if (p->blocks < o->Y) {
@@ -352,7 +352,7 @@ static void strip_backward(struct pass *p)
 // The summed loss; the gradients too unless dx is null.
 static void head_run(const struct member *m, struct head *o, const struct head_call *c)
 {
-    struct pass p = {.m = m, .o = o, .c = c};
+    struct place p = {.m = m, .o = o, .c = c};
     double loss = 0;
     for (; p.first < o->N; p.first += o->rows) {
         p.n = least(o->rows, o->N - p.first);

@@ -25,6 +25,9 @@
 
 #define BLOCK 32
 
+// How many parts of at most that size n has.
+static inline long blocks_up(long n, long size) { return (n + size - 1) / size; }
+
 // Rows of a dense input that go through a layer's weights at a time, at most.
 enum { INPUT_ROWS = 512 };
 

@@ -84,16 +84,16 @@ INLINE void put_pairs(long rows, operand *restrict dst, const float *restrict sr
 static void pack_columns(operand *restrict panel, const float *restrict w, long n, long cols,
                          long ld, long padded)
 {
-    enum { STRIP = 128 }; // columns at a time, which stay in cache
-    float strip[BLOCK * STRIP / 2] __attribute__((aligned(64))); // [BLOCK][STRIP] operands
+    enum { AT_ONCE = 128 }; // columns, which stay in cache
+    float strip[BLOCK * AT_ONCE / 2] __attribute__((aligned(64))); // [BLOCK][AT_ONCE] operands
     memset(strip, 0, sizeof strip);
-    for (long c = 0; c < padded; c += STRIP) {
-        long width = padded - c < STRIP ? padded - c : STRIP;
+    for (long c = 0; c < padded; c += AT_ONCE) {
+        long width = padded - c < AT_ONCE ? padded - c : AT_ONCE;
         for (long r = 0; r < n; r++)
             for (long j = 0; j < width; j += VW)
-                convert((operand *)strip + r * STRIP + j,
+                convert((operand *)strip + r * AT_ONCE + j,
                         load_first(w + r * ld + c + j, cols - c - j));
-        transpose((float *)(panel + c * BLOCK), BLOCK, strip, STRIP / 2, BLOCK, width / 2);
+        transpose((float *)(panel + c * BLOCK), BLOCK, strip, AT_ONCE / 2, BLOCK, width / 2);
     }
 }
 

@@ -10,6 +10,10 @@ import (
 // in chunks. A chunk costs a pass over the weights and their gradient, for which fewer rows than
 // minOutputRows are too few: then no logits are kept, and backward makes them again, a strip of
 // tokens at a time, which is a third more to multiply and needs the same memory for any vocabulary.
+//
+// Logits that are kept go to memory and come back; made again, each takes 2H operations and an
+// exponential more. Where products are fast, as with AMX, and H is small, that may take less. A bound
+// that says when would be of the processor's memory as much as of H; this one only bounds memory.
 const (
 	maxLogits     = 1 << 24
 	minOutputRows = 256
