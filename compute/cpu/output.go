@@ -12,8 +12,9 @@ import (
 // tokens at a time, which is a third more to multiply and needs the same memory for any vocabulary.
 //
 // Logits that are kept go to memory and come back; made again, each takes 2H operations and an
-// exponential more. Where products are fast, as with AMX, and H is small, that may take less. A bound
-// that says when would be of the processor's memory as much as of H; this one only bounds memory.
+// exponential more. Where products are fast, as with AMX, and H is small, that may take less. A
+// bound that says when would be of the processor's memory as much as of H; this one only bounds
+// memory.
 const (
 	maxLogits     = 1 << 24
 	minOutputRows = 256
