@@ -137,9 +137,7 @@ func (m measured) rate() float64 {
 	if m.failed != "" || len(m.windows) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(m.windows))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return bench.Median(m.windows)
 }
 
 // run lets both sides take turns on every shape, prints what each setting gave, and then a row for

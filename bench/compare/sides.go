@@ -31,7 +31,7 @@ func (c config) pinned(threads int, command ...string) []string {
 
 // common are the flags that both sides have under the same names.
 func (c config) common(s bench.Shape, p plan, threads int) []string {
-	return []string{"--cell", s.CellName(), "--hidden", strconv.Itoa(s.Hidden),
+	return []string{"--cell", s.Cell.String(), "--hidden", strconv.Itoa(s.Hidden),
 		"--layers", strconv.Itoa(s.Layers), "--batch", strconv.Itoa(s.Batch),
 		"--bptt", strconv.Itoa(s.BPTT), "--vocab", strconv.Itoa(s.Vocab),
 		"--embed", strconv.Itoa(s.Embed), "--threads", strconv.Itoa(threads),
@@ -69,7 +69,7 @@ func (c config) runRondo(ctx context.Context, s bench.Shape, p plan, threads int
 	}
 	var all []measured
 	for _, r := range rows {
-		precision, err := bench.ParsePrecision(r.Precision)
+		precision, err := compute.ParsePrecision(r.Precision)
 		if err != nil || len(r.Windows) == 0 {
 			return nil, fmt.Errorf("%s: a row without rates: %+v", strings.Join(command, " "), r)
 		}

@@ -78,7 +78,7 @@ func printRows(out io.Writer, rows []row) {
 	fmt.Fprintln(out, "|"+strings.Repeat(" --- |", 13))
 	for _, r := range rows {
 		s := r.shape
-		fmt.Fprintf(out, "| %s | %d | %d | %d | %d | %d |", s.CellName(), s.Hidden, s.Layers,
+		fmt.Fprintf(out, "| %s | %d | %d | %d | %d | %d |", s.Cell.String(), s.Hidden, s.Layers,
 			s.Batch, s.BPTT, s.Vocab)
 		for _, p := range precisions() {
 			d := r.sides[p]

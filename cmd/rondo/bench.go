@@ -4,7 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,6 +17,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/internal/bench"
 )
@@ -29,7 +36,8 @@ func benchCommand() *cobra.Command {
 const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
 	"6 K H (H + D) in each layer (K gates: LSTM 4, GRU 3, RNN 1; D: the width of the input,\n" +
 	"0 where it is one-hot) and 6 H V in the output layer. The peak is what the product\n" +
-	"instruction of the precision reaches in registers on as many threads, measured before."
+	"instruction of the precision reaches in registers on as many threads: the highest seen\n" +
+	"in the run, before and after each measurement and in it."
 
 func benchTrainCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -37,20 +45,22 @@ func benchTrainCommand() *cobra.Command {
 		Short: "Measure whole training steps",
 		Long: "Measures whole training steps (reading the batch, forward, backward, clipping,\n" +
 			"SGD) on random tokens, as `rondo train` does them with one worker. Tokens a second\n" +
-			"are the median of the windows, and the best of them. Bytes are the parameters' and\n" +
-			"the most that training held.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
+			"are the median of the windows. Bytes are the parameters' and the most that training\n" +
+			"held. --json has more: the windows and the best of them.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), time.Second)
 	windows := c.Flags().Int("windows", 3, "how many windows are measured")
+	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0}, "steps of which a segment "+
+		"holds activations at a time, computing them again for its backward pass; 0: of all")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		w := bench.Windows{Length: flags.window(), Count: *windows}
-		if err := w.Validate(); err != nil {
+		w, err := flags.windows(*windows)
+		if err != nil {
 			return app.Usage(err)
 		}
-		table := newTrainTable(cmd.OutOrStdout(), flags.json)
-		return flags.each(cmd.Context(), table.begin, func(ctx context.Context, dev bench.Device,
+		table, meter := newTrainTable(cmd.OutOrStdout(), flags.json), bench.NewMeter(largestCache())
+		return flags.each(cmd, table.begin, func(ctx context.Context, dev bench.Device,
 			s bench.Shape) error {
-			row, err := bench.Train(ctx, dev, s, w)
+			row, err := meter.Train(ctx, dev, s, w)
 			if err != nil {
 				return err
 			}
@@ -67,22 +77,24 @@ func benchKernelsCommand() *cobra.Command {
 		Long: "Measures what a training step consists of, each part alone: the recurrent\n" +
 			"product, the input product, the weight gradient and the gates of the layers, the\n" +
 			"output layer with its loss, clipping, and the update beside a plain pass over as\n" +
-			"much memory (y += a x). Times are the best of several. What is inside a layer is\n" +
-			"found by difference: of layers with and without a dense input, and of a layer of\n" +
-			"ReLU units, which has next to no gates, with as many recurrent weights.\n\n" +
+			"much memory (y += x). Times are medians of the fastest of several rounds. What is\n" +
+			"inside a layer is found by comparing it, in each round, with a layer of ReLU units,\n" +
+			"which has next to no gates, with as many recurrent weights, and with products of\n" +
+			"its sizes. Gates that the machine's noise hides are n/a.\n\n" +
 			benchShapesHelp + "\n\n" + flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), 300*time.Millisecond)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		w := bench.Windows{Length: flags.window(), Count: 1}
-		if err := w.Validate(); err != nil {
+		w, err := flags.windows(1)
+		if err != nil {
 			return app.Usage(err)
 		}
-		table := newKernelTable(cmd.OutOrStdout(), flags.json)
-		nothing := func([]string) error { return nil } // every table of parts names its device
-		return flags.each(cmd.Context(), nothing, func(ctx context.Context, dev bench.Device,
+		table, meter := newKernelTable(cmd.OutOrStdout(), flags.json), bench.NewMeter(largestCache())
+		// Every table of parts names its device.
+		nothing := func([]string, []bench.Shape) error { return nil }
+		return flags.each(cmd, nothing, func(ctx context.Context, dev bench.Device,
 			s bench.Shape) error {
-			rows, err := bench.Kernels(ctx, dev, s, w.Length)
+			rows, err := meter.Kernels(ctx, dev, s, w.Length)
 			if err != nil {
 				return err
 			}
@@ -98,7 +110,7 @@ const benchShapesHelp = "Without flags of the shape it measures the textbook's m
 
 // shapeFlags are the flags that say what is measured.
 func shapeFlags() []string {
-	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed"}
+	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed", "recompute"}
 }
 
 // benchFlags are what both commands have.
@@ -114,7 +126,7 @@ type benchFlags struct {
 }
 
 func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
-	f := &benchFlags{set: set}
+	f := &benchFlags{set: set, lists: bench.Lists{Recompute: []int{0}}}
 	cores := []int{1}
 	if n := runtime.GOMAXPROCS(0); n > 1 {
 		cores = append(cores, n)
@@ -131,17 +143,23 @@ func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
 		"batch 64, 64 steps, 10,000 words, an embedding as wide")
 	set.StringSliceVar(&f.precisions, "precision", []string{"fp32", "bf16"},
 		"what products multiply, by commas: fp32|bf16")
-	set.IntSliceVar(&f.threads, "threads", cores, "numbers of threads")
+	set.IntSliceVar(&f.threads, "threads", cores,
+		"numbers of threads; 0: the cores that this process may use")
 	set.Float64Var(&f.seconds, "seconds", window.Seconds(),
 		"how long each thing is measured")
 	set.BoolVar(&f.json, "json", false, "print one JSON object a row")
 	return f
 }
 
-// window is how long to measure; one that is out of bounds is refused by bench.Windows.
-func (f *benchFlags) window() time.Duration {
+// windows are how long to measure.
+func (f *benchFlags) windows(count int) (bench.Windows, error) {
 	const longest = float64(1 << 30) // seconds, so that no duration overflows
-	return time.Duration(min(f.seconds, longest) * float64(time.Second))
+	if math.IsNaN(f.seconds) || math.Abs(f.seconds) > longest {
+		return bench.Windows{}, fmt.Errorf("--seconds %v: must be more than 0, and no more than "+
+			"an hour", f.seconds)
+	}
+	w := bench.Windows{Length: time.Duration(f.seconds * float64(time.Second)), Count: count}
+	return w, w.Validate()
 }
 
 // shapes are what is measured.
@@ -164,9 +182,9 @@ func (f *benchFlags) shapes() ([]bench.Shape, error) {
 			strings.Join(given, ", "))
 	}
 	for _, name := range f.cells {
-		cell, err := bench.ParseCell(name)
+		cell, err := compute.ParseCell(name)
 		if err != nil {
-			return nil, fmt.Errorf("--cell: %w", err)
+			return nil, fmt.Errorf("--cell %w", err)
 		}
 		f.lists.Cells = append(f.lists.Cells, cell)
 	}
@@ -176,17 +194,22 @@ func (f *benchFlags) shapes() ([]bench.Shape, error) {
 // settings are how it is measured, and the names of the devices that do.
 func (f *benchFlags) settings() (all []cpu.Config, names []string, err error) {
 	for _, name := range f.precisions {
-		p, err := bench.ParsePrecision(name)
+		p, err := compute.ParsePrecision(name)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--precision: %w", err)
+			return nil, nil, fmt.Errorf("--precision %w", err)
 		}
 		for _, n := range f.threads {
-			c := cpu.Config{Threads: n, Precision: p}
+			threads, err := job.Use{Threads: n}.Count()
+			if err != nil {
+				return nil, nil, err
+			}
+			c := cpu.Config{Threads: threads, Precision: p}
 			probe, err := cpu.New(c) // so that what cannot be is told before the first row
 			if err != nil {
-				return nil, nil, fmt.Errorf("--threads %d, --precision %s: %w", n, name, err)
+				return nil, nil, errors.New(strings.TrimPrefix(err.Error(), "cpu: "))
 			}
-			names = append(names, fmt.Sprintf("%v, threads %d: %s", p, n, probe.Name()))
+			names = append(names, fmt.Sprintf("%v, threads %d: %s", p, probe.Threads(),
+				probe.Name()))
 			probe.Close()
 			all = append(all, c)
 		}
@@ -198,9 +221,11 @@ func (f *benchFlags) settings() (all []cpu.Config, names []string, err error) {
 }
 
 // each opens a device for every shape and setting and has it measured. Begin hears of the devices
-// before.
-func (f *benchFlags) each(ctx context.Context, begin func(devices []string) error,
+// and shapes before.
+func (f *benchFlags) each(cmd *cobra.Command,
+	begin func(devices []string, shapes []bench.Shape) error,
 	measure func(context.Context, bench.Device, bench.Shape) error) error {
+	ctx := cmd.Context()
 	shapes, err := f.shapes()
 	if err != nil {
 		return app.Usage(err)
@@ -209,7 +234,10 @@ func (f *benchFlags) each(ctx context.Context, begin func(devices []string) erro
 	if err != nil {
 		return app.Usage(err)
 	}
-	if err := begin(names); err != nil {
+	if text := job.Crowded(slices.Max(f.threads), 1, runtime.GOMAXPROCS(0)); text != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "rondo:", text)
+	}
+	if err := begin(names, shapes); err != nil {
 		return err
 	}
 	for _, s := range shapes {
@@ -219,7 +247,7 @@ func (f *benchFlags) each(ctx context.Context, begin func(devices []string) erro
 			}); ctx.Err() != nil {
 				return errors.New("interrupted; the rows above are whole")
 			} else if err != nil {
-				return fmt.Errorf("%v, %v, %d threads: %w", s, c.Precision, c.Threads, err)
+				return fmt.Errorf("%v, %v, threads %d: %w", s, c.Precision, c.Threads, err)
 			}
 		}
 	}
@@ -234,4 +262,26 @@ func onDevice(c cpu.Config, do func(bench.Device) error) error {
 	}
 	defer dev.Close()
 	return do(dev)
+}
+
+// largestCache is how many bytes the largest cache of this machine's processor has, as Linux says;
+// 0 if nobody says.
+func largestCache() int64 {
+	sizes, err := filepath.Glob("/sys/devices/system/cpu/cpu0/cache/index*/size")
+	if err != nil {
+		return 0
+	}
+	var largest int64
+	for _, path := range sizes {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		kibibytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(string(text)), "K"),
+			10, 64)
+		if err == nil {
+			largest = max(largest, kibibytes<<10)
+		}
+	}
+	return largest
 }

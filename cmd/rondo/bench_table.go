@@ -4,27 +4,39 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"rondo/internal/bench"
 )
 
 // trainTable prints rows as they come.
 type trainTable struct {
-	out   io.Writer
-	lines *json.Encoder // nil: a table for people
+	out     io.Writer
+	lines   *json.Encoder // nil: a table for people
+	columns []trainColumn
 }
 
-func newTrainTable(out io.Writer, asJSON bool) trainTable {
-	t := trainTable{out: out}
+// trainColumn is a column; numbers stand right.
+type trainColumn struct {
+	head  string
+	width int // negative: it stands left
+	value func(r bench.TrainRow) string
+}
+
+func newTrainTable(out io.Writer, asJSON bool) *trainTable {
+	t := &trainTable{out: out}
 	if asJSON {
 		t.lines = json.NewEncoder(out)
 	}
 	return t
 }
 
-// begin prints which devices are to be measured, and the table's head.
-func (t trainTable) begin(devices []string) error {
+// begin prints which devices are to be measured, and the table's head. The embedding and what is
+// computed again have a column where a shape has them.
+func (t *trainTable) begin(devices []string, shapes []bench.Shape) error {
 	if t.lines != nil {
 		return nil // every row names its device
 	}
@@ -33,20 +45,53 @@ func (t trainTable) begin(devices []string) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(t.out, "%-16s %5s %2s %4s %4s %6s %5s %-9s %7s %10s %10s %8s %6s %7s "+
-		"%10s %10s\n", "cell", "H", "L", "B", "T", "V", "E", "precision", "threads", "tokens/s",
-		"best", "GFLOP/s", "peak", "of peak", "parameters", "memory")
-	return err
+	number := func(head string, width int, value func(r bench.TrainRow) int) trainColumn {
+		return trainColumn{head, width, func(r bench.TrainRow) string {
+			return strconv.Itoa(value(r))
+		}}
+	}
+	t.columns = []trainColumn{{"cell", -16, func(r bench.TrainRow) string { return r.Cell }},
+		number("H", 4, func(r bench.TrainRow) int { return r.Hidden }),
+		number("L", 2, func(r bench.TrainRow) int { return r.Layers }),
+		number("B", 3, func(r bench.TrainRow) int { return r.Batch }),
+		number("T", 3, func(r bench.TrainRow) int { return r.BPTT }),
+		number("V", 5, func(r bench.TrainRow) int { return r.Vocab })}
+	if slices.ContainsFunc(shapes, func(s bench.Shape) bool { return s.Embed > 0 }) {
+		t.columns = append(t.columns,
+			number("E", 4, func(r bench.TrainRow) int { return r.Embed }))
+	}
+	if slices.ContainsFunc(shapes, func(s bench.Shape) bool { return s.Recompute > 0 }) {
+		t.columns = append(t.columns,
+			number("recompute", 9, func(r bench.TrainRow) int { return r.Recompute }))
+	}
+	t.columns = append(t.columns,
+		trainColumn{"type", 4, func(r bench.TrainRow) string { return r.Precision }},
+		number("threads", 7, func(r bench.TrainRow) int { return r.Threads }),
+		trainColumn{"tokens/s", 9,
+			func(r bench.TrainRow) string { return thousands(r.TokensPerSecond) }},
+		trainColumn{"GFLOP/s of peak", 16, func(r bench.TrainRow) string {
+			return fmt.Sprintf("%.0f of %.0f %3.0f%%", r.GFLOPS, r.PeakGFLOPS, 100*r.OfPeak)
+		}},
+		trainColumn{"weights", 8,
+			func(r bench.TrainRow) string { return megabytes(r.ParameterBytes) }},
+		trainColumn{"memory", 9,
+			func(r bench.TrainRow) string { return megabytes(r.PeakBytes) }})
+	return t.print(func(c trainColumn) string { return c.head })
 }
 
-func (t trainTable) add(r bench.TrainRow) error {
+func (t *trainTable) add(r bench.TrainRow) error {
 	if t.lines != nil {
 		return t.lines.Encode(r)
 	}
-	_, err := fmt.Fprintf(t.out, "%-16s %5d %2d %4d %4d %6d %5d %-9s %7d %10s %10s %8.1f %6.0f "+
-		"%6.1f%% %10s %10s\n", r.Cell, r.Hidden, r.Layers, r.Batch, r.BPTT, r.Vocab, r.Embed,
-		r.Precision, r.Threads, thousands(r.TokensPerSecond), thousands(r.BestTokensPerSecond),
-		r.GFLOPS, r.PeakGFLOPS, 100*r.OfPeak, megabytes(r.ParameterBytes), megabytes(r.PeakBytes))
+	return t.print(func(c trainColumn) string { return c.value(r) })
+}
+
+func (t *trainTable) print(value func(c trainColumn) string) error {
+	fields := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		fields[i] = fmt.Sprintf("%*s", c.width, value(c))
+	}
+	_, err := fmt.Fprintln(t.out, strings.Join(fields, " "))
 	return err
 }
 
@@ -75,22 +120,39 @@ func (t kernelTable) add(rows []bench.KernelRow) error {
 		return nil
 	}
 	c := rows[0]
-	if _, err := fmt.Fprintf(t.out, "%s H %d, L %d, B %d, T %d, V %d, E %d, %s, %d threads, "+
-		"peak %.0f GFLOP/s: %s\n%-28s %9s %6s %11s %8s %8s %8s %9s\n", c.Cell, c.Hidden, c.Layers,
-		c.Batch, c.BPTT, c.Vocab, c.Embed, c.Precision, c.Threads, c.PeakGFLOPS, c.Device, "part",
-		"ms", "share", "tokens/s", "GFLOP/s", "of peak", "GB/s", "y+=ax"); err != nil {
+	threads := fmt.Sprintf("%d threads", c.Threads)
+	if c.Threads == 1 {
+		threads = "1 thread"
+	}
+	if _, err := fmt.Fprintf(t.out, "%s H %d, L %d, B %d, T %d, V %d, E %d, %s, %s, "+
+		"peak %.0f GFLOP/s: %s\n%-28s %9s %6s %11s %8s %8s %8s  %s\n", c.Cell, c.Hidden, c.Layers,
+		c.Batch, c.BPTT, c.Vocab, c.Embed, c.Precision, threads, c.PeakGFLOPS, c.Device, "part",
+		"ms", "share", "tokens/s", "GFLOP/s", "of peak", "GB/s", "y += x"); err != nil {
 		return err
 	}
 	for _, r := range rows {
-		if _, err := fmt.Fprintf(t.out, "%-28s %9.3f %5.1f%% %11s %8s %8s %8s %9s\n", r.Part,
-			1e3*r.Seconds, 100*r.Share, thousands(r.TokensPerSecond), unlessZero("%.1f", r.GFLOPS),
-			unlessZero("%.1f%%", 100*r.OfPeak), unlessZero("%.1f", r.GBPerSecond),
-			unlessZero("%.1f", r.TriadGBPerSecond)); err != nil {
+		pass := unlessZero("%.1f", r.AddGBPerSecond)
+		if r.InCache {
+			pass += " (cache)"
+		}
+		line := fmt.Sprintf("%-28s %9s %6s %11s %8s %8s %8s  %s", r.Part,
+			figure("%.3f", 1e3*r.Seconds), figure("%.1f%%", 100*r.Share),
+			thousands(float64(r.TokensPerSecond)), figure("%.1f", r.GFLOPS),
+			figure("%.1f%%", 100*r.OfPeak), unlessZero("%.1f", r.GBPerSecond), pass)
+		if _, err := fmt.Fprintln(t.out, strings.TrimRight(line, " ")); err != nil {
 			return err
 		}
 	}
 	_, err := fmt.Fprintln(t.out)
 	return err
+}
+
+// figure leaves a cell empty that means nothing, and says so where noise hides what it means.
+func figure(format string, f bench.Figure) string {
+	if !f.Known() {
+		return "n/a"
+	}
+	return unlessZero(format, float64(f))
 }
 
 // unlessZero leaves a cell empty that means nothing.
@@ -101,8 +163,11 @@ func unlessZero(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// thousands writes a rate as people read it: 101,234. None is empty.
+// thousands writes a rate as people read it: 101,234. None is empty, and NaN is n/a.
 func thousands(v float64) string {
+	if math.IsNaN(v) {
+		return "n/a"
+	}
 	if v == 0 {
 		return ""
 	}

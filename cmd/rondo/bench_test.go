@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"math"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"rondo/cmd/internal/app"
+	"rondo/compute/cpu"
 	"rondo/internal/bench"
 )
 
@@ -55,14 +59,14 @@ func TestBenchTables(t *testing.T) {
 	code, out, complaint := runBench(t.Context(), "train --precision fp32 --windows 1 "+tinyBench)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if code != 0 || len(lines) != 3 || !strings.HasPrefix(lines[0], "fp32, threads 1: cpu (") ||
-		len(lines[1]) != len(lines[2]) {
+		len(lines[1]) != len(lines[2]) || len(lines[1]) > 100 {
 		t.Errorf("%d, %s\n%s", code, complaint, out)
 	}
 	code, out, complaint = runBench(t.Context(), "kernels --precision fp32 "+tinyBench)
 	if code != 0 {
 		t.Error(complaint)
 	}
-	for _, want := range []string{"lstm H 8, L 1, B 2, T 3, V 28, E 0, fp32, 1 threads, peak ",
+	for _, want := range []string{"lstm H 8, L 1, B 2, T 3, V 28, E 0, fp32, 1 thread, peak ",
 		"\n" + bench.PartOutput + " ", "\n" + bench.PartStep + " "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -76,18 +80,93 @@ func TestBenchTables(t *testing.T) {
 	}
 }
 
+// Threads 0 are as many as there are cores; more than those are measured, with a word about it.
+func TestBenchThreads(t *testing.T) {
+	cores := runtime.GOMAXPROCS(0)
+	for threads, crowded := range map[int]bool{0: false, cores: false, cores + 1: true} {
+		code, out, complaint := runBench(t.Context(), fmt.Sprintf("train --json --hidden 8 "+
+			"--batch 2 --bptt 3 --seconds 0.001 --windows 1 --precision fp32 --threads %d", threads))
+		var r bench.TrainRow
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+			t.Fatalf("%d, %v, %s", code, err, complaint)
+		}
+		device, err := cpu.New(cpu.Config{Threads: max(threads, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := device.Threads() // without cgo it has one
+		if device.Close(); threads == 0 {
+			want = min(cores, r.Threads) // and with cgo all cores
+		}
+		if r.Threads != want || (complaint != "") != crowded || strings.Count(complaint, "\n") > 1 {
+			t.Errorf("--threads %d: %d threads, %q", threads, r.Threads, complaint)
+		}
+	}
+}
+
+// Columns of what differs are there only where it does.
+func TestBenchTrainColumns(t *testing.T) {
+	const flags = "train --cell gru-reset-before --precision bf16 --windows 1 " + tinyBench
+	for _, more := range []string{"", "--embed 0,4", "--recompute 0,2"} {
+		code, out, complaint := runBench(t.Context(), flags+more)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		want := 3
+		if more != "" {
+			want = 4
+		}
+		if code != 0 || len(lines) != want {
+			t.Fatalf("%q: %d, %s\n%s", more, code, complaint, out)
+		}
+		head := lines[1]
+		if strings.Contains(head, " E ") != strings.Contains(more, "embed") ||
+			strings.Contains(head, "recompute") != strings.Contains(more, "recompute") {
+			t.Errorf("%q: %s", more, head)
+		}
+		for _, line := range lines[2:] {
+			if len(line) != len(head) {
+				t.Errorf("%q:\n%s\n%s", more, head, line)
+			}
+		}
+	}
+}
+
+// What noise hides is written so, and what has no meaning is empty.
+func TestKernelTable(t *testing.T) {
+	var out bytes.Buffer
+	unknown := bench.Figure(math.NaN())
+	rows := []bench.KernelRow{
+		{Part: "gates", Seconds: unknown, Share: unknown, TokensPerSecond: unknown},
+		{Part: "update", Seconds: 0.001, Share: 0.5, TokensPerSecond: 1000, GBPerSecond: 2,
+			AddGBPerSecond: 3, InCache: true}}
+	if err := newKernelTable(&out, false).add(rows); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	if got := strings.Join(strings.Fields(lines[2]), " "); got != "gates n/a n/a n/a" {
+		t.Errorf("%q", got)
+	}
+	const want = "update 1.000 50.0% 1,000 2.0 3.0 (cache)"
+	if got := strings.Join(strings.Fields(lines[3]), " "); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // What a person wrote wrongly is told in one line, before anything is measured.
 func TestBenchRefuses(t *testing.T) {
 	for line, want := range map[string]string{
-		"train --cell lstm,transformer": `--cell: "transformer" is not one of rnn`,
+		"train --cell lstm,transformer": `--cell "transformer" is not one of rnn`,
 		"train --hidden 0":              "--hidden 0: must be",
 		"train --hidden 8,x":            "--hidden",
-		"train --precision fp64":        `--precision: "fp64" is not one of fp32, bf16`,
+		"train --precision fp64":        `--precision "fp64" is not one of fp32, bf16`,
 		"train --precision= --hidden 8": "nothing to measure",
 		"train --cell= ":                "no shape to measure",
-		"train --threads 0":             "--threads 0",
+		"train --threads -1":            "--threads -1 is below its least value, 0",
+		"train --threads 5000":          "--threads 5000 is above its greatest value, 1024",
+		"train --recompute -1":          "--recompute -1: must be at least 0",
+		"kernels --recompute 2":         "unknown flag: --recompute",
 		"train --seconds 0":             "--seconds 0: must be",
-		"train --seconds NaN":           "--seconds",
+		"train --seconds NaN":           "--seconds NaN: must be more than 0",
+		"kernels --seconds -Inf":        "--seconds -Inf: must be",
 		"train --windows 0":             "--windows 0: must be",
 		"train --large --hidden 8":      "leave out --hidden",
 		"train extra":                   `unexpected argument "extra"`,

@@ -1,27 +1,33 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"rondo/compute"
 )
 
-// lab times calls of a device. What is measured after a ctx has ended is zero.
+// lab times calls of a device.
 type lab struct {
+	meter  *Meter
 	dev    Device
 	shape  Shape
 	window time.Duration // for each thing measured
 	dice   *rand.Rand
 	held   [][]float32
-	passes map[layerKind]passes // what was measured
 }
 
-func newLab(dev Device, s Shape, window time.Duration) *lab {
-	return &lab{dev: dev, shape: s, window: window, dice: rand.New(rand.NewPCG(1, 2)),
-		passes: map[layerKind]passes{}}
+func newLab(m *Meter, dev Device, s Shape, window time.Duration) *lab {
+	return &lab{meter: m, dev: dev, shape: s, window: window, dice: rand.New(rand.NewPCG(1, 2))}
+}
+
+// did notes what a thing that does so many operations has reached in its fastest round.
+func (l *lab) did(operations float64, took []float64) {
+	l.meter.reached(l.dev, operations/slices.Min(took))
 }
 
 // zeros is device memory until free.
@@ -57,92 +63,115 @@ func (l *lab) free() {
 	l.held = nil
 }
 
-// leastRuns is how often a call is timed at least: the first finds memory that was never touched.
-const leastRuns = 3
+// leastRounds is how many rounds count at least.
+const leastRounds = 5
 
-// best repeats do for the window, and returns the shortest time that it took: on a machine that
-// does other things too, the least disturbed.
-func (l *lab) best(ctx context.Context, do func()) time.Duration {
-	least := time.Duration(math.MaxInt64)
+// rounds does the things in turn, round after round, for as many windows as there are things, and
+// returns how many seconds each took in the fastest rounds: [thing][round]. What slows the machine
+// down for a while slows all of a round. The first does not count: in it memory is touched for the
+// first time.
+func (l *lab) rounds(ctx context.Context, things ...func()) ([][]float64, error) {
+	var all [][]float64 // [round][thing]
 	began := time.Now()
-	for runs := 0; runs < leastRuns || time.Since(began) < l.window; runs++ {
-		if ctx.Err() != nil {
-			return 0
+	for round := 0; round <= leastRounds ||
+		time.Since(began) < l.window*time.Duration(len(things)); round++ {
+		took := make([]float64, len(things))
+		for i, do := range things {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			before := time.Now()
+			do()
+			took[i] = max(time.Since(before), 1).Seconds()
 		}
-		before := time.Now()
-		do()
-		least = min(least, time.Since(before))
+		if round > 0 {
+			all = append(all, took)
+		}
 	}
-	return max(least, 1)
+	return fastest(all), nil
 }
 
-// layerKind is a layer to be measured.
-type layerKind struct {
-	cell          compute.Cell
-	hidden, width int
-	dense         bool // or ids
-	dx            bool // the gradient of the input is asked for
-}
-
-// passes are the shortest times of a layer's passes over a segment.
-type passes struct{ forward, backward time.Duration }
-
-// layer measures the passes of a layer of this kind, once.
-func (l *lab) layer(ctx context.Context, cell compute.Cell, hidden, width int,
-	dense, dx bool) passes {
-	kind := layerKind{cell, hidden, width, dense, dx}
-	if p, known := l.passes[kind]; known {
-		return p
+// fastest turns [round][thing] into [thing][round] of the quarter of the rounds that took the
+// least, but of 3 if there are as many.
+func fastest(rounds [][]float64) [][]float64 {
+	sum := func(round []float64) (s float64) {
+		for _, v := range round {
+			s += v
+		}
+		return s
 	}
-	p := l.time(ctx, kind)
-	l.passes[kind] = p
-	return p
+	slices.SortStableFunc(rounds, func(a, b []float64) int { return cmp.Compare(sum(a), sum(b)) })
+	things := make([][]float64, len(rounds[0]))
+	for _, round := range rounds[:min(len(rounds), max(3, len(rounds)/4))] {
+		for i, v := range round {
+			things[i] = append(things[i], v)
+		}
+	}
+	return things
 }
 
-func (l *lab) time(ctx context.Context, kind layerKind) passes {
-	defer l.free()
+// above returns the median of values and whether it is above 0 by more than they scatter: by twice
+// the standard error of a median, with the median absolute deviation for their spread.
+func above(values []float64) (median float64, sure bool) {
+	median = Median(values)
+	away := make([]float64, len(values))
+	for i, v := range values {
+		away[i] = math.Abs(v - median)
+	}
+	const deviation, ofMedian = 1.4826, 1.2533 // of a normal distribution
+	noise := deviation * Median(away) * ofMedian / math.Sqrt(float64(len(values)))
+	return median, median > 2*noise
+}
+
+// passes are a layer's, over a segment.
+type passes struct {
+	forward, backward func()
+	close             func()
+}
+
+// layer makes a layer with an input of that width, or of ids if it is 0. Its memory is held until
+// free.
+func (l *lab) layer(cell compute.Cell, hidden, width int) passes {
 	s, n := l.shape, l.shape.Tokens()
-	rows := kind.cell.Gates() * kind.hidden
+	rows, columns := cell.Gates()*hidden, width
+	var in compute.RecurrentInput
+	var dx []float32
+	if width == 0 {
+		columns = s.Vocab
+		in.IDs = l.ids(n, s.Vocab)
+	} else {
+		in.X, dx = l.random(n*width, 1), l.zeros(n*width)
+	}
 	weights := func(tensor func(n int) []float32) compute.RecurrentWeights {
-		return compute.RecurrentWeights{IH: tensor(rows * kind.width),
-			HH: tensor(rows * kind.hidden), BiasIH: tensor(rows), BiasHH: tensor(rows)}
+		return compute.RecurrentWeights{IH: tensor(rows * columns),
+			HH: tensor(rows * hidden), BiasIH: tensor(rows), BiasHH: tensor(rows)}
 	}
 	state := func() compute.RecurrentState {
-		x := compute.RecurrentState{H: l.zeros(s.Batch * kind.hidden)}
-		if kind.cell.States() == 2 {
-			x.C = l.zeros(s.Batch * kind.hidden)
+		x := compute.RecurrentState{H: l.zeros(s.Batch * hidden)}
+		if cell.States() == 2 {
+			x.C = l.zeros(s.Batch * hidden)
 		}
 		return x
 	}
-	bound := 1 / math.Sqrt(float64(kind.hidden))
+	bound := 1 / math.Sqrt(float64(hidden))
 	w := weights(func(n int) []float32 { return l.random(n, bound) })
 	dw := weights(l.zeros)
 	before, after := state(), state()
-	y, dy := l.zeros(n*kind.hidden), l.random(n*kind.hidden, 1/float64(n))
-	var in compute.RecurrentInput
-	var dx []float32
-	if kind.dense {
-		in.X = l.random(n*kind.width, 1)
-	} else {
-		in.IDs = l.ids(n, kind.width)
+	y, dy := l.zeros(n*hidden), l.random(n*hidden, 1/float64(n))
+	layer := l.dev.NewRecurrent(compute.RecurrentShape{Cell: cell, T: s.BPTT, B: s.Batch,
+		D: columns, H: hidden}, false)
+	return passes{
+		forward: func() { layer.Forward(w, in, before, y, after) },
+		backward: func() {
+			layer.Backward(dy, compute.RecurrentState{}, dw, dx, compute.RecurrentState{})
+		},
+		close: layer.Close,
 	}
-	if kind.dx {
-		dx = l.zeros(n * kind.width)
-	}
-	layer := l.dev.NewRecurrent(compute.RecurrentShape{Cell: kind.cell, T: s.BPTT, B: s.Batch,
-		D: kind.width, H: kind.hidden}, false)
-	defer layer.Close()
+}
 
-	forward, backward := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
-	l.best(ctx, func() {
-		began := time.Now()
-		layer.Forward(w, in, before, y, after)
-		alone := time.Since(began)
-		layer.Backward(dy, compute.RecurrentState{}, dw, dx, compute.RecurrentState{})
-		forward, backward = min(forward, alone), min(backward, time.Since(began)-alone)
-	})
-	if ctx.Err() != nil {
-		return passes{}
-	}
-	return passes{forward: forward, backward: backward}
+// product multiplies matrices of these sizes, op(a): [m, k] by op(b): [k, n], in memory that is
+// held until free.
+func (l *lab) product(transA, transB bool, m, n, k int) func() {
+	a, b, c := l.random(m*k, 1), l.random(k*n, 1), l.zeros(m*n)
+	return func() { l.dev.Gemm(transA, transB, m, n, k, 1, a, b, 0, c) }
 }

@@ -3,6 +3,7 @@ package bench
 import (
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"rondo/compute"
@@ -21,8 +22,47 @@ type Device interface {
 	Precision() compute.Precision
 }
 
-// peakWindow is how long the peak is measured before each row.
-const peakWindow = 200 * time.Millisecond
+// peakWindow is how long the peak is measured before each row, and after it.
+const peakWindow = 100 * time.Millisecond
+
+// A Meter measures one device after the other. It holds what they reach against the highest peak
+// that it has seen of the same precision and number of threads: a machine that does other things
+// too shows less than it can do at one moment, and never more.
+type Meter struct {
+	cache int64
+	peaks map[setting]float64
+}
+
+// setting is what a peak depends on.
+type setting struct {
+	precision compute.Precision
+	threads   int
+}
+
+// NewMeter makes a Meter for a machine whose largest cache has so many bytes; 0: nobody knows.
+func NewMeter(cache int64) *Meter {
+	return &Meter{cache: cache, peaks: map[setting]float64{}}
+}
+
+// look measures the device's peak once more.
+func (m *Meter) look(dev Device) { m.reached(dev, dev.Peak(peakWindow)) }
+
+// reached notes that the device has done so many operations a second: its peak is not below.
+func (m *Meter) reached(dev Device, rate float64) {
+	at := setting{dev.Precision(), dev.Threads()}
+	m.peaks[at] = max(m.peaks[at], rate)
+}
+
+// peak is the highest seen, in operations a second. What fewer threads have reached, more can too.
+func (m *Meter) peak(dev Device) float64 {
+	highest := 0.0
+	for at, rate := range m.peaks {
+		if at.precision == dev.Precision() && at.threads <= dev.Threads() {
+			highest = max(highest, rate)
+		}
+	}
+	return highest
+}
 
 // A Case is what a row measures. It is flat, as JSON has it.
 type Case struct {
@@ -33,18 +73,44 @@ type Case struct {
 	BPTT      int    `json:"bptt"`
 	Vocab     int    `json:"vocab"`
 	Embed     int    `json:"embed"`
+	Recompute int    `json:"recompute"`
 	Precision string `json:"precision"`
 	Threads   int    `json:"threads"`
 }
 
 func newCase(s Shape, dev Device) Case {
-	return Case{Cell: s.CellName(), Hidden: s.Hidden, Layers: s.Layers, Batch: s.Batch,
-		BPTT: s.BPTT, Vocab: s.Vocab, Embed: s.Embed, Precision: dev.Precision().String(),
-		Threads: dev.Threads()}
+	return Case{Cell: s.Cell.String(), Hidden: s.Hidden, Layers: s.Layers, Batch: s.Batch,
+		BPTT: s.BPTT, Vocab: s.Vocab, Embed: s.Embed, Recompute: s.Recompute,
+		Precision: dev.Precision().String(), Threads: dev.Threads()}
 }
 
-// median of at least one value.
-func median(values []float64) float64 {
+// A Figure is a number, or NaN where the machine's noise hides it, which JSON has as null.
+type Figure float64
+
+// Known is false of NaN.
+func (f Figure) Known() bool { return !math.IsNaN(float64(f)) }
+
+// MarshalJSON writes a number or null.
+func (f Figure) MarshalJSON() ([]byte, error) {
+	if !f.Known() {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (f *Figure) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*f = Figure(math.NaN())
+		return nil
+	}
+	v, err := strconv.ParseFloat(string(text), 64)
+	*f = Figure(v)
+	return err
+}
+
+// Median of at least one value.
+func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2

@@ -9,41 +9,11 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"rondo/compute"
 	"rondo/model"
 	"rondo/train"
 )
-
-// cellNames are the cells as flags have them.
-var cellNames = []string{
-	compute.RNNTanh:        "rnn",
-	compute.RNNReLU:        "rnn-relu",
-	compute.GRU:            "gru",
-	compute.GRUResetBefore: "gru-reset-before",
-	compute.LSTM:           "lstm",
-}
-
-// ParseCell returns the cell of a name.
-func ParseCell(name string) (compute.Cell, error) {
-	at := slices.Index(cellNames, name)
-	if at < 0 {
-		return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(cellNames, ", "))
-	}
-	return compute.Cell(at), nil
-}
-
-// ParsePrecision returns the precision of a name.
-func ParsePrecision(name string) (compute.Precision, error) {
-	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
-		if p.String() == name {
-			return p, nil
-		}
-	}
-	return 0, fmt.Errorf("%q is not one of fp32, bf16", name)
-}
 
 // Limits of a Shape, beyond those that model.Config has.
 const (
@@ -60,15 +30,18 @@ type Shape struct {
 	BPTT   int // T
 	Vocab  int // V
 	Embed  int // E; 0 is one-hot input
+	// Recompute is the length of the parts of a segment of which one at a time is held; 0: all.
+	Recompute int
 }
-
-// CellName is the cell as flags have it.
-func (s Shape) CellName() string { return cellNames[s.Cell] }
 
 // String is the shape in one line, for people and for finding it.
 func (s Shape) String() string {
-	return fmt.Sprintf("%s H%d L%d B%d T%d V%d E%d", s.CellName(), s.Hidden, s.Layers, s.Batch,
-		s.BPTT, s.Vocab, s.Embed)
+	text := fmt.Sprintf("%v H%d L%d B%d T%d V%d E%d", s.Cell, s.Hidden, s.Layers, s.Batch, s.BPTT,
+		s.Vocab, s.Embed)
+	if s.Recompute > 0 {
+		text += fmt.Sprintf(" R%d", s.Recompute)
+	}
+	return text
 }
 
 // Tokens is how many a step reads.
@@ -92,7 +65,7 @@ func (s Shape) Validate() error {
 func (s Shape) config() model.Config {
 	return model.Config{Cell: s.Cell, Vocab: s.Vocab, Embed: s.Embed, Hidden: s.Hidden,
 		Layers: s.Layers, Init: model.Init{Kind: model.Uniform}, Seed: 1,
-		GradientTail: train.Tail}
+		GradientTail: train.Tail, Recompute: s.Recompute}
 }
 
 // inputWidth is D of a layer's product with its input; 0 where the input is one-hot, which a row of
@@ -107,8 +80,8 @@ func (s Shape) inputWidth(layer int) int {
 // Flops is how many floating-point operations the products of a step take for each token, forward
 // and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot), and 6 H V in the
 // output layer. A product of [m, k] by [k, n] takes 2mkn, and its gradients with respect to both
-// operands as much again each. Gates, loss and update are not counted, so that what they cost shows
-// as a smaller fraction of the peak.
+// operands as much again each. Gates, loss and update are not counted, nor is what is computed
+// again, so that what they cost shows as a smaller fraction of the peak.
 func (s Shape) Flops() float64 {
 	k, h := float64(s.Cell.Gates()), float64(s.Hidden)
 	sum := 6 * h * float64(s.Vocab)
@@ -144,8 +117,8 @@ func Large() []Shape {
 
 // Lists are values to combine, each with each.
 type Lists struct {
-	Cells                                     []compute.Cell
-	Hidden, Layers, Batch, BPTT, Vocab, Embed []int
+	Cells                                                []compute.Cell
+	Hidden, Layers, Batch, BPTT, Vocab, Embed, Recompute []int
 }
 
 // maxShapes bounds what lists combine to.
@@ -167,6 +140,7 @@ func (l Lists) Shapes() ([]Shape, error) {
 		{l.BPTT, func(s *Shape, v int) { s.BPTT = v }},
 		{l.Vocab, func(s *Shape, v int) { s.Vocab = v }},
 		{l.Embed, func(s *Shape, v int) { s.Embed = v }},
+		{l.Recompute, func(s *Shape, v int) { s.Recompute = v }},
 	} {
 		if n := len(shapes) * len(list.values); n > maxShapes {
 			return nil, fmt.Errorf("the lists combine to %d shapes or more; at most %d", n,

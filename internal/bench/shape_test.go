@@ -51,32 +51,9 @@ func TestSetsAreValid(t *testing.T) {
 	}
 }
 
-// The names are those that parse.
-func TestNames(t *testing.T) {
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
-		name := Shape{Cell: cell}.CellName()
-		if got, err := ParseCell(name); err != nil || got != cell {
-			t.Errorf("%q is %v, %v; want %v", name, got, err, cell)
-		}
-	}
-	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
-		if got, err := ParsePrecision(p.String()); err != nil || got != p {
-			t.Errorf("%q is %v, %v", p, got, err)
-		}
-	}
-	for _, name := range []string{"", "LSTM", "transformer"} {
-		if _, err := ParseCell(name); err == nil {
-			t.Errorf("%q is a cell", name)
-		}
-		if _, err := ParsePrecision(name); err == nil {
-			t.Errorf("%q is a precision", name)
-		}
-	}
-}
-
 func lists() Lists {
 	return Lists{Cells: []compute.Cell{compute.LSTM, compute.GRU}, Hidden: []int{8, 16},
-		Layers: []int{1}, Batch: []int{2}, BPTT: []int{3}, Vocab: []int{5}, Embed: []int{0, 4}}
+		Layers: []int{1}, Batch: []int{2}, BPTT: []int{3}, Vocab: []int{5}, Embed: []int{0, 4}, Recompute: []int{0}}
 }
 
 func TestShapes(t *testing.T) {
@@ -96,6 +73,16 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+func TestShapesRecompute(t *testing.T) {
+	l := lists()
+	l.Recompute = []int{0, 2}
+	shapes, err := l.Shapes()
+	if err != nil || len(shapes) != 16 || shapes[0].String() != "lstm H8 L1 B2 T3 V5 E0" ||
+		shapes[1].String() != "lstm H8 L1 B2 T3 V5 E0 R2" {
+		t.Errorf("%v, %v", shapes, err)
+	}
+}
+
 func TestShapesRefuse(t *testing.T) {
 	for want, change := range map[string]func(l *Lists){
 		"--hidden 0":       func(l *Lists) { l.Hidden = []int{8, 0} },
@@ -104,6 +91,7 @@ func TestShapesRefuse(t *testing.T) {
 		"--bptt 100000":    func(l *Lists) { l.BPTT = []int{100000} },
 		"--vocab 1:":       func(l *Lists) { l.Vocab = []int{1} },
 		"--embed -3":       func(l *Lists) { l.Embed = []int{-3} },
+		"--recompute -1":   func(l *Lists) { l.Recompute = []int{-1} },
 		"1001 shapes":      func(l *Lists) { l.Cells, l.Hidden = l.Cells[:1], make([]int, 1001) },
 		"no shape":         func(l *Lists) { l.Cells = nil },
 		"no shape to meas": func(l *Lists) { l.Vocab = nil },

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"rondo/compute"
@@ -21,8 +22,8 @@ type TrainRow struct {
 	TokensPerSecond     float64   `json:"tokens_per_second"`
 	BestTokensPerSecond float64   `json:"best_tokens_per_second"`
 	Windows             []float64 `json:"windows"`
-	// GFLOPS counts the products of a step as Shape.Flops does, at the median rate; PeakGFLOPS was
-	// measured just before; OfPeak is their quotient.
+	// GFLOPS counts the products of a step as Shape.Flops does, at the median rate; PeakGFLOPS is
+	// the highest that the Meter has seen; OfPeak is their quotient.
 	GFLOPS     float64 `json:"gflops"`
 	PeakGFLOPS float64 `json:"peak_gflops"`
 	OfPeak     float64 `json:"of_peak"`
@@ -58,18 +59,34 @@ func (w Windows) Validate() error {
 
 // Train measures whole training steps: SGD, gradients clipped by norm, random tokens, the state
 // carried from step to step. It ends early with ctx's cause when ctx ends.
-func Train(ctx context.Context, dev Device, s Shape, w Windows) (TrainRow, error) {
+func (m *Meter) Train(ctx context.Context, dev Device, s Shape, w Windows) (TrainRow, error) {
 	if err := s.Validate(); err != nil {
 		return TrainRow{}, err
 	}
 	if err := w.Validate(); err != nil {
 		return TrainRow{}, err
 	}
-	row := TrainRow{Case: newCase(s, dev), Device: dev.Name(),
-		PeakGFLOPS: dev.Peak(peakWindow) / 1e9}
-	m, err := model.New(s.config(), dev)
+	m.look(dev)
+	rates, parameters, err := trainRates(ctx, dev, s, w)
 	if err != nil {
 		return TrainRow{}, err
+	}
+	row := TrainRow{Case: newCase(s, dev), Device: dev.Name(), Windows: rates,
+		TokensPerSecond: Median(rates), BestTokensPerSecond: slices.Max(rates),
+		ParameterBytes: 4 * int64(parameters)}
+	_, row.PeakBytes = dev.Bytes()
+	m.look(dev)
+	m.reached(dev, row.BestTokensPerSecond*s.Flops())
+	row.GFLOPS, row.PeakGFLOPS = row.TokensPerSecond*s.Flops()/1e9, m.peak(dev)/1e9
+	row.OfPeak = ratio(row.GFLOPS, row.PeakGFLOPS)
+	return row, nil
+}
+
+// trainRates returns how many tokens a second each window had, and how many parameters there are.
+func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64, int, error) {
+	m, err := model.New(s.config(), dev)
+	if err != nil {
+		return nil, 0, err
 	}
 	defer m.Close()
 	ctx, enough := context.WithCancelCause(ctx)
@@ -83,28 +100,19 @@ func Train(ctx context.Context, dev Device, s Shape, w Windows) (TrainRow, error
 		NonfiniteLimit: 1, Observer: watch, HostMemory: true,
 	})
 	if err != nil {
-		return TrainRow{}, err
+		return nil, 0, err
 	}
 	defer t.Close()
 	if _, err := t.Join(ctx, train.Ring{LaneEnds: []int{s.Batch}, Generation: 1}, nil); err != nil {
-		return TrainRow{}, err
+		return nil, 0, err
 	}
-	if _, err := t.Run(ctx); !errors.Is(err, errEnough) {
-		if err == nil {
-			err = fmt.Errorf("%v: %d steps took less than %d windows", s, int64(maxSteps), w.Count)
-		}
-		return TrainRow{}, err
+	if _, err := t.Run(ctx); err == nil {
+		return nil, 0, fmt.Errorf("%v: %d steps took less than %d windows", s, int64(maxSteps),
+			w.Count)
+	} else if !errors.Is(err, errEnough) {
+		return nil, 0, err
 	}
-	row.Windows = watch.rates
-	row.TokensPerSecond = median(watch.rates)
-	for _, rate := range watch.rates {
-		row.BestTokensPerSecond = max(row.BestTokensPerSecond, rate)
-	}
-	row.GFLOPS = row.TokensPerSecond * s.Flops() / 1e9
-	row.OfPeak = ratio(row.GFLOPS, row.PeakGFLOPS)
-	row.ParameterBytes = 4 * int64(m.Count())
-	_, row.PeakBytes = dev.Bytes()
-	return row, nil
+	return watch.rates, m.Count(), nil
 }
 
 const (

@@ -14,10 +14,12 @@ import (
 	"rondo/train"
 )
 
-// knownPeak is a device of which the tests know the peak.
+// knownPeak is a device of which the tests know the peak: more than it reaches.
 type knownPeak struct{ *cpu.Device }
 
-func (knownPeak) Peak(time.Duration) float64 { return 5e9 }
+const testPeak = 1e15
+
+func (knownPeak) Peak(time.Duration) float64 { return testPeak }
 
 func newDevice(t *testing.T) Device {
 	t.Helper()
@@ -35,7 +37,7 @@ func tiny() Shape {
 
 func TestTrain(t *testing.T) {
 	w := Windows{Length: time.Millisecond, Count: 3}
-	row, err := Train(t.Context(), newDevice(t), tiny(), w)
+	row, err := NewMeter(0).Train(t.Context(), newDevice(t), tiny(), w)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,7 @@ func TestTrain(t *testing.T) {
 	if want := row.TokensPerSecond * tiny().Flops() / 1e9; math.Abs(row.GFLOPS-want) > 1e-9*want {
 		t.Errorf("%v GFLOP/s, want %v", row.GFLOPS, want)
 	}
-	if row.PeakGFLOPS != 5 || row.OfPeak != row.GFLOPS/5 {
+	if row.PeakGFLOPS != testPeak/1e9 || row.OfPeak != row.GFLOPS/row.PeakGFLOPS {
 		t.Errorf("%v of the peak %v", row.OfPeak, row.PeakGFLOPS)
 	}
 	const parameters = 7*5 + (24*5 + 24*8 + 48) + (24*8 + 24*8 + 48) + 8*7 + 7
@@ -70,7 +72,7 @@ func TestTrain(t *testing.T) {
 func TestTrainIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	_, err := Train(ctx, newDevice(t), tiny(), Windows{Length: time.Hour, Count: 1})
+	_, err := NewMeter(0).Train(ctx, newDevice(t), tiny(), Windows{Length: time.Hour, Count: 1})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
@@ -80,11 +82,11 @@ func TestRefuses(t *testing.T) {
 	dev, good := newDevice(t), Windows{Length: time.Second, Count: 1}
 	bad := tiny()
 	bad.Vocab = 0
-	if _, err := Train(t.Context(), dev, bad, good); err == nil ||
+	if _, err := NewMeter(0).Train(t.Context(), dev, bad, good); err == nil ||
 		!strings.HasPrefix(err.Error(), "--vocab 0") {
 		t.Errorf("%v", err)
 	}
-	if _, err := Kernels(t.Context(), dev, bad, time.Second); err == nil ||
+	if _, err := NewMeter(0).Kernels(t.Context(), dev, bad, time.Second); err == nil ||
 		!strings.HasPrefix(err.Error(), "--vocab 0") {
 		t.Errorf("%v", err)
 	}
@@ -95,7 +97,7 @@ func TestRefuses(t *testing.T) {
 		"--windows 0":    {Length: time.Second},
 		"--windows 1001": {Length: time.Second, Count: 1001},
 	} {
-		if _, err := Train(t.Context(), dev, tiny(), w); err == nil ||
+		if _, err := NewMeter(0).Train(t.Context(), dev, tiny(), w); err == nil ||
 			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
@@ -153,13 +155,34 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// The same steps with less memory: only a part of the segment is held.
+func TestTrainRecomputes(t *testing.T) {
+	w := Windows{Length: time.Millisecond, Count: 1}
+	s := tiny()
+	s.BPTT = 64
+	var held [2]int64
+	for i, recompute := range []int{0, 4} {
+		s.Recompute = recompute
+		row, err := NewMeter(0).Train(t.Context(), newDevice(t), s, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held[i] = row.PeakBytes; row.Recompute != recompute {
+			t.Errorf("%+v", row.Case)
+		}
+	}
+	if held[1] >= held[0] {
+		t.Errorf("%d bytes with --recompute 4, and %d without", held[1], held[0])
+	}
+}
+
 func TestMedian(t *testing.T) {
 	for _, c := range []struct {
 		values []float64
 		want   float64
 	}{{[]float64{3}, 3}, {[]float64{2, 1}, 1.5}, {[]float64{9, 1, 2}, 2}} {
-		if got := median(c.values); got != c.want {
-			t.Errorf("median(%v) = %v; want %v", c.values, got, c.want)
+		if got := Median(c.values); got != c.want {
+			t.Errorf("Median(%v) = %v; want %v", c.values, got, c.want)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	}
 	precision, err := compute.ParsePrecision(spec.Precision)
 	if err != nil {
-		return nil, app.Usage(fmt.Errorf("--precision: %w", err))
+		return nil, app.Usage(fmt.Errorf("--precision %w", err))
 	}
 	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
 }
@@ -55,6 +55,20 @@ func Threads(spec *rondov1.JobSpec, processes int) int {
 	return max(1, runtime.GOMAXPROCS(0)/max(1, processes))
 }
 
+// Crowded says, in a line for people, that so many processes with so many threads each have fewer
+// cores than threads; "" if they have enough, or if threads is 0: they share what there is.
+func Crowded(threads, processes, cores int) string {
+	if threads == 0 || processes == 0 || threads*processes <= cores {
+		return ""
+	}
+	text := fmt.Sprintf("--threads %d", threads)
+	if processes > 1 {
+		text += fmt.Sprintf(" in each of %d workers here", processes)
+	}
+	return text + fmt.Sprintf(" is more than the cores that they may use, %d: threads that wait for "+
+		"each other are slow; 0 is as many as there are", cores)
+}
+
 // ModelConfig is the model of a job whose vocabulary has so many tokens.
 func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	initial, err := model.ParseInit(spec.Init)
@@ -63,7 +77,7 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	}
 	cell, err := compute.ParseCell(spec.Cell)
 	if err != nil {
-		return model.Config{}, app.Usage(fmt.Errorf("--cell: %w", err))
+		return model.Config{}, app.Usage(fmt.Errorf("--cell %w", err))
 	}
 	c := model.Config{
 		Cell:       cell,
@@ -102,17 +116,25 @@ const maxThreads = 1024
 // apply makes a spec one of a job that computes so. The threads of the training do not count: it
 // may have been done on another machine.
 func (u Use) apply(spec *rondov1.JobSpec) error {
-	if u.Threads < 0 {
-		return app.Usagef("--threads %d is below its least value, 0", u.Threads)
-	}
-	if u.Threads > maxThreads {
-		return app.Usagef("--threads %d is above its greatest value, %d", u.Threads, maxThreads)
+	if _, err := u.Count(); err != nil {
+		return err
 	}
 	if u.Precision != "" {
 		spec.Precision = u.Precision
 	}
 	spec.Threads = int64(u.Threads)
 	return nil
+}
+
+// Count is with how many threads that is on this machine.
+func (u Use) Count() (int, error) {
+	if u.Threads < 0 {
+		return 0, app.Usagef("--threads %d is below its least value, 0", u.Threads)
+	}
+	if u.Threads > maxThreads {
+		return 0, app.Usagef("--threads %d is above its greatest value, %d", u.Threads, maxThreads)
+	}
+	return Threads(&rondov1.JobSpec{Threads: int64(u.Threads)}, 1), nil
 }
 
 // LoadTrained reads the model of a checkpoint, to be used so; location is a folder of checkpoints,

@@ -92,9 +92,10 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		want := alike.Threads()
 		alike.Close()
-		if device.Threads() != alike.Threads() || (device.Precision() == compute.BF16) != c.bf16 {
-			t.Errorf("%+v: %s, want %d threads", c.use, device.Name(), c.want)
+		if device.Threads() != want || (device.Precision() == compute.BF16) != c.bf16 {
+			t.Errorf("%+v: %s, want %d threads", c.use, device.Name(), want)
 		}
 		trained.Close()
 	}
@@ -139,4 +140,18 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 		t.Fatal(err)
 	}
 	return store
+}
+
+func TestCrowded(t *testing.T) {
+	for _, c := range []struct {
+		threads, processes, cores int
+		want                      string // a part
+	}{{0, 9, 2, ""}, {2, 1, 2, ""}, {1, 2, 2, ""}, {64, 0, 2, ""},
+		{3, 1, 2, "--threads 3 is more than the cores that they may use, 2:"},
+		{2, 2, 3, "--threads 2 in each of 2 workers here is more than"}} {
+		got := Crowded(c.threads, c.processes, c.cores)
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
 }

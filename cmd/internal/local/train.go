@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -108,6 +109,10 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	device.Close()
+	text := job.Crowded(int(r.Spec.Threads), r.localWorkers(), runtime.GOMAXPROCS(0))
+	if text != "" {
+		r.Log(text)
+	}
 	data, err := job.OpenData(ctx, r.Spec)
 	if err != nil {
 		return err
