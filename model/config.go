@@ -46,6 +46,12 @@ type Config struct {
 	GradientTail int
 }
 
+// shape is the model's shape, for messages.
+func (c Config) shape() string {
+	return fmt.Sprintf("%v, hidden %d, layers %d, vocabulary %d, embedding %d", c.Cell, c.Hidden,
+		c.Layers, c.Vocab, c.Embed)
+}
+
 // Validate says what is wrong with c in one line that names the flag, or returns nil.
 func (c Config) Validate() error {
 	if c.Cell < compute.RNNTanh || c.Cell > compute.LSTM {

@@ -15,17 +15,21 @@ type inference struct {
 	n       int          // T*B
 }
 
-// newInference makes the workspaces for T steps of B lanes.
+// newInference is of T steps of B lanes, and has no workspaces yet.
 func newInference(m *Model, T, B int) *inference {
-	c := m.config
-	f := &inference{model: m, weights: m.weights(), n: T * B}
+	return &inference{model: m, weights: m.weights(), n: T * B}
+}
+
+// allocate makes the workspaces for B lanes.
+func (f *inference) allocate(B int) {
+	m, c := f.model, f.model.config
+	T := f.n / B
 	for k := range c.Layers {
 		f.kernels = append(f.kernels, m.dev.NewRecurrent(c.layerShape(k, T, B), true))
 	}
 	for i := range f.rows {
 		f.rows[i] = m.dev.Alloc(f.n * max(c.Embed, c.Hidden))
 	}
-	return f
 }
 
 // run returns the output layer's input, [T*B, outputWidth], and carries the state on. The memory
@@ -75,31 +79,51 @@ type reading struct {
 	output compute.Output
 }
 
-func newReading(m *Model, T, B int) *reading {
-	return &reading{newInference(m, T, B), m.dev.NewOutput(
-		compute.OutputShape{N: T * B, H: m.config.outputWidth(), V: m.config.Vocab})}
+func (r *reading) allocate(B int) {
+	m := r.model
+	r.inference.allocate(B)
+	r.output = m.dev.NewOutput(
+		compute.OutputShape{N: r.n, H: m.config.outputWidth(), V: m.config.Vocab})
 }
 
 func (r *reading) close() {
-	if r != nil {
-		r.output.Close()
-		r.inference.close()
+	if r == nil {
+		return
 	}
+	if r.output != nil {
+		r.output.Close()
+	}
+	r.inference.close()
 }
 
-// NewEvaluator makes an evaluator for T steps of B lanes at a time, with a state of zeros. Close
-// frees it.
+// NewEvaluator makes an evaluator for T steps of B lanes at a time, with a state of zeros. It fails
+// if the device has no memory for it. Close frees it.
 func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 	if T < 1 || B < 1 {
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes; each must be at "+
 			"least 1", T, B)
 	}
-	k := m.config.chunk(T)
-	e := &Evaluator{model: m, T: T, B: B, state: newState(m, B), chunk: newReading(m, k, B)}
-	if T%k > 0 {
-		e.rest = newReading(m, T%k, B)
+	e := &Evaluator{model: m, T: T, B: B}
+	if err := e.allocate(m.config.chunk(T)); err != nil {
+		e.Close()
+		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes of %s: %w", T, B,
+			m.config.shape(), err)
 	}
 	return e, nil
+}
+
+// allocate makes all that an evaluator has, for k steps at a time. Of what fails, all is there so
+// far.
+func (e *Evaluator) allocate(k int) (err error) {
+	defer compute.CatchMemoryError(&err)
+	e.state = newState(e.model, e.B)
+	e.chunk = &reading{inference: newInference(e.model, k, e.B)}
+	e.chunk.allocate(e.B)
+	if rest := e.T % k; rest > 0 {
+		e.rest = &reading{inference: newInference(e.model, rest, e.B)}
+		e.rest.allocate(e.B)
+	}
+	return nil
 }
 
 // read runs the forward pass over ids [T, B], and calls each, if not nil, with what comes out of
@@ -137,6 +161,7 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 			count++
 		}
 	}
+	defer compute.CatchMemoryError(&err)
 	e.read(inputs, func(r *reading, x []float32, first int) {
 		lossSum += r.output.Forward(x, r.weights.output, r.weights.bias,
 			targets[first:first+r.n])
@@ -145,13 +170,14 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 }
 
 // Advance carries the state on over inputs [T, B], as Evaluate does, and computes no loss.
-func (e *Evaluator) Advance(inputs []int32) error {
+func (e *Evaluator) Advance(inputs []int32) (err error) {
 	if n := e.T * e.B; len(inputs) != n {
 		return fmt.Errorf("model: an evaluation takes %d inputs, not %d", n, len(inputs))
 	}
 	if err := e.model.checkIDs("input", inputs, 0); err != nil {
 		return err
 	}
+	defer compute.CatchMemoryError(&err)
 	e.read(inputs, nil)
 	return nil
 }

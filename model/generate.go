@@ -8,6 +8,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"rondo/compute"
 )
 
 // sampleStream is the random stream of sampled tokens, apart from those of initial weights.
@@ -49,17 +51,32 @@ type Generator struct {
 
 // NewGenerator makes a generator that reads the model's parameters as they are at each call.
 // Close frees it.
+// It fails if the device has no memory for it.
 func (m *Model) NewGenerator() (*Generator, error) {
 	v := m.config.Vocab
-	return &Generator{inference: newInference(m, 1, 1), state: newState(m, 1),
-		logits: m.dev.Alloc(v), host: make([]float32, v),
-		chooser: chooser{order: make([]int32, v), weight: make([]float64, v)}}, nil
+	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
+		chooser: chooser{order: make([]int32, v), weight: make([]float64, v)}}
+	if err := g.allocate(); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("model: a generator of %s: %w", m.config.shape(), err)
+	}
+	return g, nil
+}
+
+// allocate makes room for a step of one lane.
+func (g *Generator) allocate() (err error) {
+	defer compute.CatchMemoryError(&err)
+	m := g.inference.model
+	g.inference.allocate(1)
+	g.state = newState(m, 1)
+	g.logits = m.dev.Alloc(m.config.Vocab)
+	return nil
 }
 
 // Generate reads the prefix, which has at least one token, from a state of zeros, and returns n
 // tokens that follow. A cancelled ctx ends it with the tokens so far and ctx's error.
-func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) ([]int32,
-	error) {
+func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
+	text []int32, err error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
@@ -74,7 +91,7 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	}
 	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
 	g.state.zero()
-	var text []int32
+	defer compute.CatchMemoryError(&err)
 	for i := 0; len(text) < n; i++ {
 		if err := ctx.Err(); err != nil {
 			return text, err
@@ -108,9 +125,6 @@ func (g *Generator) predict(x []float32) []float32 {
 
 // Close frees the generator's memory; the model stays.
 func (g *Generator) Close() {
-	if g.logits == nil {
-		return
-	}
 	g.inference.model.dev.Free(g.logits)
 	g.logits = nil
 	g.inference.close()

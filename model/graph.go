@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 
 	"gorgonia.org/gorgonia"
@@ -30,7 +31,8 @@ type graph struct {
 func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph, error) {
 	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
 		ids: make([]int32, T*B)}
-	err := Build(func() error {
+	err := Build(func() (err error) {
+		defer compute.CatchMemoryError(&err)
 		nodes := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
 		cost, weights, err := g.build(nodes)
 		if err != nil {
@@ -195,9 +197,22 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 		return 0, g.output.halted
 	}
 	if err != nil {
-		return 0, fmt.Errorf("model: running a segment: %w", err)
+		return 0, fmt.Errorf("model: running a segment: %w", told(err))
 	}
 	return g.output.sum, nil
+}
+
+// told is what an operator has said: the lack of memory, if it is that, without the registers in
+// which Gorgonia wraps it; and otherwise all.
+func told(err error) error {
+	inner := err
+	if machine, ok := err.(interface{ Err() error }); ok { // it has no Unwrap
+		inner = machine.Err()
+	}
+	if lack, ok := errors.AsType[*compute.MemoryError](inner); ok {
+		return lack
+	}
+	return err
 }
 
 func (g *graph) close() {
@@ -225,9 +240,10 @@ type activations struct {
 	gradient  [2][]float32 // [T, B, max(E, H)]
 }
 
-func newActivations(m *Model, T, B int) *activations {
+// allocate makes room for T steps of B lanes.
+func (a *activations) allocate(m *Model, T, B int) {
 	c, n := m.config, T*B
-	a := &activations{dev: m.dev, embedded: m.dev.Alloc(n * c.Embed)}
+	a.embedded = m.dev.Alloc(n * c.Embed)
 	for range c.Layers {
 		a.hidden = append(a.hidden, m.dev.Alloc(n*c.Hidden))
 	}
@@ -238,7 +254,6 @@ func newActivations(m *Model, T, B int) *activations {
 	if c.Embed > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
 		a.gradient[1] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
 	}
-	return a
 }
 
 func (a *activations) close() {

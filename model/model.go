@@ -18,7 +18,8 @@ type Model struct {
 }
 
 // New makes a model with initial weights, which are a function of cfg alone: each tensor's of
-// the seed and its name. It fails if cfg is not valid. Close frees its memory.
+// the seed and its name. It fails if cfg is not valid, or the device has no memory for it. Close
+// frees its memory.
 func New(cfg Config, dev compute.Device) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -27,13 +28,21 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 		return nil, errors.New("model: no device")
 	}
 	views := Layout(cfg)
-	n := Span(views)
-	m := &Model{
-		config: cfg, dev: dev, views: views,
-		params: dev.Alloc(n), grads: dev.Alloc(n + cfg.GradientTail),
+	m := &Model{config: cfg, dev: dev, views: views}
+	if err := m.allocate(Span(views)); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("model: %s: %w", cfg.shape(), err)
 	}
 	m.Initialise()
 	return m, nil
+}
+
+// allocate makes room for so many parameters and their gradients.
+func (m *Model) allocate(n int) (err error) {
+	defer compute.CatchMemoryError(&err)
+	m.params = m.dev.Alloc(n)
+	m.grads = m.dev.Alloc(n + m.config.GradientTail)
+	return nil
 }
 
 // Initialise sets the parameters to the initial weights again.

@@ -78,11 +78,18 @@ func (o *operator) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) {
 	return o.shape.Clone(), nil
 }
 func (o *operator) Do(in ...gorgonia.Value) (gorgonia.Value, error) {
-	v, err := o.run(in)
+	v, err := o.runInMemory(in)
 	if err != nil {
 		return nil, fmt.Errorf("model: operator %q: %w", o.name, err)
 	}
 	return v, nil
+}
+
+// runInMemory fails where memory does: Gorgonia runs operators in a goroutine of its own, in which
+// a panic is the end of the process.
+func (o *operator) runInMemory(in []gorgonia.Value) (v gorgonia.Value, err error) {
+	defer compute.CatchMemoryError(&err)
+	return o.run(in)
 }
 func (o *operator) ReturnsPtr() bool      { return true }
 func (o *operator) CallsExtern() bool     { return false } // true would allocate each output

@@ -1,6 +1,10 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"rondo/compute"
+)
 
 // Segment is the training graph of a model for T steps of B lanes, and the state of those lanes.
 // Segments of other shapes share the model's parameters and gradients.
@@ -46,33 +50,43 @@ type SegmentInput struct {
 	BeforeBackward func() error
 }
 
-// NewSegment builds the graph for T steps of B lanes, with a state of zeros. Close frees it.
+// NewSegment builds the graph for T steps of B lanes, with a state of zeros. It fails if the device
+// has no memory for it. Close frees it.
 func (m *Model) NewSegment(T, B int) (*Segment, error) {
 	if T < 1 || B < 1 {
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes; each must be at least 1",
 			T, B)
 	}
-	k := m.config.chunk(T)
-	s := &Segment{model: m, T: T, B: B, memory: newActivations(m, k, B),
+	s := &Segment{model: m, T: T, B: B, memory: &activations{dev: m.dev},
 		host: make([]float32, B*m.config.Hidden)}
+	if err := s.build(m.config.chunk(T)); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes of %s: %w", T, B,
+			m.config.shape(), err)
+	}
+	return s, nil
+}
+
+// build makes all that a segment has, in chunks of k steps. Of what fails, all is there so far.
+func (s *Segment) build(k int) (err error) {
+	defer compute.CatchMemoryError(&err)
+	m, T, B := s.model, s.T, s.B
+	s.memory.allocate(m, k, B)
 	grads := m.grads
 	if k < T {
 		s.partly = m.dev.Alloc(m.summed())
 		grads = s.partly
-		s.dstates = [2]state{newState(m, B), newState(m, B)}
+		for i := range s.dstates {
+			s.dstates[i] = newState(m, B)
+		}
 	}
 	for range (T+k-1)/k + 1 {
 		s.states = append(s.states, newState(m, B))
 	}
-	var err error
 	if s.chunk, err = newGraph(m, k, B, s.memory, grads); err == nil && T%k > 0 {
 		s.rest, err = newGraph(m, T%k, B, s.memory, grads)
 	}
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+	return err
 }
 
 // chunk is how many steps of a segment of T have activations at a time.
@@ -99,6 +113,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	if err := s.check(in); err != nil {
 		return 0, err
 	}
+	defer compute.CatchMemoryError(&err) // kernels may make room when they first run
 	end := len(s.states) - 1
 	for i := range end - 1 {
 		s.load(i, in).advance(s.states[i], s.states[i+1])

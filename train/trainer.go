@@ -101,10 +101,20 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 	if !cfg.HostMemory {
 		t.piece = make([]float32, min(n, pieceFloats))
 	}
-	for range cfg.Optimizer.Rule.Slots() {
-		t.slots = append(t.slots, t.dev.Alloc(n))
+	if err := t.allocateSlots(n); err != nil {
+		t.Close()
+		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
 	}
 	return t, nil
+}
+
+// allocateSlots makes room for what the optimizer keeps of so many parameters.
+func (t *Trainer) allocateSlots(n int) (err error) {
+	defer compute.CatchMemoryError(&err)
+	for range t.cfg.Optimizer.Rule.Slots() {
+		t.slots = append(t.slots, t.dev.Alloc(n))
+	}
+	return nil
 }
 
 // Run trains in the ring that was joined until the last step, a stop, a regrouping or an error,

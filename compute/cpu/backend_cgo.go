@@ -28,7 +28,8 @@ func allocate(n int) ([]float32, block) {
 	size := C.size_t(n) * 4
 	p := C.rondo_allocate(size)
 	if p == nil {
-		panic(fmt.Sprintf("cpu: no memory for %d elements", n))
+		panic(&compute.MemoryError{What: fmt.Sprintf("a tensor of %d elements", n),
+			Bytes: 4 * int64(n)})
 	}
 	C.memset(p, 0, size)
 	return unsafe.Slice((*float32)(p), n), block{p}
@@ -111,7 +112,9 @@ func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
 	w := C.rondo_layer_new(n.kernels, C.int(n.most), C.int(s.Cell), C.long(s.T),
 		C.long(s.B), C.long(s.D), C.long(s.H), flag(inference))
 	if w == nil {
-		panic(fmt.Sprintf("cpu: no memory for a recurrent layer of shape %+v", s))
+		rows := int64(s.Cell.Gates()) * int64(s.H)
+		panic(&compute.MemoryError{What: fmt.Sprintf("a recurrent layer of shape %+v", s),
+			Bytes: rows * (4*int64(s.T)*int64(s.B) + 2*int64(s.H))}) // gates, and W_hh in bf16
 	}
 	return &nativeLayer{native: n, work: w}
 }
@@ -122,8 +125,9 @@ func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentIn
 		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H),
 		floats(state.C), floats(y), floats(out.H), floats(out.C))
 	if ok == 0 {
-		panic(fmt.Sprintf("cpu: no memory for the input of a recurrent layer, %d ids or %d floats",
-			len(in.IDs), len(in.X)))
+		panic(&compute.MemoryError{What: fmt.Sprintf("the input of a recurrent layer, %d ids or "+
+			"%d elements, and its weights, %d elements", len(in.IDs), len(in.X), len(w.IH)),
+			Bytes: 2 * int64(len(w.IH)+len(in.X))})
 	}
 }
 
@@ -155,7 +159,8 @@ func (n *native) newHead(s compute.OutputShape, rows int) head {
 	w := C.rondo_head_new(n.kernels, C.int(n.most), C.long(s.N), C.long(s.H), C.long(s.V),
 		C.long(rows))
 	if w == nil {
-		panic(fmt.Sprintf("cpu: no memory for an output layer of shape %+v", s))
+		panic(&compute.MemoryError{What: fmt.Sprintf("an output layer of shape %+v", s),
+			Bytes: 4 * int64(rows) * int64(s.V)})
 	}
 	return &nativeHead{native: n, work: w}
 }

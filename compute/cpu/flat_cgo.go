@@ -17,7 +17,8 @@ func (n *native) gemm(transA, transB bool, m, width, k int, alpha float32, a, b 
 	ok := C.rondo_gemm(n.kernels, n.team, &n.space, flag(transA), flag(transB), C.long(m),
 		C.long(width), C.long(k), C.float(alpha), floats(a), floats(b), C.float(beta), floats(c))
 	if ok == 0 {
-		panic(fmt.Sprintf("cpu: no memory to multiply [%d, %d] and [%d, %d]", m, k, k, width))
+		panic(&compute.MemoryError{
+			What: fmt.Sprintf("the product of [%d, %d] and [%d, %d]", m, k, k, width)})
 	}
 }
 
