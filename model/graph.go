@@ -66,7 +66,11 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	}
 	x := leafIDs(nodes, "ids", g.ids, g.T, g.B)
 	if c.Embed > 0 {
-		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight),
+		rows := &m.rows
+		if c.TieWeights {
+			rows = nil
+		}
+		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight), rows,
 			cut(g.memory.embedded, g.T, g.B, c.Embed))
 		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
 			return nil, nil, err

@@ -15,6 +15,7 @@ type Model struct {
 	views  []View
 	params []float32 // Span(views)
 	grads  []float32 // Span(views), padded, then GradientTail
+	rows   gradientRows
 }
 
 // New makes a model with initial weights, which are a function of cfg alone: each tensor's of

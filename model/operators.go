@@ -19,13 +19,34 @@ type embedding struct {
 	y    *buffer
 	grad []float32 // of the table: [V, E]
 	dw   *tensor.Dense
-	// adds says that grad has what this one adds to: what another operator of the graph writes
-	// there before backward gets here, or what earlier runs have. Set before a run.
-	adds bool
+	// rows are what is not zero in grad; nil when it is the output layer's too, which overwrites it
+	// before backward gets here.
+	rows *gradientRows
+	adds bool // to what earlier runs have left in grad; set before a run
 }
 
-func newEmbedding(dev compute.Device, V int, grad []float32, y *buffer) *embedding {
-	return &embedding{dev: dev, y: y, grad: grad, dw: dense(grad, V, len(grad)/V)}
+func newEmbedding(dev compute.Device, V int, grad []float32, rows *gradientRows,
+	y *buffer) *embedding {
+	return &embedding{dev: dev, y: y, grad: grad, rows: rows, dw: dense(grad, V, len(grad)/V)}
+}
+
+// gradientRows are the rows of an embedding's gradient, [V, E], that have been added to since it
+// was zeros, some of them more than once. The others are zeros, unless someone else has written.
+type gradientRows struct {
+	ids   []int32
+	alone bool // nobody else has
+}
+
+// zero makes all of grad zeros: where only the rows can be anything else, and are the fewer, those.
+func (r *gradientRows) zero(dev compute.Device, grad []float32, V int) {
+	if E := len(grad) / V; r.alone && len(r.ids) < V {
+		for _, id := range r.ids {
+			dev.Zero(grad[int(id)*E:][:E])
+		}
+	} else {
+		dev.Zero(grad)
+	}
+	r.ids = r.ids[:0]
 }
 
 // apply looks ids: [T, B] up in table: [V, E].
@@ -56,8 +77,11 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 				if err != nil {
 					return nil, err
 				}
-				if !e.adds {
-					e.dev.Zero(e.grad)
+				if e.rows != nil {
+					if !e.adds {
+						e.rows.zero(e.dev, e.grad, e.dw.Shape()[0])
+					}
+					e.rows.ids = append(e.rows.ids, ids...)
 				}
 				e.dev.EmbedBackward(e.grad, dy, ids)
 				return e.dw, nil

@@ -45,6 +45,10 @@ type SegmentInput struct {
 	// the model's seed. Without dropout they may be left out.
 	Step  int64
 	Lanes []int
+	// OnlySegments says that since the model was made, or its gradients were last zeroed, only its
+	// segments have written to them; scaling, limiting and zeroing do not count. Then only those
+	// rows of an embedding's gradient are zeroed that the runs before have written.
+	OnlySegments bool
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run, which then leaves the state as it was.
 	BeforeBackward func() error
@@ -114,6 +118,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 		return 0, err
 	}
 	defer compute.CatchMemoryError(&err) // kernels may make room when they first run
+	s.model.rows.alone = in.OnlySegments
 	end := len(s.states) - 1
 	for i := range end - 1 {
 		s.load(i, in).advance(s.states[i], s.states[i+1])
@@ -154,7 +159,7 @@ func (s *Segment) runChunk(i int, in SegmentInput) (lossSum float64, err error) 
 		dbefore = s.dstates[i%2]
 	}
 	if g.embedding != nil {
-		g.embedding.adds = s.model.config.TieWeights || !last
+		g.embedding.adds = !last
 	}
 	lossSum, err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
 	if err != nil || s.partly == nil {

@@ -106,7 +106,8 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 		divisor *= share // B*T
 	}
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
-		Step: index, Lanes: t.laneNumbers}
+		Step: index, Lanes: t.laneNumbers,
+		OnlySegments: t.exchange.reducer == nil} // enter zeroes what another ring has summed
 	if t.cfg.Rehearsal != nil {
 		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, index+1) }
 	}
