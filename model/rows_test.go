@@ -1,0 +1,102 @@
+package model
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+// fresh are the gradients of a run on a model that has had no other.
+func fresh(t *testing.T, cfg Config, T, B int, in SegmentInput) []float32 {
+	t.Helper()
+	m := newModel(t, cfg)
+	run(t, newSegment(t, m, T, B), in)
+	return download(m, m.Gradients())
+}
+
+// TestEmbeddingRows runs steps of few ids of many: whatever the runs before have read, and whatever
+// has been done to the gradients since, they are those of a fresh model.
+func TestEmbeddingRows(t *testing.T) {
+	const V, B = 90, 2
+	for _, tied := range []bool{false, true} {
+		for _, recompute := range []int{0, 2} {
+			cfg := Config{Cell: compute.GRU, Vocab: V, Embed: 5, Hidden: 5, Layers: 2, Seed: 7,
+				TieWeights: tied, Recompute: recompute}
+			m := newModel(t, cfg)
+			segments := []*Segment{newSegment(t, m, 5, B), newSegment(t, m, 3, B),
+				newSegment(t, m, 60, B)}
+			rng := rand.New(rand.NewPCG(5, 6))
+			host := make([]float32, len(m.Gradients()))
+			for step := range 24 {
+				s := segments[step%3]
+				in := randomInput(rng, s.T, B, V)
+				in.OnlySegments = true
+				switch step % 8 {
+				case 1: // clipping
+					m.dev.Scale(m.Gradients(), 0.3)
+					m.dev.Clamp(m.Gradients(), 1e-3)
+				case 3: // a step that was skipped
+					m.dev.Zero(m.Gradients())
+				case 5: // other ranks have read every id
+					for i := range host {
+						host[i] = rng.Float32()
+					}
+					m.dev.Upload(m.Gradients(), host)
+					in.OnlySegments = false
+				case 7: // a step that was broken off
+					broken := in
+					broken.BeforeBackward = func() error { return errors.New("it broke") }
+					if _, err := s.Run(broken); err == nil {
+						t.Fatal("no error")
+					}
+				}
+				s.ZeroState()
+				run(t, s, in)
+				got := host
+				m.dev.Download(got, m.Gradients())
+				if padding := step >= 5; padding { // which no gradient overwrites
+					clearPadding(m, got)
+				}
+				if !slices.Equal(got, fresh(t, cfg, s.T, B, in)) {
+					t.Fatalf("tied %t, recompute %d: step %d has other gradients", tied, recompute,
+						step)
+				}
+			}
+		}
+	}
+}
+
+// clearPadding zeroes what is no tensor's in a host copy of gradients.
+func clearPadding(m *Model, x []float32) {
+	only := make([]float32, len(x))
+	for _, v := range m.Layout() {
+		copy(v.of(only), v.of(x))
+	}
+	copy(x, only)
+}
+
+// TestEmbeddingRowsAlone sees that the other rows are left as they are.
+func TestEmbeddingRowsAlone(t *testing.T) {
+	m := newModel(t, Config{Cell: compute.GRU, Vocab: 90, Embed: 5, Hidden: 5, Layers: 1})
+	s := newSegment(t, m, 3, 2)
+	in := randomInput(rand.New(rand.NewPCG(5, 6)), 3, 2, 9)
+	in.OnlySegments = true
+	run(t, s, in)
+	gradient, err := m.Gradient("embedding.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.dev.Upload(gradient[5*50:][:1], []float32{7})
+	run(t, s, in)
+	if got := download(m, gradient)[5*50]; got != 7 {
+		t.Errorf("row 50, which nobody reads, was 7 and is %v", got)
+	}
+	in.OnlySegments = false
+	run(t, s, in)
+	if got := download(m, gradient)[5*50]; got != 0 {
+		t.Errorf("row 50 is %v, and not zero", got)
+	}
+}
