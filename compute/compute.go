@@ -109,8 +109,7 @@ const (
 	FP32 Precision = iota
 	// BF16: both operands of a product are rounded to bfloat16 (8 bits of significand, to
 	// nearest, ties to even) and their products summed in float32. What a token id picks from
-	// one-hot weights is no product and stays float32. A cell's sigmoid and tanh are good to
-	// 2^-12 of their value; everything else elementwise is as accurate as float32.
+	// one-hot weights is no product and stays float32, and so does all that is elementwise.
 	BF16
 )
 
