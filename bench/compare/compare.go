@@ -19,7 +19,6 @@ type config struct {
 	Modes                 string // of PyTorch: eager, compile, or both by a comma
 	Only                  string // part of a shape's name; empty: all
 	Quick                 bool   // the textbook's shapes, once
-	EveryThread           bool   // also for the large shapes
 	Seconds               float64
 	AtLeast               float64 // 0: any ratio will do
 }
@@ -37,18 +36,15 @@ type plan struct {
 	turns, windows int
 }
 
-// groups are what is to be measured: the textbook's shapes with every number of threads, and unless
-// it is to be quick the large ones, of which a step takes seconds, with all threads.
+// groups are what is to be measured, with every number of threads: the textbook's shapes, and the
+// large ones, of which a step takes seconds, in one window, unless it is to be quick.
 func (c config) groups() ([]group, error) {
 	cores := strings.Split(c.Cores, ",")
 	small := plan{turns: 2, windows: 3}
 	for n := range cores {
 		small.threads = append(small.threads, n+1)
 	}
-	large := plan{threads: small.threads[len(cores)-1:], turns: 1, windows: 2}
-	if c.EveryThread {
-		large.threads = small.threads
-	}
+	large := plan{threads: small.threads, turns: 1, windows: 1}
 	if c.Quick {
 		small.turns = 1
 	}
@@ -151,20 +147,37 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "cores %s; tokens/s: medians of windows of %v s, but at least a step, and "+
-		"the lowest and highest\n", c.Cores, c.Seconds)
+	fmt.Fprintf(out, "cores %s; both sides with 1 to %d threads, PyTorch %s; tokens/s: medians "+
+		"of windows of %v s, but at least a step, and the lowest and highest\n", c.Cores,
+		len(strings.Split(c.Cores, ",")), c.Modes, c.Seconds)
+	rows, err := c.rows(ctx, groups, out, log)
+	if len(rows) > 0 {
+		printRows(out, rows) // what was measured before an error is whole
+	}
+	if err != nil {
+		return err
+	}
+	return c.judge(rows)
+}
+
+// rows measures the groups, and returns those that are whole.
+func (c config) rows(ctx context.Context, groups []group, out, log io.Writer) ([]row, error) {
 	var rows []row
 	for _, g := range groups {
 		peer, own, err := c.measure(ctx, g, log)
 		if err != nil {
-			return err
+			return rows, err
 		}
 		for i, s := range g.shapes {
 			printDetails(out, s, own[i], peer)
 			rows = append(rows, newRow(s, own[i], peer))
 		}
 	}
-	printRows(out, rows)
+	return rows, nil
+}
+
+// judge names the rows that are below config.AtLeast.
+func (c config) judge(rows []row) error {
 	var slow []string
 	for _, r := range rows {
 		for _, p := range precisions() {

@@ -21,7 +21,7 @@ import time
 import torch
 from torch.nn import functional
 
-FIRST_STEPS = {"eager": 1, "compile": 3}  # in which kernels are chosen or compiled
+FIRST_STEPS = {"eager": 2, "compile": 3}  # in which kernels are chosen or compiled
 WARM_STEPS = 20  # at most, after those; a long step is not repeated so often
 
 
@@ -122,7 +122,7 @@ def rates(o, dtype, mode):
     """Tokens a second of each window."""
     torch._dynamo.reset()
     trainer = Trainer(o, dtype, mode)
-    trainer.run(math.inf, FIRST_STEPS[mode])
+    trainer.run(math.inf, FIRST_STEPS[mode] - 1)
     if trainer.run(0) * o.seconds > 1:  # a step that fills a window is warm-up enough
         trainer.run(o.seconds, WARM_STEPS)
     windows = [trainer.run(o.seconds) * o.batch * o.bptt for _ in range(o.windows)]

@@ -45,19 +45,22 @@ func benchTrainCommand() *cobra.Command {
 		Short: "Measure whole training steps",
 		Long: "Measures whole training steps (reading the batch, forward, backward, clipping,\n" +
 			"SGD) on random tokens, as `rondo train` does them with one worker. Tokens a second\n" +
-			"are the median of the windows. Bytes are the parameters' and the most that training\n" +
-			"held. --json has more: the windows and the best of them.\n\n" + benchShapesHelp + "\n\n" + flopsHelp,
+			"are the median of the windows; --json has all windows, and the best. Bytes are the\n" +
+			"weights' and the most that training held.\n\n" + benchShapesHelp + "\n\n" +
+			flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), time.Second)
 	windows := c.Flags().Int("windows", 3, "how many windows are measured")
-	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0}, "steps of which a segment "+
-		"holds activations at a time, computing them again for its backward pass; 0: of all")
+	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0},
+		"steps of which a segment holds activations at a time, and computes them again for its "+
+			"backward pass; 0: of all")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		w, err := flags.windows(*windows)
 		if err != nil {
 			return app.Usage(err)
 		}
-		table, meter := newTrainTable(cmd.OutOrStdout(), flags.json), bench.NewMeter(largestCache())
+		table := newTrainTable(cmd.OutOrStdout(), flags.json)
+		meter := bench.NewMeter(largestCache())
 		return flags.each(cmd, table.begin, func(ctx context.Context, dev bench.Device,
 			s bench.Shape) error {
 			row, err := meter.Train(ctx, dev, s, w)
@@ -78,7 +81,7 @@ func benchKernelsCommand() *cobra.Command {
 			"product, the input product, the weight gradient and the gates of the layers, the\n" +
 			"output layer with its loss, clipping, and the update beside a plain pass over as\n" +
 			"much memory (y += x). Times are medians of the fastest of several rounds. What is\n" +
-			"inside a layer is found by comparing it, in each round, with a layer of ReLU units,\n" +
+			"inside a layer is found by comparing it, in each round, with one of ReLU units,\n" +
 			"which has next to no gates, with as many recurrent weights, and with products of\n" +
 			"its sizes. Gates that the machine's noise hides are n/a.\n\n" +
 			benchShapesHelp + "\n\n" + flopsHelp,
@@ -89,7 +92,8 @@ func benchKernelsCommand() *cobra.Command {
 		if err != nil {
 			return app.Usage(err)
 		}
-		table, meter := newKernelTable(cmd.OutOrStdout(), flags.json), bench.NewMeter(largestCache())
+		table := newKernelTable(cmd.OutOrStdout(), flags.json)
+		meter := bench.NewMeter(largestCache())
 		// Every table of parts names its device.
 		nothing := func([]string, []bench.Shape) error { return nil }
 		return flags.each(cmd, nothing, func(ctx context.Context, dev bench.Device,

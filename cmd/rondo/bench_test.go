@@ -85,7 +85,8 @@ func TestBenchThreads(t *testing.T) {
 	cores := runtime.GOMAXPROCS(0)
 	for threads, crowded := range map[int]bool{0: false, cores: false, cores + 1: true} {
 		code, out, complaint := runBench(t.Context(), fmt.Sprintf("train --json --hidden 8 "+
-			"--batch 2 --bptt 3 --seconds 0.001 --windows 1 --precision fp32 --threads %d", threads))
+			"--batch 2 --bptt 3 --seconds 0.001 --windows 1 --precision fp32 --threads %d",
+			threads))
 		var r bench.TrainRow
 		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
 			t.Fatalf("%d, %v, %s", code, err, complaint)

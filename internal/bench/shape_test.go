@@ -53,7 +53,8 @@ func TestSetsAreValid(t *testing.T) {
 
 func lists() Lists {
 	return Lists{Cells: []compute.Cell{compute.LSTM, compute.GRU}, Hidden: []int{8, 16},
-		Layers: []int{1}, Batch: []int{2}, BPTT: []int{3}, Vocab: []int{5}, Embed: []int{0, 4}, Recompute: []int{0}}
+		Layers: []int{1}, Batch: []int{2}, BPTT: []int{3}, Vocab: []int{5}, Embed: []int{0, 4},
+		Recompute: []int{0}}
 }
 
 func TestShapes(t *testing.T) {

@@ -65,8 +65,8 @@ func Crowded(threads, processes, cores int) string {
 	if processes > 1 {
 		text += fmt.Sprintf(" in each of %d workers here", processes)
 	}
-	return text + fmt.Sprintf(" is more than the cores that they may use, %d: threads that wait for "+
-		"each other are slow; 0 is as many as there are", cores)
+	return text + fmt.Sprintf(" is more than the cores that they may use, %d: threads that wait "+
+		"for each other are slow; 0 is as many as there are", cores)
 }
 
 // ModelConfig is the model of a job whose vocabulary has so many tokens.
