@@ -105,13 +105,14 @@ static void prefetch_pairs(const struct layer *l, const struct tensor *pairs, lo
         prefetch_rows(s->lanes / UNIT, (const float *)operands_at(pairs, i, t, s->b));
 }
 
-// Adds W_hh's gate g, times rows of state operands, to gate tensor `to`.
-INLINE void recurrent_sum(struct layer *l, const struct strip *s, long g, long to,
-                          const struct tensor *state)
+// Adds W_hh's gates from g on, times rows of state operands, to as many gate tensors from `to` on.
+INLINE void recurrent_sums(struct layer *l, const struct strip *s, long g, long to, long gates,
+                           const struct tensor *state)
 {
-    product(s->lanes, gate_at(l, to, s), operands_at(state, 0, s->t, s->b),
-            state->stride * BLOCK, l->U,
-            (operand *)l->hidden + (g * l->U + s->u) * l->U * BLOCK * BLOCK);
+    const long panels = l->U * BLOCK * BLOCK;
+    products(gates, s->lanes, gate_at(l, to, s), l->U * l->gates.stride * BLOCK,
+             operands_at(state, 0, s->t, s->b), state->stride * BLOCK, l->U,
+             (operand *)l->hidden + (g * l->U + s->u) * panels, l->U * panels);
 }
 
 // h after a strip's step, to where the next step, the gradient and the caller read it.
@@ -127,7 +128,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
                          const struct layer_call *c)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
-    long early = l->cell == GRU_BEFORE ? 2 : l->K;
+    long early = l->K == 3 ? 2 : l->K;
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;
@@ -137,8 +138,9 @@ static void step_forward(const struct member *m, const struct field *f, struct l
             prefetch_strip(l, next, next.t + 1);
         prefetch_columns(l, &s, c->y);
         prefetch_pairs(l, &l->h_pairs, s.u, &s, t + 1);
-        for (long g = 0; g < early; g++)
-            recurrent_sum(l, &s, g, apart(l, g), &l->h_rows);
+        recurrent_sums(l, &s, 0, 0, early, &l->h_rows);
+        if (l->cell == GRU)
+            recurrent_sums(l, &s, 2, 3, 1, &l->h_rows);
         switch (l->cell) {
         case LSTM: lstm_step(l, &s); break;
         case GRU: gru_step(l, &s); break;
@@ -155,7 +157,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
     if (l->cell != GRU_BEFORE)
         return;
     for (s.u = f->u; s.u < f->ue; s.u++) {
-        recurrent_sum(l, &s, 2, 2, &l->aux_rows);
+        recurrent_sums(l, &s, 2, 2, 1, &l->aux_rows);
         gru_before_finish(l, &s);
         finish_strip(l, &s, c);
     }
@@ -226,13 +228,15 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
         save_state(l, &f, c->c, &l->c);
 }
 
-// dh of a strip += W_hh's part of the gradient that gates g on hold at its step.
-static void recurrent_gradient(struct layer *l, const struct strip *s, float *dh, long g,
-                               long gates)
+// dh of a strip, and of those of as many blocks from its own on, += W_hh's part of the gradient
+// that gates g on hold at its step.
+static void recurrent_gradients(struct layer *l, const struct strip *s, long blocks, float *dh,
+                                long g, long gates)
 {
-    product(s->lanes, dh, operands_at(&l->d_rows, g * l->U, s->t, s->b),
-            l->d_rows.stride * BLOCK, gates * l->U,
-            (operand *)l->hidden_back + (s->u * l->K + g) * l->U * BLOCK * BLOCK);
+    const long panels = l->U * BLOCK * BLOCK;
+    products(blocks, s->lanes, dh, l->B * BLOCK, operands_at(&l->d_rows, g * l->U, s->t, s->b),
+             l->d_rows.stride * BLOCK, gates * l->U,
+             (operand *)l->hidden_back + (s->u * l->K + g) * panels, l->K * panels);
 }
 
 // The gradients of gates g on, as operands.
@@ -269,7 +273,7 @@ static void finish_backward(const struct member *m, const struct field *f, struc
     meet(f, m);
     for (; s.u < f->ue; s.u++) {
         memset(drh, 0, s.lanes * BLOCK * sizeof *drh);
-        recurrent_gradient(l, &s, drh, 2, 1);
+        recurrent_gradients(l, &s, 1, drh, 2, 1);
         for (long b = 0; b < s.lanes; b += l->lanes) {
             struct strip part = sub_strip(l, &s, b);
             gru_before_backfinish(l, &part, drh + b * BLOCK);
@@ -292,8 +296,8 @@ static void step_backward(const struct member *m, const struct field *f, struct 
         prefetch_columns(l, &s, c->dy);
         for (long g = 0; g < l->G; g++)
             prefetch_pairs(l, &l->d_pairs, g * l->U + s.u, &s, t);
-        if (next.t < l->T)
-            recurrent_gradient(l, &next, dh, 0, through);
+        if (next.t < l->T && (s.u - f->u) % 2 == 0) // two at a time
+            recurrent_gradients(l, &next, least(2, f->ue - s.u), dh, 0, through);
         add_to_block(s.lanes, dh, dy + s.u * BLOCK, l->H, columns_of(l->H, s.u));
         backstep(l, &s);
         if (l->cell == GRU_BEFORE)
@@ -376,7 +380,7 @@ static void layer_backward(const struct member *m, struct layer *l, const struct
     for (long t = l->T - 1; t >= 0; t--)
         step_backward(m, &f, l, t, c);
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; c->dh0 && s.u < f.ue; s.u++)
-        recurrent_gradient(l, &s, carried(l, l->dh, &s), 0, l->cell == GRU_BEFORE ? 2 : l->K);
+        recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, l->cell == GRU_BEFORE ? 2 : l->K);
     if (c->dh0)
         save_blocks(l, &f, c->dh0, l->B, l->dh);
     if (c->dc0)

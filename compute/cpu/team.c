@@ -13,8 +13,8 @@
 
 #include "team.h"
 
-// How often a waiting thread looks at first, some ten microseconds in all, and how long it gives way
-// before it sleeps, in nanoseconds.
+// How often a waiting thread looks at first, some ten microseconds in all, and how long it gives
+// way before it sleeps, in nanoseconds.
 enum { LOOKS = 400, PATIENCE = 100000 };
 
 // What waiters sleep on. `value` counts up.
