@@ -116,12 +116,13 @@ static struct input *input_new(const struct kernels *k, const struct layer *l, i
 
 size_t rondo_layer_bytes(const struct layer *l)
 {
-    return rondo_arena_bytes(l) + rondo_arena_bytes(l->in);
+    return l ? rondo_arena_bytes(l) + rondo_arena_bytes(l->in) : 0;
 }
 
 void rondo_layer_free(struct layer *l)
 {
-    free(l->in);
+    if (l)
+        free(l->in);
     free(l);
 }
 
