@@ -7,7 +7,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 )
@@ -28,18 +28,15 @@ func TestAMX(t *testing.T) {
 		t.Fatalf("C sources %v (%v)", sources, err)
 	}
 	program := filepath.Join(folder, "amx")
-	link := []string{"-pthread", "-fsanitize=address,undefined", "-o", program}
-	for _, source := range append(sources, "testdata/amx/main.c", "testdata/amx/emulate.c") {
-		object := filepath.Join(folder, strings.TrimSuffix(filepath.Base(source), ".c")+".o")
-		flags := []string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Werror", "-pthread",
-			"-I.", "-c", "-o", object, source}
-		if source == "isa_amx.c" || filepath.Dir(source) == "testdata/amx" {
-			flags = append(flags, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-		}
-		compile(t, compiler, flags)
-		link = append(link, object)
+	sources = slices.DeleteFunc(sources, func(source string) bool { return source == "isa_amx.c" })
+	objects := compileAll(t, compiler, folder, sources, nil)
+	objects = append(objects, compileAll(t, compiler, folder,
+		[]string{"isa_amx.c", "testdata/amx/main.c", "testdata/amx/emulate.c"},
+		[]string{"-fsanitize=address,undefined", "-fno-sanitize-recover=all"})...)
+	link := append([]string{"-pthread", "-fsanitize=address,undefined", "-o", program}, objects...)
+	if output, err := run(t, compiler, append(link, "-lm")...); err != nil {
+		t.Fatalf("%v\n%s", err, output)
 	}
-	compile(t, compiler, append(link, "-lm"))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	output, err := exec.CommandContext(ctx, program).CombinedOutput()
@@ -52,15 +49,4 @@ func TestAMX(t *testing.T) {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	t.Logf("%s", output)
-}
-
-// compile runs the compiler, within a time.
-func compile(t *testing.T, compiler string, flags []string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	command := exec.CommandContext(ctx, compiler, flags...)
-	if output, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, output)
-	}
 }

@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -19,24 +21,35 @@ const sanitizeTime = 8 * time.Minute
 
 // TestSanitizers runs the C kernels, without Go, under the compiler's sanitizers: addresses and
 // undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
-// every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes.
+// every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes. The
+// sanitizers must report mistakes that are made on purpose.
 // It skips where the compiler, or its sanitizer, is missing.
 func TestSanitizers(t *testing.T) {
 	for _, c := range []struct {
-		name           string
-		flags          []string
-		cases, largest int
+		name                   string
+		flags                  []string
+		cases, largest, fewest int
+		mistakes               map[string]string // and what is reported
 	}{
 		{"address,undefined", []string{"-fsanitize=address,undefined",
-			"-fno-sanitize-recover=all"}, 10, 67},
-		{"thread", []string{"-fsanitize=thread"}, 2, 35},
+			"-fno-sanitize-recover=all"}, 6, 67, 1, map[string]string{
+			"tensor": "AddressSanitizer: heap-buffer-overflow",
+			"part":   "AddressSanitizer: use-after-poison", "overflow": "runtime error: signed"}},
+		{"thread", []string{"-fsanitize=thread"}, 2, 35, 2, map[string]string{
+			"race": "ThreadSanitizer: data race"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			program := buildSanitized(t, c.flags)
 			seed := newRandom(t).Uint64()
+			for mistake, report := range c.mistakes {
+				output, err := run(t, program, mistake)
+				if err == nil || !strings.Contains(output, report) {
+					t.Errorf("mistake %s: no %q in\n%s", mistake, report, output)
+				}
+			}
 			output, err := run(t, program, fmt.Sprint(seed), fmt.Sprint(c.cases),
-				fmt.Sprint(c.largest))
+				fmt.Sprint(c.largest), fmt.Sprint(c.fewest))
 			if err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, output)
 			}
@@ -68,15 +81,39 @@ func buildSanitized(t *testing.T, flags []string) string {
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("C sources %v (%v)", sources, err)
 	}
-	sources = append(sources, "testdata/sanitize/main.c")
 	program := filepath.Join(folder, "sanitize")
-	args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-omit-frame-pointer",
-		"-ffp-contract=off", "-pthread", "-I", "."}, flags...)
-	args = append(append(args, "-o", program), sources...)
-	if output, err := run(t, compiler, append(args, "-lm")...); err != nil {
+	objects := compileAll(t, compiler, folder, append(sources, "testdata/sanitize/main.c"),
+		append([]string{"-fno-omit-frame-pointer", "-ffp-contract=off"}, flags...))
+	link := append([]string{"-pthread", "-o", program}, flags...)
+	if output, err := run(t, compiler, append(append(link, objects...), "-lm")...); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	return program
+}
+
+// compileAll compiles sources to objects in the folder, as many at once as there are processors.
+func compileAll(t *testing.T, compiler, folder string, sources, flags []string) []string {
+	t.Helper()
+	objects, errs := make([]string, len(sources)), make([]error, len(sources))
+	var group sync.WaitGroup
+	room := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, source := range sources {
+		objects[i] = filepath.Join(folder, strings.TrimSuffix(filepath.Base(source), ".c")+".o")
+		group.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-Wall", "-Werror",
+				"-pthread", "-I.", "-c", "-o", objects[i], source}, flags...)
+			if output, err := run(t, compiler, args...); err != nil {
+				errs[i] = fmt.Errorf("%s: %w\n%s", source, err, output)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return objects
 }
 
 // run returns what a program prints.

@@ -1,11 +1,14 @@
 // Runs every kernel of every instruction set that this processor has, in both precisions, with 1
-// to 3 threads, for the sanitizers: sanitize SEED CASES LARGEST. It runs the corners of the shapes
-// from 1 to LARGEST, CASES random ones of each kernel, and on the most threads a few large ones;
-// and prints what it ran.
+// to 3 threads, for the sanitizers: sanitize SEED CASES LARGEST FEWEST. It runs CASES random shapes
+// of each kernel with FEWEST threads and more; the corners of the shapes from 1 to LARGEST with the
+// fewest and the most; and with the most a few large ones, in one set of each precision all LARGEST
+// steps of LARGEST lanes; and prints what it ran. sanitize MISTAKE makes one of mistakes.h instead.
 
 #include "tensor.h"
 
 #include "flat.h"
+
+#include "mistakes.h"
 
 enum { CELLS = 5, THREADS = 3 };
 
@@ -167,6 +170,12 @@ static void run_corners(const struct place *p)
     }
 }
 
+// All steps and lanes at once, of one cell: more rows than ROWS.
+static void run_largest(const struct place *p)
+{
+    run_layer(p, &(struct layer_shape){LSTM, 1, 1, p->largest, p->largest, 33, 35});
+}
+
 static void run_random(const struct place *p, int cases)
 {
     for (int i = 0; i < cases; i++) {
@@ -198,13 +207,18 @@ static void run_large(const struct place *p)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) {
-        fprintf(stderr, "usage: %s SEED CASES LARGEST\n", argv[0]);
+    if (argc == 2)
+        return make_mistake(argv[1]);
+    if (argc != 5) {
+        fprintf(stderr, "usage: %s SEED CASES LARGEST FEWEST, or MISTAKE\n", argv[0]);
         return 2;
     }
     setvbuf(stdout, 0, _IOLBF, 0);
     random_state = strtoull(argv[1], 0, 10);
-    int cases = atoi(argv[2]), n = 0;
+    int cases = atoi(argv[2]), fewest = atoi(argv[4]), n = 0, largest[2] = {0};
+    rondo_layer_free(0);
+    if (rondo_layer_bytes(0))
+        return 2;
     const struct kernels *seen[2 * SETS];
     for (int i = 0; i < 2 * SETS; i++) {
         const struct kernels *k = rondo_kernels(sets[i / 2], i % 2);
@@ -214,12 +228,15 @@ int main(int argc, char **argv)
         if (known)
             continue;
         seen[n++] = k;
-        for (int t = 1; t <= THREADS; t++) {
+        for (int t = fewest; t <= THREADS; t++) {
             struct place p = {k, t > 1 ? rondo_team_new(t) : 0, t, atol(argv[3])};
-            run_corners(&p);
+            if (t == fewest || t == THREADS)
+                run_corners(&p);
             run_random(&p, cases);
             if (t == THREADS)
                 run_large(&p);
+            if (t == THREADS && !largest[k->bf16]++)
+                run_largest(&p);
             rondo_team_free(p.team);
         }
         printf("%s\n", rondo_name(k));
