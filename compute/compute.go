@@ -19,8 +19,8 @@
 // device reads and writes it only through Upload and Download (on a CPU they are copies within
 // one memory; on a GPU the slice's memory is not the host's). Integer slices (token ids) and
 // float32 arguments passed by value are host memory. A Device and what it makes are used by one
-// goroutine at a time. A shape that does not fit is a broken invariant and panics; so does a lack of
-// memory, with a *MemoryError, which CatchMemoryError makes an error.
+// goroutine at a time. A shape that does not fit is a broken invariant and panics; so does a lack
+// of memory, with a *MemoryError, which CatchMemoryError makes an error.
 package compute
 
 import (

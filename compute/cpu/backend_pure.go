@@ -43,7 +43,13 @@ func newBackend(_ int, precision compute.Precision, isa string) (backend, error)
 
 func (*pure) close() {}
 
-func (p *pure) bytes() int64 { return p.rows.round.bytes() }
+// bytes are those of the rounded copies.
+func (p *pure) bytes() int64 {
+	if p.rows.round == nil {
+		return 0
+	}
+	return 4 * int64(cap(p.rows.round.a)+cap(p.rows.round.b))
+}
 
 // gonumRows are gonum's dot and axpy, which are in assembly on amd64.
 func gonumRows(p compute.Precision) rows[float32] {
@@ -125,6 +131,18 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 
 func (l pureLayer) bytes() int64 { return 4 * int64(l.ref.elements()) }
 func (pureLayer) close()         {}
+
+// elements is how many the workspace has.
+func (l *refLayer[F]) elements() int {
+	n := 0
+	for _, x := range [][]F{l.h, l.c, l.act, l.q, l.rec, l.din, l.dh, l.dhNew, l.dc, l.drh} {
+		n += len(x)
+	}
+	if l.Cell == compute.GRU { // elsewhere drec is din
+		n += len(l.drec)
+	}
+	return n
+}
 
 // pureHead is the reference output layer in float32.
 type pureHead struct{ ref *refHead[float32] }

@@ -14,6 +14,7 @@ import (
 
 func (n *native) gemm(transA, transB bool, m, width, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
+	//nolint:gocritic // what it sees is cgo's
 	ok := C.rondo_gemm(n.kernels, n.team, &n.space, flag(transA), flag(transB), C.long(m),
 		C.long(width), C.long(k), C.float(alpha), floats(a), floats(b), C.float(beta), floats(c))
 	if ok == 0 {

@@ -27,7 +27,7 @@ func flatRun(d *Device, n int) map[string][]float32 {
 		}
 		return x
 	}
-	copied := func(x []float32) []float32 { return slices.Clone(x) }
+	copied := slices.Clone[[]float32]
 	got := map[string][]float32{}
 	x, y := draw(n), draw(n)
 	squares := math.Float64bits(d.SumSquares(x))

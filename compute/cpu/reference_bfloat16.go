@@ -18,14 +18,6 @@ func newRounding[F float](p compute.Precision) *rounding[F] {
 	return &rounding[F]{}
 }
 
-// bytes are those of the copies, if their elements are float32.
-func (r *rounding[F]) bytes() int64 {
-	if r == nil {
-		return 0
-	}
-	return 4 * int64(cap(r.a)+cap(r.b))
-}
-
 // operands are what a product of a and b multiplies; good until the next product.
 func (r rows[F]) operands(a, b []F) ([]F, []F) {
 	if r.round == nil {

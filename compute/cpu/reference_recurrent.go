@@ -67,18 +67,6 @@ func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool) *
 	return l
 }
 
-// elements is how many the workspace has.
-func (l *refLayer[F]) elements() int {
-	n := 0
-	for _, x := range [][]F{l.h, l.c, l.act, l.q, l.rec, l.din, l.dh, l.dhNew, l.dc, l.drh} {
-		n += len(x)
-	}
-	if l.Cell == compute.GRU { // elsewhere drec is din
-		n += len(l.drec)
-	}
-	return n
-}
-
 // forward is one segment: the input side of all steps, then the recurrence.
 func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F], y []F,
 	out refState[F]) {
