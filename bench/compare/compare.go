@@ -37,14 +37,14 @@ type plan struct {
 }
 
 // groups are what is to be measured, with every number of threads: the textbook's shapes, and the
-// large ones, of which a step takes seconds, in one window, unless it is to be quick.
+// large ones, of which a step takes seconds, in one turn, unless it is to be quick.
 func (c config) groups() ([]group, error) {
 	cores := strings.Split(c.Cores, ",")
 	small := plan{turns: 2, windows: 3}
 	for n := range cores {
 		small.threads = append(small.threads, n+1)
 	}
-	large := plan{threads: small.threads, turns: 1, windows: 1}
+	large := plan{threads: small.threads, turns: 1, windows: 3}
 	if c.Quick {
 		small.turns = 1
 	}

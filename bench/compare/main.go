@@ -28,7 +28,7 @@ func main() {
 	flag.StringVar(&c.Only, "only", "",
 		"measure only shapes whose name contains this, as \"H256\" or \"gru H1024 L2\"")
 	flag.BoolVar(&c.Quick, "quick", false, "measure only the textbook's shapes, in one turn")
-	flag.Float64Var(&c.Seconds, "seconds", 0.3, "length of a window")
+	flag.Float64Var(&c.Seconds, "seconds", 0.5, "length of a window")
 	flag.Float64Var(&c.AtLeast, "at-least", 0,
 		"fail if a ratio of the same precision is below this")
 	flag.Parse()

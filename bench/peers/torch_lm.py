@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 FIRST_STEPS = {"eager": 2, "compile": 3}  # in which kernels are chosen or compiled
-WARM_STEPS = 20  # at most, after those; a long step is not repeated so often
+WARM_STEPS = 20  # at most, after those and two more
 
 
 def words(*allowed):
@@ -122,9 +122,8 @@ def rates(o, dtype, mode):
     """Tokens a second of each window."""
     torch._dynamo.reset()
     trainer = Trainer(o, dtype, mode)
-    trainer.run(math.inf, FIRST_STEPS[mode] - 1)
-    if trainer.run(0) * o.seconds > 1:  # a step that fills a window is warm-up enough
-        trainer.run(o.seconds, WARM_STEPS)
+    trainer.run(math.inf, FIRST_STEPS[mode] + 2)
+    trainer.run(o.seconds, WARM_STEPS)
     windows = [trainer.run(o.seconds) * o.batch * o.bptt for _ in range(o.windows)]
     if not math.isfinite(trainer.loss.item()):
         raise ValueError("the loss is not finite: these rates mean nothing")
