@@ -48,30 +48,7 @@ func headCases(random *rand.Rand) []headCase {
 }
 
 // TestHead holds the output layer against the reference, whatever it keeps.
-func TestHead(t *testing.T) {
-	all := headCases(newRandom(t))
-	for _, precision := range precisions {
-		losses, gradients := make([]float64, len(all)), make([][][]float64, len(all))
-		for i, c := range all {
-			losses[i], gradients[i] = c.solve(precision)
-		}
-		onDevicesOf(t, precision, func(t *testing.T, d *Device) {
-			compared := newComparison(t, precision)
-			for i, c := range all {
-				got, tensors := c.run(d)
-				for _, loss := range got {
-					if e := math.Abs(loss - losses[i]); !(e <= 1e-5*(1+losses[i])) {
-						t.Errorf("%s: loss %v, want %v", c.name, loss, losses[i])
-					}
-				}
-				for j, tensor := range tensors {
-					compared.tensor(c.name, tensor.name, tensor.values, gradients[i][j])
-				}
-			}
-			compared.end()
-		})
-	}
-}
+func TestHead(t *testing.T) { checkOutputs(t, headCases(newRandom(t))) }
 
 // TestHeadThreads wants the same bits from 1 to 4 threads, whatever is kept.
 func TestHeadThreads(t *testing.T) {

@@ -84,8 +84,19 @@ func (c outputCase) solve(p compute.Precision) (loss float64, gradients [][]floa
 
 // TestOutput holds the output layer against the reference. The operands of its logits are given, so
 // that the loss is as exact in bf16 as in fp32.
-func TestOutput(t *testing.T) {
-	all := outputCases(newRandom(t))
+func TestOutput(t *testing.T) { checkOutputs(t, outputCases(newRandom(t))) }
+
+// outputProblem is an output layer with all that it reads, and what it is to give.
+type outputProblem interface {
+	title() string
+	solve(compute.Precision) (loss float64, gradients [][]float64)
+	run(*Device) (losses [2]float64, gradients []named)
+}
+
+func (c outputCase) title() string { return c.name }
+
+func checkOutputs[P outputProblem](t *testing.T, all []P) {
+	t.Helper()
 	for _, precision := range precisions {
 		losses, gradients := make([]float64, len(all)), make([][][]float64, len(all))
 		for i, c := range all {
@@ -97,11 +108,11 @@ func TestOutput(t *testing.T) {
 				got, tensors := c.run(d)
 				for _, loss := range got {
 					if e := math.Abs(loss - losses[i]); !(e <= 1e-5*(1+losses[i])) {
-						t.Errorf("%s: loss %v, want %v", c.name, loss, losses[i])
+						t.Errorf("%s: loss %v, want %v", c.title(), loss, losses[i])
 					}
 				}
 				for j, tensor := range tensors {
-					compared.tensor(c.name, tensor.name, tensor.values, gradients[i][j])
+					compared.tensor(c.title(), tensor.name, tensor.values, gradients[i][j])
 				}
 			}
 			compared.end()
