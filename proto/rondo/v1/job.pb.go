@@ -160,6 +160,7 @@ type JobSpec struct {
 	Workers         int64   `protobuf:"varint,60,opt,name=workers,proto3" json:"workers,omitempty"`
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
+	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
 	Device          string  `protobuf:"bytes,61,opt,name=device,proto3" json:"device,omitempty"`
 	Threads         int64   `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
 	EvictStragglers float64 `protobuf:"fixed64,81,opt,name=evict_stragglers,json=evictStragglers,proto3" json:"evict_stragglers,omitempty"`
@@ -537,6 +538,13 @@ func (x *JobSpec) GetMaxWorkers() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetRingOrder() string {
+	if x != nil {
+		return x.RingOrder
+	}
+	return ""
+}
+
 func (x *JobSpec) GetDevice() string {
 	if x != nil {
 		return x.Device
@@ -727,7 +735,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xf8:\n" +
+	"\x04_max\"\x80=\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -830,7 +838,10 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"minWorkers\x12\x9e\x01\n" +
 	"\vmax_workers\x18C \x01(\x03B}\xaa\xbb\x18y\n" +
 	"bworkers that appear later are taken in up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"maxWorkers\x12L\n" +
+	"maxWorkers\x12\x85\x02\n" +
+	"\n" +
+	"ring_order\x18U \x01(\tB\xe5\x01\xaa\xbb\x18\xe0\x01\n" +
+	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12L\n" +
 	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
 	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12y\n" +
 	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +

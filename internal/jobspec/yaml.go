@@ -1,0 +1,38 @@
+package jobspec
+
+import (
+	"bytes"
+	"fmt"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"sigs.k8s.io/yaml"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// ToYAML writes a job's YAML: the keys that differ from the defaults, in the order of the flags.
+// FromYAML reads the same job from it, but for what no flag sets: `submitted`.
+func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
+	var out bytes.Buffer
+	plain := Default().ProtoReflect()
+	for _, f := range fields() {
+		value := spec.ProtoReflect().Get(f.desc)
+		if f.format(value) == f.format(plain.Get(f.desc)) {
+			continue
+		}
+		var scalar any = value.Interface()
+		if f.desc.Kind() == protoreflect.MessageKind {
+			scalar = f.format(value)
+		}
+		line, err := yaml.Marshal(map[string]any{string(f.desc.Name()): scalar})
+		if err != nil {
+			return nil, usagef("--%s %q cannot be written as YAML: %v", f.flagName(),
+				f.format(value), err)
+		}
+		out.Write(line)
+	}
+	if out.Len() == 0 {
+		return fmt.Append(nil, "{}\n"), nil // a mapping that says nothing, not an empty file
+	}
+	return out.Bytes(), nil
+}
