@@ -1,0 +1,125 @@
+package kube
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/meet"
+)
+
+// Limits on what one command asks of an API server. A command lists and patches a few dozen
+// objects, so that client-go's own limit of 5 requests a second would only make it slow.
+const (
+	queriesPerSecond = 50
+	queriesAtOnce    = 100
+	dialTimeout      = 10 * time.Second
+)
+
+// A Cluster is where commands work: an API server and a namespace.
+type Cluster struct {
+	Client    kubernetes.Interface
+	Config    *rest.Config
+	Namespace string
+	Context   string // of the kubeconfig; empty within a pod
+}
+
+// connection is what a person may say about the cluster, as kubectl has it.
+type connection struct {
+	kubeconfig, context, namespace string
+}
+
+// AddFlags defines the flags that say which cluster and namespace, as kubectl has them. The
+// returned function connects once they are parsed: it reads --kubeconfig, or the files named by
+// KUBECONFIG merged, or ~/.kube/config, or what a pod is given. It sends nothing yet.
+func AddFlags(c *cobra.Command) func() (*Cluster, error) {
+	var to connection
+	flags := c.Flags()
+	flags.StringVar(&to.kubeconfig, "kubeconfig", "", "kubeconfig file; default: the files in "+
+		"KUBECONFIG, or ~/.kube/config")
+	flags.StringVar(&to.context, "context", "", "context of the kubeconfig; default: its current "+
+		"one")
+	flags.StringVarP(&to.namespace, "namespace", "n", "", "namespace; default: the context's")
+	return to.open
+}
+
+// config finds the kubeconfig by kubectl's rules.
+func (to *connection) config() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = to.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: to.context}
+	overrides.Context.Namespace = to.namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+func (to *connection) open() (*Cluster, error) {
+	silence()
+	if to.kubeconfig != "" {
+		if _, err := os.Stat(to.kubeconfig); err != nil {
+			return nil, app.Usagef("--kubeconfig: %w", err)
+		}
+	}
+	found := to.config()
+	current, err := to.current(found)
+	if err != nil {
+		return nil, err
+	}
+	config, err := found.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, &explained{text: "no Kubernetes cluster is known here: there is no kubeconfig " +
+			"(KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE", err: err}
+	} else if err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	namespace, _, err := found.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	return newCluster(config, namespace, current)
+}
+
+// current is the name of the context that counts; empty if there is no kubeconfig.
+func (to *connection) current(found clientcmd.ClientConfig) (string, error) {
+	raw, err := found.RawConfig()
+	if err != nil {
+		return "", fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	const see = "(see `kubectl config get-contexts`)"
+	if to.context != "" {
+		if raw.Contexts[to.context] == nil {
+			return "", app.Usagef("--context %s: the kubeconfig has no such context %s",
+				to.context, see)
+		}
+		return to.context, nil
+	}
+	if raw.CurrentContext != "" && raw.Contexts[raw.CurrentContext] == nil {
+		return "", fmt.Errorf("the kubeconfig's current context, %s, is not in it: give --context "+
+			"NAME %s", raw.CurrentContext, see)
+	}
+	return raw.CurrentContext, nil
+}
+
+// newCluster makes the client for a configuration.
+func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
+	config.QPS, config.Burst = queriesPerSecond, queriesAtOnce
+	config.UserAgent = "rondo/" + meet.Version()
+	config.WarningHandler = rest.NoWarnings{}
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, app.Usagef("the kubeconfig cannot be used: %w", err)
+	}
+	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: context}, nil
+}
+
+// silence keeps client-go's log off the terminal: what it has to say comes back in errors.
+func silence() { klog.SetLogger(logr.Discard()) }

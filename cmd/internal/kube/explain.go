@@ -1,0 +1,307 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// explained is an error in words that name the remedy; the cluster's own words stay beneath it.
+type explained struct {
+	text string
+	err  error
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.err }
+
+// Explain turns an error of client-go into one line that says what was being done ("creating
+// job-worker"), why the cluster did not do it, and the remedy. Callers can still branch on err.
+func Explain(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	var done *explained
+	if errors.Is(err, context.Canceled) || errors.As(err, &done) {
+		return err
+	}
+	if text, known := unreachable(err); known {
+		return &explained{text: doing + ": " + text, err: err}
+	}
+	if meta.IsNoMatchError(err) {
+		return &explained{text: doing + ": " + noMatch(err), err: err}
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		what, remedy := refused(status.Status())
+		return &explained{text: join(doing+": "+what, remedy), err: err}
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// join puts a remedy after what is wrong.
+func join(what, remedy string) string {
+	if remedy == "" {
+		return what
+	}
+	return what + "; " + remedy
+}
+
+// unreachable says why the API server was not reached, if that is what the error is about.
+func unreachable(err error) (string, bool) {
+	server := "the cluster"
+	var request *url.Error
+	if errors.As(err, &request) {
+		if u, parsed := url.Parse(request.URL); parsed == nil {
+			server = fmt.Sprintf("the cluster at %s://%s", u.Scheme, u.Host)
+		}
+	}
+	const which = "is it the right cluster (--kubeconfig, --context)?"
+	var unknown *net.DNSError
+	var authority x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var verification *tls.CertificateVerificationError
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return server + " refuses connections: is its API server running? " + which, true
+	case errors.As(err, &unknown):
+		return fmt.Sprintf("%s: the name %s is not known here: %s", server, unknown.Name, which),
+			true
+	case errors.As(err, &authority), errors.As(err, &host), errors.As(err, &invalid),
+		errors.As(err, &verification):
+		return fmt.Sprintf("%s shows a certificate that the kubeconfig does not trust (%s): fetch "+
+			"a new kubeconfig; %s", server, deepest(err), which), true
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return server + " does not speak TLS: " + which, true
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return server + " cannot be reached from here (no route): " + which, true
+	case errors.Is(err, context.DeadlineExceeded),
+		errors.As(err, &timeout) && timeout.Timeout():
+		return server + " does not answer in time: is it reachable from here (VPN, firewall)? " +
+			which, true
+	case errors.As(err, &request):
+		return fmt.Sprintf("%s: %v: %s", server, deepest(err), which), true
+	}
+	return "", false
+}
+
+// deepest is the error at the bottom, which has the fewest words about the way to it.
+func deepest(err error) error {
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	return err
+}
+
+// refused says in plain words what a status of the API server means, and the remedy.
+func refused(s metav1.Status) (what, remedy string) {
+	switch s.Reason {
+	case metav1.StatusReasonUnauthorized:
+		return "the cluster does not know who you are: the kubeconfig's credentials are missing, " +
+				"wrong or have expired", "log in again (as your cluster has it), or fetch a new " +
+				"kubeconfig"
+	case metav1.StatusReasonNotFound:
+		return notFound(s)
+	case metav1.StatusReasonConflict:
+		return conflict(s)
+	case metav1.StatusReasonAlreadyExists:
+		return s.Message, ""
+	case metav1.StatusReasonInvalid:
+		return invalid(s)
+	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
+		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable:
+		return "the cluster is too busy (" + s.Message + ")", "try again in a minute"
+	case metav1.StatusReasonInternalError:
+		return refusal(s.Message)
+	}
+	return refusal(s.Message)
+}
+
+func notFound(s metav1.Status) (what, remedy string) {
+	if s.Details == nil || s.Details.Name == "" {
+		return "the cluster has no such resource (" + s.Message + ")",
+			"it is older than Rondo needs (Kubernetes 1.31)"
+	}
+	if s.Details.Kind == "namespaces" {
+		return fmt.Sprintf("there is no namespace %s", s.Details.Name),
+			fmt.Sprintf("kubectl create namespace %s, or give another --namespace", s.Details.Name)
+	}
+	return fmt.Sprintf("there is no %s %s", strings.TrimSuffix(s.Details.Kind, "s"),
+		s.Details.Name), ""
+}
+
+// conflict names who else has set the fields that an apply would set.
+func conflict(s metav1.Status) (what, remedy string) {
+	var fields []string
+	owner := regexp.MustCompile(`conflict with "([^"]+)"`)
+	who := "somebody else"
+	if s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			if cause.Type != metav1.CauseTypeFieldManagerConflict {
+				continue
+			}
+			if m := owner.FindStringSubmatch(cause.Message); m != nil {
+				who = m[1]
+			}
+			fields = append(fields, cause.Field)
+		}
+	}
+	if len(fields) == 0 {
+		return "the object was changed meanwhile", "try again"
+	}
+	return fmt.Sprintf("%s has set %s since", who, strings.Join(fields, ", ")),
+		"undo that change, or remove the object (rondo delete) and submit again"
+}
+
+// invalid lists what is wrong with an object. Kubernetes prints the whole value of the field,
+// which can be pages; the words after it say what is wrong.
+func invalid(s metav1.Status) (what, remedy string) {
+	if s.Details == nil || len(s.Details.Causes) == 0 {
+		return refusal(s.Message)
+	}
+	var problems []string
+	for _, cause := range s.Details.Causes {
+		text := cause.Message
+		if at := strings.LastIndex(text, ": "); at >= 0 && len(text) > maxValueShown {
+			text = text[at+2:]
+		}
+		problems = append(problems, strings.TrimSpace(cause.Field+": "+text))
+		remedy = otherRemedy(text, remedy)
+	}
+	return fmt.Sprintf("%s %s is refused: %s", s.Details.Kind, s.Details.Name,
+		strings.Join(problems, "; ")), remedy
+}
+
+// maxValueShown is how many bytes of one complaint are shown whole.
+const maxValueShown = 200
+
+func otherRemedy(text, remedy string) string {
+	if strings.Contains(text, "immutable") {
+		return "it cannot be changed in place: `rondo stop` the job and `rondo delete` it first, " +
+			"or give another --job"
+	}
+	return remedy
+}
+
+// refusal reads the words of an admission plugin or of the authorizer, as they stand in a status
+// or in an event, and says the same shortly with a remedy.
+func refusal(message string) (what, remedy string) {
+	for _, known := range refusals() {
+		if m := known.pattern.FindStringSubmatch(message); m != nil {
+			return known.say(m)
+		}
+	}
+	return message, ""
+}
+
+// A known refusal: a pattern of Kubernetes' words, and ours for them.
+type known struct {
+	pattern *regexp.Regexp
+	say     func(m []string) (what, remedy string)
+}
+
+func refusals() []known {
+	return []known{
+		{regexp.MustCompile(`User "([^"]*)" cannot (\w+) resource "([^"]+)" in API group ` +
+			`"([^"]*)"(?: in the namespace "([^"]*)"| at the cluster scope)?`), forbidden},
+		{regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("quota %s of the namespace is used up: asked for %s, used %s of %s",
+						m[1], m[2], m[3], m[4]),
+					"ask for less (--workers, --cpus-per-worker, --memory-per-worker), delete " +
+						"what is not needed, or have the quota raised"
+			}},
+		{regexp.MustCompile(`failed quota: (\S+?): must specify (.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("quota %s of the namespace asks every container to say its %s",
+					m[1], m[2]), "have the namespace's LimitRange set defaults for them"
+			}},
+		{regexp.MustCompile(`violates PodSecurity "([^"]+)": (.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("the namespace enforces Pod Security %q, which refuses the "+
+						"pod: %s", m[1], m[2]), "use rondo's own manifests unchanged, or a namespace " +
+						"that allows this"
+			}},
+		{regexp.MustCompile(`error looking up service account (\S+):`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("service account %s is not there", m[1]),
+					"apply the whole job again: rondo submit"
+			}},
+		{regexp.MustCompile(`unable to create new content in namespace (\S+) because it is being ` +
+			`terminated`), func(m []string) (string, string) {
+			return fmt.Sprintf("namespace %s is being deleted", m[1]),
+				"wait until it is gone, or give another --namespace"
+		}},
+		{regexp.MustCompile(`attempting to grant RBAC permissions not currently held`),
+			func([]string) (string, string) {
+				return "you may not give the coordinator's role rights that you do not have " +
+						"(get, list, watch, patch of jobs.batch)", "ask an administrator of the " +
+						"namespace for these rights, or to submit for you"
+			}},
+		{regexp.MustCompile(`admission webhook "([^"]+)" denied the request:? ?(.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("the cluster's policy %s refuses it: %s", m[1], m[2]),
+					"change what it names, or ask who runs the policy"
+			}},
+		{regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("the cluster's policy %s refuses it: %s", m[1], m[2]),
+					"change what it names, or ask who runs the policy"
+			}},
+		{regexp.MustCompile(`failed calling webhook "([^"]+)".*: (.*)$`),
+			func(m []string) (string, string) {
+				return fmt.Sprintf("the cluster's webhook %s does not answer: %s", m[1], m[2]),
+					"have it repaired; until then the cluster refuses such objects"
+			}},
+	}
+}
+
+// forbidden puts the authorizer's words: user, verb, resource, group, namespace.
+func forbidden(m []string) (what, remedy string) {
+	resource, flags := m[3], ""
+	if m[4] != "" {
+		resource += "." + m[4]
+	}
+	where := "in the whole cluster"
+	if m[5] != "" {
+		where, flags = "in namespace "+m[5], " -n "+m[5]
+	}
+	return fmt.Sprintf("user %q may not %s %s %s", m[1], m[2], resource, where),
+		fmt.Sprintf("ask an administrator for that right (kubectl auth can-i %s %s%s), or give "+
+			"another --namespace or --context", m[2], resource, flags)
+}
+
+// noMatch says which custom resources are missing, and what brings them.
+func noMatch(err error) string {
+	var missing *meta.NoKindMatchError
+	if !errors.As(err, &missing) {
+		return err.Error()
+	}
+	from := map[string]string{
+		"JobSet":         "install JobSet (https://jobset.sigs.k8s.io), or leave out --jobset",
+		"ServiceMonitor": "install the Prometheus operator, or leave out --monitoring",
+		"PodMonitor":     "install the Prometheus operator, or leave out --monitoring",
+		"PrometheusRule": "install the Prometheus operator, or leave out --monitoring",
+		"Certificate":    "install cert-manager (https://cert-manager.io), or leave out --tls",
+		"Issuer":         "install cert-manager (https://cert-manager.io), or leave out --tls",
+	}[missing.GroupKind.Kind]
+	if from == "" {
+		from = "install what brings it"
+	}
+	return fmt.Sprintf("the cluster has no kind %s (%s): %s", missing.GroupKind.Kind,
+		missing.GroupKind.Group, from)
+}
