@@ -8,7 +8,6 @@
 package cluster
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -31,6 +30,7 @@ type Job struct {
 	Lanes        int           // of the global batch
 	JoinTimeout  time.Duration // how long a start waits for Workers
 	PauseTimeout time.Duration // how long a pause waits for MinWorkers
+	Spread       bool          // neighbours in the ring are of different hosts where possible
 	Version      string        // of the protocol between workers; another one's are refused
 }
 
@@ -280,15 +280,6 @@ func (p Plan) Fits(j Job) error {
 			"they belong to different runs", p.Generation, p.LaneEnds[n-1], j.Lanes)
 	}
 	return nil
-}
-
-// RingOrder returns the members in the order of the ring: one host's workers side by side, so
-// that as few links as possible leave a host, then by id. The order does not depend on who joined
-// first.
-func RingOrder(members []Member) []Member {
-	return slices.SortedFunc(slices.Values(members), func(a, b Member) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID))
-	})
 }
 
 // DealLanes returns the lane ends of a ring: rank r of n holds [lanes*r/n, lanes*(r+1)/n), so that

@@ -21,7 +21,7 @@ type State struct {
 	job     Job
 	leading bool      // Elected has come
 	plan    Plan      // the last one decided
-	members []Member  // who is registered now, in ring order
+	members []Member  // who is registered now, by host and id
 	done    []string  // ids of the ring's workers that have reported their end
 	leaving []string  // ids of registered workers that were asked to go
 	before  []Member  // of the ring before the present one: what is said of them may come late
@@ -38,7 +38,7 @@ func NewState(job Job) State { return State{job: job} }
 // Plan returns the last plan that was decided.
 func (s State) Plan() Plan { return s.plan }
 
-// Members returns who is registered now, in ring order. The slice is not to be changed.
+// Members returns who is registered now, by host and id. The slice is not to be changed.
 func (s State) Members() []Member { return s.members }
 
 // Wake returns when Decide wants a Tick; the zero time: not before something else happens.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -160,6 +161,9 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 	if err := s.checkVeterans(p); err != nil {
 		return err
 	}
+	if err := s.checkOrder(p); err != nil {
+		return err
+	}
 	if err := s.checkLanes(p); err != nil {
 		return err
 	}
@@ -206,6 +210,36 @@ func (s *simulation) checkVeterans(p Plan) error {
 	default:
 		s.seen["began anew"]++
 	}
+	return nil
+}
+
+// checkOrder: hosts are entered once, or neighbours are of different hosts as far as can be.
+func (s *simulation) checkOrder(p Plan) error {
+	equal, hosts := 0, make(map[string]int)
+	for i, m := range p.Members {
+		if len(p.Members) > 1 && m.Host == p.Members[(i+1)%len(p.Members)].Host {
+			equal++
+		}
+		hosts[m.Host]++
+	}
+	want, what := len(p.Members)-len(hosts), "adjacent"
+	switch {
+	case len(p.Members) < 2:
+		return nil
+	case len(hosts) == 1:
+		want = len(p.Members)
+	case s.job.Spread:
+		fullest := slices.Max(slices.Collect(maps.Values(hosts)))
+		want, what = max(0, 2*fullest-len(p.Members)), "spread: no neighbours of one host"
+		if want > 0 {
+			what = "spread: not possible"
+		}
+	}
+	if equal != want {
+		return fmt.Errorf("%s: %d neighbours share a host, not %d: %+v", what, equal, want,
+			p.Members)
+	}
+	s.seen[what]++
 	return nil
 }
 

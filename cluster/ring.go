@@ -27,6 +27,18 @@ func (s State) seniority(m Member) int {
 	return math.MaxInt
 }
 
+// standing is seniority without the order among equals: 0 for members of the last ring, 1 for those
+// that were in it under another id, 2 for newcomers.
+func (s State) standing(m Member) int {
+	switch rank := s.seniority(m); {
+	case rank < len(s.plan.veterans()):
+		return 0
+	case rank < math.MaxInt:
+		return 1
+	}
+	return 2
+}
+
 // isNew reports whether a member has nothing of the job's state, as far as this leader knows.
 func (s State) isNew(m Member) bool { return s.seniority(m) == math.MaxInt }
 
@@ -35,8 +47,9 @@ func (s State) allNew(members []Member) bool {
 	return !slices.ContainsFunc(members, func(m Member) bool { return !s.isNew(m) })
 }
 
-// choose returns who would be in a ring now, by seniority and then in ring order. The slow ones,
-// which wait, are taken only as far as fewer than least are there without them.
+// choose returns who would be in a ring now, by seniority and then by host; where the ring is to be
+// spread, those of equal standing by turns of their hosts. The slow ones, which wait, are taken
+// only as far as fewer than least are there without them.
 func (s State) choose(least int) []Member {
 	var chosen, slow []Member
 	for _, m := range s.members {
@@ -51,6 +64,9 @@ func (s State) choose(least int) []Member {
 	}
 	bySeniority := func(a, b Member) int { return cmp.Compare(s.seniority(a), s.seniority(b)) }
 	slices.SortStableFunc(chosen, bySeniority)
+	if s.job.Spread {
+		mix(chosen, s.standing)
+	}
 	if short := least - len(chosen); short > 0 {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
@@ -165,6 +181,9 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 // thus never a newcomer while somebody of the last ring is there.
 func (s State) order(chosen []Member) []Member {
 	ring, first := RingOrder(chosen), 0
+	if s.job.Spread {
+		ring = SpreadOrder(chosen)
+	}
 	for i, m := range ring {
 		if s.seniority(m) < s.seniority(ring[first]) {
 			first = i

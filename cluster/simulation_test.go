@@ -47,6 +47,7 @@ func TestSimulation(t *testing.T) {
 		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
 		"rank 0 replaced", "began anew", "taken over while paused",
 		"veteran chosen before a newcomer", "kept out: corrupt again and again",
+		"spread: no neighbours of one host", "spread: not possible", "adjacent",
 	} {
 		if seen[what] == 0 {
 			t.Errorf("never seen: %s", what)
@@ -85,6 +86,7 @@ func newSimulation(seed uint64, seen map[string]int) *simulation {
 		Lanes: limit + random.IntN(9), Version: "2",
 		JoinTimeout:  time.Duration(1+random.IntN(60)) * time.Second,
 		PauseTimeout: time.Duration(2+random.IntN(60)) * time.Second,
+		Spread:       seed%2 == 0,
 	}
 	return &simulation{
 		random: random, seen: seen, now: time.Unix(0, 0), job: job,

@@ -58,7 +58,7 @@ type Registration interface {
 type View struct {
 	Spec    []byte
 	Plan    Plan
-	Members []Member // registered, in ring order
+	Members []Member // registered, by host and id
 	Leader  Leader   // the zero Leader: nobody leads
 }
 

@@ -198,7 +198,7 @@ func (r *Reporter) session(ctx, working context.Context) (answered bool, err err
 	defer cancel(nil)
 	stay := context.AfterFunc(working, func() { cancel(nil) })
 	silence := time.AfterFunc(answerTimeout, func() {
-		cancel(fmt.Errorf("%s: no answer for %v", conn.Target(), answerTimeout))
+		cancel(fmt.Errorf("%s: no answer for %v", addressOf(conn), answerTimeout))
 	})
 	defer silence.Stop()
 

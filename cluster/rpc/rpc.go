@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,7 +47,7 @@ type LeaderFunc func(ctx context.Context) (address string, err error)
 
 // ClientConfig says how to speak to the leader.
 type ClientConfig struct {
-	Dial     []grpc.DialOption // credentials and the like; nil: plaintext
+	Dial     []grpc.DialOption // credentials, a dialer and the like; nil: plaintext, the network
 	Patience time.Duration     // how long a call tries without an answer; 0: 30 s
 	Log      *slog.Logger      // what is tried again, and why; nil: nothing
 }
@@ -68,9 +69,6 @@ func NewClient(leader LeaderFunc, cfg ClientConfig) (*Client, error) {
 	if cfg.Patience == 0 {
 		cfg.Patience = 30 * time.Second
 	}
-	if cfg.Dial == nil {
-		cfg.Dial = []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -85,7 +83,10 @@ func (c *Client) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return grpc.NewClient(address, append([]grpc.DialOption{
+	// The dialer resolves the address, which need not mean anything on this machine.
+	return grpc.NewClient(asItIs+address, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time: keepAlive, Timeout: answerTimeout,
 		}),
@@ -95,6 +96,11 @@ func (c *Client) connect(ctx context.Context) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MessageLimit)),
 	}, c.cfg.Dial...)...)
 }
+
+// asItIs is the resolver that leaves an address to the dialer.
+const asItIs = "passthrough:///"
+
+func addressOf(conn *grpc.ClientConn) string { return strings.TrimPrefix(conn.Target(), asItIs) }
 
 // pause is a wait that doubles up to a limit.
 type pause struct{ next time.Duration }

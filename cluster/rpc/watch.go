@@ -45,7 +45,7 @@ func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard fu
 	// The leader answers at once, even where there is nothing to tell.
 	header, _ := stream.Header() // nil if the stream has ended; Recv has the reason
 	if !silence.Stop() {
-		return fmt.Errorf("%s: no answer for %v", conn.Target(), answerTimeout)
+		return fmt.Errorf("%s: no answer for %v", addressOf(conn), answerTimeout)
 	}
 	if header != nil {
 		heard()

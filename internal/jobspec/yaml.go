@@ -20,7 +20,7 @@ func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
 		if f.format(value) == f.format(plain.Get(f.desc)) {
 			continue
 		}
-		var scalar any = value.Interface()
+		scalar := value.Interface()
 		if f.desc.Kind() == protoreflect.MessageKind {
 			scalar = f.format(value)
 		}
