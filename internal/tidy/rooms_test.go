@@ -87,6 +87,10 @@ func rooms() []room {
 		{path: "rehearsal", never: network + " " + graphs},
 		{path: "audit", imports: "corpus", never: network + " " + graphs},
 
+		// What is applied to a Kubernetes cluster: files, and who packs the image.
+		{path: "k8s", tests: "internal/jobspec", never: network + " " + graphs + " " + storage},
+		{path: "k8s/image", never: network + " " + graphs},
+
 		// What looks at the whole.
 		{path: "integration", imports: "*", tests: "*"},
 		{path: "bench/...", imports: "*", tests: "*"},

@@ -161,7 +161,8 @@ func emptyName(name string) bool {
 func TestNames(t *testing.T) {
 	for _, f := range tree(t) {
 		for part := range strings.SplitSeq(strings.TrimSuffix(f.path, path.Ext(f.path)), "/") {
-			if emptyName(part) {
+			kustomize := part == "base" && strings.HasPrefix(f.path, "k8s/") // its own word
+			if emptyName(part) && !kustomize {
 				t.Errorf("%s: %q says nothing; name what it holds", f.path, part)
 			}
 		}

@@ -1,0 +1,18 @@
+// Package k8s holds what Rondo applies to a Kubernetes cluster: kustomizations of the shared etcd
+// and of one job, components that change them, and overlays that put both together for
+// `kubectl apply -k`. `rondo submit` renders the same files, so what a person reads here is what
+// runs. README.md has the tree in one page.
+//
+// It knows no cluster and renders nothing itself, and imports nothing of Rondo's.
+package k8s
+
+import (
+	"embed"
+	"io/fs"
+)
+
+//go:embed etcd job base components overlays
+var files embed.FS
+
+// FS is the tree of kustomizations: etcd, job, base, components and overlays.
+func FS() fs.FS { return files }
