@@ -88,7 +88,7 @@ func scale(ctx context.Context, cfg meet.Config, registry cluster.Registry, view
 	if view.Plan.Phase == cluster.Ended {
 		return fmt.Errorf("job %s has ended: %s", cfg.Job, view.Plan.Reason)
 	}
-	client, err := meet.Client(registry, 0, cfg.Log)
+	client, err := cfg.Client(registry, 0)
 	if err != nil {
 		return err
 	}

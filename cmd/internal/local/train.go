@@ -194,7 +194,9 @@ func (r Run) supervise(
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(life, where) }()
 	// While nobody leads, the workers hold their state for as long; so the job is not over.
-	client, err := meet.Client(store, r.Spec.PauseTimeout.AsDuration(), r.retryLog(where.Log))
+	quiet := where
+	quiet.Log = r.retryLog(where.Log)
+	client, err := quiet.Client(store, r.Spec.PauseTimeout.AsDuration())
 	if err != nil {
 		end()
 		return outcome, errors.Join(err, <-led)

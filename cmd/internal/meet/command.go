@@ -19,6 +19,13 @@ func AddFlags(c *cobra.Command) func() Config {
 	flags.StringVar(&cfg.Job, "job", "", "name of the job")
 	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, this "+
 		"machine's address on the way to etcd; port 0 is any")
+	flags.StringVar(&cfg.Host, "host", "", "the machine that this process is on, for the ring's "+
+		"order; default: the host's name. A process that is told has its cores for itself")
+	flags.Int64Var(&cfg.Run, "run", 0, "number of the job's run that this process is of; 0: any")
+	flags.StringVar(&cfg.Health, "health", "", "host:port of a gRPC health service, for probes; "+
+		"default: none")
+	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
+		"on every connection; default: no TLS")
 	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
 	app.Require(c, "etcd", "job")
 	return func() Config {

@@ -8,16 +8,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/certs"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -25,6 +27,7 @@ import (
 // Limits of the waits.
 const (
 	specWait    = 5 * time.Minute        // for the job to be submitted
+	runWait     = 10 * time.Minute       // for a certain run of it: its processes start together
 	specPause   = 500 * time.Millisecond // between looks
 	dialTimeout = 5 * time.Second
 )
@@ -34,7 +37,17 @@ type Config struct {
 	Etcd   []string     // endpoints, host:port
 	Job    string       // the job's name
 	Listen string       // host:port; an empty host is the address that others reach; port 0 is any
+	Health string       // host:port of the health service; empty: none
+	Host   string       // of this process, for ring order; empty: this machine's name
+	Run    int64        // of the job that this process is of; 0: any
+	TLS    string       // folder of this process's certificate; empty: no TLS
 	Log    *slog.Logger // nil: nothing
+
+	// Patience is how long etcd may take to answer at the start; 0: 10 s.
+	Patience time.Duration
+	// Dial opens connections to etcd and to the coordinator, whose addresses are host:port as they
+	// are stored; nil: over the network.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Validate returns an error that names the flag at fault.
@@ -43,7 +56,10 @@ func (c Config) Validate() error {
 		return errors.New("--etcd: no endpoints; give host:port,host:port")
 	}
 	for _, endpoint := range c.Etcd {
-		_, hostPort, isURL := strings.Cut(endpoint, "://")
+		scheme, hostPort, isURL := strings.Cut(endpoint, "://")
+		if isURL && scheme == "http" && c.TLS != "" {
+			return fmt.Errorf("--etcd %q is without TLS, and --tls %s is given", endpoint, c.TLS)
+		}
 		if !isURL {
 			hostPort = endpoint
 		}
@@ -54,25 +70,63 @@ func (c Config) Validate() error {
 	if c.Job == "" || strings.Contains(c.Job, "/") {
 		return fmt.Errorf("--job %q: a name must not be empty or contain a slash", c.Job)
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); c.Listen != "" && err != nil {
-		return fmt.Errorf("--listen %q is not host:port: %w", c.Listen, err)
+	for flag, address := range map[string]string{"listen": c.Listen, "health": c.Health} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			return fmt.Errorf("--%s %q is not host:port: %w", flag, address, err)
+		}
+	}
+	if c.Run < 0 {
+		return fmt.Errorf("--run %d: a run's number is above zero; 0 is any run", c.Run)
 	}
 	return nil
 }
 
 // Store opens the job's part of etcd.
 func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
-	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log})
+	options, err := c.dialing("") // of the endpoint's own name
+	if err != nil {
+		return nil, err
+	}
+	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log,
+		StartTimeout: c.Patience, DialOptions: options})
 }
 
 // Client speaks to whoever leads the job at the moment, and tries for as long as patience, or 30 s
-// if that is 0; log hears of what is tried again.
-func Client(store cluster.Registry, patience time.Duration, log *slog.Logger) (
-	*rpc.Client, error) {
+// if that is 0.
+func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Client, error) {
+	options, err := c.dialing(certs.Name)
+	if err != nil {
+		return nil, err
+	}
 	return rpc.NewClient(func(ctx context.Context) (string, error) {
 		leader, err := store.Leader(ctx)
 		return leader.Address, err
-	}, rpc.ClientConfig{Patience: patience, Log: log})
+	}, rpc.ClientConfig{Patience: patience, Log: c.Log, Dial: options})
+}
+
+// Identity is the process's certificate; nil without --tls.
+func (c Config) Identity() (*certs.Identity, error) {
+	if c.TLS == "" {
+		return nil, nil
+	}
+	identity, err := certs.Load(c.TLS)
+	return identity, app.Usage(err)
+}
+
+// dialing is how connections are opened to servers of this name; empty: that of their address.
+func (c Config) dialing(serverName string) (options []grpc.DialOption, err error) {
+	identity, err := c.Identity()
+	switch {
+	case err != nil:
+		return nil, err
+	case identity != nil:
+		options = append(options,
+			grpc.WithTransportCredentials(identity.ClientCredentials(serverName)))
+	}
+	if c.Dial != nil {
+		options = append(options, grpc.WithContextDialer(c.Dial))
+	}
+	return options, nil
 }
 
 // Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an
@@ -129,31 +183,32 @@ func (c Config) Open(ctx context.Context) (net.Listener, error) {
 	return listener, nil
 }
 
-// outwardHost is this machine's address on the way to etcd. No packet is sent.
+// outwardHost is this machine's address on the way to etcd: to the first endpoint whose name is
+// known. No packet is sent.
 func (c Config) outwardHost(ctx context.Context) (string, error) {
 	if len(c.Etcd) == 0 {
 		return "", errors.New("--etcd: no endpoints; give host:port,host:port")
 	}
-	endpoint := c.Etcd[0]
-	if strings.Contains(endpoint, "://") {
-		parsed, err := url.Parse(endpoint)
-		if err != nil {
-			return "", fmt.Errorf("--etcd %s: %w", endpoint, err)
-		}
-		endpoint = parsed.Host
-	}
+	var errs []error
 	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "udp", endpoint)
-	if err != nil {
-		return "", fmt.Errorf("--etcd %s: finding this machine's address on the way there: %w",
-			endpoint, err)
+	for _, endpoint := range c.Etcd {
+		if _, address, isURL := strings.Cut(endpoint, "://"); isURL {
+			endpoint = address
+		}
+		conn, err := dialer.DialContext(ctx, "udp", endpoint)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--etcd %s: %w", endpoint, err))
+			continue
+		}
+		host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+		_ = conn.Close()
+		return host, err
 	}
-	defer func() { _ = conn.Close() }()
-	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
-	return host, err
+	return "", fmt.Errorf("finding this machine's address on the way to etcd: %w",
+		errors.Join(errs...))
 }
 
-// HostName is this machine's name, for people and for ring order.
+// HostName is this machine's name, for people.
 func HostName() string {
 	name, err := os.Hostname()
 	if err != nil {

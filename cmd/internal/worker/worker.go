@@ -134,7 +134,7 @@ func Run(ctx context.Context, cfg meet.Config) (err error) {
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
-	client, err := meet.Client(store, 0, w.log)
+	client, err := cfg.Client(store, 0)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 	}
 	led := make(chan error, 1)
 	go func() { led <- coordinator.Run(ctx, where) }()
-	client, err := meet.Client(store, 0, nil)
+	client, err := where.Client(store, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
