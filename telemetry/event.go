@@ -212,6 +212,20 @@ func MarshalEvent(e Event) ([]byte, error) {
 	return append([]byte(head), body[1:]...), nil
 }
 
+// Line returns an event's name and its line for people. A step has a line only if it was skipped;
+// a failure's is its reason.
+func Line(e Event) (name, line string) {
+	switch e := e.(type) {
+	case Step:
+		if !e.Skipped {
+			return e.name(), ""
+		}
+	case Failed:
+		return e.name(), e.Reason
+	}
+	return e.name(), e.line()
+}
+
 // PlainView writes a line for each event; a step at most once an interval, and the last always.
 type PlainView struct {
 	w        io.Writer

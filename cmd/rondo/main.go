@@ -23,6 +23,6 @@ func root() *cobra.Command {
 	}
 	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
 		corpusCommand(), checkpointCommand(), auditCommand(),
-		workersCommand(), scaleCommand(), stopCommand(), benchCommand())
+		workersCommand(), scaleCommand(), stopCommand(), observeCommand(), benchCommand())
 	return c
 }

@@ -82,6 +82,8 @@ func rooms() []room {
 		// What lasts, and what is shown.
 		{path: "checkpoint", never: network + " " + graphs},
 		{path: "telemetry", never: network + " " + graphs},
+		{path: "telemetry/metrics", imports: "telemetry", never: network + " " + graphs},
+		{path: "dashboard", imports: "telemetry", never: graphs + " os"},
 
 		// Faults to order, and the proof that they cost no text.
 		{path: "rehearsal", never: network + " " + graphs},

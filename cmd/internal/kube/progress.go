@@ -1,0 +1,199 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// annotations is what the names of a job's annotations begin with.
+const annotations = "rondo.dev/"
+
+// Limits of the waits for the API server.
+const (
+	requestTimeout = 10 * time.Second // for an answer
+	watchTime      = time.Minute      // of one watch
+	watchAgain     = time.Second      // before the next, at least
+	watchPauseMax  = 30 * time.Second // before the next, after one failure upon another
+)
+
+// Progress is how far a job has come, as the annotations of the Job of its workers say.
+type Progress struct {
+	Phase, Reason                     string
+	Step, TotalSteps, Epoch           int64
+	Loss, Perplexity, TokensPerSecond float64
+	WorldSize, Generation             int64
+	Checkpoint                        string // path; empty: none is known
+	CheckpointStep                    int64
+}
+
+// annotate returns the annotations. What is not known is null, which removes it: an annotation
+// never speaks of another run.
+func (p Progress) annotate(now time.Time) map[string]any {
+	out := map[string]any{
+		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
+		"updated": now.UTC().Format(time.RFC3339),
+		"reason":  nil, "step": nil, "total-steps": nil, "epoch": nil, "loss": nil,
+		"perplexity": nil, "tokens-per-second": nil, "checkpoint": nil, "checkpoint-step": nil,
+	}
+	if p.Reason != "" {
+		out["reason"] = p.Reason
+	}
+	if p.Step > 0 {
+		out["step"], out["epoch"] = whole(p.Step), whole(p.Epoch)
+		out["total-steps"] = whole(p.TotalSteps)
+		out["loss"], out["perplexity"] = figure(p.Loss, 4), figure(p.Perplexity, 3)
+		out["tokens-per-second"] = figure(p.TokensPerSecond, 0)
+	}
+	if p.Checkpoint != "" {
+		out["checkpoint"], out["checkpoint-step"] = p.Checkpoint, whole(p.CheckpointStep)
+	}
+	named := make(map[string]any, len(out))
+	for name, value := range out {
+		named[annotations+name] = value
+	}
+	return named
+}
+
+func whole(n int64) string { return strconv.FormatInt(n, 10) }
+
+// figure writes a number with so many digits after the point; nil if it is none.
+func figure(x float64, digits int) any {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return strconv.FormatFloat(x, 'f', digits, 64)
+}
+
+// WorkerJob is the Job that runs a job's workers, as the observer beside the coordinator sees it.
+type WorkerJob struct {
+	client          kubernetes.Interface
+	namespace, name string
+}
+
+// WorkerJob returns the Job of that name.
+func (c *Cluster) WorkerJob(name string) *WorkerJob {
+	return &WorkerJob{client: c.Client, namespace: c.Namespace, name: name}
+}
+
+// Annotate writes the job's progress into the Job's annotations.
+func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": p.annotate(now)},
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	_, err = j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "rondo-observer"})
+	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+}
+
+// Wanted is what the Job says of its workers.
+type Wanted struct {
+	Workers   int // 0: there is no such Job
+	Suspended bool
+}
+
+// Watch calls changed with what the Job says of its workers, now and whenever that may have
+// changed, and reached with why the API server cannot be asked, or nil when it answers. What is
+// not answered is asked again, ever more slowly, until ctx ends.
+func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
+	for pause := watchAgain; ; {
+		err := j.watchOnce(ctx, changed, reached)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+			pause = watchAgain
+		default:
+			reached(Explain(err, fmt.Sprintf("watching job %s/%s", j.namespace, j.name)))
+			pause = min(2*pause, watchPauseMax)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+// watchOnce reads the Job, and follows it for a minute: a watch that has silently died is missed
+// no longer than that.
+func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
+	reached func(error)) error {
+	ctx, cancel := context.WithTimeout(ctx, watchTime+requestTimeout)
+	defer cancel()
+	jobs := j.client.BatchV1().Jobs(j.namespace)
+	limited, done := context.WithTimeout(ctx, requestTimeout)
+	job, err := jobs.Get(limited, j.name, metav1.GetOptions{})
+	done()
+	switch {
+	case apierrors.IsNotFound(err):
+		changed(Wanted{})
+		return err
+	case err != nil:
+		return err
+	}
+	changed(wantedBy(job))
+	reached(nil)
+	seconds := int64(watchTime.Seconds())
+	watching, err := jobs.Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
+		FieldSelector:   fields.OneTermEqualSelector("metadata.name", j.name).String(),
+		ResourceVersion: job.ResourceVersion})
+	if err != nil {
+		return err
+	}
+	defer watching.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil // it is time to read the Job again
+		case event, open := <-watching.ResultChan():
+			if !open {
+				return nil
+			}
+			if err := take(event, changed); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func take(event watch.Event, changed func(Wanted)) error {
+	switch event.Type {
+	case watch.Error:
+		return apierrors.FromObject(event.Object)
+	case watch.Deleted:
+		changed(Wanted{})
+	case watch.Added, watch.Modified:
+		if job, ok := event.Object.(*batchv1.Job); ok {
+			changed(wantedBy(job))
+		}
+	}
+	return nil
+}
+
+func wantedBy(job *batchv1.Job) Wanted {
+	w := Wanted{Workers: 1} // as Kubernetes has it where nothing is said
+	if job.Spec.Parallelism != nil {
+		w.Workers = int(*job.Spec.Parallelism)
+	}
+	w.Suspended = job.Spec.Suspend != nil && *job.Spec.Suspend
+	return w
+}

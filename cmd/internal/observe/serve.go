@@ -1,0 +1,89 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+
+	"rondo/dashboard"
+)
+
+// Limits of the HTTP server.
+const (
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second
+	writeTimeout  = 30 * time.Second // streams set their own, message by message
+	idleTimeout   = 60 * time.Second
+	headerLimit   = 16 << 10 // bytes
+	openLimit     = 256      // connections at a time
+	scrapeLimit   = 4        // of /metrics at a time
+	scrapeTimeout = 10 * time.Second
+	closeTimeout  = 2 * time.Second // for answers in progress, at the end
+)
+
+// site is what the observer shows over HTTP.
+type site struct {
+	pages    *dashboard.Server
+	server   *http.Server
+	answered atomic.Bool // etcd has, once
+}
+
+func newSite(pages *dashboard.Server, figures prometheus.Gatherer, log *slog.Logger) *site {
+	s := &site{pages: pages}
+	mux := http.NewServeMux()
+	pages.Register(mux)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(figures, promhttp.HandlerOpts{
+		MaxRequestsInFlight: scrapeLimit, Timeout: scrapeTimeout}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /readyz", s.readyz)
+	s.server = &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout,
+		ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: headerLimit, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelInfo)}
+	return s
+}
+
+// ready: etcd has answered. It stays so when etcd goes: the page then shows what was known, and
+// that etcd is away.
+func (s *site) ready() { s.answered.Store(true) }
+
+func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
+	if !s.answered.Load() {
+		http.Error(w, "etcd has not answered yet", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// serve answers on a listener until ctx ends.
+func (s *site) serve(ctx context.Context, listener net.Listener) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.pages.Run(ctx) })
+	group.Go(func() error {
+		err := s.server.Serve(netutil.LimitListener(listener, openLimit))
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return err
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if s.server.Shutdown(limited) != nil {
+			_ = s.server.Close()
+		}
+		return ctx.Err()
+	})
+	return group.Wait()
+}

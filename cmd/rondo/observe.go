@@ -1,0 +1,64 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
+	"rondo/cmd/internal/observe"
+)
+
+func observeCommand() *cobra.Command {
+	var cfg observe.Config
+	var kubeJob, pod string
+	var verbose bool
+	c := &cobra.Command{
+		Use:   "observe",
+		Short: "Show a job as a web page, and its figures to Prometheus",
+		Long: "Follows a job, whoever leads it and for one run after another, until a signal:\n" +
+			"/ is a web page, /api/state the same as JSON, /api/events what changes of it,\n" +
+			"/metrics what Prometheus reads, /healthz and /readyz what probes ask.\n\n" +
+			"In Kubernetes it runs beside each coordinator (--kube-job): there it also writes\n" +
+			"the progress into annotations of the Job of the workers, and asks the leader for\n" +
+			"as many workers as that Job is to have.",
+	}
+	flags := c.Flags()
+	flags.StringSliceVar(&cfg.Meet.Etcd, "etcd", nil, "host:port,... of etcd")
+	flags.StringVar(&cfg.Meet.Job, "job", "rondo", "name of the job")
+	flags.StringVar(&cfg.Meet.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for "+
+		"mutual TLS to etcd and the coordinator; default: no TLS")
+	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "host:port of the web page; an empty "+
+		"host is all of this machine's addresses")
+	flags.StringVar(&kubeJob, "kube-job", "", "name of the Kubernetes Job that runs the workers; "+
+		"default: none")
+	flags.StringVar(&pod, "pod", "", "name of this pod; default: the host's name")
+	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
+	connect := kube.AddFlags(c)
+	app.Require(c, "etcd")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		level := slog.LevelWarn
+		if verbose {
+			level = slog.LevelInfo
+		}
+		cfg.Meet.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(),
+			&slog.HandlerOptions{Level: level}))
+		if kubeJob != "" {
+			cluster, err := connect()
+			if err != nil {
+				return err
+			}
+			if pod == "" {
+				if pod, err = os.Hostname(); err != nil {
+					return app.Usagef("--pod: this host's name cannot be read: %w", err)
+				}
+			}
+			cfg.Beside = &observe.Beside{Job: cluster.WorkerJob(kubeJob), Pod: pod}
+		}
+		cfg.Opened = func(address string) { cmd.PrintErrf("http://%s/\n", address) }
+		return observe.Run(cmd.Context(), cfg)
+	}
+	return c
+}

@@ -1,0 +1,235 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits of the stream of changes.
+const (
+	streamLimit   = 64               // people who watch at a time
+	streamBacklog = 16               // messages that wait for one; who is slower is dropped
+	streamPause   = time.Second / 2  // between messages of changes
+	streamWrite   = 10 * time.Second // for one message to be taken
+	streamIdle    = 15 * time.Second // between signs of life
+	streamRetry   = time.Second      // after which a page comes back
+)
+
+// Server serves a board: the page at /, its state at /api/state, and what changes of it as
+// server-sent events at /api/events. Run feeds the stream.
+type Server struct {
+	board *Board
+	page  page
+
+	mu       sync.Mutex
+	watching int // people, those included who are about to join
+	streams  map[*stream]struct{}
+	joined   chan *stream
+	over     bool
+}
+
+// stream is one who watches.
+type stream struct {
+	messages chan []byte
+}
+
+// NewServer returns a server of a board.
+func NewServer(board *Board) *Server {
+	return &Server{board: board, page: newPage(), streams: make(map[*stream]struct{}),
+		joined: make(chan *stream)}
+}
+
+// Register adds the server's paths to a mux.
+func (s *Server) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /{$}", s.page.serve)
+	mux.HandleFunc("GET /api/state", s.state)
+	mux.HandleFunc("GET /api/events", s.events)
+}
+
+func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
+	body, err := json.Marshal(s.board.State())
+	if err != nil {
+		http.Error(w, "the state cannot be written: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(body, '\n')) // who has gone needs no answer
+}
+
+// Run tells everybody who watches what changes, until ctx ends; then all streams end.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.end()
+	told, changed := s.board.look()
+	var pause <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+			pause, changed = time.After(streamPause), nil
+		case <-pause:
+			var now State
+			now, changed = s.board.look()
+			pause = nil
+			s.tell(told, now)
+			told = now
+		case newcomer := <-s.joined:
+			newcomer.messages <- message("state", whole(told)) // its first: there is room
+			s.mu.Lock()
+			s.streams[newcomer] = struct{}{}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// tell sends everybody what is not as they were told. Who has not taken what was sent before is
+// dropped: a page comes back by itself, and is told everything anew.
+func (s *Server) tell(told, now State) {
+	changes := difference(told, now)
+	if len(changes) == 0 {
+		return
+	}
+	text := message("change", changes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for to := range s.streams {
+		select {
+		case to.messages <- text:
+		default:
+			delete(s.streams, to)
+			close(to.messages)
+		}
+	}
+}
+
+// end closes all streams.
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for to := range s.streams {
+		delete(s.streams, to)
+		close(to.messages)
+	}
+}
+
+// whole is a state as its JSON members.
+func whole(s State) map[string]any { return difference(State{}, s) }
+
+// difference is those JSON members of a state that differ from an older one, with the new part
+// of the curve.
+func difference(old, now State) map[string]any {
+	changes := make(map[string]any)
+	from, to := reflect.ValueOf(old), reflect.ValueOf(now)
+	for i := range to.NumField() {
+		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
+		switch value := to.Field(i).Interface().(type) {
+		case Curve:
+			tail := value.since(old.Curve)
+			if len(tail.Points) > 0 || tail.From < len(old.Curve.Points) {
+				changes[name] = tail
+			}
+		default:
+			if before := from.Field(i).Interface(); !sameJSON(before, value) {
+				changes[name] = value
+			}
+		}
+	}
+	return changes
+}
+
+func sameJSON(a, b any) bool {
+	one, errOne := json.Marshal(a)
+	other, errOther := json.Marshal(b)
+	return errOne == nil && errOther == nil && bytes.Equal(one, other)
+}
+
+// message is one server-sent event.
+func message(name string, data map[string]any) []byte {
+	body, err := json.Marshal(data)
+	if err != nil {
+		panic(fmt.Sprintf("dashboard: %v in a state", err)) // all of it is ours
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, body)
+}
+
+// enter makes room for one more who watches; leave is due when one has gone.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watching >= streamLimit || s.over {
+		return false
+	}
+	s.watching++
+	return true
+}
+
+// join adds one who watches.
+func (s *Server) join(ctx context.Context) (*stream, error) {
+	newcomer := &stream{messages: make(chan []byte, streamBacklog)}
+	limited, cancel := context.WithTimeout(ctx, streamWrite)
+	defer cancel()
+	select {
+	case s.joined <- newcomer:
+		return newcomer, nil
+	case <-limited.Done():
+		return nil, limited.Err()
+	}
+}
+
+// leave takes one out who has gone, or who did not get as far as a stream.
+func (s *Server) leave(gone *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watching--
+	delete(s.streams, gone)
+}
+
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	refuse := func(why string) {
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, why, http.StatusServiceUnavailable)
+	}
+	if !s.enter() {
+		refuse("too many people watch already; try again later")
+		return
+	}
+	from, err := s.join(r.Context())
+	defer func() { s.leave(from) }()
+	if err != nil {
+		refuse(err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy holds nothing back
+	out := http.NewResponseController(w)
+	alive := time.NewTicker(streamIdle)
+	defer alive.Stop()
+	text := fmt.Appendf(nil, "retry: %d\n\n", streamRetry.Milliseconds())
+	for {
+		_ = out.SetWriteDeadline(time.Now().Add(streamWrite)) // where there is none, none is due
+		if _, err := w.Write(text); err != nil || out.Flush() != nil {
+			return
+		}
+		open := true
+		select {
+		case <-r.Context().Done():
+			return
+		case text, open = <-from.messages:
+			if !open {
+				return
+			}
+		case <-alive.C:
+			text = []byte(": alive\n\n")
+		}
+	}
+}

@@ -1,0 +1,210 @@
+// Package metrics holds a job's figures for Prometheus, in a registry of its own. It serves
+// nothing over the network and measures nothing itself: what it knows is what it is shown. It may
+// import telemetry.
+package metrics
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"rondo/telemetry"
+)
+
+// Names of what an observer must reach to know all of this.
+const (
+	Etcd       = "etcd"
+	Leader     = "leader"
+	Kubernetes = "kubernetes"
+)
+
+// Metrics are one job's figures. Its methods may be called from any goroutine.
+type Metrics struct {
+	registry *prometheus.Registry
+	now      func() time.Time
+
+	step, planned, epoch, loss, epochLoss, perplexity, tokenRate prometheus.Gauge
+	learningRate, gradientNorm, evalLoss                         prometheus.Gauge
+	checkpointStep, checkpointTime                               prometheus.Gauge
+	worldSize, minWorkers, limit, generation, leader             prometheus.Gauge
+	steps, tokens, nonfinite, rings                              prometheus.Counter
+	stepSeconds                                                  prometheus.Histogram
+	workers, phase, reached                                      *prometheus.GaugeVec
+
+	mu        sync.Mutex
+	run       telemetry.Run
+	lastStep  int64 // 0: none of this run was heard of
+	lastRings int64 // of this run
+}
+
+// New returns the figures of a job of which nothing is known, by the clock now.
+func New(job string, now func() time.Time) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), now: now}
+	m.registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.define(maker{prometheus.WrapRegistererWith(prometheus.Labels{"job": job}, m.registry)})
+	m.Stand(telemetry.Standing{Phase: telemetry.PhaseWaiting})
+	return m
+}
+
+// Gatherer is what /metrics serves.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+
+// maker registers figures under the job's label.
+type maker struct{ to prometheus.Registerer }
+
+func register[C prometheus.Collector](k maker, c C) C {
+	k.to.MustRegister(c)
+	return c
+}
+
+func (k maker) gauge(name, help string) prometheus.Gauge {
+	return register(k, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
+}
+
+func (k maker) counter(name, help string) prometheus.Counter {
+	return register(k, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help}))
+}
+
+func (k maker) gauges(name, label, help string) *prometheus.GaugeVec {
+	return register(k, prometheus.NewGaugeVec(
+		prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
+}
+
+func (m *Metrics) define(k maker) {
+	m.step = k.gauge("rondo_step", "Last step that all ranks have completed.")
+	m.planned = k.gauge("rondo_planned_steps", "Steps after which the run is done.")
+	m.epoch = k.gauge("rondo_epoch", "Pass over the corpus, from 1.")
+	m.loss = k.gauge("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
+		"global batch.")
+	m.epochLoss = k.gauge("rondo_epoch_loss", "Mean loss of the epoch so far, in nats per token.")
+	m.perplexity = k.gauge("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
+	m.tokenRate = k.gauge("rondo_tokens_per_second", "Tokens that all workers together read a "+
+		"second, in the last step.")
+	m.learningRate = k.gauge("rondo_learning_rate", "Learning rate of the last step.")
+	m.gradientNorm = k.gauge("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
+		"clipping; of rank 0's own lanes where each worker clips its own.")
+	m.evalLoss = k.gauge("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
+	m.checkpointStep = k.gauge("rondo_checkpoint_step", "Step of the newest checkpoint.")
+	m.checkpointTime = k.gauge("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
+		"was heard of, in seconds since 1970.")
+	m.worldSize = k.gauge("rondo_world_size", "Workers of the ring.")
+	m.minWorkers = k.gauge("rondo_min_workers", "With fewer workers the job pauses.")
+	m.limit = k.gauge("rondo_worker_limit", "Workers that the ring takes in at most.")
+	m.generation = k.gauge("rondo_generation", "Generation of the plan; it grows with each ring.")
+	m.leader = k.gauge("rondo_leader", "1 while a coordinator leads the job, else 0.")
+	m.steps = k.counter("rondo_steps_total", "Steps completed, those done again included.")
+	m.tokens = k.counter("rondo_tokens_total", "Tokens read in completed steps, those of steps "+
+		"done again included.")
+	m.nonfinite = k.counter("rondo_nonfinite_steps_total", "Steps skipped by all ranks because "+
+		"loss or gradient was not finite.")
+	m.rings = k.counter("rondo_rings_total", "Rings formed.")
+	m.stepSeconds = register(k, prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "rondo_step_seconds", Help: "Time of one step, in seconds.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}))
+	m.workers = k.gauges("rondo_workers", "state", "Workers, by state.")
+	m.phase = k.gauges("rondo_phase", "phase", "1 for the phase that the job is in, else 0.")
+	m.reached = k.gauges("rondo_observer_reachable", "peer", "1 while the observer hears from "+
+		"the peer, else 0: then the other figures may be old.")
+}
+
+// Begin says that what follows is of another run, or that what was shown of this one is shown
+// again.
+func (m *Metrics) Begin(run telemetry.Run) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if run.Number != m.run.Number {
+		m.lastRings = 0
+	}
+	m.run, m.lastStep = run, 0
+}
+
+// Show takes an event.
+func (m *Metrics) Show(e telemetry.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch e := e.(type) {
+	case telemetry.Step:
+		m.showStep(e)
+	case telemetry.Eval:
+		m.evalLoss.Set(e.Loss)
+	case telemetry.Checkpoint:
+		m.checkpointStep.Set(float64(e.Step))
+		m.checkpointTime.Set(float64(m.now().UnixMilli()) / 1000)
+	case telemetry.Done:
+		if e.Step > 0 {
+			m.step.Set(float64(e.Step))
+		}
+	}
+}
+
+// showStep counts the steps between this one and the last too: not every step is told to
+// everybody. One that is not after the last is done again. The lock is held.
+func (m *Metrics) showStep(e telemetry.Step) {
+	passed := int64(1)
+	if m.lastStep > 0 && e.Step > m.lastStep {
+		passed = e.Step - m.lastStep
+	}
+	m.lastStep = e.Step
+	m.steps.Add(float64(passed))
+	m.tokens.Add(float64(passed * m.run.TokensPerStep))
+	if e.Skipped {
+		m.nonfinite.Inc()
+	}
+	m.step.Set(float64(e.Step))
+	m.planned.Set(float64(e.TotalSteps))
+	m.epoch.Set(float64(e.Epoch))
+	m.loss.Set(e.Loss)
+	m.epochLoss.Set(e.EpochLoss)
+	m.perplexity.Set(e.Perplexity)
+	m.tokenRate.Set(e.TokensPerSecond)
+	m.learningRate.Set(e.LearningRate)
+	m.gradientNorm.Set(e.GradientNorm)
+	if seconds := float64(m.run.TokensPerStep) / e.TokensPerSecond; seconds > 0 &&
+		!math.IsInf(seconds, 0) {
+		m.stepSeconds.Observe(seconds)
+	}
+}
+
+// Stand takes how the job stands.
+func (m *Metrics) Stand(s telemetry.Standing) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.worldSize.Set(float64(s.WorldSize))
+	m.minWorkers.Set(float64(s.MinWorkers))
+	m.limit.Set(float64(s.Limit))
+	m.generation.Set(float64(s.Generation))
+	m.leader.Set(truth(s.Leader != ""))
+	if s.Rings > m.lastRings {
+		m.rings.Add(float64(s.Rings - m.lastRings))
+	}
+	m.lastRings = s.Rings
+	for _, phase := range telemetry.Phases() {
+		m.phase.WithLabelValues(phase).Set(truth(phase == s.Phase))
+	}
+	count := make(map[string]int)
+	for _, seat := range s.Seats {
+		count[seat.State]++
+	}
+	for _, state := range telemetry.SeatStates() {
+		m.workers.WithLabelValues(state).Set(float64(count[state]))
+	}
+	if s.Phase != telemetry.PhaseRunning {
+		m.tokenRate.Set(0) // nothing is read now
+	}
+}
+
+// Trouble says what keeps the observer from hearing from a peer; empty: nothing does.
+func (m *Metrics) Trouble(peer, text string) {
+	m.reached.WithLabelValues(peer).Set(truth(text == ""))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
