@@ -1,0 +1,323 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// filling writes into composed objects what only a submission knows.
+type filling struct {
+	submission *Submission
+	spec       *rondov1.JobSpec
+	volumes    *mounts
+}
+
+func (f *filling) object(o *unstructured.Unstructured) error {
+	switch o.GetKind() {
+	case "Job":
+		return f.workers(o, o.Object)
+	case "JobSet":
+		sets, _, err := unstructured.NestedSlice(o.Object, "spec", "replicatedJobs")
+		if err != nil || len(sets) != 1 {
+			return fmt.Errorf("it has %d replicated jobs: %w", len(sets), err)
+		}
+		template, ok := sets[0].(map[string]any)["template"].(map[string]any)
+		if !ok {
+			return fmt.Errorf("its replicated job has no template")
+		}
+		if err := f.workers(o, template); err != nil {
+			return err
+		}
+		return unstructured.SetNestedSlice(o.Object, sets, "spec", "replicatedJobs")
+	case "Deployment":
+		return edit(o.Object, func(d *appsv1.DeploymentSpec) error {
+			f.pods(&d.Template)
+			return nil
+		})
+	case "StatefulSet":
+		return edit(o.Object, f.etcd)
+	case "PodDisruptionBudget":
+		return edit(o.Object, func(p *policyv1.PodDisruptionBudgetSpec) error {
+			if p.MinAvailable != nil {
+				least := intstr.FromInt32(int32(f.spec.MinWorkers))
+				p.MinAvailable = &least
+			}
+			return nil
+		})
+	case "NetworkPolicy":
+		return edit(o.Object, func(p *networkingv1.NetworkPolicySpec) error {
+			return f.policy(o.GetName(), p)
+		})
+	}
+	return nil
+}
+
+// workers fills in a Job, or what in a JobSet is one.
+func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) error {
+	var kept strings.Builder
+	encoder := json.NewEncoder(&kept)
+	encoder.SetEscapeHTML(false) // URLs stay as a person wrote them
+	if err := encoder.Encode(f.submission); err != nil {
+		return err
+	}
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotationSubmission] = strings.TrimSpace(kept.String())
+	annotations[annotationRun] = strconv.FormatInt(f.submission.Run, 10)
+	o.SetAnnotations(annotations)
+	if f.submission.Queue != "" {
+		labels := o.GetLabels()
+		labels["kueue.x-k8s.io/queue-name"] = f.submission.Queue
+		o.SetLabels(labels)
+	}
+	return edit(job, func(j *batchv1.JobSpec) error {
+		workers := int32(f.spec.Workers)
+		j.Completions, j.Parallelism = &workers, &workers
+		f.pods(&j.Template)
+		return f.worker(&j.Template.Spec)
+	})
+}
+
+// pods fills in what all pods of the job have.
+func (f *filling) pods(t *corev1.PodTemplateSpec) {
+	s := f.submission
+	if t.Annotations == nil {
+		t.Annotations = map[string]string{}
+	}
+	t.Annotations[annotationRun] = strconv.FormatInt(s.Run, 10)
+	if len(s.Labels) > 0 {
+		t.Labels = maps.Clone(t.Labels)
+		maps.Copy(t.Labels, s.Labels)
+	}
+	f.images(&t.Spec)
+	for i := range t.Spec.Containers {
+		for j := range t.Spec.Containers[i].Env {
+			env := &t.Spec.Containers[i].Env[j]
+			if env.Name == "ETCD" && len(s.Etcd) > 0 {
+				env.Value = strings.Join(s.Etcd, ",")
+			}
+		}
+	}
+}
+
+// images says how images are pulled.
+func (f *filling) images(p *corev1.PodSpec) {
+	for i := range p.Containers {
+		p.Containers[i].ImagePullPolicy = corev1.PullPolicy(f.submission.ImagePullPolicy)
+	}
+	if name := f.submission.ImagePullSecret; name != "" {
+		p.ImagePullSecrets = []corev1.LocalObjectReference{{Name: name}}
+	}
+}
+
+// worker fills in where workers run, what they ask for and what they see.
+func (f *filling) worker(p *corev1.PodSpec) error {
+	s := f.submission
+	if len(s.NodeSelector) > 0 {
+		if p.NodeSelector == nil {
+			p.NodeSelector = map[string]string{}
+		}
+		maps.Copy(p.NodeSelector, s.NodeSelector)
+	}
+	more, err := tolerations(s.Tolerations)
+	if err != nil {
+		return err
+	}
+	p.Tolerations = append(p.Tolerations, more...)
+	p.Volumes = append(p.Volumes, f.volumes.volumes...)
+	at := slices.IndexFunc(p.Containers, func(c corev1.Container) bool {
+		return c.Name == "worker"
+	})
+	if at < 0 {
+		return fmt.Errorf("its pods have no container named worker")
+	}
+	c := &p.Containers[at]
+	c.VolumeMounts = append(c.VolumeMounts, f.volumes.mounts...)
+	for i := range c.EnvFrom {
+		if secret := c.EnvFrom[i].SecretRef; secret != nil && secret.Name == defaultS3Secret {
+			secret.Name = s.S3Secret
+		}
+	}
+	return f.resources(&c.Resources)
+}
+
+// resources sets what a worker asks for. CPU is limited only where the manifests limit it.
+func (f *filling) resources(r *corev1.ResourceRequirements) error {
+	cpus, err := resource.ParseQuantity(f.submission.cpus())
+	if err != nil {
+		return err
+	}
+	size := f.submission.MemoryPerWorker
+	if size == "" {
+		size = memoryFor(f.spec, f.submission.GPUsPerWorker > 0)
+	}
+	memory, err := resource.ParseQuantity(size)
+	if err != nil {
+		return err
+	}
+	r.Requests[corev1.ResourceCPU], r.Requests[corev1.ResourceMemory] = cpus, memory
+	r.Limits[corev1.ResourceMemory] = memory
+	if _, limited := r.Limits[corev1.ResourceCPU]; limited {
+		r.Limits[corev1.ResourceCPU] = cpus
+	}
+	return nil
+}
+
+// etcd fills in the members' images and disks.
+func (f *filling) etcd(set *appsv1.StatefulSetSpec) error {
+	f.images(&set.Template.Spec)
+	if len(set.VolumeClaimTemplates) == 0 {
+		return nil
+	}
+	class, size := storage(f.submission.EtcdStorage)
+	q, err := resource.ParseQuantity(size)
+	if err != nil {
+		return err
+	}
+	claim := &set.VolumeClaimTemplates[0].Spec
+	claim.Resources.Requests[corev1.ResourceStorage] = q
+	if class != "" {
+		claim.StorageClassName = &class
+	}
+	return nil
+}
+
+// policy lets the job's pods reach an etcd and buckets that listen on ports of their own.
+func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) error {
+	switch strings.TrimPrefix(name, f.spec.Job+"-") {
+	case "to-etcd":
+		if len(f.submission.Etcd) == 0 {
+			return nil
+		}
+		var ports []string
+		for _, endpoint := range f.submission.Etcd {
+			_, port, err := net.SplitHostPort(endpoint[strings.LastIndex(endpoint, "/")+1:])
+			if err != nil {
+				return err
+			}
+			ports = append(ports, port)
+		}
+		return setPorts(&p.Egress[0], ports)
+	case "worker":
+		var ports []string
+		for _, bucket := range f.volumes.s3 {
+			if port := portOf(bucket); port != "443" {
+				ports = append(ports, port)
+			}
+		}
+		if len(ports) == 0 {
+			return nil
+		}
+		var rule networkingv1.NetworkPolicyEgressRule
+		if err := setPorts(&rule, ports); err != nil {
+			return err
+		}
+		p.Egress = append(p.Egress, rule)
+	}
+	return nil
+}
+
+// portOf is where a bucket's endpoint listens.
+func portOf(bucket *url.URL) string {
+	endpoint := bucket.Query().Get("endpoint")
+	if endpoint == "" {
+		return "443"
+	}
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "https://" + endpoint
+	}
+	u, err := url.Parse(endpoint)
+	switch {
+	case err == nil && u.Port() != "":
+		return u.Port()
+	case err == nil && u.Scheme == "http":
+		return "80"
+	}
+	return "443"
+}
+
+// setPorts lists TCP ports, each once.
+func setPorts(rule *networkingv1.NetworkPolicyEgressRule, ports []string) error {
+	tcp := corev1.ProtocolTCP
+	rule.Ports = nil
+	slices.Sort(ports)
+	for _, port := range slices.Compact(ports) {
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return err
+		}
+		number := intstr.FromInt32(int32(n))
+		rule.Ports = append(rule.Ports,
+			networkingv1.NetworkPolicyPort{Protocol: &tcp, Port: &number})
+	}
+	return nil
+}
+
+// edit changes the spec of an object as the type that it is.
+func edit[T any](object map[string]any, change func(spec *T) error) error {
+	fields, ok := object["spec"].(map[string]any)
+	if !ok {
+		return fmt.Errorf("it has no spec")
+	}
+	var spec T
+	converter := runtime.DefaultUnstructuredConverter
+	if err := converter.FromUnstructuredWithValidation(fields, &spec, true); err != nil {
+		return err
+	}
+	if err := change(&spec); err != nil {
+		return err
+	}
+	changed, err := converter.ToUnstructured(&spec)
+	if err != nil {
+		return err
+	}
+	object["spec"] = pruned(changed)
+	return nil
+}
+
+// pruned leaves out what Go's types write although nobody said it: a creation time of null, and
+// resources, status and strategies that are empty.
+func pruned(fields map[string]any) map[string]any {
+	for key, value := range fields {
+		switch v := value.(type) {
+		case nil:
+			delete(fields, key)
+		case string:
+			if v == "" && key == "status" {
+				delete(fields, key)
+			}
+		case map[string]any:
+			if pruned(v); len(v) == 0 && slices.Contains(
+				[]string{"resources", "status", "strategy", "updateStrategy", "metadata"}, key) {
+				delete(fields, key)
+			}
+		case []any:
+			for _, element := range v {
+				if inner, ok := element.(map[string]any); ok {
+					pruned(inner)
+				}
+			}
+		}
+	}
+	return fields
+}
