@@ -17,8 +17,8 @@ func AddFlags(c *cobra.Command) func() Config {
 	flags := c.Flags()
 	flags.StringSliceVar(&cfg.Etcd, "etcd", nil, "host:port,... of etcd")
 	flags.StringVar(&cfg.Job, "job", "", "name of the job")
-	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, this "+
-		"machine's address on the way to etcd; port 0 is any")
+	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, it is "+
+		"known by this machine's address on the way to etcd; port 0 is any")
 	flags.StringVar(&cfg.Host, "host", "", "the machine that this process is on, for the ring's "+
 		"order; default: the host's name. A process that is told has its cores for itself")
 	flags.Int64Var(&cfg.Run, "run", 0, "number of the job's run that this process is of; 0: any")

@@ -163,16 +163,22 @@ func decode(stored []byte) (*rondov1.JobSpec, error) {
 	return spec, nil
 }
 
-// Open opens the process's port, on the address from which it reaches etcd unless one is given.
+// Open opens the process's port. Without a host it is known by the address from which it reaches
+// etcd; a port that was chosen is then open on the others, too, such as the loopback to which a
+// pod's forwarded ports lead.
 func (c Config) Open(ctx context.Context) (net.Listener, error) {
 	host, port := "", "0"
 	if c.Listen != "" {
 		host, port, _ = net.SplitHostPort(c.Listen) // Validate has seen it
 	}
+	known := host
 	if host == "" {
 		var err error
-		if host, err = c.outwardHost(ctx); err != nil {
+		if known, err = c.outwardHost(ctx); err != nil {
 			return nil, err
+		}
+		if port == "0" {
+			host = known
 		}
 	}
 	var config net.ListenConfig
@@ -180,8 +186,21 @@ func (c Config) Open(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
 	}
-	return listener, nil
+	if host == known {
+		return listener, nil
+	}
+	address := *listener.Addr().(*net.TCPAddr)
+	address.IP = net.ParseIP(known)
+	return knownListener{listener, &address}, nil
 }
+
+// knownListener listens on all addresses of a machine, and is known by one.
+type knownListener struct {
+	net.Listener
+	known net.Addr
+}
+
+func (l knownListener) Addr() net.Addr { return l.known }
 
 // outwardHost is this machine's address on the way to etcd: to the first endpoint whose name is
 // known. No packet is sent.

@@ -1,0 +1,37 @@
+package meet
+
+import (
+	"net"
+	"strconv"
+	"testing"
+)
+
+// TestOpenWithoutAHost: a port that was chosen is open on every address, as port forwarding into a
+// pod needs it, and one address is told to others; any port is open on that address alone.
+func TestOpenWithoutAHost(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
+	_ = free.Close()
+	const outward = "127.0.0.2" // the way to this etcd begins at 127.0.0.1
+	for listen, reached := range map[string]bool{":" + port: true, ":0": false} {
+		listener, err := Config{Etcd: []string{outward + ":2379"}, Listen: listen}.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, open, _ := net.SplitHostPort(listener.Addr().String())
+		if host != "127.0.0.1" && host != outward || open == "0" {
+			t.Errorf("--listen %s is known as %s", listen, listener.Addr())
+		}
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.3", open))
+		if (err == nil) != reached {
+			t.Errorf("--listen %s: reached on another address: %v", listen, err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+		_ = listener.Close()
+	}
+}
