@@ -187,7 +187,10 @@ func (b *Board) Show(e telemetry.Event) {
 		if e.Step > 0 {
 			s.Progress.Step = e.Step
 		}
-		s.Progress.SecondsLeft = nil
+		b.phase(telemetry.PhaseEnded)
+	case telemetry.Failed:
+		b.phase(telemetry.PhaseFailed)
+		s.Reason = short(e.Reason)
 	}
 	if kind, text := telemetry.Line(e); text != "" && kind != "sample" {
 		s.Notices = keep(s.Notices, Notice{kind, s.Progress.Step, b.stamp(), short(text)},
@@ -234,17 +237,22 @@ func (b *Board) Stand(st telemetry.Standing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &b.state
-	if s.Phase != st.Phase || s.Since == nil {
-		now := b.now()
-		s.Since = &now
-	}
-	s.Phase, s.Reason, s.Leader = st.Phase, short(st.Reason), st.Leader
+	b.phase(st.Phase)
+	s.Reason, s.Leader = short(st.Reason), st.Leader
 	s.Generation, s.Rings, s.WorldSize = st.Generation, st.Rings, st.WorldSize
 	s.MinWorkers, s.Limit = st.MinWorkers, st.Limit
 	shown := min(len(st.Seats), workerLimit)
 	s.Workers = append([]telemetry.Seat{}, st.Seats[:shown]...)
 	s.Others = len(st.Seats) - shown
 	b.touch()
+}
+
+// phase notes the phase, and when it was entered. The lock is held.
+func (b *Board) phase(name string) {
+	if b.state.Phase != name || b.state.Since == nil {
+		now := b.now()
+		b.state.Phase, b.state.Since = name, &now
+	}
 }
 
 // Trouble says what keeps the observer from hearing from a peer; empty: nothing does.

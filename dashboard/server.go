@@ -5,9 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
-	"reflect"
-	"strings"
 	"sync"
 	"time"
 )
@@ -82,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.tell(told, now)
 			told = now
 		case newcomer := <-s.joined:
-			newcomer.messages <- message("state", whole(told)) // its first: there is room
+			newcomer.messages <- message("state", members(told)) // its first: there is room
 			s.mu.Lock()
 			s.streams[newcomer] = struct{}{}
 			s.mu.Unlock()
@@ -93,13 +92,12 @@ func (s *Server) Run(ctx context.Context) error {
 // tell sends everybody what is not as they were told. Who has not taken what was sent before is
 // dropped: a page comes back by itself, and is told everything anew.
 func (s *Server) tell(told, now State) {
-	changes := difference(told, now)
-	if len(changes) == 0 {
-		return
-	}
-	text := message("change", changes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.streams) == 0 {
+		return
+	}
+	text := message("change", difference(told, now))
 	for to := range s.streams {
 		select {
 		case to.messages <- text:
@@ -121,42 +119,40 @@ func (s *Server) end() {
 	}
 }
 
-// whole is a state as its JSON members.
-func whole(s State) map[string]any { return difference(State{}, s) }
-
-// difference is those JSON members of a state that differ from an older one, with the new part
-// of the curve.
-func difference(old, now State) map[string]any {
-	changes := make(map[string]any)
-	from, to := reflect.ValueOf(old), reflect.ValueOf(now)
-	for i := range to.NumField() {
-		name, _, _ := strings.Cut(to.Type().Field(i).Tag.Get("json"), ",")
-		switch value := to.Field(i).Interface().(type) {
-		case Curve:
-			tail := value.since(old.Curve)
-			if len(tail.Points) > 0 || tail.From < len(old.Curve.Points) {
-				changes[name] = tail
-			}
-		default:
-			if before := from.Field(i).Interface(); !sameJSON(before, value) {
-				changes[name] = value
-			}
-		}
+// members are a state's JSON members.
+func members(s State) map[string]json.RawMessage {
+	var all map[string]json.RawMessage
+	body, err := json.Marshal(s)
+	if err == nil {
+		err = json.Unmarshal(body, &all)
 	}
+	if err != nil {
+		panic(fmt.Sprintf("dashboard: %v in a state", err)) // all of it is ours
+	}
+	return all
+}
+
+// difference is those members of a state that differ from an older one. Of the curve it is what
+// is new.
+func difference(old, now State) map[string]json.RawMessage {
+	tail := now.Curve.since(old.Curve)
+	same := len(tail.Points) == 0 && tail.From == len(old.Curve.Points)
+	now.Curve, old.Curve = tail, Curve{}
+	changes, before := members(now), members(old)
+	maps.DeleteFunc(changes, func(name string, value json.RawMessage) bool {
+		if name == "curve" {
+			return same
+		}
+		return bytes.Equal(before[name], value)
+	})
 	return changes
 }
 
-func sameJSON(a, b any) bool {
-	one, errOne := json.Marshal(a)
-	other, errOther := json.Marshal(b)
-	return errOne == nil && errOther == nil && bytes.Equal(one, other)
-}
-
 // message is one server-sent event.
-func message(name string, data map[string]any) []byte {
+func message(name string, data map[string]json.RawMessage) []byte {
 	body, err := json.Marshal(data)
 	if err != nil {
-		panic(fmt.Sprintf("dashboard: %v in a state", err)) // all of it is ours
+		panic(fmt.Sprintf("dashboard: %v in a state", err)) // it was JSON already
 	}
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, body)
 }
@@ -229,7 +225,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		case <-alive.C:
-			text = []byte(": alive\n\n")
+			text = []byte("event: alive\ndata: {}\n\n")
 		}
 	}
 }

@@ -138,6 +138,9 @@ func (m *Metrics) Show(e telemetry.Event) {
 		if e.Step > 0 {
 			m.step.Set(float64(e.Step))
 		}
+		m.setPhase(telemetry.PhaseEnded)
+	case telemetry.Failed:
+		m.setPhase(telemetry.PhaseFailed)
 	}
 }
 
@@ -182,9 +185,7 @@ func (m *Metrics) Stand(s telemetry.Standing) {
 		m.rings.Add(float64(s.Rings - m.lastRings))
 	}
 	m.lastRings = s.Rings
-	for _, phase := range telemetry.Phases() {
-		m.phase.WithLabelValues(phase).Set(truth(phase == s.Phase))
-	}
+	m.setPhase(s.Phase)
 	count := make(map[string]int)
 	for _, seat := range s.Seats {
 		count[seat.State]++
@@ -192,8 +193,15 @@ func (m *Metrics) Stand(s telemetry.Standing) {
 	for _, state := range telemetry.SeatStates() {
 		m.workers.WithLabelValues(state).Set(float64(count[state]))
 	}
-	if s.Phase != telemetry.PhaseRunning {
-		m.tokenRate.Set(0) // nothing is read now
+}
+
+// setPhase notes the phase. The lock is held.
+func (m *Metrics) setPhase(now string) {
+	for _, phase := range telemetry.Phases() {
+		m.phase.WithLabelValues(phase).Set(truth(phase == now))
+	}
+	if now != telemetry.PhaseRunning {
+		m.tokenRate.Set(0) // nothing is read
 	}
 }
 

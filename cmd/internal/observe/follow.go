@@ -131,6 +131,9 @@ func (f *follower) look(ctx context.Context) {
 		err = proto.Unmarshal(view.Spec, spec)
 	}
 	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer for %v", viewTimeout)
+		}
 		f.show.Trouble(metrics.Etcd, err.Error())
 		return
 	}
