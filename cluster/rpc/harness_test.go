@@ -62,7 +62,7 @@ func (n *network) find(ctx context.Context) (cluster.Leader, error) {
 	if n.leader == "" {
 		return cluster.Leader{}, cluster.ErrNoLeader
 	}
-	return cluster.Leader{ID: n.leader, Address: "passthrough:///" + n.leader}, nil
+	return cluster.Leader{ID: n.leader, Address: n.leader}, nil
 }
 
 func (n *network) lead(s *Server) {

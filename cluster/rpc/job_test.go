@@ -24,7 +24,7 @@ func (n *network) runCoordinator(store *memstore.Store, id string) <-chan cluste
 		defer close(stopped)
 		plan, err := coordinator.Run(ctx, coordinator.Config{
 			Job:      testJob,
-			Self:     cluster.Leader{ID: id, Address: "passthrough:///" + id},
+			Self:     cluster.Leader{ID: id, Address: id},
 			LeaseTTL: 10 * time.Second, Election: store, Events: s.Events(), Audience: s,
 		})
 		if err == nil {

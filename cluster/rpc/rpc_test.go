@@ -329,7 +329,7 @@ func TestOnlyTheLeaderAnswers(t *testing.T) {
 			"Stop": stopErr, "Scale": scaleErr, "Watch": watchErr, "Report": reportErr,
 		} {
 			if status.Code(err) != codes.Unavailable ||
-				!strings.Contains(err.Error(), "c1 at passthrough:///c1 does") {
+				!strings.Contains(err.Error(), "c1 at c1 does") {
 				t.Errorf("%s: %v", call, err)
 			}
 		}
