@@ -39,6 +39,10 @@ demo: deps build ## install what is missing, build, and train two workers for tw
 build: ## build the commands into ./bin
 	CGO_ENABLED=$(CGO) go build -o bin/ $(COMMANDS)
 
+.PHONY: image
+image: deps ## build the container image, without a Docker engine: bin/rondo-image.tar
+	CGO_ENABLED=$(CGO) go run ./k8s/image $(IMAGE_FLAGS)
+
 .PHONY: deps
 deps: ## install what a build needs and this machine lacks
 	@scripts/deps.sh

@@ -1,0 +1,54 @@
+// Command image builds the container image for processors without a Docker engine: static binaries,
+// certificates and /tmp, as k8s/Dockerfile has them, in an archive that `docker load`, `podman
+// load`, `kind load image-archive` and `ctr images import` read. The same inputs give the same
+// bytes. It imports nothing of Rondo's, and pushes nothing.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("image", flag.ExitOnError)
+	tag := flags.String("tag", "", "name of the image; default: rondo:VERSION")
+	output := flags.String("output", "bin/rondo-image.tar", "file that is written")
+	binaries := flags.String("binaries", "bin/image", "folder where the commands are built")
+	certificates := flags.String("certificates", "", "file of the authorities' certificates; "+
+		"default: this system's")
+	_ = flags.Parse(args) // it exits
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
+	}
+	if *certificates == "" {
+		var err error
+		if *certificates, err = systemCertificates(); err != nil {
+			return err
+		}
+	}
+	if err := buildCommands(ctx, *binaries); err != nil {
+		return err
+	}
+	version, err := versionOf(ctx, *binaries)
+	if err != nil {
+		return err
+	}
+	if *tag == "" {
+		*tag = "rondo:" + version
+	}
+	return pack(*tag, version, contents(*binaries, *certificates), *output)
+}

@@ -1,0 +1,285 @@
+package k8s
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// memory is the tree in memory, as `rondo submit` renders it.
+func memory(t *testing.T) filesys.FileSystem {
+	t.Helper()
+	to := filesys.MakeFsInMemory()
+	err := fs.WalkDir(FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(FS(), name)
+		if err != nil {
+			return err
+		}
+		return to.WriteFile("/"+name, text)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// overlays are the names of the folders in overlays.
+func overlays(t *testing.T) []string {
+	t.Helper()
+	entries, err := fs.ReadDir(FS(), "overlays")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if len(names) == 0 {
+		t.Fatal("no overlays")
+	}
+	return names
+}
+
+// A JobSet, with what is used of it.
+type jobSet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Suspend       *bool `json:"suspend,omitempty"`
+		FailurePolicy struct {
+			MaxRestarts int32 `json:"maxRestarts"`
+		} `json:"failurePolicy"`
+		Network struct {
+			EnableDNSHostnames *bool `json:"enableDNSHostnames,omitempty"`
+		} `json:"network"`
+		ReplicatedJobs []struct {
+			Name     string                  `json:"name"`
+			Replicas int32                   `json:"replicas"`
+			Template batchv1.JobTemplateSpec `json:"template"`
+		} `json:"replicatedJobs"`
+	} `json:"spec"`
+}
+
+// objectOf is an empty object of a kind, or nil if the kind is none that the tree may have. Those
+// of other projects are read as they come.
+func objectOf(apiVersion, kind string) metav1.Object {
+	switch apiVersion + " " + kind {
+	case "v1 ServiceAccount":
+		return &corev1.ServiceAccount{}
+	case "v1 Service":
+		return &corev1.Service{}
+	case "v1 ConfigMap":
+		return &corev1.ConfigMap{}
+	case "apps/v1 Deployment":
+		return &appsv1.Deployment{}
+	case "apps/v1 StatefulSet":
+		return &appsv1.StatefulSet{}
+	case "batch/v1 Job":
+		return &batchv1.Job{}
+	case "jobset.x-k8s.io/v1alpha2 JobSet":
+		return &jobSet{}
+	case "policy/v1 PodDisruptionBudget":
+		return &policyv1.PodDisruptionBudget{}
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return &networkingv1.NetworkPolicy{}
+	case "rbac.authorization.k8s.io/v1 Role":
+		return &rbacv1.Role{}
+	case "rbac.authorization.k8s.io/v1 RoleBinding":
+		return &rbacv1.RoleBinding{}
+	case "cert-manager.io/v1 Issuer", "cert-manager.io/v1 Certificate",
+		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PodMonitor":
+		return &unstructured.Unstructured{}
+	}
+	return nil
+}
+
+// decode reads an object strictly: a field that its kind does not have is an error.
+func decode(t *testing.T, text []byte) metav1.Object {
+	t.Helper()
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(text, &kind); err != nil {
+		t.Fatal(err)
+	}
+	object := objectOf(kind.APIVersion, kind.Kind)
+	if object == nil {
+		t.Fatalf("%s %s: not a kind that the tree may have", kind.APIVersion, kind.Kind)
+	}
+	if u, foreign := object.(*unstructured.Unstructured); foreign {
+		if err := yaml.Unmarshal(text, &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		return object
+	}
+	if err := yaml.UnmarshalStrict(text, object); err != nil {
+		t.Fatalf("%s: %v\n%s", kind.Kind, err, text)
+	}
+	return object
+}
+
+// build renders a folder of the tree.
+func build(t *testing.T, tree filesys.FileSystem, folder string) []metav1.Object {
+	t.Helper()
+	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(tree, folder)
+	if err != nil {
+		t.Fatalf("%s: %v", folder, err)
+	}
+	var objects []metav1.Object
+	for _, r := range rendered.Resources() {
+		text, err := r.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, decode(t, text))
+	}
+	return objects
+}
+
+// eachOverlay runs a test on what every overlay renders.
+func eachOverlay(t *testing.T, test func(t *testing.T, overlay string, objects []metav1.Object)) {
+	t.Helper()
+	tree := memory(t)
+	for _, overlay := range overlays(t) {
+		t.Run(overlay, func(t *testing.T) {
+			test(t, overlay, build(t, tree, "/overlays/"+overlay))
+		})
+	}
+}
+
+// only is the one object of type T with a name.
+func only[T metav1.Object](t *testing.T, objects []metav1.Object, name string) T {
+	t.Helper()
+	var found []T
+	for _, o := range objects {
+		if typed, ok := o.(T); ok && o.GetName() == name {
+			found = append(found, typed)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d objects of type %T named %s; want 1", len(found), *new(T), name)
+	}
+	return found[0]
+}
+
+// Everything is in the overlay's namespace, and says whose it is.
+func TestOverlays(t *testing.T) {
+	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
+		seen := map[string]bool{}
+		for _, o := range objects {
+			if o.GetNamespace() != "rondo" {
+				t.Errorf("%T %s is in namespace %q", o, o.GetName(), o.GetNamespace())
+			}
+			if !strings.HasPrefix(o.GetName(), "rondo-") {
+				t.Errorf("%T %s: the name does not say that it is Rondo's", o, o.GetName())
+			}
+			if o.GetLabels()["app.kubernetes.io/name"] != "rondo" {
+				t.Errorf("%T %s: labels %v", o, o.GetName(), o.GetLabels())
+			}
+			seen[o.GetName()] = true
+		}
+		if !seen["rondo-worker"] || !seen["rondo-coordinator"] {
+			t.Errorf("no workers or no coordinators: %v", seen)
+		}
+	})
+}
+
+// kustomization reads a folder's own file.
+func kustomization(t *testing.T, folder string) types.Kustomization {
+	t.Helper()
+	text, err := fs.ReadFile(FS(), folder+"/kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k types.Kustomization
+	if err := yaml.UnmarshalStrict(text, &k); err != nil {
+		t.Fatalf("%s: %v", folder, err)
+	}
+	return k
+}
+
+// A component that no overlay has is one that no test has seen.
+func TestEveryComponentIsInAnOverlay(t *testing.T) {
+	used := map[string]bool{}
+	var use func(folder string)
+	use = func(folder string) {
+		for _, component := range kustomization(t, folder).Components {
+			component = path.Join(folder, component)
+			used[component] = true
+			use(component)
+		}
+	}
+	for _, overlay := range overlays(t) {
+		use("overlays/" + overlay)
+	}
+	found := 0
+	err := fs.WalkDir(FS(), "components", func(name string, _ fs.DirEntry, err error) error {
+		if path.Base(name) == "kustomization.yaml" {
+			found++
+			if !used[path.Dir(name)] {
+				t.Errorf("%s is in no overlay", path.Dir(name))
+			}
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Fatalf("%d components, %v", found, err)
+	}
+}
+
+// A second job in the namespace shares nothing with the first but etcd.
+func TestAnotherJob(t *testing.T) {
+	tree := memory(t)
+	for _, components := range [][]string{
+		{"cpu", "spot", "s3", "kueue", "tls/job"}, {"gpu", "tls/job", "s3", "spot"},
+		{"cpu", "external-etcd"}, {"gpu", "spot", "s3", "tls/job", "jobset"},
+	} {
+		text := "namePrefix: wiki-\nnamespace: ml\nresources: [../job]\nlabels:\n" +
+			"- pairs: {rondo.dev/job: wiki}\n  includeSelectors: true\n  includeTemplates: true\n" +
+			"components: [../components/" + strings.Join(components, ", ../components/") + "]\n"
+		if err := tree.WriteFile("/wiki/kustomization.yaml", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		objects := build(t, tree, "/wiki")
+		for _, o := range objects {
+			if !strings.HasPrefix(o.GetName(), "wiki-") || o.GetNamespace() != "ml" {
+				t.Errorf("%v: %T %s/%s", components, o, o.GetNamespace(), o.GetName())
+			}
+			if o.GetLabels()["rondo.dev/job"] != "wiki" {
+				t.Errorf("%v: %T %s: labels %v", components, o, o.GetName(), o.GetLabels())
+			}
+		}
+		for _, p := range pods(objects) {
+			if p.Labels["rondo.dev/job"] != "wiki" ||
+				p.Spec.ServiceAccountName != "wiki-"+component(p) {
+				t.Errorf("%v: %s: labels %v, account %s", components, p.Name, p.Labels,
+					p.Spec.ServiceAccountName)
+			}
+		}
+		role := only[*rbacv1.Role](t, objects, "wiki-coordinator")
+		if names := role.Rules[0].ResourceNames; !slices.Contains(components, "jobset") &&
+			!slices.Equal(names, []string{"wiki-worker"}) {
+			t.Errorf("%v: the observer may read Jobs %v", components, names)
+		}
+		account := only[*rbacv1.RoleBinding](t, objects, "wiki-coordinator").Subjects[0]
+		if account.Name != "wiki-coordinator" || account.Namespace != "ml" {
+			t.Errorf("%v: the role is bound to %v", components, account)
+		}
+	}
+}
