@@ -23,6 +23,7 @@ func root() *cobra.Command {
 	}
 	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
 		corpusCommand(), checkpointCommand(), auditCommand(),
-		workersCommand(), scaleCommand(), stopCommand(), observeCommand(), benchCommand())
+		workersCommand(), scaleCommand(), stopCommand(), observeCommand(),
+		etcdCommand(), benchCommand())
 	return c
 }

@@ -1,0 +1,226 @@
+package etcdmember
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// form starts three members and waits until they serve.
+func form(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, 3, "")
+	c.start(c.members...)
+	t.Logf("three members formed a cluster in %v", c.allHealthy(c.members...))
+	return c
+}
+
+// TestNobodyBeginsAlone: two of three wait, healthy but not ready, and say for whom; with the third
+// they found one cluster. All stopped and started again they have what they had.
+func TestNobodyBeginsAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3, "")
+	a, b, slow := c.members[0], c.members[1], c.members[2]
+	c.start(a, b)
+	for _, p := range []*process{a, b} {
+		c.until("it waits for e2 alone", func() bool {
+			status, body := p.get("/health")
+			return status == http.StatusServiceUnavailable &&
+				strings.HasPrefix(body, "the disk is empty, and e2 does not answer")
+		})
+		if status, body := p.get("/livez"); status != http.StatusOK {
+			t.Errorf("a member that waits is not alive: %d %s", status, body)
+		}
+		if status, _ := p.get("/readyz"); status != http.StatusServiceUnavailable {
+			t.Errorf("a member that waits is ready: %d", status)
+		}
+	}
+	c.start(slow)
+	t.Logf("a cluster %v after the last of three", c.allHealthy(c.members...))
+	client := c.dial(c.members...)
+	ids := c.ids(client, 3)
+	c.put(client, "k", "kept")
+	for _, p := range c.members {
+		_ = c.end(p, syscall.SIGKILL)
+	}
+	c.start(c.members...)
+	t.Logf("the same again after %v, from their disks", c.allHealthy(c.members...))
+	for _, p := range c.members {
+		c.expect(p, "k", "kept")
+		if p.said("took") || !p.said("from the disk") {
+			t.Errorf("%s did not start from its disk", p.cfg.Name)
+		}
+		if status, body := p.get("/metrics"); status != http.StatusOK ||
+			!strings.Contains(body, "etcd_server_has_leader 1") {
+			t.Errorf("%s: metrics: %d without its leader", p.cfg.Name, status)
+		}
+	}
+	for name, id := range c.ids(client, 3) {
+		if ids[name] != id {
+			t.Errorf("%s was %x and is %x", name, ids[name], id)
+		}
+	}
+}
+
+// TestTwoDisksLost: what the third holds may be all that is left, so nobody founds a cluster beside
+// it. Only when a person has deleted that too a new one begins.
+func TestTwoDisksLost(t *testing.T) {
+	t.Parallel()
+	c := form(t)
+	c.put(c.dial(c.members...), "k", "on the third")
+	keeper := c.members[2]
+	_ = c.end(keeper, syscall.SIGKILL)
+	c.lose(c.members[0])
+	c.lose(c.members[1])
+	c.start(c.members[0], c.members[1])
+	for _, p := range c.members[:2] {
+		c.until("it waits for the third", func() bool {
+			return p.said("e2 does not answer")
+		})
+	}
+	c.start(keeper)
+	for _, p := range c.members[:2] {
+		c.until("it says what to do", func() bool {
+			return p.said("e2 has data of a cluster, of which no majority answers") &&
+				p.said("delete the data of all members")
+		})
+		if p.healthy() || p.said("founding") && strings.Count(p.log.String(), "founding") > 1 {
+			t.Errorf("%s founded a second cluster", p.cfg.Name)
+		}
+	}
+	c.lose(keeper)
+	c.start(keeper)
+	t.Logf("a new cluster after %v", c.allHealthy(c.members...))
+	c.expect(keeper, "k", "")
+}
+
+// TestReplacementIsTakenUp: whoever dies between its removal and its return goes on from there.
+func TestReplacementIsTakenUp(t *testing.T) {
+	t.Parallel()
+	c := form(t)
+	lost, others := c.members[1], []*process{c.members[0], c.members[2]}
+	client := c.dial(others...)
+	was := c.ids(client, 3)
+	remove := func(id uint64) {
+		t.Helper()
+		c.until("the cluster lets it be removed", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+			defer cancel()
+			_, err := client.MemberRemove(ctx, id)
+			return err == nil || errors.Is(err, rpctypes.ErrMemberNotFound)
+		})
+	}
+	c.lose(lost)
+	remove(was["e1"])
+	c.start(lost)
+	t.Logf("removed before: back after %v", c.allHealthy(lost))
+	was = c.ids(client, 3)
+	c.lose(lost)
+	remove(was["e1"])
+	var added uint64
+	c.until("the cluster lets it be added", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+		defer cancel()
+		answer, err := client.MemberAdd(ctx, []string{"http://" + lost.cfg.Peers[1].Address})
+		if err == nil {
+			added = answer.Member.ID
+		}
+		return err == nil
+	})
+	c.start(lost)
+	t.Logf("added before: back after %v", c.allHealthy(lost))
+	if is := c.ids(client, 3); is["e1"] != added {
+		t.Errorf("it joined as %x, and was added as %x", is["e1"], added)
+	}
+}
+
+// TestOldDiskComesBack: a member that was replaced, and is started with what it had before.
+func TestOldDiskComesBack(t *testing.T) {
+	t.Parallel()
+	c := form(t)
+	p, client := c.members[0], c.dial(c.members[1:]...)
+	c.put(client, "k", "first")
+	was := c.ids(client, 3)
+	_ = c.end(p, syscall.SIGKILL)
+	aside := p.cfg.Data + ".aside"
+	if err := os.Rename(p.cfg.Data, aside); err != nil {
+		t.Fatal(err)
+	}
+	c.start(p)
+	c.allHealthy(p)
+	c.put(client, "k", "second")
+	c.lose(p)
+	if err := os.Rename(aside, p.cfg.Data); err != nil {
+		t.Fatal(err)
+	}
+	c.start(p)
+	t.Logf("back after %v", c.allHealthy(p))
+	c.expect(p, "k", "second")
+	if !p.said("which was removed from the cluster: its data are deleted") {
+		t.Error("it did not say whose data it has deleted")
+	}
+	is := c.ids(client, 3)
+	if is["e0"] == was["e0"] || is["e1"] != was["e1"] || is["e2"] != was["e2"] {
+		t.Errorf("members were %x and are %x", was, is)
+	}
+	// Removed while it runs, it comes back in the same process.
+	c.until("the cluster lets it be removed", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+		defer cancel()
+		_, err := client.MemberRemove(ctx, is["e0"])
+		return err == nil || errors.Is(err, rpctypes.ErrMemberNotFound)
+	})
+	c.until("it is another member", func() bool {
+		return c.ids(client, 3)["e0"] != is["e0"]
+	})
+	c.allHealthy(p)
+}
+
+// TestLeaderLeavesInOrder: a leader that is asked to go hands over first.
+func TestLeaderLeavesInOrder(t *testing.T) {
+	t.Parallel()
+	c := form(t)
+	leader := func(p *process) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		status, err := c.dial(p).Status(ctx, p.client)
+		return err == nil && status.Leader == status.Header.MemberId
+	}
+	var old *process
+	c.until("one leads", func() bool {
+		for _, p := range c.members {
+			if leader(p) {
+				old = p
+			}
+		}
+		return old != nil
+	})
+	var others []*process
+	for _, p := range c.members {
+		if p != old {
+			others = append(others, p)
+		}
+	}
+	begin := time.Now()
+	if err := c.end(old, syscall.SIGTERM); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	took := time.Since(begin)
+	c.allHealthy(others...)
+	t.Logf("the leader ended after %v", took)
+	for _, p := range others {
+		if _, metrics := p.get("/metrics"); !strings.Contains(metrics,
+			"etcd_server_leader_changes_seen_total 2") {
+			t.Errorf("%s saw not one change of leader after the first", p.cfg.Name)
+		}
+	}
+	c.start(old)
+	c.allHealthy(old)
+}

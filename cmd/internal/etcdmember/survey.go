@@ -1,0 +1,165 @@
+package etcdmember
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.uber.org/zap"
+)
+
+const (
+	askTimeout    = 2 * time.Second // for a member or a majority to answer
+	changeTimeout = 5 * time.Second // for a majority to change its members
+	answerBytes   = 1 << 20         // of an answer at most
+)
+
+// What members answer on their peers' listeners. The first is etcd's own.
+const (
+	membersPath = "/members"
+	emptyPath   = "/rondo/empty"
+)
+
+// ask asks all others at once, and then those of a cluster what their majority says.
+func (m *Member) ask(ctx context.Context) survey {
+	transport := &http.Transport{TLSClientConfig: m.tls(), DisableKeepAlives: true}
+	client := &http.Client{Transport: transport, Timeout: askTimeout}
+	var others survey
+	for _, p := range m.cfg.Peers {
+		if p.Name != m.self.name {
+			others.views = append(others.views, view{peer: p})
+		}
+	}
+	var asked sync.WaitGroup
+	for i := range others.views {
+		asked.Go(func() { m.askOne(ctx, client, &others.views[i]) })
+	}
+	asked.Wait()
+	for _, v := range others.views {
+		for _, member := range v.roster.members {
+			if slices.Contains(member.PeerURLs, m.peerURL(v.peer)) {
+				others.clients = append(others.clients, member.ClientURLs...)
+			}
+		}
+	}
+	if len(others.clients) > 0 {
+		others.agreed = m.askMajority(ctx, others.clients)
+	}
+	return others
+}
+
+// askOne asks a member for the cluster as it knows it, or whether it is as empty as this one.
+func (m *Member) askOne(ctx context.Context, client *http.Client, v *view) {
+	id, err := get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
+	if errors.Is(err, errNotServed) {
+		id, err = get(ctx, client, m.peerURL(v.peer)+emptyPath, nil)
+		v.empty = err == nil
+	}
+	v.roster.cluster, v.err = id, err
+}
+
+const clusterHeader = "X-Etcd-Cluster-ID"
+
+var errNotServed = errors.New("it is no etcd member")
+
+// get returns the id of the cluster that the answer names.
+func get(ctx context.Context, client *http.Client, from string, into any) (types.ID, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err // without the URL
+		}
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	switch {
+	case response.StatusCode == http.StatusNotFound:
+		return 0, errNotServed
+	case response.StatusCode != http.StatusOK:
+		return 0, fmt.Errorf("HTTP status %s", response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerBytes))
+	if err == nil && into != nil {
+		err = json.Unmarshal(body, into)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return types.IDFromString(response.Header.Get(clusterHeader))
+}
+
+// askMajority returns the members as a majority has them now; nil if there is none.
+func (m *Member) askMajority(ctx context.Context, endpoints []string) *roster {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client, err := m.client(endpoints)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = client.Close() }()
+	answer, err := client.MemberList(ctx) // linearizable: only a leader with a majority can say
+	if err != nil {
+		return nil
+	}
+	return rosterOf(answer.Header, answer.Members)
+}
+
+func rosterOf(header *etcdserverpb.ResponseHeader, members []*etcdserverpb.Member) *roster {
+	r := &roster{cluster: types.ID(header.GetClusterId())}
+	for _, member := range members {
+		r.members = append(r.members, membership.Member{
+			ID:             types.ID(member.GetID()),
+			RaftAttributes: membership.RaftAttributes{PeerURLs: member.GetPeerURLs()},
+			Attributes: membership.Attributes{Name: member.GetName(),
+				ClientURLs: member.GetClientURLs()},
+		})
+	}
+	return r
+}
+
+// change has the majority remove or add this member.
+func (m *Member) change(ctx context.Context, v verdict, others survey) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
+	client, err := m.client(others.clients)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	if v.action == remove {
+		_, err = client.MemberRemove(ctx, uint64(v.id))
+	} else {
+		_, err = client.MemberAdd(ctx, []string{m.self.url})
+	}
+	return err
+}
+
+func (m *Member) client(endpoints []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: askTimeout,
+		TLS: m.tls(), Logger: zap.NewNop()})
+}
+
+// tls is for calls to other members; nil: without.
+func (m *Member) tls() *tls.Config {
+	if m.certs == nil {
+		return nil
+	}
+	return m.certs.Client("")
+}

@@ -1,0 +1,50 @@
+package etcdmember
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// readTimeout bounds how long a caller may take to ask.
+const readTimeout = 5 * time.Second
+
+// waiting answers for a member whose disk is empty, in etcd's place, until etcd is started: the
+// others must know that it has nothing.
+type waiting struct {
+	server *http.Server
+	served chan error
+}
+
+func (m *Member) listenWaiting() (*waiting, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(m.cfg.Listen, m.port))
+	if err != nil {
+		return nil, fmt.Errorf("the port of the member's entry in --peers: %w", err)
+	}
+	if m.certs != nil {
+		listener = tls.NewListener(listener, m.certs.Server())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+emptyPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(clusterHeader, m.self.founders.cluster.String())
+	})
+	return serveHTTP(listener, mux), nil
+}
+
+func serveHTTP(listener net.Listener, handler http.Handler) *waiting {
+	w := &waiting{served: make(chan error, 1), server: &http.Server{
+		Handler: handler, ReadHeaderTimeout: readTimeout, ErrorLog: silent()}}
+	go func() { w.served <- w.server.Serve(listener) }()
+	return w
+}
+
+// close frees the port.
+func (w *waiting) close() {
+	if w == nil {
+		return
+	}
+	_ = w.server.Close()
+	_ = <-w.served // ErrServerClosed, or the listener failed before
+}

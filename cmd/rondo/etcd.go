@@ -1,0 +1,61 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/etcdmember"
+)
+
+func etcdCommand() *cobra.Command {
+	cfg := etcdmember.Config{}
+	var peers []string
+	var domain string
+	var peerPort int
+	c := &cobra.Command{
+		Use:   "etcd",
+		Short: "Run a member of an etcd cluster that heals itself",
+		Long: "Runs a member of the etcd cluster through which the processes of jobs meet. All\n" +
+			"members are given the same --peers.\n\n" +
+			"A member that starts with an empty disk asks the others. If all of them are there\n" +
+			"and none has data, they found the cluster. If a cluster lives, a majority of it\n" +
+			"takes the member in, in place of what it was before its disk was lost. If data\n" +
+			"may be left and no majority answers, it waits and says what is missing: a second\n" +
+			"cluster is never founded beside one that lives.",
+	}
+	flags := c.Flags()
+	flags.StringVar(&cfg.Name, "name", "", "name of this member, one of --peers")
+	flags.StringSliceVar(&peers, "peers", nil, "all members: NAME,... or NAME=HOST:PORT,...; "+
+		"NAME alone is at NAME.DOMAIN")
+	flags.StringVar(&domain, "domain", "", "added to the names of --peers that have no address")
+	flags.StringVar(&cfg.Data, "data", "", "folder that is this member's disk")
+	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; :: for IPv6")
+	flags.IntVar(&cfg.ClientPort, "client-port", 2379, "port for clients")
+	flags.IntVar(&peerPort, "peer-port", 2380, "port of members that --peers gives no address of")
+	flags.StringVar(&cfg.Health, "health", ":2381", "host:port of /health, /livez, /readyz and "+
+		"/metrics, without TLS")
+	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
+		"with clients and members; default: no TLS")
+	flags.DurationVar(&cfg.Patience, "patience", 10*time.Minute, "how long to wait for the others "+
+		"to found the cluster or take this member in")
+	flags.BoolVar(&cfg.Verbose, "verbose", false, "have etcd log what it does, not only what is "+
+		"wrong")
+	app.Require(c, "name", "peers", "data")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		var err error
+		if cfg.Peers, err = etcdmember.ParsePeers(peers, domain, peerPort); err != nil {
+			return app.Usage(err)
+		}
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		member, err := etcdmember.New(cfg)
+		if err != nil {
+			return app.Usage(err)
+		}
+		return member.Run(cmd.Context())
+	}
+	return c
+}
