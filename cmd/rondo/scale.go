@@ -5,53 +5,101 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"rondo/cluster"
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
 	"rondo/cmd/internal/meet"
 )
 
-// jobFlags defines the flags that name a running job. The returned function calls look with the
-// job's part of etcd, and with what is in it.
-func jobFlags(c *cobra.Command) func(context.Context, lookFunc) error {
-	var cfg meet.Config
-	c.Flags().StringSliceVar(&cfg.Etcd, "etcd", nil, "host:port,... of etcd")
-	c.Flags().StringVar(&cfg.Job, "job", "", "name of the job")
-	app.Require(c, "etcd", "job")
-	return func(ctx context.Context, look lookFunc) error {
-		if err := cfg.Validate(); err != nil {
-			return app.Usage(err)
-		}
-		store, err := cfg.Store(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = store.Close() }()
-		view, err := store.View(ctx)
-		if errors.Is(err, cluster.ErrNoSpec) {
-			return app.Usagef("--job %s: this etcd has no job of that name", cfg.Job)
-		}
-		if err != nil {
-			return err
-		}
-		return look(cfg, store, view)
-	}
+// A namedJob is where a command finds the job that its flags name.
+type namedJob struct {
+	cfg     meet.Config
+	connect func() (*kube.Cluster, error)
 }
 
+// jobFlags defines the flags that name a running job: in an etcd that is reached from here, or in
+// a Kubernetes cluster.
+func jobFlags(c *cobra.Command) *namedJob {
+	n := &namedJob{}
+	c.Flags().StringSliceVar(&n.cfg.Etcd, "etcd", nil, "host:port,... of etcd; default: the job is "+
+		"one in a Kubernetes cluster")
+	c.Flags().StringVar(&n.cfg.TLS, "tls", "", "with --etcd: folder with tls.crt, tls.key and "+
+		"ca.crt, for mutual TLS to etcd and the coordinator")
+	jobName(c, &n.cfg.Job)
+	n.connect = kube.AddFlags(c)
+	return n
+}
+
+// jobName defines --job.
+func jobName(c *cobra.Command, name *string) {
+	c.Flags().StringVar(name, "job", "rondo", "name of the job")
+}
+
+// inCluster reports whether the job is to be looked for in Kubernetes.
+func (n *namedJob) inCluster() bool { return len(n.cfg.Etcd) == 0 }
+
 type lookFunc func(cfg meet.Config, registry cluster.Registry, view cluster.View) error
+
+// look calls look with the job's part of etcd, and with what is in it. Where the job is in a
+// cluster, it reaches etcd through the API server.
+func (n *namedJob) look(ctx context.Context, look lookFunc) error {
+	cfg := n.cfg
+	if n.inCluster() {
+		there, err := n.connect()
+		if err != nil {
+			return err
+		}
+		job, err := there.Job(ctx, n.cfg.Job)
+		if err != nil {
+			return err
+		}
+		way, err := there.Way(ctx, job)
+		if err != nil {
+			return err
+		}
+		defer way.Close()
+		cfg = way.Config
+	}
+	if err := cfg.Validate(); err != nil {
+		return app.Usage(err)
+	}
+	store, err := cfg.Store(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	view, err := store.View(ctx)
+	if errors.Is(err, cluster.ErrNoSpec) {
+		return app.Usagef("--job %s: this etcd has no job of that name", cfg.Job)
+	}
+	if err != nil {
+		return err
+	}
+	return look(cfg, store, view)
+}
+
+// saying prints what a command tells of its work, one line each.
+func saying(cmd *cobra.Command) func(string) {
+	return func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) }
+}
 
 func scaleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "scale N",
-		Short: "Set how many workers a running job has at most",
-		Long: "Sets how many workers a running job has at most. With fewer than it has, some\n" +
-			"become spares at the end of the step; with more, spares and workers that appear\n" +
-			"are taken in. N can be --min-workers to --batch.\n\n" +
-			"Where rondo train runs all workers of the job on its machine, it starts the\n" +
-			"processes that a larger N needs there. Elsewhere (rondo train --local-workers,\n" +
+		Short: "Set how many workers a running job has",
+		Long: "Sets how many workers a running job has. N can be --min-workers to --batch.\n\n" +
+			"In Kubernetes (without --etcd) it changes the Job of the workers, so that there are\n" +
+			"N pods, and waits until all are in the ring; those that are not wanted any more hand\n" +
+			"their lanes over and end.\n\n" +
+			"With --etcd it sets how many workers the ring has at most. With fewer than it has,\n" +
+			"some become spares at the end of the step; with more, spares and workers that appear\n" +
+			"are taken in. Where rondo train runs all workers of the job on its machine, it starts\n" +
+			"the processes that a larger N needs there. Elsewhere (rondo train --local-workers,\n" +
 			"bin/worker) no process is started: whoever runs the workers starts more, and N\n" +
 			"says how many of them are taken in. None is ended by a smaller N.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -62,14 +110,24 @@ func scaleCommand() *cobra.Command {
 			return nil
 		},
 	}
-	look := jobFlags(c)
+	named := jobFlags(c)
+	timeout := c.Flags().Duration("timeout", 5*time.Minute, "in Kubernetes: how long to wait for "+
+		"the ring to have N workers; 0: not at all")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		workers, err := strconv.Atoi(args[0])
 		if err != nil {
 			return app.Usagef("%q is not a number of workers (see `%s --help`)", args[0],
 				cmd.CommandPath())
 		}
-		return look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
+		if named.inCluster() {
+			there, err := named.connect()
+			if err != nil {
+				return err
+			}
+			return there.Scale(cmd.Context(), named.cfg.Job, kube.Scale{Workers: workers,
+				Timeout: *timeout, Say: saying(cmd)})
+		}
+		return named.look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
 			view cluster.View) error {
 			if err := scale(cmd.Context(), cfg, registry, view, workers); err != nil {
 				return err

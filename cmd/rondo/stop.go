@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
 	"rondo/cmd/internal/meet"
 )
 
@@ -15,7 +17,9 @@ func stopCommand() *cobra.Command {
 		Use:   "stop",
 		Short: "Stop a running job at a step's end, with a checkpoint",
 		Long: "Asks all workers of a job to stop after the same step and to save a checkpoint.\n" +
-			"The same `rondo train` command goes on from there.",
+			"In Kubernetes (without --etcd) it waits until that has happened and says where the\n" +
+			"checkpoint is; rondo resume goes on from there. With --etcd, the same `rondo train`\n" +
+			"command does.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 0 {
 				return app.Usagef("%q is not a flag (see `%s --help`)", args[0], cmd.CommandPath())
@@ -23,9 +27,19 @@ func stopCommand() *cobra.Command {
 			return nil
 		},
 	}
-	look := jobFlags(c)
+	named := jobFlags(c)
+	timeout := c.Flags().Duration("timeout", 10*time.Minute, "in Kubernetes: how long the step and "+
+		"the last checkpoint may take")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		return look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
+		if named.inCluster() {
+			there, err := named.connect()
+			if err != nil {
+				return err
+			}
+			return there.Stop(cmd.Context(), named.cfg.Job, kube.Stop{Reason: "rondo stop",
+				Timeout: *timeout, Say: saying(cmd)})
+		}
+		return named.look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
 			view cluster.View) error {
 			if view.Plan.Phase == cluster.Ended {
 				return fmt.Errorf("job %s has ended: %s", cfg.Job, view.Plan.Reason)

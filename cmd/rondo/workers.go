@@ -22,10 +22,10 @@ func workersCommand() *cobra.Command {
 		Use:   "workers",
 		Short: "List the workers of a running job, and what each does",
 	}
-	look := jobFlags(c)
+	named := jobFlags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		return look(cmd.Context(), func(cfg meet.Config, _ cluster.Registry,
+		return named.look(cmd.Context(), func(cfg meet.Config, _ cluster.Registry,
 			view cluster.View) error {
 			spec := &rondov1.JobSpec{}
 			if err := proto.Unmarshal(view.Spec, spec); err != nil {
