@@ -21,9 +21,19 @@ func root() *cobra.Command {
 			"through etcd, deals lanes of text to workers, which sum their gradients around a\n" +
 			"gRPC ring.",
 	}
-	c.AddCommand(trainCommand(), workerCommand(), generateCommand(), evalCommand(),
-		corpusCommand(), checkpointCommand(), auditCommand(),
-		workersCommand(), scaleCommand(), stopCommand(), observeCommand(),
-		etcdCommand(), benchCommand())
+	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand())
+	group(c, "kubernetes", "On Kubernetes:", submitCommand(), resumeJobCommand(), deleteCommand(),
+		workersCommand(), scaleCommand(), stopCommand(), observeCommand(), etcdCommand())
+	group(c, "models", "Models and data:", generateCommand(), evalCommand(), corpusCommand(),
+		checkpointCommand(), auditCommand())
 	return c
+}
+
+// group adds commands that help lists together.
+func group(c *cobra.Command, id, title string, commands ...*cobra.Command) {
+	c.AddGroup(&cobra.Group{ID: id, Title: title})
+	for _, command := range commands {
+		command.GroupID = id
+		c.AddCommand(command)
+	}
 }

@@ -35,18 +35,11 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	case "Job":
 		return f.workers(o, o.Object)
 	case "JobSet":
-		sets, _, err := unstructured.NestedSlice(o.Object, "spec", "replicatedJobs")
-		if err != nil || len(sets) != 1 {
-			return fmt.Errorf("it has %d replicated jobs: %w", len(sets), err)
+		template := templateOf(o)
+		if template == nil {
+			return fmt.Errorf("it has no template of a Job")
 		}
-		template, ok := sets[0].(map[string]any)["template"].(map[string]any)
-		if !ok {
-			return fmt.Errorf("its replicated job has no template")
-		}
-		if err := f.workers(o, template); err != nil {
-			return err
-		}
-		return unstructured.SetNestedSlice(o.Object, sets, "spec", "replicatedJobs")
+		return f.workers(o, template)
 	case "Deployment":
 		return edit(o.Object, func(d *appsv1.DeploymentSpec) error {
 			f.pods(&d.Template)
@@ -70,6 +63,18 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	return nil
 }
 
+// templateOf is the Job in a JobSet, to read or to change; nil if there is none.
+func templateOf(set *unstructured.Unstructured) map[string]any {
+	spec, _ := set.Object["spec"].(map[string]any)
+	replicated, _ := spec["replicatedJobs"].([]any)
+	if len(replicated) == 0 {
+		return nil
+	}
+	first, _ := replicated[0].(map[string]any)
+	template, _ := first["template"].(map[string]any)
+	return template
+}
+
 // workers fills in a Job, or what in a JobSet is one.
 func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) error {
 	var kept strings.Builder
@@ -78,16 +83,16 @@ func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) erro
 	if err := encoder.Encode(f.submission); err != nil {
 		return err
 	}
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
+	run := strconv.FormatInt(f.submission.Run, 10)
+	o.SetAnnotations(map[string]string{annotationRun: run,
+		annotationSubmission: strings.TrimSpace(kept.String())})
+	if o.GetKind() == "JobSet" {
+		inner := unstructured.Unstructured{Object: job}
+		inner.SetAnnotations(map[string]string{annotationRun: run})
 	}
-	annotations[annotationSubmission] = strings.TrimSpace(kept.String())
-	annotations[annotationRun] = strconv.FormatInt(f.submission.Run, 10)
-	o.SetAnnotations(annotations)
 	if f.submission.Queue != "" {
 		labels := o.GetLabels()
-		labels["kueue.x-k8s.io/queue-name"] = f.submission.Queue
+		labels[labelQueue] = f.submission.Queue
 		o.SetLabels(labels)
 	}
 	return edit(job, func(j *batchv1.JobSpec) error {

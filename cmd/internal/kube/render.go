@@ -28,6 +28,7 @@ import (
 const (
 	labelJob             = "rondo.dev/job"
 	labelManagedBy       = "app.kubernetes.io/managed-by"
+	labelQueue           = "kueue.x-k8s.io/queue-name"
 	annotationRun        = "rondo.dev/run"
 	annotationSubmission = "rondo.dev/submission"
 	manager              = "rondo" // of the fields that are applied

@@ -51,13 +51,19 @@ type Submission struct {
 // SubmissionFlags are the flags of a submission: those of a job, and those of its pods.
 type SubmissionFlags struct {
 	set   *pflag.FlagSet
+	names map[string]bool // of these flags; set may have others
 	given Options
 }
 
+func (f *SubmissionFlags) owns(flag string) bool { return f.names[flag] }
+
 // AddSubmissionFlags defines them on set.
 func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
-	f := &SubmissionFlags{set: set}
+	f := &SubmissionFlags{set: set, names: map[string]bool{}}
 	o := &f.given
+	others := map[string]bool{}
+	set.VisitAll(func(flag *pflag.Flag) { others[flag.Name] = true })
+	defer set.VisitAll(func(flag *pflag.Flag) { f.names[flag.Name] = !others[flag.Name] })
 	jobspec.AddFlags(set)
 	set.StringVar(&o.Image, "image", "", "image of all pods; default: the manifests' own")
 	set.StringVar(&o.ImagePullPolicy, "image-pull-policy", "IfNotPresent",
@@ -86,6 +92,11 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
 	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
 		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
+	for flag, value := range map[string]string{"pause-timeout": defaultPause,
+		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
+		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
+	}
+	set.Lookup("stop-dir").Hidden = true // of a person's machine
 	return f
 }
 

@@ -1,0 +1,462 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"rondo/telemetry"
+)
+
+// Limits of the waits for a cluster that changes objects.
+const (
+	applyTimeout = 2 * time.Minute
+	goneTimeout  = 2 * time.Minute // for pods to end and objects to go
+	pollEvery    = time.Second
+)
+
+// Apply says how manifests are applied.
+type Apply struct {
+	CreateNamespace bool
+	DryRun          bool         // the cluster checks everything and keeps nothing
+	Say             func(string) // told of what happens, one line each
+}
+
+// objects speaks to the API server of objects of any kind.
+type objects struct {
+	client dynamic.Interface
+	mapper meta.RESTMapper
+	dryRun []string
+}
+
+func (c *Cluster) objects(dryRun bool) (*objects, error) {
+	client, err := dynamic.NewForConfig(c.Config)
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	o := &objects{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(
+		memory.NewMemCacheClient(c.Client.Discovery()))}
+	if dryRun {
+		o.dryRun = []string{metav1.DryRunAll}
+	}
+	return o, nil
+}
+
+// of is where objects like this one are.
+func (o *objects) of(object *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	kind := object.GroupVersionKind()
+	mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, err
+	}
+	resources := o.client.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return resources, nil
+	}
+	return resources.Namespace(object.GetNamespace()), nil
+}
+
+// apply makes an object so, as the fields' manager rondo. A field that somebody else has set since
+// is a conflict, not overwritten.
+func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) error {
+	resources, err := o.of(object)
+	if err == nil {
+		_, err = resources.Apply(ctx, object.GetName(), object,
+			metav1.ApplyOptions{FieldManager: manager, DryRun: o.dryRun})
+	}
+	return Explain(err, "applying "+nameOf(object))
+}
+
+// exists says whether there is an object of that kind and name.
+func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured) (bool, error) {
+	resources, err := o.of(object)
+	if err == nil {
+		_, err = resources.Get(ctx, object.GetName(), metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, Explain(err, "looking for "+nameOf(object))
+}
+
+// nameOf names an object as kubectl does: kind/name.
+func nameOf(object *unstructured.Unstructured) string {
+	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
+}
+
+// Apply applies a submission's objects. What jobs share is made if it is missing and otherwise
+// left as it is: another job uses it. A job of that name that has ended makes room for the new one;
+// one that has not is left alone, and an error.
+func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout+goneTimeout)
+	defer cancel()
+	o, err := c.objects(how.DryRun)
+	if err != nil {
+		return err
+	}
+	if how.CreateNamespace {
+		if err := c.createNamespace(ctx, how); err != nil {
+			return err
+		}
+	}
+	if err := c.applyShared(ctx, o, m, how); err != nil {
+		return err
+	}
+	if err := c.makeRoom(ctx, o, m, how); err != nil {
+		return err
+	}
+	for _, object := range m.Job {
+		if err := o.apply(ctx, object); err != nil {
+			return err
+		}
+		how.Say(nameOf(object) + " applied")
+	}
+	if how.DryRun {
+		return nil
+	}
+	return c.sweep(ctx, m)
+}
+
+// createNamespace makes the namespace if it is not there.
+func (c *Cluster) createNamespace(ctx context.Context, how Apply) error {
+	options := metav1.CreateOptions{FieldManager: manager}
+	if how.DryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	_, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}, options)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	if err == nil {
+		how.Say("namespace/" + c.Namespace + " created")
+	}
+	return Explain(err, "creating namespace "+c.Namespace)
+}
+
+// applyShared makes what is missing of the objects that the namespace's jobs share.
+func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how Apply) error {
+	for _, object := range m.Shared {
+		there, err := o.exists(ctx, object)
+		if err != nil {
+			return err
+		}
+		if there && object.GetKind() == "StatefulSet" {
+			used, err := c.useEtcd(ctx, o, object, m.Options, how)
+			if err != nil {
+				return err
+			}
+			there = used
+		}
+		if there {
+			continue
+		}
+		if err := o.apply(ctx, object); err != nil {
+			return err
+		}
+		how.Say(nameOf(object) + " applied")
+	}
+	return nil
+}
+
+// useEtcd says whether the etcd that is there can be used. One of which no member has ever started,
+// for want of its image or of a volume, holds nothing, and makes room for the one submitted now.
+func (c *Cluster) useEtcd(
+	ctx context.Context, o *objects, object *unstructured.Unstructured, options Options, how Apply,
+) (bool, error) {
+	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: etcdSelector})
+	if err != nil {
+		return false, Explain(err, "looking at the members of etcd")
+	}
+	if how.DryRun || len(pods.Items) == 0 || slices.ContainsFunc(pods.Items, started) {
+		how.Say(nameOf(object) + " is there, and used as it is")
+		return true, c.fits(ctx, object, options)
+	}
+	how.Say(nameOf(object) + " has never started, and is made anew")
+	resources, err := o.of(object)
+	if err != nil {
+		return false, Explain(err, "deleting "+nameOf(object))
+	}
+	old, err := resources.Get(ctx, object.GetName(), metav1.GetOptions{})
+	if err != nil {
+		return false, Explain(err, "looking at "+nameOf(object))
+	}
+	if err := remove(ctx, resources, old); err != nil {
+		return false, err
+	}
+	return false, c.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
+		return claim.Status.Phase == corev1.ClaimPending
+	})
+}
+
+// started says whether a container of the pod has ever run.
+func started(pod corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.ContainerID != "" || s.RestartCount > 0
+	})
+}
+
+// removeClaims deletes the claims of etcd's volumes that which chooses.
+func (c *Cluster) removeClaims(
+	ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool,
+) error {
+	claims := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
+	all, err := claims.List(ctx, metav1.ListOptions{LabelSelector: etcdSelector})
+	if err != nil {
+		return Explain(err, "listing the claims of etcd's volumes")
+	}
+	for i := range all.Items {
+		if !which(&all.Items[i]) {
+			continue
+		}
+		err := claims.Delete(ctx, all.Items[i].Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return Explain(err, "deleting persistentvolumeclaim/"+all.Items[i].Name)
+		}
+	}
+	return nil
+}
+
+// fits refuses an etcd that does not speak as the job does.
+func (c *Cluster) fits(
+	ctx context.Context, object *unstructured.Unstructured, options Options,
+) error {
+	set, err := c.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
+		metav1.GetOptions{})
+	if err != nil {
+		return Explain(err, "looking at "+nameOf(object))
+	}
+	secure := slices.ContainsFunc(set.Spec.Template.Spec.Containers,
+		func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Args, func(arg string) bool {
+				return strings.HasPrefix(arg, "--tls=")
+			})
+		})
+	switch {
+	case secure && !options.TLS:
+		return fmt.Errorf("the etcd of namespace %s speaks TLS alone: give --tls, or another "+
+			"--namespace", c.Namespace)
+	case !secure && options.TLS:
+		return fmt.Errorf("the etcd of namespace %s speaks no TLS: leave out --tls, or give "+
+			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
+			c.Namespace)
+	}
+	return nil
+}
+
+// workersKinds are the kinds that a job's workers can be, as objects of that name.
+func workersKinds(namespace, name string) []*unstructured.Unstructured {
+	var both []*unstructured.Unstructured
+	for _, kind := range []schema.GroupVersionKind{
+		batchv1.SchemeGroupVersion.WithKind("Job"), jobSetKind()} {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(kind)
+		u.SetNamespace(namespace)
+		u.SetName(name)
+		both = append(both, u)
+	}
+	return both
+}
+
+func jobSetKind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
+}
+
+// makeRoom removes the workers of a run that has ended; a Job's pods cannot be changed in place.
+func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Apply) error {
+	resources, old, err := c.findWorkers(ctx, o, m.Spec.Job)
+	if err != nil || old == nil {
+		return err
+	}
+	if err := replaceable(old, m.Spec.Job); err != nil {
+		return err
+	}
+	if how.DryRun { // the cluster would compare the new one with the old
+		m.workers().SetName(m.workers().GetName() + "-anew")
+		return nil
+	}
+	how.Say(nameOf(old) + " of the run before is removed")
+	if err := remove(ctx, resources, old); err != nil {
+		return err
+	}
+	// The observers of the run before would write its end beside the new one's progress.
+	return c.removeCoordinators(ctx, o, m)
+}
+
+// removeCoordinators removes those of a run before.
+func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifests) error {
+	for _, object := range m.Job {
+		if object.GetKind() != "Deployment" {
+			continue
+		}
+		resources, err := o.of(object)
+		if err != nil {
+			return Explain(err, "looking for "+nameOf(object))
+		}
+		old, err := resources.Get(ctx, object.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return Explain(err, "looking for "+nameOf(object))
+		}
+		if err := remove(ctx, resources, old); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceable refuses to touch workers that have done something and have more to do. Those that
+// have not begun, such as ones whose image is not there, make room.
+func replaceable(old *unstructured.Unstructured, job string) error {
+	if old.GetLabels()[labelJob] == "" {
+		return fmt.Errorf("%s is there and not Rondo's: give another --job", nameOf(old))
+	}
+	if old.GetDeletionTimestamp() != nil || endedObject(old) || !begun(old) {
+		return nil
+	}
+	suspended, _, _ := unstructured.NestedBool(old.Object, "spec", "suspend")
+	if suspended {
+		return fmt.Errorf("job %s is suspended: rondo resume --job %s goes on with it; to begin "+
+			"anew, rondo delete --job %s first, or give another --job", job, job, job)
+	}
+	where := ""
+	if step := old.GetAnnotations()[annotations+"step"]; step != "" {
+		where = " (step " + step + ")"
+	}
+	return fmt.Errorf("job %s is running%s: see rondo status --job %s; rondo stop --job %s ends it "+
+		"with a checkpoint; or give another --job", job, where, job, job)
+}
+
+// begun says whether a worker of a Job or JobSet has run, as far as can be seen.
+func begun(workers *unstructured.Unstructured) bool {
+	ready, _, _ := unstructured.NestedInt64(workers.Object, "status", "ready")
+	if sets, _, _ := unstructured.NestedSlice(workers.Object, "status",
+		"replicatedJobsStatus"); len(sets) > 0 {
+		if set, ok := sets[0].(map[string]any); ok {
+			ready, _, _ = unstructured.NestedInt64(set, "ready")
+		}
+	}
+	return ready > 0 || workers.GetAnnotations()[annotations+"step"] != ""
+}
+
+// ended says how a Job has ended: "Complete", "Failed", or "" if it has not.
+func ended(j *batchv1.Job) string {
+	for _, c := range j.Status.Conditions {
+		if c.Status == corev1.ConditionTrue &&
+			(c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
+			return string(c.Type)
+		}
+	}
+	return ""
+}
+
+// endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it was
+// suspended has, as its observer says, although its Job has not.
+func endedObject(workers *unstructured.Unstructured) bool {
+	switch workers.GetAnnotations()[annotations+"phase"] {
+	case telemetry.PhaseEnded, telemetry.PhaseFailed:
+		return true
+	}
+	conditions, _, _ := unstructured.NestedSlice(workers.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		condition, _ := c.(map[string]any)
+		return condition["status"] == "True" && slices.Contains([]any{"Complete", "Failed",
+			"Completed"}, condition["type"]) // the last is a JobSet's word
+	})
+}
+
+// remove deletes an object after all that it owns, and waits until it is gone.
+func remove(
+	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
+) error {
+	foreground := metav1.DeletePropagationForeground
+	err := from.Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: &foreground})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return Explain(err, "deleting "+nameOf(object))
+	}
+	return gone(ctx, from, object)
+}
+
+// gone waits until an object that is being deleted is not there any more.
+func gone(
+	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
+) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("%s is still there %v "+
+		"after its deletion: its pods do not end (a node that is lost?); see kubectl get pods",
+		nameOf(object), goneTimeout))
+	defer cancel()
+	for {
+		there, err := from.Get(ctx, object.GetName(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err), err == nil && there.GetUID() != object.GetUID():
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return Explain(err, "waiting for "+nameOf(object)+" to go")
+		}
+		if err := wait(ctx, pollEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits, or says why it was not to wait any longer.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// sweep removes ConfigMaps of earlier runs, whose names have the hash of what was in them.
+func (c *Cluster) sweep(ctx context.Context, m *Manifests) error {
+	kept := map[string]bool{}
+	for _, object := range m.Job {
+		kept[object.GetName()] = true
+	}
+	for _, place := range []string{m.Spec.Corpus, m.Spec.EvalCorpus} {
+		name, inside := strings.CutPrefix(place, configMapsAt)
+		if inside {
+			name, _, _ = strings.Cut(name, "/")
+			kept[name] = true
+		}
+	}
+	maps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	all, err := maps.List(ctx, metav1.ListOptions{
+		LabelSelector: labelJob + "=" + m.Spec.Job + "," + labelManagedBy + "=" + manager})
+	if err != nil {
+		return Explain(err, "listing the job's configmaps")
+	}
+	for _, found := range all.Items {
+		if kept[found.Name] {
+			continue
+		}
+		err := maps.Delete(ctx, found.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return Explain(err, "deleting configmap/"+found.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,399 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A Problem is what keeps a job from going on, and what to do about it.
+type Problem struct {
+	Object string // kind/name
+	Text   string // one line
+	Remedy string // empty: none is known
+	Fatal  bool   // waiting does not help
+}
+
+func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
+
+// Limits of what is looked at.
+const (
+	maxEvents  = 1000
+	eventsFrom = 15 * time.Minute // older events speak of what was
+)
+
+// Diagnose says what is wrong with a job, from what the cluster says of its objects and of the
+// etcd that it uses; the gravest first, each once. An empty list means that nothing is known to be
+// wrong.
+func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
+	s, err := c.scene(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return s.problems(time.Now()), nil
+}
+
+// A scene is what the cluster says of a job.
+type scene struct {
+	job         string
+	workers     *batchv1.Job // nil: there is none
+	coordinator *appsv1.Deployment
+	etcd        *appsv1.StatefulSet
+	pods        []corev1.Pod // the job's and etcd's
+	claims      []corev1.PersistentVolumeClaim
+	events      []corev1.Event
+}
+
+// scene asks the cluster. Objects that are not there are nil.
+func (c *Cluster) scene(ctx context.Context, job string) (*scene, error) {
+	s := &scene{job: job}
+	const doing = "looking at the job"
+	own := metav1.ListOptions{LabelSelector: labelJob + "=" + job}
+	jobs, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, own)
+	if err != nil {
+		return nil, Explain(err, doing)
+	}
+	for i := range jobs.Items {
+		s.workers = &jobs.Items[i]
+	}
+	s.coordinator, err = c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, job+"-coordinator",
+		metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		s.coordinator = nil
+	} else if err != nil {
+		return nil, Explain(err, doing)
+	}
+	s.etcd, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName,
+		metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || s.coordinator != nil && !usesOwnEtcd(s.coordinator) {
+		s.etcd = nil
+	} else if err != nil {
+		return nil, Explain(err, doing)
+	}
+	for _, selector := range []string{own.LabelSelector, etcdSelector} {
+		if selector == etcdSelector && s.etcd == nil {
+			continue
+		}
+		pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
+			metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return nil, Explain(err, "listing the job's pods")
+		}
+		s.pods = append(s.pods, pods.Items...)
+	}
+	claims, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).List(ctx,
+		metav1.ListOptions{})
+	if err != nil {
+		return nil, Explain(err, "listing claims of volumes")
+	}
+	s.claims = claims.Items
+	events, err := c.Client.CoreV1().Events(c.Namespace).List(ctx,
+		metav1.ListOptions{Limit: maxEvents})
+	if err != nil {
+		return nil, Explain(err, "listing events")
+	}
+	s.events = events.Items
+	return s, nil
+}
+
+// The etcd that the jobs of a namespace share.
+const (
+	etcdName     = "rondo-etcd"
+	etcdSelector = "app.kubernetes.io/name=rondo,app.kubernetes.io/component=etcd"
+)
+
+// usesOwnEtcd says whether a job's pods are told of the namespace's etcd.
+func usesOwnEtcd(coordinator *appsv1.Deployment) bool {
+	for _, container := range coordinator.Spec.Template.Spec.Containers {
+		for _, env := range container.Env {
+			if env.Name == "ETCD" {
+				return strings.HasPrefix(env.Value, etcdName+"-")
+			}
+		}
+	}
+	return true
+}
+
+// problems judges the scene. It is pure.
+func (s *scene) problems(now time.Time) []Problem {
+	var all []Problem
+	all = append(all, s.ofJob()...)
+	for i := range s.pods {
+		if s.counts(&s.pods[i]) {
+			all = append(all, s.ofPod(&s.pods[i])...)
+		}
+	}
+	all = append(all, s.ofClaims()...)
+	all = append(all, s.ofCreation(now)...)
+	all = append(all, s.ofMounts(now)...)
+	if len(all) == 0 {
+		all = append(all, s.ofQuorum(now)...)
+	}
+	return gathered(all)
+}
+
+// gathered names each problem once, whatever the number of objects that have it.
+func gathered(all []Problem) []Problem {
+	var kept []Problem
+	counts := map[string]int{}
+	for _, p := range all {
+		key := p.Text
+		if counts[key]++; counts[key] == 1 {
+			kept = append(kept, p)
+		}
+	}
+	for i := range kept {
+		if n := counts[kept[i].Text]; n > 1 {
+			kept[i].Object = fmt.Sprintf("%s and %d more", kept[i].Object, n-1)
+		}
+	}
+	slices.SortStableFunc(kept, func(a, b Problem) int {
+		if a.Fatal == b.Fatal {
+			return 0
+		}
+		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.Fatal],
+			map[bool]int{true: 0, false: 1}[b.Fatal])
+	})
+	return kept
+}
+
+// ofJob says why a Job has failed: in the words of the process that ended it, if they are known.
+func (s *scene) ofJob() []Problem {
+	if s.workers == nil {
+		return nil
+	}
+	for _, condition := range s.workers.Status.Conditions {
+		if condition.Type != batchv1.JobFailed || condition.Status != corev1.ConditionTrue {
+			continue
+		}
+		for i := range s.pods {
+			pod := &s.pods[i]
+			end := endOf(pod)
+			if end != nil && (end.ExitCode == 2 || end.ExitCode == 3) &&
+				strings.Contains(condition.Message, pod.Name) {
+				return []Problem{{Object: "job/" + s.workers.Name, Text: "failed: " + said(end),
+					Remedy: s.again(end.ExitCode), Fatal: true}}
+			}
+		}
+		return []Problem{{Object: "job/" + s.workers.Name, Fatal: true,
+			Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
+			Remedy: fmt.Sprintf("see rondo logs --job %s", s.job)}}
+	}
+	return nil
+}
+
+// again says how a job that has ended badly is run again.
+func (s *scene) again(code int32) string {
+	if code == 2 {
+		return "correct what it names and submit again"
+	}
+	return fmt.Sprintf("rondo resume --job %s goes on from the newest checkpoint", s.job)
+}
+
+// counts says whether what a pod says is of now: it is of the newest run, and no other has taken its
+// place.
+func (s *scene) counts(pod *corev1.Pod) bool {
+	run := pod.Annotations[annotationRun]
+	if s.coordinator != nil && run != "" &&
+		run != s.coordinator.Spec.Template.Annotations[annotationRun] {
+		return false
+	}
+	return !s.replaced(pod)
+}
+
+// replaced says whether another pod has taken over the index of a worker's pod that has ended.
+func (s *scene) replaced(pod *corev1.Pod) bool {
+	index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
+	if index == "" || pod.Status.Phase != corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(s.pods, func(other corev1.Pod) bool {
+		return other.Annotations[batchv1.JobCompletionIndexAnnotation] == index &&
+			other.Name != pod.Name && !other.CreationTimestamp.Before(&pod.CreationTimestamp)
+	})
+}
+
+// ofPod says what is wrong with a pod.
+func (s *scene) ofPod(pod *corev1.Pod) []Problem {
+	name := "pod/" + pod.Name
+	etcd := pod.Labels["app.kubernetes.io/component"] == "etcd"
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse &&
+			condition.Reason == corev1.PodReasonUnschedulable {
+			p := unschedulable(condition.Message, etcd)
+			p.Object = name
+			return []Problem{p}
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
+		return []Problem{{Object: name, Text: strings.TrimSpace(pod.Status.Reason + ": " +
+			pod.Status.Message)}}
+	}
+	var problems []Problem
+	for i := range pod.Status.ContainerStatuses {
+		status := &pod.Status.ContainerStatuses[i]
+		if p := ofContainer(status, s.job); p != nil {
+			p.Object = name
+			problems = append(problems, *p)
+		}
+	}
+	return problems
+}
+
+// ofClaims says which volumes that pods wait for do not come.
+func (s *scene) ofClaims() []Problem {
+	wanted := map[string]bool{}
+	for i := range s.pods {
+		for _, v := range s.pods[i].Spec.Volumes {
+			if v.PersistentVolumeClaim != nil {
+				wanted[v.PersistentVolumeClaim.ClaimName] = true
+			}
+		}
+	}
+	var problems []Problem
+	for i := range s.claims {
+		claim := &s.claims[i]
+		if !wanted[claim.Name] || claim.Status.Phase == corev1.ClaimBound {
+			continue
+		}
+		if claim.Status.Phase == corev1.ClaimLost {
+			problems = append(problems, Problem{Object: "persistentvolumeclaim/" + claim.Name,
+				Text: "its volume is lost", Remedy: "delete the claim and make a new one",
+				Fatal: true})
+			continue
+		}
+		event := s.last("PersistentVolumeClaim", claim.Name, "FailedBinding", "ProvisioningFailed")
+		if event == nil {
+			continue
+		}
+		p := unbound(event.Message, strings.HasPrefix(claim.Name, "data-"+etcdName+"-"))
+		p.Object = "persistentvolumeclaim/" + claim.Name
+		problems = append(problems, p)
+	}
+	return problems
+}
+
+// ofCreation says why pods that are wanted are not made.
+func (s *scene) ofCreation(now time.Time) []Problem {
+	var problems []Problem
+	add := func(object, message string) {
+		_, after, _ := strings.Cut(message, "Error creating: ")
+		if after == "" {
+			after = message
+		}
+		what, remedy := refusal(after)
+		problems = append(problems, Problem{Object: object, Text: "its pods are refused: " + what,
+			Remedy: remedy, Fatal: !strings.Contains(message, "exceeded quota")})
+	}
+	if j := s.workers; j != nil && !pointed(j.Spec.Suspend) && ended(j) == "" &&
+		j.Status.Active < pointed(j.Spec.Parallelism) {
+		if e := s.lastSince(now, "Job", j.Name, "FailedCreate"); e != nil {
+			add("job/"+j.Name, e.Message)
+		}
+	}
+	if d := s.coordinator; d != nil {
+		for _, condition := range d.Status.Conditions {
+			if condition.Type == appsv1.DeploymentReplicaFailure &&
+				condition.Status == corev1.ConditionTrue {
+				add("deployment/"+d.Name, condition.Message)
+			}
+		}
+	}
+	if e := s.etcd; e != nil && e.Status.Replicas < pointed(e.Spec.Replicas) {
+		if event := s.lastSince(now, "StatefulSet", e.Name, "FailedCreate"); event != nil {
+			add("statefulset/"+e.Name, event.Message)
+		}
+	}
+	return problems
+}
+
+// ofMounts says why pods that have a node do not start.
+func (s *scene) ofMounts(now time.Time) []Problem {
+	var problems []Problem
+	for i := range s.pods {
+		pod := &s.pods[i]
+		if pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == "" || !s.counts(pod) {
+			continue
+		}
+		event := s.lastSince(now, "Pod", pod.Name, "FailedMount", "FailedAttachVolume",
+			"FailedCreatePodSandBox")
+		if event == nil {
+			continue
+		}
+		p := notStarted(event.Message)
+		p.Object = "pod/" + pod.Name
+		problems = append(problems, p)
+	}
+	return problems
+}
+
+// quorumGrace is how long etcd may take to start before its silence is a problem.
+const quorumGrace = time.Minute
+
+// ofQuorum says that etcd has too few members, if nothing says why.
+func (s *scene) ofQuorum(now time.Time) []Problem {
+	e := s.etcd
+	if e == nil || now.Sub(e.CreationTimestamp.Time) < quorumGrace {
+		return nil
+	}
+	members := pointed(e.Spec.Replicas)
+	if e.Status.ReadyReplicas > members/2 {
+		return nil
+	}
+	return []Problem{{Object: "statefulset/" + e.Name, Text: fmt.Sprintf("%d of %d members are "+
+		"ready, and %d are needed: nothing is decided meanwhile", e.Status.ReadyReplicas, members,
+		members/2+1), Remedy: "see kubectl logs " + etcdName + "-0"}}
+}
+
+// last is the newest event of an object with one of these reasons.
+func (s *scene) last(kind, name string, reasons ...string) *corev1.Event {
+	var newest *corev1.Event
+	for i := range s.events {
+		e := &s.events[i]
+		if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name &&
+			slices.Contains(reasons, e.Reason) &&
+			(newest == nil || when(newest).Before(when(e))) {
+			newest = e
+		}
+	}
+	return newest
+}
+
+// lastSince is last, if it is not too old to speak of now.
+func (s *scene) lastSince(now time.Time, kind, name string, reasons ...string) *corev1.Event {
+	if e := s.last(kind, name, reasons...); e != nil && now.Sub(when(e)) < eventsFrom {
+		return e
+	}
+	return nil
+}
+
+// when is an event's newest time; which field has it depends on who reported it.
+func when(e *corev1.Event) time.Time {
+	newest := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.FirstTimestamp.Time, e.LastTimestamp.Time, e.EventTime.Time} {
+		if t.After(newest) {
+			newest = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(newest) {
+		newest = e.Series.LastObservedTime.Time
+	}
+	return newest
+}
+
+// pointed is what a pointer points to; the zero value if it is nil.
+func pointed[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}

@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"rondo/cmd/internal/app"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Run says how a submission is run.
+type Run struct {
+	CreateNamespace bool
+	ServerDryRun    bool
+	Wait            bool          // until the first step
+	Timeout         time.Duration // of the wait
+	Where           string        // flags that lead other commands to this cluster: " -n music"
+}
+
+// Print writes the manifests of a submission, and asks no cluster.
+func Print(s *Submission, namespace string, out, notes io.Writer) error {
+	m, err := Render(s, namespace)
+	if err != nil {
+		return err
+	}
+	text, err := m.YAML()
+	if err != nil {
+		return err
+	}
+	if err := note(notes, m); err != nil {
+		return err
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+func note(out io.Writer, m *Manifests) error {
+	for _, text := range m.Notes {
+		if _, err := fmt.Fprintln(out, "note: "+text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Submit applies a submission and says what becomes of it, until its first step if that is wanted.
+func (c *Cluster) Submit(
+	ctx context.Context, s *Submission, how Run, out, notes io.Writer,
+) error {
+	s.Run = time.Now().UnixNano()
+	m, err := Render(s, c.Namespace)
+	if err != nil {
+		return err
+	}
+	if err := note(notes, m); err != nil {
+		return err
+	}
+	say := func(line string) { fmt.Fprintln(out, line) }
+	err = c.Apply(ctx, m, Apply{CreateNamespace: how.CreateNamespace, DryRun: how.ServerDryRun,
+		Say: say})
+	if err != nil || how.ServerDryRun {
+		return err
+	}
+	job := m.Spec.Job
+	say(fmt.Sprintf("job %s is submitted to namespace %s", job, c.Namespace))
+	if how.Wait {
+		if err := c.Follow(ctx, job, s.Run, how.Timeout, say); err != nil {
+			return err
+		}
+	}
+	which := fmt.Sprintf(" --job %s%s", job, how.Where)
+	say("next: rondo status" + which + "\n" +
+		"      rondo logs" + which + "\n" +
+		"      rondo port-forward" + which)
+	return nil
+}
+
+// findWorkers finds the Job or JobSet of a job; nil if there is none.
+func (c *Cluster) findWorkers(
+	ctx context.Context, o *objects, job string,
+) (dynamic.ResourceInterface, *unstructured.Unstructured, error) {
+	for _, kind := range workersKinds(c.Namespace, job+"-worker") {
+		resources, err := o.of(kind)
+		if meta.IsNoMatchError(err) {
+			continue // no JobSets here
+		} else if err != nil {
+			return nil, nil, Explain(err, "looking for job "+job)
+		}
+		found, err := resources.Get(ctx, kind.GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, nil, Explain(err, "looking for job "+job)
+		}
+		return resources, found, nil
+	}
+	return nil, nil, nil
+}
+
+// Resume runs a job again with the options of its submission, over which flags say what changes,
+// from its newest checkpoint. A job that is suspended goes on instead.
+func (c *Cluster) Resume(
+	ctx context.Context, job string, flags *SubmissionFlags, how Run, out, notes io.Writer,
+) error {
+	o, err := c.objects(false)
+	if err != nil {
+		return err
+	}
+	resources, workers, err := c.findWorkers(ctx, o, job)
+	if err != nil {
+		return err
+	}
+	if workers == nil {
+		return fmt.Errorf("there is no job %s in namespace %s to resume: rondo submit --job %s "+
+			"begins one; with the same --checkpoint-dir it goes on from the newest checkpoint",
+			job, c.Namespace, job)
+	}
+	stored, err := submissionOf(workers)
+	if err != nil {
+		return err
+	}
+	if !endedObject(workers) {
+		return c.unsuspend(ctx, resources, workers, stored, flags, how, out)
+	}
+	s, err := flags.Submission(stored)
+	if err != nil {
+		return err
+	}
+	if !flags.set.Changed("resume") {
+		s.Spec["resume"] = "auto" // the run before may have been told to begin anew
+	}
+	spec, err := s.job()
+	if err != nil {
+		return err
+	}
+	if err := resumable(workers, spec, flags); err != nil {
+		return err
+	}
+	return c.Submit(ctx, s, how, out, notes)
+}
+
+// resumable refuses a run that would find nothing to go on from, or nothing to do.
+func resumable(
+	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
+) error {
+	if spec.CheckpointDir == "" {
+		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
+			"rondo submit --job %s begins anew", spec.Job, spec.Job)
+	}
+	notes := workers.GetAnnotations()
+	step, total := notes[annotations+"step"], notes[annotations+"total-steps"]
+	if step != "" && step == total && !flags.set.Changed("steps") && !flags.set.Changed("epochs") {
+		return app.Usagef("job %s has done all its %s steps: give --steps or --epochs to go on",
+			spec.Job, total)
+	}
+	return nil
+}
+
+// unsuspend lets suspended workers start again.
+func (c *Cluster) unsuspend(ctx context.Context, resources dynamic.ResourceInterface,
+	workers *unstructured.Unstructured, stored *Submission, flags *SubmissionFlags, how Run,
+	out io.Writer,
+) error {
+	job := workers.GetLabels()[labelJob]
+	suspended, _, _ := unstructured.NestedBool(workers.Object, "spec", "suspend")
+	queue := workers.GetLabels()[labelQueue]
+	switch {
+	case !suspended:
+		return fmt.Errorf("job %s is running: see rondo status --job %s", job, job)
+	case queue != "":
+		return fmt.Errorf("job %s waits for Kueue to admit it to queue %s: only Kueue starts it "+
+			"(kubectl get workloads)", job, queue)
+	}
+	if changed := flags.changed(); len(changed) > 0 {
+		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or rondo stop "+
+			"it first", job, strings.Join(changed, ", "))
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"suspend": false}})
+	if err != nil {
+		return err
+	}
+	_, err = resources.Patch(ctx, workers.GetName(), types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: manager})
+	if err != nil {
+		return Explain(err, "resuming "+nameOf(workers))
+	}
+	say := func(line string) { fmt.Fprintln(out, line) }
+	say("job " + job + " goes on")
+	if !how.Wait {
+		return nil
+	}
+	return c.Follow(ctx, job, stored.Run, how.Timeout, say)
+}
+
+// changed lists the flags of a submission that were given, but the job's name.
+func (f *SubmissionFlags) changed() []string {
+	var names []string
+	f.set.Visit(func(flag *pflag.Flag) {
+		if flag.Name != "job" && f.owns(flag.Name) {
+			names = append(names, "--"+flag.Name)
+		}
+	})
+	return names
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/kube"
+)
+
+func deleteCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "delete",
+		Short: "Remove a job from Kubernetes; its checkpoints stay",
+		Long: "Delete removes a job's objects from the cluster, and what etcd holds of it.\n" +
+			"Checkpoints, claims of volumes and secrets stay. A job that has not ended is refused:\n" +
+			"rondo stop saves it first, --force deletes it as it is. The namespace's etcd stays\n" +
+			"for other jobs; --with-etcd removes it with its data when there are none.",
+		Example: "  rondo delete --job song\n  rondo delete --job song --with-etcd",
+	}
+	connect := kube.AddFlags(c)
+	how := kube.Delete{}
+	var job string
+	jobName(c, &job)
+	flags := c.Flags()
+	flags.BoolVar(&how.Force, "force", false, "delete a job that has not ended")
+	flags.BoolVar(&how.WithEtcd, "with-etcd", false, "also remove the namespace's etcd with its "+
+		"data, if no other job is there")
+	flags.DurationVar(&how.Timeout, "timeout", 5*time.Minute, "how long to wait until all is gone")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := kube.CheckName(job); err != nil {
+			return err
+		}
+		cluster, err := connect()
+		if err != nil {
+			return err
+		}
+		how.Say = saying(cmd)
+		return cluster.Delete(cmd.Context(), job, how)
+	}
+	return c
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/kube"
+)
+
+func resumeJobCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "resume",
+		Short: "Go on with a job on Kubernetes that was stopped, has ended or is suspended",
+		Long: "Resume runs a job again with the options of its submission, from its newest\n" +
+			"checkpoint. Flags that are given change them: --steps 2000 trains further, --workers 8\n" +
+			"with more workers. A job that is suspended goes on as it was.",
+		Example: "  rondo resume --job song --steps 20000",
+	}
+	connect := kube.AddFlags(c)
+	flags := kube.AddSubmissionFlags(c.Flags())
+	how := runFlags(c.Flags())
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		job := c.Flags().Lookup("job").Value.String()
+		if err := kube.CheckName(job); err != nil {
+			return err
+		}
+		cluster, err := connect()
+		if err != nil {
+			return err
+		}
+		how.Where = where(c.Flags())
+		return cluster.Resume(cmd.Context(), job, flags, *how, cmd.OutOrStdout(),
+			cmd.ErrOrStderr())
+	}
+	return c
+}

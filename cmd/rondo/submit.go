@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
+)
+
+// defaultFirstStep is how long the first step may take: nodes may have to be started for it.
+const defaultFirstStep = 10 * time.Minute
+
+func submitCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "submit",
+		Short: "Run a job on Kubernetes",
+		Long: "Submit applies a job's objects to a Kubernetes cluster: two coordinators, the\n" +
+			"workers, and for the first job of a namespace an etcd of three members. It says what\n" +
+			"happens until the first step is done; the job goes on by itself.\n\n" +
+			"--corpus may be a small file of this machine, which travels with the job; larger ones\n" +
+			"and checkpoints lie in a volume (pvc://CLAIM/PATH) or a bucket (s3://BUCKET/PATH).\n" +
+			"--dry-run prints the objects and asks no cluster.",
+		Example: "  rondo submit --workers 4 --checkpoint-dir s3://models/song --corpus song.txt\n" +
+			"  rondo submit --config job.yaml --gpus-per-worker 1 --image registry/rondo:cuda\n" +
+			"  rondo submit --config job.yaml --dry-run | less",
+	}
+	flags := c.Flags()
+	connect := kube.AddFlags(c)
+	said := kube.AddSubmissionFlags(flags)
+	how := runFlags(flags)
+	var dryRun string
+	flags.BoolVar(&how.CreateNamespace, "create-namespace", false, "make the namespace if it is "+
+		"not there")
+	flags.StringVar(&dryRun, "dry-run", "none", "client: print the objects; server: let the "+
+		"cluster check them, and keep nothing")
+	flags.Lookup("dry-run").NoOptDefVal = "client"
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		submission, err := said.Submission(nil)
+		if err != nil {
+			return err
+		}
+		out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+		cluster, err := connect()
+		switch dryRun {
+		case "client":
+			namespace := "default"
+			if cluster != nil {
+				namespace = cluster.Namespace
+			} else if given := flags.Lookup("namespace").Value.String(); given != "" {
+				namespace = given
+			}
+			var wrong *app.UsageError
+			if errors.As(err, &wrong) {
+				return err
+			}
+			return kube.Print(submission, namespace, out, notes)
+		case "none", "server":
+		default:
+			return app.Usagef("--dry-run %q is not one of none, client, server", dryRun)
+		}
+		if err != nil {
+			return err
+		}
+		how.ServerDryRun, how.Where = dryRun == "server", where(flags)
+		return cluster.Submit(cmd.Context(), submission, *how, out, notes)
+	}
+	return c
+}
+
+// runFlags defines how long a command stays with the run that it starts.
+func runFlags(flags *pflag.FlagSet) *kube.Run {
+	how := &kube.Run{}
+	flags.BoolVar(&how.Wait, "wait", true, "say what happens until the first step is done")
+	flags.BoolFunc("detach", "the same as --wait=false", func(string) error {
+		how.Wait = false
+		return nil
+	})
+	flags.DurationVar(&how.Timeout, "timeout", defaultFirstStep, "how long to wait for the first "+
+		"step")
+	return how
+}
+
+// where repeats the flags that lead to a cluster, for the next command.
+func where(flags *pflag.FlagSet) string {
+	var again strings.Builder
+	for _, name := range []string{"kubeconfig", "context", "namespace"} {
+		if flags.Changed(name) {
+			again.WriteString(" --" + name + " " + flags.Lookup(name).Value.String())
+		}
+	}
+	return again.String()
+}
