@@ -94,7 +94,7 @@ func rooms() []room {
 		{path: "k8s/image", never: network + " " + graphs},
 
 		// What looks at the whole.
-		{path: "integration", imports: "*", tests: "*"},
+		{path: "integration/...", imports: "*", tests: "*"},
 		{path: "bench/...", imports: "*", tests: "*"},
 	}
 }

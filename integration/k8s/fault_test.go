@@ -1,0 +1,187 @@
+package k8s
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// curveTolerance is what the order of float32 sums may change of a loss, relative; the observer
+// shows six digits, which adds half of one in the sixth.
+const curveTolerance = 1e-5 + 5e-6
+
+// trial is a job to which something is done, and which must come out as if nothing had been.
+type trial struct {
+	*job
+	ledgers *ledgers
+	steps   int64
+}
+
+// try4 submits a job of four workers whose steps take so long each, and waits for its first.
+func (n *namespace) try4(steps int64, pace time.Duration, more ...string) *trial {
+	n.t.Helper()
+	l := n.ledgers()
+	compute := small("--steps", fmt.Sprint(steps))
+	j := n.submit("trial", compute, append([]string{"--workers", "4", "--audit-dir",
+		"pvc://" + ledgerClaim + "/audit", "--inject",
+		fmt.Sprintf("delay rank=* for=%v phase=forward times=0", pace)}, more...)...)
+	j.awaitStep(submitTimeout, 1)
+	n.t.Logf("from submit to the first step: %s", seconds(time.Since(j.submitted)))
+	j.awaitRing(4)
+	return &trial{job: j, ledgers: l, steps: steps}
+}
+
+// struck does something to the job, and waits until a ring of so many workers has done a step
+// that came of it. It returns how long that took.
+func (j *trial) struck(what string, world int, do func()) {
+	j.t.Helper()
+	before := j.look()
+	start := time.Now()
+	do()
+	done := time.Since(start)
+	j.await(stepTimeout, fmt.Sprintf("a step of %d workers after %s", world, what),
+		func(s *state) bool {
+			return s.Generation > before.Generation && s.WorldSize == world && s.moved()
+		})
+	j.t.Logf("%-45s %s until %d workers did a step (%s of that was the doing)", what,
+		seconds(time.Since(start)), world, seconds(done))
+}
+
+// rejoined waits until four workers have done a step.
+func (j *trial) rejoined() {
+	j.t.Helper()
+	j.t.Logf("%-45s %s", "  four workers again after another", seconds(j.awaitRing(4)))
+}
+
+// verdict holds the job to what was promised: it completes, no segment was left out or read
+// twice, no step was lost, and its losses are those of the undisturbed job.
+func (j *trial) verdict() {
+	j.t.Helper()
+	if step := j.look().Progress.Step; step >= j.steps {
+		j.t.Errorf("the job ended, at step %d, before everything was done to it", step)
+	}
+	j.awaitEnd()
+	j.ledgers.audit("--max-tokens", "20000")
+	last := int64(0)
+	for _, ring := range j.seen.Formed {
+		if ring.Step < last {
+			j.t.Errorf("the ring of generation %d goes back from step %d to %d: %s",
+				ring.Generation, last, ring.Step, ring.Reason)
+		}
+		last = ring.Step
+	}
+	j.checkCurve()
+}
+
+// checkCurve compares the losses that were seen with those of one worker on this machine.
+func (j *trial) checkCurve() {
+	j.t.Helper()
+	out, err := rondo(j.t, append([]string{"train", "--json", "--workers", "1", "--stop-dir",
+		j.t.TempDir()}, j.flags...)...)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	seen, worst, compared := j.seen.curve(j.t), 0.0, 0
+	for line := range strings.Lines(out) {
+		var e struct {
+			Event string
+			Step  int64
+			Loss  float64
+		}
+		if json.Unmarshal([]byte(line), &e) != nil || e.Event != "step" {
+			continue
+		}
+		if loss, ok := seen[e.Step]; ok {
+			worst = max(worst, math.Abs(loss-e.Loss)/e.Loss)
+			compared++
+		}
+	}
+	j.t.Logf("%d of %d steps compared; largest relative difference of the loss %.2g", compared,
+		j.steps, worst)
+	if int64(compared) < j.steps/2 || !(worst <= curveTolerance) {
+		j.t.Errorf("the loss is off by %.3g, over the limit of %g", worst, curveTolerance)
+	}
+}
+
+// TestProcesses: pods, containers, the leader and a member of etcd with its disk are lost while a
+// job trains.
+func TestProcesses(t *testing.T) {
+	c := connect(t)
+	c.cut(t)
+	n := c.namespace(t, "processes")
+	j := n.try4(780, 150*time.Millisecond)
+
+	j.struck("a worker's pod deleted", 3, func() {
+		n.do("delete", "pod", j.pods(j.selector("worker"))[1].Name, "--wait=false")
+	})
+	j.rejoined()
+	j.struck("a worker's container killed (SIGKILL)", 3, func() {
+		n.kill(&j.serving("worker")[2], "worker")
+	})
+	j.rejoined()
+
+	leader := j.leader()
+	step := j.look().Progress.Step
+	start := time.Now()
+	n.kill(leader, "coordinator")
+	j.await(stepTimeout, "another leader, and a step", func(s *state) bool {
+		return s.Leader != "" && !strings.Contains(s.Leader, leader.Name) &&
+			s.Progress.Step > step
+	})
+	t.Logf("%-45s %s until steps were told under another", "the leader's container killed",
+		seconds(time.Since(start)))
+
+	step = j.look().Progress.Step
+	start = time.Now()
+	n.do("delete", "pod", "rondo-etcd-1", "--grace-period=0", "--force")
+	j.awaitStep(stepTimeout, step+5)
+	t.Logf("%-45s %s until five steps more", "a member of etcd and its disk lost",
+		seconds(time.Since(start)))
+	until(t, stepTimeout, "three members of etcd", func() bool { return n.members() == 3 })
+	t.Logf("%-45s %s", "  three members again after", seconds(time.Since(start)))
+	j.verdict()
+}
+
+// members counts the members of etcd that serve.
+func (n *namespace) members() int {
+	count := 0
+	for _, pod := range n.pods("app.kubernetes.io/component=etcd") {
+		if serving(&pod) {
+			count++
+		}
+	}
+	return count
+}
+
+// serving are the pods of a component that serve.
+func (j *job) serving(component string) []corev1.Pod {
+	j.t.Helper()
+	pods := slices.DeleteFunc(j.pods(j.selector(component)), func(pod corev1.Pod) bool {
+		return !serving(&pod)
+	})
+	if len(pods) == 0 {
+		j.t.Fatalf("no %s serves", component)
+	}
+	return pods
+}
+
+// leader is the pod of the coordinator that leads.
+func (j *job) leader() *corev1.Pod {
+	j.t.Helper()
+	leader := j.look().Leader
+	pods := j.serving("coordinator")
+	for i := range pods {
+		if strings.Contains(leader, pods[i].Name) ||
+			pods[i].Status.PodIP != "" && strings.Contains(leader, pods[i].Status.PodIP) {
+			return &pods[i]
+		}
+	}
+	j.t.Fatalf("no coordinator's pod is the leader %q", leader)
+	return nil
+}
