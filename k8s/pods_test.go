@@ -249,8 +249,9 @@ func TestExitCodes(t *testing.T) {
 			}
 		}
 		for code, want := range map[int32]batchv1.PodFailurePolicyAction{
-			1: "", 2: batchv1.PodFailurePolicyActionFailJob, 4: batchv1.PodFailurePolicyActionIgnore,
-			3: batchv1.PodFailurePolicyActionFailJob, 137: "",
+			1: "", 137: "",
+			2: batchv1.PodFailurePolicyActionFailJob, 3: batchv1.PodFailurePolicyActionFailJob,
+			4: batchv1.PodFailurePolicyActionIgnore,
 		} {
 			if actions[code] != want {
 				t.Errorf("exit code %d: %q; want %q", code, actions[code], want)
@@ -259,7 +260,8 @@ func TestExitCodes(t *testing.T) {
 		if !ignored {
 			t.Error("a disruption counts as a failure")
 		}
-		if *job.BackoffLimitPerIndex < 1000 || job.BackoffLimit != nil || job.MaxFailedIndexes != nil {
+		if *job.BackoffLimitPerIndex < 1000 || job.BackoffLimit != nil ||
+			job.MaxFailedIndexes != nil {
 			t.Error("a Job must not end because workers failed often")
 		}
 		if *job.SuccessPolicy.Rules[0].SucceededCount != 1 {

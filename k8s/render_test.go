@@ -186,7 +186,7 @@ func TestOverlays(t *testing.T) {
 			if o.GetNamespace() != "rondo" {
 				t.Errorf("%T %s is in namespace %q", o, o.GetName(), o.GetNamespace())
 			}
-			if !strings.HasPrefix(o.GetName(), "rondo-") {
+			if !strings.HasPrefix(o.GetName()+"-", "rondo-") {
 				t.Errorf("%T %s: the name does not say that it is Rondo's", o, o.GetName())
 			}
 			if o.GetLabels()["app.kubernetes.io/name"] != "rondo" {

@@ -50,5 +50,9 @@ func run(ctx context.Context, args []string) error {
 	if *tag == "" {
 		*tag = "rondo:" + version
 	}
-	return pack(*tag, version, contents(*binaries, *certificates), *output)
+	made, err := pack(*tag, version, contents(*binaries, *certificates), *output)
+	if err == nil {
+		fmt.Println(made)
+	}
+	return err
 }

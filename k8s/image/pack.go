@@ -58,15 +58,15 @@ func config(version string) v1.Config {
 	}
 }
 
-// pack writes the image's archive to output, and prints its size.
-func pack(tag, version string, entries []entry, output string) error {
+// pack writes the image's archive to output, and returns a line about it.
+func pack(tag, version string, entries []entry, output string) (string, error) {
 	reference, err := name.NewTag(tag)
 	if err != nil {
-		return fmt.Errorf("--tag %s: %w", tag, err)
+		return "", fmt.Errorf("--tag %s: %w", tag, err)
 	}
 	layerFile, err := os.CreateTemp("", "rondo-layer-*.tar")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer os.Remove(layerFile.Name())
 	err = writeTar(layerFile, entries)
@@ -74,16 +74,16 @@ func pack(tag, version string, entries []entry, output string) error {
 		err = closed
 	}
 	if err != nil {
-		return fmt.Errorf("the image's layer: %w", err)
+		return "", fmt.Errorf("the image's layer: %w", err)
 	}
 	image, err := imageOf(layerFile.Name(), version)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := writeArchive(image, reference, output); err != nil {
-		return fmt.Errorf("--output %s: %w", output, err)
+		return "", fmt.Errorf("--output %s: %w", output, err)
 	}
-	return report(image, tag, output)
+	return summary(image, tag, output)
 }
 
 // writeTar writes the entries, with nothing in it that changes from one time to the next.
@@ -211,7 +211,11 @@ func familiar(tag name.Tag) string {
 }
 
 func full(tag name.Tag) string {
-	return strings.Replace(tag.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
+	full := strings.Replace(tag.Name(), name.DefaultRegistry+"/", "docker.io/", 1)
+	if local, ok := strings.CutPrefix(full, "docker.io/localhost/"); ok {
+		return "localhost/" + local // a registry to all but the library
+	}
+	return full
 }
 
 // blobsOf lists what the archive holds.
@@ -271,17 +275,16 @@ func blobsOf(image v1.Image, tag name.Tag) ([]blob, error) {
 	return append(blobs, inMemory("manifest.json", savedText)), err
 }
 
-// report prints what was made.
-func report(image v1.Image, tag, output string) error {
+// summary says what was made.
+func summary(image v1.Image, tag, output string) (string, error) {
 	digest, err := image.Digest()
 	if err != nil {
-		return err
+		return "", err
 	}
 	info, err := os.Stat(output)
 	if err != nil {
-		return err
+		return "", err
 	}
-	fmt.Printf("%s: %s, linux/%s, %.1f MiB, %s\n", output, tag, runtime.GOARCH,
-		float64(info.Size())/(1<<20), digest)
-	return nil
+	return fmt.Sprintf("%s: %s, linux/%s, %.1f MiB, %s", output, tag, runtime.GOARCH,
+		float64(info.Size())/(1<<20), digest), nil
 }
