@@ -14,7 +14,7 @@ import (
 )
 
 // form starts three members and waits until they serve.
-func form(t *testing.T) *cluster {
+func form(t *testing.T) *testCluster {
 	t.Helper()
 	c := newCluster(t, 3, "")
 	c.start(c.members...)
@@ -41,6 +41,12 @@ func TestNobodyBeginsAlone(t *testing.T) {
 		if status, _ := p.get("/readyz"); status != http.StatusServiceUnavailable {
 			t.Errorf("a member that waits is ready: %d", status)
 		}
+		// 404 would tell another member, which takes this one for the leader, that a lease is gone.
+		answer, err := http.Get("http://" + p.address() + "/leases")
+		if err != nil || answer.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("of leases it says %v, %v", answer, err)
+		}
+		_ = answer.Body.Close()
 	}
 	c.start(slow)
 	t.Logf("a cluster %v after the last of three", c.allHealthy(c.members...))

@@ -3,6 +3,7 @@ package etcdmember
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -78,25 +80,26 @@ func (p *process) said(text string) bool {
 	return strings.Contains(p.log.String(), text)
 }
 
-// cluster is members on loopback.
-type cluster struct {
+// testCluster is members on loopback.
+type testCluster struct {
 	t       *testing.T
+	tls     *tls.Config // of its clients
 	members []*process
 }
 
-func newCluster(t *testing.T, n int, tls string) *cluster {
+func newCluster(t *testing.T, n int, folder string) *testCluster {
 	t.Helper()
-	c := &cluster{t: t}
+	c := &testCluster{t: t}
 	var peers []Peer
 	scheme := "http"
-	if tls != "" {
+	if folder != "" {
 		scheme = "https"
 	}
 	for i := range n {
 		name := fmt.Sprint("e", i)
 		peers = append(peers, Peer{Name: name, Address: freeAddress(t)})
 		_, port, _ := net.SplitHostPort(freeAddress(t))
-		p := &process{client: scheme + "://127.0.0.1:" + port, cfg: Config{Name: name, TLS: tls,
+		p := &process{client: scheme + "://127.0.0.1:" + port, cfg: Config{Name: name, TLS: folder,
 			Data: filepath.Join(t.TempDir(), name), Listen: "127.0.0.1",
 			Health: freeAddress(t), Patience: deadline}}
 		if _, err := fmt.Sscan(port, &p.cfg.ClientPort); err != nil {
@@ -130,7 +133,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (c *cluster) start(members ...*process) {
+func (c *testCluster) start(members ...*process) {
 	c.t.Helper()
 	for _, p := range members {
 		text, err := json.Marshal(p.cfg)
@@ -148,8 +151,14 @@ func (c *cluster) start(members ...*process) {
 	}
 }
 
+// address is where its peers reach a member.
+func (p *process) address() string {
+	i := slices.IndexFunc(p.cfg.Peers, func(o Peer) bool { return o.Name == p.cfg.Name })
+	return p.cfg.Peers[i].Address
+}
+
 // end sends a signal and waits for the process's end.
-func (c *cluster) end(p *process, s syscall.Signal) error {
+func (c *testCluster) end(p *process, s syscall.Signal) error {
 	_ = p.cmd.Process.Signal(s)
 	select {
 	case err := <-p.ended:
@@ -163,7 +172,7 @@ func (c *cluster) end(p *process, s syscall.Signal) error {
 }
 
 // lose kills a member, and its disk is gone.
-func (c *cluster) lose(p *process) {
+func (c *testCluster) lose(p *process) {
 	c.t.Helper()
 	_ = c.end(p, syscall.SIGKILL)
 	if err := os.RemoveAll(p.cfg.Data); err != nil {
@@ -172,7 +181,7 @@ func (c *cluster) lose(p *process) {
 }
 
 // until waits for something to become true.
-func (c *cluster) until(what string, is func() bool) time.Duration {
+func (c *testCluster) until(what string, is func() bool) time.Duration {
 	c.t.Helper()
 	begin := time.Now()
 	for ; time.Since(begin) < deadline; time.Sleep(20 * time.Millisecond) {
@@ -202,7 +211,7 @@ func (p *process) healthy() bool {
 }
 
 // allHealthy waits for these members to serve, and returns how long it took.
-func (c *cluster) allHealthy(members ...*process) time.Duration {
+func (c *testCluster) allHealthy(members ...*process) time.Duration {
 	c.t.Helper()
 	var took time.Duration
 	for _, p := range members {
@@ -211,9 +220,9 @@ func (c *cluster) allHealthy(members ...*process) time.Duration {
 	return took
 }
 
-func (c *cluster) dial(members ...*process) *clientv3.Client {
+func (c *testCluster) dial(members ...*process) *clientv3.Client {
 	c.t.Helper()
-	cfg := clientv3.Config{DialTimeout: deadline, Logger: zap.NewNop()}
+	cfg := clientv3.Config{DialTimeout: deadline, Logger: zap.NewNop(), TLS: c.tls}
 	for _, p := range members {
 		cfg.Endpoints = append(cfg.Endpoints, p.client)
 	}
@@ -225,7 +234,7 @@ func (c *cluster) dial(members ...*process) *clientv3.Client {
 	return client
 }
 
-func (c *cluster) put(client *clientv3.Client, key, value string) {
+func (c *testCluster) put(client *clientv3.Client, key, value string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), deadline)
 	defer cancel()
@@ -235,7 +244,7 @@ func (c *cluster) put(client *clientv3.Client, key, value string) {
 }
 
 // expect reads a key from one member alone, linearizably.
-func (c *cluster) expect(p *process, key, want string) {
+func (c *testCluster) expect(p *process, key, want string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), deadline)
 	defer cancel()
@@ -253,7 +262,7 @@ func (c *cluster) expect(p *process, key, want string) {
 }
 
 // ids returns the members' ids by name, and fails unless all of n have started.
-func (c *cluster) ids(client *clientv3.Client, n int) map[string]uint64 {
+func (c *testCluster) ids(client *clientv3.Client, n int) map[string]uint64 {
 	c.t.Helper()
 	ids := map[string]uint64{}
 	c.until(fmt.Sprintf("%d members have started", n), func() bool {

@@ -62,10 +62,10 @@ func (m *Member) ask(ctx context.Context) survey {
 
 // askOne asks a member for the cluster as it knows it, or whether it is as empty as this one.
 func (m *Member) askOne(ctx context.Context, client *http.Client, v *view) {
-	id, err := get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
-	if errors.Is(err, errNotServed) {
-		id, err = get(ctx, client, m.peerURL(v.peer)+emptyPath, nil)
-		v.empty = err == nil
+	id, err := get(ctx, client, m.peerURL(v.peer)+emptyPath, nil)
+	v.empty = err == nil
+	if errors.Is(err, errNotServed) { // then it is etcd
+		id, err = get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
 	}
 	v.roster.cluster, v.err = id, err
 }

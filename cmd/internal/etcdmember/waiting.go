@@ -12,10 +12,12 @@ import (
 const readTimeout = 5 * time.Second
 
 // waiting answers for a member whose disk is empty, in etcd's place, until etcd is started: the
-// others must know that it has nothing.
+// others must know that it has nothing. Whatever else is asked is unavailable, and not "not found":
+// that is what etcd's leader says of a lease that has ended, and the others take a member for the
+// leader until its silence was long enough.
 type waiting struct {
 	server *http.Server
-	served chan error
+	served chan struct{} // closed when nothing is served any more
 }
 
 func (m *Member) listenWaiting() (*waiting, error) {
@@ -27,6 +29,9 @@ func (m *Member) listenWaiting() (*waiting, error) {
 		listener = tls.NewListener(listener, m.certs.Server())
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "this member has no data yet", http.StatusServiceUnavailable)
+	})
 	mux.HandleFunc("GET "+emptyPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(clusterHeader, m.self.founders.cluster.String())
 	})
@@ -34,9 +39,12 @@ func (m *Member) listenWaiting() (*waiting, error) {
 }
 
 func serveHTTP(listener net.Listener, handler http.Handler) *waiting {
-	w := &waiting{served: make(chan error, 1), server: &http.Server{
+	w := &waiting{served: make(chan struct{}), server: &http.Server{
 		Handler: handler, ReadHeaderTimeout: readTimeout, ErrorLog: silent()}}
-	go func() { w.served <- w.server.Serve(listener) }()
+	go func() {
+		defer close(w.served)
+		_ = w.server.Serve(listener) // until it is closed
+	}()
 	return w
 }
 
@@ -46,5 +54,5 @@ func (w *waiting) close() {
 		return
 	}
 	_ = w.server.Close()
-	_ = <-w.served // ErrServerClosed, or the listener failed before
+	<-w.served
 }
