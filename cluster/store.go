@@ -28,6 +28,11 @@ type Submissions interface {
 	// then it changes nothing and returns that run's spec, for the caller to compare. created
 	// says which. A spec that is put over an ended run also puts Plan.Next, in one transaction.
 	PutSpec(ctx context.Context, spec []byte) (stored []byte, created bool, err error)
+	// PutRun is PutSpec for a run that several processes submit, at any time: over is asked, in
+	// the same transaction, whether the spec goes over this one of an ended run. It returns the
+	// same each time for the same spec.
+	PutRun(ctx context.Context, spec []byte, over func(stored []byte) bool) (
+		stored []byte, created bool, err error)
 }
 
 // Registry is what a worker needs of the store.

@@ -26,9 +26,15 @@ func (s *Store) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", s.lea
 
 // PutSpec implements cluster.Submissions.
 func (s *Store) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) {
+	return s.PutRun(ctx, spec, func([]byte) bool { return true })
+}
+
+// PutRun implements cluster.Submissions.
+func (s *Store) PutRun(ctx context.Context, spec []byte, over func([]byte) bool) (
+	[]byte, bool, error) {
 	uncertain := false // a request without an answer may have stored the spec
 	for pause := newBackoff(); ; {
-		stored, created, plan, err := s.tryPutSpec(ctx, spec)
+		stored, created, plan, err := s.tryPutRun(ctx, spec, over)
 		switch {
 		case err == nil && stored != nil:
 			ours := uncertain && bytes.Equal(stored, spec) && plan.Phase == cluster.Forming
@@ -49,8 +55,8 @@ func (s *Store) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) 
 	}
 }
 
-// tryPutSpec returns a nil spec if somebody else was quicker, and it is worth another look.
-func (s *Store) tryPutSpec(ctx context.Context, spec []byte) (
+// tryPutRun returns a nil spec if somebody else was quicker, and it is worth another look.
+func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bool) (
 	stored []byte, created bool, plan cluster.Plan, err error) {
 	err = s.once(ctx, "submitting the job", func(ctx context.Context) error {
 		absent := clientv3.Compare(clientv3.CreateRevision(s.specKey()), "=", 0)
@@ -70,7 +76,7 @@ func (s *Store) tryPutSpec(ctx context.Context, spec []byte) (
 		if err != nil {
 			return err
 		}
-		if plan.Phase != cluster.Ended {
+		if plan.Phase != cluster.Ended || !over(specKV.Value) {
 			stored = specKV.Value
 			return nil
 		}

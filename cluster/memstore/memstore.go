@@ -152,11 +152,16 @@ func (c *Client) once(ctx context.Context, request func() error) error {
 }
 
 // PutSpec implements cluster.Submissions.
-func (c *Client) PutSpec(ctx context.Context, spec []byte) (
+func (c *Client) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) {
+	return c.PutRun(ctx, spec, func([]byte) bool { return true })
+}
+
+// PutRun implements cluster.Submissions.
+func (c *Client) PutRun(ctx context.Context, spec []byte, over func([]byte) bool) (
 	stored []byte, created bool, err error) {
 	s := c.store
 	err = c.untilDone(ctx, func() error {
-		if s.spec != nil && s.plan.Phase != cluster.Ended {
+		if s.spec != nil && (s.plan.Phase != cluster.Ended || !over(bytes.Clone(s.spec))) {
 			stored = bytes.Clone(s.spec)
 			return nil
 		}

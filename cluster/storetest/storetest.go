@@ -48,6 +48,7 @@ func Run(t *testing.T, newJob func(*testing.T) Job) {
 	}{
 		{"SpecIsPutOnce", specIsPutOnce},
 		{"SpecOverAnEndedRun", specOverAnEndedRun},
+		{"RunIsPutOnce", runIsPutOnce},
 		{"NamesAreClaimedOnce", namesAreClaimedOnce},
 		{"JobIsViewed", jobIsViewed},
 		{"MembersComeAndGo", membersComeAndGo},
@@ -117,6 +118,61 @@ func specOverAnEndedRun(ctx context.Context, t *testing.T, job Job) {
 	}
 	put("third", false)
 }
+
+// runIsPutOnce: of many processes that submit a run, one does, however early it ends.
+func runIsPutOnce(ctx context.Context, t *testing.T, job Job) {
+	newer := func(spec string) func([]byte) bool {
+		return func(stored []byte) bool { return string(stored) < spec }
+	}
+	submit := func(spec string) (made int) {
+		t.Helper()
+		results := make(chan bool, submitters)
+		for range submitters {
+			store := job.Open(t)
+			go func() {
+				_, created, err := store.PutRun(ctx, []byte(spec), newer(spec))
+				if err != nil {
+					t.Errorf("PutRun(%s): %v", spec, err)
+				}
+				results <- created
+			}()
+		}
+		for range submitters {
+			if <-results {
+				made++
+			}
+		}
+		return made
+	}
+	hold := func(spec string, wantMade int, wantStored string) {
+		t.Helper()
+		if made := submit(spec); made != wantMade {
+			t.Errorf("run %s was put %d times, want %d", spec, made, wantMade)
+		}
+		stored, created, err := job.Open(t).PutRun(ctx, []byte(spec), newer(spec))
+		if err != nil || created || string(stored) != wantStored {
+			t.Errorf("run %s once more: %q, %t, %v; want %q", spec, stored, created, err, wantStored)
+		}
+	}
+	hold("run 1", 1, "run 1")
+	hold("run 2", 0, "run 1") // which has not ended
+	leader := elect(ctx, t, job, "c1")
+	putPlan(ctx, t, leader, plan(3, cluster.Ended))
+	hold("run 1", 0, "run 1") // it has ended, and is not put again
+	hold("run 2", 1, "run 2")
+	if err := leader.Resign(ctx); err != nil {
+		t.Fatal(err)
+	}
+	next := elect(ctx, t, job, "c2")
+	if _, err := next.LoadPlan(ctx); err != nil {
+		t.Fatal(err)
+	}
+	putPlan(ctx, t, next, plan(5, cluster.Ended))
+	hold("run 1", 0, "run 2")
+}
+
+// submitters is how many processes submit a run at once.
+const submitters = 4
 
 func namesAreClaimedOnce(ctx context.Context, t *testing.T, job Job) {
 	one, two := job.Open(t), job.Open(t)
