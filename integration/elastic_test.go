@@ -48,7 +48,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 			func(t *testing.T) { stopPastLease(t, 0) }},
 		{"worker that joins late", "it is taken in at a step's end, up to --max-workers",
 			joinLate},
-		{"SIGTERM to a worker", "it hands over at a step's end and goes with exit code 0",
+		{"SIGTERM to a worker", "it hands over at a step's end and goes with exit code 4",
 			func(t *testing.T) { terminate(t, 1) }},
 		{"SIGTERM to rank 0", "the same", func(t *testing.T) { terminate(t, 0) }},
 		{"fewer than --min-workers",
@@ -101,11 +101,11 @@ func terminate(t *testing.T, rank int) {
 	leaver := r.of(rank)
 	leaver.signal(syscall.SIGTERM)
 	r.untilRing(2, "leaves, as it was asked to", fmt.Sprintf("pid %d", leaver.pid()))
-	if code := leaver.exitCode(); code != 0 {
+	if code := leaver.exitCode(); code != exitLeft {
 		t.Errorf("exit code %d; it wrote:\n%s", code, leaver.stderr)
 	}
 	r.untilMore(10)
-	r.stop()
+	r.stop(leaver)
 }
 
 func pauseBelowMinimum(t *testing.T) {
@@ -342,9 +342,10 @@ func TestThreadsFollowTheWorkers(t *testing.T) {
 	r.untilRing(2)
 	hold(2)
 	r.untilMore(3)
-	r.of(1).signal(syscall.SIGTERM)
+	leaver := r.of(1)
+	leaver.signal(syscall.SIGTERM)
 	r.untilRing(1)
 	hold(1)
 	r.untilMore(3)
-	r.stop()
+	r.stop(leaver)
 }

@@ -25,6 +25,12 @@ const (
 	tailEvents   = 30
 )
 
+// The exit codes of a job's processes, besides 0, 1 for a failure of their own, and 2 for usage.
+const (
+	exitJob  = 3 // the job has failed
+	exitLeft = 4 // asked to go before the job's end
+)
+
 // binaries is the folder with rondo, worker and coordinator, built once for all tests.
 var binaries string
 

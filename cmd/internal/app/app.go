@@ -1,5 +1,6 @@
 // Package app runs a command line: it turns errors into one line on standard error and an exit
-// code, and signals into a cancelled context. The three commands share it.
+// code, and signals into a cancelled context. The three commands share it. Where a platform asks
+// for a process's last word, it gets that line too.
 package app
 
 import (
@@ -20,8 +21,10 @@ import (
 
 // The exit codes.
 const (
-	exitFailure = 1 // the run failed
-	ExitUsage   = 2 // what the person wrote is wrong
+	ExitFailure = 1 // this process failed: it may be tried again
+	ExitUsage   = 2 // what the person wrote is wrong: trying again is useless
+	ExitJob     = 3 // the job that this process is of has failed: so is trying again
+	ExitLeft    = 4 // the process was asked to go before the job's end: the others go on
 )
 
 // A UsageError marks an error of what a person wrote, such as a corpus that is not there.
@@ -41,6 +44,17 @@ func Usage(err error) error {
 // Usagef makes a marked error.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
+// A JobError marks the failure of a whole job in a process that is only a part of it.
+type JobError struct{ Err error }
+
+func (e *JobError) Error() string { return e.Err.Error() }
+func (e *JobError) Unwrap() error { return e.Err }
+
+// A LeftError is the end of a process that was asked to go before the job's end.
+type LeftError struct{ Text string }
+
+func (e *LeftError) Error() string { return e.Text }
+
 // A ToldError is an error that somebody has been told already: it decides the exit code, and is
 // not printed.
 type ToldError struct{ Err error }
@@ -59,9 +73,27 @@ func Main(root *cobra.Command) int {
 		syscall.SIGHUP)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // writing to a pipe that is closed is an error like others
-	context.AfterFunc(ctx, stop)   // restores the signals' default: end at once
+	context.AfterFunc(ctx, func() { endAtSecond(stop) })
 	return Run(ctx, root, os.Args[1:], os.Stderr)
 }
+
+// endAtSecond restores the signals' default, which is to end at once. A container's first process
+// has another default, to ignore them: it ends by itself.
+func endAtSecond(restore func()) {
+	if os.Getpid() != 1 {
+		restore()
+		return
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	restore()
+	if number, ok := (<-again).(syscall.Signal); ok {
+		os.Exit(signalled + int(number))
+	}
+}
+
+// signalled is what a shell adds to the number of the signal that ended a process.
+const signalled = 128
 
 // Run is Main with its surroundings given.
 func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writer) int {
@@ -78,12 +110,17 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	refuseArguments(root)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
+		if text := command.Annotations[summary]; text != "" {
+			lastWord(stderr, text+peakMemory())
+		}
 		return 0
 	}
+	text := fmt.Sprintf("%s: %s", command.CommandPath(), oneLine(err))
 	var told *ToldError
 	if !errors.As(err, &told) {
-		fmt.Fprintf(stderr, "%s: %s\n", command.CommandPath(), oneLine(err))
+		fmt.Fprintln(stderr, text)
 	}
+	lastWord(stderr, text)
 	return exitCode(err)
 }
 
@@ -129,10 +166,17 @@ func Require(c *cobra.Command, names ...string) {
 func exitCode(err error) int {
 	var wrong *UsageError
 	var spec *jobspec.UsageError
-	if errors.As(err, &wrong) || errors.As(err, &spec) {
+	var failed *JobError
+	var left *LeftError
+	switch {
+	case errors.As(err, &wrong) || errors.As(err, &spec):
 		return ExitUsage
+	case errors.As(err, &failed):
+		return ExitJob
+	case errors.As(err, &left):
+		return ExitLeft
 	}
-	return exitFailure
+	return ExitFailure
 }
 
 func oneLine(err error) string {

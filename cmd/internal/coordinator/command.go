@@ -1,26 +1,30 @@
 package coordinator
 
 import (
-	"context"
-	"errors"
-
 	"github.com/spf13/cobra"
 
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/meet"
 )
 
 // Command is `coordinator --etcd … --job …`.
 func Command() *cobra.Command {
+	var cfg Config
 	c := &cobra.Command{
 		Use:     "coordinator",
 		Version: meet.Version(),
 		Short:   "Lead a job, or stand by for its leader",
 	}
-	config := meet.AddFlags(c)
+	where := meet.AddFlags(c)
+	c.Flags().StringVar(&cfg.Spec, "spec", "", "YAML file of the job, to be submitted as run "+
+		"--run when no older run goes on; default: somebody else submits it")
+	c.Flags().BoolVar(&cfg.Stay, "stay", false, "stay when the job has ended, and lead its next "+
+		"run; wait for etcd at the start")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		err := Run(cmd.Context(), config())
-		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
-			return nil // it was asked to go, and has given the leadership up
+		cfg.Config = where()
+		plan, err := Run(cmd.Context(), cfg)
+		if err == nil {
+			app.Summarize(cmd, "the job has ended: "+plan.Reason)
 		}
 		return err
 	}

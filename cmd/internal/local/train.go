@@ -192,7 +192,18 @@ func (r Run) supervise(
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	led := make(chan error, 1)
-	go func() { led <- coordinator.Run(life, where) }()
+	go func() {
+		_, err := coordinator.Run(life, coordinator.Config{Config: where})
+		var failed *app.JobError
+		var left *app.LeftError
+		switch {
+		case errors.As(err, &failed):
+			err = failed.Err // it is this command's own failure
+		case errors.As(err, &left):
+			err = context.Canceled // by this command
+		}
+		led <- err
+	}()
 	// While nobody leads, the workers hold their state for as long; so the job is not over.
 	quiet := where
 	quiet.Log = r.retryLog(where.Log)

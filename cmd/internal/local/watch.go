@@ -162,8 +162,14 @@ func nextPause(last, lived time.Duration) time.Duration {
 // judge says whether the process that ended is to be started again, and what people should know.
 func (w *watch) judge(life context.Context, exit Exit, restarts *int) (again bool, text string) {
 	var status *exec.ExitError
-	if exit.Err == nil || errors.As(exit.Err, &status) && status.ExitCode() == app.ExitUsage {
-		return false, "" // it was asked to go, or has said itself what is wrong
+	if errors.As(exit.Err, &status) {
+		switch status.ExitCode() {
+		case app.ExitUsage, app.ExitJob, app.ExitLeft:
+			return false, "" // it has said what is wrong, or was asked to go
+		}
+	}
+	if exit.Err == nil {
+		return false, ""
 	}
 	w.unregister(life, exit)
 	if life.Err() != nil {

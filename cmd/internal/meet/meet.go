@@ -129,30 +129,52 @@ func (c Config) dialing(serverName string) (options []grpc.DialOption, err error
 	return options, nil
 }
 
-// Spec returns the job's spec, validated; it waits a while for the job to be submitted, and for an
-// etcd that does not answer for a moment.
+// Spec returns the job's spec, validated; it waits a while for the job, or for the run of it that
+// this process is of, to be submitted, and for an etcd that does not answer for a moment.
 func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
-	limited, cancel := context.WithTimeout(ctx, specWait)
+	patience := specWait
+	if c.Run > 0 {
+		patience = runWait
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := time.NewTicker(specPause)
 	defer pause.Stop()
 	for first := true; ; first = false {
 		stored, err := store.Spec(limited)
+		if err == nil && RunOf(stored) >= c.Run {
+			return Decode(stored)
+		}
 		if err == nil {
-			return decode(stored)
+			err = fmt.Errorf("job %s is of run %d, and this process of run %d, which its "+
+				"coordinator submits when the older one has ended", c.Job, RunOf(stored), c.Run)
 		}
 		if first && c.Log != nil {
-			c.Log.Warn("waiting for the job to be submitted", "job", c.Job, "for", specWait)
+			c.Log.Warn("waiting for the job to be submitted", "job", c.Job, "for", patience,
+				"reason", err)
 		}
 		select {
 		case <-pause.C:
 		case <-limited.Done():
-			return nil, fmt.Errorf("waiting for the job to be submitted: %w", err)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, fmt.Errorf("waited %v for the job to be submitted: %w", patience, err)
 		}
 	}
 }
 
-func decode(stored []byte) (*rondov1.JobSpec, error) {
+// RunOf is the number of the run that a stored spec is of; 0 if it has none, or cannot be read.
+func RunOf(stored []byte) int64 {
+	spec := &rondov1.JobSpec{}
+	if err := proto.Unmarshal(stored, spec); err != nil {
+		return 0
+	}
+	return spec.Submitted
+}
+
+// Decode reads and validates a spec as the store has it.
+func Decode(stored []byte) (*rondov1.JobSpec, error) {
 	spec := &rondov1.JobSpec{}
 	if err := proto.Unmarshal(stored, spec); err != nil {
 		return nil, fmt.Errorf("the job's spec in etcd cannot be read: %w", err)

@@ -25,10 +25,13 @@ func Command() *cobra.Command {
 		if *supervised {
 			go endWith(cmd.InOrStdin())
 		}
-		err := Run(cmd.Context(), config())
+		did, err := Run(cmd.Context(), config())
 		var heard *heardError
 		if *supervised && errors.As(err, &heard) {
 			return &app.ToldError{Err: err}
+		}
+		if err == nil {
+			app.Summarize(cmd, did)
 		}
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/meet"
 )
 
 // A worker that is out comes back after a pause that grows, so that one that is put out again and
@@ -126,7 +127,10 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 // watch keeps the newest plan, and ends life with the job.
 func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans *plans) {
 	err := w.registry.WatchPlan(life, func(p cluster.Plan) error {
-		if p.Phase == cluster.Ended {
+		switch newer := w.newerRun(life); {
+		case newer != 0: // the end of this worker's own run, and all of its plans, went unseen
+			end(superseded(w.spec.Job, w.spec.Submitted, newer))
+		case p.Phase == cluster.Ended:
 			end(&endedError{plan: p})
 		}
 		plans.set(p)
@@ -135,6 +139,16 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans 
 	if life.Err() == nil {
 		end(fmt.Errorf("watching the plan: %w", err))
 	}
+}
+
+// newerRun returns the number of a run that was submitted after this worker's; 0 if there is none,
+// or etcd does not answer at the moment: each plan is another occasion.
+func (w *worker) newerRun(ctx context.Context) int64 {
+	stored, err := w.registry.Spec(ctx)
+	if run := meet.RunOf(stored); err == nil && run > w.spec.Submitted {
+		return run
+	}
+	return 0
 }
 
 // plans is the newest plan.
@@ -181,7 +195,7 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			if served == 0 {
 				w.log.Warn("this worker was in no ring", "reason", context.Cause(life))
 			}
-			return explain(context.Cause(life))
+			return w.explain(context.Cause(life))
 		case inRing && plan.Generation > served:
 			served = plan.Generation
 			done, err := w.serveRing(life, leave, plan, plans)
@@ -223,7 +237,9 @@ func (w *worker) keep(ctx context.Context) error {
 	if w.engine == nil {
 		return nil
 	}
-	return w.engine.keep(ctx)
+	err := w.engine.keep(ctx)
+	w.kept = err == nil && w.spec.CheckpointDir+w.spec.StopDir != ""
+	return err
 }
 
 // evicted returns why this member gets no rank; nil if it may.
@@ -244,7 +260,7 @@ func (w *worker) evicted(plan cluster.Plan) error {
 }
 
 // explain turns the reason of life's end into the worker's result.
-func explain(cause error) error {
+func (w *worker) explain(cause error) error {
 	var ended *endedError
 	if !errors.As(cause, &ended) {
 		return cause
@@ -253,7 +269,8 @@ func explain(cause error) error {
 	case ended.plan.Usage:
 		return app.Usage(cause)
 	case ended.plan.Failed:
-		return cause
+		return &app.JobError{Err: cause}
 	}
+	w.end = &ended.plan
 	return nil
 }

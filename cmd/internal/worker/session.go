@@ -88,8 +88,11 @@ func isVerdict(err error) bool {
 	return errors.As(err, &corrupt) || errors.As(err, &others)
 }
 
-// processesHere is how many of the plan's workers share this machine.
+// processesHere is how many of the plan's workers share this machine's cores.
 func (s *session) processesHere() int {
+	if s.alone {
+		return 1
+	}
 	n := 0
 	for _, m := range s.plan.Members {
 		if m.Host == s.member.Host {
@@ -312,7 +315,7 @@ func (s *session) judge(life context.Context, err error) error {
 	)
 	switch {
 	case life.Err() != nil:
-		return explain(context.Cause(life))
+		return s.explain(context.Cause(life))
 	case errors.Is(err, errSuperseded):
 	case errors.As(err, &corrupt):
 		s.tellEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{

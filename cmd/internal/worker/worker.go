@@ -56,12 +56,15 @@ type reporter interface {
 type worker struct {
 	fabric
 	log    *slog.Logger
+	alone  bool // it shares its cores with no other worker
 	spec   *rondov1.JobSpec
 	data   *job.Data
 	name   string         // the process's own; a member's id begins with it
 	member cluster.Member // as it is registered, or was last
 	engine *engine        // nil before the first ring
 	well   bool           // a ring with this worker has trained for a while
+	end    *cluster.Plan  // with which the job has ended well; nil: it has not
+	kept   bool           // this worker saved what it held when it left
 
 	voice atomic.Pointer[voice] // of the member
 	told  bool                  // the coordinator was told why this worker fails
@@ -114,25 +117,55 @@ type heardError struct{ error }
 
 func (e *heardError) Unwrap() error { return e.error }
 
-// Run works for the job until it has ended, and returns nil, or why it failed. When ctx ends the
-// worker leaves at a step's end, and the others go on without it.
-func Run(ctx context.Context, cfg meet.Config) (err error) {
+// Run works for the job until it has ended, and says what it did, or why it failed. When ctx ends
+// the worker leaves at a step's end, the others go on without it, and the error is an
+// app.LeftError.
+func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
 	if err := cfg.Validate(); err != nil {
-		return app.Usage(err)
+		return "", app.Usage(err)
 	}
+	w := newWorker(cfg)
+	err = w.run(ctx, cfg)
+	switch {
+	case err != nil && w.heard:
+		return "", &heardError{err}
+	case err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)):
+		return "", err
+	case w.end == nil:
+		return "", &app.LeftError{Text: w.left()}
+	}
+	return w.done(), nil
+}
+
+func newWorker(cfg meet.Config) *worker {
+	w := &worker{log: cfg.Log}
+	if w.log == nil {
+		w.log = slog.New(slog.DiscardHandler)
+	}
+	number := int(time.Now().UnixNano() % 1e9)
+	w.name = fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), number)
+	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
+		Version: meet.Version()}
+	if cfg.Host != "" {
+		// Containers of one machine count their processes each for itself; with the host, the
+		// number must tell one process from another.
+		w.member.Host, w.member.PID, w.alone = cfg.Host, number, true
+	}
+	return w
+}
+
+// run finds the job, and works for it.
+func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	store, err := cfg.Store(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = store.Close() }()
-	spec, err := cfg.Spec(ctx, store)
-	if err != nil {
+	if w.spec, err = cfg.Spec(ctx, store); err != nil {
 		return err
 	}
-	w := &worker{log: cfg.Log, spec: spec,
-		name: fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), time.Now().UnixNano()%1e6)}
-	if w.log == nil {
-		w.log = slog.New(slog.DiscardHandler)
+	if cfg.Run > 0 && w.spec.Submitted > cfg.Run {
+		return superseded(w.spec.Job, cfg.Run, w.spec.Submitted)
 	}
 	client, err := cfg.Client(store, 0)
 	if err != nil {
@@ -140,17 +173,52 @@ func Run(ctx context.Context, cfg meet.Config) (err error) {
 	}
 	w.registry, w.claim = store, store.Claim
 	w.report = func(id string) (reporter, error) { return client.NewReporter(id) }
-	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
-		Version: meet.Version()}
 	if err := w.openVoice(); err != nil {
 		return err
 	}
 	err = w.serve(ctx, cfg)
-	w.farewell(ctx, err)
-	if w.heard {
-		return &heardError{err}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		w.farewell(ctx, nil) // it was asked to go, which is nobody's failure
+		return err
 	}
+	w.farewell(ctx, err)
 	return err
+}
+
+// superseded is the end of a worker of an older run.
+func superseded(name string, run, newer int64) error {
+	return &app.JobError{Err: fmt.Errorf("this worker is of run %d of job %s, and run %d has been "+
+		"submitted since: nothing is left to do for it", run, name, newer)}
+}
+
+// step is the last step that this worker has completed; 0: none.
+func (w *worker) step() int64 {
+	if w.engine == nil || w.engine.heard == nil {
+		return 0
+	}
+	return w.engine.heard.last.Step
+}
+
+// done says what this worker did for a job that has ended well.
+func (w *worker) done() string {
+	if step := w.step(); step > 0 {
+		return fmt.Sprintf("done after step %d: %s", step, w.end.Reason)
+	}
+	return "the job has ended without a step of this worker: " + w.end.Reason
+}
+
+// left says how this worker left a job that has not ended.
+func (w *worker) left() string {
+	text := "asked to go before the job's end"
+	step := w.step()
+	switch {
+	case w.kept && step > 0:
+		return fmt.Sprintf("%s; the state of step %d is kept, and nobody else is left to hold it",
+			text, step)
+	case step > 0:
+		return fmt.Sprintf("%s, after step %d; the others go on", text, step)
+	}
+	return text + ", and before its first step"
 }
 
 // serve opens what the job needs here, and works.

@@ -47,10 +47,16 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 	}
 	results := make(chan error, spec.Workers)
 	for range spec.Workers {
-		go func() { results <- worker.Run(ctx, where) }()
+		go func() {
+			_, err := worker.Run(ctx, where)
+			results <- err
+		}()
 	}
 	led := make(chan error, 1)
-	go func() { led <- coordinator.Run(ctx, where) }()
+	go func() {
+		_, err := coordinator.Run(ctx, coordinator.Config{Config: where})
+		led <- err
+	}()
 	client, err := where.Client(store, 0)
 	if err != nil {
 		t.Fatal(err)
