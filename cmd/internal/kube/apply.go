@@ -80,6 +80,32 @@ func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return Explain(err, "applying "+nameOf(object))
 }
 
+// applyAll applies objects one after the other. A dry run names each.
+func (o *objects) applyAll(
+	ctx context.Context, all []*unstructured.Unstructured, what string, how Apply,
+) error {
+	for _, object := range all {
+		if err := o.apply(ctx, object); err != nil {
+			return err
+		}
+		if how.DryRun {
+			how.Say(nameOf(object) + " would be applied (server dry run)")
+		}
+	}
+	if len(all) > 0 && !how.DryRun {
+		how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
+	}
+	return nil
+}
+
+// count says "1 object" and "2 objects".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // exists says whether there is an object of that kind and name.
 func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured) (bool, error) {
 	resources, err := o.of(object)
@@ -107,6 +133,11 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	if err != nil {
 		return err
 	}
+	for _, object := range slices.Concat(m.Shared, m.Job) { // before anything is changed
+		if _, err := o.of(object); err != nil {
+			return Explain(err, "applying "+nameOf(object))
+		}
+	}
 	if how.CreateNamespace {
 		if err := c.createNamespace(ctx, how); err != nil {
 			return err
@@ -118,11 +149,8 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	if err := c.makeRoom(ctx, o, m, how); err != nil {
 		return err
 	}
-	for _, object := range m.Job {
-		if err := o.apply(ctx, object); err != nil {
-			return err
-		}
-		how.Say(nameOf(object) + " applied")
+	if err := o.applyAll(ctx, m.Job, fmt.Sprintf("job %s", m.Spec.Job), how); err != nil {
+		return err
 	}
 	if how.DryRun {
 		return nil
@@ -149,6 +177,7 @@ func (c *Cluster) createNamespace(ctx context.Context, how Apply) error {
 
 // applyShared makes what is missing of the objects that the namespace's jobs share.
 func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how Apply) error {
+	var missing []*unstructured.Unstructured
 	for _, object := range m.Shared {
 		there, err := o.exists(ctx, object)
 		if err != nil {
@@ -161,15 +190,11 @@ func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how
 			}
 			there = used
 		}
-		if there {
-			continue
+		if !there {
+			missing = append(missing, object)
 		}
-		if err := o.apply(ctx, object); err != nil {
-			return err
-		}
-		how.Say(nameOf(object) + " applied")
 	}
-	return nil
+	return o.applyAll(ctx, missing, "etcd and what jobs share", how)
 }
 
 // useEtcd says whether the etcd that is there can be used. One of which no member has ever started,

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,10 +16,10 @@ import (
 
 // A Problem is what keeps a job from going on, and what to do about it.
 type Problem struct {
-	Object string // kind/name
-	Text   string // one line
-	Remedy string // empty: none is known
-	Fatal  bool   // waiting does not help
+	Object string `json:"object"`           // kind/name
+	Text   string `json:"text"`             // one line
+	Remedy string `json:"remedy,omitempty"` // empty: none is known
+	Fatal  bool   `json:"fatal"`            // waiting does not help
 }
 
 func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
@@ -141,29 +140,25 @@ func (s *scene) problems(now time.Time) []Problem {
 	return gathered(all)
 }
 
-// gathered names each problem once, whatever the number of objects that have it.
+// gathered names each problem once, whatever the number of objects that have it; the fatal first.
 func gathered(all []Problem) []Problem {
 	var kept []Problem
-	counts := map[string]int{}
+	have := map[string]map[string]bool{} // text: objects
 	for _, p := range all {
-		key := p.Text
-		if counts[key]++; counts[key] == 1 {
+		if have[p.Text] == nil {
+			have[p.Text] = map[string]bool{}
 			kept = append(kept, p)
 		}
+		have[p.Text][p.Object] = true
 	}
 	for i := range kept {
-		if n := counts[kept[i].Text]; n > 1 {
+		if n := len(have[kept[i].Text]); n > 1 {
 			kept[i].Object = fmt.Sprintf("%s and %d more", kept[i].Object, n-1)
 		}
 	}
-	slices.SortStableFunc(kept, func(a, b Problem) int {
-		if a.Fatal == b.Fatal {
-			return 0
-		}
-		return cmp.Compare(map[bool]int{true: 0, false: 1}[a.Fatal],
-			map[bool]int{true: 0, false: 1}[b.Fatal])
-	})
-	return kept
+	return slices.Concat(
+		slices.DeleteFunc(slices.Clone(kept), func(p Problem) bool { return !p.Fatal }),
+		slices.DeleteFunc(kept, func(p Problem) bool { return p.Fatal }))
 }
 
 // ofJob says why a Job has failed: in the words of the process that ended it, if they are known.
@@ -177,7 +172,7 @@ func (s *scene) ofJob() []Problem {
 		}
 		for i := range s.pods {
 			pod := &s.pods[i]
-			end := endOf(pod)
+			end := terminated(pod)
 			if end != nil && (end.ExitCode == 2 || end.ExitCode == 3) &&
 				strings.Contains(condition.Message, pod.Name) {
 				return []Problem{{Object: "job/" + s.workers.Name, Text: "failed: " + said(end),
@@ -225,11 +220,10 @@ func (s *scene) replaced(pod *corev1.Pod) bool {
 // ofPod says what is wrong with a pod.
 func (s *scene) ofPod(pod *corev1.Pod) []Problem {
 	name := "pod/" + pod.Name
-	etcd := pod.Labels["app.kubernetes.io/component"] == "etcd"
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse &&
 			condition.Reason == corev1.PodReasonUnschedulable {
-			p := unschedulable(condition.Message, etcd)
+			p := unschedulable(condition.Message)
 			p.Object = name
 			return []Problem{p}
 		}
@@ -326,8 +320,8 @@ func (s *scene) ofMounts(now time.Time) []Problem {
 		}
 		event := s.lastSince(now, "Pod", pod.Name, "FailedMount", "FailedAttachVolume",
 			"FailedCreatePodSandBox")
-		if event == nil {
-			continue
+		if event == nil || strings.Contains(event.Message, "cache: timed out waiting") {
+			continue // the node has only not heard of what it mounts; it asks again
 		}
 		p := notStarted(event.Message)
 		p.Object = "pod/" + pod.Name

@@ -25,6 +25,7 @@ type follower struct {
 	say     func(string)
 
 	standing string               // said last
+	last     string               // what is wrong, or else how it stands
 	told     map[string]bool      // problems that were said
 	since    map[string]time.Time // when fatal ones were first seen
 }
@@ -45,7 +46,7 @@ func (c *Cluster) Follow(
 		}
 		if err := wait(ctx, pollEvery); errors.Is(err, errTooLong) {
 			return fmt.Errorf("job %s has made no step in %v: %s; it goes on by itself: rondo "+
-				"status --job %s", job, timeout, f.standing, job)
+				"status --job %s", job, timeout, f.last, job)
 		} else if err != nil {
 			return fmt.Errorf("interrupted; job %s goes on by itself", job)
 		}
@@ -89,6 +90,10 @@ func (f *follower) report(line string) {
 // judge says problems that are new, and returns one that is past hope.
 func (f *follower) judge(problems []Problem) error {
 	seen := map[string]time.Time{}
+	f.last = f.standing
+	if len(problems) > 0 {
+		f.last = problems[0].String()
+	}
 	for _, p := range problems {
 		if !f.told[p.Text] {
 			f.told[p.Text] = true

@@ -104,7 +104,9 @@ func (c *Cluster) deleteJob(
 		how.Say(nameOf(workers) + " deleted")
 		some = true
 	}
-	if err := c.forget(ctx, job, workers); err != nil {
+	if how.WithEtcd {
+		// Its data goes with it.
+	} else if err := c.forget(ctx, job, workers); err != nil {
 		how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
 	}
 	rest, err := c.deleteAll(ctx, o, labelJob+"="+job, jobKinds(), how)

@@ -14,8 +14,8 @@ import (
 // exitOOM is how a process ends that the kernel kills: 128 + SIGKILL.
 const exitOOM = 137
 
-// endOf is how the job's own container of a pod ended; nil if it has not.
-func endOf(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+// terminated is how the job's own container of a pod ended; nil if it has not.
+func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for i := range pod.Status.ContainerStatuses {
 		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
 			return end
@@ -114,6 +114,10 @@ func unpulled(image, reason, message string) Problem {
 		p.Text = fmt.Sprintf("there is no image %s", image)
 		p.Remedy = "push it, load it on the nodes, or give another --image"
 		p.Fatal = true
+	case reason == "ImagePullBackOff": // it was tried more than once
+		p.Remedy = "is the name right (--image), and the registry reachable from the nodes? " +
+			"Otherwise load it on every node"
+		p.Fatal = true
 	}
 	return p
 }
@@ -132,7 +136,7 @@ func shortly(message string) string {
 }
 
 // unschedulable reads why no node takes a pod.
-func unschedulable(message string, etcd bool) Problem {
+func unschedulable(message string) Problem {
 	message, _, _ = strings.Cut(message, " preemption:")
 	p := Problem{Text: "no node takes it: " + strings.TrimSuffix(message, ".")}
 	less := "ask for less (%s), or have nodes added"
@@ -145,10 +149,6 @@ func unschedulable(message string, etcd bool) Problem {
 		p.Fatal = true
 	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"):
 		p.Text = "it waits for a volume that is not there yet"
-		p.Remedy = "see kubectl describe persistentvolumeclaim"
-		if etcd {
-			p.Remedy = etcdVolume
-		}
 	case strings.Contains(message, "volume node affinity conflict"):
 		p.Remedy = "its volume belongs to a node that is full or gone: free it, or use a volume " +
 			"that all nodes reach (ReadWriteMany)"
@@ -176,8 +176,8 @@ func unschedulable(message string, etcd bool) Problem {
 }
 
 // etcdVolume is what to do without volumes for etcd.
-const etcdVolume = "rondo delete --with-etcd, and submit with --etcd-storage CLASS:SIZE (see " +
-	"kubectl get storageclass) or --etcd-storage ephemeral"
+const etcdVolume = "submit again with --etcd-storage CLASS:SIZE (see kubectl get storageclass), or " +
+	"--etcd-storage ephemeral"
 
 // unbound reads why a claim has no volume.
 func unbound(message string, etcd bool) Problem {
