@@ -184,6 +184,41 @@ func TestArguments(t *testing.T) {
 	})
 }
 
+// Every folder that a flag names is mounted, from a volume that the pod has.
+func TestPaths(t *testing.T) {
+	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
+		for _, p := range pods(objects) {
+			volumes := []string{}
+			for _, v := range p.Spec.Volumes {
+				volumes = append(volumes, v.Name)
+			}
+			for _, o := range objects {
+				if set, ok := o.(*appsv1.StatefulSet); ok && set.Name == p.Name {
+					for _, claim := range set.Spec.VolumeClaimTemplates {
+						volumes = append(volumes, claim.Name)
+					}
+				}
+			}
+			for _, c := range p.Spec.Containers {
+				for _, m := range c.VolumeMounts {
+					if !slices.Contains(volumes, m.Name) {
+						t.Errorf("%s, %s: no volume %s", p.Name, c.Name, m.Name)
+					}
+				}
+				for _, argument := range c.Args {
+					_, at, _ := strings.Cut(argument, "=")
+					if strings.HasPrefix(at, "/") && !slices.ContainsFunc(c.VolumeMounts,
+						func(m corev1.VolumeMount) bool {
+							return strings.HasPrefix(at+"/", m.MountPath+"/")
+						}) {
+						t.Errorf("%s, %s: nothing is mounted at %s", p.Name, c.Name, at)
+					}
+				}
+			}
+		}
+	})
+}
+
 // jobOf is the Job of an overlay's workers.
 func jobOf(t *testing.T, overlay string, objects []metav1.Object) batchv1.JobSpec {
 	t.Helper()
