@@ -27,7 +27,7 @@ export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 18
 
 .PHONY: demo
 demo: deps build ## install what is missing, build, and train two workers for two minutes
@@ -56,6 +56,10 @@ test: deps vet ## run every test, then those of the pure-Go build
 soak: deps ## train under a rain of at least 500 faults, and compare
 	CGO_ENABLED=$(CGO) RONDO_SOAK_FAULTS=500 go test -count 1 -v -timeout 30m -run TestSoak \
 		./integration
+
+.PHONY: integration-k8s
+integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/README.md asks for
+	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 40m ./integration/k8s
 
 .PHONY: nightly
 nightly: deps soak ## the soak, jumping clocks, thousands of simulated histories (seeds replay)

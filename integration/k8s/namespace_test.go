@@ -72,12 +72,12 @@ func (n *namespace) remove() {
 func (n *namespace) dump() {
 	for _, args := range [][]string{
 		{"get", "pods,jobs,statefulsets,deployments", "-o", "wide"},
-		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"get", "events", "--sort-by=.lastTimestamp", "--field-selector=type=Warning"},
 	} {
 		out, err := n.try("", args...)
 		n.t.Logf("kubectl %s (%v):\n%s", strings.Join(args, " "), err, out)
 	}
-	for _, pod := range n.pods("") {
+	for _, pod := range n.pods("app.kubernetes.io/name=rondo") {
 		for _, container := range pod.Spec.Containers {
 			out, _ := n.try("", "logs", pod.Name, "-c", container.Name, "--tail=25")
 			before, err := n.try("", "logs", pod.Name, "-c", container.Name, "--tail=15", "-p")
