@@ -72,6 +72,9 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 		}
 		settings.Ledger = e.ledger
 	}
+	if settings.Evaluation != nil {
+		settings.Evaluation = beating{settings.Evaluation, &w.pulse}
+	}
 	e.heard = &observer{engine: e}
 	settings.Observer = e.heard
 	if e.stored.Store != nil {
@@ -132,7 +135,9 @@ func (e *lostStateError) Unwrap() error { return e.error }
 func (e *engine) restore(
 	ctx context.Context, reason train.RestoreReason,
 ) (*train.Snapshot, error) {
+	resume := e.worker.pulse.pause()
 	snapshot, err := e.readStart(ctx)
+	resume()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)

@@ -18,7 +18,16 @@ const flippedBit = 20
 
 // faults are the job's rehearsed faults (--inject) as they hit this worker's training. Those of the
 // ring hit its links, and those of the disk its checkpoints.
-type faults struct{ *rehearsal.Actor }
+type faults struct {
+	*rehearsal.Actor
+	pulse *pulse
+}
+
+// At implements train.Rehearsal: each phase of a step is a sign that the worker gets on.
+func (f faults) At(ctx context.Context, phase string, step int64) error {
+	f.pulse.beat()
+	return f.Actor.At(ctx, phase, step)
+}
 
 // Spoil implements train.Rehearsal.
 func (f faults) Spoil(ctx context.Context, step int64) train.Spoil {
@@ -44,7 +53,7 @@ func (w *worker) newFaults() (faults, error) {
 			w.notice(context.Background(), line) // bounds its wait itself
 		},
 	})
-	return faults{actor}, err
+	return faults{actor, &w.pulse}, err
 }
 
 // disk is what goes wrong with a checkpoint's files.

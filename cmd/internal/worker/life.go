@@ -95,7 +95,9 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	case err != nil:
 		return err
 	}
+	w.ready.Set(true)
 	defer func() {
+		w.ready.Set(false)
 		var out *outError
 		if !errors.As(err, &out) {
 			w.tell(ctx, err) // so that the coordinator hears the reason before it misses us

@@ -123,6 +123,7 @@ func (v *saver) Flush(ctx context.Context) error {
 	if writer == nil {
 		return nil
 	}
+	defer v.engine.worker.pulse.pause()()
 	return writer.Close(ctx)
 }
 

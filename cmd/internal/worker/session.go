@@ -48,6 +48,8 @@ func (e *ringError) Unwrap() error { return e.err }
 func (w *worker) serveRing(
 	life context.Context, leave <-chan struct{}, plan cluster.Plan, plans *plans,
 ) (done bool, err error) {
+	w.pulse.begin()
+	defer w.pulse.rest()
 	rank, _ := plan.Rank(w.member.ID)
 	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
 	if w.engine == nil {
@@ -220,6 +222,7 @@ func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) error
 			}
 			return &lostStateError{unsaved}
 		case <-tick.C:
+			s.pulse.beat()
 		}
 		if err := s.engine.trainer.Keep(limited); err == nil {
 			return nil

@@ -16,11 +16,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/certs"
+	"rondo/cmd/internal/health"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
 	"rondo/internal/jobspec"
@@ -65,6 +68,9 @@ type worker struct {
 	well   bool           // a ring with this worker has trained for a while
 	end    *cluster.Plan  // with which the job has ended well; nil: it has not
 	kept   bool           // this worker saved what it held when it left
+
+	ready health.Flag // it is registered
+	pulse pulse
 
 	voice atomic.Pointer[voice] // of the member
 	told  bool                  // the coordinator was told why this worker fails
@@ -125,6 +131,11 @@ func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
 		return "", app.Usage(err)
 	}
 	w := newWorker(cfg)
+	stop, err := health.Serve(cfg.Health, health.Checks{Ready: w.ready.Is, Alive: w.alive})
+	if err != nil {
+		return "", err
+	}
+	defer stop()
 	err = w.run(ctx, cfg)
 	switch {
 	case err != nil && w.heard:
@@ -167,6 +178,7 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	if cfg.Run > 0 && w.spec.Submitted > cfg.Run {
 		return superseded(w.spec.Job, cfg.Run, w.spec.Submitted)
 	}
+	w.pulse.follow(w.spec)
 	client, err := cfg.Client(store, 0)
 	if err != nil {
 		return err
@@ -244,12 +256,21 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	identity, err := cfg.Identity()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration()}
+	var creds credentials.TransportCredentials
+	if identity != nil {
+		creds = identity.ServerCredentials(w.log)
+		dialing.Credentials = identity.ClientCredentials(certs.Name)
+	}
 	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
-		return grpclink.Connect(ctx, links, seat, addresses,
-			grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration()})
+		return grpclink.Connect(ctx, links, seat, addresses, dialing)
 	}
-	server := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
