@@ -23,7 +23,8 @@ func root() *cobra.Command {
 	}
 	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand())
 	group(c, "kubernetes", "On Kubernetes:", submitCommand(), resumeJobCommand(), deleteCommand(),
-		workersCommand(), scaleCommand(), stopCommand(), observeCommand(), etcdCommand())
+		statusCommand(), logsCommand(), workersCommand(), scaleCommand(), stopCommand(),
+		portForwardCommand(), observeCommand(), etcdCommand())
 	group(c, "models", "Models and data:", generateCommand(), evalCommand(), corpusCommand(),
 		checkpointCommand(), auditCommand())
 	return c

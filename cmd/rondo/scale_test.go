@@ -48,7 +48,10 @@ func startJob(ctx context.Context, t *testing.T) runningJob {
 	}
 	leading, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- coordinator.Run(leading, j.where) }()
+	go func() {
+		_, err := coordinator.Run(leading, coordinator.Config{Config: j.where})
+		ended <- err
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {

@@ -52,8 +52,11 @@ func startRemoteJob(ctx context.Context, t *testing.T) *remoteJob {
 		t.Fatal(err)
 	}
 	leading, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- coordinator.Run(leading, j.here) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = coordinator.Run(leading, coordinator.Config{Config: j.here})
+	}()
 	t.Cleanup(func() {
 		cancel()
 		<-ended

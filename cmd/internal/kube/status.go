@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// A JobStatus is what a person or a program is told of a job.
+type JobStatus struct {
+	Job             string     `json:"job"`
+	Namespace       string     `json:"namespace"`
+	Phase           string     `json:"phase"`
+	Reason          string     `json:"reason,omitempty"`
+	Ring            int        `json:"ring"`   // workers that train together now
+	Wanted          int        `json:"wanted"` // workers that there are to be
+	Generation      int64      `json:"generation,omitempty"`
+	Step            int64      `json:"step"`
+	TotalSteps      int64      `json:"total_steps,omitempty"`
+	Epoch           int64      `json:"epoch,omitempty"`
+	Loss            *float64   `json:"loss,omitempty"`
+	Perplexity      *float64   `json:"perplexity,omitempty"`
+	TokensPerSecond *float64   `json:"tokens_per_second,omitempty"`
+	Checkpoint      string     `json:"checkpoint,omitempty"`
+	CheckpointStep  int64      `json:"checkpoint_step,omitempty"`
+	Queue           string     `json:"queue,omitempty"`
+	JobSet          string     `json:"jobset,omitempty"`
+	Created         time.Time  `json:"created"`
+	Updated         *time.Time `json:"updated,omitempty"` // when the job was last heard of
+	Detail          *Detail    `json:"detail,omitempty"`
+}
+
+// Detail is what there is to know of one job besides.
+type Detail struct {
+	SecondsLeft  *float64    `json:"seconds_left,omitempty"`
+	Leader       string      `json:"leader,omitempty"` // the pod whose coordinator leads
+	Coordinators []PodStatus `json:"coordinators"`
+	Etcd         *Ready      `json:"etcd,omitempty"` // nil: it is not in the namespace
+	Workers      []PodStatus `json:"workers"`
+	Problems     []Problem   `json:"problems"`
+}
+
+// Ready is how many of something are ready.
+type Ready struct {
+	Ready int `json:"ready"`
+	Of    int `json:"of"`
+}
+
+// A PodStatus is a pod of a job: of the workers of one index the newest.
+type PodStatus struct {
+	Index    *int      `json:"index,omitempty"` // of a worker in its Job: its place, not its rank
+	Rank     *int      `json:"rank,omitempty"`  // in the ring, where that was looked up
+	Lanes    []int     `json:"lanes,omitempty"` // from, to (exclusive), where looked up
+	Pod      string    `json:"pod"`
+	Node     string    `json:"node,omitempty"`
+	IP       string    `json:"ip,omitempty"`
+	Phase    string    `json:"phase"` // or why a container waits
+	Ready    bool      `json:"ready"`
+	Restarts int       `json:"restarts"` // of a worker: pods before this one that have failed
+	Created  time.Time `json:"created"`
+	Memory   string    `json:"memory,omitempty"`   // the limit
+	LastEnd  string    `json:"last_end,omitempty"` // why the container, or the pod before, ended
+}
+
+// status is the job by itself.
+func (j *Job) status() JobStatus {
+	p := j.Progress()
+	s := JobStatus{Job: j.Name, Namespace: j.Workers.Namespace, Phase: j.Phase(),
+		Reason: j.Reason(), Ring: j.Ring(), Wanted: j.Wanted(), Generation: p.Generation,
+		Step: p.Step, TotalSteps: p.TotalSteps, Epoch: p.Epoch, Checkpoint: p.Checkpoint,
+		CheckpointStep: p.CheckpointStep, Queue: j.Queue(), JobSet: j.JobSet(),
+		Created: j.created()}
+	if at := j.Updated(); !at.IsZero() {
+		s.Updated = &at
+	}
+	if p.Step > 0 {
+		for said, to := range map[string]**float64{"loss": &s.Loss, "perplexity": &s.Perplexity,
+			"tokens-per-second": &s.TokensPerSecond} {
+			x, err := strconv.ParseFloat(j.Workers.Annotations[annotations+said], 64)
+			if err == nil && !math.IsNaN(x) && !math.IsInf(x, 0) {
+				*to = &x
+			}
+		}
+	}
+	if s.Phase == phaseSuspended {
+		s.Reason = waitingFor(j)
+	}
+	return s
+}
+
+// Statuses returns the jobs of the namespace, or of all namespaces, without detail.
+func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, error) {
+	jobs, err := c.Jobs(ctx, everywhere)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]JobStatus, 0, len(jobs))
+	for _, job := range jobs {
+		all = append(all, job.status())
+	}
+	return all, nil
+}
+
+// Status returns a job with its detail.
+func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
+	job, err := c.Job(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx, selecting(name, ""))
+	if err != nil {
+		return nil, Explain(err, "listing the job's pods")
+	}
+	sets, err := c.Client.AppsV1().StatefulSets(c.Namespace).List(ctx, selecting("", Etcd))
+	if err != nil {
+		return nil, Explain(err, "looking at etcd")
+	}
+	problems, err := c.Diagnose(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := c.spec(ctx, job)
+	if err != nil {
+		spec = nil // its coordinators are gone: the rest still tells
+	}
+	s := job.status()
+	s.Detail = detail(job, pods.Items, sets.Items, spec)
+	s.Detail.Problems = append(s.Detail.Problems, problems...)
+	return &s, nil
+}
+
+// detail puts together what the cluster says of a job's parts.
+func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet,
+	spec *rondov1.JobSpec) *Detail {
+	d := &Detail{Coordinators: []PodStatus{}, Problems: []Problem{},
+		Workers: workersOf(job, pods), SecondsLeft: secondsLeft(job, spec)}
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Labels[labelComponent] == Coordinator {
+			d.Coordinators = append(d.Coordinators, podStatus(pod, Coordinator))
+		}
+	}
+	slices.SortFunc(d.Coordinators, func(a, b PodStatus) int { return cmp.Compare(a.Pod, b.Pod) })
+	for _, set := range sets {
+		if endpoints, err := job.etcd(); err == nil &&
+			strings.HasPrefix(endpoints[0], set.Name+"-") {
+			d.Etcd = &Ready{Ready: int(set.Status.ReadyReplicas), Of: 1}
+			if set.Spec.Replicas != nil {
+				d.Etcd.Of = int(*set.Spec.Replicas)
+			}
+		}
+	}
+	return d
+}
+
+// secondsLeft is the time to the last step at the present speed; nil: not known.
+func secondsLeft(job *Job, spec *rondov1.JobSpec) *float64 {
+	p := job.Progress()
+	if spec == nil || job.Ring() == 0 || p.TokensPerSecond <= 0 || p.TotalSteps <= p.Step {
+		return nil
+	}
+	left := float64(p.TotalSteps-p.Step) * float64(spec.Batch*spec.Bptt) / p.TokensPerSecond
+	return &left
+}
+
+// workersOf returns the newest pod of each index, in their order.
+func workersOf(job *Job, pods []corev1.Pod) []PodStatus {
+	newest := make(map[int]*corev1.Pod)
+	failed := make(map[int][]*corev1.Pod)
+	for i := range pods {
+		pod := &pods[i]
+		index, err := strconv.Atoi(pod.Labels[batchv1.JobCompletionIndexAnnotation])
+		if pod.Labels[labelComponent] != Worker || err != nil ||
+			!metav1.IsControlledBy(pod, job.Workers) {
+			continue
+		}
+		if pod.Status.Phase == corev1.PodFailed {
+			failed[index] = append(failed[index], pod)
+		}
+		if old := newest[index]; old == nil || old.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			newest[index] = pod
+		}
+	}
+	workers := make([]PodStatus, 0, len(newest))
+	for index, pod := range newest {
+		w := podStatus(pod, Worker)
+		w.Index = &index
+		before := slices.DeleteFunc(failed[index], func(p *corev1.Pod) bool { return p == pod })
+		slices.SortFunc(before, func(a, b *corev1.Pod) int {
+			return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+		})
+		w.Restarts += len(before)
+		if n := len(before); n > 0 && w.LastEnd == "" {
+			w.LastEnd = podStatus(before[n-1], Worker).LastEnd
+		}
+		workers = append(workers, w)
+	}
+	slices.SortFunc(workers, func(a, b PodStatus) int { return cmp.Compare(*a.Index, *b.Index) })
+	return workers
+}
+
+// podStatus is a pod, seen through the container that counts.
+func podStatus(pod *corev1.Pod, container string) PodStatus {
+	s := PodStatus{Pod: pod.Name, Node: pod.Spec.NodeName, IP: pod.Status.PodIP,
+		Phase: string(pod.Status.Phase), Ready: ready(pod), Created: pod.CreationTimestamp.Time}
+	for _, c := range pod.Spec.Containers {
+		if limit, limited := c.Resources.Limits[corev1.ResourceMemory]; limited &&
+			c.Name == container {
+			s.Memory = limit.String()
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Waiting != nil && c.State.Waiting.Reason != "" {
+			s.Phase = c.State.Waiting.Reason
+		}
+		if c.Name != container {
+			continue
+		}
+		s.Restarts = int(c.RestartCount)
+		if end := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); end != nil {
+			s.LastEnd = lastWords(end)
+		}
+	}
+	switch {
+	case pod.DeletionTimestamp != nil:
+		s.Phase = "Terminating"
+	case pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+		s.Phase = pod.Status.Reason // such as Evicted
+	}
+	return s
+}
+
+// lastWords says why a container has ended: what it said itself, if it did.
+func lastWords(end *corev1.ContainerStateTerminated) string {
+	words := strings.Join(strings.Fields(end.Message), " ")
+	code := "exit code " + strconv.Itoa(int(end.ExitCode))
+	switch {
+	case end.Reason == "OOMKilled":
+		return "out of memory"
+	case end.ExitCode == 0:
+		return cmp.Or(words, end.Reason)
+	case words != "":
+		return code + ": " + words
+	case end.ExitCode > 128:
+		return "killed (signal " + strconv.Itoa(int(end.ExitCode-128)) + ")"
+	}
+	return code
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
+)
+
+func logsCommand() *cobra.Command {
+	var job string
+	how := kube.Logs{}
+	c := &cobra.Command{
+		Use:   "logs",
+		Short: "Show what the pods of a job on Kubernetes say",
+		Long: "Shows the logs of a job's workers, or of another --component: coordinator, observer\n" +
+			"or etcd (of all jobs of the namespace). Each line begins with the worker's index and\n" +
+			"the end of its pod's name.\n\n" +
+			"With --follow it goes on, with pods that come later, until the job has ended.",
+		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
+			"--since 10m",
+	}
+	flags := c.Flags()
+	jobName(c, &job)
+	flags.StringVar(&how.Component, "component", kube.Worker, "worker, coordinator, observer or "+
+		"etcd")
+	flags.IntVar(&how.Index, "rank", -1, "only the worker, or member of etcd, of this index (the "+
+		"number in its pod's name); -1: all")
+	flags.BoolVarP(&how.Follow, "follow", "f", false, "go on until the job has ended")
+	flags.BoolVarP(&how.Previous, "previous", "p", false, "of the worker's pod before the present "+
+		"one; of others, the container before")
+	flags.BoolVar(&how.Timestamps, "timestamps", false, "begin each line with its time")
+	flags.DurationVar(&how.Since, "since", 0, "only lines that are not older, such as 10m; 0: all")
+	flags.Int64Var(&how.Tail, "tail", -1, "only so many of the last lines of each pod; -1: all")
+	connect := kube.AddFlags(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkLogs(how); err != nil {
+			return err
+		}
+		cluster, err := connect()
+		if err != nil {
+			return err
+		}
+		out := logPrinter{out: cmd.OutOrStdout(), coloured: colours(cmd.OutOrStdout())}
+		how.Line = out.line
+		how.Note = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
+		err = cluster.Logs(cmd.Context(), job, how)
+		if how.Follow && errors.Is(err, context.Canceled) {
+			return nil // a person has seen enough
+		}
+		return err
+	}
+	return c
+}
+
+func checkLogs(how kube.Logs) error {
+	switch how.Component {
+	case kube.Worker, kube.Coordinator, kube.Observer, kube.Etcd:
+	default:
+		return app.Usagef("--component %q is not worker, coordinator, observer or etcd",
+			how.Component)
+	}
+	switch {
+	case how.Index >= 0 && how.Component != kube.Worker && how.Component != kube.Etcd:
+		return app.Usagef("--rank %d: a %s has none", how.Index, how.Component)
+	case how.Since < 0:
+		return app.Usagef("--since %v: give how long ago, such as 10m", how.Since)
+	case how.Since > 0 && how.Since < time.Second:
+		return app.Usagef("--since %v is less than a second", how.Since)
+	case how.Previous && how.Follow:
+		return app.Usagef("--previous is of what has ended: leave out --follow")
+	}
+	return nil
+}
+
+// logPrinter writes lines with where they come from before them.
+type logPrinter struct {
+	out      io.Writer
+	coloured bool
+	width    int // of the widest source so far
+}
+
+func (p *logPrinter) line(source kube.LogSource, text string) error {
+	name := source.String()
+	p.width = max(p.width, len(name))
+	name += strings.Repeat(" ", p.width-len(name))
+	if p.coloured {
+		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", 31+source.Number%6, name)
+	}
+	_, err := fmt.Fprintf(p.out, "%s | %s\n", name, text)
+	return err
+}
+
+// colours says whether to write in colour: on a terminal, unless NO_COLOR says otherwise.
+func colours(out io.Writer) bool {
+	file, is := out.(*os.File)
+	return is && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(file.Fd()))
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/kube"
+)
+
+// statusOptions are what a person may ask of the status.
+type statusOptions struct {
+	job         string // empty: all, or the only one
+	everywhere  bool
+	watch, live bool
+	format      string // "", "json" or "yaml"
+}
+
+func statusCommand() *cobra.Command {
+	var o statusOptions
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show the jobs of a Kubernetes namespace, or one of them in detail",
+		Long: "Lists the jobs of the namespace. With --job, or where there is only one, it shows\n" +
+			"the job's progress, pods and coordinators, and what is wrong with it, with the\n" +
+			"remedy.\n\n" +
+			"With --watch it shows what changes until the job ends; its exit code is then 1 if\n" +
+			"the job has failed.",
+	}
+	flags := c.Flags()
+	flags.StringVar(&o.job, "job", "", "name of the job; default: all, or the only one")
+	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "list the jobs of all namespaces")
+	flags.BoolVarP(&o.watch, "watch", "w", false, "go on showing what changes until the job ends")
+	flags.BoolVar(&o.live, "live", false, "ask the job's etcd, too: who leads, and the workers' "+
+		"ranks and lanes")
+	flags.StringVarP(&o.format, "output", "o", "", "json or yaml; default: for people")
+	connect := kube.AddFlags(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		cluster, err := connect()
+		if err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), cluster, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return c
+}
+
+func (o statusOptions) validate() error {
+	switch {
+	case o.format != "" && o.format != "json" && o.format != "yaml":
+		return app.Usagef("--output %q is not json or yaml", o.format)
+	case o.everywhere && o.job != "":
+		return app.Usagef("--all-namespaces lists jobs: give --namespace with --job")
+	}
+	return nil
+}
+
+func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wrong io.Writer) error {
+	if !o.watch {
+		statuses, one, err := o.look(ctx, cluster)
+		if err != nil {
+			return err
+		}
+		return o.print(out, statuses, one, time.Now())
+	}
+	view := newStatusView(out, o)
+	var last *kube.JobStatus
+	err := cluster.Watch(ctx, o.everywhere, func(ctx context.Context) (bool, error) {
+		statuses, one, err := o.look(ctx, cluster)
+		if err != nil {
+			return false, err
+		}
+		last = nil
+		if one {
+			last = &statuses[0]
+		}
+		if view.show(statuses, one, time.Now()) != nil {
+			return true, errors.New("the output is closed")
+		}
+		return last != nil && over(last.Phase), nil
+	}, onlyNews(wrong))
+	switch {
+	case errors.Is(err, context.Canceled):
+		return nil // a person has seen enough
+	case err == nil && last != nil && last.Phase == "failed":
+		return &app.ToldError{Err: fmt.Errorf("job %s has failed: %s", last.Job, last.Reason)}
+	}
+	return err
+}
+
+// onlyNews prints an error unless it is the one that was printed last.
+func onlyNews(out io.Writer) func(error) {
+	var mu sync.Mutex
+	last := ""
+	return func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if err.Error() != last {
+			last = err.Error()
+			_, _ = fmt.Fprintln(out, last)
+		}
+	}
+}
+
+// over says whether a job in that phase has ended.
+func over(phase string) bool { return phase == "ended" || phase == "failed" }
+
+// look asks the cluster: for one job in detail, or for all.
+func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
+	statuses []kube.JobStatus, one bool, err error) {
+	name := o.job
+	if name == "" {
+		statuses, err = cluster.Statuses(ctx, o.everywhere)
+		if err != nil || len(statuses) != 1 || o.everywhere {
+			return statuses, false, err
+		}
+		name = statuses[0].Job
+	}
+	status, err := cluster.Status(ctx, name)
+	if err != nil {
+		return nil, false, err
+	}
+	if o.live {
+		if err := cluster.Live(ctx, status); err != nil {
+			return nil, false, err
+		}
+	}
+	return []kube.JobStatus{*status}, true, nil
+}
+
+// print writes what was found, as it was asked for.
+func (o statusOptions) print(out io.Writer, statuses []kube.JobStatus, one bool,
+	now time.Time) error {
+	switch {
+	case o.format != "":
+		return o.encode(out, statuses, one)
+	case one:
+		return printStatus(out, statuses[0], now)
+	case len(statuses) == 0:
+		_, err := fmt.Fprintln(out, "there are no jobs here: rondo submit starts one")
+		return err
+	}
+	return printStatuses(out, statuses, o.everywhere, now)
+}
+
+func (o statusOptions) encode(out io.Writer, statuses []kube.JobStatus, one bool) error {
+	var value any = map[string]any{"jobs": statuses}
+	if one {
+		value = statuses[0]
+	}
+	if o.format == "yaml" {
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(out, "---\n%s", text)
+		return err
+	}
+	return json.NewEncoder(out).Encode(value)
+}
+
+// A statusView shows one look after the other: on a terminal in place of the last one, elsewhere
+// what has changed.
+type statusView struct {
+	out      io.Writer
+	options  statusOptions
+	terminal *os.File // nil: it is none
+	lines    int      // on the screen, of the last look
+	told     map[string]bool
+}
+
+func newStatusView(out io.Writer, o statusOptions) *statusView {
+	v := &statusView{out: out, options: o, told: map[string]bool{}}
+	if file, is := out.(*os.File); is && o.format == "" && term.IsTerminal(int(file.Fd())) {
+		v.terminal = file
+	}
+	return v
+}
+
+func (v *statusView) show(statuses []kube.JobStatus, one bool, now time.Time) error {
+	switch {
+	case v.terminal != nil:
+		return v.redraw(statuses, one, now)
+	case v.options.format != "":
+		return v.options.encode(v.out, statuses, one)
+	}
+	return v.append(statuses)
+}
