@@ -58,7 +58,7 @@ func submitCommand() *cobra.Command {
 			if errors.As(err, &wrong) {
 				return err
 			}
-			return kube.Print(submission, namespace, out, notes)
+			return kube.Print(cmd.Context(), submission, namespace, out, notes)
 		case "none", "server":
 		default:
 			return app.Usagef("--dry-run %q is not one of none, client, server", dryRun)

@@ -28,6 +28,7 @@ type filling struct {
 	submission *Submission
 	spec       *rondov1.JobSpec
 	volumes    *mounts
+	memory     string // of a worker; empty: as the manifests say
 }
 
 func (f *filling) object(o *unstructured.Unstructured) error {
@@ -172,16 +173,14 @@ func (f *filling) resources(r *corev1.ResourceRequirements) error {
 	if err != nil {
 		return err
 	}
-	size := f.submission.MemoryPerWorker
-	if size == "" {
-		size = memoryFor(f.spec, f.submission.GPUsPerWorker > 0)
+	r.Requests[corev1.ResourceCPU] = cpus
+	if f.memory != "" {
+		memory, err := resource.ParseQuantity(f.memory)
+		if err != nil {
+			return err
+		}
+		r.Requests[corev1.ResourceMemory], r.Limits[corev1.ResourceMemory] = memory, memory
 	}
-	memory, err := resource.ParseQuantity(size)
-	if err != nil {
-		return err
-	}
-	r.Requests[corev1.ResourceCPU], r.Requests[corev1.ResourceMemory] = cpus, memory
-	r.Limits[corev1.ResourceMemory] = memory
 	if _, limited := r.Limits[corev1.ResourceCPU]; limited {
 		r.Limits[corev1.ResourceCPU] = cpus
 	}

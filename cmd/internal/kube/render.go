@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -46,7 +47,7 @@ type Manifests struct {
 // Render makes the objects of a submission from the manifests in k8s, which are composed by
 // kustomize; only numbers, names and volumes are filled in here. It asks no cluster. Texts of this
 // machine become part of it, and the submission names them there from then on.
-func Render(s *Submission, namespace string) (*Manifests, error) {
+func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, error) {
 	spec, err := s.job()
 	if err != nil {
 		return nil, err
@@ -56,6 +57,9 @@ func Render(s *Submission, namespace string) (*Manifests, error) {
 	}
 	texts, err := s.bundle(spec.Job)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.learn(ctx, spec); err != nil { // where the text was before it was bundled
 		return nil, err
 	}
 	if spec, err = s.job(); err != nil {
@@ -68,11 +72,18 @@ func Render(s *Submission, namespace string) (*Manifests, error) {
 	if err := jobspec.Validate(spec); err != nil {
 		return nil, err
 	}
+	fill := filling{submission: s, spec: spec, volumes: volumes}
+	m := &Manifests{Spec: spec, Notes: notes(spec, s), Options: s.Options}
+	var sizing string
+	if fill.memory, sizing, err = s.size(spec); err != nil {
+		return nil, err
+	} else if sizing != "" {
+		m.Notes = append(m.Notes, sizing)
+	}
 	tree, err := memoryTree()
 	if err != nil {
 		return nil, err
 	}
-	m := &Manifests{Spec: spec, Notes: notes(spec, s), Options: s.Options}
 	if m.Shared, err = s.shared(tree, namespace); err != nil {
 		return nil, err
 	}
@@ -90,7 +101,6 @@ func Render(s *Submission, namespace string) (*Manifests, error) {
 			labelManagedBy: manager})
 		m.Job = append(m.Job, u)
 	}
-	fill := filling{submission: s, spec: spec, volumes: volumes}
 	for _, object := range slices.Concat(m.Shared, m.Job) {
 		if err := fill.object(object); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)

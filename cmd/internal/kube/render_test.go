@@ -44,7 +44,7 @@ func TestManifests(t *testing.T) {
 			"--image=registry.example:5000/rondo/cuda:7", "--image-pull-secret=pull",
 			"--image-pull-policy=Always", "--node-selector=zone=a", "--toleration=gpus=mine:NoSchedule",
 			"--checkpoint-dir=pvc://models"},
-		"jobset": {"--job=set", "--jobset", "--tls", "--monitoring", "--etcd-storage=ephemeral",
+		"jobset": {"--job=set", "--jobset", "--tls", "--etcd-storage=ephemeral",
 			"--corpus=pvc://texts/a.txt", "--workers=3", "--image=other/rondo@sha256:" +
 				"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},
 	} {
@@ -53,7 +53,7 @@ func TestManifests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m, err := Render(s, "music")
+			m, err := Render(t.Context(), s, "music")
 			if err != nil {
 				t.Fatal(err)
 			}

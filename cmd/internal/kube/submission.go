@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,8 +45,9 @@ type Options struct {
 // be run again.
 type Submission struct {
 	Options
-	Run  int64             `json:"run"`
-	Spec map[string]string `json:"spec"` // what was said of JobSpec's fields, as flags have it
+	Run        int64             `json:"run"`
+	Spec       map[string]string `json:"spec"`                 // JobSpec's fields, as flags have them
+	Vocabulary int               `json:"vocabulary,omitempty"` // tokens of the text; 0: not known
 }
 
 // SubmissionFlags are the flags of a submission: those of a job, and those of its pods.
@@ -109,7 +111,7 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Options = merged
+		s.Options, s.Vocabulary = merged, stored.Vocabulary
 		maps.Copy(s.Spec, stored.Spec)
 	}
 	file, err := f.configured()
@@ -123,7 +125,16 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 			s.Spec[name] = value
 		}
 	}
+	if stored != nil && !s.sameText(stored) {
+		s.Vocabulary = 0
+	}
 	return s, s.validate()
+}
+
+// sameText says whether two submissions read the same tokens.
+func (s *Submission) sameText(other *Submission) bool {
+	return !slices.ContainsFunc([]string{"corpus", "tokenizer", "normalize", "min_frequency",
+		"max_tokens"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
 }
 
 // configured reads the file that --config names.

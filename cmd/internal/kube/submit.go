@@ -30,8 +30,8 @@ type Run struct {
 }
 
 // Print writes the manifests of a submission, and asks no cluster.
-func Print(s *Submission, namespace string, out, notes io.Writer) error {
-	m, err := Render(s, namespace)
+func Print(ctx context.Context, s *Submission, namespace string, out, notes io.Writer) error {
+	m, err := Render(ctx, s, namespace)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (c *Cluster) Submit(
 	ctx context.Context, s *Submission, how Run, out, notes io.Writer,
 ) error {
 	s.Run = time.Now().UnixNano()
-	m, err := Render(s, c.Namespace)
+	m, err := Render(ctx, s, c.Namespace)
 	if err != nil {
 		return err
 	}

@@ -39,10 +39,10 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	sum, total := sha256.New(), 0
 	places := map[string]string{} // key of the spec: key of the ConfigMap
 	for _, key := range []string{"corpus", "eval_corpus"} {
-		file := strings.TrimPrefix(s.Spec[key], "file://")
-		if file == "" || strings.Contains(file, ":") && !filepath.IsAbs(file) {
-			continue // it has a scheme: pvc://, s3://, builtin:…
+		if !isLocal(s.Spec[key]) {
+			continue
 		}
+		file := strings.TrimPrefix(s.Spec[key], "file://")
 		flag := "--" + strings.ReplaceAll(key, "_", "-")
 		content, err := readText(flag, file)
 		if err != nil {
@@ -71,6 +71,12 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 		s.Spec[key] = "configmap://" + texts.Name + "/" + name
 	}
 	return texts, nil
+}
+
+// isLocal says whether a text lies on this machine: its location has no other scheme.
+func isLocal(location string) bool {
+	file := strings.TrimPrefix(location, "file://")
+	return file != "" && !strings.Contains(file, "://") && !strings.HasPrefix(file, "builtin:")
 }
 
 // readText reads a file of this machine that is small enough to travel.
