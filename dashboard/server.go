@@ -18,7 +18,6 @@ const (
 	streamPause   = time.Second / 2  // between messages of changes
 	streamWrite   = 10 * time.Second // for one message to be taken
 	streamIdle    = 15 * time.Second // between signs of life
-	streamRetry   = time.Second      // after which a page comes back
 )
 
 // Server serves a board: the page at /, its state at /api/state, and what changes of it as
@@ -81,10 +80,10 @@ func (s *Server) Run(ctx context.Context) error {
 			s.tell(told, now)
 			told = now
 		case newcomer := <-s.joined:
-			newcomer.messages <- message("state", members(told)) // its first: there is room
 			s.mu.Lock()
 			s.streams[newcomer] = struct{}{}
 			s.mu.Unlock()
+			newcomer.messages <- message("state", members(told)) // its first: there is room
 		}
 	}
 }
@@ -168,16 +167,16 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// join adds one who watches.
-func (s *Server) join(ctx context.Context) (*stream, error) {
+// join adds one who watches, and returns the first message.
+func (s *Server) join(ctx context.Context) (*stream, []byte, error) {
 	newcomer := &stream{messages: make(chan []byte, streamBacklog)}
 	limited, cancel := context.WithTimeout(ctx, streamWrite)
 	defer cancel()
 	select {
 	case s.joined <- newcomer:
-		return newcomer, nil
+		return newcomer, <-newcomer.messages, nil
 	case <-limited.Done():
-		return nil, limited.Err()
+		return nil, nil, limited.Err()
 	}
 }
 
@@ -198,7 +197,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		refuse("too many people watch already; try again later")
 		return
 	}
-	from, err := s.join(r.Context())
+	from, text, err := s.join(r.Context())
 	defer func() { s.leave(from) }()
 	if err != nil {
 		refuse(err.Error())
@@ -210,7 +209,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	alive := time.NewTicker(streamIdle)
 	defer alive.Stop()
-	text := fmt.Appendf(nil, "retry: %d\n\n", streamRetry.Milliseconds())
 	for {
 		_ = out.SetWriteDeadline(time.Now().Add(streamWrite)) // where there is none, none is due
 		if _, err := w.Write(text); err != nil || out.Flush() != nil {

@@ -21,6 +21,10 @@ const (
 	Kubernetes = "kubernetes"
 )
 
+// Label is the label that names the job in every series. It is not "job", which Prometheus sets
+// itself, to what it calls a job: where it reads the figures.
+const Label = "job_name"
+
 // Metrics are one job's figures. Its methods may be called from any goroutine.
 type Metrics struct {
 	registry *prometheus.Registry
@@ -45,7 +49,7 @@ func New(job string, now func() time.Time) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), now: now}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.define(maker{prometheus.WrapRegistererWith(prometheus.Labels{"job": job}, m.registry)})
+	m.define(maker{prometheus.WrapRegistererWith(prometheus.Labels{Label: job}, m.registry)})
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseWaiting})
 	return m
 }
