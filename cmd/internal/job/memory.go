@@ -32,6 +32,8 @@ func (e Estimate) Total() int64 { return e.Steady() + e.Recovery }
 const (
 	// runtimeBytes is what a worker takes whose model is next to nothing.
 	runtimeBytes = 80 << 20
+	// spareShare of the whole is for what the allocators keep beside it.
+	spareShare = 16
 	// tokenBytes is what the vocabulary takes for a token: its text and its place in a table.
 	tokenBytes = 256
 	// manyThreads stands for --threads 0: how many there are is not known before a worker runs.
@@ -77,11 +79,17 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	if spec.CheckpointDir != "" || spec.StopDir != "" {
 		e.Copies += 2 * snapshot // one that is written, and one that waits
 	}
+	if spec.SampleTokens > 0 {
+		one := s
+		one.lanes, one.chunk = 1, 1
+		e.Kernels += one.evaluation() + floats(8*int64(vocabulary))
+	}
 	evaluation := s.evaluation()
 	if spec.EvalCorpus != "" || spec.ValidationFraction > 0 {
 		e.Kernels += evaluation
 	}
 	e.Recovery = max(snapshot, evaluation)
+	e.Runtime += e.Steady() / spareShare
 	return e, nil
 }
 
