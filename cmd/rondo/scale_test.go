@@ -54,7 +54,8 @@ func startJob(ctx context.Context, t *testing.T) runningJob {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
+		var left *app.LeftError
+		if err := <-ended; !errors.As(err, &left) {
 			t.Errorf("the coordinator: %v", err)
 		}
 	})
