@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -52,20 +53,23 @@ func (c *cluster) namespace(t *testing.T, name string) *namespace {
 	return n
 }
 
-// remove deletes the namespace. Its pods go at once: nothing in them is worth a grace period.
+// remove deletes the namespace. Its Jobs go first: the finalizer on a failed pod of an index waits
+// for a replacement, which a namespace that is being deleted refuses. Its pods go at once: nothing
+// in them is worth a grace period.
 func (n *namespace) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	err := n.client.CoreV1().Namespaces().Delete(ctx, n.name, metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return
-	}
-	if err != nil {
+	now, behind := int64(0), metav1.DeletePropagationBackground
+	_, _ = n.try("", "delete", "jobset", "--all", "--wait=false") // a cluster may not know them
+	err := errors.Join(
+		n.client.BatchV1().Jobs(n.name).DeleteCollection(ctx,
+			metav1.DeleteOptions{PropagationPolicy: &behind}, metav1.ListOptions{}),
+		n.client.CoreV1().Namespaces().Delete(ctx, n.name, metav1.DeleteOptions{}),
+		n.client.CoreV1().Pods(n.name).DeleteCollection(ctx,
+			metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}))
+	if err != nil && !apierrors.IsNotFound(err) {
 		n.t.Errorf("delete namespace %s: %v", n.name, err)
 	}
-	now := int64(0)
-	_ = n.client.CoreV1().Pods(n.name).DeleteCollection(ctx,
-		metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
 }
 
 // dump shows what the namespace holds and what it has been through.

@@ -240,7 +240,7 @@ func starts(t *testing.T, last []string, from string) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{from, "USER " + c.User, "ENTRYPOINT " + string(entrypoint),
-		"ENV " + c.Env[0]} {
+		"ENV " + strings.Join(c.Env, " ")} {
 		if !slices.Contains(last, line) {
 			t.Errorf("the Dockerfile's image has no %q", line)
 		}

@@ -48,7 +48,7 @@ func config(version string) v1.Config {
 	return v1.Config{
 		User:       "65532:65532", // numeric: runAsNonRoot can be held against it
 		Entrypoint: []string{"/rondo"},
-		Env:        []string{"PATH=/"},
+		Env:        []string{"PATH=/", "XDG_CACHE_HOME=/tmp"},
 		WorkingDir: "/",
 		Labels: map[string]string{
 			"org.opencontainers.image.title":    "rondo",
