@@ -124,8 +124,10 @@ func usesOwnEtcd(coordinator *appsv1.Deployment) bool {
 
 // problems judges the scene. It is pure.
 func (s *scene) problems(now time.Time) []Problem {
-	var all []Problem
-	all = append(all, s.ofJob()...)
+	all := s.ofJob()
+	if len(all) > 0 {
+		return all // what its pods say now is why, or comes of it
+	}
 	for i := range s.pods {
 		if s.counts(&s.pods[i]) {
 			all = append(all, s.ofPod(&s.pods[i])...)

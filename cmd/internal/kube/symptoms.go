@@ -169,6 +169,8 @@ func unschedulable(message string) Problem {
 		if strings.Contains(message, "nvidia") {
 			p.Remedy = "no node has a GPU"
 		}
+	case strings.Contains(message, "node(s) were unschedulable"):
+		p.Remedy = "nodes are cordoned: kubectl uncordon those that may be used"
 	case strings.Contains(message, "no nodes available"):
 		p.Remedy = "the cluster has no node: add some"
 	}

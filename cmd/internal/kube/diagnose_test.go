@@ -1,0 +1,360 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// A patient is a cluster's view of job song, to be changed for one symptom.
+type patient struct {
+	job         *batchv1.Job
+	coordinator *appsv1.Deployment
+	etcd        *appsv1.StatefulSet
+	pods        []*corev1.Pod
+	claims      []*corev1.PersistentVolumeClaim
+	events      []*corev1.Event
+}
+
+const now = 1_800_000_000 // when the patients are looked at
+
+// healthy is a job of two workers that runs.
+func healthy() *patient {
+	own := func(name, component string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: "music",
+			CreationTimestamp: metav1.Unix(now-600, 0), Annotations: map[string]string{
+				annotationRun: "7"}, Labels: map[string]string{labelJob: "song",
+				labelName: "rondo", labelComponent: component}}
+	}
+	two, three := int32(2), int32(3)
+	p := &patient{
+		job: &batchv1.Job{ObjectMeta: own("song-worker", Worker),
+			Spec:   batchv1.JobSpec{Parallelism: &two, Completions: &two},
+			Status: batchv1.JobStatus{Active: 2}},
+		coordinator: &appsv1.Deployment{ObjectMeta: own("song-coordinator", Coordinator),
+			Spec: appsv1.DeploymentSpec{Replicas: &two}},
+		etcd: &appsv1.StatefulSet{ObjectMeta: own(etcdName, Etcd),
+			Spec:   appsv1.StatefulSetSpec{Replicas: &three},
+			Status: appsv1.StatefulSetStatus{Replicas: 3, ReadyReplicas: 3}},
+	}
+	p.coordinator.Spec.Template.Annotations = map[string]string{annotationRun: "7"}
+	delete(p.etcd.Labels, labelJob)
+	for _, name := range []string{"song-worker-0-aaaaa", "song-worker-1-bbbbb"} {
+		pod := &corev1.Pod{ObjectMeta: own(name, Worker), Spec: corev1.PodSpec{NodeName: "a"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		pod.Annotations[batchv1.JobCompletionIndexAnnotation] = name[12:13]
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Worker, Ready: true,
+			Image: "rondo:1", State: corev1.ContainerState{
+				Running: &corev1.ContainerStateRunning{}}}}
+		p.pods = append(p.pods, pod)
+	}
+	return p
+}
+
+// waiting makes the first worker wait for a reason of the kubelet's.
+func (p *patient) waiting(reason, message string) {
+	p.pods[0].Status.Phase = corev1.PodPending
+	p.pods[0].Status.ContainerStatuses[0].State = corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+}
+
+// unplaced makes the first worker wait for the scheduler.
+func (p *patient) unplaced(message string) {
+	p.pods[0].Spec.NodeName, p.pods[0].Status.ContainerStatuses = "", nil
+	p.pods[0].Status.Phase = corev1.PodPending
+	p.pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled,
+		Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}
+}
+
+// ended makes the first worker's process end.
+func (p *patient) ended(code int32, reason, message string) {
+	p.pods[0].Status.Phase = corev1.PodFailed
+	p.pods[0].Status.ContainerStatuses[0].State = corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason,
+			Message: message}}
+}
+
+// event reports something of an object, so many seconds ago.
+func (p *patient) event(ago int64, kind, name, reason, message string) {
+	p.events = append(p.events, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("e%d", len(p.events)),
+			Namespace: "music"}, Reason: reason, Message: message,
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name},
+		LastTimestamp:  metav1.Unix(now-ago, 0)})
+}
+
+// claim gives the first worker a volume.
+func (p *patient) claim(name string, phase corev1.PersistentVolumeClaimPhase) {
+	p.pods[0].Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+	p.claims = append(p.claims, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "music"},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: phase}})
+}
+
+// diagnose asks a cluster in which the patient lies.
+func (p *patient) diagnose(t *testing.T) []Problem {
+	t.Helper()
+	client := fake.NewClientset(p.job, p.coordinator, p.etcd)
+	for _, pod := range p.pods {
+		check(t, client.Tracker().Add(pod))
+	}
+	for _, claim := range p.claims {
+		check(t, client.Tracker().Add(claim))
+	}
+	for _, event := range p.events {
+		check(t, client.Tracker().Add(event))
+	}
+	s, err := (&Cluster{Client: client, Namespace: "music"}).scene(t.Context(), "song")
+	check(t, err)
+	return s.problems(time.Unix(now, 0))
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A symptom, in the words of Kubernetes, and what is to be said of it; "" is nothing.
+type symptom struct {
+	make  func(p *patient)
+	want  []string
+	fatal bool
+}
+
+func try(t *testing.T, symptoms map[string]symptom) {
+	t.Helper()
+	for name, s := range symptoms {
+		p := healthy()
+		s.make(p)
+		problems := p.diagnose(t)
+		if len(s.want) == 0 && len(problems) > 0 || len(s.want) > 0 && len(problems) != 1 {
+			t.Errorf("%s: %v", name, problems)
+			continue
+		}
+		for _, want := range s.want {
+			if text := problems[0].String(); !strings.Contains(text, want) {
+				t.Errorf("%s: %q is not in: %s", name, want, text)
+			}
+		}
+		if len(s.want) > 0 && problems[0].Fatal != s.fatal {
+			t.Errorf("%s: fatal is %v", name, problems[0].Fatal)
+		}
+	}
+}
+
+func TestDiagnoseImages(t *testing.T) {
+	waiting := func(reason, message string) func(*patient) {
+		return func(p *patient) { p.waiting(reason, message) }
+	}
+	const containerd = `failed to pull and unpack image "r.example/rondo:2": failed to resolve ` +
+		`reference "r.example/rondo:2": `
+	try(t, map[string]symptom{
+		"healthy":  {func(*patient) {}, nil, false},
+		"starting": {waiting("ContainerCreating", ""), nil, false},
+		"not found": {waiting("ErrImagePull", `rpc error: code = NotFound desc = `+containerd+
+			`r.example/rondo:2: not found`), []string{"pod/song-worker-0-aaaaa: there is no image " +
+			"rondo:1", "--image"}, true},
+		"backing off": {waiting("ImagePullBackOff", `Back-off pulling image "r.example/rondo:2": `+
+			`ErrImagePull: rpc error: code = NotFound desc = `+containerd+"not found"),
+			[]string{"there is no image"}, true},
+		"private": {waiting("ErrImagePull", containerd+`pull access denied, repository does not `+
+			`exist or may require authorization: server message: insufficient_scope: `+
+			`authorization failed`), []string{"--image-pull-secret"}, true},
+		"no registry": {waiting("ErrImagePull", containerd+`Head "https://r.example/v2/": dial tcp `+
+			`10.1.2.3:443: connect: connection refused`),
+			[]string{"connection refused", "reachable from the nodes"}, false},
+		"still no registry": {waiting("ImagePullBackOff", containerd+`Head "https://r.example/v2/": `+
+			`dial tcp 10.1.2.3:443: connect: connection refused`), []string{"--image"}, true},
+		"never": {waiting("ErrImageNeverPull", `Container image "rondo:1" is not present with pull `+
+			`policy of Never`), []string{"not on the node", "--image-pull-policy"}, true},
+		"no name": {waiting("InvalidImageName", `Failed to apply default image tag "a:b:c"`),
+			[]string{"no name of an image"}, true},
+		"no program": {waiting("RunContainerError", `failed to create containerd task: failed to `+
+			`create shim task: OCI runtime create failed: runc create failed: unable to start `+
+			`container process: error during container init: exec: "/worker": stat /worker: no such `+
+			`file or directory`), []string{"no such program", "Rondo's own image"}, true},
+		"root": {waiting("CreateContainerConfigError", `container has runAsNonRoot and image will `+
+			`run as root (pod: "x", container: worker)`), []string{"run as root"}, true},
+		"no secret": {waiting("CreateContainerConfigError", `secret "keys" not found`),
+			[]string{"there is no secret keys", "kubectl create secret"}, true},
+	})
+}
+
+func TestDiagnoseNodesAndVolumes(t *testing.T) {
+	unplaced := func(why string) func(*patient) {
+		return func(p *patient) {
+			p.unplaced("0/3 nodes are available: " + why + " preemption: 0/3 nodes are available: " +
+				"3 No preemption victims found for incoming pod.")
+		}
+	}
+	claimed := func(name, reason, message string) func(*patient) {
+		return func(p *patient) {
+			p.claim(name, corev1.ClaimPending)
+			if reason != "" {
+				p.event(60, "PersistentVolumeClaim", name, reason, message)
+			}
+		}
+	}
+	mount := func(reason, message string) func(*patient) {
+		return func(p *patient) {
+			p.waiting("ContainerCreating", "")
+			p.event(30, "Pod", "song-worker-0-aaaaa", reason, message)
+		}
+	}
+	try(t, map[string]symptom{
+		"cpu":    {unplaced("3 Insufficient cpu."), []string{"3 Insufficient cpu", "--cpus-per-worker"}, false},
+		"memory": {unplaced("3 Insufficient memory."), []string{"--memory-per-worker"}, false},
+		"gpu":    {unplaced("3 Insufficient nvidia.com/gpu."), []string{"no node has a free GPU"}, false},
+		"taint": {unplaced("3 node(s) had untolerated taint {spot: true}."),
+			[]string{"--toleration"}, false},
+		"selector": {unplaced("3 node(s) didn't match Pod's node affinity/selector."),
+			[]string{"--node-selector"}, false},
+		"cordoned": {unplaced("3 node(s) were unschedulable."), []string{"uncordon"}, false},
+		"no nodes": {func(p *patient) { p.unplaced("no nodes available to schedule pods") },
+			[]string{"has no node"}, false},
+		"elsewhere": {unplaced("1 node(s) had volume node affinity conflict, 2 Insufficient cpu."),
+			[]string{"ReadWriteMany"}, false},
+		"no claim": {func(p *patient) { p.unplaced(`persistentvolumeclaim "texts" not found`) },
+			[]string{"there is no claim texts", "pvc://"}, true},
+		"unbound": {claimed("texts", "FailedBinding", "no persistent volumes available for this "+
+			"claim and no storage class is set"), []string{"persistentvolumeclaim/texts: it gets no " +
+			"volume", "storageClassName"}, true},
+		"unbound etcd": {claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes "+
+			"available for this claim and no storage class is set"),
+			[]string{"--etcd-storage ephemeral"}, true},
+		"no class": {claimed("texts", "ProvisioningFailed", `storageclass.storage.k8s.io "fast" not `+
+			`found`), []string{"no storage class fast"}, true},
+		"provisioner": {claimed("texts", "ProvisioningFailed", `failed to provision volume with `+
+			`StorageClass "fast": rpc error: code = Internal desc = the disk is full`),
+			[]string{"the disk is full"}, false},
+		"being bound": {claimed("texts", "", ""), nil, false},
+		"lost": {func(p *patient) { p.claim("texts", corev1.ClaimLost) },
+			[]string{"volume is lost"}, true},
+		"no config map": {mount("FailedMount", `MountVolume.SetUp failed for volume "configmap-x" : `+
+			`configmap "x" not found`), []string{"there is no configmap x"}, true},
+		"no certificate yet": {mount("FailedMount", `MountVolume.SetUp failed for volume "tls" : `+
+			`secret "rondo-tls" not found`), []string{"cert-manager"}, false},
+		"cache": {mount("FailedMount", `MountVolume.SetUp failed for volume "api" : failed to sync `+
+			`configmap cache: timed out waiting for the condition`), nil, false},
+		"attached": {mount("FailedAttachVolume", `Multi-Attach error for volume "pvc-1" Volume is `+
+			`already exclusively attached to one node and can't be attached to another`),
+			[]string{"ReadWriteMany"}, false},
+	})
+}
+
+func TestDiagnoseEnds(t *testing.T) {
+	try(t, map[string]symptom{
+		"asked to leave": {func(p *patient) { p.ended(4, "Error", "left") }, nil, false},
+		"wrong input": {func(p *patient) { p.ended(2, "Error", "worker: --corpus: no such file\n") },
+			[]string{"worker: --corpus: no such file (exit code 2)", "submit again"}, true},
+		"job failed": {func(p *patient) { p.ended(3, "Error", "worker: the loss is not finite") },
+			[]string{"not finite", "rondo resume --job song"}, true},
+		"process failed": {func(p *patient) { p.ended(1, "Error", "worker: disk full") },
+			[]string{"disk full", "tried again"}, false},
+		"memory": {func(p *patient) { p.ended(137, "OOMKilled", "") },
+			[]string{"more memory", "--memory-per-worker"}, false},
+		"killed": {func(p *patient) { p.ended(137, "Error", "") }, []string{"killed"}, false},
+		"replaced": {func(p *patient) {
+			p.ended(1, "Error", "worker: disk full")
+			next := p.pods[1].DeepCopy()
+			next.Name, next.Annotations[batchv1.JobCompletionIndexAnnotation] = "song-worker-0-c", "0"
+			p.pods = append(p.pods, next)
+		}, nil, false},
+		"of an earlier run": {func(p *patient) {
+			p.ended(2, "Error", "worker: --corpus")
+			p.pods[0].Annotations[annotationRun] = "6"
+		}, nil, false},
+		"again and again": {func(p *patient) {
+			p.pods[0].Status.ContainerStatuses[0].State = corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+			p.pods[0].Status.ContainerStatuses[0].LastTerminationState = corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "no etcd"}}
+		}, []string{"again and again: no etcd"}, false},
+		"by policy": {func(p *patient) {
+			p.ended(2, "Error", "worker: --corpus: no such file")
+			p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed,
+				Status: corev1.ConditionTrue, Reason: "PodFailurePolicy", Message: "Container " +
+					"worker for pod music/song-worker-0-aaaaa failed with exit code 2 matching " +
+					"FailJob rule at index 0"}}
+			p.pods = p.pods[:1]
+		}, []string{"job/song-worker: failed: worker: --corpus: no such file"}, true},
+		"deadline": {func(p *patient) {
+			p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed,
+				Status: corev1.ConditionTrue, Reason: "DeadlineExceeded",
+				Message: "Job was active longer than specified deadline"}}
+		}, []string{"longer than specified deadline", "rondo logs --job song"}, true},
+		"quorum": {func(p *patient) { p.etcd.Status.ReadyReplicas = 1 },
+			[]string{"1 of 3 members are ready, and 2 are needed"}, false},
+		"etcd starts": {func(p *patient) {
+			p.etcd.Status.ReadyReplicas, p.etcd.CreationTimestamp = 0, metav1.Unix(now-10, 0)
+		}, nil, false},
+		"evicted": {func(p *patient) {
+			p.pods[0].Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted",
+				Message: "The node was low on resource: memory."}
+		}, []string{"Evicted: The node was low"}, false},
+	})
+}
+
+func TestDiagnoseRefusals(t *testing.T) {
+	const quota = `pods "song-worker-0-x" is forbidden: exceeded quota: small, requested: pods=1, ` +
+		`used: pods=3, limited: pods=3`
+	fewer := func(ago int64, message string) func(p *patient) {
+		return func(p *patient) {
+			p.pods, p.job.Status.Active = p.pods[:1], 1
+			p.event(ago, "Job", "song-worker", "FailedCreate", "Error creating: "+message)
+		}
+	}
+	try(t, map[string]symptom{
+		"quota":     {fewer(10, quota), []string{"job/song-worker: its pods are refused: quota small"}, false},
+		"long ago":  {fewer(3600, quota), nil, false},
+		"recovered": {func(p *patient) { fewer(10, quota)(p); p.job.Status.Active = 2 }, nil, false},
+		"suspended": {func(p *patient) {
+			fewer(10, quota)(p)
+			yes := true
+			p.job.Spec.Suspend = &yes
+		}, nil, false},
+		"pod security": {fewer(10, `pods "song-worker-0-x" is forbidden: violates PodSecurity `+
+			`"restricted:latest": seccompProfile`), []string{"seccompProfile"}, true},
+		"deployment": {func(p *patient) {
+			p.coordinator.Status.Conditions = []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
+				Reason: "FailedCreate", Message: quota}}
+		}, []string{"deployment/song-coordinator", "quota small"}, false},
+		"etcd": {func(p *patient) {
+			p.etcd.Status.Replicas = 2
+			p.event(10, "StatefulSet", etcdName, "FailedCreate", "create Pod rondo-etcd-2 in "+
+				"StatefulSet rondo-etcd failed error: "+quota)
+		}, []string{"statefulset/rondo-etcd", "quota small"}, false},
+	})
+}
+
+// One problem of many pods is said once, and what is past hope first.
+func TestProblemsAreGathered(t *testing.T) {
+	p := healthy()
+	p.waiting("ErrImagePull", "connection refused")
+	p.pods[1].Status = *p.pods[0].Status.DeepCopy()
+	third := p.pods[0].DeepCopy()
+	third.Name = "song-worker-2-c"
+	third.Status.ContainerStatuses[0].State.Waiting.Reason = "ErrImageNeverPull"
+	p.pods = append(p.pods, third)
+	problems := p.diagnose(t)
+	var objects []string
+	for _, problem := range problems {
+		objects = append(objects, problem.Object)
+	}
+	want := []string{"pod/song-worker-2-c", "pod/song-worker-0-aaaaa and 1 more"}
+	if !slices.Equal(objects, want) || !problems[0].Fatal || problems[1].Fatal {
+		t.Errorf("%+v", problems)
+	}
+}
