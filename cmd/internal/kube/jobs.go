@@ -36,6 +36,7 @@ const (
 const (
 	phasePending   = "pending"   // no coordinator has said anything of it yet
 	phaseSuspended = "suspended" // no worker runs, by order; it goes on later
+	phaseDeleting  = "deleting"  // somebody has deleted it
 )
 
 // A Job is a job of Rondo's as the cluster holds it: the Job of its workers.
@@ -139,11 +140,14 @@ func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 	return nil
 }
 
-// Phase is how far the job has come: a phase of telemetry, pending or suspended. What Kubernetes
+// Phase is how far the job has come: a phase of telemetry, or pending, suspended
+// or deleting. What Kubernetes
 // says of the end counts more than what the observer last wrote.
 func (j *Job) Phase() string {
 	said := j.Workers.Annotations[annotations+"phase"]
 	switch {
+	case j.Workers.DeletionTimestamp != nil:
+		return phaseDeleting
 	case j.failed():
 		return telemetry.PhaseFailed
 	case j.condition(batchv1.JobComplete) != nil, j.condition(batchv1.JobSuccessCriteriaMet) != nil:

@@ -231,7 +231,10 @@ func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 		long := errors.Is(err, bufio.ErrBufferFull)
 		if len(line) > 0 {
 			at, text := r.split(strings.TrimRight(string(line), "\r\n"))
-			if at.IsZero() || at.After(after) {
+			switch {
+			case at.IsZero() && strings.HasPrefix(text, "unable to retrieve container logs"):
+				r.how.Note(fmt.Sprintf("%s: its node has no log of it any more", source))
+			case at.IsZero() || at.After(after):
 				last = cmp.Or(at, last)
 				if err := r.how.Line(source, text); err != nil {
 					return last, lineError{err}

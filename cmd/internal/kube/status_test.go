@@ -1,0 +1,174 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rondo/cluster"
+	"rondo/telemetry"
+)
+
+// trained is a job of two workers that is at step 100.
+func trained(t *testing.T) *Cluster {
+	t.Helper()
+	job := someJob(2, nil)
+	job.UID = "job"
+	job.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC))
+	p := Progress{Phase: telemetry.PhaseRunning, Reason: "two workers go on", Step: 100,
+		TotalSteps: 400, Epoch: 2, Loss: 1.5, Perplexity: 4.4817, TokensPerSecond: 2100,
+		WorldSize: 2, Generation: 3, Checkpoint: "s3://books/book", CheckpointStep: 80}
+	for name, value := range p.annotate(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+		if text, is := value.(string); is {
+			job.Annotations[name] = text
+		}
+	}
+	owned := func(pod *corev1.Pod, node, ip string) *corev1.Pod {
+		pod.OwnerReferences = []metav1.OwnerReference{{UID: "job",
+			Controller: pointer(true)}}
+		pod.Spec.NodeName, pod.Status.PodIP = node, ip
+		pod.Spec.Containers = []corev1.Container{{Name: Worker,
+			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+				corev1.ResourceMemory: resource.MustParse("1Gi")}}}}
+		return pod
+	}
+	killed := owned(workerPod("1", 2, corev1.PodFailed), "node-b", "")
+	killed.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{
+		Reason: "OOMKilled", ExitCode: 137}
+	stranger := workerPod("0", 9, corev1.PodRunning)
+	leader := coordinatorPod("book-coordinator-a")
+	leader.Status.PodIP = "10.1.0.3"
+	etcd := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "rondo-etcd",
+		Namespace: "here", Labels: map[string]string{labelName: "rondo", labelComponent: Etcd}},
+		Spec:   appsv1.StatefulSetSpec{Replicas: pointer[int32](3)},
+		Status: appsv1.StatefulSetStatus{ReadyReplicas: 2}}
+	return clusterOf(append(someSpec(), job, killed, stranger, leader, etcd,
+		owned(workerPod("0", 1, corev1.PodRunning), "node-a", "10.1.0.4"),
+		owned(workerPod("1", 3, corev1.PodRunning), "node-c", "10.1.0.5"))...)
+}
+
+// TestStatus compares with what programs read. What is wrong is Diagnose's to test.
+func TestStatus(t *testing.T) {
+	s, err := trained(t).Status(t.Context(), "book")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Detail.Problems = []Problem{}
+	s.live(cluster.View{Leader: cluster.Leader{ID: "c", Address: "10.1.0.3:7000"},
+		Plan: cluster.Plan{Generation: 4, Phase: cluster.Running, Reason: "two workers go on",
+			Members: []cluster.Member{{ID: "y", Address: "10.1.0.5:7000"},
+				{ID: "x", Address: "10.1.0.4:7000"}}, LaneEnds: []cluster.Lane{3, 6}}})
+	got, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/status.json", string(got)+"\n")
+}
+
+// golden compares with a file; RONDO_UPDATE=1 writes it.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if os.Getenv("RONDO_UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("it is not as %s has it:\n%s", path, got)
+	}
+}
+
+func TestStatusesAreListedByName(t *testing.T) {
+	one, two, other := someJob(1, nil), someJob(1, nil), someJob(1, nil)
+	two.Name, two.Labels = "air-worker", map[string]string{labelName: "rondo",
+		labelComponent: Worker, labelJob: "air"}
+	other.Namespace = "elsewhere"
+	c := clusterOf(one, two, other)
+	for everywhere, want := range map[bool]string{false: "here/air here/book",
+		true: "elsewhere/book here/air here/book"} {
+		statuses, err := c.Statuses(t.Context(), everywhere)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, s := range statuses {
+			names = append(names, s.Namespace+"/"+s.Job)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("everywhere %v: %s, want %s", everywhere, got, want)
+		}
+	}
+}
+
+func TestLastWords(t *testing.T) {
+	for want, end := range map[string]corev1.ContainerStateTerminated{
+		"out of memory":         {Reason: "OOMKilled", ExitCode: 137},
+		"killed (signal 9)":     {Reason: "Error", ExitCode: 137},
+		"exit code 1":           {Reason: "Error", ExitCode: 1},
+		"exit code 2: no such":  {Reason: "Error", ExitCode: 2, Message: "no\nsuch\n"},
+		"done after step 7":     {Reason: "Completed", Message: "done after step 7"},
+		"Completed":             {Reason: "Completed"},
+		"exit code 4: asked to": {Reason: "Error", ExitCode: 4, Message: "asked to"},
+	} {
+		if got := lastWords(&end); got != want {
+			t.Errorf("%+v: %q, want %q", end, got, want)
+		}
+	}
+}
+
+// TestWatchLooksWhenSomethingHasChanged, once for changes that come together.
+func TestWatchLooksWhenSomethingHasChanged(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), changesLook-2*time.Second)
+	defer cancel()
+	c := clusterOf(someJob(1, nil))
+	var mu sync.Mutex
+	var phases []string
+	looked := make(chan struct{}, 100)
+	watched := make(chan error, 1)
+	go func() {
+		watched <- c.Watch(ctx, false, func(ctx context.Context) (bool, error) {
+			job, err := c.Job(ctx, "book")
+			if err != nil {
+				return false, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			phases = append(phases, job.Phase())
+			looked <- struct{}{}
+			return job.Ended(), nil
+		}, func(err error) { t.Errorf("in trouble: %v", err) })
+	}()
+	<-looked
+	for _, phase := range []string{"forming", "running"} {
+		err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: phase}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-looked
+	err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: "ended"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-watched; err != nil {
+		t.Fatalf("%v, having seen %v", err, phases)
+	}
+	if phases[0] != "pending" || !slices.Contains(phases, "running") ||
+		phases[len(phases)-1] != "ended" {
+		t.Errorf("it has seen %v", phases)
+	}
+}
