@@ -182,7 +182,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 func JobOf(spec *rondov1.JobSpec) cluster.Job {
 	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
 		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
-		JoinTimeout:  spec.JoinTimeout.AsDuration(),
+		Spread: spec.RingOrder == "spread", JoinTimeout: spec.JoinTimeout.AsDuration(),
 		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
 }
 
