@@ -2,7 +2,9 @@ package k8s
 
 import (
 	"io/fs"
+	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +26,12 @@ import (
 // memory is the tree in memory, as `rondo submit` renders it.
 func memory(t *testing.T) filesys.FileSystem {
 	t.Helper()
+	return memoryAt(t, "/")
+}
+
+// memoryAt is the tree in a folder.
+func memoryAt(t *testing.T, folder string) filesys.FileSystem {
+	t.Helper()
 	to := filesys.MakeFsInMemory()
 	err := fs.WalkDir(FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -33,7 +41,7 @@ func memory(t *testing.T) filesys.FileSystem {
 		if err != nil {
 			return err
 		}
-		return to.WriteFile("/"+name, text)
+		return to.WriteFile(path.Join(folder, name), text)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -281,5 +289,66 @@ func TestAnotherJob(t *testing.T) {
 		if account.Name != "wiki-coordinator" || account.Namespace != "ml" {
 			t.Errorf("%v: the role is bound to %v", components, account)
 		}
+	}
+}
+
+// Kueue holds whichever object it is that makes the pods.
+func TestQueue(t *testing.T) {
+	job := only[*batchv1.Job](t, build(t, memory(t), "/overlays/kueue"), "rondo-worker")
+	if job.Spec.Suspend == nil || !*job.Spec.Suspend ||
+		job.Labels["kueue.x-k8s.io/queue-name"] != "rondo" {
+		t.Errorf("the Job does not wait in the queue: %v, %v", job.Spec.Suspend, job.Labels)
+	}
+	tree := memory(t)
+	text := "resources: [../job]\ncomponents: [../components/cpu, ../components/jobset, " +
+		"../components/kueue]\n"
+	if err := tree.WriteFile("/queued/kustomization.yaml", []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	set := only[*jobSet](t, build(t, tree, "/queued"), "worker")
+	inside := set.Spec.ReplicatedJobs[0].Template
+	if set.Spec.Suspend == nil || !*set.Spec.Suspend || inside.Spec.Suspend != nil ||
+		set.Labels["kueue.x-k8s.io/queue-name"] != "rondo" ||
+		inside.Labels["kueue.x-k8s.io/queue-name"] != "" {
+		t.Errorf("the JobSet does not wait in the queue: %v, %v, inside %v, %v", set.Spec.Suspend,
+			set.Labels, inside.Spec.Suspend, inside.Labels)
+	}
+}
+
+// The example for a job of one's own works as it is documented.
+func TestDocumentedJob(t *testing.T) {
+	page, err := os.ReadFile("../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1)
+	if len(examples) != 2 {
+		t.Fatalf("%d examples; want two kustomizations", len(examples))
+	}
+	tree := memoryAt(t, "/mine/rondo/k8s")
+	for name, text := range map[string][]byte{
+		"/mine/kustomization.yaml": examples[0][1], "/mine/song/kustomization.yaml": examples[1][1],
+		"/mine/song/job.yaml": []byte("workers: 4\nmin_workers: 2\n"),
+	} {
+		if err := tree.WriteFile(name, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects := build(t, tree, "/mine")
+	job := only[*batchv1.Job](t, objects, "song-worker")
+	if *job.Spec.Completions != 4 || *job.Spec.Parallelism != 4 || job.Namespace != "music" {
+		t.Errorf("%s/%s has %d of %d workers", job.Namespace, job.Name, *job.Spec.Parallelism,
+			*job.Spec.Completions)
+	}
+	only[*appsv1.StatefulSet](t, objects, "rondo-etcd")
+	coordinators := only[*appsv1.Deployment](t, objects, "song-coordinator")
+	mounted := coordinators.Spec.Template.Spec.Volumes[0].ConfigMap.Name
+	spec := only[*corev1.ConfigMap](t, objects, mounted)
+	if !strings.HasPrefix(spec.Data["job.yaml"], "workers: 4\n") {
+		t.Errorf("the coordinators read %q", spec.Data["job.yaml"])
+	}
+	image := job.Spec.Template.Spec.Containers[0].Image
+	if image != "registry.example/rondo:0.2.0" {
+		t.Errorf("image %s", image)
 	}
 }
