@@ -225,7 +225,7 @@ func (w *worker) left() string {
 	step := w.step()
 	switch {
 	case w.kept && step > 0:
-		return fmt.Sprintf("%s; the state of step %d is kept, and nobody else is left to hold it",
+		return fmt.Sprintf("%s, with too few others to go on; step %d is kept in a checkpoint",
 			text, step)
 	case step > 0:
 		return fmt.Sprintf("%s, after step %d; the others go on", text, step)
