@@ -110,13 +110,38 @@ type answered struct {
 	peer, own string
 }
 
+// verdictWait is how long a verdict may take that has been sent already.
+const verdictWait = time.Second
+
 func (a *answered) Read(p []byte) (int, error) {
 	n, err := a.Conn.Read(p)
-	var alert *net.OpError
-	if errors.As(err, &alert) && alert.Op == "remote error" &&
-		strings.Contains(alert.Err.Error(), "certificate") {
-		err = fmt.Errorf("%s refuses the certificate of this process, %s (%w): both ends need one "+
-			"of the same authority that has not expired", a.peer, a.own, alert.Err)
+	return n, a.explain(err)
+}
+
+// Write fails where the server has closed the connection already: its verdict is still to be read.
+func (a *answered) Write(p []byte) (int, error) {
+	n, err := a.Conn.Write(p)
+	if err == nil || a.Conn.SetReadDeadline(time.Now().Add(verdictWait)) != nil {
+		return n, err
 	}
-	return n, err
+	var one [1]byte
+	if _, reading := a.Conn.Read(one[:]); isVerdict(reading) {
+		err = reading
+	}
+	return n, a.explain(err)
+}
+
+// isVerdict reports whether an error is what the other end has said about a certificate.
+func isVerdict(err error) bool {
+	var alert *net.OpError
+	return errors.As(err, &alert) && alert.Op == "remote error" &&
+		strings.Contains(alert.Err.Error(), "certificate")
+}
+
+func (a *answered) explain(err error) error {
+	if !isVerdict(err) {
+		return err
+	}
+	return fmt.Errorf("%s refuses the certificate of this process, %s (%w): both ends need one of "+
+		"the same authority that has not expired", a.peer, a.own, err)
 }

@@ -1,0 +1,305 @@
+package certs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthserver "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"rondo/cmd/internal/certs"
+)
+
+const patience = 20 * time.Second
+
+// authority signs certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t, key: newKey(t)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
+		Subject: pkix.Name{CommonName: "test authority"}, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err == nil {
+		a.cert, err = x509.ParseCertificate(der)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// issue writes a certificate of these names, valid until a time, to a folder.
+func (a *authority) issue(dir string, until time.Time, names ...string) string {
+	a.t.Helper()
+	key := newKey(a.t)
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		certs.CertFile:  {Type: "CERTIFICATE", Bytes: der},
+		certs.KeyFile:   {Type: "PRIVATE KEY", Bytes: private},
+		certs.TrustFile: {Type: "CERTIFICATE", Bytes: a.cert.Raw},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func (a *authority) good(dir string) string {
+	return a.issue(dir, time.Now().Add(time.Hour), certs.Name)
+}
+
+// log is what a server says.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// await waits until a word was said: the client may hear of its refusal first.
+func (l *log) await(t *testing.T, word string) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(l.String(), word) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the server did not say %q: %s", word, l)
+		}
+	}
+}
+
+// serve starts a server; creds nil is one without TLS.
+func serve(t *testing.T, creds credentials.TransportCredentials) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	server := grpc.NewServer(grpc.Creds(creds))
+	healthpb.RegisterHealthServer(server, healthserver.NewServer())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+func dial(t *testing.T, address string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func ask(t *testing.T, conn *grpc.ClientConn) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	return err
+}
+
+func load(t *testing.T, dir string) *certs.Identity {
+	t.Helper()
+	identity, err := certs.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// TestWhoIsRefused: each end refuses what it must, and both say why.
+func TestWhoIsRefused(t *testing.T) {
+	ours, foreign := newAuthority(t), newAuthority(t)
+	good := ours.good(t.TempDir())
+	other := foreign.good(t.TempDir())
+	expired := ours.issue(t.TempDir(), time.Now().Add(-time.Hour), certs.Name)
+	misnamed := ours.issue(t.TempDir(), time.Now().Add(time.Hour), "elsewhere")
+	for _, c := range []struct {
+		name           string
+		server, client string   // folders; empty: without TLS
+		words          []string // of the client's error; nil: it is served
+		said           []string // of the server's log
+	}{
+		{"both good", good, good, nil, nil},
+		{"the server is of another authority", other, good,
+			[]string{"is not signed by the authority in", good + "/ca.crt"}, nil},
+		{"the client is of another authority", good, other,
+			[]string{"is not signed by the authority in", other + "/ca.crt"}, nil},
+		{"the server has expired", expired, good, []string{"is valid from", "renew it"}, nil},
+		{"the client has expired", good, expired,
+			[]string{"refuses the certificate of this process", expired + "/tls.crt"},
+			[]string{"127.0.0.1", "is valid from", "renew it"}},
+		{"the server has another name", misnamed, good, []string{"elsewhere", "rondo"}, nil},
+		{"the client speaks no TLS", good, "", []string{"connection"},
+			[]string{"127.0.0.1", "does not speak TLS: give it --tls"}},
+		{"the server speaks no TLS", "", good, []string{"does not speak TLS: give it --tls"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			heard := &log{}
+			var serving credentials.TransportCredentials
+			calling := insecure.NewCredentials()
+			if c.server != "" {
+				serving = load(t, c.server).ServerCredentials(slog.New(slog.NewTextHandler(heard,
+					nil)))
+			}
+			if c.client != "" {
+				calling = load(t, c.client).ClientCredentials(certs.Name)
+			}
+			address := serve(t, serving)
+			err := ask(t, dial(t, address, calling))
+			if (err == nil) != (c.words == nil) {
+				t.Fatalf("the client: %v", err)
+			}
+			for _, word := range c.words {
+				if text := status.Convert(err).Message(); !strings.Contains(text, word) {
+					t.Errorf("the client's error does not say %q: %s", word, text)
+				}
+			}
+			if c.words != nil && c.client != "" && !strings.Contains(err.Error(), address) {
+				t.Errorf("the client's error does not name the server %s: %v", address, err)
+			}
+			for _, word := range c.said {
+				heard.await(t, word)
+			}
+		})
+	}
+}
+
+// TestRotation: files that change are read for the next connection, and the connections that are
+// there live on.
+func TestRotation(t *testing.T) {
+	before, after := newAuthority(t), newAuthority(t)
+	serverDir, clientDir := before.good(t.TempDir()), before.good(t.TempDir())
+	client := load(t, clientDir)
+	address := serve(t, load(t, serverDir).ServerCredentials(nil))
+	old := dial(t, address, client.ClientCredentials(certs.Name))
+	if err := ask(t, old); err != nil {
+		t.Fatal(err)
+	}
+	after.good(serverDir)
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err == nil {
+		t.Error("a client of the old authority is served by the new one")
+	}
+	// A folder that is being written counts for nothing.
+	if err := os.WriteFile(filepath.Join(clientDir, certs.CertFile), []byte("half"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(t, old); err != nil {
+		t.Errorf("the connection did not outlive the rotation: %v", err)
+	}
+	after.good(clientDir)
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err != nil {
+		t.Errorf("with the new files on both ends: %v", err)
+	}
+	if err := ask(t, old); err != nil {
+		t.Errorf("the connection did not outlive the rotation: %v", err)
+	}
+}
+
+func TestWrongFolders(t *testing.T) {
+	ours := newAuthority(t)
+	for _, c := range []struct {
+		name   string
+		change func(dir string) error
+		words  string
+	}{
+		{"no key", func(dir string) error {
+			return os.Remove(filepath.Join(dir, certs.KeyFile))
+		}, certs.KeyFile},
+		{"another key", func(dir string) error {
+			key, err := os.ReadFile(filepath.Join(ours.good(t.TempDir()), certs.KeyFile))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, certs.KeyFile), key, 0o600)
+		}, "private key does not match"},
+		{"no authority", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, certs.TrustFile), []byte("none"), 0o600)
+		}, "has no certificate"},
+		{"another authority", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, certs.TrustFile), pem.EncodeToMemory(&pem.Block{
+				Type: "CERTIFICATE", Bytes: newAuthority(t).cert.Raw}), 0o600)
+		}, "is not signed by what ca.crt holds"},
+		{"no folder", os.RemoveAll, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := ours.good(t.TempDir())
+			if err := c.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			_, err := certs.Load(dir)
+			if err == nil || !strings.Contains(err.Error(), c.words) ||
+				!strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v: want one line with %q and the folder", err, c.words)
+			}
+		})
+	}
+}
