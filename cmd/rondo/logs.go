@@ -71,7 +71,7 @@ func checkLogs(how kube.Logs) error {
 	}
 	switch {
 	case how.Index >= 0 && how.Component != kube.Worker && how.Component != kube.Etcd:
-		return app.Usagef("--rank %d: a %s has none", how.Index, how.Component)
+		return app.Usagef("--rank %d: the %s has none", how.Index, how.Component)
 	case how.Since < 0:
 		return app.Usagef("--since %v: give how long ago, such as 10m", how.Since)
 	case how.Since > 0 && how.Since < time.Second:
