@@ -207,7 +207,7 @@ func (c *Cluster) useEtcd(
 	if err != nil {
 		return false, Explain(err, "looking at the members of etcd")
 	}
-	if how.DryRun || len(pods.Items) == 0 || slices.ContainsFunc(pods.Items, started) {
+	if how.DryRun || slices.ContainsFunc(pods.Items, started) {
 		how.Say(nameOf(object) + " is there, and used as it is")
 		return true, c.fits(ctx, object, options)
 	}
