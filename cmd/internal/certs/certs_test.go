@@ -3,14 +3,7 @@ package certs_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,75 +20,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/cmd/internal/certs"
+	"rondo/cmd/internal/certs/certstest"
 )
 
 const patience = 20 * time.Second
-
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{t: t, key: newKey(t)}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
-		Subject: pkix.Name{CommonName: "test authority"}, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageCertSign}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
-	if err == nil {
-		a.cert, err = x509.ParseCertificate(der)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-// issue writes a certificate of these names, valid until a time, to a folder.
-func (a *authority) issue(dir string, until time.Time, names ...string) string {
-	a.t.Helper()
-	key := newKey(a.t)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
-		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		certs.CertFile:  {Type: "CERTIFICATE", Bytes: der},
-		certs.KeyFile:   {Type: "PRIVATE KEY", Bytes: private},
-		certs.TrustFile: {Type: "CERTIFICATE", Bytes: a.cert.Raw},
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-func (a *authority) good(dir string) string {
-	return a.issue(dir, time.Now().Add(time.Hour), certs.Name)
-}
 
 // log is what a server says.
 type log struct {
@@ -176,11 +104,11 @@ func load(t *testing.T, dir string) *certs.Identity {
 
 // TestWhoIsRefused: each end refuses what it must, and both say why.
 func TestWhoIsRefused(t *testing.T) {
-	ours, foreign := newAuthority(t), newAuthority(t)
-	good := ours.good(t.TempDir())
-	other := foreign.good(t.TempDir())
-	expired := ours.issue(t.TempDir(), time.Now().Add(-time.Hour), certs.Name)
-	misnamed := ours.issue(t.TempDir(), time.Now().Add(time.Hour), "elsewhere")
+	ours, foreign := certstest.New(t), certstest.New(t)
+	good := ours.Good(t.TempDir())
+	other := foreign.Good(t.TempDir())
+	expired := ours.Issue(t.TempDir(), time.Now().Add(-time.Hour), certs.Name)
+	misnamed := ours.Issue(t.TempDir(), time.Now().Add(time.Hour), "elsewhere")
 	for _, c := range []struct {
 		name           string
 		server, client string   // folders; empty: without TLS
@@ -235,15 +163,15 @@ func TestWhoIsRefused(t *testing.T) {
 // TestRotation: files that change are read for the next connection, and the connections that are
 // there live on.
 func TestRotation(t *testing.T) {
-	before, after := newAuthority(t), newAuthority(t)
-	serverDir, clientDir := before.good(t.TempDir()), before.good(t.TempDir())
+	before, after := certstest.New(t), certstest.New(t)
+	serverDir, clientDir := before.Good(t.TempDir()), before.Good(t.TempDir())
 	client := load(t, clientDir)
 	address := serve(t, load(t, serverDir).ServerCredentials(nil))
 	old := dial(t, address, client.ClientCredentials(certs.Name))
 	if err := ask(t, old); err != nil {
 		t.Fatal(err)
 	}
-	after.good(serverDir)
+	after.Good(serverDir)
 	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err == nil {
 		t.Error("a client of the old authority is served by the new one")
 	}
@@ -255,7 +183,7 @@ func TestRotation(t *testing.T) {
 	if err := ask(t, old); err != nil {
 		t.Errorf("the connection did not outlive the rotation: %v", err)
 	}
-	after.good(clientDir)
+	after.Good(clientDir)
 	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err != nil {
 		t.Errorf("with the new files on both ends: %v", err)
 	}
@@ -265,7 +193,7 @@ func TestRotation(t *testing.T) {
 }
 
 func TestWrongFolders(t *testing.T) {
-	ours := newAuthority(t)
+	ours := certstest.New(t)
 	for _, c := range []struct {
 		name   string
 		change func(dir string) error
@@ -275,7 +203,7 @@ func TestWrongFolders(t *testing.T) {
 			return os.Remove(filepath.Join(dir, certs.KeyFile))
 		}, certs.KeyFile},
 		{"another key", func(dir string) error {
-			key, err := os.ReadFile(filepath.Join(ours.good(t.TempDir()), certs.KeyFile))
+			key, err := os.ReadFile(filepath.Join(ours.Good(t.TempDir()), certs.KeyFile))
 			if err != nil {
 				return err
 			}
@@ -285,13 +213,12 @@ func TestWrongFolders(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, certs.TrustFile), []byte("none"), 0o600)
 		}, "has no certificate"},
 		{"another authority", func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, certs.TrustFile), pem.EncodeToMemory(&pem.Block{
-				Type: "CERTIFICATE", Bytes: newAuthority(t).cert.Raw}), 0o600)
+			return os.WriteFile(filepath.Join(dir, certs.TrustFile), certstest.New(t).PEM(), 0o600)
 		}, "is not signed by what ca.crt holds"},
 		{"no folder", os.RemoveAll, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := ours.good(t.TempDir())
+			dir := ours.Good(t.TempDir())
 			if err := c.change(dir); err != nil {
 				t.Fatal(err)
 			}
