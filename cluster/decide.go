@@ -23,10 +23,11 @@ type State struct {
 	plan    Plan      // the last one decided
 	members []Member  // who is registered now, by host and id
 	done    []string  // ids of the ring's workers that have reported their end
-	leaving []string  // ids of registered workers that were asked to go
+	asked   []string  // ids of the ring's workers that were asked to go: no plan says so yet
+	leaving []string  // ids of registered workers that were asked to go, and are chosen no more
 	before  []Member  // of the ring before the present one: what is said of them may come late
 	giveUp  time.Time // while forming or paused: when to wait no longer
-	settled time.Time // when those that appeared are taken in; zero: nobody is waited for
+	settled time.Time // when who appeared is taken in, and who was asked to go is let go; or zero
 	anew    bool      // until settled those that have the state are waited for, and then no longer
 	// evictions is how often processes were put out that are registered, or were not long ago.
 	evictions []repeats
@@ -238,6 +239,7 @@ func stopRequested(s State, reason string) (State, []Action) {
 	case Forming:
 		return end(s, "stopped before the start: "+reason)
 	case Running:
+		s = s.release(s.asked)
 		s.plan.Phase, s.plan.Reason, s.settled = Stopping, "stopped: "+reason, time.Time{}
 		return s.write()
 	case Paused:

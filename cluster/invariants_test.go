@@ -262,9 +262,16 @@ func (s *simulation) checkLanes(p Plan) error {
 func (s *simulation) count(e Event, p Plan) {
 	left, several := e.(Left)
 	before := s.stored
+	released := 0
+	for _, m := range before.Members {
+		if slices.Contains(s.leader.leaving, m.ID) {
+			released++
+		}
+	}
 	for what, is := range map[string]bool{
 		"ring grew":             before.Phase == Running && len(p.Members) > len(before.Members),
 		"ring shrank":           before.Phase == Running && len(p.Members) < len(before.Members),
+		"several left as asked": before.Phase == Running && released > 1,
 		"several lost at once":  several && len(left.IDs) > 1,
 		"went on after a pause": s.stored.Phase == Paused && p.Phase == Running,
 		"stopped while paused":  before.Phase == Paused && p.Phase == Stopping,

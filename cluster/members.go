@@ -175,6 +175,8 @@ func settle(s State, now time.Time) (State, []Action) {
 	s.settled = time.Time{}
 	there := s.choose(s.job.MinWorkers)
 	switch {
+	case s.plan.Phase == Running && len(s.asked) > 0:
+		return depart(s, now)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
 	case s.plan.Phase == Paused && s.allNew(there) && !s.anew: // who had the state has gone
@@ -187,9 +189,9 @@ func settle(s State, now time.Time) (State, []Action) {
 
 func left(s State, ids []string, now time.Time) (State, []Action) {
 	s.members = without(s.members, ids...)
-	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), func(id string) bool {
-		return slices.Contains(ids, id)
-	})
+	gone := func(id string) bool { return slices.Contains(ids, id) }
+	s.asked = slices.DeleteFunc(slices.Clone(s.asked), gone)
+	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), gone)
 	var lost []string
 	for _, id := range ids {
 		if _, inRing := s.plan.Rank(id); inRing && !slices.Contains(s.done, id) {
@@ -202,19 +204,20 @@ func left(s State, ids []string, now time.Time) (State, []Action) {
 	return lose(s, lost, "not registered any more: killed, cut off, or stuck", now)
 }
 
-// leaving plans a ring without a worker that was asked to go. Where the job is about to end, it
-// goes with the others. Where nobody else has what it has, those who are to go on join it first: it
-// asks again when they do. What it said in another ring is stale.
+// leaving has a ring planned without a worker that was asked to go, and without others that are
+// within a moment: whoever drains a host or suspends a job asks many at once. Where the job is
+// about to end, it goes with the others. Where nobody else has what it has, those who are to go on
+// join it first: it asks again when they do. What it said in another ring is stale.
 func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
-	if stale || !s.registered(e.ID) || slices.Contains(s.leaving, e.ID) {
+	if stale || !s.registered(e.ID) || slices.Contains(s.leaving, e.ID) ||
+		slices.Contains(s.asked, e.ID) {
 		return s, nil
 	}
 	if e.Generation != 0 { // it speaks when the ring has begun
 		s.plan.Last = nil
 	}
-	without := s
-	without.leaving = append(slices.Clone(s.leaving), e.ID)
+	without := s.release([]string{e.ID})
 	rank, inRing := s.plan.Rank(e.ID)
 	if !inRing || s.plan.Phase != Running || len(s.done) > 0 {
 		return without, nil
@@ -225,7 +228,51 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
 		return s.with(heirs, s.describe(e.ID)+" hands over before it leaves, as it was asked to")
 	}
-	return regroup(without, s.describe(e.ID)+" leaves, as it was asked to", now)
+	s.asked = append(slices.Clone(s.asked), e.ID)
+	if len(s.plan.Members) == 1 { // there is nobody else to wait for
+		return depart(s, now)
+	}
+	if s.settled.IsZero() {
+		s.settled = now.Add(settleTime)
+	}
+	return s, nil
+}
+
+// depart plans a ring without as many of those that were asked to go as it can be without: one of
+// those who have the job's state stays, and --min-workers if they can. A ring that ends for a plan
+// has told all of its members of all lanes, so that any of them may go on from there. The others
+// ask again in the ring that follows. If even one is too many, it goes, and the job pauses.
+func depart(s State, now time.Time) (State, []Action) {
+	if len(s.done) > 0 { // the others are about to go too
+		return s.release(s.asked), nil
+	}
+	var going []string
+	for i := len(s.plan.Members) - 1; i >= 0; i-- { // the most senior stay
+		id := s.plan.Members[i].ID
+		if !slices.Contains(s.asked, id) {
+			continue
+		}
+		rest := s.release(append(slices.Clone(going), id)).choose(s.job.MinWorkers)
+		if len(going) == 0 ||
+			len(rest) >= s.job.MinWorkers && slices.ContainsFunc(rest, s.isVeteran) {
+			going = append(going, id)
+		}
+	}
+	slices.Reverse(going)
+	verb := " leaves, as it was asked to"
+	if len(going) > 1 {
+		verb = " leave, as they were asked to"
+	}
+	return regroup(s.release(going), s.describe(going...)+verb, now)
+}
+
+// release has workers that were asked to go be chosen no more.
+func (s State) release(ids []string) State {
+	s.leaving = append(slices.Clone(s.leaving), ids...)
+	s.asked = slices.DeleteFunc(slices.Clone(s.asked), func(id string) bool {
+		return slices.Contains(ids, id)
+	})
+	return s
 }
 
 func (s State) isVeteran(m Member) bool { return !s.isNew(m) }

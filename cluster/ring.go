@@ -114,7 +114,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Last = s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
-	s.done, s.giveUp = nil, now.Add(s.job.PauseTimeout)
+	s.done, s.asked, s.giveUp = nil, nil, now.Add(s.job.PauseTimeout)
 	s.settled, s.anew = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
@@ -172,7 +172,7 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0
 	})
-	s.done, s.settled = nil, time.Time{}
+	s.done, s.asked, s.settled = nil, nil, time.Time{}
 	s, actions := s.write()
 	return s, append(actions, s.spares()...)
 }

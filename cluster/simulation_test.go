@@ -47,6 +47,7 @@ func TestSimulation(t *testing.T) {
 		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
 		"rank 0 replaced", "began anew", "taken over while paused",
 		"veteran chosen before a newcomer", "kept out: corrupt again and again",
+		"several left as asked",
 		"spread: no neighbours of one host", "spread: not possible", "adjacent",
 	} {
 		if seen[what] == 0 {
