@@ -1,6 +1,7 @@
 package k8s
 
 import (
+	"bytes"
 	"io/fs"
 	"os"
 	"path"
@@ -326,9 +327,14 @@ func TestDocumentedJob(t *testing.T) {
 		t.Fatalf("%d examples; want two kustomizations", len(examples))
 	}
 	tree := memoryAt(t, "/mine/rondo/k8s")
+	again := "commonAnnotations: {rondo.dev/run: \"2\"}\n"
+	if !bytes.Contains(page, []byte(strings.TrimSpace(again))) {
+		t.Errorf("how to run a job again is not documented as %s", again)
+	}
 	for name, text := range map[string][]byte{
-		"/mine/kustomization.yaml": examples[0][1], "/mine/song/kustomization.yaml": examples[1][1],
-		"/mine/song/job.yaml": []byte("workers: 4\nmin_workers: 2\n"),
+		"/mine/kustomization.yaml":      examples[0][1],
+		"/mine/song/kustomization.yaml": append(examples[1][1], again...),
+		"/mine/song/job.yaml":           []byte("workers: 4\nmin_workers: 2\n"),
 	} {
 		if err := tree.WriteFile(name, text); err != nil {
 			t.Fatal(err)
@@ -346,6 +352,12 @@ func TestDocumentedJob(t *testing.T) {
 	spec := only[*corev1.ConfigMap](t, objects, mounted)
 	if !strings.HasPrefix(spec.Data["job.yaml"], "workers: 4\n") {
 		t.Errorf("the coordinators read %q", spec.Data["job.yaml"])
+	}
+	for _, template := range []corev1.PodTemplateSpec{job.Spec.Template,
+		coordinators.Spec.Template} {
+		if run := template.Annotations["rondo.dev/run"]; run != "2" {
+			t.Errorf("pods of run %q; want the second", run)
+		}
 	}
 	image := job.Spec.Template.Spec.Containers[0].Image
 	if image != "registry.example/rondo:0.2.0" {
