@@ -88,9 +88,12 @@ func small(extra ...string) []string {
 // its pods, as the test of lost disks wants them in any case.
 func (n *namespace) submit(name string, compute []string, more ...string) *job {
 	n.t.Helper()
-	j := &job{namespace: n, name: name, flags: compute, submitted: time.Now()}
+	if _, err := command(); err != nil { // so that building it does not count
+		n.t.Fatal(err)
+	}
 	args := slices.Concat([]string{"submit", "--job", name, "-n", n.name, "--image", n.ours(n.t),
 		"--etcd-storage", "ephemeral", "--cpus-per-worker", "500m"}, compute, more)
+	j := &job{namespace: n, name: name, flags: compute, submitted: time.Now()}
 	out, err := rondo(n.t, args...)
 	if err != nil {
 		n.t.Fatalf("%v\n%s", err, out)

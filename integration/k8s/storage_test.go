@@ -140,7 +140,7 @@ func (l *ledgers) audit(flags ...string) {
 			l.t.Fatal(err)
 		}
 	}
-	out, err := rondo(l.t, append([]string{"audit", dir}, flags...)...)
+	out, err := rondo(l.t, append([]string{"audit", filepath.Join(dir, "audit")}, flags...)...)
 	if err != nil {
 		l.t.Errorf("%v\n%s", err, out)
 	}

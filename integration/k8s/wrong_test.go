@@ -29,13 +29,15 @@ func complains(t *testing.T, err error, words ...string) {
 	if !ok {
 		t.Fatal(err)
 	}
-	t.Logf("%s", f.stderr)
-	if strings.Contains(f.stderr, "\n") {
-		t.Errorf("more than one line:\n%s", f.stderr)
+	// What it says while it waits comes before; the last line is the error.
+	last := f.stderr[strings.LastIndex(f.stderr, "\n")+1:]
+	t.Logf("%s", last)
+	if !strings.HasPrefix(last, "rondo submit: ") {
+		t.Errorf("the error is not in the last line:\n%s", f.stderr)
 	}
 	for _, word := range words {
-		if !strings.Contains(f.stderr, word) {
-			t.Errorf("%q does not say %q", f.stderr, word)
+		if !strings.Contains(last, word) {
+			t.Errorf("%q does not say %q", last, word)
 		}
 	}
 }
@@ -139,7 +141,7 @@ func TestWrong(t *testing.T) {
 				n.s3("")
 			}
 			j := &job{namespace: n, name: "wrong"}
-			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--wait=false"}
+			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--timeout", "2m"}
 			start := time.Now()
 			if _, err := j.tell("submit", slices.Concat(args, wrong.flags)...); err != nil {
 				complains(t, err, wrong.words...)
