@@ -145,7 +145,7 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pause := newBackoff()
-	for {
+	for first := true; ; first = false {
 		attempt, cancel := context.WithTimeout(limited, startAttempt)
 		_, err := s.client.Get(attempt, s.root+"spec", clientv3.WithCountOnly())
 		cancel()
@@ -154,6 +154,10 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 		}
 		if permanent(err) {
 			return fmt.Errorf("etcd at %s refuses: %w", s.servers, err)
+		}
+		if first && patience > defaultStartTimeout { // for which nobody would wait unasked
+			s.log.Warn("etcd does not answer: waiting for it", "at", s.servers, "for", patience,
+				"error", err)
 		}
 		if !pause.wait(limited) {
 			if ctx.Err() != nil {

@@ -1,24 +1,298 @@
-package coordinator
+package coordinator_test
 
 import (
-	"reflect"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"rondo/cluster"
+	"rondo/cluster/etcdstore"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/coordinator"
+	"rondo/cmd/internal/local"
+	"rondo/cmd/internal/meet"
+	"rondo/cmd/internal/worker"
 	"rondo/internal/jobspec"
 )
 
-// What membership decides by must come from the spec: a field of cluster.Job that is left out here
-// would have no effect, and nothing else would fail.
-func TestJobOf(t *testing.T) {
-	spec := jobspec.Default()
-	spec.MaxWorkers, spec.RingOrder = 7, "spread"
-	job := reflect.ValueOf(JobOf(spec))
-	for i := range job.NumField() {
-		if job.Field(i).IsZero() {
-			t.Errorf("Job.%s is not set from the spec", job.Type().Field(i).Name)
+const (
+	patience = 2 * time.Minute
+	// quick is a job that is over in a moment.
+	quick = "max_tokens: 1200\nhidden: 4\nbatch: 4\nbptt: 4\nsteps: 3\nepochs: 0\n" +
+		"sample_tokens: 0\nworkers: 1\nlease_ttl: 2s\nchunk_timeout: 1s\n"
+)
+
+// place is an etcd with processes of one job, all of which have ended when the test has.
+type place struct {
+	t         *testing.T
+	ctx       context.Context
+	where     meet.Config
+	store     *etcdstore.Store
+	processes sync.WaitGroup
+	log       *transcript
+}
+
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *transcript) count(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), words)
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	p := &place{t: t, ctx: ctx, log: &transcript{}}
+	etcd, err := local.StartEtcd(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.where = meet.Config{Etcd: []string{etcd.Endpoint()}, Job: "demo",
+		Log: slog.New(slog.NewTextHandler(p.log, nil))}
+	if p.store, err = p.where.Store(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		p.processes.Wait()
+		_ = p.store.Close()
+		etcd.Close()
+		if t.Failed() {
+			t.Logf("the processes' log:\n%s", &p.log.text)
+		}
+	})
+	return p
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// coordinator starts one that stays, and returns what asks it to go, and its result.
+func (p *place) coordinator(spec string, run int64) (leave func(), result <-chan error) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.ctx)
+	cfg := coordinator.Config{Config: p.where, Spec: write(p.t, spec), Stay: true}
+	cfg.Run = run
+	ended := make(chan error, 1)
+	p.processes.Go(func() {
+		_, err := coordinator.Run(ctx, cfg)
+		ended <- err
+	})
+	return cancel, ended
+}
+
+// work runs a worker of a run to its end.
+func (p *place) work(run int64) (did string, err error) {
+	where := p.where
+	where.Run = run
+	return worker.Run(p.ctx, where)
+}
+
+// until waits for the job to be as a test wants it.
+func (p *place) until(what string, holds func(cluster.View, int64) bool) cluster.View {
+	p.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		view, err := p.store.View(p.ctx)
+		if err == nil && holds(view, meet.RunOf(view.Spec)) {
+			return view
+		}
+		select {
+		case <-tick.C:
+		case <-p.ctx.Done():
+			p.t.Fatalf("%s: it did not come; the job is %+v, %v", what, view.Plan, err)
 		}
 	}
-	if spec.RingOrder = "adjacent"; JobOf(spec).Spread {
-		t.Error("--ring-order adjacent spreads the ring")
+}
+
+// TestRunsFollowEachOther: several coordinators bring the same run, at the same time and later; it
+// runs once. A newer one follows it, and what is of the older one hears so.
+func TestRunsFollowEachOther(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	p := newPlace(t)
+	var leaves []func()
+	var results []<-chan error
+	start := func(run int64) {
+		leave, result := p.coordinator(quick, run)
+		leaves, results = append(leaves, leave), append(results, result)
+	}
+	start(1)
+	start(1)
+	did, err := p.work(1)
+	if err != nil || !strings.Contains(did, "done after step 3") {
+		t.Fatalf("the worker of run 1: %q, %v", did, err)
+	}
+	start(1) // after the end
+	await(t, p, "each coordinator sees the end of run 1", func() bool {
+		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
+	})
+	first := p.until("the end of run 1", func(v cluster.View, run int64) bool {
+		return run == 1 && v.Plan.Phase == cluster.Ended
+	})
+	start(2)
+	if did, err = p.work(2); err != nil {
+		t.Fatalf("the worker of run 2: %q, %v", did, err)
+	}
+	second := p.until("the end of run 2", func(v cluster.View, run int64) bool {
+		return run == 2 && v.Plan.Phase == cluster.Ended
+	})
+	if first.Plan.Rings != 1 || second.Plan.Rings != 1 {
+		t.Errorf("run 1 had %d rings, run 2 %d; want one each", first.Plan.Rings,
+			second.Plan.Rings)
+	}
+	var failed *app.JobError
+	if did, err = p.work(1); !errors.As(err, &failed) || !strings.Contains(err.Error(),
+		"this worker is of run 1 of job demo, and run 2 has been submitted") {
+		t.Errorf("a late worker of run 1: %q, %v", did, err)
+	}
+	await(t, p, "each coordinator sees the end of run 2", func() bool {
+		return p.log.count(`msg="the run has ended; waiting for the next one" run=2`) == 4
+	})
+	for i, leave := range leaves {
+		leave()
+		if err := <-results[i]; err != nil {
+			t.Errorf("coordinator %d, after the job's end: %v", i, err)
+		}
+	}
+}
+
+func await(t *testing.T, p *place, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-p.ctx.Done():
+			t.Fatalf("%s: it did not come", what)
+		}
+	}
+}
+
+// TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so, and leads what there is.
+func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
+	p := newPlace(t)
+	leave, result := p.coordinator(quick, 1)
+	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })
+	leave()
+	var left *app.LeftError
+	if err := <-result; !errors.As(err, &left) {
+		t.Errorf("a coordinator that was asked to go: %v", err)
+	}
+	p.coordinator(quick, 2)
+	await(t, p, "the wait is told", func() bool {
+		return p.log.count("an older run of the job has not ended") > 0
+	})
+	client, err := p.where.Client(p.store, 0)
+	if err == nil {
+		err = client.Stop(p.ctx, "a test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.until("run 2", func(v cluster.View, run int64) bool {
+		return run == 2 && v.Plan.Phase == cluster.Forming && v.Leader.ID != ""
+	})
+}
+
+// TestAFailedRunIsOutlasted: the process stays for a run that does better.
+func TestAFailedRunIsOutlasted(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	p := newPlace(t)
+	p.coordinator(quick+"corpus: /nowhere/book.txt\n", 1)
+	if did, err := p.work(1); err == nil {
+		t.Fatalf("the worker of run 1: %q", did)
+	}
+	await(t, p, "the failure is told", func() bool {
+		return p.log.count("failed=true") == 1 && p.log.count("/nowhere/book.txt") > 0
+	})
+	p.coordinator(quick, 2)
+	if did, err := p.work(2); err != nil {
+		t.Errorf("the worker of run 2: %q, %v", did, err)
+	}
+}
+
+// TestEtcdMayComeLater: what is started together with etcd waits for it, longer than a person
+// would.
+func TestEtcdMayComeLater(t *testing.T) {
+	p := newPlace(t)
+	var up atomic.Bool
+	tries := make(chan struct{}, 1<<10)
+	p.where.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		select {
+		case tries <- struct{}{}:
+		default:
+		}
+		if !up.Load() {
+			return nil, fmt.Errorf("dial %s: connection refused", address)
+		}
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
+	_, result := p.coordinator(quick, 1)
+	const usual = 10 * time.Second // after which others give up
+	select {
+	case err := <-result:
+		t.Fatalf("it gave up: %v", err)
+	case <-time.After(usual + time.Second):
+	}
+	if len(tries) < 2 || p.log.count("etcd does not answer") != 1 {
+		t.Errorf("etcd was tried %d times, and that was told of %d times", len(tries),
+			p.log.count("etcd does not answer"))
+	}
+	up.Store(true)
+	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })
+}
+
+func TestWrongSpecs(t *testing.T) {
+	where := meet.Config{Etcd: []string{"127.0.0.1:1"}, Job: "demo"}
+	for _, c := range []struct {
+		name, path, words string
+		run               int64
+	}{
+		{"no file", "/nowhere/job.yaml", "/nowhere/job.yaml", 1},
+		{"no YAML", write(t, "hidden: ["), "not valid YAML", 1},
+		{"unknown key", write(t, "hiden: 3"), `unknown key "hiden"`, 1},
+		{"impossible", write(t, "workers: 4\nbatch: 2"), "--batch", 1},
+		{"another job", write(t, "job: other"), `job "other", and --job is "demo"`, 1},
+		{"no run", write(t, "hidden: 3"), "--spec needs --run", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := coordinator.Config{Config: where, Spec: c.path}
+			cfg.Run = c.run
+			_, err := coordinator.Run(t.Context(), cfg)
+			var wrong *app.UsageError
+			var spec *jobspec.UsageError
+			if !errors.As(err, &wrong) && !errors.As(err, &spec) ||
+				!strings.Contains(err.Error(), c.words) {
+				t.Errorf("%v: want a usage error with %q", err, c.words)
+			}
+		})
 	}
 }
