@@ -32,7 +32,8 @@ func TestCurveOfALongRun(t *testing.T) {
 	total := 0
 	for _, p := range c.points {
 		mean := float64(from+1+p.Step) / 2
-		if math.Abs(float64(p.Loss)-mean) > 1e-6*mean || math.Abs(float64(p.Rate)-2*mean) > 1e-5*mean {
+		if math.Abs(float64(p.Loss)-mean) > 1e-6*mean ||
+			math.Abs(float64(p.Rate)-2*mean) > 1e-5*mean {
 			t.Fatalf("steps %d to %d: loss %v, rate %v; the mean step is %v", from+1, p.Step,
 				p.Loss, p.Rate, mean)
 		}
@@ -166,7 +167,8 @@ func TestStateOfARun(t *testing.T) {
 		t.Errorf("after the failure: %+v", s)
 	}
 	b.Begin(telemetry.Run{Number: 2})
-	if s := b.State(); s.Run != 2 || s.Progress.Step != 0 || len(s.Notices)+len(s.Curve.Points) != 0 {
+	if s := b.State(); s.Run != 2 || s.Progress.Step != 0 || len(s.Notices) != 0 ||
+		len(s.Curve.Points) != 0 {
 		t.Errorf("another run has %+v", s)
 	}
 }

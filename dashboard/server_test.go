@@ -115,9 +115,9 @@ func TestPageIsWhole(t *testing.T) {
 	page := s.text("/")
 	foreign := regexp.MustCompile(`(src|href|url\()\s*=?\s*["']?(https?:)?//`)
 	inline := regexp.MustCompile(`<[^>]* (style|on\w+)="`)
+	markup := regexp.MustCompile(`innerHTML|outerHTML|document\.write|eval\(`)
 	for what, pattern := range map[string]*regexp.Regexp{"a foreign resource": foreign,
-		"a style or handler that the policy forbids": inline,
-		"markup from a text":                         regexp.MustCompile(`innerHTML|outerHTML|document\.write|eval\(`)} {
+		"markup from a text": markup, "what the policy forbids": inline} {
 		if found := pattern.FindString(page); found != "" {
 			t.Errorf("the page has %s: %s", what, found)
 		}
@@ -127,7 +127,8 @@ func TestPageIsWhole(t *testing.T) {
 			t.Errorf("the page has %d of <%s>; the policy knows one", n, element)
 		}
 	}
-	for path, want := range map[string]int{"/nothing": 404, "/api/nothing": 404, "/api/state": 200} {
+	for path, want := range map[string]int{"/nothing": 404, "/api/nothing": 404,
+		"/api/state": 200} {
 		if got := s.get(path).StatusCode; got != want {
 			t.Errorf("%s: status %d, want %d", path, got, want)
 		}

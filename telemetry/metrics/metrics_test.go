@@ -19,9 +19,10 @@ import (
 // aRun shows a run in which everything happens once.
 func aRun(m *Metrics) {
 	m.Begin(telemetry.Run{Number: 1, TokensPerStep: 100})
-	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c", Generation: 3, Rings: 2,
-		WorldSize: 2, MinWorkers: 1, Limit: 4, Seats: []telemetry.Seat{
-			{State: telemetry.SeatRing}, {State: telemetry.SeatRing}, {State: telemetry.SeatSpare}}})
+	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c", Generation: 3,
+		Rings: 2, WorldSize: 2, MinWorkers: 1, Limit: 4, Seats: []telemetry.Seat{
+			{State: telemetry.SeatRing}, {State: telemetry.SeatRing},
+			{State: telemetry.SeatSpare}}})
 	for _, e := range []telemetry.Event{
 		telemetry.Step{Step: 10, TotalSteps: 40, Epoch: 1, Loss: 2, Perplexity: math.Exp(2),
 			TokensPerSecond: 400, EpochLoss: 2.5, LearningRate: 0.5, GradientNorm: 3},

@@ -23,7 +23,8 @@ import (
 func workerJob(n int32) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: "demo-worker", Namespace: "lab",
-			Annotations: map[string]string{"else": "kept", "rondo.dev/checkpoint": "of another run"}},
+			Annotations: map[string]string{"else": "kept",
+				"rondo.dev/checkpoint": "of another run"}},
 		Spec: batchv1.JobSpec{Parallelism: &n},
 	}
 }
@@ -99,7 +100,8 @@ func watchJob(t *testing.T, job *WorkerJob) heard {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- job.Watch(ctx, func(w Wanted) { h.wanted <- w }, func(err error) { h.reached <- err })
+		ended <- job.Watch(ctx, func(w Wanted) { h.wanted <- w },
+			func(err error) { h.reached <- err })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -168,8 +170,9 @@ func untilWatched(t *testing.T, client *fake.Clientset) {
 			if !is {
 				continue
 			}
-			if got := watch.GetWatchRestrictions().Fields.String(); got != "metadata.name=demo-worker" {
-				t.Errorf("the watch is of %q", got)
+			of := watch.GetWatchRestrictions().Fields.String()
+			if of != "metadata.name=demo-worker" {
+				t.Errorf("the watch is of %q", of)
 			}
 			return
 		}
