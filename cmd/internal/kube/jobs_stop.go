@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
@@ -72,6 +74,10 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 			end.checkpoint, end.step = p.Checkpoint, p.CheckpointStep
 		}
 	}
+	spec := &rondov1.JobSpec{}
+	if proto.Unmarshal(view.Spec, spec) == nil && spec.CheckpointDir == "" {
+		end.nowhere = true
+	}
 	return end.tell(name, how.Say)
 }
 
@@ -87,13 +93,19 @@ type ending struct {
 	plan       cluster.Plan
 	step       int64
 	checkpoint string
+	nowhere    bool // the job was not told where to save
 }
 
 func (e ending) tell(name string, say func(string)) error {
 	if e.plan.Failed {
 		return fmt.Errorf("job %s has failed: %s", name, e.plan.Reason)
 	}
-	if e.checkpoint == "" {
+	switch {
+	case e.checkpoint == "" && e.nowhere:
+		say(fmt.Sprintf("job %s has ended (%s) without a checkpoint: it was submitted without "+
+			"--checkpoint-dir", name, e.plan.Reason))
+		return nil
+	case e.checkpoint == "":
 		say(fmt.Sprintf("job %s has ended (%s) without a checkpoint", name, e.plan.Reason))
 		return nil
 	}

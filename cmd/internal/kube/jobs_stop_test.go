@@ -171,7 +171,8 @@ func TestStopWithoutWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "job book has ended (stopped before the start: rondo stop) without a checkpoint"
+	want := "job book has ended (stopped before the start: rondo stop) without a checkpoint: " +
+		"it was submitted without --checkpoint-dir"
 	if got := heard.String(); !strings.HasSuffix(got, want) {
 		t.Errorf("it said\n%s\nwant\n%s", got, want)
 	}

@@ -104,17 +104,44 @@ func (r *logReader) read(ctx context.Context) error {
 		return fmt.Errorf("job %s has no %s pods%s", r.job, r.how.Component,
 			r.cluster.why(r.job))
 	}
+	return r.readEach(ctx, pods)
+}
+
+// readEach reads one pod after the other. Those that cannot be read are noted; that none can is an
+// error.
+func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
+	var failed error
+	read := false
 	for _, pod := range pods {
-		if !hasLog(pod, r.container()) {
-			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod),
-				podStatus(pod, r.container()).Phase))
+		state := podStatus(pod, r.container())
+		switch {
+		case !hasLog(pod, r.container()):
+			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod), state.Phase))
+			read = true // as far as can be
+			continue
+		case r.options(false).Previous && state.Restarts == 0:
+			r.how.Note(fmt.Sprintf("%s: there was no container before this one", r.source(pod)))
+			read = true
 			continue
 		}
-		if _, err := r.copy(ctx, pod, r.options(false), time.Time{}); err != nil {
+		var line lineError
+		_, err := r.copy(ctx, pod, r.options(false), time.Time{})
+		switch {
+		case err == nil:
+			read = true
+		case ctx.Err() != nil || errors.As(err, &line):
 			return err
+		case failed == nil:
+			failed = err
+		default:
+			r.how.Note(err.Error())
 		}
 	}
-	return nil
+	if read && failed != nil {
+		r.how.Note(failed.Error())
+		return nil
+	}
+	return failed
 }
 
 func (r *logReader) selection() metav1.ListOptions {

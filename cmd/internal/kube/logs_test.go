@@ -113,6 +113,35 @@ func TestLogsOfAllWorkers(t *testing.T) {
 	}
 }
 
+// TestLogsThatCannotBeRead: the others are shown all the same.
+func TestLogsThatCannotBeRead(t *testing.T) {
+	objects := []runtime.Object{someJob(2, nil), workerPod("0", 1, corev1.PodRunning),
+		workerPod("1", 2, corev1.PodRunning)}
+	how := Logs{Component: Worker, Index: -1, Tail: -1}
+	one := &written{parts: map[string][]string{"book-worker-1-pod2": {at(1, "here")}}}
+	r, lines, notes := readLogs(clusterOf(objects...), one, how)
+	err := r.read(t.Context())
+	const lost = "reading the log of pod book-worker-0-pod1: the node does not answer"
+	if err != nil || lines.String() != "worker-1/pod2 here" || notes.String() != lost {
+		t.Errorf("one of two: %v, %q, %q", err, lines, notes)
+	}
+	r, _, _ = readLogs(clusterOf(objects...), &written{}, how)
+	if err := r.read(t.Context()); err == nil || err.Error() != lost {
+		t.Errorf("none of two: %v, want %s", err, lost)
+	}
+	how.Component, how.Previous = Coordinator, true
+	pod := coordinatorPod("book-coordinator-a")
+	pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
+		Name:  Coordinator,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	r, _, notes = readLogs(clusterOf(someJob(1, nil), pod), &written{}, how)
+	err = r.read(t.Context())
+	if want := "coordinator/a: there was no container before this one"; err != nil ||
+		notes.String() != want {
+		t.Errorf("%v, %s, want %s", err, notes, want)
+	}
+}
+
 func TestLogsAskForWhatIsWanted(t *testing.T) {
 	w := &written{parts: map[string][]string{"book-worker-0-pod1": {at(1, "x")}}}
 	r, _, _ := readLogs(clusterOf(someJob(1, nil), workerPod("0", 1, corev1.PodRunning)), w,
