@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,6 +36,8 @@ type Identity struct {
 	content [3][]byte
 	own     *tls.Certificate
 	trusted *x509.CertPool
+
+	refused atomic.Pointer[error]
 }
 
 // Load reads a folder. The error names the file at fault. A certificate that has expired is no

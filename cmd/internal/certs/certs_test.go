@@ -122,7 +122,7 @@ func TestWhoIsRefused(t *testing.T) {
 			[]string{"is not signed by the authority in", other + "/ca.crt"}, nil},
 		{"the server has expired", expired, good, []string{"is valid from", "renew it"}, nil},
 		{"the client has expired", good, expired,
-			[]string{"refuses the certificate of this process", expired + "/tls.crt"},
+			[]string{"it refuses the certificate of this process", expired + "/tls.crt"},
 			[]string{"127.0.0.1", "is valid from", "renew it"}},
 		{"the server has another name", misnamed, good, []string{"elsewhere", "rondo"}, nil},
 		{"the client speaks no TLS", good, "", []string{"connection"},
@@ -138,7 +138,7 @@ func TestWhoIsRefused(t *testing.T) {
 					nil)))
 			}
 			if c.client != "" {
-				calling = load(t, c.client).ClientCredentials(certs.Name)
+				calling = load(t, c.client).ClientCredentials(certs.Name, nil)
 			}
 			address := serve(t, serving)
 			err := ask(t, dial(t, address, calling))
@@ -167,12 +167,12 @@ func TestRotation(t *testing.T) {
 	serverDir, clientDir := before.Good(t.TempDir()), before.Good(t.TempDir())
 	client := load(t, clientDir)
 	address := serve(t, load(t, serverDir).ServerCredentials(nil))
-	old := dial(t, address, client.ClientCredentials(certs.Name))
+	old := dial(t, address, client.ClientCredentials(certs.Name, nil))
 	if err := ask(t, old); err != nil {
 		t.Fatal(err)
 	}
 	after.Good(serverDir)
-	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err == nil {
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err == nil {
 		t.Error("a client of the old authority is served by the new one")
 	}
 	// A folder that is being written counts for nothing.
@@ -184,7 +184,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("the connection did not outlive the rotation: %v", err)
 	}
 	after.Good(clientDir)
-	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name))); err != nil {
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err != nil {
 		t.Errorf("with the new files on both ends: %v", err)
 	}
 	if err := ask(t, old); err != nil {

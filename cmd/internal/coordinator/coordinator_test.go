@@ -32,6 +32,22 @@ const (
 		"sample_tokens: 0\nworkers: 1\nlease_ttl: 2s\nchunk_timeout: 1s\n"
 )
 
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+// testMain keeps the workers' caches out of the user's.
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "rondo-coordinator-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		err = os.Setenv("XDG_CACHE_HOME", dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
 // place is an etcd with processes of one job, all of which have ended when the test has.
 type place struct {
 	t         *testing.T
@@ -135,7 +151,7 @@ func (p *place) until(what string, holds func(cluster.View, int64) bool) cluster
 // TestRunsFollowEachOther: several coordinators bring the same run, at the same time and later; it
 // runs once. A newer one follows it, and what is of the older one hears so.
 func TestRunsFollowEachOther(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Parallel()
 	p := newPlace(t)
 	var leaves []func()
 	var results []<-chan error
@@ -198,6 +214,7 @@ func await(t *testing.T, p *place, what string, holds func() bool) {
 
 // TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so, and leads what there is.
 func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	leave, result := p.coordinator(quick, 1)
 	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })
@@ -224,7 +241,7 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 
 // TestAFailedRunIsOutlasted: the process stays for a run that does better.
 func TestAFailedRunIsOutlasted(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Parallel()
 	p := newPlace(t)
 	p.coordinator(quick+"corpus: /nowhere/book.txt\n", 1)
 	if did, err := p.work(1); err == nil {
@@ -242,6 +259,7 @@ func TestAFailedRunIsOutlasted(t *testing.T) {
 // TestEtcdMayComeLater: what is started together with etcd waits for it, longer than a person
 // would.
 func TestEtcdMayComeLater(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	var up atomic.Bool
 	tries := make(chan struct{}, 1<<10)

@@ -83,25 +83,30 @@ func (c Config) Validate() error {
 
 // Store opens the job's part of etcd.
 func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
-	options, err := c.dialing("") // of the endpoint's own name
+	identity, err := c.Identity()
 	if err != nil {
 		return nil, err
 	}
-	return etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log,
-		StartTimeout: c.Patience, DialOptions: options})
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log,
+		StartTimeout: c.Patience, DialOptions: c.dialing(identity, "")}) // of the endpoint's name
+	if err != nil && identity != nil && identity.Refused() != nil {
+		err = fmt.Errorf("%w: %w", err, identity.Refused())
+	}
+	return store, err
 }
 
 // Client speaks to whoever leads the job at the moment, and tries for as long as patience, or 30 s
 // if that is 0.
 func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Client, error) {
-	options, err := c.dialing(certs.Name)
+	identity, err := c.Identity()
 	if err != nil {
 		return nil, err
 	}
 	return rpc.NewClient(func(ctx context.Context) (string, error) {
 		leader, err := store.Leader(ctx)
 		return leader.Address, err
-	}, rpc.ClientConfig{Patience: patience, Log: c.Log, Dial: options})
+	}, rpc.ClientConfig{Patience: patience, Log: c.Log,
+		Dial: c.dialing(identity, certs.Name)})
 }
 
 // Identity is the process's certificate; nil without --tls.
@@ -114,19 +119,15 @@ func (c Config) Identity() (*certs.Identity, error) {
 }
 
 // dialing is how connections are opened to servers of this name; empty: that of their address.
-func (c Config) dialing(serverName string) (options []grpc.DialOption, err error) {
-	identity, err := c.Identity()
-	switch {
-	case err != nil:
-		return nil, err
-	case identity != nil:
+func (c Config) dialing(identity *certs.Identity, serverName string) (options []grpc.DialOption) {
+	if identity != nil {
 		options = append(options,
-			grpc.WithTransportCredentials(identity.ClientCredentials(serverName)))
+			grpc.WithTransportCredentials(identity.ClientCredentials(serverName, c.Log)))
 	}
 	if c.Dial != nil {
 		options = append(options, grpc.WithContextDialer(c.Dial))
 	}
-	return options, nil
+	return options
 }
 
 // Spec returns the job's spec, validated; it waits a while for the job, or for the run of it that

@@ -264,7 +264,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log)
-		dialing.Credentials = identity.ClientCredentials(certs.Name)
+		dialing.Credentials = identity.ClientCredentials(certs.Name, w.log)
 	}
 	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
