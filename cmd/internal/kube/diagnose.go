@@ -136,8 +136,14 @@ func (s *scene) problems(now time.Time) []Problem {
 	all = append(all, s.ofClaims()...)
 	all = append(all, s.ofCreation(now)...)
 	all = append(all, s.ofMounts(now)...)
-	if len(all) == 0 {
-		all = append(all, s.ofQuorum(now)...)
+	if s.quorum() {
+		for i := range all { // a member that is missing holds nobody up
+			_, name, _ := strings.Cut(all[i].Object, "/")
+			all[i].Fatal = all[i].Fatal && !strings.HasPrefix(strings.TrimPrefix(name, "data-"),
+				etcdName+"-")
+		}
+	} else if len(all) == 0 {
+		all = s.ofQuorum(now)
 	}
 	return gathered(all)
 }
@@ -239,10 +245,33 @@ func (s *scene) ofPod(pod *corev1.Pod) []Problem {
 		status := &pod.Status.ContainerStatuses[i]
 		if p := ofContainer(status, s.job); p != nil {
 			p.Object = name
+			p.Fatal = p.Fatal || s.hopeless(pod)
 			problems = append(problems, *p)
 		}
 	}
 	return problems
+}
+
+// hopelessAfter is how often a worker may fail before the first step until waiting is of no use.
+const hopelessAfter = 3
+
+// hopeless says whether a worker has failed again and again, and no step was ever done.
+func (s *scene) hopeless(pod *corev1.Pod) bool {
+	index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
+	if index == "" || s.workers == nil || s.workers.Annotations[annotations+"step"] != "" {
+		return false
+	}
+	failures := 0
+	for i := range s.pods {
+		other := &s.pods[i]
+		end := terminated(other)
+		if other.Annotations[batchv1.JobCompletionIndexAnnotation] == index &&
+			other.Annotations[annotationRun] == pod.Annotations[annotationRun] &&
+			end != nil && end.ExitCode != 0 && end.ExitCode != 4 {
+			failures++
+		}
+	}
+	return failures >= hopelessAfter
 }
 
 // ofClaims says which volumes that pods wait for do not come.
@@ -335,6 +364,11 @@ func (s *scene) ofMounts(now time.Time) []Problem {
 // quorumGrace is how long etcd may take to start before its silence is a problem.
 const quorumGrace = time.Minute
 
+// quorum says whether the namespace's etcd has the members that it needs.
+func (s *scene) quorum() bool {
+	return s.etcd != nil && s.etcd.Status.ReadyReplicas > pointed(s.etcd.Spec.Replicas)/2
+}
+
 // ofQuorum says that etcd has too few members, if nothing says why.
 func (s *scene) ofQuorum(now time.Time) []Problem {
 	e := s.etcd
@@ -342,9 +376,6 @@ func (s *scene) ofQuorum(now time.Time) []Problem {
 		return nil
 	}
 	members := pointed(e.Spec.Replicas)
-	if e.Status.ReadyReplicas > members/2 {
-		return nil
-	}
 	return []Problem{{Object: "statefulset/" + e.Name, Text: fmt.Sprintf("%d of %d members are "+
 		"ready, and %d are needed: nothing is decided meanwhile", e.Status.ReadyReplicas, members,
 		members/2+1), Remedy: "see kubectl logs " + etcdName + "-0"}}

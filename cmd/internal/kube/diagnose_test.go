@@ -230,9 +230,14 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"unbound": {claimed("texts", "FailedBinding", "no persistent volumes available for this "+
 			"claim and no storage class is set"), []string{"persistentvolumeclaim/texts: it gets no " +
 			"volume", "storageClassName"}, true},
-		"unbound etcd": {claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes "+
+		"unbound etcd": {func(p *patient) {
+			claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes available for "+
+				"this claim and no storage class is set")(p)
+			p.etcd.Status.ReadyReplicas = 1
+		}, []string{"--etcd-storage ephemeral"}, true},
+		"unbound member": {claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes "+
 			"available for this claim and no storage class is set"),
-			[]string{"--etcd-storage ephemeral"}, true},
+			[]string{"--etcd-storage ephemeral"}, false},
 		"no class": {claimed("texts", "ProvisioningFailed", `storageclass.storage.k8s.io "fast" not `+
 			`found`), []string{"no storage class fast"}, true},
 		"provisioner": {claimed("texts", "ProvisioningFailed", `failed to provision volume with `+
@@ -275,6 +280,25 @@ func TestDiagnoseEnds(t *testing.T) {
 			p.ended(2, "Error", "worker: --corpus")
 			p.pods[0].Annotations[annotationRun] = "6"
 		}, nil, false},
+		"hopeless": {func(p *patient) {
+			p.ended(1, "Error", "worker: no such bucket")
+			for i := range 2 {
+				before := p.pods[0].DeepCopy()
+				before.Name = fmt.Sprint("song-worker-0-", i)
+				before.CreationTimestamp = metav1.Unix(now-700, 0)
+				p.pods = append(p.pods, before)
+			}
+		}, []string{"no such bucket"}, true},
+		"hopeful": {func(p *patient) {
+			p.ended(1, "Error", "worker: no such bucket")
+			for i := range 2 {
+				before := p.pods[0].DeepCopy()
+				before.Name = fmt.Sprint("song-worker-0-", i)
+				before.CreationTimestamp = metav1.Unix(now-700, 0)
+				p.pods = append(p.pods, before)
+			}
+			p.job.Annotations[annotations+"step"] = "5"
+		}, []string{"no such bucket"}, false},
 		"again and again": {func(p *patient) {
 			p.pods[0].Status.ContainerStatuses[0].State = corev1.ContainerState{
 				Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
