@@ -128,7 +128,9 @@ func (c Curve) since(old Curve) Curve {
 }
 
 func (p Point) equal(q Point) bool {
-	same := func(a, b Number) bool { return a == b || a != a && b != b }
+	same := func(a, b Number) bool {
+		return a == b || math.IsNaN(float64(a)) && math.IsNaN(float64(b))
+	}
 	return p.Step == q.Step && p.finite == q.finite && p.count == q.count &&
 		same(p.Loss, q.Loss) && same(p.Rate, q.Rate)
 }

@@ -214,14 +214,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		if _, err := w.Write(text); err != nil || out.Flush() != nil {
 			return
 		}
-		open := true
 		select {
 		case <-r.Context().Done():
 			return
-		case text, open = <-from.messages:
+		case next, open := <-from.messages:
 			if !open {
 				return
 			}
+			text = next
 		case <-alive.C:
 			text = []byte("event: alive\ndata: {}\n\n")
 		}

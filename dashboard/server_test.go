@@ -57,7 +57,14 @@ func serve(t *testing.T) *served {
 	return s
 }
 
-func (s *served) get(path string) *http.Response {
+// reply is an answer; its body is closed at the test's end.
+type reply struct {
+	status int
+	header http.Header
+	body   io.Reader
+}
+
+func (s *served) get(path string) reply {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	s.t.Cleanup(cancel)
@@ -70,12 +77,12 @@ func (s *served) get(path string) *http.Response {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	return reply{answer.StatusCode, answer.Header, answer.Body}
 }
 
 func (s *served) text(path string) string {
 	s.t.Helper()
-	body, err := io.ReadAll(s.get(path).Body)
+	body, err := io.ReadAll(s.get(path).body)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -95,8 +102,8 @@ func event(lines *bufio.Scanner) (name string, data map[string]json.RawMessage, 
 	return "", nil, false
 }
 
-func linesOf(answer *http.Response) *bufio.Scanner {
-	lines := bufio.NewScanner(answer.Body)
+func linesOf(answer reply) *bufio.Scanner {
+	lines := bufio.NewScanner(answer.body)
 	lines.Buffer(nil, 16<<20)
 	return lines
 }
@@ -105,7 +112,7 @@ func linesOf(answer *http.Response) *bufio.Scanner {
 func TestPageIsWhole(t *testing.T) {
 	s := serve(t)
 	answer := s.get("/")
-	policy := answer.Header.Get("Content-Security-Policy")
+	policy := answer.header.Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "script-src 'sha256-",
 		"style-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'"} {
 		if !strings.Contains(policy, want) {
@@ -129,7 +136,7 @@ func TestPageIsWhole(t *testing.T) {
 	}
 	for path, want := range map[string]int{"/nothing": 404, "/api/nothing": 404,
 		"/api/state": 200} {
-		if got := s.get(path).StatusCode; got != want {
+		if got := s.get(path).status; got != want {
 			t.Errorf("%s: status %d, want %d", path, got, want)
 		}
 	}
@@ -215,9 +222,9 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal("there is no room for as many as the limit says")
 		}
 	}
-	if answer := s.get("/api/events"); answer.StatusCode != http.StatusServiceUnavailable ||
-		answer.Header.Get("Retry-After") == "" {
-		t.Errorf("one too many: status %d", answer.StatusCode)
+	if answer := s.get("/api/events"); answer.status != http.StatusServiceUnavailable ||
+		answer.header.Get("Retry-After") == "" {
+		t.Errorf("one too many: status %d", answer.status)
 	}
 	for range streamLimit {
 		s.leave(nil)
@@ -256,7 +263,7 @@ func TestStreamsEnd(t *testing.T) {
 	if name, _, ok := event(lines); ok {
 		t.Errorf("after the end there is an event %q", name)
 	}
-	if answer := s.get("/api/events"); answer.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("after the end: status %d", answer.StatusCode)
+	if answer := s.get("/api/events"); answer.status != http.StatusServiceUnavailable {
+		t.Errorf("after the end: status %d", answer.status)
 	}
 }
