@@ -22,9 +22,9 @@ func logsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs",
 		Short: "Show what the pods of a job on Kubernetes say",
-		Long: "Shows the logs of a job's workers, or of another --component: coordinator, observer\n" +
-			"or etcd (of all jobs of the namespace). Each line begins with the worker's index and\n" +
-			"the end of its pod's name.\n\n" +
+		Long: "Shows the logs of a job's workers, or of another --component: coordinator,\n" +
+			"observer or etcd (of all jobs of the namespace). Each line begins with the\n" +
+			"worker's index and the end of its pod's name.\n\n" +
 			"With --follow it goes on, with pods that come later, until the job has ended.",
 		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
 			"--since 10m",

@@ -17,8 +17,8 @@ func portForwardCommand() *cobra.Command {
 		Use:   "port-forward",
 		Short: "Open the web page of a job on Kubernetes on this machine",
 		Long: "Forwards a port of this machine to the observer beside the job's leading\n" +
-			"coordinator, and to another one when that pod goes, until Ctrl-C: the page at /, its\n" +
-			"state at /api/state, and the figures for Prometheus at /metrics.",
+			"coordinator, and to another one when that pod goes, until Ctrl-C: the page at /,\n" +
+			"its state at /api/state, and the figures for Prometheus at /metrics.",
 	}
 	jobName(c, &job)
 	port := c.Flags().Int("port", 8080, "of this machine, on its loopback; 0: any")

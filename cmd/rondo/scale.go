@@ -26,8 +26,8 @@ type namedJob struct {
 // a Kubernetes cluster.
 func jobFlags(c *cobra.Command) *namedJob {
 	n := &namedJob{}
-	c.Flags().StringSliceVar(&n.cfg.Etcd, "etcd", nil, "host:port,... of etcd; default: the job is "+
-		"one in a Kubernetes cluster")
+	c.Flags().StringSliceVar(&n.cfg.Etcd, "etcd", nil, "host:port,... of etcd; default: the job "+
+		"is one in a Kubernetes cluster")
 	c.Flags().StringVar(&n.cfg.TLS, "tls", "", "with --etcd: folder with tls.crt, tls.key and "+
 		"ca.crt, for mutual TLS to etcd and the coordinator")
 	jobName(c, &n.cfg.Job)
@@ -93,14 +93,14 @@ func scaleCommand() *cobra.Command {
 		Use:   "scale N",
 		Short: "Set how many workers a running job has",
 		Long: "Sets how many workers a running job has. N can be --min-workers to --batch.\n\n" +
-			"In Kubernetes (without --etcd) it changes the Job of the workers, so that there are\n" +
-			"N pods, and waits until all are in the ring; those that are not wanted any more hand\n" +
-			"their lanes over and end.\n\n" +
-			"With --etcd it sets how many workers the ring has at most. With fewer than it has,\n" +
-			"some become spares at the end of the step; with more, spares and workers that appear\n" +
-			"are taken in. Where rondo train runs all workers of the job on its machine, it starts\n" +
-			"the processes that a larger N needs there. Elsewhere (rondo train --local-workers,\n" +
-			"bin/worker) no process is started: whoever runs the workers starts more, and N\n" +
+			"In Kubernetes (without --etcd) it changes the Job of the workers, so that there\n" +
+			"are N pods, and waits until all are in the ring; those that are not wanted any\n" +
+			"more hand their lanes over and end.\n\n" +
+			"With --etcd it sets how many workers the ring has at most. With fewer than it\n" +
+			"has, some become spares at the end of the step; with more, spares and workers\n" +
+			"that appear are taken in. Where rondo train runs all workers of the job on its\n" +
+			"machine, it starts the processes that a larger N needs there. Elsewhere\n" +
+			"(rondo train --local-workers, bin/worker) no process is started: whoever runs the workers starts more, and N\n" +
 			"says how many of them are taken in. None is ended by a smaller N.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {

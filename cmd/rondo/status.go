@@ -31,9 +31,9 @@ func statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show the jobs of a Kubernetes namespace, or one of them in detail",
-		Long: "Lists the jobs of the namespace. With --job, or where there is only one, it shows\n" +
-			"the job's progress, pods and coordinators, and what is wrong with it, with the\n" +
-			"remedy.\n\n" +
+		Long: "Lists the jobs of the namespace. With --job, or where there is only one, it\n" +
+			"shows the job's progress, pods and coordinators, and what is wrong with it,\n" +
+			"with the remedy.\n\n" +
 			"With --watch it shows what changes until the job ends; its exit code is then 1 if\n" +
 			"the job has failed.",
 	}

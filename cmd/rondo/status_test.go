@@ -30,7 +30,8 @@ func book() kube.JobStatus {
 		Reason: "more workers have appeared; 2 workers go on", Ring: 2, Wanted: 3, Generation: 4,
 		Step: 100, TotalSteps: 400, Epoch: 2, Loss: pointer(1.5), Perplexity: pointer(4.4817),
 		TokensPerSecond: pointer(21000.0), Checkpoint: "s3://books/book/step-80",
-		CheckpointStep: 80, Created: now().Add(-time.Hour), Updated: pointer(now().Add(-3 * time.Second))}
+		CheckpointStep: 80, Created: now().Add(-time.Hour),
+		Updated: pointer(now().Add(-3 * time.Second))}
 }
 
 // bookInDetail is the same, with its pods and a problem.

@@ -73,7 +73,7 @@ func startRemoteJob(ctx context.Context, t *testing.T) *remoteJob {
 		server.Close()
 	})
 	j.cluster = clusterOf(someJob(1, map[string]string{"phase": "running"}),
-		somePod("rondo-etcd-0", "10.1.0.5", corev1.PodRunning, nil),
+		somePod("rondo-etcd-0", "192.0.2.5", corev1.PodRunning, nil),
 		somePod("leader", host, corev1.PodRunning, nil))
 	j.cluster.Config = &rest.Config{Host: server.URL}
 	return j

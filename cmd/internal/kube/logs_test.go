@@ -179,7 +179,8 @@ func TestLogsFollowed(t *testing.T) {
 	if _, err := pods.Update(ctx, first, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for number, phase := range map[int]corev1.PodPhase{2: corev1.PodFailed, 3: corev1.PodSucceeded} {
+	for number, phase := range map[int]corev1.PodPhase{2: corev1.PodFailed,
+		3: corev1.PodSucceeded} {
 		pod := workerPod("0", number, phase)
 		pod.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Minute))
 		if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {

@@ -54,8 +54,9 @@ func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) error {
 		return fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
 	}
 	if set := job.JobSet(); set != "" {
-		return app.Usagef("job %s runs as JobSet %s, whose size is fixed: rondo stop --job %s, and "+
-			"then rondo resume --job %s --workers %d", job.Name, set, job.Name, job.Name, workers)
+		return app.Usagef("job %s runs as JobSet %s, whose size is fixed: rondo stop --job %s, "+
+			"and then rondo resume --job %s --workers %d", job.Name, set,
+			job.Name, job.Name, workers)
 	}
 	spec, err := c.spec(ctx, job)
 	if err != nil {
@@ -81,8 +82,8 @@ func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) 
 		return v.Name == "spec" && v.ConfigMap != nil
 	})
 	if i < 0 {
-		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is not "+
-			"as rondo submit makes it", doing, deployment.Name)
+		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is "+
+			"not as rondo submit makes it", doing, deployment.Name)
 	}
 	stored, err := c.Client.CoreV1().ConfigMaps(namespace).Get(ctx, volumes[i].ConfigMap.Name,
 		metav1.GetOptions{})

@@ -188,7 +188,8 @@ func workersOf(job *Job, pods []corev1.Pod) []PodStatus {
 		if pod.Status.Phase == corev1.PodFailed {
 			failed[index] = append(failed[index], pod)
 		}
-		if old := newest[index]; old == nil || old.CreationTimestamp.Before(&pod.CreationTimestamp) {
+		old := newest[index]
+		if old == nil || old.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			newest[index] = pod
 		}
 	}

@@ -47,14 +47,14 @@ func trained(t *testing.T) *Cluster {
 		Reason: "OOMKilled", ExitCode: 137}
 	stranger := workerPod("0", 9, corev1.PodRunning)
 	leader := coordinatorPod("book-coordinator-a")
-	leader.Status.PodIP = "10.1.0.3"
+	leader.Status.PodIP = "192.0.2.3"
 	etcd := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "rondo-etcd",
 		Namespace: "here", Labels: map[string]string{labelName: "rondo", labelComponent: Etcd}},
 		Spec:   appsv1.StatefulSetSpec{Replicas: pointer[int32](3)},
 		Status: appsv1.StatefulSetStatus{ReadyReplicas: 2}}
 	return clusterOf(append(someSpec(), job, killed, stranger, leader, etcd,
-		owned(workerPod("0", 1, corev1.PodRunning), "node-a", "10.1.0.4"),
-		owned(workerPod("1", 3, corev1.PodRunning), "node-c", "10.1.0.5"))...)
+		owned(workerPod("0", 1, corev1.PodRunning), "node-a", "192.0.2.4"),
+		owned(workerPod("1", 3, corev1.PodRunning), "node-c", "192.0.2.5"))...)
 }
 
 // TestStatus compares with what programs read. What is wrong is Diagnose's to test.
@@ -64,10 +64,10 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Detail.Problems = []Problem{}
-	s.live(cluster.View{Leader: cluster.Leader{ID: "c", Address: "10.1.0.3:7000"},
+	s.live(cluster.View{Leader: cluster.Leader{ID: "c", Address: "192.0.2.3:7000"},
 		Plan: cluster.Plan{Generation: 4, Phase: cluster.Running, Reason: "two workers go on",
-			Members: []cluster.Member{{ID: "y", Address: "10.1.0.5:7000"},
-				{ID: "x", Address: "10.1.0.4:7000"}}, LaneEnds: []cluster.Lane{3, 6}}})
+			Members: []cluster.Member{{ID: "y", Address: "192.0.2.5:7000"},
+				{ID: "x", Address: "192.0.2.4:7000"}}, LaneEnds: []cluster.Lane{3, 6}}})
 	got, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)

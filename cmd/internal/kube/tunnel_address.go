@@ -111,8 +111,8 @@ func (c *Cluster) podOfService(ctx context.Context, namespace, name string, port
 		return podPort{}, Explain(err, "looking for Service "+name)
 	}
 	if len(service.Spec.Selector) == 0 {
-		return podPort{}, fmt.Errorf("Service %s selects no pods, so that there is no way to it "+
-			"from outside the cluster", name)
+		return podPort{}, fmt.Errorf("there is no way to Service %s from outside the cluster: "+
+			"it selects no pods", name)
 	}
 	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: labels.SelectorFromSet(service.Spec.Selector).String()})

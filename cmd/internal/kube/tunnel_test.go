@@ -210,7 +210,7 @@ func TestTunnelCarriesAConnection(t *testing.T) {
 			checkLeaks(t)
 			f := &forwarder{noWebSockets: noWebSockets,
 				listening: map[string]string{"rondo-etcd-0:2379": echo(t)}}
-			tunnel := serveTunnel(t, f, somePod("rondo-etcd-0", "10.1.0.9", corev1.PodRunning,
+			tunnel := serveTunnel(t, f, somePod("rondo-etcd-0", "192.0.2.9", corev1.PodRunning,
 				nil))
 			ctx, cancel := context.WithTimeout(t.Context(), tunnelDial)
 			conn, err := tunnel.Dial(ctx, "rondo-etcd-0.rondo-etcd:2379")
@@ -246,8 +246,8 @@ func TestTunnelCarriesAConnection(t *testing.T) {
 
 func TestTunnelSaysWhyAConnectionFails(t *testing.T) {
 	checkLeaks(t)
-	tunnel := serveTunnel(t, &forwarder{}, somePod("w", "10.1.0.9", corev1.PodRunning, nil))
-	conn, err := tunnel.Dial(t.Context(), "10.1.0.9:7000")
+	tunnel := serveTunnel(t, &forwarder{}, somePod("w", "192.0.2.9", corev1.PodRunning, nil))
+	conn, err := tunnel.Dial(t.Context(), "192.0.2.9:7000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,16 +331,16 @@ func TestTunnelResolvesAddresses(t *testing.T) {
 		Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromString("http")}}}}
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "rondo-etcd",
 		Namespace: "here"}}
-	leader := somePod("leader", "10.1.0.3", corev1.PodRunning, labels)
+	leader := somePod("leader", "192.0.2.3", corev1.PodRunning, labels)
 	leader.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{
 		{Name: "http", ContainerPort: 8080}}}}
 	cluster := &Cluster{Namespace: "here", Client: fake.NewClientset(service, headless, leader,
-		somePod("gone", "10.1.0.2", corev1.PodFailed, nil),
-		somePod("idle", "10.1.0.4", corev1.PodPending, labels),
-		somePod("rondo-etcd-0", "10.1.0.5", corev1.PodRunning, nil),
+		somePod("gone", "192.0.2.2", corev1.PodFailed, nil),
+		somePod("idle", "192.0.2.4", corev1.PodPending, labels),
+		somePod("rondo-etcd-0", "192.0.2.5", corev1.PodRunning, nil),
 		somePod("rondo-etcd-1", "", corev1.PodPending, nil))}
 	for address, want := range map[string]string{
-		"10.1.0.3:7000":                                    "leader 7000",
+		"192.0.2.3:7000":                                   "leader 7000",
 		"rondo-etcd-0.rondo-etcd:2379":                     "rondo-etcd-0 2379",
 		"rondo-etcd-0.rondo-etcd.here:2379":                "rondo-etcd-0 2379",
 		"rondo-etcd-0.rondo-etcd.here.svc.cluster.local:1": "rondo-etcd-0 1",
@@ -349,8 +349,8 @@ func TestTunnelResolvesAddresses(t *testing.T) {
 		"book-coordinator.here.svc:7000":                   "leader 7000",
 		"rondo-etcd-1.rondo-etcd:2379":                     "pod rondo-etcd-1 is pending",
 		"rondo-etcd-2.rondo-etcd:2379":                     "there is no pod rondo-etcd-2",
-		"rondo-etcd:2379":                                  "Service rondo-etcd selects no pods",
-		"10.1.0.2:7000":                                    errNotOfCluster.Error(),
+		"rondo-etcd:2379":                                  "no way to Service rondo-etcd",
+		"192.0.2.2:7000":                                   errNotOfCluster.Error(),
 		"etcd.example.com:2379":                            errNotOfCluster.Error(),
 		"etcd-0.eu.example.com:2379":                       errNotOfCluster.Error(),
 		"no-port":                                          "is not host:port",
