@@ -100,8 +100,9 @@ func scaleCommand() *cobra.Command {
 			"has, some become spares at the end of the step; with more, spares and workers\n" +
 			"that appear are taken in. Where rondo train runs all workers of the job on its\n" +
 			"machine, it starts the processes that a larger N needs there. Elsewhere\n" +
-			"(rondo train --local-workers, bin/worker) no process is started: whoever runs the workers starts more, and N\n" +
-			"says how many of them are taken in. None is ended by a smaller N.",
+			"(rondo train --local-workers, bin/worker) no process is started: whoever runs\n" +
+			"the workers starts more, and N says how many of them are taken in. None is ended\n" +
+			"by a smaller N.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the number of workers (see `%s --help`)",
