@@ -13,9 +13,9 @@ func deleteCommand() *cobra.Command {
 		Use:   "delete",
 		Short: "Remove a job from Kubernetes; its checkpoints stay",
 		Long: "Delete removes a job's objects from the cluster, and what etcd holds of it.\n" +
-			"Checkpoints, claims of volumes and secrets stay. A job that has not ended is refused:\n" +
-			"rondo stop saves it first, --force deletes it as it is. The namespace's etcd stays\n" +
-			"for other jobs; --with-etcd removes it with its data when there are none.",
+			"Checkpoints, claims of volumes and secrets stay. A job that has not ended is\n" +
+			"refused: rondo stop saves it first, --force deletes it as it is. The namespace's\n" +
+			"etcd stays for other jobs; --with-etcd removes it with its data when there are none.",
 		Example: "  rondo delete --job song\n  rondo delete --job song --with-etcd",
 	}
 	connect := kube.AddFlags(c)

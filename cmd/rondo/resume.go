@@ -11,8 +11,8 @@ func resumeJobCommand() *cobra.Command {
 		Use:   "resume",
 		Short: "Go on with a job on Kubernetes that was stopped, has ended or is suspended",
 		Long: "Resume runs a job again with the options of its submission, from its newest\n" +
-			"checkpoint. Flags that are given change them: --steps 2000 trains further, --workers 8\n" +
-			"with more workers. A job that is suspended goes on as it was.",
+			"checkpoint. Flags that are given change them: --steps 2000 trains further,\n" +
+			"--workers 8 with more workers. A job that is suspended goes on as it was.",
 		Example: "  rondo resume --job song --steps 20000",
 	}
 	connect := kube.AddFlags(c)

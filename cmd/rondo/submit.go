@@ -20,12 +20,12 @@ func submitCommand() *cobra.Command {
 		Use:   "submit",
 		Short: "Run a job on Kubernetes",
 		Long: "Submit applies a job's objects to a Kubernetes cluster: two coordinators, the\n" +
-			"workers, and for the first job of a namespace an etcd of three members. It says what\n" +
-			"happens until the first step is done; the job goes on by itself.\n\n" +
-			"--corpus may be a small file of this machine, which travels with the job; larger ones\n" +
-			"and checkpoints lie in a volume (pvc://CLAIM/PATH) or a bucket (s3://BUCKET/PATH).\n" +
-			"--dry-run prints the objects and asks no cluster.",
-		Example: "  rondo submit --workers 4 --checkpoint-dir s3://models/song --corpus song.txt\n" +
+			"workers, and for the first job of a namespace an etcd of three members. It says\n" +
+			"what happens until the first step is done; the job goes on by itself.\n\n" +
+			"--corpus may be a small file of this machine, which travels with the job. Larger\n" +
+			"texts and checkpoints lie in a volume (pvc://CLAIM/PATH) or a bucket\n" +
+			"(s3://BUCKET/PATH). --dry-run prints the objects and asks no cluster.",
+		Example: "  rondo submit --workers 4 --checkpoint-dir s3://models/song --corpus a.txt\n" +
 			"  rondo submit --config job.yaml --gpus-per-worker 1 --image registry/rondo:cuda\n" +
 			"  rondo submit --config job.yaml --dry-run | less",
 	}

@@ -363,7 +363,8 @@ func replaceable(old *unstructured.Unstructured, job string) error {
 	if step := old.GetAnnotations()[annotations+"step"]; step != "" {
 		where = " (step " + step + ")"
 	}
-	return fmt.Errorf("job %s is running%s: see rondo status --job %s; rondo stop --job %s ends it "+
+	return fmt.Errorf("job %s is running%s: see rondo status --job %s; rondo stop --job %s "+
+		"ends it "+
 		"with a checkpoint; or give another --job", job, where, job, job)
 }
 
@@ -390,7 +391,8 @@ func ended(j *batchv1.Job) string {
 	return ""
 }
 
-// endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it was
+// endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it
+// was
 // suspended has, as its observer says, although its Job has not.
 func endedObject(workers *unstructured.Unstructured) bool {
 	switch workers.GetAnnotations()[annotations+"phase"] {

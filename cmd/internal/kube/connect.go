@@ -75,7 +75,8 @@ func (to *connection) open() (*Cluster, error) {
 	}
 	config, err := found.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, &explained{text: "no Kubernetes cluster is known here: there is no kubeconfig " +
+		return nil, &explained{text: "no Kubernetes cluster is known here: there is no " +
+			"kubeconfig " +
 			"(KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE", err: err}
 	} else if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)

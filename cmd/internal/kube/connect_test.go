@@ -86,16 +86,19 @@ func TestNoConnection(t *testing.T) {
 		usage     bool
 		args      []string
 	}{
-		"nothing":         {"", "there is no kubeconfig", false, nil},
-		"no such file":    {"", "--kubeconfig: stat /nowhere", true, []string{"--kubeconfig=/nowhere"}},
-		"no such context": {one, "--context z: the kubeconfig has no such", true, []string{"--context=z"}},
+		"nothing": {"", "there is no kubeconfig", false, nil},
+		"no such file": {"", "--kubeconfig: stat /nowhere", true,
+			[]string{"--kubeconfig=/nowhere"}},
+		"no such context": {one, "--context z: the kubeconfig has no such", true,
+			[]string{"--context=z"}},
 		"current is gone": {one, "give --context NAME", false, nil},
 		"broken":          {broken, "the kubeconfig cannot be used", false, nil},
 	} {
 		t.Setenv("KUBECONFIG", c.env)
 		_, err := connect(t, c.args...)
 		var usage *app.UsageError
-		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &usage) != c.usage {
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err,
+			&usage) != c.usage {
 			t.Errorf("%s: %v, usage %v", name, err, errors.As(err, &usage))
 		}
 	}

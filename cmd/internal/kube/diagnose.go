@@ -202,7 +202,8 @@ func (s *scene) again(code int32) string {
 	return fmt.Sprintf("rondo resume --job %s goes on from the newest checkpoint", s.job)
 }
 
-// counts says whether what a pod says is of now: it is of the newest run, and no other has taken its
+// counts says whether what a pod says is of now: it is of the newest run, and no other has taken
+// its
 // place.
 func (s *scene) counts(pod *corev1.Pod) bool {
 	run := pod.Annotations[annotationRun]

@@ -163,7 +163,8 @@ func TestDiagnoseImages(t *testing.T) {
 		"healthy":  {func(*patient) {}, nil, false},
 		"starting": {waiting("ContainerCreating", ""), nil, false},
 		"not found": {waiting("ErrImagePull", `rpc error: code = NotFound desc = `+containerd+
-			`r.example/rondo:2: not found`), []string{"pod/song-worker-0-aaaaa: there is no image " +
+			`r.example/rondo:2: not found`), []string{"pod/song-worker-0-aaaaa: there is no " +
+			"image " +
 			"rondo:1", "--image"}, true},
 		"backing off": {waiting("ImagePullBackOff", `Back-off pulling image "r.example/rondo:2": `+
 			`ErrImagePull: rpc error: code = NotFound desc = `+containerd+"not found"),
@@ -171,18 +172,22 @@ func TestDiagnoseImages(t *testing.T) {
 		"private": {waiting("ErrImagePull", containerd+`pull access denied, repository does not `+
 			`exist or may require authorization: server message: insufficient_scope: `+
 			`authorization failed`), []string{"--image-pull-secret"}, true},
-		"no registry": {waiting("ErrImagePull", containerd+`Head "https://r.example/v2/": dial tcp `+
+		"no registry": {waiting("ErrImagePull", containerd+`Head "https://r.example/v2/": dial `+
+			`tcp `+
 			`10.1.2.3:443: connect: connection refused`),
 			[]string{"connection refused", "reachable from the nodes"}, false},
-		"still no registry": {waiting("ImagePullBackOff", containerd+`Head "https://r.example/v2/": `+
+		"still no registry": {waiting("ImagePullBackOff", containerd+`Head `+
+			`"https://r.example/v2/": `+
 			`dial tcp 10.1.2.3:443: connect: connection refused`), []string{"--image"}, true},
-		"never": {waiting("ErrImageNeverPull", `Container image "rondo:1" is not present with pull `+
+		"never": {waiting("ErrImageNeverPull", `Container image "rondo:1" is not present with `+
+			`pull `+
 			`policy of Never`), []string{"not on the node", "--image-pull-policy"}, true},
 		"no name": {waiting("InvalidImageName", `Failed to apply default image tag "a:b:c"`),
 			[]string{"no name of an image"}, true},
 		"no program": {waiting("RunContainerError", `failed to create containerd task: failed to `+
 			`create shim task: OCI runtime create failed: runc create failed: unable to start `+
-			`container process: error during container init: exec: "/worker": stat /worker: no such `+
+			`container process: error during container init: exec: "/worker": stat /worker: no `+
+			`such `+
 			`file or directory`), []string{"no such program", "Rondo's own image"}, true},
 		"root": {waiting("CreateContainerConfigError", `container has runAsNonRoot and image will `+
 			`run as root (pod: "x", container: worker)`), []string{"run as root"}, true},
@@ -194,7 +199,8 @@ func TestDiagnoseImages(t *testing.T) {
 func TestDiagnoseNodesAndVolumes(t *testing.T) {
 	unplaced := func(why string) func(*patient) {
 		return func(p *patient) {
-			p.unplaced("0/3 nodes are available: " + why + " preemption: 0/3 nodes are available: " +
+			p.unplaced("0/3 nodes are available: " + why + " preemption: 0/3 nodes are " +
+				"available: " +
 				"3 No preemption victims found for incoming pod.")
 		}
 	}
@@ -213,9 +219,11 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		}
 	}
 	try(t, map[string]symptom{
-		"cpu":    {unplaced("3 Insufficient cpu."), []string{"3 Insufficient cpu", "--cpus-per-worker"}, false},
+		"cpu": {unplaced("3 Insufficient cpu."), []string{"3 Insufficient cpu",
+			"--cpus-per-worker"}, false},
 		"memory": {unplaced("3 Insufficient memory."), []string{"--memory-per-worker"}, false},
-		"gpu":    {unplaced("3 Insufficient nvidia.com/gpu."), []string{"no node has a free GPU"}, false},
+		"gpu": {unplaced("3 Insufficient nvidia.com/gpu."), []string{"no node has a free " +
+			"GPU"}, false},
 		"taint": {unplaced("3 node(s) had untolerated taint {spot: true}."),
 			[]string{"--toleration"}, false},
 		"selector": {unplaced("3 node(s) didn't match Pod's node affinity/selector."),
@@ -228,7 +236,8 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"no claim": {func(p *patient) { p.unplaced(`persistentvolumeclaim "texts" not found`) },
 			[]string{"there is no claim texts", "pvc://"}, true},
 		"unbound": {claimed("texts", "FailedBinding", "no persistent volumes available for this "+
-			"claim and no storage class is set"), []string{"persistentvolumeclaim/texts: it gets no " +
+			"claim and no storage class is set"), []string{"persistentvolumeclaim/texts: it " +
+			"gets no " +
 			"volume", "storageClassName"}, true},
 		"unbound etcd": {func(p *patient) {
 			claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes available for "+
@@ -238,7 +247,8 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"unbound member": {claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes "+
 			"available for this claim and no storage class is set"),
 			[]string{"--etcd-storage ephemeral"}, false},
-		"no class": {claimed("texts", "ProvisioningFailed", `storageclass.storage.k8s.io "fast" not `+
+		"no class": {claimed("texts", "ProvisioningFailed", `storageclass.storage.k8s.io `+
+			`"fast" not `+
 			`found`), []string{"no storage class fast"}, true},
 		"provisioner": {claimed("texts", "ProvisioningFailed", `failed to provision volume with `+
 			`StorageClass "fast": rpc error: code = Internal desc = the disk is full`),
@@ -246,11 +256,13 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"being bound": {claimed("texts", "", ""), nil, false},
 		"lost": {func(p *patient) { p.claim("texts", corev1.ClaimLost) },
 			[]string{"volume is lost"}, true},
-		"no config map": {mount("FailedMount", `MountVolume.SetUp failed for volume "configmap-x" : `+
+		"no config map": {mount("FailedMount", `MountVolume.SetUp failed for volume `+
+			`"configmap-x" : `+
 			`configmap "x" not found`), []string{"there is no configmap x"}, true},
 		"no certificate yet": {mount("FailedMount", `MountVolume.SetUp failed for volume "tls" : `+
 			`secret "rondo-tls" not found`), []string{"cert-manager"}, false},
-		"cache": {mount("FailedMount", `MountVolume.SetUp failed for volume "api" : failed to sync `+
+		"cache": {mount("FailedMount", `MountVolume.SetUp failed for volume "api" : failed to `+
+			`sync `+
 			`configmap cache: timed out waiting for the condition`), nil, false},
 		"attached": {mount("FailedAttachVolume", `Multi-Attach error for volume "pvc-1" Volume is `+
 			`already exclusively attached to one node and can't be attached to another`),
@@ -261,7 +273,10 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 func TestDiagnoseEnds(t *testing.T) {
 	try(t, map[string]symptom{
 		"asked to leave": {func(p *patient) { p.ended(4, "Error", "left") }, nil, false},
-		"wrong input": {func(p *patient) { p.ended(2, "Error", "worker: --corpus: no such file\n") },
+		"wrong input": {func(p *patient) {
+			p.ended(2, "Error", "worker: --corpus: no such "+
+				"file\n")
+		},
 			[]string{"worker: --corpus: no such file (exit code 2)", "submit again"}, true},
 		"job failed": {func(p *patient) { p.ended(3, "Error", "worker: the loss is not finite") },
 			[]string{"not finite", "rondo resume --job song"}, true},
@@ -273,7 +288,8 @@ func TestDiagnoseEnds(t *testing.T) {
 		"replaced": {func(p *patient) {
 			p.ended(1, "Error", "worker: disk full")
 			next := p.pods[1].DeepCopy()
-			next.Name, next.Annotations[batchv1.JobCompletionIndexAnnotation] = "song-worker-0-c", "0"
+			next.Name,
+				next.Annotations[batchv1.JobCompletionIndexAnnotation] = "song-worker-0-c", "0"
 			p.pods = append(p.pods, next)
 		}, nil, false},
 		"of an earlier run": {func(p *patient) {
@@ -331,7 +347,8 @@ func TestDiagnoseEnds(t *testing.T) {
 }
 
 func TestDiagnoseRefusals(t *testing.T) {
-	const quota = `pods "song-worker-0-x" is forbidden: exceeded quota: small, requested: pods=1, ` +
+	const quota = `pods "song-worker-0-x" is forbidden: exceeded quota: small, requested: ` +
+		`pods=1, ` +
 		`used: pods=3, limited: pods=3`
 	fewer := func(ago int64, message string) func(p *patient) {
 		return func(p *patient) {
@@ -340,9 +357,11 @@ func TestDiagnoseRefusals(t *testing.T) {
 		}
 	}
 	try(t, map[string]symptom{
-		"quota":     {fewer(10, quota), []string{"job/song-worker: its pods are refused: quota small"}, false},
-		"long ago":  {fewer(3600, quota), nil, false},
-		"recovered": {func(p *patient) { fewer(10, quota)(p); p.job.Status.Active = 2 }, nil, false},
+		"quota": {fewer(10, quota), []string{"job/song-worker: its pods are refused: quota " +
+			"small"}, false},
+		"long ago": {fewer(3600, quota), nil, false},
+		"recovered": {func(p *patient) { fewer(10, quota)(p); p.job.Status.Active = 2 }, nil,
+			false},
 		"suspended": {func(p *patient) {
 			fewer(10, quota)(p)
 			yes := true

@@ -32,13 +32,16 @@ func TestExplain(t *testing.T) {
 		err  error
 		want []string
 	}{
-		"rights": {apierrors.NewForbidden(jobs, "song-worker", errors.New(`User "jane" cannot patch `+
+		"rights": {apierrors.NewForbidden(jobs, "song-worker", errors.New(`User "jane" cannot `+
+			`patch `+
 			`resource "jobs" in API group "batch" in the namespace "music"`)),
 			[]string{`user "jane" may not patch jobs.batch in namespace music`,
 				"kubectl auth can-i patch jobs.batch -n music"}},
-		"rights everywhere": {forbidden(`User "jane" cannot list resource "nodes" in API group "" ` +
+		"rights everywhere": {forbidden(`User "jane" cannot list resource "nodes" in API group ` +
+			`"" ` +
 			`at the cluster scope`), []string{`may not list nodes in the whole cluster`}},
-		"no namespace": {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "music"),
+		"no namespace": {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"},
+			"music"),
 			[]string{"there is no namespace music", "kubectl create namespace music"}},
 		"no object": {apierrors.NewNotFound(jobs, "song-worker"),
 			[]string{"there is no job song-worker"}},
@@ -54,9 +57,11 @@ func TestExplain(t *testing.T) {
 		"quota": {forbidden("exceeded quota: small, requested: pods=1, used: pods=3, limited: " +
 			"pods=3"), []string{"quota small of the namespace is used up: asked for pods=1, used " +
 			"pods=3 of pods=3", "--workers"}},
-		"quota needs limits": {forbidden("failed quota: small: must specify limits.cpu for: worker"),
+		"quota needs limits": {forbidden("failed quota: small: must specify limits.cpu for: " +
+			"worker"),
 			[]string{"quota small", "limits.cpu for: worker", "LimitRange"}},
-		"pod security": {forbidden(`violates PodSecurity "restricted:latest": runAsNonRoot != true ` +
+		"pod security": {forbidden(`violates PodSecurity "restricted:latest": runAsNonRoot != ` +
+			`true ` +
 			`(pod must set securityContext.runAsNonRoot=true)`),
 			[]string{`enforces Pod Security "restricted:latest"`, "runAsNonRoot != true"}},
 		"account": {forbidden(`error looking up service account music/song-worker: ` +
@@ -71,11 +76,15 @@ func TestExplain(t *testing.T) {
 			"image must come from registry.example"}},
 		"webhook is away": {apierrors.NewInternalError(errors.New(`failed calling webhook ` +
 			`"mutate.example": failed to call webhook: Post "https://mutate.svc:443/": context ` +
-			`deadline exceeded`)), []string{"webhook mutate.example does not answer: context deadline"}},
-		"policy": {forbidden(`ValidatingAdmissionPolicy 'labels' with binding 'all' denied request: ` +
+			`deadline exceeded`)), []string{"webhook mutate.example does not answer: context " +
+			"deadline"}},
+		"policy": {forbidden(`ValidatingAdmissionPolicy 'labels' with binding 'all' denied ` +
+			`request: ` +
 			`the label team is needed`), []string{"policy labels refuses", "team is needed"}},
-		"busy":    {apierrors.NewTooManyRequestsError("slow down"), []string{"try again in a minute"}},
-		"timeout": {fmt.Errorf("get: %w", context.DeadlineExceeded), []string{"does not answer in"}},
+		"busy": {apierrors.NewTooManyRequestsError("slow down"), []string{"try again in a " +
+			"minute"}},
+		"timeout": {fmt.Errorf("get: %w", context.DeadlineExceeded), []string{"does not answer " +
+			"in"}},
 		"kind": {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "jobset.x-k8s.io",
 			Kind: "JobSet"}, SearchedVersions: []string{"v1alpha2"}},
 			[]string{"no kind JobSet", "leave out --jobset"}},

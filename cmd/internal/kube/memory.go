@@ -47,7 +47,8 @@ func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 
 // memory sizes a worker by the job's model and batch: for as few workers as may be left when half
 // of them are lost, since those have the lanes of the others.
-func (s *Submission) memory(spec *rondov1.JobSpec) (size resource.Quantity, assumed bool, err error) {
+func (s *Submission) memory(spec *rondov1.JobSpec) (size resource.Quantity, assumed bool,
+	err error) {
 	tokens := s.Vocabulary
 	if assumed = tokens == 0; assumed {
 		tokens = charactersAssumed

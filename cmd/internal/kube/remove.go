@@ -114,7 +114,8 @@ func (c *Cluster) deleteJob(
 }
 
 // forget removes what etcd holds of a job, so that the next of its name begins with nothing.
-func (c *Cluster) forget(ctx context.Context, job string, workers *unstructured.Unstructured) error {
+func (c *Cluster) forget(ctx context.Context, job string,
+	workers *unstructured.Unstructured) error {
 	if workers == nil {
 		return nil
 	}

@@ -42,7 +42,8 @@ func TestManifests(t *testing.T) {
 			"--labels=team=music"},
 		"gpu": {"--job=gpu", "--gpus-per-worker=1", "--workers=8", "--min-workers=4", "--spot",
 			"--image=registry.example:5000/rondo/cuda:7", "--image-pull-secret=pull",
-			"--image-pull-policy=Always", "--node-selector=zone=a", "--toleration=gpus=mine:NoSchedule",
+			"--image-pull-policy=Always", "--node-selector=zone=a",
+			"--toleration=gpus=mine:NoSchedule",
 			"--checkpoint-dir=pvc://models"},
 		"jobset": {"--job=set", "--jobset", "--tls", "--etcd-storage=ephemeral",
 			"--corpus=pvc://texts/a.txt", "--workers=3", "--image=other/rondo@sha256:" +

@@ -45,9 +45,10 @@ type Options struct {
 // be run again.
 type Submission struct {
 	Options
-	Run        int64             `json:"run"`
-	Spec       map[string]string `json:"spec"`                 // JobSpec's fields, as flags have them
-	Vocabulary int               `json:"vocabulary,omitempty"` // tokens of the text; 0: not known
+	Run  int64             `json:"run"`
+	Spec map[string]string `json:"spec"` // JobSpec's fields, as flags have them
+	// Vocabulary is how many tokens the text has; 0: not known.
+	Vocabulary int `json:"vocabulary,omitempty"`
 }
 
 // SubmissionFlags are the flags of a submission: those of a job, and those of its pods.

@@ -151,7 +151,8 @@ func TestSubmitOverAnOldRun(t *testing.T) {
 	s.end(t, "Complete", map[string]string{"phase": "ended"})
 	check(t, again())
 	changes := s.changes()
-	for _, want := range []string{"DELETE jobs/song-worker", "DELETE deployments/song-coordinator"} {
+	for _, want := range []string{"DELETE jobs/song-worker", "DELETE " +
+		"deployments/song-coordinator"} {
 		if !slices.Contains(changes, want) {
 			t.Errorf("%s is not in %q", want, changes)
 		}

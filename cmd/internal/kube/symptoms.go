@@ -95,7 +95,8 @@ func ofEnd(end *corev1.ContainerStateTerminated, job string) *Problem {
 func unpulled(image, reason, message string) Problem {
 	p := Problem{Text: fmt.Sprintf("image %s cannot be pulled: %s", image, shortly(message)),
 		Remedy: "is the registry reachable from the nodes?"}
-	denied := regexp.MustCompile(`(?i)unauthorized|denied|forbidden|authorization failed|\b40[13]\b`)
+	denied := regexp.MustCompile(`(?i)unauthorized|denied|forbidden|authorization ` +
+		`failed|\b40[13]\b`)
 	missing := regexp.MustCompile(`(?i)not ?found|manifest unknown|name unknown|no such host`)
 	switch {
 	case reason == "InvalidImageName":
@@ -178,7 +179,8 @@ func unschedulable(message string) Problem {
 }
 
 // etcdVolume is what to do without volumes for etcd.
-const etcdVolume = "submit again with --etcd-storage CLASS:SIZE (see kubectl get storageclass), or " +
+const etcdVolume = "submit again with --etcd-storage CLASS:SIZE (see kubectl get " +
+	"storageclass), or " +
 	"--etcd-storage ephemeral"
 
 // unbound reads why a claim has no volume.
@@ -211,7 +213,8 @@ func unbound(message string, etcd bool) Problem {
 func notStarted(message string) Problem {
 	p := Problem{Text: "it cannot start: " + shortly(message)}
 	object := regexp.MustCompile(`(?i)(secret|configmap) "([^"]+)" not found`)
-	key := regexp.MustCompile(`(?i)couldn't find key (\S+) in (\w+) (\S+)|references non-existent ` +
+	key := regexp.MustCompile(`(?i)couldn't find key (\S+) in (\w+) (\S+)|references ` +
+		`non-existent ` +
 		`\w+ key: (\S+)`)
 	switch {
 	case object.MatchString(message):

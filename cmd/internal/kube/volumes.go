@@ -97,7 +97,8 @@ func readText(flag, file string) ([]byte, error) {
 }
 
 func tooLarge(flag, file string, size int64) error {
-	return app.Usagef("%s %s: %d KiB of text are too much to travel with the job (at most %d KiB): "+
+	return app.Usagef("%s %s: %d KiB of text are too much to travel with the job (at most %d "+
+		"KiB): "+
 		"copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s", flag,
 		file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
 }

@@ -1,0 +1,180 @@
+package kube
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"rondo/cmd/internal/app"
+	"rondo/internal/jobspec"
+)
+
+// write makes a file of so many bytes.
+func write(t *testing.T, name string, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	check(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// Whatever cannot work on any cluster is a usage error before any is asked, and says what to do.
+func TestRefusedSubmissions(t *testing.T) {
+	large := write(t, "war.txt", strings.Repeat("war and peace\n", 70_000))
+	for line, want := range map[string]string{
+		"--job=Song":                       "small letters",
+		"--job=9song":                      "beginning with a letter",
+		"--job=" + strings.Repeat("a", 41): "leaves room for 40",
+		"--image=a:b:c":                    "is no image",
+		"--image-pull-policy=Sometimes":    "not one of Always",
+		"--image-pull-secret=A_b":          "no name of an object",
+		"--device=cuda":                    "needs --gpus-per-worker 1",
+		"--gpus-per-worker=2":              "a worker computes on one GPU",
+		"--gpus-per-worker=1 --device=cpu": "leave out one of the two",
+		"--cpus-per-worker=many":           "is no size above 0",
+		"--cpus-per-worker=0":              "is no size above 0",
+		"--memory-per-worker=2":            "2Gi is two gibibytes",
+		"--etcd=host":                      "is not host:port",
+		"--etcd=host:0":                    "is not host:port",
+		"--etcd-storage=much":              "is not ephemeral, a size such as 2Gi, or CLASS:SIZE",
+		"--labels=rondo.dev/job=x":         "Rondo sets these labels itself",
+		"--labels=a=?":                     "is no label",
+		"--node-selector=/=x":              "is no label",
+		"--toleration=a=b:Sometimes":       "not one of NoSchedule",
+		"--toleration==b":                  "is not KEY[=VALUE][:EFFECT]",
+		"--queue=A":                        "no name of an object",
+		"--stop-dir=x":                     "give --checkpoint-dir pvc://",
+		"--checkpoint-dir=models":          "is lost with the pod that writes it",
+		"--checkpoint-dir=/models":         "pvc://CLAIM/PATH",
+		"--checkpoint-dir=file:///x":       "pvc://CLAIM/PATH",
+		"--checkpoint-dir=pvc://A/x":       "is no name of a claim",
+		"--checkpoint-dir=configmap://a/b": "is lost with the pod",
+		"--checkpoint-dir=s3:///x":         "is not s3://BUCKET/PATH",
+		"--corpus=nowhere.txt": "no such file or directory: give a file of this " +
+			"machine",
+		"--corpus=.":              "is not a file",
+		"--corpus=" + large:       "too much to travel with the job (at most 900 KiB)",
+		"--corpus=configmap://a":  "is not configmap://NAME/KEY",
+		"--audit-dir=s3://logs/x": "logs are appended to, so give a volume",
+		"--audit-dir=logs":        "pvc://CLAIM/PATH",
+		"--batch=2 --workers=4":   "each worker needs at least one lane",
+		"--checkpoint-every=5":    "--checkpoint-every needs --checkpoint-dir",
+		"--config=nowhere.yaml":   "--config: open nowhere.yaml",
+	} {
+		s, err := submission(t, strings.Fields(line)...)
+		if err == nil {
+			_, err = Render(t.Context(), s, "music")
+		}
+		var usage *app.UsageError
+		var wrong *jobspec.UsageError
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!errors.As(err, &usage) && !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// Flags count more than the file, the file more than what Kubernetes makes the better default.
+func TestSubmissionLayers(t *testing.T) {
+	file := write(t, "job.yaml", "steps: 7\nring-order: adjacent\nlrSchedule: cosine\n"+
+		"seed: 18446744073709551615\nhidden: 64\n")
+	s, err := submission(t, "--config", file, "--hidden=128", "--cpus-per-worker=1500m")
+	check(t, err)
+	spec, err := s.job()
+	check(t, err)
+	if spec.Steps != 7 || spec.Hidden != 128 || spec.RingOrder != "adjacent" ||
+		spec.LrSchedule != "cosine" || spec.Seed != 1<<64-1 || spec.Threads != 2 ||
+		spec.PauseTimeout.AsDuration().Hours() != 720 {
+		t.Errorf("%v", spec)
+	}
+	for line, want := range map[string]string{
+		"":                                  "spread auto 1",
+		"--gpus-per-worker=1":               "adjacent cuda 2",
+		"--threads=5 --ring-order=adjacent": "adjacent auto 5",
+	} {
+		s, err := submission(t, strings.Fields(line)...)
+		check(t, err)
+		spec, err := s.job()
+		check(t, err)
+		got := strings.Join([]string{spec.RingOrder, spec.Device,
+			string(rune('0' + spec.Threads))}, " ")
+		if got != want {
+			t.Errorf("%q: %s", line, got)
+		}
+	}
+}
+
+// A stored submission keeps all that no flag changes.
+func TestSubmissionOverAStoredOne(t *testing.T) {
+	stored, err := submission(t, "--job=song", "--image=a:1", "--labels=a=b", "--spot",
+		"--corpus=pvc://texts/a", "--cpus-per-worker=3")
+	check(t, err)
+	stored.Vocabulary = 99
+	set := pflag.NewFlagSet("resume", pflag.ContinueOnError)
+	flags := AddSubmissionFlags(set)
+	check(t, set.Parse([]string{"--job=song", "--image=a:2", "--spot=false", "--steps=9"}))
+	s, err := flags.Submission(stored)
+	check(t, err)
+	if s.Image != "a:2" || s.Spot || s.Labels["a"] != "b" || s.CPUsPerWorker != "3" ||
+		s.Spec["steps"] != "9" || s.Spec["corpus"] != "pvc://texts/a" || s.Vocabulary != 99 {
+		t.Errorf("%+v", s)
+	}
+	check(t, set.Parse([]string{"--tokenizer=word"}))
+	if s, err = flags.Submission(stored); err != nil || s.Vocabulary != 0 {
+		t.Errorf("other tokens, the same vocabulary: %+v, %v", s, err)
+	}
+}
+
+// What is rendered is what the API's types say, without a field that is unknown or given twice.
+func TestManifestsDecodeStrictly(t *testing.T) {
+	files, err := filepath.Glob("testdata/submit/*.yaml")
+	check(t, err)
+	decoder := serializer.NewCodecFactory(clientscheme.Scheme, serializer.EnableStrict).
+		UniversalDeserializer()
+	decoded := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		check(t, err)
+		for _, document := range strings.Split(string(text), "\n---\n") {
+			_, kind, err := decoder.Decode([]byte(document), nil, nil)
+			if kind != nil && !clientscheme.Scheme.Recognizes(*kind) {
+				continue // custom resources
+			}
+			if err != nil && !runtime.IsNotRegisteredError(err) {
+				t.Errorf("%s: %v", file, err)
+				continue
+			}
+			decoded++
+		}
+	}
+	if decoded < 80 {
+		t.Errorf("%d objects decoded", decoded)
+	}
+}
+
+// The memory of a worker follows its model, and stays when a run is resumed.
+func TestMemory(t *testing.T) {
+	size := func(args ...string) int64 {
+		t.Helper()
+		s, err := submission(t, args...)
+		check(t, err)
+		m, err := Render(t.Context(), s, "music")
+		check(t, err)
+		q, _, err := s.memory(m.Spec)
+		check(t, err)
+		return q.Value()
+	}
+	small, large := size("--hidden=64"), size("--hidden=2048")
+	if small < leastMemory || large < 2*small {
+		t.Errorf("%d bytes for 64 units, %d for 2048", small, large)
+	}
+	if words := size("--corpus=pvc://a/b", "--tokenizer=word", "--embed=64"); words < 2*small {
+		t.Errorf("%d bytes for an unknown text of words", words)
+	}
+}
