@@ -11,9 +11,13 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // probe asks a process's health service as a platform does; empty: nobody answers.
@@ -165,6 +169,45 @@ func TestSIGTERMBeforeTheFirstRing(t *testing.T) {
 		"max_tokens: 20000\nhidden: 8\nworkers: 2\n")}, r.flags...))
 	worker := r.daemon(nil, "worker", r.flags)
 	await(t, "the worker is registered", func() bool { return r.registered(worker.pid()) })
+	began := time.Now()
+	worker.signal(syscall.SIGTERM)
+	code := worker.exitCode()
+	if took := time.Since(began); code != exitLeft || took > 5*time.Second {
+		t.Errorf("exit code %d after %v; it wrote:\n%s", code, took, worker.stderr)
+	}
+}
+
+// TestSIGTERMInARingThatDoesNotForm: a worker whose first neighbour cannot be reached does not wait
+// for it until --step-timeout.
+func TestSIGTERMInARingThatDoesNotForm(t *testing.T) {
+	t.Parallel()
+	r := &rig{job: "halted", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
+	r.flags = r.place(r.etcd.endpoints()...)
+	r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", write(t, "job.yaml",
+		"max_tokens: 20000\nhidden: 8\nworkers: 2\n")}, r.flags...))
+	worker := r.daemon(nil, "worker", append([]string{"--verbose"}, r.flags...))
+	await(t, "the worker is registered", func() bool { return r.registered(worker.pid()) })
+	answer, err := r.etcd.client.Get(request(t), r.key("members/"), clientv3.WithPrefix())
+	if err != nil || len(answer.Kvs) != 1 {
+		t.Fatalf("%v, %v", answer, err)
+	}
+	ghost := &rondov1.Member{}
+	if err := proto.Unmarshal(answer.Kvs[0].Value, ghost); err != nil {
+		t.Fatal(err)
+	}
+	ghost.Id, ghost.Address, ghost.Pid = "ghost", freeAddress(t), 1
+	text, err := proto.Marshal(ghost)
+	if err == nil {
+		_, err = r.etcd.client.Put(request(t), r.key("members/ghost"), string(text))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a ring with a worker that is not there", func() bool {
+		answer, err := r.etcd.client.Get(request(t), r.key("plan"))
+		return err == nil && len(answer.Kvs) == 1 && answer.Kvs[0].Version > 0 &&
+			strings.Contains(string(answer.Kvs[0].Value), "ghost")
+	})
 	began := time.Now()
 	worker.signal(syscall.SIGTERM)
 	code := worker.exitCode()

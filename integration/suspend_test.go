@@ -39,8 +39,8 @@ func TestSuspendMany(t *testing.T) {
 		t.Skipf("it starts ninety-six processes; %s=1 runs it", longVariable)
 	}
 	suspend(t, 32, []string{"--batch", "32", "--chunk-timeout", "10s", "--lease-ttl", "20s",
-		"--step-timeout", "30s", "--regroup-timeout", "1m", "--join-timeout", "1m", "--steps", "5000"},
-		"--batch", "32")
+		"--step-timeout", "30s", "--regroup-timeout", "1m", "--join-timeout", "1m",
+		"--steps", "5000"}, "--batch", "32")
 }
 
 func suspend(t *testing.T, workers int, flags []string, reference ...string) {

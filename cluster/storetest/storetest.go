@@ -151,7 +151,8 @@ func runIsPutOnce(ctx context.Context, t *testing.T, job Job) {
 		}
 		stored, created, err := job.Open(t).PutRun(ctx, []byte(spec), newer(spec))
 		if err != nil || created || string(stored) != wantStored {
-			t.Errorf("run %s once more: %q, %t, %v; want %q", spec, stored, created, err, wantStored)
+			t.Errorf("run %s once more: %q, %t, %v; want %q", spec, stored, created, err,
+				wantStored)
 		}
 	}
 	hold("run 1", 1, "run 1")

@@ -166,7 +166,7 @@ func (a *answered) explain(err error) error {
 	if !isVerdict(err) {
 		return err
 	}
-	return a.client.refuse(a.peer, fmt.Errorf("it refuses the certificate of this process, %s (%w): "+
-		"both ends need one of the same authority that has not expired",
+	return a.client.refuse(a.peer, fmt.Errorf("it refuses the certificate of this process, %s "+
+		"(%w): both ends need one of the same authority that has not expired",
 		a.client.of.path(CertFile), err))
 }

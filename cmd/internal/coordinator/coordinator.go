@@ -1,6 +1,6 @@
 // Package coordinator is a coordinator process: it wires the elected state machine of
-// cluster/coordinator to etcd and to the gRPC service of cluster/rpc, for one run of a job or, where
-// it stays, for one after the other. It may submit the job itself.
+// cluster/coordinator to etcd and to the gRPC service of cluster/rpc, for one run of a job or,
+// where it stays, for one after the other. It may submit the job itself.
 package coordinator
 
 import (

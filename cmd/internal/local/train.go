@@ -192,18 +192,7 @@ func (r Run) supervise(
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	led := make(chan error, 1)
-	go func() {
-		_, err := coordinator.Run(life, coordinator.Config{Config: where})
-		var failed *app.JobError
-		var left *app.LeftError
-		switch {
-		case errors.As(err, &failed):
-			err = failed.Err // it is this command's own failure
-		case errors.As(err, &left):
-			err = context.Canceled // by this command
-		}
-		led <- err
-	}()
+	go func() { led <- lead(life, where) }()
 	// While nobody leads, the workers hold their state for as long; so the job is not over.
 	quiet := where
 	quiet.Log = r.retryLog(where.Log)
@@ -257,6 +246,20 @@ func (r Run) supervise(
 	outcome, err = w.result(ledErr, watchErr)
 	w.last(grace, err)
 	return outcome, err
+}
+
+// lead runs the coordinator. The job's failure is this command's own.
+func lead(ctx context.Context, where meet.Config) error {
+	_, err := coordinator.Run(ctx, coordinator.Config{Config: where})
+	var failed *app.JobError
+	var left *app.LeftError
+	switch {
+	case errors.As(err, &failed):
+		return failed.Err
+	case errors.As(err, &left):
+		return context.Canceled // by this command
+	}
+	return err
 }
 
 // localWorkers is how many worker processes this machine has of the job.

@@ -206,7 +206,7 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			}
 			wait.begin(done)
 			continue
-		case leaving && !inRing:
+		case leaving && (!inRing || plan.Rings <= 1 && !w.hasSat):
 			if plan.Phase == cluster.Paused {
 				return w.keep(life)
 			}

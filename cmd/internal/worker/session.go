@@ -111,7 +111,10 @@ func (s *session) heed(
 	late := time.NewTimer(0) // nobody has planned a ring without this worker
 	late.Stop()
 	defer late.Stop()
-	seated, asked := s.seated, (<-chan struct{})(nil)
+	seated, asked, early := s.seated, (<-chan struct{})(nil), (<-chan struct{})(nil)
+	if s.plan.Rings <= 1 && !s.sat() {
+		early = leave // the job has no state yet that could be lost
+	}
 	for {
 		plan, changed := plans.newest()
 		switch {
@@ -124,7 +127,12 @@ func (s *session) heed(
 		select {
 		case <-changed:
 		case <-seated: // not earlier: until then nobody else may have what this worker has
-			seated, asked = nil, leave
+			seated, asked, early = nil, leave, nil
+		case <-early:
+			early = nil
+			if s.giveUp(cancel) {
+				return
+			}
 		case <-asked:
 			asked = nil
 			s.sayLeaving(ctx)
@@ -155,6 +163,25 @@ func (s *session) supersede(cancel context.CancelCauseFunc) {
 	cancel(errSuperseded)
 }
 
+// sat reports whether this worker has trained, in this ring or in another.
+func (s *session) sat() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasSat
+}
+
+// giveUp ends a ring that has not begun to train; false: it has.
+func (s *session) giveUp(cancel context.CancelCauseFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hasSat {
+		return false
+	}
+	s.superseded = true
+	cancel(errSuperseded)
+	return true
+}
+
 // set says whether the ring trains, or fails when that comes too late.
 func (s *session) set(training bool) error {
 	s.mu.Lock()
@@ -163,7 +190,7 @@ func (s *session) set(training bool) error {
 		return errSuperseded
 	}
 	if s.training = training; training && s.since.IsZero() {
-		s.since = time.Now()
+		s.since, s.hasSat = time.Now(), true
 		close(s.seated)
 	}
 	return nil

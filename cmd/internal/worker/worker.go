@@ -65,6 +65,7 @@ type worker struct {
 	name   string         // the process's own; a member's id begins with it
 	member cluster.Member // as it is registered, or was last
 	engine *engine        // nil before the first ring
+	hasSat bool           // a ring with this worker has formed
 	well   bool           // a ring with this worker has trained for a while
 	end    *cluster.Plan  // with which the job has ended well; nil: it has not
 	kept   bool           // this worker saved what it held when it left
