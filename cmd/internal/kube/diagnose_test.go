@@ -174,11 +174,11 @@ func TestDiagnoseImages(t *testing.T) {
 			`authorization failed`), []string{"--image-pull-secret"}, true},
 		"no registry": {waiting("ErrImagePull", containerd+`Head "https://r.example/v2/": dial `+
 			`tcp `+
-			`10.1.2.3:443: connect: connection refused`),
+			`r.example:443: connect: connection refused`),
 			[]string{"connection refused", "reachable from the nodes"}, false},
 		"still no registry": {waiting("ImagePullBackOff", containerd+`Head `+
 			`"https://r.example/v2/": `+
-			`dial tcp 10.1.2.3:443: connect: connection refused`), []string{"--image"}, true},
+			`dial tcp r.example:443: connect: connection refused`), []string{"--image"}, true},
 		"never": {waiting("ErrImageNeverPull", `Container image "rondo:1" is not present with `+
 			`pull `+
 			`policy of Never`), []string{"not on the node", "--image-pull-policy"}, true},

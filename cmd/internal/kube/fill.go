@@ -224,7 +224,7 @@ func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) error {
 		return setPorts(&p.Egress[0], ports)
 	case "worker":
 		var ports []string
-		for _, bucket := range f.volumes.s3 {
+		for _, bucket := range f.volumes.buckets {
 			if port := portOf(bucket); port != "443" {
 				ports = append(ports, port)
 			}

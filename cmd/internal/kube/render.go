@@ -87,7 +87,7 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 	if m.Shared, err = s.shared(tree, namespace); err != nil {
 		return nil, err
 	}
-	if m.Job, err = s.composeJob(tree, spec, namespace, len(volumes.s3) > 0); err != nil {
+	if m.Job, err = s.composeJob(tree, spec, namespace, len(volumes.buckets) > 0); err != nil {
 		return nil, err
 	}
 	if texts != nil {

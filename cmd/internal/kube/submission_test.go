@@ -58,14 +58,15 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--checkpoint-dir=s3:///x":         "is not s3://BUCKET/PATH",
 		"--corpus=nowhere.txt": "no such file or directory: give a file of this " +
 			"machine",
-		"--corpus=.":              "is not a file",
-		"--corpus=" + large:       "too much to travel with the job (at most 900 KiB)",
-		"--corpus=configmap://a":  "is not configmap://NAME/KEY",
-		"--audit-dir=s3://logs/x": "logs are appended to, so give a volume",
-		"--audit-dir=logs":        "pvc://CLAIM/PATH",
-		"--batch=2 --workers=4":   "each worker needs at least one lane",
-		"--checkpoint-every=5":    "--checkpoint-every needs --checkpoint-dir",
-		"--config=nowhere.yaml":   "--config: open nowhere.yaml",
+		"--corpus=.":                       "is not a file",
+		"--corpus=" + large:                "too much to travel with the job (at most 900 KiB)",
+		"--corpus=configmap://a":           "is not configmap://NAME/KEY",
+		"--corpus=https://texts.example/a": "cannot be read by pods: give a volume",
+		"--audit-dir=s3://logs/x":          "logs are appended to, so give a volume",
+		"--audit-dir=logs":                 "pvc://CLAIM/PATH",
+		"--batch=2 --workers=4":            "each worker needs at least one lane",
+		"--checkpoint-every=5":             "--checkpoint-every needs --checkpoint-dir",
+		"--config=nowhere.yaml":            "--config: open nowhere.yaml",
 	} {
 		s, err := submission(t, strings.Fields(line)...)
 		if err == nil {

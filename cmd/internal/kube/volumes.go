@@ -107,7 +107,7 @@ func tooLarge(flag, file string, size int64) error {
 type mounts struct {
 	volumes []corev1.Volume
 	mounts  []corev1.VolumeMount
-	s3      []*url.URL // buckets of S3 that are read or written
+	buckets []*url.URL // that are read or written
 }
 
 // place replaces the spec's locations by what they are inside a pod, and says what to mount.
@@ -158,19 +158,19 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 		m.mount("configmap-"+name, configMapsAt+name, true, corev1.VolumeSource{ConfigMap: &corev1.
 			ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
 		return configMapsAt + name + "/" + inside, nil
-	case scheme == "s3":
+	case scheme == "s3", scheme == "gs":
 		bucket, err := url.Parse(location)
 		if err != nil || bucket.Host == "" {
-			return "", app.Usagef("%s %s is not s3://BUCKET/PATH", flag, location)
+			return "", app.Usagef("%s %s is not %s://BUCKET/PATH", flag, location, scheme)
 		}
-		m.s3 = append(m.s3, bucket)
+		m.buckets = append(m.buckets, bucket)
 		return location, nil
-	case strings.Contains(location, "://") && scheme != "file" && scheme != "mem" &&
-		scheme != "configmap":
-		return location, nil
+	case writes:
+		return "", app.Usagef("%s %s is lost with the pod that writes it: give a volume, "+
+			"pvc://CLAIM/PATH, or a bucket, s3://BUCKET/PATH", flag, location)
 	}
-	return "", app.Usagef("%s %s is lost with the pod that writes it: give a volume, "+
-		"pvc://CLAIM/PATH, or a bucket, s3://BUCKET/PATH", flag, location)
+	return "", app.Usagef("%s %s cannot be read by pods: give a volume, pvc://CLAIM/PATH, a "+
+		"bucket, s3://BUCKET/PATH, or copy it to a file of this machine", flag, location)
 }
 
 // mount adds a volume once; it is read-only if all who use it read only.
