@@ -141,6 +141,7 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 	defer cancel()
 	pause := time.NewTicker(specPause)
 	defer pause.Stop()
+	var reason error // before time was up
 	for first := true; ; first = false {
 		stored, err := store.Spec(limited)
 		if err == nil && RunOf(stored) >= c.Run {
@@ -150,9 +151,12 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 			err = fmt.Errorf("job %s is of run %d, and this process of run %d, which its "+
 				"coordinator submits when the older one has ended", c.Job, RunOf(stored), c.Run)
 		}
+		if reason == nil || limited.Err() == nil {
+			reason = err
+		}
 		if first && c.Log != nil {
 			c.Log.Warn("waiting for the job to be submitted", "job", c.Job, "for", patience,
-				"reason", err)
+				"reason", reason)
 		}
 		select {
 		case <-pause.C:
@@ -160,7 +164,7 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return nil, fmt.Errorf("waited %v for the job to be submitted: %w", patience, err)
+			return nil, fmt.Errorf("waited %v for the job to be submitted: %w", patience, reason)
 		}
 	}
 }
