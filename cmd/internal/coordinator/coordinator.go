@@ -150,7 +150,10 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	id := fmt.Sprintf("coordinator-%s-%d", meet.HostName(), os.Getpid())
+	// A container's process has the same number after each restart: what it reports then is another
+	// source's.
+	id := fmt.Sprintf("coordinator-%s-%d-%d", meet.HostName(), os.Getpid(),
+		time.Now().UnixNano()%1e9)
 	job := JobOf(spec)
 	service, err := rpc.NewServer(id, job, p.store.Leader)
 	if err != nil {
