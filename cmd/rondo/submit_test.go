@@ -17,10 +17,10 @@ func TestNoCluster(t *testing.T) {
 		t.Errorf("--dry-run: exit code %d, %d bytes, %q", code, len(out), complaint)
 	}
 	for line, want := range map[string]string{
-		"submit":                              "1 rondo submit: no Kubernetes cluster is known here",
-		"resume":                              "1 rondo resume: no Kubernetes cluster is known here",
-		"delete":                              "1 rondo delete: no Kubernetes cluster is known here",
-		"submit --dry-run=server":             "1 rondo submit: no Kubernetes cluster is known here",
+		"submit":                              "1 rondo submit: no Kubernetes cluster is known",
+		"resume":                              "1 rondo resume: no Kubernetes cluster is known",
+		"delete":                              "1 rondo delete: no Kubernetes cluster is known",
+		"submit --dry-run=server":             "1 rondo submit: no Kubernetes cluster is known",
 		"submit --dry-run=often":              "2 rondo submit: --dry-run \"often\" is not one of",
 		"submit --kubeconfig=x":               "2 rondo submit: --kubeconfig: stat x",
 		"submit --dry-run --context=x":        "2 rondo submit: --context x: the kubeconfig has no",

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,9 +23,12 @@ func follow(t *testing.T, p *patient, timeout time.Duration,
 		for _, pod := range p.pods {
 			check(t, client.Tracker().Add(pod))
 		}
+		var one sync.Mutex
 		for after, change := range happens {
 			go func() {
 				time.Sleep(after)
+				one.Lock()
+				defer one.Unlock()
 				change(p)
 				for _, pod := range p.pods {
 					_ = client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"),
