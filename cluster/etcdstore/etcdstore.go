@@ -41,8 +41,11 @@ const (
 	backoffMax            = 2 * time.Second
 	// The client's own retries, which hide their reason; we retry by ourselves.
 	clientRetries = 3
-	// A connection that is silent for this long is probed, and given up after as long again.
-	keepAliveTime = 5 * time.Second
+	// A connection that is silent for keepAliveTime is probed; one on which something is sent, and
+	// not taken for keepAliveTimeout, is given up.
+	keepAliveTime    = 10 * time.Second // gRPC takes no less
+	keepAliveTimeout = 3 * time.Second
+	leastAttempt     = time.Second // of one attempt to renew a lease, where the lease allows it
 )
 
 // Config says how to reach etcd.
@@ -115,7 +118,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		TLS:                  cfg.TLS,
 		DialTimeout:          s.timeout,
 		DialKeepAliveTime:    keepAliveTime,
-		DialKeepAliveTimeout: keepAliveTime,
+		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxUnaryRetries:      clientRetries,
 		Logger:               clientLog,
 		DialOptions:          cfg.DialOptions,

@@ -75,6 +75,9 @@ func (l *lease) valid() bool {
 func (l *lease) keep(ctx context.Context, interval time.Duration) {
 	defer close(l.stopped)
 	wait := interval
+	// The next attempt goes to another member: one whose host is gone, which is silent, must not
+	// cost the lease.
+	attempt := min(interval, max(interval/renewals, leastAttempt))
 	for {
 		timer := time.NewTimer(min(wait, time.Until(*l.deadline.Load())))
 		select {
@@ -89,7 +92,7 @@ func (l *lease) keep(ctx context.Context, interval time.Duration) {
 			close(l.lost)
 			return
 		}
-		limited, cancel := context.WithDeadline(ctx, minTime(asked.Add(interval), deadline))
+		limited, cancel := context.WithDeadline(ctx, minTime(asked.Add(attempt), deadline))
 		seconds, err := l.renew(limited)
 		cancel()
 		switch {
