@@ -92,7 +92,7 @@ func (n *namespace) submit(name string, compute []string, more ...string) *job {
 		n.t.Fatal(err)
 	}
 	args := slices.Concat([]string{"submit", "--job", name, "-n", n.name, "--image", n.ours(n.t),
-		"--etcd-storage", "ephemeral", "--cpus-per-worker", "500m"}, compute, more)
+		"--etcd-storage", "ephemeral", "--cpus-per-worker", "250m"}, compute, more)
 	j := &job{namespace: n, name: name, flags: compute, submitted: time.Now()}
 	out, err := rondo(n.t, args...)
 	if err != nil {
@@ -228,7 +228,8 @@ func (s *state) moved() bool {
 	return last.Generation == s.Generation && s.Progress.Step > last.Step
 }
 
-// awaitEnd waits until the Job has completed.
+// awaitEnd waits until the Job has succeeded. Where a node is lost it is complete only when the node
+// is back, or its Node object is deleted, because the pods that were there do not end before.
 func (j *job) awaitEnd() {
 	j.t.Helper()
 	until(j.t, endTimeout, "the Job's end", func() bool {

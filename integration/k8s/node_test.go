@@ -11,6 +11,9 @@ import (
 // perNode counts the job's serving workers by node.
 func (j *job) perNode() map[string]int {
 	j.t.Helper()
+	until(j.t, stepTimeout, "four workers that serve", func() bool {
+		return len(j.serving("worker")) == 4
+	})
 	counts := map[string]int{}
 	for _, pod := range j.serving("worker") {
 		counts[pod.Spec.NodeName]++

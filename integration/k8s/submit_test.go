@@ -73,7 +73,7 @@ func (j *job) kubeJob() *batchv1.Job {
 	return found
 }
 
-// ended says whether the Job has completed, or why it has failed.
+// ended says whether the Job has succeeded, or why it has failed.
 func (j *job) ended() (complete bool, failed string) {
 	j.t.Helper()
 	for _, condition := range j.kubeJob().Status.Conditions {
@@ -81,7 +81,7 @@ func (j *job) ended() (complete bool, failed string) {
 			continue
 		}
 		switch condition.Type {
-		case batchv1.JobComplete:
+		case batchv1.JobComplete, batchv1.JobSuccessCriteriaMet:
 			complete = true
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			failed = condition.Reason + ": " + condition.Message
