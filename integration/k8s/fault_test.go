@@ -37,20 +37,35 @@ func (n *namespace) try4(steps int64, pace time.Duration, more ...string) *trial
 	return &trial{job: j, ledgers: l, steps: steps}
 }
 
-// struck does something to the job, and waits until a ring of so many workers has done a step
-// that came of it. It returns how long that took.
+// struck does something to the job, and says how long it took until a ring of so many workers had
+// done a step that came of it. It looks from the beginning: a replacement may be there soon.
 func (j *trial) struck(what string, world int, do func()) {
 	j.t.Helper()
-	before := j.look()
+	before := j.look().Generation
 	start := time.Now()
+	recovered := make(chan time.Duration, 1)
+	go func() {
+		for time.Since(start) < stepTimeout && !j.look().stepped(before, world) {
+			time.Sleep(pollInterval)
+		}
+		recovered <- time.Since(start)
+	}()
 	do()
-	done := time.Since(start)
-	j.await(stepTimeout, fmt.Sprintf("a step of %d workers after %s", world, what),
-		func(s *state) bool {
-			return s.Generation > before.Generation && s.WorldSize == world && s.moved()
-		})
-	j.t.Logf("%-45s %s until %d workers did a step (%s of that was the doing)", what,
-		seconds(time.Since(start)), world, seconds(done))
+	done, took := time.Since(start), <-recovered
+	if !j.seen.stepped(before, world) {
+		out, err := j.tell("status")
+		j.t.Fatalf("no step of %d workers within %v after %s; rondo status (%v):\n%s", world,
+			stepTimeout, what, err, out)
+	}
+	j.t.Logf("%-45s %s until %d workers did a step (%s for the doing)", what, seconds(took),
+		world, seconds(done))
+}
+
+// stepped says whether a ring of so many workers, of later than a generation, has done a step.
+func (s state) stepped(after int64, world int) bool {
+	return slices.ContainsFunc(s.Formed, func(ring formed) bool {
+		return ring.Generation > after && ring.WorldSize == world && s.Progress.Step > ring.Step
+	})
 }
 
 // rejoined waits until four workers have done a step.
@@ -59,14 +74,20 @@ func (j *trial) rejoined() {
 	j.t.Logf("%-45s %s", "  four workers again after another", seconds(j.awaitRing(4)))
 }
 
-// verdict holds the job to what was promised: it completes, no segment was left out or read
-// twice, no step was lost, and its losses are those of the undisturbed job.
-func (j *trial) verdict() {
+// end waits for the job's end, which must not have come yet.
+func (j *trial) end() {
 	j.t.Helper()
 	if step := j.look().Progress.Step; step >= j.steps {
 		j.t.Errorf("the job ended, at step %d, before everything was done to it", step)
 	}
 	j.awaitEnd()
+}
+
+// verdict holds a job that has ended to what was promised: no segment was left out or read twice,
+// no step was lost, and its losses are those of the undisturbed job. All nodes must be there, with
+// the audit logs that they have.
+func (j *trial) verdict() {
+	j.t.Helper()
 	j.ledgers.audit("--max-tokens", "20000")
 	last := int64(0)
 	for _, ring := range j.seen.Formed {
@@ -145,6 +166,7 @@ func TestProcesses(t *testing.T) {
 		seconds(time.Since(start)))
 	until(t, stepTimeout, "three members of etcd", func() bool { return n.members() == 3 })
 	t.Logf("%-45s %s", "  three members again after", seconds(time.Since(start)))
+	j.end()
 	j.verdict()
 }
 

@@ -119,22 +119,19 @@ type state struct {
 		Step int64   `json:"step"`
 		Loss float64 `json:"loss"`
 	} `json:"progress"`
-	Formed []struct {
-		Generation int64  `json:"generation"`
-		WorldSize  int    `json:"world_size"`
-		Step       int64  `json:"step"`
-		Reason     string `json:"reason"`
-	} `json:"formed"`
-	Workers []struct {
-		Rank  int    `json:"rank"`
-		State string `json:"state"`
-		ID    string `json:"id"`
-		Host  string `json:"host"`
-	} `json:"workers"`
-	Curve struct {
+	Formed []formed `json:"formed"`
+	Curve  struct {
 		Stride int64        `json:"stride"`
 		Points [][3]float64 `json:"points"` // step, loss, rate
 	} `json:"curve"`
+}
+
+// formed is a ring that formed.
+type formed struct {
+	Generation int64  `json:"generation"`
+	WorldSize  int    `json:"world_size"`
+	Step       int64  `json:"step"`
+	Reason     string `json:"reason"`
 }
 
 // newer says whether a state is of later than another.

@@ -88,6 +88,7 @@ func TestNodes(t *testing.T) {
 	})
 	n.do("uncordon", victim)
 	j.rejoined()
+	j.end()
 	j.verdict()
 }
 
@@ -111,8 +112,9 @@ func TestHostOfTwo(t *testing.T) {
 	victim := j.hosting(2)
 	on := c.repaired(t, "on", victim)
 	j.struck("power cut of a node with two workers", 2, func() { cut("off", victim) })
-	j.verdict()
+	j.end()
 	on()
+	j.verdict()
 }
 
 // repaired returns what makes a node whole again; it happens at the test's end at the latest.

@@ -53,5 +53,6 @@ func TestScale(t *testing.T) {
 	if from := j.seen.Formed[len(j.seen.Formed)-1].Step; from < step {
 		t.Errorf("resumed from step %d, and step %d was done", from, step)
 	}
+	j.end()
 	j.verdict()
 }
