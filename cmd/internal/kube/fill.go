@@ -51,7 +51,7 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	case "PodDisruptionBudget":
 		return edit(o.Object, func(p *policyv1.PodDisruptionBudgetSpec) error {
 			if p.MinAvailable != nil {
-				least := intstr.FromInt32(int32(f.spec.MinWorkers))
+				least := leastAvailable(f.spec, int(f.spec.Workers))
 				p.MinAvailable = &least
 			}
 			return nil
@@ -62,6 +62,12 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 		})
 	}
 	return nil
+}
+
+// leastAvailable is how many of so many workers a drain must leave. It may always take one, even
+// where the job then pauses, with a checkpoint: no node can be held for as long as a job lasts.
+func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
+	return intstr.FromInt32(int32(min(int(spec.MinWorkers), workers-1)))
 }
 
 // templateOf is the Job in a JobSet, to read or to change; nil if there is none.

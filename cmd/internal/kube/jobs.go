@@ -128,7 +128,7 @@ func (j *Job) JobSet() string {
 }
 
 // Queue is Kueue's queue that admits the workers; empty: none.
-func (j *Job) Queue() string { return j.Workers.Labels["kueue.x-k8s.io/queue-name"] }
+func (j *Job) Queue() string { return j.Workers.Labels[labelQueue] }
 
 // condition returns the Job's condition of that type if it holds.
 func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
@@ -141,8 +141,7 @@ func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 }
 
 // Phase is how far the job has come: a phase of telemetry, or pending, suspended
-// or deleting. What Kubernetes
-// says of the end counts more than what the observer last wrote.
+// or deleting. What Kubernetes says of the end counts more than what the observer last wrote.
 func (j *Job) Phase() string {
 	said := j.Workers.Annotations[annotations+"phase"]
 	switch {

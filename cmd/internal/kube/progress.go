@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"rondo/telemetry"
 )
 
 // annotations is what the names of a job's annotations begin with.
@@ -38,14 +40,25 @@ type Progress struct {
 	CheckpointStep                    int64
 }
 
+// Over says whether the job has ended, well or not.
+func (p Progress) Over() bool { return over(p.Phase) }
+
+func over(phase string) bool {
+	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
+}
+
 // annotate returns the annotations. What is not known is null, which removes it: an annotation
-// never speaks of another run.
+// never speaks of another run. But who saw the end alone knows less than what is written.
 func (p Progress) annotate(now time.Time) map[string]any {
 	out := map[string]any{
 		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
-		"updated": now.UTC().Format(time.RFC3339),
-		"reason":  nil, "step": nil, "total-steps": nil, "epoch": nil, "loss": nil,
-		"perplexity": nil, "tokens-per-second": nil, "checkpoint": nil, "checkpoint-step": nil,
+		"updated": now.UTC().Format(time.RFC3339), "reason": nil,
+	}
+	if !p.Over() {
+		for _, name := range []string{"step", "total-steps", "epoch", "loss", "perplexity",
+			"tokens-per-second", "checkpoint", "checkpoint-step"} {
+			out[name] = nil
+		}
 	}
 	if p.Reason != "" {
 		out["reason"] = p.Reason
@@ -106,6 +119,23 @@ func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) err
 type Wanted struct {
 	Workers   int // 0: there is no such Job
 	Suspended bool
+	Run       int64 // that its pods belong to; 0: it does not say
+	Over      bool  // its annotations say that the run has ended
+}
+
+// Read asks for what the Job says at this moment.
+func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
+	job, err := j.get(ctx)
+	if err != nil {
+		return Wanted{}, Explain(err, fmt.Sprintf("reading job %s/%s", j.namespace, j.name))
+	}
+	return wantedBy(job), nil
+}
+
+func (j *WorkerJob) get(ctx context.Context) (*batchv1.Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return j.client.BatchV1().Jobs(j.namespace).Get(ctx, j.name, metav1.GetOptions{})
 }
 
 // Watch calls changed with what the Job says of its workers, now and whenever that may have
@@ -139,10 +169,7 @@ func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
 	reached func(error)) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+requestTimeout)
 	defer cancel()
-	jobs := j.client.BatchV1().Jobs(j.namespace)
-	limited, done := context.WithTimeout(ctx, requestTimeout)
-	job, err := jobs.Get(limited, j.name, metav1.GetOptions{})
-	done()
+	job, err := j.get(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
 		changed(Wanted{})
@@ -153,7 +180,7 @@ func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
 	changed(wantedBy(job))
 	reached(nil)
 	seconds := int64(watchTime.Seconds())
-	watching, err := jobs.Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
+	watching, err := j.client.BatchV1().Jobs(j.namespace).Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
 		FieldSelector:   fields.OneTermEqualSelector("metadata.name", j.name).String(),
 		ResourceVersion: job.ResourceVersion})
 	if err != nil {
@@ -195,5 +222,7 @@ func wantedBy(job *batchv1.Job) Wanted {
 		w.Workers = int(*job.Spec.Parallelism)
 	}
 	w.Suspended = job.Spec.Suspend != nil && *job.Spec.Suspend
+	w.Run, _ = strconv.ParseInt(job.Spec.Template.Annotations[annotationRun], 10, 64)
+	w.Over = over(job.Annotations[annotations+"phase"])
 	return w
 }

@@ -118,6 +118,11 @@ func notes(spec *rondov1.JobSpec, s *Submission) []string {
 		notes = append(notes, "without --checkpoint-dir (pvc:// or s3://) the model is lost when "+
 			"the job ends, or when all its workers are gone at once")
 	}
+	if spec.MinWorkers == spec.Workers {
+		notes = append(notes, fmt.Sprintf("--min-workers is all of --workers %d: whenever one is "+
+			"lost or its node is drained, the job pauses until there are as many again",
+			spec.Workers))
+	}
 	if len(s.Etcd) == 0 && s.EtcdStorage == ephemeral {
 		notes = append(notes, "etcd keeps its data on the nodes' disks: if all three members are "+
 			"lost at once, jobs begin again from their newest checkpoints")
@@ -192,8 +197,9 @@ func (s *Submission) composeJob(
 		on   bool
 	}{
 		{"cpu", s.GPUsPerWorker == 0}, {"gpu", s.GPUsPerWorker > 0}, {"spot", s.Spot}, {"s3", s3},
-		{"tls/job", s.TLS}, {"external-etcd", len(s.Etcd) > 0}, {"kueue", s.Queue != ""},
-		{"jobset", s.JobSet}, // the last: it makes another object of the Job
+		{"tls/job", s.TLS}, {"external-etcd", len(s.Etcd) > 0},
+		{"jobset", s.JobSet}, // after what patches the Job, of which it makes another object
+		{"kueue", s.Queue != ""},
 	} {
 		if c.on {
 			k.Components = append(k.Components, "../../components/"+c.name)

@@ -45,6 +45,7 @@ func TestManifests(t *testing.T) {
 			"--image-pull-policy=Always", "--node-selector=zone=a",
 			"--toleration=gpus=mine:NoSchedule",
 			"--checkpoint-dir=pvc://models"},
+		"queued": {"--job=queued", "--jobset", "--queue=team", "--workers=4", "--min-workers=4"},
 		"jobset": {"--job=set", "--jobset", "--tls", "--etcd-storage=ephemeral",
 			"--corpus=pvc://texts/a.txt", "--workers=3", "--image=other/rondo@sha256:" +
 				"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	policyapply "k8s.io/client-go/applyconfigurations/policy/v1"
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/coordinator"
@@ -31,11 +33,15 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	if err != nil {
 		return err
 	}
-	if err := c.scalable(ctx, job, how.Workers); err != nil {
+	spec, err := c.scalable(ctx, job, how.Workers)
+	if err != nil {
 		return err
 	}
 	if err := c.setWorkers(ctx, job, how.Workers); err != nil {
 		return err
+	}
+	if err := c.setBudget(ctx, job, spec, how.Workers); err != nil {
+		how.Say(fmt.Sprintf("note: how many of them a drain may take stays as it was: %v", err))
 	}
 	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", name, how.Workers, job.Wanted()))
 	switch {
@@ -49,23 +55,29 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 }
 
 // scalable refuses what cannot be, with the reason.
-func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) error {
+func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) (
+	*rondov1.JobSpec, error) {
 	if job.Ended() {
-		return fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
+		return nil, fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
 	}
 	if set := job.JobSet(); set != "" {
-		return app.Usagef("job %s runs as JobSet %s, whose size is fixed: rondo stop --job %s, "+
+		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: rondo stop --job %s, "+
 			"and then rondo resume --job %s --workers %d", job.Name, set,
 			job.Name, job.Name, workers)
 	}
+	if queue := job.Queue(); queue != "" && workers > job.Wanted() {
+		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue would "+
+			"suspend it for more: rondo stop --job %s, and then rondo resume --job %s --workers %d",
+			job.Name, queue, job.Name, job.Name, workers)
+	}
 	spec, err := c.spec(ctx, job)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := coordinator.JobOf(spec).CheckScale(workers); err != nil {
-		return app.Usagef("scaling the job: %w", err)
+		return nil, app.Usagef("scaling the job: %w", err)
 	}
-	return nil
+	return spec, nil
 }
 
 // spec reads the job as its coordinators are given it.
@@ -104,6 +116,31 @@ func (c *Cluster) setWorkers(ctx context.Context, job *Job, workers int) error {
 	_, err = c.Client.BatchV1().Jobs(job.Workers.Namespace).Patch(ctx, job.Workers.Name,
 		types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
 	return Explain(err, "setting the number of workers of job "+job.Name)
+}
+
+// setBudget says how many of so many workers a drain must leave, as the same owner of that field as
+// submit, which would otherwise find a conflict there.
+func (c *Cluster) setBudget(
+	ctx context.Context, job *Job, spec *rondov1.JobSpec, workers int,
+) error {
+	budgets := c.Client.PolicyV1().PodDisruptionBudgets(job.Workers.Namespace)
+	budget, err := budgets.Get(ctx, job.Name+"-"+Worker, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return Explain(err, "looking at the workers' disruption budget")
+	}
+	owned, err := policyapply.ExtractPodDisruptionBudget(budget, manager)
+	if err != nil {
+		return err
+	}
+	if owned.Spec == nil {
+		owned.WithSpec(policyapply.PodDisruptionBudgetSpec())
+	}
+	owned.Spec.WithMinAvailable(leastAvailable(spec, workers))
+	_, err = budgets.Apply(ctx, owned, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	return Explain(err, "setting the workers' disruption budget")
 }
 
 // awaitRing waits until the ring has as many workers as are wanted.
