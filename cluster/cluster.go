@@ -32,6 +32,7 @@ type Job struct {
 	PauseTimeout time.Duration // how long a pause waits for MinWorkers
 	Spread       bool          // neighbours in the ring are of different hosts where possible
 	Version      string        // of the protocol between workers; another one's are refused
+	Next         int64         // a newer run, which waits for the end of this one; 0: none
 }
 
 // Validate returns an error that names the flag at fault.

@@ -15,6 +15,10 @@ const (
 	returnTime = 5 * time.Second
 )
 
+// vacancyTime is how long a run that does not train has nobody before one that waits for its end
+// supersedes it: those that were cut off from etcd are back sooner.
+const vacancyTime = 2 * returnTime
+
 // State is everything that a leader knows of a job. It is a value: Decide returns a new one and
 // changes neither the old one nor what its slices hold.
 type State struct {
@@ -29,6 +33,7 @@ type State struct {
 	giveUp  time.Time // while forming or paused: when to wait no longer
 	settled time.Time // when who appeared is taken in, and who was asked to go is let go; or zero
 	anew    bool      // until settled those that have the state are waited for, and then no longer
+	vacant  time.Time // when the next run supersedes this one, which has nobody; or zero
 	// evictions is how often processes were put out that are registered, or were not long ago.
 	evictions []repeats
 }
@@ -44,6 +49,15 @@ func (s State) Members() []Member { return s.members }
 
 // Wake returns when Decide wants a Tick; the zero time: not before something else happens.
 func (s State) Wake() time.Time {
+	at := s.due()
+	if !s.vacant.IsZero() && (at.IsZero() || s.vacant.Before(at)) {
+		return s.vacant
+	}
+	return at
+}
+
+// due is Wake, but for the next run.
+func (s State) due() time.Time {
 	switch {
 	case !s.leading:
 		return time.Time{}
@@ -153,6 +167,18 @@ func (End) action()       {}
 // Decide returns what a leader in state s does about an event at the time now. The first event is
 // Elected; another one first is a broken invariant, and panics.
 func Decide(s State, event Event, now time.Time) (State, []Action) {
+	s, actions := decide(s, event, now)
+	idle := s.plan.Phase == Forming || s.plan.Phase == Paused
+	switch {
+	case s.job.Next == 0 || !idle || len(s.members) > 0:
+		s.vacant = time.Time{}
+	case s.vacant.IsZero():
+		s.vacant = now.Add(vacancyTime)
+	}
+	return s, actions
+}
+
+func decide(s State, event Event, now time.Time) (State, []Action) {
 	if e, ok := event.(Elected); ok {
 		return elected(s, e, now)
 	}
@@ -287,6 +313,9 @@ func tick(s State, now time.Time) (State, []Action) {
 	settled := !s.settled.IsZero() && !now.Before(s.settled)
 	gaveUp := !now.Before(s.giveUp)
 	switch {
+	case !s.vacant.IsZero() && !now.Before(s.vacant):
+		return fail(s, fmt.Sprintf("superseded by run %d: no worker is left of this one",
+			s.job.Next), false)
 	case s.plan.Phase == Forming && gaveUp:
 		return startWithFewer(s)
 	case settled:

@@ -11,8 +11,9 @@ func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
 	return regroup(s, s.describe(ids...)+": "+text, now)
 }
 
-// failed is the end of a worker's part in its ring, or of the job: before the first ring, and
-// where every worker would fail in the same way. What is said of a ring that is no more is stale.
+// failed is the end of a worker's part in its ring, or of the job, where every worker would fail in
+// the same way. What one worker says of the input is proof of it only until a first ring has
+// trained on it. What is said of a ring that is no more is stale.
 func failed(s State, e Failed, now time.Time) (State, []Action) {
 	_, evicted := s.plan.Eviction(e.ID) // it fails because it was told to go
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
@@ -23,11 +24,15 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	e.Text = clip(e.Text)
 	reason := s.describe(e.ID) + ": " + e.Text
 	switch {
+	case s.plan.Phase == Forming && !e.Usage && !e.Fatal:
+		s.plan.Reason = reason
+		s, actions := s.write()
+		return s, append(actions, Notify{ID: e.ID, Text: reason + "; another is waited for"})
 	case s.plan.Phase == Forming:
 		return fail(s, reason, e.Usage)
 	case !inRing:
 		return s, []Action{Notify{ID: e.ID, Text: "a worker that is in no ring failed: " + e.Text}}
-	case e.Usage:
+	case e.Usage && s.plan.Rings <= 1:
 		return fail(s, reason, true)
 	case e.Fatal:
 		return fail(s, reason+resumeHint, false)

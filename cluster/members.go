@@ -126,6 +126,9 @@ func startWithFewer(s State) (State, []Action) {
 	text := fmt.Sprintf("%s have joined within %v (--join-timeout); see the logs of those that "+
 		"are missing", s.counted(), s.job.JoinTimeout)
 	if len(there) < s.job.MinWorkers {
+		if s.plan.Reason != "" { // such as why a worker has failed
+			text += "; the last of it: " + s.plan.Reason
+		}
 		return fail(s, text, false)
 	}
 	s, actions := s.with(there, text)

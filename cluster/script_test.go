@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 // Decide does about it, up to an empty line:
 //
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
-//	    [version=] [generation=0] [order=adjacent]   a fresh store
+//	    [version=] [generation=0] [order=adjacent] [next=0]   a fresh store
 //	elect                   a leader takes over from what the store holds
 //	join ID [host=a] [pid=] [version=] [identity=]   the pid of w3 is 30
 //	register ID ...         a join of which the leader does not hear
@@ -152,6 +152,8 @@ func (w *scriptWorld) job(args []string) (string, error) {
 			job.MaxWorkers = n
 		case "lanes":
 			job.Lanes = n
+		case "next":
+			job.Next = int64(n)
 		case "version":
 			job.Version, err = value, nil
 		case "order":
