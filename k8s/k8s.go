@@ -11,8 +11,8 @@ import (
 	"io/fs"
 )
 
-//go:embed etcd job base components overlays
+//go:embed namespace.yaml etcd job base components overlays
 var files embed.FS
 
-// FS is the tree of kustomizations: etcd, job, base, components and overlays.
+// FS is the tree of kustomizations, etcd, job, base, components and overlays, and the namespace.
 func FS() fs.FS { return files }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,9 @@ import (
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
 
+	"rondo/k8s"
 	"rondo/telemetry"
 )
 
@@ -158,14 +161,22 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	return c.sweep(ctx, m)
 }
 
-// createNamespace makes the namespace if it is not there.
+// createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it.
 func (c *Cluster) createNamespace(ctx context.Context, how Apply) error {
 	options := metav1.CreateOptions{FieldManager: manager}
 	if how.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	_, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: c.Namespace}}, options)
+	text, err := fs.ReadFile(k8s.FS(), "namespace.yaml")
+	if err != nil {
+		return err
+	}
+	namespace := &corev1.Namespace{}
+	if err := yaml.UnmarshalStrict(text, namespace); err != nil {
+		return fmt.Errorf("namespace.yaml: %w", err)
+	}
+	namespace.Name = c.Namespace
+	_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
@@ -173,114 +184,6 @@ func (c *Cluster) createNamespace(ctx context.Context, how Apply) error {
 		how.Say("namespace/" + c.Namespace + " created")
 	}
 	return Explain(err, "creating namespace "+c.Namespace)
-}
-
-// applyShared makes what is missing of the objects that the namespace's jobs share.
-func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how Apply) error {
-	var missing []*unstructured.Unstructured
-	for _, object := range m.Shared {
-		there, err := o.exists(ctx, object)
-		if err != nil {
-			return err
-		}
-		if there && object.GetKind() == "StatefulSet" {
-			used, err := c.useEtcd(ctx, o, object, m.Options, how)
-			if err != nil {
-				return err
-			}
-			there = used
-		}
-		if !there {
-			missing = append(missing, object)
-		}
-	}
-	return o.applyAll(ctx, missing, "etcd and what jobs share", how)
-}
-
-// useEtcd says whether the etcd that is there can be used. One of which no member has ever started,
-// for want of its image or of a volume, holds nothing, and makes room for the one submitted now.
-func (c *Cluster) useEtcd(
-	ctx context.Context, o *objects, object *unstructured.Unstructured, options Options, how Apply,
-) (bool, error) {
-	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: etcdSelector})
-	if err != nil {
-		return false, Explain(err, "looking at the members of etcd")
-	}
-	if how.DryRun || slices.ContainsFunc(pods.Items, started) {
-		how.Say(nameOf(object) + " is there, and used as it is")
-		return true, c.fits(ctx, object, options)
-	}
-	how.Say(nameOf(object) + " has never started, and is made anew")
-	resources, err := o.of(object)
-	if err != nil {
-		return false, Explain(err, "deleting "+nameOf(object))
-	}
-	old, err := resources.Get(ctx, object.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return false, Explain(err, "looking at "+nameOf(object))
-	}
-	if err := remove(ctx, resources, old); err != nil {
-		return false, err
-	}
-	return false, c.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
-		return claim.Status.Phase == corev1.ClaimPending
-	})
-}
-
-// started says whether a container of the pod has ever run.
-func started(pod corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.ContainerID != "" || s.RestartCount > 0
-	})
-}
-
-// removeClaims deletes the claims of etcd's volumes that which chooses.
-func (c *Cluster) removeClaims(
-	ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool,
-) error {
-	claims := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace)
-	all, err := claims.List(ctx, metav1.ListOptions{LabelSelector: etcdSelector})
-	if err != nil {
-		return Explain(err, "listing the claims of etcd's volumes")
-	}
-	for i := range all.Items {
-		if !which(&all.Items[i]) {
-			continue
-		}
-		err := claims.Delete(ctx, all.Items[i].Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return Explain(err, "deleting persistentvolumeclaim/"+all.Items[i].Name)
-		}
-	}
-	return nil
-}
-
-// fits refuses an etcd that does not speak as the job does.
-func (c *Cluster) fits(
-	ctx context.Context, object *unstructured.Unstructured, options Options,
-) error {
-	set, err := c.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
-		metav1.GetOptions{})
-	if err != nil {
-		return Explain(err, "looking at "+nameOf(object))
-	}
-	secure := slices.ContainsFunc(set.Spec.Template.Spec.Containers,
-		func(c corev1.Container) bool {
-			return slices.ContainsFunc(c.Args, func(arg string) bool {
-				return strings.HasPrefix(arg, "--tls=")
-			})
-		})
-	switch {
-	case secure && !options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks TLS alone: give --tls, or another "+
-			"--namespace", c.Namespace)
-	case !secure && options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks no TLS: leave out --tls, or give "+
-			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
-			c.Namespace)
-	}
-	return nil
 }
 
 // workersKinds are the kinds that a job's workers can be, as objects of that name.
@@ -392,8 +295,7 @@ func ended(j *batchv1.Job) string {
 }
 
 // endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it
-// was
-// suspended has, as its observer says, although its Job has not.
+// was suspended has, as its observer says, although its Job has not.
 func endedObject(workers *unstructured.Unstructured) bool {
 	switch workers.GetAnnotations()[annotations+"phase"] {
 	case telemetry.PhaseEnded, telemetry.PhaseFailed:

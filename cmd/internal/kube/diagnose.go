@@ -44,6 +44,7 @@ func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 // A scene is what the cluster says of a job.
 type scene struct {
 	job         string
+	leaving     bool         // the namespace is being deleted
 	workers     *batchv1.Job // nil: there is none
 	coordinator *appsv1.Deployment
 	etcd        *appsv1.StatefulSet
@@ -54,7 +55,7 @@ type scene struct {
 
 // scene asks the cluster. Objects that are not there are nil.
 func (c *Cluster) scene(ctx context.Context, job string) (*scene, error) {
-	s := &scene{job: job}
+	s := &scene{job: job, leaving: c.leaving(ctx)}
 	const doing = "looking at the job"
 	own := metav1.ListOptions{LabelSelector: labelJob + "=" + job}
 	jobs, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, own)
@@ -124,6 +125,11 @@ func usesOwnEtcd(coordinator *appsv1.Deployment) bool {
 
 // problems judges the scene. It is pure.
 func (s *scene) problems(now time.Time) []Problem {
+	if s.leaving {
+		return []Problem{{Object: "job/" + s.job, Fatal: true, Text: "its namespace is being deleted, " +
+			"which a Job with a pod that has failed holds up for ever",
+			Remedy: "rondo delete --job " + s.job}}
+	}
 	all := s.ofJob()
 	if len(all) > 0 {
 		return all // what its pods say now is why, or comes of it

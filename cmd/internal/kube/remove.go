@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,10 +29,14 @@ type Delete struct {
 	WithEtcd bool // and what the namespace's jobs share, if no other job is there
 	Timeout  time.Duration
 	Say      func(string) // told of what happens, one line each
+
+	forgotten bool // by etcd: its data goes with it
 }
 
 // Delete removes a job's objects and what etcd holds of it. Checkpoints stay where they are. One
-// that has not ended is refused without Force: rondo stop saves it first.
+// that has not ended is refused without Force: rondo stop saves it first. Where the namespace itself
+// is being deleted there is nothing left to save, and a Job that waits for pods which that namespace
+// refuses would hold it up for ever.
 func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("job %s is not gone "+
 		"after %v: the cluster goes on deleting it; see kubectl get pods -l %s=%s", job,
@@ -41,6 +46,9 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	if err != nil {
 		return err
 	}
+	leaving := c.leaving(ctx)
+	how.Force = how.Force || leaving
+	how.forgotten = how.WithEtcd || leaving
 	if how.WithEtcd {
 		if err := c.othersThan(ctx, job); err != nil {
 			return err
@@ -64,6 +72,12 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	return nil
 }
 
+// leaving says whether the namespace is being deleted.
+func (c *Cluster) leaving(ctx context.Context) bool {
+	namespace, err := c.Client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
+	return err == nil && namespace.DeletionTimestamp != nil // who may not look sees none
+}
+
 // othersThan refuses if the namespace has other jobs, which need its etcd.
 func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	all, err := c.Client.AppsV1().Deployments(c.Namespace).List(ctx,
@@ -85,7 +99,8 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 }
 
 // deleteJob removes the workers first, while there is still a coordinator to hand their state to,
-// then what etcd holds, then all the rest. It says whether there was anything.
+// then the coordinators, which would submit the job anew where etcd holds nothing of it, then what
+// etcd holds, then all the rest. It says whether there was anything.
 func (c *Cluster) deleteJob(
 	ctx context.Context, o *objects, job string, how Delete,
 ) (some bool, err error) {
@@ -94,7 +109,8 @@ func (c *Cluster) deleteJob(
 		return false, err
 	}
 	if workers != nil {
-		if !endedObject(workers) && begun(workers) && !how.Force {
+		if !endedObject(workers) && begun(workers) && !how.Force &&
+			workers.GetDeletionTimestamp() == nil {
 			return false, fmt.Errorf("job %s has not ended: rondo stop --job %s ends it with a "+
 				"checkpoint; --force deletes it as it is", job, job)
 		}
@@ -104,13 +120,18 @@ func (c *Cluster) deleteJob(
 		how.Say(nameOf(workers) + " deleted")
 		some = true
 	}
-	if how.WithEtcd {
-		// Its data goes with it.
-	} else if err := c.forget(ctx, job, workers); err != nil {
-		how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
+	own, kinds := labelJob+"="+job, jobKinds()
+	led, err := c.deleteAll(ctx, o, own, kinds[:1], how)
+	if err != nil {
+		return some, err
 	}
-	rest, err := c.deleteAll(ctx, o, labelJob+"="+job, jobKinds(), how)
-	return some || rest, err
+	if !how.forgotten {
+		if err := c.forget(ctx, job, workers); err != nil {
+			how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
+		}
+	}
+	rest, err := c.deleteAll(ctx, o, own, kinds[1:], how)
+	return some || led || rest, err
 }
 
 // forget removes what etcd holds of a job, so that the next of its name begins with nothing.
@@ -140,7 +161,8 @@ func (c *Cluster) forget(ctx context.Context, job string,
 	return store.Forget(ctx)
 }
 
-// jobKinds are the kinds of a job's objects but its workers; who uses others comes before them.
+// jobKinds are the kinds of a job's objects but its workers: the coordinators', and then who uses
+// others before those.
 func jobKinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"),
@@ -169,6 +191,15 @@ func (c *Cluster) deleteShared(ctx context.Context, o *objects, how Delete) (boo
 	some, err := c.deleteAll(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, kinds, how)
 	if err != nil {
 		return some, err
+	}
+	_, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made it, so " +
+			"delete it as it was made (kubectl delete -k)")
+		return some, nil
+	case !apierrors.IsNotFound(err):
+		return some, Explain(err, "looking for statefulset/"+etcdName)
 	}
 	return some, c.removeClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true })
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -108,9 +107,26 @@ func TestSubmitAppliesInOrder(t *testing.T) {
 			t.Errorf("it says %q", out)
 		}
 	})
+	put := func(resource, name, kind, created, phase string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.put("/api/v1/namespaces/music/"+resource+"/"+name, map[string]any{"apiVersion": "v1",
+			"kind": kind, "metadata": map[string]any{"name": name, "creationTimestamp": created,
+				"labels": map[string]any{labelName: "rondo", labelComponent: Etcd}},
+			"status": map[string]any{"phase": phase}})
+	}
+	t.Run("pods that are made anew have used their volume", func(t *testing.T) {
+		put("persistentvolumeclaims", "data-rondo-etcd-0", "PersistentVolumeClaim",
+			"2026-01-01T00:00:00Z", "Bound")
+		put("pods", "rondo-etcd-0", "Pod", "2026-01-02T00:00:00Z", "Pending")
+		_, err := s.submit(t, "--job=fourth", "--etcd-storage=ephemeral")
+		check(t, err)
+		if changes := s.changes(); slices.Contains(changes, "DELETE statefulsets/rondo-etcd") {
+			t.Errorf("%q", changes)
+		}
+	})
 	t.Run("one that has never started is made anew", func(t *testing.T) {
-		pod := s.object(t, "pods/rondo-etcd-0")
-		delete(pod.Object, "status")
+		put("pods", "rondo-etcd-0", "Pod", "2026-01-01T00:00:01Z", "Pending")
 		_, err := s.submit(t, "--job=third", "--etcd-storage=ephemeral")
 		check(t, err)
 		changes := s.changes()
@@ -190,6 +206,10 @@ func TestSubmitSaysWhatIsRefused(t *testing.T) {
 	if err := s.Submit(t.Context(), m, Run{CreateNamespace: true}, &said, &said); err != nil {
 		t.Errorf("%v; %q", err, s.changes())
 	}
+	made := unstructured.Unstructured{Object: s.objects["/api/v1/namespaces/nowhere"]}
+	if made.GetLabels()["pod-security.kubernetes.io/enforce"] != "restricted" {
+		t.Errorf("it has labels %v", made.GetLabels())
+	}
 }
 
 func TestServerDryRunKeepsNothing(t *testing.T) {
@@ -258,38 +278,4 @@ func TestResumeASuspendedJob(t *testing.T) {
 	wants(t, s.resume(t), "waits for Kueue to admit it to queue team")
 	s.end(t, "Failed", nil)
 	wants(t, s.resume(t), "has no --checkpoint-dir")
-}
-
-func TestDelete(t *testing.T) {
-	s := serveAPI(t)
-	remove := func(how Delete) error {
-		how.Timeout, how.Say = time.Minute, func(string) {}
-		return s.Delete(t.Context(), "song", how)
-	}
-	wants(t, remove(Delete{}), "namespace music has nothing of a job song")
-	for _, job := range []string{"song", "other"} {
-		_, err := s.submit(t, "--job="+job, "--etcd=127.0.0.1:1")
-		check(t, err)
-	}
-	s.end(t, "", map[string]string{"step": "7"})
-	s.changes()
-	wants(t, remove(Delete{}), "job song has not ended: rondo stop --job song")
-	if changes := s.changes(); len(changes) > 0 {
-		t.Errorf("it was changed: %q", changes)
-	}
-	check(t, remove(Delete{Force: true, WithEtcd: true}))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	others := 0
-	for path := range s.objects {
-		if strings.Contains(path, "/song-") {
-			t.Errorf("%s is left", path)
-		}
-		if strings.Contains(path, "/other-") {
-			others++
-		}
-	}
-	if others != 16 {
-		t.Errorf("%d objects of the other job are left", others)
-	}
 }
