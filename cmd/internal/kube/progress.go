@@ -180,7 +180,8 @@ func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
 	changed(wantedBy(job))
 	reached(nil)
 	seconds := int64(watchTime.Seconds())
-	watching, err := j.client.BatchV1().Jobs(j.namespace).Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
+	jobs := j.client.BatchV1().Jobs(j.namespace)
+	watching, err := jobs.Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
 		FieldSelector:   fields.OneTermEqualSelector("metadata.name", j.name).String(),
 		ResourceVersion: job.ResourceVersion})
 	if err != nil {

@@ -72,6 +72,18 @@ func TestAnnotate(t *testing.T) {
 	if got := annotationsOf(t, client); !maps.Equal(got, want) {
 		t.Errorf("of another run: %v\nwant %v", got, want)
 	}
+	p = Progress{Phase: "ended", Reason: "done", WorldSize: 2, Generation: 7}
+	if err := job.Annotate(t.Context(), p, at); err != nil {
+		t.Fatal(err)
+	}
+	want["rondo.dev/phase"], want["rondo.dev/reason"] = "ended", "done"
+	want["rondo.dev/world-size"], want["rondo.dev/generation"] = "2", "7"
+	if got := annotationsOf(t, client); !maps.Equal(got, want) {
+		t.Errorf("of the end, by who saw no step: %v\nwant %v", got, want)
+	}
+	if now, err := job.Read(t.Context()); err != nil || now != (Wanted{Workers: 2, Over: true}) {
+		t.Errorf("it reads as %+v, %v", now, err)
+	}
 	for _, action := range client.Actions() {
 		patch, is := action.(clienttesting.PatchAction)
 		if is && patch.GetPatchType() != types.MergePatchType {
@@ -83,6 +95,9 @@ func TestAnnotate(t *testing.T) {
 func TestAnnotateOfNoJob(t *testing.T) {
 	_, job := inCluster()
 	err := job.Annotate(t.Context(), Progress{Phase: "running"}, time.Now())
+	if now, err := job.Read(t.Context()); !apierrors.IsNotFound(err) || now != (Wanted{}) {
+		t.Errorf("it reads as %+v, %v", now, err)
+	}
 	if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "job lab/demo-worker") {
 		t.Errorf("the error is %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"rondo/cluster"
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/kube"
 	"rondo/dashboard"
@@ -19,16 +20,20 @@ import (
 	"rondo/telemetry/metrics"
 )
 
-// How often the Job is told of progress.
+// How often the Job is told of progress: each time wakes the controllers that watch Jobs. Of
+// another phase it is told at once.
 const (
-	tellEvery = 5 * time.Second // at most, but for the job's end
-	tellAgain = time.Minute     // of what has not changed, so that it is seen to be watched
-	askAgain  = 15 * time.Second
+	tellEvery   = 5 * time.Second  // of what changes seldom, and after a failure
+	tellFigures = 15 * time.Second // of steps
+	tellAgain   = time.Minute      // of what has not changed, so that it is seen to be watched
+	askAgain    = 15 * time.Second
+	endAfter    = 15 * time.Second // for the observer of the last leader to tell of the end
 )
 
 // WorkerJob is the Kubernetes Job that runs the workers; kube.WorkerJob is one.
 type WorkerJob interface {
 	Annotate(ctx context.Context, p kube.Progress, now time.Time) error
+	Read(ctx context.Context) (kube.Wanted, error)
 	Watch(ctx context.Context, changed func(kube.Wanted), reached func(error)) error
 }
 
@@ -74,7 +79,9 @@ type keeper struct {
 	ours    bool // the leader is in this pod, or was the last one
 	told    kube.Progress
 	toldAt  time.Time
-	asked   request // the last one that was refused, or not answered
+	untold  bool      // the last attempt has failed
+	overAt  time.Time // since when the end has been ours to tell, if nobody else does
+	asked   request   // the last one that was refused, or not answered
 	askedAt time.Time
 	refusal string
 }
@@ -101,15 +108,66 @@ func (k *keeper) reach(err error) {
 
 // take looks at the job as it was found now.
 func (k *keeper) take(ctx context.Context, now found) {
-	if leader := now.view.Leader.ID; leader != "" { // who led last tells of the end
-		k.ours = within(leader, k.beside.Pod)
-	}
-	if !k.ours {
-		k.refusal = ""
+	spec := &rondov1.JobSpec{}
+	if proto.Unmarshal(now.view.Spec, spec) != nil {
 		return
 	}
-	k.scale(ctx, now)
-	k.tell(ctx)
+	leader := now.view.Leader.ID
+	if leader != "" { // who led last tells of the end
+		k.ours = within(leader, k.beside.Pod)
+	}
+	ended := now.view.Plan.Phase == cluster.Ended
+	if k.ours || !ended || leader != "" {
+		k.overAt = time.Time{}
+	}
+	switch job := k.heard(); {
+	case k.ours && ended && job.Run != 0 && job.Run != spec.Submitted:
+		// The Job is that of the next run already, of which nothing is known here.
+	case k.ours:
+		k.scale(ctx, now, spec)
+		k.tell(ctx)
+	case ended && leader == "":
+		k.end(ctx, spec)
+	default:
+		k.refusal = ""
+	}
+}
+
+// heard is what was heard of the Job last.
+func (k *keeper) heard() kube.Wanted {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.wanted
+}
+
+// end tells of the end where the pod of who led last may be gone: the Job is read first, which may
+// be that of another run by now, or have been told.
+func (k *keeper) end(ctx context.Context, spec *rondov1.JobSpec) {
+	at := k.now()
+	if k.overAt.IsZero() {
+		k.overAt = at.Add(endAfter)
+	}
+	if at.Before(k.overAt) {
+		return
+	}
+	k.overAt = at.Add(tellAgain)
+	job, err := k.read(ctx)
+	if err == nil && !job.Over && job.Run == spec.Submitted {
+		k.write(ctx, progressOf(k.state()))
+	}
+}
+
+// read asks what the Job says at this moment, because what was heard of it may be old.
+func (k *keeper) read(ctx context.Context) (kube.Wanted, error) {
+	job, err := k.beside.Job.Read(ctx)
+	if ctx.Err() != nil {
+		return job, ctx.Err()
+	}
+	k.reach(err)
+	if err == nil {
+		k.want(job)
+	}
+	return job, err
 }
 
 // within says whether a coordinator's id has a pod's name among its parts.
@@ -118,12 +176,9 @@ func within(leader, pod string) bool {
 }
 
 // scale asks the leader for as many workers as the Job is to have.
-func (k *keeper) scale(ctx context.Context, now found) {
-	k.mu.Lock()
-	wanted := k.wanted
-	k.mu.Unlock()
-	spec := &rondov1.JobSpec{}
-	if wanted.Suspended || wanted.Workers == 0 || proto.Unmarshal(now.view.Spec, spec) != nil {
+func (k *keeper) scale(ctx context.Context, now found, spec *rondov1.JobSpec) {
+	wanted := k.heard()
+	if wanted.Suspended || wanted.Workers == 0 {
 		return
 	}
 	limit := now.view.Plan.Limit
@@ -142,6 +197,9 @@ func (k *keeper) scale(ctx context.Context, now found) {
 		return
 	}
 	k.asked, k.askedAt, k.refusal = ask, k.now(), ""
+	if job, err := k.read(ctx); err != nil || job.Workers != wanted.Workers || job.Suspended {
+		return
+	}
 	err := now.scale(ctx, wanted.Workers)
 	var refused *rpc.RefusedError
 	if errors.As(err, &refused) {
@@ -157,24 +215,40 @@ func (k *keeper) tell(ctx context.Context) {
 	if k.refusal != "" {
 		progress.Reason = k.refusal
 	}
-	now := k.now()
-	since := now.Sub(k.toldAt)
-	ended := progress.Phase == telemetry.PhaseEnded || progress.Phase == telemetry.PhaseFailed
-	news := progress != k.told
-	switch {
-	case !news && since < tellAgain:
-		return
-	case since < tellEvery && !(ended && k.told.Phase != progress.Phase):
-		return
+	if k.now().Sub(k.toldAt) >= k.pause(progress) {
+		k.write(ctx, progress)
 	}
-	k.toldAt = now // also of an attempt: it is made again as late as that
-	err := k.beside.Job.Annotate(ctx, progress, now)
+}
+
+// pause is how long after the last time the Job is told.
+func (k *keeper) pause(p kube.Progress) time.Duration {
+	same := p
+	same.Step, same.Epoch = k.told.Step, k.told.Epoch
+	same.Loss, same.Perplexity = k.told.Loss, k.told.Perplexity
+	same.TokensPerSecond = k.told.TokensPerSecond
+	switch {
+	case k.untold:
+		return tellEvery
+	case p == k.told:
+		return tellAgain
+	case p.Phase != k.told.Phase:
+		return 0
+	case same == k.told:
+		return tellFigures
+	}
+	return tellEvery
+}
+
+func (k *keeper) write(ctx context.Context, p kube.Progress) {
+	now := k.now()
+	k.toldAt = now
+	err := k.beside.Job.Annotate(ctx, p, now)
 	if ctx.Err() != nil {
 		return
 	}
 	k.reach(err)
-	if err == nil {
-		k.told = progress
+	if k.untold = err != nil; !k.untold {
+		k.told = p
 	}
 }
 

@@ -25,8 +25,11 @@ import (
 // notebook is a Job that notes what it is told.
 type notebook struct {
 	told []kube.Progress
+	says kube.Wanted // to who reads it now
 	err  error
 }
+
+func (n *notebook) Read(context.Context) (kube.Wanted, error) { return n.says, n.err }
 
 func (n *notebook) Annotate(_ context.Context, p kube.Progress, _ time.Time) error {
 	if n.err == nil {
@@ -72,6 +75,12 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
+// wants has the Job say so, and a watch tell of it.
+func (b *bench) wants(w kube.Wanted) {
+	b.job.says = w
+	b.want(w)
+}
+
 // look takes the job as it is after so long.
 func (b *bench) look(after time.Duration) {
 	b.at = b.at.Add(after)
@@ -89,16 +98,23 @@ func (b *bench) steps() (steps []int64) {
 	return steps
 }
 
-// The Job hears of progress every five seconds, of the end at once, and of nothing new once a
-// minute.
+// The Job hears of steps every fifteen seconds, of what changes seldom after five, of another phase
+// at once, and of nothing new once a minute.
 func TestKeeperTellsTheJob(t *testing.T) {
 	b := newBench(t)
-	for step := range int64(12) {
+	for step := range int64(32) {
 		b.state.Progress.Step = step + 1
 		b.look(time.Second)
 	}
-	if got := b.steps(); !slices.Equal(got, []int64{1, 6, 11}) {
+	if got := b.steps(); !slices.Equal(got, []int64{1, 16, 31}) {
 		t.Errorf("the Job was told of steps %v", got)
+	}
+	b.state.WorldSize = 3
+	for range 6 {
+		b.look(time.Second)
+	}
+	if got := b.job.told; len(got) != 4 || got[3].WorldSize != 3 {
+		t.Errorf("of another world size the Job was told %+v", got[3:])
 	}
 	b.state.Phase = telemetry.PhaseEnded
 	b.state.Checkpoints = []dashboard.Checkpoint{{Step: 5, Path: "runs/5"},
@@ -106,7 +122,7 @@ func TestKeeperTellsTheJob(t *testing.T) {
 	b.view.Leader = cluster.Leader{} // it has left, as the job has ended
 	b.look(time.Second)
 	last := b.job.told[len(b.job.told)-1]
-	if last.Phase != telemetry.PhaseEnded || last.Step != 12 || last.CheckpointStep != 12 ||
+	if last.Phase != telemetry.PhaseEnded || last.Step != 32 || last.CheckpointStep != 12 ||
 		last.Checkpoint != "runs/12" {
 		t.Errorf("at the end the Job was told %+v", last)
 	}
@@ -139,6 +155,80 @@ func TestKeeperOutlastsTheServer(t *testing.T) {
 	}
 }
 
+// The end is told by another observer where that of the last leader is gone, once, and to the Job
+// of that run alone.
+func TestKeeperTellsOfTheEndOfAnother(t *testing.T) {
+	for what, c := range map[string]struct {
+		leader string
+		says   kube.Wanted
+		told   int
+	}{
+		"untold":          {"", kube.Wanted{Run: 1}, 1},
+		"told":            {"", kube.Wanted{Run: 1, Over: true}, 0},
+		"the next run":    {"", kube.Wanted{Run: 2}, 0},
+		"another leads":   {"coordinator-other-1", kube.Wanted{Run: 1}, 0},
+		"nobody can tell": {"", kube.Wanted{}, 0},
+	} {
+		b := newBench(t)
+		b.view.Leader.ID = "coordinator-other-1"
+		b.look(time.Second)
+		b.state.Phase, b.view.Plan.Phase = telemetry.PhaseEnded, cluster.Ended
+		b.view.Leader.ID, b.job.says = c.leader, c.says
+		b.look(time.Second)
+		if len(b.job.told) > 0 {
+			t.Errorf("%s: the last leader's observer was given no time", what)
+		}
+		for range 120 {
+			b.look(time.Second)
+			b.job.says.Over = b.job.says.Over || len(b.job.told) > 0
+		}
+		if len(b.job.told) != c.told {
+			t.Errorf("%s: the Job was told %+v", what, b.job.told)
+		}
+	}
+}
+
+// Who led the run that has ended says nothing to the Job of the next.
+func TestKeeperLeavesTheNextRunAlone(t *testing.T) {
+	b := newBench(t)
+	b.wants(kube.Wanted{Workers: 2, Run: 1})
+	b.look(time.Second)
+	b.state.Phase, b.view.Plan.Phase = telemetry.PhaseEnded, cluster.Ended
+	b.view.Leader = cluster.Leader{}
+	b.wants(kube.Wanted{Workers: 2, Run: 2})
+	told := len(b.job.told)
+	b.look(time.Hour)
+	if told != 1 || len(b.job.told) != told {
+		t.Errorf("told %+v", b.job.told)
+	}
+}
+
+// What was heard of the Job may be old: it is read before the leader is asked, and who cannot read
+// it asks for nothing.
+func TestKeeperReadsBeforeItScales(t *testing.T) {
+	b := newBench(t)
+	b.view.Plan.Limit = 6
+	b.want(kube.Wanted{Workers: 4}) // of old
+	b.job.err = errors.New("away")
+	b.look(time.Second)
+	b.look(time.Hour)
+	if len(b.asked) > 0 {
+		t.Errorf("without the API server the leader is asked for %v", b.asked)
+	}
+	b.job.err, b.job.says = nil, kube.Wanted{Workers: 6}
+	b.look(time.Hour)
+	b.look(time.Hour)
+	if len(b.asked) > 0 {
+		t.Errorf("the leader is asked for %v, but the Job has 6", b.asked)
+	}
+	b.want(kube.Wanted{Workers: 4})
+	b.job.says = kube.Wanted{Workers: 4, Suspended: true}
+	b.look(time.Hour)
+	if len(b.asked) > 0 {
+		t.Errorf("the leader of a suspended Job is asked for %v", b.asked)
+	}
+}
+
 // Only the observer in the leader's pod speaks for the job.
 func TestKeeperOfAnotherPod(t *testing.T) {
 	for leader, ours := range map[string]bool{"coordinator-demo-coordinator-5d-x7-1": true,
@@ -147,7 +237,7 @@ func TestKeeperOfAnotherPod(t *testing.T) {
 		"coordinator-other-1":                       false, "": false} {
 		b := newBench(t)
 		b.view.Leader.ID = leader
-		b.want(kube.Wanted{Workers: 5})
+		b.wants(kube.Wanted{Workers: 5})
 		b.look(time.Second)
 		if told := len(b.job.told) == 1; told != ours || (len(b.asked) == 1) != ours {
 			t.Errorf("leader %q: told %t, asked %v", leader, told, b.asked)
@@ -168,11 +258,11 @@ func TestKeeperScales(t *testing.T) {
 		b.asked = nil
 	}
 	asks("nothing is known of the Job")
-	b.want(kube.Wanted{Workers: 2})
+	b.wants(kube.Wanted{Workers: 2})
 	asks("as many as the spec says")
-	b.want(kube.Wanted{Workers: 4, Suspended: true})
+	b.wants(kube.Wanted{Workers: 4, Suspended: true})
 	asks("suspended")
-	b.want(kube.Wanted{Workers: 4})
+	b.wants(kube.Wanted{Workers: 4})
 	b.answer = errors.New("no coordinator answered")
 	asks("more", 4)
 	asks("not answered, a second later")
@@ -181,10 +271,10 @@ func TestKeeperScales(t *testing.T) {
 	asks("not answered, later", 4)
 	b.view.Plan.Limit = 4
 	asks("it is so")
-	b.want(kube.Wanted{Workers: 3})
+	b.wants(kube.Wanted{Workers: 3})
 	asks("fewer", 3)
 	b.view.Plan.Limit = 3
-	b.want(kube.Wanted{Workers: 6})
+	b.wants(kube.Wanted{Workers: 6})
 	b.view.Plan.Phase = cluster.Ended
 	asks("ended")
 }
@@ -203,7 +293,7 @@ func TestKeeperTellsOfARefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBench(t)
-	b.want(kube.Wanted{Workers: 99})
+	b.wants(kube.Wanted{Workers: 99})
 	for range 3 {
 		b.at = b.at.Add(time.Minute)
 		b.take(ctx, found{b.view, func(ctx context.Context, workers int) error {
@@ -218,7 +308,7 @@ func TestKeeperTellsOfARefusal(t *testing.T) {
 	if !strings.Contains(last.Reason, "99 workers") || !strings.Contains(last.Reason, "--batch") {
 		t.Errorf("the reason is %q", last.Reason)
 	}
-	b.want(kube.Wanted{Workers: 2})
+	b.wants(kube.Wanted{Workers: 2})
 	b.look(time.Minute)
 	if last := b.job.told[len(b.job.told)-1]; last.Reason != "" {
 		t.Errorf("the reason is still %q", last.Reason)
