@@ -25,6 +25,9 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	reason := s.describe(e.ID) + ": " + e.Text
 	switch {
 	case s.plan.Phase == Forming && !e.Usage && !e.Fatal:
+		if s.plan.Reason == reason {
+			return s, nil // a new leader hears it again
+		}
 		s.plan.Reason = reason
 		s, actions := s.write()
 		return s, append(actions, Notify{ID: e.ID, Text: reason + "; another is waited for"})

@@ -43,8 +43,14 @@ type Config struct {
 	// Farewell, if set, is called when the job has ended, while this process can still be found as
 	// its leader: whoever asks late must hear of the end. It returns soon, or when ctx ends.
 	Farewell func(ctx context.Context)
-	Log      *slog.Logger // nil: nothing
+	// Turned, if set, is called at each turn of a leader's loop, TurnInterval apart at most unless
+	// it is stuck, and with false when it leads no more.
+	Turned func(leading bool)
+	Log    *slog.Logger // nil: nothing
 }
+
+// TurnInterval is how often a leader's loop turns when nothing happens.
+const TurnInterval = 5 * time.Second
 
 // Validate returns an error that names what is missing.
 func (c Config) Validate() error {
@@ -68,13 +74,18 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.Turned == nil {
+		cfg.Turned = func(bool) {}
+	}
 	for {
 		leadership, err := cfg.Election.Campaign(ctx, cfg.Self, cfg.LeaseTTL)
 		if err != nil {
 			return cluster.Plan{}, err
 		}
 		cfg.Log.Info("elected", "id", cfg.Self.ID)
+		cfg.Turned(true)
 		plan, err := serve(ctx, cfg, leadership)
+		cfg.Turned(false)
 		if err == nil && cfg.Farewell != nil {
 			cfg.Farewell(ctx)
 		}
@@ -143,8 +154,11 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 		return err
 	}
 	t.cfg.Audience.Lead()
+	turn := time.NewTicker(TurnInterval)
+	defer turn.Stop()
 	elected := false
 	for !t.ended {
+		t.cfg.Turned(true)
 		var events <-chan cluster.Event
 		if elected {
 			events = t.cfg.Events
@@ -168,6 +182,7 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 			err = t.decide(ctx, e)
 		case <-wake:
 			err = t.decide(ctx, cluster.Tick{})
+		case <-turn.C:
 		}
 		stop()
 		if err != nil {

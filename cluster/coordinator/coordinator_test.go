@@ -49,6 +49,7 @@ func (a *audience) all() []string {
 type process struct {
 	audience audience
 	events   chan cluster.Event
+	turns    chan bool
 	cancel   context.CancelFunc
 	ended    chan struct{}
 	plan     cluster.Plan
@@ -58,12 +59,14 @@ type process struct {
 // start runs a coordinator of a job with two workers and eight lanes.
 func start(t *testing.T, election cluster.Election, id string) *process {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &process{events: make(chan cluster.Event), cancel: cancel, ended: make(chan struct{})}
+	p := &process{events: make(chan cluster.Event), cancel: cancel, ended: make(chan struct{}),
+		turns: make(chan bool, 1<<16)}
 	cfg := coordinator.Config{
 		Job: cluster.Job{Workers: 2, MinWorkers: 2, Lanes: 8, JoinTimeout: 5 * time.Minute,
 			PauseTimeout: time.Hour},
 		Self:     cluster.Leader{ID: id, Address: id + ":1"},
 		LeaseTTL: ttl, Election: election, Events: p.events, Audience: &p.audience,
+		Turned: func(leading bool) { p.turns <- leading },
 	}
 	go func() {
 		defer close(p.ended)
@@ -159,6 +162,37 @@ func TestFromJoinToDone(t *testing.T) {
 		if _, err := store.Leader(t.Context()); !errors.Is(err, cluster.ErrNoLeader) {
 			t.Errorf("after the end: %v", err)
 		}
+	})
+}
+
+// TestALeaderTurnsThoughNothingHappens: whoever looks after the process can tell that it is not
+// stuck; of one that does not lead nothing is said.
+func TestALeaderTurnsThoughNothingHappens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		one, two := start(t, store.As("c1"), "c1"), start(t, store.As("c2"), "c2")
+		drain := func(p *process) (turns int, leading bool) {
+			for ; len(p.turns) > 0; turns++ {
+				leading = <-p.turns
+			}
+			return turns, leading
+		}
+		drain(one)
+		time.Sleep(10*coordinator.TurnInterval + 1)
+		synctest.Wait()
+		if n, leading := drain(one); n != 10 || !leading {
+			t.Errorf("the leader has turned %d times, leads: %t", n, leading)
+		}
+		if n, _ := drain(two); n != 0 {
+			t.Errorf("who does not lead has turned %d times", n)
+		}
+		one.cancel()
+		<-one.ended
+		if n, leading := drain(one); n == 0 || leading {
+			t.Error("the end of the leadership is not told")
+		}
+		two.cancel()
+		<-two.ended
 	})
 }
 

@@ -76,11 +76,14 @@ type process struct {
 	last  int64 // the run that ended last; -1: none has
 	idle  bool  // it waits for the next run
 	ready health.Flag
+	pulse pulse
+	told  bool // that its own spec is not what runs
 }
 
 // run leads one run, or, with --stay, one after the other.
 func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
-	stop, err := health.Serve(p.cfg.Health, health.Checks{Ready: p.ready.Is})
+	stop, err := health.Serve(p.cfg.Health, health.Checks{Ready: p.ready.Is,
+		Alive: func() bool { return p.pulse.beats(time.Now()) }})
 	if err != nil {
 		return cluster.Plan{}, err
 	}
@@ -155,6 +158,9 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	id := fmt.Sprintf("coordinator-%s-%d-%d", meet.HostName(), os.Getpid(),
 		time.Now().UnixNano()%1e9)
 	job := JobOf(spec)
+	if p.own != nil && p.own.Submitted > spec.Submitted {
+		job.Next = p.own.Submitted
+	}
 	service, err := rpc.NewServer(id, job, p.store.Leader)
 	if err != nil {
 		return cluster.Plan{}, errors.Join(err, listener.Close())
@@ -168,7 +174,8 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 			err = errors.Join(err, stopped)
 		}
 	}()
-	p.ready.Set(true)
+	p.ready.Set(true) // for good: who stays between two runs does what it is there for
+	p.pulse.follow(spec.LeaseTtl.AsDuration())
 	return elected.Run(ctx, elected.Config{
 		Job:      job,
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},
@@ -177,6 +184,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 		Events:   service.Events(),
 		Audience: service,
 		Farewell: func(ctx context.Context) { drain(ctx, service, p.log) },
+		Turned:   p.pulse.turned,
 		Log:      p.log,
 	})
 }

@@ -124,10 +124,13 @@ func (p *place) coordinator(spec string, run int64) (leave func(), result <-chan
 }
 
 // work runs a worker of a run to its end.
-func (p *place) work(run int64) (did string, err error) {
+func (p *place) work(run int64) (did string, err error) { return p.workUntil(p.ctx, run) }
+
+// workUntil is work for a worker that is asked to go when ctx ends.
+func (p *place) workUntil(ctx context.Context, run int64) (did string, err error) {
 	where := p.where
 	where.Run = run
-	return worker.Run(p.ctx, where)
+	return worker.Run(ctx, where)
 }
 
 // until waits for the job to be as a test wants it.
@@ -212,12 +215,16 @@ func await(t *testing.T, p *place, what string, holds func() bool) {
 	}
 }
 
-// TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so, and leads what there is.
+// TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so, and leads what there is,
+// for as long as somebody works on it, or waits to.
 func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	leave, result := p.coordinator(quick, 1)
-	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })
+	leave, result := p.coordinator(strings.Replace(quick, "workers: 1", "workers: 2", 1), 1)
+	p.processes.Go(func() { _, _ = p.work(1) })
+	p.until("run 1", func(v cluster.View, run int64) bool {
+		return run == 1 && len(v.Members) == 1
+	})
 	leave()
 	var left *app.LeftError
 	if err := <-result; !errors.As(err, &left) {
@@ -226,6 +233,11 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	p.coordinator(quick, 2)
 	await(t, p, "the wait is told", func() bool {
 		return p.log.count("an older run of the job has not ended") > 0
+	})
+	const enough = 12 * time.Second // for a run that has nobody to be superseded
+	time.Sleep(enough)
+	p.until("still run 1", func(v cluster.View, run int64) bool {
+		return run == 1 && v.Plan.Phase == cluster.Forming && len(v.Members) == 1
 	})
 	client, err := p.where.Client(p.store, 0)
 	if err == nil {
@@ -237,6 +249,68 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	p.until("run 2", func(v cluster.View, run int64) bool {
 		return run == 2 && v.Plan.Phase == cluster.Forming && v.Leader.ID != ""
 	})
+}
+
+// TestAnAbandonedRunMakesWay: a run that waits for workers, none of which is there, does not hold
+// the next one up. It was never started, or is paused.
+func TestAnAbandonedRunMakesWay(t *testing.T) {
+	t.Parallel()
+	for name, abandon := range map[string]func(*place){
+		"forming": func(p *place) {
+			p.until("run 1", func(v cluster.View, run int64) bool {
+				return run == 1 && v.Leader.ID != ""
+			})
+		},
+		"paused": func(p *place) {
+			ctx, leave := context.WithCancel(p.ctx)
+			p.processes.Go(func() { _, _ = p.workUntil(ctx, 1) })
+			p.until("a ring of run 1", func(v cluster.View, _ int64) bool {
+				return v.Plan.Phase == cluster.Running
+			})
+			leave()
+			p.until("the pause of run 1", func(v cluster.View, _ int64) bool {
+				return v.Plan.Phase == cluster.Paused && len(v.Members) == 0
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			long := strings.Replace(quick, "steps: 3", "steps: 100000000", 1)
+			leave, result := p.coordinator(long+"stop_dir: "+t.TempDir()+"/stop\n", 1)
+			abandon(p)
+			leave()
+			<-result
+			p.coordinator(quick, 2)
+			if did, err := p.work(2); err != nil || !strings.Contains(did, "done after step 3") {
+				t.Errorf("the worker of run 2: %q, %v", did, err)
+			}
+			if p.log.count("superseded by run 2: no worker is left of this one") == 0 {
+				t.Error("nobody says why run 1 has ended")
+			}
+		})
+	}
+}
+
+// TestAnotherSpecOfTheSameRunIsTold: it changes nothing, and whoever wrote it must know.
+func TestAnotherSpecOfTheSameRunIsTold(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	_, _ = p.coordinator(quick, 1)
+	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })
+	const words = "this file is not what the run was submitted with"
+	p.coordinator(quick, 1)
+	p.coordinator(quick+"seed: 7\n", 1)
+	await(t, p, "the difference is told", func() bool { return p.log.count(words) > 0 })
+	if did, err := p.work(1); err != nil {
+		t.Errorf("the worker: %q, %v", did, err)
+	}
+	await(t, p, "all see the end", func() bool {
+		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
+	})
+	if n := p.log.count(words); n != 1 {
+		t.Errorf("the difference is told %d times", n)
+	}
 }
 
 // TestAFailedRunIsOutlasted: the process stays for a run that does better.

@@ -90,7 +90,21 @@ func (p *process) stored(ctx context.Context) ([]byte, error) {
 	if created {
 		p.log.Info("the job is submitted", "job", p.own.Job, "run", p.own.Submitted)
 	}
+	p.tellDifference(stored)
 	return stored, err
+}
+
+// tellDifference says, once, that the run of this process's spec was submitted with another.
+func (p *process) tellDifference(stored []byte) {
+	spec := &rondov1.JobSpec{}
+	if p.told || meet.RunOf(stored) != p.own.Submitted || proto.Unmarshal(stored, spec) != nil ||
+		proto.Equal(spec, p.own) {
+		return
+	}
+	p.told = true
+	p.log.Warn("this file is not what the run was submitted with, and changes nothing: raise the "+
+		"run's number (--run, rondo.dev/run) to run it", "file", p.cfg.Spec, "job", p.own.Job,
+		"run", p.own.Submitted)
 }
 
 // tellWaiting says, until ctx ends, that this process's own run waits for an older one.
@@ -98,8 +112,8 @@ func (p *process) tellWaiting(ctx context.Context, older int64) {
 	tick := time.NewTicker(tellInterval)
 	defer tick.Stop()
 	for {
-		p.log.Warn("an older run of the job has not ended: leading that; the new one waits, and "+
-			"starts at once if you end it with rondo stop", "job", p.own.Job, "older", older,
+		p.log.Warn("an older run of the job has not ended: leading that; the new one waits until "+
+			"it ends, you end it with rondo stop, or it does not train and has no worker", "job", p.own.Job, "older", older,
 			"new", p.own.Submitted)
 		select {
 		case <-ctx.Done():
