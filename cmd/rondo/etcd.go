@@ -32,8 +32,11 @@ func etcdCommand() *cobra.Command {
 	flags.StringSliceVar(&peers, "peers", nil, "all members: NAME,... or NAME=HOST:PORT,...; "+
 		"NAME alone is at NAME.DOMAIN")
 	flags.StringVar(&domain, "domain", "", "added to the names of --peers that have no address")
+	flags.StringVar(&cfg.Token, "token", "rondo", "tells the cluster from others whose members "+
+		"have the same names, such as by its namespace; a cluster keeps the one it was founded with")
 	flags.StringVar(&cfg.Data, "data", "", "folder that is this member's disk")
-	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; :: for IPv6")
+	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; 0.0.0.0 and :: are "+
+		"all of both families")
 	flags.IntVar(&cfg.ClientPort, "client-port", 2379, "port for clients")
 	flags.IntVar(&peerPort, "peer-port", 2380, "port of members that --peers gives no address of")
 	flags.StringVar(&cfg.Health, "health", ":2381", "host:port of /health, /livez, /readyz and "+

@@ -142,8 +142,8 @@ func TestReplacementIsTakenUp(t *testing.T) {
 	})
 	c.start(lost)
 	t.Logf("added before: back after %v", c.allHealthy(lost))
-	if is := c.ids(client, 3); is["e1"] != added {
-		t.Errorf("it joined as %x, and was added as %x", is["e1"], added)
+	if is := c.ids(client, 3); is["e1"] == added || !lost.said("which may have begun") {
+		t.Errorf("it joined as %x, and nobody knows whether that was in use", is["e1"])
 	}
 }
 

@@ -33,15 +33,16 @@ func (r roster) has(id types.ID) bool {
 	return slices.ContainsFunc(r.members, func(m membership.Member) bool { return m.ID == id })
 }
 
-// started reports whether a member has ever been part of its cluster: only then it has told where
-// clients reach it.
+// started reports whether a member has been part of its cluster for more than a moment: it tells
+// where clients reach it as soon as a majority hears it.
 func started(m membership.Member) bool { return len(m.ClientURLs) > 0 }
 
 // self is who decides.
 type self struct {
 	name     string
-	url      string // of its peers' listener
-	founders roster // the cluster as --peers would found it
+	url      string   // of its peers' listener
+	founders roster   // the cluster as --peers and --token would found it
+	added    types.ID // as whom it was added for this start, and has not started yet; 0: not
 }
 
 // disk is whose data a folder holds.
@@ -52,10 +53,11 @@ type disk struct {
 
 // view is what another member says of itself.
 type view struct {
-	peer   Peer
-	err    error  // it does not answer
-	empty  bool   // its disk is, and it waits like this one, to found roster.cluster
-	roster roster // otherwise: the cluster as far as it knows, which may be an old state of it
+	peer    Peer
+	address string // from which it answered
+	err     error  // it does not answer, or another one does in its place
+	empty   bool   // its disk is, and it waits like this one, to found roster.cluster
+	roster  roster // otherwise: the cluster as far as it knows, which may be an old state of it
 }
 
 // survey is what the others say.
@@ -95,9 +97,18 @@ type verdict struct {
 // A member with an empty disk must never found a cluster while another one may live: two of three
 // members that lost their disks could elect a leader without what the third still has. So it founds
 // one only with the word of every other member that it has nothing either, or has only just begun
-// to found the same. And a member that was in the cluster must not come back under its old id with
-// an empty disk, since it would break its promises: it is removed, and added under a new one. Each
-// step is decided anew from what is there, so that one that was interrupted is taken up again.
+// to found the same. That word counts only from who says its own name and token, or runs etcd for
+// the same cluster at an address of its own: where a member is gone, another one may have its
+// address by now.
+//
+// And a member that was in the cluster must not come back under its old id with an empty disk,
+// since it would break its promises: it is removed, and added under a new one. The same goes for an
+// id under which it was added before this start. That leaves one window: a founder that loses its
+// disk after its server has begun to answer the others, and before a majority has stored where its
+// clients reach it, comes back as who it was. That is a part of the first second of its life, and
+// it takes the loss of another member at that moment for anything to be forgotten.
+//
+// Each step is decided anew from what is there, so that one that was interrupted is taken up again.
 func decide(s self, d disk, others survey) verdict {
 	if d.used {
 		return decideUsed(s, d, others)
@@ -106,12 +117,21 @@ func decide(s self, d disk, others survey) verdict {
 		return found(s, others)
 	}
 	known, is := others.agreed.find(s)
+	founder, _ := s.founders.find(s)
 	switch {
+	case others.agreed.cluster != s.founders.cluster:
+		return verdict{action: wait, why: fmt.Sprintf("the disk is empty, and the others are "+
+			"cluster %s, which was founded with other --peers or another --token (with these it "+
+			"is %s): it is not joined", others.agreed.cluster, s.founders.cluster)}
 	case !is:
 		return verdict{action: add, why: "the cluster does not know this member: it is added"}
 	case started(known):
 		return verdict{action: remove, id: known.ID, why: fmt.Sprintf("the disk is empty, and the "+
 			"cluster knows this member as %s, which had data: it is replaced by a new one",
+			known.ID)}
+	case known.ID != s.added && known.ID != founder.ID:
+		return verdict{action: remove, id: known.ID, why: fmt.Sprintf("the disk is empty, and the "+
+			"cluster knows this member as %s, which may have begun: it is replaced by a new one",
 			known.ID)}
 	}
 	return verdict{action: join, roster: *others.agreed,
@@ -143,8 +163,8 @@ func found(s self, others survey) verdict {
 		case v.err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s does not answer (%v)", v.peer.Name, v.err))
 		case v.roster.cluster != s.founders.cluster:
-			reasons = append(reasons, fmt.Sprintf("%s (%s) was told other --peers than this one",
-				v.peer.Name, v.peer.Address))
+			reasons = append(reasons, fmt.Sprintf("%s (%s) was told other --peers or another "+
+				"--token than this one", v.peer.Name, v.peer.Address))
 		case v.empty:
 		case is && started(known), !is, known.ID != mine.ID:
 			lost = true

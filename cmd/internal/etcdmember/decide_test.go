@@ -77,7 +77,8 @@ func TestDecide(t *testing.T) {
 		{"its disk is lost", disk{}, agree(full), remove, "replaced"},
 		{"... and lost under another id", disk{}, agree(again), remove, "knows this member as 9"},
 		{"removed, not yet added", disk{}, agree(without), add, "is added"},
-		{"added, not yet started", disk{}, agree(added), join, "joining as 9"},
+		{"added, perhaps for an earlier start", disk{}, agree(added), remove, "may have begun"},
+		{"the others are another cluster", disk{}, agree(other), wait, "is not joined"},
 		{"it has another address now", disk{}, agree(moved), remove, "replaced"},
 		{"two disks are lost", disk{}, say(runs(b, full), empty(c)), wait, "b has data of"},
 		{"two disks are lost, one is away", disk{}, say(silent(b), empty(c)), wait, "b does not"},
@@ -111,6 +112,19 @@ func TestDecide(t *testing.T) {
 				t.Errorf("it is to start as none of %v", got.roster)
 			}
 		})
+	}
+}
+
+// TestJoinsAsWhomItHasAdded: an id that was never in use is taken, and no other one.
+func TestJoinsAsWhomItHasAdded(t *testing.T) {
+	added := three(9, "", "b!", "c!")
+	me := self{name: "a", url: urlA, founders: three(1, "a", "b", "c"), added: 9}
+	if got := decide(me, disk{}, survey{agreed: &added}); got.action != join {
+		t.Errorf("%d: %s", got.action, got.why)
+	}
+	me.added = 8
+	if got := decide(me, disk{}, survey{agreed: &added}); got.action != remove || got.id != 9 {
+		t.Errorf("%d: %s", got.action, got.why)
 	}
 }
 
@@ -162,7 +176,7 @@ func TestParsePeers(t *testing.T) {
 
 func TestNewSaysWhichFlagIsWrong(t *testing.T) {
 	sound := func() Config {
-		return Config{Name: "a", Peers: []Peer{{"a", "a:1"}, {"b", "b:1"}}, Data: "d",
+		return Config{Name: "a", Peers: []Peer{{"a", "a:1"}, {"b", "b:1"}}, Data: "d", Token: "t",
 			Listen: "127.0.0.1", ClientPort: 1, Health: ":0", Patience: 1}
 	}
 	if _, err := New(sound()); err != nil {
@@ -170,6 +184,7 @@ func TestNewSaysWhichFlagIsWrong(t *testing.T) {
 	}
 	for want, spoil := range map[string]func(*Config){
 		`--name "c"`:        func(c *Config) { c.Name = "c" },
+		"--token":           func(c *Config) { c.Token = "" },
 		"--data":            func(c *Config) { c.Data = "" },
 		`--listen "x"`:      func(c *Config) { c.Listen = "x" },
 		"--client-port 0":   func(c *Config) { c.ClientPort = 0 },

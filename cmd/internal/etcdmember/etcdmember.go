@@ -27,9 +27,9 @@ import (
 const (
 	askInterval = time.Second // between two rounds of questions to the others
 	tellEvery   = 30 * time.Second
-	maxRestarts = 5 // of the server within one process
-	// clusterToken is part of what the members' first ids are made of.
-	clusterToken = "rondo"
+	maxRestarts = 5 // of the server that follow each other within one process
+	// A server that has run for this long was sound: what ends it is counted anew.
+	soundAfter = 10 * time.Minute
 )
 
 // Peer is a member as all of them are told of it.
@@ -42,6 +42,7 @@ type Peer struct {
 type Config struct {
 	Name       string
 	Peers      []Peer // all members with which the cluster begins, this one among them
+	Token      string // tells the cluster from others whose members have the same names
 	Data       string // the folder that is this member's disk
 	Listen     string // the IP address to listen on
 	ClientPort int
@@ -88,6 +89,8 @@ func New(cfg Config) (*Member, error) {
 	case cfg.Name == "" || at < 0:
 		return nil, fmt.Errorf("--name %q is none of --peers: each member is listed, this one too",
 			cfg.Name)
+	case cfg.Token == "":
+		return nil, errors.New("--token is empty: it tells this cluster from others")
 	case cfg.Data == "":
 		return nil, errors.New("--data is needed: the folder that is this member's disk")
 	case net.ParseIP(cfg.Listen) == nil:
@@ -121,7 +124,7 @@ func New(cfg Config) (*Member, error) {
 }
 
 // founders is the cluster as it is when the members of --peers found it: the ids follow from the
-// names and addresses, so that all who begin with the same list found the same one.
+// addresses and the token, so that all who begin with the same ones found the same one.
 func (m *Member) founders() (roster, error) {
 	urls := types.URLsMap{}
 	seen := map[string]string{}
@@ -137,7 +140,7 @@ func (m *Member) founders() (roster, error) {
 		}
 		urls[p.Name], seen[address] = parsed, p.Name
 	}
-	cluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), clusterToken, urls)
+	cluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), m.cfg.Token, urls)
 	if err != nil {
 		return roster{}, fmt.Errorf("--peers: %w", err)
 	}
@@ -176,20 +179,32 @@ func (m *Member) Run(ctx context.Context) error {
 		return err
 	}
 	defer health.close()
-	for restarts := 0; ; restarts++ {
+	for ends := 0; ; {
 		how, err := m.gather(ctx, health)
+		begin := time.Now()
 		if err == nil {
 			err = m.serve(ctx, how, health)
 		}
-		switch {
+		switch ends = count(ends, time.Since(begin), err); {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errNoStart) || restarts == maxRestarts:
+		case errors.Is(err, errNoStart) || ends > maxRestarts:
 			return err
 		}
 		m.cfg.Log.Warn("the server has stopped; once more from the beginning", "reason", err)
 		pause(ctx, askInterval)
 	}
+}
+
+// count counts the ends of the server that follow each other, and are no wish of its own.
+func count(ends int, served time.Duration, err error) int {
+	switch {
+	case errors.Is(err, errNewTrust):
+		return ends
+	case served >= soundAfter:
+		return 1
+	}
+	return ends + 1
 }
 
 // errNoStart is an error for which trying again in this process is no remedy.
@@ -207,7 +222,9 @@ func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
 		if err != nil {
 			return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
 		}
-		if !found.used && standIn == nil {
+		if found.used {
+			m.self.added = 0 // it is in use
+		} else if standIn == nil {
 			if standIn, err = m.listenWaiting(); err != nil {
 				return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
 			}

@@ -2,17 +2,8 @@ package etcdmember
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,6 +13,7 @@ import (
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cmd/internal/certs"
+	"rondo/cmd/internal/certs/certstest"
 )
 
 // ttl is the lease of a job's processes while members are lost.
@@ -157,7 +149,7 @@ func TestDisksLostUnderLoad(t *testing.T) {
 // in, neither as a client nor as a member.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
-	folder := issue(t)
+	folder := certstest.New(t).Good(t.TempDir())
 	c := newCluster(t, 3, folder)
 	c.start(c.members...)
 	c.allHealthy(c.members...)
@@ -181,52 +173,4 @@ func TestMutualTLS(t *testing.T) {
 		cancel()
 		_ = stranger.Close()
 	}
-}
-
-// issue makes an authority and a certificate for loopback, in a folder as --tls has it.
-func issue(t *testing.T) string {
-	t.Helper()
-	folder := t.TempDir()
-	key := newKey(t)
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	own := &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{certs.Name},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		NotBefore:   authority.NotBefore, NotAfter: authority.NotAfter}
-	leafKey := newKey(t)
-	private, err := x509.MarshalPKCS8PrivateKey(leafKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		certs.TrustFile: {Type: "CERTIFICATE", Bytes: sign(t, authority, authority, key, key)},
-		certs.CertFile:  {Type: "CERTIFICATE", Bytes: sign(t, own, authority, leafKey, key)},
-		certs.KeyFile:   {Type: "PRIVATE KEY", Bytes: private},
-	} {
-		err := os.WriteFile(filepath.Join(folder, name), pem.EncodeToMemory(block), 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return folder
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func sign(t *testing.T, certificate, by *x509.Certificate, key, byKey *ecdsa.PrivateKey) []byte {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, certificate, by, &key.PublicKey, byKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return der
 }

@@ -99,7 +99,7 @@ func newCluster(t *testing.T, n int, folder string) *testCluster {
 		name := fmt.Sprint("e", i)
 		peers = append(peers, Peer{Name: name, Address: freeAddress(t)})
 		_, port, _ := net.SplitHostPort(freeAddress(t))
-		p := &process{client: scheme + "://127.0.0.1:" + port, cfg: Config{Name: name, TLS: folder,
+		p := &process{client: scheme + "://127.0.0.1:" + port, cfg: Config{Name: name, TLS: folder, Token: "rondo",
 			Data: filepath.Join(t.TempDir(), name), Listen: "127.0.0.1",
 			Health: freeAddress(t), Patience: deadline}}
 		if _, err := fmt.Sscan(port, &p.cfg.ClientPort); err != nil {

@@ -1,6 +1,7 @@
 package etcdmember
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,34 +22,62 @@ import (
 )
 
 const (
-	// quotaBytes bounds what the cluster keeps: its jobs' plans and registrations are kilobytes.
-	quotaBytes = 1 << 30
+	// quotaBytes bounds what the cluster keeps: its jobs' plans and registrations are kilobytes. A
+	// member that fetches it anew has room for it twice, and for its log, on a volume of 2 GiB.
+	quotaBytes = 512 << 20
 	// compactAfter is how long old values of keys are kept.
 	compactAfter = time.Hour
 	// A leader is given up after this much silence, ten heartbeats: a host that is busy or a disk
 	// that is slow for a moment is no reason, and the leases of jobs are longer.
 	electionTimeout = 2 * time.Second
-	sameLines       = 2 // of etcd's log in a minute
+	sameLines       = 2               // of etcd's log in a minute
+	trustInterval   = 5 * time.Second // between two looks at the authority's file
 )
+
+// errNewTrust is the end of a server that is to be started with another authority.
+var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, which etcd " +
+	"reads at its start alone")
+
+// trust is the authority of a folder that is whole; nil: it is not, or there is no TLS.
+func (m *Member) trust() []byte {
+	if m.certs == nil {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(m.cfg.TLS, certs.TrustFile))
+	if err == nil {
+		_, err = certs.Load(m.cfg.TLS)
+	}
+	if err != nil {
+		return nil
+	}
+	return text
+}
 
 // serve runs the server until ctx ends, or it stops by itself: then the error says why.
 func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
+	trusted := m.trust()
 	server, err := embed.StartEtcd(m.config(how))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
+	m.self.added = 0 // it is in use
 	health.set(server, "")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()
 	tell := time.NewTicker(tellEvery)
 	defer tell.Stop()
+	look := time.NewTicker(trustInterval)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			// Before its listeners close, so that clients find a leader when they go elsewhere.
-			_ = server.Server.TryTransferLeadershipOnShutdown()
-			server.Close()
+			leave(server)
 			return nil
+		case <-look.C:
+			if now := m.trust(); now != nil && !bytes.Equal(now, trusted) {
+				leave(server)
+				return errNewTrust
+			}
 		case <-ready:
 			ready = nil
 			m.cfg.Log.Info("part of the cluster", "member", server.Server.MemberID().String(),
@@ -67,6 +96,13 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 			return fmt.Errorf("etcd: %w", err)
 		}
 	}
+}
+
+// leave hands the leadership on before the listeners close, so that clients find a leader when they
+// go elsewhere.
+func leave(server *embed.Etcd) {
+	_ = server.Server.TryTransferLeadershipOnShutdown()
+	server.Close()
 }
 
 // config is etcd's own.
@@ -91,7 +127,7 @@ func (m *Member) config(how verdict) *embed.Config {
 		}
 		c.PeerTLSInfo = c.ClientTLSInfo
 	}
-	c.InitialClusterToken, c.ClusterState = clusterToken, embed.ClusterStateFlagExisting
+	c.InitialClusterToken, c.ClusterState = m.cfg.Token, embed.ClusterStateFlagExisting
 	if how.action == bootstrap {
 		c.ClusterState = embed.ClusterStateFlagNew
 	}

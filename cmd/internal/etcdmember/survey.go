@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"sync"
@@ -21,7 +22,9 @@ import (
 )
 
 const (
-	askTimeout    = 2 * time.Second // for a member or a majority to answer
+	// askTimeout is for a member or a majority to answer, the lookup of its name included, which
+	// takes a second longer for each answer that is lost on the way.
+	askTimeout    = 5 * time.Second
 	changeTimeout = 5 * time.Second // for a majority to change its members
 	answerBytes   = 1 << 20         // of an answer at most
 )
@@ -57,17 +60,45 @@ func (m *Member) ask(ctx context.Context) survey {
 	if len(others.clients) > 0 {
 		others.agreed = m.askMajority(ctx, others.clients)
 	}
+	doubt(others.views)
 	return others
 }
 
+// identity is who a member says that it is.
+type identity struct{ Name, Token string }
+
 // askOne asks a member for the cluster as it knows it, or whether it is as empty as this one.
 func (m *Member) askOne(ctx context.Context, client *http.Client, v *view) {
-	id, err := get(ctx, client, m.peerURL(v.peer)+emptyPath, nil)
-	v.empty = err == nil
-	if errors.Is(err, errNotServed) { // then it is etcd
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(c httptrace.GotConnInfo) { v.address = c.Conn.RemoteAddr().String() }})
+	var who identity
+	id, err := get(ctx, client, m.peerURL(v.peer)+emptyPath, &who)
+	switch want := (identity{Name: v.peer.Name, Token: m.cfg.Token}); {
+	case errors.Is(err, errNotServed): // then it is etcd
 		id, err = get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
+	case err == nil && who != want:
+		err = fmt.Errorf("%s with --token %q does, at %s", who.Name, who.Token, v.address)
+	case err == nil:
+		v.empty = true
 	}
 	v.roster.cluster, v.err = id, err
+}
+
+// doubt takes no word from an address that answers for several members: etcd does not say which of
+// its members it is.
+func doubt(views []view) {
+	answers := map[string]int{}
+	for _, v := range views {
+		if v.err == nil {
+			answers[v.address]++
+		}
+	}
+	for i, v := range views {
+		if v.err == nil && answers[v.address] > 1 {
+			views[i] = view{peer: v.peer, address: v.address, err: fmt.Errorf("one process "+
+				"answers for it and for another, at %s", v.address)}
+		}
+	}
 }
 
 const clusterHeader = "X-Etcd-Cluster-ID"
@@ -146,7 +177,10 @@ func (m *Member) change(ctx context.Context, v verdict, others survey) error {
 	if v.action == remove {
 		_, err = client.MemberRemove(ctx, uint64(v.id))
 	} else {
-		_, err = client.MemberAdd(ctx, []string{m.self.url})
+		var answer *clientv3.MemberAddResponse
+		if answer, err = client.MemberAdd(ctx, []string{m.self.url}); err == nil {
+			m.self.added = types.ID(answer.Member.GetID())
+		}
 	}
 	return err
 }

@@ -1,0 +1,143 @@
+package etcdmember
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// asker is a member with an empty disk, which listens, and these others.
+func asker(t *testing.T, others ...Peer) *Member {
+	t.Helper()
+	m, err := New(Config{Name: "a", Token: "t", Data: t.TempDir(), Listen: "127.0.0.1",
+		Peers: append([]Peer{{"a", freeAddress(t)}}, others...), ClientPort: 1, Health: ":0",
+		Patience: deadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	standIn, err := m.listenWaiting()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standIn.close)
+	return m
+}
+
+// expectAnswers has m ask the others, and decide.
+func expectAnswers(t *testing.T, m *Member, want action, words ...string) {
+	t.Helper()
+	got := decide(m.self, disk{}, m.ask(t.Context()))
+	if got.action != want {
+		t.Errorf("%d: %s", got.action, got.why)
+	}
+	for _, word := range words {
+		if !strings.Contains(got.why, word) {
+			t.Errorf("it does not say %q: %s", word, got.why)
+		}
+	}
+}
+
+// other is a member that waits with an empty disk, as m would have it, or with another token.
+func other(t *testing.T, m *Member, name, token string) {
+	t.Helper()
+	cfg := m.cfg
+	cfg.Name, cfg.Token = name, token
+	o, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	standIn, err := o.listenWaiting()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(standIn.close)
+}
+
+// elsewhere is the same place under another name.
+func elsewhere(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return net.JoinHostPort("localhost", port)
+}
+
+// TestNobodyAnswersForAnother: the name of a member that is gone may lead to another one, even to
+// who asks; that one's empty disk says nothing of the other's.
+func TestNobodyAnswersForAnother(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	m := asker(t, Peer{"b", address})
+	expectAnswers(t, m, wait, "b does not answer (dial tcp")
+	t.Run("itself", func(t *testing.T) {
+		m := asker(t, Peer{"b", freeAddress(t)})
+		m.cfg.Peers[1].Address = elsewhere(m.cfg.Peers[0].Address)
+		expectAnswers(t, m, wait, `b does not answer (a with --token "t" does, at 127.0.0.1:`)
+	})
+	t.Run("another member", func(t *testing.T) {
+		m := asker(t, Peer{"b", freeAddress(t)}, Peer{"c", freeAddress(t)})
+		other(t, m, "b", "t")
+		m.cfg.Peers[2].Address = elsewhere(m.cfg.Peers[1].Address)
+		expectAnswers(t, m, wait, `c does not answer (b with --token "t" does, at 127.0.0.1:`)
+	})
+	t.Run("another cluster's", func(t *testing.T) {
+		m := asker(t, Peer{"b", freeAddress(t)})
+		other(t, m, "b", "another")
+		expectAnswers(t, m, wait, `b does not answer (b with --token "another" does`)
+	})
+	other(t, m, "b", "t")
+	expectAnswers(t, m, bootstrap)
+}
+
+// TestOneServerIsNotTwo: etcd does not say which member it is, but it is one of them.
+func TestOneServerIsNotTwo(t *testing.T) {
+	t.Parallel()
+	m := asker(t, Peer{"b", freeAddress(t)}, Peer{"c", freeAddress(t)})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+membersPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(clusterHeader, m.self.founders.cluster.String())
+		_ = json.NewEncoder(w).Encode(m.self.founders.members)
+	})
+	var at [2]string
+	for i := range at {
+		server := httptest.NewServer(mux)
+		t.Cleanup(server.Close)
+		at[i] = server.Listener.Addr().String()
+	}
+	m.cfg.Peers[1].Address, m.cfg.Peers[2].Address = at[0], elsewhere(at[0])
+	expectAnswers(t, m, wait, "b does not answer (one process answers for it and for another",
+		"c does not answer (one process")
+	m.cfg.Peers[2].Address = at[1]
+	expectAnswers(t, m, bootstrap)
+}
+
+// TestEndsThatFollowEachOther: a server that ran for long had no fault at its start, and one that is
+// started with another authority has none.
+func TestEndsThatFollowEachOther(t *testing.T) {
+	failed := errors.New("removed")
+	for _, x := range []struct {
+		served time.Duration
+		err    error
+		want   int
+	}{
+		{time.Second, failed, maxRestarts + 1},
+		{soundAfter, failed, 1},
+		{time.Second, errNewTrust, maxRestarts},
+	} {
+		if got := count(maxRestarts, x.served, x.err); got != x.want {
+			t.Errorf("%v after %v: %d, not %d", x.err, x.served, got, x.want)
+		}
+	}
+}
+
+// TestRoomOnTheVolume: what a member holds at most while it fetches the data anew, on 2 GiB.
+func TestRoomOnTheVolume(t *testing.T) {
+	m := asker(t)
+	const segments, segment = 5 + 1, 64 << 20 // of the log; one is made ahead
+	most := 2*m.config(verdict{}).QuotaBackendBytes + segments*segment
+	if volume := int64(2 << 30); most > volume*3/4 {
+		t.Errorf("%d of %d bytes", most, volume)
+	}
+}
