@@ -30,6 +30,8 @@ func stopCommand() *cobra.Command {
 	named := jobFlags(c)
 	timeout := c.Flags().Duration("timeout", 10*time.Minute, "in Kubernetes: how long the step "+
 		"and the last checkpoint may take")
+	force := c.Flags().Bool("force", false, "stop a job that has no --checkpoint-dir: its model is "+
+		"lost")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if named.inCluster() {
 			there, err := named.connect()
@@ -37,12 +39,19 @@ func stopCommand() *cobra.Command {
 				return err
 			}
 			return there.Stop(cmd.Context(), named.cfg.Job, kube.Stop{Reason: "rondo stop",
-				Timeout: *timeout, Say: saying(cmd)})
+				Timeout: *timeout, Force: *force, Say: saying(cmd)})
 		}
 		return named.look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
 			view cluster.View) error {
 			if view.Plan.Phase == cluster.Ended {
 				return fmt.Errorf("job %s has ended: %s", cfg.Job, view.Plan.Reason)
+			}
+			spec, err := meet.Decode(view.Spec)
+			if err != nil {
+				return err
+			}
+			if err := kube.Stoppable(spec, view.Plan, *force); err != nil {
+				return err
 			}
 			client, err := cfg.Client(registry, 0)
 			if err != nil {

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/events"
+	"rondo/cmd/internal/meet"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -24,6 +25,7 @@ const farewell = 10 * time.Second
 type Stop struct {
 	Reason  string
 	Timeout time.Duration // from the request to the end: a step, and the last checkpoint
+	Force   bool          // although its model is lost, for want of a place to save it
 	Say     func(string)  // told of what happens, one line each
 }
 
@@ -58,12 +60,19 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	case view.Plan.Phase == cluster.Ended:
 		return hasEnded(name, view.Plan.Reason)
 	}
+	spec, err := meet.Decode(view.Spec)
+	if err != nil {
+		return err
+	}
+	if err := Stoppable(spec, view.Plan, how.Force); err != nil {
+		return err
+	}
 	client, err := way.Client(store, 0)
 	if err != nil {
 		return err
 	}
-	how.Say(fmt.Sprintf("job %s is %s, with %d in the ring: stopping it", name,
-		view.Plan.Phase, len(view.Plan.Members)))
+	how.Say(fmt.Sprintf("job %s is %s, with %d in the ring: stopping it%s", name,
+		view.Plan.Phase, len(view.Plan.Members), job.older(spec.Submitted)))
 	end, err := stop(ctx, store, client, how)
 	if err != nil {
 		return err
@@ -74,11 +83,48 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 			end.checkpoint, end.step = p.Checkpoint, p.CheckpointStep
 		}
 	}
-	spec := &rondov1.JobSpec{}
-	if proto.Unmarshal(view.Spec, spec) == nil && spec.CheckpointDir == "" {
-		end.nowhere = true
+	end.nowhere = spec.CheckpointDir == ""
+	if job.Suspended() && spec.Submitted == job.run() {
+		if err := c.markEnded(ctx, job, end.plan); err != nil {
+			how.Say(fmt.Sprintf("note: %v", err))
+		}
 	}
 	return end.tell(name, how.Say)
+}
+
+// Stoppable refuses to stop a job whose model would be lost, unless that is what is wanted.
+func Stoppable(spec *rondov1.JobSpec, plan cluster.Plan, force bool) error {
+	if force || plan.Phase == cluster.Forming || spec.CheckpointDir != "" || spec.StopDir != "" {
+		return nil
+	}
+	return app.Usagef("job %s has no --checkpoint-dir, so its model would be lost: let it train to "+
+		"its end, or give --force to stop it all the same; jobs submitted with --checkpoint-dir can "+
+		"be stopped and resumed", spec.Job)
+}
+
+// markEnded writes the end of a suspended job's run where it is looked for: its Job has no pods that
+// could end, and its observer may be gone before it has.
+func (c *Cluster) markEnded(ctx context.Context, job *Job, plan cluster.Plan) error {
+	phase := telemetry.PhaseEnded
+	if plan.Failed {
+		phase = telemetry.PhaseFailed
+	}
+	return c.WorkerJob(job.Workers.Name).Annotate(ctx, Progress{Phase: phase, Reason: plan.Reason,
+		Generation: int64(plan.Generation)}, time.Now())
+}
+
+// run is the number of the run that the Job's pods belong to; 0: it does not say.
+func (j *Job) run() int64 {
+	run, _ := strconv.ParseInt(j.Workers.Spec.Template.Annotations[annotationRun], 10, 64)
+	return run
+}
+
+// older says so if a run is one that the Job's own waits for.
+func (j *Job) older(run int64) string {
+	if run >= j.run() {
+		return ""
+	}
+	return fmt.Sprintf(" (run %d, which the newer run %d waits for)", run, j.run())
 }
 
 func hasEnded(name, reason string) error {

@@ -11,10 +11,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
+	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/coordinator"
 	"rondo/cmd/internal/local"
 	"rondo/cmd/internal/meet"
@@ -44,6 +46,7 @@ func startRemoteJob(ctx context.Context, t *testing.T) *remoteJob {
 	t.Cleanup(func() { _ = j.store.Close() })
 	spec := jobspec.Default()
 	spec.Job, spec.Workers, spec.MinWorkers, spec.Batch = "book", 1, 1, 6
+	spec.Submitted = 7
 	text, err := proto.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +149,16 @@ func TestStopThroughTheAPIServer(t *testing.T) {
 	j.work(ctx, t)
 	var heard told
 	how := Stop{Reason: "rondo stop", Timeout: 30 * time.Second, Say: heard.say}
+	var wrong *app.UsageError
+	if err := j.cluster.Stop(ctx, "book", how); !errors.As(err, &wrong) {
+		t.Errorf("stopping a job whose model is lost: %v", err)
+	} else {
+		wants(t, err, "its model would be lost")
+	}
+	if view, err := j.store.View(ctx); err != nil || view.Plan.Phase != cluster.Running {
+		t.Fatalf("what was refused has stopped it: %v, %v", view.Plan.Phase, err)
+	}
+	how.Force = true
 	if err := j.cluster.Stop(ctx, "book", how); err != nil {
 		t.Fatal(err)
 	}
@@ -165,16 +178,45 @@ func TestStopWithoutWorkers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	j := startRemoteJob(ctx, t)
+	job, err := j.cluster.Job(ctx, "book")
+	check(t, err)
+	job.Workers.Spec.Suspend = pointer(true)
+	job.Workers.Spec.Template.Annotations = map[string]string{annotationRun: "8"}
+	jobs := j.cluster.Client.BatchV1().Jobs("here")
+	_, err = jobs.Update(ctx, job.Workers, metav1.UpdateOptions{})
+	check(t, err)
 	var heard told
-	err := j.cluster.Stop(ctx, "book", Stop{Reason: "rondo stop", Timeout: 30 * time.Second,
-		Say: heard.say})
-	if err != nil {
-		t.Fatal(err)
-	}
+	how := Stop{Reason: "rondo stop", Timeout: 30 * time.Second, Say: heard.say}
+	check(t, j.cluster.Stop(ctx, "book", how))
 	want := "job book has ended (stopped before the start: rondo stop) without a checkpoint: " +
 		"it was submitted without --checkpoint-dir"
 	if got := heard.String(); !strings.HasSuffix(got, want) {
 		t.Errorf("it said\n%s\nwant\n%s", got, want)
+	}
+	if got := heard.String(); !strings.Contains(got, "(run 7, which the newer run 8 waits for)") {
+		t.Errorf("it does not say which run it has stopped: %s", got)
+	}
+	if job, err = j.cluster.Job(ctx, "book"); err != nil || job.Ended() {
+		t.Errorf("run 7 has ended, run 8 has not: %v, %s", err, job.Phase())
+	}
+}
+
+// TestStopOfASuspendedJob: nothing but its annotations tells that it will not go on.
+func TestStopOfASuspendedJob(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	j := startRemoteJob(ctx, t)
+	job, err := j.cluster.Job(ctx, "book")
+	check(t, err)
+	job.Workers.Spec.Suspend = pointer(true)
+	job.Workers.Spec.Template.Annotations = map[string]string{annotationRun: "7"}
+	jobs := j.cluster.Client.BatchV1().Jobs("here")
+	_, err = jobs.Update(ctx, job.Workers, metav1.UpdateOptions{})
+	check(t, err)
+	check(t, j.cluster.Stop(ctx, "book", Stop{Reason: "rondo stop", Timeout: 30 * time.Second,
+		Say: func(string) {}}))
+	if job, err = j.cluster.Job(ctx, "book"); err != nil || !job.Ended() {
+		t.Errorf("%v, %s", err, job.Phase())
 	}
 }
 
@@ -196,7 +238,7 @@ func TestStopThatTakesTooLong(t *testing.T) {
 	}); !errors.Is(err, formed) {
 		t.Fatal(err)
 	}
-	err := j.cluster.Stop(ctx, "book", Stop{Timeout: 2 * time.Second, Say: func(string) {}})
+	err := j.cluster.Stop(ctx, "book", Stop{Timeout: 2 * time.Second, Force: true, Say: func(string) {}})
 	if err == nil || !strings.Contains(err.Error(), "has not ended within 2s") {
 		t.Errorf("stopping a job whose worker does not: %v", err)
 	}
