@@ -27,7 +27,6 @@ func resumeJobCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		how.Where = where(c.Flags())
 		return cluster.Resume(cmd.Context(), job, flags, *how, cmd.OutOrStdout(),
 			cmd.ErrOrStderr())
 	}

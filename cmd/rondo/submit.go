@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,7 +65,7 @@ func submitCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		how.ServerDryRun, how.Where = dryRun == "server", where(flags)
+		how.ServerDryRun = dryRun == "server"
 		return cluster.Submit(cmd.Context(), submission, *how, out, notes)
 	}
 	return c
@@ -83,15 +82,4 @@ func runFlags(flags *pflag.FlagSet) *kube.Run {
 	flags.DurationVar(&how.Timeout, "timeout", defaultFirstStep, "how long to wait for the first "+
 		"step")
 	return how
-}
-
-// where repeats the flags that lead to a cluster, for the next command.
-func where(flags *pflag.FlagSet) string {
-	var again strings.Builder
-	for _, name := range []string{"kubeconfig", "context", "namespace"} {
-		if flags.Changed(name) {
-			again.WriteString(" --" + name + " " + flags.Lookup(name).Value.String())
-		}
-	}
-	return again.String()
 }

@@ -210,7 +210,7 @@ func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Ap
 	if err != nil || old == nil {
 		return err
 	}
-	if err := replaceable(old, m.Spec.Job); err != nil {
+	if err := c.replaceable(old, m.Spec.Job); err != nil {
 		return err
 	}
 	if how.DryRun { // the cluster would compare the new one with the old
@@ -250,7 +250,7 @@ func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifes
 
 // replaceable refuses to touch workers that have done something and have more to do. Those that
 // have not begun, such as ones whose image is not there, make room.
-func replaceable(old *unstructured.Unstructured, job string) error {
+func (c *Cluster) replaceable(old *unstructured.Unstructured, job string) error {
 	if old.GetLabels()[labelJob] == "" {
 		return fmt.Errorf("%s is there and not Rondo's: give another --job", nameOf(old))
 	}
@@ -259,16 +259,15 @@ func replaceable(old *unstructured.Unstructured, job string) error {
 	}
 	suspended, _, _ := unstructured.NestedBool(old.Object, "spec", "suspend")
 	if suspended {
-		return fmt.Errorf("job %s is suspended: rondo resume --job %s goes on with it; to begin "+
-			"anew, rondo delete --job %s first, or give another --job", job, job, job)
+		return fmt.Errorf("job %s is suspended: %s goes on with it; to begin anew, %s first, or "+
+			"give another --job", job, c.command("resume", job), c.command("delete", job))
 	}
 	where := ""
 	if step := old.GetAnnotations()[annotations+"step"]; step != "" {
 		where = " (step " + step + ")"
 	}
-	return fmt.Errorf("job %s is running%s: see rondo status --job %s; rondo stop --job %s "+
-		"ends it "+
-		"with a checkpoint; or give another --job", job, where, job, job)
+	return fmt.Errorf("job %s is running%s: see %s; %s ends it with a checkpoint; or give "+
+		"another --job", job, where, c.command("status", job), c.command("stop", job))
 }
 
 // begun says whether a worker of a Job or JobSet has run, as far as can be seen.

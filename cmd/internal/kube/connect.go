@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,6 +32,30 @@ type Cluster struct {
 	Config    *rest.Config
 	Namespace string
 	Context   string // of the kubeconfig; empty within a pod
+
+	reach string // the flags that lead here, without the namespace: " --context big"
+	named bool   // the namespace was given: it is not what commands take by themselves
+}
+
+// command is a command line of Rondo's about a job here, for a person to paste. An empty job is
+// none.
+func (c *Cluster) command(verb, job string, flags ...string) string {
+	line := "rondo " + verb
+	if job != "" {
+		line += " --job " + job
+	}
+	if c.named {
+		line += " -n " + c.Namespace
+	}
+	return strings.Join(append([]string{line + c.reach}, flags...), " ")
+}
+
+// in is the same cluster, where commands work in another namespace.
+func (c *Cluster) in(namespace string) *Cluster {
+	there := *c
+	there.named = c.named || namespace != c.Namespace
+	there.Namespace = namespace
+	return &there
 }
 
 // connection is what a person may say about the cluster, as kubectl has it.
@@ -76,8 +101,8 @@ func (to *connection) open() (*Cluster, error) {
 	config, err := found.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, &explained{text: "no Kubernetes cluster is known here: there is no " +
-			"kubeconfig " +
-			"(KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE", err: err}
+			"kubeconfig (KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE",
+			err: err}
 	} else if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
@@ -85,7 +110,19 @@ func (to *connection) open() (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
-	return newCluster(config, namespace, current)
+	c, err := newCluster(config, namespace, current)
+	if err != nil {
+		return nil, err
+	}
+	c.named = to.namespace != ""
+	for _, flag := range []struct{ name, value string }{
+		{"kubeconfig", to.kubeconfig}, {"context", to.context},
+	} {
+		if flag.value != "" {
+			c.reach += " --" + flag.name + " " + flag.value
+		}
+	}
+	return c, nil
 }
 
 // current is the name of the context that counts; empty if there is no kubeconfig.

@@ -55,12 +55,13 @@ func TestConnect(t *testing.T) {
 	for name, c := range map[string]struct {
 		args                     []string
 		host, namespace, context string
+		back                     string // the flags that lead other commands there, too
 	}{
-		"current":         {nil, "https://a:6443", "of-a", "a"},
-		"the second file": {[]string{"--context", "c"}, "https://c:6443", "of-c", "c"},
-		"a namespace":     {[]string{"-n", "x"}, "https://a:6443", "x", "a"},
+		"current":         {nil, "https://a:6443", "of-a", "a", ""},
+		"the second file": {[]string{"--context", "c"}, "https://c:6443", "of-c", "c", " --context c"},
+		"a namespace":     {[]string{"-n", "x"}, "https://a:6443", "x", "a", " -n x"},
 		"a file": {[]string{"--kubeconfig", two, "--context=c", "--namespace=y"},
-			"https://c:6443", "y", "c"},
+			"https://c:6443", "y", "c", " -n y --kubeconfig " + two + " --context c"},
 	} {
 		k, err := connect(t, c.args...)
 		if err != nil {
@@ -69,6 +70,16 @@ func TestConnect(t *testing.T) {
 		}
 		if k.Config.Host != c.host || k.Namespace != c.namespace || k.Context != c.context {
 			t.Errorf("%s: %s, %s, %s", name, k.Config.Host, k.Namespace, k.Context)
+		}
+		got := k.command("resume", "song", "--workers 3")
+		if want := "rondo resume --job song" + c.back + " --workers 3"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		if got := k.in(k.Namespace).command("status", ""); got != "rondo status"+c.back {
+			t.Errorf("%s: %s", name, got)
+		}
+		if got := k.in("z").command("status", ""); !strings.Contains(got, " -n z") {
+			t.Errorf("in another namespace than %s: %s", name, got)
 		}
 	}
 }

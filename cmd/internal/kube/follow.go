@@ -45,8 +45,8 @@ func (c *Cluster) Follow(
 			return err
 		}
 		if err := wait(ctx, pollEvery); errors.Is(err, errTooLong) {
-			return fmt.Errorf("job %s has made no step in %v: %s; it goes on by itself: rondo "+
-				"status --job %s", job, timeout, f.last, job)
+			return fmt.Errorf("job %s has made no step in %v: %s; it goes on by itself: %s", job,
+				timeout, f.last, c.command("status", job))
 		} else if err != nil {
 			return fmt.Errorf("interrupted; job %s goes on by itself", job)
 		}

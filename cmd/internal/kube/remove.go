@@ -66,8 +66,8 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 		some = some || shared
 	}
 	if !some {
-		return app.Usagef("namespace %s has nothing of a job %s: `rondo status` lists the jobs "+
-			"that are there", c.Namespace, job)
+		return app.Usagef("namespace %s has nothing of a job %s: `%s` lists the jobs that are "+
+			"there", c.Namespace, job, c.command("status", ""))
 	}
 	return nil
 }
@@ -111,8 +111,8 @@ func (c *Cluster) deleteJob(
 	if workers != nil {
 		if !endedObject(workers) && begun(workers) && !how.Force &&
 			workers.GetDeletionTimestamp() == nil {
-			return false, fmt.Errorf("job %s has not ended: rondo stop --job %s ends it with a "+
-				"checkpoint; --force deletes it as it is", job, job)
+			return false, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
+				"deletes it as it is", job, c.command("stop", job))
 		}
 		if err := remove(ctx, resources, workers); err != nil {
 			return false, err

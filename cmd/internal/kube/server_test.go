@@ -56,7 +56,7 @@ func serveAPI(t *testing.T) *apiServer {
 	cluster, err := newCluster(&rest.Config{Host: server.URL,
 		ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "music", "test")
 	check(t, err)
-	s.Cluster = cluster
+	s.Cluster, cluster.named = cluster, true
 	s.put("/api/v1/namespaces/music", map[string]any{"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": "music"}})
 	return s

@@ -26,7 +26,6 @@ type Run struct {
 	ServerDryRun    bool
 	Wait            bool          // until the first step
 	Timeout         time.Duration // of the wait
-	Where           string        // flags that lead other commands to this cluster: " -n music"
 }
 
 // Print writes the manifests of a submission, and asks no cluster.
@@ -80,10 +79,9 @@ func (c *Cluster) Submit(
 			return err
 		}
 	}
-	which := fmt.Sprintf(" --job %s%s", job, how.Where)
-	say("next: rondo status" + which + "\n" +
-		"      rondo logs" + which + "\n" +
-		"      rondo port-forward" + which)
+	say("next: " + c.command("status", job) + "\n" +
+		"      " + c.command("logs", job) + "\n" +
+		"      " + c.command("port-forward", job))
 	return nil
 }
 
@@ -123,9 +121,9 @@ func (c *Cluster) Resume(
 		return err
 	}
 	if workers == nil {
-		return fmt.Errorf("there is no job %s in namespace %s to resume: rondo submit --job %s "+
-			"begins one; with the same --checkpoint-dir it goes on from the newest checkpoint",
-			job, c.Namespace, job)
+		return fmt.Errorf("there is no job %s in namespace %s to resume: %s begins one; with the "+
+			"same --checkpoint-dir it goes on from the newest checkpoint", job, c.Namespace,
+			c.command("submit", job))
 	}
 	stored, err := submissionOf(workers)
 	if err != nil {
@@ -145,19 +143,19 @@ func (c *Cluster) Resume(
 	if err != nil {
 		return err
 	}
-	if err := resumable(workers, spec, flags); err != nil {
+	if err := c.resumable(workers, spec, flags); err != nil {
 		return err
 	}
 	return c.Submit(ctx, s, how, out, notes)
 }
 
 // resumable refuses a run that would find nothing to go on from, or nothing to do.
-func resumable(
+func (c *Cluster) resumable(
 	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
 	if spec.CheckpointDir == "" {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
-			"rondo submit --job %s begins anew", spec.Job, spec.Job)
+			"%s begins anew", spec.Job, c.command("submit", spec.Job))
 	}
 	notes := workers.GetAnnotations()
 	step, total := notes[annotations+"step"], notes[annotations+"total-steps"]
@@ -178,14 +176,14 @@ func (c *Cluster) unsuspend(ctx context.Context, resources dynamic.ResourceInter
 	queue := workers.GetLabels()[labelQueue]
 	switch {
 	case !suspended:
-		return fmt.Errorf("job %s is running: see rondo status --job %s", job, job)
+		return fmt.Errorf("job %s is running: see %s", job, c.command("status", job))
 	case queue != "":
 		return fmt.Errorf("job %s waits for Kueue to admit it to queue %s: only Kueue starts it "+
 			"(kubectl get workloads)", job, queue)
 	}
 	if changed := flags.changed(); len(changed) > 0 {
-		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or rondo stop "+
-			"it first", job, strings.Join(changed, ", "))
+		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or %s "+
+			"first", job, strings.Join(changed, ", "), c.command("stop", job))
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"suspend": false}})
 	if err != nil {

@@ -23,7 +23,7 @@ func (s *apiServer) submit(t *testing.T, args ...string) (out string, err error)
 		return "", err
 	}
 	var said bytes.Buffer
-	err = s.Submit(t.Context(), m, Run{Where: " -n music"}, &said, &said)
+	err = s.Submit(t.Context(), m, Run{}, &said, &said)
 	return said.String(), err
 }
 
