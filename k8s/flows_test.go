@@ -3,6 +3,7 @@ package k8s
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +31,12 @@ worker       kube-dns     UDP 53
 worker       kube-dns     TCP 53
 coordinator  kube-dns     UDP 53
 coordinator  kube-dns     TCP 53
+worker       dns-cache    UDP 53
+worker       dns-cache    TCP 53
+coordinator  dns-cache    UDP 53
+coordinator  dns-cache    TCP 53
+etcd         dns-cache    UDP 53
+etcd         dns-cache    TCP 53
 etcd         kube-dns     UDP 53
 etcd         kube-dns     TCP 53
 coordinator  elsewhere    TCP 443    the Kubernetes API, for the observer
@@ -41,7 +48,8 @@ other        etcd         TCP 2379   etcd is shared by the namespace's jobs
 func besides(overlay string) (more string, without string) {
 	switch overlay {
 	case "s3":
-		return "worker elsewhere TCP 443 storage", ""
+		return "worker elsewhere TCP 443 storage\nworker node-identity TCP 80 credentials\n" +
+			"worker pod-identity TCP 80 credentials", ""
 	case "monitoring":
 		return "monitoring coordinator TCP 8080\nmonitoring etcd TCP 2381", ""
 	case "external-etcd":
@@ -74,6 +82,7 @@ func table(lines, without string) map[string]bool {
 // A peer is somebody who sends or receives: a pod, or an address elsewhere if it has no labels.
 type peer struct {
 	name      string
+	address   string // of a host's own service
 	namespace string
 	labels    map[string]string
 	ports     []corev1.ContainerPort
@@ -83,6 +92,7 @@ type peer struct {
 func peers(objects []metav1.Object) []peer {
 	dns := []corev1.ContainerPort{{ContainerPort: 53, Protocol: corev1.ProtocolUDP},
 		{ContainerPort: 53, Protocol: corev1.ProtocolTCP}}
+	web := []corev1.ContainerPort{{ContainerPort: 80, Protocol: corev1.ProtocolTCP}}
 	var open []corev1.ContainerPort // what a stranger may listen on
 	for _, port := range []int32{22, 80, 443, 2379, 2380, 2381, 6443, 7000, 7001, 8080} {
 		open = append(open, corev1.ContainerPort{ContainerPort: port,
@@ -90,6 +100,9 @@ func peers(objects []metav1.Object) []peer {
 	}
 	all := []peer{
 		{name: "elsewhere", ports: open},
+		{name: "dns-cache", address: "169.254.20.10", ports: dns},
+		{name: "node-identity", address: "169.254.169.254", ports: web},
+		{name: "pod-identity", address: "169.254.170.23", ports: web},
 		{name: "stranger", namespace: "rondo", labels: map[string]string{"app": "x"}, ports: open},
 		{name: "kube-dns", namespace: "kube-system",
 			labels: map[string]string{"k8s-app": "kube-dns"}, ports: dns},
@@ -128,8 +141,11 @@ func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) boo
 	t.Helper()
 	return len(rule) == 0 || slices.ContainsFunc(rule, func(p networkingv1.NetworkPolicyPeer) bool {
 		switch {
+		case p.IPBlock != nil && other.address != "":
+			block, err := netip.ParsePrefix(p.IPBlock.CIDR)
+			return err == nil && block.Contains(netip.MustParseAddr(other.address))
 		case p.IPBlock != nil || other.labels == nil:
-			return false // the one address that is named is that of the hosts' DNS cache
+			return false // the addresses that are named are of the hosts' own services
 		case p.NamespaceSelector == nil && other.namespace != "rondo":
 			return false
 		case p.NamespaceSelector != nil && !selects(t, p.NamespaceSelector,
@@ -298,10 +314,11 @@ func listens(p corev1.Pod, at intstr.IntOrString) bool {
 // probed are the ports that a container's probes ask.
 func probed(c corev1.Container) []intstr.IntOrString {
 	var ports []intstr.IntOrString
-	for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+	for i, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 		switch {
-		case probe == nil:
+		case probe == nil && i < 2:
 			ports = append(ports, intstr.FromString("no probe"))
+		case probe == nil:
 		case probe.GRPC != nil:
 			ports = append(ports, intstr.FromInt32(probe.GRPC.Port))
 		case probe.HTTPGet != nil:
@@ -336,6 +353,9 @@ func TestSelectors(t *testing.T) {
 					for _, port := range o.Spec.Ports {
 						if !listens(p, port.TargetPort) {
 							t.Errorf("service %s: no port %v", o.Name, &port.TargetPort)
+						}
+						if component(p) == "coordinator" && port.Name != "http" {
+							t.Errorf("service %s: port %s leads to one of two", o.Name, port.Name)
 						}
 					}
 				}

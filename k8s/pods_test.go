@@ -205,7 +205,16 @@ func TestPaths(t *testing.T) {
 						t.Errorf("%s, %s: no volume %s", p.Name, c.Name, m.Name)
 					}
 				}
-				for _, argument := range c.Args {
+				arguments := c.Args
+				for _, e := range c.Env {
+					if e.Name == "XDG_CACHE_HOME" {
+						arguments = append(slices.Clone(arguments), e.Name+"="+e.Value)
+					}
+				}
+				if c.Name == "worker" && len(arguments) == len(c.Args) {
+					t.Errorf("%s: the image says where tokens are kept", p.Name)
+				}
+				for _, argument := range arguments {
 					_, at, _ := strings.Cut(argument, "=")
 					if strings.HasPrefix(at, "/") && !slices.ContainsFunc(c.VolumeMounts,
 						func(m corev1.VolumeMount) bool {

@@ -231,6 +231,45 @@ func TestDockerfileCUDA(t *testing.T) {
 	starts(t, last, "FROM gcr.io/distroless/cc-debian12")
 }
 
+// Docker's build is sent the folders that the commands are built from, and nothing else.
+func TestDockerignore(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "-tags", "cuda", "-f", "{{.ImportPath}}",
+		"./cmd/rondo", "./cmd/worker", "./cmd/coordinator")
+	list.Dir = "../.."
+	output, err := list.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", list, err)
+	}
+	want := []string{"!go.mod", "!go.sum"}
+	for line := range strings.Lines(string(output)) {
+		if inside, ours := strings.CutPrefix(strings.TrimSpace(line), "rondo/"); ours {
+			folder, _, _ := strings.Cut(inside, "/")
+			want = append(want, "!"+folder)
+		}
+	}
+	slices.Sort(want)
+	want = slices.Compact(want)
+	lines, _ := instructions(t, "../../.dockerignore")
+	if len(lines) == 0 || lines[0] != "*" {
+		t.Errorf("it does not begin with all that there is: %q", lines)
+	}
+	var sent []string
+	for _, line := range lines {
+		if strings.HasPrefix(line, "!") {
+			sent = append(sent, line)
+		}
+	}
+	slices.Sort(sent)
+	if !slices.Equal(sent, want) {
+		t.Errorf("it lets through %q\nwant %q", sent, want)
+	}
+	for _, secret := range []string{"**/.*", "**/*.env", "**/*.key", "**/*.pem"} {
+		if !slices.Contains(lines, secret) {
+			t.Errorf("it does not keep %s out", secret)
+		}
+	}
+}
+
 // starts checks how a Dockerfile's image starts.
 func starts(t *testing.T, last []string, from string) {
 	t.Helper()
