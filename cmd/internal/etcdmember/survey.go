@@ -23,8 +23,8 @@ import (
 
 const (
 	// askTimeout is for a member or a majority to answer, the lookup of its name included, which
-	// takes a second longer for each answer that is lost on the way.
-	askTimeout    = 5 * time.Second
+	// on Kubernetes (k8s/etcd) takes a second longer for each answer that is lost on the way.
+	askTimeout    = 3 * time.Second
 	changeTimeout = 5 * time.Second // for a majority to change its members
 	answerBytes   = 1 << 20         // of an answer at most
 )
