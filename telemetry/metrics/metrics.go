@@ -30,9 +30,9 @@ type Metrics struct {
 	registry *prometheus.Registry
 	now      func() time.Time
 
-	step, planned, epoch, loss, epochLoss, perplexity, tokenRate prometheus.Gauge
-	learningRate, gradientNorm, evalLoss                         prometheus.Gauge
-	checkpointStep, checkpointTime                               prometheus.Gauge
+	step, planned, epoch, loss, epochLoss, perplexity, tokenRate runGauge
+	learningRate, gradientNorm, evalLoss                         runGauge
+	checkpointStep, checkpointTime                               runGauge
 	worldSize, minWorkers, limit, generation, leader             prometheus.Gauge
 	steps, tokens, nonfinite, rings                              prometheus.Counter
 	stepSeconds                                                  prometheus.Histogram
@@ -40,6 +40,7 @@ type Metrics struct {
 
 	mu        sync.Mutex
 	run       telemetry.Run
+	led       bool  // there is a job that somebody has to lead
 	lastStep  int64 // 0: none of this run was heard of
 	lastRings int64 // of this run
 }
@@ -57,6 +58,17 @@ func New(job string, now func() time.Time) *Metrics {
 // Gatherer is what /metrics serves.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
+// runGauge is a figure of one run: there is no series until it is known of that run.
+type runGauge struct{ *prometheus.GaugeVec }
+
+func (g runGauge) set(x float64) { g.WithLabelValues().Set(x) }
+
+// ofRun are the figures of one run.
+func (m *Metrics) ofRun() []runGauge {
+	return []runGauge{m.step, m.planned, m.epoch, m.loss, m.epochLoss, m.perplexity, m.tokenRate,
+		m.learningRate, m.gradientNorm, m.evalLoss, m.checkpointStep, m.checkpointTime}
+}
+
 // maker registers figures under the job's label.
 type maker struct{ to prometheus.Registerer }
 
@@ -69,6 +81,11 @@ func (k maker) gauge(name, help string) prometheus.Gauge {
 	return register(k, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
 }
 
+func (k maker) ofRun(name, help string) runGauge {
+	return runGauge{register(k, prometheus.NewGaugeVec(
+		prometheus.GaugeOpts{Name: name, Help: help}, nil))}
+}
+
 func (k maker) counter(name, help string) prometheus.Counter {
 	return register(k, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help}))
 }
@@ -79,21 +96,21 @@ func (k maker) gauges(name, label, help string) *prometheus.GaugeVec {
 }
 
 func (m *Metrics) define(k maker) {
-	m.step = k.gauge("rondo_step", "Last step that all ranks have completed.")
-	m.planned = k.gauge("rondo_planned_steps", "Steps after which the run is done.")
-	m.epoch = k.gauge("rondo_epoch", "Pass over the corpus, from 1.")
-	m.loss = k.gauge("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
+	m.step = k.ofRun("rondo_step", "Last step that all ranks have completed.")
+	m.planned = k.ofRun("rondo_planned_steps", "Steps after which the run is done.")
+	m.epoch = k.ofRun("rondo_epoch", "Pass over the corpus, from 1.")
+	m.loss = k.ofRun("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
 		"global batch.")
-	m.epochLoss = k.gauge("rondo_epoch_loss", "Mean loss of the epoch so far, in nats per token.")
-	m.perplexity = k.gauge("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
-	m.tokenRate = k.gauge("rondo_tokens_per_second", "Tokens that all workers together read a "+
+	m.epochLoss = k.ofRun("rondo_epoch_loss", "Mean loss of the epoch so far, in nats per token.")
+	m.perplexity = k.ofRun("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
+	m.tokenRate = k.ofRun("rondo_tokens_per_second", "Tokens that all workers together read a "+
 		"second, in the last step.")
-	m.learningRate = k.gauge("rondo_learning_rate", "Learning rate of the last step.")
-	m.gradientNorm = k.gauge("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
+	m.learningRate = k.ofRun("rondo_learning_rate", "Learning rate of the last step.")
+	m.gradientNorm = k.ofRun("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
 		"clipping; of rank 0's own lanes where each worker clips its own.")
-	m.evalLoss = k.gauge("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
-	m.checkpointStep = k.gauge("rondo_checkpoint_step", "Step of the newest checkpoint.")
-	m.checkpointTime = k.gauge("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
+	m.evalLoss = k.ofRun("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
+	m.checkpointStep = k.ofRun("rondo_checkpoint_step", "Step of the newest checkpoint.")
+	m.checkpointTime = k.ofRun("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
 		"was heard of, in seconds since 1970.")
 	m.worldSize = k.gauge("rondo_world_size", "Workers of the ring.")
 	m.minWorkers = k.gauge("rondo_min_workers", "With fewer workers the job pauses.")
@@ -122,6 +139,9 @@ func (m *Metrics) Begin(run telemetry.Run) {
 	defer m.mu.Unlock()
 	if run.Number != m.run.Number {
 		m.lastRings = 0
+		for _, figure := range m.ofRun() {
+			figure.Reset()
+		}
 	}
 	m.run, m.lastStep = run, 0
 }
@@ -134,13 +154,13 @@ func (m *Metrics) Show(e telemetry.Event) {
 	case telemetry.Step:
 		m.showStep(e)
 	case telemetry.Eval:
-		m.evalLoss.Set(e.Loss)
+		m.evalLoss.set(e.Loss)
 	case telemetry.Checkpoint:
-		m.checkpointStep.Set(float64(e.Step))
-		m.checkpointTime.Set(float64(m.now().UnixMilli()) / 1000)
+		m.checkpointStep.set(float64(e.Step))
+		m.checkpointTime.set(float64(m.now().UnixMilli()) / 1000)
 	case telemetry.Done:
 		if e.Step > 0 {
-			m.step.Set(float64(e.Step))
+			m.step.set(float64(e.Step))
 		}
 		m.setPhase(telemetry.PhaseEnded)
 	case telemetry.Failed:
@@ -161,15 +181,15 @@ func (m *Metrics) showStep(e telemetry.Step) {
 	if e.Skipped {
 		m.nonfinite.Inc()
 	}
-	m.step.Set(float64(e.Step))
-	m.planned.Set(float64(e.TotalSteps))
-	m.epoch.Set(float64(e.Epoch))
-	m.loss.Set(e.Loss)
-	m.epochLoss.Set(e.EpochLoss)
-	m.perplexity.Set(e.Perplexity)
-	m.tokenRate.Set(e.TokensPerSecond)
-	m.learningRate.Set(e.LearningRate)
-	m.gradientNorm.Set(e.GradientNorm)
+	m.step.set(float64(e.Step))
+	m.planned.set(float64(e.TotalSteps))
+	m.epoch.set(float64(e.Epoch))
+	m.loss.set(e.Loss)
+	m.epochLoss.set(e.EpochLoss)
+	m.perplexity.set(e.Perplexity)
+	m.tokenRate.set(e.TokensPerSecond)
+	m.learningRate.set(e.LearningRate)
+	m.gradientNorm.set(e.GradientNorm)
 	if seconds := float64(m.run.TokensPerStep) / e.TokensPerSecond; seconds > 0 &&
 		!math.IsInf(seconds, 0) {
 		m.stepSeconds.Observe(seconds)
@@ -204,13 +224,22 @@ func (m *Metrics) setPhase(now string) {
 	for _, phase := range telemetry.Phases() {
 		m.phase.WithLabelValues(phase).Set(truth(phase == now))
 	}
+	m.led = now != telemetry.PhaseWaiting && now != telemetry.PhaseEnded &&
+		now != telemetry.PhaseFailed
 	if now != telemetry.PhaseRunning {
-		m.tokenRate.Set(0) // nothing is read
+		m.tokenRate.set(0) // nothing is read
 	}
 }
 
-// Trouble says what keeps the observer from hearing from a peer; empty: nothing does.
+// Trouble says what keeps the observer from hearing from a peer; empty: nothing does. Of a leader
+// that nobody needs nothing is said.
 func (m *Metrics) Trouble(peer, text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if peer == Leader && !m.led {
+		m.reached.DeleteLabelValues(peer)
+		return
+	}
 	m.reached.WithLabelValues(peer).Set(truth(text == ""))
 }
 

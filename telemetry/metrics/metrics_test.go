@@ -131,6 +131,34 @@ func TestAnotherRun(t *testing.T) {
 	}
 }
 
+// What is not known of a run has no series: a zero would be drawn as a loss of zero, and what the
+// run before had as this one's.
+func TestNothingIsKnown(t *testing.T) {
+	m := newMetrics()
+	unknown := func(when string) {
+		t.Helper()
+		got := values(t, m)
+		for _, name := range []string{"rondo_step", "rondo_planned_steps", "rondo_epoch",
+			"rondo_loss", "rondo_epoch_loss", "rondo_perplexity", "rondo_learning_rate",
+			"rondo_gradient_norm", "rondo_eval_loss", "rondo_checkpoint_step",
+			"rondo_checkpoint_timestamp_seconds", "rondo_observer_reachable/leader"} {
+			if value, is := got[name]; is {
+				t.Errorf("%s: %s is %v", when, name, value)
+			}
+		}
+	}
+	m.Trouble(Leader, "")
+	unknown("before any job")
+	aRun(m)
+	m.Stand(telemetry.Standing{Phase: telemetry.PhaseEnded})
+	m.Trouble(Leader, "")
+	if got := values(t, m); got["rondo_step"] != 12 || got["rondo_checkpoint_step"] != 13 {
+		t.Errorf("after the end: %v", got)
+	}
+	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10})
+	unknown("of the next run")
+}
+
 // The names keep to Prometheus' conventions.
 func TestNames(t *testing.T) {
 	m := newMetrics()
