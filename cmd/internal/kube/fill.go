@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -41,6 +40,10 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 			return fmt.Errorf("it has no template of a Job")
 		}
 		return f.workers(o, template)
+	case "ConfigMap":
+		if strings.HasPrefix(o.GetName(), f.spec.Job+"-spec-") {
+			return f.submission.keep(o)
+		}
 	case "Deployment":
 		return edit(o.Object, func(d *appsv1.DeploymentSpec) error {
 			f.pods(&d.Template)
@@ -84,18 +87,12 @@ func templateOf(set *unstructured.Unstructured) map[string]any {
 
 // workers fills in a Job, or what in a JobSet is one.
 func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) error {
-	var kept strings.Builder
-	encoder := json.NewEncoder(&kept)
-	encoder.SetEscapeHTML(false) // URLs stay as a person wrote them
-	if err := encoder.Encode(f.submission); err != nil {
+	if err := f.submission.keep(o); err != nil {
 		return err
 	}
-	run := strconv.FormatInt(f.submission.Run, 10)
-	o.SetAnnotations(map[string]string{annotationRun: run,
-		annotationSubmission: strings.TrimSpace(kept.String())})
 	if o.GetKind() == "JobSet" {
 		inner := unstructured.Unstructured{Object: job}
-		inner.SetAnnotations(map[string]string{annotationRun: run})
+		inner.SetAnnotations(map[string]string{annotationRun: o.GetAnnotations()[annotationRun]})
 	}
 	if f.submission.Queue != "" {
 		labels := o.GetLabels()

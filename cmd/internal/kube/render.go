@@ -3,14 +3,12 @@ package kube
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
 	"path"
 	"regexp"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,7 +17,6 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
 	"rondo/k8s"
 	rondov1 "rondo/proto/rondo/v1"
@@ -192,17 +189,19 @@ func (s *Submission) composeJob(
 		Labels: []types.Label{{Pairs: map[string]string{labelJob: spec.Job},
 			IncludeSelectors: true, IncludeTemplates: true}, {Pairs: labels}},
 	}
+	above := types.Kustomization{Resources: []string{"../job"}}
 	for _, c := range []struct {
 		name string
 		on   bool
+		to   *types.Kustomization
 	}{
-		{"cpu", s.GPUsPerWorker == 0}, {"gpu", s.GPUsPerWorker > 0}, {"spot", s.Spot}, {"s3", s3},
-		{"tls/job", s.TLS}, {"external-etcd", len(s.Etcd) > 0},
-		{"jobset", s.JobSet}, // after what patches the Job, of which it makes another object
-		{"kueue", s.Queue != ""},
+		{"cpu", s.GPUsPerWorker == 0, &k}, {"gpu", s.GPUsPerWorker > 0, &k}, {"spot", s.Spot, &k},
+		{"s3", s3, &k}, {"tls/job", s.TLS, &k}, {"external-etcd", len(s.Etcd) > 0, &k},
+		{"jobset", s.JobSet, &above}, // it makes another object of the Job, by its full name
+		{"kueue", s.Queue != "", &above},
 	} {
 		if c.on {
-			k.Components = append(k.Components, "../../components/"+c.name)
+			c.to.Components = append(c.to.Components, "../../components/"+c.name)
 		}
 	}
 	for _, example := range []string{"/job/job.yaml", "/components/gpu/job.yaml"} {
@@ -210,7 +209,11 @@ func (s *Submission) composeJob(
 			return nil, fmt.Errorf("%s: %w", example, err)
 		}
 	}
-	return compose(tree, "/submitted/job", k)
+	objects, err := compose(tree, "/submitted/job", k)
+	if err != nil || len(above.Components) == 0 {
+		return objects, err
+	}
+	return compose(tree, "/submitted/above", above)
 }
 
 // images names the image that replaces the manifests' own.
@@ -292,19 +295,4 @@ func (m *Manifests) workers() *unstructured.Unstructured {
 		return o.GetKind() == "Job" || o.GetKind() == "JobSet"
 	})
 	return m.Job[at]
-}
-
-// submissionOf reads the submission that is kept with a job's workers.
-func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
-	text, kept := workers.GetAnnotations()[annotationSubmission]
-	if !kept {
-		return nil, app.Usagef("%s %s was not made by rondo submit: submit it anew",
-			strings.ToLower(workers.GetKind()), workers.GetName())
-	}
-	s := &Submission{}
-	if err := json.Unmarshal([]byte(text), s); err != nil {
-		return nil, fmt.Errorf("%s of %s %s cannot be read: %w", annotationSubmission,
-			strings.ToLower(workers.GetKind()), workers.GetName(), err)
-	}
-	return s, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"time"
 
@@ -58,7 +59,9 @@ func note(out io.Writer, m *Manifests) error {
 func (c *Cluster) Submit(
 	ctx context.Context, s *Submission, how Run, out, notes io.Writer,
 ) error {
-	s.Run = time.Now().UnixNano()
+	if err := c.number(ctx, s); err != nil {
+		return err
+	}
 	m, err := Render(ctx, s, c.Namespace)
 	if err != nil {
 		return err
@@ -85,7 +88,26 @@ func (c *Cluster) Submit(
 	return nil
 }
 
-// findWorkers finds the Job or JobSet of a job; nil if there is none.
+// number gives a submission its run: a number above those before it, whatever the clocks of the
+// people who submit.
+func (c *Cluster) number(ctx context.Context, s *Submission) error {
+	s.Run = time.Now().UnixNano()
+	spec, err := s.job()
+	if err != nil {
+		return err
+	}
+	last, err := c.lastSubmission(ctx, spec.Job)
+	if err != nil {
+		return err
+	}
+	if last != nil {
+		s.Run = max(s.Run, last.Run+1)
+	}
+	return nil
+}
+
+// findWorkers finds the Job or JobSet of a job; nil if there is none. A JobSet is told of its run's
+// progress by the annotations of its Job.
 func (c *Cluster) findWorkers(
 	ctx context.Context, o *objects, job string,
 ) (dynamic.ResourceInterface, *unstructured.Unstructured, error) {
@@ -102,13 +124,33 @@ func (c *Cluster) findWorkers(
 		} else if err != nil {
 			return nil, nil, Explain(err, "looking for job "+job)
 		}
+		if found.GetKind() == "JobSet" {
+			return resources, found, c.progressOf(ctx, found)
+		}
 		return resources, found, nil
 	}
 	return nil, nil, nil
 }
 
+// progressOf gives a JobSet, as it is here, what its Job's annotations say of the run.
+func (c *Cluster) progressOf(ctx context.Context, set *unstructured.Unstructured) error {
+	name := set.GetName() + "-ring-0"
+	inner, err := c.Client.BatchV1().Jobs(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return Explain(err, "looking at job/"+name)
+	}
+	notes := map[string]string{}
+	maps.Copy(notes, inner.Annotations)
+	maps.Copy(notes, set.GetAnnotations())
+	set.SetAnnotations(notes)
+	return nil
+}
+
 // Resume runs a job again with the options of its submission, over which flags say what changes,
-// from its newest checkpoint. A job that is suspended goes on instead.
+// from its newest checkpoint. A job that is suspended goes on instead. One whose workers were
+// removed, but not those options, is run again as well.
 func (c *Cluster) Resume(
 	ctx context.Context, job string, flags *SubmissionFlags, how Run, out, notes io.Writer,
 ) error {
@@ -120,16 +162,21 @@ func (c *Cluster) Resume(
 	if err != nil {
 		return err
 	}
-	if workers == nil {
+	stored, err := c.lastSubmission(ctx, job)
+	if err != nil {
+		return err
+	}
+	if workers == nil && stored == nil {
 		return fmt.Errorf("there is no job %s in namespace %s to resume: %s begins one; with the "+
 			"same --checkpoint-dir it goes on from the newest checkpoint", job, c.Namespace,
 			c.command("submit", job))
 	}
-	stored, err := submissionOf(workers)
-	if err != nil {
-		return err
+	if stored == nil {
+		if stored, err = submissionOf(workers); err != nil {
+			return err
+		}
 	}
-	if !endedObject(workers) {
+	if workers != nil && !endedObject(workers) {
 		return c.unsuspend(ctx, resources, workers, stored, flags, how, out)
 	}
 	s, err := flags.Submission(stored)
@@ -149,13 +196,17 @@ func (c *Cluster) Resume(
 	return c.Submit(ctx, s, how, out, notes)
 }
 
-// resumable refuses a run that would find nothing to go on from, or nothing to do.
+// resumable refuses a run that would find nothing to go on from, or nothing to do. The workers of
+// the run before may be gone (nil).
 func (c *Cluster) resumable(
 	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
 	if spec.CheckpointDir == "" {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
 			"%s begins anew", spec.Job, c.command("submit", spec.Job))
+	}
+	if workers == nil {
+		return nil
 	}
 	notes := workers.GetAnnotations()
 	step, total := notes[annotations+"step"], notes[annotations+"total-steps"]
