@@ -258,14 +258,29 @@ func TestAnotherJob(t *testing.T) {
 	for _, components := range [][]string{
 		{"cpu", "spot", "s3", "kueue", "tls/job"}, {"gpu", "tls/job", "s3", "spot"},
 		{"cpu", "external-etcd"}, {"gpu", "spot", "s3", "tls/job", "jobset"},
+		{"cpu", "jobset", "kueue"},
 	} {
+		own := components
+		at := slices.Index(components, "jobset")
+		if at >= 0 {
+			own = components[:at]
+		}
 		text := "namePrefix: wiki-\nnamespace: ml\nresources: [../job]\nlabels:\n" +
 			"- pairs: {rondo.dev/job: wiki}\n  includeSelectors: true\n  includeTemplates: true\n" +
-			"components: [../components/" + strings.Join(components, ", ../components/") + "]\n"
+			"components: [../components/" + strings.Join(own, ", ../components/") + "]\n"
 		if err := tree.WriteFile("/wiki/kustomization.yaml", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		objects := build(t, tree, "/wiki")
+		folder, job := "/wiki", "wiki-worker"
+		if at >= 0 {
+			folder, job = "/above", "wiki-worker-ring-0"
+			text = "resources: [../wiki]\ncomponents: [../components/" +
+				strings.Join(components[at:], ", ../components/") + "]\n"
+			if err := tree.WriteFile("/above/kustomization.yaml", []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		objects := build(t, tree, folder)
 		for _, o := range objects {
 			if !strings.HasPrefix(o.GetName(), "wiki-") || o.GetNamespace() != "ml" {
 				t.Errorf("%v: %T %s/%s", components, o, o.GetNamespace(), o.GetName())
@@ -282,8 +297,7 @@ func TestAnotherJob(t *testing.T) {
 			}
 		}
 		role := only[*rbacv1.Role](t, objects, "wiki-coordinator")
-		if names := role.Rules[0].ResourceNames; !slices.Contains(components, "jobset") &&
-			!slices.Equal(names, []string{"wiki-worker"}) {
+		if names := role.Rules[0].ResourceNames; !slices.Equal(names, []string{job}) {
 			t.Errorf("%v: the observer may read Jobs %v", components, names)
 		}
 		account := only[*rbacv1.RoleBinding](t, objects, "wiki-coordinator").Subjects[0]
