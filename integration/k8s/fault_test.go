@@ -88,7 +88,7 @@ func (j *trial) end() {
 // the audit logs that they have.
 func (j *trial) verdict() {
 	j.t.Helper()
-	j.ledgers.audit("--max-tokens", "20000")
+	j.ledgers.audit("--corpus", "builtin:opticks", "--max-tokens", "20000")
 	last := int64(0)
 	for _, ring := range j.seen.Formed {
 		if ring.Step < last {
@@ -136,7 +136,7 @@ func TestProcesses(t *testing.T) {
 	c := connect(t)
 	c.cut(t)
 	n := c.namespace(t, "processes")
-	j := n.try4(780, 150*time.Millisecond)
+	j := n.try4(780, 110*time.Millisecond)
 
 	j.struck("a worker's pod deleted", 3, func() {
 		n.do("delete", "pod", j.pods(j.selector("worker"))[1].Name, "--wait=false")

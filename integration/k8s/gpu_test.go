@@ -21,17 +21,18 @@ func TestGPU(t *testing.T) {
 	node := c.nodes(t)[0]
 	c.claimGPUs(t, node)
 	j := &job{namespace: n, name: "gpus"}
-	out, err := j.tell("submit", "--workers", "2", "--gpus-per-worker", "1", "--image",
-		"localhost/rondo-cuda:none", "--etcd-storage", "ephemeral", "--wait=false")
+	out, err := j.tell("submit", "--workers", "3", "--gpus-per-worker", "1", "--image",
+		"localhost/rondo-cuda:none", "--etcd-storage", "ephemeral", "--cpus-per-worker", "250m",
+		"--memory-per-worker", "256Mi", "--wait=false")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var pods []corev1.Pod
-	until(t, stepTimeout, "two scheduled workers", func() bool {
+	until(t, stepTimeout, "three scheduled workers", func() bool {
 		pods = slices.DeleteFunc(j.pods(j.selector("worker")), func(p corev1.Pod) bool {
 			return p.Spec.NodeName == ""
 		})
-		return len(pods) == 2
+		return len(pods) == 3
 	})
 	for _, pod := range pods {
 		spec := pod.Spec
@@ -58,7 +59,7 @@ func TestGPU(t *testing.T) {
 		}
 	}
 	specs := n.do("get", "configmap", "-l", "rondo.dev/job=gpus", "-o", "yaml")
-	for _, want := range []string{"device: cuda", "workers: 2"} {
+	for _, want := range []string{"device: cuda", "workers: 3"} {
 		if !strings.Contains(specs, want) {
 			t.Errorf("the job does not say %q:\n%s", want, specs)
 		}

@@ -225,8 +225,8 @@ func (s *state) moved() bool {
 	return last.Generation == s.Generation && s.Progress.Step > last.Step
 }
 
-// awaitEnd waits until the Job has succeeded. Where a node is lost it is complete only when the node
-// is back, or its Node object is deleted, because the pods that were there do not end before.
+// awaitEnd waits until the Job has succeeded. Where a node is lost it is complete only when the
+// node is back, or its Node object is deleted: the pods that were there do not end before.
 func (j *job) awaitEnd() {
 	j.t.Helper()
 	until(j.t, endTimeout, "the Job's end", func() bool {

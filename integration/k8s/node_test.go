@@ -66,7 +66,7 @@ func TestNodes(t *testing.T) {
 		t.Skipf("%d nodes can be cut, 2 are needed: the others run what the cluster lives on", n)
 	}
 	n := c.namespace(t, "nodes")
-	j := n.try4(790, 400*time.Millisecond)
+	j := n.try4(790, 250*time.Millisecond)
 
 	victim := j.hosting(1)
 	on := c.repaired(t, "on", victim)

@@ -80,8 +80,10 @@ spec:
         image: %s
         args: [--port, ":9000", --health, /health, posix, --sidecar, /meta, /data]
         env:
-        - {name: ROOT_ACCESS_KEY_ID, valueFrom: {secretKeyRef: {name: rondo-s3, key: AWS_ACCESS_KEY_ID}}}
-        - {name: ROOT_SECRET_ACCESS_KEY, valueFrom: {secretKeyRef: {name: rondo-s3, key: AWS_SECRET_ACCESS_KEY}}}
+        - name: ROOT_ACCESS_KEY_ID
+          valueFrom: {secretKeyRef: {name: rondo-s3, key: AWS_ACCESS_KEY_ID}}
+        - name: ROOT_SECRET_ACCESS_KEY
+          valueFrom: {secretKeyRef: {name: rondo-s3, key: AWS_SECRET_ACCESS_KEY}}
         ports: [{containerPort: 9000}]
         readinessProbe: {httpGet: {path: /health, port: 9000}, periodSeconds: 1}
         securityContext:

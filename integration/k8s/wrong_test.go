@@ -141,7 +141,7 @@ func TestWrong(t *testing.T) {
 				n.s3("")
 			}
 			j := &job{namespace: n, name: "wrong"}
-			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--timeout", "2m"}
+			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--timeout", "40s"}
 			start := time.Now()
 			if _, err := j.tell("submit", slices.Concat(args, wrong.flags)...); err != nil {
 				complains(t, err, wrong.words...)
