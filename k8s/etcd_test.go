@@ -26,20 +26,25 @@ func TestEtcd(t *testing.T) {
 		etcd := pod.Containers[0]
 		if !slices.Contains(etcd.Args, "--token=$(NAMESPACE)") || !slices.ContainsFunc(etcd.Env,
 			func(e corev1.EnvVar) bool {
-				return e.Name == "NAMESPACE" && e.ValueFrom.FieldRef.FieldPath == "metadata.namespace"
+				return e.Name == "NAMESPACE" &&
+					e.ValueFrom.FieldRef.FieldPath == "metadata.namespace"
 			}) {
 			t.Errorf("the token is not the namespace: %v with %v", etcd.Args, etcd.Env)
 		}
 		if pod.DNSConfig == nil || !slices.ContainsFunc(pod.DNSConfig.Options,
-			func(o corev1.PodDNSConfigOption) bool { return o.Name == "timeout" && *o.Value == "1" }) {
+			func(o corev1.PodDNSConfigOption) bool {
+				return o.Name == "timeout" && *o.Value == "1"
+			}) {
 			t.Errorf("a lost answer of the DNS takes longer than a second: %v", pod.DNSConfig)
 		}
 		spread := pod.TopologySpreadConstraints[0]
-		hard := spread.WhenUnsatisfiable == corev1.DoNotSchedule &&
-			spread.NodeTaintsPolicy != nil && *spread.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
-		if hard != (overlay == "ephemeral-etcd") {
-			t.Errorf("members are spread by %s, taints %v", spread.WhenUnsatisfiable,
-				spread.NodeTaintsPolicy)
+		taints := corev1.NodeInclusionPolicyIgnore
+		if spread.NodeTaintsPolicy != nil {
+			taints = *spread.NodeTaintsPolicy
+		}
+		if overlay == "ephemeral-etcd" && (spread.WhenUnsatisfiable != corev1.DoNotSchedule ||
+			taints != corev1.NodeInclusionPolicyHonor) {
+			t.Errorf("members are spread by %s, taints %s", spread.WhenUnsatisfiable, taints)
 		}
 	})
 }

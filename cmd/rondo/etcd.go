@@ -33,10 +33,10 @@ func etcdCommand() *cobra.Command {
 		"NAME alone is at NAME.DOMAIN")
 	flags.StringVar(&domain, "domain", "", "added to the names of --peers that have no address")
 	flags.StringVar(&cfg.Token, "token", "rondo", "tells the cluster from others whose members "+
-		"have the same names, such as by its namespace; a cluster keeps the one it was founded with")
+		"have the same names; a cluster keeps the one it was founded with")
 	flags.StringVar(&cfg.Data, "data", "", "folder that is this member's disk")
-	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; 0.0.0.0 and :: are "+
-		"all of both families")
+	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; 0.0.0.0 is all, "+
+		"those of IPv6 too")
 	flags.IntVar(&cfg.ClientPort, "client-port", 2379, "port for clients")
 	flags.IntVar(&peerPort, "peer-port", 2380, "port of members that --peers gives no address of")
 	flags.StringVar(&cfg.Health, "health", ":2381", "host:port of /health, /livez, /readyz and "+

@@ -113,8 +113,8 @@ func TestOneServerIsNotTwo(t *testing.T) {
 	expectAnswers(t, m, bootstrap)
 }
 
-// TestEndsThatFollowEachOther: a server that ran for long had no fault at its start, and one that is
-// started with another authority has none.
+// TestEndsThatFollowEachOther: a server that ran for long had no fault at its start, and one that
+// is started with another authority has none.
 func TestEndsThatFollowEachOther(t *testing.T) {
 	failed := errors.New("removed")
 	for _, x := range []struct {
