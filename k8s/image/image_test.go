@@ -228,7 +228,7 @@ func TestDockerfileCUDA(t *testing.T) {
 	}) {
 		t.Error("it is not built with the tag cuda")
 	}
-	starts(t, last, "FROM gcr.io/distroless/cc-debian12")
+	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot")
 }
 
 // Docker's build is sent the folders that the commands are built from, and nothing else.
