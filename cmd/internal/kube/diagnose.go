@@ -26,15 +26,17 @@ func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
 
 // Limits of what is looked at.
 const (
-	maxEvents  = 1000
-	eventsFrom = 15 * time.Minute // older events speak of what was
+	eventsAtOnce = 500
+	maxEvents    = 20 * eventsAtOnce
+	eventsFrom   = 15 * time.Minute // older events speak of what was
+	listEvery    = 5 * time.Second  // of claims and events
 )
 
 // Diagnose says what is wrong with a job, from what the cluster says of its objects and of the
 // etcd that it uses; the gravest first, each once. An empty list means that nothing is known to be
 // wrong.
 func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
-	s, err := c.scene(ctx, job)
+	s, err := c.scene(ctx, job, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +45,7 @@ func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 
 // A scene is what the cluster says of a job.
 type scene struct {
+	cluster     *Cluster
 	job         string
 	leaving     bool         // the namespace is being deleted
 	workers     *batchv1.Job // nil: there is none
@@ -51,58 +54,124 @@ type scene struct {
 	pods        []corev1.Pod // the job's and etcd's
 	claims      []corev1.PersistentVolumeClaim
 	events      []corev1.Event
+	listed      time.Time // when the claims and events were
+	unseen      []string  // what this user may not read
 }
 
-// scene asks the cluster. Objects that are not there are nil.
-func (c *Cluster) scene(ctx context.Context, job string) (*scene, error) {
-	s := &scene{job: job, leaving: c.leaving(ctx)}
-	const doing = "looking at the job"
-	own := metav1.ListOptions{LabelSelector: labelJob + "=" + job}
-	jobs, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, own)
+// scene asks the cluster. Objects that are not there are nil, and what may not be read is left out:
+// the rest still tells. before is an earlier look, or nil; its claims and events, of which a
+// namespace can have thousands, hold for a while.
+func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene, error) {
+	s := &scene{cluster: c, job: job, leaving: c.leaving(ctx)}
+	if before != nil && time.Since(before.listed) < listEvery {
+		s.claims, s.events, s.listed = before.claims, before.events, before.listed
+	}
+	for _, look := range []struct {
+		what string
+		at   func(context.Context) error
+	}{
+		{"jobs", s.seeWorkers}, {"deployments", s.seeCoordinator}, {"statefulsets", s.seeEtcd},
+		{"pods", s.seePods}, {"claims of volumes", s.seeClaims}, {"events", s.seeEvents},
+	} {
+		err := look.at(ctx)
+		if apierrors.IsForbidden(err) && look.what != "jobs" {
+			s.unseen = append(s.unseen, look.what)
+		} else if err != nil {
+			return nil, Explain(err, "looking at the job's "+look.what)
+		}
+	}
+	if s.listed.IsZero() {
+		s.listed = time.Now()
+	}
+	return s, nil
+}
+
+func (s *scene) seeWorkers(ctx context.Context) error {
+	jobs, err := s.cluster.Client.BatchV1().Jobs(s.cluster.Namespace).List(ctx, s.own())
 	if err != nil {
-		return nil, Explain(err, doing)
+		return err
 	}
 	for i := range jobs.Items {
 		s.workers = &jobs.Items[i]
 	}
-	s.coordinator, err = c.Client.AppsV1().Deployments(c.Namespace).Get(ctx, job+"-coordinator",
+	return nil
+}
+
+// own selects the job's objects.
+func (s *scene) own() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: labelJob + "=" + s.job}
+}
+
+func (s *scene) seeCoordinator(ctx context.Context) error {
+	found, err := s.cluster.Client.AppsV1().Deployments(s.cluster.Namespace).Get(ctx,
+		s.job+"-coordinator", metav1.GetOptions{})
+	if err == nil {
+		s.coordinator = found
+	}
+	return ignoreMissing(err)
+}
+
+func (s *scene) seeEtcd(ctx context.Context) error {
+	found, err := s.cluster.Client.AppsV1().StatefulSets(s.cluster.Namespace).Get(ctx, etcdName,
 		metav1.GetOptions{})
+	if err == nil && (s.coordinator == nil || usesOwnEtcd(s.coordinator)) {
+		s.etcd = found
+	}
+	return ignoreMissing(err)
+}
+
+func ignoreMissing(err error) error {
 	if apierrors.IsNotFound(err) {
-		s.coordinator = nil
-	} else if err != nil {
-		return nil, Explain(err, doing)
+		return nil
 	}
-	s.etcd, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName,
-		metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || s.coordinator != nil && !usesOwnEtcd(s.coordinator) {
-		s.etcd = nil
-	} else if err != nil {
-		return nil, Explain(err, doing)
+	return err
+}
+
+func (s *scene) seePods(ctx context.Context) error {
+	wanted := []metav1.ListOptions{s.own()}
+	if s.etcd != nil {
+		wanted = append(wanted, metav1.ListOptions{LabelSelector: etcdSelector})
 	}
-	for _, selector := range []string{own.LabelSelector, etcdSelector} {
-		if selector == etcdSelector && s.etcd == nil {
-			continue
-		}
-		pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
-			metav1.ListOptions{LabelSelector: selector})
+	for _, options := range wanted {
+		pods, err := s.cluster.Client.CoreV1().Pods(s.cluster.Namespace).List(ctx, options)
 		if err != nil {
-			return nil, Explain(err, "listing the job's pods")
+			return err
 		}
 		s.pods = append(s.pods, pods.Items...)
 	}
-	claims, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).List(ctx,
+	return nil
+}
+
+func (s *scene) seeClaims(ctx context.Context) error {
+	if !s.listed.IsZero() {
+		return nil
+	}
+	claims, err := s.cluster.Client.CoreV1().PersistentVolumeClaims(s.cluster.Namespace).List(ctx,
 		metav1.ListOptions{})
-	if err != nil {
-		return nil, Explain(err, "listing claims of volumes")
+	if err == nil {
+		s.claims = claims.Items
 	}
-	s.claims = claims.Items
-	events, err := c.Client.CoreV1().Events(c.Namespace).List(ctx,
-		metav1.ListOptions{Limit: maxEvents})
-	if err != nil {
-		return nil, Explain(err, "listing events")
+	return err
+}
+
+// seeEvents reads them page by page: the cluster gives them by name, so that the newest can be on
+// any.
+func (s *scene) seeEvents(ctx context.Context) error {
+	if !s.listed.IsZero() {
+		return nil
 	}
-	s.events = events.Items
-	return s, nil
+	options := metav1.ListOptions{Limit: eventsAtOnce}
+	for range maxEvents / eventsAtOnce {
+		events, err := s.cluster.Client.CoreV1().Events(s.cluster.Namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		s.events = append(s.events, events.Items...)
+		if options.Continue = events.Continue; options.Continue == "" {
+			break
+		}
+	}
+	return nil
 }
 
 // The etcd that the jobs of a namespace share.
@@ -128,11 +197,14 @@ func (s *scene) problems(now time.Time) []Problem {
 	if s.leaving {
 		return []Problem{{Object: "job/" + s.job, Fatal: true, Text: "its namespace is being deleted, " +
 			"which a Job with a pod that has failed holds up for ever",
-			Remedy: "rondo delete --job " + s.job}}
+			Remedy: s.command("delete")}}
 	}
 	all := s.ofJob()
 	if len(all) > 0 {
 		return all // what its pods say now is why, or comes of it
+	}
+	if s.workers != nil && (&Job{Workers: s.workers}).Ended() {
+		return nil // whatever is still there, or is not, keeps nobody waiting
 	}
 	for i := range s.pods {
 		if s.counts(&s.pods[i]) {
@@ -151,8 +223,16 @@ func (s *scene) problems(now time.Time) []Problem {
 	} else if len(all) == 0 {
 		all = s.ofQuorum(now)
 	}
+	if len(s.unseen) > 0 {
+		all = append(all, Problem{Object: "namespace/" + s.cluster.Namespace,
+			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can say what " +
+				"is wrong", Remedy: "ask an administrator for the right to list them"})
+	}
 	return gathered(all)
 }
+
+// command is a command line about the job.
+func (s *scene) command(verb string) string { return s.cluster.command(verb, s.job) }
 
 // gathered names each problem once, whatever the number of objects that have it; the fatal first.
 func gathered(all []Problem) []Problem {
@@ -195,7 +275,7 @@ func (s *scene) ofJob() []Problem {
 		}
 		return []Problem{{Object: "job/" + s.workers.Name, Fatal: true,
 			Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
-			Remedy: fmt.Sprintf("see rondo logs --job %s", s.job)}}
+			Remedy: "see " + s.command("logs")}}
 	}
 	return nil
 }
@@ -205,11 +285,10 @@ func (s *scene) again(code int32) string {
 	if code == 2 {
 		return "correct what it names and submit again"
 	}
-	return fmt.Sprintf("rondo resume --job %s goes on from the newest checkpoint", s.job)
+	return s.command("resume") + " goes on from the newest checkpoint"
 }
 
-// counts says whether what a pod says is of now: it is of the newest run, and no other has taken
-// its
+// counts says whether what a pod says is of now: it is of the newest run, and no other has taken its
 // place.
 func (s *scene) counts(pod *corev1.Pod) bool {
 	run := pod.Annotations[annotationRun]
@@ -250,7 +329,7 @@ func (s *scene) ofPod(pod *corev1.Pod) []Problem {
 	var problems []Problem
 	for i := range pod.Status.ContainerStatuses {
 		status := &pod.Status.ContainerStatuses[i]
-		if p := ofContainer(status, s.job); p != nil {
+		if p := s.ofContainer(status); p != nil {
 			p.Object = name
 			p.Fatal = p.Fatal || s.hopeless(pod)
 			problems = append(problems, *p)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,8 +11,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 )
 
 // A patient is a cluster's view of job song, to be changed for one symptom.
@@ -22,6 +27,7 @@ type patient struct {
 	pods        []*corev1.Pod
 	claims      []*corev1.PersistentVolumeClaim
 	events      []*corev1.Event
+	refused     []string // resources that may not be listed
 }
 
 const now = 1_800_000_000 // when the patients are looked at
@@ -113,7 +119,14 @@ func (p *patient) diagnose(t *testing.T) []Problem {
 	for _, event := range p.events {
 		check(t, client.Tracker().Add(event))
 	}
-	s, err := (&Cluster{Client: client, Namespace: "music"}).scene(t.Context(), "song")
+	for _, refused := range p.refused {
+		client.PrependReactor("list", refused, func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: refused}, "",
+				errors.New("no"))
+		})
+	}
+	c := &Cluster{Client: client, Namespace: "music", named: true}
+	s, err := c.scene(t.Context(), "song", nil)
 	check(t, err)
 	return s.problems(time.Unix(now, 0))
 }
@@ -279,7 +292,7 @@ func TestDiagnoseEnds(t *testing.T) {
 		},
 			[]string{"worker: --corpus: no such file (exit code 2)", "submit again"}, true},
 		"job failed": {func(p *patient) { p.ended(3, "Error", "worker: the loss is not finite") },
-			[]string{"not finite", "rondo resume --job song"}, true},
+			[]string{"not finite", "rondo resume --job song -n music goes on"}, true},
 		"process failed": {func(p *patient) { p.ended(1, "Error", "worker: disk full") },
 			[]string{"disk full", "tried again"}, false},
 		"memory": {func(p *patient) { p.ended(137, "OOMKilled", "") },
@@ -333,9 +346,17 @@ func TestDiagnoseEnds(t *testing.T) {
 			p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed,
 				Status: corev1.ConditionTrue, Reason: "DeadlineExceeded",
 				Message: "Job was active longer than specified deadline"}}
-		}, []string{"longer than specified deadline", "rondo logs --job song"}, true},
+		}, []string{"longer than specified deadline", "see rondo logs --job song -n music"}, true},
 		"quorum": {func(p *patient) { p.etcd.Status.ReadyReplicas = 1 },
 			[]string{"1 of 3 members are ready, and 2 are needed"}, false},
+		"quorum of a job that has ended": {func(p *patient) {
+			p.etcd.Status.ReadyReplicas = 0
+			p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete,
+				Status: corev1.ConditionTrue}}
+		}, nil, false},
+		"may not look": {func(p *patient) {
+			p.refused = []string{"events", "persistentvolumeclaims"}
+		}, []string{"namespace/music: you may not read its claims of volumes and events"}, false},
 		"etcd starts": {func(p *patient) {
 			p.etcd.Status.ReadyReplicas, p.etcd.CreationTimestamp = 0, metav1.Unix(now-10, 0)
 		}, nil, false},
@@ -399,5 +420,35 @@ func TestProblemsAreGathered(t *testing.T) {
 	want := []string{"pod/song-worker-2-c", "pod/song-worker-0-aaaaa and 1 more"}
 	if !slices.Equal(objects, want) || !problems[0].Fatal || problems[1].Fatal {
 		t.Errorf("%+v", problems)
+	}
+}
+
+// A busy namespace has more events than one answer holds, and an earlier look holds for a while.
+func TestEventsAreReadToTheEndAndNotEachTime(t *testing.T) {
+	client, asked := fake.NewClientset(healthy().job), 0
+	client.PrependReactor("list", "events", func(k8stesting.Action) (bool, runtime.Object, error) {
+		asked++
+		list := &corev1.EventList{Items: make([]corev1.Event, eventsAtOnce)}
+		if asked < 3 {
+			list.Continue = "more"
+		}
+		return true, list, nil
+	})
+	c := &Cluster{Client: client, Namespace: "music"}
+	first, err := c.scene(t.Context(), "song", nil)
+	check(t, err)
+	if asked != 3 || len(first.events) != 3*eventsAtOnce {
+		t.Errorf("%d events after %d questions", len(first.events), asked)
+	}
+	second, err := c.scene(t.Context(), "song", first)
+	check(t, err)
+	if asked != 3 || len(second.events) != len(first.events) {
+		t.Errorf("at once again: %d events after %d questions", len(second.events), asked)
+	}
+	first.listed = first.listed.Add(-listEvery)
+	_, err = c.scene(t.Context(), "song", first)
+	check(t, err)
+	if asked != 4 {
+		t.Errorf("later: %d questions", asked)
 	}
 }

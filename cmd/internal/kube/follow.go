@@ -24,6 +24,7 @@ type follower struct {
 	start   time.Time
 	say     func(string)
 
+	seen     *scene               // last
 	standing string               // said last
 	last     string               // what is wrong, or else how it stands
 	told     map[string]bool      // problems that were said
@@ -57,10 +58,11 @@ var errTooLong = errors.New("it took too long")
 
 // look asks the cluster once.
 func (f *follower) look(ctx context.Context) (done bool, err error) {
-	s, err := f.cluster.scene(ctx, f.job)
+	s, err := f.cluster.scene(ctx, f.job, f.seen)
 	if err != nil {
 		return false, err
 	}
+	f.seen = s
 	if s.workers == nil && s.coordinator == nil {
 		return false, fmt.Errorf("job %s was deleted", f.job)
 	}

@@ -11,6 +11,17 @@ import (
 // How Kubernetes' own words for what is wrong with pods and volumes are read. The words are those
 // of the scheduler, the kubelet, the volume controllers and the container runtimes.
 
+var (
+	noPull  = regexp.MustCompile(`(?i)unauthorized|denied|forbidden|authorization failed|\b40[13]\b`)
+	noImage = regexp.MustCompile(`(?i)not ?found|manifest unknown|name unknown|no such host`)
+	noClaim = regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`)
+	noClass = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]+)" not found`)
+
+	noObject = regexp.MustCompile(`(?i)(secret|configmap) "([^"]+)" not found`)
+	noKey    = regexp.MustCompile(`(?i)couldn't find key (\S+) in (\w+) (\S+)|` +
+		`references non-existent \w+ key: (\S+)`)
+)
+
 // exitOOM is how a process ends that the kernel kills: 128 + SIGKILL.
 const exitOOM = 137
 
@@ -37,9 +48,9 @@ func said(end *corev1.ContainerStateTerminated) string {
 }
 
 // ofContainer says what is wrong with a container; nil if nothing is.
-func ofContainer(c *corev1.ContainerStatus, job string) *Problem {
+func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
 	if end := c.State.Terminated; end != nil {
-		return ofEnd(end, job)
+		return s.ofEnd(end)
 	}
 	waiting := c.State.Waiting
 	if waiting == nil {
@@ -56,7 +67,7 @@ func ofContainer(c *corev1.ContainerStatus, job string) *Problem {
 		return &p
 	case "CrashLoopBackOff":
 		if end := c.LastTerminationState.Terminated; end != nil {
-			p := ofEnd(end, job)
+			p := s.ofEnd(end)
 			if p == nil {
 				return nil
 			}
@@ -68,7 +79,7 @@ func ofContainer(c *corev1.ContainerStatus, job string) *Problem {
 }
 
 // ofEnd says what is wrong with how a process ended; nil for an end that was asked for.
-func ofEnd(end *corev1.ContainerStateTerminated, job string) *Problem {
+func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
 	switch {
 	case end.ExitCode == 0, end.ExitCode == 4:
 		return nil
@@ -78,26 +89,19 @@ func ofEnd(end *corev1.ContainerStateTerminated, job string) *Problem {
 	case end.Reason == "StartError", end.Reason == "ContainerCannotRun":
 		p := notStarted(end.Message)
 		return &p
-	case end.ExitCode == 2:
-		return &Problem{Text: said(end), Remedy: "correct what it names and submit again",
-			Fatal: true}
-	case end.ExitCode == 3:
-		return &Problem{Text: said(end), Fatal: true, Remedy: fmt.Sprintf("rondo resume --job %s "+
-			"goes on from the newest checkpoint", job)}
+	case end.ExitCode == 2, end.ExitCode == 3:
+		return &Problem{Text: said(end), Remedy: s.again(end.ExitCode), Fatal: true}
 	case end.ExitCode == exitOOM:
 		return &Problem{Text: "it was killed (exit code 137)", Remedy: "if this happens again, " +
 			"give a larger --memory-per-worker"}
 	}
-	return &Problem{Text: said(end), Remedy: "it is tried again; see rondo logs --job " + job}
+	return &Problem{Text: said(end), Remedy: "it is tried again; see " + s.command("logs")}
 }
 
 // unpulled reads why an image is not there.
 func unpulled(image, reason, message string) Problem {
 	p := Problem{Text: fmt.Sprintf("image %s cannot be pulled: %s", image, shortly(message)),
 		Remedy: "is the registry reachable from the nodes?"}
-	denied := regexp.MustCompile(`(?i)unauthorized|denied|forbidden|authorization ` +
-		`failed|\b40[13]\b`)
-	missing := regexp.MustCompile(`(?i)not ?found|manifest unknown|name unknown|no such host`)
 	switch {
 	case reason == "InvalidImageName":
 		p.Text = fmt.Sprintf("%q is no name of an image", image)
@@ -106,12 +110,12 @@ func unpulled(image, reason, message string) Problem {
 		p.Text = fmt.Sprintf("image %s is not on the node, and may not be pulled", image)
 		p.Remedy = "load it on every node, or give another --image-pull-policy"
 		p.Fatal = true
-	case denied.MatchString(message):
+	case noPull.MatchString(message):
 		p.Text = fmt.Sprintf("the registry does not let the cluster pull image %s, or has none "+
 			"of that name", image)
 		p.Remedy = "is the name right (--image)? If it is private: --image-pull-secret"
 		p.Fatal = true
-	case missing.MatchString(message):
+	case noImage.MatchString(message):
 		p.Text = fmt.Sprintf("there is no image %s", image)
 		p.Remedy = "push it, load it on the nodes, or give another --image"
 		p.Fatal = true
@@ -141,10 +145,9 @@ func unschedulable(message string) Problem {
 	message, _, _ = strings.Cut(message, " preemption:")
 	p := Problem{Text: "no node takes it: " + strings.TrimSuffix(message, ".")}
 	less := "ask for less (%s), or have nodes added"
-	claim := regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`)
 	switch {
-	case claim.MatchString(message):
-		name := claim.FindStringSubmatch(message)[1]
+	case noClaim.MatchString(message):
+		name := noClaim.FindStringSubmatch(message)[1]
 		p.Text = fmt.Sprintf("there is no claim %s", name)
 		p.Remedy = "make it (kubectl apply a PersistentVolumeClaim), or name another in pvc://"
 		p.Fatal = true
@@ -180,16 +183,14 @@ func unschedulable(message string) Problem {
 
 // etcdVolume is what to do without volumes for etcd.
 const etcdVolume = "submit again with --etcd-storage CLASS:SIZE (see kubectl get " +
-	"storageclass), or " +
-	"--etcd-storage ephemeral"
+	"storageclass), or --etcd-storage ephemeral"
 
 // unbound reads why a claim has no volume.
 func unbound(message string, etcd bool) Problem {
 	p := Problem{Text: "it gets no volume: " + shortly(message)}
-	class := regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]+)" not found`)
 	switch {
-	case class.MatchString(message):
-		p.Text = fmt.Sprintf("there is no storage class %s", class.FindStringSubmatch(message)[1])
+	case noClass.MatchString(message):
+		p.Text = fmt.Sprintf("there is no storage class %s", noClass.FindStringSubmatch(message)[1])
 		p.Remedy, p.Fatal = "name one of kubectl get storageclass", true
 	case strings.Contains(message, "no storage class is set"):
 		p.Text = "it gets no volume: it names no storage class, the cluster has no default one, " +
@@ -212,13 +213,9 @@ func unbound(message string, etcd bool) Problem {
 // notStarted reads why a pod that has a node does not start there.
 func notStarted(message string) Problem {
 	p := Problem{Text: "it cannot start: " + shortly(message)}
-	object := regexp.MustCompile(`(?i)(secret|configmap) "([^"]+)" not found`)
-	key := regexp.MustCompile(`(?i)couldn't find key (\S+) in (\w+) (\S+)|references ` +
-		`non-existent ` +
-		`\w+ key: (\S+)`)
 	switch {
-	case object.MatchString(message):
-		m := object.FindStringSubmatch(message)
+	case noObject.MatchString(message):
+		m := noObject.FindStringSubmatch(message)
 		kind := strings.ToLower(m[1])
 		p.Text = fmt.Sprintf("there is no %s %s", kind, m[2])
 		p.Remedy = fmt.Sprintf("make it: kubectl create %s", kind)
@@ -227,8 +224,8 @@ func notStarted(message string) Problem {
 			return p // it may be at it
 		}
 		p.Fatal = true
-	case key.MatchString(message):
-		m := key.FindStringSubmatch(message)
+	case noKey.MatchString(message):
+		m := noKey.FindStringSubmatch(message)
 		p.Text = fmt.Sprintf("key %s is not in what is mounted (%s)", m[1]+m[4], shortly(message))
 		p.Remedy, p.Fatal = "name a key that is there: configmap://NAME/KEY", true
 	case strings.Contains(message, "Multi-Attach error"):
