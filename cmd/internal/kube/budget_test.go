@@ -15,7 +15,7 @@ import (
 // A drain may always take one worker, whatever the job says of how few it goes on with.
 func TestADrainMayTakeOne(t *testing.T) {
 	for flags, want := range map[string]int32{
-		"--workers=1": 0, "--workers=4": 1, "--workers=4 --min-workers=3": 3,
+		"--workers=1": 0, "--workers=2": 1, "--workers=8": 4, "--workers=4 --min-workers=3": 3,
 		"--workers=4 --min-workers=4": 3,
 	} {
 		s, err := submission(t, append(strings.Fields(flags), "--checkpoint-dir=pvc://models")...)

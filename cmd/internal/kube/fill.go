@@ -28,6 +28,7 @@ type filling struct {
 	spec       *rondov1.JobSpec
 	volumes    *mounts
 	memory     string // of a worker; empty: as the manifests say
+	grace      int64  // seconds that a worker has to leave; 0: as the manifests say
 }
 
 func (f *filling) object(o *unstructured.Unstructured) error {
@@ -67,10 +68,11 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// leastAvailable is how many of so many workers a drain must leave. It may always take one, even
-// where the job then pauses, with a checkpoint: no node can be held for as long as a job lasts.
+// leastAvailable is how many of so many workers a drain must leave: as many as their memory is sized
+// for. It may always take one, even where the job then pauses, with a checkpoint: no node can be
+// held for as long as a job lasts.
 func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
-	return intstr.FromInt32(int32(min(int(spec.MinWorkers), workers-1)))
+	return intstr.FromInt32(int32(min(fewest(spec), workers-1)))
 }
 
 // templateOf is the Job in a JobSet, to read or to change; nil if there is none.
@@ -151,6 +153,9 @@ func (f *filling) worker(p *corev1.PodSpec) error {
 	more, err := tolerations(s.Tolerations)
 	if err != nil {
 		return err
+	}
+	if f.grace > 0 {
+		p.TerminationGracePeriodSeconds = &f.grace
 	}
 	p.Tolerations = append(p.Tolerations, more...)
 	p.Volumes = append(p.Volumes, f.volumes.volumes...)

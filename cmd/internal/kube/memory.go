@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -45,24 +47,62 @@ func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	return text.Close()
 }
 
-// memory sizes a worker by the job's model and batch: for as few workers as may be left when half
-// of them are lost, since those have the lanes of the others.
-func (s *Submission) memory(spec *rondov1.JobSpec) (size resource.Quantity, assumed bool,
-	err error) {
-	tokens := s.Vocabulary
-	if assumed = tokens == 0; assumed {
-		tokens = charactersAssumed
-		if spec.Tokenizer == "word" {
-			tokens = wordsAssumed
-		}
+// fewest is how few workers the memory of each is sized for: those that are left have the lanes of
+// the others.
+func fewest(spec *rondov1.JobSpec) int {
+	return int(max(spec.MinWorkers, (spec.Workers+1)/2))
+}
+
+// vocabulary is how many tokens the text has, or is taken to have.
+func (s *Submission) vocabulary(spec *rondov1.JobSpec) (tokens int, assumed bool) {
+	switch {
+	case s.Vocabulary != 0:
+		return s.Vocabulary, false
+	case spec.Tokenizer == "word":
+		return wordsAssumed, true
 	}
-	fewest := max(spec.MinWorkers, (spec.Workers+1)/2)
-	estimate, err := job.Memory(spec, tokens, int(fewest))
+	return charactersAssumed, true
+}
+
+// memory sizes a worker by the job's model and batch, for when half of the workers are lost.
+func (s *Submission) memory(spec *rondov1.JobSpec) (
+	resource.Quantity, bool, error) {
+	tokens, assumed := s.vocabulary(spec)
+	estimate, err := job.Memory(spec, tokens, fewest(spec))
 	if err != nil {
-		return size, assumed, err
+		return resource.Quantity{}, assumed, err
 	}
 	bytes := (estimate.Total()*5/4 + memoryStep - 1) / memoryStep * memoryStep
 	return *resource.NewQuantity(bytes, resource.BinarySI), assumed, nil
+}
+
+// What a worker that is asked to leave may take, beside the step in flight.
+const (
+	leastGrace     = time.Minute
+	handOver       = 20 * time.Second // rings that are formed, up to three, and the store's answers
+	checkpointRate = 32 << 20         // bytes a second
+	graceStep      = 10               // seconds that it is rounded up to
+)
+
+// grace settles how many seconds a worker has to leave: for its step, and for a checkpoint if it is
+// the last one; 0: as the manifests say. On preemptible nodes the cloud sets the limit.
+func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
+	if s.GracePeriod != "" {
+		given, err := time.ParseDuration(s.GracePeriod)
+		return int64(math.Ceil(given.Seconds())), err
+	}
+	if s.Spot {
+		return 0, nil
+	}
+	tokens, _ := s.vocabulary(spec)
+	estimate, err := job.Memory(spec, tokens, int(spec.Workers))
+	if err != nil {
+		return 0, err
+	}
+	// What a worker reads to recover is a checkpoint, or more.
+	upload := time.Duration(estimate.Recovery/checkpointRate) * time.Second
+	whole := max(leastGrace, spec.StepTimeout.AsDuration()+handOver+upload)
+	return (int64(math.Ceil(whole.Seconds())) + graceStep - 1) / graceStep * graceStep, nil
 }
 
 // size settles how much memory a worker asks for, unless a person has said it or a GPU does the

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -114,6 +115,13 @@ func (s *Submission) validateSizes() error {
 			return app.Usagef("--%s %q is no size above 0, such as 2, 500m or 2Gi", flag, size)
 		}
 	}
+	if s.GracePeriod != "" {
+		grace, err := time.ParseDuration(s.GracePeriod)
+		if err != nil || grace < time.Second {
+			return app.Usagef("--grace-period %q is no time of a second or more, such as 90s or 5m",
+				s.GracePeriod)
+		}
+	}
 	if q, err := resource.ParseQuantity(s.MemoryPerWorker); err == nil && q.Value() < leastMemory {
 		return app.Usagef("--memory-per-worker %s is less than a worker needs to start: give at "+
 			"least %dMi (2Gi is two gibibytes)", s.MemoryPerWorker, leastMemory>>20)
@@ -140,6 +148,10 @@ func (s *Submission) validateDevice() error {
 }
 
 func (s *Submission) validateEtcd() error {
+	if len(s.Etcd) > 0 && s.EtcdStorage != defaultStorage {
+		return app.Usagef("--etcd-storage is of the etcd that submit makes, and --etcd names " +
+			"another: leave out one of the two")
+	}
 	for _, endpoint := range s.Etcd {
 		address := endpoint
 		if _, after, url := strings.Cut(endpoint, "://"); url {

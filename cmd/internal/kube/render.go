@@ -77,6 +77,9 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 	} else if sizing != "" {
 		m.Notes = append(m.Notes, sizing)
 	}
+	if fill.grace, err = s.grace(spec); err != nil {
+		return nil, err
+	}
 	tree, err := memoryTree()
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,9 +45,13 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 		how.Say(fmt.Sprintf("note: how many of them a drain may take stays as it was: %v", err))
 	}
 	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", name, how.Workers, job.Wanted()))
+	if sized := fewest(spec); how.Workers < sized {
+		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out of "+
+			"it, stop the job, and resume it with --workers %d", sized, how.Workers))
+	}
 	switch {
 	case job.Suspended():
-		how.Say("it is suspended: they start when it goes on (rondo resume --job " + name + ")")
+		how.Say("it is suspended: they start when it goes on (" + c.command("resume", name) + ")")
 		return nil
 	case how.Timeout == 0:
 		return nil
@@ -61,14 +66,12 @@ func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) (
 		return nil, fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
 	}
 	if set := job.JobSet(); set != "" {
-		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: rondo stop --job %s, "+
-			"and then rondo resume --job %s --workers %d", job.Name, set,
-			job.Name, job.Name, workers)
+		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", job.Name, set,
+			c.stopAndResume(job, workers))
 	}
 	if queue := job.Queue(); queue != "" && workers > job.Wanted() {
 		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue would "+
-			"suspend it for more: rondo stop --job %s, and then rondo resume --job %s --workers %d",
-			job.Name, queue, job.Name, job.Name, workers)
+			"suspend it for more: %s", job.Name, queue, c.stopAndResume(job, workers))
 	}
 	spec, err := c.spec(ctx, job)
 	if err != nil {
@@ -78,6 +81,12 @@ func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) (
 		return nil, app.Usagef("scaling the job: %w", err)
 	}
 	return spec, nil
+}
+
+// stopAndResume is how a job gets workers that it cannot get while it runs.
+func (c *Cluster) stopAndResume(job *Job, workers int) string {
+	return c.command("stop", job.Name) + ", and then " +
+		c.command("resume", job.Name, "--workers "+strconv.Itoa(workers))
 }
 
 // spec reads the job as its coordinators are given it.
@@ -157,7 +166,7 @@ func (c *Cluster) awaitRing(ctx context.Context, job *Job, how Scale) error {
 			return false, fmt.Errorf("job %s has ended: %s", job.Name, now.Reason())
 		case now.Suspended() && !suspended:
 			suspended = true
-			how.Say("it is suspended: " + waitingFor(now))
+			how.Say("it is suspended: " + c.waitingFor(now))
 		case now.Suspended():
 		case now.Wanted() != how.Workers && now.Wanted() != job.Wanted():
 			return false, fmt.Errorf("somebody else has set the workers of job %s to %d meanwhile",
@@ -171,9 +180,9 @@ func (c *Cluster) awaitRing(ctx context.Context, job *Job, how Scale) error {
 }
 
 // waitingFor says what a suspended job waits for.
-func waitingFor(job *Job) string {
+func (c *Cluster) waitingFor(job *Job) string {
 	if queue := job.Queue(); queue != "" {
 		return "Kueue admits it when queue " + queue + " has room for it"
 	}
-	return "rondo resume --job " + job.Name + " has it go on"
+	return c.command("resume", job.Name) + " has it go on"
 }

@@ -39,6 +39,7 @@ type Options struct {
 	Etcd            []string          `json:"etcd,omitempty"` // host:port; empty: the namespace's
 	EtcdStorage     string            `json:"etcd-storage,omitempty"`
 	S3Secret        string            `json:"s3-secret,omitempty"`
+	GracePeriod     string            `json:"grace-period,omitempty"` // empty: by step and model
 }
 
 // A Submission is all that a person said of a job. It is kept with the job, so that the job can
@@ -78,6 +79,9 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		"its --threads unless those are given; default: 1, and 2 beside a GPU")
 	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory that each worker asks for "+
 		"and may have, such as 2Gi; default: as the job's model and batch take")
+	set.StringVar(&o.GracePeriod, "grace-period", "", "how long a worker that is asked to leave "+
+		"has for its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
+		"model, at least 1m; 25s with --spot")
 	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
 		"that workers may run on")
 	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
@@ -99,6 +103,8 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
 		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
 	}
+	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
+		"s3://BUCKET/PATH; empty: nowhere, and the model is lost when the job ends"
 	set.Lookup("stop-dir").Hidden = true // of a person's machine
 	return f
 }

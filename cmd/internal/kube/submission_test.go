@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -41,6 +42,9 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--cpus-per-worker=0":              "is no size above 0",
 		"--memory-per-worker=2":            "2Gi is two gibibytes",
 		"--etcd=host":                      "is not host:port",
+		"--grace-period=soon":              "is no time of a second or more",
+		"--grace-period=9ms":               "is no time of a second or more",
+		"--etcd=e:1 --etcd-storage=1Gi":    "leave out one of the two",
 		"--etcd=host:0":                    "is not host:port",
 		"--etcd-storage=much":              "is not ephemeral, a size such as 2Gi, or CLASS:SIZE",
 		"--labels=rondo.dev/job=x":         "Rondo sets these labels itself",
@@ -177,5 +181,24 @@ func TestMemory(t *testing.T) {
 	}
 	if words := size("--corpus=pvc://a/b", "--tokenizer=word", "--embed=64"); words < 2*small {
 		t.Errorf("%d bytes for an unknown text of words", words)
+	}
+}
+
+// A worker has time for the step in flight, and for a checkpoint of its model.
+func TestGracePeriod(t *testing.T) {
+	for line, want := range map[string]int64{
+		"--hidden=64": 60, "--step-timeout=2m30s --regroup-timeout=5m": 170, "--grace-period=90s": 90, "--spot": 25,
+		"--spot --grace-period=2m": 120, "--hidden=8192 --layers=4 --gpus-per-worker=1": 0,
+	} {
+		s, err := submission(t, append(strings.Fields(line), "--checkpoint-dir=pvc://models")...)
+		check(t, err)
+		m, err := Render(t.Context(), s, "music")
+		check(t, err)
+		got, _, err := unstructured.NestedInt64(m.workers().Object, "spec", "template", "spec",
+			"terminationGracePeriodSeconds")
+		check(t, err)
+		if want == 0 && got < 200 || want > 0 && got != want {
+			t.Errorf("%s: %d s to leave, want %d", line, got, want)
+		}
 	}
 }
