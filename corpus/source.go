@@ -28,6 +28,13 @@ var opticks string
 // blobStall ends a transfer from blob storage that brings nothing for so long.
 const blobStall = 60 * time.Second
 
+// A PassingError says that a text could not be read this time, which is no fault of the text's nor
+// of its name: another time, or on another machine, it may be.
+type PassingError struct{ Err error }
+
+func (e *PassingError) Error() string { return e.Err.Error() }
+func (e *PassingError) Unwrap() error { return e.Err }
+
 // source is a text that can be read from its start more than once.
 type source interface {
 	// identity changes when the text does.
@@ -141,7 +148,8 @@ func (f fileSource) passes(_ context.Context, _ string, each []func(io.Reader) e
 		return err
 	}
 	if now.Size() != f.info.Size() || !now.ModTime().Equal(f.info.ModTime()) {
-		return errors.New("it changed while it was read: run again when it is complete")
+		return &PassingError{errors.New("it changed while it was read: run again when it is " +
+			"complete")}
 	}
 	return nil
 }
@@ -196,9 +204,9 @@ func openBlob(
 				err)
 		}
 		if ctx.Err() == nil && limited.Err() != nil {
-			return nil, fmt.Errorf("corpus %s: the store has not answered for %v", name, blobStall)
+			err = fmt.Errorf("the store has not answered for %v", blobStall)
 		}
-		return nil, fmt.Errorf("corpus %s: %w", name, err)
+		return nil, fmt.Errorf("corpus %s: %w", name, &PassingError{err})
 	}
 	return &blobSource{bucket, name, key, attrs}, nil
 }
@@ -234,14 +242,16 @@ func (b *blobSource) passes(
 func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stalled := fmt.Errorf("blob storage sent nothing for %v", blobStall)
+	stalled := &PassingError{fmt.Errorf("blob storage sent nothing for %v", blobStall)}
 	watch := time.AfterFunc(blobStall, func() { cancel(stalled) })
 	defer watch.Stop()
 	text, err := b.bucket.NewReader(ctx, b.key, nil)
-	if err == nil {
+	if err != nil { // it was there a moment ago
+		err = &PassingError{err}
+	} else {
 		defer text.Close()
 		if text.Size() != b.attrs.Size || !text.ModTime().Equal(b.attrs.ModTime) {
-			return errors.New("it was replaced while it was read: run again")
+			return &PassingError{errors.New("it was replaced while it was read: run again")}
 		}
 		err = use(watchedReader{text, watch})
 	}
@@ -253,7 +263,8 @@ func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error 
 
 func (b *blobSource) close() { b.bucket.Close() }
 
-// watchedReader puts off the watchdog with every read that brings something.
+// watchedReader puts off the watchdog with every read that brings something. What storage fails
+// with passes.
 type watchedReader struct {
 	io.Reader
 	watch *time.Timer
@@ -263,6 +274,9 @@ func (w watchedReader) Read(p []byte) (int, error) {
 	n, err := w.Reader.Read(p)
 	if n > 0 {
 		w.watch.Reset(blobStall)
+	}
+	if err != nil && err != io.EOF {
+		err = &PassingError{err}
 	}
 	return n, err
 }

@@ -52,7 +52,7 @@ func OpenCheckpoints(
 		Fault:      fault,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return nil, misplaced(flag, err)
 	}
 	return &Checkpoints{Store: store, OnlyStopped: spec.CheckpointDir == ""}, nil
 }
@@ -64,7 +64,7 @@ func checkOwner(
 ) error {
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
+		return misplaced(flag, err)
 	}
 	defer func() { _ = store.Close() }()
 	newest, err := store.Latest(ctx)
@@ -73,7 +73,7 @@ func checkOwner(
 		return nil
 	}
 	if err != nil {
-		return err
+		return wrongPlace(err)
 	}
 	owner, err := Spec(newest)
 	if err != nil {
@@ -117,11 +117,11 @@ func Probe(spec *rondov1.JobSpec) error {
 		return nil // storage says so when it is opened
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+		return misplaced(flag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+		return misplaced(flag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
@@ -56,8 +55,7 @@ func openText(
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
 	})
-	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-	if err != nil && ctx.Err() == nil && !full {
+	if err != nil && ctx.Err() == nil && !passing(err) {
 		return nil, app.Usage(err)
 	}
 	return c, err
