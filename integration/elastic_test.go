@@ -59,9 +59,9 @@ func TestWorkersComeAndGo(t *testing.T) {
 		{"rondo train starts killed workers again", "the ring is as big as before",
 			restartKilled},
 		{"worker with another text",
-			"it is refused with a reason and exit code 2; the job goes on", anotherText},
+			"it is refused with a reason and exit code 1; the job goes on", anotherText},
 		{"worker of another version",
-			"it is refused with a reason and exit code 2; the job goes on", anotherVersion},
+			"it is refused with a reason and exit code 1; the job goes on", anotherVersion},
 		{"flipped bit in a parameter",
 			"the rank is named, evicted, and given the others' state when it comes back",
 			flippedParameter},
@@ -167,8 +167,8 @@ func restartKilled(t *testing.T) {
 // refused holds a worker to being refused, and the job to going on as if it had not come.
 func (r *rig) refused(d *daemon, words ...string) {
 	r.t.Helper()
-	if code := d.exitCode(); code != 2 {
-		r.t.Errorf("exit code %d, want 2", code)
+	if code := d.exitCode(); code != 1 {
+		r.t.Errorf("exit code %d, want 1", code)
 	}
 	if !hasAll(d.stderr.String(), append(words, "refused")) {
 		r.t.Errorf("standard error does not say %q:\n%s", words, d.stderr)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"rondo/checkpoint"
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cmd/internal/app"
@@ -34,12 +35,14 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
-// testMain keeps the workers' caches out of the user's.
+// testMain keeps the workers' caches out of the user's, and the user's credentials out of theirs.
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "rondo-coordinator-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
-		err = os.Setenv("XDG_CACHE_HOME", dir)
+		err = errors.Join(os.Setenv("XDG_CACHE_HOME", dir),
+			os.Setenv("AWS_ACCESS_KEY_ID", "anybody"),
+			os.Setenv("AWS_SECRET_ACCESS_KEY", "anything"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -328,6 +331,54 @@ func TestAFailedRunIsOutlasted(t *testing.T) {
 	if did, err := p.work(2); err != nil {
 		t.Errorf("the worker of run 2: %q, %v", did, err)
 	}
+}
+
+// TestSeveralMayKeepTheSameStep: workers that are suspended together, where none can go on without
+// the others, each keep what they have, and whoever comes goes on from it.
+func TestSeveralMayKeepTheSameStep(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	folder := filepath.Join(t.TempDir(), "run")
+	spec := strings.Replace(quick, "workers: 1", "workers: 2\nmin_workers: 2", 1)
+	p.coordinator(strings.Replace(spec, "steps: 3", "steps: 100000000", 1)+
+		"checkpoint_dir: "+folder+"\ncheckpoint_every: 200\n", 1)
+	ctx, leave := context.WithCancel(p.ctx)
+	results := make(chan error, 2)
+	for range cap(results) {
+		p.processes.Go(func() {
+			_, err := p.workUntil(ctx, 1)
+			results <- err
+		})
+	}
+	store, err := checkpoint.Open(p.ctx, folder, checkpoint.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	await(t, p, "they train", func() bool {
+		steps, err := store.Steps(p.ctx)
+		return err == nil && len(steps) > 0
+	})
+	leave()
+	kept := 0
+	for range cap(results) {
+		err := <-results
+		var left *app.LeftError
+		if !errors.As(err, &left) {
+			t.Errorf("a worker that was asked to go: %v", err)
+		}
+		if err != nil && strings.Contains(err.Error(), "is kept in a checkpoint") {
+			kept++
+		}
+	}
+	p.until("the pause", func(v cluster.View, _ int64) bool {
+		return v.Plan.Phase == cluster.Paused && len(v.Members) == 0
+	})
+	newest, damaged, err := store.LatestValid(p.ctx)
+	if err != nil || len(damaged) > 0 || kept == 0 {
+		t.Fatalf("%d workers kept %v; damaged: %v, %v", kept, newest, damaged, err)
+	}
+	t.Logf("%d workers kept step %d", kept, newest.Step)
 }
 
 // TestEtcdMayComeLater: what is started together with etcd waits for it, longer than a person

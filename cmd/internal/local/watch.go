@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"rondo/cluster"
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
@@ -137,9 +138,8 @@ func (w *watch) guard(life context.Context) {
 			if text != "" {
 				w.run.Log(text)
 			}
-			alone := len(w.run.Etcd) == 0 && len(waiting) == 0
-			if w.workers.Running() == 0 && alone {
-				w.giveUp(life, exit)
+			if len(w.run.Etcd) == 0 { // nobody else can come
+				w.giveUp(life, exit, w.workers.Running()+len(waiting))
 			}
 		}
 	}
@@ -196,18 +196,30 @@ func (w *watch) unregister(life context.Context, exit Exit) {
 	}
 }
 
-// giveUp ends a job of this machine alone, on which nobody works any more. Why the job has come to
-// that is in its plan.
-func (w *watch) giveUp(life context.Context, exit Exit) {
+// giveUp ends a job of this machine alone when too few processes are left: none, or before the
+// first ring fewer than that needs. Why the job has come to that is in its plan.
+func (w *watch) giveUp(life context.Context, exit Exit, left int) {
+	if left >= int(w.run.Spec.MinWorkers) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
+	view, err := w.store.View(ctx)
+	if left > 0 && (err != nil || view.Plan.Phase != cluster.Forming) {
+		return
+	}
 	how := "with exit code 0"
 	if exit.Err != nil {
 		how = fmt.Sprintf("with %v", exit.Err)
 	}
-	text := fmt.Sprintf("every worker process has ended, the last one (process %d) %s, and "+
-		"--restarts %d are used up", exit.PID, how, w.run.Restarts)
-	if view, err := w.store.View(ctx); err == nil && view.Plan.Reason != "" {
+	ended := "every worker process has ended"
+	if left > 0 {
+		ended = fmt.Sprintf("%d of at least %d worker processes (--min-workers) are left for the "+
+			"start", left, w.run.Spec.MinWorkers)
+	}
+	text := fmt.Sprintf("%s, the last one (process %d) %s, and --restarts %d are used up", ended,
+		exit.PID, how, w.run.Restarts)
+	if err == nil && view.Plan.Reason != "" {
 		reason, _, _ := strings.Cut(view.Plan.Reason, "; paused: ")
 		text += "; the last of it: " + reason
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -109,13 +110,17 @@ func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Cli
 		Dial: c.dialing(identity, certs.Name)})
 }
 
-// Identity is the process's certificate; nil without --tls.
+// Identity is the process's certificate; nil without --tls. A folder that is there and not sound
+// may be while its files are being made.
 func (c Config) Identity() (*certs.Identity, error) {
 	if c.TLS == "" {
 		return nil, nil
 	}
 	identity, err := certs.Load(c.TLS)
-	return identity, app.Usage(err)
+	if _, missing := os.Stat(c.TLS); errors.Is(missing, fs.ErrNotExist) {
+		return nil, app.Usage(err)
+	}
+	return identity, err
 }
 
 // dialing is how connections are opened to servers of this name; empty: that of their address.

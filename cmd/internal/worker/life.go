@@ -252,7 +252,7 @@ func (w *worker) evicted(plan cluster.Plan) error {
 		}
 		switch e.Remedy {
 		case cluster.Leave:
-			return app.Usage(errors.New(e.Reason))
+			return errors.New(e.Reason) // of this machine alone: another may do
 		case cluster.Rejoin, cluster.Resync:
 			return &outError{reason: "evicted: " + e.Reason, forget: e.Remedy == cluster.Resync}
 		case cluster.Wait:

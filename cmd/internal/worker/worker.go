@@ -195,7 +195,40 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 		return err
 	}
 	w.farewell(ctx, err)
-	return err
+	return w.verdict(ctx, err)
+}
+
+// verdict is a worker's failure as its exit code is to tell it. Whether another try is useless is
+// not for one process to say, whose machine may be to blame: only the leader fails the job, when it
+// has heard of the failure, and only then is the code that of wrong input, or of a failed job.
+func (w *worker) verdict(ctx context.Context, err error) error {
+	var ended *endedError
+	var failed *app.JobError
+	if err == nil || errors.As(err, &ended) || errors.As(err, &failed) {
+		return err // the leader has said so
+	}
+	told, own := w.failure(err).GetFailure(), errors.New(err.Error())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+	defer cancel()
+	if newer := w.newerRun(ctx); newer != 0 {
+		return superseded(w.spec.Job, w.spec.Submitted, newer)
+	}
+	var last cluster.Plan
+	seen := errors.New("the plan is known")
+	_ = w.registry.WatchPlan(ctx, func(p cluster.Plan) error {
+		last = p
+		if p.Phase != cluster.Ended && w.heard && (told.Usage || told.Fatal) {
+			return nil // what the leader does about it follows
+		}
+		return seen
+	})
+	switch {
+	case last.Phase == cluster.Ended && last.Usage:
+		return app.Usage(own)
+	case last.Phase == cluster.Ended && last.Failed:
+		return &app.JobError{Err: own}
+	}
+	return own
 }
 
 // superseded is the end of a worker of an older run.

@@ -1,0 +1,71 @@
+package local
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rondo/cluster"
+	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
+)
+
+// TestAStartThatCannotSucceedEndsSoon: where each process that is started again fails in the same
+// way, nobody waits for --join-timeout, and the reason is that of the failure.
+func TestAStartThatCannotSucceedEndsSoon(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	etcd, err := StartEtcd(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	for name, c := range map[string]struct {
+		script string
+		least  int64
+		words  string
+	}{
+		"all of them": {"exit 1", 1, "every worker process has ended"},
+		"one of them": {"mkdir \"$0\" 2>/dev/null || exit 1; sleep 600 & wait", 2,
+			"1 of at least 2 worker processes (--min-workers) are left for the start"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const reason = "worker w7: no space left on device"
+			spec := jobspec.Default()
+			spec.Job, spec.Workers, spec.MinWorkers = strings.ReplaceAll(name, " ", "-"), 2, c.least
+			store, err := meet.Config{Etcd: []string{etcd.Endpoint()}, Job: spec.Job}.Store(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = store.Close() }()
+			if _, _, err := store.PutSpec(ctx, []byte("spec")); err != nil {
+				t.Fatal(err)
+			}
+			leading, err := store.Campaign(ctx, cluster.Leader{ID: "c"}, time.Minute)
+			if err == nil {
+				_, err = leading.LoadPlan(ctx)
+			}
+			if err == nil {
+				err = leading.PutPlan(ctx, cluster.Plan{Reason: reason})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			workers := NewWorkers([]string{"/bin/sh", "-c", c.script,
+				filepath.Join(t.TempDir(), "first")}, func(int, string) {})
+			defer workers.Kill()
+			start(t, workers, 2)
+			life, end := context.WithCancel(ctx)
+			w := &watch{run: Run{Spec: spec, Restarts: 2, Log: func(string) {}}, store: store,
+				workers: workers, end: end}
+			w.guard(life)
+			_, err = w.result(nil, nil)
+			if ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), c.words) ||
+				!strings.Contains(err.Error(), reason) {
+				t.Errorf("%v: want %q and %q", err, c.words, reason)
+			}
+		})
+	}
+}
