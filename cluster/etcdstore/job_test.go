@@ -84,8 +84,15 @@ func TestJobOverEtcd(t *testing.T) {
 	}
 	// Whoever takes it may be the one that was deposed: its word then counts for nothing.
 	send(cluster.StopRequested{Reason: "the test is over"})
-	if leader, err := admin.Leader(ctx); err != nil || leader.ID == first.ID {
-		t.Errorf("after the loss of %s the leader is %+v, %v", first.ID, leader, err)
+	for {
+		leader, err := admin.Leader(ctx)
+		if err == nil && leader.ID != first.ID {
+			break
+		}
+		if ctx.Err() != nil || err != nil && !errors.Is(err, cluster.ErrNoLeader) {
+			t.Fatalf("after the loss of %s the leader is %+v, %v", first.ID, leader, err)
+		}
+		time.Sleep(time.Millisecond)
 	}
 	for stopping := false; !stopping; {
 		send(cluster.StopRequested{Reason: "the test is over"})
