@@ -113,8 +113,8 @@ func (p *process) tellWaiting(ctx context.Context, older int64) {
 	defer tick.Stop()
 	for {
 		p.log.Warn("an older run of the job has not ended: leading that; the new one waits until "+
-			"it ends, you end it with rondo stop, or it does not train and has no worker", "job", p.own.Job, "older", older,
-			"new", p.own.Submitted)
+			"it ends, you end it with rondo stop, or it does not train and has no worker",
+			"job", p.own.Job, "older", older, "new", p.own.Submitted)
 		select {
 		case <-ctx.Done():
 			return
