@@ -2,12 +2,14 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,8 +28,7 @@ import (
 
 // Limits of the waits for a cluster that changes objects.
 const (
-	applyTimeout = 2 * time.Minute
-	goneTimeout  = 2 * time.Minute // for pods to end and objects to go
+	applyTimeout = 5 * time.Minute // workers of the run before are waited for
 	pollEvery    = time.Second
 )
 
@@ -92,7 +93,7 @@ func (o *objects) applyAll(
 			return err
 		}
 		if how.DryRun {
-			how.Say(nameOf(object) + " would be applied (server dry run)")
+			how.Say(strings.TrimSuffix(nameOf(object), besides) + " would be applied (server dry run)")
 		}
 	}
 	if len(all) > 0 && !how.DryRun {
@@ -130,7 +131,8 @@ func nameOf(object *unstructured.Unstructured) string {
 // left as it is: another job uses it. A job of that name that has ended makes room for the new one;
 // one that has not is left alone, and an error.
 func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout+goneTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, applyTimeout, fmt.Errorf("job %s is not applied "+
+		"after %v: submit it again", m.Spec.Job, applyTimeout))
 	defer cancel()
 	o, err := c.objects(how.DryRun)
 	if err != nil {
@@ -141,8 +143,12 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 			return Explain(err, "applying "+nameOf(object))
 		}
 	}
+	if err := c.allowed(ctx, o, m); err != nil {
+		return err
+	}
 	if how.CreateNamespace {
-		if err := c.createNamespace(ctx, how); err != nil {
+		made, err := c.createNamespace(ctx, how)
+		if err != nil || made && how.DryRun { // what would be in it cannot be asked
 			return err
 		}
 	}
@@ -161,29 +167,67 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	return c.sweep(ctx, m)
 }
 
-// createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it.
-func (c *Cluster) createNamespace(ctx context.Context, how Apply) error {
+// allowed refuses a submission of whose objects this user may not create some, before the first is
+// there. What the cluster does not say is found out by applying.
+func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
+	var denied []string
+	asked := map[schema.GroupResource]bool{}
+	for _, object := range slices.Concat(m.Shared, m.Job) {
+		kind := object.GroupVersionKind()
+		mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return Explain(err, "applying "+nameOf(object))
+		}
+		resource := mapping.Resource.GroupResource()
+		if asked[resource] {
+			continue
+		}
+		asked[resource] = true
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace,
+					Verb: "create", Group: resource.Group, Resource: resource.Resource}}}
+		answer, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
+			metav1.CreateOptions{})
+		if err == nil && !answer.Status.Allowed {
+			denied = append(denied, resource.String())
+		}
+	}
+	if len(denied) == 0 {
+		return nil
+	}
+	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your cluster's "+
+		"administrator grant that, as k8s/user.yaml does", strings.Join(denied, ", "), c.Namespace)
+}
+
+// createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says
+// whether it was not.
+func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, err error) {
 	options := metav1.CreateOptions{FieldManager: manager}
 	if how.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	text, err := fs.ReadFile(k8s.FS(), "namespace.yaml")
 	if err != nil {
-		return err
+		return false, err
 	}
 	namespace := &corev1.Namespace{}
 	if err := yaml.UnmarshalStrict(text, namespace); err != nil {
-		return fmt.Errorf("namespace.yaml: %w", err)
+		return false, fmt.Errorf("namespace.yaml: %w", err)
 	}
 	namespace.Name = c.Namespace
 	_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
 	if apierrors.IsAlreadyExists(err) {
-		return nil
+		return false, nil
 	}
-	if err == nil {
+	switch {
+	case err == nil && how.DryRun:
+		how.Say("namespace/" + c.Namespace + " would be created (server dry run); the rest can be " +
+			"checked once it is there")
+	case err == nil:
 		how.Say("namespace/" + c.Namespace + " created")
 	}
-	return Explain(err, "creating namespace "+c.Namespace)
+	return err == nil, Explain(err, "creating namespace "+c.Namespace)
 }
 
 // workersKinds are the kinds that a job's workers can be, as objects of that name.
@@ -204,6 +248,9 @@ func jobSetKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
 }
 
+// besides is what the name of workers ends with that are checked while others have their name.
+const besides = "-anew"
+
 // makeRoom removes the workers of a run that has ended; a Job's pods cannot be changed in place.
 func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Apply) error {
 	resources, old, err := c.findWorkers(ctx, o, m.Spec.Job)
@@ -214,7 +261,7 @@ func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Ap
 		return err
 	}
 	if how.DryRun { // the cluster would compare the new one with the old
-		m.workers().SetName(m.workers().GetName() + "-anew")
+		m.workers().SetName(m.workers().GetName() + besides)
 		return nil
 	}
 	how.Say(nameOf(old) + " of the run before is removed")
@@ -326,24 +373,30 @@ func remove(
 func gone(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, goneTimeout, fmt.Errorf("%s is still there %v "+
-		"after its deletion: its pods do not end (a node that is lost?); see kubectl get pods",
-		nameOf(object), goneTimeout))
-	defer cancel()
 	for {
 		there, err := from.Get(ctx, object.GetName(), metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && there.GetUID() != object.GetUID():
 			return nil
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			return unfinished(ctx, object)
 		case err != nil:
 			return Explain(err, "waiting for "+nameOf(object)+" to go")
 		}
-		if err := wait(ctx, pollEvery); err != nil {
-			return err
+		if wait(ctx, pollEvery) != nil {
+			return unfinished(ctx, object)
 		}
 	}
+}
+
+// unfinished says which object outlasts its deletion, and why that may be.
+func unfinished(ctx context.Context, object *unstructured.Unstructured) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w; %s still waits for its pods to end: of one whose node is lost, kubectl "+
+		"delete node NODE, or kubectl delete pod POD --force where that node is off for good",
+		context.Cause(ctx), nameOf(object))
 }
 
 // wait waits, or says why it was not to wait any longer.

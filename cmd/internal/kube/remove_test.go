@@ -108,7 +108,7 @@ func TestDeleteFreesANamespace(t *testing.T) {
 	s.mu.Unlock()
 	problems, err := s.Diagnose(t.Context(), "song")
 	check(t, err)
-	if len(problems) != 1 || problems[0].Remedy != "rondo delete --job song" {
+	if len(problems) != 1 || problems[0].Remedy != "rondo delete --job song -n music" {
 		t.Errorf("%v", problems)
 	}
 	var heard told
@@ -117,4 +117,16 @@ func TestDeleteFreesANamespace(t *testing.T) {
 		strings.Contains(heard.String(), "note:") {
 		t.Errorf("it says %q", heard.String())
 	}
+}
+
+// What outlasts its deletion is named when the command's own time is up, with what may hold it.
+func TestDeleteThatTakesTooLong(t *testing.T) {
+	s := serveAPI(t)
+	_, err := s.submit(t, "--job=song")
+	check(t, err)
+	s.held = "/jobs/song-worker"
+	err = s.Delete(t.Context(), "song", Delete{Timeout: 200 * time.Millisecond,
+		Say: func(string) {}})
+	wants(t, err, "job song is not gone after 200ms")
+	wants(t, err, "job/song-worker still waits for its pods to end: of one whose node is lost")
 }

@@ -29,6 +29,8 @@ type apiServer struct {
 	objects  map[string]map[string]any // by path
 	requests []string                  // that change something: "PATCH job/song-worker"
 	refuse   func(request string) *apierrors.StatusError
+	denied   string // resource that the user may not create
+	held     string // what the path of an object ends with that outlasts its deletion
 }
 
 // resources of the server: kinds by group/version and resource. It has no custom ones but JobSet.
@@ -83,6 +85,12 @@ func (s *apiServer) answer(r *http.Request) (any, *apierrors.StatusError) {
 	path := r.URL.Path
 	if listed := discovery(path); listed != nil {
 		return listed, nil
+	}
+	if strings.HasSuffix(path, "/selfsubjectaccessreviews") {
+		body, _ := io.ReadAll(r.Body)
+		return map[string]any{"apiVersion": "authorization.k8s.io/v1",
+			"kind": "SelfSubjectAccessReview", "status": map[string]any{"allowed": s.denied == "" ||
+				!strings.Contains(string(body), `"resource":"`+s.denied+`"`)}}, nil
 	}
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/apis/"), "/api/"), "/")
 	at := slices.Index(parts, "namespaces")
@@ -152,7 +160,7 @@ func (s *apiServer) do(
 		for field, value := range spec {
 			old["spec"].(map[string]any)[field] = value
 		}
-	case r.Method == http.MethodDelete:
+	case r.Method == http.MethodDelete && (s.held == "" || !strings.HasSuffix(path, s.held)):
 		delete(s.objects, path)
 	}
 	return old, nil

@@ -197,6 +197,13 @@ func TestSubmitSaysWhatIsRefused(t *testing.T) {
 	if changes := s.changes(); len(changes) > 0 {
 		t.Errorf("something was applied although a kind is missing: %q", changes)
 	}
+	s.denied = "roles"
+	_, err = s.submit(t, "--job=song")
+	wants(t, err, "you may not create roles.rbac.authorization.k8s.io in namespace music")
+	if changes := s.changes(); len(changes) > 0 {
+		t.Errorf("something was applied although another thing is not allowed: %q", changes)
+	}
+	s.denied = ""
 	s.Namespace = "nowhere"
 	_, err = s.submit(t, "--job=song")
 	wants(t, err, "there is no namespace nowhere; kubectl create namespace nowhere")
@@ -225,6 +232,19 @@ func TestServerDryRunKeepsNothing(t *testing.T) {
 		if !strings.HasSuffix(change, " dryRun=All") {
 			t.Errorf("not a dry run: %s", change)
 		}
+	}
+	_, err = s.submit(t, "--job=song")
+	check(t, err)
+	said.Reset()
+	check(t, s.Submit(t.Context(), m, Run{ServerDryRun: true}, &said, &said))
+	if !strings.Contains(said.String(), "job/song-worker would be applied (server dry run)") {
+		t.Errorf("of a job that would be replaced it says %q", said.String())
+	}
+	s.Namespace = "nowhere"
+	said.Reset()
+	check(t, s.Submit(t.Context(), m, Run{ServerDryRun: true, CreateNamespace: true}, &said, &said))
+	if !strings.Contains(said.String(), "namespace/nowhere would be created") {
+		t.Errorf("it says %q", said.String())
 	}
 }
 
