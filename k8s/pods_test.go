@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
@@ -223,6 +224,21 @@ func TestPaths(t *testing.T) {
 						t.Errorf("%s, %s: nothing is mounted at %s", p.Name, c.Name, at)
 					}
 				}
+			}
+		}
+	})
+}
+
+// The observer may patch the Job that it is told of, and no other.
+func TestObserversJob(t *testing.T) {
+	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
+		role := only[*rbacv1.Role](t, objects, "rondo-coordinator")
+		args := only[*appsv1.Deployment](t, objects,
+			"rondo-coordinator").Spec.Template.Spec.Containers[1].Args
+		for _, rule := range role.Rules {
+			if len(rule.ResourceNames) != 1 || !slices.Contains(args, "--kube-job=$(JOB)"+
+				strings.TrimPrefix(rule.ResourceNames[0], "rondo")) {
+				t.Errorf("it may patch %v, and is told %v", rule.ResourceNames, args)
 			}
 		}
 	})
