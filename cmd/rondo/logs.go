@@ -24,7 +24,9 @@ func logsCommand() *cobra.Command {
 		Short: "Show what the pods of a job on Kubernetes say",
 		Long: "Shows the logs of a job's workers, or of another --component: coordinator,\n" +
 			"observer or etcd (of all jobs of the namespace). Each line begins with the\n" +
-			"worker's index and the end of its pod's name.\n\n" +
+			"worker's index, the number in its pod's name, and the end of that name. The index\n" +
+			"stays a worker's for good; its rank in the ring changes with the ring (rondo\n" +
+			"status --live shows both).\n\n" +
 			"With --follow it goes on, with pods that come later, until the job has ended.",
 		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
 			"--since 10m",
@@ -33,8 +35,7 @@ func logsCommand() *cobra.Command {
 	jobName(c, &job)
 	flags.StringVar(&how.Component, "component", kube.Worker, "worker, coordinator, observer or "+
 		"etcd")
-	flags.IntVar(&how.Index, "rank", -1, "only the worker, or member of etcd, of this index (the "+
-		"number in its pod's name); -1: all")
+	flags.IntVar(&how.Index, "index", -1, "only the worker, or member of etcd, of this index; -1: all")
 	flags.BoolVarP(&how.Follow, "follow", "f", false, "go on until the job has ended")
 	flags.BoolVarP(&how.Previous, "previous", "p", false, "of the worker's pod before the present "+
 		"one; of others, the container before")
@@ -71,7 +72,7 @@ func checkLogs(how kube.Logs) error {
 	}
 	switch {
 	case how.Index >= 0 && how.Component != kube.Worker && how.Component != kube.Etcd:
-		return app.Usagef("--rank %d: the %s has none", how.Index, how.Component)
+		return app.Usagef("--index %d: the %s has none", how.Index, how.Component)
 	case how.Since < 0:
 		return app.Usagef("--since %v: give how long ago, such as 10m", how.Since)
 	case how.Since > 0 && how.Since < time.Second:

@@ -45,10 +45,11 @@ func TestCommandsThatRefuse(t *testing.T) {
 		wrong string
 	}{
 		"logs --component ring":                 {2, `--component "ring" is not worker, coord`},
-		"logs --component observer --rank 1":    {2, "--rank 1: the observer has none"},
+		"logs --component observer --index 1":   {2, "--index 1: the observer has none"},
 		"logs --since -1m":                      {2, "--since -1m0s: give how long ago"},
 		"logs -f -p":                            {2, "leave out --follow"},
-		"logs --job book":                       {1, "job book has no worker pods"},
+		"logs --job book":                       {1, "job book has ended, and its worker pods are gone"},
+		"logs --component etcd":                 {1, "namespace here (context c) has no pods of etcd"},
 		"port-forward --port 70000":             {2, "--port 70000 is not 0 to 65535"},
 		"stop --job book":                       {1, "job book has ended: the reason"},
 		"scale 3 --job book":                    {1, "job book has ended: the reason"},

@@ -22,9 +22,11 @@ func root() *cobra.Command {
 			"gRPC ring.",
 	}
 	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand())
-	group(c, "kubernetes", "On Kubernetes:", submitCommand(), resumeJobCommand(), deleteCommand(),
-		statusCommand(), logsCommand(), workersCommand(), scaleCommand(), stopCommand(),
-		portForwardCommand(), observeCommand(), etcdCommand())
+	group(c, "kubernetes", "Jobs on Kubernetes:", submitCommand(), resumeJobCommand(),
+		deleteCommand(), statusCommand(), logsCommand(), portForwardCommand())
+	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),
+		scaleCommand(), stopCommand())
+	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())
 	group(c, "models", "Models and data:", generateCommand(), evalCommand(), corpusCommand(),
 		checkpointCommand(), auditCommand())
 	return c

@@ -43,14 +43,24 @@ func jobName(c *cobra.Command, name *string) {
 // inCluster reports whether the job is to be looked for in Kubernetes.
 func (n *namedJob) inCluster() bool { return len(n.cfg.Etcd) == 0 }
 
+// cluster connects to Kubernetes. Where there is none, the job may have been meant to be elsewhere.
+func (n *namedJob) cluster() (*kube.Cluster, error) {
+	there, err := n.connect()
+	var wrong *app.UsageError
+	if err != nil && !errors.As(err, &wrong) {
+		err = fmt.Errorf("%w; for a job without Kubernetes give --etcd HOST:PORT", err)
+	}
+	return there, err
+}
+
 type lookFunc func(cfg meet.Config, registry cluster.Registry, view cluster.View) error
 
 // look calls look with the job's part of etcd, and with what is in it. Where the job is in a
 // cluster, it reaches etcd through the API server.
 func (n *namedJob) look(ctx context.Context, look lookFunc) error {
-	cfg := n.cfg
+	cfg, open := n.cfg, n.cfg.Store
 	if n.inCluster() {
-		there, err := n.connect()
+		there, err := n.cluster()
 		if err != nil {
 			return err
 		}
@@ -63,12 +73,12 @@ func (n *namedJob) look(ctx context.Context, look lookFunc) error {
 			return err
 		}
 		defer way.Close()
-		cfg = way.Config
+		cfg, open = way.Config, way.Store
 	}
 	if err := cfg.Validate(); err != nil {
 		return app.Usage(err)
 	}
-	store, err := cfg.Store(ctx)
+	store, err := open(ctx)
 	if err != nil {
 		return err
 	}
@@ -121,7 +131,7 @@ func scaleCommand() *cobra.Command {
 				cmd.CommandPath())
 		}
 		if named.inCluster() {
-			there, err := named.connect()
+			there, err := named.cluster()
 			if err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ import (
 // statusOptions are what a person may ask of the status.
 type statusOptions struct {
 	job         string // empty: all, or the only one
+	place       string // where the jobs are, in words
 	everywhere  bool
 	watch, live bool
 	format      string // "", "json" or "yaml"
@@ -53,6 +54,7 @@ func statusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		o.place = cluster.String()
 		return o.run(cmd.Context(), cluster, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return c
@@ -90,12 +92,12 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 		if view.show(statuses, one, time.Now()) != nil {
 			return true, errors.New("the output is closed")
 		}
-		return last != nil && over(last.Phase), nil
+		return last != nil && last.Ended(), nil
 	}, onlyNews(wrong))
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil // a person has seen enough
-	case err == nil && last != nil && last.Phase == "failed":
+	case err == nil && last != nil && last.Failed():
 		return &app.ToldError{Err: fmt.Errorf("job %s has failed: %s", last.Job, last.Reason)}
 	}
 	return err
@@ -115,9 +117,6 @@ func onlyNews(out io.Writer) func(error) {
 	}
 }
 
-// over says whether a job in that phase has ended.
-func over(phase string) bool { return phase == "ended" || phase == "failed" }
-
 // look asks the cluster: for one job in detail, or for all.
 func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 	statuses []kube.JobStatus, one bool, err error) {
@@ -134,8 +133,11 @@ func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 		return nil, false, err
 	}
 	if o.live {
-		if err := cluster.Live(ctx, status); err != nil {
+		if err := cluster.Live(ctx, status); ctx.Err() != nil {
 			return nil, false, err
+		} else if err != nil { // the rest still tells
+			status.Detail.Problems = append(status.Detail.Problems, kube.Problem{
+				Object: "job/" + name, Text: "who leads, ranks and lanes are not known: " + err.Error()})
 		}
 	}
 	return []kube.JobStatus{*status}, true, nil
@@ -149,8 +151,12 @@ func (o statusOptions) print(out io.Writer, statuses []kube.JobStatus, one bool,
 		return o.encode(out, statuses, one)
 	case one:
 		return printStatus(out, statuses[0], now)
+	case len(statuses) == 0 && o.everywhere:
+		_, err := fmt.Fprintln(out, "no namespace has a job: rondo submit starts one")
+		return err
 	case len(statuses) == 0:
-		_, err := fmt.Fprintln(out, "there are no jobs here: rondo submit starts one")
+		_, err := fmt.Fprintf(out, "%s has no jobs: rondo submit starts one, --all-namespaces "+
+			"lists those of all\n", o.place)
 		return err
 	}
 	return printStatuses(out, statuses, o.everywhere, now)

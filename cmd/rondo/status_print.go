@@ -151,7 +151,7 @@ func lastHeard(s kube.JobStatus, now time.Time) string {
 	switch {
 	case s.Updated == nil:
 		return ", not heard of yet"
-	case over(s.Phase):
+	case s.Ended():
 		return ", ended " + age(*s.Updated, now) + " ago"
 	}
 	return ", heard of " + age(*s.Updated, now) + " ago"

@@ -120,6 +120,21 @@ func TestStatusThatIsWatched(t *testing.T) {
 	}
 }
 
+// TestStatusOfNoJob names the place, since that is what may be wrong.
+func TestStatusOfNoJob(t *testing.T) {
+	for everywhere, want := range map[bool]string{
+		false: "namespace typo (context c) has no jobs: rondo submit starts one, --all-namespaces",
+		true:  "no namespace has a job: rondo submit starts one",
+	} {
+		var out strings.Builder
+		o := statusOptions{place: "namespace typo (context c)", everywhere: everywhere}
+		if err := o.print(&out, nil, false, now()); err != nil ||
+			!strings.HasPrefix(out.String(), want) {
+			t.Errorf("everywhere %v: %v, %s", everywhere, err, &out)
+		}
+	}
+}
+
 // apiServer is one that holds a Job and nothing else; it returns the flags that lead to it.
 func apiServer(t *testing.T, job *batchv1.Job) []string {
 	t.Helper()
@@ -175,6 +190,7 @@ func TestStatusCommand(t *testing.T) {
 		{[]string{"--watch"}, batchv1.JobFailed, 1, "job book: failed, 0 of 1 workers", ""},
 		{nil, batchv1.JobFailed, 0, "job book in namespace here: failed", ""},
 		{[]string{"-A"}, batchv1.JobFailed, 0, "NAMESPACE  JOB   PHASE", ""},
+		{[]string{"--live"}, batchv1.JobFailed, 0, "ranks and lanes are not known: job book in", ""},
 		{[]string{"-o", "json"}, batchv1.JobFailed, 0, `{"job":"book","namespace":"here"`, ""},
 		{[]string{"-o", "yaml"}, batchv1.JobFailed, 0, "phase: failed\n", ""},
 		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "", `--output "xml" is not json or yaml`},

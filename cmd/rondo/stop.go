@@ -30,11 +30,11 @@ func stopCommand() *cobra.Command {
 	named := jobFlags(c)
 	timeout := c.Flags().Duration("timeout", 10*time.Minute, "in Kubernetes: how long the step "+
 		"and the last checkpoint may take")
-	force := c.Flags().Bool("force", false, "stop a job that has no --checkpoint-dir: its model is "+
-		"lost")
+	force := c.Flags().Bool("force", false, "stop a job that has no --checkpoint-dir: its model "+
+		"is lost")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if named.inCluster() {
-			there, err := named.connect()
+			there, err := named.cluster()
 			if err != nil {
 				return err
 			}

@@ -74,11 +74,8 @@ func submitCommand() *cobra.Command {
 // runFlags defines how long a command stays with the run that it starts.
 func runFlags(flags *pflag.FlagSet) *kube.Run {
 	how := &kube.Run{}
-	flags.BoolVar(&how.Wait, "wait", true, "say what happens until the first step is done")
-	flags.BoolFunc("detach", "the same as --wait=false", func(string) error {
-		how.Wait = false
-		return nil
-	})
+	flags.BoolVar(&how.Wait, "wait", true, "say what happens until the first step is done; "+
+		"--wait=false: return when the job is applied")
 	flags.DurationVar(&how.Timeout, "timeout", defaultFirstStep, "how long to wait for the first "+
 		"step")
 	return how

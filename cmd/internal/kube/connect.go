@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -48,6 +49,14 @@ func (c *Cluster) command(verb, job string, flags ...string) string {
 		line += " -n " + c.Namespace
 	}
 	return strings.Join(append([]string{line + c.reach}, flags...), " ")
+}
+
+// String is the namespace, and the context where there is one.
+func (c *Cluster) String() string {
+	if c.Context == "" {
+		return "namespace " + c.Namespace
+	}
+	return fmt.Sprintf("namespace %s (context %s)", c.Namespace, c.Context)
 }
 
 // in is the same cluster, where commands work in another namespace.
@@ -92,6 +101,10 @@ func (to *connection) open() (*Cluster, error) {
 		if _, err := os.Stat(to.kubeconfig); err != nil {
 			return nil, app.Usagef("--kubeconfig: %w", err)
 		}
+	}
+	if to.namespace != "" && len(validation.IsDNS1123Label(to.namespace)) > 0 {
+		return nil, app.Usagef("--namespace %q is no name of a namespace: use small letters, digits "+
+			"and -, and at most 63", to.namespace)
 	}
 	found := to.config()
 	current, err := to.current(found)

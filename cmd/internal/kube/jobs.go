@@ -94,8 +94,8 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 		}
 	}
 	if newest == nil {
-		return nil, app.Usagef("namespace %s has no job %s: `rondo status` lists those that are "+
-			"there, `rondo submit --job %s` starts it", c.Namespace, name, name)
+		return nil, app.Usagef("%s has no job %s: `%s` lists those that are there, `%s` starts it",
+			c, name, c.command("status", ""), c.command("submit", name))
 	}
 	return newest, nil
 }
@@ -140,8 +140,8 @@ func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 	return nil
 }
 
-// Phase is how far the job has come: a phase of telemetry, or pending, suspended
-// or deleting. What Kubernetes says of the end counts more than what the observer last wrote.
+// Phase is how far the job has come: a phase of telemetry, or pending, suspended or deleting. What
+// Kubernetes says of the end counts more than what the observer last wrote.
 func (j *Job) Phase() string {
 	said := j.Workers.Annotations[annotations+"phase"]
 	switch {
@@ -166,8 +166,10 @@ func (j *Job) failed() bool {
 }
 
 // Ended reports whether the job has ended, well or not.
-func (j *Job) Ended() bool {
-	phase := j.Phase()
+func (j *Job) Ended() bool { return endedPhase(j.Phase()) }
+
+// endedPhase says whether a job in that phase has ended.
+func endedPhase(phase string) bool {
 	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
 }
 

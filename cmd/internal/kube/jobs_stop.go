@@ -47,14 +47,14 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	defer way.Close()
 	store, err := way.Store(ctx)
 	if err != nil {
-		return fmt.Errorf("%w%s", err, c.why(name))
+		return err
 	}
 	defer func() { _ = store.Close() }()
 	view, err := store.View(ctx)
 	switch {
 	case errors.Is(err, cluster.ErrNoSpec):
-		return fmt.Errorf("job %s has not begun: no coordinator has stored it yet%s; rondo delete "+
-			"--job %s removes it", name, c.why(name), name)
+		return fmt.Errorf("job %s has not begun: no coordinator has stored it yet%s; %s "+
+			"removes it", name, c.why(name), c.command("delete", name))
 	case err != nil:
 		return err
 	case view.Plan.Phase == cluster.Ended:
@@ -97,13 +97,13 @@ func Stoppable(spec *rondov1.JobSpec, plan cluster.Plan, force bool) error {
 	if force || plan.Phase == cluster.Forming || spec.CheckpointDir != "" || spec.StopDir != "" {
 		return nil
 	}
-	return app.Usagef("job %s has no --checkpoint-dir, so its model would be lost: let it train to "+
-		"its end, or give --force to stop it all the same; jobs submitted with --checkpoint-dir can "+
-		"be stopped and resumed", spec.Job)
+	return app.Usagef("job %s has no --checkpoint-dir, so its model would be lost: let it train "+
+		"to its end, or give --force to stop it all the same; jobs submitted with --checkpoint-dir "+
+		"can be stopped and resumed", spec.Job)
 }
 
-// markEnded writes the end of a suspended job's run where it is looked for: its Job has no pods that
-// could end, and its observer may be gone before it has.
+// markEnded writes the end of a suspended job's run where it is looked for: its Job has no pods
+// that could end, and its observer may be gone before it has.
 func (c *Cluster) markEnded(ctx context.Context, job *Job, plan cluster.Plan) error {
 	phase := telemetry.PhaseEnded
 	if plan.Failed {

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rondo/cluster/etcdstore"
 	"rondo/cmd/internal/meet"
 )
 
@@ -18,8 +19,9 @@ const wayPatience = 20 * time.Second
 // A Way leads to a job's etcd and to its coordinator from outside the cluster.
 type Way struct {
 	meet.Config
-	tunnel *Tunnel
-	folder string // of the certificate; empty: none
+	cluster *Cluster
+	tunnel  *Tunnel
+	folder  string // of the certificate; empty: none
 }
 
 // Way opens the way to a job. With TLS it shows the certificate of the job's pods, which lies in
@@ -33,7 +35,7 @@ func (c *Cluster) Way(ctx context.Context, job *Job) (*Way, error) {
 	if err != nil {
 		return nil, err
 	}
-	way := &Way{tunnel: NewTunnel(c)}
+	way := &Way{cluster: c, tunnel: NewTunnel(c)}
 	if secret != "" {
 		if way.folder, err = c.certificate(ctx, secret); err != nil {
 			return nil, err
@@ -42,6 +44,17 @@ func (c *Cluster) Way(ctx context.Context, job *Job) (*Way, error) {
 	way.Config = meet.Config{Etcd: endpoints, Job: job.Name, TLS: way.folder,
 		Patience: wayPatience, Dial: way.tunnel.Dial}
 	return way, nil
+}
+
+// Store opens the job's part of etcd. Where etcd does not answer, it says why, as far as the cluster
+// tells.
+func (w *Way) Store(ctx context.Context) (*etcdstore.Store, error) {
+	store, err := w.Config.Store(ctx)
+	if err == nil || ctx.Err() != nil {
+		return store, err
+	}
+	return nil, fmt.Errorf("the etcd of job %s, at %s, cannot be asked (%w)%s", w.Job, w.Etcd[0],
+		deepest(err), w.cluster.why(w.Job))
 }
 
 // Close ends the tunnel and removes the certificate.

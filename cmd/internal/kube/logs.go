@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rondo/cmd/internal/app"
 )
 
 // Limits of what is read of logs.
@@ -89,7 +91,10 @@ func (c *Cluster) logReader(job string, how Logs) *logReader {
 
 func (r *logReader) read(ctx context.Context) error {
 	job, err := r.cluster.Job(ctx, r.job)
-	if err != nil {
+	var missing *app.UsageError
+	if r.how.Component == Etcd && errors.As(err, &missing) {
+		job = nil // the namespace's etcd can be there all the same
+	} else if err != nil {
 		return err
 	}
 	list, err := r.cluster.Client.CoreV1().Pods(r.cluster.Namespace).List(ctx, r.selection())
@@ -97,10 +102,14 @@ func (r *logReader) read(ctx context.Context) error {
 		return Explain(err, "listing the job's pods")
 	}
 	pods := r.choose(list.Items)
-	if r.how.Follow && !job.Ended() {
+	switch {
+	case r.how.Follow && (job == nil || !job.Ended()):
 		return r.follow(ctx, job, pods, list.Items)
-	}
-	if len(pods) == 0 {
+	case len(pods) == 0 && r.how.Component == Etcd:
+		return fmt.Errorf("%s has no pods of etcd", r.cluster)
+	case len(pods) == 0 && job.Ended():
+		return fmt.Errorf("job %s has ended, and its %s pods are gone", r.job, r.how.Component)
+	case len(pods) == 0:
 		return fmt.Errorf("job %s has no %s pods%s", r.job, r.how.Component,
 			r.cluster.why(r.job))
 	}

@@ -27,7 +27,8 @@ type logFollower struct {
 	full    bool // somebody was told that there are too many
 }
 
-// follow reads these pods and those that come, until the job has ended.
+// follow reads these pods and those that come, until the job has ended; without a job, until ctx
+// ends.
 func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	all []corev1.Pod) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -51,7 +52,11 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 		cancel(nil)
 		return err
 	}
-	err = r.cluster.follow(ctx, job, func(now *Job) (bool, error) { return now.Ended(), nil })
+	if job == nil {
+		<-ctx.Done()
+	} else {
+		err = r.cluster.follow(ctx, job, func(now *Job) (bool, error) { return now.Ended(), nil })
+	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -119,7 +124,7 @@ func (f *logFollower) take(ctx context.Context, pod *corev1.Pod, begun time.Time
 	if f.streams >= maxLogStreams {
 		if !f.full {
 			f.full = true
-			f.how.Note(fmt.Sprintf("only %d pods are followed at once: --rank follows one",
+			f.how.Note(fmt.Sprintf("only %d pods are followed at once: --index follows one",
 				maxLogStreams))
 		}
 		return

@@ -244,3 +244,20 @@ func TestLogLines(t *testing.T) {
 		t.Errorf("notes: %s", notes)
 	}
 }
+
+// TestLogsOfEtcdNeedNoJob: etcd is the namespace's, and its log is needed where no job came to be.
+func TestLogsOfEtcdNeedNoJob(t *testing.T) {
+	pod := workerPod("1", 3, corev1.PodRunning)
+	pod.Name, pod.Status.ContainerStatuses[0].Name = "rondo-etcd-1", Etcd
+	pod.Labels = map[string]string{labelName: "rondo", labelComponent: Etcd,
+		"apps.kubernetes.io/pod-index": "1"}
+	held := &written{parts: map[string][]string{"rondo-etcd-1": {at(1, "founding")}}}
+	r, lines, _ := readLogs(clusterOf(pod), held, Logs{Component: Etcd, Index: -1, Tail: -1})
+	if err := r.read(t.Context()); err != nil || lines.String() != "etcd-1 founding" {
+		t.Errorf("%v, %s", err, lines)
+	}
+	r, _, _ = readLogs(clusterOf(), held, Logs{Component: Worker, Index: -1, Tail: -1})
+	if err := r.read(t.Context()); err == nil || !strings.Contains(err.Error(), "has no job book") {
+		t.Errorf("of the workers of no job: %v", err)
+	}
+}

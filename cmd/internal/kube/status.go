@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 )
 
 // A JobStatus is what a person or a program is told of a job.
@@ -73,8 +74,14 @@ type PodStatus struct {
 	LastEnd  string    `json:"last_end,omitempty"` // why the container, or the pod before, ended
 }
 
+// Ended reports whether the job has ended, well or not.
+func (s *JobStatus) Ended() bool { return endedPhase(s.Phase) }
+
+// Failed reports whether the job has ended and failed.
+func (s *JobStatus) Failed() bool { return s.Phase == telemetry.PhaseFailed }
+
 // status is the job by itself.
-func (j *Job) status() JobStatus {
+func (c *Cluster) status(j *Job) JobStatus {
 	p := j.Progress()
 	s := JobStatus{Job: j.Name, Namespace: j.Workers.Namespace, Phase: j.Phase(),
 		Reason: j.Reason(), Ring: j.Ring(), Wanted: j.Wanted(), Generation: p.Generation,
@@ -94,7 +101,7 @@ func (j *Job) status() JobStatus {
 		}
 	}
 	if s.Phase == phaseSuspended {
-		s.Reason = waitingFor(j)
+		s.Reason = c.in(s.Namespace).waitingFor(j)
 	}
 	return s
 }
@@ -107,7 +114,7 @@ func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, e
 	}
 	all := make([]JobStatus, 0, len(jobs))
 	for _, job := range jobs {
-		all = append(all, job.status())
+		all = append(all, c.status(job))
 	}
 	return all, nil
 }
@@ -134,7 +141,7 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 	if err != nil {
 		spec = nil // its coordinators are gone: the rest still tells
 	}
-	s := job.status()
+	s := c.status(job)
 	s.Detail = detail(job, pods.Items, sets.Items, spec)
 	s.Detail.Problems = append(s.Detail.Problems, problems...)
 	return &s, nil

@@ -66,7 +66,10 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--corpus=" + large:                "too much to travel with the job (at most 900 KiB)",
 		"--corpus=configmap://a":           "is not configmap://NAME/KEY",
 		"--corpus=https://texts.example/a": "cannot be read by pods: give a volume",
-		"--audit-dir=s3://logs/x":          "logs are appended to, so give a volume",
+		"--audit-dir=s3://logs/x":          "give a volume, pvc://CLAIM/PATH",
+		"--audit-dir=/x":                   "--audit-dir /x: logs are appended to",
+		"--corpus=pvc://texts":             "is not pvc://CLAIM/PATH",
+		"--corpus=pvc://texts/":            "is not pvc://CLAIM/PATH",
 		"--audit-dir=logs":                 "pvc://CLAIM/PATH",
 		"--batch=2 --workers=4":            "each worker needs at least one lane",
 		"--checkpoint-every=5":             "--checkpoint-every needs --checkpoint-dir",
@@ -187,8 +190,8 @@ func TestMemory(t *testing.T) {
 // A worker has time for the step in flight, and for a checkpoint of its model.
 func TestGracePeriod(t *testing.T) {
 	for line, want := range map[string]int64{
-		"--hidden=64": 60, "--step-timeout=2m30s --regroup-timeout=5m": 170, "--grace-period=90s": 90, "--spot": 25,
-		"--spot --grace-period=2m": 120, "--hidden=8192 --layers=4 --gpus-per-worker=1": 0,
+		"--hidden=64": 60, "--step-timeout=2m30s --regroup-timeout=5m": 170,
+		"--grace-period=90s": 90, "--spot": 25, "--spot --grace-period=2m": 120, "--hidden=8192 --layers=4 --gpus-per-worker=1": 0,
 	} {
 		s, err := submission(t, append(strings.Fields(line), "--checkpoint-dir=pvc://models")...)
 		check(t, err)
@@ -200,5 +203,26 @@ func TestGracePeriod(t *testing.T) {
 		if want == 0 && got < 200 || want > 0 && got != want {
 			t.Errorf("%s: %d s to leave, want %d", line, got, want)
 		}
+	}
+}
+
+// Volumes of like names are different volumes, at different places.
+func TestVolumesDoNotCollide(t *testing.T) {
+	s, err := submission(t, "--corpus=configmap://a/b", "--checkpoint-dir=pvc://configmap-a/x",
+		"--audit-dir=pvc://a.b/x", "--eval-corpus=pvc://a-b/x")
+	check(t, err)
+	spec, err := s.job()
+	check(t, err)
+	m, err := place(spec)
+	check(t, err)
+	names, places := map[string]bool{}, map[string]bool{}
+	for i := range m.volumes {
+		names[m.volumes[i].Name], places[m.mounts[i].MountPath] = true, true
+		if m.volumes[i].Name != m.mounts[i].Name {
+			t.Errorf("%s is mounted as %s", m.volumes[i].Name, m.mounts[i].Name)
+		}
+	}
+	if len(names) != 4 || len(places) != 4 {
+		t.Errorf("names %v, places %v", names, places)
 	}
 }

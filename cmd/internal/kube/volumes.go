@@ -25,8 +25,8 @@ const maxText = 900 << 10
 
 // Where volumes are mounted.
 const (
-	claimsAt     = "/mnt/"
-	configMapsAt = "/mnt/configmap-"
+	claimsAt     = "/mnt/pvc/"
+	configMapsAt = "/mnt/configmap/"
 )
 
 // bundle puts texts that lie on this machine into a ConfigMap of the job, and names them there in
@@ -98,8 +98,7 @@ func readText(flag, file string) ([]byte, error) {
 
 func tooLarge(flag, file string, size int64) error {
 	return app.Usagef("%s %s: %d KiB of text are too much to travel with the job (at most %d "+
-		"KiB): "+
-		"copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s", flag,
+		"KiB): copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s", flag,
 		file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
 }
 
@@ -112,6 +111,10 @@ type mounts struct {
 
 // place replaces the spec's locations by what they are inside a pod, and says what to mount.
 func place(spec *rondov1.JobSpec) (*mounts, error) {
+	if at := spec.AuditDir; at != "" && !strings.HasPrefix(at, "pvc://") {
+		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: give a "+
+			"volume, pvc://CLAIM/PATH", at)
+	}
 	m := &mounts{}
 	for _, at := range []struct {
 		flag   string
@@ -126,10 +129,6 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 			return nil, err
 		}
 		*at.value = inside
-	}
-	if spec.AuditDir != "" && !strings.HasPrefix(spec.AuditDir, claimsAt) {
-		return nil, app.Usagef("--audit-dir %s: logs are appended to, so give a volume: "+
-			"pvc://CLAIM/PATH", spec.AuditDir)
 	}
 	return m, nil
 }
@@ -146,8 +145,12 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 			return "", app.Usagef("%s %s: %q is no name of a claim: give pvc://CLAIM/PATH", flag,
 				location, name)
 		}
+		if !writes && path.Clean("/"+inside) == "/" {
+			return "", app.Usagef("%s %s is not pvc://CLAIM/PATH: it names no file of the claim",
+				flag, location)
+		}
 		at := claimsAt + name
-		m.mount("pvc-"+name, at, !writes, corev1.VolumeSource{PersistentVolumeClaim: &corev1.
+		m.mount(at, !writes, corev1.VolumeSource{PersistentVolumeClaim: &corev1.
 			PersistentVolumeClaimVolumeSource{ClaimName: name}})
 		return path.Join(at, path.Clean("/"+inside)), nil
 	case scheme == "configmap" && !writes:
@@ -155,7 +158,7 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 			len(validation.IsConfigMapKey(inside)) > 0 {
 			return "", app.Usagef("%s %s is not configmap://NAME/KEY", flag, location)
 		}
-		m.mount("configmap-"+name, configMapsAt+name, true, corev1.VolumeSource{ConfigMap: &corev1.
+		m.mount(configMapsAt+name, true, corev1.VolumeSource{ConfigMap: &corev1.
 			ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}})
 		return configMapsAt + name + "/" + inside, nil
 	case scheme == "s3", scheme == "gs":
@@ -174,18 +177,14 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 }
 
 // mount adds a volume once; it is read-only if all who use it read only.
-func (m *mounts) mount(name, at string, readOnly bool, source corev1.VolumeSource) {
-	name = strings.ReplaceAll(name, ".", "-")
-	if len(name) > validation.DNS1123LabelMaxLength {
-		sum := sha256.Sum256([]byte(name))
-		name = name[:40] + "-" + hex.EncodeToString(sum[:5])
-	}
+func (m *mounts) mount(at string, readOnly bool, source corev1.VolumeSource) {
 	for i := range m.mounts {
 		if m.mounts[i].MountPath == at {
 			m.mounts[i].ReadOnly = m.mounts[i].ReadOnly && readOnly
 			return
 		}
 	}
+	name := fmt.Sprint("volume-", len(m.volumes)) // a claim's can be too long for a volume's
 	m.volumes = append(m.volumes, corev1.Volume{Name: name, VolumeSource: source})
 	m.mounts = append(m.mounts,
 		corev1.VolumeMount{Name: name, MountPath: at, ReadOnly: readOnly})
