@@ -141,3 +141,11 @@ func TestRoomOnTheVolume(t *testing.T) {
 		t.Errorf("%d of %d bytes", most, volume)
 	}
 }
+
+// TestTwoElectionsFitIntoALease: a lease is renewed when a third of its time has passed, and an
+// election that nobody wins takes up to twice the silence after which it is held.
+func TestTwoElectionsFitIntoALease(t *testing.T) {
+	if took, left := 2*2*electionTimeout, ttl*2/3; took >= left {
+		t.Errorf("two elections take up to %v, and a lease may have %v left", took, left)
+	}
+}

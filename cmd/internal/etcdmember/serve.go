@@ -27,9 +27,11 @@ const (
 	quotaBytes = 512 << 20
 	// compactAfter is how long old values of keys are kept.
 	compactAfter = time.Hour
-	// A leader is given up after this much silence, ten heartbeats: a host that is busy or a disk
-	// that is slow for a moment is no reason, and the leases of jobs are longer.
-	electionTimeout = 2 * time.Second
+	// A leader is given up after this much silence, ten heartbeats, or up to twice as much: a host
+	// that is busy or a disk that is slow for a moment is no reason. An election that nobody wins,
+	// as happens when all are busy, is followed by another: both fit between two renewals of a
+	// job's lease of 10 s and its end.
+	electionTimeout = 1500 * time.Millisecond
 	sameLines       = 2               // of etcd's log in a minute
 	trustInterval   = 5 * time.Second // between two looks at the authority's file
 )
