@@ -93,7 +93,8 @@ func (o *objects) applyAll(
 			return err
 		}
 		if how.DryRun {
-			how.Say(strings.TrimSuffix(nameOf(object), besides) + " would be applied (server dry run)")
+			how.Say(strings.TrimSuffix(nameOf(object), besides) +
+				" would be applied (server dry run)")
 		}
 	}
 	if len(all) > 0 && !how.DryRun {
@@ -196,8 +197,8 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 	if len(denied) == 0 {
 		return nil
 	}
-	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your cluster's "+
-		"administrator grant that, as k8s/user.yaml does", strings.Join(denied, ", "), c.Namespace)
+	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your "+
+		"cluster's administrator grant that, as k8s/user.yaml does", strings.Join(denied, ", "), c.Namespace)
 }
 
 // createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says
@@ -222,8 +223,8 @@ func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, er
 	}
 	switch {
 	case err == nil && how.DryRun:
-		how.Say("namespace/" + c.Namespace + " would be created (server dry run); the rest can be " +
-			"checked once it is there")
+		how.Say("namespace/" + c.Namespace + " would be created (server dry run); the rest can " +
+			"be checked once it is there")
 	case err == nil:
 		how.Say("namespace/" + c.Namespace + " created")
 	}

@@ -195,8 +195,8 @@ func usesOwnEtcd(coordinator *appsv1.Deployment) bool {
 // problems judges the scene. It is pure.
 func (s *scene) problems(now time.Time) []Problem {
 	if s.leaving {
-		return []Problem{{Object: "job/" + s.job, Fatal: true, Text: "its namespace is being deleted, " +
-			"which a Job with a pod that has failed holds up for ever",
+		return []Problem{{Object: "job/" + s.job, Fatal: true, Text: "its namespace is being " +
+			"deleted, which a Job with a pod that has failed holds up for ever",
 			Remedy: s.command("delete")}}
 	}
 	all := s.ofJob()

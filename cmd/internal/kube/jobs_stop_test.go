@@ -238,7 +238,8 @@ func TestStopThatTakesTooLong(t *testing.T) {
 	}); !errors.Is(err, formed) {
 		t.Fatal(err)
 	}
-	err := j.cluster.Stop(ctx, "book", Stop{Timeout: 2 * time.Second, Force: true, Say: func(string) {}})
+	err := j.cluster.Stop(ctx, "book", Stop{Timeout: 2 * time.Second, Force: true,
+		Say: func(string) {}})
 	if err == nil || !strings.Contains(err.Error(), "has not ended within 2s") {
 		t.Errorf("stopping a job whose worker does not: %v", err)
 	}

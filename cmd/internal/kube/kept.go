@@ -59,7 +59,7 @@ func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
 	return s, err
 }
 
-// lastSubmission is the newest submission of a job that is kept with its spec; nil if there is none.
+// lastSubmission is the newest submission that is kept with a job's spec; nil: there is none.
 func (c *Cluster) lastSubmission(ctx context.Context, job string) (*Submission, error) {
 	specs, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labelJob + "=" + job})

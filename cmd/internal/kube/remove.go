@@ -34,9 +34,9 @@ type Delete struct {
 }
 
 // Delete removes a job's objects and what etcd holds of it. Checkpoints stay where they are. One
-// that has not ended is refused without Force: rondo stop saves it first. Where the namespace itself
-// is being deleted there is nothing left to save, and a Job that waits for pods which that namespace
-// refuses would hold it up for ever.
+// that has not ended is refused without Force: rondo stop saves it first. Where the namespace
+// itself is being deleted there is nothing left to save, and a Job that waits for pods which that
+// namespace refuses would hold it up for ever.
 func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("job %s is not gone "+
 		"after %v: the cluster goes on deleting it; see kubectl get pods -l %s=%s", job,
@@ -195,8 +195,8 @@ func (c *Cluster) deleteShared(ctx context.Context, o *objects, how Delete) (boo
 	_, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made it, so " +
-			"delete it as it was made (kubectl delete -k)")
+		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made it, " +
+			"so delete it as it was made (kubectl delete -k)")
 		return some, nil
 	case !apierrors.IsNotFound(err):
 		return some, Explain(err, "looking for statefulset/"+etcdName)

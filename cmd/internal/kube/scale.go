@@ -46,8 +46,8 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	}
 	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", name, how.Workers, job.Wanted()))
 	if sized := fewest(spec); how.Workers < sized {
-		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out of "+
-			"it, stop the job, and resume it with --workers %d", sized, how.Workers))
+		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out "+
+			"of it, stop the job, and resume it with --workers %d", sized, how.Workers))
 	}
 	switch {
 	case job.Suspended():
@@ -70,8 +70,8 @@ func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) (
 			c.stopAndResume(job, workers))
 	}
 	if queue := job.Queue(); queue != "" && workers > job.Wanted() {
-		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue would "+
-			"suspend it for more: %s", job.Name, queue, c.stopAndResume(job, workers))
+		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue "+
+			"would suspend it for more: %s", job.Name, queue, c.stopAndResume(job, workers))
 	}
 	spec, err := c.spec(ctx, job)
 	if err != nil {
