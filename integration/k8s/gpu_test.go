@@ -11,7 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const gpus = corev1.ResourceName("nvidia.com/gpu")
+const (
+	gpus     = corev1.ResourceName("nvidia.com/gpu")
+	gpuTaint = "nvidia.com/gpu=present:NoSchedule"
+)
 
 // TestGPU: the pods of a GPU job ask for a GPU each, on nodes that have some, and are scheduled
 // there. No GPU is needed: a node is made to claim four, and the image is one that is not there.
@@ -19,7 +22,7 @@ func TestGPU(t *testing.T) {
 	c := connect(t)
 	n := c.namespace(t, "gpu")
 	node := c.nodes(t)[0]
-	c.claimGPUs(t, node)
+	n.claimGPUs(node)
 	j := &job{namespace: n, name: "gpus"}
 	out, err := j.tell("submit", "--workers", "3", "--gpus-per-worker", "1", "--image",
 		"localhost/rondo-cuda:none", "--etcd-storage", "ephemeral", "--cpus-per-worker", "250m",
@@ -69,34 +72,33 @@ func TestGPU(t *testing.T) {
 	}
 }
 
-// claimGPUs makes a node claim four GPUs, until the test's end.
-func (c *cluster) claimGPUs(t *testing.T, node string) {
-	t.Helper()
-	patch := func(kind types.PatchType, body string, sub ...string) {
-		if _, err := c.client.CoreV1().Nodes().Patch(context.Background(), node, kind,
-			[]byte(body), metav1.PatchOptions{}, sub...); err != nil {
-			t.Fatal(err)
+// claimGPUs makes a node claim four GPUs, until the test's end, as the vendor's own pods do: a
+// resource, a label and a taint. The node's other labels and taints stay.
+func (n *namespace) claimGPUs(node string) {
+	n.t.Helper()
+	resource := func(operation string) {
+		if _, err := n.client.CoreV1().Nodes().Patch(context.Background(), node,
+			types.JSONPatchType, []byte(operation), metav1.PatchOptions{}, "status"); err != nil {
+			n.t.Fatal(err)
 		}
 	}
-	found, err := c.client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+	found, err := n.client.CoreV1().Nodes().Get(n.t.Context(), node, metav1.GetOptions{})
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	if _, has := found.Status.Capacity[gpus]; has {
-		t.Skipf("node %s has GPUs already", node)
+		n.t.Skipf("node %s has GPUs already", node)
 	}
-	t.Cleanup(func() {
-		patch(types.JSONPatchType, `[{"op":"remove","path":"/status/capacity/nvidia.com~1gpu"}]`,
-			"status")
-		patch(types.MergePatchType,
-			`{"metadata":{"labels":{"nvidia.com/gpu.present":null}},"spec":{"taints":null}}`)
+	resource(`[{"op":"add","path":"/status/capacity/nvidia.com~1gpu","value":"4"}]`)
+	n.t.Cleanup(func() {
+		resource(`[{"op":"remove","path":"/status/capacity/nvidia.com~1gpu"}]`)
 	})
-	patch(types.JSONPatchType,
-		`[{"op":"add","path":"/status/capacity/nvidia.com~1gpu","value":"4"}]`, "status")
-	patch(types.MergePatchType, `{"metadata":{"labels":{"nvidia.com/gpu.present":"true"}},`+
-		`"spec":{"taints":[{"key":"nvidia.com/gpu","effect":"NoSchedule","value":"present"}]}}`)
-	until(t, nodeTimeout, "the node's GPUs to be given away", func() bool {
-		found, err := c.client.CoreV1().Nodes().Get(context.Background(), node,
+	n.do("label", "node", node, "nvidia.com/gpu.present=true")
+	n.t.Cleanup(func() { n.do("label", "node", node, "nvidia.com/gpu.present-") })
+	n.do("taint", "node", node, gpuTaint)
+	n.t.Cleanup(func() { n.do("taint", "node", node, gpuTaint+"-") })
+	until(n.t, nodeTimeout, "the node's GPUs to be given away", func() bool {
+		found, err := n.client.CoreV1().Nodes().Get(context.Background(), node,
 			metav1.GetOptions{})
 		if err != nil {
 			return false
