@@ -198,7 +198,8 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 		return nil
 	}
 	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your "+
-		"cluster's administrator grant that, as k8s/user.yaml does", strings.Join(denied, ", "), c.Namespace)
+		"cluster's administrator grant that, as k8s/user.yaml does",
+		strings.Join(denied, ", "), c.Namespace)
 }
 
 // createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says

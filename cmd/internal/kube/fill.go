@@ -69,8 +69,8 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 }
 
 // leastAvailable is how many of so many workers a drain must leave: as many as their memory is
-// sized for. It may always take one, even where the job then pauses, with a checkpoint: no node can be
-// held for as long as a job lasts.
+// sized for. It may always take one, even where the job then pauses, with a checkpoint: no node
+// can be held for as long as a job lasts.
 func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
 	return intstr.FromInt32(int32(min(fewest(spec), workers-1)))
 }

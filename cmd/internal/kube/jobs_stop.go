@@ -98,8 +98,8 @@ func Stoppable(spec *rondov1.JobSpec, plan cluster.Plan, force bool) error {
 		return nil
 	}
 	return app.Usagef("job %s has no --checkpoint-dir, so its model would be lost: let it train "+
-		"to its end, or give --force to stop it all the same; jobs submitted with --checkpoint-dir "+
-		"can be stopped and resumed", spec.Job)
+		"to its end, or give --force to stop it all the same; jobs submitted with "+
+		"--checkpoint-dir can be stopped and resumed", spec.Job)
 }
 
 // markEnded writes the end of a suspended job's run where it is looked for: its Job has no pods
