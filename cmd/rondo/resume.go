@@ -12,11 +12,14 @@ func resumeJobCommand() *cobra.Command {
 		Short: "Go on with a job on Kubernetes that was stopped, has ended or is suspended",
 		Long: "Resume runs a job again with the options of its submission, from its newest\n" +
 			"checkpoint. Flags that are given change them: --steps 2000 trains further,\n" +
-			"--workers 8 with more workers. A job that is suspended goes on as it was.",
+			"--workers 8 with more workers; all others stay as submitted. A job that is\n" +
+			"suspended goes on as it was.",
 		Example: "  rondo resume --job song --steps 20000",
 	}
 	connect := kube.AddFlags(c)
 	flags := kube.AddSubmissionFlags(c.Flags())
+	flags.WithoutDefaults()
+	groupFlags(c, flags.OfJob)
 	how := runFlags(c.Flags())
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		job := c.Flags().Lookup("job").Value.String()

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // Commands for Kubernetes on a machine that knows no cluster.
@@ -35,6 +37,27 @@ func TestNoCluster(t *testing.T) {
 		if got := string(rune('0'+code)) + " " + complaint; !strings.HasPrefix(got, want) ||
 			strings.Count(complaint, "\n") != 1 || out != "" {
 			t.Errorf("%s: %q, %q", line, got, out)
+		}
+	}
+}
+
+// TestHelpHasTwoGroups: what a newcomer needs is not among the job's many; resume shows no defaults
+// that it does not use.
+func TestHelpHasTwoGroups(t *testing.T) {
+	for _, command := range []*cobra.Command{submitCommand(), resumeJobCommand()} {
+		cluster, job, _ := strings.Cut(command.UsageString(), "The job, as for rondo train:\n")
+		for _, flag := range []string{"--image ", "--namespace ", "--wait "} {
+			if !strings.Contains(cluster, flag) || strings.Contains(job, flag) {
+				t.Errorf("%s: %s is not of Kubernetes", command.Name(), flag)
+			}
+		}
+		for _, flag := range []string{"--beta1 ", "--corpus string", "pvc://CLAIM/PATH"} {
+			if strings.Contains(cluster, flag) || !strings.Contains(job, flag) {
+				t.Errorf("%s: %s is not of the job", command.Name(), flag)
+			}
+		}
+		if resumes := command.Name() == "resume"; strings.Contains(job, "(default ") == resumes {
+			t.Errorf("%s: defaults of the job are shown: %v", command.Name(), !resumes)
 		}
 	}
 }

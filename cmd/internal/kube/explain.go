@@ -221,8 +221,7 @@ func refusals() []known {
 		{regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)$`),
 			func(m []string) (string, string) {
 				return fmt.Sprintf("quota %s of the namespace is used up: asked for %s, used "+
-						"%s of %s",
-						m[1], m[2], m[3], m[4]),
+						"%s of %s", m[1], m[2], m[3], m[4]),
 					"ask for less (--workers, --cpus-per-worker, --memory-per-worker), delete " +
 						"what is not needed, or have the quota raised"
 			}},
@@ -235,8 +234,7 @@ func refusals() []known {
 			func(m []string) (string, string) {
 				return fmt.Sprintf("the namespace enforces Pod Security %q, which refuses the "+
 						"pod: %s", m[1], m[2]), "use rondo's own manifests unchanged, or a " +
-						"namespace " +
-						"that allows this"
+						"namespace that allows this"
 			}},
 		{regexp.MustCompile(`error looking up service account (\S+):`),
 			func(m []string) (string, string) {

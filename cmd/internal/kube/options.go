@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"net"
 	"regexp"
 	"slices"
@@ -68,11 +69,11 @@ func (s *Submission) validate() error {
 			return err
 		}
 	}
-	for flag, name := range map[string]string{"queue": s.Queue, "s3-secret": s.S3Secret,
-		"image-pull-secret": s.ImagePullSecret} {
-		if name != "" && len(validation.IsDNS1123Subdomain(name)) > 0 {
+	for _, named := range []struct{ flag, name string }{{"queue", s.Queue},
+		{"s3-secret", s.S3Secret}, {"image-pull-secret", s.ImagePullSecret}} {
+		if named.name != "" && len(validation.IsDNS1123Subdomain(named.name)) > 0 {
 			return app.Usagef("--%s %q is no name of an object: use small letters, digits, - and .",
-				flag, name)
+				named.flag, named.name)
 		}
 	}
 	if _, err := tolerations(s.Tolerations); err != nil {
@@ -93,26 +94,27 @@ func (s *Submission) validateImage() error {
 		return app.Usagef("--image-pull-policy %q is not one of Always, IfNotPresent, Never",
 			s.ImagePullPolicy)
 	}
-	if s.Image != "" && !regexp.MustCompile(imagePattern).MatchString(s.Image) {
+	if s.Image != "" && !imagePattern.MatchString(s.Image) {
 		return app.Usagef("--image %q is no image: give [REGISTRY/]NAME[:TAG][@DIGEST]", s.Image)
 	}
 	return nil
 }
 
 // imagePattern takes name, tag and digest of an image apart.
-const imagePattern = `^((?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)` +
-	`(?::([\w][\w.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`
+var imagePattern = regexp.MustCompile(`^((?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)` +
+	`(?::([\w][\w.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`)
 
 func (s *Submission) validateSizes() error {
-	for flag, size := range map[string]string{
-		"cpus-per-worker": s.CPUsPerWorker, "memory-per-worker": s.MemoryPerWorker,
+	for _, asked := range []struct{ flag, size string }{
+		{"cpus-per-worker", s.CPUsPerWorker}, {"memory-per-worker", s.MemoryPerWorker},
 	} {
-		if size == "" {
+		if asked.size == "" {
 			continue
 		}
-		q, err := resource.ParseQuantity(size)
+		q, err := resource.ParseQuantity(asked.size)
 		if err != nil || q.Sign() <= 0 {
-			return app.Usagef("--%s %q is no size above 0, such as 2, 500m or 2Gi", flag, size)
+			return app.Usagef("--%s %q is no size above 0, such as 2, 500m or 2Gi", asked.flag,
+				asked.size)
 		}
 	}
 	if s.GracePeriod != "" {
@@ -186,18 +188,20 @@ func storage(text string) (class, size string) {
 
 // validateLabels holds labels and node selectors against Kubernetes' rules.
 func (s *Submission) validateLabels() error {
-	for flag, labels := range map[string]map[string]string{
-		"labels": s.Labels, "node-selector": s.NodeSelector,
-	} {
-		for name, value := range labels {
+	for _, given := range []struct {
+		flag   string
+		labels map[string]string
+	}{{"labels", s.Labels}, {"node-selector", s.NodeSelector}} {
+		for _, name := range slices.Sorted(maps.Keys(given.labels)) {
+			value := given.labels[name]
 			problems := slices.Concat(validation.IsQualifiedName(name),
 				validation.IsValidLabelValue(value))
 			if len(problems) > 0 {
-				return app.Usagef("--%s %s=%s is no label: %s", flag, name, value, problems[0])
+				return app.Usagef("--%s %s=%s is no label: %s", given.flag, name, value, problems[0])
 			}
 		}
 	}
-	for name := range s.Labels {
+	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
 		if strings.HasPrefix(name, "rondo.dev/") || strings.HasPrefix(name, "app.kubernetes.io/") {
 			return app.Usagef("--labels %s: Rondo sets these labels itself: choose another name",
 				name)

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -221,7 +220,7 @@ func (s *Submission) composeJob(
 
 // images names the image that replaces the manifests' own.
 func (s *Submission) images() []types.Image {
-	m := regexp.MustCompile(imagePattern).FindStringSubmatch(s.Image)
+	m := imagePattern.FindStringSubmatch(s.Image)
 	if m == nil {
 		return nil
 	}

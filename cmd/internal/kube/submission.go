@@ -56,6 +56,7 @@ type Submission struct {
 type SubmissionFlags struct {
 	set   *pflag.FlagSet
 	names map[string]bool // of these flags; set may have others
+	jobs  map[string]bool // those of them that say what is trained, and not where
 	given Options
 }
 
@@ -63,13 +64,15 @@ func (f *SubmissionFlags) owns(flag string) bool { return f.names[flag] }
 
 // AddSubmissionFlags defines them on set.
 func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
-	f := &SubmissionFlags{set: set, names: map[string]bool{}}
+	f := &SubmissionFlags{set: set, names: map[string]bool{}, jobs: map[string]bool{}}
 	o := &f.given
 	others := map[string]bool{}
 	set.VisitAll(func(flag *pflag.Flag) { others[flag.Name] = true })
 	defer set.VisitAll(func(flag *pflag.Flag) { f.names[flag.Name] = !others[flag.Name] })
 	jobspec.AddFlags(set)
-	set.StringVar(&o.Image, "image", "", "image of all pods; default: the manifests' own")
+	set.VisitAll(func(flag *pflag.Flag) { f.jobs[flag.Name] = !others[flag.Name] })
+	set.StringVar(&o.Image, "image", "", "[REGISTRY/]NAME[:TAG] of all pods; default: rondo of "+
+		"the manifests' version, which no registry has: it must be on every node")
 	set.StringVar(&o.ImagePullPolicy, "image-pull-policy", "IfNotPresent",
 		"Always|IfNotPresent|Never")
 	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
@@ -105,8 +108,22 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	}
 	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
 		"s3://BUCKET/PATH; empty: nowhere, and the model is lost when the job ends"
+	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, configmap://NAME/KEY, " +
+		"builtin:opticks, or a file of this machine of at most 900 KiB"
 	set.Lookup("stop-dir").Hidden = true // of a person's machine
 	return f
+}
+
+// OfJob says whether a flag says what is trained, as on a machine, and not where.
+func (f *SubmissionFlags) OfJob(flag string) bool { return f.jobs[flag] }
+
+// WithoutDefaults has help show none: what is not given stays as it was submitted.
+func (f *SubmissionFlags) WithoutDefaults() {
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		if f.jobs[flag.Name] || f.names[flag.Name] && flag.Value.Type() == "string" {
+			flag.DefValue = ""
+		}
+	})
 }
 
 // Submission returns what the flags and the file named by --config say, over the submission
