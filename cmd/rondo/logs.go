@@ -35,7 +35,8 @@ func logsCommand() *cobra.Command {
 	jobName(c, &job)
 	flags.StringVar(&how.Component, "component", kube.Worker, "worker, coordinator, observer or "+
 		"etcd")
-	flags.IntVar(&how.Index, "index", -1, "only the worker, or member of etcd, of this index; -1: all")
+	flags.IntVar(&how.Index, "index", -1, "only the worker, or member of etcd, of this "+
+		"index; -1: all")
 	flags.BoolVarP(&how.Follow, "follow", "f", false, "go on until the job has ended")
 	flags.BoolVarP(&how.Previous, "previous", "p", false, "of the worker's pod before the present "+
 		"one; of others, the container before")

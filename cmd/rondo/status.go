@@ -137,7 +137,8 @@ func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 			return nil, false, err
 		} else if err != nil { // the rest still tells
 			status.Detail.Problems = append(status.Detail.Problems, kube.Problem{
-				Object: "job/" + name, Text: "who leads, ranks and lanes are not known: " + err.Error()})
+				Object: "job/" + name,
+				Text:   "who leads, ranks and lanes are not known: " + err.Error()})
 		}
 	}
 	return []kube.JobStatus{*status}, true, nil

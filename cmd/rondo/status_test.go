@@ -190,7 +190,7 @@ func TestStatusCommand(t *testing.T) {
 		{[]string{"--watch"}, batchv1.JobFailed, 1, "job book: failed, 0 of 1 workers", ""},
 		{nil, batchv1.JobFailed, 0, "job book in namespace here: failed", ""},
 		{[]string{"-A"}, batchv1.JobFailed, 0, "NAMESPACE  JOB   PHASE", ""},
-		{[]string{"--live"}, batchv1.JobFailed, 0, "ranks and lanes are not known: job book in", ""},
+		{[]string{"--live"}, batchv1.JobFailed, 0, "lanes are not known: job book in", ""},
 		{[]string{"-o", "json"}, batchv1.JobFailed, 0, `{"job":"book","namespace":"here"`, ""},
 		{[]string{"-o", "yaml"}, batchv1.JobFailed, 0, "phase: failed\n", ""},
 		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "", `--output "xml" is not json or yaml`},

@@ -103,8 +103,8 @@ func (to *connection) open() (*Cluster, error) {
 		}
 	}
 	if to.namespace != "" && len(validation.IsDNS1123Label(to.namespace)) > 0 {
-		return nil, app.Usagef("--namespace %q is no name of a namespace: use small letters, digits "+
-			"and -, and at most 63", to.namespace)
+		return nil, app.Usagef("--namespace %q is no name of a namespace: use small letters, "+
+			"digits and -, and at most 63", to.namespace)
 	}
 	found := to.config()
 	current, err := to.current(found)

@@ -225,8 +225,8 @@ func (s *scene) problems(now time.Time) []Problem {
 	}
 	if len(s.unseen) > 0 {
 		all = append(all, Problem{Object: "namespace/" + s.cluster.Namespace,
-			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can say what " +
-				"is wrong", Remedy: "ask an administrator for the right to list them"})
+			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can say " +
+				"what is wrong", Remedy: "ask an administrator for the right to list them"})
 	}
 	return gathered(all)
 }
@@ -288,8 +288,8 @@ func (s *scene) again(code int32) string {
 	return s.command("resume") + " goes on from the newest checkpoint"
 }
 
-// counts says whether what a pod says is of now: it is of the newest run, and no other has taken its
-// place.
+// counts says whether what a pod says is of now: it is of the newest run, and no other has taken
+// its place.
 func (s *scene) counts(pod *corev1.Pod) bool {
 	run := pod.Annotations[annotationRun]
 	if s.coordinator != nil && run != "" &&

@@ -120,7 +120,8 @@ func (p *patient) diagnose(t *testing.T) []Problem {
 		check(t, client.Tracker().Add(event))
 	}
 	for _, refused := range p.refused {
-		client.PrependReactor("list", refused, func(k8stesting.Action) (bool, runtime.Object, error) {
+		client.PrependReactor("list", refused, func(k8stesting.Action) (
+			bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: refused}, "",
 				errors.New("no"))
 		})

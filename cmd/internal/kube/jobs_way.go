@@ -46,8 +46,8 @@ func (c *Cluster) Way(ctx context.Context, job *Job) (*Way, error) {
 	return way, nil
 }
 
-// Store opens the job's part of etcd. Where etcd does not answer, it says why, as far as the cluster
-// tells.
+// Store opens the job's part of etcd. Where etcd does not answer, it says why, as far as the
+// cluster tells.
 func (w *Way) Store(ctx context.Context) (*etcdstore.Store, error) {
 	store, err := w.Config.Store(ctx)
 	if err == nil || ctx.Err() != nil {

@@ -101,7 +101,8 @@ func (s *Submission) validateImage() error {
 }
 
 // imagePattern takes name, tag and digest of an image apart.
-var imagePattern = regexp.MustCompile(`^((?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)` +
+var imagePattern = regexp.MustCompile(`^((?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?` +
+	`[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)` +
 	`(?::([\w][\w.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`)
 
 func (s *Submission) validateSizes() error {
@@ -197,7 +198,8 @@ func (s *Submission) validateLabels() error {
 			problems := slices.Concat(validation.IsQualifiedName(name),
 				validation.IsValidLabelValue(value))
 			if len(problems) > 0 {
-				return app.Usagef("--%s %s=%s is no label: %s", given.flag, name, value, problems[0])
+				return app.Usagef("--%s %s=%s is no label: %s", given.flag, name, value,
+					problems[0])
 			}
 		}
 	}

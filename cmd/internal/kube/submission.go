@@ -108,8 +108,8 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	}
 	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
 		"s3://BUCKET/PATH; empty: nowhere, and the model is lost when the job ends"
-	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, configmap://NAME/KEY, " +
-		"builtin:opticks, or a file of this machine of at most 900 KiB"
+	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
+		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
 	set.Lookup("stop-dir").Hidden = true // of a person's machine
 	return f
 }

@@ -191,7 +191,8 @@ func TestMemory(t *testing.T) {
 func TestGracePeriod(t *testing.T) {
 	for line, want := range map[string]int64{
 		"--hidden=64": 60, "--step-timeout=2m30s --regroup-timeout=5m": 170,
-		"--grace-period=90s": 90, "--spot": 25, "--spot --grace-period=2m": 120, "--hidden=8192 --layers=4 --gpus-per-worker=1": 0,
+		"--grace-period=90s": 90, "--spot": 25, "--spot --grace-period=2m": 120,
+		"--hidden=8192 --layers=4 --gpus-per-worker=1": 0,
 	} {
 		s, err := submission(t, append(strings.Fields(line), "--checkpoint-dir=pvc://models")...)
 		check(t, err)

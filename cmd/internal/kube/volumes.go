@@ -98,8 +98,8 @@ func readText(flag, file string) ([]byte, error) {
 
 func tooLarge(flag, file string, size int64) error {
 	return app.Usagef("%s %s: %d KiB of text are too much to travel with the job (at most %d "+
-		"KiB): copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s", flag,
-		file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
+		"KiB): copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s",
+		flag, file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
 }
 
 // mounts are the volumes that a job's locations need.
@@ -112,8 +112,8 @@ type mounts struct {
 // place replaces the spec's locations by what they are inside a pod, and says what to mount.
 func place(spec *rondov1.JobSpec) (*mounts, error) {
 	if at := spec.AuditDir; at != "" && !strings.HasPrefix(at, "pvc://") {
-		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: give a "+
-			"volume, pvc://CLAIM/PATH", at)
+		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: give "+
+			"a volume, pvc://CLAIM/PATH", at)
 	}
 	m := &mounts{}
 	for _, at := range []struct {
