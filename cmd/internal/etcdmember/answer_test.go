@@ -56,6 +56,7 @@ func other(t *testing.T, m *Member, name, token string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(standIn.close)
+	o.ask(t.Context())
 }
 
 // elsewhere is the same place under another name.
@@ -110,7 +111,11 @@ func TestOneServerIsNotTwo(t *testing.T) {
 	expectAnswers(t, m, wait, "b does not answer (one process answers for it and for another",
 		"c does not answer (one process")
 	m.cfg.Peers[2].Address = at[1]
+	expectAnswers(t, m, wait, "b has data", "c has data")
+	m.heard = []string{"b", "c"}
 	expectAnswers(t, m, bootstrap)
+	m.begun()
+	expectAnswers(t, m, wait, "b has data", "c has data")
 }
 
 // TestEndsThatFollowEachOther: a server that ran for long had no fault at its start, and one that

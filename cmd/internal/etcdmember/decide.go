@@ -57,6 +57,8 @@ type view struct {
 	address string // from which it answered
 	err     error  // it does not answer, or another one does in its place
 	empty   bool   // its disk is, and it waits like this one, to found roster.cluster
+	hearsMe bool   // and it has heard that this one's is
+	was     bool   // it has said to this process that its disk is empty, now or before
 	roster  roster // otherwise: the cluster as far as it knows, which may be an old state of it
 }
 
@@ -96,17 +98,17 @@ type verdict struct {
 //
 // A member with an empty disk must never found a cluster while another one may live: two of three
 // members that lost their disks could elect a leader without what the third still has. So it founds
-// one only with the word of every other member that it has nothing either, or has only just begun
-// to found the same. That word counts only from who says its own name and token, or runs etcd for
+// one only when every other member has said to this very process that it has nothing either, though
+// it may have begun to found the same since, and has heard the same of this one: so nobody who has
+// begun is a stranger to the others. What a member with data knows is no such word, since it may
+// know less after a restart than it has promised. The word counts only from who says its own name and token, or runs etcd for
 // the same cluster at an address of its own: where a member is gone, another one may have its
 // address by now.
 //
 // And a member that was in the cluster must not come back under its old id with an empty disk,
-// since it would break its promises: it is removed, and added under a new one. The same goes for an
-// id under which it was added before this start. That leaves one window: a founder that loses its
-// disk after its server has begun to answer the others, and before a majority has stored where its
-// clients reach it, comes back as who it was. That is a part of the first second of its life, and
-// it takes the loss of another member at that moment for anything to be forgotten.
+// since it would break its promises: it is removed, and added under a new one. Whether the cluster
+// has heard that it began is no matter: an id is taken up only by the process that had it added, or
+// a founder's by one to which all the others have said that they were empty.
 //
 // Each step is decided anew from what is there, so that one that was interrupted is taken up again.
 func decide(s self, d disk, others survey) verdict {
@@ -129,7 +131,8 @@ func decide(s self, d disk, others survey) verdict {
 		return verdict{action: remove, id: known.ID, why: fmt.Sprintf("the disk is empty, and the "+
 			"cluster knows this member as %s, which had data: it is replaced by a new one",
 			known.ID)}
-	case known.ID != s.added && known.ID != founder.ID:
+	case known.ID != s.added && (known.ID != founder.ID || slices.ContainsFunc(others.views,
+		func(v view) bool { return !v.was })):
 		return verdict{action: remove, id: known.ID, why: fmt.Sprintf("the disk is empty, and the "+
 			"cluster knows this member as %s, which may have begun: it is replaced by a new one",
 			known.ID)}
@@ -165,8 +168,10 @@ func found(s self, others survey) verdict {
 		case v.roster.cluster != s.founders.cluster:
 			reasons = append(reasons, fmt.Sprintf("%s (%s) was told other --peers or another "+
 				"--token than this one", v.peer.Name, v.peer.Address))
+		case v.empty && !v.hearsMe:
+			reasons = append(reasons, fmt.Sprintf("%s has not heard of that yet", v.peer.Name))
 		case v.empty:
-		case is && started(known), !is, known.ID != mine.ID:
+		case is && started(known), !is, known.ID != mine.ID, !v.was:
 			lost = true
 			reasons = append(reasons, fmt.Sprintf("%s has data of a cluster, of which no majority "+
 				"answers", v.peer.Name))

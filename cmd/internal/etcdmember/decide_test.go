@@ -42,9 +42,12 @@ func TestDecide(t *testing.T) {
 	mine := disk{used: true, cluster: theCluster, member: 1}
 	silent := func(p Peer) view { return view{peer: p, err: errors.New("connection refused")} }
 	empty := func(p Peer) view {
-		return view{peer: p, empty: true, roster: roster{cluster: theCluster}}
+		return view{peer: p, empty: true, hearsMe: true, was: true,
+			roster: roster{cluster: theCluster}}
 	}
+	deaf := view{peer: c, empty: true, was: true, roster: roster{cluster: theCluster}}
 	runs := func(p Peer, r roster) view { return view{peer: p, roster: r} }
+	heard := func(p Peer, r roster) view { return view{peer: p, roster: r, was: true} }
 	begun := three(1, "a", "b!", "c")
 	full := three(1, "a!", "b!", "c!")
 	without := rosterWith(theCluster, entry(2, "b!", urlB), entry(3, "c!", urlC))
@@ -67,10 +70,17 @@ func TestDecide(t *testing.T) {
 			"b does not answer (connection refused); c does not"},
 		{"one is slow", disk{}, say(empty(b), silent(c)), wait, "c does not answer"},
 		{"all are there and empty", disk{}, say(empty(b), empty(c)), bootstrap, "all 3 members"},
-		{"one was faster", disk{}, say(runs(b, begun), empty(c)), bootstrap, "founding"},
-		{"both were faster", disk{}, say(runs(b, begun), runs(c, begun)), bootstrap, "founding"},
-		{"both were faster, and lead", disk{}, agree(begun), join, "joining as 1"},
-		{"one was faster, one is gone", disk{}, say(runs(b, begun), silent(c)), wait, "c does not"},
+		{"one has not heard of this one", disk{}, say(empty(b), deaf), wait, "c has not heard"},
+		{"one was faster", disk{}, say(heard(b, begun), empty(c)), bootstrap, "founding"},
+		{"both were faster", disk{}, say(heard(b, begun), heard(c, begun)), bootstrap, "founding"},
+		{"both were faster, and lead", disk{}, survey{agreed: &begun,
+			views: []view{heard(b, begun), heard(c, begun)}}, join, "joining as 1"},
+		{"one was faster, one is gone", disk{}, say(heard(b, begun), silent(c)), wait,
+			"c does not"},
+		{"one has data, and never heard that this one began", disk{}, say(runs(b, begun),
+			empty(c)), wait, "b has data of"},
+		{"two have data, and never heard that this one began", disk{}, agree(begun), remove,
+			"may have begun"},
 		{"another list of peers", disk{}, say(empty(b), view{peer: c, empty: true,
 			roster: roster{cluster: 9}}), wait, "c (c:1) was told other --peers"},
 
@@ -135,8 +145,10 @@ func TestNobodyFoundsBesideData(t *testing.T) {
 	me := self{name: "a", url: urlA, founders: founders}
 	views := map[string]view{
 		"silent": {err: errors.New("timeout")},
-		"empty":  {empty: true, roster: roster{cluster: theCluster}},
-		"begun":  {roster: founders},
+		"empty":  {empty: true, hearsMe: true, was: true, roster: roster{cluster: theCluster}},
+		"deaf":   {empty: true, was: true, roster: roster{cluster: theCluster}},
+		"begun":  {roster: founders, was: true},
+		"behind": {roster: founders},
 		"member": {roster: rosterWith(theCluster, entry(1, "a!", urlA))},
 		"gone":   {roster: rosterWith(theCluster, entry(2, "b!", urlB))},
 		"anew":   {roster: rosterWith(theCluster, entry(9, "", urlA))},

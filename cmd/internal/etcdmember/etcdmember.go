@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -60,6 +61,9 @@ type Member struct {
 	port   string // of the peers' listener
 	certs  *certs.Identity
 	scheme string
+
+	mu    sync.Mutex
+	heard []string // who has said to this process, since it has no data, that it has none
 }
 
 // ParsePeers reads NAME or NAME=HOST:PORT; without an address it is NAME.domain and the port.
@@ -223,7 +227,7 @@ func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
 			return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
 		}
 		if found.used {
-			m.self.added = 0 // it is in use
+			m.begun()
 		} else if standIn == nil {
 			if standIn, err = m.listenWaiting(); err != nil {
 				return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
@@ -252,6 +256,13 @@ func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
 				m.cfg.Patience, why)
 		}
 	}
+}
+
+// begun forgets what holds for a disk that was never used.
+func (m *Member) begun() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.self.added, m.heard = 0, nil
 }
 
 // do takes a step that is not yet the start.

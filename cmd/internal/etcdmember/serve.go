@@ -62,7 +62,7 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	m.self.added = 0 // it is in use
+	m.begun()
 	health.set(server, "")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()

@@ -64,24 +64,45 @@ func (m *Member) ask(ctx context.Context) survey {
 	return others
 }
 
-// identity is who a member says that it is.
-type identity struct{ Name, Token string }
+// word is what a member with an empty disk says: who it is, and who has said the same to it.
+type word struct {
+	Name, Token string
+	Heard       []string
+}
+
+func (m *Member) word() word {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return word{Name: m.self.name, Token: m.cfg.Token, Heard: slices.Clone(m.heard)}
+}
+
+// hear takes down who has said that it is empty, and reports whether it ever has.
+func (m *Member) hear(v view) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := slices.Contains(m.heard, v.peer.Name)
+	if v.empty && !known {
+		m.heard = append(m.heard, v.peer.Name)
+	}
+	return v.empty || known
+}
 
 // askOne asks a member for the cluster as it knows it, or whether it is as empty as this one.
 func (m *Member) askOne(ctx context.Context, client *http.Client, v *view) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) { v.address = c.Conn.RemoteAddr().String() }})
-	var who identity
+	var who word
 	id, err := get(ctx, client, m.peerURL(v.peer)+emptyPath, &who)
-	switch want := (identity{Name: v.peer.Name, Token: m.cfg.Token}); {
+	switch {
 	case errors.Is(err, errNotServed): // then it is etcd
 		id, err = get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
-	case err == nil && who != want:
+	case err == nil && (who.Name != v.peer.Name || who.Token != m.cfg.Token):
 		err = fmt.Errorf("%s with --token %q does, at %s", who.Name, who.Token, v.address)
 	case err == nil:
-		v.empty = true
+		v.empty, v.hearsMe = true, slices.Contains(who.Heard, m.self.name)
 	}
 	v.roster.cluster, v.err = id, err
+	v.was = m.hear(*v)
 }
 
 // doubt takes no word from an address that answers for several members: etcd does not say which of

@@ -35,7 +35,7 @@ func (m *Member) listenWaiting() (*waiting, error) {
 	})
 	mux.HandleFunc("GET "+emptyPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(clusterHeader, m.self.founders.cluster.String())
-		_ = json.NewEncoder(w).Encode(identity{Name: m.self.name, Token: m.cfg.Token})
+		_ = json.NewEncoder(w).Encode(m.word())
 	})
 	return serveHTTP(listener, mux), nil
 }
