@@ -97,18 +97,18 @@ func (j *trial) verdict() {
 		}
 		last = ring.Step
 	}
-	j.checkCurve()
+	j.checkCurve(j.seen.curve(j.t))
 }
 
 // checkCurve compares the losses that were seen with those of one worker on this machine.
-func (j *trial) checkCurve() {
+func (j *trial) checkCurve(seen map[int64]float64) {
 	j.t.Helper()
 	out, err := rondo(j.t, append([]string{"train", "--json", "--workers", "1", "--stop-dir",
 		j.t.TempDir()}, j.flags...)...)
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	seen, worst, compared := j.seen.curve(j.t), 0.0, 0
+	worst, compared := 0.0, 0
 	for line := range strings.Lines(out) {
 		var e struct {
 			Event string
@@ -181,29 +181,30 @@ func (n *namespace) members() int {
 	return count
 }
 
-// serving are the pods of a component that serve.
-func (j *job) serving(component string) []corev1.Pod {
+// serving are the pods of a component that serve: at least one, for which it waits.
+func (j *job) serving(component string) (pods []corev1.Pod) {
 	j.t.Helper()
-	pods := slices.DeleteFunc(j.pods(j.selector(component)), func(pod corev1.Pod) bool {
-		return !serving(&pod)
+	until(j.t, stepTimeout, "a "+component+" that serves", func() bool {
+		pods = slices.DeleteFunc(j.pods(j.selector(component)), func(pod corev1.Pod) bool {
+			return !serving(&pod)
+		})
+		return len(pods) > 0
 	})
-	if len(pods) == 0 {
-		j.t.Fatalf("no %s serves", component)
-	}
 	return pods
 }
 
-// leader is the pod of the coordinator that leads.
-func (j *job) leader() *corev1.Pod {
+// leader is the pod of the coordinator that leads, once it serves.
+func (j *job) leader() (leading *corev1.Pod) {
 	j.t.Helper()
-	leader := j.look().Leader
-	pods := j.serving("coordinator")
-	for i := range pods {
-		if strings.Contains(leader, pods[i].Name) ||
-			pods[i].Status.PodIP != "" && strings.Contains(leader, pods[i].Status.PodIP) {
-			return &pods[i]
+	until(j.t, stepTimeout, "a coordinator that leads and serves", func() bool {
+		leader := j.look().Leader
+		for _, pod := range j.pods(j.selector("coordinator")) {
+			if serving(&pod) && (strings.Contains(leader, pod.Name) ||
+				strings.Contains(leader, pod.Status.PodIP)) {
+				leading = &pod
+			}
 		}
-	}
-	j.t.Fatalf("no coordinator's pod is the leader %q", leader)
-	return nil
+		return leading != nil
+	})
+	return leading
 }

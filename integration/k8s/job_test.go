@@ -32,6 +32,9 @@ const (
 // paced makes a job slow enough for what is done to it, and as fast as its slowest step.
 const paced = "delay rank=* for=80ms phase=forward times=0"
 
+// lanes are what small jobs share out among their workers: the batch.
+const lanes = 12
+
 // ours returns the image under test, on the nodes.
 func (c *cluster) ours(t *testing.T) string {
 	t.Helper()
@@ -80,8 +83,8 @@ type job struct {
 // small are flags of a job that computes little, and the same on any number of workers.
 func small(extra ...string) []string {
 	return append([]string{"--max-tokens", "20000", "--cell", "gru", "--hidden", "32", "--batch",
-		"12", "--bptt", "16", "--lr", "0.1", "--clip-scope", "global", "--epochs", "0",
-		"--sample-tokens", "0", "--check-every", "20"}, extra...)
+		strconv.Itoa(lanes), "--bptt", "16", "--lr", "0.1", "--clip-scope", "global", "--epochs",
+		"0", "--sample-tokens", "0", "--check-every", "20"}, extra...)
 }
 
 // submit submits a job. Where the cluster has no default storage class, etcd's disks are those of

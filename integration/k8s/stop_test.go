@@ -1,0 +1,216 @@
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestStopAndResume: what a person does with a job that trains: follows its logs, asks who its
+// workers are, opens its page, stops it, and goes on from the checkpoint with fewer workers.
+func TestStopAndResume(t *testing.T) {
+	c := connect(t)
+	c.cut(t) // the audit's volume is made by it
+	n := c.namespace(t, "stop")
+	bucket := n.s3("")
+	l := n.ledgers()
+	j := &trial{ledgers: l, job: n.submit("trial", small("--steps", "5000"), "--workers", "4",
+		"--audit-dir", "pvc://"+ledgerClaim+"/audit", "--checkpoint-dir", bucket("stop"),
+		"--inject", paced)}
+	logs := j.begin("logs", "-f")
+	j.awaitStep(submitTimeout, 1)
+	j.awaitRing(4)
+	j.checkRing(4)
+	j.checkPage()
+	said := j.said("worker")
+
+	start := time.Now()
+	out, err := j.tell("stop")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("rondo stop: %s", seconds(time.Since(start)))
+	var stopped int64
+	_, kept, _ := strings.Cut(out, "checkpoint of step ")
+	if _, err := fmt.Sscanf(kept, "%d: s3://models/stop", &stopped); err != nil {
+		t.Fatalf("rondo stop does not say where the checkpoint is: %v\n%s", err, out)
+	}
+	logs.ends()
+	for _, line := range said {
+		if !strings.Contains(logs.out.String(), line) {
+			t.Errorf("rondo logs -f has no line %q:\n%s", line, &logs.out)
+		}
+	}
+	until(t, endTimeout, "the end of the Job", func() bool {
+		complete, _ := j.ended()
+		return complete
+	})
+	j.await(time.Minute, "the last step's loss", func(s *state) bool {
+		return s.Phase == "ended" && s.Progress.Step == stopped
+	})
+	losses := j.seen.curve(t)
+
+	j.steps = stopped + 150
+	more := []string{"--workers", "3", "--steps", fmt.Sprint(j.steps)}
+	run := j.seen.Run
+	start = time.Now()
+	if out, err := j.tell("resume", more...); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	j.await(submitTimeout, "a step of the resumed job", func(s *state) bool {
+		return s.Run > run && s.Progress.Step > stopped
+	})
+	t.Logf("from resume to the next step: %s", seconds(time.Since(start)))
+	j.awaitEnd()
+	if first := j.seen.Formed[0]; first.Step != stopped || first.WorldSize != 3 {
+		t.Errorf("stopped after step %d, resumed from %d with %d workers", stopped, first.Step,
+			first.WorldSize)
+	}
+	after := j.seen.curve(t)
+	if _, next := after[stopped+1]; !next || after[stopped] != 0 {
+		t.Errorf("the first step after %d is not the next one: %v", stopped, j.seen.Curve.Points)
+	}
+	maps.Copy(losses, after)
+	j.ledgers.audit("--corpus", "builtin:opticks", "--max-tokens", "20000")
+	j.flags = small("--steps", fmt.Sprint(j.steps))
+	j.checkCurve(losses)
+	j.checkAccount(int(j.steps))
+	if out, err := j.tell("delete"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// said are the lines of the job's pods so far as `rondo logs` shows them, which begin with the
+// worker's index and the end of its pod's name.
+func (j *job) said(component string) []string {
+	j.t.Helper()
+	var lines []string
+	for _, pod := range j.pods(j.selector(component)) {
+		from := fmt.Sprintf("%s-%s/%s | ", component,
+			pod.Labels["batch.kubernetes.io/job-completion-index"],
+			pod.Name[strings.LastIndex(pod.Name, "-")+1:])
+		for line := range strings.Lines(j.do("logs", pod.Name)) {
+			lines = append(lines, from+line)
+		}
+	}
+	if len(lines) == 0 {
+		j.t.Fatalf("no %s has said anything", component)
+	}
+	return lines
+}
+
+// checkRing: `rondo workers` and `rondo status --live` name the same ring of so many workers, with
+// all lanes given away.
+func (j *job) checkRing(world int) {
+	j.t.Helper()
+	type worker struct {
+		Rank  *int
+		Lanes []int
+		Host  string
+		Node  string
+	}
+	var ring, pods map[int]worker
+	ranks := func(all []worker) map[int]worker {
+		found := map[int]worker{}
+		for _, w := range all {
+			if w.Rank != nil && len(w.Lanes) == 2 {
+				found[*w.Rank] = w
+			}
+		}
+		return found
+	}
+	var workers struct{ Workers []worker }
+	j.decode(&workers, "workers", "--json")
+	ring = ranks(workers.Workers)
+	var status struct {
+		Detail struct {
+			Leader  string
+			Workers []worker
+		}
+	}
+	j.decode(&status, "status", "--live", "-o", "json")
+	pods = ranks(status.Detail.Workers)
+	if len(ring) != world || len(pods) != world {
+		j.t.Fatalf("%d workers in the ring, %d pods with a rank", len(ring), len(pods))
+	}
+	lane := 0
+	for rank := range world {
+		w, pod := ring[rank], pods[rank]
+		if w.Lanes[0] != lane || pod.Lanes[0] != lane || w.Lanes[1] != pod.Lanes[1] {
+			j.t.Errorf("rank %d has lanes %v by its etcd and %v by its pod, and %d is the next",
+				rank, w.Lanes, pod.Lanes, lane)
+		}
+		if w.Host == "" || w.Host != pod.Node {
+			j.t.Errorf("rank %d is on host %q by its etcd and on node %q by its pod", rank, w.Host,
+				pod.Node)
+		}
+		lane = w.Lanes[1]
+	}
+	if lane != lanes {
+		j.t.Errorf("%d lanes, not %d", lane, lanes)
+	}
+	if status.Detail.Leader != j.leader().Name {
+		j.t.Errorf("led by %q by its etcd, and by %q by its observer", status.Detail.Leader,
+			j.leader().Name)
+	}
+}
+
+// decode runs a command for the job that prints JSON.
+func (j *job) decode(to any, verb string, args ...string) {
+	j.t.Helper()
+	out, err := j.tell(verb, args...)
+	if err != nil {
+		j.t.Fatalf("%v\n%s", err, out)
+	}
+	if err := json.Unmarshal([]byte(out), to); err != nil {
+		j.t.Fatalf("rondo %s: %v:\n%s", verb, err, out)
+	}
+}
+
+// checkPage: `rondo port-forward` serves the page, and the job's steps as they are done.
+func (j *job) checkPage() {
+	j.t.Helper()
+	forward := j.begin("port-forward", "--port", "0")
+	url := forward.says("where the page is", strings.TrimSpace)
+	if page := get(j.t, url); !strings.Contains(page, "<title>Rondo</title>") {
+		j.t.Errorf("%s is not the page:\n%s", url, page)
+	}
+	var s state
+	before := j.look().Progress.Step
+	until(j.t, stepTimeout, fmt.Sprintf("a step after %d at %s", before, url), func() bool {
+		body := get(j.t, url+"api/state")
+		if err := json.Unmarshal([]byte(body), &s); err != nil {
+			j.t.Fatalf("%v:\n%s", err, body)
+		}
+		return s.Progress.Step > before && s.WorldSize == 4
+	})
+	forward.interrupt()
+	forward.ends()
+}
+
+// get fetches what is at a URL.
+func get(t *testing.T, url string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v\n%s", url, response.Status, err, body)
+	}
+	return string(body)
+}
