@@ -57,10 +57,10 @@ func TestConnect(t *testing.T) {
 		host, namespace, context string
 		back                     string // the flags that lead other commands there, too
 	}{
-		"current":         {nil, "https://a:6443", "of-a", "a", ""},
+		"current": {nil, "https://a:6443", "of-a", "a", ""},
 		"the second file": {[]string{"--context", "c"}, "https://c:6443", "of-c", "c",
 			" --context c"},
-		"a namespace":     {[]string{"-n", "x"}, "https://a:6443", "x", "a", " -n x"},
+		"a namespace": {[]string{"-n", "x"}, "https://a:6443", "x", "a", " -n x"},
 		"a file": {[]string{"--kubeconfig", two, "--context=c", "--namespace=y"},
 			"https://c:6443", "y", "c", " -n y --kubeconfig " + two + " --context c"},
 	} {

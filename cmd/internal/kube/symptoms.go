@@ -12,7 +12,7 @@ import (
 // of the scheduler, the kubelet, the volume controllers and the container runtimes.
 
 var (
-	noPull  = regexp.MustCompile(`(?i)unauthorized|denied|forbidden|` +
+	noPull = regexp.MustCompile(`(?i)unauthorized|denied|forbidden|` +
 		`authorization failed|\b40[13]\b`)
 	noImage = regexp.MustCompile(`(?i)not ?found|manifest unknown|name unknown|no such host`)
 	noClaim = regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`)

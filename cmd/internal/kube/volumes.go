@@ -112,8 +112,8 @@ type mounts struct {
 // place replaces the spec's locations by what they are inside a pod, and says what to mount.
 func place(spec *rondov1.JobSpec) (*mounts, error) {
 	if at := spec.AuditDir; at != "" && !strings.HasPrefix(at, "pvc://") {
-		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: give "+
-			"a volume, pvc://CLAIM/PATH", at)
+		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: "+
+			"give a volume, pvc://CLAIM/PATH", at)
 	}
 	m := &mounts{}
 	for _, at := range []struct {

@@ -1,0 +1,143 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A scene is what the cluster says of a job.
+type scene struct {
+	cluster     *Cluster
+	job         string
+	leaving     bool         // the namespace is being deleted
+	workers     *batchv1.Job // nil: there is none
+	coordinator *appsv1.Deployment
+	etcd        *appsv1.StatefulSet
+	pods        []corev1.Pod // the job's and etcd's
+	claims      []corev1.PersistentVolumeClaim
+	events      []corev1.Event
+	listed      time.Time // when the claims and events were
+	unseen      []string  // what this user may not read
+}
+
+// scene asks the cluster. Objects that are not there are nil, and what may not be read is left out:
+// the rest still tells. before is an earlier look, or nil; its claims and events, of which a
+// namespace can have thousands, hold for a while.
+func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene, error) {
+	s := &scene{cluster: c, job: job, leaving: c.leaving(ctx)}
+	if before != nil && time.Since(before.listed) < listEvery {
+		s.claims, s.events, s.listed = before.claims, before.events, before.listed
+	}
+	for _, look := range []struct {
+		what string
+		at   func(context.Context) error
+	}{
+		{"jobs", s.seeWorkers}, {"deployments", s.seeCoordinator}, {"statefulsets", s.seeEtcd},
+		{"pods", s.seePods}, {"claims of volumes", s.seeClaims}, {"events", s.seeEvents},
+	} {
+		err := look.at(ctx)
+		if apierrors.IsForbidden(err) && look.what != "jobs" {
+			s.unseen = append(s.unseen, look.what)
+		} else if err != nil {
+			return nil, Explain(err, "looking at the job's "+look.what)
+		}
+	}
+	if s.listed.IsZero() {
+		s.listed = time.Now()
+	}
+	return s, nil
+}
+
+func (s *scene) seeWorkers(ctx context.Context) error {
+	jobs, err := s.cluster.Client.BatchV1().Jobs(s.cluster.Namespace).List(ctx, s.own())
+	if err != nil {
+		return err
+	}
+	for i := range jobs.Items {
+		s.workers = &jobs.Items[i]
+	}
+	return nil
+}
+
+// own selects the job's objects.
+func (s *scene) own() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: labelJob + "=" + s.job}
+}
+
+func (s *scene) seeCoordinator(ctx context.Context) error {
+	found, err := s.cluster.Client.AppsV1().Deployments(s.cluster.Namespace).Get(ctx,
+		s.job+"-coordinator", metav1.GetOptions{})
+	if err == nil {
+		s.coordinator = found
+	}
+	return ignoreMissing(err)
+}
+
+func (s *scene) seeEtcd(ctx context.Context) error {
+	found, err := s.cluster.Client.AppsV1().StatefulSets(s.cluster.Namespace).Get(ctx, etcdName,
+		metav1.GetOptions{})
+	if err == nil && (s.coordinator == nil || usesOwnEtcd(s.coordinator)) {
+		s.etcd = found
+	}
+	return ignoreMissing(err)
+}
+
+func ignoreMissing(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (s *scene) seePods(ctx context.Context) error {
+	wanted := []metav1.ListOptions{s.own()}
+	if s.etcd != nil {
+		wanted = append(wanted, metav1.ListOptions{LabelSelector: etcdSelector})
+	}
+	for _, options := range wanted {
+		pods, err := s.cluster.Client.CoreV1().Pods(s.cluster.Namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		s.pods = append(s.pods, pods.Items...)
+	}
+	return nil
+}
+
+func (s *scene) seeClaims(ctx context.Context) error {
+	if !s.listed.IsZero() {
+		return nil
+	}
+	claims, err := s.cluster.Client.CoreV1().PersistentVolumeClaims(s.cluster.Namespace).List(ctx,
+		metav1.ListOptions{})
+	if err == nil {
+		s.claims = claims.Items
+	}
+	return err
+}
+
+// seeEvents reads them page by page: the cluster gives them by name, so that the newest can be on
+// any.
+func (s *scene) seeEvents(ctx context.Context) error {
+	if !s.listed.IsZero() {
+		return nil
+	}
+	options := metav1.ListOptions{Limit: eventsAtOnce}
+	for range maxEvents / eventsAtOnce {
+		events, err := s.cluster.Client.CoreV1().Events(s.cluster.Namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		s.events = append(s.events, events.Items...)
+		if options.Continue = events.Continue; options.Continue == "" {
+			break
+		}
+	}
+	return nil
+}
