@@ -97,13 +97,13 @@ type verdict struct {
 // decide is what a member does next.
 //
 // A member with an empty disk must never found a cluster while another one may live: two of three
-// members that lost their disks could elect a leader without what the third still has. So it founds
-// one only when every other member has said to this very process that it has nothing either, though
-// it may have begun to found the same since, and has heard the same of this one: so nobody who has
-// begun is a stranger to the others. What a member with data knows is no such word, since it may
-// know less after a restart than it has promised. The word counts only from who says its own name and token, or runs etcd for
-// the same cluster at an address of its own: where a member is gone, another one may have its
-// address by now.
+// members that lost their disks could elect a leader without what the third still has. So it
+// founds one only when every other member has said to this very process that it has nothing
+// either, though it may have begun to found the same since, and has heard the same of this one: so
+// nobody who has begun is a stranger to the others. What a member with data knows is no such word,
+// since it may know less after a restart than it has promised. The word counts only from who says
+// its own name and token, or runs etcd for the same cluster at an address of its own: where a
+// member is gone, another one may have its address by now.
 //
 // And a member that was in the cluster must not come back under its old id with an empty disk,
 // since it would break its promises: it is removed, and added under a new one. Whether the cluster
