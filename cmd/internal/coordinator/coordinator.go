@@ -69,20 +69,21 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 
 // process is a coordinator process.
 type process struct {
-	cfg   Config
-	log   *slog.Logger
-	own   *rondov1.JobSpec // the run that it submits; nil: none
-	store *etcdstore.Store
-	last  int64 // the run that ended last; -1: none has
-	idle  bool  // it waits for the next run
-	ready health.Flag
-	pulse pulse
-	told  bool // that its own spec is not what runs
+	cfg     Config
+	log     *slog.Logger
+	own     *rondov1.JobSpec // the run that it submits; nil: none
+	store   *etcdstore.Store
+	last    int64       // the run that ended last; -1: none has
+	idle    bool        // it waits for the next run
+	started health.Flag // etcd has answered
+	ready   health.Flag
+	pulse   pulse
+	told    bool // that its own spec is not what runs
 }
 
 // run leads one run, or, with --stay, one after the other.
 func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
-	stop, err := health.Serve(p.cfg.Health, health.Checks{Ready: p.ready.Is,
+	stop, err := health.Serve(p.cfg.Health, health.Checks{Started: p.started.Is, Ready: p.ready.Is,
 		Alive: func() bool { return p.pulse.beats(time.Now()) }})
 	if err != nil {
 		return cluster.Plan{}, err
@@ -96,6 +97,7 @@ func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 		return cluster.Plan{}, err
 	}
 	defer func() { _ = p.store.Close() }()
+	p.started.Set(true)
 	for {
 		p.idle = p.last >= 0
 		spec, err := p.next(ctx)

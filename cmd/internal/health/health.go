@@ -17,7 +17,7 @@ import (
 
 // The services that can be asked for; the process as a whole is "", and is what Readiness is.
 const (
-	Startup   = "startup"   // the process runs
+	Startup   = "startup"   // it has what it works with; nobody asks for the others before
 	Readiness = "readiness" // it does its work
 	Liveness  = "liveness"  // it is not stuck: another would do no better
 )
@@ -31,7 +31,7 @@ const (
 
 // Checks are the process's answers; nil is yes. They are asked at any time, and answer at once.
 type Checks struct {
-	Ready, Alive func() bool
+	Started, Ready, Alive func() bool
 }
 
 // Serve answers at host:port until stop is called; at an empty address it does nothing.
@@ -72,6 +72,7 @@ func (s *service) Check(_ context.Context, r *healthpb.HealthCheckRequest) (
 	case Liveness:
 		check = s.checks.Alive
 	case Startup:
+		check = s.checks.Started
 	default:
 		return nil, status.Errorf(codes.NotFound, "no service %q: ask for %s, %s or %s", r.Service,
 			Startup, Readiness, Liveness)

@@ -29,11 +29,12 @@ func freeAddress(t *testing.T) string {
 
 // TestProbes: the process is asked at each probe, and its answers are told apart.
 func TestProbes(t *testing.T) {
-	var ready health.Flag
+	var started, ready health.Flag
 	var alive atomic.Bool
 	alive.Store(true)
 	address := freeAddress(t)
-	stop, err := health.Serve(address, health.Checks{Ready: ready.Is, Alive: alive.Load})
+	stop, err := health.Serve(address, health.Checks{Started: started.Is,
+		Ready: ready.Is, Alive: alive.Load})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +54,8 @@ func TestProbes(t *testing.T) {
 			t.Errorf("service %q: %v, %v; want serving: %t", service, answer, err, serving)
 		}
 	}
+	want(health.Startup, false)
+	started.Set(true)
 	want(health.Startup, true)
 	want("", false)
 	want(health.Readiness, false)

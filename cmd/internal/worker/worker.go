@@ -70,8 +70,9 @@ type worker struct {
 	end    *cluster.Plan  // with which the job has ended well; nil: it has not
 	kept   bool           // this worker saved what it held when it left
 
-	ready health.Flag // it is registered
-	pulse pulse
+	started health.Flag // it has its spec and its text
+	ready   health.Flag // it is registered
+	pulse   pulse
 
 	voice atomic.Pointer[voice] // of the member
 	told  bool                  // the coordinator was told why this worker fails
@@ -132,7 +133,8 @@ func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
 		return "", app.Usage(err)
 	}
 	w := newWorker(cfg)
-	stop, err := health.Serve(cfg.Health, health.Checks{Ready: w.ready.Is, Alive: w.alive})
+	stop, err := health.Serve(cfg.Health, health.Checks{Started: w.started.Is, Ready: w.ready.Is,
+		Alive: w.alive})
 	if err != nil {
 		return "", err
 	}
@@ -273,6 +275,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.data.Close()) }()
+	w.started.Set(true)
 	listener, err := cfg.Open(ctx)
 	if err != nil {
 		return err
