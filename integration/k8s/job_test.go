@@ -91,9 +91,6 @@ func small(extra ...string) []string {
 // its pods, as the test of lost disks wants them in any case.
 func (n *namespace) submit(name string, compute []string, more ...string) *job {
 	n.t.Helper()
-	if _, err := command(); err != nil { // so that building it does not count
-		n.t.Fatal(err)
-	}
 	args := slices.Concat([]string{"submit", "--job", name, "-n", n.name, "--image", n.ours(n.t),
 		"--etcd-storage", "ephemeral", "--cpus-per-worker", "250m"}, compute, more)
 	j := &job{namespace: n, name: name, flags: compute, submitted: time.Now()}
