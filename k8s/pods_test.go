@@ -309,8 +309,8 @@ func TestExitCodes(t *testing.T) {
 			}
 		}
 		for code, want := range map[int32]batchv1.PodFailurePolicyAction{
-			1: "", 137: "",
-			2: batchv1.PodFailurePolicyActionFailJob, 3: batchv1.PodFailurePolicyActionFailJob,
+			1: "", 2: "", 137: "",
+			3: batchv1.PodFailurePolicyActionFailJob,
 			4: batchv1.PodFailurePolicyActionIgnore,
 		} {
 			if actions[code] != want {

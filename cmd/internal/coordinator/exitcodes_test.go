@@ -190,7 +190,7 @@ func TestWhatTheJobDoesAboutItsEnd(t *testing.T) {
 	}
 	p.where.Listen = "7000"
 	_, err = p.work(1)
-	if code := exitCode(err); code != app.ExitUsage || policy[code] != failJob {
+	if code := exitCode(err); code != app.ExitUsage || policy[code] != another {
 		t.Errorf("a wrong flag: exit code %d, %v", code, err)
 	}
 	p.where.Listen, p.where.TLS = "", t.TempDir()

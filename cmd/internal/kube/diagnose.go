@@ -134,10 +134,10 @@ func (s *scene) ofJob() []Problem {
 		for i := range s.pods {
 			pod := &s.pods[i]
 			end := terminated(pod)
-			if end != nil && (end.ExitCode == 2 || end.ExitCode == 3) &&
+			if end != nil && end.ExitCode == 3 &&
 				strings.Contains(condition.Message, pod.Name) {
 				return []Problem{{Object: "job/" + s.workers.Name, Text: "failed: " + said(end),
-					Remedy: s.again(end.ExitCode), Fatal: true}}
+					Remedy: s.again(), Fatal: true}}
 			}
 		}
 		return []Problem{{Object: "job/" + s.workers.Name, Fatal: true,
@@ -148,11 +148,9 @@ func (s *scene) ofJob() []Problem {
 }
 
 // again says how a job that has ended badly is run again.
-func (s *scene) again(code int32) string {
-	if code == 2 {
-		return "correct what it names and submit again"
-	}
-	return s.command("resume") + " goes on from the newest checkpoint"
+func (s *scene) again() string {
+	return "correct what it names and submit again, or " + s.command("resume") + " goes on from the " +
+		"newest checkpoint"
 }
 
 // counts says whether what a pod says is of now: it is of the newest run, and no other has taken

@@ -288,10 +288,10 @@ func TestDiagnoseEnds(t *testing.T) {
 	try(t, map[string]symptom{
 		"asked to leave": {func(p *patient) { p.ended(4, "Error", "left") }, nil, false},
 		"wrong input": {func(p *patient) {
-			p.ended(2, "Error", "worker: --corpus: no such "+
+			p.ended(3, "Error", "worker: --corpus: no such "+
 				"file\n")
 		},
-			[]string{"worker: --corpus: no such file (exit code 2)", "submit again"}, true},
+			[]string{"worker: --corpus: no such file (exit code 3)", "submit again"}, true},
 		"job failed": {func(p *patient) { p.ended(3, "Error", "worker: the loss is not finite") },
 			[]string{"not finite", "rondo resume --job song -n music goes on"}, true},
 		"process failed": {func(p *patient) { p.ended(1, "Error", "worker: disk full") },
@@ -336,10 +336,10 @@ func TestDiagnoseEnds(t *testing.T) {
 				Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "no etcd"}}
 		}, []string{"again and again: no etcd"}, false},
 		"by policy": {func(p *patient) {
-			p.ended(2, "Error", "worker: --corpus: no such file")
+			p.ended(3, "Error", "worker: --corpus: no such file")
 			p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed,
 				Status: corev1.ConditionTrue, Reason: "PodFailurePolicy", Message: "Container " +
-					"worker for pod music/song-worker-0-aaaaa failed with exit code 2 matching " +
+					"worker for pod music/song-worker-0-aaaaa failed with exit code 3 matching " +
 					"FailJob rule at index 0"}}
 			p.pods = p.pods[:1]
 		}, []string{"job/song-worker: failed: worker: --corpus: no such file"}, true},

@@ -90,8 +90,8 @@ func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
 	case end.Reason == "StartError", end.Reason == "ContainerCannotRun":
 		p := notStarted(end.Message)
 		return &p
-	case end.ExitCode == 2, end.ExitCode == 3:
-		return &Problem{Text: said(end), Remedy: s.again(end.ExitCode), Fatal: true}
+	case end.ExitCode == 3:
+		return &Problem{Text: said(end), Remedy: s.again(), Fatal: true}
 	case end.ExitCode == exitOOM:
 		return &Problem{Text: "it was killed (exit code 137)", Remedy: "if this happens again, " +
 			"give a larger --memory-per-worker"}

@@ -267,10 +267,7 @@ func (w *worker) explain(cause error) error {
 	if !errors.As(cause, &ended) {
 		return cause
 	}
-	switch {
-	case ended.plan.Usage:
-		return app.Usage(cause)
-	case ended.plan.Failed:
+	if ended.plan.Failed {
 		return &app.JobError{Err: cause}
 	}
 	w.end = &ended.plan

@@ -202,7 +202,8 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 
 // verdict is a worker's failure as its exit code is to tell it. Whether another try is useless is
 // not for one process to say, whose machine may be to blame: only the leader fails the job, when it
-// has heard of the failure, and only then is the code that of wrong input, or of a failed job.
+// has heard of the failure, and only then is the code that of a failed job. The code of wrong input
+// is left to flags: a process that crashes has it, too.
 func (w *worker) verdict(ctx context.Context, err error) error {
 	var ended *endedError
 	var failed *app.JobError
@@ -224,10 +225,7 @@ func (w *worker) verdict(ctx context.Context, err error) error {
 		}
 		return seen
 	})
-	switch {
-	case last.Phase == cluster.Ended && last.Usage:
-		return app.Usage(own)
-	case last.Phase == cluster.Ended && last.Failed:
+	if last.Phase == cluster.Ended && last.Failed {
 		return &app.JobError{Err: own}
 	}
 	return own
