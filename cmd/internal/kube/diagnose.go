@@ -149,8 +149,8 @@ func (s *scene) ofJob() []Problem {
 
 // again says how a job that has ended badly is run again.
 func (s *scene) again() string {
-	return "correct what it names and submit again, or " + s.command("resume") + " goes on from the " +
-		"newest checkpoint"
+	return "correct what it names and submit again, or " + s.command("resume") +
+		" goes on from the newest checkpoint"
 }
 
 // counts says whether what a pod says is of now: it is of the newest run, and no other has taken

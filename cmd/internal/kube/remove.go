@@ -195,8 +195,8 @@ func (c *Cluster) deleteShared(ctx context.Context, o *objects, how Delete) (boo
 	_, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made it, " +
-			"so delete it as it was made (kubectl delete -k)")
+		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made " +
+			"it, so delete it as it was made (kubectl delete -k)")
 		return some, nil
 	case !apierrors.IsNotFound(err):
 		return some, Explain(err, "looking for statefulset/"+etcdName)
