@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs every test with the race detector, then those of the packages that the pure-Go build
-# changes, or that stand on them, in that build.
+# Runs every test with the race detector, then the one that its memory would upset without it, and
+# those of the packages that the pure-Go build changes, or that stand on them, in that build.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,6 +12,8 @@ if [ "$cgo" = 0 ]; then
 fi
 
 CGO_ENABLED=$cgo go test $race -timeout 15m ./...
+[ -z "$race" ] || CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers \
+	./cmd/internal/job
 
 echo "rondo: and the pure-Go build:" >&2
 CGO_ENABLED=0 go test -timeout 10m ./compute/... ./model/... ./train/...

@@ -84,6 +84,9 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("this system does not tell a process's peak memory")
 	}
+	if raced {
+		t.Skip("the race detector's own memory would be counted: run it without -race")
+	}
 	for name, change := range map[string]func(*rondov1.JobSpec){
 		"small": func(s *rondov1.JobSpec) { s.Steps = 30 },
 		"wide":  func(s *rondov1.JobSpec) { s.Hidden, s.Layers, s.Steps = 1024, 2, 3 },

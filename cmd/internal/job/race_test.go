@@ -1,0 +1,6 @@
+//go:build race
+
+package job_test
+
+// raced says whether the race detector is built in.
+const raced = true
