@@ -55,7 +55,7 @@ func want(t *testing.T, address, startup, readiness, liveness string) {
 	}
 }
 
-// TestProbes: a worker that waits for its job is alive and not ready; one that is registered is
+// TestProbes: a worker that waits for its job has not started, and is alive; one that is registered is
 // ready, also as a spare; one whose device computes without an end is not alive, when it is time.
 // The others of its kind are not disturbed by that.
 func TestProbes(t *testing.T) {
@@ -70,9 +70,9 @@ func TestProbes(t *testing.T) {
 	r.trial = &trial{t: t}
 	first, firstProbe := worker()
 	await(t, "the worker answers probes", func() bool {
-		return probe(t, firstProbe, "startup") == serving
+		return probe(t, firstProbe, "liveness") == serving
 	})
-	want(t, firstProbe, serving, notServing, serving)
+	want(t, firstProbe, notServing, notServing, serving)
 	coordinator := freeAddress(t)
 	leader := r.daemon(nil, "coordinator", append([]string{"--health", coordinator, "--run", "1",
 		"--spec", write(t, "job.yaml", `

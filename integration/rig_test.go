@@ -90,7 +90,7 @@ func (r *rig) coordinator() *daemon {
 	d := r.daemon(nil, "coordinator", r.flags)
 	await(r.t, "a coordinator that stands by", func() bool {
 		for _, c := range r.candidates() {
-			if strings.HasSuffix(c.id, fmt.Sprintf("-%d", d.pid())) {
+			if c.is(d.pid()) {
 				return true
 			}
 		}
@@ -125,6 +125,9 @@ type candidate struct {
 	lease clientv3.LeaseID
 }
 
+// is says whether it is the coordinator of a process.
+func (c candidate) is(pid int) bool { return strings.Contains(c.id, fmt.Sprintf("-%d-", pid)) }
+
 // candidates are those that stand now, the leader first.
 func (r *rig) candidates() []candidate {
 	r.t.Helper()
@@ -150,7 +153,7 @@ func (r *rig) key(name string) string { return "/rondo/" + r.job + "/" + name }
 func (r *rig) leads(pid int) bool {
 	r.t.Helper()
 	all := r.candidates()
-	return len(all) > 0 && strings.HasSuffix(all[0].id, fmt.Sprintf("-%d", pid))
+	return len(all) > 0 && all[0].is(pid)
 }
 
 // depose ends the leader's lease, so that the next candidate leads.

@@ -296,7 +296,7 @@ func (r *machineRoom) takeover(ctx context.Context) (s succession, err error) {
 	}
 	var victim *process
 	for pid, p := range r.coordinators {
-		if strings.HasSuffix(leader.ID, fmt.Sprintf("-%d", pid)) {
+		if strings.Contains(leader.ID, fmt.Sprintf("-%d-", pid)) {
 			victim = p
 		}
 	}
