@@ -55,9 +55,9 @@ func want(t *testing.T, address, startup, readiness, liveness string) {
 	}
 }
 
-// TestProbes: a worker that waits for its job has not started, and is alive; one that is registered is
-// ready, also as a spare; one whose device computes without an end is not alive, when it is time.
-// The others of its kind are not disturbed by that.
+// TestProbes: a worker that waits for its job has not started, and is alive; one that is registered
+// is ready, also as a spare; one whose device computes without an end is not alive, when it is
+// time. The others of its kind are not disturbed by that.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	r := &rig{job: "probed", folder: binaries, etcd: startEtcds(t, nil, 1)}
