@@ -50,6 +50,9 @@ func connect(t *testing.T) *cluster {
 	if len(load) == 0 {
 		t.Skip(loadVariable + " is not set: no cluster to test on; see integration/k8s/README.md")
 	}
+	if _, err := command(); err != nil { // now, so that building it does not count later
+		t.Fatal(err)
+	}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	if err != nil {

@@ -23,12 +23,17 @@ func TestStopAndResume(t *testing.T) {
 	j := &trial{ledgers: l, job: n.submit("trial", small("--steps", "5000"), "--workers", "4",
 		"--audit-dir", "pvc://"+ledgerClaim+"/audit", "--checkpoint-dir", bucket("stop"),
 		"--inject", paced)}
-	logs := j.begin("logs", "-f")
+	workers := j.begin("logs", "-f")
+	observers := j.begin("logs", "-f", "--component", "observer")
 	j.awaitStep(submitTimeout, 1)
 	j.awaitRing(4)
 	j.checkRing(4)
 	j.checkPage()
-	said := j.said("worker")
+	said := j.said("worker", "worker")
+	pages := j.said("coordinator", "observer") // each says where its page is
+	if len(pages) < 2 {
+		t.Errorf("two observers have said %q", pages)
+	}
 
 	start := time.Now()
 	out, err := j.tell("stop")
@@ -41,12 +46,8 @@ func TestStopAndResume(t *testing.T) {
 	if _, err := fmt.Sscanf(kept, "%d: s3://models/stop", &stopped); err != nil {
 		t.Fatalf("rondo stop does not say where the checkpoint is: %v\n%s", err, out)
 	}
-	logs.ends()
-	for _, line := range said {
-		if !strings.Contains(logs.out.String(), line) {
-			t.Errorf("rondo logs -f has no line %q:\n%s", line, &logs.out)
-		}
-	}
+	workers.hasSaid(said)
+	observers.hasSaid(pages)
 	until(t, endTimeout, "the end of the Job", func() bool {
 		complete, _ := j.ended()
 		return complete
@@ -86,23 +87,33 @@ func TestStopAndResume(t *testing.T) {
 	}
 }
 
-// said are the lines of the job's pods so far as `rondo logs` shows them, which begin with the
-// worker's index and the end of its pod's name.
-func (j *job) said(component string) []string {
+// said are the lines of a container of the pods so far, as `rondo logs` shows them: they begin
+// with its name, a worker's index, and the end of the pod's name. A worker may have said nothing.
+func (j *job) said(component, container string) []string {
 	j.t.Helper()
 	var lines []string
 	for _, pod := range j.pods(j.selector(component)) {
-		from := fmt.Sprintf("%s-%s/%s | ", component,
-			pod.Labels["batch.kubernetes.io/job-completion-index"],
-			pod.Name[strings.LastIndex(pod.Name, "-")+1:])
-		for line := range strings.Lines(j.do("logs", pod.Name)) {
+		from := container
+		if index, has := pod.Labels["batch.kubernetes.io/job-completion-index"]; has {
+			from += "-" + index
+		}
+		from += "/" + pod.Name[strings.LastIndex(pod.Name, "-")+1:] + " | "
+		for line := range strings.Lines(j.do("logs", pod.Name, "-c", container)) {
 			lines = append(lines, from+line)
 		}
 	}
-	if len(lines) == 0 {
-		j.t.Fatalf("no %s has said anything", component)
-	}
 	return lines
+}
+
+// hasSaid waits for the end of a command that follows logs, and holds it to what they had at least.
+func (b *background) hasSaid(lines []string) {
+	b.t.Helper()
+	b.ends()
+	for _, line := range lines {
+		if !strings.Contains(b.out.String(), line) {
+			b.t.Errorf("%v has no line %q:\n%s", b.cmd.Args, line, &b.out)
+		}
+	}
 }
 
 // checkRing: `rondo workers` and `rondo status --live` name the same ring of so many workers, with
