@@ -186,6 +186,7 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 		wait.stop()
 	}()
 	served, leaving := cluster.Generation(0), false // the last ring's; it was asked to go
+	asked := leave                                  // each ring is told by leave itself
 	for {
 		plan, changed := plans.newest()
 		_, inRing := plan.Rank(w.member.ID)
@@ -215,11 +216,11 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 		select {
 		case <-life.Done():
 		case <-changed:
-		case <-leave:
+		case <-asked:
 			if leaving = true; inRing {
 				wait.leave() // it says so in its next ring
 			}
-			leave = nil
+			asked = nil
 		case <-wait.look.C:
 			if inRing && wait.forgotten() {
 				return &outError{reason: fmt.Sprintf("its ring of generation %d has ended, and no "+
