@@ -205,6 +205,9 @@ func (w *watch) giveUp(life context.Context, exit Exit, left int) {
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
 	view, err := w.store.View(ctx)
+	if err == nil && view.Plan.Phase == cluster.Ended {
+		return // its last event is on its way
+	}
 	if left > 0 && (err != nil || view.Plan.Phase != cluster.Forming) {
 		return
 	}
