@@ -205,7 +205,7 @@ func (w *watch) giveUp(life context.Context, exit Exit, left int) {
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
 	view, err := w.store.View(ctx)
-	if err == nil && view.Plan.Phase == cluster.Ended {
+	if err == nil && view.Plan.Phase == cluster.Ended && !view.Plan.Failed {
 		return // its last event is on its way
 	}
 	if left > 0 && (err != nil || view.Plan.Phase != cluster.Forming) {
