@@ -138,8 +138,9 @@ func (w *watch) guard(life context.Context) {
 			if text != "" {
 				w.run.Log(text)
 			}
-			if len(w.run.Etcd) == 0 { // nobody else can come
-				w.giveUp(life, exit, w.workers.Running()+len(waiting))
+			alone := len(w.run.Etcd) == 0 // nobody else can come
+			if alone && w.giveUp(life, exit, w.workers.Running()+len(waiting)) {
+				return
 			}
 		}
 	}
@@ -197,19 +198,20 @@ func (w *watch) unregister(life context.Context, exit Exit) {
 }
 
 // giveUp ends a job of this machine alone when too few processes are left: none, or before the
-// first ring fewer than that needs. Why the job has come to that is in its plan.
-func (w *watch) giveUp(life context.Context, exit Exit, left int) {
+// first ring fewer than that needs, and says whether it did. Why the job has come to that is in
+// its plan.
+func (w *watch) giveUp(life context.Context, exit Exit, left int) bool {
 	if left >= int(w.run.Spec.MinWorkers) {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
 	view, err := w.store.View(ctx)
 	if err == nil && view.Plan.Phase == cluster.Ended && !view.Plan.Failed {
-		return // its last event is on its way
+		return false // its last event is on its way
 	}
 	if left > 0 && (err != nil || view.Plan.Phase != cluster.Forming) {
-		return
+		return false
 	}
 	how := "with exit code 0"
 	if exit.Err != nil {
@@ -231,6 +233,7 @@ func (w *watch) giveUp(life context.Context, exit Exit, left int) {
 		"was kept")
 	w.mu.Unlock()
 	w.end()
+	return true
 }
 
 // last shows a failure of which nobody has been told by an event.

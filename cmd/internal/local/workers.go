@@ -84,18 +84,19 @@ func (w *Workers) Start(worker int) error {
 		exit := Exit{Worker: worker, PID: command.Process.Pid, Err: command.Wait(),
 			Lived: time.Since(began)}
 		w.mu.Lock()
+		defer w.mu.Unlock()
 		delete(w.commands, exit.PID)
-		w.mu.Unlock()
 		w.exits <- exit // has room for all there are
 	})
 	return nil
 }
 
-// Running is how many processes run.
+// Running is how many processes run, with those whose end waits in Exits: what becomes of them is
+// not settled yet.
 func (w *Workers) Running() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.commands)
+	return len(w.commands) + len(w.exits)
 }
 
 func copyLines(r io.Reader, line func(string)) {
