@@ -20,7 +20,8 @@
 // one memory; on a GPU the slice's memory is not the host's). Integer slices (token ids) and
 // float32 arguments passed by value are host memory. A Device and what it makes are used by one
 // goroutine at a time. A shape that does not fit is a broken invariant and panics; so does a lack
-// of memory, with a *MemoryError, which CatchMemoryError makes an error.
+// of memory, with a *MemoryError, and a device that fails, with a *DeviceError; Catch makes these
+// two errors.
 package compute
 
 import (
@@ -111,10 +112,17 @@ const (
 	// nearest, ties to even) and their products summed in float32. What a token id picks from
 	// one-hot weights is no product and stays float32, and so does all that is elementwise.
 	BF16
+	// TF32: both operands are rounded to 10 bits of significand. Of GPUs alone.
+	TF32
+	// FP16: the operands of the forward pass are rounded to IEEE 754 half precision, and those of
+	// the backward pass, whose gradients may be below its range, to bfloat16. Of GPUs alone.
+	FP16
 )
 
 // precisions are all of them, in order, and their names.
-func precisions() []string { return []string{FP32: "fp32", BF16: "bf16"} }
+func precisions() []string {
+	return []string{FP32: "fp32", BF16: "bf16", TF32: "tf32", FP16: "fp16"}
+}
 
 // ParsePrecision returns the precision that String calls by this name.
 func ParsePrecision(name string) (Precision, error) {
@@ -122,7 +130,7 @@ func ParsePrecision(name string) (Precision, error) {
 	return Precision(at), err
 }
 
-// String is the precision's name: fp32 or bf16.
+// String is the precision's name: fp32, bf16, tf32 or fp16.
 func (p Precision) String() string {
 	if p < 0 || int(p) >= len(precisions()) {
 		return fmt.Sprintf("precision %d", int(p))
@@ -181,13 +189,15 @@ type OutputShape struct{ N, H, V int }
 // Output is the fused linear layer and softmax cross-entropy. It may compute the logits in
 // chunks of rows, so that they are never all in memory.
 type Output interface {
-	// Forward returns the sum, over rows whose target is not negative, of
+	// Forward computes the sum, over rows whose target is not negative, of
 	// -log softmax(x w^T + b)[target], in nats. x: [N, H], w: [V, H], b: [V] or nil.
-	Forward(x, w, b []float32, targets []int32) float64
+	Forward(x, w, b []float32, targets []int32)
 	// ForwardBackward does the same, and overwrites with the gradients of scale*sum:
 	// dx: [N, H], dw: [V, H], db: [V] (nil when b is).
-	ForwardBackward(x, w, b []float32, targets []int32, scale float32,
-		dx, dw, db []float32) float64
+	ForwardBackward(x, w, b []float32, targets []int32, scale float32, dx, dw, db []float32)
+	// Sum returns the sum that the last of the two, or of a Recording that holds one, has computed.
+	// It waits for the device.
+	Sum() float64
 	// Close frees the workspace.
 	Close()
 }
@@ -237,7 +247,9 @@ type Update struct {
 	WeightDecay  float32
 }
 
-// Device does the arithmetic.
+// Device does the arithmetic. Its work may be done after the call that asked for it has returned,
+// in the order of the calls; Download, SumSquares and Output's Sum wait for what they return. Host
+// memory that a call reads is the caller's again when the call returns.
 type Device interface {
 	// Name describes the device and how it computes, for people: "cpu (AVX-512; 2 threads)".
 	Name() string
@@ -285,6 +297,25 @@ type Device interface {
 	Update(u Update, params, grads, s1, s2 []float32)
 
 	// Close frees everything.
+	Close()
+}
+
+// Recorder is a Device that can keep the work of a sequence of calls and do it again at once,
+// without what the calls cost the host: a CUDA graph.
+type Recorder interface {
+	Device
+	// Record has f call the device and what it has made, and returns the work of those calls, which
+	// has not been done. f neither makes nor frees anything, nor reads back from the device. Where
+	// the device cannot record, it returns an error, and f may have been called.
+	Record(f func() error) (Recording, error)
+}
+
+// Recording is the work of a sequence of calls.
+type Recording interface {
+	// Replay does the work again, as if each call had been made with the same arguments: numbers
+	// with the same values, and slices with what is in them now, host memory included.
+	Replay()
+	// Close frees the recording.
 	Close()
 }
 

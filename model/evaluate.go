@@ -115,7 +115,7 @@ func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 // allocate makes all that an evaluator has, for k steps at a time. Of what fails, all is there so
 // far.
 func (e *Evaluator) allocate(k int) (err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	e.state = newState(e.model, e.B)
 	e.chunk = &reading{inference: newInference(e.model, k, e.B)}
 	e.chunk.allocate(e.B)
@@ -161,10 +161,10 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 			count++
 		}
 	}
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	e.read(inputs, func(r *reading, x []float32, first int) {
-		lossSum += r.output.Forward(x, r.weights.output, r.weights.bias,
-			targets[first:first+r.n])
+		r.output.Forward(x, r.weights.output, r.weights.bias, targets[first:first+r.n])
+		lossSum += r.output.Sum()
 	})
 	return lossSum, count, nil
 }
@@ -177,7 +177,7 @@ func (e *Evaluator) Advance(inputs []int32) (err error) {
 	if err := e.model.checkIDs("input", inputs, 0); err != nil {
 		return err
 	}
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	e.read(inputs, nil)
 	return nil
 }

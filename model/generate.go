@@ -65,7 +65,7 @@ func (m *Model) NewGenerator() (*Generator, error) {
 
 // allocate makes room for a step of one lane.
 func (g *Generator) allocate() (err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	m := g.inference.model
 	g.inference.allocate(1)
 	g.state = newState(m, 1)
@@ -91,7 +91,7 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	}
 	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
 	g.state.zero()
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	for i := 0; len(text) < n; i++ {
 		if err := ctx.Err(); err != nil {
 			return text, err

@@ -32,7 +32,7 @@ func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph,
 	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
 		ids: make([]int32, T*B)}
 	err := Build(func() (err error) {
-		defer compute.CatchMemoryError(&err)
+		defer compute.Catch(&err)
 		nodes := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
 		cost, weights, err := g.build(nodes)
 		if err != nil {
@@ -203,11 +203,11 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 	if err != nil {
 		return 0, fmt.Errorf("model: running a segment: %w", told(err))
 	}
-	return g.output.sum, nil
+	return g.output.kernel.Sum(), nil
 }
 
-// told is what an operator has said: the lack of memory, if it is that, without the registers in
-// which Gorgonia wraps it; and otherwise all.
+// told is what an operator has said: the lack of memory or the failure of the device, if it is one
+// of them, without the registers in which Gorgonia wraps it; and otherwise all.
 func told(err error) error {
 	inner := err
 	if machine, ok := err.(interface{ Err() error }); ok { // it has no Unwrap
@@ -215,6 +215,9 @@ func told(err error) error {
 	}
 	if lack, ok := errors.AsType[*compute.MemoryError](inner); ok {
 		return lack
+	}
+	if failed, ok := errors.AsType[*compute.DeviceError](inner); ok {
+		return failed
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 
 // allocate makes room for so many parameters and their gradients.
 func (m *Model) allocate(n int) (err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	m.params = m.dev.Alloc(n)
 	m.grads = m.dev.Alloc(n + m.config.GradientTail)
 	return nil

@@ -88,7 +88,7 @@ func (o *operator) Do(in ...gorgonia.Value) (gorgonia.Value, error) {
 // runInMemory fails where memory does: Gorgonia runs operators in a goroutine of its own, in which
 // a panic is the end of the process.
 func (o *operator) runInMemory(in []gorgonia.Value) (v gorgonia.Value, err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	return o.run(in)
 }
 func (o *operator) ReturnsPtr() bool      { return true }

@@ -214,8 +214,7 @@ type crossEntropy struct {
 	dx      *buffer
 	targets []int32 // [T, B]; set before a run
 	scale   float32 // set before a run
-	sum     float64 // of the last run, not scaled
-	loss    gorgonia.F32
+	loss    gorgonia.F32 // a placeholder: nobody waits for the loss in a pass
 
 	between func() error // called before the backward pass; nil: nothing. Set before a run
 	halted  error        // what between returned in the last run
@@ -248,8 +247,7 @@ func (c *crossEntropy) forward(in []gorgonia.Value) (gorgonia.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.sum = c.kernel.ForwardBackward(x, w, b, c.targets, c.scale, c.dx.flat, c.gw, c.gb)
-	c.loss = gorgonia.F32(float64(c.scale) * c.sum)
+	c.kernel.ForwardBackward(x, w, b, c.targets, c.scale, c.dx.flat, c.gw, c.gb)
 	return &c.loss, nil
 }
 

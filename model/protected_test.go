@@ -111,12 +111,12 @@ type protectedOutput struct {
 	p *protected
 }
 
-func (o protectedOutput) Forward(x, w, b []float32, targets []int32) float64 {
-	return o.Output.Forward(o.p.at(x), o.p.at(w), o.p.at(b), targets)
+func (o protectedOutput) Forward(x, w, b []float32, targets []int32) {
+	o.Output.Forward(o.p.at(x), o.p.at(w), o.p.at(b), targets)
 }
 func (o protectedOutput) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
-	dx, dw, db []float32) float64 {
-	return o.Output.ForwardBackward(o.p.at(x), o.p.at(w), o.p.at(b), targets, scale,
+	dx, dw, db []float32) {
+	o.Output.ForwardBackward(o.p.at(x), o.p.at(w), o.p.at(b), targets, scale,
 		o.p.at(dx), o.p.at(dw), o.p.at(db))
 }
 

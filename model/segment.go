@@ -73,7 +73,7 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 
 // build makes all that a segment has, in chunks of k steps. Of what fails, all is there so far.
 func (s *Segment) build(k int) (err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	m, T, B := s.model, s.T, s.B
 	s.memory.allocate(m, k, B)
 	grads := m.grads
@@ -117,7 +117,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	if err := s.check(in); err != nil {
 		return 0, err
 	}
-	defer compute.CatchMemoryError(&err) // kernels may make room when they first run
+	defer compute.Catch(&err) // kernels may make room when they first run
 	s.model.rows.alone = in.OnlySegments
 	end := len(s.states) - 1
 	for i := range end - 1 {

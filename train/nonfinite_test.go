@@ -34,22 +34,27 @@ type faultyOutput struct {
 	compute.Output
 	fault func(int) fault
 	runs  int
+	last  fault
 }
 
 func (f *faultyOutput) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
-	dx, dw, db []float32) float64 {
-	sum := f.Output.ForwardBackward(x, w, b, targets, scale, dx, dw, db)
-	what := f.fault(f.runs)
+	dx, dw, db []float32) {
+	f.Output.ForwardBackward(x, w, b, targets, scale, dx, dw, db)
+	f.last = f.fault(f.runs)
 	f.runs++
-	switch what {
-	case lossNaN:
-		return math.NaN()
+	switch f.last {
 	case gradInf:
 		dw[3] = float32(math.Inf(1))
 	case gradHuge:
 		dw[3] = 3e38
 	}
-	return sum
+}
+
+func (f *faultyOutput) Sum() float64 {
+	if f.last == lossNaN {
+		return math.NaN()
+	}
+	return f.Output.Sum()
 }
 
 // A step that is not finite on one rank is skipped by all, whatever is wrong and however gradients
@@ -135,12 +140,22 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 type faultyEvaluation struct{ compute.Device }
 
 func (f faultyEvaluation) NewOutput(s compute.OutputShape) compute.Output {
-	return faultyForward{f.Device.NewOutput(s)}
+	return &faultyForward{Output: f.Device.NewOutput(s)}
 }
 
-type faultyForward struct{ compute.Output }
+type faultyForward struct {
+	compute.Output
+	evaluates bool
+}
 
-func (faultyForward) Forward(_, _, _ []float32, _ []int32) float64 { return math.NaN() }
+func (f *faultyForward) Forward(_, _, _ []float32, _ []int32) { f.evaluates = true }
+
+func (f *faultyForward) Sum() float64 {
+	if f.evaluates {
+		return math.NaN()
+	}
+	return f.Output.Sum()
+}
 
 // An evaluation that is not finite on one rank says so on all, and does not end the job.
 func TestNonfiniteEvaluation(t *testing.T) {

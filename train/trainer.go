@@ -110,7 +110,7 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 
 // allocateSlots makes room for what the optimizer keeps of so many parameters.
 func (t *Trainer) allocateSlots(n int) (err error) {
-	defer compute.CatchMemoryError(&err)
+	defer compute.Catch(&err)
 	for range t.cfg.Optimizer.Rule.Slots() {
 		t.slots = append(t.slots, t.dev.Alloc(n))
 	}

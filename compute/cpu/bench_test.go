@@ -70,10 +70,10 @@ func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepM
 func (m *stepModel) gradient() float64 {
 	n := float32(len(m.ids))
 	m.layer.Forward(m.weights, compute.RecurrentInput{IDs: m.ids}, m.state, m.y, m.next)
-	loss := m.head.ForwardBackward(m.y, m.out[0], m.out[1], m.targets, 1/n, m.dy, m.dout[0],
+	m.head.ForwardBackward(m.y, m.out[0], m.out[1], m.targets, 1/n, m.dy, m.dout[0],
 		m.dout[1])
 	m.layer.Backward(m.dy, compute.RecurrentState{}, m.dw, nil, compute.RecurrentState{})
-	return loss / float64(n)
+	return m.head.Sum() / float64(n)
 }
 
 // step is one: the gradient, clip by norm, SGD. It returns the mean loss.

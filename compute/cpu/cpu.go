@@ -74,7 +74,8 @@ func New(c Config) (*Device, error) {
 		return nil, fmt.Errorf("cpu: %d threads; give 1 to %d", c.Threads, maxThreads)
 	}
 	if c.Precision != compute.FP32 && c.Precision != compute.BF16 {
-		return nil, fmt.Errorf("cpu: precision %d; give compute.FP32 or BF16", int(c.Precision))
+		return nil, fmt.Errorf("cpu: precision %v is not one of a CPU's: give fp32 or bf16",
+			c.Precision)
 	}
 	b, err := newBackend(c.Threads, c.Precision, os.Getenv(isaEnvironment))
 	if err != nil {

@@ -73,7 +73,8 @@ func TestSlope(t *testing.T) {
 					m.params[i] = from[i] + float32(by)*g
 				}
 				m.layer.Forward(m.weights, compute.RecurrentInput{IDs: m.ids}, m.state, m.y, m.next)
-				return m.head.Forward(m.y, m.out[0], m.out[1], m.targets) / float64(len(m.ids))
+				m.head.Forward(m.y, m.out[0], m.out[1], m.targets)
+				return m.head.Sum() / float64(len(m.ids))
 			}
 			m.gradient()
 			from := append([]float32{}, m.params...)

@@ -25,6 +25,7 @@ type output struct {
 	shape     compute.OutputShape
 	head      head
 	workspace workspace
+	sum       float64
 }
 
 // NewOutput makes the last layer's workspace.
@@ -53,23 +54,26 @@ func outputRows(s compute.OutputShape) int {
 	return (s.N + chunks - 1) / chunks
 }
 
-// Forward returns the summed cross-entropy in nats; rows with a negative target do not count.
-func (o *output) Forward(x, w, b []float32, targets []int32) float64 {
+// Forward computes the summed cross-entropy in nats; rows with a negative target do not count.
+func (o *output) Forward(x, w, b []float32, targets []int32) {
 	o.check(x, w, b, targets)
 	defer o.workspace.device.grown()
-	return o.head.forward(x, w, b, targets)
+	o.sum = o.head.forward(x, w, b, targets)
 }
 
 // ForwardBackward also overwrites the gradients of scale times that sum.
 func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
-	dx, dw, db []float32) float64 {
+	dx, dw, db []float32) {
 	o.check(x, w, b, targets)
 	sameLength("output dx", len(dx), len(x))
 	sameLength("output dw", len(dw), len(w))
 	sameLength("output db", len(db), len(b))
 	defer o.workspace.device.grown()
-	return o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
+	o.sum = o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
 }
+
+// Sum returns what the last of the two has computed.
+func (o *output) Sum() float64 { return o.sum }
 
 // Close frees the workspace.
 func (o *output) Close() {

@@ -65,8 +65,10 @@ func (c outputCase) run(d *Device) (losses [2]float64, gradients []named) {
 	if b == nil {
 		db = nil
 	}
-	losses[0] = o.Forward(x, w, b, c.targets)
-	losses[1] = o.ForwardBackward(x, w, b, c.targets, outputScale, dx, dw, db)
+	o.Forward(x, w, b, c.targets)
+	losses[0] = o.Sum()
+	o.ForwardBackward(x, w, b, c.targets, outputScale, dx, dw, db)
+	losses[1] = o.Sum()
 	return losses, []named{{"dx", dx}, {"dw", dw}, {"db", db}}
 }
 

@@ -107,7 +107,7 @@ func (m *traceModel) step() float64 {
 		in = compute.RecurrentInput{X: m.y[l]}
 	}
 	n, top := len(m.targets), len(m.layers)-1
-	loss := m.head.ForwardBackward(m.y[top], m.weights["output.weight"],
+	m.head.ForwardBackward(m.y[top], m.weights["output.weight"],
 		m.weights["output.bias"], m.targets, 1/float32(n), m.dy[top],
 		m.gradient["output.weight"], m.gradient["output.bias"])
 	for l := top; l >= 0; l-- {
@@ -118,7 +118,7 @@ func (m *traceModel) step() float64 {
 		m.layers[l].Backward(m.dy[l], compute.RecurrentState{}, of(m.gradient, l), dx,
 			compute.RecurrentState{})
 	}
-	return loss / float64(n)
+	return m.head.Sum() / float64(n)
 }
 
 // traceError is the largest error of a tensor: in fp32 the largest relative error of an element, in
