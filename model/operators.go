@@ -212,8 +212,8 @@ type crossEntropy struct {
 	gw, gb  []float32 // gradients of W and b
 	dw, db  *tensor.Dense
 	dx      *buffer
-	targets []int32 // [T, B]; set before a run
-	scale   float32 // set before a run
+	targets []int32      // [T, B]; set before a run
+	scale   float32      // set before a run
 	loss    gorgonia.F32 // a placeholder: nobody waits for the loss in a pass
 
 	between func() error // called before the backward pass; nil: nothing. Set before a run
