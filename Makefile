@@ -39,6 +39,14 @@ demo: deps build ## install what is missing, build, and train two workers for tw
 build: ## build the commands into ./bin
 	CGO_ENABLED=$(CGO) go build -o bin/ $(COMMANDS)
 
+.PHONY: cuda
+cuda: deps ## build the commands for NVIDIA GPUs into ./bin/cuda; no GPU is needed
+	scripts/test-cuda.sh build
+
+.PHONY: gpu
+gpu: deps ## pack bin/gpu: tests and measurements for a machine with a GPU; run them if it is here
+	scripts/gpu.sh
+
 .PHONY: image
 image: deps ## build the container image, without a Docker engine: bin/rondo-image.tar
 	CGO_ENABLED=$(CGO) go run ./k8s/image $(IMAGE_FLAGS)
@@ -48,9 +56,13 @@ deps: ## install what a build needs and this machine lacks
 	@scripts/deps.sh
 
 .PHONY: test
-test: deps vet ## run every test, then those of the pure-Go build
+test: deps vet ## run every test, then those of the pure-Go build and of the one for GPUs
 	@scripts/deps.sh test
 	scripts/test.sh
+
+.PHONY: test-cuda
+test-cuda: deps ## test the build for GPUs, on an emulated driver where there is no GPU
+	scripts/test-cuda.sh build test
 
 .PHONY: soak
 soak: deps ## train under a rain of at least 500 faults, and compare
@@ -78,10 +90,12 @@ format: ## fail if a Go file is not gofmt-ed
 .PHONY: vet
 vet: ## go vet
 	CGO_ENABLED=$(CGO) go vet ./...
+	scripts/test-cuda.sh vet
 
 .PHONY: lint
 lint: $(LINT) ## golangci-lint
 	CGO_ENABLED=$(CGO) $(LINT) run --allow-parallel-runners
+	LINT=$(LINT) scripts/test-cuda.sh lint
 
 .PHONY: generate
 generate: plugins ## generate the Go code of the protocol buffers
@@ -90,6 +104,14 @@ generate: plugins ## generate the Go code of the protocol buffers
 .PHONY: generated
 generated: plugins ## fail if the generated code is not what the .proto files give
 	PATH="$(abspath $(TOOLS)):$$PATH" scripts/generate.sh check
+
+.PHONY: kernels
+kernels: ## compile the CUDA kernels to PTX, which is committed
+	scripts/kernels.sh
+
+.PHONY: kernels-check
+kernels-check: ## fail if the PTX is not what the kernels give, or if they spill registers
+	scripts/kernels.sh check
 
 .PHONY: plugins
 plugins:

@@ -166,7 +166,7 @@ type RecurrentInput struct {
 }
 
 // Recurrent is one layer with its workspace for one shape. Backward refers to the last Forward
-// and its inputs, which must not have changed since.
+// and its inputs, which must not have changed since; a Forward has at most one.
 type Recurrent interface {
 	// Forward computes y: [T, B, H], which Backward does not need, and the state after the
 	// segment. The state out may be the same memory as the state in only if Backward is never
@@ -270,7 +270,8 @@ type Device interface {
 	NewOutput(s OutputShape) Output
 
 	// Gemm computes c = alpha op(a) op(b) + beta c, op(a): [m, k], op(b): [k, n], c: [m, n],
-	// all packed (a transposed operand is stored [k, m] or [n, k]).
+	// all packed (a transposed operand is stored [k, m] or [n, k]). In FP16 it is a product of the
+	// backward pass.
 	Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32, beta float32,
 		c []float32)
 	// AddBias adds b: [n] to every row of x: [m, n].
@@ -286,14 +287,18 @@ type Device interface {
 	// the gradient.
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
 
-	// SumSquares returns the sum of squares, accumulated in float64 in a fixed order. It is
-	// finite if and only if every element is.
+	// SumSquares returns the sum of squares in float64, the same bits on every device: of each
+	// SquaresBlock elements SquaresLanes sums, each over every SquaresLanes-th element, and their
+	// sum; of each SquaresPart elements the sum of those; and the sum of those, all in order. It
+	// is finite if and only if every element is.
 	SumSquares(x []float32) float64
 	// Scale multiplies x by a; Clamp limits x to [-limit, limit]; Add adds x to y.
 	Scale(x []float32, a float32)
 	Clamp(x []float32, limit float32)
 	Add(y, x []float32)
-	// Update applies the optimizer; s1 and s2 are its slots, nil where it has fewer.
+	// Update applies the optimizer, each product rounded before it is added; s1 and s2 are its
+	// slots, nil where it has fewer. These five give the same bits on every device, so that ranks
+	// with different ones keep the same parameters.
 	Update(u Update, params, grads, s1, s2 []float32)
 
 	// Close frees everything.
@@ -318,6 +323,30 @@ type Recording interface {
 	// Close frees the recording.
 	Close()
 }
+
+// Stager is a Device with memory of its own that copies between it and the host's beside its other
+// work.
+type Stager interface {
+	Device
+	// AllocHost returns n zeros of host memory that the device reads and writes by itself (it is
+	// page-locked); FreeHost gives it back.
+	AllocHost(n int) []float32
+	FreeHost(x []float32)
+	// StartDownload begins to copy src to dst, which is of AllocHost's memory, as soon as the work
+	// asked for so far is done, and beside what is asked for next. wait waits until dst has it all;
+	// until then src must not change. It may be recorded, and wait is then for the last Replay.
+	StartDownload(dst, src []float32) (wait func())
+	// StartUpload copies src, which is of AllocHost's memory, to dst before what is asked for next
+	// is done. src must not change until something is waited for.
+	StartUpload(dst, src []float32)
+}
+
+// The order of SumSquares, in elements.
+const (
+	SquaresLanes = 16
+	SquaresBlock = 1 << 12
+	SquaresPart  = 1 << 20
+)
 
 // DropoutKeep says whether dropout with probability p keeps element index of the lane and layer
 // that key stands for: a SplitMix64 hash (Steele, Lea and Flood 2014) compared with p.

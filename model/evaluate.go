@@ -70,7 +70,8 @@ type Evaluator struct {
 	model       *Model
 	T, B        int
 	state       state
-	chunk, rest *reading // of Config.Recompute steps or T; of those left at the end, or nil
+	host        []float32 // as state.flat, on its way to State; made when first needed
+	chunk, rest *reading  // of Config.Recompute steps or T; of those left at the end, or nil
 }
 
 // reading is the forward pass of some steps.
@@ -184,7 +185,15 @@ func (e *Evaluator) Advance(inputs []int32) (err error) {
 
 // State copies the state to dst, host memory laid out as in Segment.State.
 func (e *Evaluator) State(dst []float32) error {
-	return e.state.copyOut(dst, make([]float32, e.B*e.model.config.Hidden))
+	if err := e.state.check(dst); err != nil {
+		return err
+	}
+	if e.host == nil {
+		e.host = make([]float32, len(dst))
+	}
+	e.model.dev.Download(e.host, e.state.flat)
+	e.state.toLanes(dst, e.host)
+	return nil
 }
 
 // ZeroState sets the state of all lanes to zero.

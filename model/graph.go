@@ -24,6 +24,10 @@ type graph struct {
 	projection *projection
 	output     *crossEntropy
 	machine    gorgonia.VM
+
+	// finished, unless nil, is called in a run whenever the gradients up to end, of the model's
+	// layout, have been asked for. Set before a run.
+	finished func(end int)
 }
 
 // newGraph builds the graph. Its memory is for T steps of B lanes or more, and its grads are laid
@@ -72,6 +76,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 		}
 		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight), rows,
 			cut(g.memory.embedded, g.T, g.B, c.Embed))
+		g.embedding.done = g.finishing(embeddingWeight)
 		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
 			return nil, nil, err
 		}
@@ -98,6 +103,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	if c.projects() {
 		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
 			cut(g.memory.projected, g.T, g.B, c.Embed), g.downward(0, c.Hidden))
+		g.projection.done = g.finishing(projectionWeight)
 		x, err = g.projection.apply(x, weight(projectionWeight, projectionWeight))
 		if err != nil {
 			return nil, nil, err
@@ -107,6 +113,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	// gradients, which are the same memory, in which the embedding's operator has added them.
 	g.output = newCrossEntropy(m.dev, g.gradient(c.outputWeights()), g.gradient(outputBias),
 		cut(g.memory.gradient[g.outputAt()], g.T, g.B, c.outputWidth()))
+	g.output.done = g.finishing(outputBias)
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
 		weight(outputBias, outputBias))
 	return cost, weights, err
@@ -118,10 +125,23 @@ func (g *graph) newLayer(k int) *Layer {
 	begin, end := layerSpan(m.views, k)
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
+	l.done = g.finishing(layerName("bias_hh", k))
 	if k > 0 || c.Embed > 0 {
 		l.dx = g.downward(c.Layers-k, c.inputWidth(k))
 	}
 	return l
+}
+
+// finishing is what to call when the gradients of this tensor and of all that are laid out before
+// it have been asked for.
+func (g *graph) finishing(name string) func() {
+	v := find(g.model.views, name)
+	end := v.Offset + roundUp(v.Len)
+	return func() {
+		if g.finished != nil {
+			g.finished(end)
+		}
+	}
 }
 
 // gradient is where a tensor's gradient goes.
@@ -180,9 +200,8 @@ func (g *graph) advance(before, after state) {
 // run is both passes over the steps that were loaded, from the state before them; it computes the
 // state after. dafter, unless it is zero, is the gradient that comes from the steps after these,
 // and dbefore, unless it is zero, receives that of the state before. between is called before the
-// backward pass; its error is returned as it is.
-func (g *graph) run(before, after, dafter, dbefore state, between func() error) (lossSum float64,
-	err error) {
+// backward pass; its error is returned as it is. The loss is the output kernel's sum.
+func (g *graph) run(before, after, dafter, dbefore state, between func() error) error {
 	for k, l := range g.layers {
 		l.in, l.out = before.layers[k], after.layers[k]
 		l.dout, l.dstate = compute.RecurrentState{}, compute.RecurrentState{}
@@ -195,15 +214,15 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 	}
 	g.output.between, g.output.halted = between, nil
 	g.machine.Reset()
-	err = g.machine.RunAll()
+	err := g.machine.RunAll()
 	g.output.between = nil
 	if g.output.halted != nil {
-		return 0, g.output.halted
+		return g.output.halted
 	}
 	if err != nil {
-		return 0, fmt.Errorf("model: running a segment: %w", told(err))
+		return fmt.Errorf("model: running a segment: %w", told(err))
 	}
-	return g.output.kernel.Sum(), nil
+	return nil
 }
 
 // told is what an operator has said: the lack of memory or the failure of the device, if it is one

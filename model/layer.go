@@ -33,6 +33,7 @@ type Layer struct {
 	gradient []float32     // of the weights, laid out as they are
 	dw       *tensor.Dense // the same
 	owned    *buffer       // the gradient's memory, when it is the layer's own
+	done     func()        // called when the gradient has been asked for; nil: nothing
 	applied  bool
 }
 
@@ -151,6 +152,9 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 				return nil, err
 			}
 			l.kernel.Backward(dy, l.dout, recurrentWeights(l.views, l.gradient), dx, l.dstate)
+			if l.done != nil {
+				l.done()
+			}
 			return value, nil
 		}}
 	n, err := backward.apply(in[0], in[1], y, dy)

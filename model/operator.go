@@ -1,9 +1,11 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"hash"
 	"hash/fnv"
+	"runtime"
 	"sync"
 
 	"github.com/chewxy/hm"
@@ -78,19 +80,31 @@ func (o *operator) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) {
 	return o.shape.Clone(), nil
 }
 func (o *operator) Do(in ...gorgonia.Value) (gorgonia.Value, error) {
-	v, err := o.runInMemory(in)
+	v, err := o.runCaught(in)
 	if err != nil {
 		return nil, fmt.Errorf("model: operator %q: %w", o.name, err)
 	}
 	return v, nil
 }
 
-// runInMemory fails where memory does: Gorgonia runs operators in a goroutine of its own, in which
-// a panic is the end of the process.
-func (o *operator) runInMemory(in []gorgonia.Value) (v gorgonia.Value, err error) {
-	defer compute.Catch(&err)
+// runCaught fails where the device does, which panics with an error: for lack of memory, or because
+// it cannot record what it is asked. Gorgonia runs operators in a goroutine of its own, in which a
+// panic is the end of the process.
+func (o *operator) runCaught(in []gorgonia.Value) (v gorgonia.Value, err error) {
+	defer func() {
+		p := recover()
+		if refusal, ok := p.(error); ok && !isOfGo(refusal) {
+			err = refusal
+		} else if p != nil {
+			panic(p)
+		}
+	}()
 	return o.run(in)
 }
+
+// isOfGo says whether an error is the runtime's own, as an index out of range is.
+func isOfGo(err error) bool { _, ok := errors.AsType[runtime.Error](err); return ok }
+
 func (o *operator) ReturnsPtr() bool      { return true }
 func (o *operator) CallsExtern() bool     { return false } // true would allocate each output
 func (o *operator) OverwritesInput() int  { return -1 }

@@ -22,7 +22,8 @@ type embedding struct {
 	// rows are what is not zero in grad; nil when it is the output layer's too, which overwrites it
 	// before backward gets here.
 	rows *gradientRows
-	adds bool // to what earlier runs have left in grad; set before a run
+	adds bool   // to what earlier runs have left in grad; set before a run
+	done func() // called when grad has been asked for
 }
 
 func newEmbedding(dev compute.Device, V int, grad []float32, rows *gradientRows,
@@ -84,6 +85,7 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 					e.rows.ids = append(e.rows.ids, ids...)
 				}
 				e.dev.EmbedBackward(e.grad, dy, ids)
+				e.done()
 				return e.dw, nil
 			}}
 		n, err := backward.apply(in[0], dy)
@@ -148,6 +150,7 @@ type projection struct {
 	grad    []float32 // of W
 	dw      *tensor.Dense
 	y, dx   *buffer
+	done    func() // called when grad has been asked for
 }
 
 func newProjection(dev compute.Device, grad []float32, y, dx *buffer) *projection {
@@ -193,6 +196,7 @@ func (p *projection) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gor
 			}
 			p.dev.Gemm(false, false, p.n, p.h, p.e, 1, dy, w, 0, p.dx.flat)
 			p.dev.Gemm(true, false, p.e, p.h, p.n, 1, dy, x, 0, p.grad)
+			p.done()
 			return p.dx.value, nil
 		}}
 	dx, err := backward.apply(in[0], in[1], y, dy)
@@ -218,6 +222,7 @@ type crossEntropy struct {
 
 	between func() error // called before the backward pass; nil: nothing. Set before a run
 	halted  error        // what between returned in the last run
+	done    func()       // called when gw and gb have been asked for
 }
 
 func newCrossEntropy(dev compute.Device, gw, gb []float32, dx *buffer) *crossEntropy {
@@ -271,6 +276,7 @@ func (c *crossEntropy) differentiate(in gorgonia.Nodes, loss, grad *gorgonia.Nod
 					c.dev.Scale(x, float32(*g))
 				}
 			}
+			c.done()
 			return c.dx.value, nil
 		}}
 	dx, err := backward.apply(in[0], in[1], in[2], loss, grad)

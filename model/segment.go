@@ -30,7 +30,14 @@ type Segment struct {
 	// chunk, there are none.
 	dstates [2]state
 
-	host      []float32 // [B, H], for copying states
+	recordings recordings
+	turned     bool // the first and the last of states have changed places, as in every run
+	staged     []Staged
+
+	stager compute.Stager // the device, where it is one, or nil
+	host   []float32      // [L, States, B, H]: a state on its way; AllocHost's of a stager
+	held   bool           // the first of states is in host
+
 	evaluator *Evaluator
 }
 
@@ -47,8 +54,12 @@ type SegmentInput struct {
 	Lanes []int
 	// OnlySegments says that since the model was made, or its gradients were last zeroed, only its
 	// segments have written to them; scaling, limiting and zeroing do not count. Then only those
-	// rows of an embedding's gradient are zeroed that the runs before have written.
+	// rows of an embedding's gradient are zeroed that the runs before have written, unless the
+	// device records: a recording zeroes the same each time.
 	OnlySegments bool
+	// Stage, if set, is host memory of the device, a compute.Stager, as long as Gradients: they are
+	// copied to it while the backward pass goes on. Staged says how far that is.
+	Stage []float32
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run, which then leaves the state as it was.
 	BeforeBackward func() error
@@ -62,7 +73,7 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 			T, B)
 	}
 	s := &Segment{model: m, T: T, B: B, memory: &activations{dev: m.dev},
-		host: make([]float32, B*m.config.Hidden)}
+		recordings: newRecordings(m.dev)}
 	if err := s.build(m.config.chunk(T)); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes of %s: %w", T, B,
@@ -75,6 +86,12 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 func (s *Segment) build(k int) (err error) {
 	defer compute.Catch(&err)
 	m, T, B := s.model, s.T, s.B
+	var ok bool
+	if s.stager, ok = m.dev.(compute.Stager); ok {
+		s.host = s.stager.AllocHost(B * m.config.StateSize())
+	} else {
+		s.host = make([]float32, B*m.config.StateSize())
+	}
 	s.memory.allocate(m, k, B)
 	grads := m.grads
 	if k < T {
@@ -118,20 +135,46 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 		return 0, err
 	}
 	defer compute.Catch(&err) // kernels may make room when they first run
-	s.model.rows.alone = in.OnlySegments
-	end := len(s.states) - 1
+	_, records := s.model.dev.(compute.Recorder)
+	s.model.rows.alone = in.OnlySegments && !records
+	s.recordings.begin(in)
+	s.held = false
+	end, brought := len(s.states)-1, false // the state after the segment is in host
 	for i := range end - 1 {
-		s.load(i, in).advance(s.states[i], s.states[i+1])
-	}
-	for i := end - 1; i >= 0; i-- {
-		sum, err := s.runChunk(i, in)
+		g := s.load(i, in)
+		_, err := s.recordings.do(s.part(i, false), func() (copies, error) {
+			g.advance(s.states[i], s.states[i+1])
+			return copies{}, nil
+		})
 		if err != nil {
 			return 0, err
 		}
-		lossSum += sum
+	}
+	for i := end - 1; i >= 0; i-- {
+		g := s.load(i, in)
+		begun, err := s.recordings.do(s.part(i, true), func() (copies, error) {
+			return s.runChunk(i, g, in)
+		})
+		if begun.state != nil {
+			begun.state() // there is nothing left to wait for but what Sum waits for
+			brought = true
+		}
+		if err != nil {
+			return 0, err
+		}
+		s.staged = begun.gradients
+		lossSum += g.output.kernel.Sum()
 	}
 	s.states[0], s.states[end] = s.states[end], s.states[0]
+	s.turned, s.held = !s.turned, brought
+	s.recordings.end(in)
 	return lossSum, nil
+}
+
+// part names chunk i's share of a run.
+func (s *Segment) part(i int, both bool) part {
+	outer := i == 0 || i == len(s.states)-2 // it touches the state before or after the segment
+	return part{chunk: i, both: both, turned: s.turned && outer}
 }
 
 // load has the graph of chunk i read its part of in.
@@ -144,9 +187,10 @@ func (s *Segment) load(i int, in SegmentInput) *graph {
 	return g
 }
 
-// runChunk runs both passes over chunk i, after those of the chunks behind it.
-func (s *Segment) runChunk(i int, in SegmentInput) (lossSum float64, err error) {
-	g := s.load(i, in)
+// runChunk runs both passes over chunk i, which g has loaded, after those of the chunks behind it.
+// The last, which is the first to run, has the state copied behind its loss; the first stages the
+// gradients.
+func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err error) {
 	last := i == len(s.states)-2
 	var dafter, dbefore state
 	var between func() error
@@ -161,16 +205,30 @@ func (s *Segment) runChunk(i int, in SegmentInput) (lossSum float64, err error) 
 	if g.embedding != nil {
 		g.embedding.adds = !last
 	}
-	lossSum, err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
+	stage := func(end int) {
+		begun.gradients = append(begun.gradients, s.model.stage(in.Stage, begun.gradients, end))
+	}
+	g.finished = func(gradients int) {
+		if last && begun.state == nil && s.stager != nil {
+			begun.state = s.stager.StartDownload(s.host, s.states[i+1].flat)
+		}
+		if in.Stage != nil && s.partly == nil {
+			stage(gradients)
+		}
+	}
+	err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
 	if err != nil || s.partly == nil {
-		return lossSum, err
+		return begun, err
 	}
 	dev, sum := s.model.dev, s.model.grads[:len(s.partly)]
 	if last {
 		dev.Zero(sum)
 	}
 	dev.Add(sum, s.partly)
-	return lossSum, nil
+	if in.Stage != nil && i == 0 {
+		stage(len(s.model.params))
+	}
+	return begun, nil
 }
 
 // check says what does not fit in in.
@@ -183,10 +241,38 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
 			s.B, len(in.Lanes))
 	}
+	if _, ok := s.model.dev.(compute.Stager); in.Stage != nil && !(ok &&
+		len(in.Stage) == len(s.model.params)) {
+		return fmt.Errorf("model: %d gradients cannot be staged in %d floats by %s",
+			len(s.model.params), len(in.Stage), s.model.dev.Name())
+	}
 	if err := s.model.checkIDs("input", in.Inputs, 0); err != nil {
 		return err
 	}
 	return s.model.checkIDs("target", in.Targets, -1)
+}
+
+// Staged is a part of the gradients, from where the one before ends, on its way to
+// SegmentInput.Stage. Wait waits until it is there; until then the gradient must not change.
+type Staged struct {
+	End  int
+	Wait func()
+}
+
+// Unrecorded is why the device, which can record, has not recorded the runs: each of them costs the
+// host what it would without. It is nil where nothing has failed.
+func (s *Segment) Unrecorded() error { return s.recordings.failed }
+
+// Staged are the parts of the last run's gradients, in the order in which they come.
+func (s *Segment) Staged() []Staged { return s.staged }
+
+// stage begins to copy the gradients up to end to host memory, after those that are on their way.
+func (m *Model) stage(host []float32, before []Staged, end int) Staged {
+	first := 0
+	if n := len(before); n > 0 {
+		first = before[n-1].End
+	}
+	return Staged{end, m.dev.(compute.Stager).StartDownload(host[first:end], m.grads[first:end])}
 }
 
 // DropoutKey is the key of a lane's dropout mask after a layer (0 is the first) at a step: a
@@ -203,15 +289,36 @@ func DropoutKey(seed uint64, step int64, layer, lane int) uint64 {
 }
 
 // ZeroState sets the state of all lanes to zero.
-func (s *Segment) ZeroState() { s.states[0].zero() }
+func (s *Segment) ZeroState() {
+	s.held = false
+	s.states[0].zero()
+}
 
 // State copies the state after the last run to dst, host memory of B * StateSize floats: lane by
 // lane [B, L, States, H], so that dst[b*StateSize:][:StateSize] is all that lane b carries and
-// may be moved to another lane, segment or machine.
-func (s *Segment) State(dst []float32) error { return s.states[0].copyOut(dst, s.host) }
+// may be moved to another lane, segment or machine. Of a compute.Stager, a run has brought it.
+func (s *Segment) State(dst []float32) error {
+	if err := s.states[0].check(dst); err != nil {
+		return err
+	}
+	if !s.held {
+		s.model.dev.Download(s.host, s.states[0].flat)
+		s.held = true
+	}
+	s.states[0].toLanes(dst, s.host)
+	return nil
+}
 
 // SetState sets the state that the next run starts from; src is laid out as in State.
-func (s *Segment) SetState(src []float32) error { return s.states[0].copyIn(src, s.host) }
+func (s *Segment) SetState(src []float32) error {
+	if err := s.states[0].check(src); err != nil {
+		return err
+	}
+	s.states[0].fromLanes(s.host, src)
+	s.model.dev.Upload(s.states[0].flat, s.host)
+	s.held = true
+	return nil
+}
 
 // Evaluate runs the forward pass alone, without dropout, on T steps of B lanes: see
 // Evaluator.Evaluate. Its state is its own, not the one that Run carries.
@@ -233,6 +340,7 @@ func (s *Segment) ZeroEvaluationState() {
 
 // Close frees the segment's memory; the model stays.
 func (s *Segment) Close() {
+	s.recordings.close()
 	for _, g := range []*graph{s.chunk, s.rest} {
 		if g != nil {
 			g.close()
@@ -249,5 +357,9 @@ func (s *Segment) Close() {
 	if s.evaluator != nil {
 		s.evaluator.Close()
 	}
+	if s.stager != nil && s.host != nil {
+		s.stager.FreeHost(s.host)
+	}
 	s.chunk, s.rest, s.partly, s.states, s.evaluator = nil, nil, nil, nil, nil
+	s.stager, s.host = nil, nil
 }

@@ -28,37 +28,34 @@ func newState(m *Model, B int) state {
 // zero sets the state of all lanes to zero.
 func (s state) zero() { s.model.dev.Zero(s.flat) }
 
-// copyOut copies the state to dst, host memory: lane by lane [B, L, States, H].
-func (s state) copyOut(dst, host []float32) error { return s.copy(dst, host, false) }
-
-// copyIn copies src, host memory laid out as in copyOut, to the state.
-func (s state) copyIn(src, host []float32) error { return s.copy(src, host, true) }
-
-// copy moves the state between the device and host memory by way of host: [B, H].
-func (s state) copy(lanes, host []float32, toDevice bool) error {
+// check says what is wrong with the length of a state that is laid out lane by lane.
+func (s state) check(lanes []float32) error {
 	if len(lanes) != len(s.flat) {
 		return fmt.Errorf("model: the state of %d lanes is %d floats, not %d",
 			s.lanes, len(s.flat), len(lanes))
 	}
-	dev, size, h := s.model.dev, s.model.config.StateSize(), s.model.config.Hidden
+	return nil
+}
+
+// rows are the places of a state in host memory as it is in the device's, [L, States, B, H], and
+// lane by lane, [B, L, States, H]. each is called with every row of H floats of the two.
+func (s state) rows(host, lanes []float32, each func(row, lane []float32)) {
+	size, h := s.model.config.StateSize(), s.model.config.Hidden
 	for offset := 0; offset < size; offset += h { // in a lane's state
-		x := s.flat[offset*s.lanes:][:len(host)]
-		if !toDevice {
-			dev.Download(host, x)
-		}
 		for b := range s.lanes {
-			lane, row := lanes[b*size+offset:][:h], host[b*h:][:h]
-			if toDevice {
-				copy(row, lane)
-			} else {
-				copy(lane, row)
-			}
-		}
-		if toDevice {
-			dev.Upload(x, host)
+			each(host[offset*s.lanes+b*h:][:h], lanes[b*size+offset:][:h])
 		}
 	}
-	return nil
+}
+
+// toLanes lays out host, which is as flat, lane by lane.
+func (s state) toLanes(lanes, host []float32) {
+	s.rows(host, lanes, func(row, lane []float32) { copy(lane, row) })
+}
+
+// fromLanes is its inverse.
+func (s state) fromLanes(host, lanes []float32) {
+	s.rows(host, lanes, func(row, lane []float32) { copy(row, lane) })
 }
 
 func (s *state) close() {

@@ -6,7 +6,8 @@
 #
 # Without an argument: a C compiler. Where it cannot be installed the build still works, in pure Go,
 # so that is a notice and no error. With "check": also protoc, which `make check` cannot do without.
-# With "test": what makes and cuts a network of namespaces, without which some tests are skipped.
+# With "test": what makes and cuts a network of namespaces, without which some tests are skipped,
+# and a C++ compiler, for nvcc and the emulated GPU of compute/cuda's tests.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -29,6 +30,11 @@ fi
 if [ "${1:-}" = test ] && ! { command -v ip && command -v tc && command -v nft; } >/dev/null; then
 	say "this machine lacks ip, tc or nft, for tests that cut a network"
 	needed="$needed iproute2 nftables"
+fi
+if [ "${1:-}" = test ] && [ "${CGO_ENABLED:-1}" != 0 ] &&
+	! command -v "${CXX:-g++}" >/dev/null; then
+	say "this machine lacks a C++ compiler, for tests of the build for GPUs"
+	needed="$needed g++"
 fi
 [ -n "$needed" ] || exit 0
 

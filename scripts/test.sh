@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs every test with the race detector, then the one that its memory would upset without it, and
-# those of the packages that the pure-Go build changes, or that stand on them, in that build.
+# those of the packages that the pure-Go build changes, or that stand on them, in that build, and at
+# last those that the tag cuda changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,3 +18,5 @@ CGO_ENABLED=$cgo go test $race -timeout 15m ./...
 
 echo "rondo: and the pure-Go build:" >&2
 CGO_ENABLED=0 go test -timeout 10m ./compute/... ./model/... ./train/...
+
+scripts/test-cuda.sh build test kernels

@@ -50,6 +50,7 @@ type Config struct {
 	Observer  Observer  // nil: nobody
 	Ledger    Ledger    // nil: none
 	Rehearsal Rehearsal // nil: nothing goes wrong on purpose
+	Beat      func()    // called when a phase of a step begins: a sign of life; nil: nobody looks
 
 	// HostMemory says that the device's memory is the host's, as a CPU's is. The gradient is then
 	// summed over the ranks where it lies, and is copied otherwise.

@@ -163,6 +163,13 @@ func (h *hand) Commit(step int64) error {
 	return nil
 }
 
+// params are a copy of its model's.
+func (h *hand) params() []float32 {
+	x := make([]float32, len(h.model.Params()))
+	h.dev.Download(x, h.model.Params())
+	return x
+}
+
 // elastic is a job whose rings come and go.
 type elastic struct {
 	t       *testing.T
@@ -274,7 +281,7 @@ func (e *elastic) whole(workers ...int) {
 			e.t.Fatalf("worker %d: %v, at step %d", worker, h.err, h.result.Progress.Step)
 		}
 		first := e.hands[workers[0]]
-		if !sameBits(h.model.Params(), first.model.Params()) || h.result.Progress !=
+		if !sameBits(h.params(), first.params()) || h.result.Progress !=
 			first.result.Progress {
 			e.t.Fatalf("worker %d and %d differ", worker, workers[0])
 		}
@@ -332,7 +339,7 @@ func (e *elastic) like(worker int, oracle *outcome) {
 		got.Plateau.Reductions != want.Plateau.Reductions {
 		e.t.Fatalf("progress %+v; undisturbed %+v", got, want)
 	}
-	params := h.model.Params()
+	params := h.params()
 	for i, want := range oracle.params {
 		if d := math.Abs(float64(params[i] - want)); !(d <= 2e-4) {
 			e.t.Fatalf("parameter %d is %v, undisturbed %v", i, params[i], want)
@@ -398,7 +405,7 @@ func (e *elastic) saves(worker int) {
 		e.t.Fatal("nothing was saved")
 	}
 	last := h.saved[len(h.saved)-1]
-	if last.Progress != h.result.Progress || !sameBits(last.Params, h.model.Params()) {
+	if last.Progress != h.result.Progress || !sameBits(last.Params, h.params()) {
 		e.t.Errorf("saved %+v, not %+v", last.Progress, h.result.Progress)
 	}
 }

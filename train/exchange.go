@@ -60,13 +60,22 @@ type exchange struct {
 	grads   []float32 // device memory
 	wire    []float32 // host memory: the gradient, and behind it the tail
 	inPlace bool      // the gradient in wire is grads itself
+
+	stager compute.Stager // that wire is of; nil: copies are waited for
+	staged []model.Staged // parts of the gradient on their way to wire
 }
 
 // newExchange lets the ring sum in the model's memory when that is the host's.
-func newExchange(m *model.Model, hostMemory bool) (*exchange, error) {
-	x := &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory}
+func newExchange(m *model.Model, hostMemory bool) (x *exchange, err error) {
+	defer compute.Catch(&err)
+	x = &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory}
 	if !hostMemory {
-		x.wire = make([]float32, len(x.grads)+Tail)
+		n, ok := len(x.grads)+Tail, false
+		if x.stager, ok = x.dev.(compute.Stager); ok {
+			x.wire = x.stager.AllocHost(n)
+		} else {
+			x.wire = make([]float32, n)
+		}
 		return x, nil
 	}
 	x.wire = m.GradientsWithTail()
@@ -75,6 +84,58 @@ func newExchange(m *model.Model, hostMemory bool) (*exchange, error) {
 			got, Tail)
 	}
 	return x, nil
+}
+
+// close frees the exchange's memory.
+func (x *exchange) close() {
+	if x.stager != nil {
+		x.stager.FreeHost(x.wire)
+	}
+	x.wire, x.stager = nil, nil
+}
+
+// stage is where a run may copy the gradient while it is computed; nil where that cannot be.
+func (x *exchange) stage() []float32 {
+	if x.reducer == nil || x.stager == nil {
+		return nil
+	}
+	return x.wire[:len(x.grads)]
+}
+
+// arrive waits until all that is on its way to wire is there.
+func (x *exchange) arrive() {
+	for _, part := range x.staged {
+		part.Wait()
+	}
+	x.staged = nil
+}
+
+// zero makes the gradient zeros.
+func (x *exchange) zero() {
+	x.arrive()
+	x.dev.Zero(x.grads)
+}
+
+// download copies the gradient to wire, unless a run has staged it.
+func (x *exchange) download() {
+	n := len(x.grads)
+	if x.stager == nil {
+		x.dev.Download(x.wire[:n], x.grads)
+		return
+	}
+	if len(x.staged) == 0 {
+		x.staged = []model.Staged{{End: n, Wait: x.stager.StartDownload(x.wire[:n], x.grads)}}
+	}
+	x.arrive()
+}
+
+// upload copies the sum back; what is asked for next finds it there.
+func (x *exchange) upload() {
+	if n := len(x.grads); x.stager != nil {
+		x.stager.StartUpload(x.grads, x.wire[:n]) // nobody writes there before the next download
+	} else {
+		x.dev.Upload(x.grads, x.wire[:n])
+	}
 }
 
 // carry is the lanes' states that travel ahead of a gradient; empty: none do.
@@ -86,11 +147,10 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 	if x.reducer == nil {
 		return own, nil
 	}
-	n := len(x.grads)
 	if !x.inPlace {
-		x.dev.Download(x.wire[:n], x.grads)
+		x.download()
 	}
-	tail := x.wire[n:]
+	tail := x.wire[len(x.grads):]
 	putExact(tail[tailLoss:], own.loss)
 	tail[tailNorm] = float32(own.norm)
 	tail[tailNonfinite] = float32(own.nonfinite)
@@ -101,7 +161,7 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		return tally{}, err
 	}
 	if !x.inPlace {
-		x.dev.Upload(x.grads, x.wire[:n])
+		x.upload()
 	}
 	if want := float32(x.ranks) * float32(step%stepModulus); tail[tailStep] != want {
 		return tally{}, fmt.Errorf("the ranks are at different steps (their numbers modulo %d add "+

@@ -191,12 +191,14 @@ type recorder struct {
 	samples     []string
 	checkpoints []int64
 	notices     []string
+	own         []string // notices of this rank
 }
 
 func (r *recorder) Step(s StepReport)      { r.steps = append(r.steps, s) }
 func (r *recorder) Evaluated(e EvalReport) { r.evals = append(r.evals, e) }
 func (r *recorder) Checkpoint(step int64)  { r.checkpoints = append(r.checkpoints, step) }
 func (r *recorder) Notice(text string)     { r.notices = append(r.notices, text) }
+func (r *recorder) OwnNotice(text string)  { r.own = append(r.own, text) }
 func (r *recorder) Sampled(step int64, text string) {
 	r.samples = append(r.samples, fmt.Sprint(step, " ", text))
 }
@@ -332,7 +334,8 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 		j.prepare(rank, trainer)
 	}
 	o.result, err = trainer.Run(ctx)
-	o.params = slices.Clone(m.Params())
+	o.params = make([]float32, len(m.Params()))
+	dev.Download(o.params, m.Params())
 	return err
 }
 

@@ -40,8 +40,11 @@ type Spoil struct {
 	Flip bool // a bit of a parameter's mantissa is flipped, after the update
 }
 
-// at tells the Rehearsal of a phase.
+// at tells of a phase, whoever looks and the Rehearsal.
 func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
+	if t.cfg.Beat != nil {
+		t.cfg.Beat()
+	}
 	if t.cfg.Rehearsal == nil {
 		return nil
 	}

@@ -1,8 +1,8 @@
 package train
 
 // Observer hears what happens, in order, from the goroutine of Run: it must not wait. Every rank
-// has its own; what they hear is the same but for tokens per second, and samples and checkpoints,
-// which are rank 0's.
+// has its own; what they hear is the same but for tokens per second, samples and checkpoints, which
+// are rank 0's, and OwnNotice.
 type Observer interface {
 	Step(StepReport)
 	Evaluated(EvalReport)
@@ -12,6 +12,8 @@ type Observer interface {
 	Checkpoint(step int64)
 	// Notice hears what a person should know: a step that was skipped, a save that failed.
 	Notice(text string)
+	// OwnNotice hears what a person should know of this rank alone: that its device is slow.
+	OwnNotice(text string)
 }
 
 // StepReport is one completed step.
@@ -47,3 +49,4 @@ func (silence) Evaluated(EvalReport)  {}
 func (silence) Sampled(int64, string) {}
 func (silence) Checkpoint(int64)      {}
 func (silence) Notice(string)         {}
+func (silence) OwnNotice(string)      {}

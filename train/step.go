@@ -111,10 +111,15 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if t.cfg.Rehearsal != nil {
 		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, index+1) }
 	}
+	if !t.cfg.Clip.beforeRing() && t.cfg.Rehearsal == nil { // nothing changes it before the ring
+		in.Stage = t.exchange.stage()
+	}
 	sum, err := t.segment.Run(in)
 	if err != nil {
 		return tally{}, err
 	}
+	t.exchange.staged = t.segment.Staged()
+	t.tellUnrecorded()
 	t.askSpoil(ctx, index+1)
 	if t.cfg.Ledger != nil {
 		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
@@ -127,7 +132,7 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	}
 	if !exactable(own.loss) || !isFinite(own.norm) {
 		own = tally{nonfinite: 1}
-		t.dev.Zero(t.grads) // so that the sum over the ranks is of numbers
+		t.exchange.zero() // so that the sum over the ranks is of numbers
 	}
 	if t.stopping.Load() {
 		own.stop = 1
@@ -136,6 +141,15 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 		own.regroup = 1
 	}
 	return own, nil
+}
+
+// tellUnrecorded tells once that steps take longer than they should for as long as the job lasts.
+func (t *Trainer) tellUnrecorded() {
+	if err := t.segment.Unrecorded(); err != nil && !t.unrecorded {
+		t.unrecorded = true
+		t.cfg.Observer.OwnNotice(fmt.Sprintf("each step takes longer, since its work is not "+
+			"recorded: %v", err))
+	}
 }
 
 // keepStates enters the states of this rank's lanes into the book, and returns what is to travel

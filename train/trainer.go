@@ -18,6 +18,8 @@ type segment interface {
 	SetState(src []float32) error
 	Evaluate(inputs, targets []int32) (lossSum float64, count int, err error)
 	ZeroEvaluationState()
+	Staged() []model.Staged
+	Unrecorded() error
 	Close()
 }
 
@@ -61,6 +63,7 @@ type Trainer struct {
 	rates        rates
 	roll         roll
 	spoil        Spoil       // of the step that is done
+	unrecorded   bool        // the Observer knows that the device does not record
 	evaluated    *EvalReport // the last
 	saveErr      error       // of the last save that failed
 	saveFailures int
@@ -206,4 +209,5 @@ func (t *Trainer) Close() {
 		t.dev.Free(s)
 	}
 	t.slots = nil
+	t.exchange.close()
 }

@@ -19,7 +19,6 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
 	"rondo/compute"
-	"rondo/compute/cpu"
 	"rondo/internal/bench"
 )
 
@@ -51,6 +50,8 @@ func benchTrainCommand() *cobra.Command {
 	}
 	flags := addBenchFlags(c.Flags(), time.Second)
 	windows := c.Flags().Int("windows", 3, "how many windows are measured")
+	c.Flags().StringVar(&flags.device, "device", flags.device, "what is measured: cpu, cuda, "+
+		"cuda:N, or auto: a GPU if there is one")
 	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0},
 		"steps of which a segment holds activations at a time, and computes them again for its "+
 			"backward pass; 0: of all")
@@ -66,6 +67,9 @@ func benchTrainCommand() *cobra.Command {
 			row, err := meter.Train(ctx, dev, s, w)
 			if err != nil {
 				return err
+			}
+			if row.Threads == 0 { // a GPU, whose peak is not measured
+				row.PeakGFLOPS, row.OfPeak = 0, 0
 			}
 			return table.add(row)
 		})
@@ -122,6 +126,7 @@ type benchFlags struct {
 	set        *pflag.FlagSet
 	cells      []string
 	lists      bench.Lists
+	device     string
 	precisions []string
 	threads    []int
 	seconds    float64
@@ -130,7 +135,7 @@ type benchFlags struct {
 }
 
 func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
-	f := &benchFlags{set: set, lists: bench.Lists{Recompute: []int{0}}}
+	f := &benchFlags{set: set, device: "cpu", lists: bench.Lists{Recompute: []int{0}}}
 	cores := []int{1}
 	if n := runtime.GOMAXPROCS(0); n > 1 {
 		cores = append(cores, n)
@@ -146,9 +151,9 @@ func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
 	set.BoolVar(&f.large, "large", false, "add word models: hidden 512, 1024 (2 layers) and 2048, "+
 		"batch 64, 64 steps, 10,000 words, an embedding as wide")
 	set.StringSliceVar(&f.precisions, "precision", []string{"fp32", "bf16"},
-		"what products multiply, by commas: fp32|bf16")
+		"what products multiply, by commas: fp32|bf16, and on a GPU tf32|fp16")
 	set.IntSliceVar(&f.threads, "threads", cores,
-		"numbers of threads; 0: the cores that this process may use")
+		"numbers of threads of a CPU; 0: the cores that this process may use")
 	set.Float64Var(&f.seconds, "seconds", window.Seconds(),
 		"how long each thing is measured")
 	set.BoolVar(&f.json, "json", false, "print one JSON object a row")
@@ -195,35 +200,6 @@ func (f *benchFlags) shapes() ([]bench.Shape, error) {
 	return f.lists.Shapes()
 }
 
-// settings are how it is measured, and the names of the devices that do.
-func (f *benchFlags) settings() (all []cpu.Config, names []string, err error) {
-	for _, name := range f.precisions {
-		p, err := compute.ParsePrecision(name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--precision %w", err)
-		}
-		for _, n := range f.threads {
-			threads, err := job.Use{Threads: n}.Count()
-			if err != nil {
-				return nil, nil, err
-			}
-			c := cpu.Config{Threads: threads, Precision: p}
-			probe, err := cpu.New(c) // so that what cannot be is told before the first row
-			if err != nil {
-				return nil, nil, errors.New(strings.TrimPrefix(err.Error(), "cpu: "))
-			}
-			names = append(names, fmt.Sprintf("%v, threads %d: %s", p, probe.Threads(),
-				probe.Name()))
-			probe.Close()
-			all = append(all, c)
-		}
-	}
-	if len(all) == 0 {
-		return nil, nil, errors.New("nothing to measure: give --precision and --threads a value")
-	}
-	return all, names, nil
-}
-
 // each opens a device for every shape and setting and has it measured. Begin hears of the devices
 // and shapes before.
 func (f *benchFlags) each(cmd *cobra.Command,
@@ -236,7 +212,7 @@ func (f *benchFlags) each(cmd *cobra.Command,
 	}
 	settings, names, err := f.settings()
 	if err != nil {
-		return app.Usage(err)
+		return err
 	}
 	if text := job.Crowded(slices.Max(f.threads), 1, runtime.GOMAXPROCS(0)); text != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "rondo:", text)
@@ -246,26 +222,16 @@ func (f *benchFlags) each(cmd *cobra.Command,
 	}
 	for _, s := range shapes {
 		for _, c := range settings {
-			if err := onDevice(c, func(dev bench.Device) error {
+			if err := c.with(func(dev bench.Device) error {
 				return measure(ctx, dev, s)
 			}); ctx.Err() != nil {
 				return errors.New("interrupted; the rows above are whole")
 			} else if err != nil {
-				return fmt.Errorf("%v, %v, threads %d: %w", s, c.Precision, c.Threads, err)
+				return fmt.Errorf("%v, %v: %w", s, c, err)
 			}
 		}
 	}
 	return nil
-}
-
-// onDevice opens a device for as long as do needs it, so that its memory is counted from nothing.
-func onDevice(c cpu.Config, do func(bench.Device) error) error {
-	dev, err := cpu.New(c)
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
-	return do(dev)
 }
 
 // largestCache is how many bytes the largest cache of this machine's processor has, as Linux says;

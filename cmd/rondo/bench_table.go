@@ -66,10 +66,15 @@ func (t *trainTable) begin(devices []string, shapes []bench.Shape) error {
 	}
 	t.columns = append(t.columns,
 		trainColumn{"type", 4, func(r bench.TrainRow) string { return r.Precision }},
-		number("threads", 7, func(r bench.TrainRow) int { return r.Threads }),
+		trainColumn{"threads", 7, func(r bench.TrainRow) string {
+			return unlessZero("%.0f", float64(r.Threads))
+		}},
 		trainColumn{"tokens/s", 9,
 			func(r bench.TrainRow) string { return thousands(r.TokensPerSecond) }},
 		trainColumn{"GFLOP/s of peak", 16, func(r bench.TrainRow) string {
+			if r.Threads == 0 { // a GPU's peak is not measured
+				return fmt.Sprintf("%.0f", r.GFLOPS)
+			}
 			return fmt.Sprintf("%.0f of %.0f %3.0f%%", r.GFLOPS, r.PeakGFLOPS, 100*r.OfPeak)
 		}},
 		trainColumn{"weights", 8,

@@ -158,7 +158,7 @@ func TestBenchRefuses(t *testing.T) {
 		"train --cell lstm,transformer": `--cell "transformer" is not one of rnn`,
 		"train --hidden 0":              "--hidden 0: must be",
 		"train --hidden 8,x":            "--hidden",
-		"train --precision fp64":        `--precision "fp64" is not one of fp32, bf16`,
+		"train --precision fp64":        `--precision "fp64" is not one of fp32, bf16, tf32`,
 		"train --precision= --hidden 8": "nothing to measure",
 		"train --cell= ":                "no shape to measure",
 		"train --threads -1":            "--threads -1 is below its least value, 0",

@@ -24,8 +24,11 @@ const evalLanes = 8
 // addUseFlags adds what commands that use a trained model have.
 func addUseFlags(flags *pflag.FlagSet) *job.Use {
 	use := &job.Use{}
+	flags.StringVar(&use.Device, "device", "auto",
+		"where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N")
 	flags.StringVar(&use.Precision, "precision", "",
-		"what products multiply, fp32 or bf16; default: what the model was trained in")
+		"what products multiply, fp32 or bf16, or on a GPU tf32 or fp16; default: what the model "+
+			"was trained in, or fp32 on a CPU that cannot")
 	flags.IntVar(&use.Threads, "threads", 0,
 		"threads to compute with; 0: the cores of this machine, whatever it was trained with")
 	return use

@@ -21,7 +21,8 @@ func root() *cobra.Command {
 			"through etcd, deals lanes of text to workers, which sum their gradients around a\n" +
 			"gRPC ring.",
 	}
-	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand())
+	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand(),
+		devicesCommand())
 	group(c, "kubernetes", "Jobs on Kubernetes:", submitCommand(), resumeJobCommand(),
 		deleteCommand(), statusCommand(), logsCommand(), portForwardCommand())
 	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/local"
 	"rondo/cmd/internal/meet"
 	"rondo/cmd/internal/worker"
@@ -38,6 +39,10 @@ func trainCommand() *cobra.Command {
 			"and saves a checkpoint.",
 	}
 	flags := jobspec.AddFlags(c.Flags())
+	flags.AutoWorkers(func(spec *rondov1.JobSpec) (int64, error) {
+		chosen, err := job.Choose(spec.Device)
+		return int64(max(1, len(chosen.GPUs))), err
+	})
 	c.Flags().StringSliceVar(&etcd, "etcd", nil,
 		"host:port,... of an etcd to use; default: one of our own, for this run")
 	c.Flags().IntVar(&localWorkers, "local-workers", -1, "how many of the --workers run on this "+

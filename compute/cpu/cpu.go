@@ -5,8 +5,9 @@
 // Device owns, over weights that are packed once a segment. Which kernels is chosen at run time:
 // those for AMX, AVX-512 with and without bf16, AVX2, or whatever the compiler targets. Without
 // cgo, the same device runs in Go on the calling goroutine: the same numbers within float32
-// rounding, many times slower, and Device.Name says so. The Go arithmetic, files named
-// reference*.go, is compiled into both: it is what the C kernels are tested against.
+// rounding, many times slower, and Device.Name says so. Both are held to the contract by
+// compute/devicetest. The Go arithmetic in files named reference*.go is compiled into both: it is
+// what C kernels are also tested against, bit for bit or in shapes of their own.
 //
 // The package knows shapes and numbers only: no graph, no model, no files. It may import compute
 // and gonum's BLAS.

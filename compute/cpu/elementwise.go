@@ -94,9 +94,7 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 	}
 }
 
-// SumSquares returns the sum of squares, accumulated in float64 in an order that depends on
-// nothing but the length: of each 65,536 elements 16 sums over every 16th element and their sum,
-// then the sum of those.
+// SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
 func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x) }
 
 // Scale multiplies x by a.

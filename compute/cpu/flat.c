@@ -10,8 +10,8 @@ enum {
     LEAST = 1 << 17,          // elements below which a team takes longer than its caller alone
     GRAIN = 64,               // elements of which a share is a multiple: whole cache lines
     COLUMNS = 16,             // the same of a row's columns: one line
-    SQUARES = 1 << 16,        // elements whose squares are summed at once
-    SQUARES_AT_ONCE = 1 << 8, // such sums kept
+    SQUARES = 1 << 12,        // elements whose squares are summed at once
+    SQUARES_AT_ONCE = 1 << 8, // such sums kept, and summed
 };
 
 // A call's arguments; each operation has its own meaning of them.
@@ -83,7 +83,8 @@ static void sum_squares(void *with, const struct member *m)
     }
 }
 
-// Each SQUARES elements by themselves, then those sums in order, whoever made them.
+// Each SQUARES elements by themselves, then SQUARES_AT_ONCE of those sums in order, whoever made
+// them, then the sums of those.
 double rondo_sum_squares(const struct kernels *k, struct team *t, long n, const float *x)
 {
     double sums[SQUARES_AT_ONCE], total = 0;
@@ -91,8 +92,10 @@ double rondo_sum_squares(const struct kernels *k, struct team *t, long n, const 
         long rest = n - i, most = (long)SQUARES * SQUARES_AT_ONCE;
         struct flat f = {.kernels = k, .n = rest < most ? rest : most, .x = x + i, .sums = sums};
         rondo_team_run(worth(t, f.n), sum_squares, &f);
+        double part = 0;
         for (long j = 0; j * SQUARES < f.n; j++)
-            total += sums[j];
+            part += sums[j];
+        total += part;
     }
     return total;
 }

@@ -46,13 +46,13 @@ func testFunctions(t *testing.T, isa string, p compute.Precision) {
 		for f := range worst {
 			n.function(f, y, x)
 			for i, v := range x {
-				worst[f] = worse(worst[f], functionError(f, float64(v), float64(y[i])))
+				worst[f] = math.Max(worst[f], functionError(f, float64(v), float64(y[i])))
 				if f == 1 && v == v {
 					want := 1 / (1 + math.Exp(-float64(v)))
-					absolute = worse(absolute, math.Abs(float64(y[i])-want))
+					absolute = math.Max(absolute, math.Abs(float64(y[i])-want))
 				}
 				if f > 0 && v == v {
-					largest = worse(largest, math.Abs(float64(y[i])))
+					largest = math.Max(largest, math.Abs(float64(y[i])))
 				}
 			}
 		}

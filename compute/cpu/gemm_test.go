@@ -3,11 +3,21 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"rondo/compute"
+	"rondo/compute/devicetest"
 )
+
+func randoms(d *Device, n int, random *rand.Rand) []float32 {
+	x := d.Alloc(n)
+	for i := range x {
+		x[i] = float32(random.NormFloat64())
+	}
+	return x
+}
 
 // gemmShapes are past the rows, the depth and the columns that go through a product at once, and
 // few of one with many of the others.
@@ -20,7 +30,7 @@ var gemmShapes = []struct{ m, n, k int }{
 func TestGemmParts(t *testing.T) {
 	random := newRandom(t)
 	for _, p := range precisions {
-		compared := newComparison(t, p)
+		compared := devicetest.NewComparison(t, devicetest.BoundsOf(p))
 		for i, s := range gemmShapes {
 			for trans := range 4 {
 				transA, transB := trans&1 != 0, trans&2 != 0
@@ -42,7 +52,7 @@ func TestGemmParts(t *testing.T) {
 							threads, s, transA, transB)
 						if alone == nil {
 							alone = got
-							compared.tensor(what, isa, got, want)
+							compared.Tensor(what, isa, got, want)
 							continue
 						}
 						for j, v := range alone {
@@ -54,29 +64,8 @@ func TestGemmParts(t *testing.T) {
 				}
 			}
 		}
-		compared.end()
+		compared.End()
 	}
-}
-
-// TestGemmOverwrites wants what c held to be without effect when beta is zero, and without terms
-// c to be scaled.
-func TestGemmOverwrites(t *testing.T) {
-	onDevices(t, func(t *testing.T, d *Device) {
-		a, b, c := d.Alloc(2), d.Alloc(2), d.Alloc(1)
-		copy(a, []float32{2, 3})
-		copy(b, []float32{5, 7})
-		c[0] = float32(math.NaN())
-		if d.Gemm(false, false, 1, 1, 2, 1, a, b, 0, c); c[0] != 31 {
-			t.Errorf("over NaN: %v, want 31", c[0])
-		}
-		if d.Gemm(false, false, 1, 1, 0, 1, nil, nil, 2, c); c[0] != 62 {
-			t.Errorf("of no terms, twice 31 is %v", c[0])
-		}
-		c[0] = float32(math.NaN())
-		if d.Gemm(false, false, 1, 1, 0, 1, nil, nil, 0, c); c[0] != 0 {
-			t.Errorf("of no terms over NaN: %v, want 0", c[0])
-		}
-	})
 }
 
 // BenchmarkGemm is a projection forward (rows times a transposed weight), backward to its input and

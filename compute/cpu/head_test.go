@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/compute/devicetest"
 )
 
 // headCase is an output layer and how many rows of logits it keeps; 0: it makes them again.
@@ -69,7 +70,7 @@ func TestHeadThreads(t *testing.T) {
 						t.Errorf("%s: losses %v, want the bits of %v", name, sums, losses[i])
 					}
 					for j, g := range tensors {
-						identical(t, name+" "+g.name, g.values, gradients[i][j].values)
+						devicetest.SameBits(t, name+" "+g.name, g.values, gradients[i][j].values)
 					}
 				}
 			}

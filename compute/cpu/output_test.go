@@ -7,7 +7,14 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/compute/devicetest"
 )
+
+// named is one of a call's results.
+type named struct {
+	name   string
+	values []float32
+}
 
 // outputCase is an output layer with what it reads.
 type outputCase struct {
@@ -105,7 +112,7 @@ func checkOutputs[P outputProblem](t *testing.T, all []P) {
 			losses[i], gradients[i] = c.solve(precision)
 		}
 		onDevicesOf(t, precision, func(t *testing.T, d *Device) {
-			compared := newComparison(t, precision)
+			compared := devicetest.NewComparison(t, devicetest.BoundsOf(precision))
 			for i, c := range all {
 				got, tensors := c.run(d)
 				for _, loss := range got {
@@ -114,10 +121,10 @@ func checkOutputs[P outputProblem](t *testing.T, all []P) {
 					}
 				}
 				for j, tensor := range tensors {
-					compared.tensor(c.title(), tensor.name, tensor.values, gradients[i][j])
+					compared.Tensor(c.title(), tensor.name, tensor.values, gradients[i][j])
 				}
 			}
-			compared.end()
+			compared.End()
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"math"
 	"slices"
 
 	"rondo/compute"
@@ -104,20 +103,6 @@ func addRow[F float](x, b []F) {
 	}
 }
 
-// sumRows sets b to the sum of x's rows of width ld, from column first on.
-func sumRows[F float](b, x []F, ld, first int) {
-	clear(b)
-	for row := 0; row < len(x); row += ld {
-		for j := range b {
-			b[j] += x[row+first+j]
-		}
-	}
-}
-
-func sigmoid[F float](x F) F { return F(1 / (1 + math.Exp(-float64(x)))) }
-
-func tanh[F float](x F) F { return F(math.Tanh(float64(x))) }
-
 // refAdd adds x to y.
 func refAdd[F float](y, x []F) {
 	for i, v := range x {
@@ -143,26 +128,24 @@ func refClamp[F float](x []F, limit F) {
 	}
 }
 
-// SumSquares sums sumBlock elements at once, each time in sumLanes partial sums.
-const (
-	sumLanes = 16
-	sumBlock = 1 << 16
-)
-
-// refSumSquares sums every sumLanes-th square of a block in float64, then the partial sums in
-// order, then the blocks'.
+// refSumSquares sums in the order that compute.Device.SumSquares says.
 func refSumSquares(x []float32) float64 {
 	total := 0.0
-	for block := range slices.Chunk(x, sumBlock) {
-		var sums [sumLanes]float64
-		for i, v := range block {
-			sums[i%sumLanes] += float64(v) * float64(v) // exact, so that fusing changes nothing
+	for part := range slices.Chunk(x, compute.SquaresPart) {
+		parts := 0.0
+		for block := range slices.Chunk(part, compute.SquaresBlock) {
+			var sums [compute.SquaresLanes]float64
+			for i, v := range block {
+				// The product is exact, so that fusing changes nothing.
+				sums[i%compute.SquaresLanes] += float64(v) * float64(v)
+			}
+			squares := 0.0
+			for _, s := range sums {
+				squares += s
+			}
+			parts += squares
 		}
-		squares := 0.0
-		for _, s := range sums {
-			squares += s
-		}
-		total += squares
+		total += parts
 	}
 	return total
 }

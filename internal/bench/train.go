@@ -84,7 +84,11 @@ func (m *Meter) Train(ctx context.Context, dev Device, s Shape, w Windows) (Trai
 
 // trainRates returns how many tokens a second each window had, and how many parameters there are.
 func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64, int, error) {
-	m, err := model.New(s.config(), dev)
+	config, inPlace := s.config(), hostMemory(dev)
+	if !inPlace {
+		config.GradientTail = 0
+	}
+	m, err := model.New(config, dev)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -97,7 +101,7 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 		Optimizer:      train.Optimizer{Rule: compute.SGD},
 		Schedule:       train.Schedule{Kind: train.Constant, Rate: learningRate},
 		Clip:           train.Clip{Limit: 1, By: train.ByNorm, Scope: train.ScopeWorker},
-		NonfiniteLimit: 1, Observer: watch, HostMemory: true,
+		NonfiniteLimit: 1, Observer: watch, HostMemory: inPlace,
 	})
 	if err != nil {
 		return nil, 0, err
@@ -113,6 +117,12 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 		return nil, 0, err
 	}
 	return watch.rates, m.Count(), nil
+}
+
+// hostMemory says whether a device's memory is the host's. One whose memory is not says so.
+func hostMemory(dev Device) bool {
+	d, ok := dev.(interface{ HostMemory() bool })
+	return !ok || d.HostMemory()
 }
 
 const (
@@ -163,6 +173,7 @@ func (*stopwatch) Evaluated(train.EvalReport) {}
 func (*stopwatch) Sampled(int64, string)      {}
 func (*stopwatch) Checkpoint(int64)           {}
 func (*stopwatch) Notice(string)              {}
+func (*stopwatch) OwnNotice(string)           {}
 
 // batches are random tokens, a few steps' worth, over and over.
 type batches struct {

@@ -21,6 +21,9 @@ type Flags struct {
 	set    *pflag.FlagSet
 	given  *rondov1.JobSpec
 	config string
+
+	count func(*rondov1.JobSpec) (int64, error) // of --workers auto; nil: a number is needed
+	auto  bool                                  // --workers auto was given
 }
 
 // AddFlags defines the flags of a job on set, and --config for the YAML file.
@@ -42,6 +45,35 @@ func AddFlags(set *pflag.FlagSet) *Flags {
 	return flags
 }
 
+// AutoWorkers has --workers take the word auto, too: count then says how many, of the job that all
+// else gives.
+func (f *Flags) AutoWorkers(count func(*rondov1.JobSpec) (int64, error)) {
+	f.count = count
+	workers := f.set.Lookup("workers")
+	workers.Value = &autoValue{Value: workers.Value, auto: &f.auto}
+	workers.Usage += "; auto: one for each GPU, or one on a CPU"
+}
+
+// autoValue is a number's flag that takes the word auto.
+type autoValue struct {
+	pflag.Value
+	auto *bool
+}
+
+func (v *autoValue) Set(text string) error {
+	if *v.auto = text == "auto"; *v.auto {
+		return nil
+	}
+	return v.Value.Set(text)
+}
+
+func (v *autoValue) String() string {
+	if *v.auto {
+		return "auto"
+	}
+	return v.Value.String()
+}
+
 // Spec returns the job: the defaults, over them the YAML file if --config names one, over it the
 // flags that were given; validated.
 func (f *Flags) Spec() (*rondov1.JobSpec, error) {
@@ -58,6 +90,12 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 	for _, field := range fields() {
 		if f.set.Changed(field.flagName()) {
 			spec.ProtoReflect().Set(field.desc, f.given.ProtoReflect().Get(field.desc))
+		}
+	}
+	if f.auto {
+		var err error
+		if spec.Workers, err = f.count(spec); err != nil {
+			return nil, err
 		}
 	}
 	return spec, Validate(spec)

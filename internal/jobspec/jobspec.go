@@ -52,7 +52,7 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateWorkers, validateDeadlines, validateRehearsal} {
+		validateDevice, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}

@@ -79,7 +79,16 @@ func TestWrongFlags(t *testing.T) {
 		want string
 	}{
 		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
-		{"--precision fp16", `--precision "fp16" is not one of fp32, bf16`},
+		{"--precision fp8", `--precision "fp8" is not one of fp32, bf16, tf32, fp16`},
+		{"--precision fp16 --device cpu", "--precision fp16 is of GPUs, and this would compute " +
+			"on a CPU: give --device cuda, or --precision fp32 or bf16"},
+		{"--precision tf32 --device cpu", "--precision tf32 is of GPUs"},
+		{"--device tpu", `--device "tpu" is not one of auto, cpu, cuda, cuda:N`},
+		{"--device cuda:x", `--device "cuda:x" is not one of`},
+		{"--device cuda:-1", `--device "cuda:-1" is not one of`},
+		{"--device cuda:+1", `--device "cuda:+1" is not one of`},
+		{"--device cuda:1025", `--device "cuda:1025" is not one of`},
+		{"--workers auto", `--workers "auto" is not a whole number`},
 		{"--recompute -1", "--recompute -1 is below its least value, 0"},
 		{"--hidden 0", "--hidden 0 is below its least value, 1"},
 		{"--lr fast", `--lr "fast" is not a number`},
@@ -115,6 +124,57 @@ func TestWrongFlags(t *testing.T) {
 				t.Errorf("error %q does not begin with %q", usage.Error(), c.want)
 			}
 		})
+	}
+}
+
+func TestParseDevice(t *testing.T) {
+	for text, want := range map[string]Device{"auto": {Auto: true, GPU: -1}, "cpu": {},
+		"cuda": {CUDA: true, GPU: -1}, "cuda:0": {CUDA: true}, "cuda:12": {CUDA: true, GPU: 12}} {
+		if got, err := ParseDevice(text); got != want || err != nil {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, args := range []string{"--precision fp16", "--precision tf32 --device cuda:1"} {
+		if _, err := parse(t, strings.Fields(args)...); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+// How many workers auto stands for depends on the flags beside it, in whatever order they come,
+// and on what the file says.
+func TestAutoWorkers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "job.yaml")
+	if err := os.WriteFile(path, []byte("device: cuda\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]int64{"": 2, "--workers 5": 5, "--workers=auto": 1,
+		"--workers auto --device cuda": 8, "--workers auto --config " + path: 8,
+		"--workers auto --workers 3": 3, "--workers 3 --workers auto": 1} {
+		set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+		flags := AddFlags(set)
+		flags.AutoWorkers(func(spec *rondov1.JobSpec) (int64, error) {
+			if spec.Device == "cuda" {
+				return 8, nil
+			}
+			return 1, nil
+		})
+		if err := set.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if spec, err := flags.Spec(); err != nil || spec.Workers != want {
+			t.Errorf("%q: %d workers, %v; want %d", args, spec.GetWorkers(), err, want)
+		}
+	}
+	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	flags := AddFlags(set)
+	wrong := errors.New("no driver")
+	flags.AutoWorkers(func(*rondov1.JobSpec) (int64, error) { return 0, wrong })
+	if err := set.Parse([]string{"--workers=auto"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flags.Spec(); !errors.Is(err, wrong) {
+		t.Errorf("%v, want %v", err, wrong)
 	}
 }
 

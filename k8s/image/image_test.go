@@ -337,7 +337,7 @@ func TestStaticKernels(t *testing.T) {
 	}
 	isStatic(t, program)
 	tests := exec.Command(program, "-test.v",
-		"-test.run", "^(TestThreadsAgree|TestGemm|TestFunctions|TestHeadThreads)$")
+		"-test.run", "^(TestThreadsAgree|TestGemmParts|TestFunctions|TestHeadThreads)$")
 	tests.Dir = "../../compute/cpu"
 	said, err := tests.CombinedOutput()
 	if err != nil {

@@ -133,7 +133,7 @@ func (p *place) work(run int64) (did string, err error) { return p.workUntil(p.c
 func (p *place) workUntil(ctx context.Context, run int64) (did string, err error) {
 	where := p.where
 	where.Run = run
-	return worker.Run(ctx, where)
+	return worker.Run(ctx, worker.Config{Config: where})
 }
 
 // until waits for the job to be as a test wants it.

@@ -1,17 +1,17 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
 	"rondo/compute"
-	"rondo/compute/cpu"
 	"rondo/corpus"
+	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -22,52 +22,6 @@ const (
 	OptimizerFile = "optimizer.safetensors"
 	LanesFile     = "lanes.safetensors"
 )
-
-// OpenDevice opens the device that the spec asks for. processes is how many workers share this
-// machine; see Threads.
-func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
-	if spec.Device == "cuda" {
-		return nil, app.Usagef("--device cuda: this build computes on CPUs only; " +
-			"use --device cpu or auto")
-	}
-	precision, err := compute.ParsePrecision(spec.Precision)
-	if err != nil {
-		return nil, app.Usage(fmt.Errorf("--precision %w", err))
-	}
-	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
-}
-
-// Share makes a device that OpenDevice has opened for one worker that of one of so many.
-func Share(device compute.Device, spec *rondov1.JobSpec, processes int) error {
-	d, ok := device.(interface{ SetThreads(count int) error })
-	if !ok {
-		return nil // it has no threads
-	}
-	return d.SetThreads(Threads(spec, processes))
-}
-
-// Threads is how many threads one of so many workers of this machine computes with: --threads, or
-// an equal share of the cores that this process may use, and at least one.
-func Threads(spec *rondov1.JobSpec, processes int) int {
-	if spec.Threads > 0 {
-		return int(spec.Threads)
-	}
-	return max(1, runtime.GOMAXPROCS(0)/max(1, processes))
-}
-
-// Crowded says, in a line for people, that so many processes with so many threads each have fewer
-// cores than threads; "" if they have enough, or if threads is 0: they share what there is.
-func Crowded(threads, processes, cores int) string {
-	if threads == 0 || processes == 0 || threads*processes <= cores {
-		return ""
-	}
-	text := fmt.Sprintf("--threads %d", threads)
-	if processes > 1 {
-		text += fmt.Sprintf(" in each of %d workers here", processes)
-	}
-	return text + fmt.Sprintf(" is more than the cores that they may use, %d: threads that wait "+
-		"for each other are slow; 0 is as many as there are", cores)
-}
 
 // ModelConfig is the model of a job whose vocabulary has so many tokens.
 func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
@@ -106,24 +60,30 @@ type Trained struct {
 
 // Use is how a trained model computes, which may differ from how it was trained.
 type Use struct {
-	Precision string // --precision; "": that of the training
+	Device    string // --device; "": auto
+	Precision string // --precision; "": that of the training, or fp32 if that is not the device's
 	Threads   int    // --threads; 0: all cores that this process may use
 }
 
 // maxThreads bounds Use.Threads, as it does the --threads of a job.
 const maxThreads = 1024
 
-// apply makes a spec one of a job that computes so. The threads of the training do not count: it
-// may have been done on another machine.
+// apply makes a spec one of a job that computes so. The device and the threads of the training do
+// not count: it may have been done on another machine.
 func (u Use) apply(spec *rondov1.JobSpec) error {
 	if _, err := u.Count(); err != nil {
 		return err
 	}
+	spec.Device, spec.Threads = cmp.Or(u.Device, "auto"), int64(u.Threads)
 	if u.Precision != "" {
 		spec.Precision = u.Precision
+		return nil
 	}
-	spec.Threads = int64(u.Threads)
-	return nil
+	chosen, err := Choose(spec.Device)
+	if len(chosen.GPUs) == 0 && jobspec.OfGPUs(spec.Precision) {
+		spec.Precision = compute.FP32.String()
+	}
+	return err
 }
 
 // Count is with how many threads that is on this machine.
@@ -173,11 +133,26 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 		device.Close()
 		return nil, err
 	}
-	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Model, t.Model.Params())); err != nil {
+	if err := t.read(ctx, c); err != nil {
 		t.Close()
 		return nil, err
 	}
 	return t, nil
+}
+
+// read reads the parameters: where they lie, or by way of the host's memory.
+func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
+	defer compute.Catch(&err)
+	params, device := t.Model.Params(), t.Model.Device()
+	if HostMemory(device) {
+		return c.ReadInto(ctx, ModelFile, Tensors(t.Model, params))
+	}
+	staged := make([]float32, len(params))
+	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Model, staged)); err != nil {
+		return err
+	}
+	device.Upload(params, staged)
+	return nil
 }
 
 // Close frees the model and its device.

@@ -22,6 +22,7 @@ import (
 // for one each, however many come or go; and what --threads says is what they get.
 func TestThreadsAreShared(t *testing.T) {
 	spec, cores := jobspec.Default(), runtime.GOMAXPROCS(0)
+	spec.Device = "cpu"
 	device, err := OpenDevice(spec, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +51,7 @@ func TestThreadsAreShared(t *testing.T) {
 // A device computes in the precision that the spec says, and its name says so.
 func TestDeviceOfAPrecision(t *testing.T) {
 	spec := jobspec.Default()
+	spec.Device = "cpu"
 	for precision, bf16 := range map[string]bool{"fp32": false, "bf16": true} {
 		spec.Precision = precision
 		device, err := OpenDevice(spec, 1)
@@ -81,8 +83,8 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 		want int
 		bf16 bool
 	}{
-		{Use{}, runtime.GOMAXPROCS(0), true},
-		{Use{Threads: 3, Precision: "fp32"}, 3, false},
+		{Use{Device: "cpu"}, runtime.GOMAXPROCS(0), true},
+		{Use{Device: "cpu", Threads: 3, Precision: "fp32"}, 3, false},
 	} {
 		trained, err := LoadTrained(ctx, folder, c.use)
 		if err != nil {

@@ -72,8 +72,7 @@ func (s *Submission) memory(spec *rondov1.JobSpec) (
 	if err != nil {
 		return resource.Quantity{}, assumed, err
 	}
-	bytes := (estimate.Total()*5/4 + memoryStep - 1) / memoryStep * memoryStep
-	return *resource.NewQuantity(bytes, resource.BinarySI), assumed, nil
+	return *resource.NewQuantity(upToStep(estimate.Total()), resource.BinarySI), assumed, nil
 }
 
 // What a worker that is asked to leave may take, beside the step in flight.
@@ -105,11 +104,30 @@ func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
 	return (int64(math.Ceil(whole.Seconds())) + graceStep - 1) / graceStep * graceStep, nil
 }
 
-// size settles how much memory a worker asks for, unless a person has said it or a GPU does the
-// work, whose memory this is not.
+// gpuMemory is what the manifests give a worker beside its GPU.
+const gpuMemory = 8 << 30
+
+// besideGPU is what a worker asks for beside its GPU; empty: what the manifests give is enough.
+func (s *Submission) besideGPU(spec *rondov1.JobSpec) (string, error) {
+	tokens, _ := s.vocabulary(spec)
+	bytes, err := job.BesideGPU(spec, tokens)
+	if err != nil || bytes <= gpuMemory {
+		return "", err
+	}
+	return resource.NewQuantity(upToStep(bytes), resource.BinarySI).String(), nil
+}
+
+// upToStep is so many bytes and a quarter, rounded up.
+func upToStep(bytes int64) int64 { return (bytes*5/4 + memoryStep - 1) / memoryStep * memoryStep }
+
+// size settles how much memory a worker asks for, unless a person has said it.
 func (s *Submission) size(spec *rondov1.JobSpec) (size, note string, err error) {
-	if s.MemoryPerWorker != "" || s.GPUsPerWorker > 0 {
+	if s.MemoryPerWorker != "" {
 		return s.MemoryPerWorker, "", nil
+	}
+	if s.GPUsPerWorker > 0 {
+		size, err = s.besideGPU(spec)
+		return size, "", err
 	}
 	memory, assumed, err := s.memory(spec)
 	if err != nil {

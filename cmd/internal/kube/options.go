@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rondo/cmd/internal/app"
+	"rondo/internal/jobspec"
 )
 
 // What a submission has if nothing else is said.
@@ -137,12 +138,20 @@ const leastMemory = 32 << 20
 
 func (s *Submission) validateDevice() error {
 	device := s.Spec["device"]
+	gpu := device == "cuda" || strings.HasPrefix(device, "cuda:")
 	switch {
 	case s.GPUsPerWorker < 0 || s.GPUsPerWorker > 1:
 		return app.Usagef("--gpus-per-worker %d: a worker computes on one GPU; give 1, and a "+
 			"worker for each GPU (--workers)", s.GPUsPerWorker)
-	case device == "cuda" && s.GPUsPerWorker == 0:
-		return app.Usagef("--device cuda needs --gpus-per-worker 1: without it pods get no GPU")
+	case gpu && s.GPUsPerWorker == 0:
+		return app.Usagef("--device %s needs --gpus-per-worker 1: without it pods get no GPU",
+			device)
+	case jobspec.OfGPUs(s.Spec["precision"]) && s.GPUsPerWorker == 0:
+		return app.Usagef("--precision %s is of GPUs: give --gpus-per-worker 1, or --precision "+
+			"fp32 or bf16", s.Spec["precision"])
+	case gpu && device != "cuda" && device != "cuda:0":
+		return app.Usagef("--device %s: a pod sees no GPU but its own, which is cuda:0 there: "+
+			"give --device cuda, or leave it out", device)
 	case device == "cpu" && s.GPUsPerWorker > 0:
 		return app.Usagef("--device cpu leaves the GPUs of --gpus-per-worker unused: leave out " +
 			"one of the two")

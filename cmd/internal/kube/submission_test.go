@@ -36,6 +36,9 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--image-pull-policy=Sometimes":    "not one of Always",
 		"--image-pull-secret=A_b":          "no name of an object",
 		"--device=cuda":                    "needs --gpus-per-worker 1",
+		"--device=cuda:0":                  "--device cuda:0 needs --gpus-per-worker 1",
+		"--device=tpu":                     "is not one of auto, cpu, cuda, cuda:N",
+		"--precision=fp16":                 "--precision fp16 is of GPUs: give --gpus-per-worker",
 		"--gpus-per-worker=2":              "a worker computes on one GPU",
 		"--gpus-per-worker=1 --device=cpu": "leave out one of the two",
 		"--cpus-per-worker=many":           "is no size above 0",
@@ -74,6 +77,8 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--batch=2 --workers=4":            "each worker needs at least one lane",
 		"--checkpoint-every=5":             "--checkpoint-every needs --checkpoint-dir",
 		"--config=nowhere.yaml":            "--config: open nowhere.yaml",
+
+		"--gpus-per-worker=1 --device=cuda:1": "a pod sees no GPU but its own",
 	} {
 		s, err := submission(t, strings.Fields(line)...)
 		if err == nil {
@@ -184,6 +189,23 @@ func TestMemory(t *testing.T) {
 	}
 	if words := size("--corpus=pvc://a/b", "--tokenizer=word", "--embed=64"); words < 2*small {
 		t.Errorf("%d bytes for an unknown text of words", words)
+	}
+}
+
+// Beside a GPU a worker has what the manifests give, unless its copies of the model take more.
+func TestMemoryBesideGPU(t *testing.T) {
+	for line, want := range map[string]string{"--hidden=1024": "",
+		"--hidden=8192 --layers=4 --optimizer=adam":                           "Mi",
+		"--hidden=8192 --layers=4 --optimizer=adam --memory-per-worker=100Gi": "100Gi"} {
+		s, err := submission(t, append(strings.Fields(line), "--gpus-per-worker=1")...)
+		check(t, err)
+		m, err := Render(t.Context(), s, "music")
+		check(t, err)
+		size, _, err := s.size(m.Spec)
+		check(t, err)
+		if !strings.HasSuffix(size, want) || (size == "") != (want == "") {
+			t.Errorf("%s: %q of memory, want %q", line, size, want)
+		}
 	}
 }
 

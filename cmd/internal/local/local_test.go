@@ -39,7 +39,7 @@ func TestWorkersLogAndExit(t *testing.T) {
 	var mu sync.Mutex
 	lines := map[string]bool{}
 	script := `echo "process $$ is here" >&2; exit 3`
-	workers := NewWorkers([]string{"/bin/sh", "-c", script}, func(i int, line string) {
+	workers := NewWorkers(all("/bin/sh", "-c", script), func(i int, line string) {
 		mu.Lock()
 		defer mu.Unlock()
 		lines[fmt.Sprintf("%d %s", i, strings.Fields(line)[0])] = true
@@ -62,7 +62,7 @@ func TestWorkersLogAndExit(t *testing.T) {
 }
 
 func TestWorkersAreEndedWithTheContext(t *testing.T) {
-	workers := NewWorkers([]string{"/bin/sh", "-c", "sleep 600 & wait"}, func(int, string) {})
+	workers := NewWorkers(all("/bin/sh", "-c", "sleep 600 & wait"), func(int, string) {})
 	start(t, workers, 2)
 	if n := workers.Running(); n != 2 {
 		t.Errorf("%d run", n)
@@ -88,8 +88,11 @@ func start(t *testing.T, workers *Workers, n int) {
 	}
 }
 
+// all have the same command line.
+func all(argv ...string) func(int) []string { return func(int) []string { return argv } }
+
 func TestStartFails(t *testing.T) {
-	err := NewWorkers([]string{"/nowhere/rondo"}, func(int, string) {}).Start(0)
+	err := NewWorkers(all("/nowhere/rondo"), func(int, string) {}).Start(0)
 	if err == nil || !strings.Contains(err.Error(), "worker 0: ") {
 		t.Errorf("error %v", err)
 	}

@@ -37,12 +37,17 @@ type Run struct {
 	// Show is called with each event, in order; Log with each line of log.
 	Show func(context.Context, telemetry.Event) error
 	Log  func(line string)
+
+	devices job.Choice // what this machine's workers compute on
 }
 
 // Train runs the job to its end. When ctx ends it stops all workers at the same step and waits
 // for their checkpoint. It returns the job's last event.
 func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	if err := r.complete(time.Now()); err != nil {
+		return outcome, err
+	}
+	if r.devices, err = r.chooseDevices(); err != nil {
 		return outcome, err
 	}
 	if err := r.check(ctx); err != nil {
@@ -104,11 +109,6 @@ func (r Run) complete(now time.Time) error {
 
 // check finds what is wrong with the job before anything is started.
 func (r Run) check(ctx context.Context) error {
-	device, err := job.OpenDevice(r.Spec, int(r.Spec.Workers))
-	if err != nil {
-		return err
-	}
-	device.Close()
 	text := job.Crowded(int(r.Spec.Threads), r.localWorkers(), runtime.GOMAXPROCS(0))
 	if text != "" {
 		r.Log(text)
@@ -121,6 +121,7 @@ func (r Run) check(ctx context.Context) error {
 	if _, err := job.ModelConfig(r.Spec, data.Corpus.Vocabulary().Len()); err != nil {
 		return err
 	}
+	r.tellDevices(data.Corpus.Vocabulary().Len())
 	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
 	if err != nil {
 		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
@@ -201,7 +202,8 @@ func (r Run) supervise(
 		end()
 		return outcome, errors.Join(err, <-led)
 	}
-	workers := NewWorkers(r.workerCommand(where), r.workerLog)
+	workers := NewWorkers(func(worker int) []string { return r.workerCommand(where, worker) },
+		r.workerLog)
 	w := &watch{run: r, client: client, store: store, workers: workers, end: end}
 	for ; w.wanted < r.localWorkers(); w.wanted++ {
 		if err := workers.Start(w.wanted); err != nil {
@@ -270,13 +272,14 @@ func (r Run) localWorkers() int {
 	return int(r.Spec.Workers)
 }
 
-func (r Run) workerCommand(where meet.Config) []string {
+// workerCommand is the command line of one of this machine's workers.
+func (r Run) workerCommand(where meet.Config, worker int) []string {
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
 	}
 	argv := []string{self, "worker", "--supervised", "--etcd", strings.Join(where.Etcd, ","),
-		"--job", where.Job}
+		"--job", where.Job, "--device", r.devices.Of(worker)}
 	if r.Verbose {
 		argv = append(argv, "--verbose")
 	}

@@ -37,8 +37,8 @@ func TestAStartThatCannotSucceedEndsSoon(t *testing.T) {
 			spec := jobspec.Default()
 			spec.Job, spec.Workers, spec.MinWorkers = strings.ReplaceAll(name, " ", "-"), 2, c.least
 			store := planned(ctx, t, etcd, spec.Job, cluster.Plan{Reason: reason})
-			workers := NewWorkers([]string{"/bin/sh", "-c", c.script,
-				filepath.Join(t.TempDir(), "first")}, func(int, string) {})
+			workers := NewWorkers(all("/bin/sh", "-c", c.script,
+				filepath.Join(t.TempDir(), "first")), func(int, string) {})
 			defer workers.Kill()
 			start(t, workers, 2)
 			life, end := context.WithCancel(ctx)

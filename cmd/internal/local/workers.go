@@ -23,9 +23,9 @@ const maxLogLine = 64 << 10
 // maxProcesses bounds how many worker processes one run starts, those that replace others included.
 const maxProcesses = 1 << 10
 
-// Workers are worker processes of this machine, of one command line.
+// Workers are worker processes of this machine.
 type Workers struct {
-	argv    []string
+	argv    func(worker int) []string
 	log     func(worker int, line string)
 	exits   chan Exit
 	waiting sync.WaitGroup
@@ -44,10 +44,10 @@ type Exit struct {
 	Lived  time.Duration
 }
 
-// NewWorkers returns workers of the command line, none of which runs. Each line that they write
+// NewWorkers returns workers of these command lines, none of which runs. Each line that they write
 // to standard error goes to log with the worker's number. They run in process groups of their
 // own, so that Ctrl-C in a terminal reaches only the parent, which then stops them in order.
-func NewWorkers(argv []string, log func(worker int, line string)) *Workers {
+func NewWorkers(argv func(worker int) []string, log func(worker int, line string)) *Workers {
 	return &Workers{argv: argv, log: log, exits: make(chan Exit, maxProcesses),
 		commands: map[int]*exec.Cmd{}}
 }
@@ -62,7 +62,8 @@ func (w *Workers) Start(worker int) error {
 	if w.started == maxProcesses {
 		return fmt.Errorf("worker %d: %d processes have been started already", worker, w.started)
 	}
-	command := exec.Command(w.argv[0], w.argv[1:]...)
+	argv := w.argv(worker)
+	command := exec.Command(argv[0], argv[1:]...)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// The worker reads its standard input, and ends when this process, the only one that holds
 	// the other end, is gone.

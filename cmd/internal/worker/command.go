@@ -21,11 +21,13 @@ func Command() *cobra.Command {
 	config := meet.AddFlags(c)
 	supervised := c.Flags().Bool("supervised", false,
 		"end with whoever holds standard input, and let the coordinator say why a job failed")
+	device := c.Flags().String("device", "", "where this worker computes, such as cuda:1; "+
+		"default: what the job says")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *supervised {
 			go endWith(cmd.InOrStdin())
 		}
-		did, err := Run(cmd.Context(), config())
+		did, err := Run(cmd.Context(), Config{Config: config(), Device: *device})
 		var heard *heardError
 		if *supervised && errors.As(err, &heard) {
 			return &app.ToldError{Err: err}

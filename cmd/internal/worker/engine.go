@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 // engine is what a worker trains with, in all of its rings.
 type engine struct {
 	worker  *worker
-	device  compute.Device
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
@@ -40,15 +40,19 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 			err = errors.Join(err, e.close())
 		}
 	}()
-	if e.device, err = job.OpenDevice(w.spec, 1); err != nil {
+	defer compute.Catch(&err)
+	if err := w.openDevice(); err != nil {
 		return nil, err
 	}
 	config, err := job.ModelConfig(w.spec, w.data.Corpus.Vocabulary().Len())
 	if err != nil {
 		return nil, err
 	}
-	config.GradientTail = train.Tail
-	if e.model, err = model.New(config, e.device); err != nil {
+	inPlace := job.HostMemory(w.device)
+	if inPlace {
+		config.GradientTail = train.Tail
+	}
+	if e.model, err = model.New(config, w.device); err != nil {
 		return nil, err
 	}
 	if e.faults, err = w.newFaults(); err != nil {
@@ -65,7 +69,8 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	settings.HostMemory, settings.Now, settings.Rehearsal = true, time.Now, e.faults
+	settings.HostMemory, settings.Now = inPlace, time.Now
+	e.watch(&settings)
 	if w.spec.AuditDir != "" {
 		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Sampler.Offset); err != nil {
 			return nil, app.Usage(err)
@@ -87,14 +92,52 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	return e, app.Usage(err)
 }
 
-// close frees everything; the saver's last checkpoint is waited for.
+// watch has each phase of a step be a beat, and where faults are ordered, be hit by them: a trainer
+// that has a Rehearsal records no work of its device and stages no gradient.
+func (e *engine) watch(settings *train.Config) {
+	settings.Beat = e.worker.pulse.beat
+	if e.worker.spec.Inject != "" {
+		settings.Rehearsal = e.faults
+	}
+}
+
+// openDevice opens the device of a worker, unless it has done so. It has one thread until the plan
+// says who else is on this host, and so how many cores are its share.
+func (w *worker) openDevice() (err error) {
+	if w.device != nil {
+		return nil
+	}
+	if w.device, err = job.OpenDevice(job.On(w.spec, w.own), 1); err != nil {
+		return err
+	}
+	return job.Share(w.device, w.spec, runtime.GOMAXPROCS(0))
+}
+
+// closeDevice closes it, once.
+func (w *worker) closeDevice() error {
+	if w.device == nil {
+		return nil
+	}
+	device := w.device
+	w.device = nil
+	return freed(device.Close)
+}
+
+// freed calls what frees memory of a device, which may have failed.
+func freed(free func()) (err error) {
+	defer compute.Catch(&err)
+	free()
+	return nil
+}
+
+// close frees everything but the device; the saver's last checkpoint is waited for.
 func (e *engine) close() error {
 	var errs []error
 	if e.saver != nil {
 		errs = append(errs, e.saver.close())
 	}
 	if e.trainer != nil {
-		e.trainer.Close()
+		errs = append(errs, freed(e.trainer.Close))
 	}
 	if e.stored != nil {
 		errs = append(errs, e.stored.Close())
@@ -103,10 +146,7 @@ func (e *engine) close() error {
 		errs = append(errs, e.ledger.Close())
 	}
 	if e.model != nil {
-		e.model.Close()
-	}
-	if e.device != nil {
-		e.device.Close()
+		errs = append(errs, freed(e.model.Close))
 	}
 	return errors.Join(errs...)
 }
@@ -115,7 +155,7 @@ func (e *engine) close() error {
 // 0 any more finishes what it still saves, in the background.
 func (e *engine) enter(s *session) error {
 	e.session.Store(s)
-	if err := job.Share(e.device, e.worker.spec, s.processesHere()); err != nil {
+	if err := job.Share(e.worker.device, e.worker.spec, s.processesHere()); err != nil {
 		return err
 	}
 	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
@@ -201,8 +241,9 @@ func (e *engine) joined(s *session, j train.Joined) error {
 }
 
 // keep saves the state without a ring, for a job that nobody is left to hold it for.
-func (e *engine) keep(ctx context.Context) error {
+func (e *engine) keep(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+	defer compute.Catch(&err)
 	return e.trainer.Keep(ctx)
 }

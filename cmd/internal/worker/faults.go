@@ -18,16 +18,7 @@ const flippedBit = 20
 
 // faults are the job's rehearsed faults (--inject) as they hit this worker's training. Those of the
 // ring hit its links, and those of the disk its checkpoints.
-type faults struct {
-	*rehearsal.Actor
-	pulse *pulse
-}
-
-// At implements train.Rehearsal: each phase of a step is a sign that the worker gets on.
-func (f faults) At(ctx context.Context, phase string, step int64) error {
-	f.pulse.beat()
-	return f.Actor.At(ctx, phase, step)
-}
+type faults struct{ *rehearsal.Actor }
 
 // Spoil implements train.Rehearsal.
 func (f faults) Spoil(ctx context.Context, step int64) train.Spoil {
@@ -53,7 +44,7 @@ func (w *worker) newFaults() (faults, error) {
 			w.notice(context.Background(), line) // bounds its wait itself
 		},
 	})
-	return faults{actor, &w.pulse}, err
+	return faults{actor}, err
 }
 
 // disk is what goes wrong with a checkpoint's files.

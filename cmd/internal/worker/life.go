@@ -47,6 +47,7 @@ func (w *worker) live(ctx context.Context) (err error) {
 		if w.engine != nil {
 			err = errors.Join(err, w.engine.close())
 		}
+		err = errors.Join(err, w.closeDevice())
 	}()
 	pause := firstReturn
 	for number := 1; ; number++ {

@@ -62,6 +62,13 @@ func (o *observer) Notice(text string) {
 	}
 }
 
+// OwnNotice implements train.Observer.
+func (o *observer) OwnNotice(text string) {
+	w := o.engine.worker
+	w.log.Warn(text)
+	w.notice(context.Background(), text) // bounds its wait itself
+}
+
 func (o *observer) report(e *rondov1.Event) {
 	if o.rankZero() {
 		o.engine.worker.tellEvent(context.Background(), e) // bounds its wait itself

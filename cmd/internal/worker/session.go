@@ -10,6 +10,8 @@ import (
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/cluster"
+	"rondo/cmd/internal/job"
+	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
@@ -258,7 +260,10 @@ func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) error
 }
 
 // train joins the other ranks and trains until the ring ends.
-func (s *session) train(ctx context.Context, ring train.Ring) (train.Result, error) {
+func (s *session) train(
+	ctx context.Context, ring train.Ring,
+) (result train.Result, err error) {
+	defer compute.Catch(&err)
 	joined, err := s.engine.trainer.Join(ctx, ring, s.engine.restore)
 	if err == nil {
 		err = s.engine.joined(s, joined)
@@ -267,7 +272,7 @@ func (s *session) train(ctx context.Context, ring train.Ring) (train.Result, err
 		err = s.set(true)
 	}
 	if err != nil {
-		return train.Result{}, err
+		return result, err
 	}
 	s.announce(ctx, joined)
 	return s.engine.trainer.Run(ctx)
@@ -371,10 +376,30 @@ func (s *session) judge(life context.Context, err error) error {
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
+	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,
-		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost)}
+		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
+			lacks && s.step() == 0 && len(s.plan.Members) == 1} // as it is, nobody goes on
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure
+}
+
+// lack adds to the error of a GPU without memory for its lanes what would fit.
+func (s *session) lack(err error) (lacks bool, _ error) {
+	var lack *compute.MemoryError
+	if !errors.As(err, &lack) {
+		return false, err
+	}
+	lanes := int(s.plan.LaneEnds[s.rank])
+	if s.rank > 0 {
+		lanes -= int(s.plan.LaneEnds[s.rank-1])
+	}
+	if s.device == nil || job.HostMemory(s.device) {
+		return true, err
+	}
+	advice := job.AdviseOnGPU(s.spec, s.data.Corpus.Vocabulary().Len(), job.Part{Lanes: lanes,
+		Workers: len(s.plan.Members)}, job.Room(s.device, lack))
+	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
 }
 
 // accuse tells that a rank of this ring is to be evicted, and why.

@@ -77,7 +77,7 @@ func TestOverTLS(t *testing.T) {
 	} {
 		stranger := where
 		stranger.TLS = folder
-		_, err := worker.Run(ctx, stranger)
+		_, err := worker.Run(ctx, worker.Config{Config: stranger})
 		if err == nil || !strings.Contains(err.Error(), words) ||
 			!strings.Contains(err.Error(), where.Etcd[0]) {
 			t.Errorf("with the certificate in %q: %v; want %q", folder, err, words)
@@ -86,7 +86,7 @@ func TestOverTLS(t *testing.T) {
 	results := make(chan error, spec.Workers+1)
 	for range spec.Workers {
 		go func() {
-			_, err := worker.Run(ctx, where)
+			_, err := worker.Run(ctx, worker.Config{Config: where})
 			results <- err
 		}()
 	}

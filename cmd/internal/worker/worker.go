@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"rondo/cmd/internal/health"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
+	"rondo/compute"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -55,6 +55,22 @@ type reporter interface {
 	Close(ctx context.Context) error
 }
 
+// Config says where a worker stands, and computes.
+type Config struct {
+	meet.Config
+	Device string // --device; empty: as the job says
+}
+
+// validate returns a usage error of what a person wrote.
+func (c Config) validate() error {
+	if c.Device != "" {
+		if _, err := jobspec.ParseDevice(c.Device); err != nil {
+			return err
+		}
+	}
+	return app.Usage(c.Config.Validate())
+}
+
 // worker is one process of one job.
 type worker struct {
 	fabric
@@ -64,6 +80,8 @@ type worker struct {
 	data   *job.Data
 	name   string         // the process's own; a member's id begins with it
 	member cluster.Member // as it is registered, or was last
+	own    string         // its own --device; empty: the job's
+	device compute.Device // nil before it is opened
 	engine *engine        // nil before the first ring
 	hasSat bool           // a ring with this worker has formed
 	well   bool           // a ring with this worker has trained for a while
@@ -128,9 +146,9 @@ func (e *heardError) Unwrap() error { return e.error }
 // Run works for the job until it has ended, and says what it did, or why it failed. When ctx ends
 // the worker leaves at a step's end, the others go on without it, and the error is an
 // app.LeftError.
-func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
-	if err := cfg.Validate(); err != nil {
-		return "", app.Usage(err)
+func Run(ctx context.Context, cfg Config) (did string, err error) {
+	if err := cfg.validate(); err != nil {
+		return "", err
 	}
 	w := newWorker(cfg)
 	stop, err := health.Serve(cfg.Health, health.Checks{Started: w.started.Is, Ready: w.ready.Is,
@@ -139,7 +157,7 @@ func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
 		return "", err
 	}
 	defer stop()
-	err = w.run(ctx, cfg)
+	err = w.run(ctx, cfg.Config)
 	switch {
 	case err != nil && w.heard:
 		return "", &heardError{err}
@@ -151,8 +169,8 @@ func Run(ctx context.Context, cfg meet.Config) (did string, err error) {
 	return w.done(), nil
 }
 
-func newWorker(cfg meet.Config) *worker {
-	w := &worker{log: cfg.Log}
+func newWorker(cfg Config) *worker {
+	w := &worker{log: cfg.Log, own: cfg.Device}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -278,14 +296,12 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	// Its share of the cores depends on who else is on this host, which the plan says.
-	device, err := job.OpenDevice(w.spec, runtime.GOMAXPROCS(0))
-	if err != nil {
+	if err := w.openDevice(); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	w.member.Address, w.member.Device = listener.Addr().String(), device.Name()
+	defer func() { err = errors.Join(err, w.closeDevice()) }()
+	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
-	device.Close()
 	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
 		PlanTimeout: w.spec.StepTimeout.AsDuration()})
 	if err != nil {

@@ -48,7 +48,7 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 	results := make(chan error, spec.Workers)
 	for range spec.Workers {
 		go func() {
-			_, err := worker.Run(ctx, where)
+			_, err := worker.Run(ctx, worker.Config{Config: where})
 			results <- err
 		}()
 	}

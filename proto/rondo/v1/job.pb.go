@@ -735,7 +735,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x80=\n" +
+	"\x04_max\"\x86>\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -826,9 +826,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12|\n" +
-	"\tprecision\x186 \x01(\tB^\xaa\xbb\x18Z\n" +
-	"Fwhat products multiply; sums, parameters, state and gradients are fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16R\tprecision\x12\xc8\x01\n" +
+	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xa5\x01\n" +
+	"\tprecision\x186 \x01(\tB\x86\x01\xaa\xbb\x18\x81\x01\n" +
+	"awhat products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 are of GPUs\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc8\x01\n" +
 	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
 	"\x8c\x01hold activations of this many steps of a segment at a time, and compute them again in the backward pass: for a long --bptt; 0: hold them all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
 	"\aworkers\x18< \x01(\x03BT\xaa\xbb\x18P\n" +
@@ -841,9 +841,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"maxWorkers\x12\x85\x02\n" +
 	"\n" +
 	"ring_order\x18U \x01(\tB\xe5\x01\xaa\xbb\x18\xe0\x01\n" +
-	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12L\n" +
-	"\x06device\x18= \x01(\tB4\xaa\xbb\x180\n" +
-	"\x17where a worker computes\x12\x04auto\x1a\x04auto\x1a\x03cpu\x1a\x04cudaR\x06device\x12y\n" +
+	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xa7\x01\n" +
+	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
+	"\x80\x01where a worker computes: auto (a GPU if there is one), cpu, cuda (rondo train gives each of its workers a GPU in turn) or cuda:N\x12\x04autoR\x06device\x12y\n" +
 	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
 	"Dthreads per worker; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfb\x01\n" +
 	"\x10evict_stragglers\x18Q \x01(\x01B\xcf\x01\xaa\xbb\x18\xca\x01\n" +

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"rondo/compute"
+	"rondo/internal/bench"
+)
+
+// measurement is how fast this GPU trains, and how fast it could at the most.
+type measurement struct {
+	bench.TrainRow
+	// Floor is in tokens a second: of a step that takes no more than its products at the peak
+	// that Gemm reached, or than Chain.
+	Floor float64 `json:"floor"`
+	// Chain is what the steps' dependence on each other takes, in seconds: T L times a step, there
+	// and back, of the same layer with one lane, in which nothing counts but latency.
+	Chain float64 `json:"chain"`
+}
+
+// gpu is a device that is measured.
+type gpu struct {
+	compute.Recorder
+	memory    func() (now, peak int64)
+	precision compute.Precision
+	width     int // of the matrices that Peak multiplies
+}
+
+// peakWidth is large enough for a GPU to be as fast as it can be.
+const peakWidth = 4096
+
+func (g gpu) Threads() int                 { return 1 }
+func (g gpu) Bytes() (now, peak int64)     { return g.memory() }
+func (g gpu) Precision() compute.Precision { return g.precision }
+
+// HostMemory is what bench asks of a device whose memory is its own.
+func (g gpu) HostMemory() bool { return false }
+
+// wait waits for the device.
+func (g gpu) wait(x []float32) { g.SumSquares(x[:1]) }
+
+// Peak is the rate of a product of large matrices, for there is no instruction to time alone.
+func (g gpu) Peak(window time.Duration) float64 {
+	n := g.width
+	a, b, c := g.random(n*n), g.random(n*n), g.Alloc(n*n)
+	defer func() {
+		for _, x := range [][]float32{a, b, c} {
+			g.Free(x)
+		}
+	}()
+	product := func() { g.Gemm(false, true, n, n, n, 1, a, b, 0, c) }
+	product()
+	g.wait(c)
+	began, times := time.Now(), 0
+	for time.Since(began) < window {
+		for range 4 {
+			product()
+		}
+		g.wait(c)
+		times += 4
+	}
+	wide := float64(n)
+	return float64(times) * 2 * wide * wide * wide / time.Since(began).Seconds()
+}
+
+// random is device memory of numbers in [-0.1, 0.1).
+func (g gpu) random(n int) []float32 {
+	host, dice := make([]float32, n), rand.New(rand.NewPCG(1, 2))
+	for i := range host {
+		host[i] = 0.2*dice.Float32() - 0.1
+	}
+	x := g.Alloc(n)
+	g.Upload(x, host)
+	return x
+}
+
+// chain is how long a step of a layer takes at the least, there and back, in seconds: the
+// difference between two lengths, so that what a segment costs as a whole is not counted.
+func (g gpu) chain(cell compute.Cell, hidden int) float64 {
+	const short, long = 128, 512
+	return (g.segment(cell, hidden, long) - g.segment(cell, hidden, short)) / (long - short)
+}
+
+// segment is the shortest time of a segment of one lane, there and back.
+func (g gpu) segment(cell compute.Cell, hidden, steps int) float64 {
+	const rounds = 20
+	rows := cell.Gates() * hidden
+	var held [][]float32
+	random := func(n int) []float32 {
+		held = append(held, g.random(n))
+		return held[len(held)-1]
+	}
+	defer func() {
+		for _, x := range held {
+			g.Free(x)
+		}
+	}()
+	weights := func() compute.RecurrentWeights {
+		return compute.RecurrentWeights{IH: random(rows * hidden), HH: random(rows * hidden),
+			BiasIH: random(rows), BiasHH: random(rows)}
+	}
+	state := func() compute.RecurrentState {
+		s := compute.RecurrentState{H: random(hidden)}
+		if cell.States() == 2 {
+			s.C = random(hidden)
+		}
+		return s
+	}
+	w, dw, before, after := weights(), weights(), state(), state()
+	y, dy := random(steps*hidden), random(steps*hidden)
+	layer := g.NewRecurrent(compute.RecurrentShape{Cell: cell, T: steps, B: 1, D: hidden,
+		H: hidden}, false)
+	defer layer.Close()
+	in := compute.RecurrentInput{X: random(steps * hidden)}
+	least := math.Inf(1)
+	for range rounds {
+		began := time.Now()
+		layer.Forward(w, in, before, y, after)
+		layer.Backward(dy, compute.RecurrentState{}, dw, nil, compute.RecurrentState{})
+		g.wait(y)
+		least = min(least, time.Since(began).Seconds())
+	}
+	return least
+}
+
+// measure measures a shape.
+func (g gpu) measure(ctx context.Context, s bench.Shape, w bench.Windows) (
+	m measurement, err error) {
+	defer compute.Catch(&err)
+	meter := bench.NewMeter(0)
+	if m.TrainRow, err = meter.Train(ctx, g, s, w); err != nil {
+		return m, err
+	}
+	m.Chain = float64(s.BPTT*s.Layers) * g.chain(s.Cell, s.Hidden)
+	products := float64(s.Tokens()) * s.Flops() / (m.PeakGFLOPS * 1e9)
+	m.Floor = float64(s.Tokens()) / max(products, m.Chain)
+	return m, nil
+}
+
+// measureCommand measures a shape in every precision and prints a JSON object for each, or lists
+// the GPUs.
+func measureCommand(ctx context.Context, arguments []string, out io.Writer) error {
+	var s bench.Shape
+	set := flag.NewFlagSet("gpu measure", flag.ContinueOnError)
+	list := set.Bool("list", false, "list the GPUs, and measure nothing")
+	cell := set.String("cell", "lstm", "cell")
+	set.IntVar(&s.Hidden, "hidden", 256, "H")
+	set.IntVar(&s.Layers, "layers", 1, "L")
+	set.IntVar(&s.Batch, "batch", 32, "B")
+	set.IntVar(&s.BPTT, "bptt", 35, "T")
+	set.IntVar(&s.Vocab, "vocab", 28, "V")
+	set.IntVar(&s.Embed, "embed", 0, "E; 0: one-hot")
+	precisions := set.String("precision", "fp32,tf32,bf16,fp16", "by commas")
+	seconds := set.Float64("seconds", 1, "length of a window")
+	windows := set.Int("windows", 3, "how many")
+	width := set.Int("peak", peakWidth, "width of the matrices whose product is the peak")
+	if err := set.Parse(arguments); err != nil {
+		return err
+	}
+	if *list {
+		return listGPUs(out)
+	}
+	var err error
+	if s.Cell, err = compute.ParseCell(*cell); err != nil {
+		return fmt.Errorf("-cell %w", err)
+	}
+	w := bench.Windows{Length: time.Duration(*seconds * float64(time.Second)), Count: *windows}
+	encoder := json.NewEncoder(out)
+	for name := range strings.SplitSeq(*precisions, ",") {
+		p, err := compute.ParsePrecision(name)
+		if err != nil {
+			return fmt.Errorf("-precision %w", err)
+		}
+		g, err := openGPU(p)
+		if err != nil {
+			return err
+		}
+		g.width = *width
+		m, err := g.measure(ctx, s, w)
+		if err != nil {
+			return err // the device may have failed, so that it is not closed
+		}
+		g.Close()
+		if err := encoder.Encode(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

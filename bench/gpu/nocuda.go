@@ -1,0 +1,16 @@
+//go:build !cuda
+
+package main
+
+import (
+	"errors"
+	"io"
+
+	"rondo/compute"
+)
+
+var errNoCUDA = errors.New("built without the tag cuda: scripts/gpu.sh builds with it")
+
+func openGPU(compute.Precision) (gpu, error) { return gpu{}, errNoCUDA }
+
+func listGPUs(io.Writer) error { return errNoCUDA }

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stopTimeout is how long a process may take to end when asked.
+const stopTimeout = 5 * time.Second
+
+// program is the path of one that lies in the folder.
+func (s *session) program(name string) string { return filepath.Join(s.Folder, name) }
+
+// process is a command that ends when ctx does, with all that it has started. What it says on
+// standard error goes to a log in the folder of the results.
+func (s *session) process(ctx context.Context, log io.Writer, command ...string) *exec.Cmd {
+	p := exec.CommandContext(ctx, command[0], command[1:]...)
+	p.Dir, p.Stderr = s.Out, log
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.Cancel = func() error { return syscall.Kill(-p.Process.Pid, syscall.SIGTERM) }
+	p.WaitDelay = stopTimeout
+	return p
+}
+
+// output runs a command and returns what it prints. When it ends nothing that it started is left.
+func (s *session) output(ctx context.Context, name string, command ...string) ([]byte, error) {
+	log, err := s.log(name)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p := s.process(ctx, log, command...)
+	var output bytes.Buffer
+	p.Stdout = io.MultiWriter(&output, log)
+	err = p.Run()
+	if p.Process != nil {
+		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL) // there may be nobody left, as is best
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w (%s)", strings.Join(command, " "), err, filepath.Base(log.Name()))
+	}
+	return output.Bytes(), err
+}
+
+// log is a file for what a command says, to which a command of the same name adds.
+func (s *session) log(name string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(s.Out, name+".log"),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+}
+
+// objects runs a command that prints JSON objects and returns them. If it fails, those that it
+// printed before come with the error.
+func objects[T any](ctx context.Context, s *session, name string, command ...string) ([]T, error) {
+	text, err := s.output(ctx, name, command...)
+	var all []T
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	for {
+		var one T
+		broken := decoder.Decode(&one)
+		if errors.Is(broken, io.EOF) {
+			return all, err
+		}
+		if broken != nil {
+			return all, errors.Join(err, fmt.Errorf("no JSON object: %w", broken))
+		}
+		all = append(all, one)
+	}
+}

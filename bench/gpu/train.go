@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"rondo/internal/bench"
+)
+
+// event has the members of a job's events that count here. A loss that is not finite is null.
+type event struct {
+	Event           string   `json:"event"`
+	Rank            int      `json:"rank"`
+	Device          string   `json:"device"`
+	Step            int64    `json:"step"`
+	Loss            *float64 `json:"loss"`
+	TokensPerSecond float64  `json:"tokens_per_second"`
+}
+
+// curve is how a job's loss went beside that of the same job on the CPU.
+type curve struct {
+	Name      string         `json:"name"`
+	Devices   []string       `json:"devices"`
+	Losses    []bench.Figure `json:"losses"`
+	Farthest  bench.Figure   `json:"farthest"`  // |loss - CPU's| / CPU's, the most of all steps
+	Tolerance bench.Figure   `json:"tolerance"` // of Farthest
+	Rate      float64        `json:"tokens_per_second"`
+}
+
+func (c curve) String() string {
+	first, last := bench.Figure(math.NaN()), bench.Figure(math.NaN())
+	if n := len(c.Losses); n > 0 {
+		first, last = c.Losses[0], c.Losses[n-1]
+	}
+	return fmt.Sprintf("%-26s loss %.4f to %.4f in %d steps, farthest from the CPU's %.2g (%.2g "+
+		"allowed), %.0f tokens/s; %s", c.Name, first, last, len(c.Losses), c.Farthest, c.Tolerance,
+		c.Rate, strings.Join(c.Devices, ", "))
+}
+
+// jobSteps is long enough for a wrong gradient to show, and short enough for rounding not to.
+const jobSteps = 120
+
+// Tolerances of Farthest. Rounding differs in every sum; in halves and tf32 it is of the operands,
+// 2^-9 to 2^-11, of hundreds of products whose errors cancel in part.
+const (
+	tolerance32   = 0.002
+	toleranceHalf = 0.05
+)
+
+// jobFlags are what all jobs share.
+func jobFlags(cell string) []string {
+	return strings.Fields("--json --workers 2 --hidden 128 --batch 16 --bptt 32 --embed 0 " +
+		"--optimizer sgd --lr 1 --clip 1 --seed 7 --resume never --sample-tokens 0 " +
+		"--check-every 10 --steps " +
+		strconv.Itoa(jobSteps) + " --cell " + cell)
+}
+
+// trainings trains jobs of two workers on the CPU, on one GPU that both share, and on one of each,
+// and compares their losses step by step.
+func trainings(ctx context.Context, s *session) (string, error) {
+	var errs []error
+	for _, cell := range []string{"lstm", "gru"} {
+		reference, err := s.job(ctx, "cpu "+cell, jobFlags(cell), "--device", "cpu")
+		if err != nil {
+			return "", err
+		}
+		s.results.Curves = append(s.results.Curves, reference)
+		precisions := []string{"fp32", "tf32", "bf16", "fp16"}
+		if cell != "lstm" {
+			precisions = precisions[:1]
+		}
+		for _, precision := range precisions {
+			c, err := s.job(ctx, "gpu "+cell+" "+precision, jobFlags(cell), "--device", "cuda:0",
+				"--precision", precision)
+			errs = append(errs, err, s.compare(c, reference, err))
+		}
+	}
+	c, err := s.mixed(ctx)
+	errs = append(errs, err, s.compare(c, s.results.Curves[0], err))
+	return fmt.Sprintf("%d jobs of %d steps", len(s.results.Curves), jobSteps), errors.Join(errs...)
+}
+
+// compare notes a curve, and says if it is too far from the CPU's.
+func (s *session) compare(c, reference curve, failed error) error {
+	if failed != nil {
+		return nil // it has been said
+	}
+	c.Tolerance = toleranceHalf
+	if !strings.HasSuffix(c.Name, "16") && !strings.HasSuffix(c.Name, "tf32") {
+		c.Tolerance = tolerance32
+	}
+	c.Farthest = farthest(c.Losses, reference.Losses)
+	s.results.Curves = append(s.results.Curves, c)
+	fmt.Fprintln(s.out, c)
+	if !(c.Farthest <= c.Tolerance) { // so that NaN fails
+		return fmt.Errorf("%s: its loss is %.2g of the CPU's away from it; %.2g is allowed", c.Name,
+			c.Farthest, c.Tolerance)
+	}
+	return nil
+}
+
+// farthest is the largest relative difference of two curves, NaN if one has more steps.
+func farthest(a, b []bench.Figure) bench.Figure {
+	if len(a) != len(b) || len(a) == 0 {
+		return bench.Figure(math.NaN())
+	}
+	most := 0.0
+	for i := range a {
+		d := math.Abs(float64((a[i] - b[i]) / b[i]))
+		if math.IsNaN(d) {
+			return bench.Figure(d)
+		}
+		most = max(most, d)
+	}
+	return bench.Figure(most)
+}
+
+// jobLimit bounds one job: the GPU's driver may have to compile the kernels first.
+const jobLimit = 40 * time.Second
+
+// job trains one.
+func (s *session) job(ctx context.Context, name string, flags []string, more ...string) (
+	curve, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, jobLimit,
+		fmt.Errorf("%s: it took longer than %v", name, jobLimit))
+	defer cancel()
+	command := append([]string{s.program("rondo"), "train"}, flags...)
+	events, err := objects[event](ctx, s, "train-"+strings.ReplaceAll(name, " ", "-"),
+		append(command, more...)...)
+	c := read(name, events)
+	if err == nil && len(c.Losses) != jobSteps {
+		err = fmt.Errorf("%s: %d steps, want %d", name, len(c.Losses), jobSteps)
+	}
+	return c, err
+}
+
+// read makes a curve of a job's events.
+func read(name string, events []event) curve {
+	c := curve{Name: name}
+	for _, e := range events {
+		switch e.Event {
+		case "worker":
+			c.Devices = append(c.Devices, e.Device)
+		case "step":
+			loss := math.NaN()
+			if e.Loss != nil {
+				loss = *e.Loss
+			}
+			c.Losses = append(c.Losses, bench.Figure(loss))
+		case "done":
+			c.Rate = e.TokensPerSecond
+		}
+	}
+	return c
+}
+
+// mixed trains a job of two workers, one on the CPU and one on a GPU, which meet in an etcd.
+func (s *session) mixed(ctx context.Context) (curve, error) {
+	const name = "cpu and gpu lstm"
+	ports, err := freePorts(3)
+	if err != nil {
+		return curve{}, err
+	}
+	folder, err := os.MkdirTemp("", "rondo-etcd-")
+	if err != nil {
+		return curve{}, err
+	}
+	defer os.RemoveAll(folder)
+	endpoint := "127.0.0.1:" + ports[0]
+	ctx, cancel := context.WithCancel(ctx)
+	var both sync.WaitGroup
+	beside := func(log string, command ...string) {
+		both.Go(func() {
+			_, _ = s.output(ctx, log, command...) // what is wrong is in its log, and ends the job
+		})
+	}
+	defer both.Wait()
+	defer cancel()
+	beside("train-mixed-etcd", s.program("rondo"), "etcd", "--name", "a", "--peers",
+		"a=127.0.0.1:"+ports[1], "--listen", "127.0.0.1", "--client-port", ports[0], "--health",
+		"127.0.0.1:"+ports[2], "--data", filepath.Join(folder, "a"))
+	beside("train-mixed-worker", s.program("rondo"), "worker", "--etcd", endpoint, "--job", "mixed",
+		"--device", "cuda:0", "--listen", "127.0.0.1:0")
+	return s.job(ctx, name, jobFlags("lstm"), "--device", "cpu", "--job", "mixed", "--etcd",
+		endpoint, "--local-workers", "1")
+}
+
+// freePorts are ports of 127.0.0.1 that nobody had a moment ago.
+func freePorts(n int) ([]string, error) {
+	var all []string
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close()
+		all = append(all, strconv.Itoa(listener.Addr().(*net.TCPAddr).Port))
+	}
+	return all, nil
+}

@@ -1,0 +1,54 @@
+//go:build cuda
+
+package job
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"rondo/compute"
+	"rondo/compute/cuda"
+)
+
+// CUDA says whether this binary can compute on GPUs.
+const CUDA = true
+
+// GPUs lists the GPUs that this process may use. Without any the error, if there is one, says what
+// was looked for.
+func GPUs() ([]GPU, error) {
+	found, err := cuda.Devices()
+	var all []GPU
+	for _, g := range found {
+		all = append(all, GPU{Index: g.Index, Name: g.Name, UUID: g.UUID, Memory: g.Memory,
+			Capability: fmt.Sprintf("%d.%d", g.Major, g.Minor), Driver: g.Driver})
+	}
+	return all, withoutPackage(err)
+}
+
+// openCUDA opens one of them.
+func openCUDA(index int, precision compute.Precision) (_ compute.Device, err error) {
+	defer compute.Catch(&err)
+	device, err := cuda.New(cuda.Config{Index: index, Precision: precision})
+	if err != nil {
+		return nil, err
+	}
+	return device, nil
+}
+
+// freeOnCUDA returns how many bytes of its memory are free.
+func freeOnCUDA(index int) (int64, error) {
+	info, err := cuda.Inspect(index)
+	return info.Free, err
+}
+
+// withoutPackage drops the package's name from an error that the flag's name goes before.
+func withoutPackage(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text, named := strings.CutPrefix(err.Error(), "cuda: "); named {
+		return errors.New(text)
+	}
+	return err
+}

@@ -1,0 +1,31 @@
+//go:build !cuda
+
+package job
+
+import (
+	"errors"
+
+	"rondo/cmd/internal/app"
+	"rondo/compute"
+)
+
+// CUDA says whether this binary can compute on GPUs.
+const CUDA = false
+
+// GPUs lists the GPUs that this process may use: none, in this build.
+func GPUs() ([]GPU, error) {
+	return nil, app.Usage(errors.New("this binary was built without CUDA: build it with -tags " +
+		"cuda, or use the image rondo:VERSION-cuda"))
+}
+
+// freeOnCUDA has none to look at.
+func freeOnCUDA(int) (int64, error) {
+	_, err := GPUs()
+	return 0, err
+}
+
+// openCUDA opens none.
+func openCUDA(int, compute.Precision) (compute.Device, error) {
+	_, err := GPUs()
+	return nil, err
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/job"
+	"rondo/compute/cpu"
+)
+
+func devicesCommand() *cobra.Command {
+	var format string
+	c := &cobra.Command{
+		Use:   "devices",
+		Short: "List what this machine can compute on",
+		Long: "Lists the processor and the GPUs of this machine as --device names them. Which\n" +
+			"GPUs a process may see, and in which order, CUDA_VISIBLE_DEVICES says.",
+	}
+	c.Flags().StringVarP(&format, "output", "o", "", "json; default: for people")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if format != "" && format != "json" {
+			return app.Usagef("--output %q is not json", format)
+		}
+		found, err := findDevices()
+		if err != nil {
+			return err
+		}
+		if format == "json" {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(found)
+		}
+		return found.print(cmd.OutOrStdout())
+	}
+	return c
+}
+
+// devices are what this machine can compute on.
+type devices struct {
+	CPU  processor `json:"cpu"`
+	CUDA bool      `json:"cuda"` // whether this binary can compute on GPUs
+	GPUs []job.GPU `json:"gpus"`
+	// Reason says why there are no GPUs, where that is known.
+	Reason string `json:"reason,omitempty"`
+}
+
+type processor struct {
+	Name    string `json:"name"`
+	Threads int    `json:"threads"`
+}
+
+// findDevices looks for them. Without a GPU there is still the processor.
+func findDevices() (devices, error) {
+	threads, err := job.Use{}.Count()
+	if err != nil {
+		return devices{}, err
+	}
+	device, err := cpu.New(cpu.Config{Threads: threads})
+	if err != nil {
+		return devices{}, err
+	}
+	defer device.Close()
+	found := devices{CPU: processor{Name: device.Name(), Threads: device.Threads()},
+		CUDA: job.CUDA, GPUs: []job.GPU{}}
+	gpus, err := job.InspectGPUs()
+	found.GPUs = append(found.GPUs, gpus...)
+	switch {
+	case err != nil:
+		found.Reason = err.Error()
+	case len(gpus) == 0:
+		found.Reason = "NVIDIA's driver shows none to this process (see nvidia-smi, and " +
+			"CUDA_VISIBLE_DEVICES)"
+	}
+	return found, nil
+}
+
+// print writes a table, and why there is no GPU in it.
+func (d devices) print(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "DEVICE\tNAME\tFREE\tMEMORY\tCAPABILITY\tDRIVER\tCUBLAS\tUUID")
+	fmt.Fprintf(table, "cpu\t%s\t-\t-\t-\t-\t-\t-\n", d.CPU.Name)
+	for _, g := range d.GPUs {
+		library := "not found"
+		if g.Problem != "" {
+			library = "-"
+		} else if g.CUBLAS {
+			library = "found"
+		}
+		fmt.Fprintf(table, "cuda:%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Index, g.Name,
+			gibibytes(g.Free), gibibytes(g.Memory), g.Capability, g.Driver, library, g.UUID)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, g := range d.GPUs {
+		if g.Problem != "" {
+			fmt.Fprintf(out, "cuda:%d cannot be used: %s\n", g.Index, g.Problem)
+		}
+	}
+	if d.Reason != "" {
+		fmt.Fprintln(out, "no GPUs:", d.Reason)
+	}
+	return nil
+}
+
+func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }

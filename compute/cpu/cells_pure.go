@@ -1,0 +1,175 @@
+//go:build !cgo
+
+package cpu
+
+import (
+	"math"
+
+	"rondo/compute"
+)
+
+// The steps of each cell and their derivatives, over one time step's B rows. act holds the input
+// side's sums on entry and the gates' values on return; rec holds the recurrent side's sums.
+// A backstep reads dh, the gradient of h_t, writes din and drec at the step, and starts dhNew,
+// the gradient of h_{t-1}, with what does not pass through W_hh.
+
+// rnnStep: h' = tanh or relu of (input + recurrent).
+func (l *refLayer[F]) rnnStep(act, after []F) {
+	for i, x := range act {
+		x += l.rec[i]
+		if l.Cell == compute.RNNTanh {
+			x = tanh(x)
+		} else if x < 0 {
+			x = 0
+		}
+		act[i], after[i] = x, x
+	}
+}
+
+func (l *refLayer[F]) rnnBackstep(t, at int) {
+	h := l.h[(t+1)*l.B*l.H:]
+	for i, dh := range l.dh {
+		if l.Cell == compute.RNNTanh {
+			dh *= 1 - h[i]*h[i]
+		} else if h[i] == 0 {
+			dh = 0
+		}
+		l.din[at+i] = dh
+	}
+}
+
+// lstmStep: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c').
+func (l *refLayer[F]) lstmStep(t int, act, after []F) {
+	state := l.B * l.H
+	before, c := l.c[t*state:], l.c[(t+1)*state:(t+2)*state]
+	for b := range l.B {
+		gates, rec := act[b*4*l.H:(b+1)*4*l.H], l.rec[b*4*l.H:]
+		for j := range l.H {
+			i := sigmoid(gates[j] + rec[j])
+			f := sigmoid(gates[l.H+j] + rec[l.H+j])
+			g := tanh(gates[2*l.H+j] + rec[2*l.H+j])
+			o := sigmoid(gates[3*l.H+j] + rec[3*l.H+j])
+			gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j] = i, f, g, o
+			at := b*l.H + j
+			c[at] = f*before[at] + i*g
+			after[at] = o * tanh(c[at])
+		}
+	}
+}
+
+func (l *refLayer[F]) lstmBackstep(t, at int) {
+	state := l.B * l.H
+	before, c := l.c[t*state:], l.c[(t+1)*state:]
+	for b := range l.B {
+		gates, din := l.act[at+b*4*l.H:], l.din[at+b*4*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			i, f, g, o := gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j]
+			tc, dh := tanh(c[s]), l.dh[s]
+			dc := l.dc[s] + dh*o*(1-tc*tc)
+			din[j] = dc * g * i * (1 - i)
+			din[l.H+j] = dc * before[s] * f * (1 - f)
+			din[2*l.H+j] = dc * i * (1 - g*g)
+			din[3*l.H+j] = dh * tc * o * (1 - o)
+			l.dc[s] = dc * f
+		}
+	}
+}
+
+// gruStep: n = tanh(input_n + r ⊙ q), q = W_hn h + b_hn; h' = (1-z) ⊙ n + z ⊙ h.
+func (l *refLayer[F]) gruStep(t int, act, before, after []F) {
+	q := l.q[t*l.B*l.H:]
+	for b := range l.B {
+		gates, rec := act[b*3*l.H:(b+1)*3*l.H], l.rec[b*3*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			q[s] = rec[2*l.H+j]
+			r := sigmoid(gates[j] + rec[j])
+			z := sigmoid(gates[l.H+j] + rec[l.H+j])
+			n := tanh(gates[2*l.H+j] + r*q[s])
+			gates[j], gates[l.H+j], gates[2*l.H+j] = r, z, n
+			after[s] = (1-z)*n + z*before[s]
+		}
+	}
+}
+
+func (l *refLayer[F]) gruBackstep(t, at int) {
+	state := l.B * l.H
+	before, q := l.h[t*state:], l.q[t*state:]
+	for b := range l.B {
+		row := at + b*3*l.H
+		gates, din, drec := l.act[row:], l.din[row:], l.drec[row:]
+		for j := range l.H {
+			s := b*l.H + j
+			r, z, n, dh := gates[j], gates[l.H+j], gates[2*l.H+j], l.dh[s]
+			dn := dh * (1 - z) * (1 - n*n)
+			din[j] = dn * q[s] * r * (1 - r)
+			din[l.H+j] = dh * (before[s] - n) * z * (1 - z)
+			din[2*l.H+j] = dn
+			drec[j], drec[l.H+j], drec[2*l.H+j] = din[j], din[l.H+j], dn*r
+			l.dhNew[s] = dh * z
+		}
+	}
+}
+
+// gruBeforeStep: n = tanh(input_n + W_hn (r ⊙ h) + b_hn); h' = (1-z) ⊙ n + z ⊙ h.
+func (l *refLayer[F]) gruBeforeStep(t int, w refWeights[F], act, before, after []F) {
+	rh := l.q[t*l.B*l.H : (t+1)*l.B*l.H]
+	for b := range l.B {
+		gates, rec := act[b*3*l.H:(b+1)*3*l.H], l.rec[b*3*l.H:]
+		for j := range l.H {
+			gates[j] = sigmoid(gates[j] + rec[j])
+			gates[l.H+j] = sigmoid(gates[l.H+j] + rec[l.H+j])
+			rh[b*l.H+j] = gates[j] * before[b*l.H+j]
+		}
+	}
+	l.rows.timesTransposed(l.B, l.H, l.H, rh, l.H, w.hh[2*l.H*l.H:], l.rec[2*l.H:], 3*l.H)
+	for b := range l.B {
+		gates, rec := act[b*3*l.H:(b+1)*3*l.H], l.rec[b*3*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			z, n := gates[l.H+j], tanh(gates[2*l.H+j]+rec[2*l.H+j])
+			gates[2*l.H+j] = n
+			after[s] = (1-z)*n + z*before[s]
+		}
+	}
+}
+
+func (l *refLayer[F]) gruBeforeBackstep(t, at int, w refWeights[F]) {
+	before := l.h[t*l.B*l.H:]
+	for b := range l.B {
+		gates, din := l.act[at+b*3*l.H:], l.din[at+b*3*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			z, n, dh := gates[l.H+j], gates[2*l.H+j], l.dh[s]
+			din[l.H+j] = dh * (before[s] - n) * z * (1 - z)
+			din[2*l.H+j] = dh * (1 - z) * (1 - n*n)
+			l.dhNew[s] = dh * z
+		}
+	}
+	clear(l.drh)
+	l.rows.times(l.B, l.H, l.H, l.din[at+2*l.H:], 3*l.H, w.hh[2*l.H*l.H:], l.drh)
+	for b := range l.B {
+		gates, din := l.act[at+b*3*l.H:], l.din[at+b*3*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			r := gates[j]
+			din[j] = l.drh[s] * before[s] * r * (1 - r)
+			l.dhNew[s] += l.drh[s] * r
+		}
+	}
+}
+
+// sumRows sets b to the sum of x's rows of width ld, from column first on.
+func sumRows[F float](b, x []F, ld, first int) {
+	clear(b)
+	for row := 0; row < len(x); row += ld {
+		for j := range b {
+			b[j] += x[row+first+j]
+		}
+	}
+}
+
+func sigmoid[F float](x F) F { return F(1 / (1 + math.Exp(-float64(x)))) }
+
+func tanh[F float](x F) F { return F(math.Tanh(float64(x))) }

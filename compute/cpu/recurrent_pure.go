@@ -1,0 +1,185 @@
+//go:build !cgo
+
+package cpu
+
+import "rondo/compute"
+
+// refWeights are a layer's parameters, or their gradients; shapes as compute.RecurrentWeights.
+type refWeights[F float] struct{ ih, hh, biasIH, biasHH []F }
+
+// refInput is token ids or dense rows, as compute.RecurrentInput.
+type refInput[F float] struct {
+	ids []int32
+	x   []F
+}
+
+// refState is h and, for LSTM, c: [B, H] each.
+type refState[F float] struct{ h, c []F }
+
+// refLayer is the reference of a recurrent layer. Letters as in package compute; N = T*B.
+type refLayer[F float] struct {
+	compute.RecurrentShape
+	rows rows[F]
+	k    int // gates
+
+	// Written by forward, read by backward.
+	h []F // [T+1, B, H], from h_0 on
+	c []F // [T+1, B, H], from c_0 on (LSTM)
+	// act: [N, K*H]; sums of the input side first, then the gates' values.
+	act []F
+	q   []F // [N, H]: W_hn h + b_hn (GRU), r ⊙ h (GRUResetBefore)
+
+	rec []F // [B, K*H]: the recurrent side of one step
+
+	// Scratch of backward.
+	din   []F // [N, K*H]: gradient of the input side's sums
+	drec  []F // [N, K*H]: of the recurrent side's; differs from din for GRU only
+	dh    []F // [B, H]: gradient of h_t
+	dhNew []F // [B, H]: of h_{t-1}
+	dc    []F // [B, H]: of c_t, then of c_{t-1} (LSTM)
+	drh   []F // [B, H]: of r ⊙ h (GRUResetBefore)
+}
+
+func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool) *refLayer[F] {
+	k := s.Cell.Gates()
+	n, wide, state := s.T*s.B, k*s.H, s.B*s.H
+	l := &refLayer[F]{
+		RecurrentShape: s, rows: r, k: k,
+		h:   make([]F, state+n*s.H),
+		act: make([]F, n*wide),
+		rec: make([]F, s.B*wide),
+	}
+	gru := s.Cell == compute.GRU || s.Cell == compute.GRUResetBefore
+	if s.Cell == compute.LSTM {
+		l.c = make([]F, state+n*s.H)
+	}
+	if gru {
+		l.q = make([]F, n*s.H)
+	}
+	if inference {
+		return l
+	}
+	l.din = make([]F, n*wide)
+	l.drec = l.din
+	if s.Cell == compute.GRU {
+		l.drec = make([]F, n*wide)
+	}
+	l.dh, l.dhNew = make([]F, state), make([]F, state)
+	l.dc, l.drh = make([]F, state), make([]F, state)
+	return l
+}
+
+// forward is one segment: the input side of all steps, then the recurrence.
+func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F], y []F,
+	out refState[F]) {
+	state0, wide := l.B*l.H, l.k*l.H
+	copy(l.h, state.h)
+	copy(l.c, state.c)
+	l.inputSums(w, in)
+	for t := range l.T {
+		before, after := l.h[t*state0:(t+1)*state0], l.h[(t+1)*state0:(t+2)*state0]
+		clear(l.rec)
+		addRow(l.rec, w.biasHH)
+		sums := wide // how many of the recurrent side's sums are of h itself
+		if l.Cell == compute.GRUResetBefore {
+			sums = 2 * l.H
+		}
+		l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
+		act := l.act[t*l.B*wide : (t+1)*l.B*wide]
+		switch l.Cell {
+		case compute.LSTM:
+			l.lstmStep(t, act, after)
+		case compute.GRU:
+			l.gruStep(t, act, before, after)
+		case compute.GRUResetBefore:
+			l.gruBeforeStep(t, w, act, before, after)
+		default:
+			l.rnnStep(act, after)
+		}
+	}
+	copy(y, l.h[state0:])
+	copy(out.h, l.h[l.T*state0:])
+	if l.c != nil {
+		copy(out.c, l.c[l.T*state0:])
+	}
+}
+
+// inputSums sets act to W_ih x + b_ih for all steps.
+func (l *refLayer[F]) inputSums(w refWeights[F], in refInput[F]) {
+	n, wide := l.T*l.B, l.k*l.H
+	clear(l.act)
+	addRow(l.act, w.biasIH)
+	if in.ids == nil {
+		l.rows.timesTransposed(n, wide, l.D, in.x, l.D, w.ih, l.act, wide)
+		return
+	}
+	for i, id := range in.ids {
+		row := l.act[i*wide : (i+1)*wide]
+		for j := range row {
+			row[j] += w.ih[j*l.D+int(id)]
+		}
+	}
+}
+
+// backward walks the segment from its end, then makes the weights' gradients for all steps.
+func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout refState[F],
+	dw refWeights[F], dx []F, dstate refState[F]) {
+	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
+	clear(l.dh)
+	clear(l.dc)
+	copy(l.dh, dout.h)
+	copy(l.dc, dout.c)
+	for t := l.T - 1; t >= 0; t-- {
+		refAdd(l.dh, dy[t*state:(t+1)*state])
+		clear(l.dhNew)
+		at := t * l.B * wide
+		switch l.Cell {
+		case compute.LSTM:
+			l.lstmBackstep(t, at)
+		case compute.GRU:
+			l.gruBackstep(t, at)
+		case compute.GRUResetBefore:
+			l.gruBeforeBackstep(t, at, w)
+		default:
+			l.rnnBackstep(t, at)
+		}
+		drec := l.drec[at : at+l.B*wide]
+		k := wide // as sums in forward
+		if l.Cell == compute.GRUResetBefore {
+			k = 2 * l.H
+		}
+		l.rows.times(l.B, l.H, k, drec, wide, w.hh, l.dhNew)
+		l.dh, l.dhNew = l.dhNew, l.dh
+	}
+	copy(dstate.h, l.dh)
+	copy(dstate.c, l.dc)
+	l.weightGradients(in, dw)
+	if dx != nil {
+		clear(dx)
+		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)
+	}
+}
+
+// weightGradients are one product each over all T*B rows.
+func (l *refLayer[F]) weightGradients(in refInput[F], dw refWeights[F]) {
+	n, wide := l.T*l.B, l.k*l.H
+	sumRows(dw.biasIH, l.din, wide, 0)
+	sumRows(dw.biasHH, l.drec, wide, 0)
+	clear(dw.hh)
+	if l.Cell == compute.GRUResetBefore {
+		l.rows.transposedTimes(2*l.H, l.H, n, l.drec, wide, l.h, dw.hh)
+		l.rows.transposedTimes(l.H, l.H, n, l.drec[2*l.H:], wide, l.q, dw.hh[2*l.H*l.H:])
+	} else {
+		l.rows.transposedTimes(wide, l.H, n, l.drec, wide, l.h, dw.hh)
+	}
+	clear(dw.ih)
+	if in.ids == nil {
+		l.rows.transposedTimes(wide, l.D, n, l.din, wide, in.x, dw.ih)
+		return
+	}
+	for i, id := range in.ids {
+		for j := range wide {
+			dw.ih[j*l.D+int(id)] += l.din[i*wide+j]
+		}
+	}
+}

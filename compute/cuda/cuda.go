@@ -1,0 +1,321 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+const (
+	ptxEnvironment  = "RONDO_CUDA_PTX"
+	blasEnvironment = "RONDO_CUDA_BLAS"
+)
+
+// patience is how long a wait for the device lasts before it counts as hanging.
+const patience = 5 * time.Minute
+
+// blasBytes is cuBLAS's workspace: what NVIDIA recommends for the GPUs that want most.
+const blasBytes = 32 << 20
+
+// oldestCUDA is the version whose PTX the kernels are.
+const oldestCUDA = 11080
+
+// Config says on which GPU a Device computes, and how.
+type Config struct {
+	// Index is the GPU's, as Devices counts.
+	Index int
+	// Precision is what products multiply.
+	Precision compute.Precision
+}
+
+// Info describes a GPU.
+type Info = driver.Info
+
+// Devices lists the GPUs of this machine, without asking how much of their memory is free: that is
+// for Inspect. It fails, and says why, where there is no driver.
+func Devices() ([]Info, error) {
+	all, err := driver.Devices()
+	if err != nil {
+		return nil, fmt.Errorf("cuda: no GPU: %w", err)
+	}
+	return all, nil
+}
+
+// Inspect describes a GPU, with what is free of its memory. That takes a context on it: half a
+// second, and half a gigabyte meanwhile. The GPU may be one that New finds too old.
+func Inspect(index int) (Info, error) {
+	info, err := find(index)
+	if err != nil {
+		return Info{}, err
+	}
+	if info.Free, err = driver.Free(index); err != nil {
+		return Info{}, fmt.Errorf("cuda: GPU %d: %w", index, err)
+	}
+	return info, nil
+}
+
+// Device computes on a GPU. It is a compute.Recorder.
+type Device struct {
+	config  Config
+	info    Info
+	name    string
+	context *driver.Context // nil after Close
+	stream  *driver.Stream
+	fence   *driver.Event // the end of what was enqueued, for waits
+	blas    *driver.BLAS  // nil where there is none
+	// unsupported are operands of whose products cuBLAS has said that it has none here.
+	unsupported [operandFP16 + 1]bool
+	kernels     kernelTable
+	memory      memory
+	ferry       []*slot    // through which Upload and Download go
+	aboard      int        // the slot of the ferry that Upload takes next
+	record      *recording // that is under way
+	recordings  map[*recording]struct{}
+	aside       aside
+	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
+	broken      bool    // the device has failed for good: it is asked for nothing any more
+}
+
+var _ compute.Recorder = (*Device)(nil)
+
+// New opens a GPU, which has the Device's context until it is closed. It fails, and says why, where
+// there is no driver or no such GPU, or if the GPU is too old.
+func New(c Config) (_ *Device, err error) {
+	if c.Precision < compute.FP32 || c.Precision > compute.FP16 {
+		return nil, fmt.Errorf("cuda: precision %v is unknown: give fp32, tf32, bf16 or fp16",
+			c.Precision)
+	}
+	info, err := find(c.Index)
+	if err == nil {
+		err = tooOld(driver.Version(), info.Driver)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := lower(&info, os.Getenv(ptxEnvironment)); err != nil {
+		return nil, err
+	}
+	d := &Device{config: c, info: info, memory: newMemory(), recordings: map[*recording]struct{}{}}
+	d.name = d.title("")
+	if d.kernels, err = newKernelTable(info.Major, info.Minor); err != nil {
+		return nil, fmt.Errorf("cuda: %s: %w", d.name, err)
+	}
+	if d.context, err = driver.Open(c.Index); err != nil {
+		return nil, fmt.Errorf("cuda: opening %s: %w", d.name, err)
+	}
+	if err := d.start(); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("cuda: opening %s: %w", d.name, err)
+	}
+	return d, nil
+}
+
+// find describes the GPU at an index.
+func find(index int) (Info, error) {
+	count, err := driver.Count()
+	if err != nil {
+		return Info{}, fmt.Errorf("cuda: no GPU: %w", err)
+	}
+	if index < 0 || index >= count {
+		return Info{}, fmt.Errorf("cuda: no GPU %d: the driver shows %d, counted from 0", index,
+			count)
+	}
+	info, err := driver.Describe(index)
+	if err != nil {
+		return Info{}, fmt.Errorf("cuda: GPU %d: %w", index, err)
+	}
+	return info, nil
+}
+
+// tooOld says that a driver cannot read the kernels, if it cannot.
+func tooOld(version int, named string) error {
+	if version >= oldestCUDA {
+		return nil
+	}
+	return fmt.Errorf("cuda: the driver supports CUDA %s, and the kernels need 11.8: install "+
+		"NVIDIA's driver 520 or newer", named)
+}
+
+// lower makes a GPU pass for one of an older architecture, if that is asked for.
+func lower(info *Info, architecture string) error {
+	if architecture == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(architecture)
+	if err != nil || n > 10*info.Major+info.Minor {
+		return fmt.Errorf("cuda: %s is %q: give an architecture, such as 70, that is not above "+
+			"cuda:%d's %d%d", ptxEnvironment, architecture, info.Index, info.Major, info.Minor)
+	}
+	info.Major, info.Minor = n/10, n%10
+	return nil
+}
+
+// start makes what every Device has.
+func (d *Device) start() (err error) {
+	defer compute.Catch(&err)
+	if d.info.Free, _, err = d.context.Memory(); err != nil {
+		return err
+	}
+	if d.stream, err = d.context.NewStream(); err != nil {
+		return err
+	}
+	if d.fence, err = d.context.NewEvent(); err != nil {
+		return err
+	}
+	for range ferrySlots {
+		d.ferry = append(d.ferry, d.newSlot(ferryBytes))
+	}
+	return d.openBLAS()
+}
+
+// openBLAS opens cuBLAS, if it is there, wanted, and starts.
+func (d *Device) openBLAS() error {
+	lacks := "; no cuBLAS"
+	switch choice := os.Getenv(blasEnvironment); choice {
+	case "":
+		workspace := d.malloc(blasBytes)
+		var why string
+		if d.blas, why = d.stream.OpenBLAS(workspace, blasBytes); d.blas != nil {
+			return nil
+		}
+		if why != "" {
+			lacks += ": " + why
+		}
+		d.release(workspace)
+	case "off":
+	default:
+		return fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
+	}
+	d.name = d.title(lacks)
+	return nil
+}
+
+// title is the Device's name.
+func (d *Device) title(lacks string) string {
+	return fmt.Sprintf("cuda:%d %s (%v%s)", d.info.Index, d.info.Name, d.config.Precision, lacks)
+}
+
+// Name says which GPU computes, in what precision, and what it has to do without, for people:
+// "cuda:0 NVIDIA H200 (bf16)", "cuda:1 Tesla V100-SXM2-16GB (fp32; no cuBLAS)", with the reason
+// where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
+func (d *Device) Name() string { return d.name }
+
+// Info describes the GPU, with what was free when it was opened.
+func (d *Device) Info() Info { return d.info }
+
+// Precision is what products multiply.
+func (d *Device) Precision() compute.Precision { return d.config.Precision }
+
+func (d *Device) multiprocessors() int { return d.info.Multiprocessors }
+
+// sharedPerBlock is how many bytes of shared memory a kernel may ask for.
+func (d *Device) sharedPerBlock() int { return d.info.SharedPerBlock }
+
+// major is the first number of the compute capability that the kernels were compiled for, or more.
+func (d *Device) major() int { return d.info.Major }
+
+// check panics if a call of the driver has failed. The Device is broken only if that is for good:
+// after anything else what it has can still be given back, and is.
+func (d *Device) check(doing string, err error) {
+	if err == nil {
+		return
+	}
+	if d.record != nil { // nothing is done while it is recorded, so nothing can break
+		panic(&unrecordable{fmt.Errorf("%s: %w", doing, err)})
+	}
+	d.broken = d.broken || driver.Broken(err)
+	panic(&compute.DeviceError{Device: d.name, Doing: doing, Err: err})
+}
+
+// wait waits for all that was enqueued.
+func (d *Device) wait(doing string) {
+	d.notRecording(doing)
+	d.check(doing, d.fence.Record(d.stream))
+	d.check(doing, d.fence.Wait(patience))
+}
+
+// finish waits for what is under way, if anything still can be, before what it uses is freed.
+func (d *Device) finish(doing string) {
+	if !d.broken && d.context != nil {
+		d.notRecording(doing)
+		d.joinAside()
+		d.wait(doing)
+	}
+}
+
+// Close frees everything that the Device has, what its layers and recordings have included. These
+// may still be closed, and not be used.
+func (d *Device) Close() {
+	if d.context == nil {
+		return
+	}
+	d.close() // what a device that fails still has ends with the context
+	d.context.Close()
+	d.context = nil
+	d.memory = newMemory()
+	clear(d.recordings)
+}
+
+// close gives back what is in the context, unless the device has failed: then it may not answer,
+// and what it has ends with the context.
+func (d *Device) close() (err error) {
+	defer compute.Catch(&err)
+	if d.fence != nil {
+		d.finish("closing")
+	}
+	if d.broken {
+		return nil
+	}
+	if d.blas != nil {
+		d.check("closing cuBLAS", d.blas.Close())
+	}
+	for r := range d.recordings {
+		r.Close()
+	}
+	d.closeAside()
+	d.closeMemory()
+	d.check("closing", d.kernels.close())
+	if d.fence != nil {
+		d.check("closing", d.fence.Close())
+	}
+	if d.stream != nil {
+		d.check("closing", d.stream.Close())
+	}
+	return nil
+}
+
+// sameLength panics unless two lengths agree.
+func sameLength(what string, a, b int) {
+	if a != b {
+		panic(fmt.Sprintf("cuda: %s: lengths %d and %d differ", what, a, b))
+	}
+}
+
+// wantLengthOf is wantLength of a part, whose name it makes only to panic.
+func wantLengthOf(what, part string, got, want int) {
+	if got != want {
+		wantLength(what+" "+part, got, want)
+	}
+}
+
+// wantLength panics unless a slice has the length that its shape says.
+func wantLength(what string, got, want int) {
+	if got != want {
+		panic(fmt.Sprintf("cuda: %s has %d elements, its shape has %d", what, got, want))
+	}
+}
+
+// at is the address of a slice of the device's memory; nil for an empty one.
+func at(x []float32) unsafe.Pointer {
+	if len(x) == 0 {
+		return nil
+	}
+	return unsafe.Pointer(unsafe.SliceData(x))
+}

@@ -1,0 +1,30 @@
+// Package cuda is the compute.Device of an NVIDIA GPU: float32, with products of float32, or of
+// float32 rounded to TF32, bfloat16 or half precision as the kernels read it. All that is here has
+// the build tag cuda; without it the package is empty.
+//
+// Everything a Device computes is enqueued on one stream, in the order of the calls, and none of it
+// waits but what returns numbers (Download, SumSquares, Output's Sum) and what frees memory. Copies
+// of StartDownload go on a second stream: each waits for what the first was given before it, and
+// the first goes on meanwhile, until the copy is waited for or memory is freed. The kernels are
+// CUDA C in kernels, compiled ahead to PTX, which is embedded; the driver makes machine code of it.
+// cuBLAS multiplies the large matrices where one is found that starts, and of such operands as it
+// has products of on the GPU; Device.Name says so where there is none. A Device is a
+// compute.Recorder: it records by stream capture and replays CUDA graphs.
+//
+// A []float32 from Alloc is a slice over addresses of the GPU's memory: its length and address mean
+// what they always do, and reading or writing an element is a fault.
+//
+// A wait that takes five minutes is a GPU that hangs: it ends in a *compute.DeviceError.
+//
+// The package knows shapes and numbers only: no graph, no model, no files. It may import compute
+// and its own parts: kernels, driver, and what driver needs, libcuda.
+//
+// To build it takes a C compiler and CUDA's cuda.h, and no library of NVIDIA's: with
+// `go build -tags cuda`, and CGO_CFLAGS=-I<folder of cuda.h> where that is none of the usual. The
+// binary runs on machines without a GPU, or without NVIDIA's driver, where Devices and New say why
+// there is none (see libcuda).
+//
+// The environment variable RONDO_CUDA_PTX (70, 80, 90) has kernels run that were compiled for an
+// older architecture than the GPU's, and RONDO_CUDA_BLAS=off does without cuBLAS, both for tests
+// and for comparing. CUDA_VISIBLE_DEVICES, the driver's own, says which GPUs there are.
+package cuda

@@ -1,0 +1,272 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// The threads of kernels that go over memory once: blocks of flatThreads, and as many of them as
+// have flatWork elements each, up to flatBlocks a multiprocessor, which are as many threads as it
+// can hold.
+const (
+	flatThreads = 256
+	flatWork    = 4 * flatThreads
+	flatBlocks  = 8
+	flatWarps   = flatThreads / 32
+)
+
+// over is a launch of threads that go over n elements, four at a time.
+func (d *Device) over(n int) launch { return d.parted(n, flatWork) }
+
+// overRows is a launch of warps that go over rows.
+func (d *Device) overRows(rows int) launch { return d.parted(rows, flatWarps) }
+
+// parted is a launch for n things, of which a block takes so many at a time.
+func (d *Device) parted(n, part int) launch {
+	return across(min(blocksFor(n, part), flatBlocks*d.multiprocessors()), flatThreads)
+}
+
+// Scale multiplies x by a.
+func (d *Device) Scale(x []float32, a float32) {
+	if len(x) > 0 {
+		d.launch("flat_scale", d.over(len(x)), int64(len(x)), x, a)
+	}
+}
+
+// Clamp limits x to [-limit, limit]; NaN stays NaN.
+func (d *Device) Clamp(x []float32, limit float32) {
+	if !(limit >= 0) {
+		panic(fmt.Sprintf("cuda: Clamp to a limit of %v", limit))
+	}
+	if len(x) > 0 {
+		d.launch("flat_clamp", d.over(len(x)), int64(len(x)), x, limit)
+	}
+}
+
+// Add adds x to y.
+func (d *Device) Add(y, x []float32) {
+	sameLength("Add", len(y), len(x))
+	if len(x) > 0 {
+		d.launch("flat_add", d.over(len(x)), int64(len(x)), y, x)
+	}
+}
+
+// AddBias adds b: [n] to every row of x: [m, n].
+func (d *Device) AddBias(x, b []float32) {
+	if len(b) == 0 || len(x)%len(b) != 0 {
+		panic(fmt.Sprintf("cuda: AddBias of %d elements to rows in %d", len(b), len(x)))
+	}
+	if rows := len(x) / len(b); rows > 0 {
+		d.launch("flat_add_bias", d.overRows(rows), int64(rows), int64(len(b)), x, b)
+	}
+}
+
+// Embed gathers rows: y[i] = table[ids[i]]; table: [V, E], y: [N, E].
+func (d *Device) Embed(y, table []float32, ids []int32) {
+	if len(ids) == 0 {
+		return
+	}
+	width := len(y) / len(ids)
+	wantLength("Embed's y", len(y), len(ids)*width)
+	vocabulary := checkTable("Embed", table, width)
+	staged := d.stage(4*len(ids), func(host []byte) {
+		checkIDs("Embed", ids, vocabulary)
+		copy(int32s(host), ids)
+	})
+	d.launch("flat_embed", d.overRows(len(ids)), int64(len(ids)), int64(width), y, table, staged)
+}
+
+// EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
+func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
+	if len(ids) == 0 {
+		return
+	}
+	width := len(dy) / len(ids)
+	wantLength("EmbedBackward's dy", len(dy), len(ids)*width)
+	n, vocabulary := len(ids), checkTable("EmbedBackward", dtable, width)
+	staged := d.stage(4*groupedLen(n), func(host []byte) {
+		checkIDs("EmbedBackward", ids, vocabulary)
+		if len(d.idRows) < vocabulary {
+			d.idRows = make([]int32, vocabulary)
+		}
+		group(int32s(host), ids, d.idRows)
+	})
+	groups := grouped(staged, n)
+	// A thread has a column of one id after another: how many ids differ is known only when they
+	// are, which on a Replay are others.
+	l := across(min(n, vocabulary, flatBlocks*d.multiprocessors()), embedThreads)
+	l.grid[1] = blocksFor(width, embedThreads)
+	d.launch("flat_embed_backward", l, int64(width), dtable, dy, groups.count, groups.ids,
+		groups.starts, groups.order)
+}
+
+// embedThreads is how many columns a block of EmbedBackward has.
+const embedThreads = 128
+
+// checkTable panics unless table is rows of this width; it returns how many.
+func checkTable(what string, table []float32, width int) int {
+	if width == 0 || len(table)%width != 0 {
+		panic(fmt.Sprintf("cuda: %s: %d elements are not rows of %d", what, len(table), width))
+	}
+	return len(table) / width
+}
+
+// checkIDs panics unless every id is in [0, limit).
+func checkIDs(what string, ids []int32, limit int) {
+	for i, id := range ids {
+		if uint(id) >= uint(limit) {
+			panic(fmt.Sprintf("cuda: %s: id %d at %d is not in [0, %d)", what, id, i, limit))
+		}
+	}
+}
+
+// Dropout sets y = x / (1-p) where compute.DropoutKeep keeps an element of x: [steps, B, H], and
+// 0 elsewhere; B is len(keys).
+func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
+	sameLength("Dropout", len(y), len(x))
+	if !(p >= 0 && p <= 1) {
+		panic(fmt.Sprintf("cuda: Dropout with probability %v, not in [0, 1]", p))
+	}
+	rows := steps * len(keys)
+	if rows < 1 || len(x)%rows != 0 {
+		panic(fmt.Sprintf("cuda: Dropout of %d elements in %d steps of %d lanes",
+			len(x), steps, len(keys)))
+	}
+	if len(x) == 0 {
+		return
+	}
+	staged := d.stage(8*len(keys), func(host []byte) {
+		copy(unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys)), keys)
+	})
+	d.launch("flat_dropout", d.overRows(rows), int64(rows), int64(len(x)/rows),
+		int32(len(keys)), y, x, staged, p, 1/(1-p))
+}
+
+// What kernels that sum over a block need of shared memory: a number of every warp.
+const (
+	sumBytes    = 32 * 8
+	sumsThreads = 1024 // of the one block that sums what others have
+)
+
+// SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
+func (d *Device) SumSquares(x []float32) float64 {
+	if len(x) == 0 {
+		return 0
+	}
+	blocks := blocksFor(len(x), compute.SquaresBlock)
+	// The total is the first of 8 bytes, the partial sums are behind it.
+	total := d.scratch(8 * (1 + blocks))
+	partial := unsafe.Add(total, 8)
+	l := across(blocks, flatThreads)
+	l.shared = 4*compute.SquaresBlock + 8*compute.SquaresLanes
+	d.launch("flat_sum_squares", l, int64(len(x)), x, partial)
+	d.launch("flat_sum_parts", across(1, flatThreads), int64(blocks), partial, total)
+	return d.readDouble(total)
+}
+
+// sumDoubles sets *total to the sum of n float64s, in a fixed order.
+func (d *Device) sumDoubles(total, from unsafe.Pointer, n int) {
+	l := across(1, sumsThreads)
+	l.shared = sumBytes
+	d.launch("flat_sum_doubles", l, int64(n), from, total)
+}
+
+// readDouble waits for a float64 in the device's memory.
+func (d *Device) readDouble(from unsafe.Pointer) float64 {
+	var halves [2]float32 // whose bits are those of the float64, in the order of a little-endian
+	d.Download(halves[:], unsafe.Slice((*float32)(from), len(halves)))
+	low, high := math.Float32bits(halves[0]), math.Float32bits(halves[1])
+	return math.Float64frombits(uint64(high)<<32 | uint64(low))
+}
+
+// The kernel flat_column_sums: a block sums columnWidth columns of a slab of rows. Slabs have
+// columnRows rows, few enough that small matrices keep a GPU busy; taller ones where there would be
+// more than columnSlabs, whose sums one block adds.
+const (
+	columnWidth    = 32
+	columnParts    = 8
+	columnRows     = 128
+	columnSlabs    = 256
+	columnSumBytes = 4 * columnWidth * columnParts
+)
+
+// summed is where the sums of columns go: to out, in place of what is there or, with add, on top of
+// it; those of the first same columns to also, too.
+type summed struct {
+	out, also unsafe.Pointer
+	same      int
+	add       bool
+}
+
+// columnSums sums the columns of x: [rows, columns], in a fixed order. It uses the scratch if there
+// are many rows.
+func (d *Device) columnSums(to summed, x unsafe.Pointer, rows, columns int) {
+	d.slabSums(to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
+}
+
+// slabRows is how many rows a slab has: least, or as many more as make at most so many slabs.
+func slabRows(rows, least, most int) int { return max(least, blocksFor(rows, most)) }
+
+// slabSums sums the columns of slabs of so many rows, then the slabs' sums as one slab.
+func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) {
+	slabs := blocksFor(rows, slab)
+	l := launch{grid: [3]int{blocksFor(columns, columnWidth), slabs, 1},
+		block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
+	if slabs > 1 {
+		partial := d.scratch(4 * slabs * columns)
+		d.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
+			unsafe.Pointer(nil), int64(0), int32(0))
+		x, rows, l.grid[1] = partial, slabs, 1
+	}
+	keep := int32(0)
+	if to.add {
+		keep = 1
+	}
+	d.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out, to.also,
+		int64(to.same), keep)
+}
+
+// Update applies the optimizer to all parameters in one pass.
+func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
+	slots := u.Optimizer.Slots()
+	sameLength("Update's gradients", len(params), len(grads))
+	if slots >= 1 {
+		sameLength("Update's first slot", len(params), len(s1))
+	}
+	if slots >= 2 {
+		sameLength("Update's second slot", len(params), len(s2))
+		if u.Step < 1 {
+			panic(fmt.Sprintf("cuda: Update %d of Adam; the first is 1", u.Step))
+		}
+	}
+	if len(params) == 0 {
+		return
+	}
+	size, root := biasCorrection(u)
+	d.launch(updateKernel(u.Optimizer), d.over(len(params)), int64(len(params)), params, grads,
+		s1, s2, u.LR, u.Momentum, u.Beta1, u.Beta2, u.Rho, u.Epsilon, u.WeightDecay, size, root)
+}
+
+// updateKernel is the kernel of an optimizer.
+func updateKernel(o compute.Optimizer) string {
+	return [...]string{compute.SGD: "update_sgd", compute.Momentum: "update_momentum",
+		compute.Nesterov: "update_nesterov", compute.Adam: "update_adam",
+		compute.AdamW: "update_adamw", compute.RMSProp: "update_rmsprop",
+		compute.Adagrad: "update_adagrad"}[o]
+}
+
+// biasCorrection is Adam's, computed in float64 once for all parameters: the step's size
+// lr/(1-beta1^step), and 1/sqrt(1-beta2^step), by which sqrt of the second moment is multiplied.
+func biasCorrection(u compute.Update) (size, root float32) {
+	if u.Optimizer.Slots() < 2 {
+		return 0, 0
+	}
+	first := 1 - math.Pow(float64(u.Beta1), float64(u.Step))
+	second := 1 - math.Pow(float64(u.Beta2), float64(u.Step))
+	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
+}

@@ -1,0 +1,249 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+// operands is what a product's operands, float32 in memory, are rounded to as they are loaded. Sums
+// are float32. The numbers are those of kernels/rounding.cuh.
+type operands int
+
+const (
+	operandFP32 operands = iota
+	operandTF32
+	operandBF16
+	operandFP16
+)
+
+// String is the precision's name.
+func (o operands) String() string {
+	return [...]string{operandFP32: "fp32", operandTF32: "tf32", operandBF16: "bf16",
+		operandFP16: "fp16"}[o]
+}
+
+// forward is what the products of the forward pass multiply.
+func (d *Device) forward() operands {
+	switch d.config.Precision {
+	case compute.TF32:
+		return operandTF32
+	case compute.BF16:
+		return operandBF16
+	case compute.FP16:
+		return operandFP16
+	}
+	return operandFP32
+}
+
+// backward is what those of the backward pass do: gradients may be below the range of fp16.
+func (d *Device) backward() operands {
+	if d.config.Precision == compute.FP16 {
+		return operandBF16
+	}
+	return d.forward()
+}
+
+// Gemm computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n]. With beta
+// zero, what c held does not matter. Which pass it is of it is not told: in fp16 it multiplies as
+// the backward pass does, since any number has a place in bfloat16's range.
+func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
+	beta float32, c []float32) {
+	wantLength("Gemm's a", len(a), m*k)
+	wantLength("Gemm's b", len(b), k*n)
+	wantLength("Gemm's c", len(c), m*n)
+	if m == 0 || n == 0 {
+		return
+	}
+	switch {
+	case k > 0:
+		d.product(d.backward(), transA, transB, m, n, k, alpha, at(a), at(b), beta, at(c))
+	case beta == 0:
+		d.Zero(c)
+	default:
+		d.Scale(c, beta)
+	}
+}
+
+// method is how a product is made.
+type method struct {
+	library bool // by cuBLAS
+	tensor  bool // by tensor cores; otherwise kernels/gemm.cu rounds the operands
+	tile    int  // rows and columns of c that a block of ours has
+	slices  int  // parts of k that are summed apart
+	slice   int  // how much of k each has
+}
+
+// Bounds between the methods. They are reasoned from what a launch, a block and memory cost, and
+// have not been measured: on a GPU they may be some way off the best.
+const (
+	// libraryWork is the least m*n*k for which cuBLAS is asked, if its operands are float32: from
+	// there on the time is in the multiplications, in which its kernels, written for each GPU, are
+	// ahead of ours. Below it is in the launches, of which ours need one or two and it as many.
+	libraryWork = 1 << 25
+	// Operands of 16 bits it takes only from memory, and making them is two passes over both: each
+	// element of them has to be used libraryReuse times or more.
+	libraryWork16 = 1 << 29
+	libraryReuse  = 256
+	// enoughBlocks is how many blocks keep a GPU busy: about two a multiprocessor of a large one.
+	// The number of slices depends on it, and with it the last bits of a product: so it is not the
+	// number of this GPU's multiprocessors.
+	enoughBlocks = 256
+	// minSlice is the least of k that is worth a block's start and its sums' way through memory.
+	minSlice  = 128
+	maxSlices = 32
+	// sliceStep is what a slice is a multiple of: the longest step of our kernels.
+	sliceStep = 32
+)
+
+// libraryHas says whether cuBLAS multiplies such operands as they are to be, on a GPU whose compute
+// capability begins with this number. Before 8 it has no products of bfloat16, or slow ones, and
+// those of TF32 are of float32; before 7 those of half precision are not for tensor cores.
+func libraryHas(o operands, major int) bool {
+	return o == operandFP32 || major >= 8 || o == operandFP16 && major >= 7
+}
+
+// byLibrary says whether cuBLAS is there for products of such operands.
+func (d *Device) byLibrary(o operands) bool {
+	return d.blas != nil && !d.unsupported[o] && libraryHas(o, d.major())
+}
+
+// chooseMethod says how a product is made; library says whether cuBLAS is there, tensor whether the
+// GPU's tensor cores take what our kernels give them.
+func chooseMethod(o operands, m, n, k int, library, tensor bool) method {
+	work := int64(m) * int64(n) * int64(k)
+	if library {
+		float32s := o == operandFP32 || o == operandTF32
+		if float32s && work >= libraryWork ||
+			!float32s && work >= libraryWork16 && min(m, n) >= libraryReuse {
+			return method{library: true}
+		}
+	}
+	how := method{tensor: tensor && o != operandFP32, tile: 128, slices: 1}
+	tiles := func() int { return blocksFor(m, how.tile) * blocksFor(n, how.tile) }
+	// Larger tiles load less for every multiplication, where there are enough of them.
+	if tiles() < enoughBlocks/2 {
+		how.tile = 64
+	}
+	if fill := enoughBlocks / tiles(); fill > 1 {
+		how.slices = max(1, min(fill, k/minSlice, maxSlices))
+	}
+	how.slice = blocksFor(blocksFor(k, how.slices), sliceStep) * sliceStep
+	how.slices = blocksFor(k, how.slice)
+	return how
+}
+
+// blocksFor is how many parts of so many cover n.
+func blocksFor(n, part int) int { return (n + part - 1) / part }
+
+// product computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n], all
+// packed float32 in the device's memory; m, n and k are positive. With beta zero it does not read
+// c. It may use the scratch.
+func (d *Device) product(o operands, transA, transB bool, m, n, k int, alpha float32,
+	a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
+	p := driver.Product{TransA: transA, TransB: transB, M: m, N: n, K: k,
+		Alpha: alpha, Beta: beta, A: a, B: b, C: c}
+	tensor := d.major() >= 8
+	how := chooseMethod(o, m, n, k, d.byLibrary(o), tensor)
+	if how.library {
+		if d.libraryProduct(o, p) {
+			return
+		}
+		how = chooseMethod(o, m, n, k, false, tensor)
+	}
+	d.ownProduct(o, p, how)
+}
+
+// libraryProduct has cuBLAS make a product, if it has such.
+func (d *Device) libraryProduct(o operands, p driver.Product) (done bool) {
+	if o == operandBF16 || o == operandFP16 {
+		p.A, p.B = d.round(o, p.A, p.M*p.K, p.B, p.K*p.N)
+	}
+	return d.multiply(o, &p)
+}
+
+// multiply has cuBLAS make a product of operands that are in memory as it reads them. Where it has
+// no such products it does nothing, and is not asked for one of such operands any more.
+func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
+	p.Operand = [...]driver.Operand{operandFP32: driver.Float32, operandTF32: driver.TF32,
+		operandBF16: driver.BFloat16, operandFP16: driver.Float16}[o]
+	err := d.blas.Multiply(p)
+	if driver.Unsupported(err) {
+		d.unsupported[o] = true
+		return false
+	}
+	if err != nil {
+		d.refused(fmt.Sprintf("a product of %d x %d x %d by cuBLAS", p.M, p.N, p.K), 0, err)
+	}
+	return true
+}
+
+// round makes 16-bit copies of two operands in the scratch.
+func (d *Device) round(o operands, a unsafe.Pointer, lenA int, b unsafe.Pointer,
+	lenB int) (roundA, roundB unsafe.Pointer) {
+	const align = 256
+	bytesA := blocksFor(2*lenA, align) * align
+	roundA = d.scratch(bytesA + 2*lenB)
+	roundB = unsafe.Add(roundA, bytesA)
+	d.launch("gemm_round", d.over(lenA), int64(lenA), a, roundA, int32(o))
+	d.launch("gemm_round", d.over(lenB), int64(lenB), b, roundB, int32(o))
+	return roundA, roundB
+}
+
+// ownProduct makes a product by our kernels: in one launch, or in two if k is cut in slices.
+func (d *Device) ownProduct(o operands, p driver.Product, how method) {
+	to, alpha, beta := p.C, p.Alpha, p.Beta
+	if how.slices > 1 {
+		to = d.scratch(4 * how.slices * p.M * p.N)
+		alpha, beta = 1, 0
+	}
+	l := launch{grid: [3]int{blocksFor(p.M, how.tile), blocksFor(p.N, how.tile), how.slices}}
+	arguments := []any{int32(p.M), int32(p.N), int32(p.K), flag(p.TransA), flag(p.TransB), alpha,
+		p.A, p.B, beta, to, int32(how.slice)}
+	if how.tensor {
+		l.block, l.shared = tensorThreads(how.tile), tensorBytes(how.tile)
+		d.launch(fmt.Sprintf("tensor_%v_%d", o, how.tile), l, arguments...)
+	} else {
+		l.block, l.shared = [3]int{gemmThreads, 1, 1}, gemmBytes(how.tile)
+		d.launch(fmt.Sprintf("gemm_%d", how.tile), l, append(arguments, int32(o))...)
+	}
+	if how.slices > 1 {
+		count := p.M * p.N
+		d.launch("gemm_sum_slices", d.parted(count, flatThreads), int64(count),
+			int32(how.slices), p.Alpha, to, p.Beta, p.C)
+	}
+}
+
+// flag is a truth value as kernels take it.
+func flag(on bool) int32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+const gemmThreads = 256
+
+// gemmBytes is the shared memory of a block of kernels/gemm.cu: two tiles of both operands, each a
+// step of 8 or 16 rows, padded by four.
+func gemmBytes(tile int) int {
+	step := 16
+	if tile == 128 {
+		step = 8
+	}
+	return 2 * 2 * 4 * step * (tile + 4)
+}
+
+// tensorThreads and tensorBytes are the block of kernels/tensor.cu: 80 bytes a line of a tile.
+func tensorThreads(tile int) [3]int {
+	if tile == 128 {
+		return [3]int{256, 1, 1}
+	}
+	return [3]int{128, 1, 1}
+}
+
+func tensorBytes(tile int) int { return 2 * 2 * 80 * tile }

@@ -1,0 +1,184 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+// memory is the account of the device's memory.
+type memory struct {
+	blocks    map[unsafe.Pointer]block
+	now, peak int64 // bytes of the blocks
+	scratch   unsafe.Pointer
+	room      int              // bytes of the scratch
+	outgrown  []unsafe.Pointer // scratches that recordings still use
+	slots     map[*slot]struct{}
+}
+
+// block is memory that was made: a tensor, of Alloc, or a workspace, of malloc.
+type block struct {
+	bytes  int64
+	tensor bool
+}
+
+func newMemory() memory {
+	return memory{blocks: map[unsafe.Pointer]block{}, slots: map[*slot]struct{}{}}
+}
+
+// scratchStep is what the scratch's size is a multiple of.
+const scratchStep = 1 << 20
+
+// Bytes returns how many bytes of the GPU's memory the Device's tensors and workspaces hold, and
+// the most that they have held. What the driver needs besides, for the context and the kernels, is
+// not in it.
+func (d *Device) Bytes() (now, peak int64) { return d.memory.now, d.memory.peak }
+
+// Alloc returns n zeros in the GPU's memory.
+func (d *Device) Alloc(n int) []float32 {
+	if n < 0 {
+		panic(fmt.Sprintf("cuda: Alloc of %d elements", n))
+	}
+	d.notRecording("Alloc")
+	if n == 0 {
+		return []float32{}
+	}
+	bytes := 4 * int64(n)
+	p := d.take(fmt.Sprintf("a tensor of %d elements", n), bytes, true)
+	d.check("zeroing a tensor", d.stream.Zero(p, bytes))
+	return unsafe.Slice((*float32)(p), n)
+}
+
+// Free gives memory from Alloc back. The slice must begin where Alloc's did.
+func (d *Device) Free(x []float32) {
+	if len(x) == 0 {
+		return
+	}
+	if b, ok := d.memory.blocks[at(x)]; !ok || !b.tensor {
+		panic(fmt.Sprintf("cuda: Free of %d elements at %p, which Alloc did not give", len(x),
+			at(x)))
+	}
+	d.free("freeing a tensor", at(x))
+}
+
+// Zero fills x with zeros.
+func (d *Device) Zero(x []float32) {
+	if len(x) > 0 {
+		d.check("zeroing a tensor", d.stream.Zero(at(x), 4*int64(len(x))))
+	}
+}
+
+// malloc makes a workspace, which holds anything. It may be called while recording.
+func (d *Device) malloc(bytes int) unsafe.Pointer {
+	return d.take(fmt.Sprintf("a workspace of %d bytes", bytes), int64(bytes), false)
+}
+
+// release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
+func (d *Device) release(p unsafe.Pointer) {
+	if p == nil || d.context == nil {
+		return
+	}
+	if b, ok := d.memory.blocks[p]; !ok || b.tensor {
+		panic(fmt.Sprintf("cuda: release of %p, which malloc did not give", p))
+	}
+	d.free("freeing a workspace", p)
+}
+
+// take makes a block and counts it.
+func (d *Device) take(what string, bytes int64, tensor bool) unsafe.Pointer {
+	if bytes < 1 {
+		panic(fmt.Sprintf("cuda: %s has no memory", what))
+	}
+	p, err := d.context.Alloc(bytes)
+	if err != nil {
+		d.refused(what, bytes, err)
+	}
+	m := &d.memory
+	m.blocks[p] = block{bytes, tensor}
+	m.now += bytes
+	m.peak = max(m.peak, m.now)
+	return p
+}
+
+// refused panics with the error of a call that may have failed for lack of memory.
+func (d *Device) refused(what string, bytes int64, err error) {
+	if !driver.OutOfMemory(err) {
+		d.check(what, err)
+	}
+	lack := &compute.MemoryError{What: what, Bytes: bytes}
+	if free, total, err := d.context.Memory(); err == nil {
+		lack.Free, lack.Total = free, total
+	}
+	panic(lack)
+}
+
+// free gives a block back, once all that may use it is done.
+func (d *Device) free(doing string, p unsafe.Pointer) {
+	d.notRecording(doing)
+	d.finish(doing)
+	d.drop(p)
+}
+
+// drop gives back a block that nothing uses.
+func (d *Device) drop(p unsafe.Pointer) {
+	b := d.memory.blocks[p]
+	delete(d.memory.blocks, p)
+	d.memory.now -= b.bytes
+	if !d.broken {
+		d.check("freeing memory", d.context.Free(p))
+	}
+}
+
+// scratch returns memory that holds anything, until the next call of scratch. It grows to what was
+// asked for at most, and never shrinks.
+func (d *Device) scratch(bytes int) unsafe.Pointer {
+	m := &d.memory
+	if bytes <= m.room {
+		return m.scratch
+	}
+	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
+	larger := d.take(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+	if m.scratch != nil {
+		// A graph has the addresses of what it was recorded with.
+		if len(d.recordings) > 0 || d.record != nil {
+			m.outgrown = append(m.outgrown, m.scratch)
+		} else {
+			d.free("freeing a scratch", m.scratch)
+		}
+	}
+	m.scratch, m.room = larger, room
+	return larger
+}
+
+// dropOutgrown frees the scratches that only recordings used, of which there are none any more.
+func (d *Device) dropOutgrown() {
+	for _, p := range d.memory.outgrown {
+		d.free("freeing a scratch", p)
+	}
+	d.memory.outgrown = nil
+}
+
+// closeMemory frees everything that is left, of whoever it is.
+func (d *Device) closeMemory() {
+	for p := range d.memory.blocks {
+		d.drop(p)
+	}
+	for s := range d.memory.slots {
+		d.closeSlot(s)
+	}
+}
+
+// made counts what was made and not given back: tensors, and everything else, the host's pinned
+// memory included. What the Device has for itself is in it.
+func (d *Device) made() (tensors, workspaces int) {
+	for _, b := range d.memory.blocks {
+		if b.tensor {
+			tensors++
+		}
+	}
+	return tensors, len(d.memory.blocks) - tensors + len(d.memory.slots)
+}

@@ -1,0 +1,210 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// maxLogits is the most logits that an output layer keeps at once, 256 MiB: more rows go through it
+// in chunks. A chunk costs a pass over the weights and their gradient, for which it has to have
+// some hundreds of rows; that many are of any vocabulary's logits.
+const maxLogits = 1 << 26
+
+// output is the last layer. Its sum goes to the host as the last thing that a call enqueues.
+type output struct {
+	device  *Device
+	shape   compute.OutputShape
+	few     fewTokens // how it is computed, if its zero value is not
+	rows    int       // of logits at once
+	targets *staged
+	memory  unsafe.Pointer // of all that follows
+	sum     unsafe.Pointer // float64
+	losses  unsafe.Pointer // float64 of every row, or block of rows
+	logits  unsafe.Pointer // [rows, V]; then their gradient
+	parts   unsafe.Pointer // fewTokens's
+	result  *result
+}
+
+// gradientsOut is what ForwardBackward computes besides the sum.
+type gradientsOut struct {
+	scale      float32
+	dx, dw, db []float32
+}
+
+// NewOutput makes the last layer's workspace.
+func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
+	if s.N < 1 || s.H < 1 || s.V < 1 {
+		panic(fmt.Sprintf("cuda: output layer of shape %+v", s))
+	}
+	return d.newOutput(s, outputRows(s), chooseFew(s, d.sharedPerBlock()))
+}
+
+// outputRows is how many rows' logits are in memory at once: chunks of about one size.
+func outputRows(s compute.OutputShape) int {
+	most := max(1, maxLogits/s.V)
+	return blocksFor(s.N, blocksFor(s.N, most))
+}
+
+func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *output {
+	o := &output{device: d, shape: s, few: few, rows: rows}
+	made := false
+	defer func() {
+		if !made { // no memory for a part
+			o.Close()
+		}
+	}()
+	const align = 256
+	cuts := []struct {
+		at    *unsafe.Pointer
+		bytes int
+	}{{&o.sum, 8}, {&o.losses, 8 * s.N}, {&o.logits, 4 * rows * s.V}}
+	if few.fits() {
+		cuts[2].at, cuts[2].bytes = &o.parts, few.partBytes(s)
+	}
+	total := 0
+	for _, c := range cuts {
+		total += (c.bytes + align - 1) / align * align
+	}
+	o.memory = d.malloc(total)
+	next := o.memory
+	for _, c := range cuts {
+		*c.at = next
+		next = unsafe.Add(next, (c.bytes+align-1)/align*align)
+	}
+	o.targets = d.newStaged(4 * s.N)
+	o.result = d.newResult(8)
+	made = true
+	return o
+}
+
+// Forward computes the summed cross-entropy in nats; rows with a negative target do not count.
+func (o *output) Forward(x, w, b []float32, targets []int32) {
+	o.check(x, w, b, targets)
+	o.run(x, w, b, targets, nil)
+}
+
+// ForwardBackward also overwrites the gradients of scale times that sum.
+func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) {
+	o.check(x, w, b, targets)
+	sameLength("output dx", len(dx), len(x))
+	sameLength("output dw", len(dw), len(w))
+	sameLength("output db", len(db), len(b))
+	o.run(x, w, b, targets, &gradientsOut{scale, dx, dw, db})
+}
+
+// run enqueues the loss, the gradients unless they are nil, and the loss's way to the host.
+func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
+	ids := o.targets.put(func(host []byte) {
+		o.checkTargets(targets)
+		copy(int32s(host), targets)
+	})
+	if o.few.fits() {
+		o.runFew(x, w, b, ids, to)
+	} else {
+		o.runChunks(x, w, b, ids, to)
+	}
+	o.result.fetch(o.sum)
+}
+
+// runChunks makes the logits of some rows at a time.
+func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut) {
+	s, d := o.shape, o.device
+	for first := 0; first < s.N; first += o.rows {
+		n := min(o.rows, s.N-first)
+		rows := at(x[first*s.H:])
+		d.product(d.forward(), false, true, n, s.V, s.H, 1, rows, at(w), 0, o.logits)
+		kernel, scale := "head_loss", float32(0)
+		if to != nil {
+			kernel, scale = "head_gradient", to.scale
+		}
+		l, cached := rowLaunch(n, s.V, d.sharedPerBlock())
+		if cached {
+			kernel += "_cached"
+		}
+		d.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
+			unsafe.Add(o.losses, 8*first))
+		if to == nil {
+			continue
+		}
+		beta := float32(min(first, 1)) // the first chunk overwrites
+		d.product(d.backward(), false, false, n, s.H, s.V, 1, o.logits, at(w), 0,
+			at(to.dx[first*s.H:]))
+		d.product(d.backward(), true, false, s.V, s.H, n, 1, o.logits, rows, beta, at(to.dw))
+		if to.db != nil {
+			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
+		}
+	}
+	d.sumDoubles(o.sum, o.losses, s.N)
+}
+
+// Threads and shared memory of a row's block: kernels/head.cu.
+const (
+	rowBytes   = 2 * 32 * 4 // two numbers of every warp
+	rowThreads = 512
+	// longRow is a row of which a multiprocessor keeps three at most: their blocks have twice as
+	// many threads.
+	longRow = 1 << 14
+)
+
+// rowLaunch is a block for each of n rows of V logits: enough threads to have the row on its way at
+// once, not so many that most have nothing. cached says whether the row is kept in shared memory,
+// of which a block may have so much.
+func rowLaunch(n, V, shared int) (l launch, cached bool) {
+	threads := 32
+	for threads < rowThreads && 8*threads < V {
+		threads *= 2
+	}
+	if V > longRow {
+		threads = 2 * rowThreads
+	}
+	l = across(n, threads)
+	l.shared = rowBytes
+	if cached = rowBytes+4*V <= shared; cached {
+		l.shared += 4 * V
+	}
+	return l, cached
+}
+
+// Sum waits for what the last of the two has computed.
+func (o *output) Sum() float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(o.result.read()))
+}
+
+// Close frees the workspace; it may be called more than once.
+func (o *output) Close() {
+	if o.targets != nil {
+		o.targets.close()
+	}
+	if o.result != nil {
+		o.result.close()
+	}
+	o.device.release(o.memory)
+	o.memory = nil
+}
+
+// check panics unless the arguments have their shapes.
+func (o *output) check(x, w, b []float32, targets []int32) {
+	s := o.shape
+	wantLength("output x", len(x), s.N*s.H)
+	wantLength("output w", len(w), s.V*s.H)
+	if b != nil {
+		wantLength("output b", len(b), s.V)
+	}
+	wantLength("targets", len(targets), s.N)
+}
+
+// checkTargets panics unless every target is below V. On a Replay they may be others than at first.
+func (o *output) checkTargets(targets []int32) {
+	for i, id := range targets {
+		if int(id) >= o.shape.V {
+			panic(fmt.Sprintf("cuda: target %d at %d is not below %d", id, i, o.shape.V))
+		}
+	}
+}

@@ -1,0 +1,103 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// persistent is the recurrence in one launch a pass, of kernels/persistent*.cu: W_hh stays on chip
+// for all steps. Its blocks hand each other the states, or the gradients, of every step through an
+// exchange in global memory that must be zero before the launch; see kernels/persistent.cuh.
+type persistent struct {
+	device *Device
+	compute.RecurrentShape
+	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
+	steps       loop            // a product a step; nil where it is not needed
+}
+
+// newPersistent returns nil where neither pass of a shape fits, or a product a step is thought
+// faster. GPUs below 8.0 have no such tensor instructions as the kernels use.
+func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
+	if d.major() < 8 && d.forward() != operandFP32 {
+		return nil
+	}
+	l := &persistent{device: d, RecurrentShape: s}
+	need := 0
+	if p, ok := planPersistent(s, d.forward(), d.multiprocessors(), d.sharedPerBlock(),
+		false); ok {
+		l.there, need = &p, p.exchange(s.T)
+	}
+	if !inference {
+		if p, ok := planPersistent(s, d.backward(), d.multiprocessors(), d.sharedPerBlock(),
+			true); ok {
+			l.back, need = &p, max(need, l.carryBytes()+p.exchange(s.T))
+		}
+	}
+	switch {
+	case l.there == nil && l.back == nil:
+		return nil
+	case l.there == nil || l.back == nil && !inference:
+		l.steps = newSteps(d, s, inference)
+	}
+	d.scratch(need) // so that a lack of memory shows now, and nothing is allocated later
+	return l
+}
+
+// carryBytes is the room for what of the gradient of h (GRU) or c (LSTM) a step hands to the one
+// before it, besides what goes through W_hh: [B, H], rounded up.
+func (l *persistent) carryBytes() int { return 4 * alignedFloats(l.B*l.H) }
+
+// bytes are those of steps: the launches share the Device's scratch.
+func (l *persistent) bytes() int64 {
+	if l.steps == nil {
+		return 0
+	}
+	return l.steps.bytes()
+}
+
+func (l *persistent) close() {
+	if l.steps != nil {
+		l.steps.close()
+	}
+}
+
+// empty is the exchange of a pass, with nothing in it yet.
+func (l *persistent) empty(p *persistentPlan, exchange unsafe.Pointer) {
+	l.device.check("emptying the exchange of a recurrent layer",
+		l.device.stream.Zero(exchange, int64(p.exchange(l.T))))
+}
+
+func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args ...any) {
+	l.device.launch(persistentKernel(p, o, backward), launch{
+		grid: [3]int{p.slices, p.groups, 1}, block: [3]int{persistentThreads, 1, 1},
+		shared: p.shared, cooperative: true}, args...)
+}
+
+func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
+	p := l.there
+	if p == nil {
+		l.steps.forward(hh, biasHH, t)
+		return
+	}
+	exchange := l.device.scratch(p.exchange(l.T))
+	l.empty(p, exchange)
+	l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h, exchange,
+		int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.units), int32(p.passes))
+}
+
+func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
+	p := l.back
+	if p == nil {
+		l.steps.backward(hh, dy, dout, dstate, t)
+		return
+	}
+	carry := l.device.scratch(l.carryBytes() + p.exchange(l.T))
+	exchange := unsafe.Add(carry, l.carryBytes())
+	l.empty(p, exchange)
+	l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h, dstate.c, t.act,
+		t.cell, t.q, t.h, carry, exchange, int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
+		int32(p.passes))
+}

@@ -1,0 +1,206 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+// persistentCells are those that a persistent loop has.
+func persistentCells() []compute.Cell {
+	return []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM}
+}
+
+// overPersistent makes layers over the recurrence in one launch.
+func overPersistent(t *testing.T, d *Device) newLayerOf {
+	return func(s compute.RecurrentShape, inference bool) compute.Recurrent {
+		return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+			inference bool) loop {
+			l := newPersistent(d, s, inference)
+			if l == nil {
+				t.Fatalf("%+v has no persistent loop on %s", s, d.Name())
+			}
+			return l
+		})
+	}
+}
+
+// persistentProblems are the cells in shapes that give one group of blocks and several, groups of
+// one tile of lanes and of several, tiles and slices that are not full, and rows of W_hh of which a
+// float4 cannot be loaded.
+func persistentProblems(random *rand.Rand) []*recurrentProblem {
+	var all []*recurrentProblem
+	for _, cell := range persistentCells() {
+		for i, s := range []compute.RecurrentShape{
+			{T: 9, B: 1, D: 5, H: 40}, {T: 2, B: 17, D: 4, H: 40}, {T: 5, B: 3, D: 6, H: 1},
+			{T: 4, B: 50, D: 3, H: 37}, {T: 3, B: 16, D: 9, H: 100},
+		} {
+			s.Cell = cell
+			all = append(all, newRecurrentProblem(s, i%2 == 0, random))
+		}
+	}
+	return all
+}
+
+// TestPersistent holds the persistent loops against compute/cpu.
+func TestPersistent(t *testing.T) {
+	for p, a := range agreements() {
+		t.Run(p.String(), func(t *testing.T) {
+			d, problems := newGPU(t, p), persistentProblems(rand.New(rand.NewPCG(1, 2)))
+			if a.of != p { // sums that are rounded otherwise: some are on relu's other side
+				problems = slices.DeleteFunc(problems, func(p *recurrentProblem) bool {
+					return p.Cell == compute.RNNReLU
+				})
+			}
+			agree(t, p, d, overPersistent(t, d), problems)
+		})
+	}
+}
+
+// TestPersistentSteps holds them against a product a step, which rounds the same operands.
+func TestPersistentSteps(t *testing.T) {
+	for p := range agreements() {
+		t.Run(p.String(), func(t *testing.T) {
+			d, random := newGPU(t, p), rand.New(rand.NewPCG(3, 4))
+			for _, problem := range persistentProblems(random) {
+				sameAsSteps(t, d, problem, overPersistent(t, d))
+			}
+		})
+	}
+}
+
+// sameAsSteps wants of a problem what newSteps computes, but for the order of sums, and operands
+// that it makes fall to the other side of a boundary.
+func sameAsSteps(t *testing.T, d *Device, p *recurrentProblem, newLayer newLayerOf) {
+	t.Helper()
+	p.withDout, p.withDx = true, true
+	limit := 2e-2
+	if d.Precision() == compute.FP32 {
+		limit = 5e-5
+	}
+	want := p.results(d, d.overSteps)
+	for i, got := range p.results(d, newLayer) {
+		if largest, _ := off(got.values, want[i].values); !(largest <= limit) {
+			t.Errorf("%v: %s: %s: largest error %.2g of the largest value", d.Precision(),
+				p.name(), got.name, largest)
+		}
+	}
+}
+
+// TestPersistentKernels has every kernel of the backward pass compute, also where a part of W_hh is
+// in shared memory, whatever the plan would have chosen.
+func TestPersistentKernels(t *testing.T) {
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 17, D: 3, H: 80}
+	for p := range agreements() {
+		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
+		for _, k := range persistentKernels(d.backward(), true) {
+			for _, h := range []int{s.H, 288} { // the latter for rows of more than the registers
+				s.H = h
+				plan, ok := k.plan(s, d.backward(), d.multiprocessors(), true)
+				if !ok || plan.shared > d.sharedPerBlock() {
+					continue
+				}
+				sameAsSteps(t, d, newRecurrentProblem(s, false, random),
+					func(s compute.RecurrentShape, inference bool) compute.Recurrent {
+						return d.newRecurrent(s, inference, func(d *Device,
+							s compute.RecurrentShape, inference bool) loop {
+							return &persistent{device: d, RecurrentShape: s, back: &plan,
+								steps: newSteps(d, s, inference)}
+						})
+					})
+			}
+			s.H = 80
+		}
+	}
+}
+
+// TestPersistentHalf has a shape of which the emulated GPU's 16 blocks hold one pass alone.
+func TestPersistentHalf(t *testing.T) {
+	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(13, 14))
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 8*d.multiprocessors() + 8}
+	l := newPersistent(d, s, false).(*persistent)
+	if l.there != nil || l.back == nil || l.bytes() == 0 {
+		t.Fatalf("%+v: plans %+v and %+v, %d bytes", s, l.there, l.back, l.bytes())
+	}
+	l.close()
+	sameAsSteps(t, d, newRecurrentProblem(s, false, random), d.NewRecurrent)
+}
+
+// TestPersistentUnaligned has W_hh begin where no float4 does, as within a model's parameters.
+func TestPersistentUnaligned(t *testing.T) {
+	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(15, 16))
+	p := newRecurrentProblem(compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 2, D: 3, H: 32},
+		true, random)
+	m, l := newLayerMemory(d, p), overPersistent(t, d)(p.RecurrentShape, false)
+	defer m.close()
+	defer l.Close()
+	m.forward(l)
+	m.backward(l)
+	want := m.read(slices.Concat(m.forwards, m.backwards))
+	aligned, room := m.w.HH, d.Alloc(len(p.w.HH)+1)
+	defer d.Free(room)
+	m.w.HH = room[1:]
+	d.Upload(m.w.HH, p.w.HH)
+	m.forward(l)
+	m.backward(l)
+	m.w.HH = aligned
+	for i, got := range m.read(slices.Concat(m.forwards, m.backwards)) {
+		if !slices.EqualFunc(got.values, want[i].values, sameBits) {
+			t.Errorf("%s differs", got.name)
+		}
+	}
+}
+
+// TestPersistentWide has the states of 256 units, of which the emulated GPU holds 16 a block.
+func TestPersistentWide(t *testing.T) {
+	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(7, 8))
+	for _, cell := range []compute.Cell{compute.LSTM, compute.GRU} {
+		sameAsSteps(t, d, newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 3, B: 20, D: 3,
+			H: 256}, false, random), overPersistent(t, d))
+	}
+}
+
+// TestPersistentAgain wants the same bits of a second run.
+func TestPersistentAgain(t *testing.T) {
+	for p := range agreements() {
+		d, random := newGPU(t, p), rand.New(rand.NewPCG(9, 10))
+		for _, cell := range persistentCells() {
+			problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 5, B: 20, D: 4,
+				H: 40}, true, random)
+			first := problem.results(d, overPersistent(t, d))
+			for i, again := range problem.results(d, overPersistent(t, d)) {
+				if !slices.EqualFunc(first[i].values, again.values, sameBits) {
+					t.Errorf("%v: %s: %s differs from run to run", p, problem.name(), again.name)
+				}
+			}
+		}
+	}
+}
+
+// TestPersistentNaN wants a segment with weights that are no numbers to come to its end, and with a
+// state of which every bit is set, which the exchange could not tell from nothing written.
+func TestPersistentNaN(t *testing.T) {
+	for p := range agreements() {
+		d, random := newGPU(t, p), rand.New(rand.NewPCG(11, 12))
+		for _, cell := range persistentCells() {
+			problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 2, D: 3,
+				H: 33}, true, random)
+			for i := range problem.w.HH {
+				problem.w.HH[i] = float32(math.NaN())
+			}
+			for i := range problem.state.H {
+				problem.state.H[i] = math.Float32frombits(math.MaxUint32)
+			}
+			for _, r := range problem.results(d, overPersistent(t, d)) {
+				if r.name == "h_T" && r.values[0] == r.values[0] {
+					t.Errorf("%v: %v: h is %v", p, cell, r.values[0])
+				}
+			}
+		}
+	}
+}

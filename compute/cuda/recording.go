@@ -1,0 +1,206 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+// pageBytes is the least that a recording's page holds, and what its parts' addresses are multiples
+// of.
+const (
+	pageBytes = 64 << 10
+	partAlign = 256
+)
+
+// recording is a CUDA graph, and what the host has to give it anew for each Replay. Its host memory
+// is on pages, each of which is copied at once, before the graph: the graph itself reads only the
+// device's memory, so that the host fills one slot while the device has yet to copy the other.
+type recording struct {
+	device *Device
+	graph  *driver.Graph
+	pages  []*page
+	fills  []fill
+	next   int // the slot of every page that the next Replay fills
+}
+
+type page struct {
+	memory unsafe.Pointer
+	slots  [stagedSlots]*slot
+	used   int
+}
+
+// fill is a part of a page, and who fills it.
+type fill struct {
+	page        *page
+	begin, size int
+	by          func(host []byte)
+}
+
+// unrecordable is what a call panics with that the device cannot record.
+type unrecordable struct{ err error }
+
+// Record has f call the device and what it has made, and returns the work of those calls, which has
+// not been done. It fails where the driver cannot record what f does.
+func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
+	d.notRecording("Record")
+	r := &recording{device: d}
+	if err := d.stream.BeginCapture(); err != nil {
+		return nil, fmt.Errorf("%s cannot record: %w", d.name, err)
+	}
+	d.record, d.aside.copied = r, false
+	whole := false
+	defer func() {
+		if !whole {
+			r.abandon()
+		}
+		if cannot, ok := errors.AsType[*unrecordable](err); ok {
+			err = fmt.Errorf("%s cannot record: %w", d.name, cannot.err)
+		}
+	}()
+	err = recordable(func() error {
+		if err := f(); err != nil {
+			return err
+		}
+		d.joinAside()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	graph, err := d.stream.EndCapture()
+	d.record = nil
+	if err != nil {
+		return nil, &unrecordable{err}
+	}
+	r.graph, whole = graph, true
+	d.recordings[r] = struct{}{}
+	return r, nil
+}
+
+// recordable calls f, and returns what it cannot record as an error.
+func recordable(f func() error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *unrecordable:
+			err = p
+		default:
+			panic(p)
+		}
+	}()
+	return f()
+}
+
+func (u *unrecordable) Error() string { return u.err.Error() }
+
+// abandon ends a capture that came to nothing, and frees what was made for it.
+func (r *recording) abandon() {
+	d := r.device
+	if d.record != nil {
+		graph, err := d.stream.EndCapture()
+		d.record = nil
+		if err == nil {
+			d.check("abandoning a recording", graph.Close())
+		}
+	}
+	r.free()
+}
+
+// put keeps what each Replay fills, and returns where the device will have it.
+func (r *recording) put(size int, by func(host []byte)) unsafe.Pointer {
+	d := r.device
+	room := (size + partAlign - 1) / partAlign * partAlign
+	var p *page
+	if n := len(r.pages); n > 0 && r.pages[n-1].used+room <= len(r.pages[n-1].slots[0].host) {
+		p = r.pages[n-1]
+	} else {
+		p = &page{}
+		r.pages = append(r.pages, p)
+		bytes := max(room, pageBytes)
+		p.memory = d.malloc(bytes)
+		for i := range p.slots {
+			p.slots[i] = d.newSlot(bytes)
+		}
+	}
+	part := fill{p, p.used, size, by}
+	r.fills = append(r.fills, part)
+	p.used += room
+	by(part.of(0))
+	return unsafe.Add(p.memory, part.begin)
+}
+
+// of is the part in one of its page's slots.
+func (f fill) of(slot int) []byte {
+	return f.page.slots[slot].host[f.begin : f.begin+f.size : f.begin+f.size]
+}
+
+// Replay enqueues the work once more, on what the host's memory holds now.
+func (r *recording) Replay() {
+	const doing = "replaying"
+	d := r.device
+	d.notRecording(doing)
+	if _, ok := d.recordings[r]; !ok {
+		panic("cuda: Replay of a recording that has been closed")
+	}
+	at := r.next
+	r.next = (at + 1) % stagedSlots
+	for _, p := range r.pages {
+		d.ready(doing, p.slots[at])
+	}
+	for _, f := range r.fills {
+		f.by(f.of(at))
+	}
+	for _, p := range r.pages {
+		d.check(doing, d.stream.Upload(p.memory, p.slots[at].host[:p.used]))
+		d.mark(doing, p.slots[at])
+	}
+	if err := d.stream.Replay(r.graph); err != nil {
+		d.refused("a recording", 0, err)
+	}
+}
+
+// Close frees the recording, unless the device's has; it may be called more than once.
+func (r *recording) Close() {
+	d := r.device
+	if _, ok := d.recordings[r]; !ok {
+		return
+	}
+	const doing = "closing a recording"
+	d.notRecording(doing)
+	d.finish(doing)
+	delete(d.recordings, r)
+	if !d.broken {
+		d.check(doing, r.graph.Close())
+	}
+	r.free()
+}
+
+// free gives back the pages, and the scratches that only recordings used once there are none.
+func (r *recording) free() {
+	d := r.device
+	for _, p := range r.pages {
+		for _, s := range p.slots {
+			if s != nil {
+				d.closeSlot(s)
+			}
+		}
+		d.release(p.memory)
+	}
+	r.pages, r.fills = nil, nil
+	if len(d.recordings) == 0 {
+		d.dropOutgrown()
+	}
+}
+
+// notRecording panics if a recording is under way.
+func (d *Device) notRecording(doing string) {
+	if d.record != nil {
+		panic(fmt.Sprintf("cuda: %s while recording", doing))
+	}
+}

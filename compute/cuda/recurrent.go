@@ -1,0 +1,305 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// tape is what a segment leaves for its way back, in device memory.
+type tape struct {
+	// act: [T, B, K*H]. Before forward x W_ihT + b_ih, or without b_ih where the bias that the loop
+	// is given has it; after forward the gates' values; after backward the gradients of the input
+	// side's sums. A row is K blocks of H in PyTorch's order of gates.
+	act unsafe.Pointer
+	// h and, for LSTM, cell: [T+1, B, H], the state before step t at t. The layer puts the first.
+	h, cell unsafe.Pointer
+	// q: [T, B, H]. GRU: W_hn h + b_hn after forward, its gradient after backward.
+	// GRUResetBefore: r ⊙ h after forward. Nil for the others.
+	q unsafe.Pointer
+}
+
+// gradients are those of a state, [B, H] each: nil where they are zero, or not wanted.
+type gradients struct{ h, c unsafe.Pointer }
+
+// loop is the recurrence of a layer over T steps.
+type loop interface {
+	// forward takes the tape from the input's side and the first state to the gates' values and all
+	// states. hh: [K*H, H], bias: [K*H], b_hh or, but for GRU, b_ih + b_hh.
+	forward(hh, bias unsafe.Pointer, t tape)
+	// backward takes the tape to the gradients of the sums. dy: [T, B, H]; dout is the gradient of
+	// the last state, dstate receives that of the first.
+	backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape)
+	// bytes is the loop's own memory, which close frees.
+	bytes() int64
+	close()
+}
+
+// newLoop is the recurrence in one kernel where a shape fits that, or a product at a time.
+func newLoop(d *Device, s compute.RecurrentShape, inference bool) loop {
+	if l := newPersistent(d, s, inference); l != nil {
+		return l
+	}
+	return newSteps(d, s, inference)
+}
+
+// inferenceBytes bounds the gates that a layer for inference keeps: as many steps are computed at
+// once as fit, and at least one.
+const inferenceBytes = 32 << 20
+
+// recurrent is one layer. It computes what is of all steps at once; its loop does the recurrence.
+type recurrent struct {
+	device    *Device
+	shape     compute.RecurrentShape
+	inference bool
+	wide      int // K*H
+	steps     int // that are computed at once: T, or a divisor of it for inference
+	loop      loop
+	memory    unsafe.Pointer // the tape's
+	tape      tape
+	biases    unsafe.Pointer // b_ih + b_hh: [K*H]; nil for GRU
+	tokens    *staged        // token ids; nil before the first Forward with ids
+	order     *staged        // the rows of every token; nil before the first Backward with ids
+	tokensAt  unsafe.Pointer
+
+	ran     bool // Forward has, and Backward has not since
+	weights compute.RecurrentWeights
+	input   compute.RecurrentInput
+}
+
+// NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
+func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.Recurrent {
+	return d.newRecurrent(s, inference, newLoop)
+}
+
+// newRecurrent makes a layer over the recurrence that newLoop makes.
+func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
+	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
+	wide := s.Cell.Gates() * s.H // panics on an unknown cell
+	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {
+		panic(fmt.Sprintf("cuda: recurrent layer of shape %+v", s))
+	}
+	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}
+	if inference {
+		r.steps = stepsAtOnce(s.T, 4*s.B*wide)
+	}
+	made := false
+	defer func() {
+		if !made { // no memory for a part
+			r.Close()
+		}
+	}()
+	r.makeTape()
+	atOnce := s
+	atOnce.T = r.steps
+	r.loop = newLoop(d, atOnce, inference)
+	made = true
+	return r
+}
+
+// stepsAtOnce is the largest divisor of T so many steps of which, of stepBytes each, fit in
+// inferenceBytes; 1 if none does.
+func stepsAtOnce(T, stepBytes int) int {
+	for n := T; n > 1; n-- {
+		if T%n == 0 && n*stepBytes <= inferenceBytes {
+			return n
+		}
+	}
+	return 1
+}
+
+// makeTape cuts the tape from one piece of memory.
+func (r *recurrent) makeTape() {
+	s := r.shape
+	state, rows := s.B*s.H, r.steps*s.B
+	parts := []struct {
+		place  *unsafe.Pointer
+		floats int
+	}{{&r.tape.act, rows * r.wide}, {&r.tape.h, state + rows*s.H}, {&r.tape.cell, 0},
+		{&r.tape.q, 0}, {&r.biases, r.wide}}
+	switch s.Cell {
+	case compute.LSTM:
+		parts[2].floats = state + rows*s.H
+	case compute.GRU, compute.GRUResetBefore:
+		parts[3].floats = rows * s.H
+	}
+	if s.Cell == compute.GRU {
+		parts[4].floats = 0
+	}
+	total := 0
+	for _, p := range parts {
+		total += alignedFloats(p.floats)
+	}
+	r.memory = r.device.malloc(4 * total)
+	next := r.memory
+	for _, p := range parts {
+		if p.floats > 0 {
+			*p.place = next
+			next = behind(next, alignedFloats(p.floats))
+		}
+	}
+}
+
+// alignedFloats is n, rounded up such that what lies behind so many begins on a 256-byte boundary.
+func alignedFloats(n int) int { return (n + 63) &^ 63 }
+
+// behind is device memory n floats on.
+func behind(p unsafe.Pointer, n int) unsafe.Pointer { return unsafe.Add(p, 4*n) }
+
+// Forward computes y: [T, B, H] and the state after the segment.
+func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInput,
+	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
+	s := r.shape
+	r.checkWeights("weight", w)
+	switch {
+	case in.IDs != nil && in.X == nil:
+		wantLength("ids", len(in.IDs), s.T*s.B)
+	case in.X != nil && in.IDs == nil:
+		wantLength("x", len(in.X), s.T*s.B*s.D)
+	default:
+		panic("cuda: a recurrent layer's input is either ids or rows; exactly one must be set")
+	}
+	r.checkState("state", state)
+	r.checkState("state out", out)
+	wantLength("y", len(y), s.T*s.B*s.H)
+	if in.IDs != nil {
+		r.stageTokens(in.IDs)
+	}
+	n := s.B * s.H
+	first := []copied{{r.tape.h, at(state.H), n}}
+	if s.Cell == compute.LSTM {
+		first = append(first, copied{r.tape.cell, at(state.C), n})
+	}
+	r.copy(first)
+	bias := r.loopBias(w, in)
+	for t := 0; t < s.T; t += r.steps {
+		r.inputSums(w, in, t)
+		r.loop.forward(at(w.HH), bias, r.tape)
+		to := gradients{r.tape.h, r.tape.cell} // where the next steps begin
+		if t+r.steps == s.T {
+			to = gradients{at(out.H), at(out.C)}
+		}
+		r.copy(r.results(at(y[t*n:]), to))
+	}
+	r.ran, r.weights, r.input = true, w, in
+}
+
+// results are the copies of what the loop has left: y and the last state.
+func (r *recurrent) results(y unsafe.Pointer, last gradients) []copied {
+	n := r.shape.B * r.shape.H
+	all := []copied{{y, behind(r.tape.h, n), r.steps * n},
+		{last.h, behind(r.tape.h, r.steps*n), n}}
+	if r.shape.Cell == compute.LSTM {
+		all = append(all, copied{last.c, behind(r.tape.cell, r.steps*n), n})
+	}
+	return all
+}
+
+// loopBias is what the loop adds to the sums. Where they are made of rows that is both biases: act
+// then comes from the product alone, which need not read it. GRU has to have them apart, and a
+// gather of token ids adds b_ih for nothing.
+func (r *recurrent) loopBias(w compute.RecurrentWeights, in compute.RecurrentInput) unsafe.Pointer {
+	if in.IDs != nil || r.biases == nil {
+		return at(w.BiasHH)
+	}
+	r.device.launch("layer_biases", across(blocksFor(r.wide, flatThreads), flatThreads), r.biases,
+		w.BiasIH, w.BiasHH, int32(r.wide))
+	return r.biases
+}
+
+// inputSums sets act to x W_ihT, and b_ih unless the loop adds it, for the steps from t on that are
+// computed at once.
+func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentInput, t int) {
+	s, d := r.shape, r.device
+	rows := r.steps * s.B
+	if in.IDs != nil {
+		r.gather(w, behind(r.tokensAt, t*s.B), rows)
+		return
+	}
+	beta := float32(0)
+	if r.biases == nil {
+		d.launch("layer_fill", d.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
+			int32(r.wide))
+		beta = 1
+	}
+	d.product(d.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
+		at(w.IH), beta, r.tape.act)
+}
+
+// Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
+func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
+	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
+	s, d := r.shape, r.device
+	if r.inference || !r.ran {
+		panic(fmt.Sprintf("cuda: Backward without a Forward before it (inference: %t)",
+			r.inference))
+	}
+	r.ran = false
+	wantLength("dy", len(dy), s.T*s.B*s.H)
+	r.checkWeights("gradient", dw)
+	if dx != nil {
+		wantLength("dx", len(dx), s.T*s.B*s.D)
+		if r.input.IDs != nil {
+			panic("cuda: dx of token ids")
+		}
+	}
+	r.checkGradientState("dout", dout)
+	r.checkGradientState("dstate", dstate)
+
+	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
+		gradients{at(dstate.H), at(dstate.C)}, r.tape)
+	r.inputGradients(dw)
+	if dx != nil {
+		d.product(d.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
+			at(r.weights.IH), 0, at(dx))
+	}
+	r.hiddenGradient(dw.HH)
+}
+
+// Close frees the workspace.
+func (r *recurrent) Close() {
+	if r.loop != nil {
+		r.loop.close()
+		r.loop = nil
+	}
+	if r.memory != nil {
+		r.device.release(r.memory)
+		r.memory, r.tape, r.biases = nil, tape{}, nil
+	}
+	for _, s := range []**staged{&r.tokens, &r.order} {
+		if *s != nil {
+			(*s).close()
+			*s = nil
+		}
+	}
+	r.weights, r.input, r.ran = compute.RecurrentWeights{}, compute.RecurrentInput{}, false
+}
+
+// checkWeights panics unless every parameter has its shape.
+func (r *recurrent) checkWeights(what string, w compute.RecurrentWeights) {
+	wantLengthOf(what, "IH", len(w.IH), r.wide*r.shape.D)
+	wantLengthOf(what, "HH", len(w.HH), r.wide*r.shape.H)
+	wantLengthOf(what, "BiasIH", len(w.BiasIH), r.wide)
+	wantLengthOf(what, "BiasHH", len(w.BiasHH), r.wide)
+}
+
+// checkState panics unless a state has its shape.
+func (r *recurrent) checkState(what string, s compute.RecurrentState) {
+	wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
+	if r.shape.Cell.States() == 2 {
+		wantLengthOf(what, "C", len(s.C), r.shape.B*r.shape.H)
+	}
+}
+
+// checkGradientState does the same for a gradient, of which any part may be nil.
+func (r *recurrent) checkGradientState(what string, s compute.RecurrentState) {
+	if s.H != nil {
+		wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
+	}
+	if s.C != nil {
+		wantLengthOf(what, "C", len(s.C), (r.shape.Cell.States()-1)*r.shape.B*r.shape.H)
+	}
+}

@@ -1,0 +1,174 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// The parts of a layer that are neither its recurrence nor products: kernels/layer.cu.
+
+const (
+	tile      = 32 // rows and columns that a block transposes
+	tileBytes = 4 * tile * (tile + 1)
+	tileRows  = 8 // of its threads
+	// tokenChunk is how many rows of a frequent token one thread sums before their sum is added.
+	tokenChunk = 16
+)
+
+// copied is n floats of device memory and where they go.
+type copied struct {
+	to, from unsafe.Pointer
+	n        int
+}
+
+// copy makes up to three copies in one launch.
+func (r *recurrent) copy(all []copied) {
+	var three [3]copied
+	longest := 0
+	for i, c := range all {
+		three[i] = c
+		longest = max(longest, c.n)
+	}
+	l := r.device.over(longest)
+	l.grid[1] = len(all)
+	r.device.launch("layer_copy", l, three[0].to, three[0].from, int64(three[0].n),
+		three[1].to, three[1].from, int64(three[1].n), three[2].to, three[2].from,
+		int64(three[2].n))
+}
+
+// columns copies a block of columns of a matrix to one of another.
+func (r *recurrent) columns(to unsafe.Pointer, toPitch int, from unsafe.Pointer, fromPitch int,
+	rows, columns int) {
+	r.device.launch("layer_columns", r.device.parted(rows, 1), to, int32(toPitch), from,
+		int32(fromPitch), int32(rows), int32(columns))
+}
+
+// stageTokens checks the ids of a segment, which on a Replay may be others, and sends them.
+func (r *recurrent) stageTokens(ids []int32) {
+	if r.tokens == nil {
+		r.tokens = r.device.newStaged(4 * len(ids))
+	}
+	r.tokensAt = r.tokens.put(func(host []byte) {
+		checkIDs("one-hot input", ids, r.shape.D)
+		copy(int32s(host), ids)
+	})
+}
+
+// gather sets rows of act to the columns of W_ih that their tokens pick, plus b_ih. Columns are
+// read where they lie if there are few rows for the vocabulary; otherwise W_ih is transposed first.
+func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows int) {
+	D, d := r.shape.D, r.device
+	each := across(rows, flatThreads)
+	each.grid[1] = blocksFor(r.wide, flatWork)
+	if D > 2*rows {
+		d.launch("layer_pick", each, r.tape.act, at(w.IH), at(w.BiasIH), ids,
+			int32(r.wide), int32(D))
+		return
+	}
+	table := d.scratch(4 * D * r.wide) // [D, K*H]
+	d.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide),
+		int32(D))
+	d.launch("layer_gather", each, r.tape.act, table, ids, int32(r.wide))
+}
+
+// tiles is a block for every tile of a [K*H, D] matrix.
+func (r *recurrent) tiles() launch {
+	return launch{grid: [3]int{blocksFor(r.shape.D, tile), blocksFor(r.wide, tile), 1},
+		block: [3]int{tile, tileRows, 1}, shared: tileBytes}
+}
+
+// tokenGradient sets the gradient of one-hot weights: in the column of a token the sum of the rows
+// of act where it is the input, in a fixed order. It sets what biases has, too, if one pass can.
+func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) {
+	ids, d := r.input.IDs, r.device
+	D, n := r.shape.D, len(ids)
+	if r.order == nil {
+		r.order = d.newStaged(4 * (D + 1 + n))
+	}
+	starts := r.order.put(func(host []byte) {
+		all := int32s(host)
+		sortTokens(all[:D+1], all[D+1:D+1+n], ids)
+	})
+	order := behind(starts, D+1)
+	chunks := n / tokenChunk
+	var partial unsafe.Pointer // [chunks, K*H]
+	if chunks > 0 {
+		partial = d.scratch(4 * chunks * r.wide)
+		each := across(chunks, flatThreads)
+		each.grid[1] = blocksFor(r.wide, flatThreads)
+		d.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,
+			int32(tokenChunk), int32(r.wide))
+	}
+	l := r.tiles()
+	l.block[1] = tile
+	biasesToo = l.grid[0] == 1
+	if !biasesToo {
+		biases = summed{}
+	}
+	d.launch("layer_tokens", l, at(dw), r.tape.act, partial, starts, order, int32(tokenChunk),
+		int32(r.wide), int32(D), biases.out, biases.also, int32(biases.same))
+	return biasesToo
+}
+
+// sortTokens sets order to the rows of ids by token, ascending for each: those of token d are
+// order[starts[d]:starts[d+1]].
+func sortTokens(starts, order, ids []int32) {
+	clear(starts)
+	for _, id := range ids {
+		starts[id+1]++
+	}
+	for d := range len(starts) - 1 {
+		starts[d+1] += starts[d]
+	}
+	for i, id := range ids {
+		order[starts[id]] = int32(i)
+		starts[id]++
+	}
+	copy(starts[1:], starts[:len(starts)-1]) // each is where the next began
+	starts[0] = 0
+}
+
+// inputGradients are those of W_ih and of both biases, which are the sums of the rows of act, but
+// for GRU's b_hn: its are those of q.
+func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
+	s, d := r.shape, r.device
+	rows := s.T * s.B
+	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
+	if s.Cell == compute.GRU {
+		biases.same = 2 * s.H
+		d.columnSums(summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
+	}
+	ids := r.input.IDs != nil
+	if !ids {
+		d.product(d.backward(), true, false, r.wide, s.D, rows, 1, r.tape.act,
+			at(r.input.X), 0, at(dw.IH))
+	} else if r.tokenGradient(dw.IH, biases) {
+		return
+	}
+	if ids && s.D <= rows { // W_ih's gradient is smaller than act, and has the same sums
+		d.launch("layer_row_sums", d.overRows(r.wide), biases.out, biases.also,
+			int32(biases.same), at(dw.IH), int32(r.wide), int32(s.D))
+		return
+	}
+	d.columnSums(biases, r.tape.act, rows, r.wide)
+}
+
+// hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied. It uses
+// the tape up.
+func (r *recurrent) hiddenGradient(dhh []float32) {
+	s, d := r.shape, r.device
+	rows := s.T * s.B
+	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
+		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
+	}
+	d.product(d.backward(), true, false, r.wide, s.H, rows, 1, r.tape.act, r.tape.h, 0,
+		at(dhh))
+	if s.Cell == compute.GRUResetBefore { // whose W_hn multiplied r ⊙ h: its rows once more
+		r.columns(r.tape.h, s.H, behind(r.tape.act, 2*s.H), r.wide, rows, s.H)
+		d.product(d.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
+			behind(at(dhh), 2*s.H*s.H))
+	}
+}

@@ -1,0 +1,163 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+var _ compute.Stager = (*Device)(nil)
+
+// aside is a second stream, on which copies to the host go while the first one computes. It is made
+// when it is first needed.
+type aside struct {
+	stream *driver.Stream
+	fork   *driver.Event            // where one stream waits for the other
+	events []*driver.Event          // of copies, all that were made
+	idle   []*driver.Event          // those that no copy has
+	hosts  map[unsafe.Pointer]*slot // of AllocHost, by where each begins
+	copied bool                     // the recording that is under way has copies
+}
+
+// AllocHost returns n zeros in pinned memory of the host.
+func (d *Device) AllocHost(n int) []float32 {
+	if n < 0 {
+		panic(fmt.Sprintf("cuda: AllocHost of %d elements", n))
+	}
+	d.notRecording("AllocHost")
+	if n == 0 {
+		return []float32{}
+	}
+	s := d.newSlot(4 * n)
+	clear(s.host)
+	begin := unsafe.Pointer(unsafe.SliceData(s.host))
+	if d.aside.hosts == nil {
+		d.aside.hosts = map[unsafe.Pointer]*slot{}
+	}
+	d.aside.hosts[begin] = s
+	return unsafe.Slice((*float32)(begin), n)
+}
+
+// FreeHost gives it back, once no copy uses it.
+func (d *Device) FreeHost(x []float32) {
+	if len(x) == 0 {
+		return
+	}
+	s, ok := d.aside.hosts[at(x)]
+	if !ok {
+		panic(fmt.Sprintf("cuda: FreeHost of %d elements at %p, which AllocHost did not give",
+			len(x), at(x)))
+	}
+	delete(d.aside.hosts, at(x))
+	d.notRecording("FreeHost")
+	d.finish("freeing host memory")
+	d.closeSlot(s)
+}
+
+// pinned panics unless x is of AllocHost's memory: a copy of other memory would wait, or be of what
+// is no longer there.
+func (d *Device) pinned(what string, x []float32) {
+	for begin, s := range d.aside.hosts {
+		first := uintptr(at(x)) - uintptr(begin) // past any length where x begins before
+		if room := len(s.host) - 4*len(x); room >= 0 && first <= uintptr(room) {
+			return
+		}
+	}
+	panic(fmt.Sprintf("cuda: %s with host memory at %p, which AllocHost did not give", what, at(x)))
+}
+
+// StartDownload enqueues a copy to pinned memory beside what the device is asked for next. In a
+// recording the copy is a branch of the graph, and to wait for it is to wait for the graph.
+func (d *Device) StartDownload(dst, src []float32) (wait func()) {
+	sameLength("StartDownload", len(dst), len(src))
+	if len(src) == 0 {
+		return func() {}
+	}
+	const doing = "downloading aside"
+	d.pinned("StartDownload", dst)
+	a := &d.aside
+	d.startAside()
+	d.check(doing, a.fork.Record(d.stream))
+	d.check(doing, a.stream.Await(a.fork))
+	d.check(doing, a.stream.Download(bytesOf(dst), at(src)))
+	if d.record != nil {
+		a.copied = true
+		return func() { d.wait("waiting for a replay's copies") }
+	}
+	done := d.copyEvent()
+	d.check(doing, done.Record(a.stream))
+	return func() {
+		if done != nil {
+			d.check(doing, done.Wait(patience))
+			a.idle, done = append(a.idle, done), nil
+		}
+	}
+}
+
+// StartUpload enqueues a copy from pinned memory.
+func (d *Device) StartUpload(dst, src []float32) {
+	sameLength("StartUpload", len(dst), len(src))
+	if len(src) == 0 {
+		return
+	}
+	d.pinned("StartUpload", src)
+	d.check("uploading aside", d.stream.Upload(at(dst), bytesOf(src)))
+}
+
+// startAside makes the stream, if it is not there.
+func (d *Device) startAside() {
+	const doing = "making a stream for copies"
+	a, err := &d.aside, error(nil)
+	if a.stream == nil {
+		a.stream, err = d.context.NewStream()
+		d.check(doing, err)
+	}
+	if a.fork == nil {
+		a.fork, err = d.context.NewEvent()
+		d.check(doing, err)
+	}
+}
+
+// copyEvent is an event that no copy has.
+func (d *Device) copyEvent() *driver.Event {
+	a := &d.aside
+	if n := len(a.idle); n > 0 {
+		e := a.idle[n-1]
+		a.idle = a.idle[:n-1]
+		return e
+	}
+	e, err := d.context.NewEvent()
+	d.check("making an event", err)
+	a.events = append(a.events, e)
+	return e
+}
+
+// joinAside has what is enqueued next wait for all copies aside that were begun; while recording,
+// for those of the recording, of which it must be the end.
+func (d *Device) joinAside() {
+	a := &d.aside
+	if a.fork == nil || d.record != nil && !a.copied {
+		return
+	}
+	a.copied = false
+	d.check("joining copies", a.fork.Record(a.stream))
+	d.check("joining copies", d.stream.Await(a.fork))
+}
+
+// closeAside gives the stream and its events back. No copy is under way.
+func (d *Device) closeAside() {
+	a := &d.aside
+	for _, e := range append(a.events, a.fork) {
+		if e != nil {
+			d.check("closing", e.Close())
+		}
+	}
+	if a.stream != nil {
+		d.check("closing", a.stream.Close())
+	}
+	d.aside = aside{hosts: a.hosts} // which closeMemory frees
+}

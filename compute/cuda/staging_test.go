@@ -1,0 +1,230 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"rondo/compute"
+)
+
+// TestTransfers moves more than fits in the ferry, and gives the host's memory another content as
+// soon as Upload has returned.
+func TestTransfers(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	for _, n := range []int{1, ferryBytes/4 - 1, ferryBytes / 4, ferrySlots*ferryBytes/4 + 5} {
+		x, y := d.Alloc(n), d.Alloc(n)
+		host := numbers(n, 1)
+		d.Upload(x, host)
+		clear(host)
+		copy(host, numbers(n, 9))
+		d.Upload(y, host)
+		clear(host)
+		scale(d, x, 2)
+		want := numbers(n, 1)
+		for i := range want {
+			want[i] *= 2
+		}
+		expect(t, "the first", d, x, want)
+		expect(t, "the second", d, y, numbers(n, 9))
+		d.Free(x)
+		d.Free(y)
+	}
+}
+
+// words has a fill write n numbers from first on.
+func words(n int, first float32) func(host []byte) {
+	return func(host []byte) { copy(host, bytesOf(numbers(n, first))) }
+}
+
+// TestStaged puts more often than there are slots, with a reader of each put between them.
+func TestStaged(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	const n = 50
+	s := d.newStaged(4 * n)
+	defer s.close()
+	out := d.Alloc(n * 7)
+	for i := range 7 {
+		p := s.put(words(n, float32(100*i)))
+		d.check("copying", d.stream.Copy(at(out[i*n:]), p, 4*n))
+	}
+	for i := range 7 {
+		expect(t, "a put", d, out[i*n:(i+1)*n], numbers(n, float32(100*i)))
+	}
+}
+
+func TestResult(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	r := d.newResult(8)
+	defer r.close()
+	x := d.Alloc(2)
+	for i := range 3 {
+		d.Upload(x, []float32{float32(i), 4})
+		r.fetch(at(x))
+		d.Zero(x)
+	}
+	if got := binary.LittleEndian.Uint64(r.read()); got != 0x40800000_40000000 {
+		t.Errorf("fetched %#x", got)
+	}
+}
+
+// TestReplay replays with what the host's memory holds by then.
+func TestReplay(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	const n = 300
+	tensors, workspaces := d.made()
+	s := d.newStaged(4 * n)
+	x, y, z := d.Alloc(n), d.Alloc(n), d.Alloc(n)
+	first, host := float32(1), numbers(n, 1000)
+	record := func() error {
+		// Two puts of one staged: each has its own numbers in the recording.
+		d.check("copying", d.stream.Copy(at(x), s.put(func(h []byte) { words(n, first)(h) }), 4*n))
+		d.check("copying", d.stream.Copy(at(y), s.put(func(h []byte) { words(n, -first)(h) }), 4*n))
+		scale(d, x, 2)
+		d.Upload(z, host)
+		return nil
+	}
+	expectAll := func(what string, first, third float32) {
+		t.Helper()
+		doubled := numbers(n, first)
+		for i := range doubled {
+			doubled[i] *= 2
+		}
+		expect(t, what+", the first put", d, x, doubled)
+		expect(t, what+", the second put", d, y, numbers(n, -first))
+		expect(t, what+", what was uploaded", d, z, numbers(n, third))
+	}
+	r, err := d.Record(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "recorded, not done", d, x, make([]float32, n))
+	for i := range 5 { // more often than there are slots, and the last counts
+		first = float32(10 * (i + 1))
+		copy(host, numbers(n, 3000+float32(i)))
+		r.Replay()
+	}
+	first = 7
+	clear(host)
+	expectAll("replayed", 50, 3004)
+	if err := record(); err != nil { // what was recorded can still be called
+		t.Fatal(err)
+	}
+	copy(host, numbers(n, 0))
+	r.Replay()
+	expectAll("replayed after a call", 7, 0)
+	for range 2 {
+		r.Close()
+		s.close()
+	}
+	for _, tensor := range [][]float32{x, y, z} {
+		d.Free(tensor)
+	}
+	if a, b := d.made(); a != tensors || b != workspaces {
+		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
+	}
+	if text := panicOf(r.Replay); !strings.Contains(text, "has been closed") {
+		t.Errorf("Replay after Close: %q", text)
+	}
+}
+
+// TestCallsAllocate says that what a training step calls again and again makes no garbage.
+func TestCallsAllocate(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	x := d.Alloc(1000)
+	host, ids := numbers(1000, 1), d.newStaged(400)
+	r, err := d.Record(func() error { scale(d, x, 2); d.Upload(x, host); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := float32(0)
+	for name, f := range map[string]func(){
+		"launch":   func() { count++; scale(d, x, count) },
+		"upload":   func() { d.Upload(x, host) },
+		"put":      func() { ids.put(func(host []byte) { host[0]++ }) },
+		"download": func() { d.Download(host, x) },
+		"replay":   r.Replay,
+	} {
+		if n := testing.AllocsPerRun(20, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// TestReplayScratch replays after the scratch has grown.
+func TestReplayScratch(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	const n = 100
+	x := d.Alloc(n)
+	d.scratch(4 * n)
+	before, _ := d.Bytes()
+	factor := float32(3)
+	r, err := d.Record(func() error {
+		temporary := floats(d.scratch(4*n), n)
+		d.Upload(temporary, numbers(n, factor))
+		scale(d, temporary, 1)
+		d.check("copying", d.stream.Copy(at(x), at(temporary), 4*n))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.scratch(10 * scratchStep)
+	for range 2 {
+		d.Zero(x)
+		r.Replay()
+		expect(t, "replayed", d, x, numbers(n, 3))
+	}
+	r.Close()
+	if now, _ := d.Bytes(); now != before+9*scratchStep {
+		t.Errorf("%d bytes, %d before the scratch grew", now, before)
+	}
+}
+
+// TestRecordFails says what comes of recordings that come to nothing: the device works as before.
+func TestRecordFails(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	x := d.Alloc(10)
+	host := make([]float32, 10)
+	d.Upload(x, numbers(10, 1))
+	s := d.newStaged(100)
+	tensors, workspaces := d.made()
+	mine := errors.New("mine")
+	if _, err := d.Record(func() error { scale(d, x, 2); return mine }); !errors.Is(err, mine) {
+		t.Errorf("f's own error: %v", err)
+	}
+	if _, err := d.Record(func() error { // more shared memory than there is
+		d.launch("flat_scale", launch{grid: [3]int{1}, block: [3]int{32}, shared: 1 << 30},
+			int64(1), x, float32(2))
+		return nil
+	}); err == nil || !strings.Contains(err.Error(), d.Name()+" cannot record: ") {
+		t.Errorf("what cannot be launched: %v", err)
+	}
+	for want, f := range map[string]func(){
+		"cuda: Alloc while recording":             func() { d.Alloc(1) },
+		"cuda: freeing a tensor while recording":  func() { d.Free(x) },
+		"cuda: Download while recording":          func() { d.Download(host, x) },
+		"cuda: Record while recording":            func() { d.Record(func() error { return nil }) },
+		"no memory for a workspace of 1099511627": func() { d.malloc(1 << 40) },
+		"f's own panic":                           func() { panic("f's own panic") },
+	} {
+		text := panicOf(func() {
+			d.Record(func() error {
+				s.put(func([]byte) {})
+				f()
+				return nil
+			})
+		})
+		if !strings.Contains(text, want) {
+			t.Errorf("panic %q, want %q", text, want)
+		}
+	}
+	scale(d, x, 1)
+	expect(t, "afterwards", d, x, numbers(10, 1))
+	if a, b := d.made(); a != tensors || b != workspaces {
+		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
+	}
+}

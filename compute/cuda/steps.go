@@ -1,0 +1,287 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+// steps is the recurrence of every cell and shape: a step is the product of the state and W_hh, and
+// a kernel that makes the gates of it. GRUResetBefore takes two of each. The kernels are those of
+// kernels/cells.cu.
+type steps struct {
+	device *Device
+	compute.RecurrentShape
+	wide   int // K*H
+	memory unsafe.Pointer
+	size   int64
+	// rec: [B, K*H], what W_hh gave a step; on the way back, where that differs from act, the
+	// gradient of it.
+	rec unsafe.Pointer
+	// dh, dc: [B, H], the gradient of the state before a step, for the step before it.
+	dh, dc unsafe.Pointer
+	// dn and drh: [B, H], the gradients of GRUResetBefore's n and of what W_hn multiplied.
+	dn, drh unsafe.Pointer
+	held    held
+}
+
+// held is what steps has if it keeps W_hh in 16 bits through a segment, for cuBLAS, instead of
+// having every step's product round it. All of it is 16-bit, and nil otherwise.
+type held struct {
+	hh unsafe.Pointer // [K*H, H]
+	// x is what a step multiplies with it: h, [B, H], or the gradient of rec, [B, K*H].
+	x unsafe.Pointer
+	// second is what GRUResetBefore multiplies with W_hn: r ⊙ h, or the gradient of n; [B, H].
+	second unsafe.Pointer
+}
+
+const (
+	// cellBlock is the threads of a block of a step's kernel: few, so that a small step has blocks
+	// for many multiprocessors. kernels/cells.cu has the same.
+	cellBlock = 128
+	// heldSteps and heldWork, the least m*n*k of a step's product, are what makes rounding W_hh
+	// once worth its while. They are reasoned, not measured: rounding costs about what a step saves
+	// in reading half the bytes, and below heldWork a step's time is in its launches.
+	heldSteps = 4
+	heldWork  = 1 << 26
+)
+
+func newSteps(d *Device, s compute.RecurrentShape, inference bool) loop {
+	work := int64(s.B) * int64(s.Cell.Gates()) * int64(s.H) * int64(s.H)
+	return d.makeSteps(s, inference, s.T >= heldSteps && work >= heldWork)
+}
+
+// makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
+func (d *Device) makeSteps(s compute.RecurrentShape, inference, hold bool) *steps {
+	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
+	if o := d.forward(); o != operandBF16 && o != operandFP16 || !d.byLibrary(o) ||
+		!inference && !d.byLibrary(d.backward()) {
+		hold = false
+	}
+	type part struct {
+		place  *unsafe.Pointer
+		floats int
+	}
+	parts := []part{{&l.rec, s.B * l.wide}}
+	if !inference {
+		state := s.B * s.H
+		parts = append(parts, part{&l.dh, state}, part{&l.dc, state}, part{&l.dn, state},
+			part{&l.drh, state})
+	}
+	if hold {
+		parts = append(parts, part{&l.held.hh, (l.wide*s.H + 1) / 2},
+			part{&l.held.x, (s.B*l.wide + 1) / 2}, part{&l.held.second, (s.B*s.H + 1) / 2})
+	}
+	total := 0
+	for _, p := range parts {
+		total += alignedFloats(p.floats)
+	}
+	l.size = 4 * int64(total)
+	l.memory = d.malloc(4 * total)
+	next := l.memory
+	for _, p := range parts {
+		*p.place = next
+		next = behind(next, alignedFloats(p.floats))
+	}
+	if hold && !l.tryHeld(inference) {
+		l.held = held{} // the memory stays: this is rare
+	}
+	return l
+}
+
+// rows is how many rows of W_hh multiply h itself.
+func (l *steps) rows() int {
+	if l.Cell == compute.GRUResetBefore {
+		return 2 * l.H
+	}
+	return l.wide
+}
+
+// tryHeld asks cuBLAS for every product that the steps will want of 16 bits, whatever is in them by
+// now: once a step has only 16 bits, it is too late to learn that there is no such product.
+func (l *steps) tryHeld(inference bool) bool {
+	d, h := l.device, &l.held
+	try := func(o operands, transposed bool, n, k int, x, to unsafe.Pointer) bool {
+		p := l.heldProduct(transposed, n, k, x, 0, 0, to)
+		return d.multiply(o, &p)
+	}
+	forward, backward, reset := d.forward(), d.backward(), l.Cell == compute.GRUResetBefore
+	done := try(forward, true, l.rows(), l.H, h.x, l.rec)
+	if reset {
+		done = done && try(forward, true, l.H, l.H, h.second, l.rec)
+	}
+	if !inference {
+		done = done && try(backward, false, l.H, l.rows(), h.x, l.dh)
+	}
+	if reset && !inference {
+		done = done && try(backward, false, l.H, l.H, h.second, l.drh)
+	}
+	return done
+}
+
+// heldProduct is times's product of what is held in 16 bits.
+func (l *steps) heldProduct(transposed bool, n, k int, x16 unsafe.Pointer, first int, beta float32,
+	c unsafe.Pointer) driver.Product {
+	return driver.Product{TransB: transposed, M: l.B, N: n, K: k, Alpha: 1, Beta: beta, A: x16,
+		B: unsafe.Add(l.held.hh, 2*first*l.H), C: c}
+}
+
+func (l *steps) bytes() int64 { return l.size }
+
+func (l *steps) close() {
+	if l.memory != nil {
+		l.device.release(l.memory)
+		l.memory, l.size = nil, 0
+	}
+}
+
+// hold rounds W_hh for a segment's products.
+func (l *steps) hold(o operands, hh unsafe.Pointer) {
+	if l.held.hh != nil {
+		l.round(o, hh, l.held.hh, l.wide*l.H)
+	}
+}
+
+// round makes a 16-bit copy.
+func (l *steps) round(o operands, from, to unsafe.Pointer, n int) {
+	l.device.launch("gemm_round", l.device.over(n), int64(n), from, to, int32(o))
+}
+
+// times computes c = x op(w) + beta c for the rows of W_hh from first on: x: [B, k], op(w): [k, n],
+// which is transposed on the way forward. x16 is x in 16 bits, if W_hh is held.
+func (l *steps) times(o operands, transposed bool, n, k int, x, x16, hh unsafe.Pointer, first int,
+	beta float32, c unsafe.Pointer) {
+	if l.held.hh == nil {
+		l.device.product(o, false, transposed, l.B, n, k, 1, x, behind(hh, first*l.H), beta, c)
+		return
+	}
+	p := l.heldProduct(transposed, n, k, x16, first, beta, c)
+	if !l.device.multiply(o, &p) {
+		l.device.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
+			errors.New("cuBLAS refuses a product that it has made before"))
+	}
+}
+
+// step runs a kernel over the units of a step. Its last parameters are B, H, whatever more it has,
+// what it rounds to, and whether a thread takes four units, for which all memory must be on 16-byte
+// boundaries.
+func (l *steps) step(kernel string, o operands, memory []unsafe.Pointer, more ...any) {
+	fours, each := l.H%4 == 0, 1
+	args := make([]any, 0, len(memory)+len(more)+4)
+	for _, p := range memory {
+		fours = fours && uintptr(p)%16 == 0
+		args = append(args, p)
+	}
+	if fours {
+		each = 4
+	}
+	args = append(append(append(args, int32(l.B), int32(l.H)), more...), int32(o), flag(fours))
+	l.device.launch(kernel, across(blocksFor(l.B*l.H/each, cellBlock), cellBlock), args...)
+}
+
+// memoryOf is the parameters of a kernel that are memory.
+func memoryOf(all ...unsafe.Pointer) []unsafe.Pointer { return all }
+
+// at is step t's part of a tape: the gates, and the states before and after it.
+func (l *steps) at(t tape, step int) (now tape, after gradients) {
+	n := l.B * l.H
+	now = tape{act: behind(t.act, step*l.B*l.wide), h: behind(t.h, step*n)}
+	after.h = behind(now.h, n)
+	if t.cell != nil {
+		now.cell = behind(t.cell, step*n)
+		after.c = behind(now.cell, n)
+	}
+	if t.q != nil {
+		now.q = behind(t.q, step*n)
+	}
+	return now, after
+}
+
+func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
+	o, held := l.device.forward(), l.held
+	l.hold(o, hh)
+	if held.hh != nil {
+		l.round(o, t.h, held.x, l.B*l.H)
+	}
+	rows := l.rows()
+	for step := range l.T {
+		now, after := l.at(t, step)
+		l.times(o, true, rows, l.H, now.h, held.x, hh, 0, 0, l.rec)
+		switch l.Cell {
+		case compute.LSTM:
+			l.step("cell_lstm_forward", o,
+				memoryOf(now.act, l.rec, biasHH, now.cell, after.c, after.h, held.x))
+		case compute.GRU:
+			l.step("cell_gru_forward", o,
+				memoryOf(now.act, l.rec, biasHH, now.h, now.q, after.h, held.x))
+		case compute.GRUResetBefore:
+			l.step("cell_reset_forward", o,
+				memoryOf(now.act, l.rec, biasHH, now.h, now.q, held.second))
+			l.times(o, true, l.H, l.H, now.q, held.second, hh, rows, 0, l.rec)
+			l.step("cell_candidate_forward", o,
+				memoryOf(now.act, l.rec, biasHH, now.h, after.h, held.x))
+		default:
+			l.step("cell_rnn_forward", o, memoryOf(now.act, l.rec, biasHH, after.h, held.x),
+				flag(l.Cell == compute.RNNReLU))
+		}
+	}
+}
+
+func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
+	l.hold(l.device.backward(), hh)
+	later, to := dout, gradients{l.dh, l.dc}
+	for step := l.T - 1; step >= 0; step-- {
+		if step == 0 && dstate.h != nil {
+			to.h = dstate.h
+		}
+		if step == 0 && dstate.c != nil {
+			to.c = dstate.c
+		}
+		l.backstep(hh, behind(dy, step*l.B*l.H), later, to, t, step)
+		if step > 0 || dstate.h != nil {
+			l.through(hh, to.h, t, step)
+		}
+		later = to
+	}
+}
+
+// backstep takes step's gates to the gradients of its sums. later is the gradient of the state
+// after it, but for dy; to.c receives that of the cell before it and, for the GRUs, to.h the part
+// of that of h that does not pass through W_hh.
+func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, step int) {
+	now, after := l.at(t, step)
+	o, held := l.device.backward(), l.held
+	switch l.Cell {
+	case compute.LSTM:
+		l.step("cell_lstm_backward", o,
+			memoryOf(now.act, now.cell, after.c, dy, later.h, later.c, to.c, held.x))
+	case compute.GRU:
+		l.step("cell_gru_backward", o,
+			memoryOf(now.act, now.q, l.rec, held.x, now.h, dy, later.h, to.h))
+	case compute.GRUResetBefore:
+		l.step("cell_candidate_backward", o,
+			memoryOf(now.act, l.dn, held.second, now.h, dy, later.h, to.h))
+		l.times(o, false, l.H, l.H, l.dn, held.second, hh, 2*l.H, 0, l.drh)
+		l.step("cell_reset_backward", o,
+			memoryOf(now.act, l.rec, held.x, l.drh, now.h, to.h))
+	default:
+		l.step("cell_rnn_backward", o, memoryOf(now.act, after.h, dy, later.h, held.x),
+			flag(l.Cell == compute.RNNReLU))
+	}
+}
+
+// through gives dh, the gradient of the state before a step, what passes through W_hh.
+func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
+	now, _ := l.at(t, step)
+	from, width, beta := now.act, l.rows(), float32(0)
+	switch l.Cell {
+	case compute.GRU, compute.GRUResetBefore:
+		from, beta = l.rec, 1
+	}
+	l.times(l.device.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
+}

@@ -1,0 +1,222 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"rondo/compute"
+)
+
+// layerProblem is a recurrent layer with all that it reads, in float64; ids or x is set.
+type layerProblem struct {
+	name               string
+	shape              compute.RecurrentShape
+	ih, hh             []float64
+	biasIH, biasHH     []float64
+	ids                []int32
+	x                  []float64
+	h, c               []float64 // c is nil but for LSTM
+	dy, doutH, doutC   []float64
+	gradientFromBehind bool // doutH and doutC are given; otherwise they are zeros
+}
+
+func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
+	random *rand.Rand) *layerProblem {
+	k, state := s.Cell.Gates()*s.H, s.B*s.H
+	size := 0.6 / math.Sqrt(float64(s.H))
+	draw := func(n int) []float64 { return normal(random, n, 0.6) }
+	p := &layerProblem{name: fmt.Sprintf("%+v dense=%t behind=%t", s, dense, behind), shape: s,
+		ih: normal(random, k*s.D, size), hh: normal(random, k*s.H, size),
+		biasIH: normal(random, k, size), biasHH: normal(random, k, size),
+		h: draw(state), dy: draw(s.T * state), gradientFromBehind: behind,
+		doutH: make([]float64, state)}
+	if behind {
+		p.doutH = draw(state)
+	}
+	if s.Cell == compute.LSTM {
+		p.c, p.doutC = draw(state), make([]float64, state)
+		if behind {
+			p.doutC = draw(state)
+		}
+	}
+	if dense {
+		p.x = draw(s.T * s.B * s.D)
+	} else {
+		p.ids = ids(random, s.T*s.B, s.D)
+	}
+	return p
+}
+
+// layerProblems are every cell in random shapes around the sizes of blocks and tiles, some with
+// more tokens in the vocabulary than in the segment, a long one, and those given.
+func layerProblems(random *rand.Rand, trials int,
+	given []compute.RecurrentShape) []*layerProblem {
+	var all []*layerProblem
+	for trial := range trials {
+		s := compute.RecurrentShape{Cell: compute.Cell(trial % 5), T: 1 + random.IntN(9),
+			B: 1 + random.IntN(40), D: 1 + random.IntN(67), H: 1 + random.IntN(67)}
+		dense := random.IntN(2) == 0
+		if trial%7 == 6 {
+			s.T, s.B, s.D, dense = 1+random.IntN(4), 1+random.IntN(9), 300, false
+		}
+		all = append(all, newLayerProblem(s, dense, random.IntN(2) == 0, random))
+	}
+	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+		all = append(all, newLayerProblem(
+			compute.RecurrentShape{Cell: cell, T: 1, B: 1, D: 1, H: 1}, true, true, random))
+	}
+	all = append(all, newLayerProblem(
+		compute.RecurrentShape{Cell: compute.GRU, T: 40, B: 3, D: 5, H: 17}, false, false, random))
+	for _, s := range given {
+		for _, dense := range []bool{false, true} {
+			all = append(all, newLayerProblem(s, dense, dense, random))
+		}
+	}
+	return all
+}
+
+// solve runs the oracle. The names of what it returns are those of run.
+func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
+	s, t := p.shape, newTape(precision)
+	wide := s.Cell.Gates() * s.H
+	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide)}
+	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
+	h0, c0, x := given(p.h, s.B, s.H), given(p.c, s.B, s.H), given(p.x, s.T*s.B, s.D)
+	var in *value
+	if p.ids != nil {
+		in = t.pick(ih, p.ids)
+	} else {
+		in = t.product(x, ih)
+	}
+	in = t.add(in, biasIH, 1)
+	y, h, c := make([]float64, 0, s.T*s.B*s.H), h0, c0
+	steps := make([]*value, s.T)
+	for i := range s.T {
+		h, c = t.cell(s.Cell, w, in.part(i*s.B, s.B), h, c)
+		y, steps[i] = append(y, h.v...), h
+	}
+	for i, v := range p.doutH {
+		h.g[i] += v
+	}
+	copy(c.g, p.doutC)
+	for i, step := range steps {
+		for j := range step.g {
+			step.g[j] += p.dy[i*len(step.g)+j]
+		}
+	}
+	t.back()
+	all := map[string][]float64{"y": y, "h_T": h.v, "dIH": ih.g, "dHH": w.hh.g,
+		"dBiasIH": biasIH.g, "dBiasHH": w.biasHH.g, "dh_0": h0.g}
+	if p.c != nil {
+		all["c_T"], all["dc_0"] = c.v, c0.g
+	}
+	if p.x != nil {
+		all["dx"] = x.g
+	}
+	return all
+}
+
+// cellWeights are what a step multiplies with: [K*H, H], and a row of K*H.
+type cellWeights struct{ hh, biasHH *value }
+
+// cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
+func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, *value) {
+	H := h.cols
+	gate := func(x *value, k int) *value { return t.columns(x, k*H, H) }
+	mix := func(z, n *value) *value { return t.add(n, t.times(z, t.add(h, n, -1)), 1) }
+	if cell == compute.GRUResetBefore {
+		rec := t.add(t.product(h, w.hh.part(0, 2*H)), t.columns(w.biasHH, 0, 2*H), 1)
+		r := t.sigmoid(t.add(gate(in, 0), gate(rec, 0), 1))
+		z := t.sigmoid(t.add(gate(in, 1), gate(rec, 1), 1))
+		n := t.add(t.product(t.times(r, h), w.hh.part(2*H, H)), gate(w.biasHH, 2), 1)
+		return mix(z, t.tanh(t.add(gate(in, 2), n, 1))), c
+	}
+	rec := t.add(t.product(h, w.hh), w.biasHH, 1)
+	if cell == compute.GRU {
+		r := t.sigmoid(t.add(gate(in, 0), gate(rec, 0), 1))
+		z := t.sigmoid(t.add(gate(in, 1), gate(rec, 1), 1))
+		return mix(z, t.tanh(t.add(gate(in, 2), t.times(r, gate(rec, 2)), 1))), c
+	}
+	sum := t.add(in, rec, 1)
+	switch cell {
+	case compute.RNNTanh:
+		return t.tanh(sum), c
+	case compute.RNNReLU:
+		return t.relu(sum), c
+	}
+	i, f := t.sigmoid(gate(sum, 0)), t.sigmoid(gate(sum, 1))
+	g, o := t.tanh(gate(sum, 2)), t.sigmoid(gate(sum, 3))
+	c = t.add(t.times(f, c), t.times(i, g), 1)
+	return t.times(o, t.tanh(c)), c
+}
+
+// layerArguments are a problem's in device memory.
+type layerArguments struct {
+	w           compute.RecurrentWeights
+	in          compute.RecurrentInput
+	state, dout compute.RecurrentState
+	dy          []float32
+}
+
+func (p *layerProblem) arguments(dev compute.Device) layerArguments {
+	a := layerArguments{in: compute.RecurrentInput{IDs: p.ids, X: put(dev, p.x)},
+		w: compute.RecurrentWeights{IH: put(dev, p.ih), HH: put(dev, p.hh),
+			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH)},
+		state: compute.RecurrentState{H: put(dev, p.h), C: put(dev, p.c)}, dy: put(dev, p.dy)}
+	if p.gradientFromBehind {
+		a.dout = compute.RecurrentState{H: put(dev, p.doutH), C: put(dev, p.doutC)}
+	}
+	return a
+}
+
+// like makes memory for a state and for weights that is to be overwritten.
+func (p *layerProblem) likeState(dev compute.Device) compute.RecurrentState {
+	return compute.RecurrentState{H: junk(dev, len(p.h)), C: junk(dev, len(p.c))}
+}
+
+func (p *layerProblem) likeWeights(dev compute.Device) compute.RecurrentWeights {
+	return compute.RecurrentWeights{IH: junk(dev, len(p.ih)), HH: junk(dev, len(p.hh)),
+		BiasIH: junk(dev, len(p.biasIH)), BiasHH: junk(dev, len(p.biasHH))}
+}
+
+// run computes everything that a layer can: twice, the second time on a used workspace; once
+// without what is optional; and forward alone, with the state in place.
+func (p *layerProblem) run(dev compute.Device) []Result {
+	a := p.arguments(dev)
+	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
+	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
+	layer := dev.NewRecurrent(p.shape, false)
+	defer layer.Close()
+	for range 2 {
+		layer.Forward(a.w, a.in, a.state, y, out)
+		layer.Backward(a.dy, a.dout, dw, dx, dstate)
+	}
+	c := results{dev: dev, problem: p.name}
+	c.add("y", y)
+	c.add("h_T", out.H)
+	c.add("dIH", dw.IH)
+	c.add("dHH", dw.HH)
+	c.add("dBiasIH", dw.BiasIH)
+	c.add("dBiasHH", dw.BiasHH)
+	c.add("dh_0", dstate.H)
+	if p.x != nil {
+		c.add("dx", dx)
+	}
+	alone := p.likeWeights(dev)
+	layer.Forward(a.w, a.in, a.state, y, out)
+	layer.Backward(a.dy, a.dout, alone, nil, compute.RecurrentState{})
+	c.add("dHH", alone.HH)
+
+	inference, again := dev.NewRecurrent(p.shape, true), junk(dev, len(p.dy))
+	defer inference.Close()
+	inference.Forward(a.w, a.in, a.state, again, a.state)
+	c.add("y", again)
+	c.add("h_T", a.state.H)
+	if p.c != nil {
+		c.add("c_T", out.C)
+		c.add("dc_0", dstate.C)
+		c.add("c_T", a.state.C)
+	}
+	return c.all
+}

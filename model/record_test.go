@@ -1,0 +1,206 @@
+package model
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/devicetest"
+)
+
+// recordingCase is a model on two devices, of which one records.
+type recordingCase struct {
+	t              *testing.T
+	recorder       *devicetest.Recorder
+	plain, records *Segment
+}
+
+func newRecordingCase(t *testing.T, cfg Config, T, B int) recordingCase {
+	recorder := devicetest.NewRecorder(newDevice(t))
+	return recordingCase{t, recorder, newSegment(t, newModel(t, cfg), T, B),
+		newSegment(t, newModelOn(t, cfg, recorder), T, B)}
+}
+
+// step runs both and compares losses, gradients and states, and updates both.
+func (c recordingCase) step(in SegmentInput) {
+	c.t.Helper()
+	var want []float32
+	for _, s := range []*Segment{c.plain, c.records} {
+		m := s.model
+		got := append([]float32{float32(run(c.t, s, in))}, download(m, m.Gradients())...)
+		state := make([]float32, s.B*m.config.StateSize())
+		if err := s.State(state); err != nil {
+			c.t.Fatal(err)
+		}
+		got = append(got, state...)
+		if want == nil {
+			want = got
+		}
+		devicetest.SameBits(c.t, "loss, gradients and states", got, want)
+		m.dev.Update(compute.Update{LR: 0.5}, m.Params(), m.Gradients(), nil, nil)
+	}
+}
+
+// TestRecordingsAreRuns holds segments of a device that records against those of one that does not,
+// to the bit, over steps that read other tokens with other masks, in one chunk and in several.
+func TestRecordingsAreRuns(t *testing.T) {
+	const T, B = 5, 3
+	for name, cfg := range shapes() {
+		for k, recordings := range map[int]int{0: 2, 2: 8} { // 2: chunks of 2, 2 and 1
+			t.Run(name, func(t *testing.T) {
+				cfg.Recompute = k
+				c := newRecordingCase(t, cfg, T, B)
+				rng := rand.New(rand.NewPCG(5, 6))
+				for step := range 9 {
+					in := randomInput(rng, T, B, cfg.Vocab)
+					in.Step, in.OnlySegments = int64(step), step%3 > 0
+					in.Lanes = rng.Perm(20)[:B]
+					if step == 6 {
+						c.plain.ZeroState()
+						c.records.ZeroState()
+					}
+					c.step(in)
+				}
+				if got := c.recorder.Recorded; got != recordings {
+					t.Errorf("recompute %d: %d recordings, want %d", k, got, recordings)
+				}
+				// Of 9 runs, the first is not recorded.
+				if n, want := c.recorder.Replayed, 8*(2*len(c.records.states)-3); n != want {
+					t.Errorf("recompute %d: %d replays, want %d", k, n, want)
+				}
+				c.records.Close()
+				if c.recorder.Open != 0 {
+					t.Errorf("%d recordings are open", c.recorder.Open)
+				}
+			})
+		}
+	}
+}
+
+// TestRecordingsAreOfOneScale changes it: what was recorded is dropped, and recorded anew.
+func TestRecordingsAreOfOneScale(t *testing.T) {
+	const T, B = 4, 2
+	cfg := shapes()["gru/2/tied"]
+	c := newRecordingCase(t, cfg, T, B)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i, scale := range []float32{1, 1, 1, 1, 0.5, 1, 0.5, 0.5, 0.5, 0.5} {
+		in := randomInput(rng, T, B, cfg.Vocab)
+		in.Scale = scale
+		c.step(in)
+		want := []int{0, 1, 2, 2, 0, 0, 0, 1, 2, 2}[i]
+		if c.recorder.Open != want {
+			t.Errorf("after step %d: %d recordings, want %d", i, c.recorder.Open, want)
+		}
+	}
+}
+
+// TestRecordingFails runs on where the device cannot record, and does not ask it again.
+func TestRecordingFails(t *testing.T) {
+	const T, B = 5, 2
+	cfg, broken := shapes()["lstm/2/embed"], errors.New("it cannot record")
+	cfg.Recompute = 2
+	for after, all := range map[int]int{0: 0, 3: 5} { // recordings; a run has 5 parts
+		c := newRecordingCase(t, cfg, T, B)
+		rng := rand.New(rand.NewPCG(5, 6))
+		for range 6 {
+			if c.recorder.Recorded >= after {
+				c.recorder.Fail = broken
+			} else if err := c.records.Unrecorded(); err != nil {
+				t.Errorf("before it failed: %v", err)
+			}
+			c.step(randomInput(rng, T, B, cfg.Vocab))
+		}
+		if got := c.records.Unrecorded(); !errors.Is(got, broken) {
+			t.Errorf("it was not recorded because of %v", got)
+		}
+		if c.recorder.Recorded != all || c.recorder.Open != 0 {
+			t.Errorf("%d recordings, of which %d are open", c.recorder.Recorded, c.recorder.Open)
+		}
+		c.recorder.Fail = nil
+		c.step(randomInput(rng, T, B, cfg.Vocab))
+		if c.recorder.Recorded != all {
+			t.Error("the device was asked again")
+		}
+	}
+}
+
+// TestDeviceRefusesToRecord has a device find out in the midst of a step, be it in the graph or in
+// the forward pass alone, that it cannot record.
+func TestDeviceRefusesToRecord(t *testing.T) {
+	const T, B = 5, 2
+	for _, k := range []int{0, 2} {
+		cfg := shapes()["gru/2/embed"]
+		cfg.Recompute = k
+		c := newRecordingCase(t, cfg, T, B)
+		c.recorder.Refuse = errors.New("it cannot record this")
+		rng := rand.New(rand.NewPCG(5, 6))
+		for range 3 {
+			c.step(randomInput(rng, T, B, cfg.Vocab))
+		}
+		if c.recorder.Recorded != 0 {
+			t.Errorf("recompute %d: %d recordings", k, c.recorder.Recorded)
+		}
+	}
+}
+
+// TestHookIsNotRecorded calls the hook in each run that has one, between runs that are replayed.
+func TestHookIsNotRecorded(t *testing.T) {
+	const T, B = 4, 2
+	cfg := shapes()["lstm/2/dropout"]
+	c := newRecordingCase(t, cfg, T, B)
+	rng, calls := rand.New(rand.NewPCG(5, 6)), 0
+	for step := range 8 {
+		in := randomInput(rng, T, B, cfg.Vocab)
+		if step%2 == 1 {
+			in.BeforeBackward = func() error { calls++; return nil }
+		}
+		c.step(in)
+	}
+	if calls != 8 || c.recorder.Replayed != 3 { // both segments call it
+		t.Errorf("%d calls, %d replays", calls, c.recorder.Replayed)
+	}
+}
+
+// TestStaging copies gradients to host memory as the backward pass finishes them, from the output
+// layer's on; with chunks, when all are summed.
+func TestStaging(t *testing.T) {
+	const T, B = 5, 3
+	for name, all := range map[string]int{"lstm/3/one-hot": 4, "gru/2/embed": 4, "gru/2/tied": 4,
+		"lstm/3/tied-projected": 6} {
+		for _, k := range []int{0, 2} {
+			cfg := shapes()[name]
+			cfg.Recompute = k
+			dev := devicetest.NewRecorder(newDevice(t))
+			m := newModelOn(t, cfg, dev)
+			s, plain := newSegment(t, m, T, B), newSegment(t, newModel(t, cfg), T, B)
+			host, rng := dev.AllocHost(len(m.Gradients())), rand.New(rand.NewPCG(5, 6))
+			for step := range 6 {
+				in := randomInput(rng, T, B, cfg.Vocab)
+				run(t, plain, in)
+				want, first, parts := download(plain.model, plain.model.Gradients()), 0, all
+				if k > 0 {
+					parts = 1
+				}
+				if in.Stage = host; step == 1 {
+					in.Stage, want, parts = nil, nil, 0
+				}
+				run(t, s, in)
+				if got := s.Staged(); len(got) != parts {
+					t.Fatalf("%s, recompute %d: %d parts, want %d", name, k, len(got), parts)
+				}
+				for _, part := range s.Staged() {
+					part.Wait()
+					devicetest.SameBits(t, name, host[first:part.End], want[first:part.End])
+					first = part.End
+				}
+				if first != len(want) {
+					t.Errorf("%s, recompute %d: %d of %d were staged", name, k, first, len(want))
+				}
+			}
+			if dev.Recorded == 0 {
+				t.Error("nothing was recorded")
+			}
+		}
+	}
+}

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# Compiles the CUDA kernels of compute/cuda/kernels to PTX, which is committed and embedded.
+#
+#   kernels.sh           into compute/cuda/kernels/ptx
+#   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it for
+#                        every architecture and fails if a kernel spills registers, keeps arrays in
+#                        local memory, or takes so many registers that its block cannot start
+#
+# What has been compiled or looked at once is kept under ${XDG_CACHE_HOME:-~/.cache}/rondo/ptx for
+# 30 days, by the hash of all that it was made from. Exit status: that of scripts/cuda.sh (3: there
+# can be no compiler here), or 1.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+sources=compute/cuda/kernels
+architectures="70 80 90" # ptx.go names the same
+flags="-std=c++17 -O3 -allow-unsupported-compiler"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/rondo/ptx
+
+# allowed KERNEL ARCHITECTURE succeeds for a kernel that may use local memory; each with its reason.
+allowed() {
+	case "$1 $2" in
+	esac
+	return 1
+}
+
+say() { echo "rondo: $*" >&2; }
+
+# key WORDS... is the hash of the words, of standard input and of this file.
+key() { { echo "$@" && cat - "$script"; } | sha256sum | cut -c 1-40; }
+
+# compile NAME ARCHITECTURE OUTPUT. The source is named relative to its folder, and nvcc's own
+# comments are left out, so that the text depends on the sources and the compiler alone.
+compile() {
+	local kept
+	kept=$cache/$(cat "$sources"/*.cuh "$sources/$1.cu" | key "$1" "$2" "$release").ptx
+	if [ ! -s "$kept" ]; then
+		(cd "$sources" && $NVCC -ptx -arch=compute_"$2" $flags -o "$3.raw" "$1.cu")
+		{
+			echo "// $1.cu for compute_$2, by nvcc $release. Made by scripts/kernels.sh."
+			sed -e '/^\/\//d' -e '1,/^\.version/{/^$/d}' "$3.raw"
+		} >"$3.new"
+		rm "$3.raw"
+		mv "$3.new" "$kept"
+	fi
+	cp "$kept" "$3"
+}
+
+# look NAME ARCHITECTURE FILE prints what is wrong with the kernels of a file of PTX.
+look() {
+	local kept work
+	kept=$cache/$(key look "$1" "$2" "$release" <"$3").report
+	if [ ! -f "$kept" ]; then
+		work=$(mktemp -d)
+		"$PTXAS" -v -arch "sm_$2" "$3" -o "$work/cubin" 2>"$work/ptxas" ||
+			{ cat "$work/ptxas" >&2; rm -rf "$work"; return 1; }
+		usage "$3" "$2" <"$work/ptxas" >"$work/report"
+		# ptxas has said it of all; of those that everything waits for the machine code is read.
+		case "$1" in
+		persistent*)
+			PATH=$(dirname "$NVDISASM"):$PATH "$CUOBJDUMP" -sass "$work/cubin" >"$work/sass"
+			local_memory <"$work/sass" >>"$work/report"
+			;;
+		esac
+		mv "$work/report" "$kept"
+		rm -rf "$work"
+	fi
+	local kernel complaint
+	while read -r kernel complaint; do
+		allowed "$kernel" "$2" || echo "$1.cu, sm_$2: kernel $kernel $complaint"
+	done <"$kept"
+}
+
+# usage PTX ARCHITECTURE reads what ptxas -v says. A kernel without __launch_bounds__ may be started
+# with any block, up to 1024 threads, so that it may use 65536/1024 registers.
+usage() {
+	awk -v ptx="$1" '
+		BEGIN {
+			while ((getline line < ptx) > 0) {
+				if (match(line, /\.entry [A-Za-z0-9_]+/)) {
+					kernel = substr(line, RSTART + 7, RLENGTH - 7)
+				} else if (match(line, /^\.maxntid [0-9]+/)) {
+					threads[kernel] = substr(line, RSTART + 9, RLENGTH - 9)
+				}
+			}
+		}
+		/Compiling entry function/ { split($0, part, "\047"); kernel = part[2] }
+		/bytes stack frame/ {
+			if ($1 + $5 + $9 > 0) { sub(/^ */, ""); print kernel, "has", $0 }
+		}
+		/Used [0-9]+ registers/ {
+			match($0, /Used [0-9]+/); used = substr($0, RSTART + 5, RLENGTH - 5)
+			block = kernel in threads ? threads[kernel] : 1024
+			if (int((used + 7) / 8) * 8 * block > 65536)
+				print kernel, "uses", used, "registers: a block of", block, "cannot start", \
+					(kernel in threads ? "" : "(it has no KERNEL_BOUNDS)")
+		}'
+}
+
+# local_memory reads machine code and names the kernels with loads or stores of local memory.
+local_memory() {
+	awk '
+		/Function :/ { kernel = $3 }
+		/[ \t](LDL|STL)[. ]/ && !(kernel in told) {
+			sub(/;.*/, ""); sub(/^.*\*\/ */, "")
+			told[kernel] = 1; print kernel, "uses local memory:", $0
+		}'
+}
+
+script=scripts/kernels.sh
+case "${1:-}" in
+compile)
+	shift
+	compile "$@"
+	exit
+	;;
+look)
+	shift
+	look "$@"
+	exit
+	;;
+"" | check) ;;
+*)
+	say "usage: kernels.sh [check]"
+	exit 2
+	;;
+esac
+
+toolkit=$(scripts/cuda.sh exact env)
+eval "$toolkit"
+release=$("$NVCC" --version | sed -n 's/.*, V\([0-9.]*\)$/\1/p')
+export release
+mkdir -p "$cache"
+find "$cache" -type f -mtime +30 -delete
+
+# each COMMAND FOLDER does it for every source and architecture, on all cores.
+each() {
+	for source in "$sources"/*.cu; do
+		name=$(basename "$source" .cu)
+		for architecture in $architectures; do
+			echo "$1 $name $architecture $2/$name.sm_$architecture.ptx"
+		done
+	done | xargs -P "$(nproc)" -L 1 "$script"
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+each compile "$work"
+if [ "${1:-}" = "" ]; then
+	mkdir -p "$sources/ptx"
+	rm -f "$sources"/ptx/*.ptx
+	cp "$work"/*.ptx "$sources/ptx"
+	exit
+fi
+
+if ! diff -rq "$work" "$sources/ptx" >"$work.diff" 2>&1; then
+	sed "s|$work|what the sources give|g" "$work.diff" >&2
+	rm -f "$work.diff"
+	say "the PTX in $sources/ptx is not what its sources give: run make kernels"
+	exit 1
+fi
+rm -f "$work.diff"
+problems=$(each look "$work")
+if [ -n "$problems" ]; then
+	echo "$problems" >&2
+	say "these kernels must do with fewer registers, or be allowed, with a reason, in $script"
+	exit 1
+fi
+say "kernels: $(grep -h '^\.visible \.entry' "$work"/*.sm_90.ptx | wc -l), no spills, on" \
+	"$(echo "$architectures" | sed 's/[0-9]*/sm_&/g')"

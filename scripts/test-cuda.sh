@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Builds and tests with the tag cuda, on a machine that need have no GPU.
+#
+#   test-cuda.sh PART...
+#
+#   build    the commands into bin/cuda, and that they start without a driver
+#   vet      go vet
+#   lint     golangci-lint, whose program LINT names
+#   kernels  scripts/kernels.sh check
+#   test     the tests, on an emulated driver where there is no GPU
+#
+# Where there can be no toolkit (see scripts/cuda.sh) it says so, and does nothing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { echo "rondo: $*" >&2; }
+
+skip() {
+	say "NOT TESTED: the build for GPUs, because $*"
+	exit 0
+}
+
+# folders prints those of the packages that the tag changes.
+folders() {
+	grep -rlE --include='*.go' '^//go:build .*\bcuda\b' . | xargs -n 1 dirname | sort -u
+}
+
+build() {
+	say "building with the tag cuda, into bin/cuda"
+	go build -buildvcs=false -tags cuda -o bin/cuda/ ./cmd/rondo ./cmd/worker ./cmd/coordinator
+	local command
+	for command in rondo worker; do
+		# What is opened when it runs must not be asked for when it starts.
+		if readelf -d "bin/cuda/$command" | grep -E 'NEEDED.*(libcu|nvidia)' >&2; then
+			say "bin/cuda/$command does not start where these are missing"
+			exit 1
+		fi
+		"bin/cuda/$command" --help >/dev/null
+	done
+}
+
+vet() {
+	say "go vet with the tag cuda"
+	go vet -buildvcs=false -tags cuda $(folders)
+}
+
+# lint leaves out what stands on Gorgonia: golangci-lint does not take the -modfile that it needs.
+lint() {
+	say "golangci-lint with the tag cuda"
+	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags cuda \
+		./compute/cuda/...
+}
+
+kernels() {
+	say "the kernels' PTX, and what assembling it gives"
+	local status=0
+	scripts/kernels.sh check || status=$?
+	[ $status != 3 ] || skip "nvcc is not to be had"
+	return $status
+}
+
+# tests runs those of compute/cuda, and of the other packages that the tag changes.
+tests() {
+	say "testing with the tag cuda"
+	go test -buildvcs=false -tags cuda -timeout 15m $(folders)
+}
+
+[ "$(scripts/native.sh 2>/dev/null)" = 1 ] || skip "there is no C compiler, or CGO_ENABLED is 0"
+export CGO_ENABLED=1
+status=0
+toolkit=$(scripts/cuda.sh env) || status=$?
+[ $status != 3 ] || skip "there is no toolkit"
+[ $status = 0 ] || exit $status
+eval "$toolkit"
+
+for part; do
+	case "$part" in
+	build | vet | lint | kernels) "$part" ;;
+	test) tests ;;
+	*)
+		say "test-cuda.sh has no part $part"
+		exit 2
+		;;
+	esac
+done

@@ -1,0 +1,96 @@
+package train
+
+import (
+	"strings"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/devicetest"
+	"rondo/model"
+)
+
+// A segment is given what stands in the way of recording and staging its run, a hook, only where a
+// Rehearsal may need it. Whoever looks for a sign of life has one in each phase either way.
+func TestBeats(t *testing.T) {
+	const steps, saves = 4, 2
+	for _, rehearses := range []bool{false, true} {
+		j := newJob(2)
+		j.config.Steps, j.config.Save, j.config.SaveEvery = steps, true, 2
+		j.config.HostMemory, j.model.GradientTail = false, 0
+		j.device = func(_ int, dev compute.Device) compute.Device {
+			return devicetest.NewRecorder(dev)
+		}
+		var w *watched
+		beats, atRun := 0, []int{} // beats before each run
+		heard := &rehearsed{}
+		j.prepare = func(rank int, trainer *Trainer) {
+			if rank != 0 {
+				return
+			}
+			trainer.cfg.Beat = func() { beats++ }
+			if rehearses {
+				trainer.cfg.Rehearsal = heard
+			}
+			w = &watched{segment: trainer.segment}
+			trainer.segment = beaten{w, func() { atRun = append(atRun, beats) }}
+		}
+		j.mustRun(t)
+		phases := 3 // load, forward, update
+		if rehearses {
+			phases++ // backward
+			if len(heard.heard) != beats {
+				t.Errorf("%d beats in the phases %v", beats, heard.heard)
+			}
+		}
+		if beats != phases*steps+saves {
+			t.Errorf("rehearsal %t: %d beats, want %d", rehearses, beats, phases*steps+saves)
+		}
+		for i, in := range w.inputs {
+			if (in.BeforeBackward != nil) != rehearses || (in.Stage == nil) != rehearses {
+				t.Errorf("rehearsal %t: step %d is given %+v", rehearses, i+1, in)
+			}
+			if want := phases*i + 2 + i/2; atRun[i] != want { // load, forward; a save after two
+				t.Errorf("rehearsal %t: %d beats before step %d runs, want %d", rehearses,
+					atRun[i], i+1, want)
+			}
+		}
+	}
+}
+
+// beaten tells of each run before it.
+type beaten struct {
+	segment
+	before func()
+}
+
+func (b beaten) Run(in model.SegmentInput) (float64, error) {
+	b.before()
+	return b.segment.Run(in)
+}
+
+// A device that cannot record is told of by its own rank, once, however many rings there are; the
+// job is what it is elsewhere.
+func TestUnrecordedIsTold(t *testing.T) {
+	j := elasticJob(9)
+	oracle := j.mustRun(t)
+	j.config.HostMemory, j.model.GradientTail = false, 0
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		r := devicetest.NewRecorder(dev)
+		if rank == 1 {
+			r.Fail = errTest
+		}
+		return r
+	}
+	e := newElastic(t, j, 2)
+	regroupAt(e, 1, 4)
+	e.ring(breakage{}, 0, 1)
+	e.ring(breakage{}, 1, 0)
+	e.whole(0, 1)
+	e.like(1, oracle)
+	if told := e.hands[0].own; len(told) != 0 {
+		t.Errorf("of a device that records: %q", told)
+	}
+	if told := e.hands[1].own; len(told) != 1 || !strings.Contains(told[0], errTest.Error()) {
+		t.Errorf("of a device that does not record: %q", told)
+	}
+}

@@ -1,0 +1,100 @@
+//go:build unix
+
+package train
+
+import (
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/devicetest"
+)
+
+// ofItsOwn are kinds of devices whose memory is their own: it faults where the host touches it, is
+// copied beside the work, and some record their work.
+func ofItsOwn(t *testing.T) map[string]func(compute.Device) compute.Device {
+	const floats = 1 << 20
+	return map[string]func(compute.Device) compute.Device{
+		"protected": func(dev compute.Device) compute.Device {
+			return devicetest.NewProtected(t, dev, floats)
+		},
+		"stager": func(dev compute.Device) compute.Device {
+			s := devicetest.NewStager(devicetest.NewProtected(t, dev, floats))
+			t.Cleanup(func() {
+				if s.Hosts != 0 {
+					t.Errorf("%d pieces of host memory were not given back", s.Hosts)
+				}
+			})
+			return s
+		},
+		"recorder": func(dev compute.Device) compute.Device {
+			r := devicetest.NewRecorder(devicetest.NewProtected(t, dev, floats))
+			t.Cleanup(func() {
+				if r.Recorded == 0 || r.Open != 0 || r.Hosts != 0 {
+					t.Errorf("%d recordings, of which %d are open, and %d pieces of host memory",
+						r.Recorded, r.Open, r.Hosts)
+				}
+			})
+			return r
+		},
+	}
+}
+
+// A job on devices whose memory is their own is the job on ones whose memory is the host's, to the
+// bit: on one rank and on two, clipped before the ring and after it, with a step that is skipped,
+// evaluation and snapshots, and when it goes on from one.
+func TestDeviceMemoryIsTheDevices(t *testing.T) {
+	for _, clip := range []Clip{{1, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
+		{0.1, ByValue, ScopeWorker}, {0, ByNorm, ScopeGlobal}} {
+		for ranks := 1; ranks <= 2; ranks++ {
+			j := resumable(compute.LSTM, false, compute.AdamW)
+			j.ranks, j.config.Clip, j.config.Steps, j.config.SaveEvery = ranks, clip, 26, 10
+			j.model.Embed, j.model.TieWeights = 8, ranks == 2
+			spoil := j.device
+			want := j.mustRun(t)
+			resumed := j
+			resumed.from = want.saved[0]
+			wantResumed := resumed.mustRun(t)
+			for name, own := range ofItsOwn(t) {
+				j := j
+				j.config.HostMemory, j.model.GradientTail = false, 0
+				j.device = func(rank int, dev compute.Device) compute.Device {
+					return own(spoil(rank, dev))
+				}
+				got := j.mustRun(t)
+				if n := len(want.saved); len(got.saved) != n || n != 3 {
+					t.Fatalf("%s: %d snapshots, want %d", name, len(got.saved), n)
+				}
+				for i := range want.saved {
+					sameSnapshot(t, got.saved[i], want.saved[i])
+				}
+				j.from = got.saved[0]
+				sameSnapshot(t, j.mustRun(t).saved[1], wantResumed.saved[1])
+			}
+		}
+	}
+}
+
+// A worker that comes is given the state, and one that goes is done without, on such devices too.
+func TestDeviceMemoryThroughRings(t *testing.T) {
+	for name, own := range ofItsOwn(t) {
+		t.Run(name, func(t *testing.T) {
+			j := elasticJob(9)
+			j.model.Layers, j.model.Embed, j.model.Dropout = 2, 8, 0.2
+			oracle := j.mustRun(t)
+			j.config.HostMemory, j.model.GradientTail = false, 0
+			j.device = func(_ int, dev compute.Device) compute.Device { return own(dev) }
+			e := newElastic(t, j, 2)
+			regroupAt(e, 1, 2)
+			e.ring(breakage{}, 0, 1)
+			newcomer := e.hire()
+			regroupAt(e, newcomer, 5)
+			e.ring(breakage{}, 0, newcomer, 1)
+			e.ring(breakage{call: 3, dead: []int{0}}, newcomer, 1) // it breaks
+			e.ring(breakage{}, 1)
+			e.whole(1)
+			e.audit()
+			e.like(1, oracle)
+			e.saves(1)
+		})
+	}
+}
