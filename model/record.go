@@ -70,11 +70,7 @@ func (r *recordings) do(p part, work func() (copies, error)) (begun copies, err 
 	}
 	kept, ok := r.kept[p]
 	if !ok {
-		kept.Recording, err = r.dev.Record(func() (err error) {
-			kept.begun, err = work()
-			return err
-		})
-		if err != nil {
+		if kept, err = r.record(work); err != nil {
 			r.close()
 			r.dev, r.use, r.failed = nil, false, err
 			return work()
@@ -83,6 +79,16 @@ func (r *recordings) do(p part, work func() (copies, error)) (begun copies, err 
 	}
 	kept.Replay()
 	return kept.begun, nil
+}
+
+// record records a part's work. A lack of memory for the recording is no lack for the work.
+func (r *recordings) record(work func() (copies, error)) (made recorded, err error) {
+	defer compute.Catch(&err)
+	made.Recording, err = r.dev.Record(func() (err error) {
+		made.begun, err = work()
+		return err
+	})
+	return made, err
 }
 
 // close frees what is kept.

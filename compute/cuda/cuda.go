@@ -207,6 +207,9 @@ func (d *Device) title(lacks string) string {
 // where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
 func (d *Device) Name() string { return d.name }
 
+// CUBLAS says whether cuBLAS is there, for large products.
+func (d *Device) CUBLAS() bool { return d.blas != nil }
+
 // Info describes the GPU, with what was free when it was opened.
 func (d *Device) Info() Info { return d.info }
 

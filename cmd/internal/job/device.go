@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -32,16 +33,9 @@ type GPU struct {
 func InspectGPUs() ([]GPU, error) {
 	all, err := GPUs()
 	for i := range all {
-		device, err := openCUDA(all[i].Index, compute.FP32)
-		if err == nil {
-			all[i].Free, err = freeOnCUDA(all[i].Index)
-		}
-		if err != nil {
+		if err := all[i].open(); err != nil {
 			all[i].Problem = err.Error()
-			continue
 		}
-		all[i].CUBLAS = !strings.Contains(device.Name(), "no cuBLAS")
-		device.Close()
 	}
 	return all, err
 }
@@ -77,13 +71,43 @@ func Choose(device string) (Choice, error) {
 	case asked.GPU >= 0:
 		return Choice{GPUs: found[asked.GPU : asked.GPU+1]}, nil
 	}
-	c := Choice{GPUs: found}
 	if asked.Auto {
-		c.Note = fmt.Sprintf("--device auto: cuda:0, %s, and %d more GPUs", found[0].Name,
-			len(found)-1)
-		if len(found) == 1 {
-			c.Note = fmt.Sprintf("--device auto: cuda:0, %s", found[0].Name)
+		return chooseAuto(found)
+	}
+	return Choice{GPUs: found}, nil
+}
+
+// oldestCapability is the first compute capability that there are kernels for. Who asks for an
+// older GPU by name hears it from compute/cuda.
+const oldestCapability = 7.0
+
+// chooseAuto leaves out the GPUs that are too old: nobody has asked for them.
+func chooseAuto(found []GPU) (Choice, error) {
+	var c Choice
+	var old []string
+	for _, g := range found {
+		capability, err := strconv.ParseFloat(g.Capability, 64)
+		if err != nil {
+			return Choice{}, fmt.Errorf("cuda:%d's compute capability is %q", g.Index, g.Capability)
 		}
+		if capability < oldestCapability {
+			old = append(old, fmt.Sprintf("cuda:%d, %s", g.Index, g.Name))
+			continue
+		}
+		c.GPUs = append(c.GPUs, g)
+	}
+	switch n := len(c.GPUs); n {
+	case 0:
+		c.Note = "--device auto: the CPU"
+	case 1:
+		c.Note = fmt.Sprintf("--device auto: cuda:%d, %s", c.GPUs[0].Index, c.GPUs[0].Name)
+	default:
+		c.Note = fmt.Sprintf("--device auto: cuda:%d, %s, and %d more GPUs", c.GPUs[0].Index,
+			c.GPUs[0].Name, n-1)
+	}
+	if len(old) > 0 {
+		c.Note += fmt.Sprintf("; left out, for a compute capability below %.1f: %s",
+			oldestCapability, strings.Join(old, "; "))
 	}
 	return c, nil
 }
@@ -122,7 +146,9 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		asked.CUDA = len(chosen.GPUs) > 0
+		if asked.CUDA = len(chosen.GPUs) > 0; asked.CUDA {
+			asked.GPU = chosen.GPUs[0].Index // the first that is not too old
+		}
 	}
 	switch {
 	case asked.CUDA:

@@ -36,10 +36,21 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
-// freeOnCUDA returns how many bytes of its memory are free.
-func freeOnCUDA(index int) (int64, error) {
-	info, err := cuda.Inspect(index)
-	return info.Free, err
+// open fills in what only opening a GPU tells.
+func (g *GPU) open() (err error) {
+	defer compute.Catch(&err)
+	info, err := cuda.Inspect(g.Index)
+	if err != nil {
+		return withoutPackage(err)
+	}
+	g.Free = info.Free
+	device, err := cuda.New(cuda.Config{Index: g.Index, Precision: compute.FP32})
+	if err != nil {
+		return withoutPackage(err)
+	}
+	defer device.Close()
+	g.CUBLAS = device.CUBLAS()
+	return nil
 }
 
 // withoutPackage drops the package's name from an error that the flag's name goes before.

@@ -18,10 +18,10 @@ func GPUs() ([]GPU, error) {
 		"cuda, or use the image rondo:VERSION-cuda"))
 }
 
-// freeOnCUDA has none to look at.
-func freeOnCUDA(int) (int64, error) {
+// open has none to look at.
+func (*GPU) open() error {
 	_, err := GPUs()
-	return 0, err
+	return err
 }
 
 // openCUDA opens none.

@@ -54,6 +54,33 @@ func TestChoiceOf(t *testing.T) {
 	}
 }
 
+// --device auto takes no GPU that there are no kernels for, and says so.
+func TestChooseAuto(t *testing.T) {
+	k80 := GPU{Index: 0, Name: "Tesla K80", Capability: "3.7"}
+	v100 := GPU{Index: 1, Name: "Tesla V100", Capability: "7.0"}
+	next := GPU{Index: 2, Name: "Next", Capability: "10.0"}
+	const out = "; left out, for a compute capability below 7.0: cuda:0, Tesla K80"
+	for _, c := range []struct {
+		found       []GPU
+		first, note string
+	}{
+		{[]GPU{k80}, "cpu", "--device auto: the CPU" + out},
+		{[]GPU{k80, v100}, "cuda:1", "--device auto: cuda:1, Tesla V100" + out},
+		{[]GPU{k80, v100, next}, "cuda:1",
+			"--device auto: cuda:1, Tesla V100, and 1 more GPUs" + out},
+		{[]GPU{next}, "cuda:2", "--device auto: cuda:2, Next"},
+	} {
+		got, err := chooseAuto(c.found)
+		if err != nil || got.Of(0) != c.first || got.Note != c.note {
+			t.Errorf("%v: %s, %q, %v; want %s, %q", c.found, got.Of(0), got.Note, err, c.first,
+				c.note)
+		}
+	}
+	if _, err := chooseAuto([]GPU{{Capability: "new"}}); err == nil {
+		t.Error("a GPU whose capability nobody can read is taken")
+	}
+}
+
 // What a person is advised fits by the same estimate, and the next larger number does not.
 func TestAdviseOnGPU(t *testing.T) {
 	spec := jobspec.Default()

@@ -141,7 +141,7 @@ func AdviseOnGPU(spec *rondov1.JobSpec, vocabulary int, part Part, room int64) s
 		return text + ": give a smaller --batch or --bptt, or --recompute"
 	}
 	text += fmt.Sprintf(", and there is room for %s", size(room))
-	if takes(as, 1) > room && takes(func(s *rondov1.JobSpec) { s.Bptt = 1 }, 1) > room {
+	if takes(func(s *rondov1.JobSpec) { s.Bptt = 1 }, 1) > room {
 		return text + ": the model is too large for it: give a smaller --hidden, --layers or " +
 			"--embed, or an --optimizer that keeps less, such as sgd"
 	}

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 	"rondo/cmd/internal/job"
 	"rondo/compute"
 	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
 )
 
 // fakeGPU is a device whose memory is not the host's.
@@ -46,6 +50,69 @@ func TestLack(t *testing.T) {
 		t.Errorf("%t, %v; want %v", lacks, told, other)
 	}
 }
+
+// A device that this machine lacks is the worker's own failure, and no wrong input of the job's.
+func TestMissingDeviceIsOwnFailure(t *testing.T) {
+	spec := jobspec.Default()
+	spec.Device, spec.Precision = "cpu", "fp16"
+	w := &worker{spec: spec}
+	err := w.openDevice()
+	if err == nil || !strings.Contains(err.Error(), "--precision fp16 is of GPUs") {
+		t.Fatal(err)
+	}
+	if f := w.failure(err).GetFailure(); f.Usage || f.Fatal || f.Text != err.Error() {
+		t.Errorf("told as %v", f)
+	}
+	var usage *jobspec.UsageError
+	if errors.As(err, &usage) {
+		t.Errorf("the process ends for a mistake in what a person wrote: %v", err)
+	}
+}
+
+// Only a job that has nothing to lose is ended by the one GPU that lacks memory for it.
+func TestFromScratch(t *testing.T) {
+	for _, c := range []struct {
+		dir, resume string
+		engine      *engine
+		rings       int
+		want        bool
+	}{
+		{"", "auto", nil, 1, true},
+		{"run", "never", nil, 1, true},
+		{"run", "auto", nil, 1, false},
+		{"run", "auto", &engine{}, 1, false},
+		{"run", "auto", &engine{scratch: true}, 1, true},
+		{"", "auto", nil, 2, false},
+	} {
+		spec := jobspec.Default()
+		spec.CheckpointDir, spec.Resume = c.dir, c.resume
+		s := &session{worker: &worker{spec: spec, engine: c.engine},
+			plan: cluster.Plan{Rings: c.rings}}
+		if got := s.fromScratch(); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+}
+
+// A device that fails while a job's end is stored is this worker's failure, and no crash.
+func TestSaveLaterOnLostDevice(t *testing.T) {
+	gone := &compute.DeviceError{Device: "cuda:0", Doing: "reading", Err: errors.New("it is gone")}
+	w := &worker{spec: jobspec.Default(), log: slog.New(slog.DiscardHandler)}
+	w.voice.Store(&voice{reporter: lostDevice{err: gone}})
+	s := &session{worker: w}
+	err := s.saveLater(t.Context(), &train.SaveError{Err: errors.New("the disk is full")})
+	if !errors.Is(err, gone) {
+		t.Errorf("%v, want %v", err, gone)
+	}
+}
+
+// lostDevice fails as a device does, where saveLater first asks for something.
+type lostDevice struct {
+	reporter
+	err *compute.DeviceError
+}
+
+func (l lostDevice) Report(context.Context, *rondov1.Event) error { panic(l.err) }
 
 // What is freed on a device that has failed is an error, and no crash.
 func TestFreed(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
 	"rondo/compute"
+	"rondo/internal/jobspec"
 	"rondo/model"
 	"rondo/train"
 )
@@ -28,6 +29,7 @@ type engine struct {
 	ledger  *audit.Log // nil without --audit-dir
 
 	session atomic.Pointer[session] // the newest
+	scratch bool                    // a checkpoint to start from was looked for, and there is none
 	split   *train.SplitError       // why no rank has a state any more
 }
 
@@ -102,12 +104,19 @@ func (e *engine) watch(settings *train.Config) {
 }
 
 // openDevice opens the device of a worker, unless it has done so. It has one thread until the plan
-// says who else is on this host, and so how many cores are its share.
+// says who else is on this host, and so how many cores are its share. The job exists by now: what
+// it asks for and this machine does not have is this worker's failure, and no wrong input, for
+// other machines may have it.
 func (w *worker) openDevice() (err error) {
 	if w.device != nil {
 		return nil
 	}
 	if w.device, err = job.OpenDevice(job.On(w.spec, w.own), 1); err != nil {
+		var wrong *app.UsageError
+		var spec *jobspec.UsageError
+		if errors.As(err, &wrong) || errors.As(err, &spec) {
+			return errors.New(err.Error())
+		}
 		return err
 	}
 	return job.Share(w.device, w.spec, runtime.GOMAXPROCS(0))
@@ -196,6 +205,7 @@ func (e *engine) restore(
 // readStart reads the checkpoint that the job starts from, or goes back to; nil if there is none.
 func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 	found, err := e.stored.Start(ctx, e.worker.spec)
+	e.scratch = found == nil && err == nil
 	if err != nil || found == nil {
 		return nil, err
 	}

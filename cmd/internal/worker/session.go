@@ -235,7 +235,8 @@ const saveInterval = 5 * time.Second
 
 // saveLater holds the state of a job that has come to its end and could not be stored, and tries
 // again for as long as workers without a ring wait.
-func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) error {
+func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) (err error) {
+	defer compute.Catch(&err) // the state is read from the device
 	patience := s.spec.RegroupTimeout.AsDuration()
 	s.notice(ctx, fmt.Sprintf("the job's end is not stored: %v; its state is held, and storing it "+
 		"is tried again for %v (--regroup-timeout)", unsaved, patience))
@@ -379,9 +380,17 @@ func (s *session) failed(err error) error {
 	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
-			lacks && s.step() == 0 && len(s.plan.Members) == 1} // as it is, nobody goes on
+			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure
+}
+
+// fromScratch reports whether the job is known to have nothing yet that could be lost: this is its
+// first ring, and there is no checkpoint that it goes on from.
+func (s *session) fromScratch() bool {
+	none := s.spec.CheckpointDir == "" || s.spec.Resume == "never" ||
+		s.engine != nil && s.engine.scratch
+	return none && s.plan.Rings <= 1 && s.step() == 0
 }
 
 // lack adds to the error of a GPU without memory for its lanes what would fit.
