@@ -41,7 +41,7 @@ build: ## build the commands into ./bin
 
 .PHONY: cuda
 cuda: deps ## build the commands for NVIDIA GPUs into ./bin/cuda; no GPU is needed
-	scripts/test-cuda.sh build
+	scripts/test-cuda.sh required build
 
 .PHONY: gpu
 gpu: deps ## pack bin/gpu: tests and measurements for a machine with a GPU; run them if it is here

@@ -150,32 +150,56 @@ make_folder() {
 # modules prints the flag of a build with the tag cuda. Gorgonia has files with this tag, too: a
 # device of its own, which needs cuDNN's headers and would open every GPU. The build uses a copy of
 # the module without them, which a copy of go.mod names.
+#
+# It runs in a command substitution, where bash drops -e: each command says what its failure does.
 modules() {
-	local copy mod original
+	local number original recipe copy mod
 	command -v go >/dev/null || return 0
-	cd "$root"
+	cd "$root" || exit
 	export GOFLAGS=$flags
-	go mod download gorgonia.org/gorgonia
-	original=$(go list -m -f '{{.Dir}}' gorgonia.org/gorgonia)
-	copy=$cache/$(basename "$original")-without-cuda
-	mod=$cache/modules/$(cat go.mod go.sum "$script" | sha256sum | cut -c 1-40)
-	if [ ! -f "$mod.mod" ]; then
-		work=$(mktemp -d "$cache/modules.XXXXXX")
+	go mod download gorgonia.org/gorgonia || no_modules "it could not be downloaded"
+	number=$(go list -m -f '{{.Version}}' gorgonia.org/gorgonia) || no_modules "go list failed"
+	original=$(go list -m -f '{{.Dir}}' gorgonia.org/gorgonia) || no_modules "go list failed"
+	# An empty name would be this folder, and Rondo's own files be taken for Gorgonia's.
+	[ -n "$number" ] && [ -n "$original" ] &&
+		grep -qx 'module gorgonia.org/gorgonia' "$original/go.mod" ||
+		no_modules "${original:-no folder} does not hold it"
+	# What is kept is as good as the recipe that it was made by.
+	recipe=$(sha256sum <"$script" | cut -c 1-16) || exit
+	copy=$cache/gorgonia@$number-without-cuda-$recipe
+	mod=$(cat go.mod go.sum "$script" | sha256sum | cut -c 1-40) || exit
+	mod=$cache/modules/$mod
+	if [ ! -d "$copy" ] || [ ! -f "$mod.mod" ] || [ ! -f "$mod.sum" ]; then
+		mkdir -p "$cache/modules" || exit
+		work=$(mktemp -d "$cache/modules.XXXXXX") || exit
 		trap 'rm -rf "$work"' EXIT
-		mkdir -p "$cache/modules" "$work/tree"
-		find "$cache/modules" -type f -mtime +30 -delete
-		(cd "$original" && cp -R go.mod ./*.go ./*.s internal "$work/tree")
-		chmod -R u+w "$work/tree"
-		rm "$work"/tree/*_test.go
-		grep -lE '^// \+build cuda$' "$work"/tree/*.go | xargs rm
-		sed -i -E '/^\/\/ \+build !cuda$/d' "$work"/tree/*.go
-		[ -d "$copy" ] || mv -T "$work/tree" "$copy" 2>/dev/null || [ -d "$copy" ]
-		cp go.sum "$mod.sum"
-		cp go.mod "$work/go.mod"
-		go mod edit -replace "gorgonia.org/gorgonia=$copy" "$work/go.mod"
-		mv "$work/go.mod" "$mod.mod"
+		[ -d "$copy" ] || copy_module "$original" "$copy" || no_modules "it could not be copied"
+		find "$cache/modules" -type f -mtime +30 -delete || exit
+		cp go.mod go.sum "$work/" || exit
+		go mod edit -replace "gorgonia.org/gorgonia=$copy" "$work/go.mod" || exit
+		# Renamed, for another build may be reading them.
+		mv "$work/go.sum" "$mod.sum" && mv "$work/go.mod" "$mod.mod" || exit
 	fi
 	echo "-modfile=$mod.mod"
+}
+
+# no_modules ends modules with the reason.
+no_modules() {
+	say "no copy of Gorgonia to build with: $*"
+	exit 1
+}
+
+# copy_module FROM TO makes the copy in $work and renames it, so that TO is whole or not there.
+copy_module() {
+	local tree=$work/tree
+	mkdir "$tree" &&
+		(cd "$1" && cp -R go.mod ./*.go ./*.s internal "$tree") &&
+		chmod -R u+w "$tree" &&
+		rm "$tree"/*_test.go &&
+		grep -lE '^// \+build cuda$' "$tree"/*.go | xargs rm &&
+		sed -i -E '/^\/\/ \+build !cuda$/d' "$tree"/*.go || return
+	# One that another process has just made is as good as ours.
+	mv -T "$tree" "$2" 2>/dev/null || [ -d "$2" ]
 }
 
 # identity says what a folder was made from. The number counts what make_folder does with it.

@@ -33,7 +33,7 @@ for package in compute/cuda compute/cuda/driver; do
 done
 cp bench/peers/torch_gpu.py bench/peers/torch_lm.py "$folder/programs/"
 
-# One archive, for folders are often carried under a limit of size.
+# Compressed, for the folder is to be copied to another machine.
 tar -C "$folder/programs" -cf - . | xz -T0 -4 >"$folder/programs.tar.xz"
 rm -rf "$folder/programs"
 
@@ -42,9 +42,16 @@ cat >"$folder/run.sh" <<'END'
 # Tests and measures on this machine's GPU: run.sh -h lists the flags.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-work=${RONDO_GPU_FOLDER:-${TMPDIR:-/tmp}/rondo-gpu-$(id -u)}
-rm -rf "$work"
-mkdir -p "$work"
+parent=${RONDO_GPU_FOLDER:-${TMPDIR:-/tmp}/rondo-gpu-$(id -u)}
+# RONDO_GPU_FOLDER may hold other things: only what an earlier run marked as its own is removed.
+work=$parent/programs
+mark=$work/made-by-run.sh
+if [ -f "$mark" ]; then
+	rm -rf "$work"
+fi
+mkdir -p "$parent"
+mkdir "$work"
+: >"$mark"
 archive=$here/programs.tar.xz
 if command -v xz >/dev/null; then
 	tar -xJf "$archive" -C "$work"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests with the tag cuda, on a machine that need have no GPU.
 #
-#   test-cuda.sh PART...
+#   test-cuda.sh [required] PART...
 #
 #   build    the commands into bin/cuda, and that they start without a driver
 #   vet      go vet
@@ -9,13 +9,24 @@
 #   kernels  scripts/kernels.sh check
 #   test     the tests, on an emulated driver where there is no GPU
 #
-# Where there can be no toolkit (see scripts/cuda.sh) it says so, and does nothing.
+# Where there can be no toolkit (see scripts/cuda.sh) it says so, and does nothing: a machine that
+# cannot build for GPUs can still test all else. With "required" that is a failure.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { echo "rondo: $*" >&2; }
 
+required=0
+if [ "${1:-}" = required ]; then
+	required=1
+	shift
+fi
+
 skip() {
+	if [ $required = 1 ]; then
+		say "cannot build for GPUs: $*"
+		exit 1
+	fi
 	say "NOT TESTED: the build for GPUs, because $*"
 	exit 0
 }
