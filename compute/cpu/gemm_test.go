@@ -22,7 +22,7 @@ func randoms(d *Device, n int, random *rand.Rand) []float32 {
 // gemmShapes are past the rows, the depth and the columns that go through a product at once, and
 // few of one with many of the others.
 var gemmShapes = []struct{ m, n, k int }{
-	{333, 34, 517}, {4, 2083, 530}, {70, 2049, 31}, {1, 1, 1100}, {300, 3, 5},
+	{333, 34, 517}, {4, 2083, 530}, {70, 2049, 31}, {1, 40, 1100}, {40, 1, 1100}, {300, 3, 5},
 }
 
 // TestGemmParts holds products of several parts against float64, and to the same bits whatever the
