@@ -1,5 +1,6 @@
 // Package compute is the contract of a device: what a CPU or a GPU must do for a recurrent
-// language model to be trained on it. It holds no arithmetic; compute/cpu and compute/cuda do.
+// language model to be trained on it, and refuse (check.go). It holds no arithmetic over tensors;
+// compute/cpu and compute/cuda do.
 // It imports nothing of ours.
 //
 // Shapes use these letters throughout:
@@ -26,6 +27,7 @@ package compute
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -245,6 +247,18 @@ type Update struct {
 	Rho          float32
 	Epsilon      float32
 	WeightDecay  float32
+}
+
+// Correction is Adam's of its moments' bias, computed in float64, once for all parameters: the
+// step's size lr/(1-beta1^step), and 1/sqrt(1-beta2^step), by which sqrt of the second moment is
+// multiplied. Other optimizers have none.
+func (u Update) Correction() (size, root float32) {
+	if u.Optimizer.Slots() < 2 {
+		return 0, 0
+	}
+	first := 1 - math.Pow(float64(u.Beta1), float64(u.Step))
+	second := 1 - math.Pow(float64(u.Beta2), float64(u.Step))
+	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
 // Device does the arithmetic. Its work may be done after the call that asked for it has returned,

@@ -183,13 +183,13 @@ func (d *Device) Free(x []float32) {
 
 // Upload copies src to dst; Download is the same, for host and device memory are one.
 func (d *Device) Upload(dst, src []float32) {
-	sameLength("Upload", len(dst), len(src))
+	compute.CheckSame("Upload", len(dst), len(src))
 	copy(dst, src)
 }
 
 // Download copies src to dst.
 func (d *Device) Download(dst, src []float32) {
-	sameLength("Download", len(dst), len(src))
+	compute.CheckSame("Download", len(dst), len(src))
 	copy(dst, src)
 }
 
@@ -206,25 +206,4 @@ func (d *Device) Close() {
 	}
 	d.own.release()
 	d.backend.close()
-}
-
-// sameLength panics unless two lengths agree.
-func sameLength(what string, a, b int) {
-	if a != b {
-		panic(fmt.Sprintf("cpu: %s: lengths %d and %d differ", what, a, b))
-	}
-}
-
-// wantLengthOf is wantLength of a part, whose name it makes only to panic.
-func wantLengthOf(what, part string, got, want int) {
-	if got != want {
-		wantLength(what+" "+part, got, want)
-	}
-}
-
-// wantLength panics unless a slice has the length that its shape says.
-func wantLength(what string, got, want int) {
-	if got != want {
-		panic(fmt.Sprintf("cpu: %s has %d elements, its shape has %d", what, got, want))
-	}
 }

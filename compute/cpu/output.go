@@ -1,8 +1,6 @@
 package cpu
 
 import (
-	"fmt"
-
 	"rondo/compute"
 )
 
@@ -30,9 +28,7 @@ type output struct {
 
 // NewOutput makes the last layer's workspace.
 func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
-	if s.N < 1 || s.H < 1 || s.V < 1 {
-		panic(fmt.Sprintf("cpu: output layer of shape %+v", s))
-	}
+	s.Check()
 	return d.newOutput(s, outputRows(s))
 }
 
@@ -65,9 +61,7 @@ func (o *output) Forward(x, w, b []float32, targets []int32) {
 func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
 	dx, dw, db []float32) {
 	o.check(x, w, b, targets)
-	sameLength("output dx", len(dx), len(x))
-	sameLength("output dw", len(dw), len(w))
-	sameLength("output db", len(db), len(b))
+	o.shape.CheckBackward(b, dx, dw, db)
 	defer o.workspace.device.grown()
 	o.sum = o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
 }
@@ -83,16 +77,6 @@ func (o *output) Close() {
 
 // check panics unless the arguments have their shapes.
 func (o *output) check(x, w, b []float32, targets []int32) {
-	s := o.shape
-	wantLength("output x", len(x), s.N*s.H)
-	wantLength("output w", len(w), s.V*s.H)
-	if b != nil {
-		wantLength("output b", len(b), s.V)
-	}
-	wantLength("targets", len(targets), s.N)
-	for i, id := range targets {
-		if int(id) >= s.V {
-			panic(fmt.Sprintf("cpu: target %d at %d is not below %d", id, i, s.V))
-		}
-	}
+	o.shape.CheckForward(x, w, b, targets)
+	o.shape.CheckTargets(targets)
 }

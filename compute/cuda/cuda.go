@@ -294,27 +294,6 @@ func (d *Device) close() (err error) {
 	return nil
 }
 
-// sameLength panics unless two lengths agree.
-func sameLength(what string, a, b int) {
-	if a != b {
-		panic(fmt.Sprintf("cuda: %s: lengths %d and %d differ", what, a, b))
-	}
-}
-
-// wantLengthOf is wantLength of a part, whose name it makes only to panic.
-func wantLengthOf(what, part string, got, want int) {
-	if got != want {
-		wantLength(what+" "+part, got, want)
-	}
-}
-
-// wantLength panics unless a slice has the length that its shape says.
-func wantLength(what string, got, want int) {
-	if got != want {
-		panic(fmt.Sprintf("cuda: %s has %d elements, its shape has %d", what, got, want))
-	}
-}
-
 // at is the address of a slice of the device's memory; nil for an empty one.
 func at(x []float32) unsafe.Pointer {
 	if len(x) == 0 {

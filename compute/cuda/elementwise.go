@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"fmt"
 	"math"
 	"unsafe"
 
@@ -40,9 +39,7 @@ func (d *Device) Scale(x []float32, a float32) {
 
 // Clamp limits x to [-limit, limit]; NaN stays NaN.
 func (d *Device) Clamp(x []float32, limit float32) {
-	if !(limit >= 0) {
-		panic(fmt.Sprintf("cuda: Clamp to a limit of %v", limit))
-	}
+	compute.CheckLimit(limit)
 	if len(x) > 0 {
 		d.launch("flat_clamp", d.over(len(x)), int64(len(x)), x, limit)
 	}
@@ -50,7 +47,7 @@ func (d *Device) Clamp(x []float32, limit float32) {
 
 // Add adds x to y.
 func (d *Device) Add(y, x []float32) {
-	sameLength("Add", len(y), len(x))
+	compute.CheckSame("Add", len(y), len(x))
 	if len(x) > 0 {
 		d.launch("flat_add", d.over(len(x)), int64(len(x)), y, x)
 	}
@@ -58,9 +55,7 @@ func (d *Device) Add(y, x []float32) {
 
 // AddBias adds b: [n] to every row of x: [m, n].
 func (d *Device) AddBias(x, b []float32) {
-	if len(b) == 0 || len(x)%len(b) != 0 {
-		panic(fmt.Sprintf("cuda: AddBias of %d elements to rows in %d", len(b), len(x)))
-	}
+	compute.CheckBias(x, b)
 	if rows := len(x) / len(b); rows > 0 {
 		d.launch("flat_add_bias", d.overRows(rows), int64(rows), int64(len(b)), x, b)
 	}
@@ -71,11 +66,9 @@ func (d *Device) Embed(y, table []float32, ids []int32) {
 	if len(ids) == 0 {
 		return
 	}
-	width := len(y) / len(ids)
-	wantLength("Embed's y", len(y), len(ids)*width)
-	vocabulary := checkTable("Embed", table, width)
+	width, vocabulary := compute.CheckTable("Embed", table, y, len(ids))
 	staged := d.stage(4*len(ids), func(host []byte) {
-		checkIDs("Embed", ids, vocabulary)
+		compute.CheckIDs("Embed", ids, vocabulary)
 		copy(int32s(host), ids)
 	})
 	d.launch("flat_embed", d.overRows(len(ids)), int64(len(ids)), int64(width), y, table, staged)
@@ -86,11 +79,10 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 	if len(ids) == 0 {
 		return
 	}
-	width := len(dy) / len(ids)
-	wantLength("EmbedBackward's dy", len(dy), len(ids)*width)
-	n, vocabulary := len(ids), checkTable("EmbedBackward", dtable, width)
+	n := len(ids)
+	width, vocabulary := compute.CheckTable("EmbedBackward", dtable, dy, n)
 	staged := d.stage(4*groupedLen(n), func(host []byte) {
-		checkIDs("EmbedBackward", ids, vocabulary)
+		compute.CheckIDs("EmbedBackward", ids, vocabulary)
 		if len(d.idRows) < vocabulary {
 			d.idRows = make([]int32, vocabulary)
 		}
@@ -108,35 +100,10 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 // embedThreads is how many columns a block of EmbedBackward has.
 const embedThreads = 128
 
-// checkTable panics unless table is rows of this width; it returns how many.
-func checkTable(what string, table []float32, width int) int {
-	if width == 0 || len(table)%width != 0 {
-		panic(fmt.Sprintf("cuda: %s: %d elements are not rows of %d", what, len(table), width))
-	}
-	return len(table) / width
-}
-
-// checkIDs panics unless every id is in [0, limit).
-func checkIDs(what string, ids []int32, limit int) {
-	for i, id := range ids {
-		if uint(id) >= uint(limit) {
-			panic(fmt.Sprintf("cuda: %s: id %d at %d is not in [0, %d)", what, id, i, limit))
-		}
-	}
-}
-
 // Dropout sets y = x / (1-p) where compute.DropoutKeep keeps an element of x: [steps, B, H], and
 // 0 elsewhere; B is len(keys).
 func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
-	sameLength("Dropout", len(y), len(x))
-	if !(p >= 0 && p <= 1) {
-		panic(fmt.Sprintf("cuda: Dropout with probability %v, not in [0, 1]", p))
-	}
-	rows := steps * len(keys)
-	if rows < 1 || len(x)%rows != 0 {
-		panic(fmt.Sprintf("cuda: Dropout of %d elements in %d steps of %d lanes",
-			len(x), steps, len(keys)))
-	}
+	rows := compute.CheckDropout(y, x, steps, p, keys)
 	if len(x) == 0 {
 		return
 	}
@@ -233,21 +200,11 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 
 // Update applies the optimizer to all parameters in one pass.
 func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
-	slots := u.Optimizer.Slots()
-	sameLength("Update's gradients", len(params), len(grads))
-	if slots >= 1 {
-		sameLength("Update's first slot", len(params), len(s1))
-	}
-	if slots >= 2 {
-		sameLength("Update's second slot", len(params), len(s2))
-		if u.Step < 1 {
-			panic(fmt.Sprintf("cuda: Update %d of Adam; the first is 1", u.Step))
-		}
-	}
+	u.Check(params, grads, s1, s2)
 	if len(params) == 0 {
 		return
 	}
-	size, root := biasCorrection(u)
+	size, root := u.Correction()
 	d.launch(updateKernel(u.Optimizer), d.over(len(params)), int64(len(params)), params, grads,
 		s1, s2, u.LR, u.Momentum, u.Beta1, u.Beta2, u.Rho, u.Epsilon, u.WeightDecay, size, root)
 }
@@ -258,15 +215,4 @@ func updateKernel(o compute.Optimizer) string {
 		compute.Nesterov: "update_nesterov", compute.Adam: "update_adam",
 		compute.AdamW: "update_adamw", compute.RMSProp: "update_rmsprop",
 		compute.Adagrad: "update_adagrad"}[o]
-}
-
-// biasCorrection is Adam's, computed in float64 once for all parameters: the step's size
-// lr/(1-beta1^step), and 1/sqrt(1-beta2^step), by which sqrt of the second moment is multiplied.
-func biasCorrection(u compute.Update) (size, root float32) {
-	if u.Optimizer.Slots() < 2 {
-		return 0, 0
-	}
-	first := 1 - math.Pow(float64(u.Beta1), float64(u.Step))
-	second := 1 - math.Pow(float64(u.Beta2), float64(u.Step))
-	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }

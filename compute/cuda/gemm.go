@@ -53,9 +53,7 @@ func (d *Device) backward() operands {
 // the backward pass does, since any number has a place in bfloat16's range.
 func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
-	wantLength("Gemm's a", len(a), m*k)
-	wantLength("Gemm's b", len(b), k*n)
-	wantLength("Gemm's c", len(c), m*n)
+	compute.CheckGemm(m, n, k, a, b, c)
 	if m == 0 || n == 0 {
 		return
 	}

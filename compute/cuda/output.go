@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"unsafe"
 
@@ -39,9 +38,7 @@ type gradientsOut struct {
 
 // NewOutput makes the last layer's workspace.
 func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
-	if s.N < 1 || s.H < 1 || s.V < 1 {
-		panic(fmt.Sprintf("cuda: output layer of shape %+v", s))
-	}
+	s.Check()
 	return d.newOutput(s, outputRows(s), chooseFew(s, d.sharedPerBlock()))
 }
 
@@ -85,24 +82,22 @@ func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *outp
 
 // Forward computes the summed cross-entropy in nats; rows with a negative target do not count.
 func (o *output) Forward(x, w, b []float32, targets []int32) {
-	o.check(x, w, b, targets)
+	o.shape.CheckForward(x, w, b, targets)
 	o.run(x, w, b, targets, nil)
 }
 
 // ForwardBackward also overwrites the gradients of scale times that sum.
 func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
 	dx, dw, db []float32) {
-	o.check(x, w, b, targets)
-	sameLength("output dx", len(dx), len(x))
-	sameLength("output dw", len(dw), len(w))
-	sameLength("output db", len(db), len(b))
+	o.shape.CheckForward(x, w, b, targets)
+	o.shape.CheckBackward(b, dx, dw, db)
 	o.run(x, w, b, targets, &gradientsOut{scale, dx, dw, db})
 }
 
 // run enqueues the loss, the gradients unless they are nil, and the loss's way to the host.
 func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
 	ids := o.targets.put(func(host []byte) {
-		o.checkTargets(targets)
+		o.shape.CheckTargets(targets) // on a Replay they may be others than at first
 		copy(int32s(host), targets)
 	})
 	if o.few.fits() {
@@ -187,24 +182,4 @@ func (o *output) Close() {
 	}
 	o.device.release(o.memory)
 	o.memory = nil
-}
-
-// check panics unless the arguments have their shapes.
-func (o *output) check(x, w, b []float32, targets []int32) {
-	s := o.shape
-	wantLength("output x", len(x), s.N*s.H)
-	wantLength("output w", len(w), s.V*s.H)
-	if b != nil {
-		wantLength("output b", len(b), s.V)
-	}
-	wantLength("targets", len(targets), s.N)
-}
-
-// checkTargets panics unless every target is below V. On a Replay they may be others than at first.
-func (o *output) checkTargets(targets []int32) {
-	for i, id := range targets {
-		if int(id) >= o.shape.V {
-			panic(fmt.Sprintf("cuda: target %d at %d is not below %d", id, i, o.shape.V))
-		}
-	}
 }

@@ -79,9 +79,7 @@ func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.
 func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
 	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
 	wide := s.Cell.Gates() * s.H // panics on an unknown cell
-	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {
-		panic(fmt.Sprintf("cuda: recurrent layer of shape %+v", s))
-	}
+	s.Check()
 	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}
 	if inference {
 		r.steps = stepsAtOnce(s.T, 4*s.B*wide)
@@ -153,18 +151,7 @@ func behind(p unsafe.Pointer, n int) unsafe.Pointer { return unsafe.Add(p, 4*n) 
 func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	s := r.shape
-	r.checkWeights("weight", w)
-	switch {
-	case in.IDs != nil && in.X == nil:
-		wantLength("ids", len(in.IDs), s.T*s.B)
-	case in.X != nil && in.IDs == nil:
-		wantLength("x", len(in.X), s.T*s.B*s.D)
-	default:
-		panic("cuda: a recurrent layer's input is either ids or rows; exactly one must be set")
-	}
-	r.checkState("state", state)
-	r.checkState("state out", out)
-	wantLength("y", len(y), s.T*s.B*s.H)
+	s.CheckForward(w, in, state, y, out)
 	if in.IDs != nil {
 		r.stageTokens(in.IDs)
 	}
@@ -238,16 +225,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 			r.inference))
 	}
 	r.ran = false
-	wantLength("dy", len(dy), s.T*s.B*s.H)
-	r.checkWeights("gradient", dw)
-	if dx != nil {
-		wantLength("dx", len(dx), s.T*s.B*s.D)
-		if r.input.IDs != nil {
-			panic("cuda: dx of token ids")
-		}
-	}
-	r.checkGradientState("dout", dout)
-	r.checkGradientState("dstate", dstate)
+	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
@@ -276,30 +254,4 @@ func (r *recurrent) Close() {
 		}
 	}
 	r.weights, r.input, r.ran = compute.RecurrentWeights{}, compute.RecurrentInput{}, false
-}
-
-// checkWeights panics unless every parameter has its shape.
-func (r *recurrent) checkWeights(what string, w compute.RecurrentWeights) {
-	wantLengthOf(what, "IH", len(w.IH), r.wide*r.shape.D)
-	wantLengthOf(what, "HH", len(w.HH), r.wide*r.shape.H)
-	wantLengthOf(what, "BiasIH", len(w.BiasIH), r.wide)
-	wantLengthOf(what, "BiasHH", len(w.BiasHH), r.wide)
-}
-
-// checkState panics unless a state has its shape.
-func (r *recurrent) checkState(what string, s compute.RecurrentState) {
-	wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
-	if r.shape.Cell.States() == 2 {
-		wantLengthOf(what, "C", len(s.C), r.shape.B*r.shape.H)
-	}
-}
-
-// checkGradientState does the same for a gradient, of which any part may be nil.
-func (r *recurrent) checkGradientState(what string, s compute.RecurrentState) {
-	if s.H != nil {
-		wantLengthOf(what, "H", len(s.H), r.shape.B*r.shape.H)
-	}
-	if s.C != nil {
-		wantLengthOf(what, "C", len(s.C), (r.shape.Cell.States()-1)*r.shape.B*r.shape.H)
-	}
 }

@@ -52,7 +52,7 @@ func (r *recurrent) stageTokens(ids []int32) {
 		r.tokens = r.device.newStaged(4 * len(ids))
 	}
 	r.tokensAt = r.tokens.put(func(host []byte) {
-		checkIDs("one-hot input", ids, r.shape.D)
+		compute.CheckIDs("one-hot input", ids, r.shape.D)
 		copy(int32s(host), ids)
 	})
 }

@@ -73,7 +73,7 @@ func (d *Device) pinned(what string, x []float32) {
 // StartDownload enqueues a copy to pinned memory beside what the device is asked for next. In a
 // recording the copy is a branch of the graph, and to wait for it is to wait for the graph.
 func (d *Device) StartDownload(dst, src []float32) (wait func()) {
-	sameLength("StartDownload", len(dst), len(src))
+	compute.CheckSame("StartDownload", len(dst), len(src))
 	if len(src) == 0 {
 		return func() {}
 	}
@@ -100,7 +100,7 @@ func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 
 // StartUpload enqueues a copy from pinned memory.
 func (d *Device) StartUpload(dst, src []float32) {
-	sameLength("StartUpload", len(dst), len(src))
+	compute.CheckSame("StartUpload", len(dst), len(src))
 	if len(src) == 0 {
 		return
 	}

@@ -78,7 +78,7 @@ func bytesOf(x []float32) []byte {
 
 // Upload copies host memory to the GPU's.
 func (d *Device) Upload(dst, src []float32) {
-	sameLength("Upload", len(dst), len(src))
+	compute.CheckSame("Upload", len(dst), len(src))
 	if len(src) == 0 {
 		return
 	}
@@ -102,7 +102,7 @@ func (d *Device) Upload(dst, src []float32) {
 
 // Download copies the GPU's memory to the host's. It waits for that, and what was enqueued before.
 func (d *Device) Download(dst, src []float32) {
-	sameLength("Download", len(dst), len(src))
+	compute.CheckSame("Download", len(dst), len(src))
 	d.notRecording("Download")
 	if len(src) == 0 {
 		return

@@ -1,0 +1,199 @@
+package compute
+
+import "fmt"
+
+// What every device refuses. A shape that does not fit is a broken invariant: each of these panics,
+// naming what there is and what there should be. They look at lengths, and at host memory; what is
+// on the device they cannot see.
+
+// CheckSame panics unless two lengths agree.
+func CheckSame(what string, a, b int) {
+	if a != b {
+		panic(fmt.Sprintf("compute: %s: lengths %d and %d differ", what, a, b))
+	}
+}
+
+// CheckLength panics unless a slice has the length that its shape says.
+func CheckLength(what string, got, want int) {
+	if got != want {
+		panic(fmt.Sprintf("compute: %s has %d elements, its shape has %d", what, got, want))
+	}
+}
+
+// checkPart is CheckLength of a part, whose name it makes only to panic.
+func checkPart(what, part string, got, want int) {
+	if got != want {
+		CheckLength(what+" "+part, got, want)
+	}
+}
+
+// CheckIDs panics unless every id is in [0, limit).
+func CheckIDs(what string, ids []int32, limit int) {
+	for i, id := range ids {
+		if uint(id) >= uint(limit) {
+			panic(fmt.Sprintf("compute: %s: id %d at %d is not in [0, %d)", what, id, i, limit))
+		}
+	}
+}
+
+// CheckTable panics unless rows, which there are n of, are as wide as table's; it returns the
+// width, and how many rows the table has. n is at least 1.
+func CheckTable(what string, table, rows []float32, n int) (width, all int) {
+	width = len(rows) / n
+	if width == 0 || len(rows) != n*width || len(table)%width != 0 {
+		panic(fmt.Sprintf("compute: %s: %d elements are not rows of a table of %d, for %d ids",
+			what, len(rows), len(table), n))
+	}
+	return width, len(table) / width
+}
+
+// CheckGemm panics unless the operands of Gemm have their shapes.
+func CheckGemm(m, n, k int, a, b, c []float32) {
+	CheckLength("Gemm's a", len(a), m*k)
+	CheckLength("Gemm's b", len(b), k*n)
+	CheckLength("Gemm's c", len(c), m*n)
+}
+
+// CheckBias panics unless AddBias's x is rows of b's length.
+func CheckBias(x, b []float32) {
+	if len(b) == 0 || len(x)%len(b) != 0 {
+		panic(fmt.Sprintf("compute: AddBias of %d elements to rows in %d", len(b), len(x)))
+	}
+}
+
+// CheckDropout panics unless Dropout's y and x are steps of a row for each key, and p is a
+// probability; it returns how many rows there are.
+func CheckDropout(y, x []float32, steps int, p float32, keys []uint64) (rows int) {
+	CheckSame("Dropout", len(y), len(x))
+	if !(p >= 0 && p <= 1) {
+		panic(fmt.Sprintf("compute: Dropout with probability %v, not in [0, 1]", p))
+	}
+	rows = steps * len(keys)
+	if rows < 1 || len(x)%rows != 0 {
+		panic(fmt.Sprintf("compute: Dropout of %d elements in %d steps of %d lanes", len(x), steps,
+			len(keys)))
+	}
+	return rows
+}
+
+// CheckLimit panics unless Clamp's limit is one.
+func CheckLimit(limit float32) {
+	if !(limit >= 0) {
+		panic(fmt.Sprintf("compute: Clamp to a limit of %v", limit))
+	}
+}
+
+// Check panics unless the slices of an update are of one length, as far as its optimizer has them.
+func (u Update) Check(params, grads, s1, s2 []float32) {
+	slots := u.Optimizer.Slots()
+	CheckSame("Update's gradients", len(params), len(grads))
+	if slots >= 1 {
+		CheckSame("Update's first slot", len(params), len(s1))
+	}
+	if slots >= 2 {
+		CheckSame("Update's second slot", len(params), len(s2))
+		if u.Step < 1 {
+			panic(fmt.Sprintf("compute: Update %d of Adam; the first is 1", u.Step))
+		}
+	}
+}
+
+// Check panics unless a layer can have the shape.
+func (s RecurrentShape) Check() {
+	s.Cell.Gates() // panics on an unknown cell
+	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {
+		panic(fmt.Sprintf("compute: recurrent layer of shape %+v", s))
+	}
+}
+
+// CheckForward panics unless the arguments of Forward have the layer's shape.
+func (s RecurrentShape) CheckForward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
+	y []float32, out RecurrentState) {
+	s.checkWeights("weight", w)
+	switch {
+	case in.IDs != nil && in.X == nil:
+		CheckLength("ids", len(in.IDs), s.T*s.B)
+	case in.X != nil && in.IDs == nil:
+		CheckLength("x", len(in.X), s.T*s.B*s.D)
+	default:
+		panic("compute: a recurrent layer's input is either ids or rows; exactly one must be set")
+	}
+	s.checkState("state", state)
+	s.checkState("state out", out)
+	CheckLength("y", len(y), s.T*s.B*s.H)
+}
+
+// CheckBackward panics unless the arguments of Backward have the layer's shape; in is Forward's.
+func (s RecurrentShape) CheckBackward(in RecurrentInput, dy []float32, dout RecurrentState,
+	dw RecurrentWeights, dx []float32, dstate RecurrentState) {
+	CheckLength("dy", len(dy), s.T*s.B*s.H)
+	s.checkWeights("gradient", dw)
+	if dx != nil {
+		CheckLength("dx", len(dx), s.T*s.B*s.D)
+		if in.IDs != nil {
+			panic("compute: dx of token ids")
+		}
+	}
+	s.checkGradientState("dout", dout)
+	s.checkGradientState("dstate", dstate)
+}
+
+// checkWeights panics unless every parameter has its shape.
+func (s RecurrentShape) checkWeights(what string, w RecurrentWeights) {
+	rows := s.Cell.Gates() * s.H
+	checkPart(what, "IH", len(w.IH), rows*s.D)
+	checkPart(what, "HH", len(w.HH), rows*s.H)
+	checkPart(what, "BiasIH", len(w.BiasIH), rows)
+	checkPart(what, "BiasHH", len(w.BiasHH), rows)
+}
+
+// checkState panics unless a state has its shape.
+func (s RecurrentShape) checkState(what string, state RecurrentState) {
+	checkPart(what, "H", len(state.H), s.B*s.H)
+	if s.Cell.States() == 2 {
+		checkPart(what, "C", len(state.C), s.B*s.H)
+	}
+}
+
+// checkGradientState does the same for a gradient, of which any part may be nil.
+func (s RecurrentShape) checkGradientState(what string, state RecurrentState) {
+	if state.H != nil {
+		checkPart(what, "H", len(state.H), s.B*s.H)
+	}
+	if state.C != nil {
+		checkPart(what, "C", len(state.C), (s.Cell.States()-1)*s.B*s.H)
+	}
+}
+
+// Check panics unless an output layer can have the shape.
+func (s OutputShape) Check() {
+	if s.N < 1 || s.H < 1 || s.V < 1 {
+		panic(fmt.Sprintf("compute: output layer of shape %+v", s))
+	}
+}
+
+// CheckForward panics unless the arguments of Forward have the layer's shape.
+func (s OutputShape) CheckForward(x, w, b []float32, targets []int32) {
+	CheckLength("output x", len(x), s.N*s.H)
+	CheckLength("output w", len(w), s.V*s.H)
+	if b != nil {
+		CheckLength("output b", len(b), s.V)
+	}
+	CheckLength("targets", len(targets), s.N)
+}
+
+// CheckBackward panics unless the gradients have the shapes of what they are of.
+func (s OutputShape) CheckBackward(b, dx, dw, db []float32) {
+	CheckLength("output dx", len(dx), s.N*s.H)
+	CheckLength("output dw", len(dw), s.V*s.H)
+	CheckSame("output db", len(db), len(b))
+}
+
+// CheckTargets panics unless every target is below V.
+func (s OutputShape) CheckTargets(targets []int32) {
+	for i, id := range targets {
+		if int(id) >= s.V {
+			panic(fmt.Sprintf("compute: target %d at %d is not below %d", id, i, s.V))
+		}
+	}
+}
