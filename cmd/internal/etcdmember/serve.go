@@ -63,7 +63,9 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	m.begun()
-	health.set(server, "")
+	// Not asked before it is ready: etcd's answer then is what it was told, without a lock, while
+	// it takes over the cluster's data.
+	health.set(nil, "started, and not yet part of the cluster")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()
 	tell := time.NewTicker(tellEvery)
@@ -82,6 +84,7 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 			}
 		case <-ready:
 			ready = nil
+			health.set(server, "")
 			m.cfg.Log.Info("part of the cluster", "member", server.Server.MemberID().String(),
 				"after", time.Since(since).Round(time.Millisecond))
 		case <-tell.C:
