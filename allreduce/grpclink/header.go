@@ -50,8 +50,8 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 		return h, fmt.Errorf("a message of %d bytes is shorter than its header (%d)",
 			size, headerBytes)
 	}
-	if magic := string(b[:3]); magic != "RnD" {
-		return h, fmt.Errorf("a message starts with %q, not with %q", magic, "RnD")
+	if string(b[:3]) != "RnD" { // a copy of its own would be one for every message
+		return h, fmt.Errorf("a message starts with %q, not with %q", b[:3], "RnD")
 	}
 	if b[3] != formatVersion {
 		return h, fmt.Errorf("a message has format %d, this worker reads %d", b[3], formatVersion)

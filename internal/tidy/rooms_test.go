@@ -76,7 +76,9 @@ func rooms() []room {
 			never: network},
 		{path: "allreduce/memnet", imports: "allreduce", tests: "allreduce/linktest",
 			never: network},
-		{path: "allreduce/grpclink", imports: "allreduce proto/rondo/v1",
+		{path: "allreduce/shm", imports: "allreduce",
+			never: graphs + " " + storage + " google.golang.org/grpc"},
+		{path: "allreduce/grpclink", imports: "allreduce allreduce/shm proto/rondo/v1",
 			tests: "allreduce/linktest"},
 
 		// Membership. cluster decides; the others carry events to it and its decisions out.

@@ -1,0 +1,258 @@
+//go:build linux
+
+package shm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestStrangersGetNothing: who does not show the secret is sent away, and the offer stays.
+func TestStrangersGetNothing(t *testing.T) {
+	offer, err := NewOffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer offer.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
+	defer cancel()
+	ticket := offer.Ticket()
+	wrong := ticket[:len(ticket)-secretBytes*2] + Ticket(strings.Repeat("00", secretBytes))
+	if _, err := Take(ctx, wrong); err == nil || !strings.Contains(err.Error(), "handed over") {
+		t.Errorf("with another secret: %v, want a refusal", err)
+	}
+	address, _, err := ticket.parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.DialUnix("unix", nil, address) // one that dies before it says anything
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	r, err := Take(ctx, ticket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	s, err := offer.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+}
+
+func TestNobodyOffers(t *testing.T) {
+	offer, err := NewOffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer.Close()
+	if _, err := Take(context.Background(), offer.Ticket()); err == nil ||
+		!strings.Contains(err.Error(), "not on one host") {
+		t.Errorf("without an offer: %v, want the reason", err)
+	}
+	for _, ticket := range []Ticket{"", "x", Ticket(strings.Repeat("zz", ticketBytes/2)),
+		offer.Ticket() + "00"} {
+		if _, err := Take(context.Background(), ticket); err == nil ||
+			!strings.Contains(err.Error(), "no ticket") {
+			t.Errorf("ticket %q: %v, want a refusal", ticket, err)
+		}
+	}
+}
+
+// TestHostileOffers: a receiver maps nothing that could be cut short under it.
+func TestHostileOffers(t *testing.T) {
+	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(plain)
+	if err := unix.Ftruncate(plain, memoryBytes); err != nil {
+		t.Fatal(err)
+	}
+	small, err := create(memoryBytes - 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(small)
+	good, err := create(memoryBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(good)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, c := range []struct {
+		name   string
+		fds    []int
+		change func(secret []byte) []byte
+		want   string
+	}{
+		{"not sealed", []int{plain}, slices.Clone[[]byte], "seals"},
+		{"too small", []int{small}, slices.Clone[[]byte], "bytes, want"},
+		{"no memory", []int{int(null.Fd())}, slices.Clone[[]byte], "seals"},
+		{"none", nil, slices.Clone[[]byte], "0 descriptors"},
+		{"two", []int{good, good}, slices.Clone[[]byte], "descriptors"},
+		{"hung up", nil, func([]byte) []byte { return nil }, "hung up"},
+		{"half a secret", []int{good}, func(s []byte) []byte { return s[:3] }, "3 bytes"},
+		{"another secret", []int{good}, func(s []byte) []byte { return make([]byte, len(s)) },
+			"secret"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := descriptors(t)
+			_, err := Take(context.Background(), impostor(t, c.fds, c.change))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Take: %v, want an error with %q", err, c.want)
+			}
+			if after := descriptors(t); after > before {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+		})
+	}
+}
+
+// impostor offers fds with what change makes of the secret that it is to show.
+func impostor(t *testing.T, fds []int, change func([]byte) []byte) Ticket {
+	t.Helper()
+	ticket := Ticket(fmt.Sprintf("%0*x", ticketBytes, os.Getpid()))
+	address, secret, err := ticket.parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.ListenUnix("unix", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		half := secretBytes / 2
+		if _, err := io.ReadFull(conn, make([]byte, half)); err != nil {
+			t.Error(err)
+		}
+		if show := change(secret[half:]); len(show) > 0 {
+			if _, _, err := conn.WriteMsgUnix(show, unix.UnixRights(fds...), nil); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		listener.Close()
+		<-served
+	})
+	return ticket
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, entry := range entries { // memory and nothing else: sockets close when they like
+		name, err := os.Readlink("/proc/self/fd/" + entry.Name())
+		if err == nil && strings.Contains(name, "memfd:") {
+			count++
+		}
+	}
+	return count
+}
+
+// ticketVariable makes the test binary a process that takes an offer and waits to be killed.
+const ticketVariable = "RONDO_TEST_SHM_TICKET"
+
+func childTakes(ticket Ticket) int {
+	r, err := Take(context.Background(), ticket)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for {
+		head, body, err := r.Receive()
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println(len(head) + len(body))
+		r.Release()
+	}
+}
+
+// TestKilledProcessLeavesNothing: memory is shared with a real process, which is killed. This end
+// learns of it at once, and neither leaves a file, a socket's name or a descriptor.
+func TestKilledProcessLeavesNothing(t *testing.T) {
+	files, err := os.ReadDir("/dev/shm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := descriptors(t)
+	offer, err := NewOffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), ticketVariable+"="+string(offer.Ticket()))
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Process.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
+	defer cancel()
+	s, err := offer.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(make([]byte, HeadBytes), make([]byte, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != fmt.Sprint(HeadBytes+100_000) {
+		t.Fatalf("the other process says %q: %v", line, err)
+	}
+	child.Process.Kill()
+	for err = nil; err == nil; {
+		err = s.Send(make([]byte, HeadBytes), nil)
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Errorf("Send to a process that was killed: %v, want EOF", err)
+	}
+	_ = child.Wait() // it was killed
+	s.Close()
+	offer.Close()
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors of memory, %d before", after, before)
+	}
+	names, err := os.ReadFile("/proc/net/unix")
+	if err != nil || strings.Contains(string(names), string(offer.Ticket()[:2*nameBytes])) {
+		t.Errorf("the socket's name is still there: %v", err)
+	}
+	left, err := os.ReadDir("/dev/shm")
+	if err != nil || len(left) > len(files) {
+		t.Errorf("/dev/shm has %d files, %d before: %v", len(left), len(files), err)
+	}
+}
