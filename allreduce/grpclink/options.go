@@ -87,6 +87,9 @@ type DialConfig struct {
 
 	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
+
+	// Memory is whether the successor is offered shared memory.
+	Memory Memory
 }
 
 func (c DialConfig) validate() (DialConfig, error) {

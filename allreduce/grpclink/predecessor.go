@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/allreduce"
+	"rondo/allreduce/shm"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -27,6 +28,9 @@ type predecessor struct {
 
 	// receiving is held by Receive: when the stream breaks under it, it alone knows why.
 	receiving sync.Mutex
+
+	receiver *shm.Receiver // nil where chunks come over the stream
+	unshared string        // why no memory is shared, if any was to be
 }
 
 func newPredecessor(seat Seat, address string) *predecessor {
@@ -50,12 +54,21 @@ func (p *predecessor) serve(ctx context.Context) error {
 	defer close(p.ended)
 	select {
 	case err := <-p.verdict:
+		p.interrupt()
 		return err
 	case <-ctx.Done():
+		p.interrupt()
 		p.receiving.Lock()
 		defer p.receiving.Unlock()
 		p.End(errLost)
 		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// interrupt ends a Receive that waits for shared memory, as the stream's end ends every other.
+func (p *predecessor) interrupt() {
+	if p.receiver != nil {
+		p.receiver.Interrupt()
 	}
 }
 
@@ -141,5 +154,8 @@ func (p *predecessor) Close() error {
 	p.End(allreduce.ErrClosed)
 	p.conclude(nil)
 	<-p.ended
+	if p.receiver != nil {
+		p.receiver.Close()
+	}
 	return nil
 }

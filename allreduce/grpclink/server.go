@@ -24,6 +24,9 @@ type ServerConfig struct {
 	// PlanTimeout is how long a predecessor that is at a newer generation than this worker waits
 	// for it to follow; 0 is 30 s. The predecessor tries again until its own deadline.
 	PlanTimeout time.Duration
+
+	// Memory is whether the predecessor's offer of shared memory is taken.
+	Memory Memory
 }
 
 // Server is a worker's Ring service, for all generations of one job. It serves one link at a
@@ -87,6 +90,7 @@ func (s *Server) Accept(
 		}
 		if link = <-e.link; link != nil {
 			link.Abort("this worker no longer waits for its predecessor")
+			link.Close()
 			link = nil
 		}
 	}
@@ -94,6 +98,9 @@ func (s *Server) Accept(
 		from := allreduce.Peer{Rank: seat.predecessor(), Address: address}
 		return nil, &allreduce.PeerError{Peer: from, Err: fmt.Errorf(
 			"ring link of generation %d from %v: %w", seat.Generation, from, err)}
+	}
+	if link.receiver != nil {
+		return newMappedPredecessor(link), nil
 	}
 	return link, nil
 }
@@ -152,8 +159,9 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 		return err
 	}
 	link.stream = stream
-	answer := hello{Seat: link.seat, to: h.Rank}
-	if err := stream.SendHeader(answer.metadata()); err != nil {
+	answer := hello{Seat: link.seat, to: h.Rank}.metadata()
+	link.fetch(ctx, s.cfg.Memory, md, answer)
+	if err := stream.SendHeader(answer); err != nil {
 		link.End(fmt.Errorf("is gone: %w", err))
 	}
 	deliver <- link

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/allreduce"
+	"rondo/allreduce/shm"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -47,6 +48,10 @@ type successor struct {
 	flight  atomic.Int32  // messages that gRPC may still read
 	drained chan struct{} // has a token after flight became 0
 	beats   atomic.Uint64 // of the successor
+
+	memory   Memory
+	sender   *shm.Sender // nil where chunks go over the stream
+	unshared string      // why no memory is shared, if any was to be
 }
 
 // Dial opens the link from the worker in seat to its successor at address, and returns when the
@@ -71,6 +76,7 @@ func Dial(
 		ended:   make(chan struct{}),
 		free:    make(chan *outgoing, outgoingLimit),
 		drained: make(chan struct{}, 1),
+		memory:  cfg.Memory,
 	}
 	if s.conn, s.under, err = cfg.client(address); err != nil {
 		return nil, err
@@ -81,12 +87,20 @@ func Dial(
 		return nil, &allreduce.PeerError{Peer: s.peer, Err: fmt.Errorf(
 			"ring link of generation %d to %v: %w", seat.Generation, s.peer, err)}
 	}
+	go s.watch()
+	if s.sender != nil {
+		return &mappedSuccessor{successor: s}, nil
+	}
+	if cfg.Memory == MemoryAlways {
+		err := &MemoryError{Peer: s.peer, Why: s.unshared}
+		s.Abort(fmt.Sprintf("rank %d: %v", seat.Rank, err))
+		return nil, errors.Join(err, s.Close())
+	}
 	for range outgoingLimit {
 		o := newOutgoing()
 		o.done = func() { s.recycle(o) }
 		s.free <- o
 	}
-	go s.watch()
 	return s, nil
 }
 
@@ -133,7 +147,12 @@ func (s *successor) pause(ctx context.Context) {
 func (s *successor) open(ctx context.Context) error {
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, cancel)()
-	streamCtx = metadata.NewOutgoingContext(streamCtx, s.self.metadata())
+	said := s.self.metadata()
+	offer := s.offer(said)
+	if offer != nil {
+		defer offer.Close()
+	}
+	streamCtx = metadata.NewOutgoingContext(streamCtx, said)
 	stream, err := rondov1.NewRingClient(s.conn).Link(streamCtx)
 	if err != nil {
 		cancel()
@@ -152,14 +171,21 @@ func (s *successor) open(ctx context.Context) error {
 	if err == nil {
 		err = s.self.check(answer, s.self.to)
 	}
+	var sender *shm.Sender
+	if err == nil {
+		sender, err = s.settle(ctx, offer, md)
+	}
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		cancel()
+		if sender != nil {
+			sender.Close()
+		}
 		return err
 	}
-	s.stream, s.cancel = stream, cancel
+	s.stream, s.cancel, s.sender = stream, cancel, sender
 	return nil
 }
 
@@ -176,6 +202,9 @@ func (s *successor) watch() {
 		s.End(fmt.Errorf("is gone: %s", st.Message()))
 	}
 	s.cancel()
+	if s.sender != nil {
+		s.sender.Interrupt() // a Send that waits
+	}
 }
 
 // hear returns when the stream has ended, or something came that is no heartbeat.

@@ -1,0 +1,188 @@
+//go:build linux
+
+package grpclink_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
+	"rondo/allreduce/linktest"
+)
+
+func TestMappedLink(t *testing.T) {
+	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
+		return form(t, world, grpclink.MemoryAlways)
+	})
+}
+
+// connectBoth connects a ring of two whose ranks share memory as they are told.
+func connectBoth(
+	t *testing.T, memory [2]grpclink.Memory,
+) (links [2]allreduce.Links, errs []error) {
+	t.Helper()
+	var workers [2]*worker
+	var addresses []string
+	for rank := range workers {
+		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Memory: memory[rank]})
+		workers[rank].dial.Memory = memory[rank]
+		addresses = append(addresses, workers[rank].address)
+		t.Cleanup(workers[rank].kill)
+	}
+	errs = linktest.Each(2, func(rank int) (err error) {
+		w := workers[rank]
+		links[rank], err = grpclink.Connect(
+			context.Background(), w.server, seat(rank, 2), addresses, w.dial)
+		return err
+	})
+	t.Cleanup(func() {
+		for _, l := range links {
+			if l != (allreduce.Links{}) {
+				l.Predecessor.Close()
+				l.Successor.Close()
+			}
+		}
+	})
+	return links, errs
+}
+
+// TestOneSideWithoutMemory: a ring is formed over gRPC, and says why.
+func TestOneSideWithoutMemory(t *testing.T) {
+	links, errs := connectBoth(t,
+		[2]grpclink.Memory{grpclink.MemoryAuto, grpclink.MemoryNever})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	want := [2]string{"grpc to rank 1 (the neighbour is to use none), grpc from rank 1",
+		"grpc to rank 0, grpc from rank 0 (the neighbour is to use none)"}
+	for rank := range links {
+		if got := grpclink.Describe(links[rank]); got != want[rank] {
+			t.Errorf("rank %d: links %q, want %q", rank, got, want[rank])
+		}
+	}
+	nodes := []linktest.Node{{Links: links[0]}, {Links: links[1]}}
+	rings := linktest.Rings(t, nodes, 1, 0, time.Minute)
+	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(1, 2)), 1000)
+}
+
+// TestMemoryRequired: a ring that must share memory is not formed without it, and the rank that
+// cannot have it names its neighbour, why, and the way out.
+func TestMemoryRequired(t *testing.T) {
+	_, errs := connectBoth(t, [2]grpclink.Memory{grpclink.MemoryAlways, grpclink.MemoryNever})
+	var unshared *grpclink.MemoryError
+	if !errors.As(errs[0], &unshared) || unshared.Peer.Rank != 1 {
+		t.Fatalf("rank 0: %v, want a MemoryError of rank 1", errs[0])
+	}
+	const want = "the neighbour is to use none; --intra-host auto takes gRPC there"
+	if !strings.HasSuffix(errs[0].Error(), want) {
+		t.Errorf("rank 0: %q does not end with %q", errs[0], want)
+	}
+}
+
+// folderVariable makes the test binary rank 1 of a ring of two whose sockets are in that folder.
+const folderVariable = "RONDO_TEST_RING_FOLDER"
+
+// joinOnSockets is a rank of that ring: it sums ones, and returns how it is linked.
+func joinOnSockets(folder string, rank int) (ways string, err error) {
+	listener, err := net.Listen("unix", filepath.Join(folder, fmt.Sprint(rank)))
+	if err != nil {
+		return "", err
+	}
+	server, err := grpclink.NewServer("opticks",
+		grpclink.ServerConfig{Memory: grpclink.MemoryAuto})
+	if err != nil {
+		return "", err
+	}
+	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	server.Register(g)
+	go g.Serve(listener)
+	defer g.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), linktest.Moment)
+	defer cancel()
+	links, err := grpclink.Connect(ctx, server, seat(rank, 2),
+		[]string{"unix:" + filepath.Join(folder, "0"), "unix:" + filepath.Join(folder, "1")},
+		grpclink.DialConfig{Memory: grpclink.MemoryAuto})
+	if err != nil {
+		return "", err
+	}
+	ring, err := allreduce.New(allreduce.Config{Rank: allreduce.Rank(rank), World: 2,
+		Generation: 1, ChunkTimeout: time.Second, StepTimeout: linktest.Moment}, links)
+	if err != nil {
+		return "", err
+	}
+	ones := []float32{1, 1, 1}
+	err = ring.AllReduce(ctx, ones)
+	if err == nil && !slices.Equal(ones, []float32{2, 2, 2}) {
+		err = fmt.Errorf("the sum of two ones is %v", ones)
+	}
+	return grpclink.Describe(links), errors.Join(err, ring.Close())
+}
+
+func TestMain(m *testing.M) {
+	if folder := os.Getenv(folderVariable); folder != "" {
+		os.Exit(child(folder))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(folder string) int {
+	ways, err := joinOnSockets(folder, 1)
+	fmt.Println(ways, err)
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// TestProcesses: two processes share memory, unless they are in two network namespaces.
+func TestProcesses(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		attributes *syscall.SysProcAttr
+		want       string // of rank 0
+	}{
+		{"one namespace", nil, "shm to rank 1, shm from rank 1"},
+		{"two namespaces", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET},
+			"grpc to rank 1 (they are not on one host, or not in one network namespace of " +
+				"it), grpc from rank 1 (they are not on one host, or not in one network " +
+				"namespace of it)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			folder := t.TempDir()
+			other := exec.Command(os.Args[0])
+			other.Env = append(os.Environ(), folderVariable+"="+folder)
+			other.SysProcAttr = c.attributes
+			var said strings.Builder
+			other.Stdout = &said
+			err := other.Start()
+			if errors.Is(err, syscall.EPERM) {
+				t.Skip("this user may not make network namespaces; root may")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ways, err := joinOnSockets(folder, 0)
+			if err := errors.Join(err, other.Wait()); err != nil {
+				t.Fatalf("%v; rank 1 says %q", err, said.String())
+			}
+			if ways != c.want {
+				t.Errorf("links %q, want %q", ways, c.want)
+			}
+		})
+	}
+}
