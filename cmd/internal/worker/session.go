@@ -377,10 +377,12 @@ func (s *session) judge(life context.Context, err error) error {
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
+	var unshared *grpclink.MemoryError
 	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
-			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
+			lacks && len(s.plan.Members) == 1 && s.fromScratch() || // as it is, nobody goes on
+			errors.As(err, &unshared) && s.fromScratch()}
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure
 }

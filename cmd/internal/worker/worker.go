@@ -302,8 +302,9 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	defer func() { err = errors.Join(err, w.closeDevice()) }()
 	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
+	memory := sharing(w.spec)
 	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
-		PlanTimeout: w.spec.StepTimeout.AsDuration()})
+		PlanTimeout: w.spec.StepTimeout.AsDuration(), Memory: memory})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -311,7 +312,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration()}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Memory: memory}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log)
@@ -319,7 +320,11 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	}
 	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
-		return grpclink.Connect(ctx, links, seat, addresses, dialing)
+		formed, err := grpclink.Connect(ctx, links, seat, addresses, dialing)
+		if ways := grpclink.Describe(formed); ways != "" {
+			w.log.Info("the ring is linked", "generation", seat.Generation, "links", ways)
+		}
+		return formed, err
 	}
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
@@ -332,6 +337,17 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		}
 	}()
 	return w.live(ctx)
+}
+
+// sharing is what --intra-host asks of neighbours on one host.
+func sharing(spec *rondov1.JobSpec) grpclink.Memory {
+	switch spec.IntraHost {
+	case "grpc":
+		return grpclink.MemoryNever
+	case "shm":
+		return grpclink.MemoryAlways
+	}
+	return grpclink.MemoryAuto
 }
 
 // tell tells the coordinator, once, why this worker cannot go on, unless it was the coordinator
