@@ -90,22 +90,35 @@ func (d *Device) release(p unsafe.Pointer) {
 
 // take makes a block and counts it.
 func (d *Device) take(what string, bytes int64, tensor bool) unsafe.Pointer {
+	p, lack := d.tryTake(what, bytes, tensor)
+	if lack != nil {
+		panic(lack)
+	}
+	return p
+}
+
+// tryTake is take for whoever can do without: it returns the lack of memory, if that is what fails.
+func (d *Device) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
+	*compute.MemoryError) {
 	if bytes < 1 {
 		panic(fmt.Sprintf("cuda: %s has no memory", what))
 	}
 	p, err := d.context.Alloc(bytes)
 	if err != nil {
-		d.refused(what, bytes, err)
+		return nil, d.lack(what, bytes, err)
 	}
 	m := &d.memory
 	m.blocks[p] = block{bytes, tensor}
 	m.now += bytes
 	m.peak = max(m.peak, m.now)
-	return p
+	return p, nil
 }
 
 // refused panics with the error of a call that may have failed for lack of memory.
-func (d *Device) refused(what string, bytes int64, err error) {
+func (d *Device) refused(what string, bytes int64, err error) { panic(d.lack(what, bytes, err)) }
+
+// lack is what a call lacked that failed for want of memory. It panics with any other failure.
+func (d *Device) lack(what string, bytes int64, err error) *compute.MemoryError {
 	if !driver.OutOfMemory(err) {
 		d.check(what, err)
 	}
@@ -113,7 +126,7 @@ func (d *Device) refused(what string, bytes int64, err error) {
 	if free, total, err := d.context.Memory(); err == nil {
 		lack.Free, lack.Total = free, total
 	}
-	panic(lack)
+	return lack
 }
 
 // free gives a block back, once all that may use it is done.
@@ -136,12 +149,23 @@ func (d *Device) drop(p unsafe.Pointer) {
 // scratch returns memory that holds anything, until the next call of scratch. It grows to what was
 // asked for at most, and never shrinks.
 func (d *Device) scratch(bytes int) unsafe.Pointer {
+	if lack := d.growScratch(bytes); lack != nil {
+		panic(lack)
+	}
+	return d.memory.scratch
+}
+
+// growScratch sees to it that scratch has so many bytes, and returns the lack of memory for them.
+func (d *Device) growScratch(bytes int) *compute.MemoryError {
 	m := &d.memory
 	if bytes <= m.room {
-		return m.scratch
+		return nil
 	}
 	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
-	larger := d.take(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+	larger, lack := d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+	if lack != nil {
+		return lack
+	}
 	if m.scratch != nil {
 		// A graph has the addresses of what it was recorded with.
 		if len(d.recordings) > 0 || d.record != nil {
@@ -151,7 +175,7 @@ func (d *Device) scratch(bytes int) unsafe.Pointer {
 		}
 	}
 	m.scratch, m.room = larger, room
-	return larger
+	return nil
 }
 
 // dropOutgrown frees the scratches that only recordings used, of which there are none any more.

@@ -18,8 +18,9 @@ type persistent struct {
 	steps       loop            // a product a step; nil where it is not needed
 }
 
-// newPersistent returns nil where neither pass of a shape fits, or a product a step is thought
-// faster. GPUs below 8.0 have no such tensor instructions as the kernels use.
+// newPersistent returns nil where neither pass of a shape fits, where a product a step is thought
+// faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
+// have no such tensor instructions as the kernels use.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 	if d.major() < 8 && d.forward() != operandFP32 {
 		return nil
@@ -36,13 +37,15 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 			l.back, need = &p, max(need, l.carryBytes()+p.exchange(s.T))
 		}
 	}
-	switch {
-	case l.there == nil && l.back == nil:
+	if l.there == nil && l.back == nil {
 		return nil
-	case l.there == nil || l.back == nil && !inference:
+	}
+	if lack := d.growScratch(need); lack != nil { // now, for nothing is allocated later
+		return nil
+	}
+	if l.there == nil || l.back == nil && !inference {
 		l.steps = newSteps(d, s, inference)
 	}
-	d.scratch(need) // so that a lack of memory shows now, and nothing is allocated later
 	return l
 }
 

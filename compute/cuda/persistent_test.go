@@ -3,9 +3,12 @@
 package cuda
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"rondo/compute"
@@ -202,5 +205,49 @@ func TestPersistentNaN(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPersistentWithoutRoom has a GPU with room for a layer but not for its exchange: a product a
+// step computes it. What the tape lacks is an error all the same.
+func TestPersistentWithoutRoom(t *testing.T) {
+	if !child(t) {
+		output, err := inChild(t, fmt.Sprintf("RONDO_EMULATOR_MEMORY=%d", 36<<20))
+		if err != nil {
+			t.Errorf("%v: %s", err, output)
+		}
+		return
+	}
+	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(17, 18))
+	if d.Info().Memory > 36<<20 {
+		t.Skip("this test needs the emulated driver: RONDO_TEST_EMULATED=1")
+	}
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 512, B: 1, D: 3, H: 64}
+	m := newLayerMemory(d, newRecurrentProblem(s, true, random))
+	defer m.close()
+	before, _ := d.Bytes()
+	run := func(newLoop func(*Device, compute.RecurrentShape, bool) loop) []layerResult {
+		l := d.newRecurrent(s, false, newLoop)
+		defer l.Close()
+		if _, is := l.loop.(*steps); !is {
+			t.Errorf("%+v is computed by a %T", s, l.loop)
+		}
+		m.forward(l)
+		m.backward(l)
+		return m.read(slices.Concat(m.forwards, m.backwards))
+	}
+	got := run(newLoop)
+	if now, _ := d.Bytes(); now != before+int64(d.memory.room) {
+		t.Errorf("%d bytes, %d before the layer, %d of scratch", now, before, d.memory.room)
+	}
+	for i, want := range run(newSteps) {
+		if !slices.EqualFunc(got[i].values, want.values, sameBits) {
+			t.Errorf("%s differs from a product a step's", want.name)
+		}
+	}
+	s.T <<= 5
+	lack, ok := errors.AsType[*compute.MemoryError](failureOf(func() { d.NewRecurrent(s, false) }))
+	if !ok || !strings.HasPrefix(lack.What, "a workspace of ") {
+		t.Errorf("%+v: %v", s, lack)
 	}
 }

@@ -86,18 +86,22 @@ func (s sizes) gpuGraph(steps int64, inference bool) (bytes int64) {
 	c := s.config
 	hidden, gates, rows := int64(c.Hidden), int64(c.Cell.Gates()), steps*s.lanes
 	widest := max(gates*hidden, int64(c.Embed))
+	state := s.lanes * hidden
+	tape := rows * gates * hidden // a row of gates for each token, and the states
+	kept := 1 + count(gates > 1)  // h, and c or q
+	// What a kernel's blocks tell each other of a pass, of whole tiles: without room for that, a
+	// layer does with less, and is slower.
+	told := steps * upTo(s.lanes, tileLanes) * gates * upTo(hidden, blockColumns)
+	if inference {
+		tape = min(tape, max(state*gates, inferenceGates))
+		kept, told = 0, told/gates
+	}
+	if s.bf16 { // or the weights as a product a step reads them, and what they multiply
+		told = max(told, (gates*hidden*hidden+(gates+1)*state)/2)
+	}
 	for range c.Layers {
-		tape := rows * gates * hidden // a row of gates for each token, and the states
-		kept := 1 + count(gates > 1)  // h, and c or q
-		told := rows * gates * hidden // what a kernel's blocks tell each other of a pass
-		state := s.lanes * hidden
-		if inference {
-			tape = min(tape, max(s.lanes*gates*hidden, inferenceGates))
-			kept, told, rows = 0, rows*hidden, 0
-		}
 		bytes += block(floats(tape + told + kept*(rows*hidden+state) + (gates+4)*state))
 	}
-	rows = steps * s.lanes
 	vocabulary := int64(c.Vocab)
 	logits := min(rows*vocabulary, max(gpuLogits, vocabulary))
 	bytes += block(floats(logits + 4*rows))
@@ -107,6 +111,9 @@ func (s sizes) gpuGraph(steps int64, inference bool) (bytes int64) {
 	}
 	return bytes
 }
+
+// tileLanes is what a kernel of a whole pass takes lanes in multiples of.
+const tileLanes = 16
 
 // inferenceGates is how many gates a layer that only looks forward has at a time.
 const inferenceGates = 8 << 20

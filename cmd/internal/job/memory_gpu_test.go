@@ -55,6 +55,9 @@ func TestGPUMemory(t *testing.T) {
 		"long": {60, func(s *rondov1.JobSpec) {
 			s.Batch, s.Bptt, s.Hidden, s.Cell = 32, 256, 64, "gru"
 		}},
+		"one lane": {60, func(s *rondov1.JobSpec) {
+			s.Batch, s.Bptt, s.Hidden = 1, 1500, 64
+		}},
 		"recompute": {60, func(s *rondov1.JobSpec) { s.Batch, s.Bptt, s.Recompute = 32, 256, 32 }},
 		"rnn, bf16": {60, func(s *rondov1.JobSpec) { s.Cell, s.Precision = "rnn", "bf16" }},
 		"words":     {3000, func(s *rondov1.JobSpec) { s.Embed, s.Bptt = 64, 16 }},
