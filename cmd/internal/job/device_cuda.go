@@ -36,20 +36,19 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
-// open fills in what only opening a GPU tells.
+// open fills in what only opening a GPU tells. What is free of one that workers cannot open is told
+// where that can be known.
 func (g *GPU) open() (err error) {
 	defer compute.Catch(&err)
-	info, err := cuda.Inspect(g.Index)
-	if err != nil {
-		return withoutPackage(err)
-	}
-	g.Free = info.Free
 	device, err := cuda.New(cuda.Config{Index: g.Index, Precision: compute.FP32})
 	if err != nil {
+		if info, inspecting := cuda.Inspect(g.Index); inspecting == nil {
+			g.Free = info.Free
+		}
 		return withoutPackage(err)
 	}
 	defer device.Close()
-	g.CUBLAS = device.CUBLAS()
+	g.Free, g.CUBLAS = device.Info().Free, device.CUBLAS()
 	return nil
 }
 
