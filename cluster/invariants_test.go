@@ -13,7 +13,9 @@ func (s *simulation) checkWord(e Event, actions []Action) error {
 	case Suspected:
 		about = e.Generation
 	case Failed:
-		about = e.Generation
+		if about = e.Generation; e.Lacks { // what one ring lacked, the next may lack, too
+			return nil
+		}
 	case Done:
 		about = e.Generation
 	default:
