@@ -238,6 +238,6 @@ fi
 flags=$(echo "${GOFLAGS:-}" | sed 's/ *-modfile=[^ ]*//g') # this file may have been asked before
 flag=$(modules)
 printf 'export %s=%q\n' GOFLAGS "$flags $flag" \
-	CGO_CFLAGS "${CGO_CFLAGS:--O2 -g} -I$include" \
+	CGO_CFLAGS "${CGO_CFLAGS:--O2 -g} -I$include -DRONDO_GORGONIA_WITHOUT_CUDA" \
 	CGO_LDFLAGS "${CGO_LDFLAGS:--O2 -g} -Wl,--as-needed" \
 	NVCC "$nvcc" PTXAS "$bin/ptxas" CUOBJDUMP "$bin/cuobjdump" NVDISASM "$bin/nvdisasm"

@@ -19,10 +19,9 @@
 // The package knows shapes and numbers only: no graph, no model, no files. It may import compute
 // and its own parts: kernels, driver, and what driver needs, libcuda.
 //
-// To build it takes a C compiler and CUDA's cuda.h, and no library of NVIDIA's: with
-// `go build -tags cuda`, and CGO_CFLAGS=-I<folder of cuda.h> where that is none of the usual. The
-// binary runs on machines without a GPU, or without NVIDIA's driver, where Devices and New say why
-// there is none (see libcuda).
+// To build it takes a C compiler and CUDA's cuda.h, and no library of NVIDIA's: go build -tags cuda
+// in the environment that scripts/cuda.sh prints. The binary runs on machines without a GPU, or
+// without NVIDIA's driver, where Devices and New say why there is none (see libcuda).
 //
 // The environment variable RONDO_CUDA_PTX (70, 80, 90) has kernels run that were compiled for an
 // older architecture than the GPU's, and RONDO_CUDA_BLAS=off does without cuBLAS, both for tests
