@@ -72,17 +72,20 @@ type Evaluator struct {
 	state       state
 	host        []float32 // as state.flat, on its way to State; made when first needed
 	chunk, rest *reading  // of Config.Recompute steps or T; of those left at the end, or nil
+	recordings  recordings
 }
 
-// reading is the forward pass of some steps.
+// reading is the forward pass of some steps, of what was copied to ids and targets: [T*B].
 type reading struct {
 	*inference
-	output compute.Output
+	output       compute.Output
+	ids, targets []int32
 }
 
 func (r *reading) allocate(B int) {
 	m := r.model
 	r.inference.allocate(B)
+	r.ids, r.targets = make([]int32, r.n), make([]int32, r.n)
 	r.output = m.dev.NewOutput(
 		compute.OutputShape{N: r.n, H: m.config.outputWidth(), V: m.config.Vocab})
 }
@@ -104,7 +107,7 @@ func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes; each must be at "+
 			"least 1", T, B)
 	}
-	e := &Evaluator{model: m, T: T, B: B}
+	e := &Evaluator{model: m, T: T, B: B, recordings: newRecordings(m.dev)}
 	if err := e.allocate(m.config.chunk(T)); err != nil {
 		e.Close()
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes of %s: %w", T, B,
@@ -127,20 +130,41 @@ func (e *Evaluator) allocate(k int) (err error) {
 	return nil
 }
 
-// read runs the forward pass over ids [T, B], and calls each, if not nil, with what comes out of
-// some of their rows and where those begin.
-func (e *Evaluator) read(ids []int32, each func(r *reading, x []float32, first int)) {
-	for first := 0; first < len(ids); {
-		r := e.chunk
-		if len(ids)-first < r.n {
-			r = e.rest
+// read runs the forward pass over inputs [T, B], and returns the summed loss of targets [T, B],
+// unless they are nil.
+func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
+	defer compute.Catch(&err)
+	now := setting{does: carrying}
+	if targets != nil {
+		now.does = predicting
+	}
+	e.recordings.begin(now, false)
+	for first := 0; first < len(inputs); {
+		r, p := e.chunk, part{}
+		if len(inputs)-first < r.n {
+			r, p = e.rest, part{chunk: 1}
 		}
-		x := r.run(ids[first:first+r.n], e.state)
-		if each != nil {
-			each(r, x, first)
+		copy(r.ids, inputs[first:])
+		if targets != nil {
+			copy(r.targets, targets[first:])
+		}
+		_, err := e.recordings.do(p, func() (copies, error) {
+			x := r.run(r.ids, e.state)
+			if targets != nil {
+				r.output.Forward(x, r.weights.output, r.weights.bias, r.targets)
+			}
+			return copies{}, nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		if targets != nil {
+			lossSum += r.output.Sum()
 		}
 		first += r.n
 	}
+	e.recordings.end(now)
+	return lossSum, nil
 }
 
 // Evaluate returns the summed cross-entropy in nats of targets [T, B] after inputs [T, B], and
@@ -162,11 +186,9 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 			count++
 		}
 	}
-	defer compute.Catch(&err)
-	e.read(inputs, func(r *reading, x []float32, first int) {
-		r.output.Forward(x, r.weights.output, r.weights.bias, targets[first:first+r.n])
-		lossSum += r.output.Sum()
-	})
+	if lossSum, err = e.read(inputs, targets); err != nil {
+		return 0, 0, err
+	}
 	return lossSum, count, nil
 }
 
@@ -178,9 +200,8 @@ func (e *Evaluator) Advance(inputs []int32) (err error) {
 	if err := e.model.checkIDs("input", inputs, 0); err != nil {
 		return err
 	}
-	defer compute.Catch(&err)
-	e.read(inputs, nil)
-	return nil
+	_, err = e.read(inputs, nil)
+	return err
 }
 
 // State copies the state to dst, host memory laid out as in Segment.State.
@@ -201,6 +222,7 @@ func (e *Evaluator) ZeroState() { e.state.zero() }
 
 // Close frees the evaluator's memory; the model stays.
 func (e *Evaluator) Close() {
+	e.recordings.close()
 	e.chunk.close()
 	e.rest.close()
 	e.state.close()

@@ -47,6 +47,8 @@ type Generator struct {
 	logits    []float32 // [V], device memory
 	host      []float32 // [V]
 	chooser   chooser
+
+	recordings recordings
 }
 
 // NewGenerator makes a generator that reads the model's parameters as they are at each call.
@@ -55,7 +57,8 @@ type Generator struct {
 func (m *Model) NewGenerator() (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
-		chooser: chooser{order: make([]int32, v), weight: make([]float64, v)}}
+		recordings: newRecordings(m.dev),
+		chooser:    chooser{order: make([]int32, v), weight: make([]float64, v)}}
 	if err := g.allocate(); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("model: a generator of %s: %w", m.config.shape(), err)
@@ -86,7 +89,8 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	if n < 0 {
 		return nil, fmt.Errorf("--tokens %d: must be at least 0", n)
 	}
-	if err := g.inference.model.checkIDs("prefix", prefix, 0); err != nil {
+	m := g.inference.model
+	if err := m.checkIDs("prefix", prefix, 0); err != nil {
 		return nil, err
 	}
 	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
@@ -101,11 +105,18 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 		} else {
 			g.token[0] = text[len(text)-1]
 		}
-		x := g.inference.run(g.token[:], g.state)
+		does := predicting
 		if i < len(prefix)-1 {
+			does = carrying
+		}
+		if err := g.read(does); err != nil {
+			return text, err
+		}
+		if does == carrying {
 			continue
 		}
-		next, err := g.chooser.choose(g.predict(x), s, rng)
+		m.dev.Download(g.host, g.logits)
+		next, err := g.chooser.choose(g.host, s, rng)
 		if err != nil {
 			return text, err
 		}
@@ -114,17 +125,27 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	return text, nil
 }
 
-// predict returns the logits [V] after x: [1, outputWidth].
-func (g *Generator) predict(x []float32) []float32 {
-	m, w := g.inference.model, g.inference.weights
-	m.dev.Gemm(false, true, 1, m.config.Vocab, len(x), 1, x, w.output, 0, g.logits)
-	m.dev.AddBias(g.logits, w.bias)
-	m.dev.Download(g.host, g.logits)
-	return g.host
+// read carries the state on over the token and, to predict the next, computes the logits after it.
+func (g *Generator) read(does doing) error {
+	m, w, now := g.inference.model, g.inference.weights, setting{does: does}
+	g.recordings.begin(now, false)
+	_, err := g.recordings.do(part{}, func() (copies, error) {
+		x := g.inference.run(g.token[:], g.state)
+		if does == predicting {
+			m.dev.Gemm(false, true, 1, m.config.Vocab, len(x), 1, x, w.output, 0, g.logits)
+			m.dev.AddBias(g.logits, w.bias)
+		}
+		return copies{}, nil
+	})
+	if err == nil {
+		g.recordings.end(now)
+	}
+	return err
 }
 
 // Close frees the generator's memory; the model stays.
 func (g *Generator) Close() {
+	g.recordings.close()
 	g.inference.model.dev.Free(g.logits)
 	g.logits = nil
 	g.inference.close()

@@ -1,25 +1,37 @@
 package model
 
-import (
-	"math"
-	"unsafe"
+import "rondo/compute"
 
-	"rondo/compute"
-)
-
-// recordings are what a segment's runs ask of a device that can record, kept to be done again at
-// once. A run's work is that of its chunks, in parts: what each chunk reads is loaded before its
-// part is replayed. A recording is of one Scale and one Stage, so there are none until a run has
-// those of the one before, by which time kernels have made their room; others drop them.
+// recordings are what runs, of a segment, an evaluator or a generator, ask of a device that can
+// record, kept to be done again at once. A run's work is that of its chunks, in parts: what each
+// chunk reads is loaded before its part is replayed. A recording is of one setting, so there are
+// none until a run has that of the one before, by which time kernels have made their room; others
+// drop them.
 type recordings struct {
-	dev   compute.Recorder // nil: nothing is recorded
-	scale float32          // of the last run that came to its end; NaN: none has
-	stage *float32         // where that run's gradients were staged
-	use   bool             // in this run
-	kept  map[part]recorded
+	dev  compute.Recorder // nil: nothing is recorded
+	last setting          // of the last run that came to its end
+	use  bool             // in this run
+	kept map[part]recorded
 	// failed is why the device could not record: nothing is recorded any more.
 	failed error
 }
+
+// setting is what the work of a run depends on besides what is loaded.
+type setting struct {
+	does  doing
+	scale float32  // a segment's
+	stage *float32 // where a segment's gradients are staged
+}
+
+// doing is what a run is for.
+type doing int
+
+const (
+	_          doing = iota // no run has come to its end
+	training                // loss, gradients and state
+	carrying                // the state alone
+	predicting              // the state, and the loss or the logits
+)
 
 // recorded is a part's work, and what of it is waited for.
 type recorded struct {
@@ -33,7 +45,8 @@ type copies struct {
 	gradients []Staged
 }
 
-// part is a chunk's share of a run: the forward pass alone, or both.
+// part is a chunk's share of a run, of a segment the forward pass alone, or both. Chunks that load
+// into the same place and do the same are one part.
 type part struct {
 	chunk int
 	both  bool
@@ -45,22 +58,20 @@ type part struct {
 // newRecordings keeps none yet.
 func newRecordings(dev compute.Device) recordings {
 	recorder, _ := dev.(compute.Recorder)
-	return recordings{dev: recorder, scale: float32(math.NaN()), kept: map[part]recorded{}}
+	return recordings{dev: recorder, kept: map[part]recorded{}}
 }
 
 // begin decides whether the parts of a run are replayed. A hook cannot be.
-func (r *recordings) begin(in SegmentInput) {
-	same := in.Scale == r.scale && unsafe.SliceData(in.Stage) == r.stage
-	r.use = r.dev != nil && same && in.BeforeBackward == nil
+func (r *recordings) begin(now setting, hook bool) {
+	same := now == r.last
+	r.use = r.dev != nil && same && !hook
 	if !same {
 		r.close()
 	}
 }
 
 // end notes that a run has come to its end.
-func (r *recordings) end(in SegmentInput) {
-	r.scale, r.stage = in.Scale, unsafe.SliceData(in.Stage)
-}
+func (r *recordings) end(now setting) { r.last = now }
 
 // do does a part's work: by replaying it, once it has been recorded, or by calling work. Where the
 // device cannot record it, nothing is recorded any more.

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"rondo/compute"
@@ -74,6 +75,106 @@ func TestRecordingsAreRuns(t *testing.T) {
 					t.Errorf("%d recordings are open", c.recorder.Open)
 				}
 			})
+		}
+	}
+}
+
+// TestRecordedEvaluation holds an evaluator of a device that records against that of one that does
+// not, to the bit, on other text each time, with states that were set to zero between, with weights
+// that were trained between, and with runs that carry the state on alone.
+func TestRecordedEvaluation(t *testing.T) {
+	const T, B = 5, 3
+	for name, cfg := range shapes() {
+		for k, recordings := range map[int]int{0: 3, 2: 6} { // 2: of two steps, and of one
+			cfg.Recompute = k
+			c := newRecordingCase(t, cfg, T, B)
+			plain, records := newEvaluator(t, c.plain.model, T, B), newEvaluator(t,
+				c.records.model, T, B)
+			rng := rand.New(rand.NewPCG(5, 6))
+			for i := range 12 {
+				in := randomInput(rng, T, B, cfg.Vocab)
+				var want []float32
+				for _, e := range []*Evaluator{plain, records} {
+					got := evaluateOnce(t, e, in, i/4 == 1) // four that carry, between others
+					if want == nil {
+						want = got
+					}
+					devicetest.SameBits(t, name, got, want)
+					if i == 10 {
+						e.ZeroState()
+					}
+				}
+				if i == 2 {
+					weights := c.plain.model.Params()
+					c.plain.model.dev.Scale(weights, 0.5)
+					c.recorder.Scale(c.records.model.Params(), 0.5)
+				}
+			}
+			if got := c.recorder.Recorded; got != recordings {
+				t.Errorf("%s, recompute %d: %d recordings, want %d", name, k, got, recordings)
+			}
+			if records.Close(); c.recorder.Open != 0 {
+				t.Errorf("%d recordings are open", c.recorder.Open)
+			}
+		}
+	}
+}
+
+// evaluateOnce is the loss of a text, unless it only carries the state on, and the state after it.
+func evaluateOnce(t *testing.T, e *Evaluator, in SegmentInput, carry bool) []float32 {
+	t.Helper()
+	loss, err := 0.0, error(nil)
+	if carry {
+		err = e.Advance(in.Inputs)
+	} else {
+		loss, _, err = e.Evaluate(in.Inputs, in.Targets)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := make([]float32, e.B*e.model.config.StateSize())
+	if err := e.State(state); err != nil {
+		t.Fatal(err)
+	}
+	return append(state, float32(loss))
+}
+
+func newEvaluator(t *testing.T, m *Model, T, B int) *Evaluator {
+	t.Helper()
+	e, err := m.NewEvaluator(T, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// TestRecordedGeneration wants the text of a device that does not record, after several prefixes.
+func TestRecordedGeneration(t *testing.T) {
+	for name, cfg := range shapes() {
+		c := newRecordingCase(t, cfg, 2, 1)
+		var all [2][]int32
+		for i, s := range []*Segment{c.plain, c.records} {
+			g, err := s.model.NewGenerator()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, prefix := range [][]int32{{1}, {2, 0, 1, 3}, {3, 2, 1}} {
+				text, err := g.Generate(t.Context(), prefix, 9, Sampling{Temperature: 1, Seed: 7})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[i] = append(all[i], text...)
+			}
+			g.Close()
+		}
+		if !slices.Equal(all[0], all[1]) {
+			t.Errorf("%s: %v, recorded %v", name, all[0], all[1])
+		}
+		// Each text has nine tokens predicted, and before these a run for each token of the prefix
+		// but the last. The first run of a kind that follows the other kind is not recorded.
+		if n := c.recorder.Replayed; n != 8+2+8+1+8 || c.recorder.Open != 0 {
+			t.Errorf("%s: %d replays, %d recordings are open", name, n, c.recorder.Open)
 		}
 	}
 }

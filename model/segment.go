@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"unsafe"
 
 	"rondo/compute"
 )
@@ -137,7 +138,8 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	defer compute.Catch(&err) // kernels may make room when they first run
 	_, records := s.model.dev.(compute.Recorder)
 	s.model.rows.alone = in.OnlySegments && !records
-	s.recordings.begin(in)
+	now := setting{does: training, scale: in.Scale, stage: unsafe.SliceData(in.Stage)}
+	s.recordings.begin(now, in.BeforeBackward != nil)
 	s.held = false
 	end, brought := len(s.states)-1, false // the state after the segment is in host
 	for i := range end - 1 {
@@ -167,7 +169,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	}
 	s.states[0], s.states[end] = s.states[end], s.states[0]
 	s.turned, s.held = !s.turned, brought
-	s.recordings.end(in)
+	s.recordings.end(now)
 	return lossSum, nil
 }
 
