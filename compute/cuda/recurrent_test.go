@@ -445,6 +445,9 @@ func TestLayerReplay(t *testing.T) {
 		for _, dense := range []bool{false, true} {
 			replays(t, d, d.NewRecurrent, cell, dense)
 			replays(t, d, d.overSteps, cell, dense)
+			for _, steps := range []int{1, 12} {
+				replaysInference(t, d, cell, dense, steps)
+			}
 		}
 	}
 }
@@ -478,6 +481,41 @@ func replays(t *testing.T, d *Device, newLayer newLayerOf, cell compute.Cell, de
 		for i, got := range m.read(slices.Concat(m.forwards, m.backwards)) {
 			if !slices.EqualFunc(got.values, want[i].values, sameBits) {
 				t.Errorf("%s: a replay's %s differs", p.name(), got.name)
+			}
+		}
+	}
+}
+
+// replaysInference is replays of an inference that carries its state in place.
+func replaysInference(t *testing.T, d *Device, cell compute.Cell, dense bool, steps int) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(13, uint64(cell)))
+	s := compute.RecurrentShape{Cell: cell, T: steps, B: 4, D: 6, H: 12}
+	p := newRecurrentProblem(s, dense, random)
+	p.withDout = true
+	m, l := newLayerMemory(d, p), d.NewRecurrent(s, true)
+	defer m.close()
+	defer l.Close()
+	forward := func() error {
+		l.Forward(m.w, m.in, m.state, m.y, m.state)
+		return nil
+	}
+	_ = forward()
+	r, err := d.Record(forward)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 3 {
+		next := newRecurrentProblem(s, dense, random)
+		next.withDout = true
+		want := next.results(d, d.NewRecurrent)
+		m.put(next)
+		r.Replay()
+		got := m.read([]layerResult{{"y", m.y}, {"h", m.state.H}, {"c", m.state.C}})
+		for i, want := range want[len(want)-len(got):] {
+			if !slices.EqualFunc(got[i].values, want.values, sameBits) {
+				t.Errorf("%v, %d steps: a replay's %s differs", cell, steps, want.name)
 			}
 		}
 	}
