@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 
@@ -13,7 +14,9 @@ import (
 	"rondo/cluster"
 	"rondo/cmd/internal/coordinator"
 	"rondo/cmd/internal/meet"
+	"rondo/cmd/internal/observe"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 )
 
 func workersCommand() *cobra.Command {
@@ -59,7 +62,7 @@ type jobState struct {
 // workerState is a worker as the command shows it.
 type workerState struct {
 	Rank    *int   `json:"rank,omitempty"`
-	State   string `json:"state"` // ring, lost, left, spare, joining or evicted
+	State   string `json:"state"` // as telemetry.Seat has it
 	Reason  string `json:"reason,omitempty"`
 	Remedy  string `json:"remedy,omitempty"`
 	ID      string `json:"id"`
@@ -70,47 +73,30 @@ type workerState struct {
 	Lanes   []int  `json:"lanes,omitempty"` // from, to (exclusive)
 }
 
-// jobStateOf puts the ring first, by rank, then everybody else who is registered.
+// jobStateOf adds to how the job stands where its workers are reached, and what evicted ones do.
 func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
-	plan := view.Plan
+	plan, standing := view.Plan, observe.StandingOf(job, view)
 	state := jobState{Job: name, Phase: plan.Phase.String(), Reason: plan.Reason,
 		Generation: int(plan.Generation), Rings: plan.Rings, WorldSize: len(plan.Members),
 		MinWorkers: job.MinWorkers, Limit: job.Limit(plan), Leader: view.Leader.ID,
 		LeaderAddress: view.Leader.Address, Workers: []workerState{}}
-	registered := make(map[string]bool)
-	for _, m := range view.Members {
-		registered[m.ID] = true
+	addresses := make(map[string]string)
+	for _, m := range slices.Concat(view.Members, plan.Members) {
+		addresses[m.ID] = m.Address
 	}
-	for rank, m := range plan.Members {
-		w := workerStateOf(m, "ring")
-		if !registered[m.ID] {
-			w.State = "lost"
-			if plan.Phase == cluster.Ended {
-				w.State = "left" // as all are to do then
-			}
+	for _, seat := range standing.Seats {
+		w := workerState{State: seat.State, Reason: seat.Reason, ID: seat.ID, Host: seat.Host,
+			PID: int(seat.PID), Device: seat.Device, Address: addresses[seat.ID]}
+		if rank := int(seat.Rank); rank >= 0 {
+			w.Rank, w.Lanes = &rank, []int{int(seat.Lanes[0]), int(seat.Lanes[1])}
 		}
-		from, to := plan.Lanes(cluster.Rank(rank))
-		w.Rank, w.Lanes = &rank, []int{int(from), int(to)}
-		state.Workers = append(state.Workers, w)
-	}
-	for _, m := range view.Members {
-		if _, inRing := plan.Rank(m.ID); inRing {
-			continue
-		}
-		w := workerStateOf(m, "joining")
-		if e, evicted := plan.Eviction(m.ID); evicted {
-			w.State, w.Reason, w.Remedy = "evicted", e.Reason, e.Remedy.String()
-		} else if len(plan.Members) >= state.Limit || plan.Phase == cluster.Stopping {
-			w.State = "spare"
+		if seat.State == telemetry.SeatEvicted {
+			eviction, _ := plan.Eviction(seat.ID)
+			w.Remedy = eviction.Remedy.String()
 		}
 		state.Workers = append(state.Workers, w)
 	}
 	return state
-}
-
-func workerStateOf(m cluster.Member, state string) workerState {
-	return workerState{State: state, ID: m.ID, Host: m.Host, PID: m.PID, Device: m.Device,
-		Address: m.Address}
 }
 
 // print writes a line about the job, one about why it is so, and a table.

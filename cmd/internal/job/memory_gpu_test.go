@@ -7,9 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"rondo/compute"
 	"rondo/compute/cuda/emulator"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -69,54 +67,11 @@ func TestGPUMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := measuredOnGPU(t, spec, c.vocabulary)
+			got := measured(t, spec, c.vocabulary)
 			t.Logf("%s estimated, %s held", mib(want), mib(got))
 			if want < got || want > got*4/3+gpuReserve/2 {
 				t.Errorf("%s estimated, and the GPU held %s", mib(want), mib(got))
 			}
 		})
 	}
-}
-
-// measuredOnGPU is what a GPU holds at most that trains a segment of the job with plain SGD.
-func measuredOnGPU(t *testing.T, spec *rondov1.JobSpec, vocabulary int) int64 {
-	t.Helper()
-	config, err := ModelConfig(spec, vocabulary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	device, err := OpenDevice(spec, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
-	m, err := model.New(config, device)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	T, B := int(spec.Bptt), int(spec.Batch)
-	segment, err := m.NewSegment(T, B)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer segment.Close()
-	ids := make([]int32, T*B)
-	for i := range ids {
-		ids[i] = int32(i % vocabulary)
-	}
-	if _, err := segment.Run(model.SegmentInput{Inputs: ids, Targets: ids, Scale: 1}); err != nil {
-		t.Fatal(err)
-	}
-	return peakOf(t, device)
-}
-
-func peakOf(t *testing.T, device compute.Device) int64 {
-	t.Helper()
-	counts, ok := device.(interface{ Bytes() (now, peak int64) })
-	if !ok {
-		t.Fatalf("%s does not count its memory", device.Name())
-	}
-	_, peak := counts.Bytes()
-	return peak
 }

@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rondo/k8s"
-	"rondo/telemetry"
 )
 
 // Limits of the waits for a cluster that changes objects.
@@ -345,8 +344,7 @@ func ended(j *batchv1.Job) string {
 // endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it
 // was suspended has, as its observer says, although its Job has not.
 func endedObject(workers *unstructured.Unstructured) bool {
-	switch workers.GetAnnotations()[annotations+"phase"] {
-	case telemetry.PhaseEnded, telemetry.PhaseFailed:
+	if endedPhase(workers.GetAnnotations()[annotations+"phase"]) {
 		return true
 	}
 	conditions, _, _ := unstructured.NestedSlice(workers.Object, "status", "conditions")

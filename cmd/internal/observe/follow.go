@@ -160,7 +160,7 @@ func (f *follower) take(ctx context.Context, spec *rondov1.JobSpec, view cluster
 		f.job = next
 	}
 	f.job.generation = view.Plan.Generation
-	f.show.Stand(standingOf(coordinator.JobOf(spec), view))
+	f.show.Stand(StandingOf(coordinator.JobOf(spec), view))
 	f.seen(view)
 	switch trouble := f.away.trouble(); {
 	case view.Plan.Phase == cluster.Ended:

@@ -5,9 +5,9 @@ import (
 	"rondo/telemetry"
 )
 
-// standingOf is a job as the store has it, the ring first, by rank, then everybody else who is
+// StandingOf is a job as the store has it, the ring first, by rank, then everybody else who is
 // registered.
-func standingOf(job cluster.Job, view cluster.View) telemetry.Standing {
+func StandingOf(job cluster.Job, view cluster.View) telemetry.Standing {
 	plan := view.Plan
 	s := telemetry.Standing{Phase: phaseOf(plan), Reason: plan.Reason, Leader: view.Leader.ID,
 		Generation: int64(plan.Generation), Rings: int64(plan.Rings),
