@@ -76,10 +76,10 @@ func CheckDropout(y, x []float32, steps int, p float32, keys []uint64) (rows int
 	return rows
 }
 
-// CheckLimit panics unless Clamp's limit is one.
-func CheckLimit(limit float32) {
-	if !(limit >= 0) {
-		panic(fmt.Sprintf("compute: Clamp to a limit of %v", limit))
+// Check panics unless a gradient can be limited so.
+func (c *Clip) Check() {
+	if !(c.Limit >= 0) {
+		panic(fmt.Sprintf("compute: Clip to a limit of %v", c.Limit))
 	}
 }
 

@@ -261,9 +261,54 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
+// Clip is how a gradient is limited.
+type Clip struct {
+	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
+	ByValue bool
+	Share   float64 // what the gradient is multiplied by afterwards
+	// LossLimit is what the magnitude of the loss must be below, where there is one to look at.
+	LossLimit float64
+}
+
+// Factor is what a gradient of this norm is multiplied by, after its elements have been limited if
+// they are: the share, times the limit by the norm if that is above it.
+func (c *Clip) Factor(norm float64) float32 {
+	factor := c.Share
+	if c.Limit > 0 && !c.ByValue && norm > c.Limit {
+		factor *= c.Limit / norm
+	}
+	return float32(factor)
+}
+
+// Loss is a sum in parts: those that are known, and the one that an Output computes last.
+type Loss struct {
+	Known float64
+	Last  Output
+}
+
+// Sum returns all of it. It waits for the device.
+func (l *Loss) Sum() float64 { return l.Known + l.Last.Sum() }
+
+// Clipper limits a gradient and updates by it where its norm is computed, so that nobody has to
+// wait for the norm in between. What Clip and Update are given by address they read when they are
+// called, and a Recording reads it anew at each Replay; only the optimizer must be the same.
+type Clipper interface {
+	// Clip computes the norm of g, the square root of SumSquares. Where that is finite, and loss,
+	// if it is not nil, is below c.LossLimit in magnitude, it limits g to c.Limit and multiplies it
+	// by c.Share: each element is limited, then multiplied by the Factor. Elsewhere g stays.
+	Clip(g []float32, c *Clip, loss *Loss)
+	// Update is Device's, but where the last Clip has left g as it was it changes nothing.
+	Update(u *Update, params, grads, s1, s2 []float32)
+	// Norm returns the norm of the last Clip's g, before it was limited. It is not finite where g
+	// was left as it was, be it for the loss. It waits for the device.
+	Norm() float64
+	// Close frees the clipper.
+	Close()
+}
+
 // Device does the arithmetic. Its work may be done after the call that asked for it has returned,
-// in the order of the calls; Download, SumSquares and Output's Sum wait for what they return. Host
-// memory that a call reads is the caller's again when the call returns.
+// in the order of the calls; Download, SumSquares, Output's Sum and Clipper's Norm wait for what
+// they return. Host memory that a call reads is the caller's again when the call returns.
 type Device interface {
 	// Name describes the device and how it computes, for people: "cpu (AVX-512; 2 threads)".
 	Name() string
@@ -306,14 +351,15 @@ type Device interface {
 	// sum; of each SquaresPart elements the sum of those; and the sum of those, all in order. It
 	// is finite if and only if every element is.
 	SumSquares(x []float32) float64
-	// Scale multiplies x by a; Clamp limits x to [-limit, limit]; Add adds x to y.
+	// Scale multiplies x by a; Add adds x to y.
 	Scale(x []float32, a float32)
-	Clamp(x []float32, limit float32)
 	Add(y, x []float32)
 	// Update applies the optimizer, each product rounded before it is added; s1 and s2 are its
-	// slots, nil where it has fewer. These five give the same bits on every device, so that ranks
-	// with different ones keep the same parameters.
+	// slots, nil where it has fewer. These four, and a Clipper's, give the same bits on every
+	// device, so that ranks with different ones keep the same parameters.
 	Update(u Update, params, grads, s1, s2 []float32)
+	// NewClipper makes what limits gradients.
+	NewClipper() Clipper
 
 	// Close frees everything.
 	Close()
@@ -332,7 +378,8 @@ type Recorder interface {
 // Recording is the work of a sequence of calls.
 type Recording interface {
 	// Replay does the work again, as if each call had been made with the same arguments: numbers
-	// with the same values, and slices with what is in them now, host memory included.
+	// with the same values, and slices and what a Clipper is given by address with what is in them
+	// now, host memory included.
 	Replay()
 	// Close frees the recording.
 	Close()

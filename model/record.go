@@ -21,6 +21,7 @@ type setting struct {
 	does  doing
 	scale float32  // a segment's
 	stage *float32 // where a segment's gradients are staged
+	more  bool     // a segment's has something behind it
 }
 
 // doing is what a run is for.

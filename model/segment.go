@@ -34,6 +34,7 @@ type Segment struct {
 	recordings recordings
 	turned     bool // the first and the last of states have changed places, as in every run
 	staged     []Staged
+	loss       compute.Loss // of the run
 
 	stager compute.Stager // the device, where it is one, or nil
 	host   []float32      // [L, States, B, H]: a state on its way; AllocHost's of a stager
@@ -64,6 +65,11 @@ type SegmentInput struct {
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run, which then leaves the state as it was.
 	BeforeBackward func() error
+	// Behind, if set, is called when all of the backward pass has been asked for, and the loss has
+	// not been waited for: what it asks the device to do with the gradients is done before Run
+	// returns, and before they are staged. Where runs are recorded, so is that: the runs of a
+	// segment that have it are to have the same one, which reads nothing back.
+	Behind func(loss *compute.Loss)
 }
 
 // NewSegment builds the graph for T steps of B lanes, with a state of zeros. It fails if the device
@@ -138,10 +144,11 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	defer compute.Catch(&err) // kernels may make room when they first run
 	_, records := s.model.dev.(compute.Recorder)
 	s.model.rows.alone = in.OnlySegments && !records
-	now := setting{does: training, scale: in.Scale, stage: unsafe.SliceData(in.Stage)}
+	now := setting{does: training, scale: in.Scale, stage: unsafe.SliceData(in.Stage),
+		more: in.Behind != nil}
 	s.recordings.begin(now, in.BeforeBackward != nil)
 	s.held = false
-	end, brought := len(s.states)-1, false // the state after the segment is in host
+	end := len(s.states) - 1
 	for i := range end - 1 {
 		g := s.load(i, in)
 		_, err := s.recordings.do(s.part(i, false), func() (copies, error) {
@@ -152,21 +159,28 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 			return 0, err
 		}
 	}
+	s.loss = compute.Loss{}
+	arrive, brought := func() {}, false // the state after the segment in host
 	for i := end - 1; i >= 0; i-- {
+		if s.loss.Last != nil {
+			s.loss.Known = s.loss.Sum()
+		}
 		g := s.load(i, in)
+		s.loss.Last = g.output.kernel
 		begun, err := s.recordings.do(s.part(i, true), func() (copies, error) {
 			return s.runChunk(i, g, in)
 		})
 		if begun.state != nil {
-			begun.state() // there is nothing left to wait for but what Sum waits for
-			brought = true
+			arrive, brought = begun.state, true
 		}
 		if err != nil {
+			arrive()
 			return 0, err
 		}
 		s.staged = begun.gradients
-		lossSum += g.output.kernel.Sum()
 	}
+	lossSum = s.loss.Sum()
+	arrive() // there is nothing left to wait for but what Sum has waited for
 	s.states[0], s.states[end] = s.states[end], s.states[0]
 	s.turned, s.held = !s.turned, brought
 	s.recordings.end(now)
@@ -190,8 +204,8 @@ func (s *Segment) load(i int, in SegmentInput) *graph {
 }
 
 // runChunk runs both passes over chunk i, which g has loaded, after those of the chunks behind it.
-// The last, which is the first to run, has the state copied behind its loss; the first stages the
-// gradients.
+// The last, which is the first to run, has the state copied behind its loss; behind the first comes
+// what the input wants behind it, and the gradients are staged.
 func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err error) {
 	last := i == len(s.states)-2
 	var dafter, dbefore state
@@ -214,20 +228,28 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 		if last && begun.state == nil && s.stager != nil {
 			begun.state = s.stager.StartDownload(s.host, s.states[i+1].flat)
 		}
-		if in.Stage != nil && s.partly == nil {
+		if in.Stage != nil && s.partly == nil && in.Behind == nil {
 			stage(gradients)
 		}
 	}
 	err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
-	if err != nil || s.partly == nil {
+	if err != nil {
 		return begun, err
 	}
-	dev, sum := s.model.dev, s.model.grads[:len(s.partly)]
-	if last {
-		dev.Zero(sum)
+	if s.partly != nil {
+		sum := s.model.grads[:len(s.partly)]
+		if last {
+			s.model.dev.Zero(sum)
+		}
+		s.model.dev.Add(sum, s.partly)
 	}
-	dev.Add(sum, s.partly)
-	if in.Stage != nil && i == 0 {
+	if i > 0 {
+		return begun, nil
+	}
+	if in.Behind != nil {
+		in.Behind(&s.loss)
+	}
+	if in.Stage != nil && len(begun.gradients) == 0 {
 		stage(len(s.model.params))
 	}
 	return begun, nil

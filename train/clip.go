@@ -57,26 +57,10 @@ func (c Clip) validate() error {
 // beforeRing says whether each rank clips its own gradient.
 func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope == ScopeWorker }
 
-// apply limits g and then scales it by share. It returns g's L2 norm as it was; when that is not
-// finite, g is left as it is.
-func (c Clip) apply(dev compute.Device, g []float32, share float64) (norm float64) {
-	norm = math.Sqrt(dev.SumSquares(g))
-	if !isFinite(norm) {
-		return norm
-	}
-	factor := share
-	if c.Limit > 0 {
-		switch {
-		case c.By == ByValue:
-			dev.Clamp(g, float32(c.Limit))
-		case norm > c.Limit:
-			factor *= c.Limit / norm
-		}
-	}
-	if factor != 1 {
-		dev.Scale(g, float32(factor))
-	}
-	return norm
+// by is how the device limits a gradient of which this rank has a share.
+func (c Clip) by(share, lossLimit float64) compute.Clip {
+	return compute.Clip{Limit: c.Limit, ByValue: c.By == ByValue, Share: share,
+		LossLimit: lossLimit}
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

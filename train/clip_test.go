@@ -17,6 +17,8 @@ func TestClip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
+	clipper := dev.NewClipper()
+	defer clipper.Close()
 	inf := float32(math.Inf(1))
 	g := func(x ...float32) []float32 { return x }
 	for name, c := range map[string]struct {
@@ -39,9 +41,10 @@ func TestClip(t *testing.T) {
 	} {
 		g := dev.Alloc(len(c.g))
 		dev.Upload(g, c.g)
-		norm := c.clip.apply(dev, g, c.share)
+		by := c.clip.by(c.share, exactLimit)
+		clipper.Clip(g, &by, nil)
 		for i := range g {
-			if norm != c.norm || math.Abs(float64(g[i]-c.want[i])) > 1e-6 {
+			if norm := clipper.Norm(); norm != c.norm || math.Abs(float64(g[i]-c.want[i])) > 1e-6 {
 				t.Errorf("%s: %v and norm %v, want %v and %v", name, g, norm, c.want, c.norm)
 			}
 		}

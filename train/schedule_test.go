@@ -105,9 +105,20 @@ type updates struct {
 	noted *[]compute.Update
 }
 
-func (u updates) Update(a compute.Update, params, grads, s1, s2 []float32) {
-	*u.noted = append(*u.noted, a)
-	u.Device.Update(a, params, grads, s1, s2)
+func (u updates) NewClipper() compute.Clipper {
+	return notedUpdates{u.Device.NewClipper(), u.noted}
+}
+
+type notedUpdates struct {
+	compute.Clipper
+	noted *[]compute.Update
+}
+
+func (u notedUpdates) Update(a *compute.Update, params, grads, s1, s2 []float32) {
+	if isFinite(u.Norm()) {
+		*u.noted = append(*u.noted, *a)
+	}
+	u.Clipper.Update(a, params, grads, s1, s2)
 }
 
 // The device is told the rate of the step, and the number of the update, which a skipped step

@@ -18,8 +18,10 @@ import (
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	began := t.cfg.Now()
 	index := t.progress.Step
+	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
+	t.plan(rate)
 
-	own, err := t.forwardBackward(ctx, index) // batch, forward, backward; clip, if each its own
+	own, err := t.forwardBackward(ctx, index) // batch, forward, backward; clip, if its own
 	if err != nil {
 		return false, err
 	}
@@ -33,25 +35,16 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		return false, err
 	}
 	summed := t.cfg.Now()
-	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
-		return false, err
-	}
-	// A rank alone meets nobody in the ring: one that slept may find that it is to do nothing more.
-	if err := context.Cause(ctx); err != nil {
-		return false, err
-	}
 	norm := all.norm
-	if !t.cfg.Clip.beforeRing() {
-		norm = t.cfg.Clip.apply(t.dev, t.grads, 1) // clip, if the whole
+	if !t.updatesOwn() {
+		if norm, err = t.clipAndUpdate(ctx, index, all); err != nil { // clip, if the whole; update
+			return false, err
+		}
 	}
-	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	skipped := all.nonfinite > 0 || !isFinite(norm)
-	if skipped {
-		err = t.healStates(states)
-	} else {
-		t.update(rate)
-	}
-	if err != nil {
+	if !skipped {
+		t.flip()
+	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
 	loss := all.loss
@@ -74,6 +67,18 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		}
 	}
 	return all.regroup > 0, t.afterStep(ctx)
+}
+
+// clipAndUpdate is the end of a step whose gradient was summed. It returns the norm.
+func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (float64, error) {
+	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
+		return 0, err
+	}
+	// A rank alone meets nobody in the ring: one that slept may find that it is to do nothing more.
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	return t.applySum(all), nil
 }
 
 // commit makes the step that was computed the last one that is done. What is due after it is
@@ -100,10 +105,9 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if t.batches.Reset(index) {
 		t.segment.ZeroState()
 	}
-	share := float64(t.count) / float64(t.cfg.Lanes)
 	divisor := float64(t.cfg.Lanes * t.cfg.BPTT) // G*T
 	if t.cfg.Clip.beforeRing() {
-		divisor *= share // B*T
+		divisor *= t.share() // B*T
 	}
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
 		Step: index, Lanes: t.laneNumbers,
@@ -111,29 +115,25 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if t.cfg.Rehearsal != nil {
 		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, index+1) }
 	}
-	if !t.cfg.Clip.beforeRing() && t.cfg.Rehearsal == nil { // nothing changes it before the ring
+	if t.clipsOwn() {
+		in.Behind = t.behind
+	}
+	// Where nothing else changes it before the ring.
+	if t.cfg.Rehearsal == nil && (t.clipsOwn() || !t.cfg.Clip.beforeRing()) {
 		in.Stage = t.exchange.stage()
 	}
-	sum, err := t.segment.Run(in)
-	if err != nil {
-		return tally{}, err
-	}
-	t.exchange.staged = t.segment.Staged()
-	t.tellUnrecorded()
-	t.askSpoil(ctx, index+1)
 	if t.cfg.Ledger != nil {
 		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
 			return tally{}, fmt.Errorf("noting what was read: %w", err)
 		}
 	}
-	own := tally{loss: sum / float64(t.cfg.Lanes*t.cfg.BPTT)}
-	if t.cfg.Clip.beforeRing() {
-		own.norm = share * t.cfg.Clip.apply(t.dev, t.grads, share)
+	sum, err := t.run(ctx, in)
+	if err != nil {
+		return tally{}, err
 	}
-	if !exactable(own.loss) || !isFinite(own.norm) {
-		own = tally{nonfinite: 1}
-		t.exchange.zero() // so that the sum over the ranks is of numbers
-	}
+	t.tellUnrecorded()
+	t.askSpoil(ctx, index+1)
+	own := t.ownTally(sum)
 	if t.stopping.Load() {
 		own.stop = 1
 	}
@@ -141,6 +141,41 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 		own.regroup = 1
 	}
 	return own, nil
+}
+
+// run runs the segment. Of a rank that updates at once nobody knows, where that fails, what it has
+// updated.
+func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float64, err error) {
+	if !t.updatesOwn() {
+		lossSum, err = t.segment.Run(in)
+	} else if err = context.Cause(ctx); err == nil { // see clipAndUpdate
+		t.touched = true
+		if lossSum, err = t.segment.Run(in); err != nil {
+			t.Forget()
+		}
+	}
+	if err == nil {
+		t.exchange.staged = t.segment.Staged()
+	}
+	return lossSum, err
+}
+
+// ownTally is what this rank has to tell of its loss and its gradient, which it clips now if it is
+// to and has not been.
+func (t *Trainer) ownTally(lossSum float64) tally {
+	each := t.cfg.Clip.beforeRing()
+	own := tally{loss: lossSum / float64(t.cfg.Lanes*t.cfg.BPTT)}
+	if each && !t.clipsOwn() {
+		t.clipper.Clip(t.grads, &t.clip, nil)
+	}
+	if each || t.clipsOwn() {
+		own.norm = t.clip.Share * t.clipper.Norm()
+	}
+	if !(math.Abs(lossSum) < t.clip.LossLimit) || each && !isFinite(own.norm) {
+		own = tally{nonfinite: 1}
+		t.exchange.zero() // so that the sum over the ranks is of numbers
+	}
+	return own
 }
 
 // tellUnrecorded tells once that steps take longer than they should for as long as the job lasts.
@@ -175,16 +210,6 @@ func (t *Trainer) keepStates(index int64) (*entry, carry, error) {
 		e.know(first, end) // as soon as any rank has completed the step
 	}
 	return e, ahead, nil
-}
-
-// update applies the optimizer to the summed gradient.
-func (t *Trainer) update(rate float64) {
-	var slots [2][]float32
-	copy(slots[:], t.slots)
-	t.touched = true
-	t.dev.Update(t.cfg.Optimizer.update(t.progress.Updates+1, rate), t.model.Params(), t.grads,
-		slots[0], slots[1])
-	t.flip()
 }
 
 // healStates sets the state of every lane that is not finite to zero, after a step that was

@@ -55,6 +55,13 @@ type Trainer struct {
 	exchange     *exchange
 	saveAgain    bool // the snapshot of the job's end may have been lost with another rank
 
+	// What the device is asked to do with the gradient, and reads anew in each step.
+	clipper compute.Clipper
+	clip    compute.Clip
+	next    compute.Update
+	behind  func(*compute.Loss) // behindBackward, made once
+	records bool                // the device is a compute.Recorder
+
 	grads  []float32 // device memory
 	piece  []float32 // host memory to pass tensors through; empty if the device's is the host's
 	copied *Snapshot // used again by snapshot
@@ -104,16 +111,19 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 	if !cfg.HostMemory {
 		t.piece = make([]float32, min(n, pieceFloats))
 	}
-	if err := t.allocateSlots(n); err != nil {
+	t.behind = t.behindBackward
+	_, t.records = t.dev.(compute.Recorder)
+	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
 	}
 	return t, nil
 }
 
-// allocateSlots makes room for what the optimizer keeps of so many parameters.
-func (t *Trainer) allocateSlots(n int) (err error) {
+// allocate makes room for what the optimizer keeps of so many parameters, and the clipper.
+func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
+	t.clipper = t.dev.NewClipper()
 	for range t.cfg.Optimizer.Rule.Slots() {
 		t.slots = append(t.slots, t.dev.Alloc(n))
 	}
@@ -209,5 +219,8 @@ func (t *Trainer) Close() {
 		t.dev.Free(s)
 	}
 	t.slots = nil
+	if t.clipper != nil {
+		t.clipper.Close()
+	}
 	t.exchange.close()
 }

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"math"
+
 	"rondo/compute"
 )
 
@@ -66,12 +68,6 @@ func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x
 // Scale multiplies x by a.
 func (d *Device) Scale(x []float32, a float32) { d.backend.scale(x, a) }
 
-// Clamp limits x to [-limit, limit]; NaN stays NaN.
-func (d *Device) Clamp(x []float32, limit float32) {
-	compute.CheckLimit(limit)
-	d.backend.clamp(x, limit)
-}
-
 // Add adds x to y.
 func (d *Device) Add(y, x []float32) {
 	compute.CheckSame("Add", len(y), len(x))
@@ -86,6 +82,50 @@ func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 		d.backend.update(u, correction{size, root}, params, grads, s1, s2)
 	}
 }
+
+// clipper computes a norm when it is asked to.
+type clipper struct {
+	device *Device
+	norm   float64 // of the last Clip; not finite where that has changed nothing
+}
+
+// NewClipper makes what limits gradients.
+func (d *Device) NewClipper() compute.Clipper { return &clipper{device: d} }
+
+// Clip limits g by its norm, or by value, and multiplies it by a share.
+func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
+	by.Check()
+	b := c.device.backend
+	c.norm = math.Sqrt(b.sumSquares(g))
+	if loss != nil && !(math.Abs(loss.Sum()) < by.LossLimit) {
+		c.norm = math.NaN()
+	}
+	if !c.sound() {
+		return
+	}
+	if by.ByValue && by.Limit > 0 {
+		b.clamp(g, float32(by.Limit))
+	}
+	if factor := by.Factor(c.norm); factor != 1 {
+		b.scale(g, factor)
+	}
+}
+
+// sound says whether the last Clip's gradient may be used.
+func (c *clipper) sound() bool { return !math.IsNaN(c.norm) && !math.IsInf(c.norm, 0) }
+
+// Update applies the optimizer, unless the last Clip has found something that is not finite.
+func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
+	if c.sound() {
+		c.device.Update(*u, params, grads, s1, s2)
+	}
+}
+
+// Norm returns the norm of the last Clip.
+func (c *clipper) Norm() float64 { return c.norm }
+
+// Close has nothing to free.
+func (c *clipper) Close() {}
 
 // correction is compute.Update's.
 type correction struct{ size, root float32 }

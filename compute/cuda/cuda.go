@@ -79,6 +79,7 @@ type Device struct {
 	record      *recording // that is under way
 	recordings  map[*recording]struct{}
 	aside       aside
+	owed        bool    // a result or a Replay was asked for, and nothing waited for since
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 	broken      bool    // the device has failed for good: it is asked for nothing any more
 }
@@ -242,6 +243,16 @@ func (d *Device) wait(doing string) {
 	d.notRecording(doing)
 	d.check(doing, d.fence.Record(d.stream))
 	d.check(doing, d.fence.Wait(patience))
+	d.owed = false
+}
+
+// collect waits for the results and the Replays that were asked for. It is not worth a look at the
+// device where they are known to be there: a step waits once, whatever it reads then.
+func (d *Device) collect(doing string) {
+	d.notRecording(doing)
+	if d.owed {
+		d.wait(doing)
+	}
 }
 
 // finish waits for what is under way, if anything still can be, before what it uses is freed.

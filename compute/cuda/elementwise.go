@@ -37,14 +37,6 @@ func (d *Device) Scale(x []float32, a float32) {
 	}
 }
 
-// Clamp limits x to [-limit, limit]; NaN stays NaN.
-func (d *Device) Clamp(x []float32, limit float32) {
-	compute.CheckLimit(limit)
-	if len(x) > 0 {
-		d.launch("flat_clamp", d.over(len(x)), int64(len(x)), x, limit)
-	}
-}
-
 // Add adds x to y.
 func (d *Device) Add(y, x []float32) {
 	compute.CheckSame("Add", len(y), len(x))
@@ -125,15 +117,22 @@ func (d *Device) SumSquares(x []float32) float64 {
 	if len(x) == 0 {
 		return 0
 	}
-	blocks := blocksFor(len(x), compute.SquaresBlock)
-	// The total is the first of 8 bytes, the partial sums are behind it.
-	total := d.scratch(8 * (1 + blocks))
+	// The total is the first of 8 bytes, the blocks' sums are behind it.
+	total := d.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
-	l := across(blocks, flatThreads)
+	d.sumBlocks(partial, x)
+	d.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total)
+	return d.readDouble(total)
+}
+
+// squareBlocks is how many sums sumBlocks computes.
+func squareBlocks(x []float32) int { return blocksFor(len(x), compute.SquaresBlock) }
+
+// sumBlocks sets each of partial to the sum of squares of a block of x.
+func (d *Device) sumBlocks(partial unsafe.Pointer, x []float32) {
+	l := across(squareBlocks(x), flatThreads)
 	l.shared = 4*compute.SquaresBlock + 8*compute.SquaresLanes
 	d.launch("flat_sum_squares", l, int64(len(x)), x, partial)
-	d.launch("flat_sum_parts", across(1, flatThreads), int64(blocks), partial, total)
-	return d.readDouble(total)
 }
 
 // sumDoubles sets *total to the sum of n float64s, in a fixed order.
@@ -196,23 +195,4 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 	}
 	d.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out, to.also,
 		int64(to.same), keep)
-}
-
-// Update applies the optimizer to all parameters in one pass.
-func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
-	u.Check(params, grads, s1, s2)
-	if len(params) == 0 {
-		return
-	}
-	size, root := u.Correction()
-	d.launch(updateKernel(u.Optimizer), d.over(len(params)), int64(len(params)), params, grads,
-		s1, s2, u.LR, u.Momentum, u.Beta1, u.Beta2, u.Rho, u.Epsilon, u.WeightDecay, size, root)
-}
-
-// updateKernel is the kernel of an optimizer.
-func updateKernel(o compute.Optimizer) string {
-	return [...]string{compute.SGD: "update_sgd", compute.Momentum: "update_momentum",
-		compute.Nesterov: "update_nesterov", compute.Adam: "update_adam",
-		compute.AdamW: "update_adamw", compute.RMSProp: "update_rmsprop",
-		compute.Adagrad: "update_adagrad"}[o]
 }

@@ -160,6 +160,7 @@ func (r *recording) Replay() {
 		d.check(doing, d.stream.Upload(p.memory, p.slots[at].host[:p.used]))
 		d.mark(doing, p.slots[at])
 	}
+	d.owed = true
 	if err := d.stream.Replay(r.graph); err != nil {
 		d.refused("a recording", 0, err)
 	}

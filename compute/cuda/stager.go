@@ -86,7 +86,7 @@ func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 	d.check(doing, a.stream.Download(bytesOf(dst), at(src)))
 	if d.record != nil {
 		a.copied = true
-		return func() { d.wait("waiting for a replay's copies") }
+		return func() { d.collect("waiting for a replay's copies") }
 	}
 	done := d.copyEvent()
 	d.check(doing, done.Record(a.stream))
@@ -105,6 +105,7 @@ func (d *Device) StartUpload(dst, src []float32) {
 		return
 	}
 	d.pinned("StartUpload", src)
+	d.owed = true // src is not the host's before the next wait
 	d.check("uploading aside", d.stream.Upload(at(dst), bytesOf(src)))
 }
 

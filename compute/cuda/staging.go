@@ -207,12 +207,13 @@ func (d *Device) newResult(bytes int) *result { return &result{d, d.newSlot(byte
 // fetch enqueues a copy of the device's memory, as much as the result has room for. It may be
 // recorded.
 func (r *result) fetch(from unsafe.Pointer) {
+	r.device.owed = true
 	r.device.check("downloading", r.device.stream.Download(r.slot.host, from))
 }
 
-// read waits for the device, and returns what was fetched last.
+// read waits for the device, unless that has been done since, and returns what was fetched last.
 func (r *result) read() []byte {
-	r.device.wait("waiting for a result")
+	r.device.collect("waiting for a result")
 	return r.slot.host
 }
 

@@ -58,6 +58,7 @@ func tests() []test {
 		{"memory", testMemory}, {"lack of memory", testLack},
 		{"elementwise", testElementwise}, {"sum of squares", testSumSquares},
 		{"rows", testRows}, {"dropout", testDropout}, {"update", testUpdate},
+		{"clipper", testClipper}, {"replayed clipper", testClipperReplay},
 		{"gemm", testGemm}, {"gemm overwrites", testGemmOverwrites},
 		{"layers", testLayers}, {"layers in segments", testSegments},
 		{"layers in order", testOrder}, {"layers with NaN", testLayerNaN},

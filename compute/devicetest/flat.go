@@ -28,9 +28,14 @@ func Elementwise(dev compute.Device, random *rand.Rand) []Result {
 		}
 		x, y := draw(n), draw(n)
 		dev.Add(y, x)
-		dev.Clamp(y, 1.5)
 		dev.Scale(y, float32(dev.SumSquares(x)))
-		c.add("sum, limit, scale", y)
+		clipper, update := dev.NewClipper(), updateOf(compute.SGD, 1)
+		clipper.Clip(y, &compute.Clip{Limit: 1, Share: 0.7}, nil)
+		clipper.Clip(y, &compute.Clip{Limit: 1e-3, ByValue: true, Share: 1}, nil)
+		clipper.Update(&update, x, y, nil, nil)
+		clipper.Close()
+		c.add("sum, scale, limits", y)
+		c.add("update by what is limited", x)
 		dropped := junk(dev, n)
 		dev.Dropout(dropped, x, 1, 0.3, []uint64{random.Uint64()})
 		c.add("dropout", dropped)
@@ -52,26 +57,19 @@ func testElementwise(r *rig) {
 	for _, n := range lengths() {
 		x, y := narrow(normal(r.random, n, 1)), narrow(normal(r.random, n, 1))
 		x[n/2] = float32(math.NaN())
-		added, limited, scaled := slices.Clone(y), slices.Clone(x), slices.Clone(x)
+		added, scaled := slices.Clone(y), slices.Clone(x)
 		for i, v := range x {
 			added[i] = y[i] + v
-			if v > 0.5 || v < -0.5 {
-				limited[i] = float32(math.Copysign(0.5, float64(v)))
-			}
 			scaled[i] = v * 0.3
 		}
 		dx, dy := upload(d, x), upload(d, y)
 		d.Add(dy, dx)
 		SameBits(r, "Add", get(d, dy), added)
-		d.Upload(dy, x)
-		d.Clamp(dy, 0.5)
-		SameBits(r, "Clamp", get(d, dy), limited)
 		d.Scale(dx, 0.3)
 		SameBits(r, "Scale", get(d, dx), scaled)
 	}
 	d.Add(nil, nil)
 	d.Scale(nil, 2)
-	d.Clamp(nil, 2)
 	d.Zero(nil)
 }
 

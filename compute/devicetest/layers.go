@@ -126,6 +126,8 @@ func testShapes(r *rig) {
 	defer layer.Close()
 	output := d.NewOutput(compute.OutputShape{N: 2, H: 3, V: 4})
 	defer output.Close()
+	clipper := d.NewClipper()
+	defer clipper.Close()
 	short := a.w
 	short.HH = short.HH[1:]
 	for what, f := range map[string]func(){
@@ -137,8 +139,11 @@ func testShapes(r *rig) {
 		"EmbedBackward":   func() { d.EmbedBackward(x(6), x(4), []int32{0, -1}) },
 		"Dropout's steps": func() { d.Dropout(x(6), x(6), 2, 0.5, []uint64{1, 2}) },
 		"Dropout's p":     func() { d.Dropout(x(6), x(6), 3, 1.5, []uint64{1, 2}) },
-		"Clamp":           func() { d.Clamp(x(2), -1) },
-		"Add":             func() { d.Add(x(2), x(3)) },
+		"Clip":            func() { clipper.Clip(x(2), &compute.Clip{Limit: -1}, nil) },
+		"Clip's update": func() {
+			clipper.Update(&compute.Update{Optimizer: compute.Momentum}, x(2), x(2), nil, nil)
+		},
+		"Add": func() { d.Add(x(2), x(3)) },
 		"Update": func() {
 			d.Update(compute.Update{Optimizer: compute.Adam, Step: 1}, x(2), x(2), x(2), nil)
 		},

@@ -85,9 +85,6 @@ func (p *Protected) SumSquares(x []float32) float64 {
 	return p.Device.SumSquares(p.at(x))
 }
 
-// Clamp is compute.Device's.
-func (p *Protected) Clamp(x []float32, limit float32) { p.Device.Clamp(p.at(x), limit) }
-
 // Gemm is compute.Device's.
 func (p *Protected) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
@@ -122,6 +119,23 @@ func (p *Protected) NewRecurrent(s compute.RecurrentShape, inference bool) compu
 // NewOutput is compute.Device's.
 func (p *Protected) NewOutput(s compute.OutputShape) compute.Output {
 	return protectedOutput{p.Device.NewOutput(s), p}
+}
+
+// NewClipper is compute.Device's.
+func (p *Protected) NewClipper() compute.Clipper {
+	return protectedClipper{p.Device.NewClipper(), p}
+}
+
+type protectedClipper struct {
+	compute.Clipper
+	p *Protected
+}
+
+func (c protectedClipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
+	c.Clipper.Clip(c.p.at(g), by, loss)
+}
+func (c protectedClipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
+	c.Clipper.Update(u, c.p.at(params), c.p.at(grads), c.p.at(s1), c.p.at(s2))
 }
 
 type protectedRecurrent struct {

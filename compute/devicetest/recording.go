@@ -129,6 +129,12 @@ func (r *Recorder) NewOutput(s compute.OutputShape) compute.Output {
 	return &recordedOutput{r.Stager.NewOutput(s), r}
 }
 
+// NewClipper is compute.Device's.
+func (r *Recorder) NewClipper() compute.Clipper {
+	r.refuse("NewClipper")
+	return &recordedClipper{r.Stager.NewClipper(), r}
+}
+
 // What is work.
 
 // StartDownload may be recorded: what is waited for is then the last replay's.
@@ -155,11 +161,6 @@ func (r *Recorder) AddBias(x, b []float32) { r.do(func() { r.Device.AddBias(x, b
 // Scale is compute.Device's.
 func (r *Recorder) Scale(x []float32, a float32) {
 	r.do(func() { r.Device.Scale(x, a) })
-}
-
-// Clamp is compute.Device's.
-func (r *Recorder) Clamp(x []float32, limit float32) {
-	r.do(func() { r.Device.Clamp(x, limit) })
 }
 
 // Add is compute.Device's.
@@ -220,3 +221,17 @@ func (o *recordedOutput) ForwardBackward(x, w, b []float32, targets []int32, sca
 }
 func (o *recordedOutput) Sum() float64 { o.r.refuse("Sum"); return o.Output.Sum() }
 func (o *recordedOutput) Close()       { o.r.refuse("Close"); o.Output.Close() }
+
+type recordedClipper struct {
+	compute.Clipper
+	r *Recorder
+}
+
+func (c *recordedClipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
+	c.r.do(func() { c.Clipper.Clip(g, by, loss) })
+}
+func (c *recordedClipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
+	c.r.do(func() { c.Clipper.Update(u, params, grads, s1, s2) })
+}
+func (c *recordedClipper) Norm() float64 { c.r.refuse("Norm"); return c.Clipper.Norm() }
+func (c *recordedClipper) Close()        { c.r.refuse("Close"); c.Clipper.Close() }

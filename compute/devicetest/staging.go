@@ -84,3 +84,13 @@ type stagedOutput struct {
 }
 
 func (o stagedOutput) Sum() float64 { o.s.settle(); return o.Output.Sum() }
+
+// NewClipper makes one whose Norm waits.
+func (s *Stager) NewClipper() compute.Clipper { return stagedClipper{s.Device.NewClipper(), s} }
+
+type stagedClipper struct {
+	compute.Clipper
+	s *Stager
+}
+
+func (c stagedClipper) Norm() float64 { c.s.settle(); return c.Clipper.Norm() }

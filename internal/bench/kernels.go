@@ -219,15 +219,13 @@ func (l *lab) flat(ctx context.Context) ([]part, error) {
 	n := model.Span(model.Layout(l.shape.config()))
 	params, grads := l.random(n, 1), l.random(n, 1)
 	defer l.free()
-	u := compute.Update{Optimizer: compute.SGD, Step: 1, LR: 1e-9}
+	u, by := compute.Update{Optimizer: compute.SGD, Step: 1, LR: 1e-9}, compute.Clip{Share: -1}
+	clipper := l.dev.NewClipper()
+	defer clipper.Close()
 	took, err := l.rounds(ctx,
 		func() { l.dev.Add(params, grads) },
-		func() {
-			if l.dev.SumSquares(grads) > 0 {
-				l.dev.Scale(grads, -1)
-			}
-		},
-		func() { l.dev.Update(u, params, grads, nil, nil) })
+		func() { clipper.Clip(grads, &by, nil) },
+		func() { clipper.Update(&u, params, grads, nil, nil) })
 	if err != nil {
 		return nil, err
 	}

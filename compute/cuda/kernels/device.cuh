@@ -72,6 +72,8 @@ constexpr unsigned kWarp = 0xffffffffu; // the mask of all lanes
 DEVICE uint32_t bits(float value) { return __float_as_uint(value); }
 DEVICE float from_bits(uint32_t value) { return __uint_as_float(value); }
 
+DEVICE bool is_finite(double value) { return value - value == 0; }
+
 // to_bf16 rounds to the nearest, ties to even. Every NaN becomes 0x7fff, as in the instruction.
 DEVICE uint16_t to_bf16(float value) {
 #if __CUDA_ARCH__ >= 800

@@ -28,12 +28,6 @@ KERNEL(flat_scale, int64_t n, float *x, float a)
     each(n, x, [=](float v) { return v * a; });
 }
 
-// x in [-limit, limit]; NaN stays. 8 bytes an element.
-KERNEL(flat_clamp, int64_t n, float *x, float limit)
-{
-    each(n, x, [=](float v) { return v > limit ? limit : v < -limit ? -limit : v; });
-}
-
 // y += x. 12 bytes an element.
 KERNEL(flat_add, int64_t n, float *y, const float *x)
 {
@@ -187,9 +181,9 @@ KERNEL(flat_sum_squares, int64_t n, const float *x, double *partial)
     }
 }
 
-// *total = the sum of the parts' sums of n blocks' sums, by one block, which leaves a part's sum in
-// the place of its first block's.
-KERNEL(flat_sum_parts, int64_t n, double *partial, double *total)
+// The sum of the parts' sums of n blocks' sums, in the block's first thread; it leaves a part's sum
+// in the place of its first block's.
+DEVICE double sum_parts(int64_t n, double *partial)
 {
     for (int64_t part = threadIdx.x; part * kBlocks < n; part += blockDim.x) {
         double sum = 0;
@@ -200,12 +194,62 @@ KERNEL(flat_sum_parts, int64_t n, double *partial, double *total)
         partial[part * kBlocks] = sum;
     }
     __syncthreads();
+    double sum = 0;
+    for (int64_t i = 0; threadIdx.x == 0 && i < n; i += kBlocks)
+        sum += partial[i];
+    return sum;
+}
+
+// *total = that sum, by one block.
+KERNEL(flat_sum_parts, int64_t n, double *partial, double *total)
+{
+    const double sum = sum_parts(n, partial);
+    if (threadIdx.x == 0)
+        *total = sum;
+}
+
+// compute.Clip, and the part of the loss that the host knows.
+struct limits {
+    double limit, share, loss_limit, loss;
+    int by_value;
+};
+
+// How a gradient is limited: not at all if its norm is not finite, else each element to the bound,
+// which may be infinite, and then by the factor.
+struct verdict {
+    double norm;
+    float factor, bound;
+};
+
+// *out = the verdict on a gradient whose blocks' sums of squares are partial: [n], by one block.
+// loss is the rest of the loss, or null: where their sum is not below its limit, the norm is no
+// number. Roots and quotients are rounded as a processor does, and no product is added to.
+KERNEL(flat_judge, int64_t n, double *partial, const limits *by, const double *loss, verdict *out)
+{
+    const double sum = sum_parts(n, partial);
     if (threadIdx.x > 0)
         return;
-    double sum = 0;
-    for (int64_t i = 0; i < n; i += kBlocks)
-        sum += partial[i];
-    *total = sum;
+    double norm = sqrt(sum), factor = by->share;
+    if (loss && !(fabs(by->loss + *loss) < by->loss_limit))
+        norm = NAN;
+    const bool limited = by->limit > 0;
+    if (limited && !by->by_value && norm > by->limit)
+        factor *= by->limit / norm;
+    out->norm = norm;
+    out->factor = (float)factor;
+    out->bound = limited && by->by_value ? (float)by->limit : INFINITY;
+}
+
+// x limited as the verdict says. 8 bytes an element, or none.
+KERNEL(flat_clip, int64_t n, float *x, const verdict *by)
+{
+    const float factor = by->factor, bound = by->bound;
+    if (!is_finite(by->norm) || (factor == 1 && bound == INFINITY))
+        return;
+    each(n, x, [=](float v) {
+        v = v > bound ? bound : v < -bound ? -bound : v;
+        return v * factor;
+    });
 }
 
 // *total = the sum of n numbers, by one block.

@@ -5,6 +5,8 @@
 
 enum rule { kSGD, kMomentum, kNesterov, kAdam, kAdamW, kRMSProp, kAdagrad };
 
+constexpr int kBlock = 256; // flatThreads
+
 struct constants {
     float lr, momentum, beta1, beta2, rho, epsilon, decay;
     float size, root; // Adam's bias correction: lr/(1-beta1^step), 1/sqrt(1-beta2^step)
@@ -49,7 +51,7 @@ template <rule R> DEVICE void step(const constants &u, float &p, float g, float 
 }
 
 template <rule R>
-DEVICE void update(const constants &u, int64_t n, float *p, const float *g, float *s1, float *s2)
+DEVICE void update(const constants u, int64_t n, float *p, const float *g, float *s1, float *s2)
 {
     constexpr int slots = R == kSGD ? 0 : R == kAdam || R == kAdamW ? 2 : 1;
     const int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -85,14 +87,15 @@ DEVICE void update(const constants &u, int64_t n, float *p, const float *g, floa
     }
 }
 
-// One kernel for each, of the same parameters; slots that an optimizer has not are null.
+// One kernel for each, of the same parameters; slots that an optimizer has not are null. The
+// constants are in memory, where each replay of a graph finds others. Nothing is done where norm,
+// which is the gradient's, or null, is not finite.
 #define UPDATE(name, rule)                                                                        \
-    KERNEL(name, int64_t n, float *p, const float *g, float *s1, float *s2, float lr,             \
-           float momentum, float beta1, float beta2, float rho, float epsilon, float decay,       \
-           float size, float root)                                                                \
+    KERNEL_BOUNDS(name, kBlock, 4, int64_t n, float *p, const float *g, float *s1, float *s2,     \
+                  const constants *u, const double *norm)                                         \
     {                                                                                             \
-        const constants u = {lr, momentum, beta1, beta2, rho, epsilon, decay, size, root};        \
-        update<rule>(u, n, p, g, s1, s2);                                                         \
+        if (!norm || is_finite(*norm))                                                            \
+            update<rule>(*u, n, p, g, s1, s2);                                                    \
     }
 
 UPDATE(update_sgd, kSGD)

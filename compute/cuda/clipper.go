@@ -1,0 +1,155 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// limits are a compute.Clip as flat_judge reads it, with the part of the loss that is known.
+type limits struct {
+	limit, share, lossLimit, loss float64
+	byValue                       int32
+	_                             int32
+}
+
+// constants are a compute.Update as its kernel reads it.
+type constants struct{ lr, momentum, beta1, beta2, rho, epsilon, decay, size, root float32 }
+
+// What these take, and the verdict that flat_judge writes: the norm, a float64, comes first.
+const (
+	limitsBytes    = int(unsafe.Sizeof(limits{}))
+	constantsBytes = int(unsafe.Sizeof(constants{}))
+	verdictBytes   = 16
+	normBytes      = 8
+)
+
+// clipper keeps on the device what a gradient's norm decides.
+type clipper struct {
+	device  *Device
+	limits  *staged
+	update  *staged
+	verdict unsafe.Pointer
+	norm    *result
+}
+
+// NewClipper makes what limits gradients.
+func (d *Device) NewClipper() compute.Clipper {
+	c := &clipper{device: d}
+	made := false
+	defer func() {
+		if !made { // no memory for a part
+			c.Close()
+		}
+	}()
+	c.limits, c.update = d.newStaged(limitsBytes), d.newStaged(constantsBytes)
+	c.norm = d.newResult(normBytes)
+	c.verdict = d.malloc(verdictBytes)
+	d.check("making a clipper", d.stream.Zero(c.verdict, verdictBytes))
+	made = true
+	return c
+}
+
+// Clip enqueues a gradient's norm, what follows from it, and the norm's way to the host.
+func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
+	d, rest := c.device, unsafe.Pointer(nil)
+	if loss != nil {
+		last, ok := loss.Last.(*output)
+		if !ok {
+			panic(fmt.Sprintf("cuda: Clip with the loss of a %T, which is not %s's", loss.Last,
+				d.name))
+		}
+		rest = last.sum
+	}
+	from := c.limits.put(func(host []byte) {
+		by.Check()
+		to := (*limits)(unsafe.Pointer(unsafe.SliceData(host)))
+		*to = limits{limit: by.Limit, share: by.Share, lossLimit: by.LossLimit}
+		if by.ByValue {
+			to.byValue = 1
+		}
+		if loss != nil {
+			to.loss = loss.Known
+		}
+	})
+	partial := d.scratch(8 * squareBlocks(g))
+	if len(g) > 0 {
+		d.sumBlocks(partial, g)
+	}
+	d.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from, rest,
+		c.verdict)
+	if len(g) > 0 {
+		d.launch("flat_clip", d.over(len(g)), int64(len(g)), g, c.verdict)
+	}
+	c.norm.fetch(c.verdict)
+}
+
+// Update enqueues an update that does nothing where the norm is not finite.
+func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
+	u.Check(params, grads, s1, s2)
+	rule := u.Optimizer
+	from := c.update.put(func(host []byte) {
+		if u.Optimizer != rule {
+			panic(fmt.Sprintf("cuda: Replay of an Update by optimizer %d, now %d", rule,
+				u.Optimizer))
+		}
+		putUpdate(host, *u)
+	})
+	c.device.update(rule, from, c.verdict, params, grads, s1, s2)
+}
+
+// Norm waits for the norm of the last Clip.
+func (c *clipper) Norm() float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(c.norm.read()))
+}
+
+// Close frees the clipper; it may be called more than once.
+func (c *clipper) Close() {
+	for _, s := range []*staged{c.limits, c.update} {
+		if s != nil {
+			s.close()
+		}
+	}
+	if c.norm != nil {
+		c.norm.close()
+	}
+	c.device.release(c.verdict)
+	c.verdict = nil
+}
+
+// Update applies the optimizer to all parameters in one pass.
+func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
+	u.Check(params, grads, s1, s2)
+	from := d.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
+	d.update(u.Optimizer, from, nil, params, grads, s1, s2)
+}
+
+// putUpdate writes what an update's kernel reads.
+func putUpdate(host []byte, u compute.Update) {
+	size, root := u.Correction()
+	*(*constants)(unsafe.Pointer(unsafe.SliceData(host))) = constants{u.LR, u.Momentum, u.Beta1,
+		u.Beta2, u.Rho, u.Epsilon, u.WeightDecay, size, root}
+}
+
+// update enqueues an update with constants of the device's memory, unless norm, which may be nil,
+// is not finite.
+func (d *Device) update(o compute.Optimizer, from, norm unsafe.Pointer,
+	params, grads, s1, s2 []float32) {
+	if len(params) > 0 {
+		d.launch(updateKernel(o), d.over(len(params)), int64(len(params)), params, grads, s1, s2,
+			from, norm)
+	}
+}
+
+// updateKernel is the kernel of an optimizer.
+func updateKernel(o compute.Optimizer) string {
+	return [...]string{compute.SGD: "update_sgd", compute.Momentum: "update_momentum",
+		compute.Nesterov: "update_nesterov", compute.Adam: "update_adam",
+		compute.AdamW: "update_adamw", compute.RMSProp: "update_rmsprop",
+		compute.Adagrad: "update_adagrad"}[o]
+}

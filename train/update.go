@@ -1,0 +1,65 @@
+package train
+
+import "rondo/compute"
+
+// A step clips and updates where the gradient is. The device decides by itself, from the norm and
+// the loss, whether to update: it has the very numbers that this rank decides by afterwards, and
+// nobody waits for them in between.
+
+// alone says whether this rank is the whole ring, whose gradient is the sum.
+func (t *Trainer) alone() bool { return t.exchange.reducer == nil }
+
+// clipsOwn says whether the gradient is clipped before the loss is known. Only of a device that
+// records does that spare a wait, and a Rehearsal is to meet the phases one by one.
+func (t *Trainer) clipsOwn() bool {
+	return t.records && t.cfg.Rehearsal == nil && (t.alone() || t.cfg.Clip.beforeRing())
+}
+
+// updatesOwn says whether the update, too, is asked for before the loss is known.
+func (t *Trainer) updatesOwn() bool { return t.alone() && t.clipsOwn() }
+
+// plan says what the device is to do in the next step, at a learning rate.
+func (t *Trainer) plan(rate float64) {
+	share := 1.0
+	if t.cfg.Clip.beforeRing() {
+		share = t.share()
+	}
+	lossLimit := exactLimit * float64(t.cfg.Lanes*t.cfg.BPTT) // of the sum over all G*T targets
+	t.clip = t.cfg.Clip.by(share, lossLimit)
+	t.next = t.cfg.Optimizer.update(t.progress.Updates+1, rate)
+}
+
+// share is this rank's part of the lanes.
+func (t *Trainer) share() float64 { return float64(t.count) / float64(t.cfg.Lanes) }
+
+// behindBackward asks for what comes behind the backward pass of a rank that clipsOwn.
+func (t *Trainer) behindBackward(loss *compute.Loss) {
+	t.clipper.Clip(t.grads, &t.clip, loss)
+	if t.alone() {
+		t.update()
+	}
+}
+
+// applySum clips the summed gradient, unless each rank has clipped its own, updates by it, and
+// returns the norm.
+func (t *Trainer) applySum(all tally) (norm float64) {
+	each := t.cfg.Clip.beforeRing()
+	if !each {
+		t.clipper.Clip(t.grads, &t.clip, nil)
+	}
+	if all.nonfinite == 0 && isFinite(all.norm) {
+		t.touched = true
+		t.update()
+	}
+	if each {
+		return all.norm
+	}
+	return t.clipper.Norm()
+}
+
+// update asks for the optimizer's update by the gradient, as the last Clip lets it.
+func (t *Trainer) update() {
+	var slots [2][]float32
+	copy(slots[:], t.slots)
+	t.clipper.Update(&t.next, t.model.Params(), t.grads, slots[0], slots[1])
+}
