@@ -1,0 +1,230 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/devicetest"
+)
+
+// noticed is a device that notes what is done by it, and what is waited for, in order.
+type noticed struct {
+	compute.Device
+	noted *[]string
+}
+
+func (w noticed) note(what string) { *w.noted = append(*w.noted, what) }
+
+func (w noticed) NewOutput(s compute.OutputShape) compute.Output {
+	return noticedOutput{w.Device.NewOutput(s), w}
+}
+
+func (w noticed) NewClipper() compute.Clipper { return noticedClipper{w.Device.NewClipper(), w} }
+
+type noticedOutput struct {
+	compute.Output
+	w noticed
+}
+
+func (o noticedOutput) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
+	dx, dw, db []float32) {
+	o.w.note("output")
+	o.Output.ForwardBackward(x, w, b, targets, scale, dx, dw, db)
+}
+
+func (o noticedOutput) Sum() float64 { o.w.note("loss"); return o.Output.Sum() }
+
+type noticedClipper struct {
+	compute.Clipper
+	w noticed
+}
+
+func (c noticedClipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
+	c.w.note("clip")
+	n := len(*c.w.noted)
+	c.Clipper.Clip(g, by, loss)
+	*c.w.noted = (*c.w.noted)[:n] // where it looks at the loss, nobody waits
+}
+
+func (c noticedClipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
+	c.w.note("update")
+	c.Clipper.Update(u, params, grads, s1, s2)
+}
+
+func (c noticedClipper) Norm() float64 { c.w.note("norm"); return c.Clipper.Norm() }
+
+// A rank alone on a device that records asks for the whole step before it waits for anything, and
+// reads loss and norm when all is done; one that clips before the ring waits once before it, and
+// for nothing behind it. Elsewhere the loss is known before the update.
+func TestOrderOfWaits(t *testing.T) {
+	const alone, ring = 0, 1 // Reducers
+	global, worker := Clip{1, ByNorm, ScopeGlobal}, Clip{1, ByNorm, ScopeWorker}
+	for _, c := range []struct {
+		records          bool
+		ranks, recompute int
+		clip             Clip
+		want             string
+	}{
+		{true, alone, 0, global, "output clip update loss norm"},
+		{true, alone, 0, worker, "output clip update loss norm"},
+		{true, alone, 4, global, "output loss output clip update loss norm"},
+		{true, ring, 0, global, "output loss clip update norm"},
+		{true, ring, 0, worker, "output clip loss norm update"},
+		{false, alone, 0, global, "output loss clip update norm"},
+		{false, alone, 0, worker, "output loss clip norm update"},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			var noted []string
+			j := newJob(1)
+			j.config.Steps, j.config.Clip, j.model.Recompute = 5, c.clip, c.recompute
+			j.config.HostMemory, j.model.GradientTail = false, 0
+			j.device = func(_ int, dev compute.Device) compute.Device {
+				recorder := devicetest.NewRecorder(noticed{dev, &noted})
+				if c.records {
+					return recorder
+				}
+				return recorder.Stager
+			}
+			var reducer Reducer
+			if c.ranks == ring {
+				reducer = ringOfOne{}
+			}
+			if err := j.runRank(t.Context(), 0, reducer, &outcome{}); err != nil {
+				t.Fatal(err)
+			}
+			want := slices.Repeat(strings.Fields(c.want), int(j.config.Steps))
+			if !slices.Equal(noted, want) {
+				t.Errorf("%q, want %q", noted, want)
+			}
+		})
+	}
+}
+
+// What a rank alone updates before it knows the loss is what it updates afterwards, to the bit and
+// in all that it reports, also where steps are skipped.
+func TestUpdatesBeforeTheLoss(t *testing.T) {
+	for _, clip := range []Clip{{0.5, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
+		{0.1, ByValue, ScopeGlobal}, {0, ByNorm, ScopeGlobal}} {
+		for _, bad := range []fault{healthy, lossNaN, gradInf} {
+			t.Run(fmt.Sprintf("%v, fault %d", clip, bad), func(t *testing.T) {
+				j := newJob(1)
+				j.config.Steps, j.config.Clip, j.config.Optimizer.Rule = 12, clip, compute.AdamW
+				j.config.Schedule = Schedule{Kind: Linear, Rate: 0.05}
+				spoilt := func(dev compute.Device) compute.Device {
+					return &faulty{dev, func(run int) fault {
+						if run == 0 || run == 7 || run == 8 {
+							return bad
+						}
+						return healthy
+					}}
+				}
+				j.device = func(_ int, dev compute.Device) compute.Device { return spoilt(dev) }
+				var want, got outcome
+				if err := j.runRank(t.Context(), 0, nil, &want); err != nil {
+					t.Fatal(err)
+				}
+				j.config.HostMemory, j.model.GradientTail = false, 0
+				j.device = func(_ int, dev compute.Device) compute.Device {
+					return devicetest.NewRecorder(spoilt(dev))
+				}
+				if err := j.runRank(t.Context(), 0, nil, &got); err != nil {
+					t.Fatal(err)
+				}
+				devicetest.SameBits(t, "the parameters", got.params, want.params)
+				if a, b := told(&got), told(&want); a != b {
+					t.Errorf("it reports\n%s\nand would have\n%s", a, b)
+				}
+				if p := want.result.Progress; (p.Nonfinite == 3) != (bad != healthy) {
+					t.Errorf("%+v", p)
+				}
+			})
+		}
+	}
+}
+
+// told is what a job has reported, less how long it took.
+func told(o *outcome) string {
+	for i := range o.steps {
+		o.steps[i].TokensPerSecond = 0
+	}
+	return fmt.Sprintf("%+v\n%+v\n%q", o.steps, o.result.Progress, o.notices)
+}
+
+// failing is a device whose output layer fails where its loss is read, from a run on.
+type failing struct {
+	compute.Device
+	reads int // before it fails
+}
+
+func (b *failing) NewOutput(s compute.OutputShape) compute.Output {
+	return failingOutput{b.Device.NewOutput(s), b}
+}
+
+type failingOutput struct {
+	compute.Output
+	b *failing
+}
+
+func (o failingOutput) Sum() float64 {
+	if o.b.reads--; o.b.reads < 0 {
+		panic(&compute.DeviceError{Device: "cpu", Doing: "reading", Err: errTest})
+	}
+	return o.Output.Sum()
+}
+
+// endsBefore is a Ledger that ends a context before a step is run.
+type endsBefore struct {
+	step int64
+	end  context.CancelCauseFunc
+}
+
+func (e endsBefore) Intend(step int64, _, _ int, _ []int32) error {
+	if step == e.step {
+		e.end(errBroken)
+	}
+	return nil
+}
+
+func (endsBefore) Commit(int64) error { return nil }
+
+// A rank alone that finds that it is to do nothing more leaves the state of the step before. One
+// whose device fails when the update has been asked for has none: nobody knows what was updated.
+func TestAloneUntilItEnds(t *testing.T) {
+	run := func(steps int64, device func(compute.Device) compute.Device,
+		ledger func(context.CancelCauseFunc) Ledger) (*Trainer, outcome) {
+		ctx, end := context.WithCancelCause(t.Context())
+		defer end(nil)
+		j := newJob(1)
+		j.config.Steps, j.config.Ledger = steps, ledger(end)
+		j.config.HostMemory, j.model.GradientTail = false, 0
+		j.device = func(_ int, dev compute.Device) compute.Device {
+			return devicetest.NewRecorder(device(dev))
+		}
+		var trainer *Trainer
+		j.prepare = func(_ int, made *Trainer) { trainer = made }
+		var o outcome
+		o.err = j.runRank(ctx, 0, nil, &o)
+		return trainer, o
+	}
+	asIs := func(dev compute.Device) compute.Device { return dev }
+	_, two := run(2, asIs, func(context.CancelCauseFunc) Ledger { return nil })
+	trainer, ended := run(9, asIs, func(end context.CancelCauseFunc) Ledger {
+		return endsBefore{3, end}
+	})
+	if !errors.Is(ended.err, errBroken) || !trainer.HasState() || trainer.Progress().Step != 2 {
+		t.Errorf("ended: %v, state %t, %+v", ended.err, trainer.HasState(), trainer.Progress())
+	}
+	devicetest.SameBits(t, "the parameters of the step before", ended.params, two.params)
+
+	trainer, failed := run(9, func(dev compute.Device) compute.Device {
+		return &failing{dev, 2 * 2} // the clip and the step each read it
+	}, func(context.CancelCauseFunc) Ledger { return nil })
+	if !errors.Is(failed.err, errTest) || trainer.HasState() || trainer.Progress().Step != 2 {
+		t.Errorf("failed: %v, state %t, %+v", failed.err, trainer.HasState(), trainer.Progress())
+	}
+}
