@@ -3,9 +3,10 @@
 // the build tag cuda; without it the package is empty.
 //
 // Everything a Device computes is enqueued on one stream, in the order of the calls, and none of it
-// waits but what returns numbers (Download, SumSquares, Output's Sum) and what frees memory. Copies
-// of StartDownload go on a second stream: each waits for what the first was given before it, and
-// the first goes on meanwhile, until the copy is waited for or memory is freed. The kernels are
+// waits but what returns numbers (Download, SumSquares, Output's Sum, Clipper's Norm) and what
+// frees memory. A number that came with another is not waited for again. Copies of StartDownload go
+// on a second stream: each waits for what the first was given before it, and the first goes on
+// meanwhile, until the copy is waited for or memory is freed. The kernels are
 // CUDA C in kernels, compiled ahead to PTX, which is embedded; the driver makes machine code of it.
 // cuBLAS multiplies the large matrices where one is found that starts, and of such operands as it
 // has products of on the GPU; Device.Name says so where there is none. A Device is a
