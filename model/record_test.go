@@ -305,3 +305,47 @@ func TestStaging(t *testing.T) {
 		}
 	}
 }
+
+// TestBehind has gradients doubled behind the backward pass, as long as the loss is below a limit:
+// of all chunks, also where runs are recorded. What is staged is what is left then.
+func TestBehind(t *testing.T) {
+	const T, B = 5, 3
+	for _, k := range []int{0, 2} {
+		c := newRecordingCase(t, Config{Cell: compute.GRU, Vocab: 7, Hidden: 5, Layers: 2, Seed: 3,
+			Recompute: k}, T, B)
+		m, by := c.records.model, compute.Clip{Share: 2}
+		clipper := m.dev.NewClipper()
+		defer clipper.Close()
+		calls, rng := 0, rand.New(rand.NewPCG(5, 6))
+		stage := c.recorder.AllocHost(len(m.Params()))
+		defer c.recorder.FreeHost(stage)
+		for step := range 6 {
+			in := randomInput(rng, T, B, 7)
+			sum := run(t, c.plain, in)
+			want := download(c.plain.model, c.plain.model.Gradients())
+			by.LossLimit = sum * (1 - 1e-9)
+			if step%2 == 0 {
+				by.LossLimit = sum * (1 + 1e-9)
+				for i := range want {
+					want[i] *= 2
+				}
+			}
+			in.Stage = stage
+			in.Behind = func(loss *compute.Loss) {
+				calls++
+				clipper.Clip(m.Gradients(), &by, loss)
+			}
+			if got := run(t, c.records, in); got != sum {
+				t.Errorf("recompute %d: the loss is %v, not %v", k, got, sum)
+			}
+			for _, part := range c.records.Staged() {
+				part.Wait()
+			}
+			devicetest.SameBits(t, "the gradients", download(m, m.Gradients()), want)
+			devicetest.SameBits(t, "what is staged of them", stage, want)
+		}
+		if want := 3; calls != want { // by the first run, and for each place of the states
+			t.Errorf("recompute %d: it was asked %d times, want %d", k, calls, want)
+		}
+	}
+}
