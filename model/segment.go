@@ -50,15 +50,15 @@ type SegmentInput struct {
 	// Scale multiplies the loss before it is differentiated: 1/(G*T) for the mean over G lanes,
 	// of which this segment may have a part.
 	Scale float32
-	// Step and Lanes (each lane's number in the global batch, [B]) determine dropout masks with
-	// the model's seed. Without dropout they may be left out.
-	Step  int64
-	Lanes []int
 	// OnlySegments says that since the model was made, or its gradients were last zeroed, only its
 	// segments have written to them; scaling, limiting and zeroing do not count. Then only those
 	// rows of an embedding's gradient are zeroed that the runs before have written, unless the
 	// device records: a recording zeroes the same each time.
 	OnlySegments bool
+	// Step and Lanes (each lane's number in the global batch, [B]) determine dropout masks with
+	// the model's seed. Without dropout they may be left out.
+	Step  int64
+	Lanes []int
 	// Stage, if set, is host memory of the device, a compute.Stager, as long as Gradients: they are
 	// copied to it while the backward pass goes on. Staged says how far that is.
 	Stage []float32
