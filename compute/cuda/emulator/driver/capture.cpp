@@ -1,9 +1,12 @@
 // Stream capture and graphs. A captured operation keeps its arguments by value and the memory it
-// copies by address, as on a real driver. A graph runs its nodes in the order in which they were
-// captured, which is one of those that the streams' order allows.
+// copies by address, as on a real driver. A graph runs its nodes in an order that the seed decides,
+// another at each launch, of those that the streams and events of the capture allow: what a program
+// forgot to wait for shows.
 
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "machine.h"
 
@@ -64,6 +67,32 @@ bool joined(const graph &g) {
 	return true;
 }
 
+// any_order is an order in which the nodes of a graph may run.
+std::vector<size_t> any_order(const graph &g) {
+	std::vector<std::vector<size_t>> behind(g.nodes.size());
+	std::vector<size_t> missing, ready, order;
+	for (size_t i = 0; i < g.nodes.size(); i++) {
+		for (size_t before : g.nodes[i].after) {
+			behind[before].push_back(i);
+		}
+		missing.push_back(g.nodes[i].after.size());
+		if (missing[i] == 0) {
+			ready.push_back(i);
+		}
+	}
+	while (!ready.empty()) {
+		std::swap(ready.back(), ready[random_number() % ready.size()]);
+		order.push_back(ready.back());
+		ready.pop_back();
+		for (size_t next : behind[order.back()]) {
+			if (--missing[next] == 0) {
+				ready.push_back(next);
+			}
+		}
+	}
+	return order;
+}
+
 } // namespace
 
 status forbidden(context &c) {
@@ -111,6 +140,10 @@ status capture_wait(stream &s, const mark &m) {
 	g.streams.insert(&s);
 	size_t &waited = g.waited[m.in];
 	waited = std::max(waited, m.position);
+	std::vector<size_t> &ends = g.ends[&s];
+	ends.insert(ends.end(), m.after.begin(), m.after.end());
+	std::sort(ends.begin(), ends.end());
+	ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
 	return success;
 }
 
@@ -190,7 +223,8 @@ EXPORT cuGraphLaunch(made_graph *g, void *handle) {
 		if (s == nullptr || !known(g, true)) {
 			return invalid_handle;
 		}
-		for (auto &n : g->held->nodes) {
+		for (size_t place : any_order(*g->held)) {
+			const node &n = g->held->nodes[place];
 			if (status bad = enqueue(*s, n.what, n.run); bad != success) {
 				return bad;
 			}

@@ -156,6 +156,7 @@ struct mark {
 	stream *in = nullptr;
 	std::shared_ptr<graph> captured; // set if it was recorded while capturing
 	size_t position = 0; // in the capture: nodes up to the stream's last before it
+	std::vector<size_t> after; // in the capture: the nodes that it comes after
 };
 
 struct operation {
@@ -194,6 +195,7 @@ status execute(context &c, const std::string &what, const std::function<status()
 struct node {
 	std::string what;
 	std::function<status()> run;
+	std::vector<size_t> after; // places of the nodes that come before it
 };
 
 struct graph {
@@ -205,6 +207,8 @@ struct graph {
 	std::set<stream *> streams; // that take part
 	// By stream: the number of nodes up to its last, and up to that which another waited for.
 	std::map<stream *, size_t> last, waited;
+	// By stream: the places of the nodes that what it gets next comes after.
+	std::map<stream *, std::vector<size_t>> ends;
 	context *home = nullptr;
 };
 

@@ -154,7 +154,8 @@ status execute(context &c, const std::string &what, const std::function<status()
 status enqueue(stream &s, const std::string &what, std::function<status()> run) {
 	if (s.capture != nullptr) {
 		graph &g = *s.capture;
-		g.nodes.push_back({what, std::move(run)});
+		g.nodes.push_back({what, std::move(run), std::move(g.ends[&s])});
+		g.ends[&s] = {g.nodes.size() - 1};
 		g.last[&s] = g.nodes.size();
 		return g.invalid ? capture_invalidated : success;
 	}
@@ -310,6 +311,7 @@ EXPORT cuEventRecord(event *e, void *handle) {
 		if (s.capture != nullptr) {
 			e->last->captured = s.capture;
 			e->last->position = s.capture->last[&s];
+			e->last->after = s.capture->ends[&s];
 			return success;
 		}
 		push(s, {0, "", nullptr, nullptr, e->last});

@@ -218,6 +218,40 @@ void fork_and_join() {
 	WANT(t.read<float>(y, 4)[0] == 4);
 }
 
+// What no event orders in a graph comes in one order at some launches, and in the other at others;
+// what one does comes in its order at all of them, also through a stream that did nothing between.
+void graph_order() {
+	test t;
+	void *origin = t.stream(1), *first = t.stream(1), *second = t.stream(1), *exec, *graph;
+	void *fork = t.event(), *handed = t.event(), *join = t.event(), *between = t.event();
+	device_pointer one = t.copy_of(std::vector<float>{1, 1, 1, 1}), x = t.allocate(16);
+	for (int ordered = 0; ordered < 2; ordered++) {
+		OK("cuStreamBeginCapture_v2", origin, 0);
+		OK("cuEventRecord", fork, origin);
+		OK("cuStreamWaitEvent", first, fork, 0u);
+		OK("cuStreamWaitEvent", second, fork, 0u);
+		WANT(t.launch_on(first, "scale", 1, 32, 0, false, x, one, 2.0f, 4) == 0);
+		OK("cuEventRecord", handed, first);
+		OK("cuStreamWaitEvent", origin, handed, 0u);
+		OK("cuEventRecord", between, origin);
+		if (ordered != 0) {
+			OK("cuStreamWaitEvent", second, between, 0u);
+		}
+		WANT(t.launch_on(second, "scale", 1, 32, 0, false, x, one, 3.0f, 4) == 0);
+		OK("cuEventRecord", join, second);
+		OK("cuStreamWaitEvent", origin, join, 0u);
+		OK("cuStreamEndCapture", origin, &graph);
+		OK("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
+		int last[2] = {0, 0};
+		for (int i = 0; i < 100; i++) {
+			OK("cuGraphLaunch", exec, origin);
+			OK("cuStreamSynchronize", origin);
+			last[t.read<float>(x, 4)[0] == 3]++;
+		}
+		WANT(ordered != 0 ? last[0] == 0 : last[0] > 0 && last[1] > 0);
+	}
+}
+
 void modules() {
 	test t;
 	void *module, *f;
