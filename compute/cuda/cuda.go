@@ -79,7 +79,8 @@ type Device struct {
 	record      *recording // that is under way
 	recordings  map[*recording]struct{}
 	aside       aside
-	owed        bool    // a result or a Replay was asked for, and nothing waited for since
+	owed        bool // a result or a Replay was asked for, and nothing waited for since
+	lanes       lanes
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 	broken      bool    // the device has failed for good: it is asked for nothing any more
 }
@@ -260,6 +261,7 @@ func (d *Device) finish(doing string) {
 	if !d.broken && d.context != nil {
 		d.notRecording(doing)
 		d.joinAside()
+		d.joinLanes()
 		d.wait(doing)
 	}
 }
@@ -294,6 +296,7 @@ func (d *Device) close() (err error) {
 		r.Close()
 	}
 	d.closeAside()
+	d.closeLanes()
 	d.closeMemory()
 	d.check("closing", d.kernels.close())
 	if d.fence != nil {

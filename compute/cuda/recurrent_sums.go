@@ -57,21 +57,22 @@ func (r *recurrent) stageTokens(ids []int32) {
 	})
 }
 
-// gather sets rows of act to the columns of W_ih that their tokens pick, plus b_ih. Columns are
+// gather sets rows of a tape's act to the columns of W_ih that their tokens pick, plus b_ih. Columns are
 // read where they lie if there are few rows for the vocabulary; otherwise W_ih is transposed first.
-func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows int) {
+func (r *recurrent) gather(act unsafe.Pointer, w compute.RecurrentWeights, ids unsafe.Pointer,
+	rows int) {
 	D, d := r.shape.D, r.device
 	each := across(rows, flatThreads)
 	each.grid[1] = blocksFor(r.wide, flatWork)
 	if D > 2*rows {
-		d.launch("layer_pick", each, r.tape.act, at(w.IH), at(w.BiasIH), ids,
+		d.launch("layer_pick", each, act, at(w.IH), at(w.BiasIH), ids,
 			int32(r.wide), int32(D))
 		return
 	}
 	table := d.scratch(4 * D * r.wide) // [D, K*H]
 	d.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide),
 		int32(D))
-	d.launch("layer_gather", each, r.tape.act, table, ids, int32(r.wide))
+	d.launch("layer_gather", each, act, table, ids, int32(r.wide))
 }
 
 // tiles is a block for every tile of a [K*H, D] matrix.

@@ -1,0 +1,87 @@
+//go:build cuda
+
+package cuda
+
+import "rondo/compute"
+
+// wave is how a pass over a stack of layers is laid out as a wavefront: a layer works on one chunk
+// of the segment while the one that reads it works on the chunk before. Each has a share of the
+// multiprocessors. A block of a persistent kernel has a multiprocessor to itself and waits for the
+// others of its grid; of two grids that do not fit on the GPU together each could have a part of
+// it, and wait for the rest for ever. So the plans' blocks are not more than multiprocessors, all
+// together: planWave sees to it, and a lane has one kernel at a time. Other kernels that are there
+// do not wait for anything, and make room.
+type wave struct {
+	steps int              // of a chunk, the last of which may have fewer; 0: one layer after another
+	plans []persistentPlan // of each layer
+}
+
+// What is added to the steps' time, in cycles; reasoned, not measured.
+const (
+	// linkCycles is from the end of one kernel of a graph to the beginning of the one that waits
+	// for it, about 2 µs; chunkLinks how many there are in a chunk: emptying the exchange, the
+	// product of the input in two, the recurrence, its results, dropout.
+	linkCycles, chunkLinks = 3500, 6
+	// waveGain is how much of the time, in percent, a wave must save by this estimate.
+	waveGain = 10
+)
+
+// planWave says whether a wavefront is thought faster than layers one after the other on all
+// multiprocessors, and with what chunks. With C chunks of T/C steps L layers take
+//
+//	(C + L - 1) (T/C step' + chunk'),   and one after the other   L (T step + chunk),
+//
+// step as persistentPlan estimates it and step' the same with 1/L of the multiprocessors, and so of
+// the L2 cache's bytes: where these or the operations are the limit, step' is L step or so, and no
+// wave gains. Where the way through the exchange is, step' is step. chunk is what comes once:
+// launches, W_hh's way onto the chip, and the product of the input's side. For two layers of LSTM in
+// bf16 on an H200, forward:
+//
+//	H     B   T    step and step'  limit                        one by one  wave
+//	256   32  35   2094, 2094      the way; chunk is the most   0.12 ms     no
+//	256   32  256  2094, 2094      the way                      0.64 ms     0.47 ms, 7 chunks
+//	512   64  256  2639, 5276      L2, and a tile's work        0.81 ms     no
+//	1024  64  256  4580, no        W_hh does not fit in a half  1.41 ms     no
+func planWave(shapes []compute.RecurrentShape, o operands, multiprocessors, sharedPerBlock int,
+	backward bool) wave {
+	layers, T := len(shapes), shapes[0].T
+	share := multiprocessors / layers
+	if layers < 2 || share < 1 {
+		return wave{}
+	}
+	byOne, step, chunk := 0, 0, 0
+	var plans []persistentPlan
+	for _, s := range shapes {
+		alone, _ := planPersistent(s, o, multiprocessors, sharedPerBlock, backward)
+		byOne += T*alone.cycles + alone.once(s, o, T, multiprocessors)
+		p, ok := planPersistent(s, o, share, sharedPerBlock, backward)
+		if !ok {
+			return wave{}
+		}
+		plans = append(plans, p)
+		step, chunk = max(step, p.cycles), max(chunk, p.once(s, o, 0, share))
+	}
+	best, at := byOne*(100-waveGain)/100, 0
+	for n := 2; n <= T/2; n++ {
+		product := productCycles(o, n*shapes[1].B, shapes[1].Cell.Gates()*shapes[1].H,
+			shapes[1].D, share)
+		if all := (ceil(T, n) + layers - 1) * (n*step + chunk + product); all < best {
+			best, at = all, n
+		}
+	}
+	if at == 0 {
+		return wave{}
+	}
+	return wave{at, plans}
+}
+
+// once is how many cycles a launch takes besides its steps: the way onto the chip of float32 W_hh,
+// and what stands around it, with the input's side of so many steps.
+func (p persistentPlan) once(s compute.RecurrentShape, o operands, steps, multiprocessors int) int {
+	perColumn := persistentColumn / 4
+	if o == operandBF16 || o == operandFP16 {
+		perColumn *= 2
+	}
+	return chunkLinks*linkCycles + 4*16*p.rowTiles*p.columns*perColumn/24 +
+		productCycles(o, steps*s.B, s.Cell.Gates()*s.H, s.D, multiprocessors)
+}
