@@ -19,8 +19,9 @@ type graph struct {
 	weights    weights
 	ids        []int32 // [T, B], the graph's input
 	embedding  *embedding
-	layers     []*Layer
-	dropouts   []*dropout // dropouts[l] stands between layers l and l+1
+	stack      *stack     // the recurrent layers, where the device has them beside each other
+	layers     []*Layer   // or else they, one after the other
+	keys       [][]uint64 // of the lanes, for the dropout between layers l and l+1
 	projection *projection
 	output     *crossEntropy
 	machine    gorgonia.VM
@@ -81,25 +82,11 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 			return nil, nil, err
 		}
 	}
-	for k := range c.Layers {
-		begin, end := layerSpan(m.views, k)
-		layer := g.newLayer(k)
-		g.layers = append(g.layers, layer)
-		w := leaf(nodes, layer.name+".weights", m.params[begin:end:end], end-begin)
-		weights = append(weights, w)
-		if x, err = layer.Apply(x, w); err != nil {
-			return nil, nil, err
-		}
-		if k == c.Layers-1 || c.Dropout == 0 {
-			continue
-		}
-		d := newDropout(m.dev, fmt.Sprintf("dropout.l%d", k), c.Dropout, layer.y,
-			g.downward(c.Layers-1-k, c.Hidden))
-		g.dropouts = append(g.dropouts, d)
-		if x, err = d.apply(x); err != nil {
-			return nil, nil, err
-		}
+	x, recurrent, err := g.recurrent(nodes, x)
+	if err != nil {
+		return nil, nil, err
 	}
+	weights = append(weights, recurrent...)
 	if c.projects() {
 		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
 			cut(g.memory.projected, g.T, g.B, c.Embed), g.downward(0, c.Hidden))
@@ -117,6 +104,40 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
 		weight(outputBias, outputBias))
 	return cost, weights, err
+}
+
+// recurrent adds the recurrent layers, and dropout between them, and returns what comes out of them
+// and the nodes of their weights.
+func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgonia.Node,
+	weights gorgonia.Nodes, err error) {
+	m, c := g.model, g.model.config
+	for k := range c.Layers {
+		begin, end := layerSpan(m.views, k)
+		weights = append(weights,
+			leaf(nodes, fmt.Sprintf("rnn.l%d.weights", k), m.params[begin:end:end], end-begin))
+		if c.Dropout > 0 && k < c.Layers-1 {
+			g.keys = append(g.keys, make([]uint64, g.B))
+		}
+	}
+	if g.stack = g.newStack(); g.stack != nil {
+		y, err = g.stack.apply(x, weights)
+		return y, weights, err
+	}
+	for k, w := range weights {
+		layer := g.newLayer(k)
+		g.layers = append(g.layers, layer)
+		if x, err = layer.Apply(x, w); err != nil {
+			return nil, nil, err
+		}
+		if k < len(g.keys) {
+			d := &dropout{dev: m.dev, name: fmt.Sprintf("dropout.l%d", k), p: float32(c.Dropout),
+				keys: g.keys[k], y: layer.y, dy: g.downward(c.Layers-1-k, c.Hidden)}
+			if x, err = d.apply(x); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return x, weights, nil
 }
 
 // newLayer makes recurrent layer k.
@@ -172,9 +193,9 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale = in.Scale
-	for l, d := range g.dropouts {
+	for l, keys := range g.keys {
 		for b, lane := range in.Lanes {
-			d.keys[b] = compute.DropoutShift(DropoutKey(c.Seed, in.Step, l, lane),
+			keys[b] = compute.DropoutShift(DropoutKey(c.Seed, in.Step, l, lane),
 				first*c.Hidden)
 		}
 	}
@@ -188,10 +209,16 @@ func (g *graph) advance(before, after state) {
 		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
 		in = compute.RecurrentInput{X: e.y.flat}
 	}
+	if g.stack != nil {
+		g.carry(before, after, state{}, state{})
+		g.stack.kernel.Forward(in, g.stack.layers)
+		return
+	}
 	for k, l := range g.layers {
 		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
-		if k < len(g.dropouts) {
-			g.dropouts[k].drop(l.y)
+		if k < len(g.keys) {
+			m := g.model
+			m.dev.Dropout(l.y.flat, l.y.flat, g.T, float32(m.config.Dropout), g.keys[k])
 		}
 		in = compute.RecurrentInput{X: l.y.flat}
 	}
@@ -202,16 +229,7 @@ func (g *graph) advance(before, after state) {
 // and dbefore, unless it is zero, receives that of the state before. between is called before the
 // backward pass; its error is returned as it is. The loss is the output kernel's sum.
 func (g *graph) run(before, after, dafter, dbefore state, between func() error) error {
-	for k, l := range g.layers {
-		l.in, l.out = before.layers[k], after.layers[k]
-		l.dout, l.dstate = compute.RecurrentState{}, compute.RecurrentState{}
-		if dafter.layers != nil {
-			l.dout = dafter.layers[k]
-		}
-		if dbefore.layers != nil {
-			l.dstate = dbefore.layers[k]
-		}
-	}
+	g.carry(before, after, dafter, dbefore)
 	g.output.between, g.output.halted = between, nil
 	g.machine.Reset()
 	err := g.machine.RunAll()
@@ -223,6 +241,26 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 		return fmt.Errorf("model: running a segment: %w", told(err))
 	}
 	return nil
+}
+
+// carry sets the states that the recurrent layers carry and, as in run, their gradients.
+func (g *graph) carry(before, after, dafter, dbefore state) {
+	for k := range g.model.config.Layers {
+		var dout, dstate compute.RecurrentState
+		if dafter.layers != nil {
+			dout = dafter.layers[k]
+		}
+		if dbefore.layers != nil {
+			dstate = dbefore.layers[k]
+		}
+		if g.stack != nil {
+			l := &g.stack.layers[k]
+			l.State, l.Out, l.DOut, l.DState = before.layers[k], after.layers[k], dout, dstate
+		} else {
+			l := g.layers[k]
+			l.in, l.out, l.dout, l.dstate = before.layers[k], after.layers[k], dout, dstate
+		}
+	}
 }
 
 // told is what an operator has said: the lack of memory or the failure of the device, if it is one
@@ -249,10 +287,13 @@ func (g *graph) close() {
 	for _, l := range g.layers {
 		l.Close()
 	}
+	if g.stack != nil {
+		g.stack.kernel.Close()
+	}
 	if g.output != nil {
 		g.output.kernel.Close()
 	}
-	g.layers, g.output = nil, nil
+	g.layers, g.stack, g.output = nil, nil, nil
 }
 
 // activations is the memory that a graph works in besides its kernels' own: what the layers put

@@ -106,11 +106,6 @@ type dropout struct {
 	y, dy *buffer
 }
 
-func newDropout(dev compute.Device, name string, p float64, y, dy *buffer) *dropout {
-	return &dropout{dev: dev, name: name, p: float32(p), y: y, dy: dy,
-		keys: make([]uint64, y.value.Shape()[1])}
-}
-
 func (d *dropout) apply(x *gorgonia.Node) (*gorgonia.Node, error) {
 	forward := d.operator(d.name, d.y)
 	forward.wrt = []bool{true}

@@ -28,19 +28,24 @@ func (c recordingCase) step(in SegmentInput) {
 	c.t.Helper()
 	var want []float32
 	for _, s := range []*Segment{c.plain, c.records} {
-		m := s.model
-		got := append([]float32{float32(run(c.t, s, in))}, download(m, m.Gradients())...)
-		state := make([]float32, s.B*m.config.StateSize())
-		if err := s.State(state); err != nil {
-			c.t.Fatal(err)
-		}
-		got = append(got, state...)
+		m, got := s.model, outcome(c.t, s, in)
 		if want == nil {
 			want = got
 		}
 		devicetest.SameBits(c.t, "loss, gradients and states", got, want)
 		m.dev.Update(compute.Update{LR: 0.5}, m.Params(), m.Gradients(), nil, nil)
 	}
+}
+
+// outcome is what a run gives: the loss, the gradients and the state.
+func outcome(t *testing.T, s *Segment, in SegmentInput) []float32 {
+	t.Helper()
+	m, state := s.model, make([]float32, s.B*s.model.config.StateSize())
+	got := append([]float32{float32(run(t, s, in))}, download(m, m.Gradients())...)
+	if err := s.State(state); err != nil {
+		t.Fatal(err)
+	}
+	return append(got, state...)
 }
 
 // TestRecordingsAreRuns holds segments of a device that records against those of one that does not,

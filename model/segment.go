@@ -261,7 +261,7 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d steps and %d lanes takes %d inputs and targets,"+
 			" not %d and %d", s.T, s.B, n, len(in.Inputs), len(in.Targets))
 	}
-	if len(s.chunk.dropouts) > 0 && len(in.Lanes) != s.B {
+	if len(s.chunk.keys) > 0 && len(in.Lanes) != s.B {
 		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
 			s.B, len(in.Lanes))
 	}
