@@ -8,7 +8,7 @@ import (
 )
 
 // TestStacks holds the models of a device that computes layers beside each other against those of
-// one that does not, to the bit: with dropout, in one chunk and in several; and every stack that was
+// one that does not, to the bit: with dropout, in one chunk and in several. Every stack that was
 // made is closed.
 func TestStacks(t *testing.T) {
 	const T, B = 5, 3

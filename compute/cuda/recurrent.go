@@ -201,7 +201,7 @@ func (r *recurrent) results(t tape, steps int, y unsafe.Pointer, last gradients)
 	if last.h != nil {
 		all = append(all, copied{last.h, behind(t.h, steps*n), n})
 	}
-	if last.c != nil {
+	if last.c != nil && t.cell != nil { // a caller may have a C whatever the cell is
 		all = append(all, copied{last.c, behind(t.cell, steps*n), n})
 	}
 	r.copy(all)
@@ -257,7 +257,8 @@ func (r *recurrent) beginBackward(dy []float32, dout compute.RecurrentState,
 	r.shape.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 }
 
-// endBackward makes the gradients of the weights and, if wanted, of all of x from those of the sums.
+// endBackward makes the gradients of the weights and, if wanted, of all of x from those of the
+// sums.
 func (r *recurrent) endBackward(dw compute.RecurrentWeights, dx []float32) {
 	r.inputGradients(dw)
 	if dx != nil {

@@ -9,10 +9,12 @@ import "rondo/compute"
 // multiprocessors. A block of a persistent kernel has a multiprocessor to itself and waits for the
 // others of its grid; of two grids that do not fit on the GPU together each could have a part of
 // it, and wait for the rest for ever. So the plans' blocks are not more than multiprocessors, all
-// together: planWave sees to it, and a lane has one kernel at a time. Other kernels that are there
-// do not wait for anything, and make room.
+// together: planWave sees to it, a lane has one kernel at a time, and the Device's stream begins no
+// other of them before the lanes have joined it. Kernels that wait for nothing make room. Whether a
+// driver has two cooperative grids at once is its own affair: if not, they come one by one.
 type wave struct {
-	steps int              // of a chunk, the last of which may have fewer; 0: one layer after another
+	// steps are those of a chunk, of which the last may have fewer; 0: one layer after another.
+	steps int
 	plans []persistentPlan // of each layer
 }
 
@@ -34,14 +36,14 @@ const (
 // step as persistentPlan estimates it and step' the same with 1/L of the multiprocessors, and so of
 // the L2 cache's bytes: where these or the operations are the limit, step' is L step or so, and no
 // wave gains. Where the way through the exchange is, step' is step. chunk is what comes once:
-// launches, W_hh's way onto the chip, and the product of the input's side. For two layers of LSTM in
-// bf16 on an H200, forward:
+// launches, W_hh's way onto the chip, and the product of the input's side. For two layers of LSTM
+// in bf16 on an H200, forward:
 //
-//	H     B   T    step and step'  limit                        one by one  wave
-//	256   32  35   2094, 2094      the way; chunk is the most   0.12 ms     no
-//	256   32  256  2094, 2094      the way                      0.64 ms     0.47 ms, 7 chunks
-//	512   64  256  2639, 5276      L2, and a tile's work        0.81 ms     no
-//	1024  64  256  4580, no        W_hh does not fit in a half  1.41 ms     no
+//	H     B   T    step, step'  limit                         one by one  wave
+//	256   32  35   2021, 2186   the way; chunk is the most    0.11 ms     no
+//	256   32  256  2021, 2186   the way                       0.63 ms     0.48 ms, 4 chunks
+//	512   64  256  2635, 3147   L2, and a tile's work         0.92 ms     0.79 ms, 6 chunks
+//	1024  64  256  4471, 8943   L2, of which each has a half  1.83 ms     no
 func planWave(shapes []compute.RecurrentShape, o operands, multiprocessors, sharedPerBlock int,
 	backward bool) wave {
 	layers, T := len(shapes), shapes[0].T
