@@ -6,6 +6,10 @@ import (
 	"unsafe"
 )
 
+// Combine does to dst what the ring does with a chunk of phase, ReduceScatter or AllGather, whose
+// payload is pieces, 4*len(dst) bytes in all: for what is to be measured beside the ring.
+func Combine(dst []float32, pieces [][]byte, phase Phase) { combine(dst, pieces, phase) }
+
 // combine adds the payload of a message to dst, or copies it there. The pieces hold len(dst)
 // floats in all; a float may be split between pieces.
 func combine(dst []float32, pieces [][]byte, phase Phase) {

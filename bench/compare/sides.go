@@ -1,26 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
+	"rondo/bench/internal/side"
 	"rondo/compute"
 	"rondo/internal/bench"
-)
-
-// sideTimeout bounds one process of a side, and stopTimeout how long it may take to end when asked.
-const (
-	sideTimeout = 15 * time.Minute
-	stopTimeout = 10 * time.Second
 )
 
 // pinned runs a command on as many of the cores.
@@ -63,7 +52,7 @@ type rondoRow struct {
 func (c config) runRondo(ctx context.Context, s bench.Shape, p plan, threads int, log io.Writer) (
 	[]measured, error) {
 	command := c.rondoCommand(s, p, threads)
-	rows, err := runSide[rondoRow](ctx, command, log)
+	rows, err := side.Run[rondoRow](ctx, command, log)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
 	}
@@ -94,7 +83,7 @@ type torchRow struct {
 func (c config) runTorch(ctx context.Context, s bench.Shape, p plan, threads int, log io.Writer) (
 	[]measured, error) {
 	command := c.torchCommand(s, p, threads)
-	rows, err := runSide[torchRow](ctx, command, log)
+	rows, err := side.Run[torchRow](ctx, command, log)
 	if ctx.Err() != nil {
 		return nil, err
 	}
@@ -127,36 +116,4 @@ func (c config) runTorch(ctx context.Context, s bench.Shape, p plan, threads int
 			all[0].failed)
 	}
 	return all, nil
-}
-
-// runSide runs a command and returns the JSON objects that it prints. If it fails, those that it
-// printed before come with the error.
-func runSide[T any](ctx context.Context, command []string, log io.Writer) ([]T, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, sideTimeout,
-		fmt.Errorf("it took longer than %v", sideTimeout))
-	defer cancel()
-	side := exec.CommandContext(ctx, command[0], command[1:]...)
-	// Not in our process group: Ctrl-C reaches it once, from here.
-	side.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	side.Cancel = func() error { return syscall.Kill(-side.Process.Pid, syscall.SIGTERM) }
-	side.WaitDelay = stopTimeout
-	var output bytes.Buffer
-	side.Stdout, side.Stderr = &output, log
-	err := side.Run()
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	var rows []T
-	decoder := json.NewDecoder(&output)
-	for {
-		var row T
-		switch broken := decoder.Decode(&row); {
-		case broken == nil:
-			rows = append(rows, row)
-		case errors.Is(broken, io.EOF):
-			return rows, err
-		default:
-			return rows, errors.Join(err, fmt.Errorf("row %d is not JSON: %w", len(rows)+1, broken))
-		}
-	}
 }

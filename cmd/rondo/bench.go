@@ -27,7 +27,8 @@ func benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure how fast this machine trains",
 	}
-	c.AddCommand(benchTrainCommand(), benchKernelsCommand())
+	c.AddCommand(benchTrainCommand(), benchKernelsCommand(), benchAllReduceCommand(),
+		benchAllReduceRankCommand())
 	return c
 }
 

@@ -42,6 +42,8 @@ func rooms() []room {
 		{path: "internal/tidy"},
 		{path: "internal/bench", imports: "compute model train", tests: "compute/cpu",
 			never: network + " " + storage},
+		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink",
+			never: graphs},
 
 		// What processes say to each other.
 		{path: "proto/rondo/v1"},

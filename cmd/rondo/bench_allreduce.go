@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rondo/cmd/internal/app"
+	"rondo/internal/bench/busbw"
+)
+
+// allReduceRank is the hidden command that is a rank's process.
+const allReduceRank = "allreduce-rank"
+
+func benchAllReduceCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "allreduce",
+		Short: "Measure the ring that sums gradients",
+		Long: "Measures the all-reduce of workers' gradients on this machine, a process for\n" +
+			"each rank (a goroutine with --link memory), beside a ring of the same schedule on\n" +
+			"bare TCP and beside one direction of a TCP connection on loopback, all in turns. A\n" +
+			"repetition takes as long as its slowest rank; sums and bits are checked first.\n\n" +
+			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9).",
+	}
+	var config busbw.Config
+	c.Flags().IntVar(&config.World, "world", 2, "ranks N")
+	c.Flags().IntSliceVar(&config.Sizes, "sizes", []int{64 << 10, 1 << 20, 16 << 20},
+		"bytes of the buffer, by commas")
+	c.Flags().StringVar(&config.Link, "link", "tcp", strings.Join(busbw.Links(), "|"))
+	seconds := c.Flags().Float64("seconds", 2, "how long each ring is measured at each size")
+	asJSON := c.Flags().Bool("json", false, "print one JSON object a row")
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		const longest = float64(1 << 30) // seconds, so that no duration overflows
+		if math.IsNaN(*seconds) || math.Abs(*seconds) > longest {
+			return app.Usagef("--seconds %v: must be more than 0, and no more than an hour",
+				*seconds)
+		}
+		config.Window = time.Duration(*seconds * float64(time.Second))
+		if err := config.Validate(); err != nil {
+			return app.Usage(err)
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("the program of the ranks: %w", err)
+		}
+		config.Rank = []string{self, "bench", allReduceRank}
+		config.Log = cmd.ErrOrStderr()
+		print := printBusBW(cmd.OutOrStdout())
+		if *asJSON {
+			lines := json.NewEncoder(cmd.OutOrStdout())
+			print = func(r busbw.Row) error { return lines.Encode(r) }
+		}
+		return busbw.Measure(cmd.Context(), config, print)
+	}
+	return c
+}
+
+// printBusBW returns what prints rows as a table.
+func printBusBW(out io.Writer) func(busbw.Row) error {
+	head := fmt.Sprintf("%-6s %5s %10s %9s %9s %6s %8s %7s %13s %11s\n", "link", "world", "bytes",
+		"ms", "p99 ms", "busbw", "raw ring", "of raw", "loopback GB/s", "of loopback")
+	return func(r busbw.Row) error {
+		_, err := fmt.Fprintf(out,
+			"%s%-6s %5d %10d %9.3f %9.3f %6.3f %8.3f %6.2fx %13.3f %10.2fx\n", head, r.Link,
+			r.World, r.Bytes, r.MS, r.P99MS, r.BusBW, r.RawBusBW, r.OfRaw, r.Loopback, r.OfLoopback)
+		head = ""
+		return err
+	}
+}
+
+// benchAllReduceRankCommand is one rank, led by `rondo bench allreduce`. It ends with its leader,
+// who also says when.
+func benchAllReduceRankCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    allReduceRank,
+		Short:  "Be one rank of `rondo bench allreduce`, which starts this",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return busbw.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"rondo/internal/bench/busbw"
+)
+
+// TestMain is also the program of a rank, which `rondo bench allreduce` starts.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == "bench" && os.Args[2] == allReduceRank {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func TestBenchAllReduce(t *testing.T) {
+	for _, link := range busbw.Links() {
+		line := "allreduce --world 2 --sizes 64,1024 --seconds 0.01 --link " + link
+		code, out, complaint := runBench(t.Context(), line+" --json")
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if code != 0 || complaint != "" || len(lines) != 2 {
+			t.Fatalf("%s: %d, %s\n%s", line, code, complaint, out)
+		}
+		for i, bytes := range []int{64, 1024} {
+			var r busbw.Row
+			err := json.Unmarshal([]byte(lines[i]), &r)
+			if err != nil || r.Link != link || r.World != 2 || r.Bytes != bytes || r.MS <= 0 ||
+				r.P99MS < r.MS || r.BusBW <= 0 || r.OfRaw <= 0 || r.OfLoopback <= 0 {
+				t.Errorf("%s: %v, %+v", line, err, r)
+			}
+		}
+		code, out, complaint = runBench(t.Context(), line)
+		lines = strings.Split(strings.TrimSpace(out), "\n")
+		if code != 0 || len(lines) != 3 || len(lines[0]) != len(lines[1]) || len(lines[0]) > 100 {
+			t.Errorf("%s: %d, %s\n%s", line, code, complaint, out)
+		}
+	}
+}
+
+func TestBenchAllReduceUsage(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--link ipx":      `--link "ipx": must be ` + strings.Join(busbw.Links(), " or "),
+		"--world 1":       "--world 1: must be 2 to",
+		"--sizes 6":       "--sizes 6: must be a multiple of 4",
+		"--sizes big":     "--sizes",
+		"--seconds 0":     "--seconds 0: must be more than 0",
+		"--seconds 1e300": "--seconds 1e+300: must be more than 0",
+		"more":            "more",
+	} {
+		code, out, complaint := runBench(t.Context(), "allreduce "+flags)
+		if code != 2 || out != "" || !strings.Contains(complaint, want) ||
+			strings.Count(complaint, "\n") != 1 {
+			t.Errorf("%s: %d, %q", flags, code, complaint)
+		}
+	}
+}

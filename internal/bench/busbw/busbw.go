@@ -1,0 +1,214 @@
+// Package busbw measures how fast a ring all-reduces on one machine, beside what bounds it: a ring
+// of the same schedule on bare TCP, and one direction of one TCP connection.
+//
+// Each rank is a process of its own, which calls [Serve]; the ranks of the link in memory are
+// goroutines. [Measure] leads them. It prints nothing and knows no flags. It imports allreduce and
+// its links.
+package busbw
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What is measured at most.
+const (
+	MaxWorld = 64
+	MaxBytes = 1 << 30
+)
+
+// Config is what is measured, and how long.
+type Config struct {
+	World  int   // ranks, 2 to MaxWorld
+	Sizes  []int // bytes of the buffer, multiples of 4
+	Link   string
+	Window time.Duration // for each ring and size
+
+	// Rank is the command line of a process that calls Serve with its standard input and output.
+	Rank []string
+	Log  io.Writer // standard error of the ranks
+}
+
+// Validate names the flag of the command that is wrong.
+func (c Config) Validate() error {
+	if c.World < 2 || c.World > MaxWorld {
+		return fmt.Errorf("--world %d: must be 2 to %d", c.World, MaxWorld)
+	}
+	if _, known := linkOf(c.Link); !known {
+		return fmt.Errorf("--link %q: must be %s", c.Link, strings.Join(Links(), " or "))
+	}
+	if len(c.Sizes) == 0 {
+		return fmt.Errorf("--sizes is empty: give numbers of bytes, by commas")
+	}
+	for _, bytes := range c.Sizes {
+		if bytes < 4 || bytes > MaxBytes || bytes%4 != 0 {
+			return fmt.Errorf("--sizes %d: must be a multiple of 4, 4 to %d", bytes, MaxBytes)
+		}
+	}
+	if c.Window <= 0 || c.Window > time.Hour {
+		return fmt.Errorf("--seconds %v: must be more than 0, and no more than an hour",
+			c.Window.Seconds())
+	}
+	return nil
+}
+
+// Row is what came of one size. Rates are in GB/s, 10^9 bytes.
+type Row struct {
+	Link        string  `json:"link"`
+	Wire        string  `json:"wire"`
+	World       int     `json:"world"`
+	Bytes       int     `json:"bytes"`
+	Repetitions int     `json:"repetitions"`
+	MS          float64 `json:"ms"` // median
+	P99MS       float64 `json:"p99_ms"`
+	BusBW       float64 `json:"busbw"` // of the median
+
+	RawMS    float64 `json:"raw_ms"` // the same of the ring on bare TCP
+	RawP99MS float64 `json:"raw_p99_ms"`
+	RawBusBW float64 `json:"raw_busbw"`
+	OfRaw    float64 `json:"of_raw"` // BusBW / RawBusBW
+
+	Loopback   float64 `json:"loopback"`    // one direction of a TCP connection
+	OfLoopback float64 `json:"of_loopback"` // BusBW / Loopback
+}
+
+// The rings take turns, so that what slows the machine down for a while slows all of them.
+const turns = 4
+
+// Bounds of the repetitions in a turn, and how many warm a ring up before the first.
+const (
+	leastRepetitions = 3
+	mostRepetitions  = 2000
+	warmRepetitions  = 3
+)
+
+// Measure measures the sizes in turn and hands over their rows as they come. Before a size is
+// timed, both rings' sums are checked on all ranks.
+func Measure(ctx context.Context, c Config, each func(Row) error) (err error) {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	g, err := form(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.end()
+	for _, bytes := range c.Sizes {
+		row, err := g.row(ctx, c, bytes)
+		if err != nil {
+			return fmt.Errorf("all-reduce of %d bytes, %d ranks, link %s: %w", bytes, c.World,
+				c.Link, err)
+		}
+		if err := each(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row measures one size.
+func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
+	took := map[ring][]float64{} // seconds
+	repetitions := map[ring]int{}
+	for _, r := range rings() {
+		if err := g.check(ctx, r, bytes); err != nil {
+			return Row{}, err
+		}
+		warm, err := g.time(ctx, r, bytes, warmRepetitions)
+		if err != nil {
+			return Row{}, err
+		}
+		fit := c.Window.Seconds() / turns / quantile(warm, 0.5)
+		repetitions[r] = int(min(max(fit, leastRepetitions), mostRepetitions))
+	}
+	var rates []float64
+	for range turns {
+		for _, r := range rings() {
+			more, err := g.time(ctx, r, bytes, repetitions[r])
+			if err != nil {
+				return Row{}, err
+			}
+			took[r] = append(took[r], more...)
+		}
+		rate, err := g.loopback(ctx)
+		if err != nil {
+			return Row{}, err
+		}
+		rates = append(rates, rate)
+	}
+	busbw := func(r ring) float64 {
+		share := 2 * float64(c.World-1) / float64(c.World)
+		return share * float64(bytes) / quantile(took[r], 0.5) / 1e9
+	}
+	row := Row{
+		Link: c.Link, Wire: "fp32", World: c.World, Bytes: bytes,
+		Repetitions: len(took[onLink]),
+		MS:          1e3 * quantile(took[onLink], 0.5),
+		P99MS:       1e3 * quantile(took[onLink], 0.99),
+		BusBW:       busbw(onLink),
+		RawMS:       1e3 * quantile(took[onTCP], 0.5),
+		RawP99MS:    1e3 * quantile(took[onTCP], 0.99),
+		RawBusBW:    busbw(onTCP),
+		Loopback:    quantile(rates, 0.5) / 1e9,
+	}
+	row.OfRaw, row.OfLoopback = row.BusBW/row.RawBusBW, row.BusBW/row.Loopback
+	return row, nil
+}
+
+// check has the ranks reduce numbers whose sum each of them knows, and holds their bits against
+// each other.
+func (g *group) check(ctx context.Context, r ring, bytes int) error {
+	answers, err := g.exchange(ctx, order{Do: doCheck, Ring: r, Bytes: bytes})
+	if err != nil {
+		return err
+	}
+	for rank, a := range answers {
+		if a.Digest != answers[0].Digest {
+			return fmt.Errorf("%v: the sum's bits on rank %d differ from rank 0's", r, rank)
+		}
+	}
+	return nil
+}
+
+// time returns the seconds of repetitions: each took as long as it took the slowest rank.
+func (g *group) time(ctx context.Context, r ring, bytes, repetitions int) ([]float64, error) {
+	answers, err := g.exchange(ctx,
+		order{Do: doTime, Ring: r, Bytes: bytes, Repetitions: repetitions})
+	if err != nil {
+		return nil, err
+	}
+	slowest := make([]float64, repetitions)
+	for rank, a := range answers {
+		if len(a.Seconds) != repetitions {
+			return nil, fmt.Errorf("rank %d timed %d repetitions of %d", rank, len(a.Seconds),
+				repetitions)
+		}
+		for i, seconds := range a.Seconds {
+			slowest[i] = max(slowest[i], seconds)
+		}
+	}
+	return slowest, nil
+}
+
+// loopback returns the bytes a second of one direction of the connection from rank 0 to rank 1.
+func (g *group) loopback(ctx context.Context) (float64, error) {
+	answers, err := g.exchange(ctx, order{Do: doStream})
+	if err != nil {
+		return 0, err
+	}
+	if len(answers[0].Seconds) != 1 {
+		return 0, fmt.Errorf("rank 0 timed %d streams, want 1", len(answers[0].Seconds))
+	}
+	return streamBytes / answers[0].Seconds[0], nil
+}
+
+// quantile returns the smallest of at least one value that is no less than a fraction q of them.
+func quantile(values []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+}

@@ -1,0 +1,209 @@
+package busbw
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// answerTimeout is how long the ranks may take for one order, and endTimeout to end when there
+// are no more.
+const (
+	answerTimeout = 5 * time.Minute
+	endTimeout    = 10 * time.Second
+)
+
+// group are the ranks as their leader sees them.
+type group struct {
+	members []member
+	kill    context.CancelFunc
+}
+
+// member is one rank.
+type member struct {
+	name  string
+	to    io.Closer
+	out   *json.Encoder
+	in    *json.Decoder
+	ended func() error // waits for its end, once it answers no more
+}
+
+// form starts the ranks and has them connect.
+func form(ctx context.Context, c Config) (*group, error) {
+	ctx, kill := context.WithCancel(ctx)
+	g := &group{kill: kill}
+	l, _ := linkOf(c.Link)
+	if l.listen == nil {
+		for rank, ends := range newMemoryEnds(c.World) {
+			g.members = append(g.members, newGoroutine(ctx, rank, ends))
+		}
+	}
+	for rank := len(g.members); rank < c.World; rank++ {
+		m, err := newProcess(ctx, rank, c)
+		if err != nil {
+			g.end()
+			return nil, fmt.Errorf("rank %d: %w", rank, err)
+		}
+		g.members = append(g.members, m)
+	}
+	if err := g.meet(ctx, c); err != nil {
+		g.end()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newProcess starts a rank that is a process.
+func newProcess(ctx context.Context, rank int, c Config) (member, error) {
+	process := exec.CommandContext(ctx, c.Rank[0], c.Rank[1:]...)
+	// Not in our process group: Ctrl-C reaches it once, from here.
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	process.WaitDelay = endTimeout
+	process.Stderr = c.Log
+	to, err := process.StdinPipe()
+	if err != nil {
+		return member{}, err
+	}
+	from, err := process.StdoutPipe()
+	if err != nil {
+		return member{}, err
+	}
+	if err := process.Start(); err != nil {
+		return member{}, err
+	}
+	return member{
+		name: fmt.Sprintf("rank %d (process %d)", rank, process.Process.Pid),
+		to:   to, out: json.NewEncoder(to), in: json.NewDecoder(from),
+		ended: sync.OnceValue(process.Wait),
+	}, nil
+}
+
+// newGoroutine starts a rank that is a goroutine.
+func newGoroutine(ctx context.Context, rank int, own ends) member {
+	orders, to := io.Pipe()
+	from, answers := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := serve(ctx, orders, answers, func(link) (ends, error) { return own, nil })
+		answers.Close()
+		done <- err
+	}()
+	stop := context.AfterFunc(ctx, func() {
+		to.Close()
+		from.Close()
+	})
+	return member{
+		name: fmt.Sprintf("rank %d", rank),
+		to:   to, out: json.NewEncoder(to), in: json.NewDecoder(from),
+		ended: sync.OnceValue(func() error {
+			stop()
+			from.Close()
+			return <-done
+		}),
+	}
+}
+
+// end has the ranks end, and waits for them.
+func (g *group) end() {
+	for _, m := range g.members {
+		m.to.Close()
+	}
+	grace := time.AfterFunc(endTimeout, g.kill)
+	defer grace.Stop()
+	for _, m := range g.members {
+		_ = m.ended() // what there was to say, an answer has said
+	}
+	g.kill()
+}
+
+// meet gives the ranks their seats, and tells each where the others are.
+func (g *group) meet(ctx context.Context, c Config) error {
+	seats := make([]any, c.World)
+	for rank := range seats {
+		seats[rank] = seat{Rank: rank, World: c.World, Link: c.Link}
+	}
+	answers, err := g.each(ctx, seats)
+	if err != nil {
+		return err
+	}
+	var all meeting
+	for _, a := range answers {
+		all.Addresses = append(all.Addresses, a.Address)
+		all.Raw = append(all.Raw, a.Raw)
+	}
+	_, err = g.exchange(ctx, all)
+	return err
+}
+
+// exchange writes the same to all ranks, and returns their answers.
+func (g *group) exchange(ctx context.Context, what any) ([]answer, error) {
+	same := make([]any, len(g.members))
+	for rank := range same {
+		same[rank] = what
+	}
+	return g.each(ctx, same)
+}
+
+// each writes to each rank its own, and returns their answers. Of several errors it returns that
+// of a rank which has ended, if there is one: the others' came of it.
+func (g *group) each(ctx context.Context, what []any) ([]answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout,
+		fmt.Errorf("a rank has not answered for %v", answerTimeout))
+	defer cancel()
+	stop := context.AfterFunc(ctx, g.kill)
+	defer stop()
+	answers := make([]answer, len(g.members))
+	errs := make([]error, len(g.members))
+	var asking sync.WaitGroup
+	for rank, m := range g.members {
+		asking.Go(func() { answers[rank], errs[rank] = m.ask(what[rank]) })
+	}
+	asking.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	var first error
+	for _, err := range errs {
+		var ended *endedError
+		if errors.As(err, &ended) {
+			return nil, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return answers, first
+}
+
+// endedError is a rank that has ended before its time.
+type endedError struct {
+	name string
+	err  error
+}
+
+func (e *endedError) Error() string { return fmt.Sprintf("%s has ended: %v", e.name, e.err) }
+func (e *endedError) Unwrap() error { return e.err }
+
+// ask writes to the rank, and returns its answer.
+func (m member) ask(what any) (answer, error) {
+	var a answer
+	writing := m.out.Encode(what)
+	if err := m.in.Decode(&a); err != nil {
+		if end := m.ended(); end != nil {
+			err = end
+		} else if writing != nil {
+			err = writing
+		}
+		return a, &endedError{m.name, err}
+	}
+	if a.Error != "" {
+		return a, errors.New(a.Error)
+	}
+	return a, nil
+}

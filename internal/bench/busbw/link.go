@@ -1,0 +1,144 @@
+package busbw
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
+)
+
+// Timeouts of the measured ring, as a job's are.
+const (
+	chunkTimeout = 5 * time.Second
+	stepTimeout  = 30 * time.Second
+	meetTimeout  = 30 * time.Second
+)
+
+// link is a kind of link between neighbours.
+type link struct {
+	name string
+	// listen opens the door of a rank of its own process. It is nil of a link that does not
+	// leave the process.
+	listen func() (door, error)
+}
+
+// door is where a rank's predecessor comes in.
+type door struct {
+	net.Listener
+	address string // as the predecessor dials it
+}
+
+// links are the kinds there are.
+func links() []link {
+	return []link{
+		{name: "tcp", listen: listenTCP},
+		{name: "memory"},
+	}
+}
+
+// Links are the names of the kinds of links.
+func Links() []string {
+	var names []string
+	for _, l := range links() {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+func linkOf(name string) (link, bool) {
+	for _, l := range links() {
+		if l.name == name {
+			return l, true
+		}
+	}
+	return link{}, false
+}
+
+func listenTCP() (door, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return door{}, err
+	}
+	return door{listener, listener.Addr().String()}, nil
+}
+
+// ends makes a rank's links in two steps, for each needs the others' addresses.
+type ends interface {
+	address() string
+	connect(ctx context.Context, s seat, addresses []string) (allreduce.Links, error)
+	close()
+}
+
+// grpcEnds are a rank's links over gRPC.
+type grpcEnds struct {
+	door
+	links  *grpclink.Server
+	server *grpc.Server
+	served chan struct{}
+}
+
+// benchJob is the job that the ranks tell each other they belong to.
+const benchJob = "bench"
+
+func newGRPCEnds(l link) (*grpcEnds, error) {
+	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{})
+	if err != nil {
+		return nil, err
+	}
+	d, err := l.listen()
+	if err != nil {
+		return nil, fmt.Errorf("link %s: %w", l.name, err)
+	}
+	e := &grpcEnds{door: d, links: links, served: make(chan struct{}),
+		server: grpc.NewServer(grpclink.ServerOptions(nil)...)}
+	links.Register(e.server)
+	go func() {
+		defer close(e.served)
+		_ = e.server.Serve(e.Listener) // if it fails, connect finds nobody there
+	}()
+	return e, nil
+}
+
+func (e *grpcEnds) address() string { return e.door.address }
+
+func (e *grpcEnds) connect(
+	ctx context.Context, s seat, addresses []string,
+) (allreduce.Links, error) {
+	return grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
+		Rank: allreduce.Rank(s.Rank), World: s.World}, addresses,
+		grpclink.DialConfig{Timeout: meetTimeout})
+}
+
+func (e *grpcEnds) close() {
+	e.server.Stop()
+	<-e.served
+}
+
+// memoryEnds are a rank's links to goroutines of this process.
+type memoryEnds allreduce.Links
+
+// newMemoryEnds returns the links of a ring's ranks.
+func newMemoryEnds(world int) []memoryEnds {
+	all := make([]memoryEnds, world)
+	peer := func(rank int) allreduce.Peer {
+		return allreduce.Peer{Rank: allreduce.Rank(rank), Address: "memory"}
+	}
+	for rank := range all {
+		next := (rank + 1) % world
+		all[rank].Successor, all[next].Predecessor = allreduce.Pipe(peer(rank), peer(next))
+	}
+	return all
+}
+
+func (memoryEnds) address() string { return "memory" }
+
+func (e memoryEnds) connect(context.Context, seat, []string) (allreduce.Links, error) {
+	return allreduce.Links(e), nil
+}
+
+func (memoryEnds) close() {} // the ring closes the links

@@ -1,0 +1,201 @@
+package busbw
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"rondo/allreduce"
+)
+
+const (
+	// pieceBytes is how much the raw ring reads before it adds it: less than a processor's
+	// cache holds, and enough that system calls cost little.
+	pieceBytes = 256 << 10
+
+	// streamBytes are sent to measure the loopback, in writes of streamWriteBytes.
+	streamBytes      = 256 << 20
+	streamWriteBytes = 1 << 20
+)
+
+// rawRing is the ring of package allreduce, with its segments and chunks, on two TCP connections
+// and nothing else: no headers, no heartbeats, no flow control of its own. What it reaches is what
+// the ring could, if its link cost nothing above TCP.
+type rawRing struct {
+	seat
+	predecessor, successor net.Conn
+	piece                  []byte
+	scratch                []byte // of a big-endian machine
+}
+
+// connectRaw dials the successor and takes the predecessor's call.
+func connectRaw(
+	ctx context.Context, listener net.Listener, s seat, addresses []string,
+) (*rawRing, error) {
+	ctx, cancel := context.WithTimeout(ctx, meetTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	defer stop()
+	r := &rawRing{seat: s, piece: make([]byte, pieceBytes)}
+	var err error
+	// The call succeeds before the successor takes it: all listen already.
+	r.successor, err = new(net.Dialer).DialContext(ctx, "tcp", addresses[(s.Rank+1)%s.World])
+	if err != nil {
+		return nil, fmt.Errorf("raw ring: %w", err)
+	}
+	if r.predecessor, err = listener.Accept(); err != nil {
+		r.successor.Close()
+		return nil, fmt.Errorf("raw ring: %w", err)
+	}
+	return r, nil
+}
+
+// Close closes both connections.
+func (r *rawRing) Close() error {
+	r.successor.Close()
+	return r.predecessor.Close()
+}
+
+// begin gives the connections a deadline, and has them end with ctx.
+func (r *rawRing) begin(ctx context.Context) (stop func() bool) {
+	deadline := time.Now().Add(stepTimeout)
+	for _, conn := range []net.Conn{r.predecessor, r.successor} {
+		_ = conn.SetDeadline(deadline) // fails only once the connection does
+	}
+	return context.AfterFunc(ctx, func() { r.Close() })
+}
+
+// AllReduce has the schedule of [allreduce.Ring.AllReduce]: in ring step k rank r sends segment
+// r-1-k and receives segment r-2-k, and a chunk is sent on as soon as it has been added.
+func (r *rawRing) AllReduce(ctx context.Context, buf []float32) error {
+	stop := r.begin(ctx)
+	defer stop()
+	steps := 2 * (r.World - 1)
+	ready := make(chan struct{}, steps*(len(buf)*4/allreduce.MaxChunkBytes+1))
+	sent := make(chan error, 1)
+	go func() { sent <- r.send(buf, steps, ready) }()
+	err := r.receive(buf, steps, ready)
+	if err != nil {
+		r.Close() // so that neither our sender nor the neighbours wait for it
+	}
+	close(ready)
+	if sendErr := <-sent; err == nil {
+		err = sendErr
+	}
+	if err != nil {
+		return fmt.Errorf("raw ring, rank %d: %w", r.Rank, err)
+	}
+	return nil
+}
+
+func (r *rawRing) send(buf []float32, steps int, ready <-chan struct{}) error {
+	for k := range steps {
+		for chunk := range chunks(r.segment(buf, r.Rank-1-k)) {
+			if k > 0 {
+				if _, more := <-ready; !more {
+					return nil // whoever closed it says why
+				}
+			}
+			if _, err := r.successor.Write(allreduce.Bytes(chunk, &r.scratch)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *rawRing) receive(buf []float32, steps int, ready chan<- struct{}) error {
+	for k := range steps {
+		for chunk := range chunks(r.segment(buf, r.Rank-2-k)) {
+			for at := 0; at < len(chunk); at += pieceBytes / 4 {
+				dst := chunk[at:min(at+pieceBytes/4, len(chunk))]
+				piece := r.piece[:4*len(dst)]
+				if _, err := io.ReadFull(r.predecessor, piece); err != nil {
+					return err
+				}
+				phase := allreduce.AllGather
+				if k < r.World-1 {
+					phase = allreduce.ReduceScatter
+				}
+				allreduce.Combine(dst, [][]byte{piece}, phase)
+			}
+			ready <- struct{}{}
+		}
+	}
+	return nil
+}
+
+// segment returns segment i of buf, modulo the world.
+func (r *rawRing) segment(buf []float32, i int) []float32 {
+	i = (i%r.World + r.World) % r.World
+	size, longer := len(buf)/r.World, len(buf)%r.World
+	lo := i*size + min(i, longer)
+	if i < longer {
+		size++
+	}
+	return buf[lo : lo+size]
+}
+
+// chunks cuts a segment as the ring does.
+func chunks(segment []float32) func(yield func([]float32) bool) {
+	return func(yield func([]float32) bool) {
+		for len(segment) > 0 {
+			n := min(len(segment), allreduce.MaxChunkBytes/4)
+			if !yield(segment[:n]) {
+				return
+			}
+			segment = segment[n:]
+		}
+	}
+}
+
+// stream sends from rank 0 to rank 1, as iperf does, and returns how many seconds it took: until
+// rank 1 has said that it has read all. The first write only starts both. Others do nothing.
+func (r *rawRing) stream(ctx context.Context) ([]float64, error) {
+	stop := r.begin(ctx)
+	defer stop()
+	buf := make([]byte, streamWriteBytes)
+	switch r.Rank {
+	case 0:
+		if err := r.write(buf, 1); err != nil {
+			return nil, err
+		}
+		began := time.Now()
+		err := r.write(buf, streamBytes/streamWriteBytes)
+		return []float64{time.Since(began).Seconds()}, err
+	case 1:
+		if err := r.read(buf, 1); err != nil {
+			return nil, err
+		}
+		return nil, r.read(buf, streamBytes/streamWriteBytes)
+	}
+	return nil, nil
+}
+
+// write sends buf so many times, and waits for the answer to the last.
+func (r *rawRing) write(buf []byte, times int) error {
+	for range times {
+		if _, err := r.successor.Write(buf); err != nil {
+			return fmt.Errorf("loopback, sending: %w", err)
+		}
+	}
+	if _, err := io.ReadFull(r.successor, buf[:1]); err != nil {
+		return fmt.Errorf("loopback, waiting for the reader: %w", err)
+	}
+	return nil
+}
+
+// read takes what write sends, and answers.
+func (r *rawRing) read(buf []byte, times int) error {
+	for range times {
+		if _, err := io.ReadFull(r.predecessor, buf); err != nil {
+			return fmt.Errorf("loopback, reading: %w", err)
+		}
+	}
+	if _, err := r.predecessor.Write(buf[:1]); err != nil {
+		return fmt.Errorf("loopback, answering: %w", err)
+	}
+	return nil
+}
