@@ -73,10 +73,14 @@ func (r *rawRing) AllReduce(ctx context.Context, buf []float32) error {
 	stop := r.begin(ctx)
 	defer stop()
 	steps := 2 * (r.World - 1)
-	ready := make(chan struct{}, steps*(len(buf)*4/allreduce.MaxChunkBytes+1))
+	most := steps * (len(buf)*4/allreduce.MaxChunkBytes + 1)
+	ready, gone := make(chan struct{}, most), make(chan struct{}, most)
 	sent := make(chan error, 1)
-	go func() { sent <- r.send(buf, steps, ready) }()
-	err := r.receive(buf, steps, ready)
+	go func() {
+		defer close(gone)
+		sent <- r.send(buf, steps, ready, gone)
+	}()
+	err := r.receive(buf, steps, ready, gone)
 	if err != nil {
 		r.Close() // so that neither our sender nor the neighbours wait for it
 	}
@@ -90,7 +94,10 @@ func (r *rawRing) AllReduce(ctx context.Context, buf []float32) error {
 	return nil
 }
 
-func (r *rawRing) send(buf []float32, steps int, ready <-chan struct{}) error {
+// send sends chunks that are ready, and says which are gone.
+func (r *rawRing) send(
+	buf []float32, steps int, ready <-chan struct{}, gone chan<- struct{},
+) error {
 	for k := range steps {
 		for chunk := range chunks(r.segment(buf, r.Rank-1-k)) {
 			if k > 0 {
@@ -101,14 +108,22 @@ func (r *rawRing) send(buf []float32, steps int, ready <-chan struct{}) error {
 			if _, err := r.successor.Write(allreduce.Bytes(chunk, &r.scratch)); err != nil {
 				return err
 			}
+			gone <- struct{}{}
 		}
 	}
 	return nil
 }
 
-func (r *rawRing) receive(buf []float32, steps int, ready chan<- struct{}) error {
+// receive adds what comes or keeps it. What it keeps takes the place of chunks that this rank has
+// sent, in the order in which it sent them; it waits until their writes have returned.
+func (r *rawRing) receive(
+	buf []float32, steps int, ready chan<- struct{}, gone <-chan struct{},
+) error {
 	for k := range steps {
 		for chunk := range chunks(r.segment(buf, r.Rank-2-k)) {
+			if k >= r.World-1 {
+				<-gone
+			}
 			for at := 0; at < len(chunk); at += pieceBytes / 4 {
 				dst := chunk[at:min(at+pieceBytes/4, len(chunk))]
 				piece := r.piece[:4*len(dst)]
