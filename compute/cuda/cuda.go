@@ -70,6 +70,8 @@ type Device struct {
 	stream  *driver.Stream
 	fence   *driver.Event // the end of what was enqueued, for waits
 	blas    *driver.BLAS  // nil where there is none
+	nccl    *driver.NCCL  // nil until it is needed
+	groups  map[*ncclGroup]struct{}
 	// unsupported are operands of whose products cuBLAS has said that it has none here.
 	unsupported [operandFP16 + 1]bool
 	kernels     kernelTable
@@ -104,7 +106,8 @@ func New(c Config) (_ *Device, err error) {
 	if err := lower(&info, os.Getenv(ptxEnvironment)); err != nil {
 		return nil, err
 	}
-	d := &Device{config: c, info: info, memory: newMemory(), recordings: map[*recording]struct{}{}}
+	d := &Device{config: c, info: info, memory: newMemory(),
+		recordings: map[*recording]struct{}{}, groups: map[*ncclGroup]struct{}{}}
 	d.name = d.title("")
 	if d.kernels, err = newKernelTable(info.Major, info.Minor); err != nil {
 		return nil, fmt.Errorf("cuda: %s: %w", d.name, err)
@@ -275,6 +278,9 @@ func (d *Device) Close() {
 	d.close() // what a device that fails still has ends with the context
 	d.context.Close()
 	d.context = nil
+	if d.nccl != nil {
+		d.nccl.Close()
+	}
 	d.memory = newMemory()
 	clear(d.recordings)
 }
@@ -288,6 +294,9 @@ func (d *Device) close() (err error) {
 	}
 	if d.broken {
 		return nil
+	}
+	for g := range d.groups {
+		g.Close()
 	}
 	if d.blas != nil {
 		d.check("closing cuBLAS", d.blas.Close())

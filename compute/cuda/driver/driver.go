@@ -1,17 +1,17 @@
 //go:build cuda
 
-// Package driver is what package cuda needs of NVIDIA's driver API and of cuBLAS, with errors that
-// say which call failed and in CUDA's words. It calls gorgonia.org/cu for everything that this has,
-// and the C functions themselves for the rest: pinned memory, stream capture and graphs, a
-// kernel's limit of shared memory, cuBLAS; and for what is called so often, or waited for so
-// keenly, that it is to be one call of C: launches, and looking at events.
+// Package driver is what package cuda needs of NVIDIA's driver API, of cuBLAS and of NCCL, with
+// errors that say which call failed and in CUDA's words. It calls gorgonia.org/cu for everything
+// that this has, and the C functions themselves for the rest: pinned memory, stream capture and
+// graphs, a kernel's limit of shared memory, cuBLAS, NCCL; and for what is called so often, or
+// waited for so keenly, that it is to be one call of C: launches, and looking at events.
 //
 // A CUDA context is current on an operating system's thread, and a goroutine moves between them:
 // every call here stays on its thread and makes its context current first. What a Context made is
 // used by one goroutine at a time.
 //
 // The package knows no kernels, shapes or tensors, and keeps no count of memory. It imports libcuda
-// of ours, and gorgonia.org/cu; cuda.h is needed to build it, and neither library to run it.
+// of ours, and gorgonia.org/cu; cuda.h is needed to build it, and no library to run it.
 package driver
 
 // #include "driver.h"

@@ -1,6 +1,6 @@
-// Package emulator builds a CUDA driver that has no GPU: a libcuda.so.1, and a libcublas.so.12,
-// which run the project's own kernels on the CPU, compiled from the same sources by a C++
-// compiler. With their folder in LD_LIBRARY_PATH everything above the driver's functions runs
+// Package emulator builds a CUDA driver that has no GPU: a libcuda.so.1, a libcublas.so.12 and a
+// libnccl.so.2, which run the project's own kernels on the CPU, compiled from the same sources by a
+// C++ compiler. With their folder in LD_LIBRARY_PATH everything above the driver's functions runs
 // unchanged, so that all of compute/cuda is tested on machines without a GPU.
 //
 // It is strict where a real driver is lenient. Device memory may only be touched by kernels and
@@ -16,7 +16,8 @@
 // sources.
 //
 // More of it is set by the environment: RONDO_EMULATOR_DEVICES, their number; _MEMORY, the bytes of
-// each; _MULTIPROCESSORS; and _CAPABILITY, as 90. It may import nothing of ours.
+// each; _MULTIPROCESSORS; _CAPABILITY, as 90; and _NCCL, its version, as 22304, or 0 for one that
+// does not work. It may import nothing of ours.
 package emulator
 
 import (
@@ -184,14 +185,25 @@ type unit struct {
 	linked bool // to a library of its own
 }
 
+// libraries are what is found beside the driver, by their sources in this folder.
+func libraries() map[string]string {
+	return map[string]string{
+		filepath.Join("blas", "blas.cpp"): "libcublas.so.12",
+		filepath.Join("nccl", "nccl.cpp"): "libnccl.so.2",
+	}
+}
+
 // driver compiles and links everything and returns the folder.
 func (b *builder) driver(kernels []string) (string, error) {
 	parts, err := filepath.Glob(filepath.Join(b.sources, "emulator", "driver", "*.cpp"))
 	if err != nil {
 		return "", err
 	}
-	blas := filepath.Join(b.sources, "emulator", "blas", "blas.cpp")
-	units := []unit{{blas, true}}
+	var units []unit
+	for source := range libraries() {
+		units = append(units, unit{filepath.Join(b.sources, "emulator", source), true})
+	}
+	slices.SortFunc(units, func(a, b unit) int { return strings.Compare(a.source, b.source) })
 	for _, path := range kernels {
 		units = append(units, unit{path, true})
 	}
@@ -230,16 +242,14 @@ func (b *builder) assemble(folder string, units []unit, compiled map[string]stri
 		filepath.Join(making, "libcuda.so.1")}
 	for _, u := range units {
 		from := compiled[u.source]
-		switch filepath.Ext(u.source) {
-		case ".cu":
-			name := strings.TrimSuffix(filepath.Base(u.source), ".cu") + ".so"
-			err = copyFile(filepath.Join(making, "kernels", name), from)
+		switch kernel, is := strings.CutSuffix(filepath.Base(u.source), ".cu"); {
+		case is:
+			err = copyFile(filepath.Join(making, "kernels", kernel+".so"), from)
+		case u.linked:
+			source, _ := filepath.Rel(filepath.Join(b.sources, "emulator"), u.source)
+			err = copyFile(filepath.Join(making, libraries()[source]), from)
 		default:
-			if u.linked {
-				err = copyFile(filepath.Join(making, "libcublas.so.12"), from)
-			} else {
-				link = append(link, from)
-			}
+			link = append(link, from)
 		}
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -85,6 +86,13 @@ const settings &configured() {
 
 bool context_alive(const context *c) {
 	return world().contexts.count(const_cast<context *>(c)) != 0;
+}
+
+void breathe() {
+	memory_close();
+	world().lock.unlock();
+	usleep(200);
+	world().lock.lock();
 }
 
 status locked(const std::function<status()> &f) {

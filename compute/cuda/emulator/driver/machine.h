@@ -146,6 +146,8 @@ status guarded(const std::function<status(context &)> &f);
 // locked runs f under the lock, without a need for a context.
 status locked(const std::function<status()> &f);
 bool context_alive(const context *c);
+// breathe lets other threads have the lock for a moment, in a wait for what they are to do.
+void breathe();
 
 // --- streams.cpp
 
@@ -164,6 +166,7 @@ struct operation {
 	std::string what;
 	std::function<status()> run;
 	std::shared_ptr<mark> awaited, recorded;
+	std::function<bool()> ready = nullptr; // whether others have done what must come before it
 };
 
 struct stream {

@@ -57,8 +57,16 @@ void finish_mark(const mark &m) {
 	}
 }
 
+// held says whether the oldest operation of a stream waits for others.
+bool held(const stream &s) {
+	return !s.queue.empty() && s.queue.front().ready && !s.queue.front().ready();
+}
+
 // step runs the oldest operation of a stream, after what it depends on.
 void step(stream &s) {
+	while (held(s)) {
+		breathe();
+	}
 	operation o = std::move(s.queue.front());
 	s.queue.pop_front();
 	if (o.awaited != nullptr) {
@@ -117,7 +125,9 @@ status with_event(event *e, const std::function<status(event &)> &f) {
 // progress runs one operation and says whether all are done: who asks often enough sees the end.
 status progress(stream &s, bool done) {
 	if (!done && !s.queue.empty()) {
-		step(s);
+		if (!held(s)) {
+			step(s);
+		}
 		return s.home->error != success ? s.home->error : not_ready;
 	}
 	return s.home->error;
@@ -370,5 +380,22 @@ EXPORT rondo_emulator_enqueue(void *handle, const char *what, void (*run)(void *
 			run(kept->data());
 			return success;
 		});
+	});
+}
+
+// rondo_emulator_enqueue_when is the same for the emulated NCCL, whose operations wait for what is
+// done elsewhere: ready is asked until it says so. They are in no graph.
+EXPORT rondo_emulator_enqueue_when(void *handle, const char *what, bool (*ready)(void *),
+	void (*run)(void *), void *data) {
+	return with_stream(handle, [&](stream &s) -> status {
+		if (s.capture != nullptr) {
+			return capture_unsupported;
+		}
+		auto once = [run, data] {
+			run(data);
+			return success;
+		};
+		push(s, {0, what, once, nullptr, nullptr, [ready, data] { return ready(data); }});
+		return success;
 	});
 }

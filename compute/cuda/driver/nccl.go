@@ -1,0 +1,179 @@
+//go:build cuda
+
+package driver
+
+// #include <stdlib.h>
+// #include "nccl.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// The results of NCCL that are no errors.
+const (
+	ncclSuccess    = 0
+	ncclInProgress = 7
+)
+
+// oldestNCCL is the first version that waits for nobody unless it is told to.
+const oldestNCCL = 21400
+
+// NCCLError is what a function of NCCL returned.
+type NCCLError struct {
+	Code int
+	Text string
+}
+
+func (e *NCCLError) Error() string { return fmt.Sprintf("%s (NCCL's error %d)", e.Text, e.Code) }
+
+// NCCL is NVIDIA's library that sums between GPUs.
+type NCCL struct {
+	library *C.struct_rondo_nccl
+	version int
+}
+
+// OpenNCCL opens NCCL 2. It fails, and says why, where there is none that will do.
+func OpenNCCL() (*NCCL, error) {
+	var why [512]C.char
+	n := &NCCL{library: C.rondo_nccl_open(&why[0], C.size_t(len(why)))}
+	if n.library == nil {
+		return nil, errors.New(C.GoString(&why[0]))
+	}
+	var version C.int
+	err := n.result(C.rondo_nccl_version(n.library, &version))
+	if n.version = int(version); err == nil && n.version < oldestNCCL {
+		err = fmt.Errorf("it is NCCL %s, and must be 2.14 or newer", n.Version())
+	}
+	if err != nil {
+		n.Close()
+		return nil, fmt.Errorf("libnccl.so.2: %w", err)
+	}
+	return n, nil
+}
+
+// Close gives back what OpenNCCL made; the library stays where it is.
+func (n *NCCL) Close() {
+	C.rondo_nccl_free(n.library)
+	n.library = nil
+}
+
+// Version is NCCL's: "2.23.4".
+func (n *NCCL) Version() string {
+	v := n.version
+	if v < 10000 { // as it was counted up to 2.8
+		return fmt.Sprintf("%d.%d.%d", v/1000, v%1000/100, v%100)
+	}
+	return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
+}
+
+func (n *NCCL) result(code C.int) error {
+	if code == ncclSuccess || code == ncclInProgress {
+		return nil
+	}
+	return &NCCLError{Code: int(code), Text: C.GoString(C.rondo_nccl_text(n.library, code))}
+}
+
+// NewID makes the name of a group, and opens the port at which its members will ask for each other.
+func (n *NCCL) NewID() ([]byte, error) {
+	id := make([]byte, C.RONDO_NCCL_ID_BYTES)
+	err := n.result(C.rondo_nccl_new_id(n.library, unsafe.Pointer(unsafe.SliceData(id))))
+	if err != nil {
+		return nil, fmt.Errorf("ncclGetUniqueId: %w", err)
+	}
+	return id, nil
+}
+
+// Comm is a place in a group. Abort may be called by any goroutine at any time.
+type Comm struct {
+	nccl    *NCCL
+	context *Context
+	mu      sync.Mutex
+	comm    *C.struct_rondo_comm // nil after Abort
+}
+
+// errAborted is that a group has been left.
+var errAborted = errors.New("the group was left")
+
+// Join begins to join a group with the context's device. Settle waits until all have.
+func (c *Context) Join(n *NCCL, id []byte, rank, world int) (*Comm, error) {
+	if len(id) != C.RONDO_NCCL_ID_BYTES {
+		return nil, fmt.Errorf("a group's name of %d bytes: want %d", len(id),
+			C.RONDO_NCCL_ID_BYTES)
+	}
+	g := &Comm{nccl: n, context: c}
+	g.comm = (*C.struct_rondo_comm)(C.calloc(1, C.sizeof_struct_rondo_comm)) // cgo panics on null
+	g.comm.nccl = n.library
+	err := g.call("ncclCommInitRankConfig", func() C.int {
+		return C.rondo_comm_join(g.comm, unsafe.Pointer(unsafe.SliceData(id)), C.int(rank),
+			C.int(world))
+	})
+	if err != nil {
+		return nil, errors.Join(err, g.Abort())
+	}
+	return g, nil
+}
+
+// call runs a function of NCCL with the group, unless that was left.
+func (g *Comm) call(name string, f func() C.int) error {
+	return g.context.do(name, func() error {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.comm == nil {
+			return errAborted
+		}
+		return g.nccl.result(f())
+	})
+}
+
+// Sum enqueues the sum of n floats over the group, in place. Settle says what comes of it.
+func (g *Comm) Sum(s *Stream, at unsafe.Pointer, n int) error {
+	return g.call("ncclAllReduce", func() C.int {
+		return C.rondo_comm_sum(g.comm, unsafe.Pointer(s.c()), C.size_t(uintptr(at)), C.size_t(n))
+	})
+}
+
+// settlePause is between two looks at what NCCL does in the background.
+const settlePause = 200 * time.Microsecond
+
+// Settle waits until what was begun has been done, or enqueued, or has failed. It fails after an
+// Abort, and when an operation that was enqueued has failed since.
+func (g *Comm) Settle(ctx context.Context) error {
+	for {
+		var state C.int
+		err := g.call("ncclCommGetAsyncError", func() C.int {
+			state = C.rondo_comm_state(g.comm)
+			return state
+		})
+		if err != nil || state != ncclInProgress {
+			return err
+		}
+		pause := time.NewTimer(settlePause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Abort leaves the group: what is under way in it ends, on the device too, as if it had been done.
+func (g *Comm) Abort() error {
+	return g.context.do("ncclCommAbort", func() error {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.comm == nil {
+			return nil
+		}
+		err := g.nccl.result(C.rondo_comm_abort(g.comm))
+		C.free(unsafe.Pointer(g.comm))
+		g.comm = nil
+		return err
+	})
+}

@@ -1,0 +1,156 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+var _ compute.Grouper = (*Device)(nil)
+
+// NCCLVersion is that of the NCCL that this process would sum with; the error is why there is none.
+func NCCLVersion() (string, error) {
+	n, err := driver.OpenNCCL()
+	if err != nil {
+		return "", err
+	}
+	defer n.Close()
+	return n.Version(), nil
+}
+
+// openNCCL opens NCCL, when it is first needed.
+func (d *Device) openNCCL() (err error) {
+	if d.nccl == nil {
+		d.nccl, err = driver.OpenNCCL()
+	}
+	return err
+}
+
+// Peer says which GPU this is, of which host and container, and what NCCL there is.
+func (d *Device) Peer() (compute.Peer, error) {
+	if err := d.openNCCL(); err != nil {
+		return compute.Peer{}, err
+	}
+	host, err := hostName()
+	if err != nil {
+		return compute.Peer{}, fmt.Errorf("which host this is: %w", err)
+	}
+	return compute.Peer{Unit: d.info.UUID, Host: host, Library: "NCCL " + d.nccl.Version()}, nil
+}
+
+// hostName tells hosts, and containers that do not share a host name and /dev/shm, apart: what NCCL
+// goes by before it lets GPUs, or memory of the host, be reached without a network.
+func hostName() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	var shared syscall.Stat_t
+	if err := syscall.Stat("/dev/shm", &shared); err != nil {
+		return "", fmt.Errorf("/dev/shm: %w", err)
+	}
+	return fmt.Sprintf("%s %s %d", strings.TrimSpace(string(boot)), name, shared.Dev), nil
+}
+
+// NewGroupID makes the name of a group, and has NCCL listen for its members.
+func (d *Device) NewGroupID() ([]byte, error) {
+	if err := d.openNCCL(); err != nil {
+		return nil, err
+	}
+	return d.nccl.NewID()
+}
+
+// ncclGroup is a GPU's place in a group. It is left by abort, at a good end too: that waits for no
+// other member, and nothing is under way then.
+type ncclGroup struct {
+	device *Device
+	comm   *driver.Comm
+}
+
+// Join makes the GPU a member of a group.
+func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.Group, error) {
+	if err := d.openNCCL(); err != nil {
+		return nil, err
+	}
+	comm, err := d.context.Join(d.nccl, id, rank, world)
+	if err != nil {
+		return nil, err
+	}
+	g := &ncclGroup{d, comm}
+	d.groups[g] = struct{}{}
+	if err := g.until(ctx, func() error { return comm.Settle(ctx) }); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// until runs f, and leaves the group when ctx ends: what f waits for then comes to an end. It does
+// so when f fails, too.
+func (g *ncclGroup) until(ctx context.Context, f func() error) error {
+	left := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() { left <- g.comm.Abort() })
+	defer stop()
+	err := f()
+	if !stop() {
+		<-left
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		_ = g.comm.Abort() // it is known by now what is wrong
+	}
+	return err
+}
+
+// AllReduce sums on the GPUs, in the stream. NCCL's kernel ends when the group is left, as if it had
+// summed: that it has is certain only if the group is still there when the kernel is over.
+func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
+	if len(x) == 0 {
+		return nil
+	}
+	const doing = "summing between GPUs"
+	d := g.device
+	d.notRecording(doing)
+	return g.until(ctx, func() error {
+		if err := g.comm.Settle(ctx); err != nil {
+			return err
+		}
+		if err := g.comm.Sum(d.stream, at(x), len(x)); err != nil {
+			return err
+		}
+		if err := g.comm.Settle(ctx); err != nil {
+			return err
+		}
+		limit := patience
+		if deadline, ok := ctx.Deadline(); ok {
+			limit += max(0, time.Until(deadline))
+		}
+		d.check(doing, d.fence.Record(d.stream))
+		d.check(doing, d.fence.Wait(limit))
+		return g.comm.Settle(ctx)
+	})
+}
+
+// Close leaves the group.
+func (g *ncclGroup) Close() {
+	d := g.device
+	if _, ok := d.groups[g]; !ok {
+		return
+	}
+	delete(d.groups, g)
+	if !d.broken {
+		d.check("leaving a group", g.comm.Abort())
+	}
+}
