@@ -252,6 +252,9 @@ func (e *elastic) ringUntil(
 			if ring.Reducer = f; e.wrap != nil {
 				ring.Reducer = e.wrap(f)
 			}
+			if e.job.group != nil {
+				ring.Group = e.job.group(rank, h.dev)
+			}
 		}
 		running.Go(func() {
 			h.joined, h.err = h.trainer.Join(life, ring, e.restore)

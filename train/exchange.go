@@ -38,7 +38,8 @@ const (
 	tailStop      = tailNonfinite + 1
 	tailRegroup   = tailStop + 1
 	tailStep      = tailRegroup + 1 // the step's number modulo stepModulus
-	tailSize      = tailStep + 1
+	tailUnsummed  = tailStep + 1    // ranks whose Group has not summed the gradient
+	tailSize      = tailUnsummed + 1
 )
 
 const stepModulus = 1 << digitBits
@@ -55,7 +56,8 @@ type tally struct {
 // exchange sums a gradient and a tally over the ranks.
 type exchange struct {
 	dev     compute.Device
-	reducer Reducer // nil when there is one rank
+	reducer Reducer       // nil when there is one rank
+	group   compute.Group // that sums the gradient where it lies; nil: reducer does
 	ranks   int
 	grads   []float32 // device memory
 	wire    []float32 // host memory: the gradient, and behind it the tail
@@ -96,7 +98,7 @@ func (x *exchange) close() {
 
 // stage is where a run may copy the gradient while it is computed; nil where that cannot be.
 func (x *exchange) stage() []float32 {
-	if x.reducer == nil || x.stager == nil {
+	if x.reducer == nil || x.group != nil || x.stager == nil {
 		return nil
 	}
 	return x.wire[:len(x.grads)]
@@ -141,38 +143,82 @@ func (x *exchange) upload() {
 // carry is the lanes' states that travel ahead of a gradient; empty: none do.
 type carry struct{ out, in []float32 }
 
+// GroupError is what all ranks end a ring's part with when the Group of some has not summed a
+// gradient, and the ring is sound: they may go on in it without one. Nobody has completed the step.
+type GroupError struct {
+	Ranks int   // whose Group has failed
+	Own   error // this rank's; nil: its Group has summed
+}
+
+func (e *GroupError) Error() string {
+	text := fmt.Sprintf("the gradient was not summed between the devices, by %d of the ranks",
+		e.Ranks)
+	if e.Own != nil {
+		text += ": " + e.Own.Error()
+	}
+	return text
+}
+
+// Unwrap returns why this rank's Group has failed, if it has.
+func (e *GroupError) Unwrap() error { return e.Own }
+
 // sum replaces the gradient by its sum over the ranks, and returns the sum of their tallies; the
 // carry goes ahead. It fails when the ranks are not at the same step.
+//
+// A Group sums before the Reducer does, and is waited for: when any rank completes the Reducer's
+// part, every rank has the sum, or all hear that one has not. So a step that is completed is
+// complete on all, whoever fails when, and a Group that is left then is needed by nobody. Where it
+// fails because the ring does, the Reducer says why.
 func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
 	if x.reducer == nil {
 		return own, nil
 	}
-	if !x.inPlace {
+	wire, tail, byRing := x.wire, x.wire[len(x.grads):], x.group == nil
+	var unsummed error
+	if !byRing {
+		wire, unsummed = tail, x.group.AllReduce(ctx, x.grads)
+	} else if !x.inPlace {
 		x.download()
 	}
-	tail := x.wire[len(x.grads):]
-	putExact(tail[tailLoss:], own.loss)
-	tail[tailNorm] = float32(own.norm)
-	tail[tailNonfinite] = float32(own.nonfinite)
-	tail[tailStop] = float32(own.stop)
-	tail[tailRegroup] = float32(own.regroup)
-	tail[tailStep] = float32(step % stepModulus)
-	if err := x.reducer.AllReduceCarry(ctx, x.wire, ahead.out, ahead.in); err != nil {
+	own.put(tail, step, unsummed)
+	if err := x.reducer.AllReduceCarry(ctx, wire, ahead.out, ahead.in); err != nil {
 		return tally{}, err
-	}
-	if !x.inPlace {
-		x.upload()
 	}
 	if want := float32(x.ranks) * float32(step%stepModulus); tail[tailStep] != want {
 		return tally{}, fmt.Errorf("the ranks are at different steps (their numbers modulo %d add "+
 			"up to %v, not %v): they must start from the same checkpoint", stepModulus,
 			tail[tailStep], want)
 	}
+	if ranks := int(tail[tailUnsummed]); ranks > 0 {
+		return tally{}, &GroupError{Ranks: ranks, Own: unsummed}
+	}
+	if byRing && !x.inPlace {
+		x.upload()
+	}
+	return takeTally(tail), nil
+}
+
+// put writes what a rank says into its tail.
+func (t tally) put(tail []float32, step int64, unsummed error) {
+	putExact(tail[tailLoss:], t.loss)
+	tail[tailNorm] = float32(t.norm)
+	tail[tailNonfinite] = float32(t.nonfinite)
+	tail[tailStop] = float32(t.stop)
+	tail[tailRegroup] = float32(t.regroup)
+	tail[tailStep] = float32(step % stepModulus)
+	tail[tailUnsummed] = 0
+	if unsummed != nil {
+		tail[tailUnsummed] = 1
+	}
+}
+
+// takeTally reads the sum of what the ranks say.
+func takeTally(tail []float32) tally {
 	return tally{
 		loss:      takeExact(tail[tailLoss:]),
 		norm:      float64(tail[tailNorm]),
 		nonfinite: int(tail[tailNonfinite]),
 		stop:      int(tail[tailStop]),
 		regroup:   int(tail[tailRegroup]),
-	}, nil
+	}
 }

@@ -245,6 +245,7 @@ type job struct {
 	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
 	prepare func(rank int, t *Trainer)                        // nil: nothing
 	summed  func([]float32)                                   // hears the sums; nil: nobody
+	group   func(rank int, dev compute.Device) compute.Group  // nil: there is none
 }
 
 func newJob(ranks int) job {
@@ -320,6 +321,9 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	at := Ring{Reducer: ring, Rank: rank, LaneEnds: j.ends, Generation: 1}
 	if j.ends == nil {
 		at.LaneEnds = dealt(j.ranks)
+	}
+	if j.group != nil {
+		at.Group = j.group(rank, dev)
 	}
 	_, err = trainer.Join(ctx, at, func(context.Context, RestoreReason) (*Snapshot, error) {
 		if j.reload != nil {

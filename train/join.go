@@ -6,12 +6,17 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"rondo/compute"
 )
 
 // Ring is a rank's part in one generation of ranks. Its Reducer is the caller's; one that has
 // failed may go on using the trainer's memory, so it is closed before the next Join.
 type Ring struct {
-	Reducer    Reducer // nil: this rank is alone
+	Reducer Reducer // nil: this rank is alone
+	// Group sums the gradient between the ranks' devices, where the Reducer would have to sum it in
+	// host memory. Either all ranks have one, or none. It ends a wait when the Reducer fails.
+	Group      compute.Group
 	Rank       int
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
 	Generation int64    // of each ring greater than of those before
@@ -81,6 +86,7 @@ func (t *Trainer) enter(ring Ring) error {
 	}
 	t.count = ring.LaneEnds[ring.Rank] - t.first
 	t.exchange.reducer, t.exchange.ranks = ring.Reducer, len(ring.LaneEnds)
+	t.exchange.group = ring.Group
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
 	t.dev.Zero(t.model.GradientsWithTail())
 	t.laneFloats = t.laneFloats[:0]

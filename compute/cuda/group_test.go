@@ -66,10 +66,10 @@ func TestGroupIsRefused(t *testing.T) {
 		return
 	}
 	for _, c := range []struct {
-		name                 string
-		gpus, ranks, worlds  [2]int
-		length               [2]int
-		joins, sums          bool
+		name                string
+		gpus, ranks, worlds [2]int
+		length              [2]int
+		joins, sums         bool
 	}{
 		{name: "one GPU", gpus: [2]int{1, 1}, ranks: [2]int{0, 1}, worlds: [2]int{2, 2}},
 		{name: "other worlds", gpus: [2]int{0, 1}, ranks: [2]int{0, 1}, worlds: [2]int{2, 3}},
