@@ -25,6 +25,8 @@ type session struct {
 	plan cluster.Plan
 	rank cluster.Rank
 	ring *allreduce.Ring
+	// group sums the gradient between the ranks' GPUs; nil: the ring does.
+	group compute.Group
 
 	rejoined bool // the ranks have begun anew in the ring that they have
 
@@ -79,6 +81,7 @@ func (w *worker) serveRing(
 		if broke != nil && !isVerdict(broke) {
 			s.ring.Break(broke) // the others must not wait for this rank
 		}
+		s.leaveGroup()
 		if closing := s.ring.Close(); closing != nil {
 			w.log.Info("leaving the ring", "generation", plan.Generation, "error", closing)
 		}
@@ -91,7 +94,10 @@ func (w *worker) serveRing(
 func isVerdict(err error) bool {
 	var corrupt *train.CorruptError
 	var others *train.PeerCorruptError
-	return errors.As(err, &corrupt) || errors.As(err, &others)
+	var unsummed *train.GroupError
+	var refused *groupError
+	return errors.As(err, &corrupt) || errors.As(err, &others) || errors.As(err, &unsummed) ||
+		errors.As(err, &refused)
 }
 
 // processesHere is how many of the plan's workers share this machine's cores.
@@ -205,6 +211,9 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	if err := s.form(ctx); err != nil {
 		return false, err
 	}
+	if s.group, err = s.openGroup(ctx); err != nil {
+		return false, err
+	}
 	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
 	for i, m := range s.plan.Members {
 		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
@@ -214,6 +223,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		ring.Reducer = reducer{s.ring}
 	}
 	for {
+		ring.Group = s.group
 		result, err := s.train(ctx, ring)
 		var unsaved *train.SaveError
 		if errors.As(err, &unsaved) && ctx.Err() == nil {
@@ -286,7 +296,10 @@ func (s *session) train(
 func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *train.SplitError
 	var late *train.StragglerError
+	var unsummed *train.GroupError
 	switch {
+	case errors.As(err, &unsummed):
+		return s.sumByRing(ctx, unsummed)
 	case errors.As(err, &split):
 		s.engine.trainer.Forget() // nobody's state can be told from a wrong one
 		s.engine.split = split
@@ -350,6 +363,9 @@ func (s *session) judge(life context.Context, err error) error {
 		hearsay *allreduce.AbortError
 		corrupt *train.CorruptError
 		others  *train.PeerCorruptError
+
+		unsummed *train.GroupError
+		refused  *groupError
 	)
 	switch {
 	case life.Err() != nil:
@@ -366,6 +382,8 @@ func (s *session) judge(life context.Context, err error) error {
 			s.accuse(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
 		}
 	case errors.As(err, &hearsay): // those who saw it tell
+	case errors.As(err, &unsummed) && unsummed.Own == nil: // and so here
+	case errors.As(err, &refused) && refused.rank != int(s.rank):
 	case errors.As(err, &lost):
 		s.accuse(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
 	default:
@@ -380,10 +398,12 @@ func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
 	var unshared *grpclink.MemoryError
+	var refused *groupError
 	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
-			errors.As(err, &unshared) && s.fromScratch(),
+			errors.As(err, &unshared) && s.fromScratch() ||
+			errors.As(err, &refused) && s.plan.Rings <= 1, // it is the job that was set up so
 		lacks: lacks && s.fromScratch()}
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure

@@ -89,6 +89,8 @@ type worker struct {
 	end    *cluster.Plan  // with which the job has ended well; nil: it has not
 	kept   bool           // this worker saved what it held when it left
 
+	groupFault string // why its device is in no group any more; empty: it may be
+
 	started health.Flag // it has its spec and its text
 	ready   health.Flag // it is registered
 	pulse   pulse

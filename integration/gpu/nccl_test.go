@@ -1,0 +1,110 @@
+//go:build cuda
+
+package gpu
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const twoGPUs = "RONDO_EMULATOR_DEVICES=2"
+
+// sums are what the job has told of how its gradients are summed.
+func (r result) sums(t *testing.T) (told []string) {
+	t.Helper()
+	for _, e := range r.events(t, "notice") {
+		if text := fmt.Sprint(e["text"]); strings.Contains(text, "gradients are summed ") {
+			told = append(told, text)
+		}
+	}
+	return told
+}
+
+// Two workers, each on a GPU of its own, sum by NCCL, in either scope of clipping, and agree; the
+// losses are those of the ring.
+func TestNCCL(t *testing.T) {
+	emulated(t)
+	for _, scope := range []string{"global", "worker"} {
+		flags := []string{"--workers", "2", "--device", "cuda", "--clip-scope", scope}
+		want := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--intra-host", "grpc")...)...)
+		got := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--intra-host", "nccl",
+			"--check-every", "1")...)...)
+		same(t, got.losses(t), want.losses(t))
+		if told := got.sums(t); len(told) != 1 ||
+			told[0] != "gradients are summed between the GPUs, by NCCL 2.23.4" {
+			t.Errorf("told: %q", told)
+		}
+		if told := want.sums(t); len(told) != 0 {
+			t.Errorf("--intra-host grpc: told %q", told)
+		}
+	}
+}
+
+// A worker that is killed while NCCL sums, or before, is missed by the others within their
+// deadlines, and they do its step again: the text is read once, and the losses are the same.
+func TestNCCLKilled(t *testing.T) {
+	emulated(t)
+	flags := []string{"--workers", "2", "--steps", "12", "--chunk-timeout", "5s"}
+	want := run(t, nil, "rondo", tiny(append(flags, "--device", "cpu")...)...).losses(t)
+	for _, phase := range []string{"backward", "all-gather", "update"} {
+		t.Run(phase, func(t *testing.T) {
+			read := filepath.Join(t.TempDir(), "audit")
+			got := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--device", "cuda",
+				"--intra-host", "nccl", "--check-every", "1", "--audit-dir", read, "--inject",
+				"kill rank=1 step=4 phase="+phase)...)...)
+			same(t, got.losses(t), want)
+			if rings := got.events(t, "generation"); len(rings) < 2 {
+				t.Errorf("rings: %v", rings)
+			}
+			if told := got.sums(t); len(told) == 0 {
+				t.Error("NCCL has summed nothing")
+			}
+			if r := run(t, nil, "rondo", "audit", read); r.code != 0 {
+				t.Errorf("the audit: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+			}
+		})
+	}
+}
+
+// Where a rank cannot be in a group, --intra-host nccl says which, why and what to do; auto goes on
+// with the ring, and says so.
+func TestNCCLCannot(t *testing.T) {
+	emulated(t)
+	for name, c := range map[string]struct {
+		settings []string
+		device   string
+		why      string
+	}{
+		"one GPU": {nil, "cuda:0", "it computes on the same GPU as rank 0, GPU-"},
+		"no NCCL": {[]string{twoGPUs, "RONDO_EMULATOR_NCCL=0"}, "cuda",
+			"NCCL cannot be used: libnccl.so.2: "},
+		"CPU": {nil, "cpu", "NCCL sums between GPUs, and its device is cpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags := []string{"--workers", "2", "--device", c.device, "--intra-host"}
+			refused := run(t, c.settings, "rondo", tiny(append(flags, "nccl")...)...)
+			failed := refused.events(t, "failed")
+			if refused.code != 1 || len(failed) != 1 {
+				t.Fatalf("exit code %d\n%s\n%s", refused.code, refused.stdout, refused.stderr)
+			}
+			reason := fmt.Sprint(failed[0]["reason"])
+			for _, want := range []string{"--intra-host nccl: rank ", " (host ", c.why,
+				"--intra-host auto"} {
+				if !strings.Contains(reason, want) {
+					t.Errorf("no %q in %q", want, reason)
+				}
+			}
+			auto := run(t, c.settings, "rondo", tiny(append(flags, "auto", "--steps", "3")...)...)
+			told := auto.sums(t)
+			if n := len(auto.losses(t)); n != 3 {
+				t.Errorf("auto: %d steps, want 3", n)
+			}
+			if name == "one GPU" && (len(told) != 1 || !strings.Contains(told[0], c.why)) ||
+				name != "one GPU" && len(told) != 0 {
+				t.Errorf("auto: told %q", told)
+			}
+		})
+	}
+}
