@@ -16,10 +16,10 @@ type Grouper interface {
 	Device
 	// Peer says what the device is to others; the error is why it can be in no group.
 	Peer() (Peer, error)
-	// NewGroupID makes the name of a group, for Join. One of its members does, and tells the others.
+	// NewGroupID makes the name of a group, for Join: one member does, and tells the others.
 	NewGroupID() ([]byte, error)
-	// Join makes the device one of so many in the group of this name, and waits for the others until
-	// ctx ends, which has a deadline.
+	// Join makes the device one of so many in the group of this name, and waits for the others
+	// until ctx ends, which has a deadline.
 	Join(ctx context.Context, id []byte, rank, world int) (Group, error)
 }
 

@@ -49,8 +49,8 @@ func (c *company) AllReduce(ctx context.Context, x []float32) error {
 
 func (c *company) Close() {}
 
-// A job whose gradients are summed between the devices is, to the bit, the one whose ring sums them,
-// and they do not go around its ring.
+// A job whose gradients are summed between the devices is, to the bit, the one whose ring sums
+// them, and they do not go around its ring.
 func TestGroup(t *testing.T) {
 	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
 		j := resumable(compute.LSTM, false, compute.AdamW)
@@ -96,8 +96,8 @@ func TestGroupFails(t *testing.T) {
 		for worker, h := range e.hands {
 			var lost *GroupError
 			own := !after || worker == 1
-			if !errors.As(h.err, &lost) || lost.Ranks != failed || errors.Is(h.err, errTest) != own ||
-				h.result.Progress.Step != 3 {
+			if !errors.As(h.err, &lost) || lost.Ranks != failed ||
+				errors.Is(h.err, errTest) != own || h.result.Progress.Step != 3 {
 				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
 			}
 		}

@@ -43,6 +43,8 @@ type devices struct {
 	CPU  processor `json:"cpu"`
 	CUDA bool      `json:"cuda"` // whether this binary can compute on GPUs
 	GPUs []job.GPU `json:"gpus"`
+	// NCCL is the version of the library that sums between GPUs, or says why there is none.
+	NCCL string `json:"nccl,omitempty"`
 	// Reason says why there are no GPUs, where that is known.
 	Reason string `json:"reason,omitempty"`
 }
@@ -73,6 +75,10 @@ func findDevices() (devices, error) {
 	case len(gpus) == 0:
 		found.Reason = "NVIDIA's driver shows none to this process (see nvidia-smi, and " +
 			"CUDA_VISIBLE_DEVICES)"
+	default:
+		if found.NCCL, err = job.NCCL(); err != nil {
+			found.NCCL = fmt.Sprintf("not found: %v", err)
+		}
 	}
 	return found, nil
 }
@@ -99,6 +105,9 @@ func (d devices) print(out io.Writer) error {
 		if g.Problem != "" {
 			fmt.Fprintf(out, "cuda:%d cannot be used: %s\n", g.Index, g.Problem)
 		}
+	}
+	if d.NCCL != "" {
+		fmt.Fprintln(out, "NCCL, which sums between GPUs of a host:", d.NCCL)
 	}
 	if d.Reason != "" {
 		fmt.Fprintln(out, "no GPUs:", d.Reason)

@@ -114,8 +114,8 @@ func (g *ncclGroup) until(ctx context.Context, f func() error) error {
 	return err
 }
 
-// AllReduce sums on the GPUs, in the stream. NCCL's kernel ends when the group is left, as if it had
-// summed: that it has is certain only if the group is still there when the kernel is over.
+// AllReduce sums on the GPUs, in the stream. NCCL's kernel ends when the group is left, as if it
+// had summed: that it has is certain only if the group is still there when the kernel is over.
 func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 	if len(x) == 0 {
 		return nil

@@ -28,7 +28,8 @@ func TestNCCL(t *testing.T) {
 	emulated(t)
 	for _, scope := range []string{"global", "worker"} {
 		flags := []string{"--workers", "2", "--device", "cuda", "--clip-scope", scope}
-		want := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--intra-host", "grpc")...)...)
+		want := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--intra-host",
+			"grpc")...)...)
 		got := run(t, []string{twoGPUs}, "rondo", tiny(append(flags, "--intra-host", "nccl",
 			"--check-every", "1")...)...)
 		same(t, got.losses(t), want.losses(t))

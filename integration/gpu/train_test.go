@@ -48,6 +48,7 @@ func TestDevices(t *testing.T) {
 	listed := run(t, nil, "rondo", "devices", "-o", "json")
 	var found struct {
 		CUDA bool
+		NCCL string
 		GPUs []struct {
 			Name, UUID, Driver, Problem string
 			Capability                  string `json:"compute_capability"`
@@ -58,6 +59,9 @@ func TestDevices(t *testing.T) {
 	if err := json.Unmarshal([]byte(listed.stdout), &found); err != nil || !found.CUDA ||
 		len(found.GPUs) == 0 {
 		t.Fatalf("%v: %s", err, listed.stdout)
+	}
+	if shared.libraries != "" && found.NCCL != "2.23.4" {
+		t.Errorf("NCCL %q", found.NCCL)
 	}
 	for _, g := range found.GPUs {
 		if g.Name == "" || g.UUID == "" || g.Driver == "" || g.Problem != "" ||

@@ -26,6 +26,9 @@ func GPUs() ([]GPU, error) {
 	return all, withoutPackage(err)
 }
 
+// NCCL is the version of the library that sums between GPUs; the error is why there is none.
+func NCCL() (string, error) { return cuda.NCCLVersion() }
+
 // openCUDA opens one of them.
 func openCUDA(index int, precision compute.Precision) (_ compute.Device, err error) {
 	defer compute.Catch(&err)

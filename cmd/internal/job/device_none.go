@@ -18,6 +18,12 @@ func GPUs() ([]GPU, error) {
 		"cuda, or use the image rondo:VERSION-cuda"))
 }
 
+// NCCL is of builds with CUDA alone.
+func NCCL() (string, error) {
+	_, err := GPUs()
+	return "", err
+}
+
 // open has none to look at.
 func (*GPU) open() error {
 	_, err := GPUs()

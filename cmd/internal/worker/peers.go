@@ -60,11 +60,11 @@ func misfit(cards []card) *refusal {
 		case c.Cannot != "":
 			return &refusal{rank, c.Cannot}
 		case c.Peer.Host != first.Host:
-			return &refusal{rank, "it is on another host than rank 0, or in a container that does " +
-				"not share the host's name and /dev/shm with it"}
+			return &refusal{rank, "it is on another host than rank 0, or in a container that " +
+				"does not share the host's name and /dev/shm with it"}
 		case c.Peer.Library != first.Library:
-			return &refusal{rank, fmt.Sprintf("it has %s, and rank 0 %s: install the same version",
-				c.Peer.Library, first.Library)}
+			return &refusal{rank, fmt.Sprintf("it has %s, and rank 0 %s: install the same "+
+				"version", c.Peer.Library, first.Library)}
 		}
 		for other, o := range cards[:rank] {
 			if o.Peer.Unit == c.Peer.Unit {
