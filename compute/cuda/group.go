@@ -100,8 +100,11 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 // until runs f, and leaves the group when ctx ends: what f waits for then comes to an end. It does
 // so when f fails, too.
 func (g *ncclGroup) until(ctx context.Context, f func() error) error {
-	left := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() { left <- g.comm.Abort() })
+	left := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(left)
+		_ = g.comm.Abort() // why ctx has ended is what counts
+	})
 	defer stop()
 	err := f()
 	if !stop() {
