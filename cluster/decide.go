@@ -33,7 +33,6 @@ type State struct {
 	giveUp  time.Time // while forming or paused: when to wait no longer
 	settled time.Time // when who appeared is taken in, and who was asked to go is let go; or zero
 	anew    bool      // until settled those that have the state are waited for, and then no longer
-	lacked  bool      // a worker of the first ring had no memory for its lanes
 	vacant  time.Time // when the next run supersedes this one, which has nobody; or zero
 	// evictions is how often processes were put out that are registered, or were not long ago.
 	evictions []repeats
@@ -98,7 +97,6 @@ type Failed struct {
 	Usage      bool // the job's input is wrong, not the run
 	Fatal      bool // every worker would fail in this way
 	Resync     bool // its state is not to be trusted
-	Lacks      bool // it has no memory for its lanes, and the job has done no step
 }
 
 // Suspected is a worker that accuses another one of its ring.

@@ -17,9 +17,6 @@ func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
 func failed(s State, e Failed, now time.Time) (State, []Action) {
 	_, evicted := s.plan.Eviction(e.ID) // it fails because it was told to go
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
-	if e.Lacks && s.lacked {
-		stale = false // it was in the first ring, and lacks more with the lanes of who left that
-	}
 	if stale || evicted || slices.Contains(s.done, e.ID) {
 		return s.count(e.ID, false, e.Resync, now), nil
 	}
@@ -27,8 +24,6 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	e.Text = clip(e.Text)
 	reason := s.describe(e.ID) + ": " + e.Text
 	switch {
-	case e.Lacks && s.plan.Rings > 0:
-		return lacking(s, e, reason, now)
 	case s.plan.Phase == Forming && !e.Usage && !e.Fatal:
 		if s.plan.Reason == reason {
 			return s, nil // a new leader hears it again
@@ -55,21 +50,6 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	}
 	s = s.evict(Eviction{ID: e.ID, Reason: e.Text + s.history(m), Remedy: remedy})
 	return regroup(s, reason+s.history(m), now)
-}
-
-// lacking is failed for a worker without memory for its lanes. It ends the job where nobody is left
-// who may have more, if not even the first ring, with the fewest lanes for each, had enough.
-func lacking(s State, e Failed, reason string, now time.Time) (State, []Action) {
-	_, inRing := s.plan.Rank(e.ID)
-	s.lacked = s.lacked || s.plan.Rings == 1
-	without := s.evict(Eviction{ID: e.ID, Reason: e.Text, Remedy: Leave})
-	switch {
-	case s.lacked && len(without.choose(1)) == 0:
-		return fail(s, reason+resumeHint, false)
-	case !inRing:
-		return s, nil // it goes by itself
-	}
-	return regroup(without, reason, now)
 }
 
 // suspected evicts the accused, if the word is about the present ring and comes from it. A slow

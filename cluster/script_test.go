@@ -202,9 +202,9 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 			return nil, nil
 		}
 		return Left{args}, nil
-	case "fail", "usage", "fatal", "resync", "lack":
+	case "fail", "usage", "fatal", "resync":
 		return Failed{ID: args[0], Generation: Generation(of), Text: rest, Usage: name == "usage",
-			Fatal: name == "fatal", Resync: name == "resync", Lacks: name == "lack"}, nil
+			Fatal: name == "fatal", Resync: name == "resync"}, nil
 	case "suspect", "slow", "spoilt":
 		if generation == "" {
 			of = int(w.stored.Generation)

@@ -256,8 +256,7 @@ func (s *simulation) report(m Member) {
 	case n < 3:
 		s.say(m.ID, Done{m.ID, generation})
 	case n < 6:
-		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot", Resync: n == 3,
-			Lacks: n == 4})
+		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot", Resync: n == 3})
 	case n == 6 && s.random.IntN(8) == 0:
 		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot",
 			Usage: s.random.IntN(2) == 0, Fatal: true})

@@ -60,7 +60,7 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 		ended.GetDone().Generation = 7
 		report(t, r, failure(&rondov1.FailureEvent{Text: "no such file", Usage: true}),
 			failure(&rondov1.FailureEvent{Id: "w3", Text: "exit status 1", Fatal: true,
-				Resync: true, Lacks: true, Generation: 6}),
+				Resync: true, Generation: 6}),
 			&rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: &rondov1.SuspectEvent{
 				Generation: math.MaxUint64, Rank: 1, Text: "stream broken", Slow: true}}},
 			&rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{}}},
@@ -69,7 +69,7 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 		want := []cluster.Event{
 			cluster.Failed{ID: "w1", Text: "no such file", Usage: true},
 			cluster.Failed{ID: "w3", Text: "exit status 1", Fatal: true, Resync: true,
-				Lacks: true, Generation: 6},
+				Generation: 6},
 			cluster.Suspected{ID: "w1", Generation: math.MaxInt64, Rank: 1,
 				Text: "stream broken", Slow: true},
 			cluster.Leaving{ID: "w1"},

@@ -398,8 +398,7 @@ func ClusterEvent(r *rondov1.Record) cluster.Event {
 	case *rondov1.Event_Failure:
 		f := kind.Failure
 		return cluster.Failed{ID: cmp.Or(f.Id, r.Source), Generation: generation(f.Generation),
-			Text: f.Text, Usage: f.Usage, Fatal: f.Fatal, Resync: f.Resync,
-			Lacks: f.Lacks}
+			Text: f.Text, Usage: f.Usage, Fatal: f.Fatal, Resync: f.Resync}
 	case *rondov1.Event_Suspect:
 		e := kind.Suspect
 		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),

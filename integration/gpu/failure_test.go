@@ -29,27 +29,6 @@ func TestNoMemory(t *testing.T) {
 	}
 }
 
-// A job of which no worker has the memory ends at once, with what would fit: starting them again
-// would be of no use.
-func TestNoMemoryAnywhere(t *testing.T) {
-	emulated(t)
-	r := run(t, []string{memory(140)}, "rondo", tiny("--device", "cuda", "--workers", "2",
-		"--hidden", "512", "--batch", "256", "--bptt", "64", "--max-tokens", "30000")...)
-	failed := r.events(t, "failed")
-	if r.code != 1 || len(failed) != 1 || strings.Contains(r.stderr, "started again (2 of") {
-		t.Fatalf("exit code %d\n%s\n%s", r.code, r.stdout, r.stderr)
-	}
-	reason := fmt.Sprint(failed[0]["reason"])
-	for _, want := range []string{"cuda:0 ", "no memory for ", "it would fit with --batch "} {
-		if !strings.Contains(reason, want) {
-			t.Errorf("no %q in %q", want, reason)
-		}
-	}
-	if n := len(r.events(t, "step")); n > 0 {
-		t.Errorf("%d steps", n)
-	}
-}
-
 // memory is the setting of an emulated GPU's, in MiB.
 func memory(mebibytes int) string {
 	return fmt.Sprintf("RONDO_EMULATOR_MEMORY=%d", mebibytes<<20)

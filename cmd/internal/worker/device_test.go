@@ -69,24 +69,25 @@ func TestMissingDeviceIsOwnFailure(t *testing.T) {
 	}
 }
 
-// Only a job that has nothing to lose is ended by GPUs that lack memory for it.
+// Only a job that has nothing to lose is ended by the one GPU that lacks memory for it.
 func TestFromScratch(t *testing.T) {
 	for _, c := range []struct {
 		dir, resume string
 		engine      *engine
-		began       bool
+		rings       int
 		want        bool
 	}{
-		{"", "auto", nil, true, true},
-		{"run", "never", nil, true, true},
-		{"run", "auto", nil, true, false},
-		{"run", "auto", &engine{}, true, false},
-		{"run", "auto", &engine{scratch: true}, true, true},
-		{"", "auto", nil, false, false},
+		{"", "auto", nil, 1, true},
+		{"run", "never", nil, 1, true},
+		{"run", "auto", nil, 1, false},
+		{"run", "auto", &engine{}, 1, false},
+		{"run", "auto", &engine{scratch: true}, 1, true},
+		{"", "auto", nil, 2, false},
 	} {
 		spec := jobspec.Default()
 		spec.CheckpointDir, spec.Resume = c.dir, c.resume
-		s := &session{worker: &worker{spec: spec, engine: c.engine, began: c.began}}
+		s := &session{worker: &worker{spec: spec, engine: c.engine},
+			plan: cluster.Plan{Rings: c.rings}}
 		if got := s.fromScratch(); got != c.want {
 			t.Errorf("%+v: %t", c, got)
 		}

@@ -41,7 +41,6 @@ type session struct {
 type ringError struct {
 	generation cluster.Generation
 	fatal      bool // every worker would fail in this way
-	lacks      bool // so would whoever has no more memory, and has these lanes
 	err        error
 }
 
@@ -56,7 +55,6 @@ func (w *worker) serveRing(
 	w.pulse.begin()
 	defer w.pulse.rest()
 	rank, _ := plan.Rank(w.member.ID)
-	w.began = w.began || plan.Rings <= 1
 	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
 	if w.engine == nil {
 		if w.engine, err = w.openEngine(life); err != nil {
@@ -403,18 +401,18 @@ func (s *session) failed(err error) error {
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
 			errors.As(err, &unshared) && s.fromScratch() ||
-			errors.As(err, &refused) && s.plan.Rings <= 1, // it is the job that was set up so
-		lacks: lacks && s.fromScratch()}
+			errors.As(err, &refused) && s.plan.Rings <= 1 || // it is the job that was set up so
+			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
 	s.tell(context.Background(), failure) // bounds its wait itself
 	return failure
 }
 
-// fromScratch reports whether the job is known to have nothing yet that could be lost: this worker
-// was in its first ring, no step has been done, and there is no checkpoint that it goes on from.
+// fromScratch reports whether the job is known to have nothing yet that could be lost: this is its
+// first ring, and there is no checkpoint that it goes on from.
 func (s *session) fromScratch() bool {
 	none := s.spec.CheckpointDir == "" || s.spec.Resume == "never" ||
 		s.engine != nil && s.engine.scratch
-	return none && s.began && s.step() == 0
+	return none && s.plan.Rings <= 1 && s.step() == 0
 }
 
 // lack adds to the error of a GPU without memory for its lanes what would fit.

@@ -83,7 +83,6 @@ type worker struct {
 	own    string         // its own --device; empty: the job's
 	device compute.Device // nil before it is opened
 	engine *engine        // nil before the first ring
-	began  bool           // it was in the job's first ring
 	hasSat bool           // a ring with this worker has formed
 	well   bool           // a ring with this worker has trained for a while
 	end    *cluster.Plan  // with which the job has ended well; nil: it has not
@@ -241,8 +240,7 @@ func (w *worker) verdict(ctx context.Context, err error) error {
 	seen := errors.New("the plan is known")
 	_ = w.registry.WatchPlan(ctx, func(p cluster.Plan) error {
 		last = p
-		_, out := p.Eviction(w.member.ID) // and the others go on
-		if p.Phase != cluster.Ended && w.heard && (told.Usage || told.Fatal || told.Lacks && !out) {
+		if p.Phase != cluster.Ended && w.heard && (told.Usage || told.Fatal) {
 			return nil // what the leader does about it follows
 		}
 		return seen
@@ -398,7 +396,7 @@ func (w *worker) failure(err error) *rondov1.Event {
 	var ring *ringError
 	f.Usage = errors.As(err, &wrong) || errors.As(err, &spec)
 	if errors.As(err, &ring) {
-		f.Generation, f.Fatal, f.Lacks = uint64(ring.generation), ring.fatal, ring.lacks
+		f.Generation, f.Fatal = uint64(ring.generation), ring.fatal
 	}
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }

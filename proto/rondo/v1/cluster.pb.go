@@ -1628,7 +1628,6 @@ type FailureEvent struct {
 	Fatal         bool                   `protobuf:"varint,4,opt,name=fatal,proto3" json:"fatal,omitempty"`           // every worker would fail in this way: the job ends
 	Resync        bool                   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`         // the worker's state is not to be trusted
 	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring that it was in; 0: in none
-	Lacks         bool                   `protobuf:"varint,7,opt,name=lacks,proto3" json:"lacks,omitempty"`           // no memory for its lanes, and no step has been done: with more it lacks more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1703,13 +1702,6 @@ func (x *FailureEvent) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
-}
-
-func (x *FailureEvent) GetLacks() bool {
-	if x != nil {
-		return x.Lacks
-	}
-	return false
 }
 
 // SuspectEvent: a worker accuses another one of its ring, which is then evicted. What is said of a
@@ -2025,7 +2017,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"generation\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xac\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +
 	"\fFailureEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
@@ -2034,8 +2026,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\x12\x14\n" +
-	"\x05lacks\x18\a \x01(\bR\x05lacks\"\x92\x01\n" +
+	"generation\"\x92\x01\n" +
 	"\fSuspectEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
