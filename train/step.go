@@ -14,8 +14,9 @@ import (
 // that all decide alike. Until the ring has summed, nothing of the step is in what another ring
 // would go on from: the parameters, what the optimizer keeps, the progress, and the lanes' states
 // after the step before, which the book keeps. It returns true when the ranks are to leave the
-// ring after it.
+// ring after it. Whatever ends it between its update and its commit leaves no state.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
+	defer t.forgetTorn()
 	began := t.cfg.Now()
 	index := t.progress.Step
 	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
@@ -86,6 +87,7 @@ func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (fl
 func (t *Trainer) commit(loss float64, skipped bool, all tally) {
 	t.progress.record(t.stepsPerEpoch, loss, skipped)
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
+	t.torn = false
 }
 
 // forwardBackward reads the batch, and leaves this rank's part of the global gradient in the
@@ -143,18 +145,19 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	return own, nil
 }
 
-// run runs the segment. Of a rank that updates at once nobody knows, where that fails, what it has
-// updated.
+// run runs the segment. A rank that updates at once looks before it whether it is to do nothing
+// more, as clipAndUpdate does. Where ctx ends while it runs, the step is committed all the same: it
+// has been read and updated by, as its Ledger is told. If the others have gone on without this
+// rank, they have joined a later ring, whose word counts, and the step is one that was thrown away;
+// if they have not, the job goes on from it. Nothing that is due after it is done here.
 func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float64, err error) {
-	if !t.updatesOwn() {
-		lossSum, err = t.segment.Run(in)
-	} else if err = context.Cause(ctx); err == nil { // see clipAndUpdate
-		t.touched = true
-		if lossSum, err = t.segment.Run(in); err != nil {
-			t.Forget()
+	if t.updatesOwn() {
+		if err := context.Cause(ctx); err != nil {
+			return 0, err
 		}
+		t.tear()
 	}
-	if err == nil {
+	if lossSum, err = t.segment.Run(in); err == nil {
 		t.exchange.staged = t.segment.Staged()
 	}
 	return lossSum, err

@@ -43,6 +43,7 @@ type Trainer struct {
 	committed int64       // the ring that the last step was completed in
 	joined    int64       // the last ring that was joined with this state
 	touched   bool        // the parameters or slots are not those of a job that has not begun
+	torn      bool        // a step may have changed them, and is not committed
 	slots     [][]float32 // of the optimizer, device memory
 	book      book        // the lanes' states
 

@@ -48,13 +48,26 @@ func (t *Trainer) applySum(all tally) (norm float64) {
 		t.clipper.Clip(t.grads, &t.clip, nil)
 	}
 	if all.nonfinite == 0 && isFinite(all.norm) {
-		t.touched = true
+		t.tear()
 		t.update()
 	}
 	if each {
 		return all.norm
 	}
 	return t.clipper.Norm()
+}
+
+// tear notes that the parameters are about to change. Until the step is committed nobody knows
+// which step they are of: the device may fail at any time, and may have updated some of them.
+func (t *Trainer) tear() { t.touched, t.torn = true, true }
+
+// forgetTorn drops a state that a step has torn and not committed, when the step ends: a failed
+// device's panic passes through here too.
+func (t *Trainer) forgetTorn() {
+	if t.torn {
+		t.torn = false
+		t.Forget()
+	}
 }
 
 // update asks for the optimizer's update by the gradient, as the last Clip lets it.

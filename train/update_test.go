@@ -177,20 +177,20 @@ func (o failingOutput) Sum() float64 {
 	return o.Output.Sum()
 }
 
-// endsBefore is a Ledger that ends a context before a step is run.
-type endsBefore struct {
+// beforeStep is a Ledger that does something before a step is run.
+type beforeStep struct {
 	step int64
-	end  context.CancelCauseFunc
+	do   func()
 }
 
-func (e endsBefore) Intend(step int64, _, _ int, _ []int32) error {
-	if step == e.step {
-		e.end(errBroken)
+func (b beforeStep) Intend(step int64, _, _ int, _ []int32) error {
+	if step == b.step {
+		b.do()
 	}
 	return nil
 }
 
-func (endsBefore) Commit(int64) error { return nil }
+func (beforeStep) Commit(int64) error { return nil }
 
 // A rank alone that finds that it is to do nothing more leaves the state of the step before. One
 // whose device fails when the update has been asked for has none: nobody knows what was updated.
@@ -214,7 +214,7 @@ func TestAloneUntilItEnds(t *testing.T) {
 	asIs := func(dev compute.Device) compute.Device { return dev }
 	_, two := run(2, asIs, func(context.CancelCauseFunc) Ledger { return nil })
 	trainer, ended := run(9, asIs, func(end context.CancelCauseFunc) Ledger {
-		return endsBefore{3, end}
+		return beforeStep{3, func() { end(errBroken) }}
 	})
 	if !errors.Is(ended.err, errBroken) || !trainer.HasState() || trainer.Progress().Step != 2 {
 		t.Errorf("ended: %v, state %t, %+v", ended.err, trainer.HasState(), trainer.Progress())
@@ -226,5 +226,95 @@ func TestAloneUntilItEnds(t *testing.T) {
 	}, func(context.CancelCauseFunc) Ledger { return nil })
 	if !errors.Is(failed.err, errTest) || trainer.HasState() || trainer.Progress().Step != 2 {
 		t.Errorf("failed: %v, state %t, %+v", failed.err, trainer.HasState(), trainer.Progress())
+	}
+}
+
+// torn is a device that fails where what is left of an update is waited for: in the norm, or in
+// the lanes' states.
+type torn struct {
+	compute.Device
+	where string
+	reads *int // of what is where, before it fails
+}
+
+func (d torn) read(where string) {
+	if where != d.where {
+		return
+	}
+	if *d.reads--; *d.reads < 0 {
+		panic(&compute.DeviceError{Device: "cpu", Doing: "reading", Err: errTest})
+	}
+}
+
+func (d torn) NewClipper() compute.Clipper { return tornClipper{d.Device.NewClipper(), d} }
+
+func (d torn) Zero(x []float32) { d.read("zero"); d.Device.Zero(x) }
+
+type tornClipper struct {
+	compute.Clipper
+	d torn
+}
+
+func (c tornClipper) Norm() float64 { c.d.read("norm"); return c.Clipper.Norm() }
+
+// tornState is a segment that fails where the lanes' states are read.
+type tornState struct {
+	segment
+	d torn
+}
+
+func (s tornState) State(dst []float32) error { s.d.read("state"); return s.segment.State(dst) }
+
+// A device that fails behind an update, of a rank alone or in a ring, leaves no state: the
+// parameters are not those of the step that the progress is at. One that fails before leaves that.
+func TestFailureBehindUpdate(t *testing.T) {
+	for _, c := range []struct {
+		where   string
+		ring    Reducer // nil: it updates in its run
+		records bool
+		loss    fault
+		keeps   bool
+	}{
+		{"norm", nil, true, healthy, false},
+		{"state", nil, true, healthy, false},
+		{"zero", nil, true, lossNaN, false},
+		{"norm", ringOfOne{}, true, healthy, false},
+		{"state", ringOfOne{}, true, healthy, true},
+		{"norm", nil, false, healthy, false},
+		{"state", nil, false, healthy, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			reads := 1 << 20
+			j := newJob(1)
+			j.config.Steps, j.config.HostMemory, j.model.GradientTail = 9, false, 0
+			var d torn
+			j.device = func(_ int, dev compute.Device) compute.Device {
+				d = torn{&faulty{dev, func(run int) fault {
+					if run == 2 {
+						return c.loss
+					}
+					return healthy
+				}}, c.where, &reads}
+				recorder := devicetest.NewRecorder(d)
+				if c.records {
+					return recorder
+				}
+				return recorder.Stager
+			}
+			var trainer *Trainer
+			j.prepare = func(_ int, made *Trainer) {
+				trainer = made
+				trainer.segment = tornState{trainer.segment, d}
+				trainer.cfg.Ledger = beforeStep{3, func() { reads = 0 }}
+			}
+			err := func() (err error) {
+				defer compute.Catch(&err)
+				return j.runRank(t.Context(), 0, c.ring, &outcome{})
+			}()
+			if !errors.Is(err, errTest) || trainer.HasState() != c.keeps ||
+				trainer.Progress().Step != 2 {
+				t.Errorf("%v, state %t, %+v", err, trainer.HasState(), trainer.Progress())
+			}
+		})
 	}
 }
