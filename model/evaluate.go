@@ -72,7 +72,7 @@ type Evaluator struct {
 	state       state
 	host        []float32 // as state.flat, on its way to State; made when first needed
 	chunk, rest *reading  // of Config.Recompute steps or T; of those left at the end, or nil
-	recordings  recordings
+	recordings  forwards
 }
 
 // reading is the forward pass of some steps, of what was copied to ids and targets: [T*B].
@@ -107,7 +107,7 @@ func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes; each must be at "+
 			"least 1", T, B)
 	}
-	e := &Evaluator{model: m, T: T, B: B, recordings: newRecordings(m.dev)}
+	e := &Evaluator{model: m, T: T, B: B, recordings: newForwards(m)}
 	if err := e.allocate(m.config.chunk(T)); err != nil {
 		e.Close()
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes of %s: %w", T, B,
@@ -134,11 +134,8 @@ func (e *Evaluator) allocate(k int) (err error) {
 // unless they are nil.
 func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 	defer compute.Catch(&err)
-	now := setting{does: carrying}
-	if targets != nil {
-		now.does = predicting
-	}
-	e.recordings.begin(now, false)
+	recordings := e.recordings.of(targets != nil)
+	recordings.begin(setting{}, false)
 	for first := 0; first < len(inputs); {
 		r, p := e.chunk, part{}
 		if len(inputs)-first < r.n {
@@ -148,7 +145,7 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 		if targets != nil {
 			copy(r.targets, targets[first:])
 		}
-		_, err := e.recordings.do(p, func() (copies, error) {
+		_, err := recordings.do(p, func() (copies, error) {
 			x := r.run(r.ids, e.state)
 			if targets != nil {
 				r.output.Forward(x, r.weights.output, r.weights.bias, r.targets)
@@ -163,7 +160,7 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 		}
 		first += r.n
 	}
-	e.recordings.end(now)
+	recordings.end(setting{})
 	return lossSum, nil
 }
 

@@ -48,7 +48,7 @@ type Generator struct {
 	host      []float32 // [V]
 	chooser   chooser
 
-	recordings recordings
+	recordings forwards
 }
 
 // NewGenerator makes a generator that reads the model's parameters as they are at each call.
@@ -57,7 +57,7 @@ type Generator struct {
 func (m *Model) NewGenerator() (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
-		recordings: newRecordings(m.dev),
+		recordings: newForwards(m),
 		chooser:    chooser{order: make([]int32, v), weight: make([]float64, v)}}
 	if err := g.allocate(); err != nil {
 		g.Close()
@@ -105,14 +105,11 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 		} else {
 			g.token[0] = text[len(text)-1]
 		}
-		does := predicting
-		if i < len(prefix)-1 {
-			does = carrying
-		}
-		if err := g.read(does); err != nil {
+		predict := i >= len(prefix)-1
+		if err := g.read(predict); err != nil {
 			return text, err
 		}
-		if does == carrying {
+		if !predict {
 			continue
 		}
 		m.dev.Download(g.host, g.logits)
@@ -126,19 +123,19 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 }
 
 // read carries the state on over the token and, to predict the next, computes the logits after it.
-func (g *Generator) read(does doing) error {
-	m, w, now := g.inference.model, g.inference.weights, setting{does: does}
-	g.recordings.begin(now, false)
-	_, err := g.recordings.do(part{}, func() (copies, error) {
+func (g *Generator) read(predict bool) error {
+	m, w, recordings := g.inference.model, g.inference.weights, g.recordings.of(predict)
+	recordings.begin(setting{}, false)
+	_, err := recordings.do(part{}, func() (copies, error) {
 		x := g.inference.run(g.token[:], g.state)
-		if does == predicting {
+		if predict {
 			m.dev.Gemm(false, true, 1, m.config.Vocab, len(x), 1, x, w.output, 0, g.logits)
 			m.dev.AddBias(g.logits, w.bias)
 		}
 		return copies{}, nil
 	})
 	if err == nil {
-		g.recordings.end(now)
+		recordings.end(setting{})
 	}
 	return err
 }

@@ -16,6 +16,8 @@ type Model struct {
 	params []float32 // Span(views)
 	grads  []float32 // Span(views), padded, then GradientTail
 	rows   gradientRows
+	// unrecorded is why the device could not record some run.
+	unrecorded error
 }
 
 // New makes a model with initial weights, which are a function of cfg alone: each tensor's of
@@ -54,6 +56,11 @@ func (m *Model) Config() Config { return m.config }
 
 // Device returns what the model computes on.
 func (m *Model) Device() compute.Device { return m.dev }
+
+// Unrecorded is why the device, which can record, has not recorded runs of a segment, an evaluator
+// or a generator of the model: each of them costs the host what it would without. It is nil where
+// nothing has failed.
+func (m *Model) Unrecorded() error { return m.unrecorded }
 
 // Layout returns where each tensor lies in Params and Gradients.
 func (m *Model) Layout() []View { return slices.Clone(m.views) }

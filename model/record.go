@@ -2,37 +2,47 @@ package model
 
 import "rondo/compute"
 
-// recordings are what runs, of a segment, an evaluator or a generator, ask of a device that can
-// record, kept to be done again at once. A run's work is that of its chunks, in parts: what each
-// chunk reads is loaded before its part is replayed. A recording is of one setting, so there are
-// none until a run has that of the one before, by which time kernels have made their room; others
-// drop them.
+// recordings are what runs of one kind, of a segment, an evaluator or a generator, ask of a device
+// that can record, kept to be done again at once. A run's work is that of its chunks, in parts:
+// what each chunk reads is loaded before its part is replayed. A recording is of one setting, so
+// there are none until a run has that of the one before, by which time kernels have made their
+// room; others drop them.
 type recordings struct {
-	dev  compute.Recorder // nil: nothing is recorded
-	last setting          // of the last run that came to its end
-	use  bool             // in this run
-	kept map[part]recorded
-	// failed is why the device could not record: nothing is recorded any more.
-	failed error
+	model *Model
+	dev   compute.Recorder // nil: nothing is recorded, or any more
+	ran   bool             // a run has come to its end
+	last  setting          // of that run
+	use   bool             // in this run
+	kept  map[part]recorded
 }
 
-// setting is what the work of a run depends on besides what is loaded.
+// setting is what the work of a segment's run depends on besides what is loaded.
 type setting struct {
-	does  doing
-	scale float32  // a segment's
-	stage *float32 // where a segment's gradients are staged
-	more  bool     // a segment's has something behind it
+	scale float32
+	stage *float32 // where gradients are staged
+	more  bool     // there is something behind the run
 }
 
-// doing is what a run is for.
-type doing int
+// forwards are the recordings of runs without gradients, of which there are two kinds.
+type forwards struct {
+	carrying   recordings // the state alone
+	predicting recordings // the state, and the loss or the logits
+}
 
-const (
-	_          doing = iota // no run has come to its end
-	training                // loss, gradients and state
-	carrying                // the state alone
-	predicting              // the state, and the loss or the logits
-)
+func newForwards(m *Model) forwards { return forwards{newRecordings(m), newRecordings(m)} }
+
+// of is a kind's.
+func (f *forwards) of(predicting bool) *recordings {
+	if predicting {
+		return &f.predicting
+	}
+	return &f.carrying
+}
+
+func (f *forwards) close() {
+	f.carrying.close()
+	f.predicting.close()
+}
 
 // recorded is a part's work, and what of it is waited for.
 type recorded struct {
@@ -57,14 +67,14 @@ type part struct {
 }
 
 // newRecordings keeps none yet.
-func newRecordings(dev compute.Device) recordings {
-	recorder, _ := dev.(compute.Recorder)
-	return recordings{dev: recorder, kept: map[part]recorded{}}
+func newRecordings(m *Model) recordings {
+	recorder, _ := m.dev.(compute.Recorder)
+	return recordings{model: m, dev: recorder, kept: map[part]recorded{}}
 }
 
 // begin decides whether the parts of a run are replayed. A hook cannot be.
 func (r *recordings) begin(now setting, hook bool) {
-	same := now == r.last
+	same := r.ran && now == r.last
 	r.use = r.dev != nil && same && !hook
 	if !same {
 		r.close()
@@ -72,7 +82,7 @@ func (r *recordings) begin(now setting, hook bool) {
 }
 
 // end notes that a run has come to its end.
-func (r *recordings) end(now setting) { r.last = now }
+func (r *recordings) end(now setting) { r.ran, r.last = true, now }
 
 // do does a part's work: by replaying it, once it has been recorded, or by calling work. Where the
 // device cannot record it, nothing is recorded any more.
@@ -84,7 +94,7 @@ func (r *recordings) do(p part, work func() (copies, error)) (begun copies, err 
 	if !ok {
 		if kept, err = r.record(work); err != nil {
 			r.close()
-			r.dev, r.use, r.failed = nil, false, err
+			r.dev, r.use, r.model.unrecorded = nil, false, err
 			return work()
 		}
 		r.kept[p] = kept

@@ -80,7 +80,7 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 			T, B)
 	}
 	s := &Segment{model: m, T: T, B: B, memory: &activations{dev: m.dev},
-		recordings: newRecordings(m.dev)}
+		recordings: newRecordings(m)}
 	if err := s.build(m.config.chunk(T)); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes of %s: %w", T, B,
@@ -144,8 +144,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	defer compute.Catch(&err) // kernels may make room when they first run
 	_, records := s.model.dev.(compute.Recorder)
 	s.model.rows.alone = in.OnlySegments && !records
-	now := setting{does: training, scale: in.Scale, stage: unsafe.SliceData(in.Stage),
-		more: in.Behind != nil}
+	now := setting{scale: in.Scale, stage: unsafe.SliceData(in.Stage), more: in.Behind != nil}
 	s.recordings.begin(now, in.BeforeBackward != nil)
 	s.held = false
 	end := len(s.states) - 1
@@ -282,10 +281,6 @@ type Staged struct {
 	End  int
 	Wait func()
 }
-
-// Unrecorded is why the device, which can record, has not recorded the runs: each of them costs the
-// host what it would without. It is nil where nothing has failed.
-func (s *Segment) Unrecorded() error { return s.recordings.failed }
 
 // Staged are the parts of the last run's gradients, in the order in which they come.
 func (s *Segment) Staged() []Staged { return s.staged }

@@ -32,7 +32,6 @@ func (idle) SetState([]float32) error                        { return nil }
 func (idle) Evaluate([]int32, []int32) (float64, int, error) { return 1, 1, nil }
 func (idle) ZeroEvaluationState()                            {}
 func (idle) Staged() []model.Staged                          { return nil }
-func (idle) Unrecorded() error                               { return nil }
 func (idle) Close()                                          {}
 
 // steps does n steps of a job on one rank, with its model or without.

@@ -94,3 +94,37 @@ func TestUnrecordedIsTold(t *testing.T) {
 		t.Errorf("of a device that does not record: %q", told)
 	}
 }
+
+// So is one that records steps, and no evaluation.
+func TestUnrecordedEvaluationIsTold(t *testing.T) {
+	j := newJob(1)
+	j.config.Steps, j.config.Evaluation = 4, newEvaluation(250)
+	j.config.HostMemory, j.model.GradientTail = false, 0
+	var recorder *devicetest.Recorder
+	j.device = func(_ int, dev compute.Device) compute.Device {
+		recorder = devicetest.NewRecorder(dev)
+		return recorder
+	}
+	j.prepare = func(_ int, trainer *Trainer) {
+		trainer.segment = unevaluated{trainer.segment, recorder}
+	}
+	var o outcome
+	if err := j.runRank(t.Context(), 0, nil, &o); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.own) != 1 || !strings.Contains(o.own[0], errTest.Error()) || recorder.Recorded == 0 {
+		t.Errorf("%d recordings, and it tells %q", recorder.Recorded, o.own)
+	}
+}
+
+// unevaluated is a segment whose device cannot record an evaluation.
+type unevaluated struct {
+	segment
+	recorder *devicetest.Recorder
+}
+
+func (u unevaluated) Evaluate(inputs, targets []int32) (float64, int, error) {
+	u.recorder.Fail = errTest
+	defer func() { u.recorder.Fail = nil }()
+	return u.segment.Evaluate(inputs, targets)
+}

@@ -133,7 +133,6 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if err != nil {
 		return tally{}, err
 	}
-	t.tellUnrecorded()
 	t.askSpoil(ctx, index+1)
 	own := t.ownTally(sum)
 	if t.stopping.Load() {
@@ -181,12 +180,13 @@ func (t *Trainer) ownTally(lossSum float64) tally {
 	return own
 }
 
-// tellUnrecorded tells once that steps take longer than they should for as long as the job lasts.
+// tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
+// as long as the job lasts.
 func (t *Trainer) tellUnrecorded() {
-	if err := t.segment.Unrecorded(); err != nil && !t.unrecorded {
+	if err := t.model.Unrecorded(); err != nil && !t.unrecorded {
 		t.unrecorded = true
-		t.cfg.Observer.OwnNotice(fmt.Sprintf("each step takes longer, since its work is not "+
-			"recorded: %v", err))
+		t.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
+			"recorded it: %v", err))
 	}
 }
 
@@ -311,6 +311,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		}
 	}
 	t.progress, t.pending = after, false
+	t.tellUnrecorded()
 	return nil
 }
 

@@ -19,7 +19,6 @@ type segment interface {
 	Evaluate(inputs, targets []int32) (lossSum float64, count int, err error)
 	ZeroEvaluationState()
 	Staged() []model.Staged
-	Unrecorded() error
 	Close()
 }
 
