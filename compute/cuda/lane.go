@@ -5,6 +5,7 @@ package cuda
 import (
 	"unsafe"
 
+	"rondo/compute"
 	"rondo/compute/cuda/driver"
 )
 
@@ -24,8 +25,9 @@ type lanes struct {
 	fork *driver.Event
 }
 
-// makeLanes makes lanes, such that there are so many, each with so many bytes of scratch.
-func (d *Device) makeLanes(n, scratch int) {
+// makeLanes sees to it that there are so many lanes, each with so many bytes of scratch. Where
+// there is no memory for these it returns the lack, and every lane has what it had.
+func (d *Device) makeLanes(n, scratch int) *compute.MemoryError {
 	const doing = "making a stream for a layer"
 	var err error
 	if d.lanes.fork == nil {
@@ -40,9 +42,24 @@ func (d *Device) makeLanes(n, scratch int) {
 		l.reached, err = d.context.NewEvent()
 		d.check(doing, err)
 	}
+	larger := map[*lane]unsafe.Pointer{}
 	for _, l := range d.lanes.all[:n] {
-		d.on(l, func() { d.scratch(scratch) })
+		if scratch <= l.room {
+			continue
+		}
+		p, lack := d.takeScratch(scratch)
+		if lack != nil {
+			for _, p := range larger {
+				d.drop(p)
+			}
+			return lack
+		}
+		larger[l] = p
 	}
+	for l, p := range larger {
+		d.on(l, func() { d.replaceScratch(p) })
+	}
+	return nil
 }
 
 // on has f enqueue in a lane what it would in the Device's stream.
@@ -72,12 +89,13 @@ func (d *Device) markLane(l *lane) { d.check("marking a lane", l.reached.Record(
 // await has what is enqueued next wait for what a lane had been given when it was last marked.
 func (d *Device) await(l *lane) { d.check("waiting for a lane", d.stream.Await(l.reached)) }
 
-// joinLanes waits for all that lanes were given, marked or not: for what was broken off.
+// joinLanes has what the Device's own stream is given next wait for all that lanes were given,
+// marked or not: for what was broken off.
 func (d *Device) joinLanes() {
 	for _, l := range d.lanes.all {
 		if l.reached != nil {
 			d.markLane(l)
-			d.await(l)
+			d.check("joining lanes", d.own.Await(l.reached))
 		}
 	}
 }

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"maps"
 	"unsafe"
 
 	"rondo/compute"
@@ -15,9 +16,16 @@ type memory struct {
 	blocks    map[unsafe.Pointer]block
 	now, peak int64 // bytes of the blocks
 	scratch   unsafe.Pointer
-	room      int              // bytes of the scratch
-	outgrown  []unsafe.Pointer // scratches that recordings still use
+	room      int // bytes of the scratch
+	outgrown  []outgrown
 	slots     map[*slot]struct{}
+}
+
+// outgrown is a scratch that has been replaced, and the recordings that there were by then, of
+// which any may use it.
+type outgrown struct {
+	scratch unsafe.Pointer
+	by      map[*recording]struct{}
 }
 
 // block is memory that was made: a tensor, of Alloc, or a workspace, of malloc.
@@ -157,33 +165,54 @@ func (d *Device) scratch(bytes int) unsafe.Pointer {
 
 // growScratch sees to it that scratch has so many bytes, and returns the lack of memory for them.
 func (d *Device) growScratch(bytes int) *compute.MemoryError {
-	m := &d.memory
-	if bytes <= m.room {
+	if bytes <= d.memory.room {
 		return nil
 	}
-	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
-	larger, lack := d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
-	if lack != nil {
-		return lack
+	larger, lack := d.takeScratch(bytes)
+	if lack == nil {
+		d.replaceScratch(larger)
 	}
-	if m.scratch != nil {
-		// A graph has the addresses of what it was recorded with.
-		if len(d.recordings) > 0 || d.record != nil {
-			m.outgrown = append(m.outgrown, m.scratch)
-		} else {
-			d.free("freeing a scratch", m.scratch)
-		}
-	}
-	m.scratch, m.room = larger, room
-	return nil
+	return lack
 }
 
-// dropOutgrown frees the scratches that only recordings used, of which there are none any more.
-func (d *Device) dropOutgrown() {
-	for _, p := range d.memory.outgrown {
-		d.free("freeing a scratch", p)
+// takeScratch makes memory that can be a scratch, of so many bytes or more.
+func (d *Device) takeScratch(bytes int) (unsafe.Pointer, *compute.MemoryError) {
+	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
+	return d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+}
+
+// replaceScratch has memory of takeScratch be the scratch.
+func (d *Device) replaceScratch(larger unsafe.Pointer) {
+	m := &d.memory
+	old := m.scratch
+	m.scratch, m.room = larger, int(m.blocks[larger].bytes)
+	if old == nil {
+		return
 	}
-	d.memory.outgrown = nil
+	// A graph has the addresses of what it was recorded with.
+	by := maps.Clone(d.recordings)
+	if d.record != nil {
+		by[d.record] = struct{}{}
+	}
+	if len(by) > 0 {
+		m.outgrown = append(m.outgrown, outgrown{old, by})
+		return
+	}
+	d.free("freeing a scratch", old)
+}
+
+// dropOutgrown frees the scratches that only this recording could still use, which is no more.
+func (d *Device) dropOutgrown(r *recording) {
+	m := &d.memory
+	var kept []outgrown
+	for _, o := range m.outgrown {
+		if delete(o.by, r); len(o.by) > 0 {
+			kept = append(kept, o)
+			continue
+		}
+		d.free("freeing a scratch", o.scratch)
+	}
+	m.outgrown = kept
 }
 
 // closeMemory frees everything that is left, of whoever it is.

@@ -182,7 +182,7 @@ func (r *recording) Close() {
 	r.free()
 }
 
-// free gives back the pages, and the scratches that only recordings used once there are none.
+// free gives back the pages, and the outgrown scratches that no other recording can use.
 func (r *recording) free() {
 	d := r.device
 	for _, p := range r.pages {
@@ -194,9 +194,7 @@ func (r *recording) free() {
 		d.release(p.memory)
 	}
 	r.pages, r.fills = nil, nil
-	if len(d.recordings) == 0 {
-		d.dropOutgrown()
-	}
+	d.dropOutgrown(r)
 }
 
 // notRecording panics if a recording is under way.

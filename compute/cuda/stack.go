@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"unsafe"
 
 	"rondo/compute"
@@ -26,8 +27,8 @@ type stack struct {
 // NewStack makes layers that compute beside each other in at least one pass, or returns nil.
 func (d *Device) NewStack(shapes []compute.RecurrentShape, dropout float32) compute.Stack {
 	compute.CheckStack(shapes, dropout)
-	if d.major() < 8 && d.forward() != operandFP32 {
-		return nil // as newPersistent
+	if d.oneByOne || d.major() < 8 && d.forward() != operandFP32 {
+		return nil // the latter as newPersistent
 	}
 	plan := func(o operands, backward bool) wave {
 		return planWave(shapes, o, d.multiprocessors(), d.sharedPerBlock(), backward)
@@ -36,10 +37,14 @@ func (d *Device) NewStack(shapes []compute.RecurrentShape, dropout float32) comp
 	if there.steps == 0 && back.steps == 0 {
 		return nil
 	}
-	return d.newStack(shapes, dropout, there, back)
+	if s := d.newStack(shapes, dropout, there, back); s != nil {
+		return s
+	}
+	return nil
 }
 
-// newStack makes layers that compute in these waves.
+// newStack makes layers that compute in these waves, or returns nil where there is memory for the
+// layers, but not for what they need to be beside each other.
 func (d *Device) newStack(shapes []compute.RecurrentShape, dropout float32,
 	there, back wave) *stack {
 	s := &stack{device: d, dropout: dropout, there: there, back: back}
@@ -49,21 +54,47 @@ func (d *Device) newStack(shapes []compute.RecurrentShape, dropout float32,
 			s.Close()
 		}
 	}()
-	scratch := 0
-	for l, shape := range shapes {
-		s.layers = append(s.layers, d.newRecurrent(shape, false, newLoop))
-		if there.steps > 0 {
-			scratch = max(scratch, there.plans[l].exchange(there.steps))
-		}
-		if back.steps > 0 {
-			part := s.part(l, back.steps)
-			scratch = max(scratch, part.carryBytes()+back.plans[l].exchange(back.steps))
-			s.carries = append(s.carries, d.malloc(4*2*s.carried(l)))
-		}
+	for _, shape := range shapes {
+		s.layers = append(s.layers, d.newRecurrent(shape, false, s.newLoop))
 	}
-	d.makeLanes(len(shapes), scratch)
+	if lack := s.makeRoom(); lack != nil {
+		return nil
+	}
 	made = true
 	return s
+}
+
+// newLoop is a layer's recurrence over the whole segment: nil where both passes are waves.
+func (s *stack) newLoop(d *Device, shape compute.RecurrentShape, _ bool) loop {
+	switch {
+	case s.back.steps == 0: // the way there needs no memory that the way back does not
+		return newLoop(d, shape, false)
+	case s.there.steps == 0:
+		return newLoop(d, shape, true)
+	}
+	return nil
+}
+
+// makeRoom makes the lanes and the carries.
+func (s *stack) makeRoom() *compute.MemoryError {
+	scratch := 0
+	for l := range s.layers {
+		if s.there.steps > 0 {
+			scratch = max(scratch, s.there.plans[l].exchange(s.there.steps))
+		}
+		if s.back.steps > 0 {
+			scratch = max(scratch, s.part(l, s.back.steps).carryBytes()+
+				s.back.plans[l].exchange(s.back.steps))
+			bytes := 4 * 2 * s.carried(l)
+			carry, lack := s.device.tryTake(fmt.Sprintf("a carry of %d bytes", bytes),
+				int64(bytes), false)
+			if lack != nil {
+				return lack
+			}
+			s.carries = append(s.carries, carry)
+		}
+	}
+	return s.device.makeLanes(len(s.layers), scratch)
 }
 
 // part is the recurrence of a layer over so many steps; its plans are to be set.

@@ -36,13 +36,14 @@ const (
 // step as persistentPlan estimates it and step' the same with 1/L of the multiprocessors, and so of
 // the L2 cache's bytes: where these or the operations are the limit, step' is L step or so, and no
 // wave gains. Where the way through the exchange is, step' is step. chunk is what comes once:
-// launches, W_hh's way onto the chip, and the product of the input's side. For two layers of LSTM
-// in bf16 on an H200, forward:
+// launches, W_hh's way onto the chip, and the product of the input's side, which in a lane our own
+// kernels make. For two layers of LSTM in bf16 on an H200, forward:
 //
 //	H     B   T    step, step'  limit                         one by one  wave
 //	256   32  35   2021, 2186   the way; chunk is the most    0.11 ms     no
-//	256   32  256  2021, 2186   the way                       0.63 ms     0.48 ms, 4 chunks
-//	512   64  256  2635, 3147   L2, and a tile's work         0.92 ms     0.79 ms, 6 chunks
+//	256   32  256  2021, 2186   the way                       0.63 ms     0.52 ms, 4 chunks
+//	512   1   256  2069, 2069   the way                       0.63 ms     0.46 ms, 4 chunks
+//	512   64  256  2635, 3147   our products                  0.92 ms     no
 //	1024  64  256  4471, 8943   L2, of which each has a half  1.83 ms     no
 func planWave(shapes []compute.RecurrentShape, o operands, multiprocessors, sharedPerBlock int,
 	backward bool) wave {
@@ -65,7 +66,7 @@ func planWave(shapes []compute.RecurrentShape, o operands, multiprocessors, shar
 	}
 	best, at := byOne*(100-waveGain)/100, 0
 	for n := 2; n <= T/2; n++ {
-		product := productCycles(o, n*shapes[1].B, shapes[1].Cell.Gates()*shapes[1].H,
+		product := laneProductCycles(o, n*shapes[1].B, shapes[1].Cell.Gates()*shapes[1].H,
 			shapes[1].D, share)
 		if all := (ceil(T, n) + layers - 1) * (n*step + chunk + product); all < best {
 			best, at = all, n
@@ -75,6 +76,18 @@ func planWave(shapes []compute.RecurrentShape, o operands, multiprocessors, shar
 		return wave{}
 	}
 	return wave{at, plans}
+}
+
+// laneProductCycles is how many cycles our own kernels take in a lane for a product of [m, k] and
+// [k, n]. They read operands of float32, of all precisions: a tile of w rows and columns takes 8 w
+// bytes for 2 w^2 operations. The L2 cache gives a multiprocessor 24 bytes a cycle, as estimate has
+// it, and so there are at most 6 w operations in one: 768 with the larger tiles, which is 19% of
+// what its tensor cores do in bf16, or 384. In fp32 the limit is 60% of the peak. Reasoned, not
+// measured.
+func laneProductCycles(o operands, m, n, k, multiprocessors int) int {
+	perCycle := 6 * chooseMethod(o, m, n, k, false, true).tile
+	return max(productCycles(o, m, n, k, multiprocessors),
+		int(2*float64(m)*float64(n)*float64(k)/float64(perCycle*multiprocessors)))
 }
 
 // once is how many cycles a launch takes besides its steps: the way onto the chip of float32 W_hh,

@@ -228,3 +228,32 @@ func TestRecordFails(t *testing.T) {
 		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
 	}
 }
+
+// TestOutgrown wants a scratch to be there for the recordings that began with it, and no longer,
+// whatever recordings there are of later ones.
+func TestOutgrown(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	x := d.Alloc(10)
+	record := func() compute.Recording {
+		r, err := d.Record(func() error { scale(d, x, 2); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	d.scratch(1)
+	before, _ := d.Bytes()
+	first, second := record(), record()
+	d.scratch(d.memory.room + 1)
+	third := record()
+	for i, r := range []compute.Recording{first, second, third} {
+		outgrown := before + int64(d.memory.room)
+		if i == 2 { // nobody has the first scratch any more
+			outgrown -= scratchStep
+		}
+		if now, _ := d.Bytes(); now != outgrown {
+			t.Errorf("%d bytes before recording %d is closed, want %d", now, i, outgrown)
+		}
+		r.Close()
+	}
+}

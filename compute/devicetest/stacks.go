@@ -49,8 +49,6 @@ func testStacks(r *rig) {
 // and masks. Where newStack returns nil there is nothing to hold. The bounds are of a precision.
 func Stacks(t *testing.T, dev compute.Device, p compute.Precision, random *rand.Rand,
 	newStack NewStack) {
-	b := BoundsOf(p)
-	b.Element, b.Share = 4*b.Element, 4*b.Share // both have errors, and go through several layers
 	for i, cell := range []compute.Cell{compute.LSTM, compute.GRU, compute.RNNTanh, compute.LSTM} {
 		s := compute.RecurrentShape{Cell: cell, T: 11 - 2*i, B: 3, D: 5, H: 24}
 		dropout := float32(0.3)
@@ -67,13 +65,20 @@ func Stacks(t *testing.T, dev compute.Device, p compute.Precision, random *rand.
 			shapes = append(shapes, s)
 		}
 		problem := newStackProblem(dev, random, shapes, dropout, i%2 == 1)
-		made := newStack(shapes, dropout)
-		if made == nil {
-			continue
+		if made := newStack(shapes, dropout); made != nil {
+			problem.hold(t, made, random, p, func(replay func()) { replay() })
+			made.Close()
 		}
-		problem.hold(t, made, random, b)
-		made.Close()
 	}
+}
+
+// StackOf holds one stack, of these shapes and dropout, as Stacks does those that it has made. Its
+// first layer reads rows. What is looked at of a recording is what has come of it by the end of
+// replays, which calls replay once or more.
+func StackOf(t *testing.T, dev compute.Device, p compute.Precision, random *rand.Rand,
+	shapes []compute.RecurrentShape, dropout float32, made compute.Stack,
+	replays func(replay func())) {
+	newStackProblem(dev, random, shapes, dropout, true).hold(t, made, random, p, replays)
 }
 
 // stackProblem is a stack with all that it reads, once for layers one after the other and once for
@@ -135,8 +140,11 @@ func (p *stackProblem) draw(random *rand.Rand) {
 // hold wants of a stack what layers one after the other compute, and of a recording of it the same
 // bits as of calls. The recordings replay in the order that the device gives their parts, which on
 // an emulated one is another each time.
-func (p *stackProblem) hold(t *testing.T, made compute.Stack, random *rand.Rand, b Bounds) {
+func (p *stackProblem) hold(t *testing.T, made compute.Stack, random *rand.Rand,
+	precision compute.Precision, replays func(replay func())) {
 	t.Helper()
+	b := BoundsOf(precision)
+	b.Element, b.Share = 4*b.Element, 4*b.Share // both have errors, and go through several layers
 	one := newLayered(p.dev, p.shapes, p.dropout)
 	defer one.Close()
 	compared := NewComparison(t, b)
@@ -164,7 +172,7 @@ func (p *stackProblem) hold(t *testing.T, made compute.Stack, random *rand.Rand,
 		p.both(t, made)
 		want := p.results()
 		p.spoil()
-		recording.Replay()
+		replays(recording.Replay)
 		for i, got := range p.results() {
 			SameBits(t, p.name+" "+got.Tensor+" replayed", got.Values, want[i].Values)
 		}
