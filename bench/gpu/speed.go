@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,10 +38,11 @@ type peerRow struct {
 	Failed  string    `json:"failed"`
 }
 
-// contest is a shape that both sides train.
+// contest is a shape that both sides train, or Rondo alone.
 type contest struct {
-	name  string
-	shape bench.Shape
+	name        string
+	shape       bench.Shape
+	environment []string // Rondo's, as VARIABLE=value
 }
 
 // contests are the textbook's shapes, two word models, and one of those for which cuDNN has a
@@ -51,9 +53,31 @@ func contests() []contest {
 	deep, wide := words, words
 	deep.Hidden, deep.Embed, deep.Layers = 1024, 1024, 2
 	wide.Hidden, wide.Embed, wide.Vocab = 1024, 1024, 256
-	return []contest{{"textbook LSTM", bench.Textbook()[0]}, {"textbook GRU", bench.Textbook()[1]},
-		{"words LSTM 512", words}, {"words LSTM 1024x2", deep}, {"cuDNN persistent", wide}}
+	return []contest{{name: "textbook LSTM", shape: bench.Textbook()[0]},
+		{name: "textbook GRU", shape: bench.Textbook()[1]},
+		{name: "words LSTM 512", shape: words}, {name: "words LSTM 1024x2", shape: deep},
+		{name: "cuDNN persistent", shape: wide}}
 }
+
+// waves are shapes of which the layers compute beside each other, in one precision or in both of
+// wavePrecisions, and the same with one after the other, for Rondo alone: that is what decides
+// whether the plans in compute/cuda/stack_plan.go are right.
+func waves() []contest {
+	s := bench.Textbook()[0]
+	s.Layers = 3
+	var all []contest
+	for _, s.BPTT = range []int{35, 64, 256} {
+		name := fmt.Sprintf("LSTM 256x3, T %d", s.BPTT)
+		all = append(all, contest{name: name, shape: s}, contest{name + ", one by one", s,
+			[]string{"RONDO_CUDA_WAVE=off"}})
+	}
+	return all
+}
+
+const (
+	allPrecisions  = "fp32,tf32,bf16,fp16"
+	wavePrecisions = "fp32,bf16"
+)
 
 // dtypes are the peer's settings that multiply as a precision does; those with weights of half
 // precision train less exactly than Rondo, and count all the same.
@@ -77,16 +101,20 @@ func shapeArguments(s bench.Shape) []string {
 }
 
 // speed measures both sides by turns. PyTorch is measured eager and as a CUDA graph first, and
-// compiled when all shapes have been, for that takes it long.
+// compiled when all else has been, for that takes it long.
 func speed(ctx context.Context, s *session) (string, error) {
 	var errs []error
 	for _, c := range contests() {
-		errs = append(errs, s.own(ctx, c), s.peer(ctx, c, "eager,graph"))
+		errs = append(errs, s.own(ctx, c, allPrecisions), s.peer(ctx, c, "eager,graph"))
+	}
+	for _, c := range waves() {
+		errs = append(errs, s.own(ctx, c, wavePrecisions))
 	}
 	for _, c := range contests() {
 		errs = append(errs, s.peer(ctx, c, "compile"))
 	}
-	s.own(ctx, contests()[0]) //nolint:errcheck // again, for the machine may have been cold
+	//nolint:errcheck // again, for the machine may have been cold
+	s.own(ctx, contests()[0], allPrecisions)
 	return fmt.Sprintf("%d rows", len(s.results.Speed)), errors.Join(errs...)
 }
 
@@ -94,10 +122,11 @@ func speed(ctx context.Context, s *session) (string, error) {
 const turnLimit = 90 * time.Second
 
 // own measures Rondo.
-func (s *session) own(ctx context.Context, c contest) error {
+func (s *session) own(ctx context.Context, c contest, precisions string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, turnLimit, errors.New("it took too long"))
 	defer cancel()
-	command := append([]string{s.program("gpu"), "measure"}, shapeArguments(c.shape)...)
+	command := slices.Concat([]string{"env"}, c.environment, []string{s.program("gpu"), "measure",
+		"--precision", precisions}, shapeArguments(c.shape))
 	all, err := objects[measurement](ctx, s, "speed-rondo", command...)
 	for _, m := range all {
 		r := s.row(c.name, m.Precision)

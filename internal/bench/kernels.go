@@ -39,12 +39,14 @@ const (
 	PartInputBackward     = "input product backward"
 	PartWeightGradient    = "weight gradient"
 	PartGates             = "gates and the rest"
-	PartLayers            = "recurrent layers, whole" // the sum of those above
-	PartEmbedding         = "embedding"
-	PartOutput            = "output layer and loss"
-	PartClip              = "clip by norm"
-	PartUpdate            = "update (sgd)"
-	PartStep              = "sum"
+	// PartLayers is the sum of those above, also where the device computes layers beside each
+	// other, which a step of Train shows.
+	PartLayers    = "recurrent layers, one by one"
+	PartEmbedding = "embedding"
+	PartOutput    = "output layer and loss"
+	PartClip      = "clip by norm"
+	PartUpdate    = "update (sgd)"
+	PartStep      = "sum"
 )
 
 // Kernels measures the parts of a step, each on its own, for about so long. Which parts there are
