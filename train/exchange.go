@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,9 +38,10 @@ const (
 	tailNonfinite = tailNorm + 1
 	tailStop      = tailNonfinite + 1
 	tailRegroup   = tailStop + 1
-	tailStep      = tailRegroup + 1 // the step's number modulo stepModulus
-	tailUnsummed  = tailStep + 1    // ranks whose Group has not summed the gradient
-	tailSize      = tailUnsummed + 1
+	tailStep      = tailRegroup + 1  // the step's number modulo stepModulus
+	tailUnsummed  = tailStep + 1     // ranks whose Group has not summed the gradient
+	tailFaulty    = tailUnsummed + 1 // those of them that have not just waited in vain
+	tailSize      = tailFaulty + 1
 )
 
 const stepModulus = 1 << digitBits
@@ -146,21 +148,34 @@ type carry struct{ out, in []float32 }
 // GroupError is what all ranks end a ring's part with when the Group of some has not summed a
 // gradient, and the ring is sound: they may go on in it without one. Nobody has completed the step.
 type GroupError struct {
-	Ranks int   // whose Group has failed
-	Own   error // this rank's; nil: its Group has summed
+	Ranks  int   // whose Group has not summed
+	Faulty int   // those of them whose own part has failed; 0: all came, but too late for others
+	Own    error // how this rank's own part has failed; nil: it has not
 }
 
 func (e *GroupError) Error() string {
 	text := fmt.Sprintf("the gradient was not summed between the devices, by %d of the ranks",
 		e.Ranks)
-	if e.Own != nil {
+	switch {
+	case e.Own != nil:
 		text += ": " + e.Own.Error()
+	case e.Faulty == 0:
+		text += ", which have waited for others in vain"
 	}
 	return text
 }
 
-// Unwrap returns why this rank's Group has failed, if it has.
+// Unwrap returns how this rank's part has failed, if it has.
 func (e *GroupError) Unwrap() error { return e.Own }
+
+// UnmetError is what a Group's AllReduce fails with when it was given up before the others had
+// come to it: that says nothing of this rank's own part.
+type UnmetError struct{ Err error }
+
+func (e *UnmetError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why it was given up.
+func (e *UnmetError) Unwrap() error { return e.Err }
 
 // sum replaces the gradient by its sum over the ranks, and returns the sum of their tallies; the
 // carry goes ahead. It fails when the ranks are not at the same step.
@@ -168,7 +183,8 @@ func (e *GroupError) Unwrap() error { return e.Own }
 // A Group sums before the Reducer does, and is waited for: when any rank completes the Reducer's
 // part, every rank has the sum, or all hear that one has not. So a step that is completed is
 // complete on all, whoever fails when, and a Group that is left then is needed by nobody. Where it
-// fails because the ring does, the Reducer says why.
+// fails because the ring does, the Reducer says why. Ranks that wait in a Group for one whose part
+// has failed must give up while that one still waits for them in the Reducer.
 func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
 	if x.reducer == nil {
 		return own, nil
@@ -190,12 +206,20 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 			tail[tailStep], want)
 	}
 	if ranks := int(tail[tailUnsummed]); ranks > 0 {
-		return tally{}, &GroupError{Ranks: ranks, Own: unsummed}
+		return tally{}, &GroupError{ranks, int(tail[tailFaulty]), ownFault(unsummed)}
 	}
 	if byRing && !x.inPlace {
 		x.upload()
 	}
 	return takeTally(tail), nil
+}
+
+// ownFault is the error of a rank's own part in a Group; nil if that has not failed.
+func ownFault(unsummed error) error {
+	if _, unmet := errors.AsType[*UnmetError](unsummed); unmet {
+		return nil
+	}
+	return unsummed
 }
 
 // put writes what a rank says into its tail.
@@ -206,9 +230,12 @@ func (t tally) put(tail []float32, step int64, unsummed error) {
 	tail[tailStop] = float32(t.stop)
 	tail[tailRegroup] = float32(t.regroup)
 	tail[tailStep] = float32(step % stepModulus)
-	tail[tailUnsummed] = 0
+	tail[tailUnsummed], tail[tailFaulty] = 0, 0
 	if unsummed != nil {
 		tail[tailUnsummed] = 1
+	}
+	if ownFault(unsummed) != nil {
+		tail[tailFaulty] = 1
 	}
 }
 

@@ -17,6 +17,14 @@ type company struct {
 	fails int  // its number of the sum that fails; 0: none does
 	after bool // it fails when the others have their sums
 	sums  int
+	// missed ends the others' waits when a part has failed before; nil: nobody waits then.
+	missed *lapse
+}
+
+// lapse is that the others' patience has come to its end.
+type lapse struct {
+	over context.Context
+	end  context.CancelFunc
 }
 
 // ofCompany has ranks form Groups, of which one rank's is made to fail by how.
@@ -35,11 +43,20 @@ func (c *company) AllReduce(ctx context.Context, x []float32) error {
 	c.sums++
 	if c.sums == c.fails && !c.after {
 		c.dev.Zero(x)
+		if c.missed != nil {
+			c.missed.end()
+		}
 		return errTest
 	}
 	host := make([]float32, len(x))
 	c.dev.Download(host, x)
+	if c.missed != nil {
+		ctx = c.missed.over
+	}
 	err := c.seat.AllReduce(ctx, host)
+	if err != nil {
+		err = &UnmetError{err}
+	}
 	if err == nil && c.sums == c.fails {
 		err = errTest
 	}
@@ -96,7 +113,7 @@ func TestGroupFails(t *testing.T) {
 		for worker, h := range e.hands {
 			var lost *GroupError
 			own := !after || worker == 1
-			if !errors.As(h.err, &lost) || lost.Ranks != failed ||
+			if !errors.As(h.err, &lost) || lost.Ranks != failed || lost.Faulty != failed ||
 				errors.Is(h.err, errTest) != own || h.result.Progress.Step != 3 {
 				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
 			}
@@ -107,6 +124,54 @@ func TestGroupFails(t *testing.T) {
 		e.audit()
 		e.like(0, oracle)
 	}
+}
+
+// A rank whose part fails before the others come waits for them in the ring until they have given
+// up: all hear that nobody has the sum, and only that rank's part has failed; or nobody's, if all
+// have only waited too long for each other.
+func TestGroupFailsBefore(t *testing.T) {
+	oracle := elasticJob(7).mustRun(t)
+	for _, faulty := range []int{0, 1} {
+		e := newElastic(t, elasticJob(7), 3)
+		missed := &lapse{}
+		missed.over, missed.end = context.WithCancel(t.Context())
+		e.job.group = ofCompany(3, func(rank int, c *company) {
+			if c.missed = missed; rank == 1 {
+				c.fails = 4
+			}
+		})
+		if faulty == 0 {
+			company := e.job.group
+			e.job.group = func(rank int, dev compute.Device) compute.Group {
+				return &blameless{company(rank, dev)}
+			}
+		}
+		e.ring(breakage{}, 0, 1, 2)
+		for worker, h := range e.hands {
+			var lost *GroupError
+			own := faulty == 1 && worker == 1
+			if !errors.As(h.err, &lost) || lost.Ranks != 3 || lost.Faulty != faulty ||
+				(lost.Own != nil) != own || errors.Is(h.err, errTest) != own ||
+				h.result.Progress.Step != 3 {
+				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
+			}
+		}
+		e.job.group = nil
+		e.ring(breakage{}, 0, 1, 2)
+		e.whole(0, 1, 2)
+		e.audit()
+		e.like(0, oracle)
+	}
+}
+
+// blameless gives up where another fails.
+type blameless struct{ compute.Group }
+
+func (b *blameless) AllReduce(ctx context.Context, x []float32) error {
+	if err := b.Group.AllReduce(ctx, x); err != nil {
+		return &UnmetError{err}
+	}
+	return nil
 }
 
 // A ring that breaks while the Groups sum is what is told, and not that their sums did not come.

@@ -9,9 +9,7 @@ import (
 	"math"
 	"strings"
 	"sync"
-	"time"
 
-	"rondo/allreduce"
 	"rondo/compute"
 	"rondo/train"
 )
@@ -112,7 +110,7 @@ func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	if s.rank == 0 {
 		s.notice(ctx, "gradients are summed between the GPUs, by "+own.Peer.Library)
 	}
-	return bound{group, s.ring, s.spec.StepTimeout.AsDuration()}, nil
+	return bound{group, s}, nil
 }
 
 // withoutGroup tells why the ring is to sum, which is an error where the job demands a group.
@@ -134,12 +132,14 @@ func (s *session) withoutGroup(ctx context.Context, own card, refused *refusal) 
 type outcome struct {
 	ID     []byte // the group's; of rank 0 alone
 	Failed string // why nothing did
+	Unmet  bool   // it has only waited for the others in vain
 }
 
 // failed notes an error.
 func (o outcome) failed(err error) outcome {
 	if err != nil {
 		o.Failed = clipped(err.Error())
+		_, o.Unmet = errors.AsType[*train.UnmetError](err)
 	}
 	return o
 }
@@ -150,13 +150,19 @@ func clipped(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
-func firstFailed(all []outcome) *refusal {
+// firstFailed is the first rank whose own part failed; if there is none, the first that was left
+// waiting.
+func firstFailed(all []outcome) (unmet *refusal) {
 	for rank, o := range all {
-		if o.Failed != "" {
+		switch {
+		case o.Failed == "":
+		case !o.Unmet:
 			return &refusal{rank, o.Failed}
+		case unmet == nil:
+			unmet = &refusal{rank, o.Failed}
 		}
 	}
-	return nil
+	return unmet
 }
 
 // joinGroup makes a group of the ranks' devices.
@@ -180,6 +186,9 @@ func (s *session) joinGroup(
 	if err == nil {
 		refused = firstFailed(all)
 	}
+	if broken, is := errors.AsType[*compute.DeviceError](failed); is { // the ring is no way out
+		err = errors.Join(err, broken)
+	}
 	if group != nil && (err != nil || refused != nil) {
 		err, group = errors.Join(err, freed(group.Close)), nil
 	}
@@ -187,59 +196,70 @@ func (s *session) joinGroup(
 }
 
 // joinAndSum joins a group and sums once, of the gradient's length, for what NCCL prepares only
-// then. It takes half as long as the ranks wait for each other in the ring at most.
+// then.
 func (s *session) joinAndSum(
 	ctx context.Context, device compute.Grouper, id []byte,
-) (_ compute.Group, err error) {
+) (group compute.Group, err error) {
 	defer compute.Catch(&err)
-	limit := s.spec.StepTimeout.AsDuration() / 2
-	ctx, cancel := whileRing(ctx, s.ring, limit, fmt.Errorf("the GPUs have not come together "+
-		"within %v, half of --step-timeout", limit))
-	defer cancel()
-	group, err := device.Join(ctx, id, int(s.rank), len(s.plan.Members))
-	if err != nil {
-		return nil, err
-	}
-	// It may hold anything: to join a ring makes it zeros.
-	if err := group.AllReduce(ctx, s.engine.model.GradientsWithTail()); err != nil {
-		return nil, errors.Join(err, freed(group.Close))
-	}
-	return group, nil
+	err = s.whileRing(ctx, "the GPUs have not come together", func(ctx context.Context) error {
+		joined, err := device.Join(ctx, id, int(s.rank), len(s.plan.Members))
+		if err != nil {
+			return err
+		}
+		// It may hold anything: to join a ring makes it zeros.
+		if err := joined.AllReduce(ctx, s.engine.model.GradientsWithTail()); err != nil {
+			return errors.Join(err, freed(joined.Close))
+		}
+		group = joined
+		return nil
+	})
+	return group, err
 }
 
 // bound is a group whose waits end with the ring.
 type bound struct {
 	compute.Group
-	ring  *allreduce.Ring
-	limit time.Duration
+	session *session
 }
 
-// AllReduce sums, unless the ring breaks meanwhile.
+// AllReduce sums, unless the ring breaks meanwhile. The worker remembers if its own part fails,
+// whatever becomes of the ring.
 func (b bound) AllReduce(ctx context.Context, x []float32) error {
-	ctx, cancel := whileRing(ctx, b.ring, b.limit, fmt.Errorf("the GPUs' sum has not come within "+
-		"%v (--step-timeout)", b.limit))
-	defer cancel()
-	return b.Group.AllReduce(ctx, x)
+	err := b.session.whileRing(ctx, "the GPUs' sum has not come", func(ctx context.Context) error {
+		return b.Group.AllReduce(ctx, x)
+	})
+	if _, unmet := errors.AsType[*train.UnmetError](err); err != nil && !unmet {
+		b.session.groupFault = clipped(fmt.Sprintf("its part in an earlier group failed: %v", err))
+	}
+	return err
 }
 
-// whileRing is a context that ends with the ring, and after a while.
-func whileRing(ctx context.Context, ring *allreduce.Ring, limit time.Duration, late error,
-) (context.Context, func()) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+// whileRing has f wait for the other ranks until the ring breaks, and at most for half as long as
+// they wait for each other in the ring: a rank whose part fails goes there at once, and those that
+// wait for it here still find it there. An error after that is a *train.UnmetError.
+func (s *session) whileRing(
+	ctx context.Context, late string, f func(context.Context) error,
+) error {
+	limit := s.spec.StepTimeout.AsDuration() / 2
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s within %v, half of "+
+		"--step-timeout", late, limit))
+	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		select {
-		case <-ring.Broken():
-			end(ring.Err())
+		case <-s.ring.Broken():
+			end(s.ring.Err())
 		case <-ctx.Done():
 		}
 	})
-	return ctx, func() {
-		end(nil)
-		watching.Wait()
-		cancel()
+	defer watching.Wait()
+	defer end(nil)
+	err := f(ctx)
+	if err != nil && ctx.Err() != nil {
+		return &train.UnmetError{Err: err}
 	}
+	return err
 }
 
 // leaveGroup ends this rank's place in a group, if it has one.
@@ -254,17 +274,13 @@ func (s *session) leaveGroup() {
 }
 
 // sumByRing is what comes of a group that has failed in a ring that is sound: the ring sums from
-// now on, and the rank whose part failed is in no group any more. It is false where the job demands
-// a group.
+// now on. It is false where the job demands a group, and a rank, whose part failed, is to leave.
 func (s *session) sumByRing(ctx context.Context, failed *train.GroupError) bool {
 	s.leaveGroup()
-	if failed.Own != nil {
-		s.groupFault = clipped(fmt.Sprintf("its part in an earlier group failed: %v", failed.Own))
-	}
-	if s.spec.IntraHost == intraHostNCCL {
+	if failed.Faulty > 0 && s.spec.IntraHost == intraHostNCCL {
 		return false
 	}
-	if failed.Own != nil {
+	if failed.Own != nil || failed.Faulty == 0 && s.rank == 0 {
 		s.notice(ctx, fmt.Sprintf("%v; the ring sums from now on", failed))
 	}
 	return true
@@ -295,7 +311,7 @@ func tellAll[T any](ctx context.Context, s *session, own T) ([]T, error) {
 	const size = 4 // bytes of a float
 	total := 0
 	for rank, n := range lengths {
-		if n < 0 || n > maxTold {
+		if !(n >= 0 && n <= maxTold) { // a NaN is neither
 			return nil, fmt.Errorf("rank %d tells %v bytes, and may %d", rank, n, maxTold)
 		}
 		total += (int(n) + size - 1) / size

@@ -1,17 +1,23 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"rondo/allreduce"
 	"rondo/allreduce/memnet"
 	"rondo/cluster"
 	"rondo/compute"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
 
@@ -48,12 +54,13 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
-// Every rank hears what each tells, of whatever length, to the byte.
-func TestTellAll(t *testing.T) {
-	const world = 3
-	net, members := memnet.New(), make([]cluster.Member, world)
-	addresses := []string{"a", "b", "c"}
-	own := []outcome{{ID: []byte{0, 1, 0x7f, 0x80, 0xff}}, {}, {Failed: strings.Repeat("<ä>", 400)}}
+// inRing has so many ranks meet in a ring, in memory.
+func inRing(t *testing.T, world int, do func(rank int, ring *allreduce.Ring)) {
+	t.Helper()
+	net, addresses := memnet.New(), make([]string, world)
+	for rank := range addresses {
+		addresses[rank] = fmt.Sprint(rank)
+	}
 	var running sync.WaitGroup
 	for rank := range world {
 		running.Go(func() {
@@ -69,20 +76,121 @@ func TestTellAll(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			s := &session{plan: cluster.Plan{Members: members}, rank: cluster.Rank(rank),
-				ring: ring}
-			for range 2 {
-				all, err := tellAll(t.Context(), s, own[rank])
-				if err != nil || fmt.Sprint(all) != fmt.Sprint(own) {
-					t.Errorf("rank %d hears %v, %v; want %v", rank, all, err, own)
-				}
-			}
+			do(rank, ring)
 			if err := ring.Close(); err != nil {
-				t.Error(err)
+				t.Log(err) // a ring that was broken says so again
 			}
 		})
 	}
 	running.Wait()
+}
+
+// Every rank hears what each tells, of whatever length, to the byte.
+func TestTellAll(t *testing.T) {
+	own := []outcome{{ID: []byte{0, 1, 0x7f, 0x80, 0xff}}, {}, {Failed: strings.Repeat("<ä>", 400)}}
+	inRing(t, len(own), func(rank int, ring *allreduce.Ring) {
+		s := &session{plan: cluster.Plan{Members: make([]cluster.Member, len(own))},
+			rank: cluster.Rank(rank), ring: ring}
+		for range 2 {
+			all, err := tellAll(t.Context(), s, own[rank])
+			if err != nil || fmt.Sprint(all) != fmt.Sprint(own) {
+				t.Errorf("rank %d hears %v, %v; want %v", rank, all, err, own)
+			}
+		}
+	})
+}
+
+// A length that is none is refused, and its rank named.
+func TestTellAllRefuses(t *testing.T) {
+	for _, length := range []float32{float32(math.NaN()), -1, maxTold + 1} {
+		inRing(t, 2, func(rank int, ring *allreduce.Ring) {
+			if rank == 1 {
+				told := []float32{0, length}
+				if err := ring.AllGather(t.Context(), told, []int{1, 2}); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			s := &session{plan: cluster.Plan{Members: make([]cluster.Member, 2)}, ring: ring}
+			_, err := tellAll(t.Context(), s, outcome{})
+			if want := fmt.Sprintf("rank 1 tells %v bytes", length); err == nil ||
+				!strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		})
+	}
+}
+
+// fakeGroup sums as it is told to.
+type fakeGroup func(ctx context.Context) error
+
+func (g fakeGroup) AllReduce(ctx context.Context, _ []float32) error { return g(ctx) }
+func (fakeGroup) Close()                                             {}
+
+// A worker remembers that its own part in a group failed, and no wait that was in vain; and it
+// waits for less long than a rank whose part has failed waits for it in the ring.
+func TestGroupFault(t *testing.T) {
+	errNCCL, errRing := errors.New("NCCL failed"), errors.New("the ring broke")
+	waits := func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	for _, c := range []struct {
+		sum     fakeGroup
+		limit   time.Duration
+		breaks  bool
+		cause   error // nil: any
+		own     bool
+		succeed bool
+	}{
+		{sum: func(context.Context) error { return nil }, limit: time.Hour, succeed: true},
+		{sum: func(context.Context) error { return errNCCL }, limit: time.Hour, cause: errNCCL,
+			own: true},
+		{sum: waits, limit: 10 * time.Millisecond},
+		{sum: waits, limit: time.Hour, breaks: true, cause: errRing},
+	} {
+		inRing(t, 2, func(rank int, ring *allreduce.Ring) {
+			if rank == 1 {
+				return
+			}
+			s := &session{worker: &worker{spec: &rondov1.JobSpec{
+				StepTimeout: durationpb.New(c.limit)}}, ring: ring}
+			began := time.Now()
+			sum := func(ctx context.Context) error {
+				if end, ok := ctx.Deadline(); !ok || end.Sub(began) > c.limit/2+time.Second {
+					t.Errorf("of %v, a sum may take %v", c.limit, end.Sub(began))
+				}
+				if c.breaks {
+					ring.Break(errRing)
+				}
+				return c.sum(ctx)
+			}
+			err := bound{fakeGroup(sum), s}.AllReduce(t.Context(), nil)
+			_, unmet := errors.AsType[*train.UnmetError](err)
+			if (err == nil) != c.succeed || unmet != (!c.succeed && !c.own) ||
+				(s.groupFault != "") != c.own || c.cause != nil && !errors.Is(err, c.cause) {
+				t.Errorf("%v; remembered: %q", err, s.groupFault)
+			}
+		})
+	}
+}
+
+// Of ranks that could not join, one that failed itself is named before one that waited for it.
+func TestFirstFailed(t *testing.T) {
+	unmet := outcome{}.failed(fmt.Errorf("joining: %w", &train.UnmetError{Err: errors.New("late")}))
+	failed := outcome{}.failed(errors.New("NCCL failed"))
+	for _, c := range []struct {
+		all  []outcome
+		want *refusal
+	}{
+		{[]outcome{{}, {}}, nil},
+		{[]outcome{{}, unmet, unmet}, &refusal{1, "joining: late"}},
+		{[]outcome{unmet, unmet, failed}, &refusal{2, "NCCL failed"}},
+	} {
+		if got := firstFailed(c.all); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: %+v, want %+v", c.all, got, c.want)
+		}
+	}
 }
 
 // What all ranks hear from one collective is told by the one that it is about, and breaks no ring
