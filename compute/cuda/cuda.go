@@ -294,7 +294,7 @@ func (d *Device) Close() {
 	d.close() // what a device that fails still has ends with the context
 	d.context.Close()
 	d.context = nil
-	if d.nccl != nil {
+	if d.nccl != nil && !d.broken { // an abort that hangs may still use it
 		d.nccl.Close()
 	}
 	d.memory = newMemory()

@@ -72,8 +72,10 @@ func (d *Device) NewGroupID() ([]byte, error) {
 	return d.nccl.NewID()
 }
 
-// ncclGroup is a GPU's place in a group. It is left by abort, at a good end too: that waits for no
-// other member, and nothing is under way then.
+// ncclGroup is a GPU's place in a group. It is left by abort, at a good end too: that asks nothing
+// of the other members, who may be gone. NVIDIA wants all of a host's to abort (NVIDIA/nccl, issue
+// 863), for one may free what another still uses: they do, each when it hears that the ring has
+// broken or that nobody goes on, but not at the same moment.
 type ncclGroup struct {
 	device *Device
 	comm   *driver.Comm
@@ -85,6 +87,9 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 		return nil, err
 	}
 	comm, err := d.context.Join(d.nccl, id, rank, world)
+	if driver.Broken(err) {
+		d.check("joining a group", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -100,21 +105,27 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 // until runs f, and leaves the group when ctx ends: what f waits for then comes to an end. It does
 // so when f fails, too.
 func (g *ncclGroup) until(ctx context.Context, f func() error) error {
-	left := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(left)
-		_ = g.comm.Abort() // why ctx has ended is what counts
-	})
+	stop := context.AfterFunc(ctx, g.comm.Abort)
 	defer stop()
 	err := f()
-	if !stop() {
-		<-left
+	ended := !stop()
+	if err == nil && !ended {
+		return nil
+	}
+	g.leave()
+	if ended {
 		return context.Cause(ctx)
 	}
-	if err != nil {
-		_ = g.comm.Abort() // it is known by now what is wrong
-	}
 	return err
+}
+
+// leave leaves the group, and waits until that is done. If that does not come to an end, the device
+// is broken; nothing else that NCCL says then changes anything.
+func (g *ncclGroup) leave() {
+	g.comm.Abort()
+	if err := g.comm.Left(); driver.Broken(err) {
+		g.device.check("leaving a group", err)
+	}
 }
 
 // AllReduce sums on the GPUs, in the stream. NCCL's kernel ends when the group is left, as if it
@@ -154,6 +165,6 @@ func (g *ncclGroup) Close() {
 	}
 	delete(d.groups, g)
 	if !d.broken {
-		d.check("leaving a group", g.comm.Abort())
+		g.leave()
 	}
 }

@@ -33,7 +33,8 @@ func newPeer(t testing.TB, index int) *Device {
 	return d
 }
 
-// TestGroups holds GPUs of one process to the contract.
+// TestGroups holds GPUs of one process to the contract; a single one forms a group, too, so that
+// NCCL itself is called wherever it is.
 func TestGroups(t *testing.T) {
 	if emulator.Running() && !child(t) {
 		if output, err := inChild(t, fourGPUs); err != nil {
@@ -42,10 +43,15 @@ func TestGroups(t *testing.T) {
 		return
 	}
 	all, err := Devices()
-	if err != nil || len(all) < 2 {
-		t.Skipf("%d GPUs, and two are needed: %v", len(all), err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for world := 2; world <= min(4, len(all)); world++ {
+	if version, err := NCCLVersion(); err != nil {
+		t.Skipf("no NCCL: %v", err)
+	} else {
+		t.Logf("NCCL %s, %d GPUs", version, len(all))
+	}
+	for world := 1; world <= min(4, len(all)); world++ {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			devicetest.Groups(t, world, func(t testing.TB, rank int) compute.Grouper {
 				return newPeer(t, rank)
@@ -206,6 +212,66 @@ func sumAndStay(t *testing.T, name string) {
 	<-ctx.Done()
 }
 
+// TestGroupHangs has an abort not come to its end: the device has failed, and says so, whether the
+// group is given up, closed, or was never whole; it can still be closed.
+func TestGroupHangs(t *testing.T) {
+	if !child(t) {
+		if !emulator.Running() {
+			t.Skip("a real abort comes to its end")
+		}
+		if output, err := inChild(t, fourGPUs, "RONDO_EMULATOR_NCCL_ABORT=hangs"); err != nil {
+			t.Errorf("%v: %s", err, output)
+		}
+		return
+	}
+	for name, use := range map[string]func(ctx context.Context, d *Device, id []byte) error{
+		"closed": func(ctx context.Context, d *Device, id []byte) error {
+			g, err := d.Join(ctx, id, 0, 1)
+			if err == nil {
+				g.Close()
+			}
+			return err
+		},
+		"joining given up": func(ctx context.Context, d *Device, id []byte) error {
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			_, err := d.Join(short, id, 0, 2)
+			return err
+		},
+		"joining refused": func(ctx context.Context, d *Device, id []byte) error {
+			if _, err := d.context.Join(d.nccl, id, 0, 2); err != nil {
+				return err
+			}
+			_, err := d.Join(ctx, id, 0, 2) // whose place is taken
+			return err
+		},
+	} {
+		d := newPeer(t, 0)
+		id, err := d.NewGroupID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.nccl.AbortPatience = 10 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		x := d.Alloc(10)
+		for _, doing := range []func() error{
+			func() error { return use(ctx, d, id) },
+			func() error { d.Download(make([]float32, len(x)), x); return nil },
+		} {
+			err := func() (err error) {
+				defer compute.Catch(&err)
+				return doing()
+			}()
+			if failed, ok := errors.AsType[*compute.DeviceError](err); !ok || !d.broken ||
+				!strings.Contains(failed.Error(), "ncclCommAbort: it has not come to an end in") {
+				t.Errorf("%s: %v; broken: %t", name, err, d.broken)
+			}
+		}
+		cancel()
+		d.Close()
+	}
+}
+
 // TestWithoutNCCL has none that will do, and says why.
 func TestWithoutNCCL(t *testing.T) {
 	if child(t) {
@@ -225,8 +291,9 @@ func TestWithoutNCCL(t *testing.T) {
 	for setting, want := range map[string]string{
 		"":      `NCCL "2.23.4": <nil>`,
 		"0":     `NCCL "": libnccl.so.2: unhandled system error (NCCL's error 2)`,
-		"21304": `NCCL "": libnccl.so.2: it is NCCL 2.13.4, and must be 2.14 or newer`,
-		"2708":  `NCCL "": libnccl.so.2: it is NCCL 2.7.8, and must be 2.14 or newer`,
+		"21901": `NCCL "2.19.1": <nil>`,
+		"21805": `NCCL "": libnccl.so.2: it is NCCL 2.18.5, and must be 2.19.1 or newer`,
+		"2708":  `NCCL "": libnccl.so.2: it is NCCL 2.7.8, and must be 2.19.1 or newer`,
 	} {
 		var settings []string
 		if setting != "" {

@@ -36,6 +36,8 @@ struct rondo_nccl {
 struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes)
 {
     struct rondo_nccl *nccl = calloc(1, sizeof *nccl);
+    /* NVLink SHARP may be chosen, and its sums differ between runs (NVIDIA/nccl, issue 1497). */
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
     void *library = nccl ? dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) : NULL;
     if (library) {
         *(void **)&nccl->get_version = dlsym(library, "ncclGetVersion");
@@ -49,7 +51,7 @@ struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes)
             nccl->async_error && nccl->abort && nccl->join)
             return nccl;
         dlclose(library);
-        snprintf(why, bytes, "libnccl.so.2 lacks functions of NCCL 2.14");
+        snprintf(why, bytes, "libnccl.so.2 lacks functions of NCCL 2.19.1");
     } else {
         snprintf(why, bytes, "%s", nccl ? dlerror() : "no memory");
     }

@@ -21,8 +21,12 @@ const (
 	ncclInProgress = 7
 )
 
-// oldestNCCL is the first version that waits for nobody unless it is told to.
-const oldestNCCL = 21400
+// oldestNCCL is the first version in which a group of a process with several threads may be left
+// while it sums: before, ncclCommAbort can hang (NVIDIA/nccl, issue 992).
+const oldestNCCL = 21901
+
+// abortPatience is how long an abort may take before the device counts as hanging.
+const abortPatience = 30 * time.Second
 
 // NCCLError is what a function of NCCL returned.
 type NCCLError struct {
@@ -36,19 +40,22 @@ func (e *NCCLError) Error() string { return fmt.Sprintf("%s (NCCL's error %d)", 
 type NCCL struct {
 	library *C.struct_rondo_nccl
 	version int
+	// AbortPatience is how long Left waits for an abort; for tests to be shorter.
+	AbortPatience time.Duration
 }
 
 // OpenNCCL opens NCCL 2. It fails, and says why, where there is none that will do.
 func OpenNCCL() (*NCCL, error) {
 	var why [512]C.char
-	n := &NCCL{library: C.rondo_nccl_open(&why[0], C.size_t(len(why)))}
+	n := &NCCL{library: C.rondo_nccl_open(&why[0], C.size_t(len(why))),
+		AbortPatience: abortPatience}
 	if n.library == nil {
 		return nil, errors.New(C.GoString(&why[0]))
 	}
 	var version C.int
 	err := n.result(C.rondo_nccl_version(n.library, &version))
 	if n.version = int(version); err == nil && n.version < oldestNCCL {
-		err = fmt.Errorf("it is NCCL %s, and must be 2.14 or newer", n.Version())
+		err = fmt.Errorf("it is NCCL %s, and must be 2.19.1 or newer", n.Version())
 	}
 	if err != nil {
 		n.Close()
@@ -57,7 +64,7 @@ func OpenNCCL() (*NCCL, error) {
 	return n, nil
 }
 
-// Close gives back what OpenNCCL made; the library stays where it is.
+// Close gives back what OpenNCCL made; the library stays where it is. No Abort may be under way.
 func (n *NCCL) Close() {
 	C.rondo_nccl_free(n.library)
 	n.library = nil
@@ -95,6 +102,8 @@ type Comm struct {
 	context *Context
 	mu      sync.Mutex
 	comm    *C.struct_rondo_comm // nil after Abort
+	aborted chan struct{}        // closed when Abort has come to its end
+	failed  error                // what came of it, then
 }
 
 // errAborted is that a group has been left.
@@ -106,7 +115,7 @@ func (c *Context) Join(n *NCCL, id []byte, rank, world int) (*Comm, error) {
 		return nil, fmt.Errorf("a group's name of %d bytes: want %d", len(id),
 			C.RONDO_NCCL_ID_BYTES)
 	}
-	g := &Comm{nccl: n, context: c}
+	g := &Comm{nccl: n, context: c, aborted: make(chan struct{})}
 	g.comm = (*C.struct_rondo_comm)(C.calloc(1, C.sizeof_struct_rondo_comm)) // cgo panics on null
 	g.comm.nccl = n.library
 	err := g.call("ncclCommInitRankConfig", func() C.int {
@@ -114,7 +123,8 @@ func (c *Context) Join(n *NCCL, id []byte, rank, world int) (*Comm, error) {
 			C.int(world))
 	})
 	if err != nil {
-		return nil, errors.Join(err, g.Abort())
+		g.Abort()
+		return nil, errors.Join(err, g.Left())
 	}
 	return g, nil
 }
@@ -163,17 +173,39 @@ func (g *Comm) Settle(ctx context.Context) error {
 	}
 }
 
-// Abort leaves the group: what is under way in it ends, on the device too, as if it had been done.
-func (g *Comm) Abort() error {
-	return g.context.do("ncclCommAbort", func() error {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.comm == nil {
-			return nil
-		}
-		err := g.nccl.result(C.rondo_comm_abort(g.comm))
-		C.free(unsafe.Pointer(g.comm))
-		g.comm = nil
-		return err
-	})
+// Abort begins to leave the group: what is under way in it ends, on the device too, as if it had
+// been done. It waits for nothing: Left does.
+func (g *Comm) Abort() {
+	g.mu.Lock()
+	comm := g.comm
+	g.comm = nil
+	g.mu.Unlock()
+	if comm == nil {
+		return
+	}
+	go func() { // an abort that hangs keeps it, as a wait that hangs keeps the context's
+		defer close(g.aborted)
+		g.failed = g.context.do("ncclCommAbort", func() error {
+			return g.nccl.result(C.rondo_comm_abort(comm))
+		})
+		C.free(unsafe.Pointer(comm))
+	}()
+}
+
+// Left waits for what comes of an Abort, or gives up: then the device hangs, for what NCCL has
+// under way there may never end, and no wait in this context ends well any more.
+func (g *Comm) Left() error {
+	c := g.context
+	if c.hung != nil {
+		return c.hung
+	}
+	late := time.NewTimer(g.nccl.AbortPatience)
+	defer late.Stop()
+	select {
+	case <-g.aborted:
+		return g.failed
+	case <-late.C:
+		c.hung = fmt.Errorf("ncclCommAbort: %w in %v", errHung, g.nccl.AbortPatience)
+		return c.hung
+	}
 }

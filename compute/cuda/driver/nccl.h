@@ -7,7 +7,7 @@ enum { RONDO_NCCL_ID_BYTES = 128 };
 struct rondo_nccl;
 
 /* Opens it where the loader looks; null if it is not there, or lacks a function: then why says so,
-   in so many bytes at most. */
+   in so many bytes at most. Sets NCCL_NVLS_ENABLE to 0 unless it is set. */
 struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes);
 
 /* Forgets it. The library stays open: its threads may run. */

@@ -4,7 +4,11 @@
 //
 // It is as unforgiving as the real one. A member that is gone is waited for until the group is
 // aborted; what is under way then ends as if it had been done, and leaves NaN. Members that ask for
-// different sums get an error, and NaN.
+// different sums get an error, and NaN. Every other sum is put into the stream only when it has been
+// asked several times what has become of it.
+//
+// RONDO_EMULATOR_NCCL_FAILS=1:4 has rank 1 fail to ask for its 4th sum in a group, and
+// RONDO_EMULATOR_NCCL_ABORT=hangs has no abort come to its end.
 //
 // Members meet in memory that is named by a process and one of its file descriptors, so that
 // nothing is left when all of them are gone.
@@ -70,6 +74,8 @@ constexpr size_t kBytes = kTableBytes + kWorldMost * kFloatsMost * sizeof(float)
 using enqueue_function = int (*)(void *stream, const char *what, bool (*ready)(void *),
 	void (*run)(void *), void *data);
 
+struct sum;
+
 // A communicator is freed when it was aborted and none of its operations is in a stream.
 struct communicator {
 	std::atomic<int> users{1};
@@ -79,6 +85,8 @@ struct communicator {
 	int rank, world, device, descriptor; // of the maker of the id; -1 for others
 	uint64_t sums = 0;
 	enqueue_function enqueue;
+	sum *begun = nullptr; // in the background: it is in no stream yet
+	int looks = 0;        // before it is
 
 	float *numbers(int of) const {
 		auto *first = reinterpret_cast<unsigned char *>(shared) + kTableBytes;
@@ -92,6 +100,7 @@ struct sum {
 	float *to;
 	size_t count;
 	uint64_t number;
+	void *stream;
 };
 
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -215,6 +224,9 @@ int state(const communicator &c) {
 	if (c.error != success) {
 		return c.error;
 	}
+	if (c.begun != nullptr) {
+		return in_progress;
+	}
 	for (int i = 0; i < c.world; i++) {
 		const seat &other = c.shared->seats[i];
 		if (other.taken_by == 0) {
@@ -231,6 +243,25 @@ int state(const communicator &c) {
 		}
 	}
 	return success;
+}
+
+// enqueue puts a sum into its stream.
+int enqueue(sum *s) {
+	communicator &c = *s->group;
+	c.users++;
+	if (c.enqueue(s->stream, "the first half of a sum of NCCL", may_give, give, s) != 0 ||
+		c.enqueue(s->stream, "the second half of a sum of NCCL", may_take, take, s) != 0) {
+		return cuda_error;
+	}
+	return success;
+}
+
+// fails says whether a sum is one that is to fail.
+bool fails(const communicator &c, uint64_t number) {
+	const char *text = getenv("RONDO_EMULATOR_NCCL_FAILS");
+	char own[64];
+	snprintf(own, sizeof own, "%d:%llu", c.rank, static_cast<unsigned long long>(number));
+	return text != nullptr && strcmp(text, own) == 0;
 }
 
 } // namespace
@@ -284,6 +315,10 @@ EXPORT int ncclCommInitRankConfig(communicator **made, int world, unique_id id, 
 			asked.blocking);
 		return invalid_argument;
 	}
+	if (getenv("NCCL_NVLS_ENABLE") == nullptr) {
+		complain("NVLS is not switched off, and its sums differ between runs");
+		return invalid_usage;
+	}
 	if (world < 1 || world > kWorldMost || rank < 0 || rank >= world) {
 		complain("rank %d of %d", rank, world);
 		return invalid_argument;
@@ -311,6 +346,11 @@ EXPORT int ncclCommInitRankConfig(communicator **made, int world, unique_id id, 
 }
 
 EXPORT int ncclCommGetAsyncError(communicator *c, int *result) {
+	if (c->begun != nullptr && --c->looks == 0) {
+		sum *s = c->begun;
+		c->begun = nullptr;
+		c->error = enqueue(s);
+	}
 	*result = state(*c);
 	return success;
 }
@@ -325,18 +365,26 @@ EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int
 		complain("operation %d on %zu numbers of type %d is not emulated", operation, count, type);
 		return invalid_argument;
 	}
-	auto *s = new sum{c, static_cast<const float *>(from), static_cast<float *>(to), count,
-		++c->sums};
-	c->users++;
-	if (c->enqueue(stream, "the first half of a sum of NCCL", may_give, give, s) != 0 ||
-		c->enqueue(stream, "the second half of a sum of NCCL", may_take, take, s) != 0) {
-		return cuda_error;
+	if (fails(*c, ++c->sums)) {
+		return c->error = system_error;
 	}
-	return success;
+	auto *s = new sum{c, static_cast<const float *>(from), static_cast<float *>(to), count, c->sums,
+		stream};
+	if (c->sums % 2 == 1) {
+		return enqueue(s);
+	}
+	c->begun = s;
+	c->looks = 3;
+	return in_progress;
 }
 
 EXPORT int ncclCommAbort(communicator *c) {
 	c->aborted = true;
+	const char *text = getenv("RONDO_EMULATOR_NCCL_ABORT");
+	while (text != nullptr && strcmp(text, "hangs") == 0) {
+		pause();
+	}
+	delete c->begun;
 	if (c->descriptor >= 0) {
 		close(c->descriptor);
 	}
