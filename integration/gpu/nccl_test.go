@@ -69,6 +69,45 @@ func TestNCCLKilled(t *testing.T) {
 	}
 }
 
+// A rank whose part of a sum fails, before the other has come to the end of its wait for it, puts
+// nobody else out: by auto the same ring does the step and sums from then on, by nccl that rank
+// leaves, and only it.
+func TestNCCLFails(t *testing.T) {
+	emulated(t)
+	flags := []string{"--workers", "2", "--steps", "6", "--chunk-timeout", "4s", "--step-timeout",
+		"20s"}
+	want := run(t, nil, "rondo", tiny(append(flags, "--device", "cpu")...)...).losses(t)
+	for how, c := range map[string]struct {
+		ring    float64 // the last one's generation
+		reason  string
+		notices int
+	}{
+		"auto": {1, "2 of 2 workers have joined", 1},
+		"nccl": {2, "rank 1, host ", 0},
+	} {
+		t.Run(how, func(t *testing.T) {
+			got := run(t, []string{twoGPUs, "RONDO_EMULATOR_NCCL_FAILS=1:4"}, "rondo",
+				tiny(append(flags, "--device", "cuda", "--intra-host", how)...)...)
+			same(t, got.losses(t), want)
+			formed := got.events(t, "generation")
+			last := formed[len(formed)-1]
+			reason := fmt.Sprint(last["reason"])
+			if last["generation"] != c.ring || !strings.Contains(reason, c.reason) {
+				t.Errorf("rings: %v", formed)
+			}
+			told := 0
+			for _, e := range got.events(t, "notice") {
+				if strings.HasSuffix(fmt.Sprint(e["text"]), "; the ring sums from now on") {
+					told++
+				}
+			}
+			if told != c.notices {
+				t.Errorf("%d notices, want %d:\n%s", told, c.notices, got.stdout)
+			}
+		})
+	}
+}
+
 // Where a rank cannot be in a group, --intra-host nccl says which, why and what to do; auto goes on
 // with the ring, and says so.
 func TestNCCLCannot(t *testing.T) {
