@@ -31,7 +31,7 @@ type Config struct {
 
 	// Rank is the command line of a process that calls Serve with its standard input and output.
 	Rank []string
-	Log  io.Writer // standard error of the ranks
+	Log  io.Writer // standard error of the ranks, one write at a time
 }
 
 // Validate names the flag of the command that is wrong.

@@ -52,13 +52,15 @@ func TestMeasure(t *testing.T) {
 	for _, link := range Links() {
 		for _, world := range []int{2, 3} {
 			c := testConfig(link, world)
+			var log bytes.Buffer // which is written by one at a time
+			c.Log = &log
 			var rows []Row
 			err := Measure(t.Context(), c, func(r Row) error {
 				rows = append(rows, r)
 				return nil
 			})
-			if err != nil || len(rows) != len(c.Sizes) {
-				t.Fatalf("%s, %d ranks: %d rows, %v", link, world, len(rows), err)
+			if err != nil || len(rows) != len(c.Sizes) || log.Len() > 0 {
+				t.Fatalf("%s, %d ranks: %d rows, %v\n%s", link, world, len(rows), err, &log)
 			}
 			for i, r := range rows {
 				share := 2 * float64(world-1) / float64(world)

@@ -44,8 +44,9 @@ func form(ctx context.Context, c Config) (*group, error) {
 			g.members = append(g.members, newGoroutine(ctx, rank, ends))
 		}
 	}
+	log := &sharedLog{to: c.Log}
 	for rank := len(g.members); rank < c.World; rank++ {
-		m, err := newProcess(ctx, rank, c)
+		m, err := newProcess(ctx, rank, c.Rank, log)
 		if err != nil {
 			g.end()
 			return nil, fmt.Errorf("rank %d: %w", rank, err)
@@ -59,13 +60,27 @@ func form(ctx context.Context, c Config) (*group, error) {
 	return g, nil
 }
 
-// newProcess starts a rank that is a process.
-func newProcess(ctx context.Context, rank int, c Config) (member, error) {
-	process := exec.CommandContext(ctx, c.Rank[0], c.Rank[1:]...)
+// sharedLog takes what all ranks write to their standard error, each from a goroutine of its own.
+type sharedLog struct {
+	mu sync.Mutex // guards to
+	to io.Writer
+}
+
+func (l *sharedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(p)
+}
+
+// newProcess starts a rank that is a process with this command line.
+func newProcess(
+	ctx context.Context, rank int, command []string, log io.Writer,
+) (member, error) {
+	process := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C reaches it once, from here.
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	process.WaitDelay = endTimeout
-	process.Stderr = c.Log
+	process.Stderr = log
 	to, err := process.StdinPipe()
 	if err != nil {
 		return member{}, err
