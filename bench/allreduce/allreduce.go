@@ -20,6 +20,18 @@ type config struct {
 	AtLeast               float64 // 0: any ratio will do
 }
 
+// validate names the flag that is wrong. What is passed on to the sides, they judge.
+func (c config) validate() error {
+	if c.Link == busbw.MemoryLink {
+		return fmt.Errorf("-link %s: its ranks are goroutines of one process, and Gloo's are "+
+			"processes; take tcp or shm", c.Link)
+	}
+	if c.Turns < 1 || c.Turns > 1000 {
+		return fmt.Errorf("-turns %d: must be 1 to 1000", c.Turns)
+	}
+	return nil
+}
+
 // pair is what came of a world and a size: a row of each side's turns.
 type pair struct {
 	rondo, gloo []busbw.Row

@@ -49,6 +49,23 @@ func TestRun(t *testing.T) {
 	}
 }
 
+func TestValidate(t *testing.T) {
+	c := testConfig(t)
+	if err := c.validate(); err != nil {
+		t.Error(err)
+	}
+	for want, wrong := range map[string]func(*config){
+		"-link memory: its ranks are goroutines": func(c *config) { c.Link = "memory" },
+		"-turns 0: must be 1 to 1000":            func(c *config) { c.Turns = 0 },
+	} {
+		c := testConfig(t)
+		wrong(&c)
+		if err := c.validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 // A side that fails, or that prints something else, ends the comparison with its command.
 func TestSidesThatFail(t *testing.T) {
 	for text, want := range map[string]string{

@@ -23,7 +23,7 @@ func main() {
 	flag.StringVar(&c.Script, "script", "bench/peers/gloo_allreduce.py", "Gloo's side")
 	flag.StringVar(&c.Worlds, "worlds", "2,4", "numbers of ranks, by commas")
 	flag.StringVar(&c.Sizes, "sizes", "65536,1048576,16777216", "bytes, by commas")
-	flag.StringVar(&c.Link, "link", "tcp", "Rondo's link, as `rondo bench allreduce -h` has them")
+	flag.StringVar(&c.Link, "link", "tcp", "Rondo's link: tcp, as Gloo's, or shm")
 	flag.IntVar(&c.Turns, "turns", 3, "how often each side is measured")
 	flag.Float64Var(&c.Seconds, "seconds", 2, "how long a turn measures a size, at least")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if a ratio is below this")
@@ -32,8 +32,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "allreduce: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	if c.Turns < 1 || c.Turns > 1000 {
-		fmt.Fprintf(os.Stderr, "allreduce: -turns %d: must be 1 to 1000\n", c.Turns)
+	if err := c.validate(); err != nil {
+		fmt.Fprintln(os.Stderr, "allreduce:", err)
 		os.Exit(2)
 	}
 

@@ -23,9 +23,14 @@ func benchAllReduceCommand() *cobra.Command {
 		Use:   "allreduce",
 		Short: "Measure the ring that sums gradients",
 		Long: "Measures the all-reduce of workers' gradients on this machine, a process for\n" +
-			"each rank (a goroutine with --link memory), beside a ring of the same schedule on\n" +
-			"bare TCP and beside one direction of a TCP connection on loopback, all in turns. A\n" +
-			"repetition takes as long as its slowest rank; sums and bits are checked first.\n\n" +
+			"each rank, beside a ring of the same schedule on bare TCP and beside one direction\n" +
+			"of a TCP connection on loopback, all in turns. A repetition takes as long as its\n" +
+			"slowest rank; sums and bits are checked first.\n\n" +
+			"--link tcp     gRPC on loopback, as between hosts\n" +
+			"       shm     memory that the processes share, as a job's between neighbours on\n" +
+			"               one host; fails where they cannot\n" +
+			"       memory  goroutines of one process that pass slices: no link at all, so that\n" +
+			"               it shows what the ring itself costs\n\n" +
 			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9).",
 	}
 	var config busbw.Config

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rondo/allreduce"
 )
 
 // TestMain is also the program of a rank, and of one that dies.
@@ -106,10 +108,39 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// Link shm carries chunks through shared memory or not at all, and speaks of this command's flags.
+func TestSharedMemoryOrNothing(t *testing.T) {
+	var ends [2]*grpcEnds
+	var addresses []string
+	for rank, name := range []string{"shm", "tcp"} { // the rank of tcp takes no memory
+		l, _ := linkOf(name)
+		var err error
+		if ends[rank], err = newGRPCEnds(l); err != nil {
+			t.Fatal(err)
+		}
+		defer ends[rank].close()
+		addresses = append(addresses, ends[rank].address())
+	}
+	other := make(chan allreduce.Links, 1)
+	go func() {
+		links, _ := ends[1].connect(t.Context(), seat{Rank: 1, World: 2}, addresses)
+		other <- links
+	}()
+	_, err := ends[0].connect(t.Context(), seat{Rank: 0, World: 2}, addresses)
+	if err == nil || !strings.HasPrefix(err.Error(), "no shared memory with rank 1") ||
+		!strings.HasSuffix(err.Error(), "; --link tcp needs none") {
+		t.Errorf("%v", err)
+	}
+	if links := <-other; links.Successor != nil {
+		links.Predecessor.Close()
+		links.Successor.Close()
+	}
+}
+
 func TestValidate(t *testing.T) {
 	for want, wrong := range map[string]func(*Config){
 		"--world 1: must be 2 to 64":                     func(c *Config) { c.World = 1 },
-		`--link "ipx": must be tcp or memory`:            func(c *Config) { c.Link = "ipx" },
+		`--link "ipx": must be tcp or shm or memory`:     func(c *Config) { c.Link = "ipx" },
 		"--sizes is empty: give numbers of bytes":        func(c *Config) { c.Sizes = nil },
 		"--sizes 6: must be a multiple of 4":             func(c *Config) { c.Sizes = []int{4, 6} },
 		"--seconds 0: must be more than 0, and no more":  func(c *Config) { c.Window = 0 },

@@ -2,6 +2,7 @@ package busbw
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -25,6 +26,7 @@ type link struct {
 	// listen opens the door of a rank of its own process. It is nil of a link that does not
 	// leave the process.
 	listen func() (door, error)
+	shared grpclink.Memory // what carries the chunks of a link that listens
 }
 
 // door is where a rank's predecessor comes in.
@@ -33,11 +35,16 @@ type door struct {
 	address string // as the predecessor dials it
 }
 
+// MemoryLink names the link between ranks that are goroutines of one process. It passes slices, so
+// that nothing of it can be held against a ring of processes.
+const MemoryLink = "memory"
+
 // links are the kinds there are.
 func links() []link {
 	return []link{
-		{name: "tcp", listen: listenTCP},
-		{name: "memory"},
+		{name: "tcp", listen: listenTCP, shared: grpclink.MemoryNever},
+		{name: "shm", listen: listenTCP, shared: grpclink.MemoryAlways},
+		{name: MemoryLink},
 	}
 }
 
@@ -74,9 +81,10 @@ type ends interface {
 	close()
 }
 
-// grpcEnds are a rank's links over gRPC.
+// grpcEnds are a rank's links over gRPC, whose chunks may go through shared memory.
 type grpcEnds struct {
 	door
+	link   link
 	links  *grpclink.Server
 	server *grpc.Server
 	served chan struct{}
@@ -86,7 +94,7 @@ type grpcEnds struct {
 const benchJob = "bench"
 
 func newGRPCEnds(l link) (*grpcEnds, error) {
-	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{})
+	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Memory: l.shared})
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +102,7 @@ func newGRPCEnds(l link) (*grpcEnds, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.name, err)
 	}
-	e := &grpcEnds{door: d, links: links, served: make(chan struct{}),
+	e := &grpcEnds{door: d, link: l, links: links, served: make(chan struct{}),
 		server: grpc.NewServer(grpclink.ServerOptions(nil)...)}
 	links.Register(e.server)
 	go func() {
@@ -109,9 +117,15 @@ func (e *grpcEnds) address() string { return e.door.address }
 func (e *grpcEnds) connect(
 	ctx context.Context, s seat, addresses []string,
 ) (allreduce.Links, error) {
-	return grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
+	links, err := grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
 		Rank: allreduce.Rank(s.Rank), World: s.World}, addresses,
-		grpclink.DialConfig{Timeout: meetTimeout})
+		grpclink.DialConfig{Timeout: meetTimeout, Memory: e.link.shared})
+	var unshared *grpclink.MemoryError
+	if errors.As(err, &unshared) { // which speaks of a job's flags
+		err = fmt.Errorf("no shared memory with %v: %s; --link tcp needs none", unshared.Peer,
+			unshared.Why)
+	}
+	return links, err
 }
 
 func (e *grpcEnds) close() {
