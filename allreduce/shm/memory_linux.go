@@ -22,7 +22,9 @@ func create(size int) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("memfd_create: %w", err)
 	}
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+	// Of the calls here only this one is ended by signals, in most versions of Linux.
+	err = uninterrupted(func() error { return unix.Fallocate(fd, 0, 0, int64(size)) })
+	if err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%d bytes of shared memory: %w", size, err)
 	}
@@ -31,6 +33,16 @@ func create(size int) (int, error) {
 		return -1, fmt.Errorf("sealing shared memory: %w", err)
 	}
 	return fd, nil
+}
+
+// uninterrupted makes a system call again while a signal ends it, as those of the runtime do that
+// preempt a goroutine.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // check maps the memory behind fd if it is sealed and of size bytes.
