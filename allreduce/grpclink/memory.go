@@ -96,7 +96,7 @@ func (p *predecessor) fetch(ctx context.Context, memory Memory, offered, answer 
 	if memory == MemoryNever {
 		err = errors.New("the neighbour is to use none")
 	} else {
-		p.receiver, err = shm.Take(ctx, shm.Ticket(ticket[0]))
+		p.receiver, err = take(ctx, shm.Ticket(ticket[0]))
 	}
 	if err != nil {
 		p.unshared = err.Error()
@@ -104,6 +104,26 @@ func (p *predecessor) fetch(ctx context.Context, memory Memory, offered, answer 
 		return
 	}
 	answer.Set(keyTaken, "1")
+}
+
+// handovers is how often an offer is tried: the first may fail of a moment without time or memory,
+// and what it would cost is a ring over gRPC for as long as it lasts, or none at all. More would be
+// worth less than an answer before the neighbour waits no longer.
+const handovers = 3
+
+// take takes the offer. Its error is that of the first try, which others may have come of.
+func take(ctx context.Context, ticket shm.Ticket) (*shm.Receiver, error) {
+	var first error
+	for range handovers {
+		receiver, err := shm.Take(ctx, ticket)
+		if err == nil {
+			return receiver, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
 }
 
 // Describe says by what each neighbour is linked, for a person: "shm to rank 1, grpc from rank 3
@@ -181,8 +201,9 @@ func (m *mappedSuccessor) Flush() error { return nil }
 
 // Close lets the successor take what was sent, as that of a link without memory does.
 func (m *mappedSuccessor) Close() error {
-	if m.Err() == nil {
+	if m.Err() == nil && m.sending.TryLock() { // a Send that waits will not get through
 		m.sender.Finish()
+		m.sending.Unlock()
 	}
 	err := m.successor.Close()
 	m.sending.Lock() // a Send that waited has been interrupted

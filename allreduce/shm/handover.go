@@ -72,12 +72,15 @@ func NewOffer() (*Offer, error) {
 // Ticket is what the receiver takes the offer with.
 func (o *Offer) Ticket() Ticket { return o.ticket }
 
-// serve lets in whoever comes until one shows the secret.
+// serve lets in whoever comes until one has the memory. One to whom it could not be handed may come
+// again; after one who has it nobody can.
 func (o *Offer) serve() {
+	defer o.listener.Close()
+	failed := errors.New("nobody has come for the shared memory")
 	for {
 		conn, err := o.listener.AcceptUnix()
 		if err != nil {
-			o.taken <- offered{err: errors.New("nobody has come for the shared memory")}
+			o.taken <- offered{err: failed}
 			return
 		}
 		sender, err := o.hand(conn)
@@ -87,8 +90,7 @@ func (o *Offer) serve() {
 		}
 		conn.Close()
 		if !errors.Is(err, errStranger) {
-			o.taken <- offered{err: err}
-			return
+			failed = err
 		}
 	}
 }

@@ -53,6 +53,44 @@ func TestStrangersGetNothing(t *testing.T) {
 	s.Close()
 }
 
+// TestHandoverAgain: after one to whom the memory could not be handed the next try has it.
+func TestHandoverAgain(t *testing.T) {
+	offer, err := NewOffer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer offer.Close()
+	address, secret, err := offer.Ticket().parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.DialUnix("unix", nil, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = conn.Write(secret[:secretBytes/4])
+	// The memory is sent after the rest, which is when this end no longer reads.
+	if err := errors.Join(err, conn.CloseRead()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(secret[secretBytes/4 : secretBytes/2]); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), moment)
+	defer cancel()
+	r, err := Take(ctx, offer.Ticket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	s, err := offer.Wait(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+}
+
 func TestNobodyOffers(t *testing.T) {
 	offer, err := NewOffer()
 	if err != nil {
@@ -123,6 +161,21 @@ func TestHostileOffers(t *testing.T) {
 				t.Errorf("%d descriptors before, %d after", before, after)
 			}
 		})
+	}
+}
+
+// TestUninterrupted: a signal is no error, and everything else is.
+func TestUninterrupted(t *testing.T) {
+	for _, want := range []error{nil, unix.ENOSPC} {
+		says := []error{unix.EINTR, unix.EINTR, want}
+		err := uninterrupted(func() error {
+			next := says[0]
+			says = says[1:]
+			return next
+		})
+		if !errors.Is(err, want) || len(says) > 0 {
+			t.Errorf("%v with %d answers left, want %v", err, len(says), want)
+		}
 	}
 }
 
