@@ -78,6 +78,28 @@ func (l *told) say(text string) {
 	}
 }
 
+// hear waits for n lines. Until then it does again and again, every moment, unless that is nil: the
+// client of these tests tells a watch nothing of what has changed since the list before it.
+func (l *told) hear(ctx context.Context, t *testing.T, n int, again func()) {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for range n {
+		for said := false; !said; {
+			select {
+			case <-l.heard:
+				said = true
+			case <-tick.C:
+				if again != nil {
+					again()
+				}
+			case <-ctx.Done():
+				t.Fatalf("nothing more is said after\n%s", l)
+			}
+		}
+	}
+}
+
 func (l *told) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,8 +168,7 @@ func TestScale(t *testing.T) {
 	go func() {
 		scaled <- c.Scale(ctx, "book", Scale{Workers: 4, Timeout: time.Minute, Say: heard.say})
 	}()
-	<-heard.heard // it was asked for
-	<-heard.heard // 2 are there
+	heard.hear(ctx, t, 2, nil) // it was asked for, and 2 are there
 	job, err := c.Job(ctx, "book")
 	if err != nil {
 		t.Fatal(err)
@@ -157,12 +178,15 @@ func TestScale(t *testing.T) {
 			job.Wanted())
 	}
 	for _, n := range []int64{3, 4} {
-		err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: "running", WorldSize: n},
-			time.Now())
-		if err != nil {
-			t.Fatal(err)
+		annotate := func() {
+			err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: "running",
+				WorldSize: n}, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-		<-heard.heard
+		annotate()
+		heard.hear(ctx, t, 1, annotate)
 	}
 	if err := <-scaled; err != nil {
 		t.Fatal(err)
