@@ -118,12 +118,18 @@ func TestGroupFails(t *testing.T) {
 				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
 			}
 		}
-		e.job.group = nil
-		e.ring(breakage{}, 0, 1, 2)
-		e.whole(0, 1, 2)
-		e.audit()
-		e.like(0, oracle)
+		e.groupless(oracle)
 	}
+}
+
+// groupless has the three go on without a group, to the oracle's end.
+func (e *elastic) groupless(oracle *outcome) {
+	e.t.Helper()
+	e.job.group = nil
+	e.ring(breakage{}, 0, 1, 2)
+	e.whole(0, 1, 2)
+	e.audit()
+	e.like(0, oracle)
 }
 
 // A rank whose part fails before the others come waits for them in the ring until they have given
@@ -156,11 +162,7 @@ func TestGroupFailsBefore(t *testing.T) {
 				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
 			}
 		}
-		e.job.group = nil
-		e.ring(breakage{}, 0, 1, 2)
-		e.whole(0, 1, 2)
-		e.audit()
-		e.like(0, oracle)
+		e.groupless(oracle)
 	}
 }
 

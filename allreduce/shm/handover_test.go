@@ -41,16 +41,7 @@ func TestStrangersGetNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	r, err := Take(ctx, ticket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	s, err := offer.Wait(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Close()
+	handOver(ctx, t, offer)
 }
 
 // TestHandoverAgain: after one to whom the memory could not be handed the next try has it.
@@ -79,6 +70,12 @@ func TestHandoverAgain(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), moment)
 	defer cancel()
+	handOver(ctx, t, offer)
+}
+
+// handOver has the memory taken, and both ends of it closed.
+func handOver(ctx context.Context, t *testing.T, offer *Offer) {
+	t.Helper()
 	r, err := Take(ctx, offer.Ticket())
 	if err != nil {
 		t.Fatal(err)

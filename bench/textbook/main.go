@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
 )
 
 func main() {
@@ -29,7 +30,7 @@ func main() {
 	}
 	c.Corpus, c.Extra = flag.Arg(0), flag.Args()[1:]
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "textbook:", err)

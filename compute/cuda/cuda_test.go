@@ -407,7 +407,7 @@ func TestTwoGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(all) < 2 {
-		t.Skip("there is one")
+		t.Skip("this machine has one GPU, and the test is of two; the emulated driver has them")
 	}
 	a := newGPU(t, compute.FP32)
 	b, err := New(Config{Index: 1, Precision: compute.TF32})
