@@ -74,7 +74,7 @@ type counted struct {
 	kill func() // nil to send nothing from then on
 }
 
-func (c *counted) Send(h allreduce.Header, payload []float32) error {
+func (c *counted) Send(h allreduce.Header, payload []byte) error {
 	if h.Phase != allreduce.Heartbeat {
 		c.fuse--
 	}

@@ -124,7 +124,7 @@ func (r *Ring) sendAll(p part) error {
 // hand gives the link the range of floats that h names.
 func (r *Ring) hand(h Header, floats []float32, step, chunk int) error {
 	r.sending.wait(r.now(), step, chunk)
-	err := r.links.Successor.Send(h, floats[h.Offset:h.Offset+h.Length])
+	err := r.links.Successor.Send(h, Bytes(floats[h.Offset:h.Offset+h.Length]))
 	if err != nil {
 		return r.blame(r.links.Successor, step, chunk, err)
 	}

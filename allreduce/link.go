@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"unsafe"
 )
 
@@ -46,11 +45,43 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase %d", uint8(p))
 }
 
-// Header says which chunk a message carries. Offset, Length and Total count floats.
+// Element is the form that a number of a payload has on the wire, little endian.
+type Element uint8
+
+// The elements. What is added is float32 whatever travels.
+const (
+	Float32  Element = 0
+	BFloat16 Element = 1 // the upper half of a float32
+	Float16  Element = 2 // IEEE 754 binary16
+)
+
+// Bytes is the size of one.
+func (e Element) Bytes() int {
+	if e == Float32 {
+		return 4
+	}
+	return 2
+}
+
+// String returns the name that --wire has for it.
+func (e Element) String() string {
+	switch e {
+	case Float32:
+		return "fp32"
+	case BFloat16:
+		return "bf16"
+	case Float16:
+		return "fp16"
+	}
+	return fmt.Sprintf("element %d", uint8(e))
+}
+
+// Header says which chunk a message carries. Offset, Length and Total count numbers.
 type Header struct {
 	Generation Generation
 	Sequence   uint64 // of the collective on its ring, from 1
 	Phase      Phase
+	Element    Element
 	Step       int // ring step of the collective, from 0
 	Offset     int // of the chunk in the buffer
 	Length     int // of the chunk
@@ -70,9 +101,9 @@ func (h Header) String() string {
 		h.Sequence, h.Phase, h.Step+1, h.Offset, h.Offset+h.Length, h.Total)
 }
 
-// Message is a chunk that has been received. The payload is Header.Length float32 values, little
-// endian, in the link's own buffers: pieces of any length, at any address, that may split a
-// value. They are valid until Release.
+// Message is a chunk that has been received. The payload is Header.Length numbers of
+// Header.Element, in the link's own buffers: pieces of any length, at any address, that may split
+// a number. They are valid until Release.
 type Message struct {
 	Header Header
 	Pieces [][]byte
@@ -148,10 +179,10 @@ type Link interface {
 // one goroutine at a time.
 type Successor interface {
 	Link
-	// Send hands over one chunk; h.Length is len(payload), at least 1 and at most
-	// MaxChunkBytes/4, or 0 for a heartbeat. It waits while the link's bounded buffers are full.
-	// The link may read payload until the neighbour has all of it, or Flush has returned.
-	Send(h Header, payload []float32) error
+	// Send hands over one chunk, of h.Length numbers of h.Element: at least 1 and at most
+	// MaxChunkBytes of them, or none for a heartbeat. It waits while the link's bounded buffers
+	// are full. The link may read payload until the neighbour has all of it, or Flush has returned.
+	Send(h Header, payload []byte) error
 	// Flush waits until the link reads no payload any more.
 	Flush() error
 	// Beats counts what has come of the successor's [Predecessor.Beat], from any goroutine.
@@ -163,7 +194,7 @@ type Successor interface {
 type Predecessor interface {
 	Link
 	// Receive waits for the next chunk and fills m, which must have been released. The pieces
-	// hold exactly m.Header.Length floats.
+	// hold exactly m.Header.Length numbers.
 	Receive(m *Message) error
 	// Beat gives the predecessor a sign of life, against the stream: without it a predecessor
 	// whose chunks are not taken could not tell a dead neighbour from one that is busy. It never
@@ -178,24 +209,10 @@ type Links struct {
 	Successor   Successor
 }
 
-// Bytes returns floats as little-endian bytes. On a little-endian machine that is their own
-// memory, so that nothing is copied; otherwise they are converted into scratch, which grows.
-func Bytes(floats []float32, scratch *[]byte) []byte {
-	if len(floats) == 0 {
-		return nil
-	}
-	if littleEndian() {
-		return unsafe.Slice((*byte)(unsafe.Pointer(&floats[0])), 4*len(floats))
-	}
-	*scratch = appendBytes((*scratch)[:0], floats)
-	return *scratch
-}
-
-func appendBytes(dst []byte, floats []float32) []byte {
-	for _, f := range floats {
-		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(f))
-	}
-	return dst
+// Bytes returns the memory of floats. [New] refuses a machine where those are not the bytes of the
+// wire, which are little endian.
+func Bytes(floats []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(floats))), 4*len(floats))
 }
 
 func littleEndian() bool { return binary.NativeEndian.Uint16([]byte{1, 0}) == 1 }

@@ -3,7 +3,6 @@ package allreduce
 import (
 	"encoding/binary"
 	"math"
-	"unsafe"
 )
 
 // Combine does to dst what the ring does with a chunk of phase, ReduceScatter or AllGather, whose
@@ -38,12 +37,8 @@ func apply(dst []float32, src []byte, phase Phase) {
 	case len(dst) == 0:
 	case phase == ReduceScatter:
 		add(dst, src)
-	case littleEndian():
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst)), src)
 	default:
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		}
+		copy(Bytes(dst), src)
 	}
 }
 

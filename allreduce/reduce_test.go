@@ -16,7 +16,7 @@ func TestCombine(t *testing.T) {
 			for i := range n {
 				own[i], src[i] = rng.Float32(), math.Float32frombits(rng.Uint32())
 			}
-			pieces := cut(rng, appendBytes(nil, src))
+			pieces := cut(rng, Bytes(src))
 			sum, kept := slices.Clone(own), slices.Clone(own)
 			combine(sum, pieces, ReduceScatter)
 			combine(kept, pieces, AllGather)
@@ -57,7 +57,7 @@ func TestAddAtEveryLengthAndAddress(t *testing.T) {
 			for i := range src {
 				src[i] = rng.Float32()
 			}
-			bytes := append(make([]byte, shift), appendBytes(nil, src)...)[shift:]
+			bytes := append(make([]byte, shift), Bytes(src)...)[shift:]
 			want, looped := slices.Clone(dst), slices.Clone(dst)
 			for i := range src {
 				want[i] += src[i]
@@ -76,11 +76,8 @@ func TestBytes(t *testing.T) {
 	want := []byte{
 		0, 0, 0x80, 0x3f, 0, 0, 0x20, 0xc0, 0, 0, 0x80, 0x7f, 1, 0, 0xa0, 0x7f,
 	}
-	if got := Bytes(floats, new([]byte)); !slices.Equal(got, want) {
+	if got := Bytes(floats); !slices.Equal(got, want) {
 		t.Errorf("Bytes: % x, want % x", got, want)
-	}
-	if got := appendBytes(nil, floats); !slices.Equal(got, want) {
-		t.Errorf("converted: % x, want % x", got, want)
 	}
 }
 

@@ -44,6 +44,8 @@ func (c Config) validate(links Links) (Config, error) {
 		c.ChunkBytes = MaxChunkBytes
 	}
 	switch {
+	case !littleEndian():
+		return c, errors.New("ring: this machine is big endian, which no ring knows")
 	case c.World < 1 || c.World > MaxWorld:
 		return c, fmt.Errorf("ring: world %d is not 1 to %d", c.World, MaxWorld)
 	case c.Rank < 0 || int(c.Rank) >= c.World:

@@ -250,7 +250,7 @@ func TestStuckSuccessor(t *testing.T) {
 			successor.Send(allreduce.Header{
 				Generation: generation, Sequence: 1, Phase: allreduce.ReduceScatter,
 				Offset: 0, Length: 1, Total: 100,
-			}, []float32{1})
+			}, allreduce.Bytes([]float32{1}))
 		}()
 		err := ring.AllReduce(context.Background(), make([]float32, 100))
 		// The link holds 4 messages, the first of which is a heartbeat.
@@ -308,7 +308,7 @@ func TestClose(t *testing.T) {
 		if err := awaitChunk(predecessor, &m); !errors.Is(err, allreduce.ErrLeft) {
 			t.Errorf("the successor sees %v, want ErrLeft", err)
 		}
-		err = successor.Send(allreduce.Header{Length: 1}, []float32{1})
+		err = successor.Send(allreduce.Header{Length: 1}, allreduce.Bytes([]float32{1}))
 		if !errors.Is(err, allreduce.ErrLeft) {
 			t.Errorf("the predecessor sees %v, want ErrLeft", err)
 		}

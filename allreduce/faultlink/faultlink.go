@@ -6,7 +6,6 @@
 package faultlink
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -121,7 +120,7 @@ func (s *successor) Close() error {
 	return s.Successor.Close()
 }
 
-func (s *successor) Send(h allreduce.Header, payload []float32) error {
+func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	f := s.hook(ToSuccessor, h)
 	s.meet(f)
 	switch f.Action {
@@ -137,15 +136,11 @@ func (s *successor) Send(h allreduce.Header, payload []float32) error {
 	return s.Successor.Send(h, payload)
 }
 
-// flipped returns a copy of floats with one bit flipped. The link may hold it until it is flushed.
-func flipped(floats []float32, bit int) []float32 {
-	floats = slices.Clone(floats)
-	if len(floats) > 0 {
-		bit %= 32 * len(floats)
-		f := &floats[bit/32]
-		*f = math.Float32frombits(math.Float32bits(*f) ^ 1<<(bit%32))
-	}
-	return floats
+// flipped returns a copy of b with one bit flipped. The link may hold it until it is flushed.
+func flipped(b []byte, bit int) []byte {
+	b = slices.Clone(b)
+	flip(b, bit)
+	return b
 }
 
 func flip(b []byte, bit int) {

@@ -42,7 +42,6 @@ const scratchBytes = 2 << 10
 // copied them to its write buffer; then it frees them, and as their pool outgoing learns of it.
 type outgoing struct {
 	scratch    [scratchBytes]byte
-	converted  []byte // of a big-endian machine
 	head, body []byte
 	buffers    mem.BufferSlice
 	held       atomic.Int32 // buffers that gRPC has not freed
@@ -52,9 +51,9 @@ type outgoing struct {
 func newOutgoing() *outgoing { return &outgoing{buffers: make(mem.BufferSlice, 0, 2)} }
 
 // load makes the message ready for SendMsg, which frees it whatever happens.
-func (o *outgoing) load(h allreduce.Header, payload []float32) {
+func (o *outgoing) load(h allreduce.Header, payload []byte) {
 	head := appendHeader(o.scratch[:0], h)
-	body := allreduce.Bytes(payload, &o.converted)
+	body := payload
 	if mem.IsBelowBufferPoolingThreshold(len(body)) {
 		head, body = append(head, body...), nil
 	}

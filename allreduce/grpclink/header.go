@@ -9,11 +9,11 @@ import (
 	"rondo/allreduce"
 )
 
-// A message is a header and a payload of length floats. All numbers are little endian.
+// A message is a header and a payload of length numbers. All numbers are little endian.
 //
 //	0  magic "RnD" and the format's version, 2
 //	4  phase (1 reduce-scatter, 2 all-gather, 3 carry, 4 heartbeat)
-//	5  element type of the payload (0: float32)
+//	5  element of the payload (0 float32, 1 bfloat16, 2 float16)
 //	6  reserved, 0 (2 bytes)
 //	8  generation
 //	16 sequence
@@ -29,11 +29,9 @@ const headerBytes = 48
 // formatVersion is that of the handshake and of the header.
 const formatVersion = 2
 
-const elementFloat32 = 0
-
 // appendHeader appends the wire form of h, whose numbers the ring keeps in range.
 func appendHeader(dst []byte, h allreduce.Header) []byte {
-	dst = append(dst, 'R', 'n', 'D', formatVersion, byte(h.Phase), elementFloat32, 0, 0)
+	dst = append(dst, 'R', 'n', 'D', formatVersion, byte(h.Phase), byte(h.Element), 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Generation))
 	dst = binary.LittleEndian.AppendUint64(dst, h.Sequence)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Step))
@@ -60,9 +58,9 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	if phase < allreduce.ReduceScatter || phase > allreduce.Heartbeat {
 		return h, fmt.Errorf("a message has %v, not 1 to 4", phase)
 	}
-	if b[5] != elementFloat32 || b[6] != 0 || b[7] != 0 {
-		return h, fmt.Errorf("a message has element type %d and flags %#x, not 0 and 0",
-			b[5], b[6:8])
+	element := allreduce.Element(b[5])
+	if element > allreduce.Float16 || b[6] != 0 || b[7] != 0 {
+		return h, fmt.Errorf("a message has %v and flags %#x, not 0 to 2 and 0", element, b[6:8])
 	}
 	step := binary.LittleEndian.Uint32(b[24:])
 	length := binary.LittleEndian.Uint32(b[28:])
@@ -70,16 +68,16 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	total := binary.LittleEndian.Uint64(b[40:])
 	payload := size - headerBytes
 	if phase == allreduce.Heartbeat {
-		if payload != 0 || !zero(b[16:headerBytes]) {
+		if payload != 0 || element != allreduce.Float32 || !zero(b[16:headerBytes]) {
 			return h, fmt.Errorf("a heartbeat of %d bytes says more than that its sender is alive",
 				size)
 		}
-	} else if length == 0 || int64(payload) != 4*int64(length) {
-		return h, fmt.Errorf("a message says %d floats and carries %d bytes of them",
-			length, payload)
+	} else if length == 0 || int64(payload) != int64(element.Bytes())*int64(length) {
+		return h, fmt.Errorf("a message says %d numbers of %v and carries %d bytes of them",
+			length, element, payload)
 	}
 	if total > math.MaxInt/4 || offset > total || uint64(length) > total-offset {
-		return h, fmt.Errorf("a message says floats from %d, %d of them, of %d",
+		return h, fmt.Errorf("a message says numbers from %d, %d of them, of %d",
 			offset, length, total)
 	}
 	if step >= 2*allreduce.MaxWorld {
@@ -88,7 +86,7 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	}
 	h.Generation = allreduce.Generation(binary.LittleEndian.Uint64(b[8:]))
 	h.Sequence = binary.LittleEndian.Uint64(b[16:])
-	h.Phase = phase
+	h.Phase, h.Element = phase, element
 	h.Step, h.Length = int(step), int(length)
 	h.Offset, h.Total = int(offset), int(total)
 	return h, nil

@@ -53,11 +53,14 @@ func TestHeaderRefused(t *testing.T) {
 		{"magic", func(b []byte) []byte { b[0] = 'X'; return b }, `starts with "XnD"`},
 		{"version", func(b []byte) []byte { b[3] = 9; return b }, "format 9, this worker reads 2"},
 		{"phase", func(b []byte) []byte { b[4] = 5; return b }, "phase 5"},
-		{"element", func(b []byte) []byte { b[5] = 1; return b }, "element type 1"},
+		{"element", func(b []byte) []byte { b[5] = 3; return b }, "element 3"},
+		{"element's size", func(b []byte) []byte { b[5] = 1; return b },
+			"3 numbers of bf16 and carries 12 bytes"},
 		{"flags", func(b []byte) []byte { b[7] = 1; return b }, "flags"},
 		{"step", func(b []byte) []byte { b[27] = 1; return b }, "ring step 16777221"},
-		{"length", func(b []byte) []byte { b[28] = 4; return b }, "4 floats and carries 12 bytes"},
-		{"no payload", func(b []byte) []byte { b[28] = 0; return b[:headerBytes] }, "0 floats"},
+		{"length", func(b []byte) []byte { b[28] = 4; return b },
+			"4 numbers of fp32 and carries 12 bytes"},
+		{"no payload", func(b []byte) []byte { b[28] = 0; return b[:headerBytes] }, "0 numbers"},
 		{"truncated", func(b []byte) []byte { return b[:len(b)-1] }, "carries 11 bytes"},
 		{"heartbeat", func(b []byte) []byte { b[4] = 4; return b }, "more than that"},
 		{"heartbeat's sequence", func(b []byte) []byte {
@@ -102,7 +105,7 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("{%v} is no range", h)
 		}
 		payload := slices.Concat(m.Pieces...)
-		if len(payload) != 4*h.Length {
+		if len(payload) != h.Element.Bytes()*h.Length {
 			t.Errorf("{%v} has %d bytes", h, len(payload))
 		}
 		if again := append(appendHeader(nil, h), payload...); !bytes.Equal(again, b) {
@@ -124,12 +127,12 @@ func TestOutgoing(t *testing.T) {
 		for round := range 3 {
 			h := validHeader()
 			h.Length = floats
-			o.load(h, payload)
+			o.load(h, allreduce.Bytes(payload))
 			data, err := codec{}.Marshal(o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := append(appendHeader(nil, h), allreduce.Bytes(payload, new([]byte))...)
+			want := append(appendHeader(nil, h), allreduce.Bytes(payload)...)
 			if got := data.Materialize(); !bytes.Equal(got, want) {
 				t.Fatalf("%d floats: the message is not header and payload", floats)
 			}

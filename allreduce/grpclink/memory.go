@@ -161,19 +161,18 @@ func way(shared bool, direction string, peer allreduce.Peer, unshared string) st
 type mappedSuccessor struct {
 	*successor
 	head    [shm.HeadBytes]byte
-	turned  []byte // the payload's bytes on a big-endian machine
 	closing sync.Once
 }
 
 // Send copies the chunk into the memory.
-func (m *mappedSuccessor) Send(h allreduce.Header, payload []float32) error {
+func (m *mappedSuccessor) Send(h allreduce.Header, payload []byte) error {
 	m.sending.Lock()
 	defer m.sending.Unlock()
 	if err := m.Err(); err != nil {
 		return err
 	}
 	appendHeader(m.head[:0], h)
-	err := m.sender.Send(m.head[:], allreduce.Bytes(payload, &m.turned))
+	err := m.sender.Send(m.head[:], payload)
 	if err == nil {
 		return nil
 	}

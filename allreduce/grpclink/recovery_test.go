@@ -108,7 +108,7 @@ func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
 		h := allreduce.Header{Generation: 1, Phase: allreduce.AllGather,
 			Length: allreduce.MaxChunkBytes / 4, Total: allreduce.MaxChunkBytes / 4}
 		for {
-			if err := old[0].Successor.Send(h, make([]float32, h.Length)); err != nil {
+			if err := old[0].Successor.Send(h, make([]byte, 4*h.Length)); err != nil {
 				failed <- err
 				return
 			}

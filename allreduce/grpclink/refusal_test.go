@@ -222,7 +222,8 @@ func TestCorruptMessages(t *testing.T) {
 		message    []byte
 	}{
 		{"magic", `starts with "XnD"`, chunk(func(b []byte) { b[0] = 'X' })},
-		{"truncated", "20 floats and carries 40 bytes", chunk(func(b []byte) { b[28] = 20 })},
+		{"truncated",
+			"20 numbers of fp32 and carries 40 bytes", chunk(func(b []byte) { b[28] = 20 })},
 		{"generation", "generation 2, this ring is", chunk(func(b []byte) { b[8] = 2 })},
 		{"sequence", "sent {collective 3", chunk(func(b []byte) { b[16] = 3 })},
 		{"oversized", "larger than max", make([]byte, 48+allreduce.MaxChunkBytes+1)},

@@ -234,7 +234,7 @@ func (s *successor) Beats() uint64 { return s.beats.Load() }
 func (s *successor) Peer() allreduce.Peer { return s.peer }
 
 // Send hands the chunk to gRPC, which reads payload where it is.
-func (s *successor) Send(h allreduce.Header, payload []float32) error {
+func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if err := s.Err(); err != nil {

@@ -84,7 +84,7 @@ func testAbortReachesSender(t *testing.T, form Form) {
 		soon(t, "abort", func() { p.Abort(awkward) })
 		checkAbort(t, broken(t, s), awkward)
 		h, floats := chunk(rand.New(rand.NewPCG(9, 9)), 0, 10)
-		checkAbort(t, s.Send(h, floats), awkward)
+		checkAbort(t, s.Send(h, allreduce.Bytes(floats)), awkward)
 	})
 	t.Run("full", func(t *testing.T) {
 		s, p := pair(t, form)
@@ -102,7 +102,8 @@ func testSenderLeaves(t *testing.T, form Form) {
 	h2, second := chunk(rng, 2, 100_000)
 	left := make(chan error, 1)
 	go func() {
-		left <- errors.Join(s.Send(h1, first), s.Send(h2, second), s.Close())
+		left <- errors.Join(s.Send(h1, allreduce.Bytes(first)),
+			s.Send(h2, allreduce.Bytes(second)), s.Close())
 	}()
 	err := within(t, "receive", func() error {
 		if err := receive(p, h1, first); err != nil {

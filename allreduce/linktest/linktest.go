@@ -106,7 +106,7 @@ func receive(p allreduce.Predecessor, want allreduce.Header, floats []float32) e
 	if m.Header != want {
 		return fmt.Errorf("received {%v}, want {%v}", m.Header, want)
 	}
-	if !slices.Equal(slices.Concat(m.Pieces...), allreduce.Bytes(floats, new([]byte))) {
+	if !slices.Equal(slices.Concat(m.Pieces...), allreduce.Bytes(floats)) {
 		return fmt.Errorf("payload of {%v} is not what was sent", want)
 	}
 	return nil
@@ -170,7 +170,7 @@ func testOrder(t *testing.T, form Form) {
 	sent := make(chan error, 1)
 	go func() {
 		for i := range headers {
-			if err := s.Send(headers[i], payloads[i]); err != nil {
+			if err := s.Send(headers[i], allreduce.Bytes(payloads[i])); err != nil {
 				sent <- err
 				return
 			}
@@ -202,7 +202,7 @@ func testBackpressure(t *testing.T, form Form) {
 	failed := make(chan error, 1)
 	go func() {
 		for i := range chunks {
-			if err := s.Send(h, floats); err != nil {
+			if err := s.Send(h, allreduce.Bytes(floats)); err != nil {
 				failed <- err
 				return
 			}
@@ -249,7 +249,7 @@ func testFlush(t *testing.T, form Form) {
 		received := make(chan error, 1)
 		go func() { received <- receive(p, h, want) }()
 		err := within(t, "send and flush", func() error {
-			if err := s.Send(h, floats); err != nil {
+			if err := s.Send(h, allreduce.Bytes(floats)); err != nil {
 				return err
 			}
 			return s.Flush()
@@ -271,7 +271,8 @@ func testHeartbeats(t *testing.T, form Form) {
 	heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
 	h, floats := chunk(rand.New(rand.NewPCG(12, 13)), 0, 1000)
 	err := within(t, "send", func() error {
-		return errors.Join(s.Send(heartbeat, nil), s.Send(h, floats), s.Send(heartbeat, nil))
+		return errors.Join(s.Send(heartbeat, nil), s.Send(h, allreduce.Bytes(floats)),
+			s.Send(heartbeat, nil))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -304,7 +305,7 @@ func fill(t *testing.T, s allreduce.Successor) <-chan error {
 	sent, failed := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
 		for {
-			if err := s.Send(h, floats); err != nil {
+			if err := s.Send(h, allreduce.Bytes(floats)); err != nil {
 				failed <- err
 				return
 			}

@@ -116,7 +116,7 @@ func CheckGather(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []i
 		}
 	}
 	for rank, buf := range bufs {
-		if !slices.Equal(allreduce.Bytes(buf, new([]byte)), allreduce.Bytes(want, new([]byte))) {
+		if !slices.Equal(allreduce.Bytes(buf), allreduce.Bytes(want)) {
 			t.Fatalf("ends %v: rank %d did not get what the ranks gave", ends, rank)
 		}
 	}

@@ -27,7 +27,6 @@ type rawRing struct {
 	seat
 	predecessor, successor net.Conn
 	piece                  []byte
-	scratch                []byte // of a big-endian machine
 }
 
 // connectRaw dials the successor and takes the predecessor's call.
@@ -105,7 +104,7 @@ func (r *rawRing) send(
 					return nil // whoever closed it says why
 				}
 			}
-			if _, err := r.successor.Write(allreduce.Bytes(chunk, &r.scratch)); err != nil {
+			if _, err := r.successor.Write(allreduce.Bytes(chunk)); err != nil {
 				return err
 			}
 			gone <- struct{}{}
