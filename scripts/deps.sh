@@ -23,9 +23,14 @@ if [ "${CGO_ENABLED:-1}" != 0 ] && ! scripts/native.sh probe; then
 	say "this machine lacks a C compiler, for the fast CPU kernels"
 	needed="gcc libc6-dev"
 fi
-if [ "${1:-}" = check ] && ! command -v protoc >/dev/null; then
-	say "this machine lacks protoc, to check the generated code"
-	needed="$needed protobuf-compiler"
+# Debian has protoc's own .proto files, which ours import, in a package that protoc only recommends.
+protoc_works() {
+	command -v protoc >/dev/null &&
+		protoc -I proto --descriptor_set_out=/dev/null proto/rondo/v1/*.proto 2>/dev/null
+}
+if [ "${1:-}" = check ] && ! protoc_works; then
+	say "this machine lacks protoc, or the files it comes with, to check the generated code"
+	needed="$needed protobuf-compiler libprotobuf-dev"
 fi
 if [ "${1:-}" = test ] && ! { command -v ip && command -v tc && command -v nft; } >/dev/null; then
 	say "this machine lacks ip, tc or nft, for tests that cut a network"
