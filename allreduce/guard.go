@@ -44,7 +44,7 @@ func (r *Ring) guard() {
 			look.Reset(pause)
 		}
 	}
-	reason := fmt.Sprintf("at rank %d: %v", r.config.Rank, r.err)
+	reason := fmt.Sprintf("at rank %d: %v", r.config.called(int(r.config.Rank)), r.err)
 	var abort *AbortError
 	if errors.As(r.err, &abort) {
 		reason = abort.Reason

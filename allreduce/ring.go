@@ -14,9 +14,13 @@ const MaxWorld = 1 << 14
 // Config is a rank's place in the ring and how it goes about a collective. All ranks have the
 // same World, Generation and ChunkBytes.
 type Config struct {
-	Rank       Rank
-	World      int // ranks in the ring, 1 to MaxWorld
+	Rank       Rank // this rank's place in the ring
+	World      int  // ranks in the ring, 1 to MaxWorld
 	Generation Generation
+
+	// Ranks are, in order, what errors call the members of a ring that only some of a
+	// generation's ranks are in, and what its links do; nil: each is called by its place.
+	Ranks []Rank
 
 	// ChunkBytes is the payload of a message at most, a multiple of 4; 0 is MaxChunkBytes.
 	ChunkBytes int
@@ -60,6 +64,8 @@ func (c Config) validate(links Links) (Config, error) {
 			c.StepTimeout, c.ChunkTimeout)
 	case c.World == 1 && links != (Links{}):
 		return c, errors.New("ring: a ring of one has no links")
+	case c.Ranks != nil && len(c.Ranks) != c.World:
+		return c, fmt.Errorf("ring: %d names for %d ranks", len(c.Ranks), c.World)
 	case c.World > 1 && (links.Predecessor == nil || links.Successor == nil):
 		return c, fmt.Errorf("ring: rank %d of %d needs two links", c.Rank, c.World)
 	}
@@ -67,19 +73,26 @@ func (c Config) validate(links Links) (Config, error) {
 		return c, nil
 	}
 	for _, end := range []struct {
-		name string
-		got  Rank
-		want int
+		name      string
+		got, want Rank
 	}{
-		{"predecessor", links.Predecessor.Peer().Rank, mod(int(c.Rank)-1, c.World)},
-		{"successor", links.Successor.Peer().Rank, mod(int(c.Rank)+1, c.World)},
+		{"predecessor", links.Predecessor.Peer().Rank, c.called(int(c.Rank) - 1)},
+		{"successor", links.Successor.Peer().Rank, c.called(int(c.Rank) + 1)},
 	} {
-		if int(end.got) != end.want {
+		if end.got != end.want {
 			return c, fmt.Errorf("ring: the %s of rank %d of %d is rank %d, the link's is rank %d",
-				end.name, c.Rank, c.World, end.want, end.got)
+				end.name, c.called(int(c.Rank)), c.World, end.want, end.got)
 		}
 	}
 	return c, nil
+}
+
+// called is what the member at a place of the ring is called.
+func (c Config) called(place int) Rank {
+	if place = mod(place, c.World); c.Ranks != nil {
+		return c.Ranks[place]
+	}
+	return Rank(place)
 }
 
 // Ring is one rank's part in the collectives of one generation. All ranks call the same

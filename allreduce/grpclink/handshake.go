@@ -2,6 +2,7 @@ package grpclink
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -11,13 +12,32 @@ import (
 	"rondo/allreduce"
 )
 
-// Seat is a worker's place in the ring of one generation of a job.
+// Seat is a worker's place in a ring of one generation of a job.
 type Seat struct {
 	Job        string
 	Generation allreduce.Generation // at least 1
-	Rank       allreduce.Rank
-	World      int
+	Rank       allreduce.Rank       // the place in this ring
+	World      int                  // of this ring
+
+	// Circle says which of a generation's rings this is. Ranks are, in order, the members of one
+	// that only some of the generation's workers are in, as the others call them; nil: each is
+	// called by its place.
+	Circle Circle
+	Ranks  []allreduce.Rank
 }
+
+// Circle is one of the rings that a worker is in, in one generation.
+type Circle string
+
+// The rings of a generation.
+const (
+	CircleAll    Circle = ""       // of all its workers
+	CircleHost   Circle = "host"   // of those on one host
+	CircleAcross Circle = "across" // of one from each host
+)
+
+// circles are all that there are.
+func circles() []Circle { return []Circle{CircleAll, CircleHost, CircleAcross} }
 
 func (s Seat) validate() error {
 	switch {
@@ -29,8 +49,20 @@ func (s Seat) validate() error {
 		return fmt.Errorf("ring link: world %d is not 1 to %d", s.World, allreduce.MaxWorld)
 	case s.Rank < 0 || int(s.Rank) >= s.World:
 		return fmt.Errorf("ring link: rank %d is not 0 to %d", s.Rank, s.World-1)
+	case s.Ranks != nil && len(s.Ranks) != s.World:
+		return fmt.Errorf("ring link: %d names for a ring of %d", len(s.Ranks), s.World)
+	case !slices.Contains(circles(), s.Circle):
+		return fmt.Errorf("ring link: there is no circle %q", s.Circle)
 	}
 	return nil
+}
+
+// peer is the member at a place of the ring.
+func (s Seat) peer(place allreduce.Rank, address string) allreduce.Peer {
+	if s.Ranks != nil {
+		place = s.Ranks[place]
+	}
+	return allreduce.Peer{Rank: place, Address: address}
 }
 
 func (s Seat) predecessor() allreduce.Rank {
@@ -54,6 +86,7 @@ const (
 	keyFrom       = "rondo-from-rank"
 	keyTo         = "rondo-to-rank"
 	keyWorld      = "rondo-world"
+	keyCircle     = "rondo-circle" // where it is not that of all
 	keyAbort      = "rondo-abort-bin"
 )
 
@@ -61,7 +94,7 @@ const (
 const maxJobBytes = 1 << 10
 
 func (h hello) metadata() metadata.MD {
-	return metadata.Pairs(
+	md := metadata.Pairs(
 		keyFormat, strconv.Itoa(formatVersion),
 		keyJob, h.Job,
 		keyGeneration, strconv.FormatUint(uint64(h.Generation), 10),
@@ -69,6 +102,10 @@ func (h hello) metadata() metadata.MD {
 		keyTo, strconv.Itoa(int(h.to)),
 		keyWorld, strconv.Itoa(h.World),
 	)
+	if h.Circle != CircleAll {
+		md.Set(keyCircle, string(h.Circle))
+	}
+	return md
 }
 
 func parseHello(md metadata.MD) (hello, error) {
@@ -101,6 +138,12 @@ func parseHello(md metadata.MD) (hello, error) {
 	h.Generation = allreduce.Generation(values[0])
 	h.Rank, h.to = allreduce.Rank(values[1]), allreduce.Rank(values[2])
 	h.World = int(values[3])
+	if circle := md.Get(keyCircle); len(circle) > 0 {
+		h.Circle = Circle(circle[0])
+	}
+	if !slices.Contains(circles(), h.Circle) {
+		return h, fmt.Errorf("metadata %s: there is no circle %.40q", keyCircle, h.Circle)
+	}
 	return h, nil
 }
 
@@ -132,6 +175,8 @@ func (s Seat) check(h hello, from allreduce.Rank) error {
 		return fmt.Errorf("it is of job %q, this worker of job %q", h.Job, s.Job)
 	case h.Generation != s.Generation:
 		return fmt.Errorf("it is at generation %d, this worker at %d", h.Generation, s.Generation)
+	case h.Circle != s.Circle:
+		return fmt.Errorf("it is in the circle %q, this worker in %q", h.Circle, s.Circle)
 	case h.World != s.World:
 		return fmt.Errorf("it is in a ring of %d, this worker in one of %d", h.World, s.World)
 	case h.Rank != from:

@@ -36,7 +36,7 @@ type predecessor struct {
 func newPredecessor(seat Seat, address string) *predecessor {
 	p := &predecessor{
 		Ending:  allreduce.NewEnding(),
-		peer:    allreduce.Peer{Rank: seat.predecessor(), Address: address},
+		peer:    seat.peer(seat.predecessor(), address),
 		seat:    seat,
 		verdict: make(chan error, 1),
 		ended:   make(chan struct{}),

@@ -144,6 +144,7 @@ func TestMetadataRefused(t *testing.T) {
 		{func(md metadata.MD) { md.Set("rondo-world", "99999") }, "rondo-world is 99999"},
 		{func(md metadata.MD) { md.Set("rondo-job-bin", strings.Repeat("x", 2000)) }, "2000 bytes"},
 		{func(md metadata.MD) { md.Set("rondo-generation", "") }, `"" is not a number`},
+		{func(md metadata.MD) { md.Set("rondo-circle", "outer") }, `there is no circle "outer"`},
 	} {
 		md := helloOf(seat(0, 2))
 		test.change(md)

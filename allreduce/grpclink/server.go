@@ -29,11 +29,17 @@ type ServerConfig struct {
 	Memory Memory
 }
 
-// Server is a worker's Ring service, for all generations of one job. It serves one link at a
-// time, that of the newest generation.
+// Server is a worker's Ring service, for all generations of one job. Of each circle it serves one
+// link at a time, that of the newest generation.
 type Server struct {
 	rondov1.UnimplementedRingServer
-	job string
+	job   string
+	cfg   ServerConfig
+	doors map[Circle]*door
+}
+
+// door is where the predecessor in one circle comes in.
+type door struct {
 	cfg ServerConfig
 
 	mu         sync.Mutex
@@ -63,15 +69,19 @@ func NewServer(job string, cfg ServerConfig) (*Server, error) {
 	if cfg.PlanTimeout == 0 {
 		cfg.PlanTimeout = 30 * time.Second
 	}
-	return &Server{job: job, cfg: cfg, changed: make(chan struct{})}, nil
+	s := &Server{job: job, cfg: cfg, doors: map[Circle]*door{}}
+	for _, circle := range circles() {
+		s.doors[circle] = &door{cfg: cfg, changed: make(chan struct{})}
+	}
+	return s, nil
 }
 
 // Register adds the service to a gRPC server that was made with [ServerOptions].
 func (s *Server) Register(server grpc.ServiceRegistrar) { rondov1.RegisterRingServer(server, s) }
 
 // Accept waits for the predecessor of the worker in seat to open its link. address names the
-// predecessor in errors. A generation is accepted once, and each is newer than the last; from
-// then on streams of older ones are refused.
+// predecessor in errors. Of a circle a generation is accepted once, and each is newer than the
+// last; from then on streams of older ones are refused.
 func (s *Server) Accept(
 	ctx context.Context, seat Seat, address string,
 ) (allreduce.Predecessor, error) {
@@ -85,7 +95,7 @@ func (s *Server) Accept(
 	case link = <-e.link:
 	case <-ctx.Done():
 		err = fmt.Errorf("nobody called: %w", context.Cause(ctx))
-		if s.withdraw(e) {
+		if s.doors[seat.Circle].withdraw(e) {
 			break
 		}
 		if link = <-e.link; link != nil {
@@ -95,7 +105,7 @@ func (s *Server) Accept(
 		}
 	}
 	if link == nil {
-		from := allreduce.Peer{Rank: seat.predecessor(), Address: address}
+		from := seat.peer(seat.predecessor(), address)
 		return nil, &allreduce.PeerError{Peer: from, Err: fmt.Errorf(
 			"ring link of generation %d from %v: %w", seat.Generation, from, err)}
 	}
@@ -106,13 +116,13 @@ func (s *Server) Accept(
 }
 
 // withdraw takes back an Accept that waits no longer, unless its answer is on the way.
-func (s *Server) withdraw(e *expectation) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.expected != e {
+func (d *door) withdraw(e *expectation) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.expected != e {
 		return false
 	}
-	s.expected = nil
+	d.expected = nil
 	return true
 }
 
@@ -124,18 +134,22 @@ func (s *Server) advance(seat Seat, e *expectation) error {
 	if seat.Job != s.job {
 		return fmt.Errorf("ring server of job %q: asked for a link of job %q", s.job, seat.Job)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if seat.Generation <= s.generation {
+	return s.doors[seat.Circle].advance(seat, e)
+}
+
+func (d *door) advance(seat Seat, e *expectation) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if seat.Generation <= d.generation {
 		return fmt.Errorf("ring server: generation %d comes after %d",
-			seat.Generation, s.generation)
+			seat.Generation, d.generation)
 	}
-	if s.expected != nil {
-		s.expected.link <- nil
+	if d.expected != nil {
+		d.expected.link <- nil
 	}
-	s.generation, s.expected = seat.Generation, e
-	close(s.changed)
-	s.changed = make(chan struct{})
+	d.generation, d.expected = seat.Generation, e
+	close(d.changed)
+	d.changed = make(chan struct{})
 	return nil
 }
 
@@ -150,11 +164,12 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	if h.Job != s.job {
 		return refusal(Seat{Job: s.job}.check(h, 0))
 	}
+	door := s.doors[h.Circle]
 	if reason := md.Get(keyAbort); len(reason) > 0 {
-		s.abort(h, reason[0])
+		door.abort(h, reason[0])
 		return nil
 	}
-	link, deliver, err := s.admit(ctx, h)
+	link, deliver, err := door.admit(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -170,20 +185,20 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 
 // admit waits until the worker is in the caller's generation, and gives the caller the place of
 // the predecessor in it.
-func (s *Server) admit(ctx context.Context, h hello) (*predecessor, chan<- *predecessor, error) {
-	deadline := time.NewTimer(s.cfg.PlanTimeout)
+func (d *door) admit(ctx context.Context, h hello) (*predecessor, chan<- *predecessor, error) {
+	deadline := time.NewTimer(d.cfg.PlanTimeout)
 	defer deadline.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting >= maxWaiting {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.waiting >= maxWaiting {
 		return nil, nil, status.Errorf(codes.Unavailable,
-			"%d streams wait for this worker's plan already", s.waiting)
+			"%d streams wait for this worker's plan already", d.waiting)
 	}
-	s.waiting++
-	defer func() { s.waiting-- }()
-	for h.Generation > s.generation {
-		at, changed := s.generation, s.changed
-		s.mu.Unlock()
+	d.waiting++
+	defer func() { d.waiting-- }()
+	for h.Generation > d.generation {
+		at, changed := d.generation, d.changed
+		d.mu.Unlock()
 		var err error
 		select {
 		case <-changed:
@@ -192,17 +207,17 @@ func (s *Server) admit(ctx context.Context, h hello) (*predecessor, chan<- *pred
 		case <-deadline.C:
 			err = status.Errorf(codes.Unavailable,
 				"it is still at generation %d, not at %d, after %v", at, h.Generation,
-				s.cfg.PlanTimeout)
+				d.cfg.PlanTimeout)
 		}
-		s.mu.Lock()
+		d.mu.Lock()
 		if err != nil {
 			return nil, nil, err
 		}
 	}
-	e := s.expected
-	if h.Generation < s.generation {
+	e := d.expected
+	if h.Generation < d.generation {
 		return nil, nil, refusal(fmt.Errorf("generation %d is stale, this worker is at %d",
-			h.Generation, s.generation))
+			h.Generation, d.generation))
 	}
 	if e == nil {
 		return nil, nil, refusal(fmt.Errorf("this worker waits for no link of generation %d",
@@ -211,9 +226,9 @@ func (s *Server) admit(ctx context.Context, h hello) (*predecessor, chan<- *pred
 	if err := e.seat.check(h, e.seat.predecessor()); err != nil {
 		return nil, nil, refusal(err)
 	}
-	s.expected = nil
-	s.live = newPredecessor(e.seat, e.address)
-	return s.live, e.link, nil
+	d.expected = nil
+	d.live = newPredecessor(e.seat, e.address)
+	return d.live, e.link, nil
 }
 
 func refusal(err error) error {
@@ -221,10 +236,10 @@ func refusal(err error) error {
 }
 
 // abort breaks the live link if it is the caller's.
-func (s *Server) abort(h hello, reason string) {
-	s.mu.Lock()
-	link := s.live
-	s.mu.Unlock()
+func (d *door) abort(h hello, reason string) {
+	d.mu.Lock()
+	link := d.live
+	d.mu.Unlock()
 	if link != nil && link.seat.check(h, link.seat.predecessor()) == nil {
 		link.End(&allreduce.AbortError{Reason: shorten(reason)})
 	}

@@ -71,7 +71,7 @@ func Dial(
 	defer cancel()
 	s := &successor{
 		Ending:  allreduce.NewEnding(),
-		peer:    allreduce.Peer{Rank: seat.successor(), Address: address},
+		peer:    seat.peer(seat.successor(), address),
 		self:    hello{Seat: seat, to: seat.successor()},
 		ended:   make(chan struct{}),
 		free:    make(chan *outgoing, outgoingLimit),
