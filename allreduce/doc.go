@@ -10,14 +10,15 @@
 // (r-1-k) mod N to its successor and receives segment (r-2-k) mod N from its predecessor: what it
 // receives in step k is what it sends in step k+1. In the first N-1 steps (reduce-scatter) it
 // adds what comes to its own; after them it holds the sum of segment r. In the next N-1 steps
-// (all-gather) it keeps what comes. An all-gather by itself is the second half alone. This is the
-// ring of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations" (2009).
+// (all-gather) it keeps what comes. A reduce-scatter by itself is the first half alone, an
+// all-gather by itself the second, both over segments of the caller's lengths. This is the ring of
+// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
 //
 // Cost for B bytes on N ranks, per rank and direction:
 //
-//	all-reduce   2(N-1) steps   2(N-1)/N * B bytes
-//	all-gather    (N-1) steps      B less the segment of the successor
+//	all-reduce       2(N-1) steps   2(N-1)/N * B bytes
+//	reduce-scatter    (N-1) steps      B less the segment of its own
+//	all-gather        (N-1) steps      B less the segment of the successor
 //
 // Segments are cut into chunks, one message each, and there is no barrier between steps: a chunk
 // is sent on as soon as it is reduced. Each segment is summed in ring order by one chain of

@@ -204,33 +204,52 @@ func (r *Ring) AllReduceCarry(ctx context.Context, buf []float32, carry Carry) e
 		return fmt.Errorf("all-reduce: a carry ahead of %d floats, want at least %d",
 			len(buf), minCarryingFloats)
 	}
-	return r.collective(ctx, 0, buf, nil, carry)
+	return r.collective(ctx, 0, 2*(r.config.World-1), buf, nil, carry)
 }
 
 // AllGather gives every rank what each one has: rank i contributes buf[ends[i-1]:ends[i]], which
 // may be empty, and exactly these bits arrive. It takes N-1 steps and sends all of buf but the
 // successor's range. ends is the same on all ranks.
 func (r *Ring) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	if err := r.checkRanges("all-gather", len(buf), ends); err != nil {
+		return err
+	}
+	return r.collective(ctx, r.config.World-1, 2*(r.config.World-1), buf, ends, Carry{})
+}
+
+// ReduceScatter gives every rank the sum over the ranks of its own range: rank i's is
+// buf[ends[i-1]:ends[i]], which may be empty. What the rest of buf then holds is not defined. It is
+// the first half of an all-reduce, as [Ring.AllGather] is the second: it takes N-1 steps and sends
+// all of buf but this rank's range. ends is the same on all ranks.
+func (r *Ring) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
+	if err := r.checkRanges("reduce-scatter", len(buf), ends); err != nil {
+		return err
+	}
+	return r.collective(ctx, 0, r.config.World-1, buf, ends, Carry{})
+}
+
+// checkRanges holds ends to be as many ranges as there are ranks, which tile floats.
+func (r *Ring) checkRanges(what string, floats int, ends []int) error {
 	if len(ends) != r.config.World {
-		return fmt.Errorf("all-gather: %d ranges for %d ranks", len(ends), r.config.World)
+		return fmt.Errorf("%s: %d ranges for %d ranks", what, len(ends), r.config.World)
 	}
 	at := 0
 	for i, end := range ends {
 		if end < at {
-			return fmt.Errorf("all-gather: range of rank %d is [%d:%d]", i, at, end)
+			return fmt.Errorf("%s: range of rank %d is [%d:%d]", what, i, at, end)
 		}
 		at = end
 	}
-	if at != len(buf) {
-		return fmt.Errorf("all-gather: ranges end at %d, the buffer at %d", at, len(buf))
+	if at != floats {
+		return fmt.Errorf("%s: ranges end at %d, the buffer at %d", what, at, floats)
 	}
-	return r.collective(ctx, r.config.World-1, buf, ends, Carry{})
+	return nil
 }
 
-// collective runs the ring steps from first on, and returns when both halves are done with buf.
+// collective runs the ring steps [first, last), and returns when both halves are done with buf.
 // Without ends the segments are of one length, as near as may be.
 func (r *Ring) collective(
-	ctx context.Context, first int, buf []float32, ends []int, carry Carry,
+	ctx context.Context, first, last int, buf []float32, ends []int, carry Carry,
 ) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -266,7 +285,7 @@ func (r *Ring) collective(
 		world: r.config.World,
 		chunk: r.config.ChunkBytes / 4,
 		first: first,
-		last:  2 * (r.config.World - 1),
+		last:  last,
 		ends:  ends,
 	}
 	receives := plan.receives() || len(carry.In) > 0

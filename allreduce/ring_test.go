@@ -69,7 +69,7 @@ func TestAllReduce(t *testing.T) {
 	}
 }
 
-func TestAllGather(t *testing.T) {
+func TestRanges(t *testing.T) {
 	for world := 1; world <= 8; world++ {
 		t.Run(fmt.Sprint(world), func(t *testing.T) {
 			rings := linktest.Rings(t, raggedRing(world), generation, 64, time.Minute)
@@ -83,6 +83,7 @@ func TestAllGather(t *testing.T) {
 					ends[i] = at
 				}
 				linktest.CheckGather(t, rings, rng, ends)
+				linktest.CheckScatter(t, rings, rng, ends)
 				linktest.CheckSum(t, rings, rng, rng.IntN(100)) // on the same ring, in turn
 			}
 		})
@@ -100,9 +101,13 @@ func TestWrongArguments(t *testing.T) {
 		{[]int{-1, 10}, "range of rank 0 is [0:-1]"},
 		{[]int{5, 9}, "ranges end at 9, the buffer at 10"},
 	} {
-		err := rings[0].AllGather(context.Background(), make([]float32, 10), test.ends)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("ends %v: %v, want %q", test.ends, err, test.want)
+		for what, call := range map[string]func(context.Context, []float32, []int) error{
+			"all-gather": rings[0].AllGather, "reduce-scatter": rings[0].ReduceScatter,
+		} {
+			err := call(context.Background(), make([]float32, 10), test.ends)
+			if want := what + ": " + test.want; err == nil || err.Error() != want {
+				t.Errorf("ends %v: %v, want %q", test.ends, err, want)
+			}
 		}
 	}
 	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(0, 0)), 10) // nothing is broken by it

@@ -7,7 +7,7 @@ type schedule struct {
 	world  int
 	chunk  int   // floats of a chunk at most
 	first  int   // first ring step: 0, or N-1 for an all-gather by itself
-	last   int   // one past the last ring step
+	last   int   // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
 	ends   []int // segment s is [ends[s-1], ends[s])
 }
 

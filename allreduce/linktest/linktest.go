@@ -51,6 +51,7 @@ func Run(t *testing.T, form Form) {
 		{"ReceiverLeaves", testReceiverLeaves},
 		{"Sums", testSums},
 		{"Gathers", testGathers},
+		{"Scatters", testScatters},
 		{"RankCloses", testRankCloses},
 		{"RankDies", testRankDies},
 		{"IdleRanksLearn", testIdleRanksLearn},

@@ -60,35 +60,75 @@ func Each(world int, f func(rank int) error) []error {
 // bit and against the sum in float64.
 func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 	t.Helper()
-	bufs := make([][]float32, len(rings))
-	sum, size := make([]float64, n), make([]float64, n)
-	for rank := range bufs {
-		bufs[rank] = make([]float32, n)
-		for i := range n {
-			x := (rng.Float32() - 0.5) * float32(int(1)<<rng.IntN(12))
-			bufs[rank][i] = x
-			sum[i] += float64(x)
-			size[i] += math.Abs(float64(x))
-		}
-	}
+	given := draw(rng, len(rings), n)
 	for rank, err := range Each(len(rings), func(rank int) error {
-		return rings[rank].AllReduce(context.Background(), bufs[rank])
+		return rings[rank].AllReduce(context.Background(), given.bufs[rank])
 	}) {
 		if err != nil {
 			t.Fatalf("%d floats, rank %d: %v", n, rank, err)
 		}
 	}
-	for rank, buf := range bufs {
+	for rank, buf := range given.bufs {
+		given.check(t, rank, 0, n)
 		for i, got := range buf {
-			if math.Float32bits(got) != math.Float32bits(bufs[0][i]) {
+			if first := given.bufs[0][i]; math.Float32bits(got) != math.Float32bits(first) {
 				t.Fatalf("%d floats, float %d: rank 0 has %v, rank %d has %v",
-					n, i, bufs[0][i], rank, got)
+					n, i, first, rank, got)
 			}
-			// Each of the N-1 additions is off by at most half a unit in the last place.
-			limit := float64(len(rings)) * 0x1p-24 * size[i]
-			if diff := math.Abs(float64(got) - sum[i]); diff > limit {
-				t.Fatalf("%d floats, float %d: %v, the sum is %v", n, i, got, sum[i])
-			}
+		}
+	}
+}
+
+// CheckScatter reduce-scatters random buffers, and holds each rank's range against the sum in
+// float64.
+func CheckScatter(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int) {
+	t.Helper()
+	given := draw(rng, len(rings), ends[len(ends)-1])
+	for rank, err := range Each(len(rings), func(rank int) error {
+		return rings[rank].ReduceScatter(context.Background(), given.bufs[rank], ends)
+	}) {
+		if err != nil {
+			t.Fatalf("ends %v, rank %d: %v", ends, rank, err)
+		}
+	}
+	at := 0
+	for rank, end := range ends {
+		given.check(t, rank, at, end)
+		at = end
+	}
+}
+
+// summands are what the ranks give to a sum, and what it is in float64.
+type summands struct {
+	bufs      [][]float32
+	sum, size []float64 // of the numbers, and of their magnitudes
+}
+
+// draw draws n floats for each rank, of magnitudes that differ.
+func draw(rng *rand.Rand, world, n int) *summands {
+	s := &summands{make([][]float32, world), make([]float64, n), make([]float64, n)}
+	for rank := range s.bufs {
+		s.bufs[rank] = make([]float32, n)
+		for i := range n {
+			x := (rng.Float32() - 0.5) * float32(int(1)<<rng.IntN(12))
+			s.bufs[rank][i] = x
+			s.sum[i] += float64(x)
+			s.size[i] += math.Abs(float64(x))
+		}
+	}
+	return s
+}
+
+// check holds a rank's floats [lo, hi) against the sum.
+func (s *summands) check(t testing.TB, rank, lo, hi int) {
+	t.Helper()
+	for i := lo; i < hi; i++ {
+		got := s.bufs[rank][i]
+		// Each of the N-1 additions is off by at most half a unit in the last place.
+		limit := float64(len(s.bufs)) * 0x1p-24 * s.size[i]
+		if diff := math.Abs(float64(got) - s.sum[i]); !(diff <= limit) {
+			t.Fatalf("%d floats, float %d, rank %d: %v, the sum is %v",
+				len(s.sum), i, rank, got, s.sum[i])
 		}
 	}
 }
@@ -151,6 +191,16 @@ func testGathers(t *testing.T, form Form) {
 		{0, 0, 0}, {1, 2, 3}, {0, 0, 5}, {5, 5, 5}, {0, 70, 70}, {16, 17, 100}, {3, 500, 501},
 	} {
 		CheckGather(t, rings, rng, ends)
+	}
+}
+
+func testScatters(t *testing.T, form Form) {
+	rings := Rings(t, form(t, 3), generation, chunkBytes, time.Minute)
+	rng := rand.New(rand.NewPCG(22, 0))
+	for _, ends := range [][]int{
+		{0, 0, 0}, {1, 2, 3}, {0, 0, 5}, {5, 5, 5}, {0, 70, 70}, {16, 17, 100}, {3, 500, 501},
+	} {
+		CheckScatter(t, rings, rng, ends)
 	}
 }
 
