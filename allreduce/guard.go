@@ -29,7 +29,9 @@ func (r *Ring) guard() {
 	for r.Err() == nil {
 		select {
 		case <-r.stop:
-			return
+			if r.Err() == nil {
+				return
+			}
 		case <-r.failed:
 		case <-before.Broken():
 			r.fail(breakOf(before, before.Err()))
@@ -82,24 +84,24 @@ func (r *Ring) look(w *watch) time.Duration {
 			return silent(after, limit)
 		}))
 	}
-	r.planning.Lock()
-	defer r.planning.Unlock()
-	for _, half := range []struct {
-		link  Link
-		place *place
-		what  string
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, judged := range []struct {
+		link Link
+		half *half
+		what string
 	}{
 		{before, &r.receiving, "is alive, but no chunk came for"},
 		{after, &r.sending, "is alive, but has not taken a chunk for"},
 	} {
-		since := time.Duration(half.place.since.Load())
-		if since == 0 {
+		p, since := r.headOf(judged.half), time.Duration(judged.half.since.Load())
+		if p == nil || since == 0 {
 			continue
 		}
-		step, chunk := half.place.at()
-		limit := r.patience(step)
+		step, chunk := judged.half.at()
+		limit := r.patience(&p.plan, step)
 		pause = min(pause, r.judge(since, now, w, limit, func() error {
-			return r.blame(half.link, step, chunk, fmt.Errorf("%s %v", half.what, limit))
+			return r.blame(p, judged.link, step, chunk, fmt.Errorf("%s %v", judged.what, limit))
 		}))
 	}
 	return max(pause, 1)
@@ -131,22 +133,21 @@ func silent(link Link, limit time.Duration) error {
 
 // patience is how long a half waits in a ring step. When a rank is stuck, its neighbour is
 // stuck in the earliest step, and each rank further on in one more: with a little more patience
-// a step, the rank that knows who is stuck speaks first, and the others hear of it in time.
-func (r *Ring) patience(step int) time.Duration {
-	more := min(blamePause, r.config.StepTimeout/time.Duration(4*r.plan.last))
-	return r.config.StepTimeout + time.Duration(max(0, step-r.plan.first))*more
+// a step, the rank that knows who is stuck speaks first, and the others hear of it in time. The
+// neighbour's wait may begin later than theirs: its receiver may still be at the last step of the
+// collective before, while its sender is in this one. So it is more patience than that can take.
+func (r *Ring) patience(s *schedule, step int) time.Duration {
+	more := r.config.StepTimeout / time.Duration(4*s.last)
+	return r.config.StepTimeout + time.Duration(max(0, step-s.first))*more
 }
 
-// blamePause is time enough for a failure to be told to a neighbour.
-const blamePause = 100 * time.Millisecond
-
 // blame adds to err which neighbour it is about, and where in the collective.
-func (r *Ring) blame(link Link, step, chunk int, err error) error {
+func (r *Ring) blame(p *Pending, link Link, step, chunk int, err error) error {
 	var abort *AbortError
 	if errors.As(err, &abort) {
 		return breakOf(link, err)
 	}
-	s := &r.plan
+	s := &p.plan
 	if step == carryStep {
 		return &PeerError{link.Peer(), fmt.Errorf("carry of collective %d, chunk %d, %v: %w",
 			s.header.Sequence, chunk+1, link.Peer(), err)}
@@ -155,7 +156,8 @@ func (r *Ring) blame(link Link, step, chunk int, err error) error {
 	if link == Link(r.links.Successor) {
 		segment = s.sent(step)
 	}
-	return &PeerError{link.Peer(), fmt.Errorf("ring step %d of %d, chunk %d of %d, %v: %w",
+	return &PeerError{link.Peer(), fmt.Errorf(
+		"collective %d, ring step %d of %d, chunk %d of %d, %v: %w", s.header.Sequence,
 		step-s.first+1, s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)}
 }
 

@@ -9,11 +9,6 @@ import (
 // carryStep is the ring step of a carry in a half's place: before the first.
 const carryStep = -1
 
-// part is what a half works on in one collective: the buffer, and the carry out or in.
-type part struct {
-	buf, carry []float32
-}
-
 // place is where a half is in its schedule, for the guard: which chunk it waits for, since when.
 type place struct {
 	chunk atomic.Uint64 // step and chunk, 32 bits each
@@ -38,13 +33,11 @@ func (p *place) at() (step, chunk int) {
 	return int(int32(at >> 32)), int(uint32(at))
 }
 
-// sender is the half of a ring that sends. It needs no queue: its schedule is fixed, and a chunk
-// of step k+1 may go as soon as the receiver has counted the same chunk of step k. Whenever it
-// has nothing to send it sends heartbeats.
+// sender is the half of a ring that sends. A chunk of step k+1 may go as soon as the receiver has
+// counted the same chunk of step k. Whenever it has nothing to send it sends heartbeats.
 type sender struct {
-	sendStart chan part
+	sending   half
 	sendEnded chan struct{} // closed when the sender's goroutine has ended
-	sending   place
 	beat      *time.Ticker
 }
 
@@ -52,11 +45,8 @@ type sender struct {
 // so that heartbeats never pile up in the link; the first chunk of a collective that has not
 // begun here stays in its hand.
 type receiver struct {
-	receiveStart chan part
-	receiving    place
-	carryIn      int           // floats that this collective carries in
-	reduced      atomic.Int64  // chunks of this collective that are in the buffer
-	advanced     chan struct{} // has a token after reduced has grown
+	receiving half
+	advanced  chan struct{} // has a token after a collective's count of chunks has grown
 
 	listening atomic.Int64 // since when, as in place; 0 when it does not
 	heard     atomic.Bool  // whether anything has ever come
@@ -71,19 +61,33 @@ func (r *Ring) runSender() {
 	defer r.beat.Stop()
 	r.sendHeartbeat() // at once, so that the successor knows from when on it may expect them
 	for {
+		if p := r.head(&r.sending); p != nil {
+			r.finish(&r.sending, p, r.attempt(p, r.sendAll))
+			continue
+		}
 		select {
-		case p := <-r.sendStart:
-			if err := r.sendAll(p); err != nil {
-				r.fail(err)
-			}
-			r.sending.proceed(r.now())
-			r.finished <- struct{}{}
+		case <-r.sending.wake:
 		case <-r.beat.C:
 			r.sendHeartbeat()
 		case <-r.stop:
-			return
+			if r.head(&r.sending) == nil {
+				return
+			}
 		}
 	}
+}
+
+// attempt runs a half's part of a collective, unless the ring has failed, and reports whether it is
+// complete. What goes wrong breaks the ring.
+func (r *Ring) attempt(p *Pending, part func(*Pending) error) bool {
+	if r.Err() != nil {
+		return false
+	}
+	err := part(p)
+	if err != nil {
+		r.fail(err)
+	}
+	return err == nil
 }
 
 // sendHeartbeat leaves errors to whoever needs the link: the guard, if it broke, or the next
@@ -91,10 +95,11 @@ func (r *Ring) runSender() {
 func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
 
 // sendAll sends every chunk as it becomes ready, and returns when the link reads them no more.
-func (r *Ring) sendAll(p part) error {
-	s := &r.plan
-	for chunk := range s.messages(len(p.carry)) {
-		if err := r.hand(s.carried(len(p.carry), chunk), p.carry, carryStep, chunk); err != nil {
+func (r *Ring) sendAll(p *Pending) error {
+	s := &p.plan
+	for chunk := range s.messages(len(p.Carry.Out)) {
+		h := s.carried(len(p.Carry.Out), chunk)
+		if err := r.hand(p, h, p.Carry.Out, carryStep, chunk); err != nil {
 			return err
 		}
 	}
@@ -106,65 +111,70 @@ func (r *Ring) sendAll(p part) error {
 			if step > s.first {
 				ready++
 			}
-			if !r.awaitReduced(ready, step, chunk) {
-				return nil // the ring has failed, and whoever failed it has said why
+			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
+				return err
 			}
-			if err := r.hand(s.at(step, segment, chunk), p.buf, step, chunk); err != nil {
+			if err := r.hand(p, s.at(step, segment, chunk), p.Buf, step, chunk); err != nil {
 				return err
 			}
 		}
 	}
 	r.sending.wait(r.now(), step-1, chunk)
 	if err := r.links.Successor.Flush(); err != nil {
-		return r.blame(r.links.Successor, step-1, chunk, err)
+		return r.blame(p, r.links.Successor, step-1, chunk, err)
 	}
 	return nil
 }
 
 // hand gives the link the range of floats that h names.
-func (r *Ring) hand(h Header, floats []float32, step, chunk int) error {
+func (r *Ring) hand(p *Pending, h Header, floats []float32, step, chunk int) error {
 	r.sending.wait(r.now(), step, chunk)
 	err := r.links.Successor.Send(h, Bytes(floats[h.Offset:h.Offset+h.Length]))
 	if err != nil {
-		return r.blame(r.links.Successor, step, chunk, err)
+		return r.blame(p, r.links.Successor, step, chunk, err)
 	}
 	r.sending.proceed(r.now())
 	return nil
 }
 
-// awaitReduced waits until n chunks of this collective are reduced, and reports whether they are.
-// step and chunk say what will be sent then.
-func (r *Ring) awaitReduced(n int64, step, chunk int) bool {
-	for r.reduced.Load() < n {
+// awaitReduced waits until n chunks of the collective are reduced. step and chunk say what will be
+// sent then.
+func (r *Ring) awaitReduced(p *Pending, n int64, step, chunk int) error {
+	for p.reduced.Load() < n {
 		select {
 		case <-r.advanced:
 		case <-r.failed:
-			return false
+			return r.Err()
 		case <-r.beat.C:
 			r.sending.wait(r.now(), step, chunk)
 			r.sendHeartbeat()
 			r.sending.proceed(r.now())
 		}
 	}
-	return true
+	return nil
 }
 
 // runReceiver receives and reduces this rank's part of each collective until the ring is closed.
 func (r *Ring) runReceiver() {
 	var m Message
+	defer m.Release()
+	part := func(p *Pending) error { return r.receiveAll(p, &m) }
 	for {
-		r.handErr = r.next(&m)
-		r.inHand = true
+		if p := r.head(&r.receiving); p != nil {
+			r.finish(&r.receiving, p, r.attempt(p, part))
+			continue
+		}
+		if !r.inHand {
+			r.handErr = r.next(&m)
+			r.inHand = true
+			continue // a collective may have been queued meanwhile
+		}
 		select {
-		case p := <-r.receiveStart:
-			if err := r.receiveAll(p, &m); err != nil {
-				r.fail(err)
-			}
-			r.receiving.proceed(r.now())
-			r.finished <- struct{}{}
+		case <-r.receiving.wake:
 		case <-r.stop:
-			m.Release()
-			return
+			if r.head(&r.receiving) == nil {
+				return
+			}
 		}
 	}
 }
@@ -186,23 +196,22 @@ func (r *Ring) next(m *Message) error {
 	}
 }
 
-func (r *Ring) receiveAll(p part, m *Message) error {
-	s := &r.plan
-	r.carryIn = len(p.carry)
-	for chunk := range s.messages(len(p.carry)) {
-		want := s.carried(len(p.carry), chunk)
-		if err := r.take(want, p.carry, m, carryStep, chunk); err != nil {
+func (r *Ring) receiveAll(p *Pending, m *Message) error {
+	s := &p.plan
+	for chunk := range s.messages(len(p.Carry.In)) {
+		want := s.carried(len(p.Carry.In), chunk)
+		if err := r.receive(p, want, p.Carry.In, m, carryStep, chunk); err != nil {
 			return err
 		}
 	}
 	for step := s.first; step < s.last; step++ {
 		segment := s.received(step)
 		for chunk := range s.chunks(segment) {
-			err := r.take(s.at(step, segment, chunk), p.buf, m, step, chunk)
+			err := r.receive(p, s.at(step, segment, chunk), p.Buf, m, step, chunk)
 			if err != nil {
 				return err
 			}
-			r.reduced.Add(1)
+			p.reduced.Add(1)
 			select {
 			case r.advanced <- struct{}{}:
 			default:
@@ -212,8 +221,10 @@ func (r *Ring) receiveAll(p part, m *Message) error {
 	return nil
 }
 
-// take waits for the chunk that is wanted, and reduces it into the range of floats it names.
-func (r *Ring) take(want Header, floats []float32, m *Message, step, chunk int) error {
+// receive waits for the chunk that is wanted, and reduces it into the range of floats it names.
+func (r *Ring) receive(
+	p *Pending, want Header, floats []float32, m *Message, step, chunk int,
+) error {
 	r.receiving.wait(r.now(), step, chunk)
 	err := r.handErr
 	if !r.inHand {
@@ -222,23 +233,24 @@ func (r *Ring) take(want Header, floats []float32, m *Message, step, chunk int) 
 	r.inHand, r.handErr = false, nil
 	if err == nil {
 		r.receiving.proceed(r.now())
-		err = r.reduce(floats, m, want)
+		err = r.reduce(floats, m, want, len(p.Carry.In))
 		m.Release()
 	}
 	if err != nil {
-		return r.blame(r.links.Predecessor, step, chunk, err)
+		return r.blame(p, r.links.Predecessor, step, chunk, err)
 	}
 	return nil
 }
 
-// reduce adds the message to floats, or copies it there, if it is the chunk that is wanted.
-func (r *Ring) reduce(floats []float32, m *Message, want Header) error {
+// reduce adds the message to floats, or copies it there, if it is the chunk that is wanted of a
+// collective that carries carryIn floats in.
+func (r *Ring) reduce(floats []float32, m *Message, want Header, carryIn int) error {
 	if m.Header.Generation != want.Generation {
 		return fmt.Errorf("sent a chunk of generation %d, this ring is generation %d",
 			m.Header.Generation, want.Generation)
 	}
 	if m.Header != want {
-		return mismatch(m.Header, want, r.carryIn)
+		return mismatch(m.Header, want, carryIn)
 	}
 	got := 0
 	for _, piece := range m.Pieces {

@@ -86,12 +86,11 @@ func TestBytes(t *testing.T) {
 func TestSchedule(t *testing.T) {
 	for world := 2; world <= 8; world++ {
 		for _, total := range []int{0, 1, world - 1, world, 70, 1001} {
-			ends := make([]int, world)
-			split(ends, total)
 			ranks := make([]schedule, world)
 			for rank := range ranks {
 				ranks[rank] = schedule{
-					rank: rank, world: world, chunk: 16, last: 2 * (world - 1), ends: ends,
+					header: Header{Total: total}, rank: rank, world: world, chunk: 16,
+					last: 2 * (world - 1),
 				}
 			}
 			sent := 0

@@ -1,7 +1,6 @@
 package allreduce
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -95,36 +94,29 @@ func (c Config) called(place int) Rank {
 	return Rank(place)
 }
 
-// Ring is one rank's part in the collectives of one generation. All ranks call the same
-// collectives with buffers of the same length in the same order; one goroutine at a time calls
-// them on a Ring.
+// Ring is one rank's part in the collectives of one generation. All ranks start the same
+// collectives, on buffers of the same length, in the same order; one goroutine at a time calls a
+// Ring and its [Pending].
 //
 // A collective that returns an error, but for a wrong argument, has left its buffer in no
 // defined state and the ring broken: the neighbours are told, so that all ranks fail within a
-// moment, and later calls return the same error. The link may go on reading the buffer, and
-// Carry.Out, until Close has returned: until then the caller must not write to them. The ring
-// itself writes to no buffer after its call has returned.
+// moment, and those that are queued behind it, and later calls, return the same error. The link may
+// go on reading the buffer, and Carry.Out, until Close has returned: until then the caller must not
+// write to them. The ring itself writes to no buffer after its call has returned.
 type Ring struct {
 	config Config
 	links  Links
+	queue
 	sender
 	receiver
 	heartbeat Header
-
-	turn     chan struct{} // held by the collective that runs, and for ever by Close
-	finished chan struct{} // a token from each half when its part of a collective ends
-	epoch    time.Time     // what the halves' times count from
-	planning sync.Mutex    // held to write the plan, and by the guard, which judges by it
-	plan     schedule      // of the collective that runs
-	sequence uint64
-	segments []int // ends of an all-reduce's segments
+	epoch     time.Time // what the halves' times count from
 
 	failed  chan struct{} // closed by the first failure, after err is set
 	failing sync.Once
 	err     error
 
-	closed  chan struct{} // closed by Close at once
-	stop    chan struct{} // closed by Close when no collective runs
+	stop    chan struct{} // closed by Close, after the queue takes no more
 	closing sync.Once
 	guarded chan struct{} // closed when the guard has ended
 	running sync.WaitGroup
@@ -144,21 +136,18 @@ func New(config Config, links Links) (*Ring, error) {
 	r := &Ring{
 		config: config,
 		links:  links,
+		queue:  queue{room: make(chan struct{}, MaxQueued)},
 		sender: sender{
-			sendStart: make(chan part, 1),
+			sending:   half{wake: make(chan struct{}, 1)},
 			sendEnded: make(chan struct{}),
 		},
 		receiver: receiver{
-			receiveStart: make(chan part, 1),
-			advanced:     make(chan struct{}, 1),
+			receiving: half{wake: make(chan struct{}, 1)},
+			advanced:  make(chan struct{}, 1),
 		},
 		heartbeat: Header{Generation: config.Generation, Phase: Heartbeat},
-		turn:      make(chan struct{}, 1),
-		finished:  make(chan struct{}, 2),
 		epoch:     time.Now(),
-		segments:  make([]int, config.World),
 		failed:    make(chan struct{}),
-		closed:    make(chan struct{}),
 		stop:      make(chan struct{}),
 		guarded:   make(chan struct{}),
 	}
@@ -168,163 +157,6 @@ func New(config Config, links Links) (*Ring, error) {
 		r.running.Go(r.runReceiver)
 	}
 	return r, nil
-}
-
-// AllReduce replaces buf on every rank by the sum over the ranks, the same bits everywhere. It
-// takes 2(N-1) steps and sends 2(N-1)/N of buf's bytes.
-func (r *Ring) AllReduce(ctx context.Context, buf []float32) error {
-	return r.AllReduceCarry(ctx, buf, Carry{})
-}
-
-// Carry is what travels one place along the ring ahead of a sum: Out goes to the successor, In
-// is filled with what the predecessor hands out, which must be of In's length.
-//
-// Both are the ring's while the collective runs. In is the caller's again when it returns, even
-// with an error; it may then be complete, in part or untouched. Out is the caller's to write to
-// as the buffer is: at once after a success, after Close else.
-type Carry struct {
-	Out, In []float32
-}
-
-// minCarryingFloats is the shortest sum behind a carry. Of two floats each rank receives at
-// least one before any rank can know the sum; a single one's sum is known to a rank whose
-// successor has not received anything.
-const minCarryingFloats = 2
-
-// AllReduceCarry is [Ring.AllReduce] with a carry ahead of it on the same stream. It adds neither
-// a step nor a wait: the sum follows behind the carry. When any rank completes the sum, every
-// rank's In is complete, whatever breaks then. Behind a carry on any rank the sum has at least 2
-// floats. In a ring of one Out is ignored, and In must be empty.
-func (r *Ring) AllReduceCarry(ctx context.Context, buf []float32, carry Carry) error {
-	switch {
-	case r.config.World == 1 && len(carry.In) > 0:
-		return fmt.Errorf("all-reduce: a ring of one carries nothing in, %d floats are expected",
-			len(carry.In))
-	case r.config.World > 1 && len(carry.Out)+len(carry.In) > 0 && len(buf) < minCarryingFloats:
-		return fmt.Errorf("all-reduce: a carry ahead of %d floats, want at least %d",
-			len(buf), minCarryingFloats)
-	}
-	return r.collective(ctx, 0, 2*(r.config.World-1), buf, nil, carry)
-}
-
-// AllGather gives every rank what each one has: rank i contributes buf[ends[i-1]:ends[i]], which
-// may be empty, and exactly these bits arrive. It takes N-1 steps and sends all of buf but the
-// successor's range. ends is the same on all ranks.
-func (r *Ring) AllGather(ctx context.Context, buf []float32, ends []int) error {
-	if err := r.checkRanges("all-gather", len(buf), ends); err != nil {
-		return err
-	}
-	return r.collective(ctx, r.config.World-1, 2*(r.config.World-1), buf, ends, Carry{})
-}
-
-// ReduceScatter gives every rank the sum over the ranks of its own range: rank i's is
-// buf[ends[i-1]:ends[i]], which may be empty. What the rest of buf then holds is not defined. It is
-// the first half of an all-reduce, as [Ring.AllGather] is the second: it takes N-1 steps and sends
-// all of buf but this rank's range. ends is the same on all ranks.
-func (r *Ring) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
-	if err := r.checkRanges("reduce-scatter", len(buf), ends); err != nil {
-		return err
-	}
-	return r.collective(ctx, 0, r.config.World-1, buf, ends, Carry{})
-}
-
-// checkRanges holds ends to be as many ranges as there are ranks, which tile floats.
-func (r *Ring) checkRanges(what string, floats int, ends []int) error {
-	if len(ends) != r.config.World {
-		return fmt.Errorf("%s: %d ranges for %d ranks", what, len(ends), r.config.World)
-	}
-	at := 0
-	for i, end := range ends {
-		if end < at {
-			return fmt.Errorf("%s: range of rank %d is [%d:%d]", what, i, at, end)
-		}
-		at = end
-	}
-	if at != floats {
-		return fmt.Errorf("%s: ranges end at %d, the buffer at %d", what, at, floats)
-	}
-	return nil
-}
-
-// collective runs the ring steps [first, last), and returns when both halves are done with buf.
-// Without ends the segments are of one length, as near as may be.
-func (r *Ring) collective(
-	ctx context.Context, first, last int, buf []float32, ends []int, carry Carry,
-) error {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	default:
-		if isClosed(r.closed) {
-			return r.closedError()
-		}
-		panic("allreduce: two collectives at once on one ring")
-	}
-	if err := r.Err(); err != nil {
-		return err
-	}
-	r.sequence++
-	if err := ctx.Err(); err != nil {
-		r.fail(fmt.Errorf("collective %d: %w", r.sequence, context.Cause(ctx)))
-		return r.Err()
-	}
-	if r.config.World == 1 || len(buf) == 0 {
-		return nil
-	}
-	if ends == nil {
-		split(r.segments, len(buf))
-		ends = r.segments
-	}
-	plan := schedule{
-		header: Header{
-			Generation: r.config.Generation,
-			Sequence:   r.sequence,
-			Total:      len(buf),
-		},
-		rank:  int(r.config.Rank),
-		world: r.config.World,
-		chunk: r.config.ChunkBytes / 4,
-		first: first,
-		last:  last,
-		ends:  ends,
-	}
-	receives := plan.receives() || len(carry.In) > 0
-	r.begin(plan, receives)
-	if receives {
-		r.receiveStart <- part{buf, carry.In}
-	} else { // the receiver listens for what comes after this collective
-		r.finished <- struct{}{}
-	}
-	r.sendStart <- part{buf, carry.Out}
-	r.await(ctx)
-	return r.Err()
-}
-
-// begin makes plan the ring's; from now on the waits of the halves that take part are judged.
-func (r *Ring) begin(plan schedule, receives bool) {
-	r.planning.Lock()
-	defer r.planning.Unlock()
-	r.plan = plan
-	r.reduced.Store(0)
-	now := r.now()
-	if receives {
-		r.receiving.wait(now, plan.first, 0)
-	}
-	r.sending.wait(now, plan.first, 0)
-}
-
-// await waits for both halves, and fails the ring when ctx ends.
-func (r *Ring) await(ctx context.Context) {
-	done := ctx.Done()
-	for running := 2; running > 0; {
-		select {
-		case <-r.finished:
-			running--
-		case <-done:
-			done = nil
-			r.fail(fmt.Errorf("collective %d: %w", r.sequence, context.Cause(ctx)))
-		}
-	}
 }
 
 // now is the time since the ring began. It is never 0, which stands for no time at all.
@@ -362,17 +194,13 @@ func (r *Ring) Err() error {
 	return nil
 }
 
-// Close leaves the ring and closes its links. A collective that runs is broken off. It returns
-// when all goroutines of the ring have ended.
+// Close leaves the ring and closes its links. Collectives that are on the way are broken off. It
+// returns when all goroutines of the ring have ended.
 func (r *Ring) Close() error {
 	var err error
 	r.closing.Do(func() {
-		close(r.closed)
-		select {
-		case r.turn <- struct{}{}:
-		default:
+		if r.shut() {
 			r.fail(fmt.Errorf("the ring was %w during a collective", ErrClosed))
-			r.turn <- struct{}{}
 		}
 		close(r.stop)
 		if r.config.World > 1 {

@@ -8,7 +8,7 @@ type schedule struct {
 	chunk  int   // floats of a chunk at most
 	first  int   // first ring step: 0, or N-1 for an all-gather by itself
 	last   int   // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
-	ends   []int // segment s is [ends[s-1], ends[s])
+	ends   []int // segment s is [ends[s-1], ends[s]); nil: all of one length, or less by one
 }
 
 // sent and received are the segments that this rank sends and receives in ring step k.
@@ -27,6 +27,11 @@ func (s *schedule) receives() bool {
 
 // segment returns the bounds of segment i.
 func (s *schedule) segment(i int) (lo, hi int) {
+	if s.ends == nil {
+		size, longer := s.header.Total/s.world, s.header.Total%s.world
+		lo = i*size + min(i, longer)
+		return lo, (i+1)*size + min(i+1, longer)
+	}
 	if i > 0 {
 		lo = s.ends[i-1]
 	}
@@ -62,19 +67,6 @@ func (s *schedule) at(k, i, c int) Header {
 	h.Offset = lo + c*s.chunk
 	h.Length = min(s.chunk, hi-h.Offset)
 	return h
-}
-
-// split fills ends with world segments of total floats whose lengths differ by at most one.
-func split(ends []int, total int) {
-	size, longer := total/len(ends), total%len(ends)
-	end := 0
-	for i := range ends {
-		end += size
-		if i < longer {
-			end++
-		}
-		ends[i] = end
-	}
 }
 
 func mod(a, n int) int { return ((a % n) + n) % n }

@@ -52,6 +52,7 @@ func Run(t *testing.T, form Form) {
 		{"Sums", testSums},
 		{"Gathers", testGathers},
 		{"Scatters", testScatters},
+		{"Queued", testQueued},
 		{"RankCloses", testRankCloses},
 		{"RankDies", testRankDies},
 		{"IdleRanksLearn", testIdleRanksLearn},

@@ -68,15 +68,74 @@ func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 			t.Fatalf("%d floats, rank %d: %v", n, rank, err)
 		}
 	}
-	for rank, buf := range given.bufs {
-		given.check(t, rank, 0, n)
-		for i, got := range buf {
-			if first := given.bufs[0][i]; math.Float32bits(got) != math.Float32bits(first) {
-				t.Fatalf("%d floats, float %d: rank 0 has %v, rank %d has %v",
-					n, i, first, rank, got)
+	given.checkAll(t)
+}
+
+// CheckQueued sums random buffers of the lengths, all of them on the way together and each with a
+// carry, and an all-gather behind them, and checks all of it as [CheckSum] and [CheckGather] do.
+func CheckQueued(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths []int) {
+	t.Helper()
+	world := len(rings)
+	given := make([]*summands, len(lengths))
+	for i, n := range lengths {
+		given[i] = draw(rng, world, n)
+	}
+	gathered := make([][]float32, world)
+	ends := make([]int, world)
+	for rank := range world {
+		gathered[rank] = make([]float32, world)
+		gathered[rank][rank], ends[rank] = float32(rank+1), rank+1
+	}
+	for rank, err := range Each(world, func(rank int) error {
+		return queueAll(rings[rank], rank, world, given, gathered[rank], ends)
+	}) {
+		if err != nil {
+			t.Fatalf("lengths %v, rank %d: %v", lengths, rank, err)
+		}
+	}
+	for i, g := range given {
+		g.checkAll(t)
+		for rank := range world {
+			if want := float32(rank + 1); gathered[i%world][rank] != want {
+				t.Fatalf("gathered %v", gathered[i%world])
 			}
 		}
 	}
+}
+
+// queueAll is one rank's part of CheckQueued.
+func queueAll(
+	ring *allreduce.Ring, rank, world int, given []*summands, gathered []float32, ends []int,
+) error {
+	ctx := context.Background()
+	pending, in := make([]*allreduce.Pending, len(given)), make([][]float32, len(given))
+	for i, g := range given {
+		s := allreduce.Sum{Buf: g.bufs[rank]}
+		if len(s.Buf) > 1 && world > 1 {
+			in[i] = make([]float32, 2*i)
+			s.Carry = allreduce.Carry{
+				Out: slices.Repeat([]float32{float32(100*i + rank)}, 2*i), In: in[i],
+			}
+		}
+		var err error
+		if pending[i], err = ring.Start(ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := ring.AllGather(ctx, gathered, ends); err != nil {
+		return err
+	}
+	from := (rank + world - 1) % world
+	for i := range slices.Backward(pending) { // in any order
+		if err := pending[i].Wait(ctx); err != nil {
+			return err
+		}
+		if want := slices.Repeat([]float32{float32(100*i + from)}, len(in[i])); !slices.Equal(
+			in[i], want) {
+			return fmt.Errorf("carried in %v, want %v", in[i], want)
+		}
+	}
+	return nil
 }
 
 // CheckScatter reduce-scatters random buffers, and holds each rank's range against the sum in
@@ -117,6 +176,21 @@ func draw(rng *rand.Rand, world, n int) *summands {
 		}
 	}
 	return s
+}
+
+// checkAll holds all ranks against each other bit by bit, and against the sum.
+func (s *summands) checkAll(t testing.TB) {
+	t.Helper()
+	n := len(s.sum)
+	for rank, buf := range s.bufs {
+		s.check(t, rank, 0, n)
+		for i, got := range buf {
+			if first := s.bufs[0][i]; math.Float32bits(got) != math.Float32bits(first) {
+				t.Fatalf("%d floats, float %d: rank 0 has %v, rank %d has %v",
+					n, i, first, rank, got)
+			}
+		}
+	}
 }
 
 // check holds a rank's floats [lo, hi) against the sum.
@@ -191,6 +265,16 @@ func testGathers(t *testing.T, form Form) {
 		{0, 0, 0}, {1, 2, 3}, {0, 0, 5}, {5, 5, 5}, {0, 70, 70}, {16, 17, 100}, {3, 500, 501},
 	} {
 		CheckGather(t, rings, rng, ends)
+	}
+}
+
+func testQueued(t *testing.T, form Form) {
+	for _, world := range []int{2, 3, 4} {
+		rings := Rings(t, form(t, world), generation, chunkBytes, time.Minute)
+		rng := rand.New(rand.NewPCG(23, uint64(world)))
+		for range 5 {
+			CheckQueued(t, rings, rng, []int{100, 1, 0, 3, 1000, 17, 2, 64})
+		}
 	}
 }
 

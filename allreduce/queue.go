@@ -1,0 +1,212 @@
+package allreduce
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// MaxQueued is how many collectives of a ring may be on the way at once.
+const MaxQueued = 64
+
+// Pending is a collective that has been started. It is the caller's until [Pending.Wait], and then
+// the ring's again.
+type Pending struct {
+	ring *Ring // nil while nobody has it
+	Sum
+	plan schedule
+
+	reduced atomic.Int64  // chunks that are in the buffer
+	left    int           // halves that are not done with it; under queue.mu
+	broken  bool          // whether either of them has given up; under queue.mu
+	done    chan struct{} // has a token when both are done
+}
+
+// Wait waits until this rank's part of the collective is done. The sum's slices are the caller's
+// then. When ctx ends before, the ring breaks. It is called once.
+func (p *Pending) Wait(ctx context.Context) error {
+	r := p.ring
+	if r == nil {
+		panic("allreduce: Wait was called twice for one collective")
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		r.fail(p.interrupted(ctx))
+		<-p.done
+	}
+	var err error
+	if p.broken {
+		err = r.Err()
+	}
+	r.reuse(p)
+	return err
+}
+
+func (p *Pending) interrupted(ctx context.Context) error {
+	return fmt.Errorf("collective %d: %w", p.plan.header.Sequence, context.Cause(ctx))
+}
+
+// queue holds the collectives that are on the way, in the order in which they were started. Each
+// half of the ring goes through them in that order.
+type queue struct {
+	mu       sync.Mutex // held to change what follows, and by the guard, which judges by it
+	slots    [MaxQueued]*Pending
+	started  uint64        // collectives so far
+	sequence uint64        // of the last
+	room     chan struct{} // has a token of each that is on the way
+	spare    []*Pending    // for collectives to come
+	shutting bool
+}
+
+// start queues a collective. Without ends plan's segments are of one length, as near as may be.
+func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error) {
+	if err := r.enter(ctx); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shutting {
+		<-r.room
+		return nil, r.closedError()
+	}
+	r.sequence++
+	plan.header = Header{
+		Generation: r.config.Generation,
+		Sequence:   r.sequence,
+		Total:      len(s.Buf),
+	}
+	plan.rank, plan.world = int(r.config.Rank), r.config.World
+	plan.chunk = r.config.ChunkBytes / 4
+	p := r.take()
+	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false
+	p.reduced.Store(0)
+	if r.config.World == 1 || len(s.Buf) == 0 {
+		<-r.room
+		p.done <- struct{}{}
+		return p, nil
+	}
+	p.left = 2
+	r.slots[r.started%MaxQueued] = p
+	r.started++
+	r.rouse(&r.sending, p, true)
+	r.rouse(&r.receiving, p, plan.receives() || len(s.Carry.In) > 0)
+	return p, nil
+}
+
+// enter waits for room in the queue, of a ring that is whole.
+func (r *Ring) enter(ctx context.Context) error {
+	if err := r.Err(); err != nil {
+		return err
+	}
+	full := r.room
+	if ctx.Err() != nil {
+		full = nil
+	}
+	select {
+	case full <- struct{}{}:
+		return nil
+	case <-r.failed:
+		return r.Err()
+	case <-r.stop:
+		return r.closedError()
+	case <-ctx.Done():
+		r.fail(fmt.Errorf("collective %d: %w", r.sequence+1, context.Cause(ctx)))
+		return r.Err()
+	}
+}
+
+// take returns a Pending that nobody has.
+func (q *queue) take() *Pending {
+	if n := len(q.spare); n > 0 {
+		p := q.spare[n-1]
+		q.spare = q.spare[:n-1]
+		return p
+	}
+	return &Pending{done: make(chan struct{}, 1)}
+}
+
+// reuse takes a Pending whose collective has ended back.
+func (q *queue) reuse(p *Pending) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p.ring, p.Sum, p.plan = nil, Sum{}, schedule{}
+	if len(q.spare) < MaxQueued {
+		q.spare = append(q.spare, p)
+	}
+}
+
+// shut lets nothing more into the queue, and reports whether anything is in it.
+func (r *Ring) shut() (busy bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shutting = true
+	return min(r.sending.ended, r.receiving.ended) < r.started
+}
+
+// half is what the sender and the receiver have in common: how far in the queue they are, and
+// where in the collective there.
+type half struct {
+	place
+	ended uint64        // collectives that it is done with; under queue.mu
+	wake  chan struct{} // has a token after a collective has been queued
+}
+
+// rouse tells a half of a collective that has been queued. If that is the first in its queue, the
+// half's wait for it begins. A receiver that gets nothing may be listening for what comes
+// after this collective: it is spared it.
+func (r *Ring) rouse(h *half, p *Pending, takesPart bool) {
+	if h.ended+1 == r.started {
+		if !takesPart {
+			r.pass(h, p)
+			return
+		}
+		h.wait(r.now(), p.plan.first, 0)
+	}
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// head returns the collective that a half is to work on, nil if there is none.
+func (r *Ring) head(h *half) *Pending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.headOf(h)
+}
+
+// headOf is head under mu.
+func (q *queue) headOf(h *half) *Pending {
+	if h.ended == q.started {
+		return nil
+	}
+	return q.slots[h.ended%MaxQueued]
+}
+
+// finish ends a half's part of its collective, and begins its wait for the next one if there is
+// one.
+func (r *Ring) finish(h *half, p *Pending, complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !complete {
+		p.broken = true
+	}
+	now := r.now()
+	h.proceed(now)
+	r.pass(h, p)
+	if next := r.headOf(h); next != nil {
+		h.wait(now, next.plan.first, 0)
+	}
+}
+
+// pass moves a half behind p, under mu. When both have passed it, p is done.
+func (r *Ring) pass(h *half, p *Pending) {
+	h.ended++
+	p.left--
+	if p.left == 0 {
+		<-r.room
+		p.done <- struct{}{}
+	}
+}
