@@ -259,7 +259,7 @@ func (r *Ring) reduce(floats []float32, m *Message, want Header, carryIn int) er
 	if got != 4*want.Length {
 		return fmt.Errorf("sent %d bytes for {%v}", got, want)
 	}
-	combine(floats[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase)
+	combine(floats[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase, want.Element)
 	return nil
 }
 

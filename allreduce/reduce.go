@@ -6,39 +6,42 @@ import (
 )
 
 // Combine does to dst what the ring does with a chunk of phase, ReduceScatter or AllGather, whose
-// payload is pieces, 4*len(dst) bytes in all: for what is to be measured beside the ring.
-func Combine(dst []float32, pieces [][]byte, phase Phase) { combine(dst, pieces, phase) }
+// payload is pieces, len(dst) numbers of e in all: for what is to be measured beside the ring.
+func Combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
+	combine(dst, pieces, phase, e)
+}
 
 // combine adds the payload of a message to dst, or copies it there. The pieces hold len(dst)
-// floats in all; a float may be split between pieces.
-func combine(dst []float32, pieces [][]byte, phase Phase) {
-	var carry [4]byte // the head of a float whose tail is in the next piece
+// numbers of e in all; a number may be split between pieces.
+func combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
+	var carry [4]byte // the head of a number whose tail is in the next piece
+	width := e.Bytes()
 	held, at := 0, 0
 	for _, piece := range pieces {
 		if held > 0 {
-			n := copy(carry[held:], piece)
+			n := copy(carry[held:width], piece)
 			held, piece = held+n, piece[n:]
-			if held < 4 {
+			if held < width {
 				continue
 			}
-			apply(dst[at:at+1], carry[:], phase)
+			apply(dst[at:at+1], carry[:width], phase, e)
 			at++
 		}
-		whole := len(piece) / 4
-		apply(dst[at:at+whole], piece[:4*whole], phase)
+		whole := len(piece) / width
+		apply(dst[at:at+whole], piece[:width*whole], phase, e)
 		at += whole
-		held = copy(carry[:], piece[4*whole:])
+		held = copy(carry[:], piece[width*whole:])
 	}
 }
 
-// apply adds or copies 4*len(dst) bytes of whole floats.
-func apply(dst []float32, src []byte, phase Phase) {
+// apply adds or copies len(dst) whole numbers.
+func apply(dst []float32, src []byte, phase Phase, e Element) {
 	switch {
 	case len(dst) == 0:
 	case phase == ReduceScatter:
-		add(dst, src)
+		addDecoded(dst, src, e)
 	default:
-		copy(Bytes(dst), src)
+		decode(dst, src, e)
 	}
 }
 

@@ -10,25 +10,37 @@ import (
 
 func TestCombine(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int{0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 100, 1000} {
-		for range 20 {
-			own, src := make([]float32, n), make([]float32, n)
-			for i := range n {
-				own[i], src[i] = rng.Float32(), math.Float32frombits(rng.Uint32())
+	for _, e := range []Element{Float32, BFloat16, Float16} {
+		for _, n := range []int{0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 100, 1000} {
+			for range 20 {
+				checkCombine(t, rng, e, n)
 			}
-			pieces := cut(rng, Bytes(src))
-			sum, kept := slices.Clone(own), slices.Clone(own)
-			combine(sum, pieces, ReduceScatter)
-			combine(kept, pieces, AllGather)
-			for i := range n {
-				want := own[i] + src[i]
-				if sum[i] != want && !(math.IsNaN(float64(sum[i])) && math.IsNaN(float64(want))) {
-					t.Fatalf("%d floats: [%d] = %v, want %v + %v", n, i, sum[i], own[i], src[i])
-				}
-				if math.Float32bits(kept[i]) != math.Float32bits(src[i]) {
-					t.Fatalf("%d floats: [%d] = %v, want the bits of %v", n, i, kept[i], src[i])
-				}
-			}
+		}
+	}
+}
+
+func checkCombine(t *testing.T, rng *rand.Rand, e Element, n int) {
+	t.Helper()
+	own, payload := make([]float32, n), make([]byte, e.Bytes()*n)
+	for i := range own {
+		own[i] = rng.Float32()
+	}
+	for i := range payload {
+		payload[i] = byte(rng.Uint32())
+	}
+	src := make([]float32, n)
+	decode(src, payload, e)
+	pieces := cut(rng, payload)
+	sum, kept := slices.Clone(own), slices.Clone(own)
+	combine(sum, pieces, ReduceScatter, e)
+	combine(kept, pieces, AllGather, e)
+	for i := range n {
+		want := own[i] + src[i]
+		if sum[i] != want && !(math.IsNaN(float64(sum[i])) && math.IsNaN(float64(want))) {
+			t.Fatalf("%d of %v: [%d] = %v, want %v + %v", n, e, i, sum[i], own[i], src[i])
+		}
+		if math.Float32bits(kept[i]) != math.Float32bits(src[i]) {
+			t.Fatalf("%d of %v: [%d] = %v, want the bits of %v", n, e, i, kept[i], src[i])
 		}
 	}
 }
@@ -148,7 +160,7 @@ func BenchmarkCombine(b *testing.B) {
 			b.SetBytes(MaxChunkBytes)
 			b.ReportAllocs()
 			for b.Loop() {
-				combine(dst, pieces, phase)
+				combine(dst, pieces, phase, Float32)
 			}
 		})
 	}

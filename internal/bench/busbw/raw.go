@@ -133,7 +133,7 @@ func (r *rawRing) receive(
 				if k < r.World-1 {
 					phase = allreduce.ReduceScatter
 				}
-				allreduce.Combine(dst, [][]byte{piece}, phase)
+				allreduce.Combine(dst, [][]byte{piece}, phase, allreduce.Float32)
 			}
 			ready <- struct{}{}
 		}

@@ -1,0 +1,105 @@
+package allreduce
+
+import "golang.org/x/sys/cpu"
+
+// The functions below do as many numbers of e as whole vectors hold, and return how many. The race
+// detector does not see what they read and write.
+
+// vectors is how many of n numbers of e the processor has vectors for.
+func vectors(n int, e Element) int {
+	if raceDetector || !cpu.X86.HasAVX2 || e == Float16 && !cpu.X86.HasF16C {
+		return 0
+	}
+	return n &^ 15
+}
+
+func encodeVector(dst []byte, src []float32, e Element) int {
+	n := vectors(len(src), e)
+	if n > 0 {
+		_ = dst[2*n-1]
+		switch {
+		case e == Float16:
+			encodeFloat16AVX2(&dst[0], &src[0], n)
+		case cpu.X86.HasAVX512F:
+			encodeBFloat16AVX512(&dst[0], &src[0], n)
+		default:
+			encodeBFloat16AVX2(&dst[0], &src[0], n)
+		}
+	}
+	return n
+}
+
+func encodeFeedbackVector(dst []byte, src, residual []float32, e Element) int {
+	n := vectors(len(src), e)
+	if n > 0 {
+		_, _ = dst[2*n-1], residual[n-1]
+		switch {
+		case e == Float16:
+			encodeFeedbackFloat16AVX2(&dst[0], &src[0], &residual[0], n)
+		case cpu.X86.HasAVX512F:
+			encodeFeedbackBFloat16AVX512(&dst[0], &src[0], &residual[0], n)
+		default:
+			encodeFeedbackBFloat16AVX2(&dst[0], &src[0], &residual[0], n)
+		}
+	}
+	return n
+}
+
+func decodeVector(dst []float32, src []byte, e Element) int {
+	n := vectors(len(dst), e)
+	if n > 0 {
+		_ = src[2*n-1]
+		if e == Float16 {
+			decodeFloat16AVX2(&dst[0], &src[0], n)
+		} else {
+			decodeBFloat16AVX2(&dst[0], &src[0], n)
+		}
+	}
+	return n
+}
+
+func addDecodedVector(dst []float32, src []byte, e Element) int {
+	n := vectors(len(dst), e)
+	if n > 0 {
+		_ = src[2*n-1]
+		if e == Float16 {
+			addDecodedFloat16AVX2(&dst[0], &src[0], n)
+		} else {
+			addDecodedBFloat16AVX2(&dst[0], &src[0], n)
+		}
+	}
+	return n
+}
+
+// Each does n numbers, a multiple of 16 that is not 0. No address need be aligned. To round to a
+// bfloat16 takes arithmetic, which is faster in vectors of 64 bytes; the others wait for memory.
+
+//go:noescape
+func encodeBFloat16AVX2(dst *byte, src *float32, n int)
+
+//go:noescape
+func encodeFeedbackBFloat16AVX2(dst *byte, src, residual *float32, n int)
+
+//go:noescape
+func encodeBFloat16AVX512(dst *byte, src *float32, n int)
+
+//go:noescape
+func encodeFeedbackBFloat16AVX512(dst *byte, src, residual *float32, n int)
+
+//go:noescape
+func decodeBFloat16AVX2(dst *float32, src *byte, n int)
+
+//go:noescape
+func addDecodedBFloat16AVX2(dst *float32, src *byte, n int)
+
+//go:noescape
+func encodeFloat16AVX2(dst *byte, src *float32, n int)
+
+//go:noescape
+func encodeFeedbackFloat16AVX2(dst *byte, src, residual *float32, n int)
+
+//go:noescape
+func decodeFloat16AVX2(dst *float32, src *byte, n int)
+
+//go:noescape
+func addDecodedFloat16AVX2(dst *float32, src *byte, n int)

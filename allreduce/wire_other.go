@@ -1,0 +1,13 @@
+//go:build !amd64
+
+package allreduce
+
+// There are no vector instructions here: the loops do it all.
+
+func encodeVector([]byte, []float32, Element) int { return 0 }
+
+func encodeFeedbackVector(_ []byte, _, _ []float32, _ Element) int { return 0 }
+
+func decodeVector([]float32, []byte, Element) int { return 0 }
+
+func addDecodedVector([]float32, []byte, Element) int { return 0 }
