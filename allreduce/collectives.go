@@ -5,11 +5,22 @@ import (
 	"fmt"
 )
 
-// Sum is an all-reduce: what it sums, and what travels ahead of it.
+// Sum is an all-reduce: what it sums, what of it travels, and what travels ahead of it.
 type Sum struct {
 	// Buf is replaced on every rank by the sum over the ranks, the same bits everywhere.
 	Buf []float32
-	// Carry goes one place along the ring ahead of the sum.
+
+	// Element is what travels, the same on all ranks. What is added is float32 whatever it is. A
+	// ring of one sends nothing, and so rounds nothing.
+	Element Element
+
+	// Residual, as long as Buf, is what this rank has withheld by rounding in earlier sums: it is
+	// added to what the rank sends, and then holds what that has withheld. It is zero before the
+	// first sum. After a sum that failed it is in no defined state: the caller forgets it, as all
+	// ranks do. nil: what is rounded away is lost. A sum of Float32 withholds nothing, and has none.
+	Residual []float32
+
+	// Carry goes one place along the ring ahead of the sum, as float32.
 	Carry Carry
 }
 
@@ -56,18 +67,32 @@ func (r *Ring) wait(ctx context.Context, s Sum) error {
 // are the ring's until [Pending.Wait] has returned.
 //
 // No collective waits for the one before it: each half of the ring, the one that sends and the one
-// that receives, goes on to the next as soon as its own part is done.
+// that receives, goes on to the next as soon as its own part is done. Between a rank's calls of
+// Start the others wait for it: see [Config.StepTimeout].
 func (r *Ring) Start(ctx context.Context, s Sum) (*Pending, error) {
-	switch {
-	case r.config.World == 1 && len(s.Carry.In) > 0:
-		return nil, fmt.Errorf(
-			"all-reduce: a ring of one carries nothing in, %d floats are expected", len(s.Carry.In))
-	case r.config.World > 1 && len(s.Carry.Out)+len(s.Carry.In) > 0 &&
-		len(s.Buf) < minCarryingFloats:
-		return nil, fmt.Errorf("all-reduce: a carry ahead of %d floats, want at least %d",
-			len(s.Buf), minCarryingFloats)
+	if err := r.check(s); err != nil {
+		return nil, fmt.Errorf("all-reduce: %w", err)
 	}
 	return r.start(ctx, s, schedule{last: 2 * (r.config.World - 1)})
+}
+
+func (r *Ring) check(s Sum) error {
+	carries := len(s.Carry.Out)+len(s.Carry.In) > 0
+	switch {
+	case r.config.World == 1 && len(s.Carry.In) > 0:
+		return fmt.Errorf("a ring of one carries nothing in, %d floats are expected",
+			len(s.Carry.In))
+	case r.config.World > 1 && carries && len(s.Buf) < minCarryingFloats:
+		return fmt.Errorf("a carry ahead of %d floats, want at least %d", len(s.Buf),
+			minCarryingFloats)
+	case s.Element > Float16:
+		return fmt.Errorf("no ring sends numbers as %v", s.Element)
+	case s.Residual != nil && s.Element == Float32:
+		return fmt.Errorf("a residual beside %v, which rounds nothing", s.Element)
+	case s.Residual != nil && len(s.Residual) != len(s.Buf):
+		return fmt.Errorf("a residual of %d floats beside %d", len(s.Residual), len(s.Buf))
+	}
+	return nil
 }
 
 // AllGather gives every rank what each one has: rank i contributes buf[ends[i-1]:ends[i]], which

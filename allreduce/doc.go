@@ -24,12 +24,38 @@
 // is sent on as soon as it is reduced. Each segment is summed in ring order by one chain of
 // ranks, and its sum is copied, so all ranks end with the same bits.
 //
+// Collectives are queued ([Ring.Start]). The half of a ring that sends and the half that receives
+// go through the queue each as far as it can, so that no collective waits for the one before it: the
+// first chunks of one bucket flow while the last ones of another are still on the way.
+//
+// # Fewer bytes
+//
+// Numbers may travel rounded to 16 bits ([Sum.Element]), Q(x) for a float32 x. In the
+// reduce-scatter rank r receives a partial sum of a segment, adds it to its own floats x_r in float32,
+// and sends the rounded sum on; the rank that has the whole sum rounds it too, keeps what it has
+// rounded and sends that. So along the chain of ranks 1..N of a segment
+//
+//	s_1 = Q(x_1),  s_r = Q(s_{r-1} + x_r),  and every rank ends with s_N
+//
+// as the same bits: what is rounded already is the same when it is rounded again. The error is N
+// roundings' at most. With error feedback (Karimireddy et al., "Error feedback fixes SignSGD and
+// other gradient compression schemes", 2019) rank r adds what it has withheld so far, e_r, and
+// withholds the rest:
+//
+//	y_r = s_{r-1} + x_r + e_r,  s_r = Q(y_r),  e_r <- y_r - s_r
+//
+// Each rank rounds each number once in a sum, its own segment as the last of the chain and every
+// other on the way, so that one [Sum.Residual] of the buffer's length holds all that it withholds.
+// What the ranks have summed over many steps, plus what they all withhold, is the exact sum but for
+// float32's own rounding.
+//
 // # The carry
 //
 // Ahead of an all-reduce each rank may hand its successor floats of its own ([Carry]), on the same
 // ordered stream. A segment's sum has passed through every rank but the one where it began, and
 // each of them received its carry before. So whoever has the sums of two segments knows that every
-// rank's carry is complete, at the cost of the carry's bytes and of no wait.
+// rank's carry is complete, at the cost of the carry's bytes and of no wait. By the same reason
+// every collective that was started before is complete on every rank.
 //
 // # Who is dead, and who is late
 //

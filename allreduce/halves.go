@@ -39,6 +39,7 @@ type sender struct {
 	sending   half
 	sendEnded chan struct{} // closed when the sender's goroutine has ended
 	beat      *time.Ticker
+	rounded   roundedChunks
 }
 
 // receiver is the half of a ring that receives and reduces. It listens between collectives too,
@@ -94,12 +95,14 @@ func (r *Ring) attempt(p *Pending, part func(*Pending) error) bool {
 // collective, if the successor has left.
 func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
 
-// sendAll sends every chunk as it becomes ready, and returns when the link reads them no more.
+// sendAll sends every chunk as it becomes ready, and returns when the link reads none of the
+// caller's memory any more.
 func (r *Ring) sendAll(p *Pending) error {
-	s := &p.plan
-	for chunk := range s.messages(len(p.Carry.Out)) {
-		h := s.carried(len(p.Carry.Out), chunk)
-		if err := r.hand(p, h, p.Carry.Out, carryStep, chunk); err != nil {
+	s, out := &p.plan, p.Carry.Out
+	for chunk := range s.carries(len(out)) {
+		h := s.carried(len(out), chunk)
+		payload := Bytes(out[h.Offset : h.Offset+h.Length])
+		if err := r.hand(p, h, payload, carryStep, chunk); err != nil {
 			return err
 		}
 	}
@@ -114,10 +117,14 @@ func (r *Ring) sendAll(p *Pending) error {
 			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
 				return err
 			}
-			if err := r.hand(p, s.at(step, segment, chunk), p.Buf, step, chunk); err != nil {
+			h := s.at(step, segment, chunk)
+			if err := r.hand(p, h, r.rounded.payload(p, h), step, chunk); err != nil {
 				return err
 			}
 		}
+	}
+	if s.header.Element != Float32 && len(out) == 0 {
+		return nil
 	}
 	r.sending.wait(r.now(), step-1, chunk)
 	if err := r.links.Successor.Flush(); err != nil {
@@ -126,11 +133,10 @@ func (r *Ring) sendAll(p *Pending) error {
 	return nil
 }
 
-// hand gives the link the range of floats that h names.
-func (r *Ring) hand(p *Pending, h Header, floats []float32, step, chunk int) error {
+// hand gives the link a message.
+func (r *Ring) hand(p *Pending, h Header, payload []byte, step, chunk int) error {
 	r.sending.wait(r.now(), step, chunk)
-	err := r.links.Successor.Send(h, Bytes(floats[h.Offset:h.Offset+h.Length]))
-	if err != nil {
+	if err := r.links.Successor.Send(h, payload); err != nil {
 		return r.blame(p, r.links.Successor, step, chunk, err)
 	}
 	r.sending.proceed(r.now())
@@ -198,7 +204,7 @@ func (r *Ring) next(m *Message) error {
 
 func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	s := &p.plan
-	for chunk := range s.messages(len(p.Carry.In)) {
+	for chunk := range s.carries(len(p.Carry.In)) {
 		want := s.carried(len(p.Carry.In), chunk)
 		if err := r.receive(p, want, p.Carry.In, m, carryStep, chunk); err != nil {
 			return err
@@ -256,7 +262,7 @@ func (r *Ring) reduce(floats []float32, m *Message, want Header, carryIn int) er
 	for _, piece := range m.Pieces {
 		got += len(piece)
 	}
-	if got != 4*want.Length {
+	if got != want.Element.Bytes()*want.Length {
 		return fmt.Errorf("sent %d bytes for {%v}", got, want)
 	}
 	combine(floats[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase, want.Element)

@@ -16,6 +16,10 @@ type Generation uint64
 // MaxChunkBytes is the largest payload of a message.
 const MaxChunkBytes = 1 << 20
 
+// MaxFlight is how many messages a link may have in hand at most, so that it may still read their
+// payloads.
+const MaxFlight = 4
+
 // Phase says what the receiver of a chunk does with it.
 type Phase uint8
 
@@ -181,7 +185,8 @@ type Successor interface {
 	Link
 	// Send hands over one chunk, of h.Length numbers of h.Element: at least 1 and at most
 	// MaxChunkBytes of them, or none for a heartbeat. It waits while the link's bounded buffers
-	// are full. The link may read payload until the neighbour has all of it, or Flush has returned.
+	// are full. The link may read payload until the neighbour has all of it, MaxFlight more
+	// messages have been sent, or Flush has returned.
 	Send(h Header, payload []byte) error
 	// Flush waits until the link reads no payload any more.
 	Flush() error

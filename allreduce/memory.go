@@ -3,7 +3,7 @@ package allreduce
 import "sync/atomic"
 
 // memoryDepth is how many chunks a memory link holds before Send waits.
-const memoryDepth = 4
+const memoryDepth = MaxFlight
 
 // Pipe returns the two ends of a link between two ranks of one process: what from sends on the
 // Successor, to receives on the Predecessor. The receiver reads the sender's own memory, so that

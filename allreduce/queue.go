@@ -75,10 +75,12 @@ func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error
 	plan.header = Header{
 		Generation: r.config.Generation,
 		Sequence:   r.sequence,
+		Element:    s.Element,
 		Total:      len(s.Buf),
 	}
 	plan.rank, plan.world = int(r.config.Rank), r.config.World
-	plan.chunk = r.config.ChunkBytes / 4
+	plan.chunk = chunkNumbers(len(s.Buf), plan.world, r.config.ChunkBytes, s.Element)
+	plan.carry = r.config.ChunkBytes / Float32.Bytes()
 	p := r.take()
 	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false
 	p.reduced.Store(0)

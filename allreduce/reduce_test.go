@@ -101,7 +101,7 @@ func TestSchedule(t *testing.T) {
 			ranks := make([]schedule, world)
 			for rank := range ranks {
 				ranks[rank] = schedule{
-					header: Header{Total: total}, rank: rank, world: world, chunk: 16,
+					header: Header{Total: total}, rank: rank, world: world, chunk: 16, carry: 16,
 					last: 2 * (world - 1),
 				}
 			}

@@ -21,7 +21,8 @@ type Config struct {
 	// generation's ranks are in, and what its links do; nil: each is called by its place.
 	Ranks []Rank
 
-	// ChunkBytes is the payload of a message at most, a multiple of 4; 0 is MaxChunkBytes.
+	// ChunkBytes is the payload of a message at most, a multiple of 4; 0 is MaxChunkBytes. Short
+	// segments are cut into smaller chunks, so that one is reduced while the next is on the way.
 	ChunkBytes int
 
 	// ChunkTimeout is how long nothing at all may come from a neighbour, in a collective or
@@ -31,9 +32,12 @@ type Config struct {
 
 	// StepTimeout is how long a rank waits in a collective for a chunk, or for its own to be
 	// taken, while the neighbour shows signs of life, and up to a quarter more in later ring
-	// steps. The first chunk of a collective waits for the slowest rank to get there, so this
-	// must be longer than the ranks' steps may differ, and longer than ChunkTimeout. A neighbour
-	// from which nothing has come yet, as its own ring is still being formed, has this long too.
+	// steps. The first chunk of a collective waits for the slowest rank to start it, so this must
+	// be longer than the ranks' steps may differ, and longer than ChunkTimeout. Where collectives
+	// are queued each has its own wait: it counts from when this rank has started the collective
+	// and is done with the one before. So a rank may also take this long, and no longer, from one
+	// Start to the next while the others wait in the later one. A neighbour from which nothing has
+	// come yet, as its own ring is still being formed, has this long too.
 	StepTimeout time.Duration
 }
 

@@ -58,11 +58,18 @@ func TestAllReduce(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(world), 1))
 			for n := range 71 {
 				linktest.CheckSum(t, rings, rng, n)
+				for _, e := range []allreduce.Element{allreduce.BFloat16, allreduce.Float16} {
+					linktest.CheckRounded(t, rings, rng, n, e, false)
+					linktest.CheckRounded(t, rings, rng, n, e, true)
+				}
 			}
 			for _, chunks := range []int{1, 2, 5} {
 				for off := -1; off <= 1; off++ {
 					linktest.CheckSum(t, rings, rng, chunks*chunk*world+off)
 					linktest.CheckSum(t, rings, rng, chunks*chunk*world+off*world)
+					n := chunks*2*chunk*world + off // chunks of 16 bits a number
+					linktest.CheckRounded(t, rings, rng, n, allreduce.BFloat16, off != 0)
+					linktest.CheckRounded(t, rings, rng, n, allreduce.Float16, off == 0)
 				}
 			}
 		})

@@ -2,10 +2,11 @@ package allreduce
 
 // schedule is what one rank sends and receives in one collective, and where in the buffer.
 type schedule struct {
-	header Header // generation, sequence and total of every message
+	header Header // generation, sequence, element and total of every message
 	rank   int
 	world  int
-	chunk  int   // floats of a chunk at most
+	chunk  int   // numbers of a chunk at most
+	carry  int   // floats of a chunk of the carry at most
 	first  int   // first ring step: 0, or N-1 for an all-gather by itself
 	last   int   // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
 	ends   []int // segment s is [ends[s-1], ends[s]); nil: all of one length, or less by one
@@ -41,18 +42,18 @@ func (s *schedule) segment(i int) (lo, hi int) {
 // chunks is the number of messages that carry segment i.
 func (s *schedule) chunks(i int) int {
 	lo, hi := s.segment(i)
-	return s.messages(hi - lo)
+	return parts(hi-lo, s.chunk)
 }
 
-// messages is how many it takes to carry n floats.
-func (s *schedule) messages(n int) int { return (n + s.chunk - 1) / s.chunk }
+// carries is the number of messages of a carry of total floats.
+func (s *schedule) carries(total int) int { return parts(total, s.carry) }
 
 // carried returns the header of chunk c of a carry of total floats.
 func (s *schedule) carried(total, c int) Header {
 	h := s.header
-	h.Phase, h.Total = Carried, total
-	h.Offset = c * s.chunk
-	h.Length = min(s.chunk, total-h.Offset)
+	h.Phase, h.Element, h.Total = Carried, Float32, total
+	h.Offset = c * s.carry
+	h.Length = min(s.carry, total-h.Offset)
 	return h
 }
 
@@ -68,5 +69,20 @@ func (s *schedule) at(k, i, c int) Header {
 	h.Length = min(s.chunk, hi-h.Offset)
 	return h
 }
+
+// leastChunkBytes is how short chunks are cut for the sake of the pipeline: in a shorter one a
+// message's own cost would be most of it.
+const leastChunkBytes = 64 << 10
+
+// chunkNumbers is how many numbers a chunk has, of total that are cut into segments for each of
+// world ranks: half a segment, so that one chunk is reduced while another is on the way, within
+// bounds.
+func chunkNumbers(total, world, mostBytes int, e Element) int {
+	half := parts(total, 2*world)
+	return min(max(half, leastChunkBytes/e.Bytes()), mostBytes/e.Bytes())
+}
+
+// parts is how many parts of at most size n makes.
+func parts(n, size int) int { return (n + size - 1) / size }
 
 func mod(a, n int) int { return ((a % n) + n) % n }

@@ -43,6 +43,7 @@ func Run(t *testing.T, form Form) {
 		{"Order", testOrder},
 		{"Backpressure", testBackpressure},
 		{"Flush", testFlush},
+		{"Flight", testFlight},
 		{"Heartbeats", testHeartbeats},
 		{"CloseEndsCalls", testCloseEndsCalls},
 		{"AbortReachesReceiver", testAbortReachesReceiver},
@@ -263,6 +264,51 @@ func testFlush(t *testing.T, form Form) {
 		if err := within(t, "receive", func() error { return <-received }); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// testFlight: a payload is the sender's again when so many more have been sent.
+func testFlight(t *testing.T, form Form) {
+	s, p := pair(t, form)
+	const messages, floats = 40, 10_000
+	received := make(chan error, 1)
+	go func() {
+		var m allreduce.Message
+		for i := range messages {
+			if err := p.Receive(&m); err != nil {
+				received <- err
+				return
+			}
+			want := allreduce.Bytes(slices.Repeat([]float32{float32(i)}, m.Header.Length))
+			same := slices.Equal(slices.Concat(m.Pieces...), want)
+			m.Release()
+			if !same {
+				received <- fmt.Errorf("message %d is not what was sent", i)
+				return
+			}
+		}
+		received <- nil
+	}()
+	var slots [allreduce.MaxFlight + 1][floats]float32
+	err := within(t, "send", func() error {
+		for i := range messages {
+			slot := slots[i%len(slots)][:]
+			for j := range slot {
+				slot[j] = float32(i)
+			}
+			h := allreduce.Header{Generation: generation, Phase: allreduce.AllGather,
+				Sequence: uint64(i), Length: floats, Total: floats}
+			if err := s.Send(h, allreduce.Bytes(slot)); err != nil {
+				return err
+			}
+		}
+		return s.Flush()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, "receive", func() error { return <-received }); err != nil {
+		t.Fatal(err)
 	}
 }
 

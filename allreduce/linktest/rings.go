@@ -71,6 +71,72 @@ func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 	given.checkAll(t)
 }
 
+// CheckRounded all-reduces random buffers of n floats that travel as e, and holds all ranks against
+// each other bit by bit and against the sum in float64. With feedback it does so several times, and
+// holds what the ranks have summed, and what they withhold, against what they were given.
+func CheckRounded(
+	t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int, e allreduce.Element, feedback bool,
+) {
+	t.Helper()
+	world := len(rings)
+	residuals := make([][]float32, world)
+	rounds := 1
+	if feedback && e != allreduce.Float32 {
+		rounds = 3
+		for rank := range residuals {
+			residuals[rank] = make([]float32, n)
+		}
+	}
+	balance, size := make([]float64, n), make([]float64, n) // given, less what was summed
+	for range rounds {
+		given := draw(rng, world, n)
+		for rank, err := range Each(world, func(rank int) error {
+			s := allreduce.Sum{Buf: given.bufs[rank], Element: e, Residual: residuals[rank]}
+			p, err := rings[rank].Start(context.Background(), s)
+			if err != nil {
+				return err
+			}
+			return p.Wait(context.Background())
+		}) {
+			if err != nil {
+				t.Fatalf("%d floats as %v, rank %d: %v", n, e, rank, err)
+			}
+		}
+		given.agree(t)
+		for i := range n {
+			balance[i] += given.sum[i] - float64(given.bufs[0][i])
+			size[i] += given.size[i]
+		}
+	}
+	for i := range n {
+		off := balance[i]
+		for _, residual := range residuals {
+			if residual != nil {
+				off -= float64(residual[i])
+			}
+		}
+		if limit := roundingLimit(world, e, rounds > 1) * size[i]; !(math.Abs(off) <= limit) {
+			t.Fatalf("%d floats as %v, feedback %v, float %d: off by %v, want at most %v", n, e,
+				feedback, i, off, limit)
+		}
+	}
+}
+
+// roundingLimit is how far a sum may be off, for a magnitude of 1 in all: each rank rounds once to
+// what travels, which is lost without feedback, and to float32 in up to three additions.
+func roundingLimit(world int, e allreduce.Element, feedback bool) float64 {
+	limit := 3 * float64(world) * 0x1p-24
+	switch {
+	case world == 1 || feedback:
+		return limit
+	case e == allreduce.BFloat16:
+		return limit + float64(world)*0x1p-8
+	case e == allreduce.Float16:
+		return limit + float64(world)*0x1p-11
+	}
+	return limit
+}
+
 // CheckQueued sums random buffers of the lengths, all of them on the way together and each with a
 // carry, and an all-gather behind them, and checks all of it as [CheckSum] and [CheckGather] do.
 func CheckQueued(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths []int) {
@@ -181,13 +247,20 @@ func draw(rng *rand.Rand, world, n int) *summands {
 // checkAll holds all ranks against each other bit by bit, and against the sum.
 func (s *summands) checkAll(t testing.TB) {
 	t.Helper()
-	n := len(s.sum)
+	s.agree(t)
+	for rank := range s.bufs {
+		s.check(t, rank, 0, len(s.sum))
+	}
+}
+
+// agree holds all ranks against each other bit by bit.
+func (s *summands) agree(t testing.TB) {
+	t.Helper()
 	for rank, buf := range s.bufs {
-		s.check(t, rank, 0, n)
 		for i, got := range buf {
 			if first := s.bufs[0][i]; math.Float32bits(got) != math.Float32bits(first) {
 				t.Fatalf("%d floats, float %d: rank 0 has %v, rank %d has %v",
-					n, i, first, rank, got)
+					len(buf), i, first, rank, got)
 			}
 		}
 	}
@@ -246,8 +319,10 @@ func testSums(t *testing.T, form Form) {
 			for n := range 71 {
 				CheckSum(t, rings, rng, n)
 			}
-			for _, n := range []int{127, 128, 129, 1000} {
+			for _, n := range []int{1, 3, 31, 32, 70, 127, 128, 129, 1000} {
 				CheckSum(t, rings, rng, n)
+				CheckRounded(t, rings, rng, n, allreduce.BFloat16, n%2 == 0)
+				CheckRounded(t, rings, rng, n, allreduce.Float16, n%2 == 1)
 			}
 		})
 	}
@@ -255,6 +330,7 @@ func testSums(t *testing.T, form Form) {
 		rings := Rings(t, form(t, 2), generation, 0, time.Minute)
 		rng := rand.New(rand.NewPCG(20, 0))
 		CheckSum(t, rings, rng, 2*(allreduce.MaxChunkBytes/4)+1)
+		CheckRounded(t, rings, rng, allreduce.MaxChunkBytes+1, allreduce.BFloat16, true)
 	})
 }
 
