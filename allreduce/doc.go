@@ -12,7 +12,8 @@
 // adds what comes to its own; after them it holds the sum of segment r. In the next N-1 steps
 // (all-gather) it keeps what comes. A reduce-scatter by itself is the first half alone, an
 // all-gather by itself the second, both over segments of the caller's lengths. This is the ring
-// of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+// of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
+// (2009).
 //
 // Cost for B bytes on N ranks, per rank and direction:
 //

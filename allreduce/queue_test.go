@@ -57,7 +57,8 @@ func TestNoBarrierBetweenCollectives(t *testing.T) {
 			t.Helper()
 			err := awaitChunk(predecessor, &m)
 			if err != nil || m.Header.Sequence != sequence || m.Header.Phase != phase {
-				t.Fatalf("received {%v}, %v, want collective %d, %v", m.Header, err, sequence, phase)
+				t.Fatalf("received {%v}, %v, want collective %d, %v", m.Header, err, sequence,
+					phase)
 			}
 			m.Release()
 		}

@@ -323,7 +323,8 @@ func TestStuckNeighbour(t *testing.T) {
 	nodes := form(t, 2, grpclink.MemoryNever)
 	rings := linktest.Rings(t, nodes, 1, 0, brief)
 	err := rings[0].AllReduce(context.Background(), make([]float32, 100))
-	want := "ring step 1 of 2, chunk 1 of 1, " + nodes[0].Predecessor.Peer().String() +
+	want := "collective 1, ring step 1 of 2, chunk 1 of 1, " +
+		nodes[0].Predecessor.Peer().String() +
 		": is alive, but no chunk came for 200ms"
 	if err == nil || err.Error() != want {
 		t.Errorf("all-reduce: %v, want %q", err, want)
