@@ -110,6 +110,30 @@ func LayerLayout(s compute.RecurrentShape) []View {
 	return l.views
 }
 
+// Finishes returns the ends of the flat gradient's prefixes that a backward pass finishes one after
+// the other, in floats: each is told of when the tensors before it have their gradients. A recurrent
+// layer's come together, for each is one product over all steps when its recurrence is through. The
+// last is all of them. c must be valid.
+func Finishes(c Config) []int {
+	views := Layout(c)
+	names := []string{outputBias}
+	if c.projects() {
+		names = append(names, projectionWeight)
+	}
+	for k := c.Layers - 1; k >= 0; k-- {
+		names = append(names, layerName("bias_hh", k))
+	}
+	if c.Embed > 0 {
+		names = append(names, embeddingWeight)
+	}
+	ends := make([]int, len(names))
+	for i, name := range names {
+		v := find(views, name)
+		ends[i] = v.Offset + roundUp(v.Len)
+	}
+	return ends
+}
+
 // layerName is PyTorch's name of a tensor of layer k.
 func layerName(what string, k int) string { return fmt.Sprintf("rnn.%s_l%d", what, k) }
 

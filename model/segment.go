@@ -26,6 +26,7 @@ type Segment struct {
 	chunk  *graph    // of K steps
 	rest   *graph    // of the last steps, when they are fewer; or nil
 	partly []float32 // where a chunk's gradients go, to be added up; nil when there is one chunk
+	added  int       // how many of a chunk's have been
 	states []state   // before each chunk, and after the last
 	// dstates[i%2] is the gradient of states[i], while chunk i's gradient is computed; of one
 	// chunk, there are none.
@@ -62,6 +63,12 @@ type SegmentInput struct {
 	// Stage, if set, is host memory of the device, a compute.Stager, as long as Gradients: they are
 	// copied to it while the backward pass goes on. Staged says how far that is.
 	Stage []float32
+	// Finished, if set, is called from the goroutine of Run whenever the gradients up to end are what
+	// the run leaves them as, while the backward pass goes on: they may then be read and written by
+	// others, beside it. The ends are those of Finishes that the run gets to; the last is all of the
+	// gradients. The device's work must be done when its calls return, so that it is no Recorder and
+	// no Stager, and there is nothing Behind.
+	Finished func(end int)
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run, which then leaves the state as it was.
 	BeforeBackward func() error
@@ -230,18 +237,17 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 		if in.Stage != nil && s.partly == nil && in.Behind == nil {
 			stage(gradients)
 		}
+		if i == 0 && in.Finished != nil {
+			s.accumulate(gradients, last)
+			in.Finished(gradients)
+		}
 	}
+	s.added = 0
 	err = g.run(s.states[i], s.states[i+1], dafter, dbefore, between)
 	if err != nil {
 		return begun, err
 	}
-	if s.partly != nil {
-		sum := s.model.grads[:len(s.partly)]
-		if last {
-			s.model.dev.Zero(sum)
-		}
-		s.model.dev.Add(sum, s.partly)
-	}
+	s.accumulate(len(s.partly), last)
 	if i > 0 {
 		return begun, nil
 	}
@@ -252,6 +258,20 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 		stage(len(s.model.params))
 	}
 	return begun, nil
+}
+
+// accumulate adds a chunk's gradients up to end to the sum over the chunks, which begins with the
+// last of them.
+func (s *Segment) accumulate(end int, last bool) {
+	if end = min(end, len(s.partly)); end <= s.added {
+		return
+	}
+	sum, part := s.model.grads[s.added:end], s.partly[s.added:end]
+	if last {
+		s.model.dev.Zero(sum)
+	}
+	s.model.dev.Add(sum, part)
+	s.added = end
 }
 
 // check says what does not fit in in.
@@ -268,6 +288,10 @@ func (s *Segment) check(in SegmentInput) error {
 		len(in.Stage) == len(s.model.params)) {
 		return fmt.Errorf("model: %d gradients cannot be staged in %d floats by %s",
 			len(s.model.params), len(in.Stage), s.model.dev.Name())
+	}
+	if in.Finished != nil && (s.recordings.dev != nil || s.stager != nil || in.Behind != nil) {
+		return fmt.Errorf("model: nobody can be told while %s computes that gradients are finished",
+			s.model.dev.Name())
 	}
 	if err := s.model.checkIDs("input", in.Inputs, 0); err != nil {
 		return err

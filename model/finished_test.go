@@ -1,0 +1,85 @@
+package model
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+// What Finished tells of is final: whoever overwrites it from then on does not change what is told
+// of next, and what is told of all together is what a run without it leaves.
+func TestFinishedGradientsAreFinal(t *testing.T) {
+	for name, cfg := range shapes() {
+		for _, k := range []int{0, 2} {
+			cfg.Recompute = k
+			t.Run(name, func(t *testing.T) { checkFinished(t, cfg) })
+		}
+	}
+}
+
+func checkFinished(t *testing.T, cfg Config) {
+	const T, B = 5, 3
+	m := newModel(t, cfg)
+	in := randomInput(rand.New(rand.NewPCG(3, 4)), T, B, cfg.Vocab)
+	want := func() []float32 {
+		if _, err := newSegment(t, m, T, B).Run(in); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Clone(m.Gradients())
+	}()
+	got := make([]float32, len(want))
+	var ends []int
+	in.Finished = func(end int) {
+		begin := 0
+		if n := len(ends); n > 0 {
+			begin = ends[n-1]
+		}
+		ends = append(ends, end)
+		part := m.Gradients()[begin:end]
+		copy(got[begin:], part)
+		if cfg.TieWeights || end < len(want) { // a next run adds to what an embedding's holds
+			for i := range part {
+				part[i] *= 3 // as a sum would: padding stays zeros
+			}
+		}
+	}
+	s := newSegment(t, m, T, B)
+	for range 2 {
+		ends = nil
+		s.ZeroState()
+		if _, err := s.Run(in); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the gradients that were told of are not those of a run that tells of none")
+		}
+		if !slices.Equal(ends, Finishes(cfg)) {
+			t.Errorf("told of the ends %v, want %v", ends, Finishes(cfg))
+		}
+	}
+}
+
+// Of one layer three prefixes are told of: the output layer's, the layer's, the embedding's.
+func TestFinishesOfOneLayer(t *testing.T) {
+	cfg := Config{Cell: compute.LSTM, Vocab: 7, Hidden: 5, Layers: 1, Embed: 3}
+	views := Layout(cfg)
+	want := []int{find(views, "rnn.weight_ih_l0").Offset, find(views, embeddingWeight).Offset,
+		Span(views)}
+	if got := Finishes(cfg); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A device that has not done what it was asked for cannot tell that it is finished.
+func TestFinishedNeedsWorkThatIsDone(t *testing.T) {
+	m := newModel(t, shapes()["gru/2/dropout"])
+	s := newSegment(t, m, 3, 2)
+	in := randomInput(rand.New(rand.NewPCG(5, 6)), 3, 2, m.config.Vocab)
+	in.Finished = func(int) { t.Error("told of a gradient that is clipped behind it") }
+	in.Behind = func(*compute.Loss) {}
+	if _, err := s.Run(in); err == nil {
+		t.Error("a run with both Finished and Behind")
+	}
+}
