@@ -51,6 +51,13 @@ type Step struct {
 	LearningRate    float64 `json:"learning_rate"`
 	GradientNorm    float64 `json:"gradient_norm"`
 	Skipped         bool    `json:"skipped,omitempty"`
+
+	// Rank 0's time for the step, in seconds: reading, forward, backward, clipping and updating; what
+	// of the sum over the ranks backward did not hide; and the part of that in which a slower rank
+	// had not come yet.
+	Compute float64 `json:"compute_seconds"`
+	Exposed float64 `json:"exposed_seconds"`
+	Waiting float64 `json:"waiting_seconds"`
 }
 
 // Checkpoint is a checkpoint that is complete on storage.
@@ -125,6 +132,12 @@ func (e Step) line() string {
 		text += "  skipped: not finite"
 	}
 	return text
+}
+
+// times is where the step's time went, for people.
+func (e Step) times() string {
+	return fmt.Sprintf("compute %.1f ms, exposed to the ring %.1f ms, of that waiting for the "+
+		"slowest %.1f ms", 1e3*e.Compute, 1e3*e.Exposed, 1e3*e.Waiting)
 }
 
 func (e Checkpoint) line() string {
@@ -232,6 +245,8 @@ type PlainView struct {
 	interval time.Duration
 	now      func() time.Time
 	last     time.Time
+	// Times has a step's line say where its time went.
+	Times bool
 }
 
 // NewPlainView writes to w, step lines at most one an interval by the clock now.
@@ -251,6 +266,9 @@ func (v *PlainView) Show(e Event) error {
 	line := e.line()
 	if line == "" {
 		return nil
+	}
+	if step, ok := e.(Step); ok && v.Times {
+		line += "  " + step.times()
 	}
 	_, err := fmt.Fprintln(v.w, line)
 	return err

@@ -21,6 +21,12 @@ type Config struct {
 	// job. At least 1.
 	NonfiniteLimit int64
 
+	// BucketBytes is how large a part of the gradient is at least, but for the last, that the ranks
+	// begin to sum while the backward pass goes on; 0: each ring measures what is best. Nothing is
+	// summed before a gradient is clipped by its own norm (ScopeWorker). With more than two ranks the
+	// sums' rounding depends on it.
+	BucketBytes int64
+
 	// Evaluation is the text to evaluate on; nil: none. It happens every EvalEvery steps (0: at
 	// each epoch's end), and after the last step.
 	Evaluation Evaluation
@@ -94,6 +100,9 @@ func (c *Config) complete(stepsPerEpoch int64) error {
 }
 
 func (c *Config) validateShape() error {
+	if c.BucketBytes < 0 {
+		return fmt.Errorf("--bucket-bytes %d: must be at least 0 (measured)", c.BucketBytes)
+	}
 	if c.Lanes < 1 {
 		return fmt.Errorf("--batch %d: must be at least 1", c.Lanes)
 	}

@@ -97,6 +97,10 @@ func (f *frail) AllReduce(ctx context.Context, buf []float32) error {
 		func(bool) { fillNaN(buf) })
 }
 
+func (f *frail) Start(ctx context.Context, buf []float32) (Pending, error) {
+	return summed{}, f.AllReduce(ctx, buf)
+}
+
 func (f *frail) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	return f.do(ctx, func(ctx context.Context) error {
 		return f.seat.AllReduceCarry(ctx, buf, out, in)

@@ -43,6 +43,7 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		if err := t.ring.Reducer.AllReduce(ctx, buf[:]); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
+		t.exchange.met = t.cfg.Now()
 	}
 	report := EvalReport{Step: t.progress.Step, Tokens: int64(takeExact(buf[evalTokens:]))}
 	if report.Tokens == 0 {

@@ -22,6 +22,9 @@ type Reducer interface {
 	// AllReduceCarry is AllReduce, and before it gives each rank's out to its successor, whose in
 	// it fills: no rank completes it before every rank's in is complete.
 	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
+	// Start begins an AllReduce of buf, and does not wait for it. What is begun or called behind it is
+	// done behind it; all that is begun is waited for.
+	Start(ctx context.Context, buf []float32) (Pending, error)
 	// Timing returns for how long in all this rank's sends were blocked, and for how long it waited
 	// to receive.
 	Timing() (sending, waiting time.Duration)
@@ -41,7 +44,8 @@ const (
 	tailStep      = tailRegroup + 1  // the step's number modulo stepModulus
 	tailUnsummed  = tailStep + 1     // ranks whose Group has not summed the gradient
 	tailFaulty    = tailUnsummed + 1 // those of them that have not just waited in vain
-	tailSize      = tailFaulty + 1
+	tailArrival   = tailFaulty + 1   // how long each rank, or several of them, took to come
+	tailSize      = tailArrival + arrivalSlots
 )
 
 const stepModulus = 1 << digitBits
@@ -53,6 +57,9 @@ type tally struct {
 	nonfinite int // ranks whose loss or gradient is not finite
 	stop      int // ranks that want to stop after this step
 	regroup   int // ranks that want to leave the ring after this step
+	// slowest is how long the slowest rank took from the sum before to where it had nothing left
+	// to do but to wait for this one: of the sum alone, and not exact. See arrivals.
+	slowest time.Duration
 }
 
 // exchange sums a gradient and a tally over the ranks.
@@ -60,19 +67,30 @@ type exchange struct {
 	dev     compute.Device
 	reducer Reducer       // nil when there is one rank
 	group   compute.Group // that sums the gradient where it lies; nil: reducer does
+	rank    int
 	ranks   int
+	now     func() time.Time
 	grads   []float32 // device memory
 	wire    []float32 // host memory: the gradient, and behind it the tail
 	inPlace bool      // the gradient in wire is grads itself
 
 	stager compute.Stager // that wire is of; nil: copies are waited for
 	staged []model.Staged // parts of the gradient on their way to wire
+
+	ends    []int     // of the buckets; the last goes with the tail
+	pending []Pending // the buckets that are on their way
+	err     error     // of one that could not be begun
+	points  profile   // when the parts of the gradient were finished
+
+	met     time.Time     // when the ranks' last sum was there
+	reached time.Time     // when this rank had nothing left to do but to wait for the step's sum
+	took    time.Duration // from the sum before to reached
 }
 
 // newExchange lets the ring sum in the model's memory when that is the host's.
-func newExchange(m *model.Model, hostMemory bool) (x *exchange, err error) {
+func newExchange(m *model.Model, hostMemory bool, now func() time.Time) (x *exchange, err error) {
 	defer compute.Catch(&err)
-	x = &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory}
+	x = &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory, now: now}
 	if !hostMemory {
 		n, ok := len(x.grads)+Tail, false
 		if x.stager, ok = x.dev.(compute.Stager); ok {
@@ -114,23 +132,10 @@ func (x *exchange) arrive() {
 	x.staged = nil
 }
 
-// zero makes the gradient zeros.
+// zero makes those of the gradient zeros that are not on their way to the other ranks yet.
 func (x *exchange) zero() {
 	x.arrive()
-	x.dev.Zero(x.grads)
-}
-
-// download copies the gradient to wire, unless a run has staged it.
-func (x *exchange) download() {
-	n := len(x.grads)
-	if x.stager == nil {
-		x.dev.Download(x.wire[:n], x.grads)
-		return
-	}
-	if len(x.staged) == 0 {
-		x.staged = []model.Staged{{End: n, Wait: x.stager.StartDownload(x.wire[:n], x.grads)}}
-	}
-	x.arrive()
+	x.dev.Zero(x.grads[x.begun():])
 }
 
 // upload copies the sum back; what is asked for next finds it there.
@@ -187,19 +192,26 @@ func (e *UnmetError) Unwrap() error { return e.Err }
 // has failed must give up while that one still waits for them in the Reducer.
 func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
 	if x.reducer == nil {
+		x.reached = x.now()
+		x.met = x.now()
 		return own, nil
 	}
-	wire, tail, byRing := x.wire, x.wire[len(x.grads):], x.group == nil
+	tail, byRing := x.wire[len(x.grads):], x.group == nil
 	var unsummed error
-	if !byRing {
-		wire, unsummed = tail, x.group.AllReduce(ctx, x.grads)
-	} else if !x.inPlace {
-		x.download()
+	if byRing {
+		x.handOverAll(ctx)
+		x.reached = x.now()
+	} else {
+		x.reached = x.now()
+		unsummed = x.group.AllReduce(ctx, x.grads)
 	}
 	own.put(tail, step, unsummed)
-	if err := x.reducer.AllReduceCarry(ctx, wire, ahead.out, ahead.in); err != nil {
+	x.took = x.reached.Sub(x.met)
+	putArrival(tail[tailArrival:], x.rank, x.took)
+	if err := x.sumRest(ctx, byRing, ahead); err != nil {
 		return tally{}, err
 	}
+	x.met = x.now()
 	if want := float32(x.ranks) * float32(step%stepModulus); tail[tailStep] != want {
 		return tally{}, fmt.Errorf("the ranks are at different steps (their numbers modulo %d add "+
 			"up to %v, not %v): they must start from the same checkpoint", stepModulus,
@@ -211,7 +223,25 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 	if byRing && !x.inPlace {
 		x.upload()
 	}
-	return takeTally(tail), nil
+	all := takeTally(tail)
+	all.slowest = takeArrivals(tail[tailArrival:], x.ranks)
+	return all, nil
+}
+
+// sumRest sums what no bucket that is on its way has: the last one, if the ring sums the gradient,
+// and the tail. All others have come before it.
+func (x *exchange) sumRest(ctx context.Context, byRing bool, ahead carry) error {
+	if x.err != nil {
+		return x.err
+	}
+	rest := x.wire[len(x.grads):]
+	if byRing {
+		rest = x.wire[x.begun():]
+	}
+	if err := x.reducer.AllReduceCarry(ctx, rest, ahead.out, ahead.in); err != nil {
+		return err
+	}
+	return x.collect(ctx)
 }
 
 // ownFault is the error of a rank's own part in a Group; nil if that has not failed.

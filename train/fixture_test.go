@@ -147,6 +147,16 @@ func (s seat) add() {
 	}
 }
 
+// Start sums at once: all ranks begin the same sums in the same order.
+func (s seat) Start(ctx context.Context, buf []float32) (Pending, error) {
+	return summed{}, s.AllReduce(ctx, buf)
+}
+
+// summed is a sum that is done.
+type summed struct{}
+
+func (summed) Wait(context.Context) error { return nil }
+
 // AllReduceCarry lets all ranks' carries arrive, and then sums.
 func (s seat) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	s.mu.Lock()
@@ -187,16 +197,24 @@ func (s seat) Timing() (sending, waiting time.Duration) {
 // recorder is an Observer that remembers.
 type recorder struct {
 	steps       []StepReport
+	times       []StepTimes // of the steps
 	evals       []EvalReport
 	samples     []string
 	checkpoints []int64
+	tuned       []Tuning
 	notices     []string
 	own         []string // notices of this rank
 }
 
-func (r *recorder) Step(s StepReport)      { r.steps = append(r.steps, s) }
+func (r *recorder) Step(s StepReport) {
+	r.times = append(r.times, s.Times)
+	s.Times = StepTimes{} // no two runs have the same
+	r.steps = append(r.steps, s)
+}
+
 func (r *recorder) Evaluated(e EvalReport) { r.evals = append(r.evals, e) }
 func (r *recorder) Checkpoint(step int64)  { r.checkpoints = append(r.checkpoints, step) }
+func (r *recorder) Tuned(t Tuning)         { r.tuned = append(r.tuned, t) }
 func (r *recorder) Notice(text string)     { r.notices = append(r.notices, text) }
 func (r *recorder) OwnNotice(text string)  { r.own = append(r.own, text) }
 func (r *recorder) Sampled(step int64, text string) {

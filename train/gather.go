@@ -30,6 +30,7 @@ func gather[T any](ctx context.Context, t *Trainer, own T) ([]T, error) {
 	if err := t.ring.Reducer.AllGather(ctx, wire, ends); err != nil {
 		return nil, err
 	}
+	t.exchange.met = t.cfg.Now()
 	for rank := range all {
 		for i, pair := range wire[rank*size : ends[rank]] {
 			binary.LittleEndian.PutUint16(bytes[2*i:], uint16(pair))

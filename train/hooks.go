@@ -54,12 +54,16 @@ func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
 	return nil
 }
 
-// askSpoil asks the Rehearsal what is to go wrong in a step, and does it to the gradient.
+// askSpoil asks the Rehearsal what is to go wrong in a step.
 func (t *Trainer) askSpoil(ctx context.Context, step int64) {
 	if t.cfg.Rehearsal == nil {
 		return
 	}
 	t.spoil = t.cfg.Rehearsal.Spoil(ctx, step)
+}
+
+// spoilGradient does what the Rehearsal wants done to the gradient.
+func (t *Trainer) spoilGradient() {
 	if t.spoil.NaN {
 		t.dev.Upload(t.grads[:1], []float32{float32(math.NaN())})
 	}

@@ -67,6 +67,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
 	t.roll.begin(ring)
+	t.beginTuning()
 	joined.Step, joined.Committed = t.progress.Step, t.committed
 	joined.Took = t.cfg.Now().Sub(began)
 	ended := t.stopped || t.progress.Step == t.cfg.Steps
@@ -85,8 +86,7 @@ func (t *Trainer) enter(ring Ring) error {
 		t.first = ring.LaneEnds[ring.Rank-1]
 	}
 	t.count = ring.LaneEnds[ring.Rank] - t.first
-	t.exchange.reducer, t.exchange.ranks = ring.Reducer, len(ring.LaneEnds)
-	t.exchange.group = ring.Group
+	t.exchange.enter(ring)
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
 	t.dev.Zero(t.model.GradientsWithTail())
 	t.laneFloats = t.laneFloats[:0]

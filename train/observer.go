@@ -1,5 +1,7 @@
 package train
 
+import "time"
+
 // Observer hears what happens, in order, from the goroutine of Run: it must not wait. Every rank
 // has its own; what they hear is the same but for tokens per second, samples and checkpoints, which
 // are rank 0's, and OwnNotice.
@@ -10,6 +12,8 @@ type Observer interface {
 	Sampled(step int64, text string)
 	// Checkpoint hears that the Saver took a snapshot; it may not be on storage yet.
 	Checkpoint(step int64)
+	// Tuned hears how the gradient travels from now on in a ring that has measured it.
+	Tuned(Tuning)
 	// Notice hears what a person should know: a step that was skipped, a save that failed.
 	Notice(text string)
 	// OwnNotice hears what a person should know of this rank alone: that its device is slow.
@@ -32,6 +36,18 @@ type StepReport struct {
 	// Skipped says that the loss or the gradient was not finite on some rank, so that no rank
 	// updated its parameters and the loss does not count.
 	Skipped bool
+
+	Times StepTimes
+}
+
+// StepTimes is where a rank's time for a step went. What was due after the step before is in none
+// of it.
+type StepTimes struct {
+	Compute time.Duration // reading, forward, backward, clipping, updating
+	Exposed time.Duration // what of the sum over the ranks was not done beside the backward pass
+	// Waiting is the part of Exposed in which a slower rank had not come to the sum yet, judged by
+	// how long each took to get there. Of more than 16 ranks it may be told as less than it is.
+	Waiting time.Duration
 }
 
 // EvalReport is the loss on the whole evaluation text.
@@ -48,5 +64,6 @@ func (silence) Step(StepReport)       {}
 func (silence) Evaluated(EvalReport)  {}
 func (silence) Sampled(int64, string) {}
 func (silence) Checkpoint(int64)      {}
+func (silence) Tuned(Tuning)          {}
 func (silence) Notice(string)         {}
 func (silence) OwnNotice(string)      {}

@@ -98,6 +98,8 @@ func (blockedRing) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
 func (blockedRing) AllGather(context.Context, []float32, []int) error { return nil }
 
+func (blockedRing) Start(context.Context, []float32) (Pending, error) { return summed{}, nil }
+
 func (blockedRing) AllReduceCarry(ctx context.Context, _, _, _ []float32) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
@@ -296,6 +298,10 @@ func (b *brokenRing) AllReduce(ctx context.Context, buf []float32) error {
 		return errTest
 	}
 	return b.seat.AllReduce(ctx, buf)
+}
+
+func (b *brokenRing) Start(ctx context.Context, buf []float32) (Pending, error) {
+	return summed{}, b.AllReduce(ctx, buf)
 }
 
 func (b *brokenRing) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {

@@ -17,6 +17,9 @@ import (
 // ring after it. Whatever ends it between its update and its commit leaves no state.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
+	if err := t.tune(ctx); err != nil {
+		return false, err
+	}
 	began := t.cfg.Now()
 	index := t.progress.Step
 	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
@@ -30,12 +33,11 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	reached := t.cfg.Now()
 	all, err := t.exchange.sum(ctx, index, own, ahead) // reduce
 	if err != nil {
 		return false, err
 	}
-	summed := t.cfg.Now()
+	reached, summed := t.exchange.reached, t.exchange.met
 	norm := all.norm
 	if !t.updatesOwn() {
 		if norm, err = t.clipAndUpdate(ctx, index, all); err != nil { // clip, if the whole; update
@@ -54,9 +56,11 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	}
 	t.commit(loss, skipped, all)
 	ended := t.cfg.Now()
-	t.roll.count(reached.Sub(began) + ended.Sub(summed))
+	compute, exposed := reached.Sub(began)+ended.Sub(summed), summed.Sub(reached)
+	t.roll.count(compute)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
-		TokensPerSecond: t.speed(ended.Sub(began))})
+		TokensPerSecond: t.speed(ended.Sub(began)), Times: StepTimes{Compute: compute,
+			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
 	if skipped {
 		if err := t.noteSkipped(all.nonfinite); err != nil {
 			return false, err
@@ -124,6 +128,8 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if t.cfg.Rehearsal == nil && (t.clipsOwn() || !t.cfg.Clip.beforeRing()) {
 		in.Stage = t.exchange.stage()
 	}
+	t.askSpoil(ctx, index+1)
+	in.Finished = t.finished(ctx)
 	if t.cfg.Ledger != nil {
 		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
 			return tally{}, fmt.Errorf("noting what was read: %w", err)
@@ -133,7 +139,7 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	if err != nil {
 		return tally{}, err
 	}
-	t.askSpoil(ctx, index+1)
+	t.spoilGradient()
 	own := t.ownTally(sum)
 	if t.stopping.Load() {
 		own.stop = 1

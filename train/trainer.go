@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"rondo/compute"
 	"rondo/model"
@@ -53,7 +54,8 @@ type Trainer struct {
 	laneFloats   []int // where each rank's part of the lanes' states ends
 	segment      segment
 	exchange     *exchange
-	saveAgain    bool // the snapshot of the job's end may have been lost with another rank
+	finishes     []int // up to where backward finishes the gradient, one after the other
+	saveAgain    bool  // the snapshot of the job's end may have been lost with another rank
 
 	// What the device is asked to do with the gradient, and reads anew in each step.
 	clipper compute.Clipper
@@ -69,6 +71,7 @@ type Trainer struct {
 	ahead        *ahead // while Run runs
 	rates        rates
 	roll         roll
+	tuning       tuning
 	spoil        Spoil       // of the step that is done
 	unrecorded   bool        // the Observer knows that the device does not record
 	evaluated    *EvalReport // the last
@@ -103,10 +106,12 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 	t := &Trainer{cfg: cfg, model: m, dev: m.Device(), batches: batches, grads: m.Gradients(),
 		laneSize: m.Config().StateSize(), stepsPerEpoch: stepsPerEpoch}
 	var err error
-	if t.exchange, err = newExchange(m, cfg.HostMemory); err != nil {
+	now := func() time.Time { return t.cfg.Now() }
+	if t.exchange, err = newExchange(m, cfg.HostMemory, now); err != nil {
 		return nil, err
 	}
 	t.book = newBook(cfg.Lanes, t.laneSize)
+	t.finishes = model.Finishes(m.Config())
 	n := len(m.Params())
 	if !cfg.HostMemory {
 		t.piece = make([]float32, min(n, pieceFloats))

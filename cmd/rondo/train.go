@@ -50,7 +50,8 @@ func trainCommand() *cobra.Command {
 	c.Flags().IntVar(&restarts, "restarts", 10, "how many worker processes that died are started "+
 		"again")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do")
+	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do, and say where "+
+		"the steps' time goes")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec, err := flags.Spec()
 		if err != nil {
@@ -62,7 +63,7 @@ func trainCommand() *cobra.Command {
 				return app.Usage(err)
 			}
 		}
-		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON)
+		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON, verbose)
 		run := local.Run{
 			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
 			Restarts: restarts,
@@ -132,16 +133,18 @@ type screen struct {
 	stderr io.Writer
 }
 
-func newScreen(stdout, stderr io.Writer, asJSON bool) *screen {
+func newScreen(stdout, stderr io.Writer, asJSON, verbose bool) *screen {
 	s := &screen{stderr: stderr}
 	file, isFile := stdout.(*os.File)
 	switch {
 	case asJSON:
 		s.view = telemetry.NewJSONView(stdout)
-	case isFile && term.IsTerminal(int(file.Fd())):
+	case !verbose && isFile && term.IsTerminal(int(file.Fd())):
 		s.view, s.bar = telemetry.NewBarView(stdout, time.Now), true
 	default:
-		s.view = telemetry.NewPlainView(stdout, plainInterval, time.Now)
+		plain := telemetry.NewPlainView(stdout, plainInterval, time.Now)
+		plain.Times = verbose
+		s.view = plain
 	}
 	return s
 }

@@ -32,6 +32,7 @@ type Metrics struct {
 
 	step, planned, epoch, loss, epochLoss, perplexity, tokenRate runGauge
 	learningRate, gradientNorm, evalLoss                         runGauge
+	compute, exposed, waiting                                    runGauge // seconds
 	checkpointStep, checkpointTime                               runGauge
 	worldSize, minWorkers, limit, generation, leader             prometheus.Gauge
 	steps, tokens, nonfinite, rings                              prometheus.Counter
@@ -66,7 +67,8 @@ func (g runGauge) set(x float64) { g.WithLabelValues().Set(x) }
 // ofRun are the figures of one run.
 func (m *Metrics) ofRun() []runGauge {
 	return []runGauge{m.step, m.planned, m.epoch, m.loss, m.epochLoss, m.perplexity, m.tokenRate,
-		m.learningRate, m.gradientNorm, m.evalLoss, m.checkpointStep, m.checkpointTime}
+		m.learningRate, m.gradientNorm, m.evalLoss, m.checkpointStep, m.checkpointTime,
+		m.compute, m.exposed, m.waiting}
 }
 
 // maker registers figures under the job's label.
@@ -108,6 +110,12 @@ func (m *Metrics) define(k maker) {
 	m.learningRate = k.ofRun("rondo_learning_rate", "Learning rate of the last step.")
 	m.gradientNorm = k.ofRun("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
 		"clipping; of rank 0's own lanes where each worker clips its own.")
+	m.compute = k.ofRun("rondo_compute_seconds", "Rank 0's time for the last step's reading, "+
+		"forward, backward, clipping and updating.")
+	m.exposed = k.ofRun("rondo_exposed_seconds", "Rank 0's time for what of the last step's sum "+
+		"over the ranks was not hidden behind backward.")
+	m.waiting = k.ofRun("rondo_waiting_seconds", "The part of rondo_exposed_seconds in which a "+
+		"slower rank had not come to the sum yet.")
 	m.evalLoss = k.ofRun("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
 	m.checkpointStep = k.ofRun("rondo_checkpoint_step", "Step of the newest checkpoint.")
 	m.checkpointTime = k.ofRun("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
@@ -190,6 +198,9 @@ func (m *Metrics) showStep(e telemetry.Step) {
 	m.tokenRate.set(e.TokensPerSecond)
 	m.learningRate.set(e.LearningRate)
 	m.gradientNorm.set(e.GradientNorm)
+	m.compute.set(e.Compute)
+	m.exposed.set(e.Exposed)
+	m.waiting.set(e.Waiting)
 	if seconds := float64(m.run.TokensPerStep) / e.TokensPerSecond; seconds > 0 &&
 		!math.IsInf(seconds, 0) {
 		m.stepSeconds.Observe(seconds)

@@ -52,5 +52,6 @@ func step(s *rondov1.StepEvent) telemetry.Step {
 	return telemetry.Step{Step: s.Step, TotalSteps: s.TotalSteps, Epoch: s.Epoch, Loss: s.Loss,
 		Perplexity: telemetry.Perplexity(s.Loss), TokensPerSecond: s.TokensPerSecond,
 		WorldSize: s.WorldSize, Generation: s.Generation, EpochLoss: s.EpochLoss,
-		LearningRate: s.LearningRate, GradientNorm: s.GradientNorm, Skipped: s.Skipped}
+		LearningRate: s.LearningRate, GradientNorm: s.GradientNorm, Skipped: s.Skipped,
+		Compute: s.ComputeSeconds, Exposed: s.ExposedSeconds, Waiting: s.WaitingSeconds}
 }

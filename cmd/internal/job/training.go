@@ -36,6 +36,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 			Every: spec.LrStepEvery, Patience: spec.LrPatience},
 		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
 			Scope: train.ClipScope(spec.ClipScope)},
+		BucketBytes:    spec.BucketBytes,
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,
 		SaveEvery:      spec.CheckpointEvery,

@@ -37,7 +37,9 @@ func (o *observer) tell(r train.StepReport) {
 		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
 		LearningRate: r.LearningRate, GradientNorm: r.GradientNorm,
 		TokensPerSecond: r.TokensPerSecond, WorldSize: int64(len(plan.Members)),
-		Generation: uint64(plan.Generation), Skipped: r.Skipped}}})
+		Generation: uint64(plan.Generation), Skipped: r.Skipped,
+		ComputeSeconds: r.Times.Compute.Seconds(), ExposedSeconds: r.Times.Exposed.Seconds(),
+		WaitingSeconds: r.Times.Waiting.Seconds()}}})
 }
 
 // Evaluated implements train.Observer.
@@ -54,6 +56,12 @@ func (o *observer) Sampled(step int64, text string) {
 
 // Checkpoint implements train.Observer. The saver reports it when it is on storage.
 func (o *observer) Checkpoint(int64) {}
+
+// Tuned implements train.Observer. It is of interest to whoever looks into how a job runs.
+func (o *observer) Tuned(t train.Tuning) {
+	w := o.engine.worker
+	w.log.Info(t.String(), "generation", o.engine.session.Load().plan.Generation)
+}
 
 // Notice implements train.Observer.
 func (o *observer) Notice(text string) {

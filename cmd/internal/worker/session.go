@@ -218,7 +218,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
 	}
 	if len(s.plan.Members) > 1 {
-		ring.Reducer = reducer{s.ring}
+		ring.Reducer = &reducer{Ring: s.ring}
 	}
 	for {
 		ring.Group = s.group
@@ -338,18 +338,6 @@ func (s *session) form(ctx context.Context) error {
 		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration(),
 		StepTimeout: s.spec.StepTimeout.AsDuration()}, links)
 	return err
-}
-
-// reducer is the ring as train sees it.
-type reducer struct{ *allreduce.Ring }
-
-func (r reducer) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
-	return r.Ring.AllReduceCarry(ctx, buf, allreduce.Carry{Out: out, In: in})
-}
-
-func (r reducer) Timing() (sending, waiting time.Duration) {
-	t := r.Ring.Timing()
-	return t.Sending, t.Waiting
 }
 
 // judge says what comes of an error that ended a session: the job's end, or life's; nothing, if

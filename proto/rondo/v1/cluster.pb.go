@@ -1186,8 +1186,12 @@ type StepEvent struct {
 	WorldSize       int64                  `protobuf:"varint,9,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
 	Generation      uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"`
 	Skipped         bool                   `protobuf:"varint,11,opt,name=skipped,proto3" json:"skipped,omitempty"` // not finite: no update was made
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Rank 0's time for the step, in seconds.
+	ComputeSeconds float64 `protobuf:"fixed64,12,opt,name=compute_seconds,json=computeSeconds,proto3" json:"compute_seconds,omitempty"` // reading, forward, backward, clipping, updating
+	ExposedSeconds float64 `protobuf:"fixed64,13,opt,name=exposed_seconds,json=exposedSeconds,proto3" json:"exposed_seconds,omitempty"` // of the sum over the ranks, what backward did not hide
+	WaitingSeconds float64 `protobuf:"fixed64,14,opt,name=waiting_seconds,json=waitingSeconds,proto3" json:"waiting_seconds,omitempty"` // the part of that in which a slower rank had not come yet
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StepEvent) Reset() {
@@ -1295,6 +1299,27 @@ func (x *StepEvent) GetSkipped() bool {
 		return x.Skipped
 	}
 	return false
+}
+
+func (x *StepEvent) GetComputeSeconds() float64 {
+	if x != nil {
+		return x.ComputeSeconds
+	}
+	return 0
+}
+
+func (x *StepEvent) GetExposedSeconds() float64 {
+	if x != nil {
+		return x.ExposedSeconds
+	}
+	return 0
+}
+
+func (x *StepEvent) GetWaitingSeconds() float64 {
+	if x != nil {
+		return x.WaitingSeconds
+	}
+	return 0
 }
 
 // CheckpointEvent: a checkpoint is complete on storage.
@@ -1973,7 +1998,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"world_size\x18\x02 \x01(\x03R\tworldSize\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd8\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd3\x03\n" +
 	"\tStepEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x1f\n" +
 	"\vtotal_steps\x18\x02 \x01(\x03R\n" +
@@ -1991,7 +2016,10 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"generation\x18\n" +
 	" \x01(\x04R\n" +
 	"generation\x12\x18\n" +
-	"\askipped\x18\v \x01(\bR\askipped\"9\n" +
+	"\askipped\x18\v \x01(\bR\askipped\x12'\n" +
+	"\x0fcompute_seconds\x18\f \x01(\x01R\x0ecomputeSeconds\x12'\n" +
+	"\x0fexposed_seconds\x18\r \x01(\x01R\x0eexposedSeconds\x12'\n" +
+	"\x0fwaiting_seconds\x18\x0e \x01(\x01R\x0ewaitingSeconds\"9\n" +
 	"\x0fCheckpointEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"5\n" +

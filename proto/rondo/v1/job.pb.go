@@ -166,6 +166,8 @@ type JobSpec struct {
 	Threads         int64   `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
 	EvictStragglers float64 `protobuf:"fixed64,81,opt,name=evict_stragglers,json=evictStragglers,proto3" json:"evict_stragglers,omitempty"`
 	CheckEvery      int64   `protobuf:"varint,82,opt,name=check_every,json=checkEvery,proto3" json:"check_every,omitempty"`
+	// The gradient on its way.
+	BucketBytes int64 `protobuf:"varint,100,opt,name=bucket_bytes,json=bucketBytes,proto3" json:"bucket_bytes,omitempty"`
 	// Deadlines: each is longer than the one that it depends on (see internal/jobspec/deadlines.go).
 	ChunkTimeout   *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
 	LeaseTtl       *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
@@ -176,6 +178,8 @@ type JobSpec struct {
 	// Rehearsal and proof.
 	Inject   string `protobuf:"bytes,84,opt,name=inject,proto3" json:"inject,omitempty"`
 	AuditDir string `protobuf:"bytes,83,opt,name=audit_dir,json=auditDir,proto3" json:"audit_dir,omitempty"`
+	// What a worker does when.
+	Trace string `protobuf:"bytes,101,opt,name=trace,proto3" json:"trace,omitempty"`
 	// Checkpoints, evaluation and samples.
 	CheckpointDir     string  `protobuf:"bytes,70,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
 	CheckpointEvery   int64   `protobuf:"varint,71,opt,name=checkpoint_every,json=checkpointEvery,proto3" json:"checkpoint_every,omitempty"`
@@ -581,6 +585,13 @@ func (x *JobSpec) GetCheckEvery() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetBucketBytes() int64 {
+	if x != nil {
+		return x.BucketBytes
+	}
+	return 0
+}
+
 func (x *JobSpec) GetChunkTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.ChunkTimeout
@@ -633,6 +644,13 @@ func (x *JobSpec) GetInject() string {
 func (x *JobSpec) GetAuditDir() string {
 	if x != nil {
 		return x.AuditDir
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTrace() string {
+	if x != nil {
+		return x.Trace
 	}
 	return ""
 }
@@ -743,7 +761,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xbc@\n" +
+	"\x04_max\"\x9dD\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -861,7 +879,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xb2\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until there are too few others; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
 	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
 	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
-	"checkEvery\x12\x9e\x01\n" +
+	"checkEvery\x12\xca\x02\n" +
+	"\fbucket_bytes\x18d \x01(\x03B\xa6\x02\xaa\xbb\x18\xa1\x02\n" +
+	"\x89\x02what backward has finished of the gradient is summed while it goes on, so many bytes at a time at least; 0: measured at the start, so that with three or more workers two runs differ in rounding; not before a gradient is clipped by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12\x9e\x01\n" +
 	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationB^\xaa\xbb\x18Z\n" +
 	"Ta neighbour from which nothing comes for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x88\x01\n" +
 	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBP\xaa\xbb\x18L\n" +
@@ -877,7 +897,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06inject\x18T \x01(\tBd\xaa\xbb\x18`\n" +
 	"^faults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; several are separated by ;R\x06inject\x12o\n" +
 	"\taudit_dir\x18S \x01(\tBR\xaa\xbb\x18N\n" +
-	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x8a\x01\n" +
+	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x91\x01\n" +
+	"\x05trace\x18e \x01(\tB{\xaa\xbb\x18w\n" +
+	"ufolder in which each worker writes what it does when, for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x8a\x01\n" +
 	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
 	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12j\n" +
 	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
