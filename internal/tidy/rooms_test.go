@@ -73,6 +73,8 @@ func rooms() []room {
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",
 			never: network + " " + graphs + " " + storage},
+		{path: "allreduce/compress", tests: "allreduce",
+			never: network + " " + graphs + " " + storage},
 		{path: "allreduce/linktest", imports: "allreduce", never: network},
 		{path: "allreduce/faultlink", imports: "allreduce", tests: "allreduce/linktest",
 			never: network},

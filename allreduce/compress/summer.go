@@ -1,0 +1,195 @@
+package compress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Ring is what a Summer asks of the ranks. All ranks call the same methods with buffers of the same
+// length in the same order.
+type Ring interface {
+	// AllReduce replaces buf on every rank by the float32 sum over the ranks, the same bits on all.
+	AllReduce(ctx context.Context, buf []float32) error
+	// AllGather gives every rank exactly the bits that rank i has in buf[ends[i-1]:ends[i]].
+	AllGather(ctx context.Context, buf []float32, ends []int) error
+	// Start begins to do to buf what AllReduce does, behind what was started before; but numbers
+	// may be rounded on their way. Residual is nil, or as long as buf: what rounding has withheld
+	// before is added, and replaced by what it withholds now. Both are the ring's until Wait.
+	Start(ctx context.Context, buf, residual []float32) (Pending, error)
+}
+
+// Pending is a sum that was started.
+type Pending interface {
+	Wait(ctx context.Context) error
+}
+
+// Place is a rank's place in a ring, all of it the same on all ranks but for Rank.
+type Place struct {
+	Rank, World int
+	Generation  int64
+}
+
+// Tensor is where a tensor of a gradient lies: [Rows, Columns], row-major; a vector has one row.
+type Tensor struct{ Offset, Rows, Columns int }
+
+func (t Tensor) size() int { return t.Rows * t.Columns }
+
+// of returns the tensor's part of flat.
+func (t Tensor) of(flat []float32) []float32 { return flat[t.Offset:][:t.size():t.size()] }
+
+// Config is what a Summer is for, the same on all ranks.
+type Config struct {
+	Length  int      // floats of a gradient
+	Tensors []Tensor // in it, in order of their offsets; all else in it is zeros
+
+	// At most one of these two is set; neither is the dense way.
+	TopK     float64 // the share of each tensor's numbers that travels, above 0 to 1
+	PowerSGD int     // the rank of a matrix's approximation
+
+	Feedback bool    // of the dense way: the ring is given residuals. The others always have it
+	Lookup   *Lookup // of the dense way; nil: none
+	Seed     uint64  // of PowerSGD's first factors
+}
+
+// Summer sums gradients. One goroutine at a time uses it.
+type Summer struct {
+	config Config
+	way    way
+	ring   Ring
+	place  Place
+	kept   feedback
+}
+
+// way is how a gradient is summed.
+type way interface {
+	// join takes a place in a ring, with nothing left from another.
+	join(ring Ring, place Place)
+	// sum replaces gradient by the sum over the ranks of it and of what each has kept, and writes
+	// what this rank keeps then to next, which has anything in it. Without feedback both are nil.
+	sum(ctx context.Context, gradient, kept, next []float32) error
+	// settle ends the step of the last sum: it counts, or it was skipped on all ranks.
+	settle(skipped bool)
+}
+
+// New returns a Summer, which is in no ring.
+func New(config Config) (*Summer, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	s := &Summer{config: config}
+	switch {
+	case config.TopK > 0:
+		s.way = newTopK(config)
+	case config.PowerSGD > 0:
+		s.way = newPowerSGD(config)
+	default:
+		s.way = &dense{lookup: newLooked(config.Lookup)}
+	}
+	if config.TopK > 0 || config.PowerSGD > 0 || config.Feedback {
+		s.kept = newFeedback(config.Length)
+	}
+	return s, nil
+}
+
+func (c Config) validate() error {
+	switch {
+	case !(c.TopK >= 0 && c.TopK <= 1):
+		return fmt.Errorf("compress: top-k of a share of %v, want above 0, at most 1", c.TopK)
+	case c.PowerSGD < 0:
+		return fmt.Errorf("compress: PowerSGD of rank %d", c.PowerSGD)
+	case c.TopK > 0 && c.PowerSGD > 0:
+		return errors.New("compress: both top-k and PowerSGD")
+	case c.Lookup != nil && (c.TopK > 0 || c.PowerSGD > 0):
+		return errors.New("compress: only a dense sum has a lookup")
+	case c.Length < 0 || c.Length > math.MaxInt32:
+		return fmt.Errorf("compress: a gradient of %d floats, want at most %d", c.Length,
+			math.MaxInt32)
+	}
+	at := 0
+	for _, t := range c.Tensors {
+		if t.Rows < 1 || t.Columns < 1 || t.Offset < at || t.Offset+t.size() > c.Length {
+			return fmt.Errorf("compress: a tensor of %d rows and %d columns at %d, behind %d and "+
+				"in %d floats", t.Rows, t.Columns, t.Offset, at, c.Length)
+		}
+		at = t.Offset + t.size()
+	}
+	if c.Lookup != nil {
+		return c.Lookup.validate(c.Length)
+	}
+	return nil
+}
+
+// Join takes a place in a ring. Resume follows, before the first Sum in it.
+func (s *Summer) Join(ring Ring, place Place) { s.ring, s.place = ring, place }
+
+// Resume says after which step the ring goes on, and in which ring that step was completed. What
+// was kept after it goes on too, also if this rank has not heard that it was completed; all else
+// is dropped. Skipped: the step was not applied, so that what was kept before it goes on.
+func (s *Summer) Resume(step, ring int64, skipped bool) {
+	s.kept.resume(moment{step, ring}, skipped)
+	s.way.join(s.ring, s.place)
+}
+
+// Touch says which tokens this rank has looked up for the next Sum; each call adds to the last.
+func (s *Summer) Touch(ids []int32) {
+	if d, ok := s.way.(*dense); ok && d.lookup != nil {
+		d.lookup.touch(ids)
+	}
+}
+
+// Sum replaces gradient, of a step and in host memory, by its sum over the ranks: the same bits on
+// all. Numbers that are not finite leave some in the sum. After an error the gradient may be
+// anything; before the next Sum the Summer must Join and Resume.
+func (s *Summer) Sum(ctx context.Context, step int64, gradient []float32) error {
+	if len(gradient) != s.config.Length {
+		panic(fmt.Sprintf("compress: a gradient of %d floats, not %d", len(gradient),
+			s.config.Length))
+	}
+	s.kept.nextAt = moment{step, s.place.Generation}
+	return s.way.sum(ctx, gradient, s.kept.kept, s.kept.next)
+}
+
+// Commit says that the step of the last Sum is done. Skipped: its sum was not finite on any rank,
+// and was not applied.
+func (s *Summer) Commit(skipped bool) {
+	s.kept.commit(skipped)
+	s.way.settle(skipped)
+}
+
+// feedback is what a rank has not sent: as of the last step that was committed, and as the step in
+// hand would leave it. Both are nil where nothing is withheld.
+type feedback struct {
+	kept, next     []float32
+	keptAt, nextAt moment
+}
+
+// moment is the end of a step, in the ring that completed it.
+type moment struct{ step, ring int64 }
+
+func newFeedback(n int) feedback {
+	return feedback{kept: make([]float32, n), next: make([]float32, n)}
+}
+
+// commit makes what the step in hand leaves what is kept; of one that was skipped it may not be
+// numbers, and what was kept before is whole.
+func (f *feedback) commit(skipped bool) {
+	if !skipped {
+		f.kept, f.next = f.next, f.kept
+	}
+	f.keptAt = f.nextAt
+	f.nextAt = moment{}
+}
+
+func (f *feedback) resume(at moment, skipped bool) {
+	switch {
+	case at == f.keptAt:
+	case at == f.nextAt && at != (moment{}):
+		f.commit(skipped)
+	default:
+		clear(f.kept)
+		f.keptAt = at
+	}
+	f.nextAt = moment{}
+}

@@ -1,0 +1,213 @@
+package compress
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestRanksAlike: whatever the way, the length and the number of ranks, all ranks have the same
+// bits in each step, and of what they have had nothing is lost: what all sums and what the ranks
+// keep then add up to all gradients.
+func TestRanksAlike(t *testing.T) {
+	const steps = 3
+	for world := 1; world <= 8; world++ {
+		for n := 0; n <= 70; n++ {
+			rng := rand.New(rand.NewPCG(uint64(world), uint64(n)))
+			tensors := randomTensors(rng, n)
+			for way, config := range ways(n, tensors) {
+				what := name(world, n, way)
+				c := newCompany(t, world, config, config.Feedback)
+				had, gave := make([]float64, n), make([]float64, n)
+				for range steps {
+					gradients := make([][]float32, world)
+					for rank := range gradients {
+						gradients[rank] = randomGradient(rng, n, tensors)
+						c.summers[rank].Touch(touched(rng, config.Lookup, gradients[rank]))
+						addTo(had, gradients[rank])
+					}
+					c.sum(gradients)
+					c.commit()
+					alike(t, what, gradients)
+					addTo(gave, gradients[0])
+				}
+				for _, s := range c.summers {
+					if s.kept.kept != nil {
+						addTo(gave, s.kept.kept)
+					}
+				}
+				for i := range had {
+					if math.Abs(had[i]-gave[i]) > 2e-5 {
+						t.Fatalf("%s: at %d the gradients add up to %v, what was summed and kept "+
+							"to %v", what, i, had[i], gave[i])
+					}
+				}
+				c.end()
+			}
+		}
+	}
+}
+
+func addTo(sum []float64, x []float32) {
+	for i, v := range x {
+		sum[i] += float64(v)
+	}
+}
+
+// TestStepDoneAgain: a step that was not committed leaves nothing; one that another rank has
+// completed counts when the next ring goes on from it; and a skipped one changes nothing.
+func TestStepDoneAgain(t *testing.T) {
+	const n, world = 64, 2
+	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
+	for way, config := range ways(n, tensors) {
+		if config.Lookup != nil {
+			continue // of which nothing lasts but what Feedback keeps
+		}
+		rng := rand.New(rand.NewPCG(4, 2))
+		draw := func() [][]float32 {
+			return [][]float32{randomGradient(rng, n, tensors), randomGradient(rng, n, tensors)}
+		}
+		c := newCompany(t, world, config, config.Feedback)
+		c.sum(draw())
+		c.commit()
+		kept := slices.Clone(c.summers[0].kept.kept)
+
+		// Step 2 is done, and is lost with the ring: the next one goes on after step 1.
+		gradients := draw()
+		again := cloneAll(gradients)
+		c.regroup(1, 1, false)
+		c.sum(gradients)
+		next := slices.Clone(c.summers[0].kept.next)
+		c.regroup(1, 1, false)
+		if !slices.Equal(c.summers[0].kept.kept, kept) {
+			t.Fatalf("%s: a step that was lost has changed what is kept", way)
+		}
+		c.sum(again)
+		if !slices.Equal(again[0], gradients[0]) || !slices.Equal(c.summers[0].kept.next, next) {
+			t.Fatalf("%s: a step that is done again has other numbers", way)
+		}
+		// Now somebody has completed it.
+		c.regroup(2, 1, false)
+		if !slices.Equal(c.summers[0].kept.kept, next) {
+			t.Fatalf("%s: a step that another rank has completed does not count", way)
+		}
+		// Step 3 is skipped, as this rank hears, or hears of from the next ring.
+		poison := draw()
+		poison[1][3] = float32(math.NaN())
+		c.sum(poison)
+		for _, s := range c.summers {
+			s.Commit(true)
+		}
+		c.regroup(3, 1, true)
+		c.sum(draw())
+		c.regroup(4, 1, true)
+		if !slices.Equal(c.summers[0].kept.kept, next) {
+			t.Fatalf("%s: a step that was skipped has changed what is kept", way)
+		}
+		// The state is from elsewhere.
+		c.regroup(4, 7, false)
+		if slices.ContainsFunc(c.summers[0].kept.kept, func(v float32) bool { return v != 0 }) {
+			t.Fatalf("%s: what was kept of another state is kept on", way)
+		}
+	}
+}
+
+// regroup has the ranks begin the ring anew after a step.
+func (c *company) regroup(step, ring int64, skipped bool) {
+	c.step = step
+	for _, s := range c.summers {
+		s.Join(s.ring, s.place)
+		s.Resume(step, ring, skipped)
+	}
+}
+
+func cloneAll(x [][]float32) [][]float32 {
+	var all [][]float32
+	for _, v := range x {
+		all = append(all, slices.Clone(v))
+	}
+	return all
+}
+
+// TestNotFinite: a number that is none, on one rank, leaves some on all, so that they skip the step.
+func TestNotFinite(t *testing.T) {
+	const n = 64
+	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
+	for way, config := range ways(n, tensors) {
+		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+			for _, at := range []int{2, 58} {
+				c := newCompany(t, 3, config, false)
+				gradients := make([][]float32, 3)
+				rng := rand.New(rand.NewPCG(1, 1))
+				for rank := range gradients {
+					gradients[rank] = randomGradient(rng, n, tensors)
+					for id := int32(0); config.Lookup != nil && id < 7; id++ {
+						c.summers[rank].Touch([]int32{id})
+					}
+				}
+				gradients[1][at] = float32(bad)
+				c.sum(gradients)
+				for rank, g := range gradients {
+					if !slices.ContainsFunc(g, func(v float32) bool { return v-v != 0 }) {
+						t.Errorf("%s: %v at %d of rank 1 is lost on rank %d", way, bad, at, rank)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestQuadratic descends the sum of (x - a)^2 over ranks with an a each by gradients that are
+// summed in each way, and comes to the mean of them.
+func TestQuadratic(t *testing.T) {
+	const n, world, rate, steps = 12 * 14, 4, 0.005, 3000
+	tensors := []Tensor{{0, 12, 14}}
+	for way, config := range ways(n, tensors) {
+		if config.Lookup != nil {
+			continue
+		}
+		rng := rand.New(rand.NewPCG(9, 9))
+		goals := make([][]float32, world)
+		for rank := range goals {
+			goals[rank] = randomGradient(rng, n, tensors)
+		}
+		c := newCompany(t, world, config, config.Feedback)
+		x := make([]float32, n)
+		gradients := cloneAll(goals)
+		for range steps {
+			for rank, g := range gradients {
+				for i := range g {
+					g[i] = x[i] - goals[rank][i]
+				}
+			}
+			c.sum(gradients)
+			c.commit()
+			for i := range x {
+				x[i] -= rate / world * gradients[0][i]
+			}
+		}
+		want := total(goals)
+		for i := range want {
+			want[i] /= world
+		}
+		near(t, way, x, want, 0.02)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for want, c := range map[string]Config{
+		"share":        {TopK: 1.5},
+		"rank -1":      {PowerSGD: -1},
+		"both":         {PowerSGD: 1, TopK: 0.1},
+		"only a dense": {TopK: 0.1, Lookup: &Lookup{}},
+		"-1 floats":    {Length: -1},
+		"tensor of 2":  {Length: 10, Tensors: []Tensor{{0, 1, 9}, {8, 2, 1}}},
+		"lookup of 3":  {Length: 10, Lookup: &Lookup{Tensor: Tensor{5, 3, 3}}},
+	} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want an error with %q", err, want)
+		}
+	}
+}

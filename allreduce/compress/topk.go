@@ -1,0 +1,81 @@
+package compress
+
+import (
+	"context"
+	"errors"
+	"math"
+)
+
+// topK sends the largest numbers of each tensor: its share of them, at least one, by magnitude of
+// what the rank has kept and its gradient together. Each tensor has its share, as one whose
+// gradient is small throughout (a bias, a lower layer) would else wait for long. What all ranks
+// send is gathered, and added up in the order of ranks.
+type topK struct {
+	tensors []Tensor
+	counts  []int // that travel of each tensor
+	total   int   // their sum: K
+	chooser selector
+	ring    Ring
+	place   Place
+	// wire is each rank's K indices, then its K numbers: [N, 2, K]
+	wire []float32
+	ends []int
+}
+
+func newTopK(c Config) *topK {
+	t := &topK{tensors: c.Tensors}
+	for _, tensor := range c.Tensors {
+		count := max(1, int(math.Round(c.TopK*float64(tensor.size()))))
+		t.counts = append(t.counts, count)
+		t.total += count
+	}
+	return t
+}
+
+func (t *topK) join(ring Ring, place Place) {
+	t.ring, t.place = ring, place
+	t.wire, t.ends = make([]float32, place.World*2*t.total), make([]int, place.World)
+	for rank := range t.ends {
+		t.ends[rank] = (rank + 1) * 2 * t.total
+	}
+}
+
+func (t *topK) settle(bool) {}
+
+// sent returns the indices that a rank sends, as bits, and the numbers.
+func (t *topK) sent(rank int) (indices []uint32, values []float32) {
+	own := t.wire[rank*2*t.total:][:2*t.total]
+	return unsafeWords(own[:t.total]), own[t.total:]
+}
+
+func (t *topK) sum(ctx context.Context, gradient, kept, next []float32) error {
+	copy(next, kept)
+	addScaled(next, gradient, 1)
+	indices, values := t.sent(t.place.Rank)
+	at := 0
+	for i, tensor := range t.tensors {
+		chosen := indices[at:][:t.counts[i]]
+		t.chooser.largest(chosen, tensor.of(next))
+		for j, index := range chosen {
+			chosen[j] = index + uint32(tensor.Offset)
+			values[at+j] = next[chosen[j]]
+			next[chosen[j]] = 0
+		}
+		at += len(chosen)
+	}
+	if err := t.ring.AllGather(ctx, t.wire, t.ends); err != nil {
+		return err
+	}
+	clear(gradient)
+	for rank := range t.place.World {
+		indices, values := t.sent(rank)
+		for i, index := range indices {
+			if int(index) >= len(gradient) {
+				return errors.New("compress: a rank sends a number of no place: its message is " +
+					"damaged")
+			}
+			gradient[index] += values[i]
+		}
+	}
+	return nil
+}

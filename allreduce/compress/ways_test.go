@@ -1,0 +1,260 @@
+package compress
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+)
+
+// TestTopOfAllIsDense: where all numbers travel, the sum is the dense one, in the order of ranks,
+// and nothing is kept.
+func TestTopOfAllIsDense(t *testing.T) {
+	const n = 70
+	tensors := []Tensor{{0, 5, 9}, {46, 1, 20}}
+	for world := 1; world <= 8; world++ {
+		c := newCompany(t, world, Config{Length: n, Tensors: tensors, TopK: 1}, false)
+		rng := rand.New(rand.NewPCG(3, uint64(world)))
+		gradients := make([][]float32, world)
+		want := make([]float32, n)
+		for rank := range gradients {
+			gradients[rank] = randomGradient(rng, n, tensors)
+			for i, v := range gradients[rank] {
+				want[i] += v
+			}
+		}
+		c.sum(gradients)
+		c.commit()
+		if !slices.Equal(gradients[0], want) {
+			t.Errorf("%d ranks: the sum is not the dense one", world)
+		}
+		if slices.ContainsFunc(c.summers[0].kept.kept, func(v float32) bool { return v != 0 }) {
+			t.Errorf("%d ranks: something is kept", world)
+		}
+	}
+}
+
+// TestLargest holds the choice against a sort.
+func TestLargest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	draw := map[string]func() float32{
+		"normal": func() float32 { return float32(rng.NormFloat64()) },
+		"equal":  func() float32 { return float32(rng.IntN(3) - 1) },
+		"close":  func() float32 { return 1 + float32(rng.IntN(9))/(1<<23) },
+		"bits":   func() float32 { return math.Float32frombits(rng.Uint32()) },
+		"tiny":   func() float32 { return math.Float32frombits(rng.Uint32N(2000)) },
+	}
+	var s selector
+	for kind, number := range draw {
+		for n := range 200 {
+			x := make([]float32, n)
+			order := make([]uint32, n)
+			for i := range x {
+				x[i], order[i] = number(), uint32(i)
+			}
+			sort.SliceStable(order, func(i, j int) bool {
+				return magnitude(x[order[i]]) > magnitude(x[order[j]])
+			})
+			for _, k := range []int{0, 1, n / 10, n / 2, n - 1, n} {
+				if k < 0 || k > n {
+					continue
+				}
+				got, want := make([]uint32, k), slices.Clone(order[:k])
+				s.largest(got, x)
+				slices.Sort(want)
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s: the %d largest of %v are %v, want %v", kind, k, x, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestPowerSGDOfFullRank: with as many columns as a matrix has, nothing is approximated, and where
+// the sum has few directions, as many are enough.
+func TestPowerSGDOfFullRank(t *testing.T) {
+	const world = 3
+	for _, shape := range []Tensor{{0, 6, 6}, {0, 5, 9}, {0, 9, 5}} {
+		least := min(shape.Rows, shape.Columns)
+		c := newCompany(t, world, Config{Length: shape.size(), Tensors: []Tensor{shape},
+			PowerSGD: 1, Seed: 5}, false)
+		for _, s := range c.summers {
+			way := newPowerSGD(Config{PowerSGD: 0})
+			way.matrices = []matrix{{Tensor: shape, rank: least}}
+			way.first = make([]float32, least*shape.Rows)
+			for _, q := range []*[]float32{&way.second, &way.local, &way.warm, &way.fresh} {
+				*q = make([]float32, least*shape.Columns)
+			}
+			s.way = way
+			s.Resume(0, 1, false)
+		}
+		rng := rand.New(rand.NewPCG(6, 6))
+		for range 4 {
+			gradients := make([][]float32, world)
+			for rank := range gradients {
+				gradients[rank] = randomGradient(rng, shape.size(), []Tensor{shape})
+			}
+			want := total(gradients)
+			c.sum(gradients)
+			c.commit()
+			near(t, fmt.Sprint(shape), gradients[0], want, 2e-5)
+		}
+	}
+}
+
+func TestPowerSGDOfLowRank(t *testing.T) {
+	const world, rows, columns, rank = 2, 30, 40, 4
+	shape := Tensor{0, rows, columns}
+	c := newCompany(t, world, Config{Length: shape.size(), Tensors: []Tensor{shape},
+		PowerSGD: rank}, false)
+	rng := rand.New(rand.NewPCG(6, 7))
+	for range 4 {
+		gradients := make([][]float32, world)
+		for i := range gradients { // of two directions each, so that the sum has four
+			gradients[i] = make([]float32, shape.size())
+			for range rank / world {
+				u := randomGradient(rng, rows, []Tensor{{0, 1, rows}})
+				v := randomGradient(rng, columns, []Tensor{{0, 1, columns}})
+				for row, a := range u {
+					addScaled(gradients[i][row*columns:][:columns], v, a)
+				}
+			}
+		}
+		want := total(gradients)
+		c.sum(gradients)
+		c.commit()
+		norm := 0.0
+		for _, v := range want {
+			norm += v * v
+		}
+		near(t, "low rank", gradients[0], want, 1e-3*math.Sqrt(norm))
+	}
+}
+
+// TestOrthogonalise: columns that depend on others become zeros, the others orthonormal.
+func TestOrthogonalise(t *testing.T) {
+	const n, r = 50, 6
+	rng := rand.New(rand.NewPCG(1, 2))
+	x := randomGradient(rng, n*r, []Tensor{{0, r, n}})
+	copy(x[2*n:3*n], x[:n])
+	scale(x[2*n:3*n], 3)
+	clear(x[4*n : 5*n])
+	scale(x[5*n:], 1e-20)
+	orthogonalise(x, r)
+	for a := range r {
+		for b := range r {
+			want := 0.0
+			if a == b && a != 2 && a != 4 {
+				want = 1
+			}
+			if got := inner(x[a*n:][:n], x[b*n:][:n]); math.Abs(got-want) > 1e-6 {
+				t.Errorf("columns %d and %d: %v, want %v", a, b, got, want)
+			}
+		}
+	}
+}
+
+// TestLookupIsDense: of a lookup only what was touched travels, and the sum is the dense one: to the
+// bit between two ranks, and with whole numbers between more, for which no order of addition rounds.
+func TestLookupIsDense(t *testing.T) {
+	const n = 200
+	tensors := []Tensor{{0, 3, 7}, {21, 12, 11}, {160, 1, 40}}
+	for _, byColumn := range []bool{false, true} {
+		for world := 2; world <= 5; world++ {
+			l := &Lookup{Tensor: tensors[1], ByColumn: byColumn, Always: true}
+			sparse := newCompany(t, world, Config{Length: n, Tensors: tensors, Lookup: l}, false)
+			dense := newCompany(t, world, Config{Length: n, Tensors: tensors}, false)
+			rng := rand.New(rand.NewPCG(uint64(world), 1))
+			for range 5 {
+				gradients := make([][]float32, world)
+				for rank := range gradients {
+					gradients[rank] = randomGradient(rng, n, tensors)
+					for i, v := range gradients[rank] {
+						if world > 2 {
+							gradients[rank][i] = float32(math.Round(float64(v) * 100))
+						}
+					}
+					few := &Lookup{Tensor: l.Tensor, ByColumn: byColumn}
+					ids := touched(rng, few, gradients[rank])
+					sparse.summers[rank].Touch(ids)
+				}
+				want := cloneAll(gradients)
+				sparse.sum(gradients)
+				dense.sum(want)
+				if !slices.Equal(gradients[0], want[0]) {
+					t.Fatalf("%d ranks, by column %t: not the dense sum", world, byColumn)
+				}
+			}
+		}
+	}
+}
+
+// TestLookupRests: nobody asks for some steps after one that saved nothing, and never of what is
+// small.
+func TestLookupRests(t *testing.T) {
+	const V, W = 64, 512
+	l := newLooked(&Lookup{Tensor: Tensor{0, V, W}})
+	l.join(2)
+	if !l.asks(2) {
+		t.Fatal("nobody asks")
+	}
+	l.rest = restSteps
+	for step := range restSteps {
+		if l.asks(2) {
+			t.Fatalf("asked in step %d of the rest", step)
+		}
+	}
+	if !l.asks(2) {
+		t.Error("the rest does not end")
+	}
+	small := newLooked(&Lookup{Tensor: Tensor{0, V, 4}})
+	small.join(2)
+	if small.asks(2) {
+		t.Error("asked of a small tensor")
+	}
+}
+
+// TestProducts holds the vector loops against plain ones at every length.
+func TestProducts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 2))
+	for n := range 100 {
+		tensor := []Tensor{{0, 1, max(1, n)}}
+		x := randomGradient(rng, max(1, n), tensor)[:n]
+		y := randomGradient(rng, max(1, n)+1, tensor)[:n+1]
+		want, sum := slices.Clone(y), 0.0
+		for i, v := range x {
+			want[i] += float32(0.3 * v)
+			sum += float64(v) * float64(y[i])
+		}
+		if got := dot(x, y[:n]); math.Abs(float64(got)-sum) > 1e-4 {
+			t.Errorf("%d floats: dot %v, want %v", n, got, sum)
+		}
+		addScaled(y[:n], x, 0.3)
+		if !slices.Equal(y, want) {
+			t.Errorf("%d floats: sum %v, want %v", n, y, want)
+		}
+	}
+}
+
+// BenchmarkSum is what a rank computes for the sum of a gradient, with nothing on any wire.
+func BenchmarkSum(b *testing.B) {
+	tensors := []Tensor{{0, 1024, 1024}, {1 << 20, 1024, 1024}}
+	const n = 2 << 20
+	for way, config := range map[string]Config{"top 0.01": {TopK: 0.01}, "rank 4": {PowerSGD: 4},
+		"rank 1": {PowerSGD: 1}} {
+		b.Run(way, func(b *testing.B) {
+			config.Length, config.Tensors = n, tensors
+			c := newCompany(b, 1, config, false)
+			gradient := randomGradient(rand.New(rand.NewPCG(1, 1)), n, tensors)
+			host := slices.Clone(gradient)
+			b.SetBytes(4 * n)
+			for b.Loop() {
+				copy(host, gradient)
+				c.sum([][]float32{host})
+				c.commit()
+			}
+		})
+	}
+}
