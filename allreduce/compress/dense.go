@@ -13,7 +13,7 @@ type dense struct {
 }
 
 func (d *dense) join(ring Ring, place Place) {
-	d.ring, d.place = ring, place
+	d.ring, d.place, d.started = ring, place, nil
 	if d.lookup != nil {
 		d.lookup.join(place.World)
 	}
@@ -21,34 +21,47 @@ func (d *dense) join(ring Ring, place Place) {
 
 func (d *dense) settle(bool) {}
 
-func (d *dense) sum(ctx context.Context, gradient, kept, next []float32) error {
-	copy(next, kept)
+// ready begins to sum all but what belongs to the lookup, of which it is not known yet what of it
+// travels.
+func (d *dense) ready(ctx context.Context, g gradient, begin, end int) error {
+	if g.next != nil {
+		copy(g.next[begin:end], g.kept[begin:end])
+	}
 	if d.lookup == nil {
-		return d.sumParts(ctx, part{gradient, next})
+		return d.start(ctx, g.part(begin, end))
 	}
-	sparse, err := d.lookup.agree(ctx, d.ring, d.place)
-	if err != nil {
+	first, last := d.lookup.Offset, d.lookup.Offset+d.lookup.size()
+	if err := d.start(ctx, g.part(begin, min(end, first))); err != nil {
 		return err
 	}
-	all := part{gradient, next}
-	if !sparse {
-		return d.sumParts(ctx, all)
-	}
-	l := d.lookup
-	begin, end := l.Offset, l.Offset+l.size()
-	l.packed = l.pack(l.packed, gradient)
-	touched := part{buf: l.packed}
-	if next != nil {
-		l.held = l.pack(l.held, next)
-		touched.residual = l.held
-	}
-	err = d.sumParts(ctx, all.cut(0, begin), touched, all.cut(end, len(gradient)))
-	if err != nil {
+	return d.start(ctx, g.part(max(begin, last), end))
+}
+
+func (d *dense) sum(ctx context.Context, g gradient, begin int) (err error) {
+	defer func() { d.started = d.started[:0] }()
+	if err := d.ready(ctx, g, begin, len(g.sum)); err != nil {
 		return err
 	}
-	l.unpack(gradient, l.packed)
-	if next != nil {
-		l.unpack(next, l.held)
+	sparse := false
+	if l := d.lookup; l != nil {
+		if sparse, err = l.agree(ctx, d.ring, d.place); err != nil {
+			return err
+		}
+		of := g.part(l.Offset, l.Offset+l.size())
+		if sparse {
+			of = l.take(g)
+		}
+		if err := d.start(ctx, of); err != nil {
+			return err
+		}
+	}
+	for _, started := range d.started {
+		if err := started.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	if sparse {
+		d.lookup.put(g)
 	}
 	return nil
 }
@@ -56,31 +69,26 @@ func (d *dense) sum(ctx context.Context, gradient, kept, next []float32) error {
 // part is a part of a gradient, and what is withheld of it; nil: nothing is.
 type part struct{ buf, residual []float32 }
 
-func (p part) cut(begin, end int) part {
-	c := part{buf: p.buf[begin:end]}
-	if p.residual != nil {
-		c.residual = p.residual[begin:end]
+// part is empty where it would end before it begins.
+func (g gradient) part(begin, end int) part {
+	if begin >= end {
+		return part{}
 	}
-	return c
+	p := part{buf: g.sum[begin:end:end]}
+	if g.next != nil {
+		p.residual = g.next[begin:end:end]
+	}
+	return p
 }
 
-// sumParts sums parts, all of them started before the first is waited for.
-func (d *dense) sumParts(ctx context.Context, parts ...part) (err error) {
-	d.started = d.started[:0]
-	for _, p := range parts {
-		if len(p.buf) == 0 {
-			continue
-		}
-		var started Pending
-		if started, err = d.ring.Start(ctx, p.buf, p.residual); err != nil {
-			break
-		}
-		d.started = append(d.started, started)
+// start begins to sum a part, behind those before.
+func (d *dense) start(ctx context.Context, p part) error {
+	if len(p.buf) == 0 {
+		return nil
 	}
-	for _, started := range d.started {
-		if failed := started.Wait(ctx); err == nil {
-			err = failed
-		}
+	started, err := d.ring.Start(ctx, p.buf, p.residual)
+	if err == nil {
+		d.started = append(d.started, started)
 	}
 	return err
 }

@@ -129,6 +129,23 @@ func (l *looked) agree(ctx context.Context, ring Ring, place Place) (bool, error
 	return false, nil
 }
 
+// take packs what was touched of a gradient, which put puts back.
+func (l *looked) take(g gradient) part {
+	l.packed = l.pack(l.packed, g.sum)
+	if g.next == nil {
+		return part{buf: l.packed}
+	}
+	l.held = l.pack(l.held, g.next)
+	return part{l.packed, l.held}
+}
+
+func (l *looked) put(g gradient) {
+	l.unpack(g.sum, l.packed)
+	if g.next != nil {
+		l.unpack(g.next, l.held)
+	}
+}
+
 // pack copies the touched tokens' numbers out of flat, and returns them in what was dst before.
 func (l *looked) pack(dst, flat []float32) []float32 {
 	n, x, width := len(l.tokens), l.of(flat), l.Width()

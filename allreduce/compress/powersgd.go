@@ -72,19 +72,22 @@ func (m matrix) factors(first, second []float32) (p, q []float32) {
 	return first[m.p:][:m.rank*m.Rows], second[m.q:][:m.rank*m.Columns]
 }
 
-func (s *powerSGD) sum(ctx context.Context, gradient, kept, next []float32) error {
+// ready does nothing: what matrices send follows from the whole of them.
+func (s *powerSGD) ready(context.Context, gradient, int, int) error { return nil }
+
+func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 	plain := len(s.first)
 	for _, t := range s.plain {
 		plain -= t.size()
 	}
 	at := plain
 	for _, t := range s.plain {
-		at += copy(s.first[at:], t.of(gradient))
+		at += copy(s.first[at:], t.of(g.sum))
 	}
 	for _, m := range s.matrices {
-		addScaled(m.of(gradient), m.of(kept), 1)
+		addScaled(m.of(g.sum), m.of(g.kept), 1)
 		p, q := m.factors(s.first, s.warm)
-		m.project(p, m.of(gradient), q)
+		m.project(p, m.of(g.sum), q)
 	}
 	if err := s.ring.AllReduce(ctx, s.first); err != nil {
 		return err
@@ -93,7 +96,7 @@ func (s *powerSGD) sum(ctx context.Context, gradient, kept, next []float32) erro
 	for _, m := range s.matrices {
 		p, q := m.factors(s.first, s.local)
 		orthogonalise(p, m.rank)
-		m.projectBack(q, m.of(gradient), p)
+		m.projectBack(q, m.of(g.sum), p)
 	}
 	copy(s.second, s.local)
 	started, err := s.ring.Start(ctx, s.second, nil)
@@ -102,20 +105,20 @@ func (s *powerSGD) sum(ctx context.Context, gradient, kept, next []float32) erro
 	}
 	for _, m := range s.matrices { // while that travels
 		p, q := m.factors(s.first, s.local)
-		copy(m.of(next), m.of(gradient))
-		m.addProduct(m.of(next), p, q, -1)
+		copy(m.of(g.next), m.of(g.sum))
+		m.addProduct(m.of(g.next), p, q, -1)
 	}
 	if err := started.Wait(ctx); err != nil {
 		return err
 	}
 	for _, m := range s.matrices {
 		p, q := m.factors(s.first, s.second)
-		clear(m.of(gradient))
-		m.addProduct(m.of(gradient), p, q, 1)
+		clear(m.of(g.sum))
+		m.addProduct(m.of(g.sum), p, q, 1)
 	}
 	at = plain
 	for _, t := range s.plain {
-		at += copy(t.of(gradient), s.first[at:])
+		at += copy(t.of(g.sum), s.first[at:])
 	}
 	return nil
 }

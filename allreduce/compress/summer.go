@@ -60,18 +60,25 @@ type Summer struct {
 	ring   Ring
 	place  Place
 	kept   feedback
+	begun  int // floats of the step's gradient that Ready was told of
 }
 
 // way is how a gradient is summed.
 type way interface {
 	// join takes a place in a ring, with nothing left from another.
 	join(ring Ring, place Place)
-	// sum replaces gradient by the sum over the ranks of it and of what each has kept, and writes
-	// what this rank keeps then to next, which has anything in it. Without feedback both are nil.
-	sum(ctx context.Context, gradient, kept, next []float32) error
+	// ready may begin to sum g's floats from begin to end, which are what they will be.
+	ready(ctx context.Context, g gradient, begin, end int) error
+	// sum sums what ready was not told of, and waits for all.
+	sum(ctx context.Context, g gradient, begin int) error
 	// settle ends the step of the last sum: it counts, or it was skipped on all ranks.
 	settle(skipped bool)
 }
+
+// gradient is a rank's gradient, to be replaced by the sum over the ranks of it and of what each
+// has kept. What the rank keeps then is written to next, which has anything in it before. Both are
+// nil where nothing is withheld.
+type gradient struct{ sum, kept, next []float32 }
 
 // New returns a Summer, which is in no ring.
 func New(config Config) (*Summer, error) {
@@ -128,6 +135,7 @@ func (s *Summer) Join(ring Ring, place Place) { s.ring, s.place = ring, place }
 // was kept after it goes on too, also if this rank has not heard that it was completed; all else
 // is dropped. Skipped: the step was not applied, so that what was kept before it goes on.
 func (s *Summer) Resume(step, ring int64, skipped bool) {
+	s.begun = 0
 	s.kept.resume(moment{step, ring}, skipped)
 	s.way.join(s.ring, s.place)
 }
@@ -139,16 +147,30 @@ func (s *Summer) Touch(ids []int32) {
 	}
 }
 
-// Sum replaces gradient, of a step and in host memory, by its sum over the ranks: the same bits on
+// Ready says that of the next Sum's gradient the first floats, up to end, are what they will be: the
+// Summer may begin with them. All ranks call it with the same ends.
+func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
+	s.check(sum)
+	begin := s.begun
+	s.begun = end
+	return s.way.ready(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin, end)
+}
+
+func (s *Summer) check(sum []float32) {
+	if len(sum) != s.config.Length {
+		panic(fmt.Sprintf("compress: a gradient of %d floats, not %d", len(sum), s.config.Length))
+	}
+}
+
+// Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits on
 // all. Numbers that are not finite leave some in the sum. After an error the gradient may be
 // anything; before the next Sum the Summer must Join and Resume.
-func (s *Summer) Sum(ctx context.Context, step int64, gradient []float32) error {
-	if len(gradient) != s.config.Length {
-		panic(fmt.Sprintf("compress: a gradient of %d floats, not %d", len(gradient),
-			s.config.Length))
-	}
+func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
+	s.check(sum)
 	s.kept.nextAt = moment{step, s.place.Generation}
-	return s.way.sum(ctx, gradient, s.kept.kept, s.kept.next)
+	begin := s.begun
+	s.begun = 0
+	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin)
 }
 
 // Commit says that the step of the last Sum is done. Skipped: its sum was not finite on any rank,

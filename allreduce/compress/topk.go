@@ -48,9 +48,13 @@ func (t *topK) sent(rank int) (indices []uint32, values []float32) {
 	return unsafeWords(own[:t.total]), own[t.total:]
 }
 
-func (t *topK) sum(ctx context.Context, gradient, kept, next []float32) error {
-	copy(next, kept)
-	addScaled(next, gradient, 1)
+// ready does nothing: what is largest is known at the end.
+func (t *topK) ready(context.Context, gradient, int, int) error { return nil }
+
+func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
+	sum, next := g.sum, g.next
+	copy(next, g.kept)
+	addScaled(next, sum, 1)
 	indices, values := t.sent(t.place.Rank)
 	at := 0
 	for i, tensor := range t.tensors {
@@ -66,15 +70,15 @@ func (t *topK) sum(ctx context.Context, gradient, kept, next []float32) error {
 	if err := t.ring.AllGather(ctx, t.wire, t.ends); err != nil {
 		return err
 	}
-	clear(gradient)
+	clear(sum)
 	for rank := range t.place.World {
 		indices, values := t.sent(rank)
 		for i, index := range indices {
-			if int(index) >= len(gradient) {
+			if int(index) >= len(sum) {
 				return errors.New("compress: a rank sends a number of no place: its message is " +
 					"damaged")
 			}
-			gradient[index] += values[i]
+			sum[index] += values[i]
 		}
 	}
 	return nil
