@@ -63,7 +63,7 @@ func (t *Trainer) finished(ctx context.Context) func(end int) {
 // enter readies the exchange for a ring.
 func (x *exchange) enter(r Ring) {
 	x.reducer, x.group, x.rank, x.ranks = r.Reducer, r.Group, r.Rank, len(r.LaneEnds)
-	x.err = nil
+	x.err, x.summer = nil, r.Summer
 	x.forgetPending()
 }
 
@@ -87,7 +87,7 @@ func (x *exchange) handOver(ctx context.Context, end int) {
 		x.points.pass(end, x.now())
 	}
 	for n := len(x.pending); n < len(x.ends)-1 && x.ends[n] <= end && x.err == nil; n++ {
-		p, err := x.reducer.Start(ctx, x.wire[x.begun():x.ends[n]])
+		p, err := x.start(ctx, x.ends[n])
 		if err != nil {
 			x.err = err
 			return

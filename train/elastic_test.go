@@ -259,6 +259,9 @@ func (e *elastic) ringUntil(
 			if e.job.group != nil {
 				ring.Group = e.job.group(rank, h.dev)
 			}
+			if e.job.summer != nil {
+				ring.Summer = e.job.summer(worker, ring)
+			}
 		}
 		running.Go(func() {
 			h.joined, h.err = h.trainer.Join(life, ring, e.restore)

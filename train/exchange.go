@@ -67,6 +67,7 @@ type exchange struct {
 	dev     compute.Device
 	reducer Reducer       // nil when there is one rank
 	group   compute.Group // that sums the gradient where it lies; nil: reducer does
+	summer  Summer        // that does in the reducer's stead; nil: none
 	rank    int
 	ranks   int
 	now     func() time.Time
@@ -201,6 +202,9 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 	if byRing {
 		x.handOverAll(ctx)
 		x.reached = x.now()
+		if x.summer != nil && x.err == nil {
+			x.err = x.summer.Sum(ctx, step+1, x.wire[:len(x.grads)])
+		}
 	} else {
 		x.reached = x.now()
 		unsummed = x.group.AllReduce(ctx, x.grads)
@@ -235,7 +239,7 @@ func (x *exchange) sumRest(ctx context.Context, byRing bool, ahead carry) error 
 		return x.err
 	}
 	rest := x.wire[len(x.grads):]
-	if byRing {
+	if byRing && x.summer == nil {
 		rest = x.wire[x.begun():]
 	}
 	if err := x.reducer.AllReduceCarry(ctx, rest, ahead.out, ahead.in); err != nil {

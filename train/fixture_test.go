@@ -264,6 +264,7 @@ type job struct {
 	prepare func(rank int, t *Trainer)                        // nil: nothing
 	summed  func([]float32)                                   // hears the sums; nil: nobody
 	group   func(rank int, dev compute.Device) compute.Group  // nil: there is none
+	summer  func(worker int, r Ring) Summer                   // nil: there is none
 }
 
 func newJob(ranks int) job {
@@ -342,6 +343,9 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	}
 	if j.group != nil {
 		at.Group = j.group(rank, dev)
+	}
+	if j.summer != nil {
+		at.Summer = j.summer(rank, at)
 	}
 	_, err = trainer.Join(ctx, at, func(context.Context, RestoreReason) (*Snapshot, error) {
 		if j.reload != nil {

@@ -16,7 +16,10 @@ type Ring struct {
 	Reducer Reducer // nil: this rank is alone
 	// Group sums the gradient between the ranks' devices, where the Reducer would have to sum it in
 	// host memory. Either all ranks have one, or none. It ends a wait when the Reducer fails.
-	Group      compute.Group
+	Group compute.Group
+	// Summer sums the gradient where no Group does, and before the Reducer sums the rest; nil: the
+	// Reducer sums it too.
+	Summer     Summer
 	Rank       int
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
 	Generation int64    // of each ring greater than of those before
@@ -67,6 +70,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
 	t.roll.begin(ring)
+	t.resumeSummer()
 	t.beginTuning()
 	joined.Step, joined.Committed = t.progress.Step, t.committed
 	joined.Took = t.cfg.Now().Sub(began)

@@ -92,6 +92,9 @@ func (t *Trainer) commit(loss float64, skipped bool, all tally) {
 	t.progress.record(t.stepsPerEpoch, loss, skipped)
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
+	if t.exchange.summer != nil {
+		t.exchange.summer.Commit(skipped)
+	}
 }
 
 // forwardBackward reads the batch, and leaves this rank's part of the global gradient in the
@@ -104,6 +107,9 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, erro
 	b, err := t.ahead.next(ctx)
 	if err != nil {
 		return tally{}, fmt.Errorf("reading the batch: %w", err)
+	}
+	if t.exchange.summer != nil {
+		t.exchange.summer.Touch(b.inputs)
 	}
 	if err := t.at(ctx, PhaseForward, index+1); err != nil {
 		return tally{}, err

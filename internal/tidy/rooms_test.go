@@ -67,8 +67,8 @@ func rooms() []room {
 		{path: "compute/cuda/kernels", never: network + " " + graphs},
 		{path: "model", imports: "compute", tests: "compute/cpu compute/devicetest",
 			never: network + " " + storage},
-		{path: "train", imports: "model compute", tests: "compute/cpu compute/devicetest",
-			never: network},
+		{path: "train", imports: "model compute",
+			tests: "compute/cpu compute/devicetest allreduce/compress", never: network},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

@@ -1,0 +1,145 @@
+package train
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"rondo/allreduce/compress"
+	"rondo/compute"
+	"rondo/model"
+)
+
+// rounding is a Reducer as a compress.Ring. What it starts is cut to the upper half of each number.
+type rounding struct{ Reducer }
+
+func (r rounding) Start(ctx context.Context, buf, residual []float32) (compress.Pending, error) {
+	for i := range buf {
+		if residual == nil {
+			break
+		}
+		whole := buf[i] + residual[i]
+		buf[i] = math.Float32frombits(math.Float32bits(whole) &^ 0xffff)
+		residual[i] = whole - buf[i]
+	}
+	return handed{}, r.AllReduce(ctx, buf)
+}
+
+// tensorsOf are a model's tensors.
+func tensorsOf(c model.Config) (tensors []compress.Tensor, length int) {
+	views := model.Layout(c)
+	for _, v := range views {
+		t := compress.Tensor{Offset: v.Offset, Rows: 1, Columns: v.Len}
+		if len(v.Shape) == 2 {
+			t.Rows, t.Columns = v.Shape[0], v.Shape[1]
+		}
+		tensors = append(tensors, t)
+	}
+	return tensors, model.Span(views)
+}
+
+// summing has the ranks of a job sum by Summers, one a worker for all its rings.
+func summing(t *testing.T, j *job, config compress.Config) {
+	config.Tensors, config.Length = tensorsOf(j.model)
+	summers := map[int]*compress.Summer{}
+	for worker := range 8 {
+		s, err := compress.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		summers[worker] = s
+	}
+	j.summer = func(worker int, r Ring) Summer {
+		s := summers[worker]
+		s.Join(rounding{r.Reducer}, compress.Place{Rank: r.Rank, World: len(r.LaneEnds),
+			Generation: r.Generation})
+		return s
+	}
+}
+
+// TestSummer: a job whose Summer adds up all that the ranks have is, to the bit, the one whose ring
+// sums, also in buckets, of devices with memory of their own, and where a step is skipped. Between
+// two ranks that holds for what its lookups alone have touched, too.
+func TestSummer(t *testing.T) {
+	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
+		for _, embed := range []int{0, 6} {
+			j := resumable(compute.LSTM, false, compute.AdamW)
+			j.config.Clip, j.config.Steps, j.config.SaveEvery = Clip{1, ByNorm, scope}, 26, 10
+			j.model.Embed = embed
+			spoil := j.device
+			want := j.mustRun(t)
+			all := map[string]func(compute.Device) compute.Device{
+				"host": func(dev compute.Device) compute.Device { return dev }}
+			for name, own := range ofItsOwn(t) {
+				all[name] = own
+			}
+			for name, own := range all {
+				if j.config.HostMemory = name == "host"; !j.config.HostMemory {
+					j.model.GradientTail = 0
+				} else {
+					j.model.GradientTail = Tail
+				}
+				j.device = func(rank int, dev compute.Device) compute.Device {
+					return own(spoil(rank, dev))
+				}
+				j.config.BucketBytes = 1 << 9
+				summing(t, &j, compress.Config{Lookup: lookupOf(j.model)})
+				got := j.mustRun(t)
+				for i := range want.saved {
+					sameSnapshot(t, got.saved[i], want.saved[i])
+				}
+			}
+		}
+	}
+}
+
+// lookupOf is the tensor that tokens are looked up in.
+func lookupOf(c model.Config) *compress.Lookup {
+	for _, v := range model.Layout(c) {
+		if v.Name == "embedding.weight" || c.Embed == 0 && v.Name == "rnn.weight_ih_l0" {
+			return &compress.Lookup{Tensor: compress.Tensor{Offset: v.Offset, Rows: v.Shape[0],
+				Columns: v.Shape[1]}, ByColumn: c.Embed == 0, Always: true}
+		}
+	}
+	return nil
+}
+
+// TestSummerKeeps: whatever collective the ring breaks in, and whoever completes it, the workers go
+// on with what they have kept, and end with the bits of a job that nothing has disturbed.
+func TestSummerKeeps(t *testing.T) {
+	for name, config := range map[string]compress.Config{
+		"rounded": {Feedback: true}, "top": {TopK: 0.05}} {
+		job := elasticJob(5)
+		job.config.Evaluation, job.config.EvalEvery = nil, 0
+		calm := newElastic(t, job, 2)
+		summing(t, &calm.job, config)
+		calm.ring(breakage{}, 0, 1)
+		calm.whole(0, 1)
+		plain := newElastic(t, job, 2)
+		plain.ring(breakage{}, 0, 1)
+		if slices.Equal(plain.hands[0].params(), calm.hands[0].params()) {
+			t.Fatalf("%s: nothing was kept", name)
+		}
+		for _, completes := range [][]int{{}, {0}, {1}} {
+			how := breakage{completes: completes}
+			for how.call = 1; ; how.call++ {
+				e := newElastic(t, job, 2)
+				summing(t, &e.job, config)
+				if !e.ring(how, 0, 1) {
+					break
+				}
+				e.ring(breakage{}, 0, 1)
+				e.whole(0, 1)
+				e.audit()
+				if !sameBits(e.hands[0].params(), calm.hands[0].params()) {
+					t.Fatalf("%s: broken in collective %d, which %v completed: other parameters",
+						name, how.call, completes)
+				}
+			}
+			if how.call < 15 {
+				t.Errorf("%s: only %d collectives", name, how.call)
+			}
+		}
+	}
+}
