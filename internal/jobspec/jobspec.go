@@ -52,7 +52,7 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateDevice, validateWorkers, validateDeadlines, validateRehearsal} {
+		validateDevice, validateCompress, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}

@@ -112,6 +112,21 @@ func TestWrongFlags(t *testing.T) {
 		{"--eval-every 5", "--eval-every needs something to evaluate on"},
 		{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
 		{"--dropout 0.5", "--dropout acts between layers"},
+		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
+		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},
+		{"--compress topk", "--compress topk: topk: takes the share that travels, above 0"},
+		{"--compress topk:1.5", "--compress topk:1.5: topk: takes the share"},
+		{"--compress topk:NaN", "--compress topk:NaN: topk: takes the share"},
+		{"--compress powersgd:0", "--compress powersgd:0: powersgd: takes a rank from 1 to 64"},
+		{"--compress powersgd:65", "--compress powersgd:65: powersgd: takes a rank"},
+		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both say what"},
+		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always is without --compress"},
+		{"--error-feedback", "--error-feedback adds what --wire or --compress leaves out"},
+		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on the " +
+			"ring, and with --intra-host nccl none are there"},
+		{"--wire fp16 --intra-host nccl", "--wire fp16 is of gradients on the ring"},
+		{"--sparse-rows always --intra-host nccl", "--sparse-rows always is of gradients on the"},
+		{"--sparse-rows always --embed 8 --tie-weights", "--sparse-rows always needs an embedding"},
 		{"--config /nowhere.yaml", "--config: open /nowhere.yaml"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -124,6 +139,21 @@ func TestWrongFlags(t *testing.T) {
 				t.Errorf("error %q does not begin with %q", usage.Error(), c.want)
 			}
 		})
+	}
+}
+
+func TestParseCompress(t *testing.T) {
+	for text, want := range map[string]Compression{"none": {}, "topk:0.01": {TopK: 0.01},
+		"topk:1": {TopK: 1}, "powersgd:4": {PowerSGD: 4}} {
+		if got, err := ParseCompress(text); got != want || err != nil {
+			t.Errorf("%s: %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, args := range []string{"--compress topk:0.1 --error-feedback",
+		"--wire bf16 --error-feedback --sparse-rows always", "--wire fp16"} {
+		if _, err := parse(t, strings.Fields(args)...); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }
 

@@ -168,6 +168,11 @@ type JobSpec struct {
 	CheckEvery      int64   `protobuf:"varint,82,opt,name=check_every,json=checkEvery,proto3" json:"check_every,omitempty"`
 	// The gradient on its way.
 	BucketBytes int64 `protobuf:"varint,100,opt,name=bucket_bytes,json=bucketBytes,proto3" json:"bucket_bytes,omitempty"`
+	// What travels of gradients.
+	Wire          string `protobuf:"bytes,105,opt,name=wire,proto3" json:"wire,omitempty"`
+	ErrorFeedback bool   `protobuf:"varint,106,opt,name=error_feedback,json=errorFeedback,proto3" json:"error_feedback,omitempty"`
+	SparseRows    string `protobuf:"bytes,107,opt,name=sparse_rows,json=sparseRows,proto3" json:"sparse_rows,omitempty"`
+	Compress      string `protobuf:"bytes,108,opt,name=compress,proto3" json:"compress,omitempty"`
 	// Deadlines: each is longer than the one that it depends on (see internal/jobspec/deadlines.go).
 	ChunkTimeout   *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
 	LeaseTtl       *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
@@ -592,6 +597,34 @@ func (x *JobSpec) GetBucketBytes() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetWire() string {
+	if x != nil {
+		return x.Wire
+	}
+	return ""
+}
+
+func (x *JobSpec) GetErrorFeedback() bool {
+	if x != nil {
+		return x.ErrorFeedback
+	}
+	return false
+}
+
+func (x *JobSpec) GetSparseRows() string {
+	if x != nil {
+		return x.SparseRows
+	}
+	return ""
+}
+
+func (x *JobSpec) GetCompress() string {
+	if x != nil {
+		return x.Compress
+	}
+	return ""
+}
+
 func (x *JobSpec) GetChunkTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.ChunkTimeout
@@ -761,7 +794,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x9dD\n" +
+	"\x04_max\"\x94J\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -881,7 +914,16 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
 	"checkEvery\x12\xca\x02\n" +
 	"\fbucket_bytes\x18d \x01(\x03B\xa6\x02\xaa\xbb\x18\xa1\x02\n" +
-	"\x89\x02what backward has finished of the gradient is summed while it goes on, so many bytes at a time at least; 0: measured at the start, so that with three or more workers two runs differ in rounding; not before a gradient is clipped by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12\x9e\x01\n" +
+	"\x89\x02what backward has finished of the gradient is summed while it goes on, so many bytes at a time at least; 0: measured at the start, so that with three or more workers two runs differ in rounding; not before a gradient is clipped by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12\x87\x01\n" +
+	"\x04wire\x18i \x01(\tBs\xaa\xbb\x18o\n" +
+	"Uwhat a gradient's numbers are on their way around the ring; they are added up in fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04fp16R\x04wire\x12|\n" +
+	"\x0eerror_feedback\x18j \x01(\bBU\xaa\xbb\x18Q\n" +
+	"Oadd what --wire has rounded off to the next gradient; --compress always does soR\rerrorFeedback\x12\xfa\x01\n" +
+	"\vsparse_rows\x18k \x01(\tB\xd8\x01\xaa\xbb\x18\xd3\x01\n" +
+	"\xb5\x01of an embedding's gradient (one-hot: of the input weights') only what belongs to tokens that were read travels: auto: where that is less; always: it is looked at in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
+	"sparseRows\x12\xef\x01\n" +
+	"\bcompress\x18l \x01(\tB\xd2\x01\xaa\xbb\x18\xcd\x01\n" +
+	"\xc4\x01for slow links: topk:SHARE sends so much of each tensor, such as topk:0.01, the largest numbers; powersgd:RANK sends each matrix as two thin factors; what is not sent is added to the next gradient\x12\x04noneR\bcompress\x12\x9e\x01\n" +
 	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationB^\xaa\xbb\x18Z\n" +
 	"Ta neighbour from which nothing comes for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x88\x01\n" +
 	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBP\xaa\xbb\x18L\n" +

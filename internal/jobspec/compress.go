@@ -1,0 +1,76 @@
+package jobspec
+
+import (
+	"strconv"
+	"strings"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Compression is a value of --compress; none: both are zero.
+type Compression struct {
+	TopK     float64 // the share of each tensor's numbers that travels
+	PowerSGD int     // the rank of what a matrix is approximated by
+}
+
+// MaxPowerSGD is the highest rank of PowerSGD: above it there is less to save than to compute.
+const MaxPowerSGD = 64
+
+// ParseCompress reads the value of --compress: none, topk:SHARE or powersgd:RANK.
+func ParseCompress(text string) (Compression, error) {
+	if text == "none" {
+		return Compression{}, nil
+	}
+	way, value, _ := strings.Cut(text, ":")
+	switch way {
+	case "topk":
+		share, err := strconv.ParseFloat(value, 64)
+		if err == nil && share > 0 && share <= 1 {
+			return Compression{TopK: share}, nil
+		}
+		return Compression{}, usagef("--compress %s: topk: takes the share that travels, above 0 "+
+			"and at most 1, such as topk:0.01", text)
+	case "powersgd":
+		rank, err := strconv.Atoi(value)
+		if err == nil && rank >= 1 && rank <= MaxPowerSGD {
+			return Compression{PowerSGD: rank}, nil
+		}
+		return Compression{}, usagef("--compress %s: powersgd: takes a rank from 1 to %d, such as "+
+			"powersgd:4", text, MaxPowerSGD)
+	}
+	return Compression{}, usagef("--compress %q is not none, topk:SHARE or powersgd:RANK", text)
+}
+
+// Exact says whether gradients travel as they are: what sums them may then be the ring, or
+// something else between devices.
+func Exact(spec *rondov1.JobSpec) bool { return spec.Wire == "fp32" && spec.Compress == "none" }
+
+func validateCompress(spec *rondov1.JobSpec) error {
+	if _, err := ParseCompress(spec.Compress); err != nil {
+		return err
+	}
+	lossy := "--compress " + spec.Compress
+	if spec.Compress == "none" {
+		lossy = "--wire " + spec.Wire
+	}
+	switch {
+	case spec.Compress != "none" && spec.Wire != "fp32":
+		return usagef("--compress %s and --wire %s both say what travels: give one", spec.Compress,
+			spec.Wire)
+	case spec.Compress != "none" && spec.SparseRows == "always":
+		return usagef("--sparse-rows always is without --compress, which sends parts of all tensors")
+	case spec.ErrorFeedback && Exact(spec):
+		return usagef("--error-feedback adds what --wire or --compress leaves out to the next " +
+			"gradient, and --wire fp32 leaves nothing out: give --wire bf16 or fp16 with it")
+	case spec.IntraHost == "nccl" && !Exact(spec):
+		return usagef("%s is of gradients on the ring, and with --intra-host nccl none are there: "+
+			"give --intra-host auto", lossy)
+	case spec.IntraHost == "nccl" && spec.SparseRows == "always":
+		return usagef("--sparse-rows always is of gradients on the ring, and with --intra-host " +
+			"nccl none are there: give --intra-host auto")
+	case spec.SparseRows == "always" && spec.TieWeights:
+		return usagef("--sparse-rows always needs an embedding of its own: with --tie-weights " +
+			"the output layer changes all of its rows in each step")
+	}
+	return nil
+}
