@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rondo/allreduce/compress"
 	"rondo/audit"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/job"
@@ -23,6 +24,7 @@ type engine struct {
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
+	summer  *compress.Summer // nil: the ring sums all, as it is
 	heard   *observer
 	saver   *saver
 	faults  faults
@@ -56,6 +58,9 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	}
 	if e.model, err = model.New(config, w.device); err != nil {
 		return nil, err
+	}
+	if err := e.newSummer(config); err != nil {
+		return nil, app.Usage(err)
 	}
 	if e.faults, err = w.newFaults(); err != nil {
 		return nil, app.Usage(err)

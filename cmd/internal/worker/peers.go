@@ -87,7 +87,8 @@ func (e *groupError) Error() string { return e.text }
 // devices that do; nil: the ring sums. All decide alike, for each hears what all say.
 func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	how := s.spec.IntraHost
-	if len(s.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL {
+	if len(s.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL ||
+		s.ringSums() {
 		return nil, nil
 	}
 	own := s.card()

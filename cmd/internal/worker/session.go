@@ -217,11 +217,15 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
 		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
 	}
+	around := &reducer{Ring: s.ring}
 	if len(s.plan.Members) > 1 {
-		ring.Reducer = &reducer{Ring: s.ring}
+		ring.Reducer = around
 	}
 	for {
 		ring.Group = s.group
+		if ring.Reducer != nil {
+			ring.Summer = s.summer(ring, around)
+		}
 		result, err := s.train(ctx, ring)
 		var unsaved *train.SaveError
 		if errors.As(err, &unsaved) && ctx.Err() == nil {

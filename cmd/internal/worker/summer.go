@@ -1,0 +1,62 @@
+package worker
+
+import (
+	"context"
+
+	"rondo/allreduce"
+	"rondo/allreduce/compress"
+	"rondo/cmd/internal/job"
+	"rondo/internal/jobspec"
+	"rondo/model"
+	"rondo/train"
+)
+
+// newSummer makes what sums gradients for a worker's whole life, where the ring alone does not.
+func (e *engine) newSummer(config model.Config) error {
+	how, err := job.SummerConfig(e.worker.spec, config)
+	if err != nil || how == nil {
+		return err
+	}
+	e.summer, err = compress.New(*how)
+	return err
+}
+
+// summer takes the worker's Summer into the ring; nil: there is none, or a group sums.
+func (s *session) summer(ring train.Ring, r *reducer) train.Summer {
+	summer := s.engine.summer
+	if summer == nil || s.group != nil {
+		return nil
+	}
+	summer.Join(sums{r, element(s.spec.Wire)}, compress.Place{Rank: ring.Rank,
+		World: len(ring.LaneEnds), Generation: ring.Generation})
+	return summer
+}
+
+// ringSums says whether the job has asked for sums that only the ring makes.
+func (s *session) ringSums() bool {
+	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always"
+}
+
+// element is what --wire names.
+func element(wire string) allreduce.Element {
+	switch wire {
+	case "bf16":
+		return allreduce.BFloat16
+	case "fp16":
+		return allreduce.Float16
+	}
+	return allreduce.Float32
+}
+
+// sums is the ring as a Summer sees it.
+type sums struct {
+	*reducer
+	element allreduce.Element
+}
+
+// Start implements compress.Ring.
+func (s sums) Start(
+	ctx context.Context, buf, residual []float32,
+) (compress.Pending, error) {
+	return s.Ring.Start(ctx, allreduce.Sum{Buf: buf})
+}
