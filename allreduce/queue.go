@@ -65,11 +65,28 @@ func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error
 	if err := r.enter(ctx); err != nil {
 		return nil, err
 	}
+	alone := r.config.World == 1 || len(s.Buf) == 0 // the ring's halves have no part in it
+	p := r.add(s, plan, !alone)
+	switch {
+	case p == nil:
+		<-r.room
+		return nil, r.closedError()
+	case alone:
+		r.conclude(p)
+		return p, nil
+	}
+	r.sending.rouse()
+	r.receiving.rouse()
+	return p, nil
+}
+
+// add counts a collective, and puts it into the queue if it is for the halves. It returns nil when
+// the ring is being closed.
+func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shutting {
-		<-r.room
-		return nil, r.closedError()
+		return nil
 	}
 	r.sequence++
 	plan.header = Header{
@@ -84,17 +101,29 @@ func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error
 	p := r.take()
 	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false
 	p.reduced.Store(0)
-	if r.config.World == 1 || len(s.Buf) == 0 {
-		<-r.room
-		p.done <- struct{}{}
-		return p, nil
+	if !queued {
+		return p
 	}
 	p.left = 2
 	r.slots[r.started%MaxQueued] = p
 	r.started++
-	r.rouse(&r.sending, p, true)
-	r.rouse(&r.receiving, p, plan.receives() || len(s.Carry.In) > 0)
-	return p, nil
+	r.expect(&r.sending, p, true)
+	r.expect(&r.receiving, p, plan.receives() || len(s.Carry.In) > 0)
+	return p
+}
+
+// expect begins a half's wait for a collective that has been queued, if that is the first in its
+// queue. A receiver that gets nothing may be listening for what comes after this collective: it is
+// spared it.
+func (r *Ring) expect(h *half, p *Pending, takesPart bool) {
+	switch {
+	case h.ended+1 != r.started:
+	case takesPart:
+		h.wait(r.now(), p.plan.first, 0)
+	default:
+		h.ended++
+		p.left--
+	}
 }
 
 // enter waits for room in the queue, of a ring that is whole.
@@ -155,17 +184,8 @@ type half struct {
 	wake  chan struct{} // has a token after a collective has been queued
 }
 
-// rouse tells a half of a collective that has been queued. If that is the first in its queue, the
-// half's wait for it begins. A receiver that gets nothing may be listening for what comes
-// after this collective: it is spared it.
-func (r *Ring) rouse(h *half, p *Pending, takesPart bool) {
-	if h.ended+1 == r.started {
-		if !takesPart {
-			r.pass(h, p)
-			return
-		}
-		h.wait(r.now(), p.plan.first, 0)
-	}
+// rouse tells a half that a collective has been queued.
+func (h *half) rouse() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -187,9 +207,16 @@ func (q *queue) headOf(h *half) *Pending {
 	return q.slots[h.ended%MaxQueued]
 }
 
-// finish ends a half's part of its collective, and begins its wait for the next one if there is
-// one.
+// finish ends a half's part of its collective.
 func (r *Ring) finish(h *half, p *Pending, complete bool) {
+	if r.pass(h, p, complete) {
+		r.conclude(p)
+	}
+}
+
+// pass moves a half behind its collective, and begins its wait for the next one if there is one. It
+// reports whether both halves are done with p.
+func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !complete {
@@ -197,18 +224,16 @@ func (r *Ring) finish(h *half, p *Pending, complete bool) {
 	}
 	now := r.now()
 	h.proceed(now)
-	r.pass(h, p)
+	h.ended++
 	if next := r.headOf(h); next != nil {
 		h.wait(now, next.plan.first, 0)
 	}
+	p.left--
+	return p.left == 0
 }
 
-// pass moves a half behind p, under mu. When both have passed it, p is done.
-func (r *Ring) pass(h *half, p *Pending) {
-	h.ended++
-	p.left--
-	if p.left == 0 {
-		<-r.room
-		p.done <- struct{}{}
-	}
+// conclude hands a collective that is done to who waits for it: not under mu, which that takes next.
+func (r *Ring) conclude(p *Pending) {
+	<-r.room
+	p.done <- struct{}{}
 }
