@@ -1,0 +1,175 @@
+package allreduce
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestNodes(t *testing.T) {
+	for _, test := range []struct {
+		first, end, leaves int
+		want               []Node
+	}{
+		{0, 8, 8, []Node{{0, 8}}},
+		{0, 7, 8, []Node{{0, 4}, {4, 6}, {6, 7}}},
+		{1, 8, 8, []Node{{1, 2}, {2, 4}, {4, 8}}},
+		{1, 7, 8, []Node{{1, 2}, {2, 4}, {4, 6}, {6, 7}}},
+		{3, 5, 8, []Node{{3, 4}, {4, 5}}},
+		{4, 4, 8, nil},
+		{0, 7, 7, []Node{{0, 7}}},
+		{4, 7, 7, []Node{{4, 7}}},
+		{5, 7, 7, []Node{{5, 6}, {6, 7}}},
+		{8, 9, 9, []Node{{8, 9}}},
+		{0, 8, 9, []Node{{0, 8}}},
+		{0, 1, 1, []Node{{0, 1}}},
+	} {
+		if got := Nodes(test.first, test.end, test.leaves); !slices.Equal(got, test.want) {
+			t.Errorf("leaves [%d, %d) of %d: %v, want %v",
+				test.first, test.end, test.leaves, got, test.want)
+		}
+	}
+}
+
+// naiveSum is the tree's sum of a node by its definition: of the halves of the perfect tree, as far
+// as they have leaves.
+func naiveSum(leaves []float32, first, size int) float32 {
+	if size == 1 {
+		return leaves[first]
+	}
+	left := naiveSum(leaves, first, size/2)
+	if first+size/2 >= len(leaves) {
+		return left
+	}
+	return left + naiveSum(leaves, first+size/2, size/2)
+}
+
+// naiveRoot is the sum of all leaves.
+func naiveRoot(leaves []float32) float32 {
+	size := 1
+	for size < len(leaves) {
+		size *= 2
+	}
+	return naiveSum(leaves, 0, size)
+}
+
+// spreads are ways to deal leaves to ranks: as evenly as may be, and at random, with none for some.
+func spreads(rng *rand.Rand, world, leaves int) [][]int {
+	even := make([]int, world)
+	split(even, leaves)
+	all := [][]int{even}
+	for range 3 {
+		ends := make([]int, world)
+		for i := range ends {
+			ends[i] = rng.IntN(leaves + 1)
+		}
+		slices.Sort(ends)
+		ends[world-1] = leaves
+		all = append(all, ends)
+	}
+	return all
+}
+
+// TestTreePlan goes through the plans of all ranks in step, a float for each segment.
+func TestTreePlan(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	for _, leaves := range []int{1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 31} {
+		given := make([]float32, leaves)
+		for i := range given {
+			given[i] = (rng.Float32() - 0.5) * float32(int(1)<<rng.IntN(20))
+		}
+		for world := 1; world <= 9; world++ {
+			for _, ends := range spreads(rng, world, leaves) {
+				for segment, got := range walkPlans(t, ends, given) {
+					if want := naiveRoot(given); got != want {
+						t.Fatalf("leaves %v: the owner of segment %d has %v, want %v",
+							ends, segment, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// walkPlans returns what each rank has of its segment in the end.
+func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
+	t.Helper()
+	world, leaves := len(ends), len(given)
+	plans, slots := make([]*treePlan, world), make([][][]float32, world)
+	for rank := range world {
+		plans[rank] = planTree(ends, rank)
+		slots[rank] = make([][]float32, len(plans[rank].own)+plans[rank].scratch)
+		for i := range slots[rank] {
+			slots[rank][i] = make([]float32, world)
+		}
+		for i, n := range plans[rank].own {
+			for segment := range world {
+				slots[rank][i][segment] = naiveSum(given[:n.End], n.First, sizeOf(n))
+			}
+		}
+	}
+	for k := range world - 1 {
+		sent := make([][]float32, world)
+		for rank, p := range plans {
+			for _, slot := range p.steps[k].sent {
+				sent[rank] = append(sent[rank], slots[rank][slot][mod(rank-1-k, world)])
+			}
+		}
+		for rank, p := range plans {
+			segment, came := mod(rank-2-k, world), sent[mod(rank-1, world)]
+			if len(came) != len(p.steps[k].received) {
+				t.Fatalf("leaves %v, step %d: rank %d expects %d nodes, is sent %d",
+					ends, k, rank, len(p.steps[k].received), len(came))
+			}
+			for i, a := range p.steps[k].received {
+				if a.added {
+					slots[rank][a.slot][segment] += came[i]
+				} else {
+					slots[rank][a.slot][segment] = came[i]
+				}
+				for _, other := range a.folded {
+					slots[rank][a.slot][segment] += slots[rank][other][segment]
+				}
+			}
+		}
+	}
+	sums := make([]float32, world)
+	for rank, p := range plans {
+		if leaves > 0 {
+			sums[rank] = slots[rank][p.root][rank]
+		}
+	}
+	return sums
+}
+
+func sizeOf(n Node) int {
+	size := 1
+	for size < n.End-n.First {
+		size *= 2
+	}
+	return size
+}
+
+// TestTreeCost holds the table in the documentation of AllReduceTree, which is of eight leaves.
+func TestTreeCost(t *testing.T) {
+	for _, test := range []struct{ world, all, busiest, scratch int }{
+		{2, 2, 1, 0}, {3, 12, 5, 1}, {4, 18, 5, 1}, {8, 120, 18, 3},
+	} {
+		ends := make([]int, test.world)
+		split(ends, 8)
+		all, busiest, scratch := 0, 0, 0
+		for rank := range test.world {
+			p := planTree(ends, rank)
+			sent := 0
+			for _, step := range p.steps {
+				sent += len(step.sent)
+			}
+			all, busiest, scratch = all+sent, max(busiest, sent), max(scratch, p.scratch)
+		}
+		if all != test.all || busiest != test.busiest || scratch != test.scratch {
+			t.Errorf("world %d: %d nodes of segments are sent, %d by one rank, with %d slots; "+
+				"want %d, %d, %d", test.world, all, busiest, scratch,
+				test.all, test.busiest, test.scratch)
+		}
+	}
+}
