@@ -116,17 +116,10 @@ func (r *Ring) ReduceScatter(ctx context.Context, buf []float32, ends []int) err
 func (r *Ring) overRanges(
 	ctx context.Context, what string, buf []float32, plan schedule,
 ) error {
-	if len(plan.ends) != r.config.World {
-		return fmt.Errorf("%s: %d ranges for %d ranks", what, len(plan.ends), r.config.World)
+	if err := r.checkEnds(what, plan.ends); err != nil {
+		return err
 	}
-	at := 0
-	for i, end := range plan.ends {
-		if end < at {
-			return fmt.Errorf("%s: range of rank %d is [%d:%d]", what, i, at, end)
-		}
-		at = end
-	}
-	if at != len(buf) {
+	if at := plan.ends[r.config.World-1]; at != len(buf) {
 		return fmt.Errorf("%s: ranges end at %d, the buffer at %d", what, at, len(buf))
 	}
 	p, err := r.start(ctx, Sum{Buf: buf}, plan)
@@ -134,4 +127,19 @@ func (r *Ring) overRanges(
 		return err
 	}
 	return p.Wait(ctx)
+}
+
+// checkEnds holds ends to name one range for each rank, one behind the other.
+func (r *Ring) checkEnds(what string, ends []int) error {
+	if len(ends) != r.config.World {
+		return fmt.Errorf("%s: %d ranges for %d ranks", what, len(ends), r.config.World)
+	}
+	at := 0
+	for i, end := range ends {
+		if end < at {
+			return fmt.Errorf("%s: range of rank %d is [%d:%d]", what, i, at, end)
+		}
+		at = end
+	}
+	return nil
 }

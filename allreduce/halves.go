@@ -98,11 +98,10 @@ func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
 // sendAll sends every chunk as it becomes ready, and returns when the link reads none of the
 // caller's memory any more.
 func (r *Ring) sendAll(p *Pending) error {
-	s, out := &p.plan, p.Carry.Out
-	for chunk := range s.carries(len(out)) {
-		h := s.carried(len(out), chunk)
-		payload := Bytes(out[h.Offset : h.Offset+h.Length])
-		if err := r.hand(p, h, payload, carryStep, chunk); err != nil {
+	s := &p.plan
+	for chunk := range s.carries(len(p.Carry.Out)) {
+		h := s.carried(len(p.Carry.Out), chunk)
+		if err := r.hand(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
 			return err
 		}
 	}
@@ -117,13 +116,12 @@ func (r *Ring) sendAll(p *Pending) error {
 			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
 				return err
 			}
-			h := s.at(step, segment, chunk)
-			if err := r.hand(p, h, r.rounded.payload(p, h), step, chunk); err != nil {
+			if err := r.handChunk(p, s.at(step, segment, chunk), step, chunk); err != nil {
 				return err
 			}
 		}
 	}
-	if s.header.Element != Float32 && len(out) == 0 {
+	if s.header.Element != Float32 && len(p.Carry.Out) == 0 {
 		return nil
 	}
 	r.sending.wait(r.now(), step-1, chunk)
@@ -131,6 +129,14 @@ func (r *Ring) sendAll(p *Pending) error {
 		return r.blame(p, r.links.Successor, step-1, chunk, err)
 	}
 	return nil
+}
+
+// handChunk gives the link a chunk of a segment.
+func (r *Ring) handChunk(p *Pending, h Header, step, chunk int) error {
+	if p.plan.ofNodes(step) {
+		return r.handNodes(p, h, step, chunk)
+	}
+	return r.hand(p, h, r.rounded.payload(p, h), step, chunk)
 }
 
 // hand gives the link a message.
@@ -205,16 +211,17 @@ func (r *Ring) next(m *Message) error {
 func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	s := &p.plan
 	for chunk := range s.carries(len(p.Carry.In)) {
-		want := s.carried(len(p.Carry.In), chunk)
-		if err := r.receive(p, want, p.Carry.In, m, carryStep, chunk); err != nil {
+		h := s.carried(len(p.Carry.In), chunk)
+		if err := r.receive(p, h, m, carryStep, chunk); err != nil {
 			return err
 		}
+		combine(h.of(p.Carry.In), m.Pieces, h.Phase, h.Element)
+		m.Release()
 	}
 	for step := s.first; step < s.last; step++ {
 		segment := s.received(step)
 		for chunk := range s.chunks(segment) {
-			err := r.receive(p, s.at(step, segment, chunk), p.Buf, m, step, chunk)
-			if err != nil {
+			if err := r.receiveChunk(p, s.at(step, segment, chunk), m, step, chunk); err != nil {
 				return err
 			}
 			p.reduced.Add(1)
@@ -227,10 +234,21 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	return nil
 }
 
-// receive waits for the chunk that is wanted, and reduces it into the range of floats it names.
-func (r *Ring) receive(
-	p *Pending, want Header, floats []float32, m *Message, step, chunk int,
-) error {
+// receiveChunk waits for a chunk of a segment and reduces it.
+func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, step, chunk int) error {
+	if p.plan.ofNodes(step) {
+		return r.receiveNodes(p, h, m, step, chunk)
+	}
+	if err := r.receive(p, h, m, step, chunk); err != nil {
+		return err
+	}
+	combine(h.of(p.Buf), m.Pieces, h.Phase, h.Element)
+	m.Release()
+	return nil
+}
+
+// receive waits for the chunk that is wanted. Whoever has made use of it releases m.
+func (r *Ring) receive(p *Pending, want Header, m *Message, step, chunk int) error {
 	r.receiving.wait(r.now(), step, chunk)
 	err := r.handErr
 	if !r.inHand {
@@ -239,8 +257,9 @@ func (r *Ring) receive(
 	r.inHand, r.handErr = false, nil
 	if err == nil {
 		r.receiving.proceed(r.now())
-		err = r.reduce(floats, m, want, len(p.Carry.In))
-		m.Release()
+		if err = check(m, want, len(p.Carry.In)); err != nil {
+			m.Release()
+		}
 	}
 	if err != nil {
 		return r.blame(p, r.links.Predecessor, step, chunk, err)
@@ -248,9 +267,9 @@ func (r *Ring) receive(
 	return nil
 }
 
-// reduce adds the message to floats, or copies it there, if it is the chunk that is wanted of a
-// collective that carries carryIn floats in.
-func (r *Ring) reduce(floats []float32, m *Message, want Header, carryIn int) error {
+// check holds a message to be the chunk that is wanted of a collective that carries carryIn floats
+// in.
+func check(m *Message, want Header, carryIn int) error {
 	if m.Header.Generation != want.Generation {
 		return fmt.Errorf("sent a chunk of generation %d, this ring is generation %d",
 			m.Header.Generation, want.Generation)
@@ -265,7 +284,6 @@ func (r *Ring) reduce(floats []float32, m *Message, want Header, carryIn int) er
 	if got != want.Element.Bytes()*want.Length {
 		return fmt.Errorf("sent %d bytes for {%v}", got, want)
 	}
-	combine(floats[want.Offset:want.Offset+want.Length], m.Pieces, want.Phase, want.Element)
 	return nil
 }
 

@@ -115,6 +115,7 @@ type Ring struct {
 	receiver
 	heartbeat Header
 	epoch     time.Time // what the halves' times count from
+	trees     trees
 
 	failed  chan struct{} // closed by the first failure, after err is set
 	failing sync.Once

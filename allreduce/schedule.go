@@ -5,11 +5,12 @@ type schedule struct {
 	header Header // generation, sequence, element and total of every message
 	rank   int
 	world  int
-	chunk  int   // numbers of a chunk at most
-	carry  int   // floats of a chunk of the carry at most
-	first  int   // first ring step: 0, or N-1 for an all-gather by itself
-	last   int   // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
-	ends   []int // segment s is [ends[s-1], ends[s]); nil: all of one length, or less by one
+	chunk  int     // numbers of a chunk at most
+	carry  int     // floats of a chunk of the carry at most
+	first  int     // first ring step: 0, or N-1 for an all-gather by itself
+	last   int     // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
+	ends   []int   // segment s is [ends[s-1], ends[s]); nil: all of one length, or less by one
+	tree   treeRun // of a tree's sum; without a plan: none
 }
 
 // sent and received are the segments that this rank sends and receives in ring step k.

@@ -38,7 +38,7 @@ func isNode(n Node, leaves int) bool {
 }
 
 // pendingNodes are what ranks first to last, around the ring, have together: the nodes whose sums
-// they can make, and no parent's. Rank i has the leaves [ends[i-1], ends[i]).
+// they can make, and no parent's. Rank i has the leaves [ends[i-1], ends[i]), at least one.
 func pendingNodes(ends []int, first, last int) []Node {
 	leaves := ends[len(ends)-1]
 	lo, hi := 0, ends[last]
@@ -48,7 +48,7 @@ func pendingNodes(ends []int, first, last int) []Node {
 	switch {
 	case first <= last:
 		return Nodes(lo, hi, leaves)
-	case lo <= hi: // the ranks between last and first have no leaf
+	case lo == hi:
 		return Nodes(0, leaves, leaves)
 	}
 	return append(Nodes(0, hi, leaves), Nodes(lo, leaves, leaves)...)
@@ -98,9 +98,7 @@ func planTree(ends []int, rank int) *treePlan {
 		p.steps = append(p.steps, treeStep{sent, received})
 		sent = pending
 	}
-	if len(sent) > 0 {
-		p.root = sent[0] // in the last step all leaves have come together
-	}
+	p.root = sent[0] // all leaves have come together
 	return p
 }
 

@@ -31,41 +31,38 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// naiveSum is the tree's sum of a node by its definition: of the halves of the perfect tree, as far
-// as they have leaves.
-func naiveSum(leaves []float32, first, size int) float32 {
-	if size == 1 {
-		return leaves[first]
+// naiveSum is the sum of a node by the tree's definition: of as many leaves as the largest power of
+// two below their number, and the rest.
+func naiveSum(leaves []float32) float32 {
+	if len(leaves) == 1 {
+		return leaves[0]
 	}
-	left := naiveSum(leaves, first, size/2)
-	if first+size/2 >= len(leaves) {
-		return left
+	half := 1
+	for 2*half < len(leaves) {
+		half *= 2
 	}
-	return left + naiveSum(leaves, first+size/2, size/2)
+	return naiveSum(leaves[:half]) + naiveSum(leaves[half:])
 }
 
-// naiveRoot is the sum of all leaves.
-func naiveRoot(leaves []float32) float32 {
-	size := 1
-	for size < len(leaves) {
-		size *= 2
+// deal deals leaves to ranks as evenly as may be.
+func deal(world, leaves int) []int {
+	ends := make([]int, world)
+	for i := range ends {
+		ends[i] = (i+1)*(leaves/world) + min(i+1, leaves%world)
 	}
-	return naiveSum(leaves, 0, size)
+	return ends
 }
 
-// spreads are ways to deal leaves to ranks: as evenly as may be, and at random, with none for some.
+// spreads are ways to deal leaves to ranks: evenly, and at random.
 func spreads(rng *rand.Rand, world, leaves int) [][]int {
-	even := make([]int, world)
-	split(even, leaves)
-	all := [][]int{even}
+	all := [][]int{deal(world, leaves)}
 	for range 3 {
-		ends := make([]int, world)
+		ends := rng.Perm(leaves - 1)[:world-1]
 		for i := range ends {
-			ends[i] = rng.IntN(leaves + 1)
+			ends[i]++
 		}
 		slices.Sort(ends)
-		ends[world-1] = leaves
-		all = append(all, ends)
+		all = append(all, append(ends, leaves))
 	}
 	return all
 }
@@ -78,10 +75,10 @@ func TestTreePlan(t *testing.T) {
 		for i := range given {
 			given[i] = (rng.Float32() - 0.5) * float32(int(1)<<rng.IntN(20))
 		}
-		for world := 1; world <= 9; world++ {
+		for world := 1; world <= min(9, leaves); world++ {
 			for _, ends := range spreads(rng, world, leaves) {
 				for segment, got := range walkPlans(t, ends, given) {
-					if want := naiveRoot(given); got != want {
+					if want := naiveSum(given); got != want {
 						t.Fatalf("leaves %v: the owner of segment %d has %v, want %v",
 							ends, segment, got, want)
 					}
@@ -94,7 +91,7 @@ func TestTreePlan(t *testing.T) {
 // walkPlans returns what each rank has of its segment in the end.
 func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
 	t.Helper()
-	world, leaves := len(ends), len(given)
+	world := len(ends)
 	plans, slots := make([]*treePlan, world), make([][][]float32, world)
 	for rank := range world {
 		plans[rank] = planTree(ends, rank)
@@ -104,7 +101,7 @@ func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
 		}
 		for i, n := range plans[rank].own {
 			for segment := range world {
-				slots[rank][i][segment] = naiveSum(given[:n.End], n.First, sizeOf(n))
+				slots[rank][i][segment] = naiveSum(given[n.First:n.End])
 			}
 		}
 	}
@@ -135,19 +132,9 @@ func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
 	}
 	sums := make([]float32, world)
 	for rank, p := range plans {
-		if leaves > 0 {
-			sums[rank] = slots[rank][p.root][rank]
-		}
+		sums[rank] = slots[rank][p.root][rank]
 	}
 	return sums
-}
-
-func sizeOf(n Node) int {
-	size := 1
-	for size < n.End-n.First {
-		size *= 2
-	}
-	return size
 }
 
 // TestTreeCost holds the table in the documentation of AllReduceTree, which is of eight leaves.
@@ -155,8 +142,7 @@ func TestTreeCost(t *testing.T) {
 	for _, test := range []struct{ world, all, busiest, scratch int }{
 		{2, 2, 1, 0}, {3, 12, 5, 1}, {4, 18, 5, 1}, {8, 120, 18, 3},
 	} {
-		ends := make([]int, test.world)
-		split(ends, 8)
+		ends := deal(test.world, 8)
 		all, busiest, scratch := 0, 0, 0
 		for rank := range test.world {
 			p := planTree(ends, rank)

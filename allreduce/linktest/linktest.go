@@ -53,6 +53,7 @@ func Run(t *testing.T, form Form) {
 		{"Sums", testSums},
 		{"Gathers", testGathers},
 		{"Scatters", testScatters},
+		{"Trees", testTrees},
 		{"Queued", testQueued},
 		{"RankCloses", testRankCloses},
 		{"RankDies", testRankDies},

@@ -1,0 +1,202 @@
+package allreduce
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// TreeSum is a sum over the leaves of the global batch, in the order of one binary tree ([Node]).
+type TreeSum struct {
+	// Buf is replaced on every rank by the sum over the leaves.
+	Buf []float32
+	// Ends says who has which leaves: rank i those from Ends[i-1] to Ends[i], at least one. It is
+	// the same on all ranks.
+	Ends []int
+	// Parts are the sums of this rank's nodes, those of [Nodes] for its leaves, each as long as
+	// Buf. They are the ring's as Buf is, and hold nothing in particular then. One of them may be
+	// Buf.
+	Parts [][]float32
+}
+
+// The sum is made block by block, so that the memory for nodes that pass through does not grow with
+// the buffer: of each segment a block has so many chunks.
+const treeChunks = 2
+
+// treeBlocks is how many blocks are on the way at once: the next begins while one ends. They have
+// the same memory for what passes through. A rank that receives the first of a block has received
+// the sums of the one before; these have passed through its successor, which by then has taken all
+// that was sent from that memory.
+const treeBlocks = 2
+
+// AllReduceTree replaces s.Buf on every rank by the sum over all leaves. It has the same bits on
+// every rank, and whatever the number of ranks and who has which leaves, unless it is NaN. What
+// travels is float32.
+//
+// The ring's steps are those of [Ring.AllReduce]. In the first N-1 of them a segment travels as the
+// nodes that are pending, those whose parents are not complete: each rank joins its own with them
+// and passes on what then is pending, until at the segment's owner only the root is left. So more
+// than a segment is sent in a step, at most twice the tree's depth. With 8 leaves, dealt as evenly
+// as may be, the busiest rank sends so many times the buffer's bytes, in the two halves:
+//
+//	N   AllReduce            AllReduceTree
+//	2   1     (1/2 + 1/2)    1     (1/2 + 1/2)
+//	3   1.33  (2/3 + 2/3)    2.33  (5/3 + 2/3)
+//	4   1.5   (3/4 + 3/4)    2     (5/4 + 3/4)
+//	8   1.75  (7/8 + 7/8)    3.13  (18/8 + 7/8)
+//
+// It carries nothing. Where no rank may count the sum before all have it, an [Ring.AllReduceCarry]
+// behind it says when that is so.
+func (r *Ring) AllReduceTree(ctx context.Context, s TreeSum) error {
+	plan, err := r.treePlan(s)
+	if err != nil {
+		return err
+	}
+	if r.config.World == 1 {
+		put(s.Buf, s.Parts[plan.root])
+		return r.wait(ctx, Sum{Buf: s.Buf})
+	}
+	block := min(treeChunks*r.config.World*(r.config.ChunkBytes/4), len(s.Buf))
+	run := treeRun{treePlan: plan, parts: s.Parts, scratch: r.trees.slots(plan.scratch, block)}
+	var running [treeBlocks]*Pending
+	started, ended := 0, 0
+	for run.base < len(s.Buf) && err == nil {
+		if started-ended == treeBlocks {
+			err = running[ended%treeBlocks].Wait(ctx)
+			ended++
+			continue
+		}
+		buf := s.Buf[run.base:min(run.base+block, len(s.Buf))]
+		steps := schedule{last: 2 * (r.config.World - 1), tree: run}
+		if running[started%treeBlocks], err = r.start(ctx, Sum{Buf: buf}, steps); err == nil {
+			started, run.base = started+1, run.base+block
+		}
+	}
+	for ; ended < started; ended++ {
+		if late := running[ended%treeBlocks].Wait(ctx); err == nil {
+			err = late
+		}
+	}
+	return err
+}
+
+// trees is what a ring keeps from one tree's sum to the next.
+type trees struct {
+	plan    *treePlan // made anew only where leaves have moved
+	scratch [][]float32
+}
+
+// slots returns n slots of so many floats.
+func (t *trees) slots(n, floats int) [][]float32 {
+	for len(t.scratch) < n {
+		t.scratch = append(t.scratch, nil)
+	}
+	for i := range t.scratch[:n] {
+		if len(t.scratch[i]) < floats {
+			t.scratch[i] = make([]float32, floats)
+		}
+	}
+	return t.scratch[:n]
+}
+
+// treePlan checks s, and returns this rank's plan.
+func (r *Ring) treePlan(s TreeSum) (*treePlan, error) {
+	const what = "tree sum"
+	if err := r.checkEnds(what, s.Ends); err != nil {
+		return nil, err
+	}
+	first := 0
+	for i, end := range s.Ends {
+		if end == first {
+			return nil, fmt.Errorf("%s: rank %d has no leaf, of %d", what, i, s.Ends[len(s.Ends)-1])
+		}
+		first = end
+	}
+	plan := r.trees.plan
+	if plan == nil || !slices.Equal(plan.ends, s.Ends) {
+		plan = planTree(s.Ends, int(r.config.Rank))
+		r.trees.plan = plan
+	}
+	if len(s.Parts) != len(plan.own) {
+		return nil, fmt.Errorf("%s: %d parts, this rank has the nodes %v",
+			what, len(s.Parts), plan.own)
+	}
+	for i, part := range s.Parts {
+		if len(part) != len(s.Buf) {
+			return nil, fmt.Errorf("%s: part %d has %d floats, the buffer %d",
+				what, i, len(part), len(s.Buf))
+		}
+	}
+	return plan, nil
+}
+
+// treeRun is the sum of a block of the buffer.
+type treeRun struct {
+	*treePlan
+	parts, scratch [][]float32
+	base           int // where the block begins in the parts
+}
+
+// floats returns the chunk h in a slot.
+func (t *treeRun) floats(slot int, h Header) []float32 {
+	if slot < len(t.parts) {
+		return h.of(t.parts[slot][t.base:])
+	}
+	return h.of(t.scratch[slot-len(t.parts)])
+}
+
+// ofNodes reports whether the chunks of a ring step are those of nodes.
+func (s *schedule) ofNodes(step int) bool { return s.tree.treePlan != nil && step < s.world-1 }
+
+// ofNode returns the header of the chunk h of node i of n. On the way they are one buffer, in which
+// one node is behind the other.
+func ofNode(h Header, i, n int) Header {
+	h.Offset += i * h.Total
+	h.Total *= n
+	return h
+}
+
+// handNodes hands over the chunk h of all nodes that are pending.
+func (r *Ring) handNodes(p *Pending, h Header, step, chunk int) error {
+	tree := &p.plan.tree
+	sent := tree.steps[step].sent
+	for i, slot := range sent {
+		payload := Bytes(tree.floats(slot, h))
+		if err := r.hand(p, ofNode(h, i, len(sent)), payload, step, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiveNodes receives the chunk h of all nodes that come, and joins them with this rank's own.
+func (r *Ring) receiveNodes(p *Pending, h Header, m *Message, step, chunk int) error {
+	tree := &p.plan.tree
+	received := tree.steps[step].received
+	for i, a := range received {
+		if err := r.receive(p, ofNode(h, i, len(received)), m, step, chunk); err != nil {
+			return err
+		}
+		phase := AllGather
+		if a.added {
+			phase = ReduceScatter
+		}
+		dst := tree.floats(a.slot, h)
+		combine(dst, m.Pieces, phase, h.Element)
+		m.Release()
+		for _, other := range a.folded {
+			add(dst, Bytes(tree.floats(other, h)))
+		}
+	}
+	if step == p.plan.world-2 { // the segment is this rank's
+		put(h.of(p.Buf), tree.floats(tree.root, h))
+	}
+	return nil
+}
+
+// put copies src to dst, unless they are the same.
+func put(dst, src []float32) {
+	if len(dst) > 0 && &dst[0] != &src[0] {
+		copy(dst, src)
+	}
+}
