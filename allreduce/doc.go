@@ -50,6 +50,12 @@
 // What the ranks have summed over many steps, plus what they all withhold, is the exact sum but for
 // float32's own rounding.
 //
+// # The same bits on any number of ranks
+//
+// What a ring's sum is in its last places depends on how many ranks there are. [Ring.AllReduceTree]
+// sums the leaves of one binary tree instead, of which each rank has some, in the ring's steps and
+// with more bytes. Addition commutes, so that only the tree's shape counts, and that is fixed.
+//
 // # The carry
 //
 // Ahead of an all-reduce each rank may hand its successor floats of its own ([Carry]), on the same

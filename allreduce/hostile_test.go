@@ -194,15 +194,34 @@ func alter(l letter, kind byte, held []letter) (out, stillHeld []letter) {
 	return append([]letter{l}, held...), nil
 }
 
+func plainSum(ring *allreduce.Ring, _ int, buf []float32) error {
+	return ring.AllReduce(context.Background(), buf)
+}
+
+// treeOfThree is a sum over three ranks in a tree that leaves two nodes pending between them: what
+// a rank has in buf is the sum of its leaves, of which the ranks have 3, 3 and 2.
+func treeOfThree(ring *allreduce.Ring, rank int, buf []float32) error {
+	s := allreduce.TreeSum{Buf: buf, Ends: []int{3, 6, 8}}
+	first := []int{0, 3, 6}[rank]
+	for range allreduce.Nodes(first, s.Ends[rank], 8) {
+		s.Parts = append(s.Parts, make([]float32, len(buf)))
+	}
+	copy(s.Parts[0], buf)
+	return ring.AllReduceTree(context.Background(), s)
+}
+
 func runAltered(t *testing.T, change func(letter) []letter) {
 	const floats, value = 100, 1.5
 	rings := linktest.Rings(t, hostileRing(change), generation, 64, time.Second)
 	bufs := make([][]float32, 3)
 	errs := linktest.Each(3, func(rank int) error {
-		for range 3 {
+		for i := range 3 {
 			bufs[rank] = slices.Repeat([]float32{value}, floats)
-			err := rings[rank].AllReduce(context.Background(), bufs[rank])
-			if err != nil {
+			sum := plainSum
+			if i == 1 {
+				sum = treeOfThree
+			}
+			if err := sum(rings[rank], rank, bufs[rank]); err != nil {
 				return err
 			}
 			for i, got := range bufs[rank] {

@@ -352,7 +352,8 @@ func TestNoAllocations(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	bufs := [2][]float32{make([]float32, 1000), make([]float32, 1000)}
-	ends := []int{300, 1000}
+	ends, leaves := []int{300, 1000}, []int{1, 2}
+	parts := [2][][]float32{{make([]float32, 1000)}, {make([]float32, 1000)}}
 	step, stepped := make(chan struct{}), make(chan error)
 	both := func(rank int) error {
 		ring, buf := rings[rank], bufs[rank]
@@ -364,7 +365,9 @@ func TestNoAllocations(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(first.Wait(ctx), second.Wait(ctx), ring.AllGather(ctx, buf, ends))
+		tree := allreduce.TreeSum{Buf: buf, Ends: leaves, Parts: parts[rank]}
+		return errors.Join(first.Wait(ctx), second.Wait(ctx), ring.AllGather(ctx, buf, ends),
+			ring.AllReduceTree(ctx, tree))
 	}
 	go func() {
 		for range step {
@@ -379,6 +382,6 @@ func TestNoAllocations(t *testing.T) {
 		}
 	})
 	if allocated > 0 {
-		t.Errorf("%v allocations in two all-reduces and an all-gather of two ranks", allocated)
+		t.Errorf("%v allocations in two all-reduces, an all-gather and a tree's sum", allocated)
 	}
 }
