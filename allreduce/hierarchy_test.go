@@ -1,0 +1,204 @@
+package allreduce_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/allreduce/linktest"
+)
+
+func TestLayout(t *testing.T) {
+	type layouts []allreduce.Layout
+	for name, test := range map[string]struct {
+		hosts []string
+		want  layouts
+		pays  bool
+	}{
+		"one host": {[]string{"a", "a"}, layouts{
+			{Host: []allreduce.Rank{0, 1}, Across: []allreduce.Rank{0}, Columns: 2},
+			{Host: []allreduce.Rank{0, 1}, Across: []allreduce.Rank{1}, Columns: 2}}, false},
+		"a rank a host": {[]string{"a", "b"}, layouts{
+			{Host: []allreduce.Rank{0}, Across: []allreduce.Rank{0, 1}, Columns: 1},
+			{Host: []allreduce.Rank{1}, Across: []allreduce.Rank{0, 1}, Columns: 1}}, false},
+		"hosts apart, one larger": {[]string{"a", "b", "a", "b", "b"}, layouts{
+			{Host: []allreduce.Rank{0, 2}, Across: []allreduce.Rank{0, 1}, Columns: 2},
+			{Host: []allreduce.Rank{1, 3, 4}, Across: []allreduce.Rank{0, 1}, Columns: 2},
+			{Host: []allreduce.Rank{0, 2}, Across: []allreduce.Rank{2, 3}, Columns: 2},
+			{Host: []allreduce.Rank{1, 3, 4}, Across: []allreduce.Rank{2, 3}, Columns: 2},
+			{Host: []allreduce.Rank{1, 3, 4}, Columns: 2}}, true},
+	} {
+		for rank, want := range test.want {
+			got := allreduce.NewLayout(test.hosts, allreduce.Rank(rank))
+			if !reflect.DeepEqual(got, want) || got.Pays() != test.pays {
+				t.Errorf("%s, rank %d: %+v, pays %v; want %+v", name, rank, got, got.Pays(), want)
+			}
+		}
+	}
+}
+
+// rack is the ranks of a hierarchy in one process.
+type rack struct {
+	hierarchies  []*allreduce.Hierarchy
+	host, across []*allreduce.Ring
+}
+
+// newRack connects hosts[i], the host of rank i, by pipes; its rings end with the test.
+func newRack(t *testing.T, hosts []string) *rack {
+	t.Helper()
+	n := len(hosts)
+	r := &rack{make([]*allreduce.Hierarchy, n), make([]*allreduce.Ring, n),
+		make([]*allreduce.Ring, n)}
+	for rank := range n {
+		layout := allreduce.NewLayout(hosts, allreduce.Rank(rank))
+		if layout.Host[0] == allreduce.Rank(rank) {
+			r.join(t, r.host, layout.Host)
+		}
+		if layout.Across != nil && layout.Across[0] == allreduce.Rank(rank) {
+			r.join(t, r.across, layout.Across)
+		}
+	}
+	for rank := range n {
+		var err error
+		r.hierarchies[rank], err = allreduce.NewHierarchy(
+			allreduce.NewLayout(hosts, allreduce.Rank(rank)), r.host[rank], r.across[rank])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(r.hierarchies[rank].Close)
+	}
+	return r
+}
+
+// sum sums by a rank's hierarchy.
+func (r *rack) sum(rank int, s allreduce.Sum) error {
+	p, err := r.hierarchies[rank].Start(context.Background(), s)
+	if err != nil {
+		return err
+	}
+	return p.Wait(context.Background())
+}
+
+// join connects some ranks in a ring.
+func (r *rack) join(t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Rank) {
+	t.Helper()
+	links := make([]allreduce.Links, len(ranks))
+	for i, rank := range ranks {
+		if j := (i + 1) % len(ranks); j != i {
+			links[i].Successor, links[j].Predecessor = allreduce.Pipe(
+				allreduce.Peer{Rank: rank, Address: fmt.Sprint("host-", rank)},
+				allreduce.Peer{Rank: ranks[j], Address: fmt.Sprint("host-", ranks[j])})
+		}
+	}
+	for i, rank := range ranks {
+		ring, err := allreduce.New(allreduce.Config{Rank: allreduce.Rank(i), World: len(ranks),
+			Ranks: ranks, Generation: 3, ChunkTimeout: 5 * time.Second,
+			StepTimeout: 2 * linktest.Moment}, links[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ring.Close() })
+		rings[rank] = ring
+	}
+}
+
+// TestHierarchySums: every rank ends with the same bits, close to a sum in float64, whatever the
+// hosts are and whatever the length.
+func TestHierarchySums(t *testing.T) {
+	lengths := []int{0, 1, 2, 3, 5, 8, 31, 70, 1000}
+	const blocks = 2<<20 + 7 // three of them
+	for _, hosts := range []string{"a", "aa", "ab", "aab", "aabb", "abab", "aaabb", "aabbcc",
+		"abbbccdd", "aaaabbbb"} {
+		t.Run(hosts, func(t *testing.T) {
+			r := newRack(t, strings.Split(hosts, ""))
+			lengths := lengths
+			if hosts == "aab" {
+				lengths = append(slices.Clone(lengths), blocks)
+			}
+			for _, n := range lengths {
+				for _, element := range []allreduce.Element{allreduce.Float32} {
+					testHierarchySum(t, r, n, element)
+				}
+			}
+		})
+	}
+}
+
+func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(uint64(n), uint64(len(r.host))))
+	bufs := make([][]float32, len(r.hierarchies))
+	want, size := make([]float64, n), make([]float64, n)
+	for rank := range bufs {
+		bufs[rank] = make([]float32, n)
+		for i := range n {
+			bufs[rank][i] = rng.Float32() - 0.5
+			want[i] += float64(bufs[rank][i])
+			size[i] += math.Abs(float64(bufs[rank][i]))
+		}
+	}
+	for rank, err := range linktest.Each(len(bufs), func(rank int) error {
+		return r.sum(rank, allreduce.Sum{Buf: bufs[rank]})
+	}) {
+		if err != nil {
+			t.Fatalf("%d numbers of %v, rank %d: %v", n, element, rank, err)
+		}
+	}
+	unit := 1.0 / (1 << 23)
+	if element == allreduce.BFloat16 {
+		unit = 1.0 / (1 << 7)
+	}
+	for rank, buf := range bufs {
+		if !slices.Equal(allreduce.Bytes(buf), allreduce.Bytes(bufs[0])) {
+			t.Fatalf("%d numbers of %v: rank %d has other bits than rank 0", n, element, rank)
+		}
+	}
+	for i, got := range bufs[0] {
+		if bound := unit * float64(len(bufs)) * size[i]; math.Abs(float64(got)-want[i]) > bound {
+			t.Fatalf("%d numbers of %v: [%d] = %v, want %v within %.2g", n, element, i, got,
+				want[i], bound)
+		}
+	}
+}
+
+// TestHierarchyBreaks: when one ring of a rank breaks, all ranks of all rings hear the reason.
+func TestHierarchyBreaks(t *testing.T) {
+	r := newRack(t, []string{"a", "a", "b", "b"})
+	for rank := range r.host {
+		t.Cleanup(allreduce.Bind(r.host[rank], r.across[rank]))
+	}
+	reason := errors.New("the disk of rank 3 is full")
+	r.across[3].Break(reason)
+	for rank, err := range linktest.Each(4, func(rank int) error {
+		return r.sum(rank, allreduce.Sum{Buf: make([]float32, 100)})
+	}) {
+		if err == nil || !strings.Contains(err.Error(), reason.Error()) {
+			t.Errorf("rank %d: %v, want the reason, %v", rank, err, reason)
+		}
+	}
+}
+
+func TestHierarchyRefused(t *testing.T) {
+	r := newRack(t, []string{"a", "a", "b", "b"})
+	layout := allreduce.NewLayout([]string{"a", "a", "b", "b"}, 0)
+	if _, err := allreduce.NewHierarchy(layout, r.host[0], nil); err == nil {
+		t.Error("a hierarchy without its ring across hosts was made")
+	}
+	layout.Host = layout.Host[:1]
+	if _, err := allreduce.NewHierarchy(layout, r.host[0], r.across[0]); err == nil {
+		t.Error("a hierarchy with a ring of other ranks was made")
+	}
+	err := r.sum(0, allreduce.Sum{Buf: make([]float32, 4),
+		Carry: allreduce.Carry{Out: make([]float32, 1)}})
+	if err == nil || !strings.Contains(err.Error(), "no carry") {
+		t.Errorf("a sum with a carry: %v", err)
+	}
+}
