@@ -36,6 +36,7 @@ type rigConfig struct {
 	allow   allowance
 	network *network // nil: all on this machine
 	relays  bool     // each worker reaches etcd through a relay
+	hosts   []string // what each worker calls its host; nil: as it is called
 	// binaries is the folder of the workers' and coordinators' binaries; empty: as all tests have.
 	binaries string
 }
@@ -60,6 +61,11 @@ func newRig(t *testing.T, c rigConfig) *rig {
 			continue
 		}
 		on := c.network.host(fmt.Sprintf("node%d", i))
+		if c.hosts != nil {
+			d := r.daemon(on, "worker", slices.Concat(r.flags, []string{"--host", c.hosts[i]}))
+			r.workers = append(r.workers, d)
+			continue
+		}
 		r.hosts[r.worker(on)] = on
 	}
 	r.untilRing(workers)
@@ -108,13 +114,13 @@ func (r *rig) daemon(on *host, name string, flags []string) *daemon {
 // of is the worker that has a rank.
 func (r *rig) of(rank int) *daemon {
 	r.t.Helper()
-	pid := r.ranked(rank)
+	id := r.seated(rank).text("id") // one that is told its host has a pid of its own making
 	for _, d := range r.workers {
-		if d.pid() == pid {
+		if strings.Contains(id, fmt.Sprintf("-%d-", d.pid())) {
 			return d
 		}
 	}
-	r.t.Fatalf("rank %d is process %d, which is not one of ours", rank, pid)
+	r.t.Fatalf("rank %d is %s, which is not one of ours", rank, id)
 	return nil
 }
 

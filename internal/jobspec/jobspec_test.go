@@ -231,7 +231,7 @@ func TestIdentityAndDifferences(t *testing.T) {
 	other := Default()
 	other.Workers, other.Lr, other.Epochs, other.CheckpointDir = 4, 0.1, 99, "elsewhere"
 	other.Corpus, other.Precision, other.Recompute = "moved.txt", "bf16", 7
-	other.IntraHost = "grpc"
+	other.IntraHost, other.Topology = "grpc", "flat"
 	if Identity(other, "tokens") != base || len(Differences(Default(), other)) != 0 {
 		t.Error("workers, lr, epochs, the folder, the corpus's place or how steps are computed " +
 			"changed the identity")

@@ -25,8 +25,9 @@ type session struct {
 	plan cluster.Plan
 	rank cluster.Rank
 	ring *allreduce.Ring
-	// group sums the gradient between the ranks' GPUs; nil: the ring does.
+	// group sums the gradient between the ranks' GPUs; nil: the ring does, or tiers of rings do.
 	group compute.Group
+	tiers *tiers // nil: the ring sums
 
 	rejoined bool // the ranks have begun anew in the ring that they have
 
@@ -77,10 +78,10 @@ func (w *worker) serveRing(
 	}
 	if s.ring != nil {
 		if broke != nil && !isVerdict(broke) {
-			s.ring.Break(broke) // the others must not wait for this rank
+			s.breakOff(broke) // the others must not wait for this rank
 		}
 		s.leaveGroup()
-		if closing := s.ring.Close(); closing != nil {
+		if closing := s.leaveRings(); closing != nil {
 			w.log.Info("leaving the ring", "generation", plan.Generation, "error", closing)
 		}
 	}
@@ -212,19 +213,24 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	if s.group, err = s.openGroup(ctx); err != nil {
 		return false, err
 	}
+	if s.tiers, err = s.openTiers(ctx); err != nil {
+		return false, err
+	}
 	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
 	for i, m := range s.plan.Members {
 		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
 		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
 	}
-	around := &reducer{Ring: s.ring}
+	around := reducer{s.ring, s.tiers}
 	if len(s.plan.Members) > 1 {
 		ring.Reducer = around
 	}
 	for {
 		ring.Group = s.group
 		if ring.Reducer != nil {
-			ring.Summer = s.summer(ring, around)
+			if ring.Summer, err = s.summer(ring, around); err != nil {
+				return false, err
+			}
 		}
 		result, err := s.train(ctx, ring)
 		var unsaved *train.SaveError
@@ -321,27 +327,6 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 		s.notice(ctx, err.Error())
 	}
 	return true
-}
-
-// form joins the plan's ring.
-func (s *session) form(ctx context.Context) error {
-	addresses := make([]string, len(s.plan.Members))
-	for i, m := range s.plan.Members {
-		addresses[i] = m.Address
-	}
-	seat := grpclink.Seat{Job: s.spec.Job, Generation: allreduce.Generation(s.plan.Generation),
-		Rank: allreduce.Rank(s.rank), World: len(addresses)}
-	links, err := s.connect(ctx, seat, addresses)
-	if err != nil {
-		return err
-	}
-	if s.spec.Inject != "" {
-		links = s.engine.faults.wrap(links)
-	}
-	s.ring, err = allreduce.New(allreduce.Config{Rank: seat.Rank, World: seat.World,
-		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration(),
-		StepTimeout: s.spec.StepTimeout.AsDuration()}, links)
-	return err
 }
 
 // judge says what comes of an error that ended a session: the job's end, or life's; nothing, if

@@ -21,15 +21,26 @@ func (e *engine) newSummer(config model.Config) error {
 	return err
 }
 
-// summer takes the worker's Summer into the ring; nil: there is none, or a group sums.
-func (s *session) summer(ring train.Ring, r *reducer) train.Summer {
+// summer takes the worker's Summer into the ring; nil: there is none, or a group sums. What has to
+// go by tiers needs one, if only to add up all there is.
+func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
+	if s.group != nil {
+		return nil, nil
+	}
 	summer := s.engine.summer
-	if summer == nil || s.group != nil {
-		return nil
+	if summer == nil && s.tiers == nil {
+		return nil, nil
+	}
+	if summer == nil {
+		all := compress.Config{Length: len(s.engine.model.Params())}
+		var err error
+		if summer, err = compress.New(all); err != nil {
+			return nil, err
+		}
 	}
 	summer.Join(sums{r, element(s.spec.Wire)}, compress.Place{Rank: ring.Rank,
 		World: len(ring.LaneEnds), Generation: ring.Generation})
-	return summer
+	return summer, nil
 }
 
 // ringSums says whether the job has asked for sums that only the ring makes.
@@ -50,7 +61,7 @@ func element(wire string) allreduce.Element {
 
 // sums is the ring as a Summer sees it.
 type sums struct {
-	*reducer
+	reducer
 	element allreduce.Element
 }
 
@@ -58,5 +69,9 @@ type sums struct {
 func (s sums) Start(
 	ctx context.Context, buf, residual []float32,
 ) (compress.Pending, error) {
-	return s.Ring.Start(ctx, allreduce.Sum{Buf: buf})
+	sum := allreduce.Sum{Buf: buf, Element: s.element, Residual: residual}
+	if s.tiers != nil {
+		return s.tiers.Start(ctx, sum)
+	}
+	return s.Ring.Start(ctx, sum)
 }

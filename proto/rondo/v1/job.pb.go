@@ -162,6 +162,7 @@ type JobSpec struct {
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
 	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
 	IntraHost       string  `protobuf:"bytes,86,opt,name=intra_host,json=intraHost,proto3" json:"intra_host,omitempty"`
+	Topology        string  `protobuf:"bytes,130,opt,name=topology,proto3" json:"topology,omitempty"`
 	Device          string  `protobuf:"bytes,61,opt,name=device,proto3" json:"device,omitempty"`
 	Threads         int64   `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
 	EvictStragglers float64 `protobuf:"fixed64,81,opt,name=evict_stragglers,json=evictStragglers,proto3" json:"evict_stragglers,omitempty"`
@@ -562,6 +563,13 @@ func (x *JobSpec) GetIntraHost() string {
 	return ""
 }
 
+func (x *JobSpec) GetTopology() string {
+	if x != nil {
+		return x.Topology
+	}
+	return ""
+}
+
 func (x *JobSpec) GetDevice() string {
 	if x != nil {
 		return x.Device
@@ -794,7 +802,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x94J\n" +
+	"\x04_max\"\xa7L\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -903,7 +911,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xb3\x02\n" +
 	"\n" +
 	"intra_host\x18V \x01(\tB\x93\x02\xaa\xbb\x18\x8e\x02\n" +
-	"\xee\x01what the gradients of workers on one host travel by: shm: memory that neighbours share; nccl: NVIDIA's library, between GPUs, where all workers are on one host; grpc: as between hosts; auto: the first of nccl, shm and grpc that can be had\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\xa7\x01\n" +
+	"\xee\x01what the gradients of workers on one host travel by: shm: memory that neighbours share; nccl: NVIDIA's library, between GPUs, where all workers are on one host; grpc: as between hosts; auto: the first of nccl, shm and grpc that can be had\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\x90\x02\n" +
+	"\btopology\x18\x82\x01 \x01(\tB\xf2\x01\xaa\xbb\x18\xed\x01\n" +
+	"\xca\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical where several hosts have two workers or more each\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
 	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
 	"\x80\x01where a worker computes: auto (a GPU if there is one), cpu, cuda (rondo train gives each of its workers a GPU in turn) or cuda:N\x12\x04autoR\x06device\x12y\n" +
 	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
