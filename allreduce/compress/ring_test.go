@@ -16,31 +16,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testRing is a ring of one process as a Summer has it. Its sums are done when Start returns.
+// testRing is a ring of one process as a Summer has it.
 type testRing struct {
 	*allreduce.Ring
-	rounds bool // what Start sums is cut to the upper half of each number
+	element allreduce.Element // of what is started
 }
 
-type done struct{}
-
-func (done) Wait(context.Context) error { return nil }
-
 func (r testRing) Start(ctx context.Context, buf, residual []float32) (Pending, error) {
-	for i := range buf {
-		if !r.rounds {
-			break
-		}
-		whole := buf[i]
-		if residual != nil {
-			whole += residual[i]
-		}
-		buf[i] = math.Float32frombits(math.Float32bits(whole) &^ 0xffff)
-		if residual != nil {
-			residual[i] = whole - buf[i]
-		}
-	}
-	return done{}, r.AllReduce(ctx, buf)
+	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Element: r.element, Residual: residual})
 }
 
 // newRings returns the ranks' places in a ring.
@@ -84,7 +67,7 @@ type company struct {
 	step    int64
 }
 
-// newCompany has so many ranks sum alike; rounds: in a ring that rounds.
+// newCompany has so many ranks sum alike; rounds: in a ring of 16 bits.
 func newCompany(t testing.TB, world int, config Config, rounds bool) *company {
 	t.Helper()
 	c := &company{t: t, rings: newRings(t, world)}
@@ -93,7 +76,9 @@ func newCompany(t testing.TB, world int, config Config, rounds bool) *company {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ring.rounds = rounds
+		if rounds {
+			ring.element = allreduce.BFloat16
+		}
 		s.Join(ring, Place{Rank: rank, World: world, Generation: 1})
 		s.Resume(0, 1, false)
 		c.summers = append(c.summers, s)

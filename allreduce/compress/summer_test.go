@@ -138,7 +138,7 @@ func TestNotFinite(t *testing.T) {
 	for way, config := range ways(n, tensors) {
 		for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			for _, at := range []int{2, 58} {
-				c := newCompany(t, 3, config, false)
+				c := newCompany(t, 3, config, config.Feedback)
 				gradients := make([][]float32, 3)
 				rng := rand.New(rand.NewPCG(1, 1))
 				for rank := range gradients {
