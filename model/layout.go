@@ -181,8 +181,8 @@ func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
 // roundUp rounds n up to a multiple of the alignment.
 func roundUp(n int) int { return (n + alignment - 1) / alignment * alignment }
 
-// LookupWeight names the tensor that tokens are looked up in: the embedding, by row; or, when one-hot,
-// the first layer's input weights, by column.
+// LookupWeight names the tensor that tokens are looked up in: the embedding, by row; or, when
+// one-hot, the first layer's input weights, by column.
 func (c Config) LookupWeight() string {
 	if c.Embed > 0 {
 		return embeddingWeight

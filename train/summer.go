@@ -11,8 +11,8 @@ type Summer interface {
 	Resume(step, completed int64, skipped bool)
 	// Touch adds token ids to those that this rank's inputs have in the step.
 	Touch(ids []int32)
-	// Ready says that the gradient, in host memory, is finished up to end: what is may be summed. All
-	// ranks call it with the same ends.
+	// Ready says that the gradient, in host memory, is finished up to end: so much may be summed.
+	// All ranks call it with the same ends.
 	Ready(ctx context.Context, gradient []float32, end int) error
 	// Sum replaces the gradient by its sum over the ranks, the same bits on all, and waits for it.
 	// Step is the one that it completes. The Reducer's part comes behind it: whoever completes that

@@ -58,7 +58,8 @@ func validateCompress(spec *rondov1.JobSpec) error {
 		return usagef("--compress %s and --wire %s both say what travels: give one", spec.Compress,
 			spec.Wire)
 	case spec.Compress != "none" && spec.SparseRows == "always":
-		return usagef("--sparse-rows always is without --compress, which sends parts of all tensors")
+		return usagef("--sparse-rows always is without --compress, which sends parts of all " +
+			"tensors")
 	case spec.ErrorFeedback && Exact(spec):
 		return usagef("--error-feedback adds what --wire or --compress leaves out to the next " +
 			"gradient, and --wire fp32 leaves nothing out: give --wire bf16 or fp16 with it")

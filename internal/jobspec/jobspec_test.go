@@ -122,8 +122,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both say what"},
 		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always is without --compress"},
 		{"--error-feedback", "--error-feedback adds what --wire or --compress leaves out"},
-		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on the " +
-			"ring, and with --intra-host nccl none are there"},
+		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on " +
+			"the ring, and with --intra-host nccl none are there"},
 		{"--wire fp16 --intra-host nccl", "--wire fp16 is of gradients on the ring"},
 		{"--sparse-rows always --intra-host nccl", "--sparse-rows always is of gradients on the"},
 		{"--sparse-rows always --embed 8 --tie-weights", "--sparse-rows always needs an embedding"},

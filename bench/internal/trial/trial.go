@@ -25,6 +25,7 @@ type Result struct {
 	Epoch           int64
 	Perplexity      float64 // exp of the mean training loss over the steps of the last epoch
 	TokensPerSecond float64 // median over the run
+	EvalLoss        float64 // of the last evaluation; 0: there was none
 	Sample          string  // the last one
 	Device          string  // of rank 0
 }
@@ -94,6 +95,8 @@ func Read(r io.Reader) (Result, error) {
 			}
 			result.Steps, result.Epoch = e.Step, e.Epoch
 			losses = append(losses, number(e.Loss))
+		case "eval":
+			result.EvalLoss = number(e.Loss)
 		case "sample":
 			result.Sample = e.Text
 		case "done":

@@ -16,6 +16,7 @@ const events = `{"event":"worker","rank":1,"device":"cpu (b)"}
 {"event":"sample","step":2,"text":"early"}
 {"event":"step","step":3,"epoch":1,"loss":1}
 {"event":"step","step":4,"epoch":1,"loss":2}
+{"event":"eval","step":4,"loss":1.75,"perplexity":5.75}
 {"event":"sample","step":4,"text":"time traveller"}
 `
 
@@ -24,7 +25,7 @@ const done = `{"event":"done","step":4,"loss":2,"perplexity":7.4,"tokens_per_sec
 func TestRead(t *testing.T) {
 	got, err := Read(strings.NewReader(events + done + "\n"))
 	want := Result{Steps: 4, Epoch: 1, Perplexity: math.Exp(1.5), TokensPerSecond: 1234.5,
-		Sample: "time traveller", Device: "cpu (a)"}
+		EvalLoss: 1.75, Sample: "time traveller", Device: "cpu (a)"}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}

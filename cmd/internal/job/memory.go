@@ -76,6 +76,9 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 		Copies:      parameters + 3*all, // the book has two of each lane's state, a save one
 		Runtime:     runtimeBytes + tokenBytes*int64(vocabulary),
 	}
+	if spec.Compress != "none" || spec.ErrorFeedback {
+		e.Copies += 2 * parameters // what is withheld: as of the last step, and of the one in hand
+	}
 	if spec.CheckpointDir != "" || spec.StopDir != "" {
 		e.Copies += 2 * snapshot // one that is written, and one that waits
 	}

@@ -1,0 +1,71 @@
+package job
+
+import (
+	"testing"
+
+	"rondo/allreduce/compress"
+	"rondo/internal/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// TestSummerConfig: which flags have gradients summed how, and which leave it to the ring.
+func TestSummerConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		vocabulary int
+		set        func(*rondov1.JobSpec)
+		want       *compress.Config // without tensors; nil: the ring alone
+		looks      bool
+	}{
+		"defaults":     {80, func(*rondov1.JobSpec) {}, nil, false},
+		"bf16": {80, func(s *rondov1.JobSpec) { s.Wire = "bf16" }, &compress.Config{},
+			false},
+		"many words":   {5000, func(s *rondov1.JobSpec) { s.Embed = 16 }, &compress.Config{}, true},
+		"many one-hot": {5000, func(*rondov1.JobSpec) {}, &compress.Config{}, true},
+		"never":        {5000, func(s *rondov1.JobSpec) { s.SparseRows = "never" }, nil, false},
+		"tied": {5000, func(s *rondov1.JobSpec) { s.Embed, s.TieWeights = 16, true }, nil,
+			false},
+		"always": {80, func(s *rondov1.JobSpec) { s.SparseRows = "always" }, &compress.Config{},
+			true},
+		"fed back": {80, func(s *rondov1.JobSpec) { s.Wire, s.ErrorFeedback = "fp16", true },
+			&compress.Config{Feedback: true}, false},
+		"top": {5000, func(s *rondov1.JobSpec) { s.Compress = "topk:0.1" },
+			&compress.Config{TopK: 0.1}, false},
+		"PowerSGD": {5000, func(s *rondov1.JobSpec) { s.Compress = "powersgd:3" },
+			&compress.Config{PowerSGD: 3}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := jobspec.Default()
+			c.set(spec)
+			if err := jobspec.Validate(spec); err != nil {
+				t.Fatal(err)
+			}
+			m, err := ModelConfig(spec, c.vocabulary)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := SummerConfig(spec, m)
+			if err != nil || (got == nil) != (c.want == nil) {
+				t.Fatalf("%+v, %v; want %+v", got, err, c.want)
+			}
+			if got == nil {
+				return
+			}
+			if _, err := compress.New(*got); err != nil {
+				t.Error(err)
+			}
+			if got.TopK != c.want.TopK || got.PowerSGD != c.want.PowerSGD ||
+				got.Feedback != c.want.Feedback || got.Length != model.Span(model.Layout(m)) {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+			if (got.Lookup != nil) != c.looks {
+				t.Fatalf("a lookup: %v, want %v", got.Lookup, c.looks)
+			}
+			if c.looks && (got.Lookup.Tokens() != c.vocabulary ||
+				got.Lookup.ByColumn != (spec.Embed == 0)) {
+				t.Errorf("%+v of %d tokens, want %d", got.Lookup, got.Lookup.Tokens(),
+					c.vocabulary)
+			}
+		})
+	}
+}
