@@ -17,7 +17,7 @@ func TestSummerConfig(t *testing.T) {
 		want       *compress.Config // without tensors; nil: the ring alone
 		looks      bool
 	}{
-		"defaults":     {80, func(*rondov1.JobSpec) {}, nil, false},
+		"defaults": {80, func(*rondov1.JobSpec) {}, nil, false},
 		"bf16": {80, func(s *rondov1.JobSpec) { s.Wire = "bf16" }, &compress.Config{},
 			false},
 		"many words":   {5000, func(s *rondov1.JobSpec) { s.Embed = 16 }, &compress.Config{}, true},
