@@ -47,6 +47,9 @@ type Config struct {
 	// At most one of these two is set; neither is the dense way.
 	TopK     float64 // the share of each tensor's numbers that travels, above 0 to 1
 	PowerSGD int     // the rank of a matrix's approximation
+	// After is the last step before these begin: until then all numbers travel. The first gradients
+	// change the most from step to step, and what waits of them is soon of the past.
+	After int64
 
 	Feedback bool    // of the dense way: the ring is given residuals. The others always have it
 	Lookup   *Lookup // of the dense way; nil: none
@@ -60,7 +63,8 @@ type Summer struct {
 	ring   Ring
 	place  Place
 	kept   feedback
-	begun  int // floats of the step's gradient that Ready was told of
+	whole  bool // in the step of the last Sum all numbers travelled
+	begun  int  // floats of the step's gradient that Ready was told of
 }
 
 // way is how a gradient is summed.
@@ -108,6 +112,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("compress: PowerSGD of rank %d", c.PowerSGD)
 	case c.TopK > 0 && c.PowerSGD > 0:
 		return errors.New("compress: both top-k and PowerSGD")
+	case c.After != 0 && c.TopK == 0 && c.PowerSGD == 0:
+		return errors.New("compress: a dense sum begins with the first step")
 	case c.Lookup != nil && (c.TopK > 0 || c.PowerSGD > 0):
 		return errors.New("compress: only a dense sum has a lookup")
 	case c.Length < 0 || c.Length > math.MaxInt32:
@@ -170,6 +176,10 @@ func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
 	s.kept.nextAt = moment{step, s.place.Generation}
 	begin := s.begun
 	s.begun = 0
+	if s.whole = step <= s.config.After; s.whole {
+		copy(s.kept.next, s.kept.kept)
+		return s.ring.AllReduce(ctx, sum)
+	}
 	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin)
 }
 
@@ -177,7 +187,9 @@ func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
 // and was not applied.
 func (s *Summer) Commit(skipped bool) {
 	s.kept.commit(skipped)
-	s.way.settle(skipped)
+	if !s.whole {
+		s.way.settle(skipped)
+	}
 }
 
 // feedback is what a rank has not sent: as of the last step that was committed, and as the step in

@@ -196,10 +196,36 @@ func TestQuadratic(t *testing.T) {
 	}
 }
 
+// TestAfter: until a step all numbers travel, and nothing is kept.
+func TestAfter(t *testing.T) {
+	const n, after = 64, 2
+	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
+	for _, config := range []Config{{TopK: 0.1}, {PowerSGD: 1}} {
+		config.Length, config.Tensors, config.After = n, tensors, after
+		c := newCompany(t, 2, config, false)
+		rng := rand.New(rand.NewPCG(5, 2))
+		for step := 1; step <= after+1; step++ {
+			gradients := [][]float32{randomGradient(rng, n, tensors),
+				randomGradient(rng, n, tensors)}
+			want := total(gradients)
+			c.sum(gradients)
+			c.commit()
+			whole := true
+			for i, v := range gradients[0] {
+				whole = whole && math.Abs(float64(v)-want[i]) < 1e-5
+			}
+			if whole != (step <= after) {
+				t.Errorf("%+v: step %d is whole: %t", config, step, whole)
+			}
+		}
+	}
+}
+
 func TestConfig(t *testing.T) {
 	for want, c := range map[string]Config{
 		"share":        {TopK: 1.5},
 		"rank -1":      {PowerSGD: -1},
+		"the first":    {After: 1},
 		"both":         {PowerSGD: 1, TopK: 0.1},
 		"only a dense": {TopK: 0.1, Lookup: &Lookup{}},
 		"-1 floats":    {Length: -1},

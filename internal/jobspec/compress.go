@@ -60,6 +60,8 @@ func validateCompress(spec *rondov1.JobSpec) error {
 	case spec.Compress != "none" && spec.SparseRows == "always":
 		return usagef("--sparse-rows always is without --compress, which sends parts of all " +
 			"tensors")
+	case spec.CompressAfter > 0 && spec.Compress == "none":
+		return usagef("--compress-after says when --compress begins: give that too")
 	case spec.ErrorFeedback && Exact(spec):
 		return usagef("--error-feedback adds what --wire or --compress leaves out to the next " +
 			"gradient, and --wire fp32 leaves nothing out: give --wire bf16 or fp16 with it")

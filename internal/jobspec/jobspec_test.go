@@ -121,6 +121,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--compress powersgd:65", "--compress powersgd:65: powersgd: takes a rank"},
 		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both say what"},
 		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always is without --compress"},
+		{"--compress-after 9", "--compress-after says when --compress begins"},
 		{"--error-feedback", "--error-feedback adds what --wire or --compress leaves out"},
 		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on " +
 			"the ring, and with --intra-host nccl none are there"},

@@ -16,7 +16,8 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config) (*compress.Config, erro
 	}
 	views := model.Layout(m)
 	c := compress.Config{Length: model.Span(views), TopK: way.TopK, PowerSGD: way.PowerSGD,
-		Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed}
+		Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
+		After: spec.CompressAfter}
 	for _, v := range views {
 		c.Tensors = append(c.Tensors, tensor(v))
 	}
