@@ -33,7 +33,8 @@ func newRings(t testing.TB, world int) []testRing {
 	for rank := range world {
 		if next := (rank + 1) % world; world > 1 {
 			links[rank].Successor, links[next].Predecessor = allreduce.Pipe(
-				allreduce.Peer{Rank: allreduce.Rank(rank)}, allreduce.Peer{Rank: allreduce.Rank(next)})
+				allreduce.Peer{Rank: allreduce.Rank(rank)},
+				allreduce.Peer{Rank: allreduce.Rank(next)})
 		}
 	}
 	rings := make([]testRing, world)
@@ -154,7 +155,8 @@ func alike(t testing.TB, what string, gradients [][]float32) {
 // ways are all ways to sum.
 func ways(n int, tensors []Tensor) map[string]Config {
 	all := map[string]Config{"dense": {}, "dense, fed back": {Feedback: true},
-		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1}, "PowerSGD": {PowerSGD: 1}, "rank 2": {PowerSGD: 2}}
+		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1}, "PowerSGD": {PowerSGD: 1},
+		"rank 2": {PowerSGD: 2}}
 	if len(tensors) > 0 {
 		rows := Lookup{Tensor: tensors[0], Always: true}
 		columns := Lookup{Tensor: tensors[0], Always: true, ByColumn: true}

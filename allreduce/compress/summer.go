@@ -153,8 +153,8 @@ func (s *Summer) Touch(ids []int32) {
 	}
 }
 
-// Ready says that of the next Sum's gradient the first floats, up to end, are what they will be: the
-// Summer may begin with them. All ranks call it with the same ends.
+// Ready says that of the next Sum's gradient the first floats, up to end, are what they will be:
+// the Summer may begin with them. All ranks call it with the same ends.
 func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
 	s.check(sum)
 	begin := s.begun
@@ -168,8 +168,8 @@ func (s *Summer) check(sum []float32) {
 	}
 }
 
-// Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits on
-// all. Numbers that are not finite leave some in the sum. After an error the gradient may be
+// Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits
+// on all. Numbers that are not finite leave some in the sum. After an error the gradient may be
 // anything; before the next Sum the Summer must Join and Resume.
 func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
 	s.check(sum)

@@ -131,7 +131,8 @@ func cloneAll(x [][]float32) [][]float32 {
 	return all
 }
 
-// TestNotFinite: a number that is none, on one rank, leaves some on all, so that they skip the step.
+// TestNotFinite: a number that is none, on one rank, leaves some on all, so that they skip the
+// step.
 func TestNotFinite(t *testing.T) {
 	const n = 64
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}

@@ -156,8 +156,9 @@ func TestOrthogonalise(t *testing.T) {
 	}
 }
 
-// TestLookupIsDense: of a lookup only what was touched travels, and the sum is the dense one: to the
-// bit between two ranks, and with whole numbers between more, for which no order of addition rounds.
+// TestLookupIsDense: of a lookup only what was touched travels, and the sum is the dense one: to
+// the bit between two ranks, and with whole numbers between more, for which no order of addition
+// rounds.
 func TestLookupIsDense(t *testing.T) {
 	const n = 200
 	tensors := []Tensor{{0, 3, 7}, {21, 12, 11}, {160, 1, 40}}
