@@ -37,8 +37,8 @@ func lossy(flags string) bool {
 
 // shared are the flags of all cases. Chunks go over TCP, so that the kernel counts them.
 const shared = "--tokenizer char --cell lstm --hidden 256 --batch 32 --bptt 35 --seed 1 " +
-	"--optimizer momentum --lr 0.5 --lr-schedule linear --warmup-steps 50 --validation-fraction 0.05 --check-every 0 " +
-	"--sample-tokens 0 --intra-host grpc --resume never"
+	"--optimizer momentum --lr 0.5 --lr-schedule linear --warmup-steps 50 " +
+	"--validation-fraction 0.05 --check-every 0 --sample-tokens 0 --intra-host grpc --resume never"
 
 // command is the command line of a case. A flag that comes again replaces the first.
 func (c config) command(flags string) []string {

@@ -44,8 +44,10 @@ func TestRun(t *testing.T) {
 	}
 	rows := strings.Split(out.String(), "\n")
 	for i, want := range map[int]string{
-		1: "--wire fp32                                  2.0000     0.00%          100     1.0x       1000",
-		5: "--compress topk:0.1 --compress-after 300     2.1000     5.00%           10    10.0x       1000" +
+		1: "--wire fp32                                  " +
+			"2.0000     0.00%          100     1.0x       1000",
+		5: "--compress topk:0.1 --compress-after 300     " +
+			"2.1000     5.00%           10    10.0x       1000" +
 			"  FAIL",
 	} {
 		if rows[i] != want {
