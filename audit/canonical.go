@@ -13,6 +13,9 @@ func canonical(text []byte) (e line, ok bool) {
 		read := &readLine{Generation: s.unsigned(64)}
 		s.want(`,"step":`)
 		read.Step = s.whole()
+		if s.has(`,"segment":`) {
+			read.Segment = int(s.unsigned(31))
+		}
 		s.want(`,"first":`)
 		read.First = int(s.unsigned(31))
 		s.want(`,"offsets":[`)

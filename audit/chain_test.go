@@ -27,7 +27,8 @@ func cutOff(t *testing.T, committed uint64) fstest.MapFS {
 		h.ring++
 		for _, a := range members {
 			check(t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: from,
-				Committed: committed, World: len(members), Batches: h.batches}))
+				Committed: committed, World: len(members), Accumulate: h.each,
+				Batches: h.batches}))
 		}
 		for step := from + 1; step <= to; step++ {
 			h.doStep(members, step, 2*len(members))

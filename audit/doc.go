@@ -13,9 +13,11 @@
 // where that state is from a checkpoint or from scratch, and 0 or missing if it is not known.
 // Another one of the same generation follows where all its workers begin anew together, from
 // a checkpoint or where they are. A read line says that it is about to take step 42 with the lanes
-// from 11 on, each lane's segment from that token of the text; crc is CRC-32C of those inputs
+// from 11 on, each lane's segment from that token of the text; where a worker computes its lanes in
+// groups it writes a line of each. crc is CRC-32C of those inputs
 // [T, count], as little-endian int32. A commit line says that it has updated its parameters by
-// step 42. Steps count from 1.
+// step 42. Steps count from 1. Where a step reads several segments of each lane, the ring line has
+// their number as "accumulate", and a read line which of them it is of, from 0, as "segment".
 //
 // The read line is written before the worker gives its gradient to the sum, and nobody can
 // complete a sum without everybody's part. So a commit line of anybody implies the read lines of

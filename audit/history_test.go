@@ -45,6 +45,8 @@ type history struct {
 	text    corpus.IDs
 	reader  *corpus.Reader
 	workers []*actor // alive
+	each    int      // segments of each lane in a step
+	alone   bool     // each lane is read by itself
 	born    int
 	saved   int64 // step of the newest checkpoint
 	run     int64
@@ -61,6 +63,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	if h.random.IntN(2) == 0 {
 		h.batches.Sampling = corpus.Random
 	}
+	h.each, h.alone = 1+int(seed%6)/5, seed%7 == 0
 	h.text = make(corpus.IDs, 100+h.random.IntN(200))
 	for i := range h.text {
 		h.text[i] = h.random.Int32N(1 << 20)
@@ -183,7 +186,8 @@ func (h *history) begin(members []*actor, with state, last bool) bool {
 		}
 		a.state = state{joined: h.ring, done: with.done, committed: with.committed}
 		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: with.done,
-			Committed: with.committed, World: len(members), Batches: h.batches}))
+			Committed: with.committed, World: len(members), Accumulate: h.each,
+			Batches: h.batches}))
 	}
 	from := with.done
 	h.last = from
@@ -210,12 +214,13 @@ func (h *history) doStep(members []*actor, step int64, reached int) {
 	}
 	first := 0
 	for i, a := range members {
-		count := ends[i] - first
-		if i < reached {
-			inputs := make([]int32, h.batches.BPTT*count)
-			check(h.t, h.reader.Fill(h.t.Context(), step-1, first, count, inputs,
-				make([]int32, len(inputs))))
-			check(h.t, a.log.Intend(step, first, count, inputs))
+		for i < reached && first < ends[i] {
+			count := ends[i] - first
+			if h.alone {
+				count = 1
+			}
+			h.read(a, step, first, count)
+			first += count
 		}
 		first = ends[i]
 	}
@@ -224,5 +229,15 @@ func (h *history) doStep(members []*actor, step int64, reached int) {
 			check(h.t, a.log.Commit(step))
 			a.done, a.committed = step, h.ring
 		}
+	}
+}
+
+// read has a worker read some lanes for a step.
+func (h *history) read(a *actor, step int64, first, count int) {
+	inputs := make([]int32, h.batches.BPTT*count)
+	for segment := range h.each {
+		check(h.t, h.reader.Fill(h.t.Context(), (step-1)*int64(h.each)+int64(segment), first, count,
+			inputs, make([]int32, len(inputs))))
+		check(h.t, a.log.Intend(step, segment, first, count, inputs))
 	}
 }

@@ -26,7 +26,10 @@ type Ring struct {
 	// where the state is from a checkpoint or from scratch. 0: not known.
 	Committed uint64
 	World     int // workers
-	Batches   corpus.SamplerConfig
+	// Accumulate is how many segments of each lane a step reads, from the sampler's step
+	// (step-1)*Accumulate on. 0: 1.
+	Accumulate int
+	Batches    corpus.SamplerConfig
 }
 
 // Log is one worker's log. One goroutine at a time does steps with it.
@@ -70,8 +73,8 @@ func (l *Log) Ring(r Ring) error {
 }
 
 // Intend says that the worker is about to take a step (from 1) with the lanes [first,
-// first+count), whose inputs [T, count] it has read.
-func (l *Log) Intend(step int64, first, count int, inputs []int32) error {
+// first+count), whose inputs [T, count] it has read: one of the step's segments, from 0.
+func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ring == nil {
@@ -79,10 +82,11 @@ func (l *Log) Intend(step int64, first, count int, inputs []int32) error {
 	}
 	l.offsets = l.offsets[:0]
 	for lane := first; lane < first+count; lane++ {
-		l.offsets = append(l.offsets, l.offset(step-1, lane))
+		l.offsets = append(l.offsets,
+			l.offset((step-1)*int64(max(1, l.ring.Accumulate))+int64(segment), lane))
 	}
-	return l.write(&line{Read: &readLine{Generation: l.ring.Generation, Step: step, First: first,
-		Offsets: l.offsets, CRC: l.checksum(inputs)}})
+	return l.write(&line{Read: &readLine{Generation: l.ring.Generation, Step: step,
+		Segment: segment, First: first, Offsets: l.offsets, CRC: l.checksum(inputs)}})
 }
 
 // Commit says that the worker has updated its parameters by a step.
@@ -157,13 +161,21 @@ type ringLine struct {
 	Tokens     int64           `json:"tokens"`
 	Seed       uint64          `json:"seed"`
 	Sampling   corpus.Sampling `json:"sampling"`
+	Accumulate int             `json:"accumulate"` // 0, or not there: 1
 }
 
 func newRingLine(r Ring) *ringLine {
-	return &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Committed: r.Committed,
+	l := &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Committed: r.Committed,
 		World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
 		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling}
+	if r.Accumulate > 1 {
+		l.Accumulate = r.Accumulate
+	}
+	return l
 }
+
+// segments is how many segments of each lane a step reads.
+func (r *ringLine) segments() int { return max(1, r.Accumulate) }
 
 func (r *ringLine) batches() corpus.SamplerConfig {
 	return corpus.SamplerConfig{Tokens: r.Tokens, Lanes: r.Lanes, BPTT: r.BPTT, Seed: r.Seed,
@@ -173,6 +185,7 @@ func (r *ringLine) batches() corpus.SamplerConfig {
 type readLine struct {
 	Generation uint64  `json:"generation"`
 	Step       int64   `json:"step"`
+	Segment    int     `json:"segment"` // of the step's, from 0; not there: 0
 	First      int     `json:"first"`
 	Offsets    []int64 `json:"offsets"`
 	CRC        uint32  `json:"crc"`
@@ -189,13 +202,20 @@ func (e *line) append(b []byte) []byte {
 	case e.Ring != nil:
 		r := e.Ring
 		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"committed":%d,`+
-			`"world":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q}}`, r.Run,
+			`"world":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q`, r.Run,
 			r.Generation, r.From, r.Committed, r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed,
 			r.Sampling)
+		if r.Accumulate != 0 {
+			b = fmt.Appendf(b, `,"accumulate":%d`, r.Accumulate)
+		}
+		b = append(b, "}}"...)
 	case e.Read != nil:
 		r := e.Read
-		b = fmt.Appendf(b, `{"read":{"generation":%d,"step":%d,"first":%d,"offsets":[`,
-			r.Generation, r.Step, r.First)
+		b = fmt.Appendf(b, `{"read":{"generation":%d,"step":%d`, r.Generation, r.Step)
+		if r.Segment != 0 {
+			b = fmt.Appendf(b, `,"segment":%d`, r.Segment)
+		}
+		b = fmt.Appendf(b, `,"first":%d,"offsets":[`, r.First)
 		for i, offset := range r.Offsets {
 			if i > 0 {
 				b = append(b, ',')

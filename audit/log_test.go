@@ -32,7 +32,7 @@ func TestWorkersThatCannotNameALog(t *testing.T) {
 func TestStepsNeedARing(t *testing.T) {
 	log, err := Open(t.TempDir(), "worker-1", offsetZero)
 	check(t, err)
-	if err := log.Intend(1, 0, 1, nil); err == nil {
+	if err := log.Intend(1, 0, 0, 1, nil); err == nil {
 		t.Error("a read without a ring")
 	}
 	if err := log.Commit(1); err == nil {
@@ -89,7 +89,7 @@ func BenchmarkStep(b *testing.B) {
 	inputs := make([]int32, 35*32)
 	b.ReportAllocs()
 	for step := int64(1); b.Loop(); step++ {
-		if err := errors.Join(log.Intend(step, 0, 32, inputs), log.Commit(step)); err != nil {
+		if err := errors.Join(log.Intend(step, 0, 0, 32, inputs), log.Commit(step)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,6 +19,7 @@ type Report struct {
 	First    int64    `json:"first"`    // step of the history that the logs hold
 	Last     int64    `json:"last"`     // First-1 if nothing was committed
 	Lanes    int      `json:"lanes"`    // of the batch
+	Each     int      `json:"each"`     // segments of each lane in a step
 	Segments int64    `json:"segments"` // read, of the steps that count
 	Runs     int      `json:"runs"`
 	Rings    int      `json:"rings"`
@@ -109,7 +110,7 @@ func (p *prover) makeSampler() error {
 			}
 			p.sampler, first = sampler, s
 		}
-		if batches != p.sampler.Config() {
+		if batches != p.sampler.Config() || s.ring.segments() != first.ring.segments() {
 			p.find("%s line %d: the ring of generation %d is of another job than that of "+
 				"generation %d in %s: %s", s.file, s.line, s.ring.Generation,
 				first.ring.Generation, first.file, differences(first.ring, s.ring, true))
@@ -122,7 +123,7 @@ func (p *prover) makeSampler() error {
 		return nil
 	}
 	batches := p.sampler.Config()
-	p.report.Lanes = batches.Lanes
+	p.report.Lanes, p.report.Each = batches.Lanes, first.ring.segments()
 	if p.tokens != nil && p.tokens.Len() != batches.Tokens {
 		return fmt.Errorf("the text has %d tokens, and the job read one of %d: give the same "+
 			"--corpus and the same flags for it", p.tokens.Len(), batches.Tokens)
@@ -146,6 +147,7 @@ func differences(a, b ringLine, batches bool) string {
 	}{
 		{"--batch", a.Lanes, b.Lanes}, {"--bptt", a.BPTT, b.BPTT},
 		{"--sampling", a.Sampling, b.Sampling}, {"--seed", a.Seed, b.Seed},
+		{"--accumulate", a.segments(), b.segments()},
 		{"tokens of the text", a.Tokens, b.Tokens}, {"workers", a.World, b.World},
 		{"steps done before", a.From, b.From},
 		{"state of generation", a.Committed, b.Committed},

@@ -22,6 +22,8 @@ const (
 	maxSections = 1 << 20
 	// maxInputs bounds the tokens of one read line, T times its lanes.
 	maxInputs = 1 << 28
+	// maxAccumulate bounds the segments of each lane that a step reads.
+	maxAccumulate = 1 << 20
 )
 
 // lines reads a log line by line, and knows where in the file it is.
@@ -69,9 +71,10 @@ func parse(text []byte) (line, error) {
 	case kinds != 1:
 		return e, errors.New("is none of ring, read and commit")
 	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 ||
-		e.Ring.Committed > e.Ring.Generation):
+		e.Ring.Committed > e.Ring.Generation || e.Ring.Accumulate < 0 ||
+		e.Ring.Accumulate > maxAccumulate):
 		return e, errors.New("is of a ring that cannot be")
-	case e.Read != nil && (e.Read.Step < 1 || e.Read.First < 0 || len(e.Read.Offsets) == 0):
+	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 || len(e.Read.Offsets) == 0):
 		return e, errors.New("reads nothing")
 	case e.Commit != nil && e.Commit.Step < 1:
 		return e, errors.New("commits a step before the first")
@@ -180,7 +183,8 @@ type stream struct {
 	step   int64 // of head
 	done   bool
 
-	lastRead, lastCommit int64
+	lastRead, lastCommit   int64
+	lastFirst, lastSegment int // of the last read
 }
 
 // open begins to read a section.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"slices"
 )
@@ -64,11 +65,12 @@ func (p *prover) missing(r *ring, from, to int64) {
 	}
 }
 
-// reading is what one worker read for a step.
+// reading is what one worker read of one of a step's segments.
 type reading struct {
-	worker string
-	first  int
-	count  int
+	worker  string
+	segment int
+	first   int
+	count   int
 }
 
 // proveStep takes what all streams have of a step.
@@ -78,8 +80,9 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 		for !s.done && s.step == step {
 			if read := s.head.Read; read != nil {
 				p.proveRead(s, read)
-				lanes := reading{s.worker(), read.First, len(read.Offsets)}
-				if lanes.first <= p.report.Lanes-lanes.count { // else it is told already
+				lanes := reading{s.worker(), read.Segment, read.First, len(read.Offsets)}
+				// Otherwise it is told already.
+				if lanes.first <= p.report.Lanes-lanes.count && lanes.segment < p.report.Each {
 					readings = append(readings, lanes)
 				}
 			} else {
@@ -94,9 +97,20 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 	if !committed {
 		return false, nil
 	}
-	p.proveLanes(r, step, readings)
+	slices.SortFunc(readings, func(a, b reading) int {
+		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.first, b.first),
+			cmp.Compare(a.worker, b.worker))
+	})
+	for segment := range p.report.Each {
+		n := 0
+		for n < len(readings) && readings[n].segment == segment {
+			n++
+		}
+		p.proveLanes(r, step, segment, readings[:n])
+		readings = readings[n:]
+	}
 	if step > r.counted && step <= r.until {
-		p.report.Segments += int64(p.report.Lanes)
+		p.report.Segments += int64(p.report.Lanes) * int64(p.report.Each)
 	}
 	return true, nil
 }
@@ -120,19 +134,30 @@ func (p *prover) proveRead(s *stream, read *readLine) {
 		p.find("%s line %d: step %d of generation %d: "+format, append([]any{s.file, s.number,
 			read.Step, read.Generation}, a...)...)
 	}
-	if s.lastRead != s.lastCommit {
+	more := s.lastRead != s.lastCommit && read.Step == s.lastRead // other lanes or segments of it
+	switch {
+	case more && cmp.Or(cmp.Compare(read.First, s.lastFirst),
+		cmp.Compare(read.Segment, s.lastSegment)) <= 0:
+		at("%s read its lanes from %d on twice, or in another order", s.worker(), read.First)
+	case more:
+	case s.lastRead != s.lastCommit:
 		at("%s read it without having committed step %d", s.worker(), s.lastRead)
-	} else if read.Step != s.lastRead+1 {
+	case read.Step != s.lastRead+1:
 		at("%s read it after step %d", s.worker(), s.lastRead)
 	}
-	s.lastRead = read.Step
+	s.lastRead, s.lastFirst, s.lastSegment = read.Step, read.First, read.Segment
 	if n := len(read.Offsets); read.First > p.report.Lanes-n {
 		at("%d lanes from %d on were read, and there are %d", n, read.First, p.report.Lanes)
 		return
 	}
+	if read.Segment >= p.report.Each {
+		at("its segment %d was read, and a step has %d (--accumulate)", read.Segment, p.report.Each)
+		return
+	}
+	segment := (read.Step-1)*int64(p.report.Each) + int64(read.Segment)
 	for i, offset := range read.Offsets {
 		lane := read.First + i
-		if want := p.sampler.Offset(read.Step-1, lane); offset != want {
+		if want := p.sampler.Offset(segment, lane); offset != want {
 			at("lane %d was read at token %d instead of %d", lane, offset, want)
 			return
 		}
@@ -149,23 +174,24 @@ func (p *prover) proveRead(s *stream, read *readLine) {
 	}
 }
 
-// proveLanes holds the readings of a step that was committed against the lanes.
-func (p *prover) proveLanes(r *ring, step int64, readings []reading) {
-	slices.SortFunc(readings, func(a, b reading) int {
-		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.worker, b.worker))
-	})
-	next := 0
+// proveLanes holds the readings of a segment of a step that was committed, ordered by their lanes,
+// against the lanes.
+func (p *prover) proveLanes(r *ring, step int64, segment int, readings []reading) {
+	next, which := 0, ""
+	if p.report.Each > 1 {
+		which = fmt.Sprintf("segment %d, ", segment)
+	}
 	skipped := func(to int) {
 		if next < to {
-			p.find("step %d of generation %d: lanes %d to %d were skipped", step, r.Generation,
-				next, to-1)
+			p.find("step %d of generation %d: %slanes %d to %d were skipped", step, r.Generation,
+				which, next, to-1)
 		}
 	}
 	for _, x := range readings {
 		skipped(x.first)
 		if x.first < next {
-			p.find("step %d of generation %d: lanes %d to %d were read twice, the second time "+
-				"by %s", step, r.Generation, x.first, min(next, x.first+x.count)-1, x.worker)
+			p.find("step %d of generation %d: %slanes %d to %d were read twice, the second time "+
+				"by %s", step, r.Generation, which, x.first, min(next, x.first+x.count)-1, x.worker)
 		}
 		next = max(next, x.first+x.count)
 	}

@@ -28,6 +28,7 @@ type Job struct {
 	MinWorkers   int           // with fewer the job pauses
 	MaxWorkers   int           // of the ring, unless `rondo scale` says otherwise; 0: Workers
 	Lanes        int           // of the global batch
+	Groups       int           // of lanes that are not parted; divides Lanes; 0: each is one
 	JoinTimeout  time.Duration // how long a start waits for Workers
 	PauseTimeout time.Duration // how long a pause waits for MinWorkers
 	Spread       bool          // neighbours in the ring are of different hosts where possible
@@ -44,6 +45,11 @@ func (j Job) Validate() error {
 		return fmt.Errorf("--min-workers %d: a job needs at least one worker", j.MinWorkers)
 	case j.MinWorkers > j.Workers:
 		return fmt.Errorf("--min-workers %d is more than --workers %d", j.MinWorkers, j.Workers)
+	case j.Groups < 0 || j.Groups > 0 && j.Lanes%j.Groups != 0:
+		return fmt.Errorf("--lane-groups %d must divide --batch %d", j.Groups, j.Lanes)
+	case j.Groups > 0 && j.Groups < max(j.Workers, j.max()):
+		return fmt.Errorf("--lane-groups %d is less than the workers, %d: each needs one",
+			j.Groups, max(j.Workers, j.max()))
 	case j.Lanes < j.Workers:
 		return fmt.Errorf("--batch %d is less than --workers %d: each worker needs a lane",
 			j.Lanes, j.Workers)
@@ -62,9 +68,13 @@ func (j Job) Validate() error {
 
 // CheckScale returns an error that says the bounds if a ring cannot be asked to have n workers.
 func (j Job) CheckScale(n int) error {
-	if n < j.MinWorkers || n > j.Lanes {
-		return fmt.Errorf("%s: this job can have %d (--min-workers) to %d (--batch: each "+
-			"worker needs a lane)", count(n, "worker", "workers"), j.MinWorkers, j.Lanes)
+	most := "--batch: each worker needs a lane"
+	if j.Groups > 0 {
+		most = "--lane-groups: each worker needs one"
+	}
+	if n < j.MinWorkers || n > j.shares() {
+		return fmt.Errorf("%s: this job can have %d (--min-workers) to %d (%s)",
+			count(n, "worker", "workers"), j.MinWorkers, j.shares(), most)
 	}
 	return nil
 }
@@ -72,9 +82,26 @@ func (j Job) CheckScale(n int) error {
 // Limit returns how many workers a ring may have under a plan.
 func (j Job) Limit(p Plan) int {
 	if p.Limit > 0 {
-		return min(p.Limit, j.Lanes)
+		return min(p.Limit, j.shares())
 	}
-	return min(j.max(), j.Lanes)
+	return min(j.max(), j.shares())
+}
+
+// shares is among how many workers the lanes can be dealt.
+func (j Job) shares() int {
+	if j.Groups > 0 {
+		return j.Groups
+	}
+	return j.Lanes
+}
+
+// deal returns the lane ends of a ring of n workers, which have whole groups.
+func (j Job) deal(n int) []Lane {
+	ends := DealLanes(j.shares(), n)
+	for r := range ends {
+		ends[r] *= Lane(j.Lanes / j.shares())
+	}
+	return ends
 }
 
 func (j Job) max() int {

@@ -166,7 +166,7 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	}
 	s.plan.Generation++
 	s.plan.Rings++
-	s.plan.Members, s.plan.LaneEnds = s.order(chosen), DealLanes(s.job.Lanes, len(chosen))
+	s.plan.Members, s.plan.LaneEnds = s.order(chosen), s.job.deal(len(chosen))
 	s.plan.Last = last
 	s.plan.Reason = reason
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {

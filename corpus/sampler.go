@@ -69,8 +69,8 @@ func NewSampler(cfg SamplerConfig) (*Sampler, error) {
 // Config returns what the sampler was made with.
 func (s *Sampler) Config() SamplerConfig { return s.cfg }
 
-// StepsPerEpoch is floor((N-T) / (G*T)).
-func (s *Sampler) StepsPerEpoch() int64 { return s.steps }
+// SegmentsPerEpoch is floor((N-T) / (G*T)).
+func (s *Sampler) SegmentsPerEpoch() int64 { return s.steps }
 
 // Epoch returns the epoch that a step belongs to.
 func (s *Sampler) Epoch(step int64) int64 {

@@ -41,8 +41,8 @@ func TestNoTokenIsATargetTwiceInAnEpoch(t *testing.T) {
 		for epoch := range int64(6) {
 			seen := make([]bool, cfg.Tokens)
 			least := cfg.Tokens
-			for i := range s.StepsPerEpoch() {
-				step := epoch*s.StepsPerEpoch() + i
+			for i := range s.SegmentsPerEpoch() {
+				step := epoch*s.SegmentsPerEpoch() + i
 				if s.Epoch(step) != epoch {
 					t.Fatalf("%+v: step %d is in epoch %d; want %d", cfg, step,
 						s.Epoch(step), epoch)
@@ -72,16 +72,16 @@ func TestOffsetsFollowTheBook(t *testing.T) {
 	for _, cfg := range shapes() {
 		s := sampler(t, cfg)
 		for epoch := range int64(4) {
-			first := epoch * s.StepsPerEpoch()
+			first := epoch * s.SegmentsPerEpoch()
 			var got []int64
-			for step := first; step < first+s.StepsPerEpoch(); step++ {
+			for step := first; step < first+s.SegmentsPerEpoch(); step++ {
 				for lane := range cfg.Lanes {
 					got = append(got, s.Offset(step, lane))
 				}
 			}
 			if cfg.Sampling == Sequential {
 				skip := got[0]
-				if want := bookSequential(cfg, skip, s.StepsPerEpoch()); !slices.Equal(got, want) {
+				if want := bookSequential(cfg, skip, s.SegmentsPerEpoch()); !slices.Equal(got, want) {
 					t.Fatalf("%+v, epoch %d: %v; want %v", cfg, epoch, got, want)
 				}
 				continue
@@ -127,8 +127,8 @@ func bookWindows(cfg SamplerConfig, skip int64) []int64 {
 func TestTheTextbooksEpoch(t *testing.T) {
 	for _, sampling := range []Sampling{Sequential, Random} {
 		s := sampler(t, SamplerConfig{10000, 32, 35, 1, sampling})
-		if s.StepsPerEpoch() != 8 {
-			t.Errorf("%s: %d steps; want 8", sampling, s.StepsPerEpoch())
+		if s.SegmentsPerEpoch() != 8 {
+			t.Errorf("%s: %d steps; want 8", sampling, s.SegmentsPerEpoch())
 		}
 		for step := range int64(20) {
 			want := sampling == Random || step%8 == 0
@@ -167,7 +167,7 @@ func TestEpochsAndSeedsDiffer(t *testing.T) {
 		s := sampler(t, cfg)
 		skips := make([]int, cfg.BPTT)
 		for epoch := range int64(epochs) {
-			skips[s.Offset(epoch*s.StepsPerEpoch(), 0)%10]++
+			skips[s.Offset(epoch*s.SegmentsPerEpoch(), 0)%10]++
 		}
 		// Each offset is drawn 200 times on average; six standard deviations are 80.
 		for skip, n := range skips {
@@ -178,12 +178,12 @@ func TestEpochsAndSeedsDiffer(t *testing.T) {
 		cfg.Seed++
 		other := sampler(t, cfg)
 		same := 0
-		for step := range s.StepsPerEpoch() * 20 {
+		for step := range s.SegmentsPerEpoch() * 20 {
 			if s.Offset(step, 1) == other.Offset(step, 1) {
 				same++
 			}
 		}
-		if share := float64(same) / float64(s.StepsPerEpoch()*20); share > 0.5 {
+		if share := float64(same) / float64(s.SegmentsPerEpoch()*20); share > 0.5 {
 			t.Errorf("%s: two seeds agree in %.0f%% of the steps", sampling, 100*share)
 		}
 	}
@@ -287,7 +287,7 @@ func TestReaderIsTimeMajorAndTheSameForAllSplits(t *testing.T) {
 	for _, sampling := range []Sampling{Sequential, Random} {
 		s := sampler(t, SamplerConfig{int64(len(ids)), lanes, bptt, 1, sampling})
 		r := NewReader(ids, s)
-		for step := range s.StepsPerEpoch() * 2 {
+		for step := range s.SegmentsPerEpoch() * 2 {
 			for _, cuts := range [][]int{{0, 6}, {0, 1, 6}, {0, 2, 3, 4, 6}} {
 				for i, first := range cuts[:len(cuts)-1] {
 					count := cuts[i+1] - first

@@ -1,30 +1,39 @@
 package train
 
-import "context"
+import (
+	"context"
+	"iter"
+)
 
-// Batches are the token ids to train on. Which a step reads is a function of the step and the
-// lane alone.
+// Batches are the token ids to train on, in segments of T tokens of each lane. Which those are is a
+// function of the segment, an index from 0, and the lane alone. A step reads the next K segments.
 type Batches interface {
-	// Fill reads what the lanes [first, first+count) read at a step, an index from 0: inputs and
-	// targets, each [T, count]. It is called by one goroutine, which is not Run's.
-	Fill(ctx context.Context, step int64, first, count int, inputs, targets []int32) error
-	// Reset says whether the state of all lanes is zero before a step.
-	Reset(step int64) bool
-	// StepsPerEpoch is the same for every epoch, at least 1. Unlike Fill it and Reset may be
+	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each [T, count].
+	// It is called by one goroutine, which is not Run's.
+	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
+	// Reset says whether the state of all lanes is zero before a segment.
+	Reset(segment int64) bool
+	// SegmentsPerEpoch is the same for every epoch, at least 1. Unlike Fill it and Reset may be
 	// called while Fill runs.
-	StepsPerEpoch() int64
+	SegmentsPerEpoch() int64
 }
 
 // fill is Batches.Fill.
-type fill func(ctx context.Context, step int64, first, count int, inputs, targets []int32) error
+type fill func(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 
-// batch is one step's tokens, [T, B] each.
+// span is a segment of the text, of some lanes.
+type span struct {
+	segment int64
+	lanes   laneGroup
+}
+
+// batch is the tokens of one span, [T, B] each.
 type batch struct {
 	inputs, targets []int32
 	err             error
 }
 
-// ahead reads batches in a goroutine, one ahead of the step that is computed.
+// ahead reads batches in a goroutine, one ahead of that which is computed.
 type ahead struct {
 	ready, free chan *batch
 	current     *batch // in the caller's hands
@@ -32,8 +41,8 @@ type ahead struct {
 	done        chan struct{}
 }
 
-// readAhead starts to read the steps [from, to); close ends it.
-func readAhead(ctx context.Context, read fill, size, first, count int, from, to int64) *ahead {
+// readAhead starts to read, of so many tokens each time; close ends it.
+func readAhead(ctx context.Context, read fill, size int, spans iter.Seq[span]) *ahead {
 	const batches = 2 // one that is read, one that is computed
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{ready: make(chan *batch, batches), free: make(chan *batch, batches),
@@ -43,10 +52,10 @@ func readAhead(ctx context.Context, read fill, size, first, count int, from, to 
 	}
 	go func() {
 		defer close(a.done)
-		for step := from; step < to; step++ {
+		for r := range spans {
 			select {
 			case b := <-a.free:
-				b.err = read(ctx, step, first, count, b.inputs, b.targets)
+				b.err = read(ctx, r.segment, r.lanes.first, r.lanes.count, b.inputs, b.targets)
 				a.ready <- b // has room for all there are
 				if b.err != nil {
 					return
@@ -59,8 +68,8 @@ func readAhead(ctx context.Context, read fill, size, first, count int, from, to 
 	return a
 }
 
-// next returns the next step's batch, which is the caller's until the next call. It must not be
-// called more often than there are steps, nor after an error.
+// next returns the next batch, which is the caller's until the next call. It must not be called more
+// often than there are spans, nor after an error.
 func (a *ahead) next(ctx context.Context) (*batch, error) {
 	if a.current != nil {
 		a.free <- a.current

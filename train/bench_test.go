@@ -74,8 +74,8 @@ func TestAllocations(t *testing.T) {
 // fixedLanes are batches of any size that cost nothing to read.
 type fixedLanes struct{}
 
-func (fixedLanes) StepsPerEpoch() int64  { return 8 }
-func (fixedLanes) Reset(step int64) bool { return step%8 == 0 }
+func (fixedLanes) SegmentsPerEpoch() int64 { return 8 }
+func (fixedLanes) Reset(step int64) bool   { return step%8 == 0 }
 func (fixedLanes) Fill(_ context.Context, step int64, _, _ int, inputs, targets []int32) error {
 	for i := range inputs {
 		inputs[i] = int32((int(step) + 5*i) % 28)

@@ -36,9 +36,10 @@ func bucketsOf(points []int, least int) (ends []int) {
 }
 
 // bucketed says whether buckets may travel while backward goes on: not where a rank must know its
-// gradient's norm before it is summed, and not where the ring does not sum it.
+// gradient's norm before it is summed, and not where the ring does not sum it, or not by itself.
 func (t *Trainer) bucketed() bool {
-	return t.ring.Reducer != nil && t.ring.Group == nil && !t.cfg.Clip.beforeRing()
+	return t.ring.Reducer != nil && t.ring.Group == nil && !t.cfg.Clip.beforeRing() &&
+		t.cfg.LaneGroups == 0
 }
 
 // cut has the gradient travel in buckets of at least so many floats in this ring; 0: in one.
@@ -50,14 +51,18 @@ func (t *Trainer) cut(least int) {
 	t.exchange.ends = bucketsOf(points, least)
 }
 
-// finished is what a run is to call when a part of the gradient is there; nil where it cannot.
+// finished is what a step's last run is to call when a part of the gradient is there; nil where it
+// cannot.
 func (t *Trainer) finished(ctx context.Context) func(end int) {
 	x := t.exchange
 	if !x.inPlace || t.records || !t.bucketed() || t.spoil.NaN ||
 		len(x.ends) == 1 && x.points.ends == nil {
 		return nil
 	}
-	return func(end int) { x.handOver(ctx, end) }
+	return func(end int) {
+		t.fold.addSegmentsUpTo(end)
+		x.handOver(ctx, end)
+	}
 }
 
 // enter readies the exchange for a ring.

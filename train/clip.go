@@ -28,6 +28,10 @@ const (
 	ScopeWorker ClipScope = "worker"
 	// ScopeGlobal clips the sum over the ranks: what one process with the whole batch would do.
 	ScopeGlobal ClipScope = "global"
+	// ScopeGroup clips each lane group's mean gradient, and weighs it by the group's share of the
+	// lanes, before they are added: as ScopeWorker, but whichever ranks have the groups. It is not
+	// the same as clipping the whole either.
+	ScopeGroup ClipScope = "group"
 )
 
 // Clip says how gradients are limited.
@@ -47,15 +51,15 @@ func (c Clip) validate() error {
 	if c.By != ByNorm && c.By != ByValue {
 		return fmt.Errorf("--clip-by %q is not one of %s, %s", c.By, ByNorm, ByValue)
 	}
-	if c.Scope != ScopeWorker && c.Scope != ScopeGlobal {
-		return fmt.Errorf("--clip-scope %q is not one of %s, %s", c.Scope, ScopeWorker,
-			ScopeGlobal)
+	if c.Scope != ScopeWorker && c.Scope != ScopeGlobal && c.Scope != ScopeGroup {
+		return fmt.Errorf("--clip-scope %q is not one of %s, %s, %s", c.Scope, ScopeWorker,
+			ScopeGlobal, ScopeGroup)
 	}
 	return nil
 }
 
-// beforeRing says whether each rank clips its own gradient.
-func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope == ScopeWorker }
+// beforeRing says whether each rank clips its own gradient, or those of its groups.
+func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope != ScopeGlobal }
 
 // by is how the device limits a gradient of which this rank has a share.
 func (c Clip) by(share, lossLimit float64) compute.Clip {

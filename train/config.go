@@ -14,6 +14,17 @@ type Config struct {
 	BPTT  int   // T
 	Steps int64 // of the whole job, those done before included
 
+	// Accumulate is how many segments of each lane a step reads, one after the other, before it
+	// updates by the mean gradient over all of their targets: K. 0: 1.
+	Accumulate int
+	// LaneGroups is into how many groups of consecutive lanes the batch is cut, which are computed
+	// one by one, all in the same shape whoever has them: each rank has whole groups. It divides
+	// Lanes. 0: each rank computes all of its lanes together.
+	LaneGroups int
+	// Canonical says that the groups' gradients are added up in one order, whoever has them: the
+	// same bits on any number of ranks. Each Ring's Reducer is a TreeReducer then.
+	Canonical bool
+
 	Optimizer Optimizer
 	Schedule  Schedule
 	Clip      Clip
@@ -65,27 +76,31 @@ type Config struct {
 	Now func() time.Time // nil: time.Now
 }
 
+// maxAccumulate bounds Config.Accumulate.
+const maxAccumulate = 1 << 20
+
 // DefaultSaveTimeout bounds a wait for the Saver unless Config says otherwise.
 const DefaultSaveTimeout = 10 * time.Minute
 
 // complete checks c and fills in what was left out.
-func (c *Config) complete(stepsPerEpoch int64) error {
+func (c *Config) complete(segmentsPerEpoch int64) error {
+	if c.Accumulate == 0 {
+		c.Accumulate = 1
+	}
 	for _, check := range []func() error{
-		c.validateShape, c.validateIntervals, c.validateRollCall, c.Optimizer.validate,
+		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall, c.Optimizer.validate,
 		c.Schedule.validate, c.Clip.validate,
 	} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
-	if stepsPerEpoch < 1 {
-		return fmt.Errorf("train: an epoch of %d steps", stepsPerEpoch)
+	if segmentsPerEpoch < 1 {
+		return fmt.Errorf("train: an epoch of %d segments", segmentsPerEpoch)
 	}
 	if c.Schedule.Every == 0 {
-		c.Schedule.Every = stepsPerEpoch
-	}
-	if c.EvalEvery == 0 {
-		c.EvalEvery = stepsPerEpoch
+		each := int64(c.Accumulate)
+		c.Schedule.Every = (segmentsPerEpoch + each - 1) / each
 	}
 	if c.SaveTimeout == 0 {
 		c.SaveTimeout = DefaultSaveTimeout
@@ -108,6 +123,22 @@ func (c *Config) validateShape() error {
 	}
 	if c.BPTT < 1 {
 		return fmt.Errorf("--bptt %d: must be at least 1", c.BPTT)
+	}
+	return nil
+}
+
+func (c *Config) validatePasses() error {
+	byGroup := c.Clip.Scope == ScopeGroup
+	switch {
+	case c.Accumulate < 1 || c.Accumulate > maxAccumulate:
+		return fmt.Errorf("--accumulate %d: must be 1 to %d", c.Accumulate, maxAccumulate)
+	case c.LaneGroups < 0 || c.LaneGroups > 0 && c.Lanes%c.LaneGroups != 0:
+		return fmt.Errorf("--lane-groups %d: must divide --batch %d", c.LaneGroups, c.Lanes)
+	case c.LaneGroups == 0 && (c.Canonical || byGroup):
+		return errors.New("train: --reduce canonical and --clip-scope group need lane groups")
+	case c.Canonical && c.Clip.beforeRing() && !byGroup:
+		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
+			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ type hand struct {
 	err    error
 }
 
-func (h *hand) Intend(step int64, first, count int, inputs []int32) error {
+func (h *hand) Intend(step int64, _, first, count int, inputs []int32) error {
 	want, targets := make([]int32, len(inputs)), make([]int32, len(inputs))
 	err := h.batches.Fill(context.Background(), step-1, first, count, want, targets)
 	if err == nil && !slices.Equal(want, inputs) {

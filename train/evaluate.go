@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 )
 
@@ -33,8 +34,8 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 	}
 	var buf [evalSize]float32
-	if exactable(sum) {
-		putExact(buf[evalLoss:], sum)
+	if exactable(sum.value()) {
+		sum.put(buf[evalLoss:])
 	} else {
 		buf[evalNonfinite] = 1
 	}
@@ -45,35 +46,51 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		}
 		t.exchange.met = t.cfg.Now()
 	}
-	report := EvalReport{Step: t.progress.Step, Tokens: int64(takeExact(buf[evalTokens:]))}
+	sum, counted := takeExact(buf[evalLoss:]), takeExact(buf[evalTokens:])
+	report := EvalReport{Step: t.progress.Step, Tokens: int64(counted.value())}
 	if report.Tokens == 0 {
 		return report, errors.New("evaluation: the text has no target")
 	}
-	report.Loss = takeExact(buf[evalLoss:]) / float64(report.Tokens)
+	report.Loss = sum.value() / float64(report.Tokens)
 	if buf[evalNonfinite] != 0 {
 		report.Loss = math.NaN()
 	}
 	return report, nil
 }
 
-// evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number.
-func (t *Trainer) evaluateOwn(ctx context.Context) (sum float64, tokens int64, err error) {
-	segments := t.cfg.Evaluation.Segments()
-	reader := readAhead(ctx, t.cfg.Evaluation.Fill, t.cfg.BPTT*t.count, t.first, t.count, 0,
-		segments)
+// evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number. The
+// lanes are computed in the groups in which they are trained.
+func (t *Trainer) evaluateOwn(ctx context.Context) (sum exactSum, tokens int64, err error) {
+	reader := readAhead(ctx, t.cfg.Evaluation.Fill, t.cfg.BPTT*t.groups[0].count,
+		t.evaluationSpans())
 	defer reader.close()
-	t.segment.ZeroEvaluationState()
-	for range segments {
+	for at := range t.evaluationSpans() {
+		if at.segment == 0 {
+			t.segment.ZeroEvaluationState()
+		}
 		b, err := reader.next(ctx)
 		if err != nil {
-			return 0, 0, err
+			return sum, 0, err
 		}
 		loss, n, err := t.segment.Evaluate(b.inputs, b.targets)
 		if err != nil {
-			return 0, 0, err
+			return sum, 0, err
 		}
-		sum += loss
+		sum.add(loss)
 		tokens += int64(n)
 	}
 	return sum, tokens, nil
+}
+
+// evaluationSpans are all segments of each of this rank's groups.
+func (t *Trainer) evaluationSpans() iter.Seq[span] {
+	return func(yield func(span) bool) {
+		for _, lanes := range t.groups {
+			for segment := range t.cfg.Evaluation.Segments() {
+				if !yield(span{segment, lanes}) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -37,8 +37,8 @@ const Tail = tailSize
 // What is in the tail, each summed over the ranks.
 const (
 	tailLoss      = 0           // exact: the rank's part of the mean loss
-	tailNorm      = exactFloats // the norm of the rank's gradient, weighted by its share
-	tailNonfinite = tailNorm + 1
+	tailNorm      = exactFloats // exact: the norm of the rank's gradient, weighted by its share
+	tailNonfinite = tailNorm + exactFloats
 	tailStop      = tailNonfinite + 1
 	tailRegroup   = tailStop + 1
 	tailStep      = tailRegroup + 1  // the step's number modulo stepModulus
@@ -52,11 +52,11 @@ const stepModulus = 1 << digitBits
 
 // tally is what the ranks tell each other in a step: one rank's, or the sum.
 type tally struct {
-	loss      float64 // of the rank's lanes, its sum over them divided by G*T
-	norm      float64
-	nonfinite int // ranks whose loss or gradient is not finite
-	stop      int // ranks that want to stop after this step
-	regroup   int // ranks that want to leave the ring after this step
+	loss      exactSum // of the rank's lanes, its sum over them divided by K*G*T
+	norm      exactSum // of its gradient, or of the parts of it that are clipped, each by its share
+	nonfinite int      // ranks whose loss or gradient is not finite
+	stop      int      // ranks that want to stop after this step
+	regroup   int      // ranks that want to leave the ring after this step
 	// slowest is how long the slowest rank took from the sum before to where it had nothing left
 	// to do but to wait for this one: of the sum alone, and not exact. See arrivals.
 	slowest time.Duration
@@ -74,6 +74,11 @@ type exchange struct {
 	grads   []float32 // device memory
 	wire    []float32 // host memory: the gradient, and behind it the tail
 	inPlace bool      // the gradient in wire is grads itself
+
+	fold      *fold       // has the parts that leafEnds are of
+	leafEnds  []int       // of the lane groups of each rank, to be summed as a tree; nil: they are not
+	parts     [][]float32 // of the gradient, in host memory; used again
+	hostParts [][]float32 // copies of those in device memory
 
 	stager compute.Stager // that wire is of; nil: copies are waited for
 	staged []model.Staged // parts of the gradient on their way to wire
@@ -197,15 +202,20 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		x.met = x.now()
 		return own, nil
 	}
-	tail, byRing := x.wire[len(x.grads):], x.group == nil
+	tail, byRing := x.wire[len(x.grads):], x.group == nil && x.leafEnds == nil
 	var unsummed error
-	if byRing {
+	switch {
+	case x.leafEnds != nil: // and then the tail, which completes the step as with a Group
+		if err := x.sumTree(ctx); err != nil {
+			return tally{}, err
+		}
+	case byRing:
 		x.handOverAll(ctx)
 		x.reached = x.now()
 		if x.summer != nil && x.err == nil {
 			x.err = x.summer.Sum(ctx, step+1, x.wire[:len(x.grads)])
 		}
-	} else {
+	default:
 		x.reached = x.now()
 		unsummed = x.group.AllReduce(ctx, x.grads)
 	}
@@ -224,7 +234,7 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 	if ranks := int(tail[tailUnsummed]); ranks > 0 {
 		return tally{}, &GroupError{ranks, int(tail[tailFaulty]), ownFault(unsummed)}
 	}
-	if byRing && !x.inPlace {
+	if x.group == nil && !x.inPlace {
 		x.upload()
 	}
 	all := takeTally(tail)
@@ -258,8 +268,8 @@ func ownFault(unsummed error) error {
 
 // put writes what a rank says into its tail.
 func (t tally) put(tail []float32, step int64, unsummed error) {
-	putExact(tail[tailLoss:], t.loss)
-	tail[tailNorm] = float32(t.norm)
+	t.loss.put(tail[tailLoss:])
+	t.norm.put(tail[tailNorm:])
 	tail[tailNonfinite] = float32(t.nonfinite)
 	tail[tailStop] = float32(t.stop)
 	tail[tailRegroup] = float32(t.regroup)
@@ -277,7 +287,7 @@ func (t tally) put(tail []float32, step int64, unsummed error) {
 func takeTally(tail []float32) tally {
 	return tally{
 		loss:      takeExact(tail[tailLoss:]),
-		norm:      float64(tail[tailNorm]),
+		norm:      takeExact(tail[tailNorm:]),
 		nonfinite: int(tail[tailNonfinite]),
 		stop:      int(tail[tailStop]),
 		regroup:   int(tail[tailRegroup]),

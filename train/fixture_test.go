@@ -46,7 +46,7 @@ type lanesOfText struct {
 	random bool
 }
 
-func (l lanesOfText) StepsPerEpoch() int64 { return l.steps }
+func (l lanesOfText) SegmentsPerEpoch() int64 { return l.steps }
 
 func (l lanesOfText) Reset(step int64) bool { return l.random || step%l.steps == 0 }
 

@@ -9,9 +9,9 @@ import (
 // Ledger hears which batches were read, and which of them count.
 type Ledger interface {
 	// Intend hears, before the ranks' gradients are summed, what this rank read for a step, from 1:
-	// the inputs [T, count] of its lanes [first, first+count). They are the trainer's again when it
-	// returns.
-	Intend(step int64, first, count int, inputs []int32) error
+	// the inputs [T, count] of its lanes [first, first+count), of one of the step's segments, from
+	// 0. They are the trainer's again when it returns.
+	Intend(step int64, segment, first, count int, inputs []int32) error
 	// Commit hears that this rank has completed a step.
 	Commit(step int64) error
 }
@@ -42,9 +42,7 @@ type Spoil struct {
 
 // at tells of a phase, whoever looks and the Rehearsal.
 func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
-	if t.cfg.Beat != nil {
-		t.cfg.Beat()
-	}
+	t.beat()
 	if t.cfg.Rehearsal == nil {
 		return nil
 	}
@@ -52,6 +50,13 @@ func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
 		return fmt.Errorf("%s: %w", phase, err)
 	}
 	return nil
+}
+
+// beat gives a sign of life.
+func (t *Trainer) beat() {
+	if t.cfg.Beat != nil {
+		t.cfg.Beat()
+	}
 }
 
 // askSpoil asks the Rehearsal what is to go wrong in a step.

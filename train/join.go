@@ -90,7 +90,14 @@ func (t *Trainer) enter(ring Ring) error {
 		t.first = ring.LaneEnds[ring.Rank-1]
 	}
 	t.count = ring.LaneEnds[ring.Rank] - t.first
+	if err := t.groupLanes(); err != nil {
+		return err
+	}
 	t.exchange.enter(ring)
+	var err error
+	if t.exchange.leafEnds, err = t.leafEnds(); err != nil {
+		return err
+	}
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
 	t.dev.Zero(t.model.GradientsWithTail())
 	t.laneFloats = t.laneFloats[:0]
@@ -316,26 +323,25 @@ func (t *Trainer) copyTo(ctx context.Context, receivers []int, donor int, step i
 		t.corrupt(receivers))
 }
 
-// sit makes the segment of this rank's lanes, unless it has one of that shape, and sets its state.
+// sit makes the segment of this rank's lanes, or of a group of them, unless it has one of that
+// shape, and sets its state.
 func (t *Trainer) sit(joined *Joined) error {
-	if t.segment == nil || len(t.laneNumbers) != t.count {
+	lanes := t.groups[0]
+	if t.segment == nil || len(t.laneNumbers) != lanes.count {
 		if t.segment != nil {
 			t.segment.Close()
 			t.segment = nil
 		}
 		began := t.cfg.Now()
-		s, err := t.model.NewSegment(t.cfg.BPTT, t.count)
+		s, err := t.model.NewSegment(t.cfg.BPTT, lanes.count)
 		if err != nil {
 			return err
 		}
 		t.segment, joined.Build = s, t.cfg.Now().Sub(began)
 	}
-	t.laneNumbers = t.laneNumbers[:0]
-	for b := range t.count {
-		t.laneNumbers = append(t.laneNumbers, t.first+b)
-	}
+	t.laneNumbers = make([]int, lanes.count)
 	e := t.book.at(t.progress.Step, t.committed)
-	return t.segment.SetState(t.book.lanes(e, t.first, t.first+t.count))
+	return t.segment.SetState(t.book.lanes(e, lanes.first, lanes.end()))
 }
 
 // Joined is what came of a Join. It is the same on all ranks, but for the times.

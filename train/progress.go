@@ -35,12 +35,11 @@ func (p *Progress) EpochLoss() float64 {
 	return p.EpochLossSum / float64(p.EpochSteps)
 }
 
-// record counts a step of its loss.
-func (p *Progress) record(stepsPerEpoch int64, loss float64, skipped bool) {
-	if p.Step%stepsPerEpoch == 0 {
-		p.EpochLossSum, p.EpochSteps = 0, 0
+// record counts a step of an epoch, from 1, and its loss.
+func (p *Progress) record(epoch int64, loss float64, skipped bool) {
+	if p.Epoch != epoch {
+		p.Epoch, p.EpochLossSum, p.EpochSteps = epoch, 0, 0
 	}
-	p.Epoch = p.Step/stepsPerEpoch + 1
 	p.Step++
 	if skipped {
 		p.Nonfinite++

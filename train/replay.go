@@ -7,7 +7,7 @@ import (
 	"rondo/model"
 )
 
-// replaySigns is after how many steps of a replay the ranks meet, so that none waits in the ring
+// replaySigns is after how many segments of a replay the ranks meet, so that none waits in the ring
 // for all of it.
 const replaySigns = 16
 
@@ -16,23 +16,25 @@ const replaySigns = 16
 const replayLimit = 64
 
 // replay computes the states of lanes that no rank knows: forward only, with the parameters as they
-// are now, from zeros at the last step before which the states were zero, or replayLimit steps ago.
+// are now, from zeros at the last segment before which the states were zero, or replayLimit ago.
 // Each rank does so for those that it is to hold. They are not what they were, which other
 // parameters and dropout had made; every segment is still read once, since these were read for
 // gradients that were applied. It returns how many segments of each lane were read.
 func (t *Trainer) replay(ctx context.Context, lost []int) (segments int64, err error) {
-	from := t.progress.Step
-	for from > 0 && t.progress.Step-from < replayLimit && !t.batches.Reset(from) {
+	to := t.position(t.progress.Step)
+	from := to
+	for from > 0 && to-from < replayLimit && !t.batches.Reset(from) {
 		from--
 	}
-	segments = t.progress.Step - from
+	segments = to - from
 	t.cfg.Observer.Notice(fmt.Sprintf("no worker knows the states of the lanes %v after step %d, "+
 		"and there is no checkpoint: replaying the last %d segments, from zeros",
 		lost, t.progress.Step, segments))
-	return segments, t.replayFrom(ctx, from, lost)
+	return segments, t.replaySegments(ctx, from, to, lost)
 }
 
-func (t *Trainer) replayFrom(ctx context.Context, from int64, lost []int) error {
+// replaySegments replays the segments [from, to).
+func (t *Trainer) replaySegments(ctx context.Context, from, to int64, lost []int) error {
 	var runs []*run
 	defer func() {
 		for _, r := range runs {
@@ -55,15 +57,15 @@ func (t *Trainer) replayFrom(ctx context.Context, from int64, lost []int) error 
 			return err
 		}
 	}
-	for step := from; step < t.progress.Step; step++ {
+	for segment := from; segment < to; segment++ {
 		for _, r := range runs {
-			if err := r.advance(ctx, t.batches, step); err != nil {
-				return fmt.Errorf("replaying step %d: %w", step+1, err)
+			if err := r.advance(ctx, t.batches, segment); err != nil {
+				return fmt.Errorf("replaying segment %d: %w", segment+1, err)
 			}
 		}
-		if (step-from)%replaySigns == 0 {
-			if _, err := gather(ctx, t, step); err != nil {
-				return fmt.Errorf("replaying step %d: %w", step+1, err)
+		if (segment-from)%replaySigns == 0 {
+			if _, err := gather(ctx, t, segment); err != nil {
+				return fmt.Errorf("replaying segment %d: %w", segment+1, err)
 			}
 		}
 	}
@@ -95,8 +97,8 @@ func (r *run) open(m *model.Model, steps int) (err error) {
 	return err
 }
 
-func (r *run) advance(ctx context.Context, batches Batches, step int64) error {
-	if err := batches.Fill(ctx, step, r.first, r.count, r.inputs, r.targets); err != nil {
+func (r *run) advance(ctx context.Context, batches Batches, segment int64) error {
+	if err := batches.Fill(ctx, segment, r.first, r.count, r.inputs, r.targets); err != nil {
 		return err
 	}
 	return r.evaluator.Advance(r.inputs)

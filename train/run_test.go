@@ -492,7 +492,7 @@ func TestNewRefuses(t *testing.T) {
 		"--evict-stragglers 1":           func(j *job) { j.config.EvictStragglers = 1 },
 		"there is no Saver":              func(j *job) { j.config.Save = true },
 		"a save timeout of -1":           func(j *job) { j.config.SaveTimeout = -1 },
-		"an epoch of 0 steps":            func(j *job) { j.batches = lanesOfText{} },
+		"an epoch of 0 segments":         func(j *job) { j.batches = lanesOfText{} },
 		"GradientTail is 3":              func(j *job) { j.model.GradientTail = 3 },
 		"--lr 0":                         func(j *job) { j.config.Schedule.Rate = 0 },
 		"--lr NaN":                       func(j *job) { j.config.Schedule.Rate = math.NaN() },

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-
-	"rondo/model"
 )
 
 // step does the next step. All ranks do it at the same time. What they decide (to skip, to stop,
@@ -25,11 +23,12 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	t.plan(rate)
 
-	own, err := t.forwardBackward(ctx, index) // batch, forward, backward; clip, if its own
+	states := t.book.open(index+1, t.ring.Generation)
+	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own
 	if err != nil {
 		return false, err
 	}
-	states, ahead, err := t.keepStates(index) // the lanes' states, for whoever may need them
+	ahead, err := t.keepStates(index, states) // the lanes' states, for whoever may need them
 	if err != nil {
 		return false, err
 	}
@@ -38,7 +37,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		return false, err
 	}
 	reached, summed := t.exchange.reached, t.exchange.met
-	norm := all.norm
+	norm := all.norm.value()
 	if !t.updatesOwn() {
 		if norm, err = t.clipAndUpdate(ctx, index, all); err != nil { // clip, if the whole; update
 			return false, err
@@ -50,7 +49,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
-	loss := all.loss
+	loss := all.loss.value()
 	if all.nonfinite > 0 {
 		loss = math.NaN() // some rank's part of it is missing
 	}
@@ -89,107 +88,12 @@ func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (fl
 // commit makes the step that was computed the last one that is done. What is due after it is
 // pending.
 func (t *Trainer) commit(loss float64, skipped bool, all tally) {
-	t.progress.record(t.stepsPerEpoch, loss, skipped)
+	t.progress.record(t.epoch(t.progress.Step), loss, skipped)
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
 	if t.exchange.summer != nil {
 		t.exchange.summer.Commit(skipped)
 	}
-}
-
-// forwardBackward reads the batch, and leaves this rank's part of the global gradient in the
-// model. The mean over all G*T targets is the sum of the ranks' parts. Where each rank clips its
-// own gradient, that is of the mean over its own B*T targets, weighted by B/G afterwards.
-func (t *Trainer) forwardBackward(ctx context.Context, index int64) (tally, error) {
-	if err := t.at(ctx, PhaseLoad, index+1); err != nil {
-		return tally{}, err
-	}
-	b, err := t.ahead.next(ctx)
-	if err != nil {
-		return tally{}, fmt.Errorf("reading the batch: %w", err)
-	}
-	if t.exchange.summer != nil {
-		t.exchange.summer.Touch(b.inputs)
-	}
-	if err := t.at(ctx, PhaseForward, index+1); err != nil {
-		return tally{}, err
-	}
-	if t.batches.Reset(index) {
-		t.segment.ZeroState()
-	}
-	divisor := float64(t.cfg.Lanes * t.cfg.BPTT) // G*T
-	if t.cfg.Clip.beforeRing() {
-		divisor *= t.share() // B*T
-	}
-	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
-		Step: index, Lanes: t.laneNumbers,
-		OnlySegments: t.exchange.reducer == nil} // enter zeroes what another ring has summed
-	if t.cfg.Rehearsal != nil {
-		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, index+1) }
-	}
-	if t.clipsOwn() {
-		in.Behind = t.behind
-	}
-	// Where nothing else changes it before the ring.
-	if t.cfg.Rehearsal == nil && (t.clipsOwn() || !t.cfg.Clip.beforeRing()) {
-		in.Stage = t.exchange.stage()
-	}
-	t.askSpoil(ctx, index+1)
-	in.Finished = t.finished(ctx)
-	if t.cfg.Ledger != nil {
-		if err := t.cfg.Ledger.Intend(index+1, t.first, t.count, b.inputs); err != nil {
-			return tally{}, fmt.Errorf("noting what was read: %w", err)
-		}
-	}
-	sum, err := t.run(ctx, in)
-	if err != nil {
-		return tally{}, err
-	}
-	t.spoilGradient()
-	own := t.ownTally(sum)
-	if t.stopping.Load() {
-		own.stop = 1
-	}
-	if t.regrouping.Load() {
-		own.regroup = 1
-	}
-	return own, nil
-}
-
-// run runs the segment. A rank that updates at once looks before it whether it is to do nothing
-// more, as clipAndUpdate does. Where ctx ends while it runs, the step is committed all the same: it
-// has been read and updated by, as its Ledger is told. If the others have gone on without this
-// rank, they have joined a later ring, whose word counts, and the step is one that was thrown away;
-// if they have not, the job goes on from it. Nothing that is due after it is done here.
-func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float64, err error) {
-	if t.updatesOwn() {
-		if err := context.Cause(ctx); err != nil {
-			return 0, err
-		}
-		t.tear()
-	}
-	if lossSum, err = t.segment.Run(in); err == nil {
-		t.exchange.staged = t.segment.Staged()
-	}
-	return lossSum, err
-}
-
-// ownTally is what this rank has to tell of its loss and its gradient, which it clips now if it is
-// to and has not been.
-func (t *Trainer) ownTally(lossSum float64) tally {
-	each := t.cfg.Clip.beforeRing()
-	own := tally{loss: lossSum / float64(t.cfg.Lanes*t.cfg.BPTT)}
-	if each && !t.clipsOwn() {
-		t.clipper.Clip(t.grads, &t.clip, nil)
-	}
-	if each || t.clipsOwn() {
-		own.norm = t.clip.Share * t.clipper.Norm()
-	}
-	if !(math.Abs(lossSum) < t.clip.LossLimit) || each && !isFinite(own.norm) {
-		own = tally{nonfinite: 1}
-		t.exchange.zero() // so that the sum over the ranks is of numbers
-	}
-	return own
 }
 
 // tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
@@ -202,17 +106,19 @@ func (t *Trainer) tellUnrecorded() {
 	}
 }
 
-// keepStates enters the states of this rank's lanes into the book, and returns what is to travel
-// ahead of the gradient: to the successor these states, and from the predecessor those of its
-// lanes. Where all states are zero before the next step, nobody needs to know them.
-func (t *Trainer) keepStates(index int64) (*entry, carry, error) {
-	e := t.book.open(index+1, t.ring.Generation)
-	if t.batches.Reset(index + 1) {
-		return e, carry{}, nil
+// keepStates enters the states of this rank's lanes into the book's entry of the step, unless the
+// passes have, and returns what is to travel ahead of the gradient: to the successor these states,
+// and from the predecessor those of its lanes. Where all states are zero before the next step,
+// nobody needs to know them.
+func (t *Trainer) keepStates(index int64, e *entry) (carry, error) {
+	if t.batches.Reset(t.position(index + 1)) {
+		return carry{}, nil
 	}
 	ahead := carry{out: t.book.lanes(e, t.first, t.first+t.count)}
-	if err := t.segment.State(ahead.out); err != nil {
-		return e, carry{}, err
+	if len(t.groups) == 1 {
+		if err := t.segment.State(ahead.out); err != nil {
+			return carry{}, err
+		}
 	}
 	e.know(t.first, t.first+t.count)
 	if n := len(t.ring.LaneEnds); n > 1 {
@@ -224,14 +130,14 @@ func (t *Trainer) keepStates(index int64) (*entry, carry, error) {
 		ahead.in = t.book.lanes(e, first, end)
 		e.know(first, end) // as soon as any rank has completed the step
 	}
-	return e, ahead, nil
+	return ahead, nil
 }
 
 // healStates sets the state of every lane that is not finite to zero, after a step that was
 // skipped; the others carry on. Each lane is judged by itself, so that the ranks' number does not
 // matter. To go back to the state before the step would meet the same overflow again.
 func (t *Trainer) healStates(e *entry) error {
-	if !t.book.heal(e, t.first, t.first+t.count) {
+	if !t.book.heal(e, t.first, t.first+t.count) || len(t.groups) > 1 { // which read the book
 		return nil
 	}
 	return t.segment.SetState(t.book.lanes(e, t.first, t.first+t.count))
@@ -267,7 +173,7 @@ func (t *Trainer) speed(took time.Duration) float64 {
 	if seconds <= 0 {
 		return 0
 	}
-	rate := float64(t.cfg.Lanes*t.cfg.BPTT) / seconds
+	rate := float64(t.targets()) / seconds
 	t.rates.add(rate)
 	return rate
 }
@@ -298,7 +204,9 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 	}
-	if evalDue := every(t.cfg.EvalEvery); t.cfg.Evaluation != nil && (evalDue || last) {
+	epochEnds := t.endsEpoch(step)
+	evalDue := every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds
+	if t.cfg.Evaluation != nil && (evalDue || last) {
 		report, err := t.evaluate(ctx)
 		if err != nil {
 			return err
@@ -309,7 +217,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			after.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
 		}
 	}
-	if t.cfg.Evaluation == nil && step%t.stepsPerEpoch == 0 {
+	if t.cfg.Evaluation == nil && epochEnds {
 		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
 	if saveDue {

@@ -27,12 +27,13 @@ type segment interface {
 // Join takes part in another one with the state that this rank has. Its methods, but for
 // RequestStop and RequestRegroup, belong to one goroutine.
 type Trainer struct {
-	cfg           Config
-	model         *model.Model
-	dev           compute.Device
-	batches       Batches
-	laneSize      int // floats that a lane carries
-	stepsPerEpoch int64
+	cfg      Config
+	model    *model.Model
+	dev      compute.Device
+	batches  Batches
+	laneSize int // floats that a lane carries
+
+	segmentsPerEpoch int64
 
 	// The state, which lasts from ring to ring. What a step changes, it changes when the ring has
 	// summed.
@@ -49,10 +50,12 @@ type Trainer struct {
 
 	// The seat in the ring.
 	ring         Ring
-	first, count int   // lanes [first, first+count): B
-	laneNumbers  []int // of the lanes that segment is for, [B]
-	laneFloats   []int // where each rank's part of the lanes' states ends
+	first, count int         // lanes [first, first+count)
+	groups       []laneGroup // in which they are computed, each of B lanes
+	laneNumbers  []int       // of the lanes that segment is for, [B]
+	laneFloats   []int       // where each rank's part of the lanes' states ends
 	segment      segment
+	fold         fold
 	exchange     *exchange
 	finishes     []int // up to where backward finishes the gradient, one after the other
 	saveAgain    bool  // the snapshot of the job's end may have been lost with another rank
@@ -99,17 +102,20 @@ type Result struct {
 // the caller's; until Close the model's parameters and gradients, and its device while a method
 // runs, are the trainer's.
 func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
-	stepsPerEpoch := batches.StepsPerEpoch()
-	if err := cfg.complete(stepsPerEpoch); err != nil {
+	perEpoch := batches.SegmentsPerEpoch()
+	if err := cfg.complete(perEpoch); err != nil {
 		return nil, err
 	}
 	t := &Trainer{cfg: cfg, model: m, dev: m.Device(), batches: batches, grads: m.Gradients(),
-		laneSize: m.Config().StateSize(), stepsPerEpoch: stepsPerEpoch}
+		laneSize: m.Config().StateSize(), segmentsPerEpoch: perEpoch}
+	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
 	var err error
 	now := func() time.Time { return t.cfg.Now() }
 	if t.exchange, err = newExchange(m, cfg.HostMemory, now); err != nil {
 		return nil, err
 	}
+	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
+	t.exchange.fold = &t.fold
 	t.book = newBook(cfg.Lanes, t.laneSize)
 	t.finishes = model.Finishes(m.Config())
 	n := len(m.Params())
@@ -145,8 +151,8 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if t.done() {
 		return t.result(false), t.flush(ctx)
 	}
-	t.ahead = readAhead(ctx, t.batches.Fill, t.cfg.BPTT*t.count, t.first, t.count,
-		t.progress.Step, t.cfg.Steps)
+	t.ahead = readAhead(ctx, t.batches.Fill, t.cfg.BPTT*t.groups[0].count,
+		t.spans(t.progress.Step, t.cfg.Steps))
 	defer t.ahead.close()
 	regroup := false
 	for !regroup && !t.done() {
@@ -227,5 +233,6 @@ func (t *Trainer) Close() {
 	if t.clipper != nil {
 		t.clipper.Close()
 	}
+	t.fold.close()
 	t.exchange.close()
 }

@@ -10,9 +10,10 @@ import "rondo/compute"
 func (t *Trainer) alone() bool { return t.exchange.reducer == nil }
 
 // clipsOwn says whether the gradient is clipped before the loss is known. Only of a device that
-// records does that spare a wait, and a Rehearsal is to meet the phases one by one.
+// records does that spare a wait, a Rehearsal is to meet the phases one by one, and what several
+// passes leave is added up first.
 func (t *Trainer) clipsOwn() bool {
-	return t.records && t.cfg.Rehearsal == nil && (t.alone() || t.cfg.Clip.beforeRing())
+	return t.records && t.cfg.Rehearsal == nil && t.single() && (t.alone() || t.cfg.Clip.beforeRing())
 }
 
 // updatesOwn says whether the update, too, is asked for before the loss is known.
@@ -24,13 +25,18 @@ func (t *Trainer) plan(rate float64) {
 	if t.cfg.Clip.beforeRing() {
 		share = t.share()
 	}
-	lossLimit := exactLimit * float64(t.cfg.Lanes*t.cfg.BPTT) // of the sum over all G*T targets
+	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
 	t.clip = t.cfg.Clip.by(share, lossLimit)
 	t.next = t.cfg.Optimizer.update(t.progress.Updates+1, rate)
 }
 
-// share is this rank's part of the lanes.
-func (t *Trainer) share() float64 { return float64(t.count) / float64(t.cfg.Lanes) }
+// share is what part of all lanes is clipped together before the ring.
+func (t *Trainer) share() float64 {
+	if t.cfg.Clip.Scope == ScopeGroup {
+		return 1 / float64(t.cfg.LaneGroups)
+	}
+	return float64(t.count) / float64(t.cfg.Lanes)
+}
 
 // behindBackward asks for what comes behind the backward pass of a rank that clipsOwn.
 func (t *Trainer) behindBackward(loss *compute.Loss) {
@@ -47,12 +53,12 @@ func (t *Trainer) applySum(all tally) (norm float64) {
 	if !each {
 		t.clipper.Clip(t.grads, &t.clip, nil)
 	}
-	if all.nonfinite == 0 && isFinite(all.norm) {
+	if all.nonfinite == 0 {
 		t.tear()
 		t.update()
 	}
 	if each {
-		return all.norm
+		return all.norm.value()
 	}
 	return t.clipper.Norm()
 }

@@ -183,7 +183,7 @@ type beforeStep struct {
 	do   func()
 }
 
-func (b beforeStep) Intend(step int64, _, _ int, _ []int32) error {
+func (b beforeStep) Intend(step int64, _, _, _ int, _ []int32) error {
 	if step == b.step {
 		b.do()
 	}

@@ -51,7 +51,7 @@ func logged(t *testing.T) (dir, text string) {
 				inputs := make([]int32, bptt*lanes/2)
 				check(reader.Fill(t.Context(), step-1, rank*lanes/2, lanes/2, inputs,
 					make([]int32, len(inputs))))
-				check(l.Intend(step, rank*lanes/2, lanes/2, inputs))
+				check(l.Intend(step, 0, rank*lanes/2, lanes/2, inputs))
 				if step <= committed {
 					check(l.Commit(step))
 				}

@@ -198,8 +198,8 @@ func newBatches(s Shape) batches {
 	return b
 }
 
-func (b batches) StepsPerEpoch() int64  { return maxSteps }
-func (b batches) Reset(step int64) bool { return step == 0 }
+func (b batches) SegmentsPerEpoch() int64 { return maxSteps }
+func (b batches) Reset(step int64) bool   { return step == 0 }
 
 func (b batches) Fill(ctx context.Context, step int64, first, count int,
 	inputs, targets []int32) error {

@@ -52,7 +52,8 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateDevice, validateCompress, validateWorkers, validateDeadlines, validateRehearsal} {
+		validateDevice, validateCompress, validateReduction, validateWorkers, validateDeadlines,
+		validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
@@ -157,7 +158,17 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
+		Accumulate: lastingAccumulate(spec),
 	}
+}
+
+// lastingAccumulate is --accumulate as Identity has it: 1 is what all jobs had before there was such
+// a flag.
+func lastingAccumulate(spec *rondov1.JobSpec) int64 {
+	if spec.Accumulate == 1 {
+		return 0
+	}
+	return spec.Accumulate
 }
 
 // field is one field of JobSpec with what its options say.

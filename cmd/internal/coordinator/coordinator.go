@@ -20,6 +20,7 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/health"
 	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -195,6 +196,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 func JobOf(spec *rondov1.JobSpec) cluster.Job {
 	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
 		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
+		Groups: int(jobspec.LaneGroups(spec)),
 		Spread: spec.RingOrder == "spread", JoinTimeout: spec.JoinTimeout.AsDuration(),
 		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
 }

@@ -107,13 +107,18 @@ func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
 	if err != nil {
 		return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
 	}
+	if segments := spec.Epochs * d.Sampler.SegmentsPerEpoch(); spec.Epochs > 0 &&
+		segments < spec.Accumulate {
+		return app.Usagef("--accumulate %d: --epochs %d have %d segments of each lane, less than "+
+			"a step: lower it, or raise --epochs", spec.Accumulate, spec.Epochs, segments)
+	}
 	return nil
 }
 
-// Steps is the number of steps of the whole job: --steps, or --epochs times an epoch's steps,
+// Steps is the number of steps of the whole job: --steps, or the whole steps that --epochs have,
 // whichever ends first.
 func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
-	steps := spec.Epochs * d.Sampler.StepsPerEpoch()
+	steps := spec.Epochs * d.Sampler.SegmentsPerEpoch() / max(1, spec.Accumulate)
 	if spec.Steps > 0 && (steps == 0 || spec.Steps < steps) {
 		steps = spec.Steps
 	}

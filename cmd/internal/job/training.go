@@ -3,6 +3,7 @@ package job
 import (
 	"rondo/cmd/internal/app"
 	"rondo/corpus"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
@@ -37,6 +38,9 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
 			Scope: train.ClipScope(spec.ClipScope)},
 		BucketBytes:    spec.BucketBytes,
+		Accumulate:     int(spec.Accumulate),
+		LaneGroups:     int(jobspec.LaneGroups(spec)),
+		Canonical:      jobspec.Canonical(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,
 		SaveEvery:      spec.CheckpointEvery,

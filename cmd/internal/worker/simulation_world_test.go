@@ -21,6 +21,7 @@ import (
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -163,6 +164,7 @@ func (w *world) startCoordinator(number int) {
 		plan, err := coordinator.Run(ctx, coordinator.Config{
 			Job: cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
 				MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
+				Groups:       int(jobspec.LaneGroups(spec)),
 				JoinTimeout:  spec.JoinTimeout.AsDuration(),
 				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()},
 			Self:     cluster.Leader{ID: id, Address: id},

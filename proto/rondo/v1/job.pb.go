@@ -154,8 +154,11 @@ type JobSpec struct {
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
 	// How a step is computed.
-	Precision string `protobuf:"bytes,54,opt,name=precision,proto3" json:"precision,omitempty"`
-	Recompute int64  `protobuf:"varint,55,opt,name=recompute,proto3" json:"recompute,omitempty"`
+	Precision  string `protobuf:"bytes,54,opt,name=precision,proto3" json:"precision,omitempty"`
+	Recompute  int64  `protobuf:"varint,55,opt,name=recompute,proto3" json:"recompute,omitempty"`
+	Accumulate int64  `protobuf:"varint,115,opt,name=accumulate,proto3" json:"accumulate,omitempty"`
+	Reduce     string `protobuf:"bytes,116,opt,name=reduce,proto3" json:"reduce,omitempty"`
+	LaneGroups int64  `protobuf:"varint,117,opt,name=lane_groups,json=laneGroups,proto3" json:"lane_groups,omitempty"`
 	// Cluster.
 	Workers         int64   `protobuf:"varint,60,opt,name=workers,proto3" json:"workers,omitempty"`
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
@@ -529,6 +532,27 @@ func (x *JobSpec) GetRecompute() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetAccumulate() int64 {
+	if x != nil {
+		return x.Accumulate
+	}
+	return 0
+}
+
+func (x *JobSpec) GetReduce() string {
+	if x != nil {
+		return x.Reduce
+	}
+	return ""
+}
+
+func (x *JobSpec) GetLaneGroups() int64 {
+	if x != nil {
+		return x.LaneGroups
+	}
+	return 0
+}
+
 func (x *JobSpec) GetWorkers() int64 {
 	if x != nil {
 		return x.Workers
@@ -810,7 +834,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xcaM\n" +
+	"\x04_max\"\xacS\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -890,10 +914,10 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04clip\x18/ \x01(\x01B2\xaa\xbb\x18.\n" +
 	" clip gradients to this; 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
 	"\aclip_by\x180 \x01(\tBP\xaa\xbb\x18L\n" +
-	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x8a\x01\n" +
+	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\xe9\x01\n" +
 	"\n" +
-	"clip_scope\x181 \x01(\tBk\xaa\xbb\x18g\n" +
-	"Mworker: before the ring, each its own; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x06globalR\tclipScope\x12A\n" +
+	"clip_scope\x181 \x01(\tB\xc9\x01\xaa\xbb\x18\xc4\x01\n" +
+	"\xa2\x01worker: before the ring, each its own; group: before it, each lane group's (--lane-groups), whatever the number of workers; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12A\n" +
 	"\x06epochs\x182 \x01(\x03B)\xaa\xbb\x18%\n" +
 	"\x16passes over the corpus\x12\x0210!\x00\x00\x00\x00\x00\x00\x00\x00R\x06epochs\x12\x82\x01\n" +
 	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
@@ -905,7 +929,16 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\tprecision\x186 \x01(\tB\x86\x01\xaa\xbb\x18\x81\x01\n" +
 	"awhat products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 are of GPUs\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc8\x01\n" +
 	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
-	"\x8c\x01hold activations of this many steps of a segment at a time, and compute them again in the backward pass: for a long --bptt; 0: hold them all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
+	"\x8c\x01hold activations of this many steps of a segment at a time, and compute them again in the backward pass: for a long --bptt; 0: hold them all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12\xa8\x01\n" +
+	"\n" +
+	"accumulate\x18s \x01(\x03B\x87\x01\xaa\xbb\x18\x82\x01\n" +
+	"ksegments of each lane that a step reads, one after the other, before it updates once by their mean gradient\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\n" +
+	"accumulate\x12\xd9\x01\n" +
+	"\x06reduce\x18t \x01(\tB\xc0\x01\xaa\xbb\x18\xbb\x01\n" +
+	"\xa1\x01ring: the order in which gradients are added up depends on the number of workers; canonical: it does not, nor do the weights, to the last bit (see --lane-groups)\x12\x04ring\x1a\x04ring\x1a\tcanonicalR\x06reduce\x12\xf9\x01\n" +
+	"\vlane_groups\x18u \x01(\x03B\xd7\x01\xaa\xbb\x18\xd2\x01\n" +
+	"\xba\x01groups of lanes, each computed by itself on one worker, for --reduce canonical and --clip-scope group; it must divide --batch, and is as many workers as there can be; 0: the most up to 8\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\n" +
+	"laneGroups\x12n\n" +
 	"\aworkers\x18< \x01(\x03BT\xaa\xbb\x18P\n" +
 	"9processes that share the batch; a start waits for so many\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12p\n" +
 	"\vmin_workers\x18B \x01(\x03BO\xaa\xbb\x18K\n" +

@@ -1,0 +1,54 @@
+package jobspec
+
+import rondov1 "rondo/proto/rondo/v1"
+
+// Canonical says whether gradients are added up in one order, whatever the number of workers.
+func Canonical(spec *rondov1.JobSpec) bool { return spec.Reduce == "canonical" }
+
+// defaultLaneGroups is how many groups of lanes there are at most where --lane-groups does not say.
+const defaultLaneGroups = 8
+
+// LaneGroups is into how many groups of lanes a job's batch is cut; 0: into none. It does not depend
+// on the number of workers, on which nothing that the groups are for may depend.
+func LaneGroups(spec *rondov1.JobSpec) int64 {
+	if !Canonical(spec) && spec.ClipScope != "group" {
+		return 0
+	}
+	if spec.LaneGroups > 0 {
+		return spec.LaneGroups
+	}
+	groups := min(spec.Batch, defaultLaneGroups)
+	for spec.Batch%groups != 0 {
+		groups--
+	}
+	return groups
+}
+
+func validateReduction(spec *rondov1.JobSpec) error {
+	groups := LaneGroups(spec)
+	if spec.LaneGroups > 0 && groups == 0 {
+		return usagef("--lane-groups %d is for --reduce canonical and --clip-scope group: give "+
+			"one of them, or leave it out", spec.LaneGroups)
+	}
+	if groups > 0 && spec.Batch%groups != 0 {
+		return usagef("--lane-groups %d must divide --batch %d: all groups have the same number "+
+			"of lanes", groups, spec.Batch)
+	}
+	if most := MaxWorkers(spec); groups > 0 && most > groups {
+		return usagef("%d workers cannot share %d groups of lanes: each needs at least one: give "+
+			"--lane-groups at least %d, which must divide --batch %d, or fewer workers", most,
+			groups, most, spec.Batch)
+	}
+	if !Canonical(spec) {
+		return nil
+	}
+	if spec.ClipScope == "worker" && spec.Clip > 0 {
+		return usagef("--reduce canonical gives the same weights on any number of workers, and " +
+			"--clip-scope worker clips by worker: give --clip-scope group, or global")
+	}
+	if spec.IntraHost == "nccl" {
+		return usagef("--intra-host nccl adds gradients up in an order of its own, which --reduce " +
+			"canonical does not allow: give --intra-host auto, shm or grpc")
+	}
+	return nil
+}

@@ -1,0 +1,272 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+
+	"rondo/model"
+)
+
+// A step consists of passes, forward and backward each. The usual one has a single pass: all lanes
+// of this rank read a segment. With Accumulate K, each lane reads K segments, one after the other;
+// with LaneGroups, the lanes are computed in groups, one after the other. A pass leaves its
+// gradient where the model has it; where there are several, what the passes before have left is
+// added up elsewhere meanwhile. Every pass of a step starts from the same parameters.
+
+// laneGroup is lanes that are computed together: [first, first+count).
+type laneGroup struct{ first, count int }
+
+// pass is one of a step's.
+type pass struct {
+	step    int64 // from 0
+	segment int64 // of the text, that each lane reads; from 0
+	part    int   // which of the step's segments that is, from 0 to K-1
+	lanes   laneGroup
+	first   bool // of the step, on this rank
+	last    bool
+}
+
+// groupLanes divides this rank's lanes into the groups in which they are computed.
+func (t *Trainer) groupLanes() error {
+	t.groups = append(t.groups[:0], laneGroup{t.first, t.count})
+	if t.cfg.LaneGroups == 0 {
+		return nil
+	}
+	size := t.cfg.Lanes / t.cfg.LaneGroups
+	if t.first%size != 0 || t.count%size != 0 {
+		return fmt.Errorf("train: the lanes [%d, %d) are not whole groups of %d", t.first,
+			t.first+t.count, size)
+	}
+	t.groups = t.groups[:0]
+	for first := t.first; first < t.first+t.count; first += size {
+		t.groups = append(t.groups, laneGroup{first, size})
+	}
+	return nil
+}
+
+// single says whether a step is one pass on this rank.
+func (t *Trainer) single() bool { return t.passes() == 1 }
+
+// position is the segment that each lane reads next, after so many steps.
+func (t *Trainer) position(steps int64) int64 { return steps * int64(t.cfg.Accumulate) }
+
+// epoch is the epoch, from 1, in which a step, from 0, begins. Where an epoch is not a whole number
+// of steps, a step may end in another one.
+func (t *Trainer) epoch(step int64) int64 { return t.position(step)/t.segmentsPerEpoch + 1 }
+
+// endsEpoch says whether the last of so many steps was an epoch's last, or has ended in another.
+func (t *Trainer) endsEpoch(steps int64) bool { return t.epoch(steps) > t.epoch(steps-1) }
+
+// targets is how many targets a step has: K*G*T.
+func (t *Trainer) targets() int { return t.cfg.Accumulate * t.cfg.Lanes * t.cfg.BPTT }
+
+// passes is how many a step has on this rank.
+func (t *Trainer) passes() int { return len(t.groups) * t.cfg.Accumulate }
+
+// pass is the n-th of a step, from 0. The segments of a group come one after the other, so that what
+// is added up is one group's at a time.
+func (t *Trainer) pass(step int64, n int) pass {
+	part := n % t.cfg.Accumulate
+	return pass{step, t.position(step) + int64(part), part, t.groups[n/t.cfg.Accumulate], n == 0,
+		n == t.passes()-1}
+}
+
+// spans are what the steps [from, to) read, in order.
+func (t *Trainer) spans(from, to int64) iter.Seq[span] {
+	return func(yield func(span) bool) {
+		for step := from; step < to; step++ {
+			for n := range t.passes() {
+				if p := t.pass(step, n); !yield(span{p.segment, p.lanes}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// forwardBackward reads the batch, and leaves this rank's part of the global gradient in the model,
+// or in parts of it in t.fold. The mean over all K*G*T targets is the sum of the ranks' parts.
+// Where a gradient is clipped before the ring, it is that of the mean over those lanes' own
+// targets, and is weighted by their share of all lanes afterwards. after takes the lanes' states.
+func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *entry) (own tally,
+	err error) {
+	t.fold.begin()
+	for n := range t.passes() {
+		p := t.pass(index, n)
+		lossSum, err := t.runPass(ctx, p)
+		if err != nil {
+			return tally{}, err
+		}
+		if p.first {
+			t.spoilGradient()
+		}
+		if !(math.Abs(lossSum) < t.clip.LossLimit) {
+			own.nonfinite = 1
+		}
+		own.loss.add(lossSum / float64(t.targets()))
+		t.fold.addSegment(p.part, t.cfg.Accumulate)
+		if p.part == t.cfg.Accumulate-1 {
+			if err := t.endGroup(p, after, &own); err != nil {
+				return tally{}, err
+			}
+		}
+	}
+	t.endPasses(&own)
+	if t.stopping.Load() {
+		own.stop = 1
+	}
+	if t.regrouping.Load() {
+		own.regroup = 1
+	}
+	return own, nil
+}
+
+// runPass runs a pass, and returns the loss summed over its targets.
+func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err error) {
+	if err := t.begin(ctx, PhaseLoad, p); err != nil {
+		return 0, err
+	}
+	b, err := t.ahead.next(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("reading the batch: %w", err)
+	}
+	if t.exchange.summer != nil {
+		t.exchange.summer.Touch(b.inputs)
+	}
+	if err := t.begin(ctx, PhaseForward, p); err != nil {
+		return 0, err
+	}
+	if err := t.setStates(p); err != nil {
+		return 0, err
+	}
+	if p.first {
+		t.askSpoil(ctx, p.step+1)
+	}
+	if t.cfg.Ledger != nil {
+		err := t.cfg.Ledger.Intend(p.step+1, p.part, p.lanes.first, p.lanes.count, b.inputs)
+		if err != nil {
+			return 0, fmt.Errorf("noting what was read: %w", err)
+		}
+	}
+	return t.run(ctx, t.input(ctx, p, b))
+}
+
+// begin tells of a phase of a step's first pass. Of the others it gives a sign of life.
+func (t *Trainer) begin(ctx context.Context, phase string, p pass) error {
+	if p.first {
+		return t.at(ctx, phase, p.step+1)
+	}
+	t.beat()
+	return context.Cause(ctx)
+}
+
+// setStates gives the segment the states that the pass starts from. A group that is the only one
+// has them from its last pass, and others have theirs from the book.
+func (t *Trainer) setStates(p pass) error {
+	if t.batches.Reset(p.segment) {
+		t.segment.ZeroState()
+	} else if len(t.groups) > 1 && p.part == 0 {
+		before := t.book.at(p.step, t.committed)
+		return t.segment.SetState(t.book.lanes(before, p.lanes.first, p.lanes.end()))
+	}
+	return nil
+}
+
+func (l laneGroup) end() int { return l.first + l.count }
+
+// input is what the segment is to do in a pass. Only a step's single pass leaves the gradient as it
+// is to be, so that more can be asked for behind it.
+func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInput {
+	divisor := float64(t.targets()) // K*G*T
+	if t.cfg.Clip.beforeRing() {
+		divisor *= t.share() // K*B*T
+	}
+	for i := range t.laneNumbers {
+		t.laneNumbers[i] = p.lanes.first + i
+	}
+	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
+		Step: p.segment, Lanes: t.laneNumbers,
+		OnlySegments: t.exchange.reducer == nil && t.single()} // enter zeroes the ring's sums
+	if t.cfg.Rehearsal != nil && p.first {
+		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, p.step+1) }
+	}
+	if t.clipsOwn() {
+		in.Behind = t.behind
+	}
+	if p.last {
+		in.Finished = t.finished(ctx)
+	}
+	// Where nothing else changes it before the ring.
+	if t.cfg.Rehearsal == nil && t.single() && (t.clipsOwn() || !t.cfg.Clip.beforeRing()) {
+		in.Stage = t.exchange.stage()
+	}
+	return in
+}
+
+// run runs the segment. A rank that updates at once looks before it whether it is to do nothing
+// more, as clipAndUpdate does. Where ctx ends while it runs, the step is committed all the same: it
+// has been read and updated by, as its Ledger is told. If the others have gone on without this
+// rank, they have joined a later ring, whose word counts, and the step is one that was thrown away;
+// if they have not, the job goes on from it. Nothing that is due after it is done here.
+func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float64, err error) {
+	if t.updatesOwn() {
+		if err := context.Cause(ctx); err != nil {
+			return 0, err
+		}
+		t.tear()
+	}
+	if lossSum, err = t.segment.Run(in); err == nil {
+		t.exchange.staged = t.segment.Staged()
+	}
+	return lossSum, err
+}
+
+// endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
+// is to be by itself, and folded with those of the groups before.
+func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
+	if t.cfg.Clip.beforeRing() && t.cfg.Clip.Scope == ScopeGroup {
+		t.clipPart(own)
+	}
+	if len(t.groups) == 1 {
+		return nil
+	}
+	t.fold.addLeaf(p.lanes.first/p.lanes.count, p.lanes.end() == t.first+t.count)
+	if t.batches.Reset(t.position(p.step + 1)) {
+		return nil
+	}
+	return t.segment.State(t.book.lanes(after, p.lanes.first, p.lanes.end()))
+}
+
+// endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts
+// of it, and clips this rank's own, if it is to be and has not been.
+func (t *Trainer) endPasses(own *tally) {
+	each := t.cfg.Clip.beforeRing()
+	if !t.cfg.Canonical {
+		t.fold.collapse()
+	}
+	if each && t.cfg.Clip.Scope == ScopeWorker || !each && t.clipsOwn() {
+		t.clipPart(own)
+	}
+	if !exactable(own.loss.value()) || each && !isFinite(own.norm.value()) {
+		own.nonfinite = 1
+	}
+	if own.nonfinite > 0 {
+		*own = tally{nonfinite: 1}
+		t.exchange.zero() // so that the sum over the ranks is of numbers
+		t.fold.zero()
+	}
+}
+
+// clipPart clips the gradient of a part of the lanes, unless that was asked for with the pass.
+func (t *Trainer) clipPart(own *tally) {
+	if !t.clipsOwn() {
+		t.clipper.Clip(t.grads, &t.clip, nil)
+	}
+	norm := t.clip.Share * t.clipper.Norm()
+	if isFinite(norm) {
+		norm = min(norm, exactLimit/2) // it is clipped all the same
+	}
+	own.norm.add(norm)
+}
