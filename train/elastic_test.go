@@ -148,9 +148,10 @@ type hand struct {
 	err    error
 }
 
-func (h *hand) Intend(step int64, _, first, count int, inputs []int32) error {
+func (h *hand) Intend(step int64, segment, first, count int, inputs []int32) error {
 	want, targets := make([]int32, len(inputs)), make([]int32, len(inputs))
-	err := h.batches.Fill(context.Background(), step-1, first, count, want, targets)
+	at := h.trainer.position(step-1) + int64(segment)
+	err := h.batches.Fill(context.Background(), at, first, count, want, targets)
 	if err == nil && !slices.Equal(want, inputs) {
 		err = fmt.Errorf("step %d of lanes [%d, %d): %v was read", step, first, first+count, inputs)
 	}
@@ -159,11 +160,13 @@ func (h *hand) Intend(step int64, _, first, count int, inputs []int32) error {
 }
 
 func (h *hand) Commit(step int64) error {
-	last := &h.readings[len(h.readings)-1]
-	if last.step != step {
-		return fmt.Errorf("step %d is committed after step %d was read", step, last.step)
+	n := len(h.readings)
+	if last := h.readings[n-1].step; last != step {
+		return fmt.Errorf("step %d is committed after step %d was read", step, last)
 	}
-	last.committed = true
+	for ; n > 0 && h.readings[n-1].step == step; n-- {
+		h.readings[n-1].committed = true
+	}
 	return nil
 }
 
@@ -249,7 +252,8 @@ func (e *elastic) ringUntil(
 	for rank, worker := range workers {
 		h := e.hands[worker]
 		h.generation = generation
-		ring := Ring{Rank: rank, LaneEnds: dealt(len(workers)), Generation: generation}
+		ring := Ring{Rank: rank, LaneEnds: e.job.dealt(len(workers)),
+			Generation: generation}
 		if len(workers) > 1 {
 			place := seat{meeting: met, rank: rank, timing: h.timing}
 			f := &frail{seat: place, how: how, ring: shared}
@@ -330,7 +334,7 @@ func (e *elastic) audit() {
 	}
 	for step := int64(1); step <= e.job.config.Steps; step++ {
 		for lane, n := range reads[step] {
-			if n != 1 {
+			if n != max(1, e.job.config.Accumulate) {
 				e.t.Fatalf("step %d, lane %d was read %d times; rings from %v", step, lane, n,
 					e.from)
 			}

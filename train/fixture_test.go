@@ -87,13 +87,14 @@ type meeting struct {
 	bufs    [][]float32
 	outs    [][]float32 // the ranks' carries
 	ins     [][]float32
+	parts   [][][]float32 // the ranks' nodes of a tree
 	arrived int
 	met     chan struct{} // closed when all have come
 }
 
 func newMeeting(n int) *meeting {
 	return &meeting{bufs: make([][]float32, n), outs: make([][]float32, n),
-		ins: make([][]float32, n), met: make(chan struct{})}
+		ins: make([][]float32, n), parts: make([][][]float32, n), met: make(chan struct{})}
 }
 
 // meet waits for all ranks; the last does what is to be done to their buffers.
@@ -259,6 +260,7 @@ type job struct {
 	reload  func(trainer *Trainer) *Snapshot // instead of from
 
 	precision compute.Precision
+	threads   int // 0: 1
 
 	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
 	prepare func(rank int, t *Trainer)                        // nil: nothing
@@ -314,7 +316,7 @@ func (j job) run(t *testing.T) []*outcome {
 
 func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) error {
 	var dev compute.Device
-	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: j.precision})
+	dev, err := cpu.New(cpu.Config{Threads: max(1, j.threads), Precision: j.precision})
 	if err != nil {
 		return err
 	}
@@ -339,7 +341,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	defer trainer.Close()
 	at := Ring{Reducer: ring, Rank: rank, LaneEnds: j.ends, Generation: 1}
 	if j.ends == nil {
-		at.LaneEnds = dealt(j.ranks)
+		at.LaneEnds = j.dealt(j.ranks)
 	}
 	if j.group != nil {
 		at.Group = j.group(rank, dev)

@@ -1,0 +1,193 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/compute/devicetest"
+	"rondo/model"
+)
+
+// accumulated is a job of steps of several segments, on one rank. An epoch is 9 segments.
+func accumulated(segments int) job {
+	j := newJob(1)
+	j.config.Accumulate, j.config.Steps = segments, 12
+	return j
+}
+
+// naive does a job's steps by hand: the gradients of its segments, each with the parameters before
+// the step, are added up in float64, and followed at the constant rate. It returns the parameters.
+func naive(t *testing.T, j job) []float32 {
+	t.Helper()
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	m, err := model.New(j.model, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	segment, err := m.NewSegment(testT, testG)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer segment.Close()
+	each := int64(j.config.Accumulate)
+	inputs, targets := make([]int32, testT*testG), make([]int32, testT*testG)
+	lanes := make([]int, testG)
+	for i := range lanes {
+		lanes[i] = i
+	}
+	for step := range j.config.Steps {
+		sum := make([]float64, len(m.Params()))
+		for at := step * each; at < (step+1)*each; at++ {
+			if err := j.batches.Fill(t.Context(), at, 0, testG, inputs, targets); err != nil {
+				t.Fatal(err)
+			}
+			if j.batches.Reset(at) {
+				segment.ZeroState()
+			}
+			if _, err := segment.Run(model.SegmentInput{Inputs: inputs, Targets: targets,
+				Scale: 1, Step: at, Lanes: lanes}); err != nil {
+				t.Fatal(err)
+			}
+			for i, g := range m.Gradients() {
+				sum[i] += float64(g)
+			}
+		}
+		for i, g := range sum {
+			mean := g / float64(each*testG*testT)
+			m.Params()[i] = float32(float64(m.Params()[i]) - j.config.Schedule.Rate*mean)
+		}
+	}
+	return slices.Clone(m.Params())
+}
+
+// A step of several segments updates by the mean of their gradients, each of which is of the same
+// parameters, of the state that the last has left, and of dropout of its own.
+func TestAccumulate(t *testing.T) {
+	for _, segments := range []int{1, 2, 4, 9, 20} {
+		for _, random := range []bool{false, true} {
+			j := accumulated(segments)
+			j.config.Clip.Limit, j.config.Schedule.Rate = 0, 0.5
+			j.model.Layers, j.model.Dropout, j.model.Embed = 2, 0.3, 8
+			j.batches = newLanes(random)
+			want := naive(t, j)
+			for _, ranks := range []int{1, 3} {
+				j.ranks = ranks
+				for i, got := range j.mustRun(t).params {
+					if d := math.Abs(float64(got - want[i])); !(d < 1e-5) {
+						t.Fatalf("%d segments, random %v, %d ranks: parameter %d is %v, want %v",
+							segments, random, ranks, i, got, want[i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// Any number of ranks has the curve of one, also where the gradient is in a device's own memory, or
+// a device records.
+func TestAccumulateParity(t *testing.T) {
+	for _, segments := range []int{2, 4} {
+		want := accumulated(segments).mustRun(t)
+		for _, ranks := range []int{1, 2, 5} {
+			for kind, change := range map[string]func(*job){
+				"host": func(*job) {},
+				"device": func(j *job) {
+					j.config.HostMemory, j.model.GradientTail = false, 0
+				},
+				"recorder": func(j *job) {
+					j.config.HostMemory, j.model.GradientTail = false, 0
+					j.device = func(_ int, dev compute.Device) compute.Device {
+						return devicetest.NewRecorder(dev)
+					}
+				},
+			} {
+				j := accumulated(segments)
+				j.ranks = ranks
+				change(&j)
+				got := j.mustRun(t).losses()
+				for i, loss := range want.losses() {
+					if math.Abs(got[i]-loss) > 1e-5 {
+						t.Fatalf("%d segments, %s, %d ranks, step %d: a loss of %v, and %v on one",
+							segments, kind, ranks, i+1, got[i], loss)
+					}
+				}
+			}
+		}
+	}
+}
+
+// An epoch ends in the step that has read its last segment, and a step is of the epoch in which it
+// begins.
+func TestAccumulateEpochs(t *testing.T) {
+	j := accumulated(4) // steps end after 4, 8, 12, 16, 20, 24, 28, 32, 36 segments
+	j.config.Evaluation = newEvaluation(60)
+	o := j.mustRun(t)
+	var epochs, evals []int64
+	for _, s := range o.steps {
+		epochs = append(epochs, s.Epoch)
+	}
+	for _, e := range o.evals {
+		evals = append(evals, e.Step)
+	}
+	if want := []int64{1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5}; !slices.Equal(epochs, want) {
+		t.Errorf("steps of the epochs %v, want %v", epochs, want)
+	}
+	if want := []int64{3, 5, 7, 9, 12}; !slices.Equal(evals, want) {
+		t.Errorf("evaluated after the steps %v, want %v", evals, want)
+	}
+}
+
+// Whatever collective a worker is killed in, no segment of a step is read twice, or not at all.
+func TestAccumulateKilled(t *testing.T) {
+	j := elasticJob(6)
+	j.config.Accumulate = 4
+	oracle := j.mustRun(t)
+	for i, how := range []breakage{{dead: []int{1}}, {dead: []int{2}, carried: true},
+		{dead: []int{0}, completes: []int{1}}} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			for how.call = 1; ; how.call++ {
+				e := newElastic(t, j, 3)
+				if !e.ring(how, 0, 1, 2) {
+					break
+				}
+				left := slices.DeleteFunc([]int{0, 1, 2}, func(worker int) bool {
+					return slices.Contains(how.dead, worker)
+				})
+				e.ring(breakage{}, left...)
+				e.whole(left...)
+				e.audit()
+				e.like(left[0], oracle)
+			}
+			if how.call < 15 {
+				t.Errorf("only %d collectives", how.call)
+			}
+		})
+	}
+}
+
+// A job that goes on from a snapshot of any step is the one that was never stopped.
+func TestAccumulateResume(t *testing.T) {
+	j := accumulated(4)
+	j.model.Layers, j.model.Dropout = 2, 0.3
+	j.config.Save, j.config.SaveEvery = true, 1
+	straight := j.mustRun(t)
+	for _, saved := range straight.saved[:11] {
+		resumed := j
+		resumed.reload = func(trainer *Trainer) *Snapshot { return reload(t, trainer, saved) }
+		o := resumed.mustRun(t)
+		sameSnapshot(t, o.saved[len(o.saved)-1], straight.saved[11])
+		if t.Failed() {
+			t.Fatalf("from step %d", saved.Progress.Step)
+		}
+	}
+}
