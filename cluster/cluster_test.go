@@ -42,6 +42,36 @@ func TestDealLanesAgainstTheRule(t *testing.T) {
 	}
 }
 
+// TestDealGroups: workers have whole groups, and none has two more than another.
+func TestDealGroups(t *testing.T) {
+	for groups := 1; groups <= 9; groups++ {
+		const size = 3
+		job := Job{Workers: 1, MinWorkers: 1, Lanes: size * groups, Groups: groups,
+			JoinTimeout: 1, PauseTimeout: 1}
+		for workers := 1; workers <= groups; workers++ {
+			smallest, largest, from := groups, 0, Lane(0)
+			for _, end := range job.deal(workers) {
+				own := int(end-from) / size
+				if end%size != 0 {
+					t.Errorf("%d groups, %d workers: lanes end at %d", groups, workers, end)
+				}
+				smallest, largest, from = min(smallest, own), max(largest, own), end
+			}
+			if int(from) != job.Lanes || smallest < 1 || largest-smallest > 1 {
+				t.Errorf("%d groups, %d workers: %d to %d each, up to lane %d", groups, workers,
+					smallest, largest, from)
+			}
+		}
+		if err := job.CheckScale(groups + 1); err == nil || job.Limit(Plan{Limit: 99}) != groups {
+			t.Errorf("%d groups are enough for %d workers", groups, job.Limit(Plan{Limit: 99}))
+		}
+		job.Workers, job.MaxWorkers = groups+1, groups+1
+		if err := job.Validate(); err == nil || !strings.Contains(err.Error(), "--lane-groups") {
+			t.Errorf("%d workers of %d groups: %v", job.Workers, groups, err)
+		}
+	}
+}
+
 // TestRingOrder holds the order against what it is for: a permutation, the same for every order
 // of joining, that enters each host once.
 func TestRingOrder(t *testing.T) {

@@ -103,6 +103,16 @@ func TestWrongFlags(t *testing.T) {
 		{"--evict-stragglers 3 --check-every 0", "--evict-stragglers needs --check-every above 0"},
 		{"--chunk-timeout 99ms", "--chunk-timeout 99ms is too short for any machine: give at " +
 			"least 100ms"},
+		{"--accumulate 0", "--accumulate 0 is below its least value, 1"},
+		{"--reduce tree", `--reduce "tree" is not one of ring, canonical`},
+		{"--lane-groups 4", "--lane-groups 4 is for --reduce canonical and --clip-scope group"},
+		{"--clip-scope group --lane-groups 5", "--lane-groups 5 must divide --batch 32"},
+		{"--clip-scope group --workers 9", "9 workers cannot share 8 groups of lanes"},
+		{"--clip-scope group --batch 11 --max-workers 3", "3 workers cannot share 1 groups"},
+		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
+			"workers, and --clip-scope worker clips by worker"},
+		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
+		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
 		{"--inject kill", `--inject: "kill": whose? Give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
@@ -258,4 +268,36 @@ func FuzzFromYAML(f *testing.F) {
 			_ = Validate(spec) // must not panic
 		}
 	})
+}
+
+func TestLaneGroups(t *testing.T) {
+	for args, want := range map[string]int64{
+		"":                              0,
+		"--clip-scope global":           0,
+		"--clip-scope group":            8,
+		"--clip-scope group --batch 12": 6,
+		"--clip-scope group --batch 7":  7,
+		"--reduce canonical --clip 0":   8,
+		"--reduce canonical --clip-scope global --batch 64 --lane-groups 16": 16,
+	} {
+		spec, err := parse(t, strings.Fields(args)...)
+		if err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		if got := LaneGroups(spec); got != want {
+			t.Errorf("%s: %d groups, want %d", args, got, want)
+		}
+	}
+}
+
+// TestIdentityOfAccumulate: a job of before there was --accumulate is one with 1, and no other.
+func TestIdentityOfAccumulate(t *testing.T) {
+	spec, before, other := Default(), Default(), Default()
+	before.Accumulate, other.Accumulate = 0, 2
+	if Identity(spec, "") != Identity(before, "") || len(Differences(spec, before)) != 0 {
+		t.Error("--accumulate 1 is another job than one without")
+	}
+	if Identity(spec, "") == Identity(other, "") || len(Differences(spec, other)) != 1 {
+		t.Errorf("--accumulate 2 differs in %q", Differences(spec, other))
+	}
 }

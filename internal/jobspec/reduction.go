@@ -46,6 +46,10 @@ func validateReduction(spec *rondov1.JobSpec) error {
 		return usagef("--reduce canonical gives the same weights on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, or global")
 	}
+	if !Exact(spec) || spec.SparseRows == "always" {
+		return usagef("--reduce canonical adds up whole gradients in float32: leave out --wire, " +
+			"--compress and --sparse-rows always")
+	}
 	if spec.IntraHost == "nccl" {
 		return usagef("--intra-host nccl adds gradients up in an order of its own, which --reduce " +
 			"canonical does not allow: give --intra-host auto, shm or grpc")

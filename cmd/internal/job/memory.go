@@ -2,8 +2,10 @@ package job
 
 import (
 	"fmt"
+	"math/bits"
 
 	"rondo/compute"
+	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
@@ -56,8 +58,9 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	if err != nil {
 		return Estimate{}, err
 	}
+	lanes, beside := passes(spec, int64((int(spec.Batch)+workers-1)/workers))
 	s := sizes{config: config, bf16: spec.Precision == compute.BF16.String(),
-		lanes: int64((int(spec.Batch) + workers - 1) / workers), steps: spec.Bptt,
+		lanes: lanes, steps: spec.Bptt,
 		chunk: spec.Bptt, threads: manyThreads}
 	if spec.Recompute > 0 {
 		s.chunk = min(s.chunk, spec.Recompute)
@@ -70,7 +73,8 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	all := floats(spec.Batch * int64(config.StateSize()))
 	snapshot := parameters*(1+slots) + all
 	e := Estimate{
-		Model:       block(parameters)*(1+slots) + block(parameters+floats(train.Tail)),
+		Model: block(parameters)*(1+slots+beside) +
+			block(parameters+floats(train.Tail)),
 		Activations: s.activations(),
 		Kernels:     s.kernels(parameters),
 		Copies:      parameters + 3*all, // the book has two of each lane's state, a save one
@@ -94,6 +98,21 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	e.Recovery = max(snapshot, evaluation)
 	e.Runtime += e.Steady() / spareShare
 	return e, nil
+}
+
+// passes returns how many lanes a worker that has so many computes together, and how many gradients
+// wait beside the one that it computes.
+func passes(spec *rondov1.JobSpec, lanes int64) (together, gradients int64) {
+	if spec.Accumulate > 1 {
+		gradients++
+	}
+	groups := jobspec.LaneGroups(spec)
+	if groups == 0 {
+		return lanes, gradients
+	}
+	together = spec.Batch / groups
+	own := (lanes + together - 1) / together
+	return together, gradients + min(own-1, int64(bits.Len64(uint64(groups))))
 }
 
 // sizes is the shape of a worker's segments.

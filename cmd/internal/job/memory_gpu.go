@@ -36,13 +36,14 @@ func GPUMemory(spec *rondov1.JobSpec, vocabulary, lanes int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := sizes{config: config, lanes: int64(lanes), steps: spec.Bptt, chunk: spec.Bptt,
+	together, beside := passes(spec, int64(lanes))
+	s := sizes{config: config, lanes: together, steps: spec.Bptt, chunk: spec.Bptt,
 		bf16: spec.Precision == compute.BF16.String() || spec.Precision == compute.FP16.String()}
 	if spec.Recompute > 0 {
 		s.chunk = min(s.chunk, spec.Recompute)
 	}
 	parameters := floats(int64(model.Span(model.Layout(config))))
-	bytes := block(parameters)*(2+int64(rule.Slots())) + s.activations() +
+	bytes := block(parameters)*(2+beside+int64(rule.Slots())) + s.activations() +
 		s.gpuGraph(s.chunk, false)
 	if s.chunk < s.steps {
 		bytes += block(parameters)

@@ -47,10 +47,10 @@ const repeats = 4
 // Tied weights are the output layer's too, whose gradient is of all tokens.
 func lookup(spec *rondov1.JobSpec, m model.Config, views []model.View) *compress.Lookup {
 	always := spec.SparseRows == "always"
-	if m.TieWeights || !always && spec.SparseRows != "auto" {
+	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.Canonical(spec) {
 		return nil
 	}
-	if !always && spec.Batch*spec.Bptt > repeats*int64(m.Vocab) {
+	if !always && spec.Accumulate*spec.Batch*spec.Bptt > repeats*int64(m.Vocab) {
 		return nil
 	}
 	for _, v := range views {

@@ -45,7 +45,7 @@ func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
 
 // ringSums says whether the job has asked for sums that only the ring makes.
 func (s *session) ringSums() bool {
-	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always"
+	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" || jobspec.Canonical(s.spec)
 }
 
 // element is what --wire names.
