@@ -3,9 +3,11 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -95,6 +97,49 @@ func TestParity(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestCanonical: with --reduce canonical the checkpoints' bytes do not depend on the number of
+// workers, nor on one that is killed, nor on a resume on others.
+func TestCanonical(t *testing.T) {
+	for _, scope := range []string{"global", "group"} {
+		t.Run(scope, func(t *testing.T) {
+			flags := small("--batch", "16", "--steps", "50", "--reduce", "canonical",
+				"--clip-scope", scope, "--clip", "0.1", "--accumulate", "2", "--checkpoint-every",
+				"25", "--checkpoint-keep", "0", "--epochs", "0", "--sample-tokens", "0")
+			var last string
+			run := func(dir string, more ...string) map[string]string {
+				train(t, slices.Concat(flags, []string{"--checkpoint-dir", dir}, more)...)
+				files := map[string]string{}
+				for name, hash := range hashes(t, filepath.Join(dir, last)) {
+					if strings.HasSuffix(name, ".safetensors") {
+						files[name] = hash
+					}
+				}
+				return files
+			}
+			last = "step-00000050"
+			want := run(t.TempDir(), "--workers", "1")
+			for name, more := range map[string][]string{
+				"2 workers":        {"--workers", "2"},
+				"3 workers":        {"--workers", "3"},
+				"4 workers":        {"--workers", "4"},
+				"8 workers":        {"--workers", "8"},
+				"4, one is killed": {"--workers", "4", "--inject", "kill rank=2 step=30"},
+			} {
+				if got := run(t.TempDir(), more...); !maps.Equal(got, want) {
+					t.Errorf("%s: %v, want %v", name, got, want)
+				}
+			}
+			dir := t.TempDir()
+			last = "step-00000025"
+			run(dir, "--workers", "4", "--steps", "25")
+			last = "step-00000050"
+			if got := run(dir, "--workers", "3"); !maps.Equal(got, want) {
+				t.Errorf("resumed: %v, want %v", got, want)
+			}
+		})
 	}
 }
 

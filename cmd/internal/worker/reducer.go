@@ -23,6 +23,13 @@ func (r reducer) AllReduceCarry(ctx context.Context, buf, out, in []float32) err
 	return r.Ring.AllReduceCarry(ctx, buf, allreduce.Carry{Out: out, In: in})
 }
 
+// AllReduceTree implements train.TreeReducer.
+func (r reducer) AllReduceTree(
+	ctx context.Context, buf []float32, ends []int, parts [][]float32,
+) error {
+	return r.Ring.AllReduceTree(ctx, allreduce.TreeSum{Buf: buf, Ends: ends, Parts: parts})
+}
+
 func (r reducer) Timing() (sending, waiting time.Duration) {
 	t := r.Ring.Timing()
 	if r.tiers != nil {
