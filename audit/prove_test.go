@@ -22,7 +22,8 @@ func prove(t *testing.T, logs fstest.MapFS, tokens corpus.Tokens) *Report {
 	report, err := Prove(t.Context(), logs, tokens)
 	check(t, err)
 	if report.Sound() {
-		if want := (report.Last - report.First + 1) * int64(report.Lanes*report.Each); want != report.Segments {
+		want := (report.Last - report.First + 1) * int64(report.Lanes*report.Each)
+		if want != report.Segments {
 			t.Errorf("%d segments counted; want %d", report.Segments, want)
 		}
 	}

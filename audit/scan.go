@@ -74,7 +74,8 @@ func parse(text []byte) (line, error) {
 		e.Ring.Committed > e.Ring.Generation || e.Ring.Accumulate < 0 ||
 		e.Ring.Accumulate > maxAccumulate):
 		return e, errors.New("is of a ring that cannot be")
-	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 || len(e.Read.Offsets) == 0):
+	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 ||
+		len(e.Read.Offsets) == 0):
 		return e, errors.New("reads nothing")
 	case e.Commit != nil && e.Commit.Step < 1:
 		return e, errors.New("commits a step before the first")

@@ -81,7 +81,8 @@ func TestOffsetsFollowTheBook(t *testing.T) {
 			}
 			if cfg.Sampling == Sequential {
 				skip := got[0]
-				if want := bookSequential(cfg, skip, s.SegmentsPerEpoch()); !slices.Equal(got, want) {
+				want := bookSequential(cfg, skip, s.SegmentsPerEpoch())
+				if !slices.Equal(got, want) {
 					t.Fatalf("%+v, epoch %d: %v; want %v", cfg, epoch, got, want)
 				}
 				continue

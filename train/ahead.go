@@ -68,8 +68,8 @@ func readAhead(ctx context.Context, read fill, size int, spans iter.Seq[span]) *
 	return a
 }
 
-// next returns the next batch, which is the caller's until the next call. It must not be called more
-// often than there are spans, nor after an error.
+// next returns the next batch, which is the caller's until the next call. It must not be called
+// more often than there are spans, nor after an error.
 func (a *ahead) next(ctx context.Context) (*batch, error) {
 	if a.current != nil {
 		a.free <- a.current

@@ -8,11 +8,11 @@ import (
 // TreeReducer is a Reducer that adds up in an order which does not depend on the ranks.
 type TreeReducer interface {
 	Reducer
-	// AllReduceTree replaces buf on every rank by the sum over all leaves, added up as a binary tree
-	// has it (see fold): the same bits on all, and whatever the ranks. Rank r has the leaves
-	// [ends[r-1], ends[r]), and parts are its nodes of the tree that have no parent among them, from
-	// left to right, each as long as buf. They may be anything afterwards; the last may be buf
-	// itself.
+	// AllReduceTree replaces buf on every rank by the sum over all leaves, added up as a binary
+	// tree has it (see fold): the same bits on all, and whatever the ranks. Rank r has the leaves
+	// [ends[r-1], ends[r]), and parts are its nodes of the tree that have no parent among them,
+	// from left to right, each as long as buf. They may be anything afterwards; the last may be
+	// buf itself.
 	AllReduceTree(ctx context.Context, buf []float32, ends []int, parts [][]float32) error
 }
 

@@ -25,8 +25,8 @@ func (j job) dealt(n int) []int {
 	return ends
 }
 
-// leafNodes are the nodes of a tree of so many leaves that have just the leaves [first, end), and no
-// parent that does: by the definition, from the node of size leaves at lo downwards.
+// leafNodes are the nodes of a tree of so many leaves that have just the leaves [first, end), and
+// no parent that does: by the definition, from the node of size leaves at lo downwards.
 func leafNodes(lo, size, first, end, leaves int) [][2]int {
 	hi := min(lo+size, leaves)
 	switch {
@@ -128,7 +128,9 @@ func TestCanonical(t *testing.T) {
 	}{
 		"twelve groups": {12, func(*job) {}},
 		"six groups":    {6, func(*job) {}},
-		"by value":      {4, func(j *job) { j.config.Clip.By, j.config.Clip.Limit = ByValue, 0.01 }},
+		"by value": {4, func(j *job) {
+			j.config.Clip.By, j.config.Clip.Limit = ByValue, 0.01
+		}},
 		"accumulated": {12, func(j *job) {
 			j.config.Accumulate, j.config.Optimizer.Rule = 4, compute.Adam
 			j.config.Schedule.Rate = 0.01
@@ -137,7 +139,9 @@ func TestCanonical(t *testing.T) {
 			j.model.Layers, j.model.Dropout, j.model.Embed, j.model.Hidden = 2, 0.3, 8, 40
 			j.precision, j.batches = compute.BF16, newLanes(true)
 		}},
-		"device memory": {12, func(j *job) { j.config.HostMemory, j.model.GradientTail = false, 0 }},
+		"device memory": {12, func(j *job) {
+			j.config.HostMemory, j.model.GradientTail = false, 0
+		}},
 	} {
 		for _, scope := range []ClipScope{ScopeGlobal, ScopeGroup} {
 			t.Run(fmt.Sprint(name, ", ", scope), func(t *testing.T) {

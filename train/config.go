@@ -88,8 +88,8 @@ func (c *Config) complete(segmentsPerEpoch int64) error {
 		c.Accumulate = 1
 	}
 	for _, check := range []func() error{
-		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall, c.Optimizer.validate,
-		c.Schedule.validate, c.Clip.validate,
+		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall,
+		c.Optimizer.validate, c.Schedule.validate, c.Clip.validate,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -75,8 +75,8 @@ type exchange struct {
 	wire    []float32 // host memory: the gradient, and behind it the tail
 	inPlace bool      // the gradient in wire is grads itself
 
-	fold      *fold       // has the parts that leafEnds are of
-	leafEnds  []int       // of the lane groups of each rank, to be summed as a tree; nil: they are not
+	fold      *fold       // has the parts of a gradient that is summed as a tree
+	leafEnds  []int       // where the ranks' lane groups end, whose sum that is; nil: it is not
 	parts     [][]float32 // of the gradient, in host memory; used again
 	hostParts [][]float32 // copies of those in device memory
 

@@ -45,8 +45,8 @@ func (f *fold) pop() {
 	f.nodes = f.nodes[:last]
 }
 
-// addSegment adds a pass's gradient, of a group's segment i of n, to those before it. The last one's
-// place has the sum then.
+// addSegment adds a pass's gradient, of a group's segment i of n, to those before it. The last
+// one's place has the sum then.
 func (f *fold) addSegment(i, n int) {
 	switch {
 	case n == 1:
@@ -74,8 +74,8 @@ func (f *fold) addSegmentsUpTo(end int) {
 	}
 }
 
-// addLeaf adds a group's gradient to those of this rank's groups before it. The last one's place has
-// the last node then, and the others wait.
+// addLeaf adds a group's gradient to those of this rank's groups before it. The last one's place
+// has the last node then, and the others wait.
 func (f *fold) addLeaf(leaf int, last bool) {
 	at := node{index: leaf}
 	for 1<<at.level < f.leaves {

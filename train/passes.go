@@ -65,8 +65,8 @@ func (t *Trainer) targets() int { return t.cfg.Accumulate * t.cfg.Lanes * t.cfg.
 // passes is how many a step has on this rank.
 func (t *Trainer) passes() int { return len(t.groups) * t.cfg.Accumulate }
 
-// pass is the n-th of a step, from 0. The segments of a group come one after the other, so that what
-// is added up is one group's at a time.
+// pass is the n-th of a step, from 0. The segments of a group come one after the other, so that
+// what is added up is one group's at a time.
 func (t *Trainer) pass(step int64, n int) pass {
 	part := n % t.cfg.Accumulate
 	return pass{step, t.position(step) + int64(part), part, t.groups[n/t.cfg.Accumulate], n == 0,

@@ -13,7 +13,8 @@ func (t *Trainer) alone() bool { return t.exchange.reducer == nil }
 // records does that spare a wait, a Rehearsal is to meet the phases one by one, and what several
 // passes leave is added up first.
 func (t *Trainer) clipsOwn() bool {
-	return t.records && t.cfg.Rehearsal == nil && t.single() && (t.alone() || t.cfg.Clip.beforeRing())
+	return t.records && t.cfg.Rehearsal == nil && t.single() &&
+		(t.alone() || t.cfg.Clip.beforeRing())
 }
 
 // updatesOwn says whether the update, too, is asked for before the loss is known.

@@ -162,8 +162,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 }
 
-// lastingAccumulate is --accumulate as Identity has it: 1 is what all jobs had before there was such
-// a flag.
+// lastingAccumulate is --accumulate as Identity has it: 1 is what all jobs had before there was
+// such a flag.
 func lastingAccumulate(spec *rondov1.JobSpec) int64 {
 	if spec.Accumulate == 1 {
 		return 0

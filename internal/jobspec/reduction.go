@@ -8,8 +8,8 @@ func Canonical(spec *rondov1.JobSpec) bool { return spec.Reduce == "canonical" }
 // defaultLaneGroups is how many groups of lanes there are at most where --lane-groups does not say.
 const defaultLaneGroups = 8
 
-// LaneGroups is into how many groups of lanes a job's batch is cut; 0: into none. It does not depend
-// on the number of workers, on which nothing that the groups are for may depend.
+// LaneGroups is into how many groups of lanes a job's batch is cut; 0: into none. It does not
+// depend on the number of workers, on which nothing that the groups are for may depend.
 func LaneGroups(spec *rondov1.JobSpec) int64 {
 	if !Canonical(spec) && spec.ClipScope != "group" {
 		return 0
@@ -51,8 +51,8 @@ func validateReduction(spec *rondov1.JobSpec) error {
 			"--compress and --sparse-rows always")
 	}
 	if spec.IntraHost == "nccl" {
-		return usagef("--intra-host nccl adds gradients up in an order of its own, which --reduce " +
-			"canonical does not allow: give --intra-host auto, shm or grpc")
+		return usagef("--intra-host nccl adds gradients up in an order of its own, which " +
+			"--reduce canonical does not allow: give --intra-host auto, shm or grpc")
 	}
 	return nil
 }

@@ -42,16 +42,16 @@ func TestCanonicalOverTheRing(t *testing.T) {
 			for _, workers := range []int{1, 2, 3, 4, 8} {
 				threads := 1 + workers%2
 				if got := canonicalWeights(t, spec, data, workers, threads); got != want {
-					t.Errorf("--clip-scope %s --accumulate %d, %d workers of %d threads: %s, want %s",
-						scope, each, workers, threads, got, want)
+					t.Errorf("--clip-scope %s --accumulate %d, %d workers of %d threads: %s, "+
+						"want %s", scope, each, workers, threads, got, want)
 				}
 			}
 		}
 	}
 }
 
-// canonicalWeights trains a job on so many workers, joined in memory, and returns the SHA-256 of the
-// weights, which all have.
+// canonicalWeights trains a job on so many workers, joined in memory, and returns the SHA-256 of
+// the weights, which all have.
 func canonicalWeights(
 	t *testing.T, spec *rondov1.JobSpec, data *job.Data, workers, threads int,
 ) string {
