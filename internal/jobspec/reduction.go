@@ -50,6 +50,10 @@ func validateReduction(spec *rondov1.JobSpec) error {
 		return usagef("--reduce canonical adds up whole gradients in float32: leave out --wire, " +
 			"--compress and --sparse-rows always")
 	}
+	if spec.Topology == "hierarchical" {
+		return usagef("--reduce canonical adds up in one order around one ring, and --topology " +
+			"hierarchical in another: give --topology auto or flat")
+	}
 	if spec.IntraHost == "nccl" {
 		return usagef("--intra-host nccl adds gradients up in an order of its own, which " +
 			"--reduce canonical does not allow: give --intra-host auto, shm or grpc")

@@ -8,6 +8,7 @@ import (
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
+	"rondo/internal/jobspec"
 )
 
 // The values of --topology that this file decides by.
@@ -75,7 +76,8 @@ type tiers struct {
 // openTiers joins the rings of a hierarchy, if the job's gradients are to be summed by one; nil:
 // they are not. All ranks decide alike, by the plan. All rings break when one does.
 func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
-	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 || s.group != nil {
+	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 || s.group != nil ||
+		jobspec.Canonical(s.spec) { // whose tree is summed around the ring of all
 		return nil, nil
 	}
 	hosts := make([]string, len(s.plan.Members))

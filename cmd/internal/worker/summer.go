@@ -21,10 +21,11 @@ func (e *engine) newSummer(config model.Config) error {
 	return err
 }
 
-// summer takes the worker's Summer into the ring; nil: there is none, or a group sums. What has to
+// summer takes the worker's Summer into the ring; nil: there is none, a group sums, or a
+// tree is summed around the ring. What has to
 // go by tiers needs one, if only to add up all there is.
 func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
-	if s.group != nil {
+	if s.group != nil || jobspec.Canonical(s.spec) {
 		return nil, nil
 	}
 	summer := s.engine.summer
