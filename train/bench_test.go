@@ -37,7 +37,7 @@ func (idle) Close()                                          {}
 
 // steps does n steps of a job on one rank, with its model or without.
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
-	j.config.Steps = int64(n)
+	j.config.Steps, j.config.BucketBytes = int64(n), onePiece
 	j.prepare = func(_ int, trainer *Trainer) {
 		trainer.cfg.Observer = silence{}
 		if !withModel {

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"time"
 
 	"rondo/model"
 )
@@ -74,7 +75,7 @@ func (x *exchange) enter(r Ring) {
 
 func (x *exchange) forgetPending() {
 	clear(x.pending)
-	x.pending = x.pending[:0]
+	x.pending, x.handed = x.pending[:0], x.handed[:0]
 }
 
 // begun is how far the buckets that are on their way reach.
@@ -98,6 +99,9 @@ func (x *exchange) handOver(ctx context.Context, end int) {
 			return
 		}
 		x.pending = append(x.pending, p)
+		if x.laps.tracer != nil {
+			x.handed = append(x.handed, x.now())
+		}
 	}
 }
 
@@ -124,12 +128,17 @@ func (x *exchange) handOverAll(ctx context.Context) {
 }
 
 // collect waits until all buckets that are on their way have been summed.
-func (x *exchange) collect(ctx context.Context) error {
+func (x *exchange) collect(ctx context.Context, byRing bool) error {
 	defer x.forgetPending()
-	for _, p := range x.pending {
+	var before time.Time
+	for i, p := range x.pending {
 		if err := p.Wait(ctx); err != nil {
 			return err
 		}
+		before = x.traceBucket(i, p, before)
+	}
+	if byRing {
+		x.traceBucket(len(x.pending), nil, before)
 	}
 	return nil
 }

@@ -67,6 +67,7 @@ type Config struct {
 	Observer  Observer  // nil: nobody
 	Ledger    Ledger    // nil: none
 	Rehearsal Rehearsal // nil: nothing goes wrong on purpose
+	Tracer    Tracer    // nil: none
 	Beat      func()    // called when a phase of a step begins: a sign of life; nil: nobody looks
 
 	// HostMemory says that the device's memory is the host's, as a CPU's is. The gradient is then

@@ -88,6 +88,9 @@ type exchange struct {
 	err     error     // of one that could not be begun
 	points  profile   // when the parts of the gradient were finished
 
+	laps   *laps
+	handed []time.Time // when each of pending was handed over; only for whoever traces
+
 	met     time.Time     // when the ranks' last sum was there
 	reached time.Time     // when this rank had nothing left to do but to wait for the step's sum
 	took    time.Duration // from the sum before to reached
@@ -255,7 +258,7 @@ func (x *exchange) sumRest(ctx context.Context, byRing bool, ahead carry) error 
 	if err := x.reducer.AllReduceCarry(ctx, rest, ahead.out, ahead.in); err != nil {
 		return err
 	}
-	return x.collect(ctx)
+	return x.collect(ctx, byRing)
 }
 
 // ownFault is the error of a rank's own part in a Group; nil if that has not failed.

@@ -269,6 +269,10 @@ type job struct {
 	summer  func(worker int, r Ring) Summer                   // nil: there is none
 }
 
+// onePiece is a Config.BucketBytes with which the gradient is summed at once; that of newJob makes as
+// many buckets as there can be.
+const onePiece = 1 << 40
+
 func newJob(ranks int) job {
 	return job{
 		ranks: ranks,
@@ -281,7 +285,7 @@ func newJob(ranks int) job {
 				Rho: 0.99, Epsilon: 1e-8},
 			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
 			Clip:       Clip{Limit: 1, By: ByNorm, Scope: ScopeGlobal},
-			HostMemory: true,
+			HostMemory: true, BucketBytes: 1,
 		},
 	}
 }

@@ -53,6 +53,7 @@ const (
 // was just being given another. Run does what a broken ring has left undone after its last step.
 func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined, error) {
 	began := t.cfg.Now()
+	t.laps.begin()
 	t.regrouping.Store(false) // this ring is what was asked for
 	if err := t.enter(ring); err != nil {
 		return Joined{}, err
@@ -73,6 +74,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 	t.resumeSummer()
 	t.beginTuning()
 	joined.Step, joined.Committed = t.progress.Step, t.committed
+	t.laps.end("joining the ring")
 	joined.Took = t.cfg.Now().Sub(began)
 	ended := t.stopped || t.progress.Step == t.cfg.Steps
 	// The rank that was to save the end may have been lost, and its snapshot with it.

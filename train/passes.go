@@ -138,6 +138,7 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 	if err := t.begin(ctx, PhaseForward, p); err != nil {
 		return 0, err
 	}
+	t.laps.end("load")
 	if err := t.setStates(p); err != nil {
 		return 0, err
 	}
@@ -150,7 +151,16 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 			return 0, fmt.Errorf("noting what was read: %w", err)
 		}
 	}
-	return t.run(ctx, t.input(ctx, p, b))
+	in := t.input(ctx, p, b)
+	if lossSum, err = t.run(ctx, in); err != nil {
+		return 0, err
+	}
+	if in.BeforeBackward != nil {
+		t.laps.end("backward")
+	} else {
+		t.laps.end("forward, and backward asked for")
+	}
+	return lossSum, nil
 }
 
 // begin tells of a phase of a step's first pass. Of the others it gives a sign of life.
@@ -189,8 +199,11 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
 		Step: p.segment, Lanes: t.laneNumbers,
 		OnlySegments: t.exchange.reducer == nil && t.single()} // enter zeroes the ring's sums
-	if t.cfg.Rehearsal != nil && p.first {
-		in.BeforeBackward = func() error { return t.at(ctx, PhaseBackward, p.step+1) }
+	if t.cfg.Rehearsal != nil && p.first || t.laps.tracer != nil && t.exchange.inPlace && !t.records {
+		in.BeforeBackward = func() error {
+			t.laps.end("forward")
+			return t.begin(ctx, PhaseBackward, p)
+		}
 	}
 	if t.clipsOwn() {
 		in.Behind = t.behind

@@ -365,6 +365,7 @@ func TestStopSurvivesRankZero(t *testing.T) {
 func TestReplicasAreHealed(t *testing.T) {
 	j := elasticJob(4)
 	j.config.SaveEvery, j.config.Evaluation, j.config.CheckEvery = 0, nil, 0
+	j.config.BucketBytes = onePiece // so that a step is one call
 	j.device = func(worker int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
 			if worker == 1 && run == 2 {

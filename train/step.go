@@ -19,6 +19,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		return false, err
 	}
 	began := t.cfg.Now()
+	t.laps.begin()
 	index := t.progress.Step
 	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	t.plan(rate)
@@ -36,6 +37,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	t.laps.end("exposed to the ring")
 	reached, summed := t.exchange.reached, t.exchange.met
 	norm := all.norm.value()
 	if !t.updatesOwn() {
@@ -57,8 +59,10 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	ended := t.cfg.Now()
 	compute, exposed := reached.Sub(began)+ended.Sub(summed), summed.Sub(reached)
 	t.roll.count(compute)
+	speed := t.speed(ended.Sub(began))
+	t.laps.whole(index+1, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
-		TokensPerSecond: t.speed(ended.Sub(began)), Times: StepTimes{Compute: compute,
+		TokensPerSecond: speed, Times: StepTimes{Compute: compute,
 			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
 	if skipped {
 		if err := t.noteSkipped(all.nonfinite); err != nil {
@@ -194,11 +198,13 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	every := func(interval int64) bool { return interval > 0 && step%interval == 0 }
 	after := t.progress
 
+	t.laps.begin()
 	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
 	if every(t.cfg.CheckEvery) {
 		if err := t.rollCall(ctx); err != nil {
 			return err
 		}
+		t.laps.end("roll call")
 	} else if saveDue { // after a split, all go back to what was saved
 		if err := t.alike(ctx, step, nil); err != nil {
 			return err
@@ -211,6 +217,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		t.laps.end("evaluation")
 		t.evaluated = &report
 		t.cfg.Observer.Evaluated(report)
 		if evalDue {
@@ -224,6 +231,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		if err := t.save(ctx, after); err != nil {
 			return err
 		}
+		t.laps.end("checkpoint")
 	}
 	if every(t.cfg.SampleEvery) || last {
 		if err := t.sample(ctx, saveDue); err != nil {

@@ -75,6 +75,7 @@ type Trainer struct {
 	rates        rates
 	roll         roll
 	tuning       tuning
+	laps         laps
 	spoil        Spoil       // of the step that is done
 	unrecorded   bool        // the Observer knows that the device does not record
 	evaluated    *EvalReport // the last
@@ -111,11 +112,11 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
 	var err error
 	now := func() time.Time { return t.cfg.Now() }
+	t.laps = laps{tracer: cfg.Tracer, now: now}
 	if t.exchange, err = newExchange(m, cfg.HostMemory, now); err != nil {
 		return nil, err
 	}
-	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
-	t.exchange.fold = &t.fold
+	t.exchange.fold, t.exchange.laps = &t.fold, &t.laps
 	t.book = newBook(cfg.Lanes, t.laneSize)
 	t.finishes = model.Finishes(m.Config())
 	n := len(m.Params())

@@ -92,6 +92,7 @@ func (t *Trainer) tune(ctx context.Context) error {
 		return nil
 	}
 	t.tuning.wanted = false
+	t.laps.begin()
 	at := t.exchange.points.at
 	t.exchange.points = profile{}
 	means := make([]float32, len(at), len(at)+2) // seconds before the last part was finished
@@ -113,6 +114,7 @@ func (t *Trainer) tune(ctx context.Context) error {
 	t.cut(least)
 	found.Buckets, found.Bytes = len(t.exchange.ends), int64(least)*floatBytes
 	t.exchange.met = t.cfg.Now()
+	t.laps.end("measuring the ring")
 	t.cfg.Observer.Tuned(found)
 	return nil
 }

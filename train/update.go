@@ -53,10 +53,12 @@ func (t *Trainer) applySum(all tally) (norm float64) {
 	each := t.cfg.Clip.beforeRing()
 	if !each {
 		t.clipper.Clip(t.grads, &t.clip, nil)
+		t.laps.end("clip")
 	}
 	if all.nonfinite == 0 {
 		t.tear()
 		t.update()
+		t.laps.end("update")
 	}
 	if each {
 		return all.norm.value()

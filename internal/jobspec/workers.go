@@ -50,6 +50,9 @@ func validateRehearsal(spec *rondov1.JobSpec) error {
 		return usagef("--audit-dir %s: logs are appended to, so this must be a local folder",
 			spec.AuditDir)
 	}
+	if strings.Contains(spec.Trace, "://") {
+		return usagef("--trace %s: traces grow, so this must be a local folder", spec.Trace)
+	}
 	plan, err := rehearsal.Parse(spec.Inject)
 	if err != nil {
 		return usagef("--inject: %v", err)

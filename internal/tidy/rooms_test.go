@@ -100,6 +100,7 @@ func rooms() []room {
 		// What lasts, and what is shown.
 		{path: "checkpoint", never: network + " " + graphs},
 		{path: "telemetry", never: network + " " + graphs},
+		{path: "telemetry/trace", never: network + " " + graphs},
 		{path: "telemetry/metrics", imports: "telemetry", never: network + " " + graphs},
 		{path: "dashboard", imports: "telemetry", never: graphs + " os"},
 

@@ -115,6 +115,10 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: "+
 			"give a volume, pvc://CLAIM/PATH", at)
 	}
+	if at := spec.Trace; at != "" && !strings.HasPrefix(at, "pvc://") {
+		return nil, app.Usagef("--trace %s: traces grow, and outlive their pods: give a volume, "+
+			"pvc://CLAIM/PATH", at)
+	}
 	m := &mounts{}
 	for _, at := range []struct {
 		flag   string
@@ -123,6 +127,7 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 	}{
 		{"--corpus", &spec.Corpus, false}, {"--eval-corpus", &spec.EvalCorpus, false},
 		{"--checkpoint-dir", &spec.CheckpointDir, true}, {"--audit-dir", &spec.AuditDir, true},
+		{"--trace", &spec.Trace, true},
 	} {
 		inside, err := m.place(at.flag, *at.value, at.writes)
 		if err != nil {

@@ -94,7 +94,7 @@ func (r Run) complete(now time.Time) error {
 		r.Spec.StopDir = fmt.Sprintf("rondo-%s-%s", r.Spec.Job, now.Format("20060102-150405"))
 	}
 	for _, path := range []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.CheckpointDir,
-		&r.Spec.StopDir, &r.Spec.AuditDir} {
+		&r.Spec.StopDir, &r.Spec.AuditDir, &r.Spec.Trace} {
 		if *path == "" || strings.Contains(*path, "://") || strings.HasPrefix(*path, "builtin:") {
 			continue
 		}
@@ -129,7 +129,10 @@ func (r Run) check(ctx context.Context) error {
 	if err := job.Probe(r.Spec); err != nil {
 		return err
 	}
-	if err := probeAudit(r.Spec.AuditDir); err != nil {
+	if err := probeFolder("--audit-dir", r.Spec.AuditDir); err != nil {
+		return err
+	}
+	if err := probeFolder("--trace", r.Spec.Trace); err != nil {
 		return err
 	}
 	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus, nil)
@@ -149,16 +152,16 @@ func (r Run) check(ctx context.Context) error {
 }
 
 // probeAudit makes sure that logs can be written.
-func probeAudit(folder string) error {
+func probeFolder(flag, folder string) error {
 	if folder == "" {
 		return nil
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return app.Usagef("--audit-dir: %w: choose a folder that can be written", err)
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return app.Usagef("--audit-dir: %w: choose a folder that can be written", err)
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }

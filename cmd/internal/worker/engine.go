@@ -15,6 +15,7 @@ import (
 	"rondo/compute"
 	"rondo/internal/jobspec"
 	"rondo/model"
+	"rondo/telemetry/trace"
 	"rondo/train"
 )
 
@@ -28,7 +29,8 @@ type engine struct {
 	heard   *observer
 	saver   *saver
 	faults  faults
-	ledger  *audit.Log // nil without --audit-dir
+	ledger  *audit.Log    // nil without --audit-dir
+	tracer  *trace.Writer // nil without --trace
 
 	session atomic.Pointer[session] // the newest
 	scratch bool                    // a checkpoint to start from was looked for, and there is none
@@ -83,6 +85,13 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 			return nil, app.Usage(err)
 		}
 		settings.Ledger = e.ledger
+	}
+	if w.spec.Trace != "" {
+		if e.tracer, err = trace.Create(w.spec.Trace, w.name, w.member.PID,
+			trace.DefaultLimit); err != nil {
+			return nil, app.Usage(err)
+		}
+		settings.Tracer = e.tracer
 	}
 	if settings.Evaluation != nil {
 		settings.Evaluation = beating{settings.Evaluation, &w.pulse}
@@ -156,6 +165,9 @@ func (e *engine) close() error {
 	if e.stored != nil {
 		errs = append(errs, e.stored.Close())
 	}
+	if e.tracer != nil {
+		errs = append(errs, e.tracer.Close())
+	}
 	if e.ledger != nil {
 		errs = append(errs, e.ledger.Close())
 	}
@@ -171,6 +183,10 @@ func (e *engine) enter(s *session) error {
 	e.session.Store(s)
 	if err := job.Share(e.worker.device, e.worker.spec, s.processesHere()); err != nil {
 		return err
+	}
+	if e.tracer != nil {
+		e.tracer.Name(fmt.Sprintf("rank %d, process %d on %s", s.rank, s.member.PID,
+			s.member.Host), int(s.rank))
 	}
 	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
 	if s.rank != 0 {

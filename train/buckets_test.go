@@ -1,0 +1,222 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rondo/compute"
+	"rondo/compute/devicetest"
+	"rondo/model"
+)
+
+// queued is a Reducer whose sums are done beside its caller, one behind the other.
+type queued struct {
+	Reducer
+	started *int       // how many sums were begun
+	last    *queuedSum // nil: none
+}
+
+type queuedSum struct {
+	done chan struct{}
+	err  error
+	at   time.Time
+}
+
+func (s *queuedSum) Wait(context.Context) error { <-s.done; return s.err }
+func (s *queuedSum) Ended() time.Time           { return s.at }
+
+func (q *queued) Start(ctx context.Context, buf []float32) (Pending, error) {
+	before, s := q.last, &queuedSum{done: make(chan struct{})}
+	q.last = s
+	*q.started++
+	go func() {
+		defer close(s.done)
+		if before != nil {
+			<-before.done
+		}
+		s.err = q.Reducer.AllReduce(ctx, buf)
+		s.at = time.Now()
+	}()
+	return s, nil
+}
+
+func (q *queued) settle() {
+	if q.last != nil {
+		<-q.last.done
+	}
+}
+
+func (q *queued) AllReduce(ctx context.Context, buf []float32) error {
+	q.settle()
+	return q.Reducer.AllReduce(ctx, buf)
+}
+
+func (q *queued) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	q.settle()
+	return q.Reducer.AllReduceCarry(ctx, buf, out, in)
+}
+
+func (q *queued) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	q.settle()
+	return q.Reducer.AllGather(ctx, buf, ends)
+}
+
+// deep is a job whose gradient is finished in four parts.
+func deep(ranks int) job {
+	j := newJob(ranks)
+	j.model.Layers, j.model.Embed, j.config.Steps = 2, 8, 12
+	return j
+}
+
+// runQueued runs the job on rings that go on beside their ranks, and returns how many sums rank 0
+// began, and how many of them within its runs.
+func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) {
+	t.Helper()
+	met, errs := newMeeting(j.ranks), make(chan error, j.ranks)
+	prepare := j.prepare
+	j.prepare = func(rank int, trainer *Trainer) {
+		if prepare != nil {
+			prepare(rank, trainer)
+		}
+		if rank == 0 {
+			trainer.segment = counting{trainer.segment, &started, &within}
+		}
+	}
+	for rank := range j.ranks {
+		o, begun := &outcome{}, new(int)
+		if rank == 0 {
+			begun = &started
+		}
+		outcomes = append(outcomes, o)
+		ring := &queued{Reducer: seat{meeting: met, rank: rank, summed: j.summed}, started: begun}
+		go func() { errs <- j.runRank(t.Context(), rank, ring, o) }()
+	}
+	for range j.ranks {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	return outcomes, started, within
+}
+
+// counting counts the sums that are begun within runs.
+type counting struct {
+	segment
+	started, within *int
+}
+
+func (c counting) Run(in model.SegmentInput) (float64, error) {
+	before := *c.started
+	defer func() { *c.within += *c.started - before }()
+	return c.segment.Run(in)
+}
+
+// In whatever buckets the gradient is summed, and whenever each rank has its part of it, all ranks
+// come to what one sum of it comes to. The ring adds in the same order here.
+func TestBucketsSumTheGradient(t *testing.T) {
+	for name, change := range map[string]func(*job){
+		"each part": func(*job) {},
+		"two":       func(j *job) { j.config.BucketBytes = 5000 },
+		"recompute": func(j *job) { j.model.Recompute = 3 },
+		"a device that copies": func(j *job) {
+			j.config.HostMemory, j.model.GradientTail = false, 0
+		},
+		"a device that stages": func(j *job) {
+			j.config.HostMemory, j.model.GradientTail = false, 0
+			j.device = func(_ int, dev compute.Device) compute.Device {
+				return devicetest.NewStager(dev)
+			}
+		},
+		"a device that records": func(j *job) {
+			j.config.HostMemory, j.model.GradientTail = false, 0
+			j.device = func(_ int, dev compute.Device) compute.Device {
+				return devicetest.NewRecorder(dev)
+			}
+		},
+		"a rehearsal": func(j *job) {
+			j.prepare = func(_ int, trainer *Trainer) { trainer.cfg.Rehearsal = &rehearsed{} }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole := deep(3)
+			change(&whole)
+			whole.config.BucketBytes = onePiece
+			want := whole.mustRun(t).params
+			j := deep(3)
+			change(&j)
+			outcomes, _, _ := j.runQueued(t)
+			for rank, o := range outcomes {
+				if !slices.Equal(o.params, want) {
+					t.Errorf("rank %d of 3 has other parameters than with one bucket", rank)
+				}
+			}
+		})
+	}
+}
+
+// The buckets are on their way before backward has come to its end, but for the last; where a rank
+// clips its own gradient, none are.
+func TestBucketsBeginWithinBackward(t *testing.T) {
+	for _, c := range []struct {
+		clip Clip
+		size int64
+		each int // in a step
+	}{
+		{Clip{1, ByNorm, ScopeGlobal}, 1, 3}, // output; a layer; the other; with the tail embedding
+		{Clip{0, ByNorm, ScopeWorker}, 1, 3},
+		{Clip{1, ByNorm, ScopeGlobal}, onePiece, 0},
+		{Clip{1, ByNorm, ScopeWorker}, 1, 0},
+	} {
+		j := deep(2)
+		j.config.Clip, j.config.BucketBytes = c.clip, c.size
+		_, started, within := j.runQueued(t)
+		if want := c.each * int(j.config.Steps); started != want || within != want {
+			t.Errorf("%+v, %d bytes: %d sums were begun, %d of them within runs; want %d", c.clip,
+				c.size, started, within, want)
+		}
+	}
+}
+
+// A bucket that cannot be begun, or fails on its way, ends the step.
+func TestBucketFails(t *testing.T) {
+	for _, when := range []int{1, 2} {
+		j := deep(1)
+		var o outcome
+		err := j.runRank(t.Context(), 0, &bucketless{ringOfOne{}, when}, &o)
+		if !errors.Is(err, errTest) || !strings.Contains(err.Error(), "step 1:") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// bucketless fails when a sum is begun, or while it is on its way.
+type bucketless struct {
+	ringOfOne
+	when int
+}
+
+func (f *bucketless) Start(context.Context, []float32) (Pending, error) {
+	if f.when == 1 {
+		return nil, errTest
+	}
+	return brokenSum{}, nil
+}
+
+type brokenSum struct{}
+
+func (brokenSum) Wait(context.Context) error { return errTest }
+
+func TestBucketsOf(t *testing.T) {
+	points := []int{10, 30, 35, 90, 100}
+	for least, want := range map[int][]int{
+		1: points, 10: {10, 30, 90, 100}, 30: {30, 90, 100}, 60: {90, 100}, 95: {100}, 1000: {100},
+	} {
+		if got := bucketsOf(points, least); !slices.Equal(got, want) {
+			t.Errorf("at least %d: %v, want %v", least, got, want)
+		}
+	}
+}

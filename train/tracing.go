@@ -1,0 +1,87 @@
+package train
+
+import (
+	"fmt"
+	"time"
+)
+
+// Tracer hears what a rank does when, for people to look at.
+type Tracer interface {
+	// Span hears of something that was done from one time to another. Of those on one track, each
+	// is within another one or apart from it.
+	Span(track, name string, began, ended time.Time)
+	// Count hears a figure's value from a time on.
+	Count(name string, at time.Time, value float64)
+}
+
+// The tracks of a trace: what the rank does, one thing after the other, and what the ring does
+// beside it.
+const (
+	trackTraining = "training"
+	trackRing     = "ring"
+)
+
+// laps traces what a rank does as one thing after the other.
+type laps struct {
+	tracer Tracer // nil: nobody looks
+	now    func() time.Time
+	since  time.Time // when the next one began
+}
+
+// begin says that the next begins now.
+func (l *laps) begin() {
+	if l.tracer != nil {
+		l.since = l.now()
+	}
+}
+
+// end says what has been done since the last one's end, or since begin.
+func (l *laps) end(name string) {
+	if l.tracer == nil {
+		return
+	}
+	now := l.now()
+	l.tracer.Span(trackTraining, name, l.since, now)
+	l.since = now
+}
+
+// whole traces a step and, behind it, its speed.
+func (l *laps) whole(step int64, began, ended time.Time, tokensPerSecond float64) {
+	if l.tracer == nil {
+		return
+	}
+	l.tracer.Span(trackTraining, fmt.Sprintf("step %d", step), began, ended)
+	l.tracer.Count("tokens/s", ended, tokensPerSecond)
+}
+
+// Ender is a Pending that knows when its sum was done.
+type Ender interface {
+	// Ended is when; it is asked for behind Wait.
+	Ended() time.Time
+}
+
+// traceBucket traces a bucket that was handed over and has been summed, or is now. The ring is at
+// one at a time: before it has done with the one before, a bucket only waits for its turn.
+func (x *exchange) traceBucket(bucket int, p Pending, before time.Time) (ended time.Time) {
+	if x.laps.tracer == nil {
+		return before
+	}
+	began := x.reached // of the last one
+	if bucket < len(x.handed) {
+		began = x.handed[bucket]
+	}
+	ended = x.now()
+	if e, ok := p.(Ender); ok {
+		ended = e.Ended()
+	}
+	if began.Before(before) {
+		began = before
+	}
+	first := 0
+	if bucket > 0 {
+		first = x.ends[bucket-1]
+	}
+	x.laps.tracer.Span(trackRing, fmt.Sprintf("bucket %d of %d, %d KiB", bucket+1, len(x.ends),
+		(x.ends[bucket]-first)*floatBytes>>10), began, ended)
+	return ended
+}

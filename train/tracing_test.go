@@ -1,0 +1,77 @@
+package train
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// drawn is what a Tracer has heard.
+type drawn struct {
+	spans  map[string][]span // of each track
+	counts int
+}
+
+type span struct {
+	name         string
+	began, ended time.Time
+}
+
+func (d *drawn) Span(track, name string, began, ended time.Time) {
+	d.spans[track] = append(d.spans[track], span{name, began, ended})
+}
+
+func (d *drawn) Count(string, time.Time, float64) { d.counts++ }
+
+// Of the spans on a track each is within another or apart from it, and all that a step does has one.
+func TestSpansNest(t *testing.T) {
+	j := deep(2)
+	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4
+	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 6
+	heard := &drawn{spans: map[string][]span{}}
+	j.prepare = func(rank int, trainer *Trainer) {
+		if rank == 0 {
+			trainer.laps.tracer, trainer.cfg.Tracer = heard, heard
+		}
+	}
+	j.runQueued(t)
+	if heard.counts != int(j.config.Steps) {
+		t.Errorf("%d figures of %d steps", heard.counts, j.config.Steps)
+	}
+	count := map[string]int{}
+	for track, spans := range heard.spans {
+		slices.SortStableFunc(spans, func(a, b span) int {
+			if c := a.began.Compare(b.began); c != 0 {
+				return c
+			}
+			return b.ended.Compare(a.ended)
+		})
+		var open []span
+		for _, s := range spans {
+			for len(open) > 0 && !s.began.Before(open[len(open)-1].ended) {
+				open = open[:len(open)-1]
+			}
+			if len(open) > 0 && s.ended.After(open[len(open)-1].ended) {
+				t.Errorf("%s: %q begins within %q and ends after it", track, s.name,
+					open[len(open)-1].name)
+			}
+			if s.ended.Before(s.began) {
+				t.Errorf("%s: %q ends before it begins", track, s.name)
+			}
+			open = append(open, s)
+			name, _, _ := strings.Cut(s.name, ",")
+			if strings.HasPrefix(name, "step ") {
+				name = "step"
+			}
+			count[name]++
+		}
+	}
+	for name, want := range map[string]int{"step": 12, "load": 12, "forward": 12, "backward": 12,
+		"exposed to the ring": 12, "clip": 12, "update": 12, "checkpoint": 3, "evaluation": 2,
+		"roll call": 3, "bucket 1 of 4": 12, "bucket 4 of 4": 12} {
+		if count[name] != want {
+			t.Errorf("%d spans %q, want %d: %v", count[name], name, want, count)
+		}
+	}
+}
