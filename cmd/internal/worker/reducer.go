@@ -11,12 +11,20 @@ import (
 // reducer is the ring as train sees it, and the time spent in the tiers if there are any.
 type reducer struct {
 	*allreduce.Ring
-	tiers *tiers
+	tiers  *tiers
+	traced bool // somebody wants to know when sums have ended
 }
 
 // Start implements train.Reducer.
 func (r reducer) Start(ctx context.Context, buf []float32) (train.Pending, error) {
-	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf})
+	p, err := r.Ring.Start(ctx, allreduce.Sum{Buf: buf})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.traced:
+		return watch(ctx, p), nil
+	}
+	return p, nil
 }
 
 func (r reducer) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
@@ -40,3 +48,27 @@ func (r reducer) Timing() (sending, waiting time.Duration) {
 	}
 	return t.Sending, t.Waiting
 }
+
+// watched is a sum that notes when it has ended.
+type watched struct {
+	done chan struct{} // closed when it has, after what follows is set
+	err  error
+	at   time.Time
+}
+
+// watch waits for a sum in a goroutine, which the ring's end ends if nothing does before.
+func watch(ctx context.Context, p *allreduce.Pending) *watched {
+	w := &watched{done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.err = p.Wait(ctx)
+		w.at = time.Now()
+	}()
+	return w
+}
+
+// Wait implements train.Pending. The context that the sum was started with ends it, too.
+func (w *watched) Wait(context.Context) error { <-w.done; return w.err }
+
+// Ended implements train.Ender.
+func (w *watched) Ended() time.Time { return w.at }

@@ -221,7 +221,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
 		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
 	}
-	around := reducer{s.ring, s.tiers}
+	around := reducer{s.ring, s.tiers, s.engine.tracer != nil}
 	if len(s.plan.Members) > 1 {
 		ring.Reducer = around
 	}
