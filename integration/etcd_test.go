@@ -82,7 +82,7 @@ func startEtcds(t *testing.T, on *host, members int) *etcds {
 		config := etcdConfig{Name: fmt.Sprintf("etcd%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
 			Client: freeAddress(t), Peer: freeAddress(t)}
 		if on != nil {
-			config.Client, config.Peer = on.address+":2379", on.address+":2380"
+			config.Client, config.Peer = on.Address+":2379", on.Address+":2380"
 		}
 		peers = append(peers, fmt.Sprintf("%s=http://%s", config.Name, config.Peer))
 		c.configs = append(c.configs, config)

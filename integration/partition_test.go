@@ -25,7 +25,7 @@ func cutFromEtcd(t *testing.T) {
 	worker := r.of(1)
 	on := r.hosts[worker]
 	on.deafen(r.etcd.on)
-	r.untilRing(2, fmt.Sprintf("host %s, pid %d", on.name, worker.pid()))
+	r.untilRing(2, fmt.Sprintf("host %s, pid %d", on.Name, worker.pid()))
 	r.untilMore(10)
 	on.heal()
 	r.untilRing(3, "more workers have appeared")

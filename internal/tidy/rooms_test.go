@@ -44,6 +44,7 @@ func rooms() []room {
 			never: network + " " + storage},
 		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink",
 			never: graphs},
+		{path: "internal/netns", never: network + " " + graphs},
 
 		// What processes say to each other.
 		{path: "proto/rondo/v1"},
