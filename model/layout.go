@@ -111,9 +111,9 @@ func LayerLayout(s compute.RecurrentShape) []View {
 }
 
 // Finishes returns the ends of the flat gradient's prefixes that a backward pass finishes one after
-// the other, in floats: each is told of when the tensors before it have their gradients. A recurrent
-// layer's come together, for each is one product over all steps when its recurrence is through. The
-// last is all of them. c must be valid.
+// the other, in floats: each is told of when the tensors before it have their gradients. Those of a
+// recurrent layer come together, for each is one product over all steps when its recurrence is
+// through. The last is all of them. c must be valid.
 func Finishes(c Config) []int {
 	views := Layout(c)
 	names := []string{outputBias}

@@ -63,11 +63,11 @@ type SegmentInput struct {
 	// Stage, if set, is host memory of the device, a compute.Stager, as long as Gradients: they are
 	// copied to it while the backward pass goes on. Staged says how far that is.
 	Stage []float32
-	// Finished, if set, is called from the goroutine of Run whenever the gradients up to end are what
-	// the run leaves them as, while the backward pass goes on: they may then be read and written by
-	// others, beside it. The ends are those of Finishes that the run gets to; the last is all of the
-	// gradients. The device's work must be done when its calls return, so that it is no Recorder and
-	// no Stager, and there is nothing Behind.
+	// Finished, if set, is called from the goroutine of Run whenever the gradients up to end are
+	// what the run leaves them as, while the backward pass goes on: they may then be read and
+	// written by others, beside it. The ends are those of Finishes; the last is all of the
+	// gradients. The device's work must be done when its calls return, so that it is no Recorder
+	// and no Stager, and there is nothing Behind.
 	Finished func(end int)
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run, which then leaves the state as it was.

@@ -52,9 +52,9 @@ type Step struct {
 	GradientNorm    float64 `json:"gradient_norm"`
 	Skipped         bool    `json:"skipped,omitempty"`
 
-	// Rank 0's time for the step, in seconds: reading, forward, backward, clipping and updating; what
-	// of the sum over the ranks backward did not hide; and the part of that in which a slower rank
-	// had not come yet.
+	// Rank 0's time for the step, in seconds: reading, forward, backward, clipping and updating;
+	// what of the sum over the ranks backward did not hide; and the part of that in which a slower
+	// rank had not come yet.
 	Compute float64 `json:"compute_seconds"`
 	Exposed float64 `json:"exposed_seconds"`
 	Waiting float64 `json:"waiting_seconds"`

@@ -34,8 +34,8 @@ type Config struct {
 
 	// BucketBytes is how large a part of the gradient is at least, but for the last, that the ranks
 	// begin to sum while the backward pass goes on; 0: each ring measures what is best. Nothing is
-	// summed before a gradient is clipped by its own norm (ScopeWorker). With more than two ranks the
-	// sums' rounding depends on it.
+	// summed before a gradient is clipped by its own norm (ScopeWorker). With more than two ranks
+	// the sums' rounding depends on it.
 	BucketBytes int64
 
 	// Evaluation is the text to evaluate on; nil: none. It happens every EvalEvery steps (0: at

@@ -22,8 +22,8 @@ type Reducer interface {
 	// AllReduceCarry is AllReduce, and before it gives each rank's out to its successor, whose in
 	// it fills: no rank completes it before every rank's in is complete.
 	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
-	// Start begins an AllReduce of buf, and does not wait for it. What is begun or called behind it is
-	// done behind it; all that is begun is waited for.
+	// Start begins an AllReduce of buf, and does not wait for it. What is begun or called behind it
+	// is done behind it; all that is begun is waited for.
 	Start(ctx context.Context, buf []float32) (Pending, error)
 	// Timing returns for how long in all this rank's sends were blocked, and for how long it waited
 	// to receive.

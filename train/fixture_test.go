@@ -269,8 +269,8 @@ type job struct {
 	summer  func(worker int, r Ring) Summer                   // nil: there is none
 }
 
-// onePiece is a Config.BucketBytes with which the gradient is summed at once; that of newJob makes as
-// many buckets as there can be.
+// onePiece is a Config.BucketBytes with which the gradient is summed at once; that of newJob makes
+// as many buckets as there can be.
 const onePiece = 1 << 40
 
 func newJob(ranks int) job {

@@ -24,7 +24,8 @@ func (d *drawn) Span(track, name string, began, ended time.Time) {
 
 func (d *drawn) Count(string, time.Time, float64) { d.counts++ }
 
-// Of the spans on a track each is within another or apart from it, and all that a step does has one.
+// Of the spans on a track each is within another or apart from it, and all that a step does has
+// one.
 func TestSpansNest(t *testing.T) {
 	j := deep(2)
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4

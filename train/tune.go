@@ -45,9 +45,9 @@ func (t Tuning) String() string {
 	} else {
 		text += fmt.Sprintf(" of at least %d bytes", t.Bytes)
 	}
-	return fmt.Sprintf("%s: a sum costs %v and its bytes pass at %.3g MB/s; backward takes %v from "+
-		"its first part to its last, behind which one piece keeps the ranks waiting for %v, and "+
-		"this for %v", text, t.Latency, t.Rate/1e6, t.Backward, t.Whole, t.Exposed)
+	return fmt.Sprintf("%s: a sum costs %v and its bytes pass at %.3g MB/s; backward takes %v "+
+		"from its first part to its last, behind which one piece keeps the ranks waiting for %v, "+
+		"and this for %v", text, t.Latency, t.Rate/1e6, t.Backward, t.Whole, t.Exposed)
 }
 
 // profile is when backward has finished the parts of the gradient.

@@ -72,7 +72,8 @@ func (w *Writer) Name(name string, order int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.write(event{Name: "process_name", Phase: "M", Args: map[string]any{"name": name}})
-	w.write(event{Name: "process_sort_index", Phase: "M", Args: map[string]any{"sort_index": order}})
+	w.write(event{Name: "process_sort_index", Phase: "M",
+		Args: map[string]any{"sort_index": order}})
 }
 
 // Span is something that was done from one time to another. Of those on one track, each is within
