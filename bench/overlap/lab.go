@@ -79,11 +79,12 @@ func (l *lab) train(ctx context.Context, flags ...string) (measured, error) {
 	if err := worker.Start(); err != nil {
 		return measured{}, err
 	}
-	main := l.command(ctx, 0, append([]string{"train", "--json", "--etcd", l.endpoint(), "--job",
-		job, "--workers", "2", "--local-workers", "1", "--device", "cpu", "--threads", "1",
-		"--cell", "lstm", "--layers", strconv.Itoa(l.layers), "--hidden", strconv.Itoa(l.hidden), "--batch",
-		strconv.Itoa(l.batch), "--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps),
-		"--epochs", "1000", "--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
+	main := l.command(ctx, 0, append([]string{"train", "--json", "--etcd", l.endpoint(),
+		"--job", job, "--workers", "2", "--local-workers", "1", "--device", "cpu",
+		"--threads", "1", "--cell", "lstm", "--layers", strconv.Itoa(l.layers),
+		"--hidden", strconv.Itoa(l.hidden), "--batch", strconv.Itoa(l.batch),
+		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
+		"--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
 		"--stop-dir", filepath.Join(l.folder, "stopped"), "--trace", traces}, flags...)...)
 	main.Stderr = &log
 	output, err := main.StdoutPipe()

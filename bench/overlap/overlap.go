@@ -53,7 +53,7 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 
 const onePiece = "--bucket-bytes=1099511627776"
 
-// tries is how often the links are shaped anew, by what the gradient's way was beside backward.
+// tries is how often the links are shaped anew, by what the way was beside backward.
 const tries = 2
 
 // shape limits what the hosts send.
