@@ -9,17 +9,17 @@ import (
 
 // drawn is what a Tracer has heard.
 type drawn struct {
-	spans  map[string][]span // of each track
+	spans  map[string][]lapSpan // of each track
 	counts int
 }
 
-type span struct {
+type lapSpan struct {
 	name         string
 	began, ended time.Time
 }
 
 func (d *drawn) Span(track, name string, began, ended time.Time) {
-	d.spans[track] = append(d.spans[track], span{name, began, ended})
+	d.spans[track] = append(d.spans[track], lapSpan{name, began, ended})
 }
 
 func (d *drawn) Count(string, time.Time, float64) { d.counts++ }
@@ -30,7 +30,7 @@ func TestSpansNest(t *testing.T) {
 	j := deep(2)
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4
 	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 6
-	heard := &drawn{spans: map[string][]span{}}
+	heard := &drawn{spans: map[string][]lapSpan{}}
 	j.prepare = func(rank int, trainer *Trainer) {
 		if rank == 0 {
 			trainer.laps.tracer, trainer.cfg.Tracer = heard, heard
@@ -42,13 +42,13 @@ func TestSpansNest(t *testing.T) {
 	}
 	count := map[string]int{}
 	for track, spans := range heard.spans {
-		slices.SortStableFunc(spans, func(a, b span) int {
+		slices.SortStableFunc(spans, func(a, b lapSpan) int {
 			if c := a.began.Compare(b.began); c != 0 {
 				return c
 			}
 			return b.ended.Compare(a.ended)
 		})
-		var open []span
+		var open []lapSpan
 		for _, s := range spans {
 			for len(open) > 0 && !s.began.Before(open[len(open)-1].ended) {
 				open = open[:len(open)-1]
