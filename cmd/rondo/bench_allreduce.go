@@ -54,7 +54,7 @@ func benchAllReduceCommand() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("the program of the ranks: %w", err)
 		}
-		config.Rank = []string{self, "bench", allReduceRank}
+		config.Rank = func(int) []string { return []string{self, "bench", allReduceRank} }
 		config.Log = cmd.ErrOrStderr()
 		print := printBusBW(cmd.OutOrStdout())
 		if *asJSON {

@@ -29,9 +29,15 @@ type Config struct {
 	Link   string
 	Window time.Duration // for each ring and size
 
-	// Rank is the command line of a process that calls Serve with its standard input and output.
-	Rank []string
+	// Rank returns the command line of a rank's process, which calls Serve with its standard
+	// input and output.
+	Rank func(rank int) []string
 	Log  io.Writer // standard error of the ranks, one write at a time
+
+	// Addresses are the IP addresses on which the ranks listen; empty: all on loopback.
+	Addresses []string
+	// Alone leaves out what the ring is measured beside, which a slow network takes long for.
+	Alone bool
 }
 
 // Validate names the flag of the command that is wrong.
@@ -50,6 +56,9 @@ func (c Config) Validate() error {
 			return fmt.Errorf("--sizes %d: must be a multiple of 4, 4 to %d", bytes, MaxBytes)
 		}
 	}
+	if len(c.Addresses) > 0 && len(c.Addresses) != c.World {
+		return fmt.Errorf("%d addresses for %d ranks", len(c.Addresses), c.World)
+	}
 	if c.Window <= 0 || c.Window > time.Hour {
 		return fmt.Errorf("--seconds %v: must be more than 0, and no more than an hour",
 			c.Window.Seconds())
@@ -57,14 +66,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Row is what came of one size. Rates are in GB/s, 10^9 bytes.
+// Row is what came of one size; of a ring alone, without the members behind BusBW. Rates are in GB/s, 10^9 bytes.
 type Row struct {
 	Link        string  `json:"link"`
 	Wire        string  `json:"wire"`
 	World       int     `json:"world"`
 	Bytes       int     `json:"bytes"`
-	Repetitions int     `json:"repetitions"`
-	MS          float64 `json:"ms"` // median
+	Repetitions int     `json:"repetitions"` // that were timed
+	Summed      int     `json:"-"`           // how often in all, checks and warming up included
+	MS          float64 `json:"ms"`          // median
 	P99MS       float64 `json:"p99_ms"`
 	BusBW       float64 `json:"busbw"` // of the median
 
@@ -115,7 +125,11 @@ func Measure(ctx context.Context, c Config, each func(Row) error) (err error) {
 func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	took := map[ring][]float64{} // seconds
 	repetitions := map[ring]int{}
-	for _, r := range rings() {
+	rings := rings()
+	if c.Alone {
+		rings = []ring{onLink}
+	}
+	for _, r := range rings {
 		if err := g.check(ctx, r, bytes); err != nil {
 			return Row{}, err
 		}
@@ -128,12 +142,15 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	}
 	var rates []float64
 	for range turns {
-		for _, r := range rings() {
+		for _, r := range rings {
 			more, err := g.time(ctx, r, bytes, repetitions[r])
 			if err != nil {
 				return Row{}, err
 			}
 			took[r] = append(took[r], more...)
+		}
+		if c.Alone {
+			continue
 		}
 		rate, err := g.loopback(ctx)
 		if err != nil {
@@ -148,14 +165,16 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	row := Row{
 		Link: c.Link, Wire: "fp32", World: c.World, Bytes: bytes,
 		Repetitions: len(took[onLink]),
+		Summed:      len(took[onLink]) + warmRepetitions + 1,
 		MS:          1e3 * quantile(took[onLink], 0.5),
 		P99MS:       1e3 * quantile(took[onLink], 0.99),
 		BusBW:       busbw(onLink),
-		RawMS:       1e3 * quantile(took[onTCP], 0.5),
-		RawP99MS:    1e3 * quantile(took[onTCP], 0.99),
-		RawBusBW:    busbw(onTCP),
-		Loopback:    quantile(rates, 0.5) / 1e9,
 	}
+	if c.Alone {
+		return row, nil
+	}
+	row.RawMS, row.RawP99MS = 1e3*quantile(took[onTCP], 0.5), 1e3*quantile(took[onTCP], 0.99)
+	row.RawBusBW, row.Loopback = busbw(onTCP), quantile(rates, 0.5)/1e9
 	row.OfRaw, row.OfLoopback = row.BusBW/row.RawBusBW, row.BusBW/row.Loopback
 	return row, nil
 }

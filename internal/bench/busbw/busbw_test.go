@@ -47,8 +47,11 @@ func (d *dying) Read(p []byte) (int, error) {
 
 func testConfig(link string, world int) Config {
 	return Config{World: world, Sizes: []int{4, 4096}, Link: link, Window: time.Millisecond,
-		Rank: []string{os.Args[0], "rank"}, Log: os.Stderr}
+		Rank: program(os.Args[0], "rank"), Log: os.Stderr}
 }
+
+// program has the same command line for all ranks.
+func program(argv ...string) func(int) []string { return func(int) []string { return argv } }
 
 func TestMeasure(t *testing.T) {
 	for _, link := range Links() {
@@ -78,16 +81,39 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// A ring alone has a row without what it would be beside. Its ranks listen where they are told to.
+func TestAlone(t *testing.T) {
+	c := testConfig("tcp", 3)
+	c.Alone, c.Addresses = true, []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
+	rows := 0
+	err := Measure(t.Context(), c, func(r Row) error {
+		rows++
+		if r.Repetitions < turns*leastRepetitions || !(r.MS > 0) || !(r.BusBW > 0) ||
+			r.RawMS != 0 || r.Loopback != 0 || r.OfRaw != 0 || r.OfLoopback != 0 {
+			t.Errorf("%+v", r)
+		}
+		return nil
+	})
+	if err != nil || rows != len(c.Sizes) {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+	c.Addresses[1] = "192.0.2.1" // reserved for documentation: not ours
+	err = Measure(t.Context(), c, func(Row) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A rank that dies ends the measurement with one line that names it, whatever the others say.
 func TestRankThatDies(t *testing.T) {
 	c := testConfig("tcp", 3)
-	c.Rank = []string{os.Args[0], "rank-that-dies"}
+	c.Rank = program(os.Args[0], "rank-that-dies")
 	err := Measure(t.Context(), c, func(Row) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "link tcp: rank 1 (process ") ||
 		!strings.HasSuffix(err.Error(), " has ended: exit status 7") {
 		t.Errorf("%v", err)
 	}
-	c.Rank = []string{"no-such-program"}
+	c.Rank = program("no-such-program")
 	err = Measure(t.Context(), c, func(Row) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "rank 0: exec: ") {
 		t.Errorf("%v", err)
@@ -115,7 +141,7 @@ func TestSharedMemoryOrNothing(t *testing.T) {
 	for rank, name := range []string{"shm", "tcp"} { // the rank of tcp takes no memory
 		l, _ := linkOf(name)
 		var err error
-		if ends[rank], err = newGRPCEnds(l); err != nil {
+		if ends[rank], err = newGRPCEnds(l, loopback); err != nil {
 			t.Fatal(err)
 		}
 		defer ends[rank].close()
@@ -145,6 +171,7 @@ func TestValidate(t *testing.T) {
 		"--sizes 6: must be a multiple of 4":             func(c *Config) { c.Sizes = []int{4, 6} },
 		"--seconds 0: must be more than 0, and no more":  func(c *Config) { c.Window = 0 },
 		"--sizes 2147483648: must be a multiple of 4, 4": func(c *Config) { c.Sizes[0] = 1 << 31 },
+		"1 addresses for 2 ranks":                        func(c *Config) { c.Addresses = []string{"::1"} },
 	} {
 		c := testConfig("tcp", 2)
 		wrong(&c)

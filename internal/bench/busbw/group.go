@@ -46,7 +46,7 @@ func form(ctx context.Context, c Config) (*group, error) {
 	}
 	log := &sharedLog{to: c.Log}
 	for rank := len(g.members); rank < c.World; rank++ {
-		m, err := newProcess(ctx, rank, c.Rank, log)
+		m, err := newProcess(ctx, rank, c.Rank(rank), log)
 		if err != nil {
 			g.end()
 			return nil, fmt.Errorf("rank %d: %w", rank, err)
@@ -105,7 +105,7 @@ func newGoroutine(ctx context.Context, rank int, own ends) member {
 	from, answers := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := serve(ctx, orders, answers, func(link) (ends, error) { return own, nil })
+		err := serve(ctx, orders, answers, func(link, seat) (ends, error) { return own, nil })
 		answers.Close()
 		done <- err
 	}()
@@ -141,7 +141,11 @@ func (g *group) end() {
 func (g *group) meet(ctx context.Context, c Config) error {
 	seats := make([]any, c.World)
 	for rank := range seats {
-		seats[rank] = seat{Rank: rank, World: c.World, Link: c.Link}
+		s := seat{Rank: rank, World: c.World, Link: c.Link, Address: loopback}
+		if len(c.Addresses) > 0 {
+			s.Address = c.Addresses[rank]
+		}
+		seats[rank] = s
 	}
 	answers, err := g.each(ctx, seats)
 	if err != nil {

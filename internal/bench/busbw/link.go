@@ -25,7 +25,7 @@ type link struct {
 	name string
 	// listen opens the door of a rank of its own process. It is nil of a link that does not
 	// leave the process.
-	listen func() (door, error)
+	listen func(address string) (door, error)
 	shared grpclink.Memory // what carries the chunks of a link that listens
 }
 
@@ -66,8 +66,11 @@ func linkOf(name string) (link, bool) {
 	return link{}, false
 }
 
-func listenTCP() (door, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// loopback is where ranks listen that are all on this machine.
+const loopback = "127.0.0.1"
+
+func listenTCP(address string) (door, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return door{}, err
 	}
@@ -93,12 +96,12 @@ type grpcEnds struct {
 // benchJob is the job that the ranks tell each other they belong to.
 const benchJob = "bench"
 
-func newGRPCEnds(l link) (*grpcEnds, error) {
+func newGRPCEnds(l link, address string) (*grpcEnds, error) {
 	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Memory: l.shared})
 	if err != nil {
 		return nil, err
 	}
-	d, err := l.listen()
+	d, err := l.listen(address)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.name, err)
 	}

@@ -30,6 +30,7 @@ type (
 	seat struct {
 		Rank, World int
 		Link        string
+		Address     string // IP address to listen on
 	}
 	meeting struct {
 		Addresses, Raw []string // of all ranks
@@ -61,7 +62,9 @@ const (
 // through out. What fails goes to the leader as an answer; the error is only for a leader that
 // cannot be heard or told.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
-	return serve(ctx, in, out, func(l link) (ends, error) { return newGRPCEnds(l) })
+	return serve(ctx, in, out, func(l link, s seat) (ends, error) {
+		return newGRPCEnds(l, s.Address)
+	})
 }
 
 // conversation is a rank's side of it.
@@ -79,7 +82,7 @@ func (c conversation) answer(a answer, err error) error {
 
 // serve is Serve with links that open makes.
 func serve(
-	ctx context.Context, in io.Reader, out io.Writer, open func(link) (ends, error),
+	ctx context.Context, in io.Reader, out io.Writer, open func(link, seat) (ends, error),
 ) error {
 	c := conversation{json.NewDecoder(in), json.NewEncoder(out)}
 	r, err := c.join(ctx, open)
@@ -117,7 +120,7 @@ func (r *rank) close() {
 }
 
 // join takes a seat and forms both rings.
-func (c conversation) join(ctx context.Context, open func(link) (ends, error)) (*rank, error) {
+func (c conversation) join(ctx context.Context, open func(link, seat) (ends, error)) (*rank, error) {
 	var s seat
 	if err := c.in.Decode(&s); err != nil {
 		return nil, fmt.Errorf("the seat: %w", err)
@@ -126,11 +129,11 @@ func (c conversation) join(ctx context.Context, open func(link) (ends, error)) (
 	if !known || s.World < 2 || s.Rank < 0 || s.Rank >= s.World {
 		return nil, fmt.Errorf("no such seat: %+v", s)
 	}
-	ends, err := open(l)
+	ends, err := open(l, s)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(s.Address, "0"))
 	if err != nil {
 		ends.close()
 		return nil, err
