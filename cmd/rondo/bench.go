@@ -28,7 +28,7 @@ func benchCommand() *cobra.Command {
 		Short: "Measure how fast this machine trains",
 	}
 	c.AddCommand(benchTrainCommand(), benchKernelsCommand(), benchAllReduceCommand(),
-		benchAllReduceRankCommand())
+		benchAllReduceRankCommand(), benchSimulateCommand())
 	return c
 }
 

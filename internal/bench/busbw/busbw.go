@@ -66,7 +66,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Row is what came of one size; of a ring alone, without the members behind BusBW. Rates are in GB/s, 10^9 bytes.
+// Row is what came of one size; of a ring alone, without the members behind BusBW. Rates are in
+// GB/s, 10^9 bytes.
 type Row struct {
 	Link        string  `json:"link"`
 	Wire        string  `json:"wire"`

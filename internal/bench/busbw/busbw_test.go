@@ -171,7 +171,7 @@ func TestValidate(t *testing.T) {
 		"--sizes 6: must be a multiple of 4":             func(c *Config) { c.Sizes = []int{4, 6} },
 		"--seconds 0: must be more than 0, and no more":  func(c *Config) { c.Window = 0 },
 		"--sizes 2147483648: must be a multiple of 4, 4": func(c *Config) { c.Sizes[0] = 1 << 31 },
-		"1 addresses for 2 ranks":                        func(c *Config) { c.Addresses = []string{"::1"} },
+		"1 addresses for 2 ranks":                        func(c *Config) { c.Addresses = make([]string, 1) },
 	} {
 		c := testConfig("tcp", 2)
 		wrong(&c)

@@ -120,7 +120,9 @@ func (r *rank) close() {
 }
 
 // join takes a seat and forms both rings.
-func (c conversation) join(ctx context.Context, open func(link, seat) (ends, error)) (*rank, error) {
+func (c conversation) join(
+	ctx context.Context, open func(link, seat) (ends, error),
+) (*rank, error) {
 	var s seat
 	if err := c.in.Decode(&s); err != nil {
 		return nil, fmt.Errorf("the seat: %w", err)

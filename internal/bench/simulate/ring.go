@@ -31,8 +31,9 @@ type ring struct {
 	// What is left over between collectives: from when on each place's link and receiver are free.
 	free, busy []float64
 
-	ready, next []float64 // [places * chunks]: when a chunk may be sent on, in this step and the next
-	taken       uint64    // collectives
+	// [places * chunks]: when a chunk may be sent on, in this step and the next.
+	ready, next []float64
+	taken       uint64 // collectives
 }
 
 // newRing returns a ring whose links are free from the beginning of time.
@@ -83,7 +84,7 @@ func cut(bytes float64, world int, chunk float64) []float64 {
 // With S, F and G for when chunk c of step k is begun to be sent by rank r, has been sent, and is
 // reduced by rank r+1:
 //
-//	S(r,k,c) = max(F of the message before on the link, G(r-1,k-1,c), or begin(r) where k is first)
+//	S(r,k,c) = max(F of the message before on the link, G(r-1,k-1,c), or begin(r) at first)
 //	F(r,k,c) = S(r,k,c) + Message + Beta*bytes
 //	G(r,k,c) = max(F(r,k,c) + Alpha + jitter, G of the message before on the link, begin(r+1))
 //	           + gamma*bytes, the last term in the reduce-scatter only

@@ -24,7 +24,7 @@ const (
 
 	// usualMessages is how many messages of a ring are simulated for one number of workers, unless
 	// one step has more; then it is that step alone. maxMessages is the limit of that.
-	usualMessages = 1 << 29
+	usualMessages = 1 << 27
 	maxMessages   = 1 << 34
 	mostSteps     = 50 // that are simulated for one number of workers
 )

@@ -127,7 +127,8 @@ func TestFit(t *testing.T) {
 		all = append(all, Measured{2, bytes, AllReduce(2, bytes, chunk, want, gamma)})
 	}
 	got, err := Fit(all, want.Message, gamma, chunk)
-	if err != nil || math.Abs(got.Alpha/want.Alpha-1) > 1e-3 || math.Abs(got.Beta/want.Beta-1) > 1e-3 {
+	if err != nil || math.Abs(got.Alpha/want.Alpha-1) > 1e-3 ||
+		math.Abs(got.Beta/want.Beta-1) > 1e-3 {
 		t.Errorf("%v, %+v, want %+v", err, got, want)
 	}
 	if _, err := Fit(all[:1], 0, 0, chunk); err == nil ||
@@ -146,7 +147,7 @@ func TestValidate(t *testing.T) {
 		"--alpha NaN: must be 0 to 3600":               func(c *Config) { c.Link.Alpha = math.NaN() },
 		"--compute 0: a step must take time":           func(c *Config) { c.Compute.Seconds = 0 },
 		"--workers 6: more than a host has":            func(c *Config) { c.HostWorkers = 4 },
-		"--bucket-bytes 4: cuts 4e+07 bytes into":     func(c *Config) { c.BucketBytes = 4 },
+		"--bucket-bytes 4: cuts 4e+07 bytes into":      func(c *Config) { c.BucketBytes = 4 },
 	} {
 		c := testConfig()
 		wrong(&c)
