@@ -195,6 +195,12 @@ func (h *Host) Throttle(kilobits, burst int) error {
 		fmt.Sprintf("%dkbit", kilobits), "burst", strconv.Itoa(burst), "latency", "50ms")
 }
 
+// Congestion sets the algorithm by which the host's TCP connections take their share of a link.
+func (h *Host) Congestion(algorithm string) error {
+	return run("ip", "netns", "exec", h.namespace, "sh", "-c",
+		`echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control`, algorithm)
+}
+
 // Sent returns how many bytes the host has put on the wire, all headers of Ethernet and above
 // counted, and Received how many have come.
 func (h *Host) Sent() (int64, error)     { return h.count("tx_bytes") }

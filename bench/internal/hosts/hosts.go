@@ -17,6 +17,11 @@ import (
 // first bytes would else arrive sooner than the rate lets them.
 const burst = 10_000
 
+// congestion is the algorithm that every Linux has, whatever this machine's default is. On links
+// that lose nothing it fills them; others, such as BBR, look for the rate by trying, and find
+// another each time.
+const congestion = "reno"
+
 // Run has f use a network of so many hosts, and removes it when f returns. f must end with ctx.
 func Run(count int, f func([]*netns.Host) error) (err error) {
 	n, err := netns.New()
@@ -28,6 +33,9 @@ func Run(count int, f func([]*netns.Host) error) (err error) {
 	for i := range count {
 		h, err := n.Host(fmt.Sprintf("host%d", i))
 		if err != nil {
+			return err
+		}
+		if err := h.Congestion(congestion); err != nil {
 			return err
 		}
 		all = append(all, h)

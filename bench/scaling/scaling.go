@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"rondo/bench/internal/hosts"
+	"rondo/internal/bench"
+	"rondo/internal/bench/busbw"
+	"rondo/internal/netns"
+)
+
+type config struct {
+	Rondo, Python, Script       string
+	Workers, Rate               int
+	Cell                        string
+	Hidden, Layers, Batch, BPTT int
+	Steps, Turns                int
+	Flags                       []string
+	AtLeast, Ratio              float64 // 0: anything will do
+}
+
+// vocabulary is what letters and a space make, with the token for what is unknown.
+const vocabulary = 28
+
+// validate names the flag that is wrong. What is passed on to the sides, they judge.
+func (c config) validate() error {
+	for _, check := range []struct {
+		flag            string
+		value, from, to int
+	}{
+		{"-workers", c.Workers, 2, busbw.MaxWorld},
+		{"-rate", c.Rate, 1, 100_000},
+		{"-hidden", c.Hidden, 1, 1 << 14},
+		{"-layers", c.Layers, 1, 16},
+		{"-batch", c.Batch, 1, 1 << 14},
+		{"-bptt", c.BPTT, 1, 1 << 14},
+		{"-steps", c.Steps, 10, 1 << 20},
+		{"-turns", c.Turns, 1, 1000},
+	} {
+		if check.value < check.from || check.value > check.to {
+			return fmt.Errorf("%s %d: must be %d to %d", check.flag, check.value, check.from,
+				check.to)
+		}
+	}
+	if gates(c.Cell) == 0 {
+		return fmt.Errorf("-cell %q: must be rnn, gru or lstm", c.Cell)
+	}
+	if c.Python == "" && c.Ratio > 0 {
+		return fmt.Errorf("-ratio %v: there is nothing to compare with without -python", c.Ratio)
+	}
+	return nil
+}
+
+// gates of a cell; 0 of one that is not known.
+func gates(cell string) int { return map[string]int{"rnn": 1, "gru": 3, "lstm": 4}[cell] }
+
+// bytes of the gradient: float32, with PyTorch's two biases for each gate.
+func (c config) bytes() int {
+	width, n := vocabulary, 0
+	for range c.Layers {
+		n += gates(c.Cell) * c.Hidden * (width + c.Hidden + 2)
+		width = c.Hidden
+	}
+	return 4 * (n + vocabulary*(c.Hidden+1))
+}
+
+// tokens of a step, of all workers.
+func (c config) tokens() float64 { return float64(c.Workers * c.Batch * c.BPTT) }
+
+// result is what came of one side: seconds of a step, a value a turn.
+type result struct {
+	name           string
+	compute, steps []float64
+}
+
+// run measures everything by turns and prints it, and fails if less came of it than was asked for.
+func run(ctx context.Context, c config, out, log io.Writer) error {
+	var sums []float64 // seconds of the sum alone
+	rondo, torch := &result{name: "rondo"}, &result{name: "torch ddp"}
+	// One host more has etcd and the command that shows the job.
+	err := hosts.Run(c.Workers+1, func(all []*netns.Host) error {
+		if err := hosts.Shape(all, c.Rate); err != nil {
+			return err
+		}
+		workers, lead := all[:c.Workers], all[c.Workers]
+		for range c.Turns {
+			const window = 2 * time.Second
+			err := hosts.AllReduce(ctx, c.Rondo, workers, []int{c.bytes()}, window, log,
+				func(r busbw.Row) error {
+					sums = append(sums, r.MS/1e3)
+					return nil
+				})
+			if err != nil {
+				return err
+			}
+			if err := c.turn(rondo, func(alone bool) (float64, error) {
+				if alone {
+					return c.rondoAlone(ctx, workers, log)
+				}
+				return c.rondoTogether(ctx, workers, lead, log)
+			}); err != nil {
+				return err
+			}
+			if c.Python == "" {
+				continue
+			}
+			if err := c.turn(torch, func(alone bool) (float64, error) {
+				return c.torch(ctx, workers, alone, log)
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.report(bench.Median(sums), rondo, torch, out)
+}
+
+// turn measures a side's steps, alone and together.
+func (c config) turn(s *result, step func(alone bool) (float64, error)) error {
+	compute, err := step(true)
+	if err != nil {
+		return fmt.Errorf("%s, each alone: %w", s.name, err)
+	}
+	together, err := step(false)
+	if err != nil {
+		return fmt.Errorf("%s, together: %w", s.name, err)
+	}
+	s.compute, s.steps = append(s.compute, compute), append(s.steps, together)
+	return nil
+}
+
+// report prints the table and judges it.
+func (c config) report(sum float64, rondo, torch *result, out io.Writer) error {
+	fmt.Fprintf(out, "%d workers, %d Mb/s; %s, %d layers of %d, vocabulary %d; batch %d a worker, "+
+		"bptt %d; fp32, 1 thread each\ngradient of %d bytes; the sum alone takes %.1f ms; medians "+
+		"of %d turns of %d steps\n\n%-10s %11s %9s %10s %11s %16s %9s\n", c.Workers, c.Rate, c.Cell,
+		c.Layers, c.Hidden, vocabulary, c.Batch, c.BPTT, c.bytes(), 1e3*sum, c.Turns, c.Steps, "",
+		"compute ms", "step ms", "tokens/s", "efficiency", "compute/sum <=1", "of that")
+	var failed []string
+	show := func(s *result) (step, ofBound float64) {
+		compute, step := bench.Median(s.compute), bench.Median(s.steps)
+		efficiency, bound := compute/step, min(1, compute/sum)
+		fmt.Fprintf(out, "%-10s %11.1f %9.1f %10.0f %11.3f %16.3f %9.3f\n", s.name, 1e3*compute,
+			1e3*step, c.tokens()/step, efficiency, bound, efficiency/bound)
+		return step, efficiency / bound
+	}
+	step, ofBound := show(rondo)
+	if ofBound < c.AtLeast {
+		failed = append(failed, fmt.Sprintf("the efficiency is %.3f of min(1, compute/sum), less "+
+			"than %.3f", ofBound, c.AtLeast))
+	}
+	if len(torch.steps) > 0 {
+		other, _ := show(torch)
+		ratio := other / step
+		fmt.Fprintf(out, "rondo is %.2fx as fast as torch ddp\n", ratio)
+		if ratio < c.Ratio {
+			failed = append(failed, fmt.Sprintf("%.2fx of torch ddp, less than %.2fx", ratio,
+				c.Ratio))
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%s", strings.Join(failed, "; "))
+	}
+	return nil
+}

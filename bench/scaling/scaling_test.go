@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func testConfig() config {
+	return config{Python: "python", Workers: 4, Rate: 1000, Cell: "lstm", Hidden: 256, Layers: 1,
+		Batch: 8, BPTT: 35, Steps: 10, Turns: 1}
+}
+
+// The efficiency is held against what perfect overlap would leave, and Rondo against its peer.
+func TestReport(t *testing.T) {
+	c := testConfig()
+	c.AtLeast, c.Ratio = 0.9, 2
+	rondo := &result{"rondo", []float64{0.1, 0.3, 0.1}, []float64{0.25, 0.2, 0.1}}
+	torch := &result{"torch ddp", []float64{0.2}, []float64{0.3}}
+	var out bytes.Buffer
+	err := c.report(0.2, rondo, torch, &out)
+	if err == nil || err.Error() != "1.50x of torch ddp, less than 2.00x" {
+		t.Error(err)
+	}
+	for _, want := range []string{
+		"rondo            100.0     200.0       5600       0.500            0.500     1.000\n",
+		"torch ddp        200.0     300.0       3733       0.667            1.000     0.667\n",
+		"rondo is 1.50x as fast as torch ddp\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	err = c.report(0.1, rondo, &result{}, &out)
+	if err == nil || !strings.HasPrefix(err.Error(), "the efficiency is 0.500 of min(") {
+		t.Error(err)
+	}
+}
+
+// PyTorch's LSTM of 256 units over 28 letters has 292,864 parameters, and its output layer 7,196.
+func TestBytes(t *testing.T) {
+	if got := testConfig().bytes(); got != 4*(292_864+7_196) {
+		t.Errorf("%d bytes", got)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for want, wrong := range map[string]func(*config){
+		"-workers 1: must be 2 to": func(c *config) { c.Workers = 1 },
+		`-cell "cnn": must be rnn`: func(c *config) { c.Cell = "cnn" },
+		"-ratio 1: there is":       func(c *config) { c.Ratio, c.Python = 1, "" },
+	} {
+		c := testConfig()
+		if err := c.validate(); err != nil {
+			t.Fatal(err)
+		}
+		wrong(&c)
+		if err := c.validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// One that fails ends the others, and it is its failure that is told.
+func TestAtOnce(t *testing.T) {
+	mean, err := atOnce(t.Context(), 3, func(_ context.Context, i int) (float64, error) {
+		return float64(i), nil
+	})
+	if mean != 1 || err != nil {
+		t.Errorf("%v, %v", mean, err)
+	}
+	broken := errors.New("broken")
+	_, err = atOnce(t.Context(), 3, func(ctx context.Context, i int) (float64, error) {
+		if i == 2 {
+			return 0, broken
+		}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	if !errors.Is(err, broken) || errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
