@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -21,6 +23,32 @@ type config struct {
 	Steps, Turns                int
 	Flags                       []string
 	AtLeast, Ratio              float64 // 0: anything will do
+}
+
+// flags defines the flags; those of `rondo train` come as one text.
+func (c *config) flags() (more *string) {
+	python := os.Getenv("PYTHON")
+	if python == "" {
+		python = "bench/peers/.venv/bin/python"
+	}
+	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
+	flag.StringVar(&c.Python, "python", python,
+		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set; "+
+			"empty: Rondo alone")
+	flag.StringVar(&c.Script, "script", "bench/peers/torch_ddp.py", "PyTorch's side")
+	flag.IntVar(&c.Workers, "workers", 4, "workers, a host each")
+	flag.IntVar(&c.Rate, "rate", 1000, "Mb/s that a host sends")
+	flag.StringVar(&c.Cell, "cell", "lstm", "rnn, gru or lstm")
+	flag.IntVar(&c.Hidden, "hidden", 512, "width of a layer")
+	flag.IntVar(&c.Layers, "layers", 1, "layers")
+	flag.IntVar(&c.Batch, "batch", 32, "lanes of each worker")
+	flag.IntVar(&c.BPTT, "bptt", 70, "tokens of a lane in a step")
+	flag.IntVar(&c.Steps, "steps", 60, "steps of a turn")
+	flag.IntVar(&c.Turns, "turns", 3, "how often everything is measured")
+	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if Rondo's efficiency is below this fraction "+
+		"of min(1, compute/communication)")
+	flag.Float64Var(&c.Ratio, "ratio", 0, "fail if Rondo is not so many times as fast as PyTorch")
+	return flag.String("flags", "--clip-scope global", "more flags of `rondo train`")
 }
 
 // vocabulary is what letters and a space make, with the token for what is unknown.

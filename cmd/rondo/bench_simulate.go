@@ -17,7 +17,7 @@ import (
 	"rondo/internal/bench/simulate"
 )
 
-const simulateHelp = `Predicts steps of training on more workers than there are, by a model of the ring:
+const simulateHelp = `Predicts steps of training on more workers than there are, by a model:
 a message of n bytes occupies its link for --message + n / --bandwidth, arrives --alpha
 after that, and is reduced at --reduce-bandwidth; chunks flow through reduce-scatter and
 all-gather without barriers. Computing varies, workers fail, and buckets travel while
@@ -127,8 +127,8 @@ func (s *simulateFlags) add(c *cobra.Command) {
 	f.Float64Var(&s.config.Compute.Forward, "forward", 1.0/3, "fraction of a step before backward")
 	f.Float64Var(&s.config.Compute.Stragglers, "stragglers", 0, "fraction of workers' steps that "+
 		"are slow")
-	f.Float64Var(&s.config.Compute.StragglerFactor, "straggler-factor", 2, "how many times as long "+
-		"these take")
+	f.Float64Var(&s.config.Compute.StragglerFactor, "straggler-factor", 2, "how many times as "+
+		"long these take")
 	f.DurationVar(&s.mtbf, "mtbf", 50_000*time.Hour, "mean time between a worker's failures; 0: "+
 		"none fails")
 	f.DurationVar(&s.detect, "detect", 5*time.Second, "until a failure is known: a job's "+

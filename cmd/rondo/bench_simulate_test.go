@@ -19,8 +19,10 @@ func TestBenchSimulate(t *testing.T) {
 	}
 	var row simulate.Row
 	err := json.Unmarshal([]byte(lines[7]), &row)
-	if err != nil || row.Workers != 64 || row.Topology != simulate.Hierarchical || row.Step <= 0.1 ||
-		row.Efficiency <= 0.5 || row.Efficiency >= 1 || row.Goodput >= row.Efficiency {
+	if err != nil || row.Workers != 64 || row.Topology != simulate.Hierarchical ||
+		row.Step <= 0.1 ||
+		row.Efficiency <= 0.5 ||
+		row.Efficiency >= 1 || row.Goodput >= row.Efficiency {
 		t.Errorf("%v, %+v", err, row)
 	}
 	var verdict simulate.Verdict
@@ -46,8 +48,8 @@ func TestBenchSimulateMeasured(t *testing.T) {
 		return path
 	}
 	steps := func(flags string) float64 {
-		code, out, complaint := runBench(t.Context(), "simulate --workers 4 --host-workers 1 --json "+
-			"--compute-jitter 0 --link-jitter 0s --overlap=false "+flags)
+		code, out, complaint := runBench(t.Context(), "simulate --workers 4 --host-workers 1 "+
+			"--json --compute-jitter 0 --link-jitter 0s --overlap=false "+flags)
 		var row simulate.Row
 		if err := json.NewDecoder(strings.NewReader(out)).Decode(&row); code != 0 || err != nil {
 			t.Fatalf("%d, %v, %s", code, err, complaint)

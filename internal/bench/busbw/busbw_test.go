@@ -164,14 +164,15 @@ func TestSharedMemoryOrNothing(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	fewAddresses := func(c *Config) { c.Addresses = []string{"127.0.0.1"} }
 	for want, wrong := range map[string]func(*Config){
+		"1 addresses for 2 ranks":                        fewAddresses,
 		"--world 1: must be 2 to 64":                     func(c *Config) { c.World = 1 },
 		`--link "ipx": must be tcp or shm or memory`:     func(c *Config) { c.Link = "ipx" },
 		"--sizes is empty: give numbers of bytes":        func(c *Config) { c.Sizes = nil },
 		"--sizes 6: must be a multiple of 4":             func(c *Config) { c.Sizes = []int{4, 6} },
 		"--seconds 0: must be more than 0, and no more":  func(c *Config) { c.Window = 0 },
 		"--sizes 2147483648: must be a multiple of 4, 4": func(c *Config) { c.Sizes[0] = 1 << 31 },
-		"1 addresses for 2 ranks":                        func(c *Config) { c.Addresses = make([]string, 1) },
 	} {
 		c := testConfig("tcp", 2)
 		wrong(&c)

@@ -144,7 +144,7 @@ func TestFit(t *testing.T) {
 func TestValidate(t *testing.T) {
 	for want, wrong := range map[string]func(*Config){
 		"--parameters times --wire's bytes 0: must be": func(c *Config) { c.Bytes = 0 },
-		"--alpha NaN: must be 0 to 3600":               func(c *Config) { c.Link.Alpha = math.NaN() },
+		"--alpha -1: must be 0 to 3600":                func(c *Config) { c.Link.Alpha = -1 },
 		"--compute 0: a step must take time":           func(c *Config) { c.Compute.Seconds = 0 },
 		"--workers 6: more than a host has":            func(c *Config) { c.HostWorkers = 4 },
 		"--bucket-bytes 4: cuts 4e+07 bytes into":      func(c *Config) { c.BucketBytes = 4 },

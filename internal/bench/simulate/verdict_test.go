@@ -18,9 +18,9 @@ func TestVerdict(t *testing.T) {
 		c.Add(Row{Workers: workers, Topology: Hierarchical, Step: step, Efficiency: 0.9})
 	}
 	v = c.Verdict()
-	want = "Of these numbers of workers, the flat ring has less than 0.80 of efficiency from 2 on; " +
-		"the hierarchical ring is faster than the flat one from 8 on; the hierarchical ring has an " +
-		"efficiency of at least 0.80 at the largest."
+	want = "Of these numbers of workers, the flat ring has less than 0.80 of efficiency from " +
+		"2 on; the hierarchical ring is faster than the flat one from 8 on; the hierarchical " +
+		"ring has an efficiency of at least 0.80 at the largest."
 	if v.Sentence != want || v.HierarchicalFrom != 8 || v.HierarchicalUnder != 0 {
 		t.Errorf("%+v", v)
 	}
