@@ -45,7 +45,8 @@ type outgoing struct {
 	head, body []byte
 	buffers    mem.BufferSlice
 	held       atomic.Int32 // buffers that gRPC has not freed
-	done       func()       // called when it has freed all
+	freed      func()       // called when it has freed all
+	done       func()       // called when nothing reads the message any more
 }
 
 func newOutgoing() *outgoing { return &outgoing{buffers: make(mem.BufferSlice, 0, 2)} }
@@ -71,7 +72,7 @@ func (o *outgoing) load(h allreduce.Header, payload []byte) {
 // Put takes a buffer back from gRPC. It makes outgoing a mem.BufferPool of its own two.
 func (o *outgoing) Put(*[]byte) {
 	if o.held.Add(-1) == 0 {
-		o.done()
+		o.freed()
 	}
 }
 

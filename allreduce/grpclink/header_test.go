@@ -119,7 +119,7 @@ func TestOutgoing(t *testing.T) {
 	for _, floats := range []int{1, 255, 256, 257, allreduce.MaxChunkBytes / 4} {
 		done := 0
 		o := newOutgoing()
-		o.done = func() { done++ }
+		o.freed = func() { done++ }
 		payload := make([]float32, floats)
 		for i := range payload {
 			payload[i] = float32(i)

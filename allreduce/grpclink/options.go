@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 
 	"rondo/allreduce"
@@ -24,8 +25,8 @@ const (
 	// CPU time of 1 MiB for a ring of two on loopback.
 	windowBytes = 1 << 20
 
-	// writeBufferBytes is what gRPC gathers before it writes to the connection, and
-	// readBufferBytes what it asks the connection for at once.
+	// writeBufferBytes is what gRPC copies before it writes to the connection, where there is no
+	// gather, and readBufferBytes what it asks the connection for at once.
 	writeBufferBytes = 512 << 10
 	readBufferBytes  = 64 << 10
 
@@ -62,6 +63,7 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
 		grpc.ReadBufferSize(readBufferBytes),
+		experimental.BufferPool(&frames{}),
 		grpc.WriteBufferSize(writeBufferBytes),
 		grpc.MaxRecvMsgSize(headerBytes + allreduce.MaxChunkBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -115,13 +117,18 @@ func (c DialConfig) client(address string) (*grpc.ClientConn, *socket, error) {
 	if !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address // each attempt asks the resolver anew
 	}
+	plain := c.Credentials.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol
+	buffered := writeBufferBytes
+	if plain { // a gather is under it
+		buffered = 0
+	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
 		grpc.WithStaticStreamWindowSize(windowBytes),
 		grpc.WithStaticConnWindowSize(windowBytes),
 		grpc.WithReadBufferSize(readBufferBytes),
-		grpc.WithWriteBufferSize(writeBufferBytes),
+		grpc.WithWriteBufferSize(buffered),
 		grpc.WithMaxHeaderListSize(maxMetadataBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
 			Time:    pingInterval,
@@ -140,7 +147,7 @@ func (c DialConfig) client(address string) (*grpc.ClientConn, *socket, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	}
-	under := &socket{dial: c.Dialer}
+	under := &socket{dial: c.Dialer, plain: plain}
 	if c.Dialer == nil {
 		under.dial = dial
 	}

@@ -44,7 +44,7 @@ func newPredecessor(seat Seat, address string) *predecessor {
 		beat:    make(chan *outgoing, 1),
 	}
 	o := newOutgoing()
-	o.done = func() { p.beat <- o } // never waits: it is the only one
+	o.freed = func() { p.beat <- o } // never waits: it is the only one
 	p.beat <- o
 	return p
 }

@@ -11,7 +11,8 @@ import (
 // its farewell, for which it waits for seconds when the neighbour reads no more; a link that is
 // broken has nothing left to say.
 type socket struct {
-	dial func(ctx context.Context, address string) (net.Conn, error)
+	dial  func(ctx context.Context, address string) (net.Conn, error)
+	plain bool // whether gRPC writes to the connection itself, and no TLS between
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -39,8 +40,20 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 		conn.Close()
 		return nil, net.ErrClosed
 	}
+	Unpace(conn)
+	if s.plain {
+		conn = newGather(conn)
+	}
 	s.conn = conn
 	return conn, nil
+}
+
+// gathering returns the connection if it gathers what it is given.
+func (s *socket) gathering() *gather {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, _ := s.conn.(*gather)
+	return g
 }
 
 // close cuts the connection, and lets there be no other.

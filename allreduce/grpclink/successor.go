@@ -99,6 +99,10 @@ func Dial(
 	for range outgoingLimit {
 		o := newOutgoing()
 		o.done = func() { s.recycle(o) }
+		o.freed = o.done
+		if under := s.under.gathering(); under != nil {
+			o.freed = func() { under.release(o) }
+		}
 		s.free <- o
 	}
 	return s, nil
@@ -265,12 +269,21 @@ func (s *successor) recycle(o *outgoing) {
 	}
 }
 
-// Flush waits until gRPC has copied all chunks to its write buffer.
+// Flush waits until all chunks have been written, or copied to gRPC's write buffer. A successor
+// that has them all may have left already; what it has left unread is given back in a moment.
 func (s *successor) Flush() error {
 	for s.flight.Load() > 0 {
 		select {
 		case <-s.drained:
+			continue
 		case <-s.Over():
+		}
+		if !errors.Is(s.Err(), allreduce.ErrLeft) {
+			return s.Err()
+		}
+		select {
+		case <-s.drained:
+		case <-time.After(closeGrace):
 			return s.Err()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
 )
 
 const (
@@ -44,6 +45,7 @@ func connectRaw(
 	if err != nil {
 		return nil, fmt.Errorf("raw ring: %w", err)
 	}
+	grpclink.Unpace(r.successor)
 	if r.predecessor, err = listener.Accept(); err != nil {
 		r.successor.Close()
 		return nil, fmt.Errorf("raw ring: %w", err)
@@ -123,20 +125,28 @@ func (r *rawRing) receive(
 			if k >= r.World-1 {
 				<-gone
 			}
-			for at := 0; at < len(chunk); at += pieceBytes / 4 {
-				dst := chunk[at:min(at+pieceBytes/4, len(chunk))]
-				piece := r.piece[:4*len(dst)]
-				if _, err := io.ReadFull(r.predecessor, piece); err != nil {
-					return err
-				}
-				phase := allreduce.AllGather
-				if k < r.World-1 {
-					phase = allreduce.ReduceScatter
-				}
-				allreduce.Combine(dst, [][]byte{piece}, phase, allreduce.Float32)
+			if err := r.take(chunk, k < r.World-1); err != nil {
+				return err
 			}
 			ready <- struct{}{}
 		}
+	}
+	return nil
+}
+
+// take reads a chunk: to its place, or piece by piece to be added there.
+func (r *rawRing) take(chunk []float32, adds bool) error {
+	if !adds {
+		_, err := io.ReadFull(r.predecessor, allreduce.Bytes(chunk))
+		return err
+	}
+	for at := 0; at < len(chunk); at += pieceBytes / 4 {
+		dst := chunk[at:min(at+pieceBytes/4, len(chunk))]
+		piece := r.piece[:4*len(dst)]
+		if _, err := io.ReadFull(r.predecessor, piece); err != nil {
+			return err
+		}
+		allreduce.Combine(dst, [][]byte{piece}, allreduce.ReduceScatter, allreduce.Float32)
 	}
 	return nil
 }

@@ -1,0 +1,123 @@
+package grpclink
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"rondo/allreduce"
+)
+
+// frame returns a frame of data as gRPC hands it over: its header, and the payload's pieces.
+func frame(pieces ...[]byte) [][]byte {
+	n := 0
+	for _, piece := range pieces {
+		n += len(piece)
+	}
+	header := []byte{byte(n >> 16), byte(n >> 8), byte(n), dataFrame, 0, 0, 0, 0, 1}
+	return append([][]byte{header}, pieces...)
+}
+
+// The bytes arrive in order whatever the frames, and what is short, or no payload, may be
+// overwritten as soon as Write has returned.
+func TestGatherCopiesWhatMayChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		g := newGather(near)
+		payload := bytes.Repeat([]byte{7}, frameBytes-5)
+		settings := append([]byte{0, 3, 0, 4, 0, 0, 0, 0, 0}, bytes.Repeat([]byte{9}, 3<<8)...)
+		var pieces [][]byte
+		pieces = append(pieces, []byte("PRI * HTTP/2.0"), settings)
+		for range 40 { // more than a batch
+			pieces = append(pieces, frame([]byte("12345"), payload)...)
+		}
+		pieces = append(pieces, settings)
+		pieces = append(pieces, frame([]byte("12345"), payload[:copyBytes])...)
+		pieces = append(pieces, frame()...)
+		want := bytes.Join(pieces, nil)
+		written := make(chan error, 1)
+		go func() {
+			for _, piece := range pieces {
+				given := piece
+				if &piece[0] != &payload[0] || len(piece) <= copyBytes {
+					given = bytes.Clone(piece)
+				}
+				if n, err := g.Write(given); n != len(given) || err != nil {
+					written <- err
+					return
+				}
+				if &given[0] != &payload[0] {
+					clear(given)
+				}
+			}
+			written <- nil
+		}()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(far, got); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Error("what arrives is not what was written")
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := g.Write(settings); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a write after Close: %v", err)
+		}
+	})
+}
+
+// A message within which gRPC stops is written all the same, and is its sender's again only when
+// it has been.
+func TestGatherReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		g := newGather(near)
+		payload := make([]byte, frameBytes)
+		done := 0
+		o := newOutgoing()
+		o.load(allreduce.Header{}, payload)
+		o.done = func() { done++ }
+		for _, piece := range frame(payload) { // as long as frames get: more might come
+			if _, err := g.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.release(o)
+		synctest.Wait()
+		if done != 0 {
+			t.Error("given back before anybody has read it")
+		}
+		got := make([]byte, frameHeaderBytes+frameBytes)
+		if _, err := io.ReadFull(far, got); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if done != 1 {
+			t.Errorf("given back %d times after all was read, want once", done)
+		}
+		g.release(o)
+		if done != 2 {
+			t.Error("not given back at once although nothing waits")
+		}
+		for _, piece := range frame(payload) {
+			if _, err := g.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.release(o)
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if done != 3 {
+			t.Error("not given back although the connection is closed")
+		}
+	})
+}
