@@ -29,8 +29,8 @@ const (
 // before the kernel does.
 //
 // It relies on two things. One goroutine at a time writes, as gRPC's does. And what is longer than
-// copyBytes within a frame of data is of an [outgoing], whose sender leaves it as it is until release
-// has called its done: nothing else is sent on a link's connection. All else is copied.
+// copyBytes within a frame of data is of an [outgoing], whose sender leaves it as it is until
+// release has called its done: nothing else is sent on a link's connection. All else is copied.
 type gather struct {
 	net.Conn
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,8 +38,13 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 	}
 	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
 	server.Register(g)
-	conns := &connections{Listener: listener, stopped: make(chan struct{})}
-	go g.Serve(conns)
+	conns := &connections{listeners: []net.Listener{listener}, stopped: make(chan struct{})}
+	if local := server.ListenLocal(); local != nil {
+		conns.listeners = append(conns.listeners, local)
+	}
+	for _, listener := range conns.listeners {
+		go g.Serve(kept{listener, conns})
+	}
 	t.Cleanup(g.Stop)
 	return &worker{
 		server:  server,
@@ -51,7 +57,8 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 
 // connections holds all of a worker's connections, so that they can be cut as if it had died.
 type connections struct {
-	net.Listener
+	listeners []net.Listener
+
 	mu   sync.Mutex
 	all  []net.Conn
 	dead bool
@@ -110,10 +117,20 @@ func (c *connections) keep(conn net.Conn, err error) (net.Conn, error) {
 	return conn, nil
 }
 
-func (c *connections) Accept() (net.Conn, error) { return c.keep(c.Listener.Accept()) }
+// kept is a listener whose connections are a worker's.
+type kept struct {
+	net.Listener
+	conns *connections
+}
+
+func (k kept) Accept() (net.Conn, error) { return k.conns.keep(k.Listener.Accept()) }
 
 func (c *connections) dial(ctx context.Context, address string) (net.Conn, error) {
-	return c.keep((&net.Dialer{}).DialContext(ctx, "tcp", address))
+	network := "tcp"
+	if strings.HasPrefix(address, "@") {
+		network = "unix"
+	}
+	return c.keep((&net.Dialer{}).DialContext(ctx, network, address))
 }
 
 // stop lets the worker neither read nor write, and its kernel take little for it.
@@ -132,7 +149,9 @@ func (c *connections) cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dead = true
-	c.Close()
+	for _, listener := range c.listeners {
+		listener.Close()
+	}
 	for _, conn := range c.all {
 		conn.Close()
 	}
@@ -148,21 +167,21 @@ func seat(rank, world int) grpclink.Seat {
 	}
 }
 
-// form connects world workers in a ring whose chunks go through memory or over TCP.
-func form(t testing.TB, world int, memory grpclink.Memory) []linktest.Node {
+// form connects world workers in a ring whose chunks go by way.
+func form(t testing.TB, world int, way grpclink.Way) []linktest.Node {
 	t.Helper()
-	_, nodes := formWorkers(t, world, memory)
+	_, nodes := formWorkers(t, world, way)
 	return nodes
 }
 
 func formWorkers(
-	t testing.TB, world int, memory grpclink.Memory,
+	t testing.TB, world int, way grpclink.Way,
 ) ([]*worker, []linktest.Node) {
 	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
-		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Memory: memory})
-		workers[rank].dial.Memory = memory
+		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Way: way})
+		workers[rank].dial.Way = way
 		addresses[rank] = workers[rank].address
 	}
 	nodes := make([]linktest.Node, world)
@@ -183,21 +202,16 @@ func formWorkers(
 
 func TestLink(t *testing.T) {
 	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
-		return form(t, world, grpclink.MemoryNever)
+		return form(t, world, grpclink.ByTCP)
 	})
 }
 
-// BenchmarkAllReduce times all-reduces over TCP and over shared memory.
+// BenchmarkAllReduce times all-reduces over each way there is.
 func BenchmarkAllReduce(b *testing.B) {
-	for _, link := range []struct {
-		name   string
-		memory grpclink.Memory
-	}{
-		{"tcp", grpclink.MemoryNever}, {"shm", grpclink.MemoryAlways},
-	} {
-		b.Run(link.name, func(b *testing.B) {
+	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
+		b.Run(way.String(), func(b *testing.B) {
 			linktest.Benchmark(b, func(b *testing.B, world int) []linktest.Node {
-				return form(b, world, link.memory)
+				return form(b, world, way)
 			})
 		})
 	}

@@ -11,34 +11,55 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"rondo/allreduce"
 	"rondo/allreduce/shm"
 )
 
-// Memory says whether neighbours on one host pass chunks through memory that they share. The
-// stream then has only the handshake, the successor's signs of life, and the ending.
-type Memory int
+// Way says by what chunks go between neighbours. In shared memory the stream has only the
+// handshake, the successor's signs of life, and the ending.
+type Way int
 
 const (
-	// MemoryNever leaves all chunks to gRPC.
-	MemoryNever Memory = iota
-	// MemoryAuto shares memory wherever the neighbours can, and is MemoryNever elsewhere.
-	MemoryAuto
-	// MemoryAlways fails where they cannot.
-	MemoryAlways
+	// ByTCP is gRPC at the worker's address, as between hosts.
+	ByTCP Way = iota
+	// ByAny is, between neighbours on one host, the first of shared memory and a unix socket that
+	// they can have, and TCP elsewhere.
+	ByAny
+	// ByUnix is gRPC on a unix socket, and fails where there can be none.
+	ByUnix
+	// ByShm is shared memory, and fails where there can be none.
+	ByShm
 )
 
-// MemoryError says that neighbours share no memory although they must ([MemoryAlways]).
-type MemoryError struct {
+// String is what --link calls it.
+func (w Way) String() string {
+	switch w {
+	case ByTCP:
+		return "tcp"
+	case ByUnix:
+		return "unix"
+	case ByShm:
+		return "shm"
+	}
+	return "auto"
+}
+
+// WayError says that neighbours cannot be linked as they must.
+type WayError struct {
 	Peer allreduce.Peer
+	Way  Way // ByUnix or ByShm
 	Why  string
 }
 
 // Error names the peer and the way out.
-func (e *MemoryError) Error() string {
-	return fmt.Sprintf("no shared memory with %v: %s; --intra-host auto takes gRPC there",
-		e.Peer, e.Why)
+func (e *WayError) Error() string {
+	what := "shared memory"
+	if e.Way == ByUnix {
+		what = "unix socket"
+	}
+	return fmt.Sprintf("no %s with %v: %s; --link auto takes TCP there", what, e.Peer, e.Why)
 }
 
 // A predecessor that wants to share memory offers it in the metadata; the answer takes it, or
@@ -51,7 +72,7 @@ const (
 
 // offer makes an offer and adds it to the metadata of a stream, if one is to be made and can be.
 func (s *successor) offer(md metadata.MD) *shm.Offer {
-	if s.memory == MemoryNever {
+	if s.cfg.Way != ByAny && s.cfg.Way != ByShm {
 		return nil
 	}
 	offer, err := shm.NewOffer()
@@ -87,13 +108,13 @@ func (s *successor) settle(
 
 // fetch takes what the predecessor's metadata offer, if anything, and says in the answer's how
 // that went.
-func (p *predecessor) fetch(ctx context.Context, memory Memory, offered, answer metadata.MD) {
+func (p *predecessor) fetch(ctx context.Context, way Way, offered, answer metadata.MD) {
 	ticket := offered.Get(keyOffer)
 	if len(ticket) == 0 {
 		return
 	}
 	var err error
-	if memory == MemoryNever {
+	if way != ByAny && way != ByShm {
 		err = errors.New("the neighbour is to use none")
 	} else {
 		p.receiver, err = take(ctx, shm.Ticket(ticket[0]))
@@ -126,7 +147,7 @@ func take(ctx context.Context, ticket shm.Ticket) (*shm.Receiver, error) {
 	return nil, first
 }
 
-// Describe says by what each neighbour is linked, for a person: "shm to rank 1, grpc from rank 3
+// Describe says by what each neighbour is linked, for a person: "shm to rank 1, tcp from rank 3
 // (why)". It is empty for a ring of one.
 func Describe(links allreduce.Links) string {
 	var ways []string
@@ -140,21 +161,29 @@ func Describe(links allreduce.Links) string {
 }
 
 func (s *successor) way() string {
-	return way(s.sender != nil, "to", s.peer, s.unshared)
+	unshared := s.unshared
+	if unshared == "" {
+		unshared = s.apart
+	}
+	return way(s.sender != nil, s.under.network, "to", s.peer, unshared)
 }
 
 func (p *predecessor) way() string {
-	return way(p.receiver != nil, "from", p.peer, p.unshared)
+	network := "tcp"
+	if from, ok := peer.FromContext(p.stream.Context()); ok {
+		network = from.Addr.Network()
+	}
+	return way(p.receiver != nil, network, "from", p.peer, p.unshared)
 }
 
-func way(shared bool, direction string, peer allreduce.Peer, unshared string) string {
+func way(shared bool, network, direction string, peer allreduce.Peer, unshared string) string {
 	switch {
 	case shared:
-		return fmt.Sprintf("shm %s rank %d", direction, peer.Rank)
+		return fmt.Sprintf("%v %s rank %d", ByShm, direction, peer.Rank)
 	case unshared != "":
-		return fmt.Sprintf("grpc %s rank %d (%s)", direction, peer.Rank, unshared)
+		return fmt.Sprintf("%s %s rank %d (%s)", network, direction, peer.Rank, unshared)
 	}
-	return fmt.Sprintf("grpc %s rank %d", direction, peer.Rank)
+	return fmt.Sprintf("%s %s rank %d", network, direction, peer.Rank)
 }
 
 // mappedSuccessor is a successor whose chunks go through shared memory.

@@ -27,20 +27,54 @@ import (
 
 func TestMappedLink(t *testing.T) {
 	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
-		return form(t, world, grpclink.MemoryAlways)
+		return form(t, world, grpclink.ByShm)
 	})
 }
 
-// connectBoth connects a ring of two whose ranks share memory as they are told.
+func TestUnixLink(t *testing.T) {
+	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
+		return form(t, world, grpclink.ByUnix)
+	})
+}
+
+// TestUnixInsteadOfMemory: where no memory can be shared a socket of the host is the next choice.
+func TestUnixInsteadOfMemory(t *testing.T) {
+	links, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByAny, grpclink.ByUnix})
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	want := [2]string{"unix to rank 1 (the neighbour is to use none), unix from rank 1",
+		"unix to rank 0, unix from rank 0 (the neighbour is to use none)"}
+	for rank := range links {
+		if got := grpclink.Describe(links[rank]); got != want[rank] {
+			t.Errorf("rank %d: links %q, want %q", rank, got, want[rank])
+		}
+	}
+}
+
+// TestUnixRequired: a ring that must go by sockets of a host is not formed without them.
+func TestUnixRequired(t *testing.T) {
+	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByUnix, grpclink.ByTCP})
+	var apart *grpclink.WayError
+	if !errors.As(errs[0], &apart) || apart.Peer.Rank != 1 || apart.Way != grpclink.ByUnix {
+		t.Fatalf("rank 0: %v, want a WayError of rank 1", errs[0])
+	}
+	const want = "the neighbour has no socket for workers on its host; --link auto takes TCP there"
+	if !strings.HasSuffix(errs[0].Error(), want) {
+		t.Errorf("rank 0: %q does not end with %q", errs[0], want)
+	}
+}
+
+// connectBoth connects a ring of two whose ranks are linked as they are told.
 func connectBoth(
-	t *testing.T, memory [2]grpclink.Memory,
+	t *testing.T, way [2]grpclink.Way,
 ) (links [2]allreduce.Links, errs []error) {
 	t.Helper()
 	var workers [2]*worker
 	var addresses []string
 	for rank := range workers {
-		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Memory: memory[rank]})
-		workers[rank].dial.Memory = memory[rank]
+		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Way: way[rank]})
+		workers[rank].dial.Way = way[rank]
 		addresses = append(addresses, workers[rank].address)
 		t.Cleanup(workers[rank].kill)
 	}
@@ -64,12 +98,12 @@ func connectBoth(
 // TestOneSideWithoutMemory: a ring is formed over gRPC, and says why.
 func TestOneSideWithoutMemory(t *testing.T) {
 	links, errs := connectBoth(t,
-		[2]grpclink.Memory{grpclink.MemoryAuto, grpclink.MemoryNever})
+		[2]grpclink.Way{grpclink.ByAny, grpclink.ByTCP})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	want := [2]string{"grpc to rank 1 (the neighbour is to use none), grpc from rank 1",
-		"grpc to rank 0, grpc from rank 0 (the neighbour is to use none)"}
+	want := [2]string{"tcp to rank 1 (the neighbour is to use none), tcp from rank 1",
+		"tcp to rank 0, tcp from rank 0 (the neighbour is to use none)"}
 	for rank := range links {
 		if got := grpclink.Describe(links[rank]); got != want[rank] {
 			t.Errorf("rank %d: links %q, want %q", rank, got, want[rank])
@@ -83,12 +117,12 @@ func TestOneSideWithoutMemory(t *testing.T) {
 // TestMemoryRequired: a ring that must share memory is not formed without it, and the rank that
 // cannot have it names its neighbour, why, and the way out.
 func TestMemoryRequired(t *testing.T) {
-	_, errs := connectBoth(t, [2]grpclink.Memory{grpclink.MemoryAlways, grpclink.MemoryNever})
-	var unshared *grpclink.MemoryError
+	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByShm, grpclink.ByTCP})
+	var unshared *grpclink.WayError
 	if !errors.As(errs[0], &unshared) || unshared.Peer.Rank != 1 {
-		t.Fatalf("rank 0: %v, want a MemoryError of rank 1", errs[0])
+		t.Fatalf("rank 0: %v, want a WayError of rank 1", errs[0])
 	}
-	const want = "the neighbour is to use none; --intra-host auto takes gRPC there"
+	const want = "the neighbour is to use none; --link auto takes TCP there"
 	if !strings.HasSuffix(errs[0].Error(), want) {
 		t.Errorf("rank 0: %q does not end with %q", errs[0], want)
 	}
@@ -104,7 +138,7 @@ func joinOnSockets(folder string, rank int) (ways string, err error) {
 		return "", err
 	}
 	server, err := grpclink.NewServer("opticks",
-		grpclink.ServerConfig{Memory: grpclink.MemoryAuto})
+		grpclink.ServerConfig{Way: grpclink.ByAny})
 	if err != nil {
 		return "", err
 	}
@@ -116,7 +150,7 @@ func joinOnSockets(folder string, rank int) (ways string, err error) {
 	defer cancel()
 	links, err := grpclink.Connect(ctx, server, seat(rank, 2),
 		[]string{"unix:" + filepath.Join(folder, "0"), "unix:" + filepath.Join(folder, "1")},
-		grpclink.DialConfig{Memory: grpclink.MemoryAuto})
+		grpclink.DialConfig{Way: grpclink.ByAny})
 	if err != nil {
 		return "", err
 	}
@@ -158,8 +192,8 @@ func TestProcesses(t *testing.T) {
 	}{
 		{"one namespace", nil, "shm to rank 1, shm from rank 1"},
 		{"two namespaces", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET},
-			"grpc to rank 1 (they are not on one host, or not in one network namespace of " +
-				"it), grpc from rank 1 (they are not on one host, or not in one network " +
+			"unix to rank 1 (they are not on one host, or not in one network namespace of " +
+				"it), unix from rank 1 (they are not on one host, or not in one network " +
 				"namespace of it)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -87,11 +87,12 @@ type DialConfig struct {
 	// what the context allows; 0 is 30 s.
 	Timeout time.Duration
 
-	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path.
+	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path. An
+	// address that begins with @ is the socket by which workers of one host come in.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 
-	// Memory is whether the successor is offered shared memory.
-	Memory Memory
+	// Way is by what chunks go to the successor.
+	Way Way
 }
 
 func (c DialConfig) validate() (DialConfig, error) {
@@ -107,17 +108,30 @@ func (c DialConfig) validate() (DialConfig, error) {
 	return c, nil
 }
 
+// client is a gRPC connection, and the socket under it.
+type client struct {
+	conn  *grpc.ClientConn
+	under *socket
+}
+
+// close cuts the connection first: it has nothing left to say.
+func (c client) close() error {
+	c.under.close()
+	return c.conn.Close()
+}
+
 // client opens a connection to address. It is made when it is first used, and made again by
-// gRPC when it fails. The socket is that under it.
-func (c DialConfig) client(address string) (*grpc.ClientConn, *socket, error) {
+// gRPC when it fails.
+func (c DialConfig) client(address string) (client, error) {
 	if address == "" {
-		return nil, nil, errors.New("ring link: the successor has no address")
+		return client{}, errors.New("ring link: the successor has no address")
 	}
 	target := address
 	if !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address // each attempt asks the resolver anew
 	}
-	plain := c.Credentials.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol
+	without := insecure.NewCredentials().Info().SecurityProtocol
+	plain := c.Credentials.Info().SecurityProtocol == without
 	buffered := writeBufferBytes
 	if plain { // a gather is under it
 		buffered = 0
@@ -147,14 +161,14 @@ func (c DialConfig) client(address string) (*grpc.ClientConn, *socket, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	}
-	under := &socket{dial: c.Dialer, plain: plain}
+	under := &socket{dial: c.Dialer, plain: plain, network: "tcp"}
 	if c.Dialer == nil {
 		under.dial = dial
 	}
 	options = append(options, grpc.WithContextDialer(under.open))
 	conn, err := grpc.NewClient(target, options...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("ring link to %s: %w", address, err)
+		return client{}, fmt.Errorf("ring link to %s: %w", address, err)
 	}
-	return conn, under, nil
+	return client{conn, under}, nil
 }

@@ -52,7 +52,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 		"stopped planned": {false, nil}, // the others hear of it from elsewhere
 	} {
 		t.Run(name, func(t *testing.T) {
-			workers, nodes := formWorkers(t, world, grpclink.MemoryNever)
+			workers, nodes := formWorkers(t, world, grpclink.ByTCP)
 			rings := make([]*allreduce.Ring, world)
 			for rank := range rings {
 				rings[rank] = ringOf(t, rank, world, nodes[rank].Links)
@@ -102,7 +102,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 // TestNextGenerationDoesNotWaitForTheLast: a worker forms the next ring with a neighbour while
 // the link of the last one is still open, and full.
 func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
-	workers, old := formWorkers(t, 2, grpclink.MemoryNever)
+	workers, old := formWorkers(t, 2, grpclink.ByTCP)
 	failed := make(chan error, 1)
 	go func() {
 		h := allreduce.Header{Generation: 1, Phase: allreduce.AllGather,

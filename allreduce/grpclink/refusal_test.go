@@ -320,7 +320,7 @@ func TestNobodyThere(t *testing.T) {
 // TestStuckNeighbour: a neighbour that took its part in the ring and lives, but does nothing, runs
 // into the step timeout, and is named.
 func TestStuckNeighbour(t *testing.T) {
-	nodes := form(t, 2, grpclink.MemoryNever)
+	nodes := form(t, 2, grpclink.ByTCP)
 	rings := linktest.Rings(t, nodes, 1, 0, brief)
 	err := rings[0].AllReduce(context.Background(), make([]float32, 100))
 	want := "collective 1, ring step 1 of 2, chunk 1 of 1, " +

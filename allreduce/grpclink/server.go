@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,8 +26,9 @@ type ServerConfig struct {
 	// for it to follow; 0 is 30 s. The predecessor tries again until its own deadline.
 	PlanTimeout time.Duration
 
-	// Memory is whether the predecessor's offer of shared memory is taken.
-	Memory Memory
+	// Way is by what chunks come from the predecessor, who chooses: what it does not name is
+	// refused.
+	Way Way
 }
 
 // Server is a worker's Ring service, for all generations of one job. Of each circle it serves one
@@ -36,6 +38,7 @@ type Server struct {
 	job   string
 	cfg   ServerConfig
 	doors map[Circle]*door
+	local atomic.Pointer[string] // the name of the socket of this host, if there is one
 }
 
 // door is where the predecessor in one circle comes in.
@@ -164,6 +167,9 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	if h.Job != s.job {
 		return refusal(Seat{Job: s.job}.check(h, 0))
 	}
+	if len(md.Get(keyAsk)) > 0 {
+		return stream.SendHeader(s.answerAsk())
+	}
 	door := s.doors[h.Circle]
 	if reason := md.Get(keyAbort); len(reason) > 0 {
 		door.abort(h, reason[0])
@@ -175,7 +181,7 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	}
 	link.stream = stream
 	answer := hello{Seat: link.seat, to: h.Rank}.metadata()
-	link.fetch(ctx, s.cfg.Memory, md, answer)
+	link.fetch(ctx, s.cfg.Way, md, answer)
 	if err := stream.SendHeader(answer); err != nil {
 		link.End(fmt.Errorf("is gone: %w", err))
 	}

@@ -14,9 +14,10 @@ type socket struct {
 	dial  func(ctx context.Context, address string) (net.Conn, error)
 	plain bool // whether gRPC writes to the connection itself, and no TLS between
 
-	mu   sync.Mutex
-	conn net.Conn
-	shut bool
+	mu      sync.Mutex
+	network string // of the newest connection
+	conn    net.Conn
+	shut    bool
 }
 
 // dial opens what gRPC's resolvers make of an address: host:port, or unix:///path.
@@ -41,10 +42,11 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	Unpace(conn)
+	network := conn.RemoteAddr().Network()
 	if s.plain {
 		conn = newGather(conn)
 	}
-	s.conn = conn
+	s.conn, s.network = conn, network
 	return conn, nil
 }
 

@@ -37,8 +37,7 @@ type successor struct {
 	*allreduce.Ending
 	peer   allreduce.Peer
 	self   hello
-	conn   *grpc.ClientConn
-	under  *socket
+	client // what the stream is on
 	stream grpc.ClientStream
 	cancel context.CancelFunc // of the stream
 	ended  chan struct{}      // closed when the stream has
@@ -49,7 +48,10 @@ type successor struct {
 	drained chan struct{} // has a token after flight became 0
 	beats   atomic.Uint64 // of the successor
 
-	memory   Memory
+	cfg      DialConfig
+	public   client      // at the successor's address
+	local    string      // the name of the socket of this host that the stream goes by, if it does
+	apart    string      // why it does not, if it was to
 	sender   *shm.Sender // nil where chunks go over the stream
 	unshared string      // why no memory is shared, if any was to be
 }
@@ -76,14 +78,20 @@ func Dial(
 		ended:   make(chan struct{}),
 		free:    make(chan *outgoing, outgoingLimit),
 		drained: make(chan struct{}, 1),
-		memory:  cfg.Memory,
+		cfg:     cfg,
 	}
-	if s.conn, s.under, err = cfg.client(address); err != nil {
+	if s.public, err = cfg.client(address); err != nil {
 		return nil, err
 	}
-	if err := s.connect(ctx); err != nil {
-		s.under.close()
-		s.conn.Close()
+	s.client = s.public
+	err = s.connect(ctx)
+	if err != nil {
+		s.client.close()
+	}
+	if s.client != s.public {
+		s.public.close()
+	}
+	if err != nil {
 		return nil, &allreduce.PeerError{Peer: s.peer, Err: fmt.Errorf(
 			"ring link of generation %d to %v: %w", seat.Generation, s.peer, err)}
 	}
@@ -91,8 +99,8 @@ func Dial(
 	if s.sender != nil {
 		return &mappedSuccessor{successor: s}, nil
 	}
-	if cfg.Memory == MemoryAlways {
-		err := &MemoryError{Peer: s.peer, Why: s.unshared}
+	if why := s.missed(); why != "" {
+		err := &WayError{Peer: s.peer, Way: cfg.Way, Why: why}
 		s.Abort(fmt.Sprintf("rank %d: %v", seat.Rank, err))
 		return nil, errors.Join(err, s.Close())
 	}
@@ -151,6 +159,10 @@ func (s *successor) pause(ctx context.Context) {
 func (s *successor) open(ctx context.Context) error {
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, cancel)()
+	if err := s.approach(ctx); err != nil {
+		cancel()
+		return err
+	}
 	said := s.self.metadata()
 	offer := s.offer(said)
 	if offer != nil {
@@ -321,8 +333,7 @@ func (s *successor) Close() error {
 	}
 	s.cancel()
 	<-s.ended
-	s.under.close()
-	if err := s.conn.Close(); err != nil && status.Code(err) != codes.Canceled {
+	if err := s.client.close(); err != nil && status.Code(err) != codes.Canceled {
 		return fmt.Errorf("ring link to %v: %w", s.peer, err)
 	}
 	return nil

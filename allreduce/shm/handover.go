@@ -101,7 +101,7 @@ var errStranger = errors.New("it has not shown the secret of the offer")
 // hand makes the memory and gives it to whoever is behind conn.
 func (o *Offer) hand(conn *net.UnixConn) (*Sender, error) {
 	_ = conn.SetDeadline(time.Now().Add(handoverTimeout))
-	if err := checkUser(conn); err != nil {
+	if err := CheckUser(conn); err != nil {
 		return nil, fmt.Errorf("%w: %w", errStranger, err)
 	}
 	var shown [secretBytes / 2]byte
@@ -179,7 +179,7 @@ func Take(ctx context.Context, ticket Ticket) (*Receiver, error) {
 
 // fetch shows one half of the secret, and maps the descriptor that comes with the other.
 func fetch(conn *net.UnixConn, secret []byte) ([]byte, error) {
-	if err := checkUser(conn); err != nil {
+	if err := CheckUser(conn); err != nil {
 		return nil, err
 	}
 	half := secretBytes / 2

@@ -75,8 +75,8 @@ func unmap(memory []byte) {
 	}
 }
 
-// checkUser refuses a connection to a process of another user.
-func checkUser(conn *net.UnixConn) error {
+// CheckUser refuses a connection to a process of another user.
+func CheckUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

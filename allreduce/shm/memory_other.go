@@ -17,7 +17,8 @@ func check(int, int) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 func unmap([]byte) {}
 
-func checkUser(*net.UnixConn) error { return errors.ErrUnsupported }
+// CheckUser refuses every connection: this system does not say whose it is.
+func CheckUser(*net.UnixConn) error { return errors.ErrUnsupported }
 
 func send(*net.UnixConn, []byte, int) error { return errors.ErrUnsupported }
 

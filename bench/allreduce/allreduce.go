@@ -2,65 +2,80 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"time"
 
-	"rondo/bench/internal/side"
 	"rondo/internal/bench"
 	"rondo/internal/bench/busbw"
 )
 
 type config struct {
-	Rondo, Python, Script string
-	Worlds, Sizes         string // numbers by commas
-	Link                  string
-	Turns                 int
-	Seconds               float64
-	AtLeast               float64 // 0: any ratio will do
+	Rank          []string // the program that is a rank of Rondo's ring
+	Python        string
+	Script        string
+	Worlds, Sizes string // numbers by commas
+	Link, Wire    string
+	Seconds       float64
+	AtLeast       float64 // 0: any ratio will do
 }
 
 // validate names the flag that is wrong. What is passed on to the sides, they judge.
 func (c config) validate() error {
 	if c.Link == busbw.MemoryLink {
 		return fmt.Errorf("-link %s: its ranks are goroutines of one process, and Gloo's are "+
-			"processes; take tcp or shm", c.Link)
-	}
-	if c.Turns < 1 || c.Turns > 1000 {
-		return fmt.Errorf("-turns %d: must be 1 to 1000", c.Turns)
+			"processes; take tcp, unix or shm", c.Link)
 	}
 	return nil
 }
 
-// pair is what came of a world and a size: a row of each side's turns.
-type pair struct {
-	rondo, gloo []busbw.Row
+// numbers reads a flag's numbers.
+func numbers(flag, text string) ([]int, error) {
+	var all []int
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil {
+			return nil, fmt.Errorf("-%s %s: %q is not a whole number", flag, text, one)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
-// run lets the sides take turns on every world, prints a row for each size, and fails if Rondo is
-// not config.AtLeast times as fast as Gloo.
+// run lets the sides take turns on every world and size, prints a row for each, and fails if Rondo
+// is not config.AtLeast times as fast as Gloo.
 func run(ctx context.Context, c config, out, log io.Writer) error {
-	fmt.Fprintf(out, "medians of %d turns, by turns; busbw in GB/s; link %s\n"+
-		"%5s %10s %9s %9s %8s %8s %8s %11s %12s %8s\n", c.Turns, c.Link, "world", "bytes",
-		"rondo ms", "gloo ms", "busbw", "gloo", "raw ring", "rondo p99", "gloo p99", "ratio")
+	worlds, err := numbers("worlds", c.Worlds)
+	if err != nil {
+		return err
+	}
+	sizes, err := numbers("sizes", c.Sizes)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "medians, by turns; busbw in GB/s, of float32; link %s, wire %s\n"+
+		"%5s %10s %9s %9s %9s %8s %8s %8s %9s %9s %7s %7s\n", c.Link, c.Wire, "world", "bytes",
+		"rondo ms", "gloo ms", "raw ms", "busbw", "gloo", "raw", "rondo p99", "gloo p99", "of raw",
+		"of gloo")
 	var slow []string
-	for world := range strings.SplitSeq(c.Worlds, ",") {
-		pairs, err := c.measure(ctx, world, log)
+	for _, world := range worlds {
+		err := c.measure(ctx, world, sizes, log, func(r busbw.Row, peer []busbw.Row) {
+			glooMS := median(peer, func(r busbw.Row) float64 { return r.MS })
+			ratio := glooMS / r.MS
+			fmt.Fprintf(out,
+				"%5d %10d %9.3f %9.3f %9.3f %8.3f %8.3f %8.3f %9.3f %9.3f %6.2fx %6.2fx\n",
+				world, r.Bytes, r.MS, glooMS, r.RawMS, r.BusBW,
+				median(peer, func(r busbw.Row) float64 { return r.BusBW }), r.RawBusBW, r.P99MS,
+				median(peer, func(r busbw.Row) float64 { return r.P99MS }), r.OfRaw, ratio)
+			if ratio < c.AtLeast {
+				slow = append(slow, fmt.Sprintf("world %d, %d bytes %.2fx", world, r.Bytes, ratio))
+			}
+		})
 		if err != nil {
 			return err
-		}
-		for _, p := range pairs {
-			r := p.rondo[0]
-			ratio := p.ratio()
-			fmt.Fprintf(out, "%5d %10d %9.3f %9.3f %8.3f %8.3f %8.3f %11.3f %12.3f %7.2fx\n",
-				r.World, r.Bytes, median(p.rondo, ms), median(p.gloo, ms), median(p.rondo, rate),
-				median(p.gloo, rate), median(p.rondo, func(r busbw.Row) float64 {
-					return r.RawBusBW
-				}), median(p.rondo, p99), median(p.gloo, p99), ratio)
-			if ratio < c.AtLeast {
-				slow = append(slow, fmt.Sprintf("world %d, %d bytes %.2fx", r.World, r.Bytes,
-					ratio))
-			}
 		}
 	}
 	if len(slow) > 0 {
@@ -68,13 +83,6 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 	}
 	return nil
 }
-
-func ms(r busbw.Row) float64   { return r.MS }
-func p99(r busbw.Row) float64  { return r.P99MS }
-func rate(r busbw.Row) float64 { return r.BusBW }
-
-// ratio is how many times as fast as Gloo Rondo is.
-func (p pair) ratio() float64 { return median(p.gloo, ms) / median(p.rondo, ms) }
 
 func median(rows []busbw.Row, of func(busbw.Row) float64) float64 {
 	var values []float64
@@ -84,46 +92,36 @@ func median(rows []busbw.Row, of func(busbw.Row) float64) float64 {
 	return bench.Median(values)
 }
 
-// measure has the sides take turns on a world, and returns a pair for each size.
-func (c config) measure(ctx context.Context, world string, log io.Writer) ([]pair, error) {
-	flags := []string{"--world", world, "--sizes", c.Sizes, "--seconds", fmt.Sprint(c.Seconds)}
-	pairs := make([]pair, strings.Count(c.Sizes, ",")+1)
-	rondo := append([]string{c.Rondo, "bench", "allreduce", "--json", "--link", c.Link}, flags...)
-	gloo := append([]string{c.Python, c.Script}, flags...)
-	for range c.Turns {
-		own, err := rows(ctx, rondo, len(pairs), log)
-		if err != nil {
-			return nil, err
-		}
-		peer, err := rows(ctx, gloo, len(pairs), log)
-		if err != nil {
-			return nil, err
-		}
-		for i := range pairs {
-			if own[i].World != peer[i].World || own[i].Bytes != peer[i].Bytes {
-				return nil, fmt.Errorf("row %d: Rondo has %d bytes on %d ranks, Gloo %d on %d",
-					i+1, own[i].Bytes, own[i].World, peer[i].Bytes, peer[i].World)
-			}
-			pairs[i].rondo = append(pairs[i].rondo, own[i])
-			pairs[i].gloo = append(pairs[i].gloo, peer[i])
-		}
+// measure has the sides take turns on a world, and hands over a row for each size: Rondo's, and
+// those of Gloo's turns between them.
+func (c config) measure(
+	ctx context.Context, world int, sizes []int, log io.Writer, each func(busbw.Row, []busbw.Row),
+) (err error) {
+	window := time.Duration(c.Seconds * float64(time.Second))
+	ring := busbw.Config{World: world, Sizes: sizes, Link: c.Link, Wire: c.Wire, Window: window,
+		Rank: c.Rank, Log: log}
+	if err := ring.Validate(); err != nil {
+		return err
 	}
-	return pairs, nil
-}
-
-// rows runs a side, which must print so many rows with a time each.
-func rows(ctx context.Context, command []string, want int, log io.Writer) ([]busbw.Row, error) {
-	rows, err := side.Run[busbw.Row](ctx, command, log)
-	if err == nil && len(rows) != want {
-		err = fmt.Errorf("it printed %d rows, want %d", len(rows), want)
-	}
-	for _, r := range rows {
-		if err == nil && !(r.MS > 0) {
-			err = fmt.Errorf("a row without a time: %+v", r)
-		}
+	command := []string{c.Python, c.Script, "--ordered", "--world", strconv.Itoa(world),
+		"--seconds", fmt.Sprint(c.Seconds / busbw.Turns)}
+	peer, err := startGloo(ctx, command, log)
+	if err == nil {
+		defer func() { err = errors.Join(err, peer.end()) }()
+		_, err = peer.measure(sizes[0]) // which waits until it is there
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+		return fmt.Errorf("%s: %w", strings.Join(command, " "), err)
 	}
-	return rows, nil
+	var rows []busbw.Row
+	ring.Between = func(_ context.Context, bytes int) error {
+		row, err := peer.measure(bytes)
+		rows = append(rows, row)
+		return err
+	}
+	return busbw.Measure(ctx, ring, func(r busbw.Row) error {
+		each(r, rows)
+		rows = nil
+		return nil
+	})
 }

@@ -2,15 +2,18 @@
 
 Each rank is a process with one thread. Before each repetition, outside of the time, the ranks wait
 for each other by an all-reduce of a number a rank; a repetition takes as long as its slowest rank.
-Sums are checked before they are timed. Rank 0 prints a JSON object a size, with the members that
-Rondo's rows have too; busbw is nccl-tests', 2(N-1)/N * bytes / time, of the median.
+Sums are checked before they are timed. With --ordered each line of the input is a size, which is
+measured once more; without it --sizes are, each once. Rank 0 prints a JSON object a size, with the
+members that Rondo's rows have too; busbw is nccl-tests', 2(N-1)/N * bytes / time, of the median.
 """
 
 import argparse
 import json
 import math
 import os
+import sys
 import tempfile
+import threading
 import time
 
 import torch
@@ -25,6 +28,7 @@ def options():
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--sizes", default="65536,1048576,16777216", help="bytes, by commas")
     parser.add_argument("--seconds", type=float, default=2, help="for each size")
+    parser.add_argument("--ordered", action="store_true", help="measure what standard input says")
     return parser.parse_args()
 
 
@@ -65,12 +69,16 @@ def timed(world, count, repetitions):
 
 
 def run(rank, args, sizes, store):
+    """One rank: sizes are numbers, or each rank's pipe of them, which ends with None."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + store, rank=rank,
                             world_size=args.world)
-    for size in sizes:
+    checked = set()
+    for size in sizes if isinstance(sizes, list) else iter(sizes[rank].recv, None):
         count = size // 4
-        check(rank, args.world, count)
+        if size not in checked:
+            check(rank, args.world, count)
+            checked.add(size)
         warm = quantile(timed(args.world, count, WARM), 0.5)  # the same number on all ranks
         repetitions = int(min(max(args.seconds / warm, LEAST), MOST))
         took = timed(args.world, count, repetitions)
@@ -85,12 +93,29 @@ def run(rank, args, sizes, store):
     dist.destroy_process_group()
 
 
+def order(pipes):
+    """Hands the sizes that the input says to every rank; its end is the ranks' end."""
+    for line in sys.stdin:
+        for pipe in pipes:
+            pipe.send(int(line))
+    for pipe in pipes:
+        pipe.send(None)
+
+
 def main():
     args = options()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     sizes = [int(size) for size in args.sizes.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, args=(args, sizes, os.path.join(folder, "store")), nprocs=args.world)
+        store = os.path.join(folder, "store")
+        if not args.ordered:
+            mp.spawn(run, args=(args, sizes, store), nprocs=args.world)
+            return
+        heard, said = zip(*(mp.Pipe(duplex=False) for _ in range(args.world)))
+        ranks = mp.spawn(run, args=(args, heard, store), nprocs=args.world, join=False)
+        threading.Thread(target=order, args=(said,), daemon=True).start()
+        while not ranks.join():
+            pass
 
 
 if __name__ == "__main__":

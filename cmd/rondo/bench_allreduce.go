@@ -27,17 +27,22 @@ func benchAllReduceCommand() *cobra.Command {
 			"of a TCP connection on loopback, all in turns. A repetition takes as long as its\n" +
 			"slowest rank; sums and bits are checked first.\n\n" +
 			"--link tcp     gRPC on loopback, as between hosts\n" +
+			"       unix    gRPC on a socket of the host, which ranks on one host find\n" +
 			"       shm     memory that the processes share, as a job's between neighbours on\n" +
 			"               one host; fails where they cannot\n" +
 			"       memory  goroutines of one process that pass slices: no link at all, so that\n" +
 			"               it shows what the ring itself costs\n\n" +
-			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9).",
+			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9). With\n" +
+			"16 bits on the wire bytes are still those of float32, and the bare ring sums half\n" +
+			"as many numbers, so that as many bytes travel.",
 	}
 	var config busbw.Config
 	c.Flags().IntVar(&config.World, "world", 2, "ranks N")
 	c.Flags().IntSliceVar(&config.Sizes, "sizes", []int{64 << 10, 1 << 20, 16 << 20},
 		"bytes of the buffer, by commas")
 	c.Flags().StringVar(&config.Link, "link", "tcp", strings.Join(busbw.Links(), "|"))
+	c.Flags().StringVar(&config.Wire, "wire", "fp32",
+		"what numbers travel as: "+strings.Join(busbw.Wires(), "|"))
 	seconds := c.Flags().Float64("seconds", 2, "how long each ring is measured at each size")
 	asJSON := c.Flags().Bool("json", false, "print one JSON object a row")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -68,12 +73,14 @@ func benchAllReduceCommand() *cobra.Command {
 
 // printBusBW returns what prints rows as a table.
 func printBusBW(out io.Writer) func(busbw.Row) error {
-	head := fmt.Sprintf("%-6s %5s %10s %9s %9s %6s %8s %7s %13s %11s\n", "link", "world", "bytes",
-		"ms", "p99 ms", "busbw", "raw ring", "of raw", "loopback GB/s", "of loopback")
+	head := fmt.Sprintf("%-6s %-5s %5s %10s %9s %9s %6s %8s %7s %8s %11s\n", "link",
+		"wire", "world", "bytes", "ms", "p99 ms", "busbw", "raw ring", "of raw", "loopback",
+		"of loopback")
 	return func(r busbw.Row) error {
 		_, err := fmt.Fprintf(out,
-			"%s%-6s %5d %10d %9.3f %9.3f %6.3f %8.3f %6.2fx %13.3f %10.2fx\n", head, r.Link,
-			r.World, r.Bytes, r.MS, r.P99MS, r.BusBW, r.RawBusBW, r.OfRaw, r.Loopback, r.OfLoopback)
+			"%s%-6s %-5s %5d %10d %9.3f %9.3f %6.3f %8.3f %6.2fx %8.3f %10.2fx\n", head, r.Link,
+			r.Wire, r.World, r.Bytes, r.MS, r.P99MS, r.BusBW, r.RawBusBW, r.OfRaw, r.Loopback,
+			r.OfLoopback)
 		head = ""
 		return err
 	}

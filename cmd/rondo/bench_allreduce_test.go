@@ -18,8 +18,11 @@ func TestMain(m *testing.M) {
 }
 
 func TestBenchAllReduce(t *testing.T) {
-	for _, link := range busbw.Links() {
-		line := "allreduce --world 2 --sizes 64,1024 --seconds 0.01 --link " + link
+	wires := busbw.Wires()
+	for i, link := range busbw.Links() {
+		wire := wires[i%len(wires)]
+		line := "allreduce --world 2 --sizes 64,1024 --seconds 0.01 --link " + link +
+			" --wire " + wire
 		code, out, complaint := runBench(t.Context(), line+" --json")
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if code != 0 || complaint != "" || len(lines) != 2 {
@@ -28,7 +31,8 @@ func TestBenchAllReduce(t *testing.T) {
 		for i, bytes := range []int{64, 1024} {
 			var r busbw.Row
 			err := json.Unmarshal([]byte(lines[i]), &r)
-			if err != nil || r.Link != link || r.World != 2 || r.Bytes != bytes || r.MS <= 0 ||
+			if err != nil || r.Link != link || r.Wire != wire || r.World != 2 ||
+				r.Bytes != bytes || r.MS <= 0 ||
 				r.P99MS < r.MS || r.BusBW <= 0 || r.OfRaw <= 0 || r.OfLoopback <= 0 {
 				t.Errorf("%s: %v, %+v", line, err, r)
 			}
@@ -44,6 +48,7 @@ func TestBenchAllReduce(t *testing.T) {
 func TestBenchAllReduceUsage(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--link ipx":      `--link "ipx": must be ` + strings.Join(busbw.Links(), " or "),
+		"--wire fp64":     `--wire "fp64": must be fp32 or bf16 or fp16`,
 		"--world 1":       "--world 1: must be 2 to",
 		"--sizes 6":       "--sizes 6: must be a multiple of 4",
 		"--sizes big":     "--sizes",

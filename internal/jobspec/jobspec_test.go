@@ -99,6 +99,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--batch 2 --max-workers 3", "--batch 2 is smaller than --max-workers 3"},
 		{"--min-workers 3", "--min-workers 3 is above --workers 2"},
 		{"--max-workers 1", "--max-workers 1 is below --workers 2"},
+		{"--link carrier", `--link "carrier" is not one of auto, tcp, unix, shm`},
+		{"--link unix --intra-host grpc", "--intra-host grpc says what links are made of, and " +
+			"so does --link unix: leave --intra-host out"},
 		{"--evict-stragglers 1", "--evict-stragglers 1 would evict workers that are as fast"},
 		{"--evict-stragglers 3 --check-every 0", "--evict-stragglers needs --check-every above 0"},
 		{"--chunk-timeout 99ms", "--chunk-timeout 99ms is too short for any machine: give at " +
@@ -243,7 +246,7 @@ func TestIdentityAndDifferences(t *testing.T) {
 	other := Default()
 	other.Workers, other.Lr, other.Epochs, other.CheckpointDir = 4, 0.1, 99, "elsewhere"
 	other.Corpus, other.Precision, other.Recompute = "moved.txt", "bf16", 7
-	other.IntraHost, other.Topology = "grpc", "flat"
+	other.IntraHost, other.Link, other.Topology = "grpc", "unix", "flat"
 	if Identity(other, "tokens") != base || len(Differences(Default(), other)) != 0 {
 		t.Error("workers, lr, epochs, the folder, the corpus's place or how steps are computed " +
 			"changed the identity")

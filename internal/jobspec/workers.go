@@ -33,6 +33,10 @@ func validateWorkers(spec *rondov1.JobSpec) error {
 				"one lane of the batch", spec.Batch, limit.flag, limit.value)
 		}
 	}
+	if spec.Link != "auto" && (spec.IntraHost == "grpc" || spec.IntraHost == "shm") {
+		return usagef("--intra-host %s says what links are made of, and so does --link %s: leave "+
+			"--intra-host out", spec.IntraHost, spec.Link)
+	}
 	if factor := spec.EvictStragglers; factor != 0 && factor <= 1 {
 		return usagef("--evict-stragglers %g would evict workers that are as fast as the others: "+
 			"give more than 1, such as 3, or 0 to evict none", factor)

@@ -14,10 +14,11 @@ import (
 	"rondo/train"
 )
 
-// The values of --intra-host that this file decides by.
+// The values of flags that this file decides by.
 const (
 	intraHostAuto = "auto"
 	intraHostNCCL = "nccl"
+	linkAuto      = "auto" // of --link
 )
 
 // card is what a worker says of itself before the ranks decide what sums the gradient.
@@ -87,6 +88,9 @@ func (e *groupError) Error() string { return e.text }
 // devices that do; nil: the ring sums. All decide alike, for each hears what all say.
 func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	how := s.spec.IntraHost
+	if how == intraHostAuto && s.spec.Link != linkAuto && s.spec.Link != "" {
+		return nil, nil // whoever says what the ring's links are made of wants the ring
+	}
 	if len(s.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL ||
 		s.ringSums() {
 		return nil, nil

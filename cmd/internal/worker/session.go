@@ -372,12 +372,12 @@ func (s *session) judge(life context.Context, err error) error {
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
-	var unshared *grpclink.MemoryError
+	var apart *grpclink.WayError
 	var refused *groupError
 	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
-			errors.As(err, &unshared) && s.fromScratch() ||
+			errors.As(err, &apart) && s.fromScratch() ||
 			errors.As(err, &refused) && s.plan.Rings <= 1 || // it is the job that was set up so
 			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
 	s.tell(context.Background(), failure) // bounds its wait itself

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -304,9 +305,9 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	defer func() { err = errors.Join(err, w.closeDevice()) }()
 	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
-	memory := sharing(w.spec)
+	way := linkedBy(w.spec)
 	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
-		PlanTimeout: w.spec.StepTimeout.AsDuration(), Memory: memory})
+		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -314,7 +315,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Memory: memory}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Way: way}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log)
@@ -332,8 +333,13 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	links.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+	var beside sync.WaitGroup
+	if local := links.ListenLocal(); local != nil {
+		beside.Go(func() { _ = server.Serve(local) }) // without it there is TCP
+	}
 	defer func() {
 		server.Stop()
+		beside.Wait()
 		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {
 			err = errors.Join(err, stopped)
 		}
@@ -341,15 +347,20 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	return w.live(ctx)
 }
 
-// sharing is what --intra-host asks of neighbours on one host.
-func sharing(spec *rondov1.JobSpec) grpclink.Memory {
+// linkedBy is what --link asks of neighbours; --intra-host may say the same.
+func linkedBy(spec *rondov1.JobSpec) grpclink.Way {
+	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
+		if spec.Link == way.String() {
+			return way
+		}
+	}
 	switch spec.IntraHost {
 	case "grpc":
-		return grpclink.MemoryNever
+		return grpclink.ByTCP
 	case "shm":
-		return grpclink.MemoryAlways
+		return grpclink.ByShm
 	}
-	return grpclink.MemoryAuto
+	return grpclink.ByAny
 }
 
 // tell tells the coordinator, once, why this worker cannot go on, unless it was the coordinator

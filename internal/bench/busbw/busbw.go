@@ -27,6 +27,7 @@ type Config struct {
 	World  int   // ranks, 2 to MaxWorld
 	Sizes  []int // bytes of the buffer, multiples of 4
 	Link   string
+	Wire   string        // what numbers travel as
 	Window time.Duration // for each ring and size
 
 	// Rank returns the command line of a rank's process, which calls Serve with its standard
@@ -38,6 +39,9 @@ type Config struct {
 	Addresses []string
 	// Alone leaves out what the ring is measured beside, which a slow network takes long for.
 	Alone bool
+	// Between, if there is one, is called at the end of each turn, while no ring does anything:
+	// for what is to be measured in the same minutes.
+	Between func(ctx context.Context, bytes int) error
 }
 
 // Validate names the flag of the command that is wrong.
@@ -47,6 +51,9 @@ func (c Config) Validate() error {
 	}
 	if _, known := linkOf(c.Link); !known {
 		return fmt.Errorf("--link %q: must be %s", c.Link, strings.Join(Links(), " or "))
+	}
+	if _, known := elementOf(c.Wire); !known {
+		return fmt.Errorf("--wire %q: must be %s", c.Wire, strings.Join(Wires(), " or "))
 	}
 	if len(c.Sizes) == 0 {
 		return fmt.Errorf("--sizes is empty: give numbers of bytes, by commas")
@@ -77,7 +84,7 @@ type Row struct {
 	Summed      int     `json:"-"`           // how often in all, checks and warming up included
 	MS          float64 `json:"ms"`          // median
 	P99MS       float64 `json:"p99_ms"`
-	BusBW       float64 `json:"busbw"` // of the median
+	BusBW       float64 `json:"busbw"` // of the median, and of float32 whatever travels
 
 	RawMS    float64 `json:"raw_ms"` // the same of the ring on bare TCP
 	RawP99MS float64 `json:"raw_p99_ms"`
@@ -88,8 +95,9 @@ type Row struct {
 	OfLoopback float64 `json:"of_loopback"` // BusBW / Loopback
 }
 
-// The rings take turns, so that what slows the machine down for a while slows all of them.
-const turns = 4
+// Turns is how often each ring has its turn at a size, so that what slows the machine down for a
+// while slows all of them.
+const Turns = 4
 
 // Bounds of the repetitions in a turn, and how many warm a ring up before the first.
 const (
@@ -138,11 +146,11 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 		if err != nil {
 			return Row{}, err
 		}
-		fit := c.Window.Seconds() / turns / quantile(warm, 0.5)
+		fit := c.Window.Seconds() / Turns / quantile(warm, 0.5)
 		repetitions[r] = int(min(max(fit, leastRepetitions), mostRepetitions))
 	}
 	var rates []float64
-	for range turns {
+	for range Turns {
 		for _, r := range rings {
 			more, err := g.time(ctx, r, bytes, repetitions[r])
 			if err != nil {
@@ -158,13 +166,18 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 			return Row{}, err
 		}
 		rates = append(rates, rate)
+		if c.Between != nil {
+			if err := c.Between(ctx, bytes); err != nil {
+				return Row{}, err
+			}
+		}
 	}
 	busbw := func(r ring) float64 {
 		share := 2 * float64(c.World-1) / float64(c.World)
 		return share * float64(bytes) / quantile(took[r], 0.5) / 1e9
 	}
 	row := Row{
-		Link: c.Link, Wire: "fp32", World: c.World, Bytes: bytes,
+		Link: c.Link, Wire: c.Wire, World: c.World, Bytes: bytes,
 		Repetitions: len(took[onLink]),
 		Summed:      len(took[onLink]) + warmRepetitions + 1,
 		MS:          1e3 * quantile(took[onLink], 0.5),
@@ -183,7 +196,8 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 // check has the ranks reduce numbers whose sum each of them knows, and holds their bits against
 // each other.
 func (g *group) check(ctx context.Context, r ring, bytes int) error {
-	answers, err := g.exchange(ctx, order{Do: doCheck, Ring: r, Bytes: bytes})
+	answers, err := g.exchange(ctx, order{Do: doCheck, Ring: r, Bytes: bytes},
+		patience(bytes, 1, len(g.members)))
 	if err != nil {
 		return err
 	}
@@ -198,26 +212,41 @@ func (g *group) check(ctx context.Context, r ring, bytes int) error {
 // time returns the seconds of repetitions: each took as long as it took the slowest rank.
 func (g *group) time(ctx context.Context, r ring, bytes, repetitions int) ([]float64, error) {
 	answers, err := g.exchange(ctx,
-		order{Do: doTime, Ring: r, Bytes: bytes, Repetitions: repetitions})
+		order{Do: doTime, Ring: r, Bytes: bytes, Repetitions: repetitions},
+		patience(bytes, repetitions, len(g.members)))
 	if err != nil {
 		return nil, err
 	}
-	slowest := make([]float64, repetitions)
+	took := make([]float64, repetitions)
 	for rank, a := range answers {
 		if len(a.Seconds) != repetitions {
 			return nil, fmt.Errorf("rank %d timed %d repetitions of %d", rank, len(a.Seconds),
 				repetitions)
 		}
 		for i, seconds := range a.Seconds {
-			slowest[i] = max(slowest[i], seconds)
+			took[i] = max(took[i], seconds)
 		}
 	}
-	return slowest, nil
+	return took, nil
+}
+
+// The ranks have leastPatience for an order, and the time that slowest, in bytes a second, takes
+// for what they send: a tenth of what a busy machine does.
+const (
+	leastPatience = 10 * time.Second
+	slowest       = 20 << 20
+)
+
+// patience is how long a world may take for repetitions of so many bytes.
+func patience(bytes, repetitions, world int) time.Duration {
+	sent := 2 * float64(bytes) * float64(repetitions) * float64(world)
+	return leastPatience + time.Duration(sent/slowest*float64(time.Second))
 }
 
 // loopback returns the bytes a second of one direction of the connection from rank 0 to rank 1.
 func (g *group) loopback(ctx context.Context) (float64, error) {
-	answers, err := g.exchange(ctx, order{Do: doStream})
+	answers, err := g.exchange(ctx, order{Do: doStream},
+		patience(streamBytes, 1, len(g.members)))
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"rondo/allreduce"
@@ -46,8 +47,8 @@ func (d *dying) Read(p []byte) (int, error) {
 }
 
 func testConfig(link string, world int) Config {
-	return Config{World: world, Sizes: []int{4, 4096}, Link: link, Window: time.Millisecond,
-		Rank: program(os.Args[0], "rank"), Log: os.Stderr}
+	return Config{World: world, Sizes: []int{4, 4096}, Link: link, Wire: "fp32",
+		Window: time.Millisecond, Rank: program(os.Args[0], "rank"), Log: os.Stderr}
 }
 
 // program has the same command line for all ranks.
@@ -71,7 +72,7 @@ func TestMeasure(t *testing.T) {
 				share := 2 * float64(world-1) / float64(world)
 				busbw := share * float64(c.Sizes[i]) / (r.MS / 1e3) / 1e9
 				if r.Link != link || r.World != world || r.Bytes != c.Sizes[i] ||
-					r.Repetitions < turns*leastRepetitions || r.P99MS < r.MS ||
+					r.Repetitions < Turns*leastRepetitions || r.P99MS < r.MS ||
 					r.RawP99MS < r.RawMS || !(r.RawMS > 0) || !(r.Loopback > 0) ||
 					!(r.BusBW > 0.999*busbw && r.BusBW < 1.001*busbw) {
 					t.Errorf("%+v", r)
@@ -88,7 +89,7 @@ func TestAlone(t *testing.T) {
 	rows := 0
 	err := Measure(t.Context(), c, func(r Row) error {
 		rows++
-		if r.Repetitions < turns*leastRepetitions || !(r.MS > 0) || !(r.BusBW > 0) ||
+		if r.Repetitions < Turns*leastRepetitions || !(r.MS > 0) || !(r.BusBW > 0) ||
 			r.RawMS != 0 || r.Loopback != 0 || r.OfRaw != 0 || r.OfLoopback != 0 {
 			t.Errorf("%+v", r)
 		}
@@ -153,8 +154,8 @@ func TestSharedMemoryOrNothing(t *testing.T) {
 		other <- links
 	}()
 	_, err := ends[0].connect(t.Context(), seat{Rank: 0, World: 2}, addresses)
-	if err == nil || !strings.HasPrefix(err.Error(), "no shared memory with rank 1") ||
-		!strings.HasSuffix(err.Error(), "; --link tcp needs none") {
+	if err == nil || !strings.HasPrefix(err.Error(), "no link shm to rank 1") ||
+		!strings.HasSuffix(err.Error(), "; --link tcp needs no more than an address") {
 		t.Errorf("%v", err)
 	}
 	if links := <-other; links.Successor != nil {
@@ -166,13 +167,13 @@ func TestSharedMemoryOrNothing(t *testing.T) {
 func TestValidate(t *testing.T) {
 	fewAddresses := func(c *Config) { c.Addresses = []string{"127.0.0.1"} }
 	for want, wrong := range map[string]func(*Config){
-		"1 addresses for 2 ranks":                        fewAddresses,
-		"--world 1: must be 2 to 64":                     func(c *Config) { c.World = 1 },
-		`--link "ipx": must be tcp or shm or memory`:     func(c *Config) { c.Link = "ipx" },
-		"--sizes is empty: give numbers of bytes":        func(c *Config) { c.Sizes = nil },
-		"--sizes 6: must be a multiple of 4":             func(c *Config) { c.Sizes = []int{4, 6} },
-		"--seconds 0: must be more than 0, and no more":  func(c *Config) { c.Window = 0 },
-		"--sizes 2147483648: must be a multiple of 4, 4": func(c *Config) { c.Sizes[0] = 1 << 31 },
+		"1 addresses for 2 ranks":                            fewAddresses,
+		"--world 1: must be 2 to 64":                         func(c *Config) { c.World = 1 },
+		`--link "ipx": must be tcp or unix or shm or memory`: func(c *Config) { c.Link = "ipx" },
+		"--sizes is empty: give numbers of bytes":            func(c *Config) { c.Sizes = nil },
+		"--sizes 6: must be a multiple of 4":                 func(c *Config) { c.Sizes[1] = 6 },
+		"--seconds 0: must be more than 0, and no more":      func(c *Config) { c.Window = 0 },
+		"--sizes 2147483648: must be a multiple of 4":        func(c *Config) { c.Sizes[0] = 1 << 31 },
 	} {
 		c := testConfig("tcp", 2)
 		wrong(&c)
@@ -201,6 +202,25 @@ func TestSlowestRankCounts(t *testing.T) {
 	}
 }
 
+// A rank that hangs ends the measurement within seconds of what its order should take.
+func TestRankThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, held := io.Pipe()
+		killed := false
+		g := &group{kill: func() { killed = true; held.Close() }, members: []member{{name: "rank 0",
+			out: json.NewEncoder(io.Discard), in: json.NewDecoder(from),
+			ended: func() error { return nil }}}}
+		began := time.Now()
+		err := g.check(t.Context(), onLink, 64)
+		if err == nil || err.Error() != "a rank has not answered for 10s" || !killed {
+			t.Errorf("%v, killed: %v", err, killed)
+		}
+		if waited := time.Since(began); waited > leastPatience+time.Second {
+			t.Errorf("it waited for %v", waited)
+		}
+	})
+}
+
 // constant leaves each number what the function makes of it.
 type constant func(float32) float32
 
@@ -215,7 +235,7 @@ func (f constant) AllReduce(_ context.Context, buf []float32) error {
 func TestCheck(t *testing.T) {
 	r := &rank{seat: seat{Rank: 0, World: 2}}
 	double := constant(func(x float32) float32 { return 2 * x })
-	if _, err := r.check(t.Context(), double, 10); err == nil ||
+	if _, err := r.check(t.Context(), double, 10, 1e-7); err == nil ||
 		!strings.HasPrefix(err.Error(), "rank 0: number 0 of 10 sums to ") {
 		t.Errorf("%v", err)
 	}

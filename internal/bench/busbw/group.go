@@ -12,12 +12,8 @@ import (
 	"time"
 )
 
-// answerTimeout is how long the ranks may take for one order, and endTimeout to end when there
-// are no more.
-const (
-	answerTimeout = 5 * time.Minute
-	endTimeout    = 10 * time.Second
-)
+// endTimeout is how long the ranks may take to end when there are no more orders.
+const endTimeout = 10 * time.Second
 
 // group are the ranks as their leader sees them.
 type group struct {
@@ -141,13 +137,13 @@ func (g *group) end() {
 func (g *group) meet(ctx context.Context, c Config) error {
 	seats := make([]any, c.World)
 	for rank := range seats {
-		s := seat{Rank: rank, World: c.World, Link: c.Link, Address: loopback}
+		s := seat{Rank: rank, World: c.World, Link: c.Link, Wire: c.Wire, Address: loopback}
 		if len(c.Addresses) > 0 {
 			s.Address = c.Addresses[rank]
 		}
 		seats[rank] = s
 	}
-	answers, err := g.each(ctx, seats)
+	answers, err := g.each(ctx, seats, meetTimeout)
 	if err != nil {
 		return err
 	}
@@ -156,24 +152,29 @@ func (g *group) meet(ctx context.Context, c Config) error {
 		all.Addresses = append(all.Addresses, a.Address)
 		all.Raw = append(all.Raw, a.Raw)
 	}
-	_, err = g.exchange(ctx, all)
+	_, err = g.exchange(ctx, all, 2*meetTimeout)
 	return err
 }
 
 // exchange writes the same to all ranks, and returns their answers.
-func (g *group) exchange(ctx context.Context, what any) ([]answer, error) {
+func (g *group) exchange(
+	ctx context.Context, what any, patience time.Duration,
+) ([]answer, error) {
 	same := make([]any, len(g.members))
 	for rank := range same {
 		same[rank] = what
 	}
-	return g.each(ctx, same)
+	return g.each(ctx, same, patience)
 }
 
 // each writes to each rank its own, and returns their answers. Of several errors it returns that
-// of a rank which has ended, if there is one: the others' came of it.
-func (g *group) each(ctx context.Context, what []any) ([]answer, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout,
-		fmt.Errorf("a rank has not answered for %v", answerTimeout))
+// of a rank which has ended, if there is one: the others' came of it. Ranks of which one has not
+// answered in time are ended.
+func (g *group) each(
+	ctx context.Context, what []any, patience time.Duration,
+) ([]answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience,
+		fmt.Errorf("a rank has not answered for %v", patience.Round(time.Second)))
 	defer cancel()
 	stop := context.AfterFunc(ctx, g.kill)
 	defer stop()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,7 +27,7 @@ type link struct {
 	// listen opens the door of a rank of its own process. It is nil of a link that does not
 	// leave the process.
 	listen func(address string) (door, error)
-	shared grpclink.Memory // what carries the chunks of a link that listens
+	way    grpclink.Way // by which the chunks of a link that listens go
 }
 
 // door is where a rank's predecessor comes in.
@@ -42,8 +43,9 @@ const MemoryLink = "memory"
 // links are the kinds there are.
 func links() []link {
 	return []link{
-		{name: "tcp", listen: listenTCP, shared: grpclink.MemoryNever},
-		{name: "shm", listen: listenTCP, shared: grpclink.MemoryAlways},
+		{name: "tcp", listen: listenTCP, way: grpclink.ByTCP},
+		{name: "unix", listen: listenTCP, way: grpclink.ByUnix},
+		{name: "shm", listen: listenTCP, way: grpclink.ByShm},
 		{name: MemoryLink},
 	}
 }
@@ -90,14 +92,14 @@ type grpcEnds struct {
 	link   link
 	links  *grpclink.Server
 	server *grpc.Server
-	served chan struct{}
+	served sync.WaitGroup
 }
 
 // benchJob is the job that the ranks tell each other they belong to.
 const benchJob = "bench"
 
 func newGRPCEnds(l link, address string) (*grpcEnds, error) {
-	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Memory: l.shared})
+	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Way: l.way})
 	if err != nil {
 		return nil, err
 	}
@@ -105,13 +107,14 @@ func newGRPCEnds(l link, address string) (*grpcEnds, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.name, err)
 	}
-	e := &grpcEnds{door: d, link: l, links: links, served: make(chan struct{}),
+	e := &grpcEnds{door: d, link: l, links: links,
 		server: grpc.NewServer(grpclink.ServerOptions(nil)...)}
 	links.Register(e.server)
-	go func() {
-		defer close(e.served)
-		_ = e.server.Serve(e.Listener) // if it fails, connect finds nobody there
-	}()
+	// If one fails, connect finds nobody there.
+	e.served.Go(func() { _ = e.server.Serve(e.Listener) })
+	if local := links.ListenLocal(); local != nil {
+		e.served.Go(func() { _ = e.server.Serve(local) })
+	}
 	return e, nil
 }
 
@@ -122,18 +125,18 @@ func (e *grpcEnds) connect(
 ) (allreduce.Links, error) {
 	links, err := grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
 		Rank: allreduce.Rank(s.Rank), World: s.World}, addresses,
-		grpclink.DialConfig{Timeout: meetTimeout, Memory: e.link.shared})
-	var unshared *grpclink.MemoryError
-	if errors.As(err, &unshared) { // which speaks of a job's flags
-		err = fmt.Errorf("no shared memory with %v: %s; --link tcp needs none", unshared.Peer,
-			unshared.Why)
+		grpclink.DialConfig{Timeout: meetTimeout, Way: e.link.way})
+	var apart *grpclink.WayError
+	if errors.As(err, &apart) { // which speaks of a job's flags
+		err = fmt.Errorf("no link %v to %v: %s; --link tcp needs no more than an address",
+			apart.Way, apart.Peer, apart.Why)
 	}
 	return links, err
 }
 
 func (e *grpcEnds) close() {
 	e.server.Stop()
-	<-e.served
+	e.served.Wait()
 }
 
 // memoryEnds are a rank's links to goroutines of this process.

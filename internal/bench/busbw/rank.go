@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"time"
 
 	"rondo/allreduce"
@@ -29,7 +30,7 @@ func rings() []ring { return []ring{onLink, onTCP} }
 type (
 	seat struct {
 		Rank, World int
-		Link        string
+		Link, Wire  string
 		Address     string // IP address to listen on
 	}
 	meeting struct {
@@ -128,7 +129,8 @@ func (c conversation) join(
 		return nil, fmt.Errorf("the seat: %w", err)
 	}
 	l, known := linkOf(s.Link)
-	if !known || s.World < 2 || s.Rank < 0 || s.Rank >= s.World {
+	_, travels := elementOf(s.Wire)
+	if !known || !travels || s.World < 2 || s.Rank < 0 || s.Rank >= s.World {
 		return nil, fmt.Errorf("no such seat: %+v", s)
 	}
 	ends, err := open(l, s)
@@ -192,7 +194,35 @@ func (r *rank) reducer(which ring) reducer {
 	if which == onTCP {
 		return r.raw
 	}
-	return r.ring
+	return wired{r.ring, r.element()}
+}
+
+// wired is the ring with what numbers travel as on it.
+type wired struct {
+	ring    *allreduce.Ring
+	element allreduce.Element
+}
+
+func (w wired) AllReduce(ctx context.Context, buf []float32) error {
+	sum, err := w.ring.Start(ctx, allreduce.Sum{Buf: buf, Element: w.element})
+	if err != nil {
+		return err
+	}
+	return sum.Wait(ctx)
+}
+
+func (r *rank) element() allreduce.Element {
+	element, _ := elementOf(r.Wire)
+	return element
+}
+
+// numbers is how many an order's buffer has. The bare ring knows float32 alone: it sums so many
+// that as many bytes travel.
+func (r *rank) numbers(o order) int {
+	if o.Ring == onTCP {
+		return max(1, o.Bytes/4*r.element().Bytes()/4)
+	}
+	return o.Bytes / 4
 }
 
 func (r *rank) obey(ctx context.Context, o order) (answer, error) {
@@ -200,9 +230,9 @@ func (r *rank) obey(ctx context.Context, o order) (answer, error) {
 	var err error
 	switch o.Do {
 	case doCheck:
-		a.Digest, err = r.check(ctx, r.reducer(o.Ring), o.Bytes/4)
+		a.Digest, err = r.check(ctx, r.reducer(o.Ring), r.numbers(o), r.rounding(o.Ring))
 	case doTime:
-		a.Seconds, err = r.time(ctx, r.reducer(o.Ring), o.Bytes/4, o.Repetitions)
+		a.Seconds, err = r.time(ctx, r.reducer(o.Ring), r.numbers(o), o.Repetitions)
 	case doStream:
 		a.Seconds, err = r.raw.stream(ctx)
 	default:
@@ -213,7 +243,7 @@ func (r *rank) obey(ctx context.Context, o order) (answer, error) {
 
 // check all-reduces n numbers, holds the sum against that in float64, and returns a digest of its
 // bits.
-func (r *rank) check(ctx context.Context, by reducer, n int) (uint64, error) {
+func (r *rank) check(ctx context.Context, by reducer, n int, rounding float64) (uint64, error) {
 	buf := make([]float32, n)
 	for i := range buf {
 		buf[i] = sample(r.Rank, i)
@@ -229,14 +259,54 @@ func (r *rank) check(ctx context.Context, by reducer, n int) (uint64, error) {
 			sum += x
 			size += math.Abs(x)
 		}
-		// Each of World-1 additions rounds to half a unit of 24 bits.
-		if bound := float64(r.World) * size / (1 << 24); !(math.Abs(float64(got)-sum) <= bound) {
+		// Each of World-1 additions rounds, and the sum as it is handed on.
+		bound := float64(r.World) * (size*rounding + tiniest)
+		if !(math.Abs(float64(got)-sum) <= bound) {
 			return 0, fmt.Errorf("rank %d: number %d of %d sums to %v, want %v within %.2g", r.Rank,
 				i, n, got, sum, bound)
 		}
 	}
 	_, _ = digest.Write(allreduce.Bytes(buf)) // never fails
 	return digest.Sum64(), nil
+}
+
+// tiniest is what the least number of 16 bits is off by at most (binary16's, of 2^-24).
+const tiniest = 1.0 / (1 << 25)
+
+// rounding is what rounding to what travels is off by at most, of a number of size 1: half a unit
+// of the last of 24, 8 or 11 bits.
+func (r *rank) rounding(which ring) float64 {
+	bits := 24
+	switch {
+	case which == onTCP:
+	case r.element() == allreduce.BFloat16:
+		bits = 8
+	case r.element() == allreduce.Float16:
+		bits = 11
+	}
+	return math.Ldexp(1, -bits)
+}
+
+// elements are what numbers may travel as.
+func elements() []allreduce.Element {
+	return []allreduce.Element{allreduce.Float32, allreduce.BFloat16, allreduce.Float16}
+}
+
+// Wires are their names.
+func Wires() []string {
+	var names []string
+	for _, e := range elements() {
+		names = append(names, e.String())
+	}
+	return names
+}
+
+func elementOf(name string) (allreduce.Element, bool) {
+	i := slices.Index(Wires(), name)
+	if i < 0 {
+		return 0, false
+	}
+	return elements()[i], true
 }
 
 // sample is number i of a rank, in [-1, 1): all 24 bits of it, so that sums round.

@@ -164,6 +164,7 @@ type JobSpec struct {
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
 	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
+	Link            string  `protobuf:"bytes,127,opt,name=link,proto3" json:"link,omitempty"`
 	IntraHost       string  `protobuf:"bytes,86,opt,name=intra_host,json=intraHost,proto3" json:"intra_host,omitempty"`
 	Topology        string  `protobuf:"bytes,130,opt,name=topology,proto3" json:"topology,omitempty"`
 	Device          string  `protobuf:"bytes,61,opt,name=device,proto3" json:"device,omitempty"`
@@ -581,6 +582,13 @@ func (x *JobSpec) GetRingOrder() string {
 	return ""
 }
 
+func (x *JobSpec) GetLink() string {
+	if x != nil {
+		return x.Link
+	}
+	return ""
+}
+
 func (x *JobSpec) GetIntraHost() string {
 	if x != nil {
 		return x.IntraHost
@@ -834,7 +842,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xacS\n" +
+	"\x04_max\"\x95V\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -949,10 +957,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"maxWorkers\x12\x85\x02\n" +
 	"\n" +
 	"ring_order\x18U \x01(\tB\xe5\x01\xaa\xbb\x18\xe0\x01\n" +
-	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xb3\x02\n" +
+	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x02\n" +
+	"\x04link\x18\x7f \x01(\tB\xce\x02\xaa\xbb\x18\xc9\x02\n" +
+	"\xaa\x02what the ring's links are made of: tcp: gRPC at each worker's address; unix: gRPC on a socket of the host; shm: memory that neighbours on one host share; each fails where it cannot be had; auto: between neighbours on one host the first of shm, unix and tcp that they can have, and tcp between hosts\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xb6\x02\n" +
 	"\n" +
-	"intra_host\x18V \x01(\tB\x93\x02\xaa\xbb\x18\x8e\x02\n" +
-	"\xee\x01what the gradients of workers on one host travel by: shm: memory that neighbours share; nccl: NVIDIA's library, between GPUs, where all workers are on one host; grpc: as between hosts; auto: the first of nccl, shm and grpc that can be had\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\x90\x02\n" +
+	"intra_host\x18V \x01(\tB\x96\x02\xaa\xbb\x18\x91\x02\n" +
+	"\xf1\x01what sums the gradients of workers on one host: nccl: NVIDIA's library, between GPUs, where all workers are on one host; auto: nccl where it can be had and --link is auto, else the ring; grpc and shm: the ring, with --link tcp and --link shm\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\x90\x02\n" +
 	"\btopology\x18\x82\x01 \x01(\tB\xf2\x01\xaa\xbb\x18\xed\x01\n" +
 	"\xca\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical where several hosts have two workers or more each\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
 	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
