@@ -16,7 +16,7 @@ import (
 // be loaded, and endTimeout how long it may take to end.
 const (
 	peerTimeout = 2 * time.Minute
-	endTimeout  = 10 * time.Second
+	endTimeout  = time.Minute
 )
 
 // gloo is the ranks of Gloo's side, which wait for orders.
