@@ -17,7 +17,8 @@ type Sum struct {
 	// Residual, as long as Buf, is what this rank has withheld by rounding in earlier sums: it is
 	// added to what the rank sends, and then holds what that has withheld. It is zero before the
 	// first sum. After a sum that failed it is in no defined state: the caller forgets it, as all
-	// ranks do. nil: what is rounded away is lost. A sum of Float32 withholds nothing, and has none.
+	// ranks do. nil: what is rounded away is lost. A sum of Float32 withholds nothing, and has
+	// none.
 	Residual []float32
 
 	// Carry goes one place along the ring ahead of the sum, as float32.

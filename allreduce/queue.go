@@ -232,7 +232,8 @@ func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
 	return p.left == 0
 }
 
-// conclude hands a collective that is done to who waits for it: not under mu, which that takes next.
+// conclude hands a collective that is done to who waits for it: not under mu, which that takes
+// next.
 func (r *Ring) conclude(p *Pending) {
 	<-r.room
 	p.done <- struct{}{}

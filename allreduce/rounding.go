@@ -7,9 +7,9 @@ type roundedChunks struct {
 	next  int
 }
 
-// payload returns what travels as chunk h of the collective. Numbers that are rounded are so on
-// each rank once: the partial sums that it adds to, and the sum that it completes, of which it keeps
-// what it sends. A sum that it passes on came rounded, so that it goes as the same bytes.
+// payload returns what travels as chunk h of the collective. Each rank rounds each number once: the
+// partial sums that it adds to, and the sum that it completes, of which it keeps what it sends. A
+// sum that it passes on came rounded, so that it goes as the same bytes.
 func (c *roundedChunks) payload(p *Pending, h Header) []byte {
 	lo, hi := h.Offset, h.Offset+h.Length
 	floats := p.Buf[lo:hi]

@@ -60,7 +60,8 @@ func TestErrorFeedback(t *testing.T) {
 		// What is withheld in the end is at most half a last place on each rank.
 		limit := world * 8 * float64(small) * 2 / steps
 		if off := math.Abs(mean - exact); off > limit {
-			t.Errorf("%v: the mean of %d sums is %v, want %v within %v", e, steps, mean, exact, limit)
+			t.Errorf("%v: the mean of %d sums is %v, want %v within %v",
+				e, steps, mean, exact, limit)
 		}
 	}
 }

@@ -75,7 +75,8 @@ func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 // each other bit by bit and against the sum in float64. With feedback it does so several times, and
 // holds what the ranks have summed, and what they withhold, against what they were given.
 func CheckRounded(
-	t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int, e allreduce.Element, feedback bool,
+	t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int, e allreduce.Element,
+	feedback bool,
 ) {
 	t.Helper()
 	world := len(rings)
