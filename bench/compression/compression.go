@@ -27,7 +27,8 @@ type config struct {
 func cases() []string {
 	return []string{"--wire fp32", "--wire bf16", "--wire bf16 --error-feedback", "--wire fp16",
 		"--compress topk:0.1 --compress-after 300",
-		"--compress topk:0.01 --compress-after 300", "--compress powersgd:4"}
+		"--compress topk:0.01 --compress-after 300",
+		"--compress powersgd:4 --compress-after 300"}
 }
 
 // lossy are the cases that need not stay within the limit: they have no error feedback.
