@@ -35,8 +35,8 @@ func TestAllReduceTree(t *testing.T) {
 	}
 }
 
-// TestWrongNodes: a node in the place of another, or twice, ends the sum with an error that names who
-// sent it.
+// TestWrongNodes: a node in the place of another, or twice, ends the sum with an error that names
+// who sent it.
 func TestWrongNodes(t *testing.T) {
 	for name, change := range map[string]func(letter, *[]letter) []letter{
 		"swapped": func(l letter, held *[]letter) []letter {
@@ -46,8 +46,10 @@ func TestWrongNodes(t *testing.T) {
 			}
 			return append([]letter{l}, *held...)
 		},
-		"twice":     func(l letter, _ *[]letter) []letter { return []letter{l, l} },
-		"too short": func(l letter, _ *[]letter) []letter { return []letter{{l.header, l.payload[4:]}} },
+		"twice": func(l letter, _ *[]letter) []letter { return []letter{l, l} },
+		"too short": func(l letter, _ *[]letter) []letter {
+			return []letter{{l.header, l.payload[4:]}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held []letter

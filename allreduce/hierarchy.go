@@ -144,8 +144,8 @@ func (h *Hierarchy) Start(ctx context.Context, s Sum) (*Summing, error) {
 	}
 }
 
-// Wait waits for the sum. When ctx ends the rings break, as a [Ring] does: Buf is the caller's again
-// after a success, and after Close and those of the rings else.
+// Wait waits for the sum. When ctx ends the rings break, as a [Ring] does: Buf is the caller's
+// again after a success, and after Close and those of the rings else.
 func (s *Summing) Wait(ctx context.Context) error {
 	select {
 	case err := <-s.done:

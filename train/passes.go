@@ -199,7 +199,8 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
 		Step: p.segment, Lanes: t.laneNumbers,
 		OnlySegments: t.exchange.reducer == nil && t.single()} // enter zeroes the ring's sums
-	if t.cfg.Rehearsal != nil && p.first || t.laps.tracer != nil && t.exchange.inPlace && !t.records {
+	if t.cfg.Rehearsal != nil && p.first ||
+		t.laps.tracer != nil && t.exchange.inPlace && !t.records {
 		in.BeforeBackward = func() error {
 			t.laps.end("forward")
 			return t.begin(ctx, PhaseBackward, p)

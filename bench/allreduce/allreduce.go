@@ -99,7 +99,7 @@ func (c config) measure(
 ) (err error) {
 	window := time.Duration(c.Seconds * float64(time.Second))
 	ring := busbw.Config{World: world, Sizes: sizes, Link: c.Link, Wire: c.Wire, Window: window,
-		Rank: c.Rank, Log: log}
+		Rank: func(int) []string { return c.Rank }, Log: log}
 	if err := ring.Validate(); err != nil {
 		return err
 	}

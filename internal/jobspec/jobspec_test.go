@@ -115,7 +115,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
 			"workers, and --clip-scope worker clips by worker"},
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
-		{"--reduce canonical --clip-scope global --topology hierarchical", "--reduce canonical adds"},
+		{"--reduce canonical --clip-scope global --topology hierarchical",
+			"--reduce canonical adds up in one order around one ring"},
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
 		{"--inject kill", `--inject: "kill": whose? Give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
