@@ -31,9 +31,9 @@
 //
 // # Fewer bytes
 //
-// Numbers may travel rounded to 16 bits ([Sum.Element]), Q(x) for a float32 x. In the
-// reduce-scatter rank r receives a partial sum of a segment, adds it to its own floats x_r in
-// float32, and sends the rounded sum on; the rank that has the whole sum rounds it too, keeps what it has
+// Numbers may travel rounded to 16 bits ([Sum.Element]), Q(x) for a float32 x. In the reduce-
+// scatter rank r receives a partial sum of a segment, adds it to its own floats x_r in float32,
+// and sends the rounded sum on; the rank that has the whole sum rounds it too, keeps what it has
 // rounded and sends that. So along the chain of ranks 1..N of a segment
 //
 //	s_1 = Q(x_1),  s_r = Q(s_{r-1} + x_r),  and every rank ends with s_N
