@@ -202,8 +202,10 @@ func (h *Host) Congestion(algorithm string) error {
 }
 
 // Sent returns how many bytes the host has put on the wire, all headers of Ethernet and above
-// counted, and Received how many have come.
-func (h *Host) Sent() (int64, error)     { return h.count("tx_bytes") }
+// counted.
+func (h *Host) Sent() (int64, error) { return h.count("tx_bytes") }
+
+// Received returns how many bytes have come to the host, counted as those that it has sent.
 func (h *Host) Received() (int64, error) { return h.count("rx_bytes") }
 
 func (h *Host) count(what string) (int64, error) {
