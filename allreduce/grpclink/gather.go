@@ -2,6 +2,7 @@ package grpclink
 
 import (
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -122,8 +123,11 @@ func (g *gather) flush() {
 		g.next = g.spare
 		if now.bytes > 0 && err == nil {
 			g.pieces = now.pieces
+			if raceDetector {
+				g.pieces = net.Buffers{slices.Concat(now.pieces...)}
+			}
 			g.mu.Unlock()
-			_, err = g.pieces.WriteTo(g.Conn)
+			_, err = g.pieces.WriteTo(visible(g.Conn))
 			g.mu.Lock()
 		}
 		if err != nil {
