@@ -204,7 +204,10 @@ func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
 	if err := h.host.ReduceScatter(ctx, b.buf, h.ends); err != nil || h.across == nil {
 		return b, err
 	}
-	part := Sum{Buf: b.buf[lo:hi]}
+	part := Sum{Buf: b.buf[lo:hi], Element: s.Element}
+	if s.Residual != nil {
+		part.Residual = s.Residual[at:end][lo:hi]
+	}
 	var err error
 	b.pending, err = h.across.Start(ctx, part)
 	return b, err

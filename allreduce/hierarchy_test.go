@@ -124,9 +124,8 @@ func TestHierarchySums(t *testing.T) {
 				lengths = append(slices.Clone(lengths), blocks)
 			}
 			for _, n := range lengths {
-				for _, element := range []allreduce.Element{allreduce.Float32} {
-					testHierarchySum(t, r, n, element)
-				}
+				testHierarchySum(t, r, n, allreduce.Float32)
+				testHierarchySum(t, r, n, allreduce.BFloat16)
 			}
 		})
 	}
@@ -146,7 +145,7 @@ func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
 		}
 	}
 	for rank, err := range linktest.Each(len(bufs), func(rank int) error {
-		return r.sum(rank, allreduce.Sum{Buf: bufs[rank]})
+		return r.sum(rank, allreduce.Sum{Buf: bufs[rank], Element: element})
 	}) {
 		if err != nil {
 			t.Fatalf("%d numbers of %v, rank %d: %v", n, element, rank, err)
@@ -166,6 +165,51 @@ func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
 			t.Fatalf("%d numbers of %v: [%d] = %v, want %v within %.2g", n, element, i, got,
 				want[i], bound)
 		}
+	}
+}
+
+// TestHierarchyRounds: between hosts go numbers of 16 bits, and what they lack is in the residuals of
+// the ranks that have sent them. A single host rounds nothing.
+func TestHierarchyRounds(t *testing.T) {
+	const n = 1<<20 + 1000 // two blocks
+	for _, hosts := range []string{"aa", "aabb", "aaabb"} {
+		t.Run(hosts, func(t *testing.T) {
+			r := newRack(t, strings.Split(hosts, ""))
+			rng := rand.New(rand.NewPCG(1, 2))
+			bufs, residuals := make([][]float32, len(hosts)), make([][]float32, len(hosts))
+			want := make([]float64, n)
+			for rank := range bufs {
+				bufs[rank], residuals[rank] = make([]float32, n), make([]float32, n)
+				for i := range want {
+					bufs[rank][i] = rng.Float32() - 0.5
+					want[i] += float64(bufs[rank][i])
+				}
+			}
+			for rank, err := range linktest.Each(len(bufs), func(rank int) error {
+				return r.sum(rank, allreduce.Sum{Buf: bufs[rank], Element: allreduce.BFloat16,
+					Residual: residuals[rank]})
+			}) {
+				if err != nil {
+					t.Fatalf("rank %d: %v", rank, err)
+				}
+			}
+			short := 0
+			for i, got := range bufs[0] {
+				if math.Float32bits(got)<<16 == 0 {
+					short++
+				}
+				all := float64(got)
+				for _, residual := range residuals {
+					all += float64(residual[i])
+				}
+				if math.Abs(all-want[i]) > 1e-5 {
+					t.Fatalf("[%d] = %v, with what was withheld %v, want %v", i, got, all, want[i])
+				}
+			}
+			if across := strings.Contains(hosts, "b"); across && short < n || !across && short > n/2 {
+				t.Errorf("%d of %d numbers have 16 bits", short, n)
+			}
+		})
 	}
 }
 
