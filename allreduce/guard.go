@@ -137,8 +137,12 @@ func silent(link Link, limit time.Duration) error {
 // neighbour's wait may begin later than theirs: its receiver may still be at the last step of the
 // collective before, while its sender is in this one. So it is more patience than that can take.
 func (r *Ring) patience(s *schedule, step int) time.Duration {
-	more := r.config.StepTimeout / time.Duration(4*s.last)
-	return r.config.StepTimeout + time.Duration(max(0, step-s.first))*more
+	least := r.config.StepTimeout
+	if s.first > 0 && r.config.GatherTimeout > 0 {
+		least = r.config.GatherTimeout
+	}
+	more := least / time.Duration(4*s.last)
+	return least + time.Duration(max(0, step-s.first))*more
 }
 
 // blame adds to err which neighbour it is about, and where in the collective.

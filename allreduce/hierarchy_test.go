@@ -54,16 +54,24 @@ type rack struct {
 // newRack connects hosts[i], the host of rank i, by pipes; its rings end with the test.
 func newRack(t *testing.T, hosts []string) *rack {
 	t.Helper()
+	return newPatientRack(t, hosts, 2*linktest.Moment)
+}
+
+// newPatientRack is newRack, with a step timeout.
+func newPatientRack(t *testing.T, hosts []string, patience time.Duration) *rack {
+	t.Helper()
+	config := allreduce.Config{Generation: 3, ChunkTimeout: min(5*time.Second, patience/2),
+		StepTimeout: patience}
 	n := len(hosts)
 	r := &rack{make([]*allreduce.Hierarchy, n), make([]*allreduce.Ring, n),
 		make([]*allreduce.Ring, n)}
 	for rank := range n {
 		layout := allreduce.NewLayout(hosts, allreduce.Rank(rank))
 		if layout.Host[0] == allreduce.Rank(rank) {
-			r.join(t, r.host, layout.Host)
+			r.join(t, r.host, layout.Host, config.WithinHost())
 		}
 		if layout.Across != nil && layout.Across[0] == allreduce.Rank(rank) {
-			r.join(t, r.across, layout.Across)
+			r.join(t, r.across, layout.Across, config.AcrossHosts())
 		}
 	}
 	for rank := range n {
@@ -88,7 +96,9 @@ func (r *rack) sum(rank int, s allreduce.Sum) error {
 }
 
 // join connects some ranks in a ring.
-func (r *rack) join(t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Rank) {
+func (r *rack) join(
+	t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Rank, config allreduce.Config,
+) {
 	t.Helper()
 	links := make([]allreduce.Links, len(ranks))
 	for i, rank := range ranks {
@@ -99,9 +109,8 @@ func (r *rack) join(t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Ran
 		}
 	}
 	for i, rank := range ranks {
-		ring, err := allreduce.New(allreduce.Config{Rank: allreduce.Rank(i), World: len(ranks),
-			Ranks: ranks, Generation: 3, ChunkTimeout: 5 * time.Second,
-			StepTimeout: 2 * linktest.Moment}, links[i])
+		config.Rank, config.World, config.Ranks = allreduce.Rank(i), len(ranks), ranks
+		ring, err := allreduce.New(config, links[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,6 +235,44 @@ func TestHierarchyBreaks(t *testing.T) {
 	}) {
 		if err == nil || !strings.Contains(err.Error(), reason.Error()) {
 			t.Errorf("rank %d: %v, want the reason, %v", rank, err, reason)
+		}
+	}
+}
+
+// TestHierarchyBlames: of a rank that lives and does not come to a sum, its neighbours on its host
+// speak before the other host, where all that can be seen is that its neighbours have not come.
+func TestHierarchyBlames(t *testing.T) {
+	for _, hosts := range []string{"aaaabbbb", "aaabb"} {
+		t.Run(hosts, func(t *testing.T) {
+			t.Parallel()
+			testHierarchyBlames(t, strings.Split(hosts, ""), time.Second)
+		})
+	}
+}
+
+func testHierarchyBlames(t *testing.T, hosts []string, patience time.Duration) {
+	r := newPatientRack(t, hosts, patience)
+	for rank := range r.host {
+		rings := []*allreduce.Ring{r.host[rank]}
+		if r.across[rank] != nil {
+			rings = append(rings, r.across[rank])
+		}
+		t.Cleanup(allreduce.Bind(rings...))
+	}
+	stuck := len(hosts) - 1
+	for rank, err := range linktest.Each(len(hosts), func(rank int) error {
+		if rank == stuck {
+			<-r.host[rank].Broken()
+			return r.host[rank].Err()
+		}
+		if hosts[rank] == "b" {
+			time.Sleep(patience / 10) // the slower host
+		}
+		return r.sum(rank, allreduce.Sum{Buf: make([]float32, 100)})
+	}) {
+		var lost *allreduce.PeerError
+		if errors.As(err, &lost) && lost.Peer.Rank != allreduce.Rank(stuck) || err == nil {
+			t.Errorf("rank %d: %v, want nobody but rank %d accused", rank, err, stuck)
 		}
 	}
 }

@@ -39,6 +39,8 @@ type Config struct {
 	// Start to the next while the others wait in the later one. A neighbour from which nothing has
 	// come yet, as its own ring is still being formed, has this long too.
 	StepTimeout time.Duration
+	// GatherTimeout is StepTimeout of an all-gather by itself; 0: the same.
+	GatherTimeout time.Duration
 }
 
 // HeartbeatsPerChunkTimeout is how often a rank shows that it lives within ChunkTimeout.

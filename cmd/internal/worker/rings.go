@@ -45,9 +45,16 @@ func (s *session) formRing(
 	if s.spec.Inject != "" {
 		links = s.engine.faults.wrap(links)
 	}
-	return allreduce.New(allreduce.Config{Rank: seat.Rank, World: seat.World, Ranks: ranks,
+	config := allreduce.Config{Rank: seat.Rank, World: seat.World, Ranks: ranks,
 		Generation: seat.Generation, ChunkTimeout: s.spec.ChunkTimeout.AsDuration(),
-		StepTimeout: s.spec.StepTimeout.AsDuration()}, links)
+		StepTimeout: s.spec.StepTimeout.AsDuration()}
+	switch circle {
+	case grpclink.CircleHost:
+		config = config.WithinHost()
+	case grpclink.CircleAcross:
+		config = config.AcrossHosts()
+	}
+	return allreduce.New(config, links)
 }
 
 // breakOff breaks this rank's rings.
