@@ -45,8 +45,16 @@ func ParseCompress(text string) (Compression, error) {
 // something else between devices.
 func Exact(spec *rondov1.JobSpec) bool { return spec.Wire == "fp32" && spec.Compress == "none" }
 
+// Hierarchical says whether gradients could be summed within hosts first: a canonical tree and what
+// top-k chooses go around the ring of all.
+func Hierarchical(spec *rondov1.JobSpec) bool {
+	way, err := ParseCompress(spec.Compress)
+	return err == nil && way.TopK == 0 && !Canonical(spec)
+}
+
 func validateCompress(spec *rondov1.JobSpec) error {
-	if _, err := ParseCompress(spec.Compress); err != nil {
+	way, err := ParseCompress(spec.Compress)
+	if err != nil {
 		return err
 	}
 	lossy := "--compress " + spec.Compress
@@ -60,6 +68,10 @@ func validateCompress(spec *rondov1.JobSpec) error {
 	case spec.Compress != "none" && spec.SparseRows == "always":
 		return usagef("--sparse-rows always is without --compress, which sends parts of all " +
 			"tensors")
+	case spec.Topology == "hierarchical" && way.TopK > 0:
+		return usagef("--compress %s has each worker send to all others what it has chosen, which "+
+			"--topology hierarchical cannot sum within hosts: give --topology auto or flat",
+			spec.Compress)
 	case spec.CompressAfter > 0 && spec.Compress == "none":
 		return usagef("--compress-after says when --compress begins: give that too")
 	case spec.ErrorFeedback && Exact(spec):

@@ -140,7 +140,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 // "--hidden 256 instead of 128".
 func Differences(spec, other *rondov1.JobSpec) []string {
 	var out []string
-	a, b := lasting(spec).ProtoReflect(), lasting(other).ProtoReflect()
+	one, two := lasting(spec), lasting(other)
+	one.Accumulate, two.Accumulate = max(1, one.Accumulate), max(1, two.Accumulate)
+	a, b := one.ProtoReflect(), two.ProtoReflect()
 	for _, f := range fields() {
 		if x, y := f.format(a.Get(f.desc)), f.format(b.Get(f.desc)); x != y {
 			out = append(out, fmt.Sprintf("--%s %s instead of %s", f.flagName(), x, y))

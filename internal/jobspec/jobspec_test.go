@@ -115,6 +115,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
 			"workers, and --clip-scope worker clips by worker"},
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
+		{"--compress topk:0.1 --topology hierarchical", "--compress topk:0.1 has each worker send to all others"},
 		{"--reduce canonical --clip-scope global --topology hierarchical",
 			"--reduce canonical adds up in one order around one ring"},
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
@@ -259,8 +260,10 @@ func TestIdentityAndDifferences(t *testing.T) {
 	if Identity(other, "tokens") == base {
 		t.Error("another width has the same identity")
 	}
+	other.Accumulate = 2
 	got := strings.Join(Differences(Default(), other), ", ")
-	if want := "--cell lstm instead of gru, --hidden 256 instead of 32"; got != want {
+	if want := "--cell lstm instead of gru, --hidden 256 instead of 32, " +
+		"--accumulate 1 instead of 2"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

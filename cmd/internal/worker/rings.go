@@ -84,7 +84,7 @@ type tiers struct {
 // they are not. All ranks decide alike, by the plan. All rings break when one does.
 func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 || s.group != nil ||
-		jobspec.Canonical(s.spec) { // whose tree is summed around the ring of all
+		!jobspec.Hierarchical(s.spec) {
 		return nil, nil
 	}
 	hosts := make([]string, len(s.plan.Members))

@@ -21,9 +21,8 @@ func (e *engine) newSummer(config model.Config) error {
 	return err
 }
 
-// summer takes the worker's Summer into the ring; nil: there is none, a group sums, or a
-// tree is summed around the ring. What has to
-// go by tiers needs one, if only to add up all there is.
+// summer takes the worker's Summer into the ring; nil: there is none, a group sums, or a tree is
+// summed around the ring. What has to go by tiers needs one, if only to add up all there is.
 func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
 	if s.group != nil || jobspec.Canonical(s.spec) {
 		return nil, nil
@@ -64,6 +63,18 @@ func element(wire string) allreduce.Element {
 type sums struct {
 	reducer
 	element allreduce.Element
+}
+
+// AllReduce implements compress.Ring.
+func (s sums) AllReduce(ctx context.Context, buf []float32) error {
+	if s.tiers == nil {
+		return s.Ring.AllReduce(ctx, buf)
+	}
+	p, err := s.tiers.Start(ctx, allreduce.Sum{Buf: buf})
+	if err != nil {
+		return err
+	}
+	return p.Wait(ctx)
 }
 
 // Start implements compress.Ring.
