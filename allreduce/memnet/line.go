@@ -41,11 +41,11 @@ func (n *Network) line(from, to *meeting) (allreduce.Successor, allreduce.Predec
 	}
 	l.sender = &successor{
 		Ending: allreduce.NewEnding(), line: l,
-		peer: allreduce.Peer{Rank: to.seat.Rank, Address: to.self},
+		peer: allreduce.Peer{Rank: to.seat.called(int(to.seat.Rank)), Address: to.self},
 	}
 	l.receiver = &predecessor{
 		Ending: allreduce.NewEnding(), line: l,
-		peer: allreduce.Peer{Rank: from.seat.Rank, Address: from.self},
+		peer: allreduce.Peer{Rank: from.seat.called(int(from.seat.Rank)), Address: from.self},
 	}
 	n.lines[l] = struct{}{}
 	go l.carry()

@@ -8,6 +8,7 @@
 package memnet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,18 @@ import (
 // Network connects peers. Its methods may be called from any goroutine.
 type Network struct {
 	mu    sync.Mutex // held for moments only
-	hosts map[string]*host
+	hosts map[door]*host
 	roads map[way]*road
 	lines map[*line]struct{} // those of which an end is open
 }
 
-// host is what a peer's process knows: like a grpclink.Server.
+// door is where the neighbours of a peer call, for one of its rings.
+type door struct {
+	address string
+	circle  string
+}
+
+// host is what a peer's process knows of one of its rings: like a grpclink.Server.
 type host struct {
 	generation allreduce.Generation
 	waiting    *meeting // nil when no Connect waits
@@ -45,7 +52,7 @@ type road struct {
 // New returns a network on which everything arrives at once.
 func New() *Network {
 	return &Network{
-		hosts: map[string]*host{},
+		hosts: map[door]*host{},
 		roads: map[way]*road{},
 		lines: map[*line]struct{}{},
 	}
@@ -110,11 +117,14 @@ func (n *Network) Break(a, b string) {
 // which generations it has seen. A new process may take its address.
 func (n *Network) Crash(address string) {
 	n.mu.Lock()
-	if h := n.hosts[address]; h != nil {
+	for at, h := range n.hosts {
+		if at.address != address {
+			continue
+		}
 		if h.waiting != nil {
 			h.waiting.conclude(errors.New("the process has crashed"))
 		}
-		delete(n.hosts, address)
+		delete(n.hosts, at)
 	}
 	n.mu.Unlock()
 	n.breakLines(func(l *line) bool { return l.from == address || l.to == address })
@@ -134,11 +144,22 @@ func (n *Network) breakLines(which func(*line) bool) {
 // errLost is a link that ended without a word.
 var errLost = errors.New("is gone: its stream ended without a word")
 
-// Seat is a peer's place in the ring of one generation.
+// Seat is a peer's place in a ring of one generation.
 type Seat struct {
 	Generation allreduce.Generation // at least 1
 	Rank       allreduce.Rank
 	World      int
+	// Circle tells the rings apart that a peer is in at once; each has generations of its own.
+	Circle string
+	Ranks  []allreduce.Rank // what the ring's ranks are called; nil: what they are
+}
+
+// called is what a rank of the ring is called.
+func (s Seat) called(rank int) allreduce.Rank {
+	if s.Ranks != nil {
+		return s.Ranks[rank]
+	}
+	return allreduce.Rank(rank)
 }
 
 func (s Seat) predecessor() int { return (int(s.Rank) + s.World - 1) % s.World }
@@ -194,7 +215,7 @@ func (n *Network) Connect(
 		m.blame(seat.predecessor(), fmt.Errorf("ring link of generation %d from %v: nobody "+
 			"called: %w", seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
 	}
-	if h := n.hosts[self]; h != nil && h.waiting == m {
+	if h := n.hosts[door{self, seat.Circle}]; h != nil && h.waiting == m {
 		h.waiting = nil
 	}
 	n.settle() // whoever waits for this peer learns that it waits no more
@@ -213,7 +234,7 @@ func (n *Network) Connect(
 }
 
 func (m *meeting) peer(rank int) allreduce.Peer {
-	return allreduce.Peer{Rank: allreduce.Rank(rank), Address: m.addresses[rank]}
+	return allreduce.Peer{Rank: m.seat.called(rank), Address: m.addresses[rank]}
 }
 
 // arrive makes seat's generation the peer's.
@@ -228,13 +249,16 @@ func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, 
 		return nil, fmt.Errorf("ring link: rank %d is not 0 to %d", seat.Rank, seat.World-1)
 	case len(addresses) != seat.World:
 		return nil, fmt.Errorf("ring of %d: %d addresses", seat.World, len(addresses))
+	case seat.Ranks != nil && len(seat.Ranks) != seat.World:
+		return nil, fmt.Errorf("ring of %d: %d names", seat.World, len(seat.Ranks))
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h := n.hosts[self]
+	at := door{self, seat.Circle}
+	h := n.hosts[at]
 	if h == nil {
 		h = &host{}
-		n.hosts[self] = h
+		n.hosts[at] = h
 	}
 	if seat.Generation <= h.generation {
 		return nil, fmt.Errorf("ring server: generation %d comes after %d",
@@ -255,8 +279,10 @@ func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, 
 
 // settle links all who wait for each other; the caller holds the lock.
 func (n *Network) settle() {
-	for _, address := range slices.Sorted(maps.Keys(n.hosts)) {
-		if m := n.hosts[address].waiting; m != nil && !m.over && m.links.Successor == nil {
+	for _, at := range slices.SortedFunc(maps.Keys(n.hosts), func(a, b door) int {
+		return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.circle, b.circle))
+	}) {
+		if m := n.hosts[at].waiting; m != nil && !m.over && m.links.Successor == nil {
 			n.call(m)
 		}
 	}
@@ -265,7 +291,7 @@ func (n *Network) settle() {
 // call links m to its successor if that waits for it, and fails m if it never will.
 func (n *Network) call(m *meeting) {
 	to := m.peer(m.seat.successor())
-	h := n.hosts[to.Address]
+	h := n.hosts[door{to.Address, m.seat.Circle}]
 	if h == nil || h.generation < m.seat.Generation ||
 		!passes(n.at(way{m.self, to.Address})) || !passes(n.at(way{to.Address, m.self})) {
 		return

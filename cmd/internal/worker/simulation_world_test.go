@@ -131,7 +131,8 @@ func (w *world) startWorker() {
 		ctx, cancel := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
 		defer cancel()
 		return w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
-			Rank: seat.Rank, World: seat.World}, addresses)
+			Rank: seat.Rank, World: seat.World, Circle: string(seat.Circle), Ranks: seat.Ranks},
+			addresses)
 	}
 	w.mu.Lock()
 	w.workers[name] = p
