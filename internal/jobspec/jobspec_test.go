@@ -107,6 +107,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--chunk-timeout 99ms", "--chunk-timeout 99ms is too short for any machine: give at " +
 			"least 100ms"},
 		{"--accumulate 0", "--accumulate 0 is below its least value, 1"},
+		{"--accumulate 5000000", "--accumulate 5000000 is above its greatest value, 1048576"},
 		{"--reduce tree", `--reduce "tree" is not one of ring, canonical`},
 		{"--lane-groups 4", "--lane-groups 4 is for --reduce canonical and --clip-scope group"},
 		{"--clip-scope group --lane-groups 5", "--lane-groups 5 must divide --batch 32"},

@@ -79,17 +79,23 @@ func (f field) check(value protoreflect.Value) error {
 }
 
 func (f field) checkBounds(v float64) error {
-	text := strconv.FormatFloat(v, 'g', -1, 64)
+	write := func(x float64) string {
+		if x == math.Trunc(x) && math.Abs(x) < 1e15 {
+			return strconv.FormatFloat(x, 'f', -1, 64)
+		}
+		return strconv.FormatFloat(x, 'g', -1, 64)
+	}
+	text := write(v)
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return usagef("--%s %s is not finite", f.flagName(), text)
 	}
 	if f.flag.Min != nil && v < f.flag.GetMin() {
-		return usagef("--%s %s is below its least value, %g", f.flagName(), text,
-			f.flag.GetMin())
+		return usagef("--%s %s is below its least value, %s", f.flagName(), text,
+			write(f.flag.GetMin()))
 	}
 	if f.flag.Max != nil && v > f.flag.GetMax() {
-		return usagef("--%s %s is above its greatest value, %g", f.flagName(), text,
-			f.flag.GetMax())
+		return usagef("--%s %s is above its greatest value, %s", f.flagName(), text,
+			write(f.flag.GetMax()))
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func (r Run) check(ctx context.Context) error {
 	return nil
 }
 
-// probeAudit makes sure that logs can be written.
+// probeFolder makes sure that files can be written to a flag's folder, which it makes.
 func probeFolder(flag, folder string) error {
 	if folder == "" {
 		return nil
