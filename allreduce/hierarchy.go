@@ -106,8 +106,8 @@ func NewHierarchy(layout Layout, host, across *Ring) (*Hierarchy, error) {
 	return h, nil
 }
 
-// WithinHost and AcrossHosts are how the rings of a hierarchy wait, of ranks that wait for a step as
-// c has it. Who waits for another host may wait for a rank there that waits itself, as does who
+// WithinHost and AcrossHosts are how the rings of a hierarchy wait, of ranks that wait for a step
+// as c has it. Who waits for another host may wait for a rank there that waits itself, as does who
 // gathers what others have summed across: neither must accuse the one it waits for before those
 // speak who wait for the one that is stuck, also if they have come later.
 func (c Config) WithinHost() Config {

@@ -177,8 +177,8 @@ func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
 	}
 }
 
-// TestHierarchyRounds: between hosts go numbers of 16 bits, and what they lack is in the residuals of
-// the ranks that have sent them. A single host rounds nothing.
+// TestHierarchyRounds: between hosts go numbers of 16 bits, and what they lack is in the residuals
+// of the ranks that have sent them. A single host rounds nothing.
 func TestHierarchyRounds(t *testing.T) {
 	const n = 1<<20 + 1000 // two blocks
 	for _, hosts := range []string{"aa", "aabb", "aaabb"} {
@@ -215,7 +215,8 @@ func TestHierarchyRounds(t *testing.T) {
 					t.Fatalf("[%d] = %v, with what was withheld %v, want %v", i, got, all, want[i])
 				}
 			}
-			if across := strings.Contains(hosts, "b"); across && short < n || !across && short > n/2 {
+			across := strings.Contains(hosts, "b")
+			if across && short < n || !across && short > n/2 {
 				t.Errorf("%d of %d numbers have 16 bits", short, n)
 			}
 		})

@@ -116,7 +116,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
 			"workers, and --clip-scope worker clips by worker"},
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
-		{"--compress topk:0.1 --topology hierarchical", "--compress topk:0.1 has each worker send to all others"},
+		{"--compress topk:0.1 --topology hierarchical",
+			"--compress topk:0.1 has each worker send to all others"},
 		{"--reduce canonical --clip-scope global --topology hierarchical",
 			"--reduce canonical adds up in one order around one ring"},
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},

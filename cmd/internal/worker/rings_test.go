@@ -8,8 +8,8 @@ import (
 	"rondo/allreduce"
 )
 
-// TestSumsByTiers: where there are tiers, all that a Summer adds up goes by them, also what it waits
-// for at once, and not around the ring of all.
+// TestSumsByTiers: where there are tiers, all that a Summer adds up goes by them, also what it
+// waits for at once, and not around the ring of all.
 func TestSumsByTiers(t *testing.T) {
 	alone := func() *allreduce.Ring {
 		ring, err := allreduce.New(allreduce.Config{World: 1, ChunkTimeout: time.Second,
