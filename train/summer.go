@@ -9,6 +9,8 @@ type Summer interface {
 	// Resume begins a ring, which goes on after a step that was completed in the ring completed.
 	// Skipped: the step was not applied.
 	Resume(step, completed int64, skipped bool)
+	// Overlaps says whether Ready begins anything: all ranks' say the same.
+	Overlaps() bool
 	// Touch adds token ids to those that this rank's inputs have in the step.
 	Touch(ids []int32)
 	// Ready says that the gradient, in host memory, is finished up to end: so much may be summed.

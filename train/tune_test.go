@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/model"
 )
@@ -70,6 +71,24 @@ func TestTuning(t *testing.T) {
 				!strings.Contains(found.String(), "the gradient is summed in") {
 				t.Errorf("%v", found)
 			}
+		}
+	}
+}
+
+// A Summer that sends nothing before it has the whole gradient has nothing to be cut for.
+func TestTuningOfASummer(t *testing.T) {
+	for _, c := range []struct {
+		config compress.Config
+		tells  int
+	}{{compress.Config{}, 1}, {compress.Config{TopK: 0.1}, 0}} {
+		j := newJob(2)
+		j.model = model.Config{Cell: compute.LSTM, Vocab: testV, Hidden: 192, Layers: 2,
+			Seed: 5, Init: model.Init{Kind: model.Uniform}, GradientTail: Tail}
+		j.config.Steps, j.config.BucketBytes, j.config.Clip.Scope = 5, 0, ScopeGlobal
+		summing(t, &j, c.config)
+		outcomes, _, _ := j.runQueued(t)
+		if got := outcomes[0].tuned; len(got) != c.tells {
+			t.Errorf("%+v: the ranks heard of %v", c.config, got)
 		}
 	}
 }

@@ -146,6 +146,13 @@ func (s *Summer) Resume(step, ring int64, skipped bool) {
 	s.way.join(s.ring, s.place)
 }
 
+// Overlaps says whether Ready begins anything: only the dense way knows what to send before it has
+// seen the whole gradient.
+func (s *Summer) Overlaps() bool {
+	_, ok := s.way.(*dense)
+	return ok
+}
+
 // Touch says which tokens this rank has looked up for the next Sum; each call adds to the last.
 func (s *Summer) Touch(ids []int32) {
 	if d, ok := s.way.(*dense); ok && d.lookup != nil {
