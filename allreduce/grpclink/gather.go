@@ -181,6 +181,7 @@ func (g *gather) Close() error {
 	for g.writing {
 		g.idle.Wait()
 	}
+	g.flush() // writes nothing any more, and gives back what waits for that
 	g.mu.Unlock()
 	<-g.ended
 	return err

@@ -121,3 +121,25 @@ func TestGatherReleases(t *testing.T) {
 		}
 	})
 }
+
+// What waits behind half a frame, of which the rest never comes, is given back by Close.
+func TestGatherReleasesAtClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, _ := net.Pipe()
+		g := newGather(near)
+		done := 0
+		o := newOutgoing()
+		o.load(allreduce.Header{}, make([]byte, frameBytes))
+		o.done = func() { done++ }
+		if _, err := g.Write(frame(make([]byte, frameBytes))[0]); err != nil {
+			t.Fatal(err)
+		}
+		g.release(o)
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if done != 1 {
+			t.Errorf("given back %d times, want once", done)
+		}
+	})
+}
