@@ -2,6 +2,7 @@ package grpclink_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -127,6 +128,57 @@ func TestCirclesRefused(t *testing.T) {
 		_, err := grpclink.Connect(context.Background(), w.server, s, []string{"a", "b"}, w.dial)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", s, err, want)
+		}
+	}
+}
+
+// TestCircleNames: who cannot be linked in a circle as it must gives the name by which all know it
+// as the reason, and not its place in the circle.
+func TestCircleNames(t *testing.T) {
+	members := []allreduce.Rank{1, 3}
+	workers, addresses := make([]*worker, 2), make([]string, 2)
+	for place := range workers {
+		workers[place] = startWorker(t, "opticks", grpclink.ServerConfig{}) // without a socket
+		addresses[place] = workers[place].address
+	}
+	ctx, failed := context.Background(), make(chan error, 1)
+	go func() {
+		byUnix := workers[1].dial
+		byUnix.Way = grpclink.ByUnix
+		_, err := grpclink.Connect(ctx, workers[1].server, circle(grpclink.CircleAcross, 3,
+			members...), addresses, byUnix)
+		failed <- err
+	}()
+	own := circle(grpclink.CircleAcross, 1, members...)
+	successor, err := grpclink.Dial(ctx, addresses[1], own, workers[0].dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	predecessor, err := workers[0].server.Accept(ctx, own, addresses[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var apart *grpclink.WayError
+	if err := <-failed; !errors.As(err, &apart) || apart.Peer.Rank != 1 {
+		t.Errorf("rank 3: %v, want a WayError of rank 1", err)
+	}
+	for _, end := range []struct {
+		link allreduce.Link
+		want string
+	}{
+		{predecessor, "rank 3: no unix socket with rank 1"},
+		{successor, "rank 3 could not join the ring"},
+	} {
+		select {
+		case <-end.link.Broken():
+		case <-time.After(linktest.Moment):
+			t.Fatalf("not broken within %v", linktest.Moment)
+		}
+		if err := end.link.Err(); !strings.Contains(err.Error(), end.want) {
+			t.Errorf("broken by %q, want %q", err, end.want)
+		}
+		if err := end.link.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

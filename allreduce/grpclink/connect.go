@@ -51,7 +51,7 @@ func Connect(
 	if dialErr == nil && acceptErr == nil {
 		return links, nil
 	}
-	reason := fmt.Sprintf("rank %d could not join the ring", seat.Rank)
+	reason := fmt.Sprintf("rank %d could not join the ring", seat.called())
 	if acceptErr == nil {
 		links.Predecessor.Abort(reason)
 		links.Predecessor.Close()

@@ -65,6 +65,9 @@ func (s Seat) peer(place allreduce.Rank, address string) allreduce.Peer {
 	return allreduce.Peer{Rank: place, Address: address}
 }
 
+// called is what the others call this worker.
+func (s Seat) called() allreduce.Rank { return s.peer(s.Rank, "").Rank }
+
 func (s Seat) predecessor() allreduce.Rank {
 	return (s.Rank + allreduce.Rank(s.World) - 1) % allreduce.Rank(s.World)
 }

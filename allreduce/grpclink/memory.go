@@ -165,7 +165,7 @@ func (s *successor) way() string {
 	if unshared == "" {
 		unshared = s.apart
 	}
-	return way(s.sender != nil, s.under.network, "to", s.peer, unshared)
+	return way(s.sender != nil, s.under.kind(), "to", s.peer, unshared)
 }
 
 func (p *predecessor) way() string {

@@ -50,6 +50,13 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
+// kind is the network of the newest connection.
+func (s *socket) kind() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.network
+}
+
 // gathering returns the connection if it gathers what it is given.
 func (s *socket) gathering() *gather {
 	s.mu.Lock()

@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// outgoingLimit is how many chunks may be in gRPC's hands. Its own write quota lets it take
-	// the next one only when most of the last has been written.
-	outgoingLimit = 4
+	// outgoingLimit is how many chunks may be in gRPC's hands: as many as the ring leaves alone.
+	// Its own write quota lets it take the next one only when most of the last has been written.
+	outgoingLimit = allreduce.MaxFlight
 
 	// abortGrace is how long Abort waits for the neighbour to take the reason.
 	abortGrace = 250 * time.Millisecond
@@ -101,7 +101,7 @@ func Dial(
 	}
 	if why := s.missed(); why != "" {
 		err := &WayError{Peer: s.peer, Way: cfg.Way, Why: why}
-		s.Abort(fmt.Sprintf("rank %d: %v", seat.Rank, err))
+		s.Abort(fmt.Sprintf("rank %d: %v", seat.called(), err))
 		return nil, errors.Join(err, s.Close())
 	}
 	for range outgoingLimit {
