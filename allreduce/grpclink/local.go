@@ -35,8 +35,10 @@ const (
 )
 
 // ListenLocal opens the socket by which predecessors on this host come in, beside the listener at
-// the worker's address. The gRPC server that [Server.Register] was told serves both. It is nil
-// where the server's Way has no need of it, or the system none to give.
+// the worker's address. The gRPC server that [Server.Register] was told serves both: it begins with
+// neither before this has returned, as a predecessor that asks too soon hears that there is no
+// socket, and does not ask again. It is nil where the server's Way has no need of it, or the system
+// none to give.
 func (s *Server) ListenLocal() net.Listener {
 	if s.cfg.Way != ByAny && s.cfg.Way != ByUnix {
 		return nil

@@ -331,10 +331,11 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	}
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
+	local := links.ListenLocal() // before anybody can ask for it
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	var beside sync.WaitGroup
-	if local := links.ListenLocal(); local != nil {
+	if local != nil {
 		beside.Go(func() { _ = server.Serve(local) }) // without it there is TCP
 	}
 	defer func() {

@@ -110,9 +110,10 @@ func newGRPCEnds(l link, address string) (*grpcEnds, error) {
 	e := &grpcEnds{door: d, link: l, links: links,
 		server: grpc.NewServer(grpclink.ServerOptions(nil)...)}
 	links.Register(e.server)
+	local := links.ListenLocal() // before anybody can ask for it
 	// If one fails, connect finds nobody there.
 	e.served.Go(func() { _ = e.server.Serve(e.Listener) })
-	if local := links.ListenLocal(); local != nil {
+	if local != nil {
 		e.served.Go(func() { _ = e.server.Serve(local) })
 	}
 	return e, nil
