@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
@@ -96,10 +97,16 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 		return nil, nil
 	}
 	t := &tiers{}
+	ctx, release := s.whileWhole(ctx)
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, t.close())
+		release()
+		if err == nil {
+			return
 		}
+		if broken := s.ring.Err(); broken != nil { // whoever is missed here may wait for another
+			err = broken
+		}
+		err = errors.Join(err, t.close())
 	}()
 	host, err := t.join(ctx, s, grpclink.CircleHost, layout.Host)
 	if err != nil {
@@ -123,6 +130,23 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 			len(hosts), layout.Columns))
 	}
 	return t, nil
+}
+
+// whileWhole returns a context that ends when the ring of all breaks, and what lets go of it.
+func (s *session) whileWhole(ctx context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-s.ring.Broken():
+			cancel(s.ring.Err())
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+	}
 }
 
 // join joins one of the rings.
