@@ -1,11 +1,12 @@
 package train
 
-// book holds the lanes' states after the last two steps, as far as this rank knows them: while it
-// does a step, those before the step stay as they are, so that another ring can go on from them.
-// A rank knows its own lanes' states and, from the carry, those of its predecessor's lanes.
+// book holds the lanes' states after the last two steps that commit, as far as this rank knows
+// them: while it does a step or a round, those before it stay as they are, so that another ring can
+// go on from them. A rank knows its own lanes' states and, from the carry, those of its
+// predecessor's lanes.
 type book struct {
 	laneSize int
-	entries  [2]entry // by the step's parity
+	entries  [2]entry
 }
 
 // entry is the lanes' states after a step. It is of the ring that the step was computed in: it
@@ -26,9 +27,15 @@ func newBook(lanes, laneSize int) book {
 	return b
 }
 
-// open returns the entry of a step that is to be computed; nothing is known of it yet.
-func (b *book) open(step, ring int64) *entry {
-	e := &b.entries[step%2]
+// open returns the entry of a step that is to be computed, or a round's last one; nothing is known
+// of it yet. That of the step from which it is computed stays.
+func (b *book) open(step, from, ring int64) *entry {
+	e := b.find(step)
+	if e == nil {
+		if e = &b.entries[0]; e.step == from {
+			e = &b.entries[1]
+		}
+	}
 	e.step, e.ring = step, ring
 	clear(e.known)
 	return e
@@ -37,10 +44,20 @@ func (b *book) open(step, ring int64) *entry {
 // at returns the entry of a step that was completed in a ring, with nothing known if the book has
 // none.
 func (b *book) at(step, ring int64) *entry {
-	if e := &b.entries[step%2]; e.step == step && e.ring == ring {
+	if e := b.find(step); e != nil && e.ring == ring {
 		return e
 	}
-	return b.open(step, ring)
+	return b.open(step, step, ring)
+}
+
+// find returns a step's entry, of whatever ring; nil: there is none.
+func (b *book) find(step int64) *entry {
+	for i := range b.entries {
+		if b.entries[i].step == step {
+			return &b.entries[i]
+		}
+	}
+	return nil
 }
 
 // forget forgets everything.

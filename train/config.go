@@ -28,6 +28,7 @@ type Config struct {
 	Optimizer Optimizer
 	Schedule  Schedule
 	Clip      Clip
+	Local     Local
 	// NonfiniteLimit is how many steps in a row may be not finite: the last of so many ends the
 	// job. At least 1.
 	NonfiniteLimit int64
@@ -91,6 +92,7 @@ func (c *Config) complete(segmentsPerEpoch int64) error {
 	for _, check := range []func() error{
 		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall,
 		c.Optimizer.validate, c.Schedule.validate, c.Clip.validate,
+		func() error { return c.Local.validate(c.Clip) },
 	} {
 		if err := check(); err != nil {
 			return err
@@ -137,6 +139,9 @@ func (c *Config) validatePasses() error {
 		return fmt.Errorf("--lane-groups %d: must divide --batch %d", c.LaneGroups, c.Lanes)
 	case c.LaneGroups == 0 && (c.Canonical || byGroup):
 		return errors.New("train: --reduce canonical and --clip-scope group need lane groups")
+	case c.Local.on() && c.LaneGroups > 0:
+		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
+			"--lane-groups, --reduce canonical and --clip-scope group")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")

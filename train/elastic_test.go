@@ -164,7 +164,8 @@ func (h *hand) Commit(step int64) error {
 	if last := h.readings[n-1].step; last != step {
 		return fmt.Errorf("step %d is committed after step %d was read", step, last)
 	}
-	for ; n > 0 && h.readings[n-1].step == step; n-- {
+	began := h.trainer.cfg.Local.began(step)
+	for ; n > 0 && h.readings[n-1].generation == h.generation && h.readings[n-1].step > began; n-- {
 		h.readings[n-1].committed = true
 	}
 	return nil

@@ -261,6 +261,24 @@ func (x *exchange) sumRest(ctx context.Context, byRing bool, ahead carry) error 
 	return x.collect(ctx, byRing)
 }
 
+// sumTensor replaces a tensor, device memory, by its sum over the ranks. It passes through piece
+// where that is not the host's. Whoever has the sum of the next gradient knows that all have it.
+func (x *exchange) sumTensor(ctx context.Context, tensor, piece []float32) error {
+	if x.inPlace {
+		return x.reducer.AllReduce(ctx, tensor)
+	}
+	for len(tensor) > 0 {
+		n := min(len(tensor), len(piece))
+		x.dev.Download(piece[:n], tensor[:n])
+		if err := x.reducer.AllReduce(ctx, piece[:n]); err != nil {
+			return err
+		}
+		x.dev.Upload(tensor[:n], piece[:n])
+		tensor = tensor[n:]
+	}
+	return nil
+}
+
 // ownFault is the error of a rank's own part in a Group; nil if that has not failed.
 func ownFault(unsummed error) error {
 	if _, unmet := errors.AsType[*UnmetError](unsummed); unmet {

@@ -266,7 +266,7 @@ func (t *Trainer) startFresh() {
 	}
 	t.progress, t.committed, t.joined = Progress{}, t.ring.Generation, 0
 	t.pending, t.stopped, t.hasState = false, false, true
-	t.book.open(0, t.committed).zero()
+	t.book.open(0, 0, t.committed).zero()
 }
 
 // adopt makes the donor's state every rank's.

@@ -20,7 +20,8 @@ type Observer interface {
 	OwnNotice(text string)
 }
 
-// StepReport is one completed step.
+// StepReport is one completed step, or round (Local). Of a round, Loss and GradientNorm are the
+// means over its steps, and LearningRate is that of the last.
 type StepReport struct {
 	Step  int64 // completed steps, this one among them
 	Steps int64 // of the whole job

@@ -56,8 +56,10 @@ func (t *Trainer) position(steps int64) int64 { return steps * int64(t.cfg.Accum
 // of steps, a step may end in another one.
 func (t *Trainer) epoch(step int64) int64 { return t.position(step)/t.segmentsPerEpoch + 1 }
 
-// endsEpoch says whether the last of so many steps was an epoch's last, or has ended in another.
-func (t *Trainer) endsEpoch(steps int64) bool { return t.epoch(steps) > t.epoch(steps-1) }
+// endsEpoch says whether an epoch ended within the last of so many steps, or the last round.
+func (t *Trainer) endsEpoch(steps int64) bool {
+	return t.epoch(steps) > t.epoch(t.cfg.Local.began(steps))
+}
 
 // targets is how many targets a step has: K*G*T.
 func (t *Trainer) targets() int { return t.cfg.Accumulate * t.cfg.Lanes * t.cfg.BPTT }
@@ -190,7 +192,7 @@ func (l laneGroup) end() int { return l.first + l.count }
 // is to be, so that more can be asked for behind it.
 func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInput {
 	divisor := float64(t.targets()) // K*G*T
-	if t.cfg.Clip.beforeRing() {
+	if t.clipsEach() {
 		divisor *= t.share() // K*B*T
 	}
 	for i := range t.laneNumbers {
@@ -198,7 +200,7 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 	}
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
 		Step: p.segment, Lanes: t.laneNumbers,
-		OnlySegments: t.exchange.reducer == nil && t.single()} // enter zeroes the ring's sums
+		OnlySegments: t.updatesAlone() && t.single()} // enter and outerUpdate zero the ranks' sums
 	if t.cfg.Rehearsal != nil && p.first ||
 		t.laps.tracer != nil && t.exchange.inPlace && !t.records {
 		in.BeforeBackward = func() error {
@@ -213,7 +215,8 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 		in.Finished = t.finished(ctx)
 	}
 	// Where nothing else changes it before the ring.
-	if t.cfg.Rehearsal == nil && t.single() && (t.clipsOwn() || !t.cfg.Clip.beforeRing()) {
+	if !t.updatesAlone() && t.cfg.Rehearsal == nil && t.single() &&
+		(t.clipsOwn() || !t.clipsEach()) {
 		in.Stage = t.exchange.stage()
 	}
 	return in
@@ -240,7 +243,7 @@ func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float
 // endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
 // is to be by itself, and folded with those of the groups before.
 func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
-	if t.cfg.Clip.beforeRing() && t.cfg.Clip.Scope == ScopeGroup {
+	if t.clipsEach() && t.cfg.Clip.Scope == ScopeGroup {
 		t.clipPart(own)
 	}
 	if len(t.groups) == 1 {
@@ -256,11 +259,11 @@ func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
 // endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts
 // of it, and clips this rank's own, if it is to be and has not been.
 func (t *Trainer) endPasses(own *tally) {
-	each := t.cfg.Clip.beforeRing()
+	each := t.clipsEach()
 	if !t.cfg.Canonical {
 		t.fold.collapse()
 	}
-	if each && t.cfg.Clip.Scope == ScopeWorker || !each && t.clipsOwn() {
+	if each && t.cfg.Clip.Scope != ScopeGroup || !each && t.clipsOwn() {
 		t.clipPart(own)
 	}
 	if !exactable(own.loss.value()) || each && !isFinite(own.norm.value()) {

@@ -33,8 +33,15 @@ type Snapshot struct {
 
 // Slot is what an optimizer keeps for every parameter, under torch.optim's name for it.
 type Slot struct {
-	Name string // exp_avg, exp_avg_sq, momentum_buffer, square_avg or sum
+	// Name is exp_avg, exp_avg_sq, momentum_buffer, square_avg or sum; outer_momentum_buffer is the
+	// outer optimizer's.
+	Name string
 	Data []float32
+}
+
+// slotNames are the names of all that the optimizer and the outer one keep.
+func (t *Trainer) slotNames() []string {
+	return append(slices.Clone(slotNames(t.cfg.Optimizer.Rule)), t.cfg.Local.slots()...)
 }
 
 // NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
@@ -43,7 +50,7 @@ func (t *Trainer) NewSnapshot() *Snapshot {
 	n := len(t.model.Params())
 	s := &Snapshot{Views: t.model.Layout(), Params: make([]float32, n),
 		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
-	for _, name := range slotNames(t.cfg.Optimizer.Rule) {
+	for _, name := range t.slotNames() {
 		s.Slots = append(s.Slots, Slot{name, make([]float32, n)})
 	}
 	return s
@@ -54,11 +61,11 @@ func (t *Trainer) load(s *Snapshot) error {
 	if err := s.Progress.validate(t.cfg.Steps); err != nil {
 		return err
 	}
-	names := slotNames(t.cfg.Optimizer.Rule)
+	names := t.slotNames()
 	named := func(slot Slot, name string) bool { return slot.Name == name }
 	if !slices.EqualFunc(s.Slots, names, named) {
 		return fmt.Errorf("the checkpoint's optimizer kept other values than %v: give the "+
-			"--optimizer that it was made with", names)
+			"--optimizer (with --sync-every, the --outer-optimizer) that it was made with", names)
 	}
 	n := len(t.model.Params())
 	problems := []error{fits("parameters", s.Params, n),
@@ -79,7 +86,7 @@ func (t *Trainer) load(s *Snapshot) error {
 	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
 	t.pending, t.progress.Pending = s.Progress.Pending, false
 	t.stopped, t.hasState = false, true
-	e := t.book.open(s.Progress.Step, t.committed)
+	e := t.book.open(s.Progress.Step, s.Progress.Step, t.committed)
 	copy(e.states, s.Lanes)
 	e.know(0, t.cfg.Lanes)
 	return nil
@@ -100,7 +107,7 @@ func (t *Trainer) snapshot(progress Progress) *Snapshot {
 	if t.cfg.HostMemory {
 		s := &Snapshot{Progress: progress, Views: t.model.Layout(), Params: t.model.Params(),
 			Lanes: lanes, LaneSize: t.laneSize}
-		for i, name := range slotNames(t.cfg.Optimizer.Rule) {
+		for i, name := range t.slotNames() {
 			s.Slots = append(s.Slots, Slot{name, t.slots[i]})
 		}
 		return s

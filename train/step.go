@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -21,10 +20,9 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	began := t.cfg.Now()
 	t.laps.begin()
 	index := t.progress.Step
-	rate := t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
-	t.plan(rate)
+	rate := t.plan(index)
 
-	states := t.book.open(index+1, t.ring.Generation)
+	states := t.book.open(index+1, index, t.ring.Generation)
 	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own
 	if err != nil {
 		return false, err
@@ -51,30 +49,32 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
-	loss := all.loss.value()
-	if all.nonfinite > 0 {
-		loss = math.NaN() // some rank's part of it is missing
-	}
-	t.commit(loss, skipped, all)
+	loss := missing(all.loss.value(), all.nonfinite)
+	t.commit(index+1, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute, exposed := reached.Sub(began)+ended.Sub(summed), summed.Sub(reached)
 	t.roll.count(compute)
-	speed := t.speed(ended.Sub(began))
-	t.laps.whole(index+1, began, ended, speed)
+	speed := t.speed(ended.Sub(began), 1)
+	t.laps.whole("step", index+1, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
 		TokensPerSecond: speed, Times: StepTimes{Compute: compute,
 			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
+	return all.regroup > 0, t.afterCommit(ctx, index+1, all.nonfinite, skipped)
+}
+
+// afterCommit tells of what was committed, up to a step, whoever is to know, and does what is due.
+func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skipped bool) error {
 	if skipped {
-		if err := t.noteSkipped(all.nonfinite); err != nil {
-			return false, err
+		if err := t.noteSkipped(ranks); err != nil {
+			return err
 		}
 	}
 	if t.cfg.Ledger != nil {
-		if err := t.cfg.Ledger.Commit(index + 1); err != nil {
-			return false, fmt.Errorf("noting the step as done: %w", err)
+		if err := t.cfg.Ledger.Commit(step); err != nil {
+			return fmt.Errorf("noting the step as done: %w", err)
 		}
 	}
-	return all.regroup > 0, t.afterStep(ctx)
+	return t.afterStep(ctx)
 }
 
 // clipAndUpdate is the end of a step whose gradient was summed. It returns the norm.
@@ -89,10 +89,12 @@ func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (fl
 	return t.applySum(all), nil
 }
 
-// commit makes the step that was computed the last one that is done. What is due after it is
-// pending.
-func (t *Trainer) commit(loss float64, skipped bool, all tally) {
-	t.progress.record(t.epoch(t.progress.Step), loss, skipped)
+// commit makes the steps up to end, which were computed, the last that are done: one, or those of a
+// round. What is due after them is pending.
+func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
+	for t.progress.Step < end {
+		t.progress.record(t.epoch(t.progress.Step), loss, skipped)
+	}
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
 	if t.exchange.summer != nil {
@@ -148,36 +150,48 @@ func (t *Trainer) healStates(e *entry) error {
 }
 
 // NonfiniteError ends a job that has gone astray: every rank has it at the same step.
-type NonfiniteError struct{ Steps int64 }
+type NonfiniteError struct {
+	Steps  int64 // or rounds
+	Rounds bool
+}
 
 func (e *NonfiniteError) Error() string {
-	return fmt.Sprintf("the loss or the gradient was not finite in %d steps in a row, which is "+
-		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps)
+	what := "steps"
+	if e.Rounds {
+		what = "rounds (--sync-every)"
+	}
+	return fmt.Sprintf("the loss or the gradient was not finite in %d %s in a row, which is "+
+		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps, what)
 }
 
 // noteSkipped tells of a step that was skipped, and ends the job after too many in a row.
 func (t *Trainer) noteSkipped(ranks int) error {
 	p := &t.progress
 	if p.NonfiniteRun >= t.cfg.NonfiniteLimit {
-		return &NonfiniteError{Steps: p.NonfiniteRun}
+		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: t.cfg.Local.on()}
 	}
 	who := "the summed gradient is not finite"
 	if ranks > 0 {
 		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks", ranks,
 			len(t.ring.LaneEnds))
 	}
-	t.cfg.Observer.Notice(fmt.Sprintf("step %d was skipped: %s (%d in a row, at most %d)", p.Step,
-		who, p.NonfiniteRun, t.cfg.NonfiniteLimit-1))
+	what := "step"
+	if t.cfg.Local.on() {
+		what = "the round up to step"
+	}
+	t.cfg.Observer.Notice(fmt.Sprintf("%s %d was skipped: %s (%d in a row, at most %d)", what,
+		p.Step, who, p.NonfiniteRun, t.cfg.NonfiniteLimit-1))
 	return nil
 }
 
-// speed returns the tokens of a step by the time that it took, and counts them for the median.
-func (t *Trainer) speed(took time.Duration) float64 {
+// speed returns the tokens of some steps by the time that they took, and counts them for the
+// median.
+func (t *Trainer) speed(took time.Duration, steps int64) float64 {
 	seconds := took.Seconds()
 	if seconds <= 0 {
 		return 0
 	}
-	rate := float64(t.targets()) / seconds
+	rate := float64(steps) * float64(t.targets()) / seconds
 	t.rates.add(rate)
 	return rate
 }
@@ -195,7 +209,7 @@ func (t *Trainer) observe(r StepReport) {
 func (t *Trainer) afterStep(ctx context.Context) error {
 	step := t.progress.Step
 	last := step == t.cfg.Steps
-	every := func(interval int64) bool { return interval > 0 && step%interval == 0 }
+	every := func(interval int64) bool { return t.cfg.Local.due(step, interval) }
 	after := t.progress
 
 	t.laps.begin()

@@ -45,12 +45,12 @@ func (l *laps) end(name string) {
 	l.since = now
 }
 
-// whole traces a step and, behind it, its speed.
-func (l *laps) whole(step int64, began, ended time.Time, tokensPerSecond float64) {
+// whole traces what commits, a step or a round up to one, and, behind it, its speed.
+func (l *laps) whole(what string, step int64, began, ended time.Time, tokensPerSecond float64) {
 	if l.tracer == nil {
 		return
 	}
-	l.tracer.Span(trackTraining, fmt.Sprintf("step %d", step), began, ended)
+	l.tracer.Span(trackTraining, fmt.Sprintf("%s %d", what, step), began, ended)
 	l.tracer.Count("tokens/s", ended, tokensPerSecond)
 }
 

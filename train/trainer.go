@@ -45,7 +45,8 @@ type Trainer struct {
 	joined    int64       // the last ring that was joined with this state
 	touched   bool        // the parameters or slots are not those of a job that has not begun
 	torn      bool        // a step may have changed them, and is not committed
-	slots     [][]float32 // of the optimizer, device memory
+	slots     [][]float32 // of the optimizer, and the outer one's, device memory
+	start     [][]float32 // what a round began with, device memory; without rounds, none
 	book      book        // the lanes' states
 
 	// The seat in the ring.
@@ -136,8 +137,13 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
-	for range t.cfg.Optimizer.Rule.Slots() {
+	for range t.slotNames() {
 		t.slots = append(t.slots, t.dev.Alloc(n))
+	}
+	if t.cfg.Local.on() {
+		for range t.ownTensors() {
+			t.start = append(t.start, t.dev.Alloc(n))
+		}
 	}
 	return nil
 }
@@ -160,7 +166,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 		index := t.progress.Step
 		err := context.Cause(ctx)
 		if err == nil {
-			regroup, err = t.step(ctx)
+			regroup, err = t.advance(ctx)
 		}
 		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
@@ -173,6 +179,14 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 		return t.result(true), nil
 	}
 	return t.result(false), t.flush(ctx)
+}
+
+// advance does what commits next: a step, or a round of them.
+func (t *Trainer) advance(ctx context.Context) (leave bool, err error) {
+	if t.cfg.Local.on() {
+		return t.round(ctx)
+	}
+	return t.step(ctx)
 }
 
 func (t *Trainer) done() bool { return t.stopped || t.progress.Step >= t.cfg.Steps }
@@ -227,10 +241,10 @@ func (t *Trainer) Close() {
 		t.segment.Close()
 		t.segment = nil
 	}
-	for _, s := range t.slots {
+	for _, s := range append(t.slots, t.start...) {
 		t.dev.Free(s)
 	}
-	t.slots = nil
+	t.slots, t.start = nil, nil
 	if t.clipper != nil {
 		t.clipper.Close()
 	}

@@ -9,26 +9,34 @@ import "rondo/compute"
 // alone says whether this rank is the whole ring, whose gradient is the sum.
 func (t *Trainer) alone() bool { return t.exchange.reducer == nil }
 
+// updatesAlone says whether a step's update is by this rank's gradient alone.
+func (t *Trainer) updatesAlone() bool { return t.alone() || t.cfg.Local.on() }
+
+// clipsEach says whether each rank clips its own gradient, the mean over its own lanes.
+func (t *Trainer) clipsEach() bool { return t.cfg.Clip.beforeRing() || t.cfg.Local.on() }
+
 // clipsOwn says whether the gradient is clipped before the loss is known. Only of a device that
 // records does that spare a wait, a Rehearsal is to meet the phases one by one, and what several
 // passes leave is added up first.
 func (t *Trainer) clipsOwn() bool {
-	return t.records && t.cfg.Rehearsal == nil && t.single() &&
-		(t.alone() || t.cfg.Clip.beforeRing())
+	return t.records && t.cfg.Rehearsal == nil && t.single() && (t.alone() || t.clipsEach())
 }
 
 // updatesOwn says whether the update, too, is asked for before the loss is known.
-func (t *Trainer) updatesOwn() bool { return t.alone() && t.clipsOwn() }
+func (t *Trainer) updatesOwn() bool { return t.updatesAlone() && t.clipsOwn() }
 
-// plan says what the device is to do in the next step, at a learning rate.
-func (t *Trainer) plan(rate float64) {
+// plan says what the device is to do in a step, which may be a later one of the round that is next,
+// and returns the step's learning rate.
+func (t *Trainer) plan(index int64) (rate float64) {
 	share := 1.0
-	if t.cfg.Clip.beforeRing() {
+	if t.clipsEach() && !t.updatesAlone() {
 		share = t.share()
 	}
+	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
 	t.clip = t.cfg.Clip.by(share, lossLimit)
-	t.next = t.cfg.Optimizer.update(t.progress.Updates+1, rate)
+	t.next = t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
+	return rate
 }
 
 // share is what part of all lanes is clipped together before the ring.
@@ -42,7 +50,7 @@ func (t *Trainer) share() float64 {
 // behindBackward asks for what comes behind the backward pass of a rank that clipsOwn.
 func (t *Trainer) behindBackward(loss *compute.Loss) {
 	t.clipper.Clip(t.grads, &t.clip, loss)
-	if t.alone() {
+	if t.updatesAlone() {
 		t.update()
 	}
 }
@@ -50,7 +58,7 @@ func (t *Trainer) behindBackward(loss *compute.Loss) {
 // applySum clips the summed gradient, unless each rank has clipped its own, updates by it, and
 // returns the norm.
 func (t *Trainer) applySum(all tally) (norm float64) {
-	each := t.cfg.Clip.beforeRing()
+	each := t.clipsEach()
 	if !each {
 		t.clipper.Clip(t.grads, &t.clip, nil)
 		t.laps.end("clip")
@@ -82,6 +90,6 @@ func (t *Trainer) forgetTorn() {
 // update asks for the optimizer's update by the gradient, as the last Clip lets it.
 func (t *Trainer) update() {
 	var slots [2][]float32
-	copy(slots[:], t.slots)
+	copy(slots[:], t.slots[:t.innerSlots()])
 	t.clipper.Update(&t.next, t.model.Params(), t.grads, slots[0], slots[1])
 }
