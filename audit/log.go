@@ -30,6 +30,9 @@ type Ring struct {
 	// (step-1)*Accumulate on. 0: 1.
 	Accumulate int
 	Batches    corpus.SamplerConfig
+	// SyncEvery is how many steps a round has, which is committed with its last: 0 or 1: each step
+	// is by itself. Rounds end at its multiples, and with the job.
+	SyncEvery int64
 }
 
 // Log is one worker's log. One goroutine at a time does steps with it.
@@ -89,7 +92,8 @@ func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) erro
 		Segment: segment, First: first, Offsets: l.offsets, CRC: l.checksum(inputs)}})
 }
 
-// Commit says that the worker has updated its parameters by a step.
+// Commit says that the worker has updated its parameters by a step, and with it by all of its
+// round.
 func (l *Log) Commit(step int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,12 +166,13 @@ type ringLine struct {
 	Seed       uint64          `json:"seed"`
 	Sampling   corpus.Sampling `json:"sampling"`
 	Accumulate int             `json:"accumulate"` // 0, or not there: 1
+	SyncEvery  int64           `json:"sync_every"` // 0, or not there: 1
 }
 
 func newRingLine(r Ring) *ringLine {
 	l := &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Committed: r.Committed,
 		World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
-		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling}
+		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling, SyncEvery: r.SyncEvery}
 	if r.Accumulate > 1 {
 		l.Accumulate = r.Accumulate
 	}
@@ -176,6 +181,10 @@ func newRingLine(r Ring) *ringLine {
 
 // segments is how many segments of each lane a step reads.
 func (r *ringLine) segments() int { return max(1, r.Accumulate) }
+
+// within says whether a step is one of a round that does not end with it, as far as that is known:
+// the job may.
+func (r *ringLine) within(step int64) bool { return r.SyncEvery > 1 && step%r.SyncEvery != 0 }
 
 func (r *ringLine) batches() corpus.SamplerConfig {
 	return corpus.SamplerConfig{Tokens: r.Tokens, Lanes: r.Lanes, BPTT: r.BPTT, Seed: r.Seed,
@@ -207,6 +216,9 @@ func (e *line) append(b []byte) []byte {
 			r.Sampling)
 		if r.Accumulate != 0 {
 			b = fmt.Appendf(b, `,"accumulate":%d`, r.Accumulate)
+		}
+		if r.SyncEvery > 1 {
+			b = fmt.Appendf(b, `,"sync_every":%d`, r.SyncEvery)
 		}
 		b = append(b, "}}"...)
 	case e.Read != nil:

@@ -138,7 +138,7 @@ func (p *prover) makeSampler() error {
 // and 16".
 func differences(a, b ringLine, batches bool) string {
 	if batches {
-		a.From, a.Committed, a.World = b.From, b.Committed, b.World
+		a.From, a.Committed, a.World, a.SyncEvery = b.From, b.Committed, b.World, b.SyncEvery
 	}
 	var all []string
 	for _, d := range []struct {
@@ -151,6 +151,7 @@ func differences(a, b ringLine, batches bool) string {
 		{"tokens of the text", a.Tokens, b.Tokens}, {"workers", a.World, b.World},
 		{"steps done before", a.From, b.From},
 		{"state of generation", a.Committed, b.Committed},
+		{"--sync-every", a.SyncEvery, b.SyncEvery},
 	} {
 		if d.a != d.b {
 			all = append(all, fmt.Sprintf("%s %v and %v", d.what, d.a, d.b))

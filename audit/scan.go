@@ -70,7 +70,7 @@ func parse(text []byte) (line, error) {
 	switch {
 	case kinds != 1:
 		return e, errors.New("is none of ring, read and commit")
-	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 ||
+	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 || e.Ring.SyncEvery < 0 ||
 		e.Ring.Committed > e.Ring.Generation || e.Ring.Accumulate < 0 ||
 		e.Ring.Accumulate > maxAccumulate):
 		return e, errors.New("is of a ring that cannot be")

@@ -81,6 +81,15 @@ func (l Local) validate(clip Clip) error {
 	return nil
 }
 
+// Kept is how many values a device keeps of each parameter for the rounds of an inner rule: what the
+// outer rule keeps, which is saved, and copies of what a round began with.
+func (l Local) Kept(inner compute.Optimizer) (slots, copies int) {
+	if !l.on() {
+		return 0, 0
+	}
+	return len(l.slots()), 1 + inner.Slots()
+}
+
 // slots are the names of what the outer rule keeps for each parameter.
 func (l Local) slots() []string {
 	if l.on() && l.Outer == OuterNesterov {

@@ -140,10 +140,9 @@ func (t *Trainer) allocate(n int) (err error) {
 	for range t.slotNames() {
 		t.slots = append(t.slots, t.dev.Alloc(n))
 	}
-	if t.cfg.Local.on() {
-		for range t.ownTensors() {
-			t.start = append(t.start, t.dev.Alloc(n))
-		}
+	_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
+	for range copies {
+		t.start = append(t.start, t.dev.Alloc(n))
 	}
 	return nil
 }

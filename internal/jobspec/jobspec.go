@@ -5,6 +5,7 @@
 package jobspec
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -52,8 +53,8 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateDevice, validateCompress, validateReduction, validateWorkers, validateDeadlines,
-		validateRehearsal} {
+		validateSync, validateDevice, validateCompress, validateReduction, validateWorkers,
+		validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
@@ -113,6 +114,35 @@ func validateRun(spec *rondov1.JobSpec) error {
 	return nil
 }
 
+func validateSync(spec *rondov1.JobSpec) error {
+	if spec.SyncEvery <= 1 {
+		return nil
+	}
+	if spec.Clip > 0 && spec.ClipScope != "worker" {
+		return usagef("--clip-scope %s needs the workers' gradients of each step, and --sync-every "+
+			"%d has them meet after as many steps: give --clip-scope worker, --clip 0 or "+
+			"--sync-every 1", spec.ClipScope, spec.SyncEvery)
+	}
+	if LaneGroups(spec) > 0 {
+		by := "--clip-scope group"
+		if Canonical(spec) {
+			by = "--reduce canonical"
+		}
+		return usagef("%s cuts the batch into groups of lanes, and with --sync-every %d each "+
+			"worker trains all of its lanes together: leave it out, or give --sync-every 1", by,
+			spec.SyncEvery)
+	}
+	if spec.SparseRows == "always" {
+		return usagef("--sparse-rows always is of gradients, and --sync-every %d sums changes of "+
+			"parameters, which may be of rows that were not read: give --sparse-rows never",
+			spec.SyncEvery)
+	}
+	if spec.OuterLr == 0 && spec.OuterOptimizer != "average" {
+		return usagef("--outer-lr 0 would train nothing: give an outer learning rate above 0")
+	}
+	return nil
+}
+
 // ParseResumeStep reads the value of --resume when it is neither auto nor never.
 func ParseResumeStep(text string) (int64, error) {
 	var step int64
@@ -145,7 +175,8 @@ func Differences(spec, other *rondov1.JobSpec) []string {
 	a, b := one.ProtoReflect(), two.ProtoReflect()
 	for _, f := range fields() {
 		if x, y := f.format(a.Get(f.desc)), f.format(b.Get(f.desc)); x != y {
-			out = append(out, fmt.Sprintf("--%s %s instead of %s", f.flagName(), x, y))
+			out = append(out, fmt.Sprintf("--%s %s instead of %s", f.flagName(),
+				cmp.Or(x, "none"), cmp.Or(y, "none")))
 		}
 	}
 	return out
@@ -153,7 +184,7 @@ func Differences(spec, other *rondov1.JobSpec) []string {
 
 // lasting returns a spec with only the fields that must not change within a job.
 func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
-	return &rondov1.JobSpec{
+	lasts := &rondov1.JobSpec{
 		Job: spec.Job, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
 		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
@@ -162,6 +193,10 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: lastingAccumulate(spec),
 	}
+	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // whose momentum is saved
+		lasts.OuterOptimizer = spec.OuterOptimizer
+	}
+	return lasts
 }
 
 // lastingAccumulate is --accumulate as Identity has it: 1 is what all jobs had before there was

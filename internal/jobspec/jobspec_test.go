@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,6 +125,10 @@ func TestWrongFlags(t *testing.T) {
 		{"--inject kill", `--inject: "kill": whose? Give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
+		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
+		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
+		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
+		{"--sync-every 4 --outer-optimizer sgd --outer-lr 0", "--outer-lr 0 would train nothing"},
 		{"--epochs 0", "--epochs and --steps are both 0"},
 		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
 		{"--resume 12", "--resume 12 needs --checkpoint-dir"},
@@ -254,6 +259,16 @@ func TestIdentityAndDifferences(t *testing.T) {
 	if Identity(other, "tokens") != base || len(Differences(Default(), other)) != 0 {
 		t.Error("workers, lr, epochs, the folder, the corpus's place or how steps are computed " +
 			"changed the identity")
+	}
+	rounds := Default()
+	rounds.SyncEvery, rounds.OuterLr = 16, 0.5
+	if Identity(rounds, "tokens") != base {
+		t.Error("rounds that keep nothing of their own changed the identity")
+	}
+	rounds.OuterOptimizer = "nesterov"
+	if got := Differences(rounds, Default()); Identity(rounds, "tokens") == base ||
+		!slices.Equal(got, []string{"--outer-optimizer nesterov instead of none"}) {
+		t.Errorf("an outer momentum is dropped: %q", got)
 	}
 	if Identity(other, "other tokens") == base {
 		t.Error("another text has the same identity")

@@ -13,7 +13,7 @@ import (
 
 // Estimate is how much memory a worker on a CPU takes, in bytes.
 type Estimate struct {
-	Model       int64 // parameters, their gradients, and what the optimizer keeps of each
+	Model       int64 // parameters, their gradients, and what the optimizers keep of each
 	Activations int64 // what a segment's steps leave for its backward pass
 	Kernels     int64 // weights as products read them, logits, and other workspace
 	Copies      int64 // initial weights, lanes' states, snapshots that wait to be stored
@@ -69,11 +69,11 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 		s.threads = spec.Threads
 	}
 	parameters := floats(int64(model.Span(model.Layout(config))))
-	slots := int64(rule.Slots())
+	slots, copies := kept(spec, rule)
 	all := floats(spec.Batch * int64(config.StateSize()))
 	snapshot := parameters*(1+slots) + all
 	e := Estimate{
-		Model: block(parameters)*(1+slots+beside) +
+		Model: block(parameters)*(1+slots+copies+beside) +
 			block(parameters+floats(train.Tail)),
 		Activations: s.activations(),
 		Kernels:     s.kernels(parameters),
@@ -113,6 +113,13 @@ func passes(spec *rondov1.JobSpec, lanes int64) (together, gradients int64) {
 	together = spec.Batch / groups
 	own := (lanes + together - 1) / together
 	return together, gradients + min(own-1, int64(bits.Len64(uint64(groups))))
+}
+
+// kept is how many values a worker keeps of each parameter beside its gradient: what the optimizers
+// do, which is saved, and copies for as long as a round takes (--sync-every).
+func kept(spec *rondov1.JobSpec, rule compute.Optimizer) (slots, copies int64) {
+	outer, rounds := local(spec).Kept(rule)
+	return int64(rule.Slots() + outer), int64(rounds)
 }
 
 // sizes is the shape of a worker's segments.

@@ -43,7 +43,8 @@ func GPUMemory(spec *rondov1.JobSpec, vocabulary, lanes int) (int64, error) {
 		s.chunk = min(s.chunk, spec.Recompute)
 	}
 	parameters := floats(int64(model.Span(model.Layout(config))))
-	bytes := block(parameters)*(2+beside+int64(rule.Slots())) + s.activations() +
+	slots, copies := kept(spec, rule)
+	bytes := block(parameters)*(2+slots+copies+beside) + s.activations() +
 		s.gpuGraph(s.chunk, false)
 	if s.chunk < s.steps {
 		bytes += block(parameters)
@@ -73,7 +74,8 @@ func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
 	}
 	parameters := floats(int64(model.Span(model.Layout(config))))
 	all := floats(spec.Batch * int64(config.StateSize()))
-	snapshot := parameters*(1+int64(rule.Slots())) + all
+	slots, _ := kept(spec, rule)
+	snapshot := parameters*(1+slots) + all
 	copies := int64(2) // one that is read back from the GPU, and one to recover with
 	if spec.CheckpointDir != "" || spec.StopDir != "" {
 		copies += 2 // one that is written, and one that waits

@@ -47,6 +47,9 @@ const repeats = 4
 // Tied weights are the output layer's too, whose gradient is of all tokens.
 func lookup(spec *rondov1.JobSpec, m model.Config, views []model.View) *compress.Lookup {
 	always := spec.SparseRows == "always"
+	if spec.SyncEvery > 1 { // momenta change the rows of tokens that were not read
+		return nil
+	}
 	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.Canonical(spec) {
 		return nil
 	}

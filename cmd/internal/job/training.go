@@ -41,6 +41,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Accumulate:     int(spec.Accumulate),
 		LaneGroups:     int(jobspec.LaneGroups(spec)),
 		Canonical:      jobspec.Canonical(spec),
+		Local:          local(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,
 		SaveEvery:      spec.CheckpointEvery,
@@ -56,4 +57,13 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// local are the job's rounds; the zero value where each step's gradient is summed.
+func local(spec *rondov1.JobSpec) train.Local {
+	if spec.SyncEvery <= 1 {
+		return train.Local{}
+	}
+	return train.Local{Every: spec.SyncEvery, Outer: train.Outer(spec.OuterOptimizer),
+		Rate: spec.OuterLr, Momentum: spec.OuterMomentum}
 }

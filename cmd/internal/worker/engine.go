@@ -269,7 +269,7 @@ func (e *engine) joined(s *session, j train.Joined) error {
 	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
 		Generation: uint64(s.plan.Generation), From: j.Step, Committed: uint64(j.Committed),
 		World: len(s.plan.Members), Accumulate: int(e.worker.spec.Accumulate),
-		Batches: e.worker.data.Sampler.Config()})
+		Batches: e.worker.data.Sampler.Config(), SyncEvery: e.worker.spec.SyncEvery})
 }
 
 // keep saves the state without a ring, for a job that nobody is left to hold it for.

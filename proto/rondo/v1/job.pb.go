@@ -153,6 +153,11 @@ type JobSpec struct {
 	Steps          int64   `protobuf:"varint,51,opt,name=steps,proto3" json:"steps,omitempty"`
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
+	// Steps without a sum: local SGD, DiLoCo.
+	SyncEvery      int64   `protobuf:"varint,120,opt,name=sync_every,json=syncEvery,proto3" json:"sync_every,omitempty"`
+	OuterOptimizer string  `protobuf:"bytes,121,opt,name=outer_optimizer,json=outerOptimizer,proto3" json:"outer_optimizer,omitempty"`
+	OuterLr        float64 `protobuf:"fixed64,122,opt,name=outer_lr,json=outerLr,proto3" json:"outer_lr,omitempty"`
+	OuterMomentum  float64 `protobuf:"fixed64,123,opt,name=outer_momentum,json=outerMomentum,proto3" json:"outer_momentum,omitempty"`
 	// How a step is computed.
 	Precision  string `protobuf:"bytes,54,opt,name=precision,proto3" json:"precision,omitempty"`
 	Recompute  int64  `protobuf:"varint,55,opt,name=recompute,proto3" json:"recompute,omitempty"`
@@ -519,6 +524,34 @@ func (x *JobSpec) GetNonfiniteLimit() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetSyncEvery() int64 {
+	if x != nil {
+		return x.SyncEvery
+	}
+	return 0
+}
+
+func (x *JobSpec) GetOuterOptimizer() string {
+	if x != nil {
+		return x.OuterOptimizer
+	}
+	return ""
+}
+
+func (x *JobSpec) GetOuterLr() float64 {
+	if x != nil {
+		return x.OuterLr
+	}
+	return 0
+}
+
+func (x *JobSpec) GetOuterMomentum() float64 {
+	if x != nil {
+		return x.OuterMomentum
+	}
+	return 0
+}
+
 func (x *JobSpec) GetPrecision() string {
 	if x != nil {
 		return x.Precision
@@ -842,7 +875,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x95V\n" +
+	"\x04_max\"\xf1[\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -933,7 +966,16 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xa5\x01\n" +
+	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\x81\x02\n" +
+	"\n" +
+	"sync_every\x18x \x01(\x03B\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
+	"\xc4\x01steps that each worker takes by itself, with its own lanes, optimizer and clipping, before the workers meet and average what they have come to: for slow links; 1: the gradient is summed every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x95\x02\n" +
+	"\x0fouter_optimizer\x18y \x01(\tB\xeb\x01\xaa\xbb\x18\xe6\x01\n" +
+	"\xc2\x01with --sync-every above 1, what is made of the workers' mean: average takes it as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\aaverage\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
+	"\bouter_lr\x18z \x01(\x01BH\xaa\xbb\x18D\n" +
+	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12Y\n" +
+	"\x0eouter_momentum\x18{ \x01(\x01B2\xaa\xbb\x18.\n" +
+	"\x15of the outer nesterov\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xa5\x01\n" +
 	"\tprecision\x186 \x01(\tB\x86\x01\xaa\xbb\x18\x81\x01\n" +
 	"awhat products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 are of GPUs\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc8\x01\n" +
 	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
