@@ -30,8 +30,8 @@ type Ring struct {
 	// (step-1)*Accumulate on. 0: 1.
 	Accumulate int
 	Batches    corpus.SamplerConfig
-	// SyncEvery is how many steps a round has, which is committed with its last: 0 or 1: each step
-	// is by itself. Rounds end at its multiples, and with the job.
+	// SyncEvery is how many steps a round has, which is committed with its last; 0 or 1: there are
+	// none. Rounds end at its multiples, and with the job.
 	SyncEvery int64
 }
 
@@ -92,8 +92,7 @@ func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) erro
 		Segment: segment, First: first, Offsets: l.offsets, CRC: l.checksum(inputs)}})
 }
 
-// Commit says that the worker has updated its parameters by a step, and with it by all of its
-// round.
+// Commit says that the worker has updated its parameters by a step, and by all others of its round.
 func (l *Log) Commit(step int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,8 @@ type Ledger interface {
 	// the inputs [T, count] of its lanes [first, first+count), of one of the step's segments, from
 	// 0. They are the trainer's again when it returns.
 	Intend(step int64, segment, first, count int, inputs []int32) error
-	// Commit hears that this rank has completed a step, and with it all those that it has read
-	// since the last Commit: in a job with rounds, those of a round.
+	// Commit hears that this rank has completed a step, and with it all that it has read since the
+	// last Commit: in a job with rounds, those of a round.
 	Commit(step int64) error
 }
 

@@ -81,7 +81,7 @@ func (l Local) validate(clip Clip) error {
 	return nil
 }
 
-// Kept is how many values a device keeps of each parameter for the rounds of an inner rule: what the
+// Kept is how many values a device keeps of each parameter for rounds with an inner rule: what the
 // outer rule keeps, which is saved, and copies of what a round began with.
 func (l Local) Kept(inner compute.Optimizer) (slots, copies int) {
 	if !l.on() {

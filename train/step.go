@@ -184,8 +184,7 @@ func (t *Trainer) noteSkipped(ranks int) error {
 	return nil
 }
 
-// speed returns the tokens of some steps by the time that they took, and counts them for the
-// median.
+// speed returns the tokens of some steps by the time that they took, and counts it for the median.
 func (t *Trainer) speed(took time.Duration, steps int64) float64 {
 	seconds := took.Seconds()
 	if seconds <= 0 {

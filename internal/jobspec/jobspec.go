@@ -119,8 +119,8 @@ func validateSync(spec *rondov1.JobSpec) error {
 		return nil
 	}
 	if spec.Clip > 0 && spec.ClipScope != "worker" {
-		return usagef("--clip-scope %s needs the workers' gradients of each step, and --sync-every "+
-			"%d has them meet after as many steps: give --clip-scope worker, --clip 0 or "+
+		return usagef("--clip-scope %s needs the workers' gradients of each step, and with "+
+			"--sync-every %d each has only its own: give --clip-scope worker, --clip 0 or "+
 			"--sync-every 1", spec.ClipScope, spec.SyncEvery)
 	}
 	if LaneGroups(spec) > 0 {
@@ -138,7 +138,7 @@ func validateSync(spec *rondov1.JobSpec) error {
 			spec.SyncEvery)
 	}
 	if spec.OuterLr == 0 && spec.OuterOptimizer != "average" {
-		return usagef("--outer-lr 0 would train nothing: give an outer learning rate above 0")
+		return usagef("--outer-lr 0 would train nothing: give an rate above 0")
 	}
 	return nil
 }
