@@ -118,13 +118,26 @@ func (t *Trainer) rewind() {
 	t.torn = false
 }
 
-// copyWithin copies within the device's memory, every bit.
+// copyRow is how much of a tensor copyWithin takes for a row of a table.
+const copyRow = 1 << 10
+
+// copyWithin copies within the device's memory, every bit. In memory of its own the device gathers
+// all rows of a table, and what is left as the only row of another.
 func (t *Trainer) copyWithin(dst, src []float32) {
 	if t.cfg.HostMemory {
 		copy(dst, src)
 		return
 	}
-	t.dev.Embed(dst, src, []int32{0}) // a table of one row
+	for len(t.copyRows) < len(src)/copyRow {
+		t.copyRows = append(t.copyRows, int32(len(t.copyRows)))
+	}
+	whole := len(src) / copyRow * copyRow
+	if whole > 0 {
+		t.dev.Embed(dst[:whole], src[:whole], t.copyRows[:whole/copyRow])
+	}
+	if whole < len(src) {
+		t.dev.Embed(dst[whole:], src[whole:], []int32{0})
+	}
 }
 
 // meet ends a round: it leaves in the gradient's place the outer gradient, summed over the ranks,

@@ -68,9 +68,10 @@ type Trainer struct {
 	behind  func(*compute.Loss) // behindBackward, made once
 	records bool                // the device is a compute.Recorder
 
-	grads  []float32 // device memory
-	piece  []float32 // host memory to pass tensors through; empty if the device's is the host's
-	copied *Snapshot // used again by snapshot
+	grads    []float32 // device memory
+	copyRows []int32   // copyWithin's rows: 0, 1, 2 and so on
+	piece    []float32 // host memory to pass tensors through; empty if the device's is the host's
+	copied   *Snapshot // used again by snapshot
 
 	ahead        *ahead // while Run runs
 	rates        rates
