@@ -128,6 +128,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
+		{"--sync-every 4 --sparse-rows always", "--sparse-rows always is of gradients"},
 		{"--sync-every 4 --outer-optimizer sgd --outer-lr 0", "--outer-lr 0 would train nothing"},
 		{"--epochs 0", "--epochs and --steps are both 0"},
 		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
