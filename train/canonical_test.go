@@ -285,10 +285,13 @@ type ringOnly struct{ Reducer }
 
 func TestCanonicalRefuses(t *testing.T) {
 	for want, change := range map[string]func(*job){
-		"must divide --batch 12":   func(j *job) { j.config.LaneGroups = 5 },
-		"need lane groups":         func(j *job) { j.config.LaneGroups = 0 },
-		"clips by worker":          func(j *job) { j.config.Clip.Scope = ScopeWorker },
-		"are not whole groups":     func(j *job) { j.ranks, j.ends = 2, []int{3, testG} },
+		"must divide --batch 12": func(j *job) { j.config.LaneGroups = 5 },
+		"need lane groups":       func(j *job) { j.config.LaneGroups = 0 },
+		"clips by worker":        func(j *job) { j.config.Clip.Scope = ScopeWorker },
+		"are not whole groups":   func(j *job) { j.ranks, j.ends = 2, []int{3, testG} },
+		"--sync-every has each worker": func(j *job) {
+			j.config.Local = Local{Every: 4, Outer: OuterAverage}
+		},
 		"--accumulate -1: must be": func(j *job) { j.config.Accumulate = -1 },
 	} {
 		j := canonical(6, ScopeGlobal)

@@ -286,4 +286,5 @@ func (t *Trainer) clipPart(own *tally) {
 		norm = min(norm, exactLimit/2) // it is clipped all the same
 	}
 	own.norm.add(norm)
+	t.laps.end("clip")
 }

@@ -18,7 +18,7 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	end := t.cfg.Local.end(from, t.cfg.Steps)
 	t.keepStart()
 	t.tear()
-	t.laps.end("keep what the round begins with")
+	t.laps.end("keeping the round's start")
 	states := t.book.open(end, from, t.ring.Generation)
 	own, err := t.stepsAlone(ctx, end, states)
 	if err != nil {
@@ -144,8 +144,9 @@ func (t *Trainer) copyWithin(dst, src []float32) {
 // and in the inner slots' their means. A rank alone whose parameters are the mean leaves all as it
 // is. What is on its way to the ranks' sums counts for nothing until the last of them, which is the
 // outer gradient's, with all that travels with a step's gradient.
-func (t *Trainer) meet(ctx context.Context, end int64, own tally, states *entry) (tally,
-	error) {
+func (t *Trainer) meet(
+	ctx context.Context, end int64, own tally, states *entry,
+) (tally, error) {
 	if err := context.Cause(ctx); err != nil { // a rank alone meets nobody who would say so
 		return tally{}, err
 	}
@@ -164,6 +165,7 @@ func (t *Trainer) meet(ctx context.Context, end int64, own tally, states *entry)
 			}
 		}
 	}
+	t.laps.end("averaging the optimizer's")
 	t.copyWithin(t.grads, t.model.Params())
 	t.dev.Scale(t.grads, -1)
 	t.dev.Add(t.grads, t.start[0])
@@ -172,6 +174,7 @@ func (t *Trainer) meet(ctx context.Context, end int64, own tally, states *entry)
 		own = tally{nonfinite: 1, stop: own.stop, regroup: own.regroup}
 		t.exchange.zero() // so that the sum over the ranks is of numbers
 	}
+	t.laps.end("outer gradient")
 	return t.exchange.sum(ctx, end-1, own, ahead)
 }
 

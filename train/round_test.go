@@ -35,6 +35,9 @@ func TestRoundsOfOneWorker(t *testing.T) {
 				j := newJob(1)
 				j.config.Save, j.config.Optimizer.Rule, j.model.Dropout = true, rule, 0.2
 				j.model.Layers = 2
+				if rule == compute.Nesterov {
+					j.config.Accumulate = 2
+				}
 				j.config.Schedule = Schedule{Kind: Cosine, Rate: 0.05, Warmup: 4}
 				if memory != "host" {
 					j.config.HostMemory, j.model.GradientTail = false, 0
@@ -71,8 +74,9 @@ func TestRoundsOfOneWorker(t *testing.T) {
 // Rounds of one step are steps, within rounding: the mean of what each rank comes to is where the
 // mean of their gradients leads.
 func TestRoundsOfOneStep(t *testing.T) {
-	for _, ends := range [][]int{{6, testG}, {2, 5, testG}} {
+	for segments, ends := range map[int][]int{1: {6, testG}, 2: {2, 5, testG}} {
 		j := newJob(len(ends))
+		j.config.Accumulate = segments
 		j.ends, j.config.Clip.Limit, j.config.Schedule.Rate = ends, 0, 0.5
 		want := j.mustRun(t)
 		got := inRounds(j, Local{Every: 1, Outer: OuterAverage}).mustRun(t)

@@ -105,12 +105,31 @@ func lookupOf(c model.Config) *compress.Lookup {
 	return nil
 }
 
+// TestSummerInRounds: what the ranks have changed in a round is summed as a gradient is.
+func TestSummerInRounds(t *testing.T) {
+	for _, local := range outers(5) {
+		j := inRounds(resumable(compute.LSTM, false, compute.AdamW), local)
+		j.config.Steps, j.config.SaveEvery = 26, 10
+		want := j.mustRun(t)
+		summing(t, &j, compress.Config{})
+		got := j.mustRun(t)
+		for i := range want.saved {
+			sameSnapshot(t, got.saved[i], want.saved[i])
+		}
+	}
+}
+
 // TestSummerKeeps: whatever collective the ring breaks in, and whoever completes it, the workers go
 // on with what they have kept, and end with the bits of a job that nothing has disturbed.
 func TestSummerKeeps(t *testing.T) {
+	t.Run("steps", func(t *testing.T) { summerKeeps(t, elasticJob(5)) })
+	t.Run("rounds", func(t *testing.T) { summerKeeps(t, inRounds(elasticJob(7), outers(3)[2])) })
+}
+
+func summerKeeps(t *testing.T, job job) {
+	t.Helper()
 	for name, config := range map[string]compress.Config{
 		"rounded": {Feedback: true}, "top": {TopK: 0.05}} {
-		job := elasticJob(5)
 		job.config.Evaluation, job.config.EvalEvery = nil, 0
 		calm := newElastic(t, job, 2)
 		summing(t, &calm.job, config)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rondo/compute"
 )
 
 // drawn is what a Tracer has heard.
@@ -40,6 +42,30 @@ func TestSpansNest(t *testing.T) {
 	if heard.counts != int(j.config.Steps) {
 		t.Errorf("%d figures of %d steps", heard.counts, j.config.Steps)
 	}
+	nested(t, heard, map[string]int{"step": 12, "load": 12, "forward": 12, "backward": 12,
+		"exposed to the ring": 12, "clip": 12, "update": 12, "checkpoint": 3, "evaluation": 2,
+		"roll call": 3, "bucket 1 of 4": 12, "bucket 4 of 4": 12})
+}
+
+// Nor does anything that a round does lack one.
+func TestSpansOfRounds(t *testing.T) {
+	j := inRounds(deep(2), Local{Every: 5, Outer: OuterSGD, Rate: 1})
+	j.config.Optimizer.Rule = compute.Momentum
+	heard := &drawn{spans: map[string][]lapSpan{}}
+	j.prepare = func(rank int, trainer *Trainer) {
+		if rank == 0 {
+			trainer.laps.tracer, trainer.cfg.Tracer = heard, heard
+		}
+	}
+	j.runQueued(t)
+	nested(t, heard, map[string]int{"round": 3, "keeping the round's start": 3, "load": 12,
+		"forward": 12, "backward": 12, "clip": 12, "update": 12, "averaging the optimizer's": 3,
+		"outer gradient": 3, "exposed to the ring": 3, "outer update": 3, "bucket 1 of 1": 3})
+}
+
+// nested holds the spans of each track against each other, and how many there are of a name.
+func nested(t *testing.T, heard *drawn, counts map[string]int) {
+	t.Helper()
 	count := map[string]int{}
 	for track, spans := range heard.spans {
 		slices.SortStableFunc(spans, func(a, b lapSpan) int {
@@ -62,15 +88,15 @@ func TestSpansNest(t *testing.T) {
 			}
 			open = append(open, s)
 			name, _, _ := strings.Cut(s.name, ",")
-			if strings.HasPrefix(name, "step ") {
-				name = "step"
+			for _, whole := range []string{"step", "round"} {
+				if strings.HasPrefix(name, whole+" ") {
+					name = whole
+				}
 			}
 			count[name]++
 		}
 	}
-	for name, want := range map[string]int{"step": 12, "load": 12, "forward": 12, "backward": 12,
-		"exposed to the ring": 12, "clip": 12, "update": 12, "checkpoint": 3, "evaluation": 2,
-		"roll call": 3, "bucket 1 of 4": 12, "bucket 4 of 4": 12} {
+	for name, want := range counts {
 		if count[name] != want {
 			t.Errorf("%d spans %q, want %d: %v", count[name], name, want, count)
 		}

@@ -28,8 +28,8 @@ func (t *Trainer) updatesOwn() bool { return t.updatesAlone() && t.clipsOwn() }
 // plan says what the device is to do in a step, which may be a later one of the round that is next,
 // and returns the step's learning rate.
 func (t *Trainer) plan(index int64) (rate float64) {
-	share := 1.0
-	if t.clipsEach() && !t.updatesAlone() {
+	share := 1.0 // a round's steps are by this rank's lanes alone
+	if t.cfg.Clip.beforeRing() && !t.cfg.Local.on() {
 		share = t.share()
 	}
 	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
