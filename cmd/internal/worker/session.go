@@ -428,11 +428,11 @@ func (s *session) announce(ctx context.Context, joined train.Joined) {
 	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
 		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
 			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
-	s.engine.heard.catchUp(joined.Step)
 	again := s.plan.Rings > 1 || s.rejoined
 	if text := joined.String(); text != "" && again {
 		s.notice(ctx, text)
 	}
+	s.engine.heard.catchUp(joined.Step) // which may be an earlier one, as was just told
 	if total := s.data.Steps(s.spec); joined.Step >= total && !again {
 		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
 			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
