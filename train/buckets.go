@@ -40,8 +40,8 @@ func bucketsOf(points []int, least int) (ends []int) {
 // gradient's norm before it is summed, not where the ring does not sum it, or not by itself, and
 // not where a Summer needs the whole.
 func (t *Trainer) bucketed() bool {
-	return t.ring.Reducer != nil && t.ring.Group == nil && !t.clipsEach() && t.cfg.LaneGroups == 0 &&
-		(t.ring.Summer == nil || t.ring.Summer.Overlaps())
+	return t.ring.Reducer != nil && t.ring.Group == nil && !t.clipsEach() &&
+		t.cfg.LaneGroups == 0 && (t.ring.Summer == nil || t.ring.Summer.Overlaps())
 }
 
 // cut has the gradient travel in buckets of at least so many floats in this ring; 0: in one.
