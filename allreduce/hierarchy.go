@@ -17,6 +17,8 @@ type Layout struct {
 	Across []Rank
 	// Columns is how many parts there are: as many as the smallest host has ranks.
 	Columns int
+	// Hosts and Ranks are how many there are in all.
+	Hosts, Ranks int
 }
 
 // NewLayout returns rank's place where rank i is on hosts[i].
@@ -29,7 +31,8 @@ func NewLayout(hosts []string, rank Rank) Layout {
 		}
 		members[host] = append(members[host], Rank(i))
 	}
-	l := Layout{Host: members[hosts[rank]], Columns: len(hosts)}
+	l := Layout{Host: members[hosts[rank]], Columns: len(hosts), Hosts: len(members),
+		Ranks: len(hosts)}
 	for _, ranks := range members {
 		l.Columns = min(l.Columns, len(ranks))
 	}
@@ -41,11 +44,19 @@ func NewLayout(hosts []string, rank Rank) Layout {
 	return l
 }
 
-// Pays reports whether a hierarchy sends fewer bytes between hosts than a ring of all ranks does:
-// 2(H-1)/H of a buffer for each of H hosts, where a ring of N ranks whose hosts lie together sends
-// 2(N-1)/N. That is so where there are two hosts or more, and one has two ranks or more; and each
-// must, for its links to have as little to do as the others'.
-func (l Layout) Pays() bool { return l.Columns > 1 && len(l.Across) != 1 }
+// Pays reports whether a hierarchy is worth its steps within the hosts, one after the other with
+// those across. For each of H hosts it sends 2(H-1)/H of a buffer, where a ring of N ranks whose
+// hosts lie together sends 2(N-1)/N: a quarter less or better with two hosts, and about the same
+// with many. There it is the latency of 2(N-1) steps that it saves, from thousands of ranks on
+// (`rondo bench simulate`). Each host must have two ranks or more.
+func (l Layout) Pays() bool {
+	hosts, ranks := l.Hosts, l.Ranks
+	fewer := 4*(hosts-1)*ranks <= 3*hosts*(ranks-1)
+	return l.Columns > 1 && hosts > 1 && (fewer || ranks >= manyRanks)
+}
+
+// manyRanks is from how many ranks on a ring of all is slower for its latency alone.
+const manyRanks = 2048
 
 // Hierarchy is one rank's part in sums that go within hosts first. Of each block of a buffer the
 // ranks of a host reduce-scatter, by a ring of their own, so that each has the host's sum of one

@@ -38,9 +38,23 @@ func TestLayout(t *testing.T) {
 	} {
 		for rank, want := range test.want {
 			got := allreduce.NewLayout(test.hosts, allreduce.Rank(rank))
+			want.Hosts, want.Ranks = 2, len(test.hosts)
+			if name == "one host" {
+				want.Hosts = 1
+			}
 			if !reflect.DeepEqual(got, want) || got.Pays() != test.pays {
 				t.Errorf("%s, rank %d: %+v, pays %v; want %+v", name, rank, got, got.Pays(), want)
 			}
+		}
+	}
+	// With many hosts a hierarchy sends what a ring sends, and pays by its fewer steps alone.
+	for hosts, want := range map[int]bool{2: true, 3: false, 8: false, 1024: true} {
+		names := make([]string, 2*hosts)
+		for rank := range names {
+			names[rank] = fmt.Sprint(rank / 2)
+		}
+		if got := allreduce.NewLayout(names, 0).Pays(); got != want {
+			t.Errorf("two ranks on each of %d hosts: pays %v", hosts, got)
 		}
 	}
 }

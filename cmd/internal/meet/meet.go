@@ -272,7 +272,7 @@ func HostName() string {
 // job say to each other.
 const (
 	release  = "0.2.0"
-	protocol = 1
+	protocol = 2
 )
 
 // Version names the build, as all processes of a job must have it in common: replicas compute the

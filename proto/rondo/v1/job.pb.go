@@ -875,7 +875,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xf1[\n" +
+	"\x04_max\"\x82\\\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -1004,9 +1004,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xaa\x02what the ring's links are made of: tcp: gRPC at each worker's address; unix: gRPC on a socket of the host; shm: memory that neighbours on one host share; each fails where it cannot be had; auto: between neighbours on one host the first of shm, unix and tcp that they can have, and tcp between hosts\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xb6\x02\n" +
 	"\n" +
 	"intra_host\x18V \x01(\tB\x96\x02\xaa\xbb\x18\x91\x02\n" +
-	"\xf1\x01what sums the gradients of workers on one host: nccl: NVIDIA's library, between GPUs, where all workers are on one host; auto: nccl where it can be had and --link is auto, else the ring; grpc and shm: the ring, with --link tcp and --link shm\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\x90\x02\n" +
-	"\btopology\x18\x82\x01 \x01(\tB\xf2\x01\xaa\xbb\x18\xed\x01\n" +
-	"\xca\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical where several hosts have two workers or more each\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
+	"\xf1\x01what sums the gradients of workers on one host: nccl: NVIDIA's library, between GPUs, where all workers are on one host; auto: nccl where it can be had and --link is auto, else the ring; grpc and shm: the ring, with --link tcp and --link shm\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\xa1\x02\n" +
+	"\btopology\x18\x82\x01 \x01(\tB\x83\x02\xaa\xbb\x18\xfe\x01\n" +
+	"\xdb\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical on two hosts of two workers or more each, and from 2048 workers on\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
 	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
 	"\x80\x01where a worker computes: auto (a GPU if there is one), cpu, cuda (rondo train gives each of its workers a GPU in turn) or cuda:N\x12\x04autoR\x06device\x12y\n" +
 	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
