@@ -177,11 +177,18 @@ func (s *Summing) Wait(ctx context.Context) error {
 	case err := <-s.done:
 		return err
 	case <-s.hierarchy.closed:
-		return fmt.Errorf("hierarchy: %w", ErrClosed)
 	case <-ctx.Done():
-		s.hierarchy.host.Break(context.Cause(ctx))
-		return context.Cause(ctx)
 	}
+	select {
+	case err := <-s.done: // both have come
+		return err
+	default:
+	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("hierarchy: %w", ErrClosed)
+	}
+	s.hierarchy.host.Break(context.Cause(ctx))
+	return context.Cause(ctx)
 }
 
 // part is what of a block of n floats a rank of the host sums with other hosts: [lo, hi).

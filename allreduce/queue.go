@@ -33,8 +33,12 @@ func (p *Pending) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		r.fail(p.interrupted(ctx))
-		<-p.done
+		select {
+		case <-p.done: // both have come: what is done needs no broken ring
+		default:
+			r.fail(p.interrupted(ctx))
+			<-p.done
+		}
 	}
 	var err error
 	if p.broken {

@@ -102,7 +102,7 @@ func (c Config) called(place int) Rank {
 
 // Ring is one rank's part in the collectives of one generation. All ranks start the same
 // collectives, on buffers of the same length, in the same order; one goroutine at a time calls a
-// Ring and its [Pending].
+// Ring. A [Pending] is waited for by one goroutine, which may be another.
 //
 // A collective that returns an error, but for a wrong argument, has left its buffer in no
 // defined state and the ring broken: the neighbours are told, so that all ranks fail within a

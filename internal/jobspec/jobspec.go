@@ -53,8 +53,8 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateSync, validateDevice, validateCompress, validateReduction, validateWorkers,
-		validateDeadlines, validateRehearsal} {
+		validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
+		validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func validateSync(spec *rondov1.JobSpec) error {
 			spec.SyncEvery)
 	}
 	if spec.OuterLr == 0 && spec.OuterOptimizer != "average" {
-		return usagef("--outer-lr 0 would train nothing: give an rate above 0")
+		return usagef("--outer-lr 0 would train nothing: give a rate above 0")
 	}
 	return nil
 }

@@ -116,6 +116,14 @@ func TestWrongFlags(t *testing.T) {
 		{"--clip-scope group --batch 11 --max-workers 3", "3 workers cannot share 1 groups"},
 		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
 			"workers, and --clip-scope worker clips by worker"},
+		{"--bucket-bytes 1000", "--bucket-bytes 1000 is of sums that begin during the backward " +
+			"pass, and --clip-scope worker needs"},
+		{"--bucket-bytes 1000 --clip 0 --sync-every 4", "--bucket-bytes 1000 is of sums that " +
+			"begin during the backward pass, and --sync-every 4"},
+		{"--bucket-bytes 1000 --clip-scope global --compress topk:0.1", "--bucket-bytes 1000 is " +
+			"of sums that begin during the backward pass, and --compress topk:0.1"},
+		{"--bucket-bytes 1000 --clip-scope global --reduce canonical", "--bucket-bytes 1000 is " +
+			"of sums that begin during the backward pass, and --reduce canonical"},
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
 		{"--compress topk:0.1 --topology hierarchical",
 			"--compress topk:0.1 has each worker send to all others"},

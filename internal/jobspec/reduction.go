@@ -1,6 +1,10 @@
 package jobspec
 
-import rondov1 "rondo/proto/rondo/v1"
+import (
+	"fmt"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
 
 // Canonical says whether gradients are added up in one order, whatever the number of workers.
 func Canonical(spec *rondov1.JobSpec) bool { return spec.Reduce == "canonical" }
@@ -59,4 +63,27 @@ func validateReduction(spec *rondov1.JobSpec) error {
 			"--reduce canonical does not allow: give --intra-host auto, shm or grpc")
 	}
 	return nil
+}
+
+// validateBuckets refuses a size of buckets where none travels while backward goes on.
+func validateBuckets(spec *rondov1.JobSpec) error {
+	if spec.BucketBytes == 0 {
+		return nil
+	}
+	why := ""
+	switch {
+	case spec.SyncEvery > 1:
+		why = fmt.Sprintf("--sync-every %d sums no gradient", spec.SyncEvery)
+	case Canonical(spec):
+		why = "--reduce canonical sums whole gradients"
+	case spec.Clip > 0 && spec.ClipScope != "global":
+		why = fmt.Sprintf("--clip-scope %s needs the norm of the whole gradient first (global, or "+
+			"--clip 0, does not)", spec.ClipScope)
+	case spec.Compress != "none":
+		why = fmt.Sprintf("--compress %s takes the whole gradient", spec.Compress)
+	default:
+		return nil
+	}
+	return usagef("--bucket-bytes %d is of sums that begin during the backward pass, and %s: leave "+
+		"it out", spec.BucketBytes, why)
 }
