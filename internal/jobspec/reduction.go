@@ -84,6 +84,6 @@ func validateBuckets(spec *rondov1.JobSpec) error {
 	default:
 		return nil
 	}
-	return usagef("--bucket-bytes %d is of sums that begin during the backward pass, and %s: leave "+
-		"it out", spec.BucketBytes, why)
+	return usagef("--bucket-bytes %d is of sums that begin during the backward pass, and %s: "+
+		"leave it out", spec.BucketBytes, why)
 }
