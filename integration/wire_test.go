@@ -20,7 +20,7 @@ func TestBytesOnTheWire(t *testing.T) {
 func bytesOnTheWire(t *testing.T, world int) {
 	const bytes = 12 << 20 // of a buffer: a number that 2, 3 and 4 divide
 	n := newNetwork(t)
-	c := busbw.Config{World: world, Sizes: []int{bytes}, Link: "tcp", Alone: true,
+	c := busbw.Config{World: world, Sizes: []int{bytes}, Link: "tcp", Wire: "fp32", Alone: true,
 		Window: time.Millisecond} // so that a turn is as few repetitions as there may be
 	var hosts []*host
 	for rank := range world {

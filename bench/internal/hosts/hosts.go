@@ -59,8 +59,8 @@ func AllReduce(
 	ctx context.Context, rondo string, all []*netns.Host, sizes []int, window time.Duration,
 	log io.Writer, each func(busbw.Row) error,
 ) error {
-	c := busbw.Config{World: len(all), Sizes: sizes, Link: "tcp", Window: window, Log: log,
-		Alone: true}
+	c := busbw.Config{World: len(all), Sizes: sizes, Link: "tcp", Wire: "fp32",
+		Window: window, Log: log, Alone: true}
 	for _, h := range all {
 		c.Addresses = append(c.Addresses, h.Address)
 	}
