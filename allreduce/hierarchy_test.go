@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"rondo/allreduce"
@@ -259,8 +260,9 @@ func TestHierarchyBreaks(t *testing.T) {
 func TestHierarchyBlames(t *testing.T) {
 	for _, hosts := range []string{"aaaabbbb", "aaabb"} {
 		t.Run(hosts, func(t *testing.T) {
-			t.Parallel()
-			testHierarchyBlames(t, strings.Split(hosts, ""), time.Second)
+			synctest.Test(t, func(t *testing.T) {
+				testHierarchyBlames(t, strings.Split(hosts, ""), time.Minute)
+			})
 		})
 	}
 }

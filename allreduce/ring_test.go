@@ -354,7 +354,6 @@ func TestNoAllocations(t *testing.T) {
 	bufs := [2][]float32{make([]float32, 1000), make([]float32, 1000)}
 	ends, leaves := []int{300, 1000}, []int{1, 2}
 	parts := [2][][]float32{{make([]float32, 1000)}, {make([]float32, 1000)}}
-	step, stepped := make(chan struct{}), make(chan error)
 	both := func(rank int) error {
 		ring, buf := rings[rank], bufs[rank]
 		first, err := ring.Start(ctx, allreduce.Sum{Buf: buf[:500]})
@@ -369,6 +368,13 @@ func TestNoAllocations(t *testing.T) {
 		return errors.Join(first.Wait(ctx), second.Wait(ctx), ring.AllGather(ctx, buf, ends),
 			ring.AllReduceTree(ctx, tree))
 	}
+	checkAllocations(t, "two all-reduces, an all-gather and a tree's sum", both)
+}
+
+// checkAllocations fails the test if what both of two ranks do together allocates.
+func checkAllocations(t *testing.T, what string, both func(rank int) error) {
+	t.Helper()
+	step, stepped := make(chan struct{}), make(chan error)
 	go func() {
 		for range step {
 			stepped <- both(1)
@@ -382,6 +388,6 @@ func TestNoAllocations(t *testing.T) {
 		}
 	})
 	if allocated > 0 {
-		t.Errorf("%v allocations in two all-reduces, an all-gather and a tree's sum", allocated)
+		t.Errorf("%v allocations in %s", allocated, what)
 	}
 }

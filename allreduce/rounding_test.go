@@ -118,22 +118,7 @@ func TestRoundedWithoutAllocations(t *testing.T) {
 		}
 		return p.Wait(context.Background())
 	}
-	step, stepped := make(chan struct{}), make(chan error)
-	go func() {
-		for range step {
-			stepped <- both(1)
-		}
-	}()
-	defer close(step)
-	allocated := testing.AllocsPerRun(100, func() {
-		step <- struct{}{}
-		if err := errors.Join(both(0), <-stepped); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if allocated > 0 {
-		t.Errorf("%v allocations in a sum of two ranks", allocated)
-	}
+	checkAllocations(t, "a sum of two ranks", both)
 }
 
 func TestWrongSums(t *testing.T) {

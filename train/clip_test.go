@@ -82,19 +82,26 @@ func TestWorkerClipAsWritten(t *testing.T) {
 	}
 }
 
-// byHand returns the parameters after a job's first step, and the weighted mean of the norms.
-func byHand(t *testing.T, j job) (params []float64, norm float64) {
+// fresh is the job's model as no step has changed it, on a CPU, until the test ends.
+func (j job) fresh(t *testing.T) *model.Model {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer dev.Close()
+	t.Cleanup(func() { dev.Close() })
 	m, err := model.New(j.model, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	t.Cleanup(m.Close)
+	return m
+}
+
+// byHand returns the parameters after a job's first step, and the weighted mean of the norms.
+func byHand(t *testing.T, j job) (params []float64, norm float64) {
+	t.Helper()
+	m := j.fresh(t)
 	for _, p := range m.Params() {
 		params = append(params, float64(p))
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"rondo/compute"
-	"rondo/compute/cpu"
 	"rondo/compute/devicetest"
 	"rondo/model"
 )
@@ -23,16 +22,7 @@ func accumulated(segments int) job {
 // the step, are added up in float64, and followed at the constant rate. It returns the parameters.
 func naive(t *testing.T, j job) []float32 {
 	t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	m, err := model.New(j.model, dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := j.fresh(t)
 	segment, err := m.NewSegment(testT, testG)
 	if err != nil {
 		t.Fatal(err)
