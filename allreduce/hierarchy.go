@@ -55,6 +55,16 @@ func (l Layout) Pays() bool {
 	return l.Columns > 1 && hosts > 1 && (fewer || ranks >= manyRanks)
 }
 
+// leastBlock is how many floats a block has at least.
+const leastBlock = 1 << 20
+
+// Block is how many floats of a buffer are summed at a time: while one block's sums cross between
+// hosts, the next is summed within. Each block costs the messages of both rings, so it grows with
+// the ranks: its chunks are not shorter than those that a ring cuts for the sake of its pipeline.
+func (l Layout) Block() int {
+	return max(leastBlock, l.Ranks*(leastChunkBytes/Float32.Bytes()))
+}
+
 // manyRanks is from how many ranks on a ring of all is slower for its latency alone.
 const manyRanks = 2048
 
@@ -76,6 +86,7 @@ type Hierarchy struct {
 	host    *Ring
 	across  *Ring // nil: this rank sums no part with other hosts
 	columns int
+	block   int   // floats that are summed at a time
 	ends    []int // where each rank of the host's part ends, in a block
 
 	queue   chan *Summing
@@ -94,10 +105,6 @@ type Summing struct {
 // maxBegun bounds the sums of a hierarchy that have begun, beyond which Start waits.
 const maxBegun = 64
 
-// blockFloats is how much a host has in hand at a time: while one block's sums cross between hosts,
-// the next is summed within, and a block is long beside the latency of both rings.
-const blockFloats = 1 << 20
-
 // NewHierarchy returns the sums of a rank over its rings. They stay the caller's; a failure of one
 // is to break all of them ([Bind]). across is nil where the layout has none.
 func NewHierarchy(layout Layout, host, across *Ring) (*Hierarchy, error) {
@@ -110,7 +117,7 @@ func NewHierarchy(layout Layout, host, across *Ring) (*Hierarchy, error) {
 		return nil, fmt.Errorf("hierarchy: %d hosts sum this rank's part, and that is not what "+
 			"the ring across them has", len(layout.Across))
 	}
-	h := &Hierarchy{host: host, across: across, columns: layout.Columns,
+	h := &Hierarchy{host: host, across: across, columns: layout.Columns, block: layout.Block(),
 		ends: make([]int, host.config.World), queue: make(chan *Summing, maxBegun),
 		closed: make(chan struct{})}
 	h.running.Go(h.run)
@@ -206,7 +213,7 @@ func (h *Hierarchy) part(n int) (lo, hi int) {
 // add sums all blocks of a buffer.
 func (h *Hierarchy) add(ctx context.Context, s Sum) error {
 	var before block // on its way between the hosts
-	for at := 0; at < len(s.Buf)+blockFloats; at += blockFloats {
+	for at := 0; at < len(s.Buf)+h.block; at += h.block {
 		var next block
 		if at < len(s.Buf) {
 			var err error
@@ -231,7 +238,7 @@ type block struct {
 // cross sums the block of s that begins at a number within the host, and begins to sum this rank's
 // part of it with the other hosts.
 func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
-	end := min(at+blockFloats, len(s.Buf))
+	end := min(at+h.block, len(s.Buf))
 	b := block{buf: s.Buf[at:end]}
 	lo, hi := h.part(len(b.buf))
 	if err := h.host.ReduceScatter(ctx, b.buf, h.ends); err != nil || h.across == nil {

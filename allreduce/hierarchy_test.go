@@ -60,6 +60,17 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// Blocks are long enough for the chunks that cross between many hosts.
+func TestBlock(t *testing.T) {
+	for ranks, want := range map[int]int{2: 1 << 20, 64: 1 << 20, 256: 4 << 20, 2048: 32 << 20} {
+		l := allreduce.Layout{Ranks: ranks}
+		segment := 4 * l.Block() / ranks // bytes: a part is cut into one for each of its hosts
+		if l.Block() != want || segment < 64<<10 {
+			t.Errorf("%d ranks: blocks of %d floats", ranks, l.Block())
+		}
+	}
+}
+
 // rack is the ranks of a hierarchy in one process.
 type rack struct {
 	hierarchies  []*allreduce.Hierarchy

@@ -100,7 +100,7 @@ func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
 		Total:      len(s.Buf),
 	}
 	plan.rank, plan.world = int(r.config.Rank), r.config.World
-	plan.chunk = chunkNumbers(len(s.Buf), plan.world, r.config.ChunkBytes, s.Element)
+	plan.chunk = ChunkNumbers(len(s.Buf), plan.world, r.config.ChunkBytes, s.Element)
 	plan.carry = r.config.ChunkBytes / Float32.Bytes()
 	p := r.take()
 	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false

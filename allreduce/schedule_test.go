@@ -18,7 +18,7 @@ func TestChunkNumbers(t *testing.T) {
 		{1 << 20, 2, 64, Float32, 16},                     // as short as the ring has them
 		{1, 8, MaxChunkBytes, Float16, 32 << 10},
 	} {
-		got := chunkNumbers(test.total, test.world, test.most, test.element)
+		got := ChunkNumbers(test.total, test.world, test.most, test.element)
 		if got != test.want {
 			t.Errorf("%+v: %d", test, got)
 		}

@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"rondo/allreduce"
 	"rondo/internal/bench/simulate"
 )
 
@@ -34,6 +36,41 @@ func TestBenchSimulate(t *testing.T) {
 	if code != 0 || complaint != "" || len(lines) != 1+2*4+1 || len(lines[0]) != len(lines[1]) ||
 		len(lines[0]) > 100 || lines[9] != verdict.Sentence {
 		t.Errorf("%d, %s\n%s", code, complaint, out)
+	}
+}
+
+// --topology auto has a hierarchy where the model says that it is faster: with two hosts, and from
+// thousands of workers on.
+func TestHierarchyPaysAsSimulated(t *testing.T) {
+	code, out, complaint := runBench(t.Context(), "simulate --workers 16,256,512,1024,2048,4096 "+
+		"--link-jitter 0s --compute-jitter 0 --json")
+	if code != 0 {
+		t.Fatal(complaint)
+	}
+	steps := map[int]map[simulate.Topology]float64{}
+	for rows := json.NewDecoder(strings.NewReader(out)); ; {
+		var row simulate.Row
+		if err := rows.Decode(&row); err != nil || row.Workers == 0 { // the verdict is last
+			break
+		}
+		if steps[row.Workers] == nil {
+			steps[row.Workers] = map[simulate.Topology]float64{}
+		}
+		steps[row.Workers][row.Topology] = row.Step
+	}
+	if len(steps) != 6 {
+		t.Fatal(out)
+	}
+	for workers, of := range steps {
+		hosts := make([]string, workers)
+		for rank := range hosts {
+			hosts[rank] = fmt.Sprint(rank / 8)
+		}
+		faster := of[simulate.Hierarchical] < of[simulate.Flat]
+		if pays := allreduce.NewLayout(hosts, 0).Pays(); pays != faster {
+			t.Errorf("%d workers, 8 a host: a hierarchy pays %v, but is simulated as faster %v: %v",
+				workers, pays, faster, of)
+		}
 	}
 }
 

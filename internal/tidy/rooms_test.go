@@ -44,8 +44,8 @@ func rooms() []room {
 			never: network + " " + storage},
 		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink",
 			never: graphs},
-		{path: "internal/bench/simulate", never: network + " " + graphs + " " + storage + " " +
-			clocks},
+		{path: "internal/bench/simulate", imports: "allreduce",
+			never: network + " " + graphs + " " + storage + " " + clocks},
 		{path: "internal/netns", never: network + " " + graphs},
 
 		// What processes say to each other.

@@ -1,5 +1,11 @@
 package simulate
 
+import (
+	"math"
+
+	"rondo/allreduce"
+)
+
 // network is what workers sum over.
 type network interface {
 	// sum all-reduces a buffer: begin[i] is when place i has it ready, and done[i] becomes when
@@ -41,14 +47,15 @@ func (f *flat) sent(bytes float64) float64 {
 }
 
 // hierarchical has a ring within each host, and as many rings of hosts as a host has workers. A
-// worker does its part of a sum in the one, the other and the one again, and begins the next sum
-// behind that.
+// worker does its part of a block in the one, the other and the one again. While a block crosses
+// between hosts it begins the next one, and the next sum behind all of them.
 type hierarchical struct {
 	hosts, local int // how many, and the workers of each
 	chunk        float64
 	within       []*ring // of each host that is simulated
 	across       []*ring // of each worker of a host that is simulated
 	at           []float64
+	crossed      [2][]float64 // when each worker has its part of this block, and of the one before
 }
 
 // newHierarchical returns the rings of all workers, or of one if there is one place.
@@ -71,6 +78,9 @@ func newHierarchical(c Config, workers, places int) *hierarchical {
 			newRing(h.hosts, same(shared, hosts), c.Gamma, c.Seed+uint64(i+1)<<48))
 	}
 	h.at = make([]float64, hosts)
+	for i := range h.crossed {
+		h.crossed[i] = make([]float64, places)
+	}
 	return h
 }
 
@@ -84,19 +94,55 @@ func same(link hop, count int) []hop {
 
 func (h *hierarchical) sum(bytes float64, begin, done []float64) {
 	copy(done, begin)
-	whole, part := cut(bytes, h.local, h.chunk), cut(bytes/float64(h.local), h.hosts, h.chunk)
-	h.inHosts(reduceScatter, whole, done)
+	before, crossed := h.crossed[0], h.crossed[1]
+	var gathered []float64 // the chunks of the block before, none of the first
+	for _, block := range h.blocks(bytes) {
+		whole, part := h.cuts(block)
+		h.inHosts(reduceScatter, whole, done)
+		h.cross(part, done, crossed)
+		if gathered != nil {
+			h.collect(gathered, before, done)
+		}
+		gathered, before, crossed = whole, crossed, before
+	}
+	h.collect(gathered, before, done)
+}
+
+// cross has all parts of a block summed across hosts; crossed becomes when each worker's is.
+func (h *hierarchical) cross(part, begin, crossed []float64) {
 	local := len(h.across)
 	for i, ring := range h.across {
 		for host := range h.at {
-			h.at[host] = done[host*local+i]
+			h.at[host] = begin[host*local+i]
 		}
 		ring.run(allReduce, part, h.at, h.at)
 		for host, at := range h.at {
-			done[host*local+i] = at
+			crossed[host*local+i] = at
 		}
 	}
+}
+
+// collect has each host gather the parts of a block that have crossed.
+func (h *hierarchical) collect(whole, crossed, done []float64) {
+	for i := range done {
+		done[i] = max(done[i], crossed[i])
+	}
 	h.inHosts(allGather, whole, done)
+}
+
+// blocks returns the bytes of the blocks in which a hierarchy sums a buffer.
+func (h *hierarchical) blocks(bytes float64) []float64 {
+	most := float64(4 * allreduce.Layout{Ranks: h.hosts * h.local}.Block())
+	blocks := make([]float64, max(1, int(math.Ceil(bytes/most))))
+	for i := range blocks {
+		blocks[i] = min(most, bytes-float64(i)*most)
+	}
+	return blocks
+}
+
+// cuts returns the chunks of a block's segments within hosts, and of its parts' across them.
+func (h *hierarchical) cuts(block float64) (whole, part []float64) {
+	return cut(block, h.local, h.chunk), cut(block/float64(h.local), h.hosts, h.chunk)
 }
 
 // inHosts has each host do a collective; at becomes when each worker is done with it.
@@ -109,10 +155,12 @@ func (h *hierarchical) inHosts(what phases, chunks, at []float64) {
 }
 
 func (h *hierarchical) messages(bytes float64) float64 {
-	whole := len(cut(bytes, h.local, h.chunk))
-	part := len(cut(bytes/float64(h.local), h.hosts, h.chunk))
-	places := float64(len(h.across) * len(h.within))
-	return places * float64(2*(h.local-1)*whole+2*(h.hosts-1)*part)
+	places, all := float64(len(h.across)*len(h.within)), 0
+	for _, block := range h.blocks(bytes) {
+		whole, part := h.cuts(block)
+		all += 2*(h.local-1)*len(whole) + 2*(h.hosts-1)*len(part)
+	}
+	return places * float64(all)
 }
 
 func (h *hierarchical) sent(bytes float64) float64 {

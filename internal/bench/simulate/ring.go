@@ -1,6 +1,10 @@
 package simulate
 
-import "math"
+import (
+	"math"
+
+	"rondo/allreduce"
+)
 
 // Link is the way from a rank to its successor, in Hockney's model with a cost of messages
 // besides: a message of n bytes occupies it for Message + n*Beta, and arrives Alpha after that.
@@ -66,10 +70,15 @@ func (p phases) steps(world int) (first, last int) {
 	return 0, 2 * (world - 1)
 }
 
-// cut returns the bytes of the chunks of a segment, an N-th of the buffer. Segments are taken to
-// be of one length, to a fraction of a byte.
+// cut returns the bytes of the chunks of a segment, an N-th of the buffer, as the ring cuts it.
+// Segments are taken to be of one length, to a fraction of a byte, and numbers to be float32: of
+// 16 bits as many bytes are cut alike.
 func cut(bytes float64, world int, chunk float64) []float64 {
 	segment := bytes / float64(world)
+	const float = 4
+	numbers := allreduce.ChunkNumbers(int(math.Ceil(bytes/float)), world, int(chunk),
+		allreduce.Float32)
+	chunk = float64(float * numbers)
 	count := max(1, int(math.Ceil(segment/chunk)))
 	chunks := make([]float64, count)
 	for i := range chunks {

@@ -11,12 +11,12 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Abs(b) }
 // With a chunk a segment, the time is the textbook's: 2(N-1) messages one after another.
 func TestClassicFormula(t *testing.T) {
 	link := Link{Alpha: 50e-6, Beta: 1e-9, Message: 10e-6}
-	const bytes, gamma = 4e6, 1e-10
+	const bytes, gamma = 1e5, 1e-10 // less than a chunk a segment, of two ranks too
 	for _, n := range []int{1, 2, 3, 8, 100, 16384} {
 		N := float64(n)
 		want := 2*(N-1)*(link.Alpha+link.Message) + 2*(N-1)/N*bytes*link.Beta +
 			(N-1)/N*bytes*gamma
-		if got := AllReduce(n, bytes, bytes, link, gamma); math.Abs(got-want) > 1e-9*(want+1e-9) {
+		if got := AllReduce(n, bytes, 1<<20, link, gamma); math.Abs(got-want) > 1e-9*(want+1e-9) {
 			t.Errorf("%d ranks: %v, want %v", n, got, want)
 		}
 	}
@@ -144,5 +144,28 @@ func TestProductive(t *testing.T) {
 	}
 	if got := f.productive(1e6, MaxWorkers); got != 0 {
 		t.Errorf("of a step that never ends without a failure %v", got)
+	}
+}
+
+// A ring cuts its segments as package allreduce does: into halves, of 64 KiB at least and of a
+// message at most.
+func TestCut(t *testing.T) {
+	for _, test := range []struct {
+		bytes, want float64 // of the longest chunk
+		world       int
+		count       int // of a segment
+	}{
+		{100e3, 50e3, 2, 1}, {1 << 20, 256 << 10, 2, 2}, {16 << 20, 1 << 20, 2, 8},
+		{1 << 20, 64 << 10, 8, 2}, {1 << 20, 64 << 10, 16, 1},
+	} {
+		chunks := cut(test.bytes, test.world, 1<<20)
+		sum := 0.0
+		for _, bytes := range chunks {
+			sum += bytes
+		}
+		if chunks[0] != test.want || len(chunks) != test.count ||
+			!near(sum, test.bytes/float64(test.world)) {
+			t.Errorf("%v bytes, %d ranks: %v", test.bytes, test.world, chunks)
+		}
 	}
 }

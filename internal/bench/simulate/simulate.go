@@ -1,23 +1,23 @@
 // Package simulate predicts how long a training step takes on more workers than there are: a model
-// of the ring in [package allreduce] with Hockney's alpha and beta for links, jitter, stragglers,
+// of the ring in package allreduce with Hockney's alpha and beta for links, jitter, stragglers,
 // failures, buckets that travel during backward, and hosts whose workers have faster links between
 // them. docs/scaling.md derives it and holds it against real rings.
 //
-// It is pure: no sockets, no clock, and the same numbers for the same seed. It imports nothing of
-// ours.
-//
-// [package allreduce]: https://pkg.go.dev/rondo/allreduce
+// It is pure: no sockets, no clock, and the same numbers for the same seed. Of ours it imports
+// [allreduce], for how buffers are cut into blocks and chunks.
 package simulate
 
 import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"rondo/allreduce"
 )
 
 // Bounds of what is simulated.
 const (
-	MaxWorkers   = 1 << 14 // allreduce.MaxWorld
+	MaxWorkers   = allreduce.MaxWorld
 	MaxSyncEvery = 10_000
 	MaxBytes     = 1 << 40
 	MaxBuckets   = 1 << 12

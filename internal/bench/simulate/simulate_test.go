@@ -69,14 +69,29 @@ func TestSyncEvery(t *testing.T) {
 	}
 }
 
+// A hierarchy sums blocks: while one crosses between hosts the next is summed within.
+func TestBlocks(t *testing.T) {
+	c := testConfig()
+	c.HostWorkers, c.Overlap, c.Link.Alpha, c.Link.Message = 4, false, 0, 0
+	c.Gamma, c.Local.Alpha, c.Local.Message = 0, 0, 0
+	const block = 4 << 20
+	c.Bytes = 10 * block
+	row := mustRun(t, c, 8, Hierarchical)
+	within, across := block*2*0.75*c.Local.Beta, block*c.Link.Beta // of a block, between two hosts
+	if slow := 10*across + within; row.Exposed < 0.999*slow || row.Exposed > 1.1*slow {
+		t.Errorf("exposed %v: want the crossing of all blocks and the ends within, %v", row.Exposed,
+			slow)
+	}
+}
+
 // With one worker a host there is no hierarchy to have.
 func TestHostsOfOne(t *testing.T) {
 	c := testConfig()
 	c.Compute.Sigma, c.Jitter = 0.1, 20e-6
 	for _, workers := range []int{2, 8} {
 		flat, hierarchical := mustRun(t, c, workers, Flat), mustRun(t, c, workers, Hierarchical)
-		// Links draw other jitter.
-		if math.Abs(flat.Step/hierarchical.Step-1) > 0.01 {
+		// Links draw other jitter, and blocks have more messages.
+		if math.Abs(flat.Step/hierarchical.Step-1) > 0.02 {
 			t.Errorf("flat %v, hierarchical %v", flat.Step, hierarchical.Step)
 		}
 	}
