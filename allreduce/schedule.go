@@ -76,8 +76,8 @@ func (s *schedule) at(k, i, c int) Header {
 const leastChunkBytes = 64 << 10
 
 // ChunkNumbers is how many numbers a chunk has at most, of total that are cut into segments for
-// each of world ranks: half a segment, so that one chunk is reduced while another is on the way, within
-// bounds. mostBytes is [Config.ChunkBytes].
+// each of world ranks: half a segment, so that one chunk is reduced while another is on the way,
+// within bounds. mostBytes is [Config.ChunkBytes].
 func ChunkNumbers(total, world, mostBytes int, e Element) int {
 	half := parts(total, 2*world)
 	return min(max(half, leastChunkBytes/e.Bytes()), mostBytes/e.Bytes())

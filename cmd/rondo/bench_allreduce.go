@@ -34,7 +34,9 @@ func benchAllReduceCommand() *cobra.Command {
 			"               it shows what the ring itself costs\n\n" +
 			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9). With\n" +
 			"16 bits on the wire bytes are still those of float32, and the bare ring sums half\n" +
-			"as many numbers, so that as many bytes travel.",
+			"as many numbers, so that as many bytes travel.\n\n" +
+			"--reduce canonical has a job's --reduce canonical in the same turns: the sum of 8\n" +
+			"lane groups, in the order of one tree.",
 	}
 	var config busbw.Config
 	c.Flags().IntVar(&config.World, "world", 2, "ranks N")
@@ -43,6 +45,8 @@ func benchAllReduceCommand() *cobra.Command {
 	c.Flags().StringVar(&config.Link, "link", "tcp", strings.Join(busbw.Links(), "|"))
 	c.Flags().StringVar(&config.Wire, "wire", "fp32",
 		"what numbers travel as: "+strings.Join(busbw.Wires(), "|"))
+	c.Flags().StringVar(&config.Reduce, "reduce", busbw.ReduceRing,
+		strings.Join(busbw.Reduces(), "|")+": canonical measures that sum beside the ring's")
 	seconds := c.Flags().Float64("seconds", 2, "how long each ring is measured at each size")
 	asJSON := c.Flags().Bool("json", false, "print one JSON object a row")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -62,6 +66,9 @@ func benchAllReduceCommand() *cobra.Command {
 		config.Rank = func(int) []string { return []string{self, "bench", allReduceRank} }
 		config.Log = cmd.ErrOrStderr()
 		print := printBusBW(cmd.OutOrStdout())
+		if config.Reduce == busbw.ReduceCanonical {
+			print = printCanonical(cmd.OutOrStdout())
+		}
 		if *asJSON {
 			lines := json.NewEncoder(cmd.OutOrStdout())
 			print = func(r busbw.Row) error { return lines.Encode(r) }
@@ -81,6 +88,18 @@ func printBusBW(out io.Writer) func(busbw.Row) error {
 			"%s%-6s %-5s %5d %10d %9.3f %9.3f %6.3f %8.3f %6.2fx %8.3f %10.2fx\n", head, r.Link,
 			r.Wire, r.World, r.Bytes, r.MS, r.P99MS, r.BusBW, r.RawBusBW, r.OfRaw, r.Loopback,
 			r.OfLoopback)
+		head = ""
+		return err
+	}
+}
+
+// printCanonical returns what prints rows of the canonical sum beside the ring's as a table.
+func printCanonical(out io.Writer) func(busbw.Row) error {
+	head := fmt.Sprintf("%-6s %5s %10s %9s %9s %12s %9s %7s\n", "link", "world", "bytes",
+		"ring ms", "p99 ms", "canonical ms", "p99 ms", "of ring")
+	return func(r busbw.Row) error {
+		_, err := fmt.Fprintf(out, "%s%-6s %5d %10d %9.3f %9.3f %12.3f %9.3f %6.2fx\n", head,
+			r.Link, r.World, r.Bytes, r.MS, r.P99MS, r.TreeMS, r.TreeP99MS, r.OfRing)
 		head = ""
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rondo/allreduce"
 )
 
 // What is measured at most.
@@ -28,6 +30,7 @@ type Config struct {
 	Sizes  []int // bytes of the buffer, multiples of 4
 	Link   string
 	Wire   string        // what numbers travel as
+	Reduce string        // ReduceCanonical measures the tree's sum too; else there is the ring's
 	Window time.Duration // for each ring and size
 
 	// Rank returns the command line of a rank's process, which calls Serve with its standard
@@ -54,6 +57,17 @@ func (c Config) Validate() error {
 	}
 	if _, known := elementOf(c.Wire); !known {
 		return fmt.Errorf("--wire %q: must be %s", c.Wire, strings.Join(Wires(), " or "))
+	}
+	switch {
+	case c.Reduce == "" || c.Reduce == ReduceRing:
+	case c.Reduce != ReduceCanonical:
+		return fmt.Errorf("--reduce %q: must be %s", c.Reduce, strings.Join(Reduces(), " or "))
+	case c.World > Groups:
+		return fmt.Errorf("--world %d: must be 2 to %d with --reduce %s, which sums so many lane "+
+			"groups", c.World, Groups, c.Reduce)
+	case c.Wire != allreduce.Float32.String():
+		return fmt.Errorf("--wire %s: must be %v with --reduce %s, whose sums travel as that",
+			c.Wire, allreduce.Float32, c.Reduce)
 	}
 	if len(c.Sizes) == 0 {
 		return fmt.Errorf("--sizes is empty: give numbers of bytes, by commas")
@@ -93,6 +107,22 @@ type Row struct {
 
 	Loopback   float64 `json:"loopback"`    // one direction of a TCP connection
 	OfLoopback float64 `json:"of_loopback"` // BusBW / Loopback
+
+	TreeMS    float64 `json:"tree_ms,omitempty"` // of the canonical sum, if it was measured
+	TreeP99MS float64 `json:"tree_p99_ms,omitempty"`
+	OfRing    float64 `json:"of_ring,omitempty"` // TreeMS / MS
+}
+
+// rings are those that are measured by turns.
+func (c Config) rings() []ring {
+	all := []ring{onLink}
+	if !c.Alone {
+		all = append(all, onTCP)
+	}
+	if c.Reduce == ReduceCanonical {
+		all = append(all, onTree)
+	}
+	return all
 }
 
 // Turns is how often each ring has its turn at a size, so that what slows the machine down for a
@@ -134,10 +164,7 @@ func Measure(ctx context.Context, c Config, each func(Row) error) (err error) {
 func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	took := map[ring][]float64{} // seconds
 	repetitions := map[ring]int{}
-	rings := rings()
-	if c.Alone {
-		rings = []ring{onLink}
-	}
+	rings := c.rings()
 	for _, r := range rings {
 		if err := g.check(ctx, r, bytes); err != nil {
 			return Row{}, err
@@ -158,14 +185,13 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 			}
 			took[r] = append(took[r], more...)
 		}
-		if c.Alone {
-			continue
+		if !c.Alone {
+			rate, err := g.loopback(ctx)
+			if err != nil {
+				return Row{}, err
+			}
+			rates = append(rates, rate)
 		}
-		rate, err := g.loopback(ctx)
-		if err != nil {
-			return Row{}, err
-		}
-		rates = append(rates, rate)
 		if c.Between != nil {
 			if err := c.Between(ctx, bytes); err != nil {
 				return Row{}, err
@@ -183,6 +209,10 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 		MS:          1e3 * quantile(took[onLink], 0.5),
 		P99MS:       1e3 * quantile(took[onLink], 0.99),
 		BusBW:       busbw(onLink),
+	}
+	if tree := took[onTree]; tree != nil {
+		row.TreeMS, row.TreeP99MS = 1e3*quantile(tree, 0.5), 1e3*quantile(tree, 0.99)
+		row.OfRing = row.TreeMS / row.MS
 	}
 	if c.Alone {
 		return row, nil

@@ -105,6 +105,31 @@ func TestAlone(t *testing.T) {
 	}
 }
 
+// The canonical sum is measured by turns with the ring's, and what is to be measured in the same
+// minutes is also called for a ring alone.
+func TestCanonicalAlone(t *testing.T) {
+	for world := 2; world <= Groups; world += 3 {
+		c := testConfig(MemoryLink, world)
+		c.Alone, c.Reduce = true, ReduceCanonical
+		between := 0
+		c.Between = func(context.Context, int) error {
+			between++
+			return nil
+		}
+		rows := 0
+		err := Measure(t.Context(), c, func(r Row) error {
+			rows++
+			if !(r.MS > 0) || !(r.TreeMS > 0) || r.TreeP99MS < r.TreeMS || r.RawMS != 0 {
+				t.Errorf("%+v", r)
+			}
+			return nil
+		})
+		if err != nil || rows != len(c.Sizes) || between != Turns*rows {
+			t.Errorf("%d ranks: %d rows, %d times between, %v", world, rows, between, err)
+		}
+	}
+}
+
 // A rank that dies ends the measurement with one line that names it, whatever the others say.
 func TestRankThatDies(t *testing.T) {
 	c := testConfig("tcp", 3)

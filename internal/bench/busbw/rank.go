@@ -15,15 +15,14 @@ import (
 	"rondo/allreduce"
 )
 
-// ring is which of the two rings an order is for.
+// ring is which of the rings an order is for.
 type ring string
 
 const (
 	onLink ring = "ring"     // package allreduce, over the link
 	onTCP  ring = "raw ring" // rawRing
+	onTree ring = "tree"     // package allreduce, the sum of --reduce canonical, over the link
 )
-
-func rings() []ring { return []ring{onLink, onTCP} }
 
 // What the leader writes to a rank, a JSON value each: a seat, the meeting, then orders. The rank
 // answers each with an answer. When there are no more orders it ends.
@@ -190,9 +189,13 @@ type reducer interface {
 	AllReduce(ctx context.Context, buf []float32) error
 }
 
-func (r *rank) reducer(which ring) reducer {
-	if which == onTCP {
+// reducer returns a ring, for sums of n numbers and of one a rank.
+func (r *rank) reducer(which ring, n int) reducer {
+	switch which {
+	case onTCP:
 		return r.raw
+	case onTree:
+		return r.newTree(max(n, r.World))
 	}
 	return wired{r.ring, r.element()}
 }
@@ -228,11 +231,12 @@ func (r *rank) numbers(o order) int {
 func (r *rank) obey(ctx context.Context, o order) (answer, error) {
 	var a answer
 	var err error
+	n := r.numbers(o)
 	switch o.Do {
 	case doCheck:
-		a.Digest, err = r.check(ctx, r.reducer(o.Ring), r.numbers(o), r.rounding(o.Ring))
+		a.Digest, err = r.check(ctx, r.reducer(o.Ring, n), n, r.rounding(o.Ring))
 	case doTime:
-		a.Seconds, err = r.time(ctx, r.reducer(o.Ring), r.numbers(o), o.Repetitions)
+		a.Seconds, err = r.time(ctx, r.reducer(o.Ring, n), n, o.Repetitions)
 	case doStream:
 		a.Seconds, err = r.raw.stream(ctx)
 	default:
