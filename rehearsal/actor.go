@@ -130,8 +130,26 @@ func (a *Actor) At(ctx context.Context, phase string, step int64) error {
 	if p != Load && p != Checkpoint { // those run ahead of the step, or behind it
 		a.enter(step)
 	}
+	return a.moment(ctx, p, step, 1)
+}
+
+// Again is At in a step's later passes: in pass n, from 2.
+func (a *Actor) Again(ctx context.Context, phase string, step int64, n int) error {
+	if len(a.plan) == 0 {
+		return nil
+	}
+	p := Phase(phase)
+	if !slices.Contains([]Phase{Load, Forward, Backward}, p) || n < 2 {
+		panic(fmt.Sprintf("rehearsal: phase %q of pass %d", phase, n))
+	}
+	return a.moment(ctx, p, step, n)
+}
+
+// moment does what a process does to itself in a phase of a pass, from 1.
+func (a *Actor) moment(ctx context.Context, p Phase, step int64, pass int) error {
 	for i, r := range a.plan {
-		if r.Verb != Kill && r.Verb != Stop && r.Verb != Delay || !a.fires(ctx, i, p, step, 0) {
+		if r.Verb != Kill && r.Verb != Stop && r.Verb != Delay || max(r.Pass, 1) != pass ||
+			!a.fires(ctx, i, p, step, 0) {
 			continue
 		}
 		if err := a.act(ctx, r); err != nil {

@@ -74,6 +74,49 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// A rule is carried out in the pass that it names, and without one in the first.
+func TestPasses(t *testing.T) {
+	for order, want := range map[string]int{
+		"kill rank=0 step=2 phase=backward":        1,
+		"kill rank=0 step=2 pass=1":                1,
+		"kill rank=0 step=2 phase=backward pass=3": 3,
+		"kill rank=0 step=2 pass=2":                2,
+		"kill rank=0 step=2 pass=4":                0,
+	} {
+		var j job
+		p := j.start(t, order)
+		p.SetRing(1, 0)
+		killed := 0
+		for step := int64(1); step <= 3; step++ {
+			for pass := 1; pass <= 3; pass++ {
+				for _, phase := range []Phase{Load, Forward, Backward} {
+					if p.pass(t, phase, step, pass) {
+						killed = 10*killed + pass
+					}
+				}
+			}
+		}
+		if killed != want {
+			t.Errorf("%s: killed in pass %d", order, killed)
+		}
+	}
+}
+
+// pass comes to a phase of a pass, and says whether it dies there.
+func (p *process) pass(t *testing.T, phase Phase, step int64, n int) (dies bool) {
+	t.Helper()
+	var err error
+	if n == 1 {
+		err = p.At(t.Context(), string(phase), step)
+	} else {
+		err = p.Again(t.Context(), string(phase), step, n)
+	}
+	if err != nil && !errors.Is(err, ErrKilled) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
 // TestKilledOnceInTheJob is the trap: the ring of the survivors repeats the step, with another
 // process at the rank that was killed.
 func TestKilledOnceInTheJob(t *testing.T) {

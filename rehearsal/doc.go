@@ -25,6 +25,9 @@
 //	              Else kill, stop and delay mean load; drop and duplicate a message of any of the
 //	              ring's phases, carry, reduce-scatter and all-gather; and corrupt the parameters,
 //	              after the update
+//	pass=N        with kill, stop and delay in load, forward and backward: in the Nth of the
+//	              step's passes, of which --accumulate and lane groups make several on a worker;
+//	              else in the first
 //	times=K       how often in the whole job, 1 unless given; 0: whenever it matches, of which
 //	              each process tells the first, unless chance= is given
 //	chance=P      each match counts with this probability, drawn from (seed, rank, step, phase,

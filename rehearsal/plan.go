@@ -55,6 +55,7 @@ type Rule struct {
 	Rank     int   // AnyRank: whichever comes first
 	From, To int64 // steps, both included; 0 and 0: any
 	Phase    Phase // empty: see Rule.in
+	Pass     int   // of the step's, from 1; 0: the first
 	Chance   float64
 	Seed     uint64
 	Times    int // 0: whenever it matches
@@ -164,6 +165,10 @@ func (r *Rule) set(key, value string) (err error) {
 		if !slices.Contains(phases(), r.Phase) {
 			return wrong("one of " + list(phases()))
 		}
+	case "pass":
+		if r.Pass, err = strconv.Atoi(value); err != nil || r.Pass < 1 {
+			return wrong("a pass of the step, from 1")
+		}
 	case "chance":
 		r.Chance, err = strconv.ParseFloat(value, 64)
 		if err != nil || !(r.Chance > 0 && r.Chance <= 1) {
@@ -183,8 +188,8 @@ func (r *Rule) set(key, value string) (err error) {
 			return wrong(fmt.Sprintf("a duration such as 200ms, at most %v", maxFor))
 		}
 	default:
-		return fmt.Errorf("unknown key %q; there are rank, step, phase, chance, seed, times, for",
-			key)
+		return fmt.Errorf("unknown key %q; there are rank, step, phase, pass, chance, seed, "+
+			"times, for", key)
 	}
 	return nil
 }
@@ -196,6 +201,11 @@ func (r *Rule) check(given map[string]bool) error {
 	}
 	if suits := r.Verb.Phases(); r.Phase != "" && !slices.Contains(suits, r.Phase) {
 		return fmt.Errorf("%s has no phase=%s; it has %s", r.Verb, r.Phase, list(suits))
+	}
+	inPass := []Phase{Load, Forward, Backward}
+	if suits := r.Verb == Kill || r.Verb == Stop || r.Verb == Delay; given["pass"] && (!suits ||
+		r.Phase != "" && !slices.Contains(inPass, r.Phase)) {
+		return fmt.Errorf("pass= is for kill, stop and delay in %s", list(inPass))
 	}
 	timed := r.Verb == Delay || r.Verb == Stop
 	if given["for"] && !timed {
@@ -248,6 +258,9 @@ func (r Rule) String() string {
 	}
 	if r.Phase != "" {
 		fmt.Fprintf(&b, " phase=%s", r.Phase)
+	}
+	if r.Pass > 0 {
+		fmt.Fprintf(&b, " pass=%d", r.Pass)
 	}
 	if r.For > 0 {
 		fmt.Fprintf(&b, " for=%v", r.For)

@@ -22,6 +22,9 @@ func TestParse(t *testing.T) {
 		"kill rank=1 step=20 phase=all-gather": rule(Kill, 1, func(r *Rule) {
 			r.From, r.To, r.Phase = 20, 20, AllGather
 		}),
+		"kill rank=1 phase=backward pass=2": rule(Kill, 1, func(r *Rule) {
+			r.Phase, r.Pass = Backward, 2
+		}),
 		"stop rank=* for=5s": rule(Stop, AnyRank, func(r *Rule) { r.For = 5 * time.Second }),
 		"delay  step=3-4 rank=0 for=200ms times=0;": rule(Delay, 0, func(r *Rule) {
 			r.From, r.To, r.For, r.Times = 3, 4, 200*time.Millisecond, 0
@@ -67,14 +70,17 @@ func TestParseRefuses(t *testing.T) {
 		"kill rank=1 chance=0.5 seed=-1": "seed=-1 is not a whole number from 0",
 		"kill rank=1 seed=1":             "seed= is for chance=, which is not given",
 		"kill rank=1 times=-1":           "times=-1 is not a whole number from 0",
+		"kill rank=1 pass=0":             "pass=0 is not a pass of the step, from 1",
+		"kill rank=1 pass=2 phase=carry": "pass= is for kill, stop and delay in load, forward",
+		"nan rank=1 pass=2":              "pass= is for kill, stop and delay in load, forward",
 		"kill rank=1 for=1s":             "for= is for delay and stop, not for kill",
 		"delay rank=1":                   "delay needs for=, such as for=200ms",
 		"delay rank=1 for=0s":            "for=0s is not a duration such as 200ms",
 		"delay rank=1 for=25h":           "for=25h is not a duration such as 200ms, at most 24h",
 		"kill rank=1 rank=2":             "rank= is given twice",
 		"kill rank":                      `"rank" is not key=value`,
-		"kill rank=1 host=b": `unknown key "host"; there are rank, step, phase, chance, seed, ` +
-			`times, for`,
+		"kill rank=1 host=b": `unknown key "host"; there are rank, step, phase, pass, ` +
+			`chance, seed, times, for`,
 		strings.Repeat("kill rank=1;", MaxRules+1): "more than 256 rules",
 	} {
 		_, err := Parse(text)

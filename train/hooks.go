@@ -22,6 +22,9 @@ type Rehearsal interface {
 	// At is called at the beginning of each phase of a step, from 1; its error ends the run as a
 	// fault there would.
 	At(ctx context.Context, phase string, step int64) error
+	// Again is At of a step's second and later passes, in which it loads, goes forward and backward
+	// once more: of pass n, from 2.
+	Again(ctx context.Context, phase string, step int64, n int) error
 	// Spoil says what is to go wrong with a step's numbers. It is asked once in a step.
 	Spoil(ctx context.Context, step int64) Spoil
 }
@@ -49,6 +52,18 @@ func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
 	}
 	if err := t.cfg.Rehearsal.At(ctx, phase, step); err != nil {
 		return fmt.Errorf("%s: %w", phase, err)
+	}
+	return nil
+}
+
+// again tells of a phase of a step's later pass n, from 2.
+func (t *Trainer) again(ctx context.Context, phase string, step int64, n int) error {
+	t.beat()
+	if err := context.Cause(ctx); err != nil || t.cfg.Rehearsal == nil {
+		return err
+	}
+	if err := t.cfg.Rehearsal.Again(ctx, phase, step, n); err != nil {
+		return fmt.Errorf("%s of pass %d: %w", phase, n, err)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ type pass struct {
 	segment int64 // of the text, that each lane reads; from 0
 	part    int   // which of the step's segments that is, from 0 to K-1
 	lanes   laneGroup
-	first   bool // of the step, on this rank
+	number  int  // of the step's on this rank, from 1
+	first   bool // of them
 	last    bool
 }
 
@@ -71,8 +72,8 @@ func (t *Trainer) passes() int { return len(t.groups) * t.cfg.Accumulate }
 // what is added up is one group's at a time.
 func (t *Trainer) pass(step int64, n int) pass {
 	part := n % t.cfg.Accumulate
-	return pass{step, t.position(step) + int64(part), part, t.groups[n/t.cfg.Accumulate], n == 0,
-		n == t.passes()-1}
+	return pass{step, t.position(step) + int64(part), part, t.groups[n/t.cfg.Accumulate], n + 1,
+		n == 0, n == t.passes()-1}
 }
 
 // spans are what the steps [from, to) read, in order.
@@ -165,13 +166,12 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 	return lossSum, nil
 }
 
-// begin tells of a phase of a step's first pass. Of the others it gives a sign of life.
+// begin tells of a phase of a pass.
 func (t *Trainer) begin(ctx context.Context, phase string, p pass) error {
 	if p.first {
 		return t.at(ctx, phase, p.step+1)
 	}
-	t.beat()
-	return context.Cause(ctx)
+	return t.again(ctx, phase, p.step+1, p.number)
 }
 
 // setStates gives the segment the states that the pass starts from. A group that is the only one
@@ -201,7 +201,7 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
 		Step: p.segment, Lanes: t.laneNumbers,
 		OnlySegments: t.updatesAlone() && t.single()} // enter and outerUpdate zero the ranks' sums
-	if t.cfg.Rehearsal != nil && p.first ||
+	if t.cfg.Rehearsal != nil ||
 		t.laps.tracer != nil && t.exchange.inPlace && !t.records {
 		in.BeforeBackward = func() error {
 			t.laps.end("forward")

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"rondo/compute"
@@ -166,6 +168,50 @@ func TestAccumulateKilled(t *testing.T) {
 }
 
 // A job that goes on from a snapshot of any step is the one that was never stopped.
+// A fault in any phase of any pass, of segments and of lane groups, costs no sample and no state.
+func TestPassesRehearsed(t *testing.T) {
+	j := elasticJob(4)
+	j.config.Evaluation = nil
+	j.config.Accumulate, j.config.LaneGroups = 2, testG
+	j.config.Clip.Scope = ScopeGroup
+	e := newElastic(t, j, 2)
+	r := &rehearsed{}
+	e.hands[0].trainer.cfg.Rehearsal = r
+	e.ring(breakage{}, 0, 1)
+	e.whole(0, 1)
+	want := "load 1,forward 1,backward 1"
+	passes := e.hands[0].trainer.passes()
+	for n := 2; n <= passes; n++ {
+		for _, phase := range []string{"load", "forward", "backward"} {
+			want += fmt.Sprintf(",%s (pass %d) 1", phase, n)
+		}
+	}
+	if got := strings.Join(r.heard, ","); passes < 4 || !strings.HasPrefix(got, want+",update 1") {
+		t.Errorf("of %d passes: %s", passes, got)
+	}
+	for _, place := range []string{"load (pass 2) 3", "forward (pass 3) 2", "backward (pass 4) 3"} {
+		e := newElastic(t, j, 2)
+		e.hands[1].trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
+			if fmt.Sprint(phase, " ", step) == place {
+				return errTest
+			}
+			return nil
+		}}
+		e.ring(breakage{}, 0, 1)
+		if err := e.hands[1].err; !errors.Is(err, errTest) ||
+			!strings.Contains(err.Error(), " of pass ") {
+			t.Errorf("%s: %v", place, err)
+		}
+		e.hands[1].trainer.cfg.Rehearsal = nil
+		e.ring(breakage{}, 1, 0)
+		if lost := e.hands[0].joined.LostLanes; len(lost) > 0 {
+			t.Errorf("%s: the lanes %v were lost", place, lost)
+		}
+		e.whole(1, 0)
+		e.audit()
+	}
+}
+
 func TestAccumulateResume(t *testing.T) {
 	j := accumulated(4)
 	j.model.Layers, j.model.Dropout = 2, 0.3

@@ -29,6 +29,10 @@ func (r *rehearsed) At(_ context.Context, phase string, step int64) error {
 	return r.at(phase, step)
 }
 
+func (r *rehearsed) Again(ctx context.Context, phase string, step int64, n int) error {
+	return r.At(ctx, fmt.Sprintf("%s (pass %d)", phase, n), step)
+}
+
 func (r *rehearsed) Spoil(_ context.Context, step int64) Spoil {
 	if r.spoil == nil {
 		return Spoil{}
