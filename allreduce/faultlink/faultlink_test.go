@@ -82,6 +82,54 @@ func sum(t *testing.T, hook faultlink.Hook) (errs []error, bufs [][]float32) {
 	}), bufs
 }
 
+// TestDropKeepsFlight: a chunk that is lost counts as sent, so that it may not be before the link
+// has read what MaxFlight promises the sender that it has.
+func TestDropKeepsFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		drop := func(_ faultlink.Direction, h allreduce.Header) faultlink.Fault {
+			if h.Offset > 0 {
+				return faultlink.Fault{Action: faultlink.Drop}
+			}
+			return faultlink.Fault{}
+		}
+		nodes := disturbed(2, drop)
+		to, from := nodes[faulty].Successor, nodes[1-faulty].Predecessor
+		payload := make([]byte, 4)
+		if err := to.Send(allreduce.Header{Length: 1, Total: 9}, payload); err != nil {
+			t.Fatal(err)
+		}
+		var lost atomic.Int32
+		done := make(chan error)
+		go func() {
+			for i := range allreduce.MaxFlight {
+				h := allreduce.Header{Offset: i + 1, Length: 1, Total: 9}
+				if err := to.Send(h, payload); err != nil {
+					done <- err
+					return
+				}
+				lost.Add(1)
+			}
+			done <- nil
+		}()
+		synctest.Wait()
+		if n := lost.Load(); n != 0 {
+			t.Errorf("%d chunks are lost while the link still reads the one before them", n)
+		}
+		var m allreduce.Message
+		if err := from.Receive(&m); err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		for _, node := range nodes {
+			_ = node.Successor.Close()
+			_ = node.Predecessor.Close()
+		}
+	})
+}
+
 // TestOrderFaults: the ring names who a lost or doubled message came from, whichever end of the
 // link the fault was on, and says where both are.
 func TestOrderFaults(t *testing.T) {
