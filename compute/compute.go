@@ -185,6 +185,18 @@ type Recurrent interface {
 	Close()
 }
 
+// Telling is a Recurrent that is through with the gradients of some weights before it is through
+// with the others, and says so. Its work is done when its calls return.
+type Telling interface {
+	Recurrent
+	// BackwardTelling is Backward, to the last bit, and calls told twice: with 1 when dw.IH is what
+	// it leaves it as, and with 4 when all tensors of dw are. Others may read and write them from
+	// then on, while it goes on with the rest of dw, and last with dx, which layers beneath wait
+	// for anyway.
+	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
+		dx []float32, dstate RecurrentState, told func(tensors int))
+}
+
 // OutputShape is the last layer: N rows of width H to a distribution over V tokens.
 type OutputShape struct{ N, H, V int }
 

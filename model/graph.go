@@ -146,7 +146,7 @@ func (g *graph) newLayer(k int) *Layer {
 	begin, end := layerSpan(m.views, k)
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
-	l.done = g.finishing(layerName("bias_hh", k))
+	l.told = func(tensors int) { g.finish(begin + l.views[tensors-1].end()) }
 	if k > 0 || c.Embed > 0 {
 		l.dx = g.downward(c.Layers-k, c.inputWidth(k))
 	}
@@ -156,12 +156,14 @@ func (g *graph) newLayer(k int) *Layer {
 // finishing is what to call when the gradients of this tensor and of all that are laid out before
 // it have been asked for.
 func (g *graph) finishing(name string) func() {
-	v := find(g.model.views, name)
-	end := v.Offset + roundUp(v.Len)
-	return func() {
-		if g.finished != nil {
-			g.finished(end)
-		}
+	end := find(g.model.views, name).end()
+	return func() { g.finish(end) }
+}
+
+// finish says that the gradients up to end have been asked for.
+func (g *graph) finish(end int) {
+	if g.finished != nil {
+		g.finished(end)
 	}
 }
 

@@ -33,8 +33,10 @@ type Layer struct {
 	gradient []float32     // of the weights, laid out as they are
 	dw       *tensor.Dense // the same
 	owned    *buffer       // the gradient's memory, when it is the layer's own
-	done     func()        // called when the gradient has been asked for; nil: nothing
-	applied  bool
+	// told is called with how many of the weights' tensors have their gradients, when these have
+	// been asked for: of a compute.Telling early. Nil: nothing.
+	told    func(tensors int)
+	applied bool
 }
 
 // NewLayer makes a layer. The name is unique in its graph. Gradients of the weights are written
@@ -151,10 +153,7 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 			if err != nil {
 				return nil, err
 			}
-			l.kernel.Backward(dy, l.dout, recurrentWeights(l.views, l.gradient), dx, l.dstate)
-			if l.done != nil {
-				l.done()
-			}
+			l.backward(dy, dx)
 			return value, nil
 		}}
 	n, err := backward.apply(in[0], in[1], y, dy)
@@ -163,6 +162,19 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 	}
 	dw, err := port(l.name+".dw", n, l.dw)
 	return gorgonia.Nodes{n, dw}, err
+}
+
+// backward runs the kernel's, and tells of the gradients of the weights.
+func (l *Layer) backward(dy, dx []float32) {
+	dw := recurrentWeights(l.views, l.gradient)
+	if k, ok := l.kernel.(compute.Telling); ok && l.told != nil {
+		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.told)
+		return
+	}
+	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)
+	if l.told != nil {
+		l.told(len(l.views))
+	}
 }
 
 // Advance makes the state after the last run the state before the next.

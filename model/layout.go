@@ -25,6 +25,9 @@ func (v View) of(flat []float32) []float32 {
 	return flat[v.Offset : v.Offset+v.Len : v.Offset+v.Len]
 }
 
+// end is where the next view begins.
+func (v View) end() int { return v.Offset + roundUp(v.Len) }
+
 // role is what a tensor is for; initialisers go by it.
 type role int
 
@@ -111,9 +114,10 @@ func LayerLayout(s compute.RecurrentShape) []View {
 }
 
 // Finishes returns the ends of the flat gradient's prefixes that a backward pass finishes one after
-// the other, in floats: each is told of when the tensors before it have their gradients. Those of a
-// recurrent layer come together, for each is one product over all steps when its recurrence is
-// through. The last is all of them. c must be valid.
+// the other, in floats: each is told of when the tensors before it have their gradients. Of a
+// recurrent layer they are one product over all steps each, when its recurrence is through: W_ih's
+// comes first, then the others', then the gradient for the layer beneath. A device whose layers are
+// no compute.Telling tells of a layer's all together. The last is all of them. c must be valid.
 func Finishes(c Config) []int {
 	views := Layout(c)
 	names := []string{outputBias}
@@ -121,15 +125,14 @@ func Finishes(c Config) []int {
 		names = append(names, projectionWeight)
 	}
 	for k := c.Layers - 1; k >= 0; k-- {
-		names = append(names, layerName("bias_hh", k))
+		names = append(names, layerName("weight_ih", k), layerName("bias_hh", k))
 	}
 	if c.Embed > 0 {
 		names = append(names, embeddingWeight)
 	}
 	ends := make([]int, len(names))
 	for i, name := range names {
-		v := find(views, name)
-		ends[i] = v.Offset + roundUp(v.Len)
+		ends[i] = find(views, name).end()
 	}
 	return ends
 }
@@ -142,8 +145,7 @@ func Span(views []View) int {
 	if len(views) == 0 {
 		return 0
 	}
-	last := views[len(views)-1]
-	return last.Offset + roundUp(last.Len)
+	return views[len(views)-1].end()
 }
 
 // Count is how many parameters the views hold, padding not included.
@@ -166,8 +168,7 @@ func find(views []View, name string) View {
 
 // layerSpan returns recurrent layer k's part of the flat parameters: [begin, end).
 func layerSpan(views []View, k int) (begin, end int) {
-	last := find(views, layerName("bias_hh", k))
-	return find(views, layerName("weight_ih", k)).Offset, last.Offset + roundUp(last.Len)
+	return find(views, layerName("weight_ih", k)).Offset, find(views, layerName("bias_hh", k)).end()
 }
 
 // recurrentWeights cuts a layer's vector, laid out as LayerLayout says, into its tensors.

@@ -65,7 +65,7 @@ type SegmentInput struct {
 	Stage []float32
 	// Finished, if set, is called from the goroutine of Run whenever the gradients up to end are
 	// what the run leaves them as, while the backward pass goes on: they may then be read and
-	// written by others, beside it. The ends are those of Finishes; the last is all of the
+	// written by others, beside it. The ends are among those of Finishes; the last is all of the
 	// gradients. The device's work must be done when its calls return, so that it is no Recorder
 	// and no Stager, and there is nothing Behind.
 	Finished func(end int)

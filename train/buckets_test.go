@@ -65,7 +65,7 @@ func (q *queued) AllGather(ctx context.Context, buf []float32, ends []int) error
 	return q.Reducer.AllGather(ctx, buf, ends)
 }
 
-// deep is a job whose gradient is finished in four parts.
+// deep is a job whose gradient is finished in six parts.
 func deep(ranks int) job {
 	j := newJob(ranks)
 	j.model.Layers, j.model.Embed, j.config.Steps = 2, 8, 12
@@ -166,8 +166,9 @@ func TestBucketsBeginWithinBackward(t *testing.T) {
 		size int64
 		each int // in a step
 	}{
-		{Clip{1, ByNorm, ScopeGlobal}, 1, 3}, // output; a layer; the other; with the tail embedding
-		{Clip{0, ByNorm, ScopeWorker}, 1, 3},
+		// The output layer; of each layer W_ih, then the rest; and with the tail the embedding.
+		{Clip{1, ByNorm, ScopeGlobal}, 1, 5},
+		{Clip{0, ByNorm, ScopeWorker}, 1, 5},
 		{Clip{1, ByNorm, ScopeGlobal}, onePiece, 0},
 		{Clip{1, ByNorm, ScopeWorker}, 1, 0},
 	} {

@@ -6,9 +6,10 @@ import "rondo/compute"
 type layer interface {
 	forward(w compute.RecurrentWeights, in compute.RecurrentInput, state compute.RecurrentState,
 		y []float32, out compute.RecurrentState)
+	// backward calls told as compute.Telling has it, unless it is nil.
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-		dstate compute.RecurrentState)
+		dstate compute.RecurrentState, told func(tensors int))
 	bytes() int64 // of the workspace
 	close()
 }

@@ -133,10 +133,23 @@ func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentIn
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	dy []float32, dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState) {
-	C.rondo_layer_backward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
-		ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
-		floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
+	dstate compute.RecurrentState, told func(tensors int)) {
+	run := func(parts C.int) {
+		C.rondo_layer_backward(l.kernels, l.team, l.work, parts, floats(w.IH), floats(w.HH),
+			ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
+			floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
+	}
+	if told == nil {
+		run(C.BACK_ALL)
+		return
+	}
+	run(C.BACK_RECURRENCE | C.BACK_INPUT_WEIGHTS)
+	told(1)
+	run(C.BACK_HIDDEN_WEIGHTS)
+	told(4)
+	if dx != nil {
+		run(C.BACK_INPUT)
+	}
 }
 
 func (l *nativeLayer) bytes() int64 { return int64(C.rondo_layer_bytes(l.work)) }

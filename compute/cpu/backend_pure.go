@@ -122,11 +122,11 @@ func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput
 
 func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState) {
+	dstate compute.RecurrentState, told func(tensors int)) {
 	l.ref.backward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
 		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
 		refWeights[float32]{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}, dx,
-		refState[float32]{dstate.H, dstate.C})
+		refState[float32]{dstate.H, dstate.C}, told)
 }
 
 func (l pureLayer) bytes() int64 { return 4 * int64(l.ref.elements()) }

@@ -89,8 +89,19 @@ struct input {
     struct tensor rows, pairs; // X blocks: the input as operands
 };
 
+// The parts of a layer's backward pass, in the order in which they are asked for: the recurrence,
+// W_ih's gradient, W_hh's and the biases', and the input's. They may be asked for together.
+enum {
+    BACK_RECURRENCE = 1,
+    BACK_INPUT_WEIGHTS = 2,
+    BACK_HIDDEN_WEIGHTS = 4,
+    BACK_INPUT = 8,
+    BACK_ALL = 15,
+};
+
 // What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
 struct layer_call {
+    int parts; // of a backward pass
     const float *ih, *hh, *bih, *bhh;
     const int32_t *ids;
     const float *x, *h0, *c0;
@@ -227,7 +238,7 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
                         const float *ih, const float *hh, const float *bih, const float *bhh,
                         const int32_t *ids, const float *x, const float *h0, const float *c0,
                         float *y, float *h, float *c);
-void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l,
+void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,
                           float *dhh, float *dbih, float *dbhh, float *dx, float *dh0,

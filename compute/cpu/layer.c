@@ -157,15 +157,15 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
     return 1;
 }
 
-void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l,
+void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,
                           float *dhh, float *dbih, float *dbhh, float *dx, float *dh0,
                           float *dc0)
 {
-    struct layer_call call = {.ih = ih, .hh = hh, .ids = ids, .dy = dy, .dh = dh, .dc = dc,
-                              .dih = dih, .dhh = dhh, .dbih = dbih, .dbhh = dbhh, .dx = dx,
-                              .dh0 = dh0, .dc0 = dc0};
+    struct layer_call call = {.parts = parts, .ih = ih, .hh = hh, .ids = ids, .dy = dy,
+                              .dh = dh, .dc = dc, .dih = dih, .dhh = dhh, .dbih = dbih,
+                              .dbhh = dbhh, .dx = dx, .dh0 = dh0, .dc0 = dc0};
     struct pass p = {k->layer_backward, l, &call};
     rondo_team_run(t, run_pass, &p);
 }

@@ -312,20 +312,23 @@ static void step_backward(const struct member *m, const struct field *f, struct 
     meet(f, m);
 }
 
-// Rows n on, of the gradients of W's rows for gate g, block u.
-static void block_gradient(struct layer *l, long g, long u, long n, long rows,
-                           const struct layer_call *c)
+// Rows n on, of the gradients of W_ih's rows for gate g, block u.
+static void input_block(struct layer *l, long g, long u, long n, long rows, float *dih)
+{
+    long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
+    const struct tensor *d = &l->d_pairs, *x = &l->in->pairs;
+    outers(dih + first * l->D, l->D, units, l->D, operands_at(d, apart(l, g) * l->U + u, 0, n),
+           operands_at(x, 0, 0, n), x->stride * BLOCK, rows, n > 0);
+}
+
+// The same of W_hh's.
+static void hidden_block(struct layer *l, long g, long u, long n, long rows, float *dhh)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
     int on_aux = l->cell == GRU_BEFORE && g == 2; // what W_hh multiplied
     const struct tensor *d = &l->d_pairs, *states = on_aux ? &l->aux_pairs : &l->h_pairs;
-    outers(c->dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
+    outers(dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
            operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
-    const struct tensor *x = &l->in->pairs;
-    if (!c->ids)
-        outers(c->dih + first * l->D, l->D, units, l->D,
-               operands_at(d, apart(l, g) * l->U + u, 0, n), operands_at(x, 0, 0, n),
-               x->stride * BLOCK, rows, n > 0);
 }
 
 // Block u of a bias's gradient: the sum over all lanes of gate tensor g's.
@@ -341,30 +344,46 @@ static void bias_gradient(const struct layer *l, long g, long u, float *to)
     }
 }
 
-// Every weight's gradient, from the sums' gradients of all steps: blocks of them to each thread.
-static void weight_gradients(const struct member *m, struct layer *l, const struct layer_call *c)
+// A weight's gradient from the sums' gradients of all steps: blocks of it to each thread.
+static void weight_gradient(const struct member *m, struct layer *l, float *dw,
+                            void (*block)(struct layer *l, long g, long u, long n, long rows,
+                                          float *dw))
 {
     long chunks = blocks_up(l->M, GRADIENT_ROWS), first, end;
     long chunk = blocks_up(blocks_up(l->M, chunks), BLOCK) * BLOCK;
     rondo_share(m, l->K * l->U, 1, &first, &end);
     for (long n = 0; n < l->M; n += chunk)
         for (long i = first; i < end; i++)
-            block_gradient(l, i / l->U, i % l->U, n, least(chunk, l->M - n), c);
-    for (long i = first; i < end; i++) {
+            block(l, i / l->U, i % l->U, n, least(chunk, l->M - n), dw);
+}
+
+static void input_weights(const struct member *m, struct layer *l, float *dih)
+{
+    long i, end;
+    if (!l->in->ids)
+        weight_gradient(m, l, dih, input_block);
+    else
+        for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++)
+            table_gradient(l, i, dih);
+}
+
+// The gradients of W_hh and of both biases.
+static void hidden_weights(const struct member *m, struct layer *l, const struct layer_call *c)
+{
+    long i, end;
+    weight_gradient(m, l, c->dhh, hidden_block);
+    for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++) {
         long g = i / l->U, u = i % l->U;
-        if (c->ids)
-            table_gradient(l, i, c->dih);
         bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
         bias_gradient(l, apart(l, g), u, c->dbih + g * l->H + u * BLOCK);
     }
 }
 
-static void layer_backward(const struct member *m, struct layer *l, const struct layer_call *c)
+// The recurrence from its end, which leaves the gradients of the sums of all steps.
+static void recur_backward(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     const struct field f = field_of(l, m);
     pack_gates_back(m, l, l->hidden_back, c->hh, l->H);
-    if (c->dx)
-        pack_gates_back(m, l, l->in->back, c->ih, l->D);
     if (m->index == 0 && !l->in->compact)
         l->in->slots = c->ids;
     if (m->index == 0 && BF16) // only dx needs more than two steps of the rows
@@ -385,8 +404,23 @@ static void layer_backward(const struct member *m, struct layer *l, const struct
         save_blocks(l, &f, c->dh0, l->B, l->dh);
     if (c->dc0)
         save_blocks(l, &f, c->dc0, l->B, l->dc);
-    rondo_team_meet(m);
-    weight_gradients(m, l, c);
-    if (c->dx)
+}
+
+// The parts of a backward pass that the call asks for. Each but the first reads what the first has
+// left, and none of the others' results.
+static void layer_backward(const struct member *m, struct layer *l, const struct layer_call *c)
+{
+    if (c->parts & BACK_RECURRENCE) {
+        recur_backward(m, l, c);
+        rondo_team_meet(m);
+    }
+    if (c->parts & BACK_INPUT_WEIGHTS)
+        input_weights(m, l, c->dih);
+    if (c->parts & BACK_HIDDEN_WEIGHTS)
+        hidden_weights(m, l, c);
+    if (c->dx && c->parts & BACK_INPUT) {
+        pack_gates_back(m, l, l->in->back, c->ih, l->D);
+        rondo_team_meet(m);
         input_gradient(m, l, c->dx);
+    }
 }

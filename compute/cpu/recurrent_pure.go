@@ -121,9 +121,10 @@ func (l *refLayer[F]) inputSums(w refWeights[F], in refInput[F]) {
 	}
 }
 
-// backward walks the segment from its end, then makes the weights' gradients for all steps.
+// backward walks the segment from its end, then makes the weights' gradients for all steps, of
+// which it tells if told is not nil, and last x's.
 func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout refState[F],
-	dw refWeights[F], dx []F, dstate refState[F]) {
+	dw refWeights[F], dx []F, dstate refState[F], told func(tensors int)) {
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
 	clear(l.dh)
 	clear(l.dc)
@@ -153,15 +154,21 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 	copy(dstate.h, l.dh)
 	copy(dstate.c, l.dc)
-	l.weightGradients(in, dw)
+	if told == nil {
+		told = func(int) {}
+	}
+	l.inputWeights(in, dw.ih)
+	told(1)
+	l.hiddenWeights(dw)
+	told(4)
 	if dx != nil {
 		clear(dx)
 		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)
 	}
 }
 
-// weightGradients are one product each over all T*B rows.
-func (l *refLayer[F]) weightGradients(in refInput[F], dw refWeights[F]) {
+// hiddenWeights are the gradients of W_hh, one product over all T*B rows, and of both biases.
+func (l *refLayer[F]) hiddenWeights(dw refWeights[F]) {
 	n, wide := l.T*l.B, l.k*l.H
 	sumRows(dw.biasIH, l.din, wide, 0)
 	sumRows(dw.biasHH, l.drec, wide, 0)
@@ -172,14 +179,20 @@ func (l *refLayer[F]) weightGradients(in refInput[F], dw refWeights[F]) {
 	} else {
 		l.rows.transposedTimes(wide, l.H, n, l.drec, wide, l.h, dw.hh)
 	}
-	clear(dw.ih)
+}
+
+// inputWeights is the gradient of W_ih, which is one product over all T*B rows too where these are
+// not token ids.
+func (l *refLayer[F]) inputWeights(in refInput[F], dih []F) {
+	n, wide := l.T*l.B, l.k*l.H
+	clear(dih)
 	if in.ids == nil {
-		l.rows.transposedTimes(wide, l.D, n, l.din, wide, in.x, dw.ih)
+		l.rows.transposedTimes(wide, l.D, n, l.din, wide, in.x, dih)
 		return
 	}
 	for i, id := range in.ids {
 		for j := range wide {
-			dw.ih[j*l.D+int(id)] += l.din[i*wide+j]
+			dih[j*l.D+int(id)] += l.din[i*wide+j]
 		}
 	}
 }

@@ -220,3 +220,39 @@ func (p *layerProblem) run(dev compute.Device) []Result {
 	}
 	return c.all
 }
+
+// runTelling runs a layer that tells of its weights' gradients, if the device's do, and returns
+// what these are when they are told of. Whoever is told spoils them at once, as a sum over others
+// does, so that what comes later must not need them.
+func (p *layerProblem) runTelling(dev compute.Device) []Result {
+	layer := dev.NewRecurrent(p.shape, false)
+	defer layer.Close()
+	telling, ok := layer.(compute.Telling)
+	if !ok {
+		return nil
+	}
+	a := p.arguments(dev)
+	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
+	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
+	c := results{dev: dev, problem: p.name}
+	tensors := []struct {
+		name   string
+		values []float32
+	}{{"dIH", dw.IH}, {"dHH", dw.HH}, {"dBiasIH", dw.BiasIH}, {"dBiasHH", dw.BiasHH}}
+	told := 0
+	layer.Forward(a.w, a.in, a.state, y, out)
+	telling.BackwardTelling(a.dy, a.dout, dw, dx, dstate, func(count int) {
+		for ; told < count; told++ {
+			c.add(tensors[told].name, tensors[told].values)
+			dev.Scale(tensors[told].values, 3)
+		}
+	})
+	if told != len(tensors) {
+		panic(fmt.Sprintf("devicetest: told of %d tensors of %d", told, len(tensors)))
+	}
+	c.add("dh_0", dstate.H)
+	if p.x != nil {
+		c.add("dx", dx)
+	}
+	return c.all
+}

@@ -212,8 +212,8 @@ static struct results run_layer(const struct kernels *k, int threads, const stru
     const int32_t *ids = s->dense ? 0 : in->ids;
     rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, ids, s->dense ? in->x : 0,
                         in->h0, s->cell == LSTM ? in->c0 : 0, y, h, c);
-    rondo_layer_backward(k, t, l, in->ih, in->hh, ids, in->dy, 0, 0, dih, dhh, dbih, dbhh, dx,
-                         dh0, 0);
+    rondo_layer_backward(k, t, l, BACK_ALL, in->ih, in->hh, ids, in->dy, 0, 0, dih, dhh, dbih,
+                         dbhh, dx, dh0, 0);
     rondo_layer_free(l);
     if (t)
         rondo_team_free(t);

@@ -59,10 +59,11 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
         dx = s->dense ? output(&b, n * s->D) : 0;
     }
     struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0);
-    for (int again = 0; again < 2; again++) { // the second time on a used workspace
+    for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
         rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, tokens, x, h0, c0, y, h, c);
-        rondo_layer_backward(p->k, p->team, l, ih, hh, tokens, dy, dh, dc, dih, dhh, dbih, dbhh,
-                             dx, dh0, dc0);
+        for (int parts = again ? BACK_ALL : BACK_RECURRENCE; parts <= BACK_ALL; parts *= 2)
+            rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, dy, dh, dc, dih, dhh,
+                                 dbih, dbhh, dx, dh0, dc0);
     }
     rondo_layer_free(l);
     l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1);
