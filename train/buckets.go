@@ -38,10 +38,10 @@ func bucketsOf(points []int, least int) (ends []int) {
 
 // bucketed says whether buckets may travel while backward goes on: not where a rank must know its
 // gradient's norm before it is summed, not where the ring does not sum it, or not by itself, and
-// not where a Summer needs the whole.
+// not where a Summer needs the whole or each rank has the sum of a range only.
 func (t *Trainer) bucketed() bool {
 	return t.ring.Reducer != nil && t.ring.Group == nil && !t.clipsEach() &&
-		t.cfg.LaneGroups == 0 && (t.ring.Summer == nil || t.ring.Summer.Overlaps())
+		t.cfg.LaneGroups == 0 && t.shards == nil && (t.ring.Summer == nil || t.ring.Summer.Overlaps())
 }
 
 // cut has the gradient travel in buckets of at least so many floats in this ring; 0: in one.

@@ -39,6 +39,11 @@ type Config struct {
 	// the sums' rounding depends on it.
 	BucketBytes int64
 
+	// ShardCopies says that the ranks share out what the optimizer keeps, and how many keep each
+	// part of it: 1 or 2, so that a rank that is lost takes nothing with it. 0: each keeps all.
+	// Each Ring's Reducer is a ScatterReducer then, and there is no Group and no Summer.
+	ShardCopies int
+
 	// Evaluation is the text to evaluate on; nil: none. It happens every EvalEvery steps (0: at
 	// each epoch's end), and after the last step.
 	Evaluation Evaluation
@@ -142,6 +147,11 @@ func (c *Config) validatePasses() error {
 	case c.Local.on() && c.LaneGroups > 0:
 		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
 			"--lane-groups, --reduce canonical and --clip-scope group")
+	case c.ShardCopies < 0 || c.ShardCopies > MaxShardCopies:
+		return fmt.Errorf("--shard-copies %d: must be 1 to %d", c.ShardCopies, MaxShardCopies)
+	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
+		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: each " +
+			"worker has the sum of its own range only, of each step's gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")

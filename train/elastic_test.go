@@ -112,6 +112,12 @@ func (f *frail) AllReduceCarry(ctx context.Context, buf, out, in []float32) erro
 	})
 }
 
+func (f *frail) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
+	return f.do(ctx, func(ctx context.Context) error {
+		return f.seat.ReduceScatter(ctx, buf, ends)
+	}, func(bool) { fillNaN(buf) })
+}
+
 // AllGather that breaks off after it has begun leaves the first half of what comes.
 func (f *frail) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	was := slices.Clone(buf)

@@ -75,8 +75,10 @@ type exchange struct {
 	wire    []float32 // host memory: the gradient, and behind it the tail
 	inPlace bool      // the gradient in wire is grads itself
 
-	fold      *fold       // has the parts of a gradient that is summed as a tree
-	leafEnds  []int       // where the ranks' lane groups end, whose sum that is; nil: it is not
+	fold     *fold // has the parts of a gradient that is summed as a tree
+	leafEnds []int // where the ranks' lane groups end, whose sum that is; nil: it is not
+	// sharded does all that is done before the tail where the optimizer is shared out; nil: it is not.
+	sharded   func(ctx context.Context, step int64, own tally) error
 	parts     [][]float32 // of the gradient, in host memory; used again
 	hostParts [][]float32 // copies of those in device memory
 
@@ -205,9 +207,14 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		x.met = x.now()
 		return own, nil
 	}
-	tail, byRing := x.wire[len(x.grads):], x.group == nil && x.leafEnds == nil
+	tail := x.wire[len(x.grads):]
+	byRing := x.group == nil && x.leafEnds == nil && x.sharded == nil
 	var unsummed error
 	switch {
+	case x.sharded != nil: // and then the tail, which completes the step
+		if err := x.sharded(ctx, step, own); err != nil {
+			return tally{}, err
+		}
 	case x.leafEnds != nil: // and then the tail, which completes the step as with a Group
 		if err := x.sumTree(ctx); err != nil {
 			return tally{}, err
@@ -223,7 +230,9 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		unsummed = x.group.AllReduce(ctx, x.grads)
 	}
 	own.put(tail, step, unsummed)
-	x.took = x.reached.Sub(x.met)
+	if x.sharded == nil {
+		x.took = x.reached.Sub(x.met)
+	}
 	putArrival(tail[tailArrival:], x.rank, x.took)
 	if err := x.sumRest(ctx, byRing, ahead); err != nil {
 		return tally{}, err
@@ -237,7 +246,7 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 	if ranks := int(tail[tailUnsummed]); ranks > 0 {
 		return tally{}, &GroupError{ranks, int(tail[tailFaulty]), ownFault(unsummed)}
 	}
-	if x.group == nil && !x.inPlace {
+	if x.group == nil && x.sharded == nil && !x.inPlace {
 		x.upload()
 	}
 	all := takeTally(tail)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -182,6 +183,24 @@ func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
 		for owner, end := range ends {
 			for _, b := range s.bufs {
 				copy(b[begin:end], s.bufs[owner][begin:end])
+			}
+			begin = end
+		}
+	})
+}
+
+// ReduceScatter adds up as AllReduce does, and leaves no sense in the ranges of others.
+func (s seat) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
+	return s.meet(ctx, s.rank, buf, func() {
+		begin := 0
+		for owner, end := range ends {
+			for i := begin; i < end; i++ {
+				sum := float32(0)
+				for _, b := range s.bufs {
+					sum += b[i]
+					b[i] = float32(math.NaN())
+				}
+				s.bufs[owner][i] = sum
 			}
 			begin = end
 		}

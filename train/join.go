@@ -100,6 +100,9 @@ func (t *Trainer) enter(ring Ring) error {
 	if t.exchange.leafEnds, err = t.leafEnds(); err != nil {
 		return err
 	}
+	if err := t.enterShards(); err != nil {
+		return err
+	}
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
 	t.dev.Zero(t.model.GradientsWithTail())
 	t.laneFloats = t.laneFloats[:0]
@@ -156,7 +159,7 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 		if !all[0].Found {
 			joined.From = FromScratch
 			t.startFresh()
-			return nil
+			return t.freshShards()
 		}
 		joined.From, donor = FromCheckpoint, 0
 	}
@@ -164,17 +167,28 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 		return err
 	}
 	lost, err := t.dealLanes(ctx)
-	if err != nil || len(lost) == 0 {
+	if err != nil {
 		return err
 	}
-	joined.LostLanes = lost
+	gaps, err := t.meetWithShards(ctx)
+	if err != nil {
+		return err
+	}
+	if len(lost) == 0 && gaps == 0 {
+		return t.dealShards(ctx)
+	}
+	joined.LostLanes, joined.LostSlots = lost, gaps
 	if all, err = t.ask(ctx, LostLanes, restore); err != nil {
 		return err
 	}
 	if !all[0].Found {
 		joined.From = FromReplay
-		joined.Replayed, err = t.replay(ctx, lost)
-		return err
+		if len(lost) > 0 {
+			if joined.Replayed, err = t.replay(ctx, lost); err != nil {
+				return err
+			}
+		}
+		return t.dealShards(ctx) // zeros where nobody has any
 	}
 	joined.From = FromCheckpoint
 	if err := t.adopt(ctx, all, 0, joined); err != nil {
@@ -183,7 +197,16 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 	if lost, err = t.dealLanes(ctx); err == nil && len(lost) > 0 {
 		panic(fmt.Sprintf("train: a snapshot without the lanes %v", lost))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if gaps, err = t.meetWithShards(ctx); err == nil && gaps > 0 {
+		panic(fmt.Sprintf("train: a snapshot without what is kept of %d parameters", gaps))
+	}
+	if err != nil {
+		return err
+	}
+	return t.dealShards(ctx)
 }
 
 // lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.
@@ -272,6 +295,7 @@ func (t *Trainer) startFresh() {
 // adopt makes the donor's state every rank's.
 func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *Joined) error {
 	d := all[donor]
+	t.catchUp(d.version())
 	joined.Donor, joined.Copied = donor, nil
 	for rank, s := range all {
 		if !s.same(d) {
@@ -353,6 +377,7 @@ type Joined struct {
 	Donor     int    // the rank whose state it is; -1: from scratch
 	Copied    []int  // ranks that were given the state
 	LostLanes []int  // whose states no rank knew
+	LostSlots int    // parameters of which no rank had what the optimizer keeps
 	Replayed  int64  // segments of each that they were computed from; 0: they were not
 	// Committed is the ring that the state's last step was completed in: this one where the state
 	// is from a checkpoint or from scratch.
@@ -364,10 +389,7 @@ type Joined struct {
 
 // String says what people should know; nothing if every rank and lane just went on.
 func (j Joined) String() string {
-	lost := ""
-	if len(j.LostLanes) > 0 {
-		lost = fmt.Sprintf("no worker knew the states of the lanes %v, so ", j.LostLanes)
-	}
+	lost := j.lost()
 	switch {
 	case j.From == FromScratch:
 		return "no worker has a state, and there is no checkpoint: training starts from scratch"
@@ -375,6 +397,8 @@ func (j Joined) String() string {
 		return fmt.Sprintf("training goes on from the checkpoint of step %d", j.Step)
 	case j.From == FromCheckpoint:
 		return fmt.Sprintf("%straining goes back to the checkpoint of step %d", lost, j.Step)
+	case j.From == FromReplay && len(j.LostLanes) == 0:
+		return lost + "that begins at zero again (there is no checkpoint)"
 	case j.From == FromReplay:
 		return fmt.Sprintf("%sthey were computed anew, up to step %d, from zeros %d segments ago, "+
 			"with the parameters as they are: they are not what they were (there is no "+
@@ -384,4 +408,16 @@ func (j Joined) String() string {
 			j.Copied)
 	}
 	return ""
+}
+
+// lost says what no rank had, as the beginning of a sentence.
+func (j Joined) lost() (text string) {
+	if len(j.LostLanes) > 0 {
+		text = fmt.Sprintf("no worker knew the states of the lanes %v, so ", j.LostLanes)
+	}
+	if j.LostSlots > 0 {
+		text = fmt.Sprintf("no worker had what --optimizer keeps of %d parameters "+
+			"(--shard-copies), so ", j.LostSlots) + text
+	}
+	return text
 }

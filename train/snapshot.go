@@ -47,13 +47,16 @@ func (t *Trainer) slotNames() []string {
 // NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
 // restored from.
 func (t *Trainer) NewSnapshot() *Snapshot {
-	n := len(t.model.Params())
-	s := &Snapshot{Views: t.model.Layout(), Params: make([]float32, n),
-		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
+	s := t.withoutSlots()
 	for _, name := range t.slotNames() {
-		s.Slots = append(s.Slots, Slot{name, make([]float32, n)})
+		s.Slots = append(s.Slots, Slot{name, make([]float32, len(s.Params))})
 	}
 	return s
+}
+
+func (t *Trainer) withoutSlots() *Snapshot {
+	return &Snapshot{Views: t.model.Layout(), Params: make([]float32, len(t.model.Params())),
+		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
 }
 
 // load makes a snapshot this rank's state.
@@ -80,8 +83,12 @@ func (t *Trainer) load(s *Snapshot) error {
 	}
 	t.hasState, t.touched = false, true
 	t.dev.Upload(t.model.Params(), s.Params)
-	for i, slot := range s.Slots {
-		t.dev.Upload(t.slots[i], slot.Data)
+	if t.shards == nil {
+		for i, slot := range s.Slots {
+			t.dev.Upload(t.slots[i], slot.Data)
+		}
+	} else {
+		t.loadShards(s)
 	}
 	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
 	t.pending, t.progress.Pending = s.Progress.Pending, false
@@ -102,30 +109,36 @@ func fits(what string, x []float32, want int) error {
 
 // snapshot returns the job as it is. In host memory it has the tensors themselves, and copies of
 // them otherwise.
-func (t *Trainer) snapshot(progress Progress) *Snapshot {
+func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
 	lanes := t.book.at(t.progress.Step, t.committed).states
+	var s *Snapshot
 	if t.cfg.HostMemory {
-		s := &Snapshot{Progress: progress, Views: t.model.Layout(), Params: t.model.Params(),
+		s = &Snapshot{Progress: progress, Views: t.model.Layout(), Params: t.model.Params(),
 			Lanes: lanes, LaneSize: t.laneSize}
-		for i, name := range t.slotNames() {
-			s.Slots = append(s.Slots, Slot{name, t.slots[i]})
+		for i, x := range t.slots {
+			s.Slots = append(s.Slots, Slot{t.slotNames()[i], x})
 		}
-		return s
+	} else {
+		if t.copied == nil && t.shards == nil {
+			t.copied = t.NewSnapshot()
+		} else if t.copied == nil {
+			t.copied = t.withoutSlots()
+		}
+		s = t.copied
+		t.dev.Download(s.Params, t.model.Params())
+		for i, x := range t.slots {
+			t.dev.Download(s.Slots[i].Data, x)
+		}
+		copy(s.Lanes, lanes)
+		s.Progress = progress
 	}
-	if t.copied == nil {
-		t.copied = t.NewSnapshot()
+	if t.shards != nil {
+		return t.withShards(*s)
 	}
-	s := t.copied
-	t.dev.Download(s.Params, t.model.Params())
-	for i := range s.Slots {
-		t.dev.Download(s.Slots[i].Data, t.slots[i])
-	}
-	copy(s.Lanes, lanes)
-	s.Progress = progress
-	return s
+	return s, nil
 }
 
-// save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver. A Saver that
+// save gathers the lanes on all ranks, and on rank 0 what the optimizer keeps, and on rank 0 hands a snapshot to the Saver. A Saver that
 // fails does not end the training: the failure is told at once, and again at the end.
 func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	if err := t.at(ctx, PhaseCheckpoint, t.progress.Step); err != nil {
@@ -134,9 +147,13 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	if err := t.gatherLanes(ctx); err != nil {
 		return err
 	}
+	if err := t.gatherShards(ctx, false); err != nil {
+		return err
+	}
 	if t.ring.Rank != 0 {
 		return nil
 	}
+	defer t.dropWhole()
 	err := t.handOver(ctx, progress)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,16 +190,22 @@ func (t *Trainer) Keep(ctx context.Context) error {
 	return t.cfg.Saver.Flush(ctx)
 }
 
+// errNotFinite is why a state is not saved.
+var errNotFinite = errors.New("the parameters or what the optimizer keeps are not finite: " +
+	"lower --lr")
+
 // handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
 // finite would only push a sound one out.
 func (t *Trainer) handOver(ctx context.Context, progress Progress) error {
 	for _, x := range t.tensors() {
 		if !isFinite(t.dev.SumSquares(x)) {
-			return errors.New("the parameters or what the optimizer keeps are not finite: " +
-				"lower --lr")
+			return errNotFinite
 		}
 	}
-	snapshot := t.snapshot(progress)
+	snapshot, err := t.snapshot(progress)
+	if err != nil {
+		return err
+	}
 	if err := context.Cause(ctx); err != nil { // a Saver may not look
 		return err
 	}

@@ -79,6 +79,9 @@ func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skippe
 
 // clipAndUpdate is the end of a step whose gradient was summed. It returns the norm.
 func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (float64, error) {
+	if t.exchange.sharded != nil {
+		return t.takeShards(all), nil
+	}
 	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
 		return 0, err
 	}
@@ -97,6 +100,7 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	}
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
+	t.committedShards()
 	if t.exchange.summer != nil {
 		t.exchange.summer.Commit(skipped)
 	}

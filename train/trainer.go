@@ -47,6 +47,7 @@ type Trainer struct {
 	torn      bool        // a step may have changed them, and is not committed
 	slots     [][]float32 // of the optimizer, and the outer one's, device memory
 	start     [][]float32 // what a round began with, device memory; without rounds, none
+	shards    *shards     // instead of slots, where the ranks share them out; nil: they do not
 	book      book        // the lanes' states
 
 	// The seat in the ring.
@@ -138,6 +139,9 @@ func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
 func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
+	if t.shards = t.newShards(n); t.shards != nil {
+		return nil // the rest depends on the ring
+	}
 	for range t.slotNames() {
 		t.slots = append(t.slots, t.dev.Alloc(n))
 	}
@@ -172,8 +176,12 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
 		}
 	}
-	if !t.done() { // whoever is in the next ring, it will know all lanes
-		if err := t.gatherLanes(ctx); err != nil {
+	if !t.done() { // whoever is in the next ring, it will know all lanes and slots
+		err := t.gatherLanes(ctx)
+		if err == nil {
+			err = t.gatherShards(ctx, true)
+		}
+		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
 		}
 		return t.result(true), nil
@@ -227,6 +235,7 @@ func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 func (t *Trainer) Forget() {
 	t.hasState = false
 	t.book.forget()
+	t.forgetShards()
 }
 
 // HasState says whether this rank has a state to go on from.
@@ -245,6 +254,7 @@ func (t *Trainer) Close() {
 		t.dev.Free(s)
 	}
 	t.slots, t.start = nil, nil
+	t.closeShards()
 	if t.clipper != nil {
 		t.clipper.Close()
 	}

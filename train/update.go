@@ -89,7 +89,6 @@ func (t *Trainer) forgetTorn() {
 
 // update asks for the optimizer's update by the gradient, as the last Clip lets it.
 func (t *Trainer) update() {
-	var slots [2][]float32
-	copy(slots[:], t.slots[:t.innerSlots()])
+	slots := t.ownSlots()
 	t.clipper.Update(&t.next, t.model.Params(), t.grads, slots[0], slots[1])
 }

@@ -1,0 +1,199 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+// rates are learning rates that suit the optimizers.
+func rateFor(rule compute.Optimizer) float64 {
+	switch rule {
+	case compute.Adam, compute.AdamW, compute.RMSProp:
+		return 0.005
+	case compute.SGD, compute.Momentum, compute.Nesterov, compute.Adagrad:
+	}
+	return 0.2
+}
+
+// shardJob is a short job that saves, of an optimizer.
+func shardJob(rule compute.Optimizer, ranks int) job {
+	j := elasticJob(7)
+	j.ranks, j.config.Optimizer.Rule, j.config.Schedule.Rate = ranks, rule, rateFor(rule)
+	j.config.Optimizer.WeightDecay = 0.01
+	return j
+}
+
+// Weights, losses, evaluations and snapshots have the bits of a job whose ranks all keep all.
+func TestShardedIsTheSame(t *testing.T) {
+	for name, change := range map[string]func(*job){
+		"global": func(j *job) { j.config.Clip.Limit = 0.1 },
+		"worker": func(j *job) { j.config.Clip = Clip{0.1, ByNorm, ScopeWorker} },
+		"group": func(j *job) {
+			j.config.Clip, j.config.LaneGroups = Clip{0.1, ByNorm, ScopeGroup}, 6
+		},
+		"by value": func(j *job) { j.config.Clip = Clip{0.003, ByValue, ScopeGlobal} },
+		"unclipped, accumulated": func(j *job) {
+			j.config.Clip.Limit, j.config.Accumulate = 0, 2
+		},
+		"device memory": func(j *job) { j.config.HostMemory, j.model.GradientTail = false, 0 },
+		"embedding, dropout": func(j *job) {
+			j.model.Embed, j.model.Vocab, j.model.Dropout, j.model.Layers = 6, 300, 0.2, 2
+		},
+	} {
+		for _, rule := range []compute.Optimizer{compute.SGD, compute.Momentum, compute.AdamW} {
+			t.Run(fmt.Sprintf("%s, optimizer %d", name, rule), func(t *testing.T) {
+				t.Parallel()
+				for ranks := 1; ranks <= 4; ranks++ {
+					j := shardJob(rule, ranks)
+					change(&j)
+					want := j.mustRun(t)
+					for j.config.ShardCopies = 1; j.config.ShardCopies <= 2; j.config.ShardCopies++ {
+						alikeButForNorms(t, j.mustRun(t), want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// alikeButForNorms fails unless two jobs have come to the same, to the last bit; a norm that was
+// added up in another order may differ in its last places.
+func alikeButForNorms(t *testing.T, got, want *outcome) {
+	t.Helper()
+	for i := range got.steps {
+		g, w := &got.steps[i], want.steps[i]
+		if d := math.Abs(g.GradientNorm/w.GradientNorm - 1); !(d < 1e-12) {
+			t.Errorf("step %d: a norm of %v, not %v", i+1, g.GradientNorm, w.GradientNorm)
+		}
+		g.GradientNorm = w.GradientNorm
+	}
+	if g, w := got.story(), want.story(); g != w {
+		t.Fatalf("%s\nwant %s", g, w)
+	}
+	if len(got.saved) != len(want.saved) || len(got.saved) == 0 {
+		t.Fatalf("%d snapshots, not %d", len(got.saved), len(want.saved))
+	}
+	for i := range got.saved {
+		sameSnapshot(t, got.saved[i], want.saved[i])
+	}
+}
+
+// A rank keeps no more of what the optimizer keeps than its own range's, and with two copies its
+// predecessor's.
+func TestShardsAreParts(t *testing.T) {
+	for copies := 1; copies <= 2; copies++ {
+		for ranks := 2; ranks <= 4; ranks++ {
+			j := shardJob(compute.Adam, ranks)
+			j.config.ShardCopies = copies
+			j.prepare = func(rank int, trainer *Trainer) {
+				s := trainer.shards
+				most := (s.n/shardUnit + ranks) / ranks * shardUnit
+				floats := 0
+				for _, h := range s.held {
+					for _, x := range h.slots {
+						floats += len(x)
+					}
+				}
+				if floats > 2*copies*most || floats == 0 || len(trainer.slots) > 0 ||
+					len(s.held) != copies || s.whole != nil {
+					t.Errorf("rank %d of %d keeps %d floats of %d in %d ranges", rank, ranks,
+						floats, 2*s.n, len(s.held))
+				}
+			}
+			j.mustRun(t)
+		}
+	}
+}
+
+func TestShardEnds(t *testing.T) {
+	for _, n := range []int{1, 15, 16, 17, 100, 4096, 4100} {
+		for ranks := 1; ranks <= 8; ranks++ {
+			ends := shardEnds(n, ranks)
+			begin, most := 0, (n+shardUnit*ranks-1)/(shardUnit*ranks)*shardUnit
+			for _, end := range ends {
+				if end < begin || end-begin > most || end != n && end%shardUnit != 0 {
+					t.Errorf("%d floats on %d ranks: %v", n, ranks, ends)
+				}
+				begin = end
+			}
+			if begin != n {
+				t.Errorf("%d floats on %d ranks: %v", n, ranks, ends)
+			}
+		}
+	}
+}
+
+// Whatever collective a worker is killed in, and whoever completes it, the others go on with all
+// that the optimizer has kept, and lose nothing.
+func TestShardedKilledInAnyCollective(t *testing.T) {
+	j := shardJob(compute.AdamW, 1)
+	oracle := j.mustRun(t)
+	j.config.ShardCopies = 2
+	for name, how := range map[string]breakage{
+		"before":                      {dead: []int{1}},
+		"first rank, before":          {dead: []int{0}},
+		"carried":                     {dead: []int{2}, carried: true},
+		"after, its successor knows":  {dead: []int{1}, completes: []int{2}},
+		"after, its predecessor does": {dead: []int{1}, completes: []int{0}},
+		"after, two know":             {dead: []int{0}, completes: []int{1, 3}},
+		"after, nobody knows":         {dead: []int{3}, completes: []int{}},
+		"nobody dies":                 {completes: []int{0, 2}},
+	} {
+		for _, host := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, host memory %v", name, host), func(t *testing.T) {
+				t.Parallel()
+				j := j
+				if j.config.HostMemory = host; !host {
+					j.model.GradientTail = 0
+				}
+				killSharded(t, j, oracle, how)
+			})
+		}
+	}
+}
+
+func killSharded(t *testing.T, j job, oracle *outcome, how breakage) {
+	for how.call = 1; ; how.call++ {
+		e := newElastic(t, j, 4)
+		if !e.ring(how, 0, 1, 2, 3) {
+			e.whole(0, 1, 2, 3)
+			break
+		}
+		left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(worker int) bool {
+			return slices.Contains(how.dead, worker)
+		})
+		e.ring(breakage{}, left...)
+		if got := e.hands[left[0]].joined; len(got.LostLanes) > 0 || got.LostSlots > 0 {
+			t.Fatalf("call %d: the lanes %v and the slots of %d were lost", how.call,
+				got.LostLanes, got.LostSlots)
+		}
+		e.whole(left...)
+		e.audit()
+		e.like(left[0], oracle)
+		e.saves(left[0])
+		sameSlots(t, e.hands[left[0]], oracle)
+		if t.Failed() {
+			t.Fatalf("call %d", how.call)
+		}
+	}
+	if how.call < 40 {
+		t.Errorf("only %d collectives", how.call)
+	}
+}
+
+// sameSlots fails unless the last snapshots have the same slots, but for rounding.
+func sameSlots(t *testing.T, h *hand, oracle *outcome) {
+	t.Helper()
+	got, want := h.saved[len(h.saved)-1], oracle.saved[len(oracle.saved)-1]
+	for i, slot := range want.Slots {
+		for at, w := range slot.Data {
+			if d := math.Abs(float64(got.Slots[i].Data[at] - w)); !(d <= 1e-4) {
+				t.Fatalf("%s of %d is %v, not %v", slot.Name, at, got.Slots[i].Data[at], w)
+			}
+		}
+	}
+}

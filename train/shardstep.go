@@ -1,0 +1,197 @@
+package train
+
+import (
+	"context"
+	"math"
+)
+
+// verdictFloats are what each rank says of the sum of its range: its sum of squares, as four whole
+// numbers of 16 bits, and whether the rank's own loss or gradient is not finite.
+const verdictFloats = 5
+
+// sumSharded is what a step does between its own gradient and the tail where the optimizer is
+// shared out. It leaves the parameters after the step where the exchange has had the gradient, on
+// all ranks, and in exchange.reached when the rank had nothing to do any more but to wait.
+func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error {
+	x, s := t.exchange, t.shards
+	s.next = version{}
+	x.handOverAll(ctx) // it is one bucket, which is left
+	x.reached = x.now()
+	x.took = x.reached.Sub(x.met)
+	wire := x.wire[:len(x.grads)]
+	if err := x.reducer.(ScatterReducer).ReduceScatter(ctx, wire, s.ends); err != nil {
+		return err
+	}
+	h := &s.held[0]
+	g := x.grads[h.first:h.end]
+	if !x.inPlace {
+		t.dev.Upload(g, wire[h.first:h.end])
+	}
+	nonfinite, err := t.meetOverShards(ctx, own, g)
+	if err != nil {
+		return err
+	}
+	s.rule, s.skipped = t.next, nonfinite || !isFinite(s.norm)
+	if s.skipped {
+		s.next = version{index + 1, t.ring.Generation}
+		return nil
+	}
+	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
+		return err
+	}
+	began := x.now()
+	t.updateShard(index, h, g)
+	if !x.inPlace {
+		t.dev.Download(wire[h.first:h.end], g)
+	}
+	x.reached = x.reached.Add(x.now().Sub(began)) // it was this rank's own work
+	t.laps.end("update of the own range")
+	return x.reducer.AllGather(ctx, wire, s.ends)
+}
+
+// meetOverShards has the ranks tell each other of the sums of their ranges, of which g is this
+// rank's, so that all know the norm, as the same bits, and whether the step is skipped. To its
+// successor each rank sends the gradient itself, if that is to keep its slots too.
+func (t *Trainer) meetOverShards(
+	ctx context.Context, own tally, g []float32,
+) (nonfinite bool, err error) {
+	x, s := t.exchange, t.shards
+	clear(s.verdict)
+	said := s.verdict[verdictFloats*x.rank:][:verdictFloats]
+	squares := math.Float64bits(t.dev.SumSquares(g))
+	for i := range verdictFloats - 1 {
+		said[i] = float32(squares >> (16 * i) & 0xffff)
+	}
+	said[verdictFloats-1] = float32(own.nonfinite)
+	var out, in []float32
+	if s.logs() && len(s.held) > 1 {
+		out, in = x.wire[s.held[0].first:s.held[0].end], s.incoming
+		if x.inPlace {
+			in = s.held[1].log
+		}
+	}
+	if err := x.reducer.AllReduceCarry(ctx, s.verdict, out, in); err != nil {
+		return false, err
+	}
+	if !x.inPlace && len(in) > 0 {
+		t.dev.Upload(s.held[1].log, in)
+	}
+	sum := 0.0
+	for said := s.verdict; len(said) > 0; said = said[verdictFloats:] {
+		bits := uint64(0)
+		for i, part := range said[:verdictFloats-1] {
+			bits |= uint64(part) << (16 * i)
+		}
+		sum += math.Float64frombits(bits)
+		nonfinite = nonfinite || said[verdictFloats-1] > 0
+	}
+	s.norm = math.Sqrt(sum)
+	return nonfinite, nil
+}
+
+// updateShard clips the sum of this rank's range, unless each rank has clipped its own gradient,
+// and puts the parameters in its place that the update makes. What it logs is clipped, too.
+func (t *Trainer) updateShard(index int64, h *holding, g []float32) {
+	s := t.shards
+	next := version{index + 1, t.ring.Generation}
+	if !t.clipsEach() {
+		t.limit(g)
+	}
+	if !s.logs() {
+		t.tear()
+		t.updateRange(h, g, true, true)
+		s.at, s.next, t.torn = next, next, false
+		return
+	}
+	for _, behind := range s.held[1:] {
+		if !t.clipsEach() {
+			t.limit(behind.log)
+		}
+	}
+	t.copyWithin(h.log, g)
+	t.updateRange(h, g, false, true)
+	s.next = next
+}
+
+// limit clips a part of the summed gradient, whose norm is known.
+func (t *Trainer) limit(part []float32) {
+	switch factor := t.clip.Factor(t.shards.norm); {
+	case len(part) == 0:
+	case t.clip.ByValue && t.clip.Limit > 0:
+		t.clipper.Clip(part, &t.clip, nil)
+	case factor != 1:
+		t.dev.Scale(part, factor)
+	}
+}
+
+// updateRange updates a range by its gradient g: the slots if they are to change, and otherwise
+// copies of them; and copies of the parameters, which it leaves in g if that is wanted.
+func (t *Trainer) updateRange(h *holding, g []float32, slotsToo, wanted bool) {
+	s := t.shards
+	for at := 0; at < len(g); at += s.block {
+		end := min(len(g), at+s.block)
+		params := s.scratch[0][:end-at]
+		t.copyWithin(params, t.model.Params()[h.first+at:h.first+end])
+		var slots [2][]float32
+		for i, x := range h.slots {
+			if slots[i] = x[at:end]; !slotsToo {
+				slots[i] = s.scratch[1+i][:end-at]
+				t.copyWithin(slots[i], x[at:end])
+			}
+		}
+		t.dev.Update(s.rule, params, g[at:end], slots[0], slots[1])
+		if wanted {
+			t.copyWithin(g[at:end], params)
+		}
+	}
+}
+
+// replayLog does to the slots what the log says.
+func (t *Trainer) replayLog() {
+	for i := range t.shards.held {
+		h := &t.shards.held[i]
+		t.updateRange(h, h.log, true, false)
+	}
+}
+
+// takeShards is the end of a step that all ranks have summed: it makes what was gathered the
+// parameters, and does what was logged. It returns the norm.
+func (t *Trainer) takeShards(all tally) (norm float64) {
+	x, s := t.exchange, t.shards
+	if all.nonfinite == 0 && !s.skipped {
+		t.tear()
+		if s.logs() {
+			t.replayLog()
+		}
+		if x.inPlace {
+			t.copyWithin(t.model.Params(), x.grads)
+		} else {
+			t.dev.Upload(t.model.Params(), x.wire[:len(x.grads)])
+		}
+		t.laps.end("update")
+	}
+	if t.clipsEach() && isFinite(s.norm) {
+		return all.norm.value()
+	}
+	return s.norm
+}
+
+// catchUp does to this rank's slots what the log says, where the ranks go on from a version that
+// this rank has not heard to be committed, but that it has prepared.
+func (t *Trainer) catchUp(to version) {
+	s := t.shards
+	if s == nil || !t.hasState || s.at != t.version() || s.next != to || s.at == to {
+		return
+	}
+	if s.at = (version{}); !s.skipped {
+		t.replayLog()
+	}
+	s.at, s.next = to, version{}
+}
+
+// committedShards notes that a step was committed.
+func (t *Trainer) committedShards() {
+	if s := t.shards; s != nil {
+		s.at, s.next, s.whole = t.version(), version{}, nil
+	}
+}
