@@ -143,6 +143,55 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
+// TestShardedOptimizer: with --shard-optimizer two workers write the bytes that they write without,
+// and more workers come to the loss that they come to without, also where one is killed and where
+// others resume.
+func TestShardedOptimizer(t *testing.T) {
+	flags := small("--batch", "16", "--steps", "40", "--optimizer", "adamw", "--lr", "0.01",
+		"--clip-scope", "global", "--clip", "0.5", "--checkpoint-every", "20",
+		"--checkpoint-keep", "0", "--epochs", "0", "--sample-tokens", "0")
+	run := func(dir string, more ...string) (files map[string]string, loss float64) {
+		done := named(train(t, slices.Concat(flags, []string{"--checkpoint-dir", dir}, more)...),
+			"step")
+		return hashes(t, filepath.Join(dir, "step-00000040")), done[len(done)-1].number("loss")
+	}
+	want, loss := run(t.TempDir(), "--workers", "2")
+	for name, more := range map[string][]string{
+		"two copies":             {"--shard-optimizer"},
+		"one copy":               {"--shard-optimizer", "--shard-copies", "1"},
+		"by tcp, clipped by one": {"--shard-optimizer", "--link", "tcp"},
+	} {
+		got, _ := run(t.TempDir(), append(more, "--workers", "2")...)
+		for _, file := range []string{"model.safetensors", "optimizer.safetensors"} {
+			if got[file] != want[file] || want[file] == "" {
+				t.Errorf("%s: %s is %s, want %s", name, file, got[file], want[file])
+			}
+		}
+	}
+	const tolerance = 1e-4 // relative; float32 sums depend on their order
+	near := func(name string, got float64) {
+		t.Helper()
+		if !(math.Abs(got/loss-1) < tolerance) {
+			t.Errorf("%s: a loss of %v, want %v", name, got, loss)
+		}
+	}
+	for name, more := range map[string][]string{
+		"3 workers":                {"--workers", "3"},
+		"4 workers":                {"--workers", "4"},
+		"4, one is killed":         {"--workers", "4", "--inject", "kill rank=2 step=30"},
+		"3, one in the update":     {"--workers", "3", "--inject", "kill rank=1 step=30 phase=update"},
+		"2, one in the all-gather": {"--workers", "2", "--inject", "kill rank=1 step=30 phase=all-gather"},
+	} {
+		_, got := run(t.TempDir(), append(more, "--shard-optimizer")...)
+		near(name, got)
+	}
+	dir := t.TempDir()
+	train(t, slices.Concat(flags, []string{"--checkpoint-dir", dir, "--workers", "4", "--steps",
+		"20", "--shard-optimizer"})...)
+	_, got := run(dir, "--workers", "3", "--shard-optimizer", "--shard-copies", "1")
+	near("resumed by others", got)
+}
+
 // hashes returns the SHA-256 of each file of a checkpoint, as its manifest has it.
 func hashes(t *testing.T, dir string) map[string]string {
 	t.Helper()

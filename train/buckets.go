@@ -41,7 +41,8 @@ func bucketsOf(points []int, least int) (ends []int) {
 // not where a Summer needs the whole or each rank has the sum of a range only.
 func (t *Trainer) bucketed() bool {
 	return t.ring.Reducer != nil && t.ring.Group == nil && !t.clipsEach() &&
-		t.cfg.LaneGroups == 0 && t.shards == nil && (t.ring.Summer == nil || t.ring.Summer.Overlaps())
+		t.cfg.LaneGroups == 0 && t.shards == nil &&
+		(t.ring.Summer == nil || t.ring.Summer.Overlaps())
 }
 
 // cut has the gradient travel in buckets of at least so many floats in this ring; 0: in one.

@@ -150,8 +150,8 @@ func (c *Config) validatePasses() error {
 	case c.ShardCopies < 0 || c.ShardCopies > MaxShardCopies:
 		return fmt.Errorf("--shard-copies %d: must be 1 to %d", c.ShardCopies, MaxShardCopies)
 	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
-		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: each " +
-			"worker has the sum of its own range only, of each step's gradient")
+		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
+			"each worker has the sum of its own range only, of each step's gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")

@@ -77,7 +77,8 @@ type exchange struct {
 
 	fold     *fold // has the parts of a gradient that is summed as a tree
 	leafEnds []int // where the ranks' lane groups end, whose sum that is; nil: it is not
-	// sharded does all that is done before the tail where the optimizer is shared out; nil: it is not.
+	// sharded does all that comes before the tail where the optimizer is shared out; nil: it is
+	// not.
 	sharded   func(ctx context.Context, step int64, own tally) error
 	parts     [][]float32 // of the gradient, in host memory; used again
 	hostParts [][]float32 // copies of those in device memory

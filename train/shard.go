@@ -17,8 +17,8 @@ import (
 // new parameters are gathered where the gradient was. With two copies each rank keeps the slots of
 // its predecessor's range too, of which it is sent the summed gradient, so that a rank that is lost
 // takes nothing with it. What a step does to the slots is then logged, as the gradient by which it
-// is done, and is done when the step is committed: a rank that did not hear of that has the log, and
-// catches up when the next ring begins. With one copy a rank changes its slots before the others
+// is done, and is done when the step is committed: a rank that did not hear of that has the log,
+// and catches up when the next ring begins. With one copy a rank changes its slots before the others
 // can know: where a ring breaks there, as where a rank is lost, the ranks go back to a checkpoint.
 
 // ScatterReducer is a Reducer that also does the first half of an all-reduce by itself, of which
@@ -137,12 +137,13 @@ func (t *Trainer) enterShards() error {
 		return nil
 	}
 	t.shards.ends = shardEnds(t.shards.n, len(t.ring.LaneEnds))
-	if t.ring.Reducer == nil {
+	r := t.ring
+	if r.Reducer == nil {
 		return nil
 	}
-	if _, ok := t.ring.Reducer.(ScatterReducer); !ok || t.ring.Group != nil || t.ring.Summer != nil {
-		return fmt.Errorf("train: --shard-optimizer is not for a sum by %T, %T and %T",
-			t.ring.Reducer, t.ring.Group, t.ring.Summer)
+	if _, ok := r.Reducer.(ScatterReducer); !ok || r.Group != nil || r.Summer != nil {
+		return fmt.Errorf("train: --shard-optimizer is not for a sum by %T, %T and %T", r.Reducer,
+			r.Group, r.Summer)
 	}
 	t.exchange.sharded = t.sumSharded
 	t.shards.verdict = make([]float32, verdictFloats*len(t.ring.LaneEnds))

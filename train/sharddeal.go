@@ -12,7 +12,8 @@ import (
 // What the optimizer keeps moves in pieces from those who have it to those who are to: at a join,
 // when a checkpoint is written or read, and when all leave a ring that is sound.
 
-// offer is the ranges whose slots a rank has, of the version that all go on from. Its size is fixed.
+// offer is the ranges whose slots a rank has, of the version that all go on from. Its size is
+// fixed.
 type offer struct{ Ranges [MaxShardCopies][2]int64 }
 
 // has says whether [first, end) is within one of the ranges.
@@ -116,7 +117,8 @@ func (t *Trainer) freshShards() error {
 	return err
 }
 
-// dealShards gives this rank what it is to keep in the ring, as planned: zeros where nobody has any.
+// dealShards gives this rank what it is to keep in the ring, as planned: zeros where nobody has
+// any.
 func (t *Trainer) dealShards(ctx context.Context) (err error) {
 	s := t.shards
 	if s == nil {
@@ -240,29 +242,41 @@ func (t *Trainer) forgetShards() {
 	}
 }
 
-// wholeSlots are all slots in host memory, which a snapshot is of.
+// wholeSlots are all slots in host memory, which a snapshot is of. A rank that holds all ranges, as
+// one of two does that keep two copies, needs nobody else's.
 func (t *Trainer) wholeSlots() ([][]float32, error) {
 	s := t.shards
-	now := t.version()
-	switch alone := len(s.ends) == 1 && s.at == now; {
+	switch now := t.version(); {
 	case s.slots == 0:
 		return nil, nil
 	case s.whole != nil && s.wholeAt == now:
 		return s.whole, nil
-	case alone && t.cfg.HostMemory:
+	case s.at != now || s.holds() != s.n:
+		return nil, errors.New("this worker has only its own part of what --optimizer keeps " +
+			"(--shard-optimizer); the steps since the newest checkpoint are lost unless others " +
+			"have the rest")
+	case len(s.held) == 1 && t.cfg.HostMemory:
 		return s.held[0].slots, nil
-	case alone:
-		var whole [][]float32
-		for _, x := range s.held[0].slots {
-			host := make([]float32, s.n)
-			t.dev.Download(host, x)
-			whole = append(whole, host)
-		}
-		return whole, nil
 	}
-	return nil, errors.New("this worker has only its own part of what --optimizer keeps " +
-		"(--shard-optimizer); the steps since the newest checkpoint are lost unless others have " +
-		"the rest")
+	var whole [][]float32
+	for slot := range s.slots {
+		x := make([]float32, s.n)
+		for _, h := range s.held {
+			if h.first < h.end {
+				t.dev.Download(x[h.first:h.end], h.slots[slot])
+			}
+		}
+		whole = append(whole, x)
+	}
+	return whole, nil
+}
+
+// holds is of how many parameters this rank has the slots.
+func (s *shards) holds() (n int) {
+	for _, h := range s.held {
+		n += h.end - h.first
+	}
+	return n
 }
 
 // loadShards takes the slots of a snapshot, from which they are dealt. It keeps their memory.

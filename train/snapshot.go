@@ -138,8 +138,9 @@ func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
 	return s, nil
 }
 
-// save gathers the lanes on all ranks, and on rank 0 what the optimizer keeps, and on rank 0 hands a snapshot to the Saver. A Saver that
-// fails does not end the training: the failure is told at once, and again at the end.
+// save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver, with what the
+// ranks have shared out of the optimizer's. A Saver that fails does not end the training: the
+// failure is told at once, and again at the end.
 func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	if err := t.at(ctx, PhaseCheckpoint, t.progress.Step); err != nil {
 		return err

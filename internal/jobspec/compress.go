@@ -45,11 +45,11 @@ func ParseCompress(text string) (Compression, error) {
 // something else between devices.
 func Exact(spec *rondov1.JobSpec) bool { return spec.Wire == "fp32" && spec.Compress == "none" }
 
-// Hierarchical says whether gradients could be summed within hosts first: a canonical tree and what
-// top-k chooses go around the ring of all.
+// Hierarchical says whether gradients could be summed within hosts first: a canonical tree, what
+// top-k chooses and the ranges of a sharded optimizer go around the ring of all.
 func Hierarchical(spec *rondov1.JobSpec) bool {
 	way, err := ParseCompress(spec.Compress)
-	return err == nil && way.TopK == 0 && !Canonical(spec)
+	return err == nil && way.TopK == 0 && !WholeGradients(spec)
 }
 
 func validateCompress(spec *rondov1.JobSpec) error {

@@ -54,7 +54,7 @@ func Validate(spec *rondov1.JobSpec) error {
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
 		validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
-		validateWorkers, validateDeadlines, validateRehearsal} {
+		validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}

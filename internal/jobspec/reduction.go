@@ -76,6 +76,8 @@ func validateBuckets(spec *rondov1.JobSpec) error {
 		why = fmt.Sprintf("--sync-every %d sums no gradient", spec.SyncEvery)
 	case Canonical(spec):
 		why = "--reduce canonical sums whole gradients"
+	case spec.ShardOptimizer:
+		why = "--shard-optimizer sums all of it at once"
 	case spec.Clip > 0 && spec.ClipScope != "global":
 		why = fmt.Sprintf("--clip-scope %s needs the norm of the whole gradient first (global, or "+
 			"--clip 0, does not)", spec.ClipScope)

@@ -73,7 +73,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	all := floats(spec.Batch * int64(config.StateSize()))
 	snapshot := parameters*(1+slots) + all
 	e := Estimate{
-		Model: block(parameters)*(1+slots+copies+beside) +
+		Model: block(parameters)*(1+copies+beside) + shards(spec, parameters, slots, workers) +
 			block(parameters+floats(train.Tail)),
 		Activations: s.activations(),
 		Kernels:     s.kernels(parameters),
@@ -82,6 +82,9 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	}
 	if spec.Compress != "none" || spec.ErrorFeedback {
 		e.Copies += 2 * parameters // what is withheld: as of the last step, and of the one in hand
+	}
+	if spec.ShardOptimizer && workers > 1 {
+		e.Copies += slots * parameters // gathered for a checkpoint, or for another ring
 	}
 	if spec.CheckpointDir != "" || spec.StopDir != "" {
 		e.Copies += 2 * snapshot // one that is written, and one that waits
@@ -113,6 +116,17 @@ func passes(spec *rondov1.JobSpec, lanes int64) (together, gradients int64) {
 	together = spec.Batch / groups
 	own := (lanes + together - 1) / together
 	return together, gradients + min(own-1, int64(bits.Len64(uint64(groups))))
+}
+
+// shards is what a worker keeps of the optimizer's slots: all, or its part (--shard-optimizer) and,
+// with two copies, that of another and the gradients that lead from one step to the next.
+func shards(spec *rondov1.JobSpec, parameters, slots int64, workers int) int64 {
+	copies := jobspec.ShardCopies(spec)
+	if copies == 0 || slots == 0 || workers == 1 {
+		return block(parameters) * slots
+	}
+	part := block(parameters / int64(workers))
+	return copies * part * (slots + copies - 1)
 }
 
 // kept is how many values a worker keeps of each parameter beside its gradient: what the optimizers

@@ -50,7 +50,7 @@ func lookup(spec *rondov1.JobSpec, m model.Config, views []model.View) *compress
 	if spec.SyncEvery > 1 { // momenta change the rows of tokens that were not read
 		return nil
 	}
-	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.Canonical(spec) {
+	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.WholeGradients(spec) {
 		return nil
 	}
 	if !always && spec.Accumulate*spec.Batch*spec.Bptt > repeats*int64(m.Vocab) {

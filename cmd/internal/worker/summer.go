@@ -21,10 +21,11 @@ func (e *engine) newSummer(config model.Config) error {
 	return err
 }
 
-// summer takes the worker's Summer into the ring; nil: there is none, a group sums, or a tree is
-// summed around the ring. What has to go by tiers needs one, if only to add up all there is.
+// summer takes the worker's Summer into the ring; nil: there is none, a group sums, or a tree or
+// ranges are summed around the ring. What has to go by tiers needs one, if only to add up all there
+// is.
 func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
-	if s.group != nil || jobspec.Canonical(s.spec) {
+	if s.group != nil || jobspec.WholeGradients(s.spec) {
 		return nil, nil
 	}
 	summer := s.engine.summer
@@ -45,7 +46,8 @@ func (s *session) summer(ring train.Ring, r reducer) (train.Summer, error) {
 
 // ringSums says whether the job has asked for sums that only the ring makes.
 func (s *session) ringSums() bool {
-	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" || jobspec.Canonical(s.spec)
+	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" ||
+		jobspec.WholeGradients(s.spec)
 }
 
 // element is what --wire names.

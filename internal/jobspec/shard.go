@@ -1,0 +1,51 @@
+package jobspec
+
+import (
+	"fmt"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// ShardCopies is how many workers keep each part of what the optimizer keeps; 0: each keeps all.
+func ShardCopies(spec *rondov1.JobSpec) int64 {
+	if !spec.ShardOptimizer {
+		return 0
+	}
+	return spec.ShardCopies
+}
+
+// WholeGradients says whether gradients are summed, in fp32, by the ring of all workers alone: as a
+// tree, or each worker's range of them.
+func WholeGradients(spec *rondov1.JobSpec) bool { return Canonical(spec) || spec.ShardOptimizer }
+
+// validateShards refuses what sums gradients in another way than by ranges around one ring.
+func validateShards(spec *rondov1.JobSpec) error {
+	if !spec.ShardOptimizer {
+		if spec.ShardCopies == 1 {
+			return usagef("--shard-copies 1 is for --shard-optimizer: give both, or leave it out")
+		}
+		return nil
+	}
+	other, instead := "", ""
+	switch {
+	case Canonical(spec):
+		other, instead = "--reduce canonical", "--reduce ring"
+	case spec.SyncEvery > 1:
+		other, instead = fmt.Sprintf("--sync-every %d", spec.SyncEvery), "--sync-every 1"
+	case spec.Compress != "none":
+		other, instead = "--compress "+spec.Compress, "--compress none"
+	case spec.Wire != "fp32":
+		other, instead = "--wire "+spec.Wire, "--wire fp32"
+	case spec.SparseRows == "always":
+		other, instead = "--sparse-rows always", "--sparse-rows auto"
+	case spec.Topology == "hierarchical":
+		other, instead = "--topology hierarchical", "--topology auto or flat"
+	case spec.IntraHost == "nccl":
+		other, instead = "--intra-host nccl", "--intra-host auto, shm or grpc"
+	default:
+		return nil
+	}
+	return usagef("--shard-optimizer leaves each worker the sum of its own range of the gradient, "+
+		"in fp32 around one ring, and %s sums whole ones: give %s, or leave out --shard-optimizer",
+		other, instead)
+}
