@@ -157,9 +157,9 @@ func TestShardedOptimizer(t *testing.T) {
 	}
 	want, loss := run(t.TempDir(), "--workers", "2")
 	for name, more := range map[string][]string{
-		"two copies":             {"--shard-optimizer"},
-		"one copy":               {"--shard-optimizer", "--shard-copies", "1"},
-		"by tcp, clipped by one": {"--shard-optimizer", "--link", "tcp"},
+		"two copies": {"--shard-optimizer"},
+		"one copy":   {"--shard-optimizer", "--shard-copies", "1"},
+		"over tcp":   {"--shard-optimizer", "--link", "tcp"},
 	} {
 		got, _ := run(t.TempDir(), append(more, "--workers", "2")...)
 		for _, file := range []string{"model.safetensors", "optimizer.safetensors"} {
@@ -176,11 +176,13 @@ func TestShardedOptimizer(t *testing.T) {
 		}
 	}
 	for name, more := range map[string][]string{
-		"3 workers":                {"--workers", "3"},
-		"4 workers":                {"--workers", "4"},
-		"4, one is killed":         {"--workers", "4", "--inject", "kill rank=2 step=30"},
-		"3, one in the update":     {"--workers", "3", "--inject", "kill rank=1 step=30 phase=update"},
-		"2, one in the all-gather": {"--workers", "2", "--inject", "kill rank=1 step=30 phase=all-gather"},
+		"3 workers":        {"--workers", "3"},
+		"4 workers":        {"--workers", "4"},
+		"4, one is killed": {"--workers", "4", "--inject", "kill rank=2 step=30"},
+		"3, one in the update": {"--workers", "3", "--inject",
+			"kill rank=1 step=30 phase=update"},
+		"2, one in the all-gather": {"--workers", "2", "--inject",
+			"kill rank=1 step=30 phase=all-gather"},
 	} {
 		_, got := run(t.TempDir(), append(more, "--shard-optimizer")...)
 		near(name, got)

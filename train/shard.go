@@ -13,13 +13,15 @@ import (
 // the parameters of that range alone, and all gather the parameters. The bytes on the wire are an
 // all-reduce's: half of one, and the other half.
 //
-// Until a step is committed, the parameters and the slots of the step before stay as they are: the
-// new parameters are gathered where the gradient was. With two copies each rank keeps the slots of
-// its predecessor's range too, of which it is sent the summed gradient, so that a rank that is lost
-// takes nothing with it. What a step does to the slots is then logged, as the gradient by which it
-// is done, and is done when the step is committed: a rank that did not hear of that has the log,
-// and catches up when the next ring begins. With one copy a rank changes its slots before the others
-// can know: where a ring breaks there, as where a rank is lost, the ranks go back to a checkpoint.
+// Until a step is committed, the parameters of the step before stay as they are: the new ones are
+// gathered where the gradient was. With two copies the slots stay, too, and each rank keeps those
+// of its predecessor's range beside its own. It is sent the summed gradient of that range, so that
+// a rank that is lost takes nothing with it. What a step does to the slots is logged, as the
+// gradient by which it is done, and done when the step is committed: a rank that did not hear of
+// that has the log, and catches up when the next ring begins.
+//
+// With one copy there is no log: a rank changes its slots before the others can know. Where a ring
+// breaks just there, as where a rank is lost, the ranks go back to a checkpoint.
 
 // ScatterReducer is a Reducer that also does the first half of an all-reduce by itself, of which
 // its AllGather is the second.

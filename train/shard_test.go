@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -196,5 +197,64 @@ func sameSlots(t *testing.T, h *hand, oracle *outcome) {
 				t.Fatalf("%s of %d is %v, not %v", slot.Name, at, got.Slots[i].Data[at], w)
 			}
 		}
+	}
+}
+
+// still is a Reducer that moves nothing, so that what is measured is a rank's own work.
+type still struct{ ringOfOne }
+
+func (still) ReduceScatter(context.Context, []float32, []int) error { return nil }
+
+// BenchmarkUpdate is what the end of a step costs a rank, from the summed gradient to the new
+// parameters: the norm, clipping, the update and what is copied, of about 10M parameters and Adam.
+func BenchmarkUpdate(b *testing.B) {
+	for _, ranks := range []int{1, 2, 4, 8} {
+		for copies := 0; copies <= MaxShardCopies; copies++ {
+			if copies > 0 && ranks == 1 || copies == 0 && ranks > 1 {
+				continue // which every rank does alike
+			}
+			b.Run(fmt.Sprintf("ranks=%d/copies=%d", ranks, copies), func(b *testing.B) {
+				j := tenMillion()
+				j.config.ShardCopies = copies
+				alone(b, j, func(trainer *Trainer) { benchmarkUpdate(b, trainer, ranks) })
+			})
+		}
+	}
+}
+
+func benchmarkUpdate(b *testing.B, trainer *Trainer, ranks int) {
+	kept := 0
+	if ranks > 1 {
+		ring := Ring{Reducer: still{}, LaneEnds: dealt(ranks), Generation: 2}
+		trainer.ring = ring
+		trainer.exchange.enter(ring)
+		err := trainer.enterShards()
+		if err == nil {
+			err = trainer.freshShards()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, h := range trainer.shards.held {
+			kept += len(h.slots)*(h.end-h.first) + len(h.log)
+		}
+	}
+	for _, x := range trainer.slots {
+		kept += len(x)
+	}
+	b.ResetTimer()
+	b.ReportMetric(float64(kept*floatBytes)/1e6, "MB-kept")
+	for index := range int64(b.N) {
+		trainer.plan(index)
+		var all tally
+		if x := trainer.exchange; x.sharded != nil {
+			if err := x.sharded(b.Context(), index, tally{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if _, err := trainer.clipAndUpdate(b.Context(), index, all); err != nil {
+			b.Fatal(err)
+		}
+		trainer.torn = false
 	}
 }

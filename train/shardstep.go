@@ -34,6 +34,7 @@ func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error 
 	s.rule, s.skipped = t.next, nonfinite || !isFinite(s.norm)
 	if s.skipped {
 		s.next = version{index + 1, t.ring.Generation}
+		t.dev.Zero(x.grads) // in whose padding may be anything, which no gradient overwrites
 		return nil
 	}
 	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {

@@ -132,15 +132,15 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
 		{"--shard-copies 1", "--shard-copies 1 is for --shard-optimizer"},
 		{"--shard-optimizer --shard-copies 3", "--shard-copies 3 is above its greatest value, 2"},
-		{"--shard-optimizer --reduce canonical --clip-scope global", "--shard-optimizer leaves " +
-			"each worker the sum of its own range of the gradient, in fp32 around one ring, and " +
-			"--reduce canonical sums whole ones: give --reduce ring, or leave out"},
-		{"--shard-optimizer --sync-every 4", "--sync-every 4 sums whole ones"},
-		{"--shard-optimizer --compress topk:0.1", "--compress topk:0.1 sums whole ones"},
-		{"--shard-optimizer --wire bf16", "--wire bf16 sums whole ones: give --wire fp32"},
-		{"--shard-optimizer --sparse-rows always", "--sparse-rows always sums whole ones"},
-		{"--shard-optimizer --topology hierarchical", "--topology hierarchical sums whole ones"},
-		{"--shard-optimizer --intra-host nccl", "--intra-host nccl sums whole ones"},
+		{"--shard-optimizer --reduce canonical --clip-scope global", "--reduce canonical " +
+			"is of whole gradients, and with --shard-optimizer each worker has the sum of its " +
+			"own range only, in fp32 and around one ring: give --reduce ring, or leave out"},
+		{"--shard-optimizer --sync-every 4", "--sync-every 4 is of whole gradients"},
+		{"--shard-optimizer --compress topk:0.1", "--compress topk:0.1 is of whole gradients"},
+		{"--shard-optimizer --wire bf16", "--wire bf16 is of whole gradients"},
+		{"--shard-optimizer --sparse-rows always", "--sparse-rows always is of whole"},
+		{"--shard-optimizer --topology hierarchical", "--topology hierarchical is of whole"},
+		{"--shard-optimizer --intra-host nccl", "--intra-host nccl is of whole gradients"},
 		{"--shard-optimizer --bucket-bytes 1000 --clip 0", "--bucket-bytes 1000 is of sums that " +
 			"begin during the backward pass, and --shard-optimizer sums all of it at once"},
 		{"--inject kill", `--inject: "kill": whose? Give rank=N`},

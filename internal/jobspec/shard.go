@@ -45,7 +45,7 @@ func validateShards(spec *rondov1.JobSpec) error {
 	default:
 		return nil
 	}
-	return usagef("--shard-optimizer leaves each worker the sum of its own range of the gradient, "+
-		"in fp32 around one ring, and %s sums whole ones: give %s, or leave out --shard-optimizer",
-		other, instead)
+	return usagef("%s is of whole gradients, and with --shard-optimizer each worker has the sum "+
+		"of its own range only, in fp32 and around one ring: give %s, or leave out "+
+		"--shard-optimizer", other, instead)
 }
