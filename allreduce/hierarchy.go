@@ -160,7 +160,9 @@ func (h *Hierarchy) Close() {
 
 // Start begins a sum as [Ring.Start] does, of s.Buf over all ranks of the hierarchy. What crosses
 // between hosts is of s.Element, and its residual in those ranges of s.Residual that this rank
-// sums; within a host all is float32. There is no carry. Close must not run beside it.
+// sums; within a host all is float32. What s.Residual has elsewhere is from a ring in which this
+// rank rounded other parts: it is added to Buf, so that it goes to who sums them now, and cleared.
+// There is no carry. Close must not run beside it.
 func (h *Hierarchy) Start(ctx context.Context, s Sum) (*Summing, error) {
 	if len(s.Carry.In)+len(s.Carry.Out) > 0 {
 		return nil, fmt.Errorf("hierarchy: a sum of it has no carry")
@@ -241,6 +243,14 @@ func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
 	end := min(at+h.block, len(s.Buf))
 	b := block{buf: s.Buf[at:end]}
 	lo, hi := h.part(len(b.buf))
+	if s.Residual != nil {
+		residual, keeps := s.Residual[at:end], hi
+		if h.across == nil || h.across.config.World == 1 { // it rounds nothing
+			keeps = lo
+		}
+		release(b.buf[:lo], residual[:lo])
+		release(b.buf[keeps:], residual[keeps:])
+	}
 	if err := h.host.ReduceScatter(ctx, b.buf, h.ends); err != nil || h.across == nil {
 		return b, err
 	}
@@ -251,6 +261,12 @@ func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
 	var err error
 	b.pending, err = h.across.Start(ctx, part)
 	return b, err
+}
+
+// release adds a residual to what it was withheld from.
+func release(buf, residual []float32) {
+	add(buf, Bytes(residual))
+	clear(residual)
 }
 
 // collect waits for a block's parts and gives all of them to every rank of the host.

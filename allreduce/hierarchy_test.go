@@ -204,7 +204,8 @@ func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
 }
 
 // TestHierarchyRounds: between hosts go numbers of 16 bits, and what they lack is in the residuals
-// of the ranks that have sent them. A single host rounds nothing.
+// of the ranks that have sent them, and of no others: what these have kept from another ring goes
+// into the sum. A single host rounds nothing.
 func TestHierarchyRounds(t *testing.T) {
 	const n = 1<<20 + 1000 // two blocks
 	for _, hosts := range []string{"aa", "aabb", "aaabb"} {
@@ -215,9 +216,10 @@ func TestHierarchyRounds(t *testing.T) {
 			want := make([]float64, n)
 			for rank := range bufs {
 				bufs[rank], residuals[rank] = make([]float32, n), make([]float32, n)
-				for i := range want {
+				for i := range want { // the residuals are from a ring in which all were rounded
 					bufs[rank][i] = rng.Float32() - 0.5
-					want[i] += float64(bufs[rank][i])
+					residuals[rank][i] = 1e-3 * (rng.Float32() - 0.5)
+					want[i] += float64(bufs[rank][i]) + float64(residuals[rank][i])
 				}
 			}
 			for rank, err := range linktest.Each(len(bufs), func(rank int) error {
@@ -239,6 +241,17 @@ func TestHierarchyRounds(t *testing.T) {
 				}
 				if math.Abs(all-want[i]) > 1e-5 {
 					t.Fatalf("[%d] = %v, with what was withheld %v, want %v", i, got, all, want[i])
+				}
+			}
+			for i := range want {
+				keep := 0
+				for _, residual := range residuals {
+					if residual[i] != 0 {
+						keep++
+					}
+				}
+				if most := strings.Count(hosts, "b"); keep > min(most, 2) {
+					t.Fatalf("[%d]: %d ranks keep something, and fewer sum it", i, keep)
 				}
 			}
 			across := strings.Contains(hosts, "b")
