@@ -71,7 +71,7 @@ func (t *Trainer) finished(ctx context.Context) func(end int) {
 // enter readies the exchange for a ring.
 func (x *exchange) enter(r Ring) {
 	x.reducer, x.group, x.rank, x.ranks = r.Reducer, r.Group, r.Rank, len(r.LaneEnds)
-	x.err, x.summer = nil, r.Summer
+	x.err, x.summer, x.busy = nil, r.Summer, 0
 	x.forgetPending()
 }
 

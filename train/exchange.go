@@ -96,7 +96,8 @@ type exchange struct {
 
 	met     time.Time     // when the ranks' last sum was there
 	reached time.Time     // when this rank had nothing left to do but to wait for the step's sum
-	took    time.Duration // from the sum before to reached
+	busy    time.Duration // behind reached: what the Summer or a shard's update computed
+	took    time.Duration // from the sum before to reached, and busy
 }
 
 // newExchange lets the ring sum in the model's memory when that is the host's.
@@ -203,6 +204,7 @@ func (e *UnmetError) Unwrap() error { return e.Err }
 // fails because the ring does, the Reducer says why. Ranks that wait in a Group for one whose part
 // has failed must give up while that one still waits for them in the Reducer.
 func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
+	x.busy = 0
 	if x.reducer == nil {
 		x.reached = x.now()
 		x.met = x.now()
@@ -225,15 +227,14 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		x.reached = x.now()
 		if x.summer != nil && x.err == nil {
 			x.err = x.summer.Sum(ctx, step+1, x.wire[:len(x.grads)])
+			x.busy = x.summer.Busy()
 		}
 	default:
 		x.reached = x.now()
 		unsummed = x.group.AllReduce(ctx, x.grads)
 	}
 	own.put(tail, step, unsummed)
-	if x.sharded == nil {
-		x.took = x.reached.Sub(x.met)
-	}
+	x.took = x.reached.Sub(x.met) + x.busy
 	putArrival(tail[tailArrival:], x.rank, x.took)
 	if err := x.sumRest(ctx, byRing, ahead); err != nil {
 		return tally{}, err

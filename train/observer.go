@@ -44,7 +44,8 @@ type StepReport struct {
 // StepTimes is where a rank's time for a step went. What was due after the step before is in none
 // of it.
 type StepTimes struct {
-	Compute time.Duration // reading, forward, backward, clipping, updating
+	// Compute is reading, forward, backward, clipping, updating, and what a Summer computes.
+	Compute time.Duration
 	Exposed time.Duration // what of the sum over the ranks was not done beside the backward pass
 	// Waiting is the part of Exposed in which a slower rank had not come to the sum yet, judged by
 	// how long each took to get there. Of more than 16 ranks it may be told as less than it is.

@@ -43,7 +43,8 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	}
 	t.commitRound(end, all, skipped)
 	ended := t.cfg.Now()
-	compute, exposed := reached.Sub(began)+ended.Sub(summed), summed.Sub(reached)
+	exposed := summed.Sub(reached) - t.exchange.busy
+	compute := ended.Sub(began) - exposed
 	t.roll.count(compute)
 	speed := t.speed(ended.Sub(began), end-from)
 	t.laps.whole("round up to step", end, began, ended, speed)

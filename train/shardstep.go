@@ -17,7 +17,6 @@ func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error 
 	s.next = version{}
 	x.handOverAll(ctx) // it is one bucket, which is left
 	x.reached = x.now()
-	x.took = x.reached.Sub(x.met)
 	wire := x.wire[:len(x.grads)]
 	if err := x.reducer.(ScatterReducer).ReduceScatter(ctx, wire, s.ends); err != nil {
 		return err
@@ -45,7 +44,7 @@ func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error 
 	if !x.inPlace {
 		t.dev.Download(wire[h.first:h.end], g)
 	}
-	x.reached = x.reached.Add(x.now().Sub(began)) // it was this rank's own work
+	x.busy = x.now().Sub(began)
 	t.laps.end("update of the own range")
 	return x.reducer.AllGather(ctx, wire, s.ends)
 }

@@ -36,7 +36,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		return false, err
 	}
 	t.laps.end("exposed to the ring")
-	reached, summed := t.exchange.reached, t.exchange.met
+	exposed := t.exchange.met.Sub(t.exchange.reached) - t.exchange.busy
 	norm := all.norm.value()
 	if !t.updatesOwn() {
 		if norm, err = t.clipAndUpdate(ctx, index, all); err != nil { // clip, if the whole; update
@@ -52,7 +52,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	loss := missing(all.loss.value(), all.nonfinite)
 	t.commit(index+1, loss, skipped, all)
 	ended := t.cfg.Now()
-	compute, exposed := reached.Sub(began)+ended.Sub(summed), summed.Sub(reached)
+	compute := ended.Sub(began) - exposed
 	t.roll.count(compute)
 	speed := t.speed(ended.Sub(began), 1)
 	t.laps.whole("step", index+1, began, ended, speed)

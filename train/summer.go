@@ -1,6 +1,9 @@
 package train
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Summer sums a gradient over the ranks in another way than the Reducer does, such as with fewer
 // bytes. All ranks have one, or none. It lasts from ring to ring with what it keeps, which belongs
@@ -20,6 +23,11 @@ type Summer interface {
 	// Step is the one that it completes. The Reducer's part comes behind it: whoever completes that
 	// knows that every rank has the sum.
 	Sum(ctx context.Context, step int64, gradient []float32) error
+	// Busy is how long the last Sum computed, and did not wait for the ring.
+	Busy() time.Duration
+	// Probe sums buf as a part of a gradient is summed, and keeps nothing of it: only how long that
+	// takes is asked.
+	Probe(ctx context.Context, buf []float32) error
 	// Commit ends the step of the last Sum.
 	Commit(skipped bool)
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"rondo/allreduce/compress"
 	"rondo/compute"
@@ -158,6 +159,45 @@ func summerKeeps(t *testing.T, job job) {
 			}
 			if how.call < 15 {
 				t.Errorf("%s: only %d collectives", name, how.call)
+			}
+		}
+	}
+}
+
+// computing is a Summer whose sums take three seconds, of which it computes two.
+type computing struct {
+	Summer
+	passed *time.Duration // on its rank's clock
+}
+
+func (c computing) Sum(ctx context.Context, step int64, gradient []float32) error {
+	*c.passed += 3 * time.Second
+	return c.Summer.Sum(ctx, step, gradient)
+}
+
+func (c computing) Busy() time.Duration { return 2 * time.Second }
+
+// TestSummerIsBusy: what a Summer computes counts as that, and only its waiting as exposed.
+func TestSummerIsBusy(t *testing.T) {
+	for name, j := range map[string]job{"steps": newJob(2),
+		"rounds": inRounds(newJob(2), outers(1)[0])} {
+		j.config.Steps = 5
+		summing(t, &j, compress.Config{})
+		plain, passed := j.summer, make([]time.Duration, j.ranks)
+		j.summer = func(worker int, r Ring) Summer {
+			return computing{plain(worker, r), &passed[worker]}
+		}
+		j.prepare = func(rank int, trainer *Trainer) {
+			trainer.cfg.Now = func() time.Time { return time.Time{}.Add(passed[rank]) }
+		}
+		for rank, o := range j.run(t) {
+			for _, got := range o.times {
+				if got.Compute != 2*time.Second || got.Exposed != time.Second {
+					t.Errorf("%s, rank %d: %+v", name, rank, got)
+				}
+			}
+			if o.err != nil || len(o.times) != int(j.config.Steps) {
+				t.Errorf("%s, rank %d: %d times, %v", name, rank, len(o.times), o.err)
 			}
 		}
 	}

@@ -119,14 +119,18 @@ func (t *Trainer) tune(ctx context.Context) error {
 	return nil
 }
 
-// probe returns how long a small sum takes and a large one. The ranks begin each together, as the
-// sum before has just ended on all.
+// probe returns how long a small sum takes and a large one, of numbers that travel as a gradient's
+// do. The ranks begin each together, as the sum before has just ended on all.
 func (t *Trainer) probe(ctx context.Context) (small, large time.Duration, err error) {
+	sum := t.ring.Reducer.AllReduce
+	if t.ring.Summer != nil {
+		sum = t.ring.Summer.Probe
+	}
 	buf := make([]float32, probeLarge)
 	shortest := func(n int) (best time.Duration, err error) {
 		for i := range probes + 1 {
 			began := t.cfg.Now()
-			if err := t.ring.Reducer.AllReduce(ctx, buf[:n]); err != nil {
+			if err := sum(ctx, buf[:n]); err != nil {
 				return 0, err
 			}
 			took := t.cfg.Now().Sub(began)

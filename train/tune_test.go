@@ -1,9 +1,11 @@
 package train
 
 import (
+	"context"
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,7 +77,19 @@ func TestTuning(t *testing.T) {
 	}
 }
 
-// A Summer that sends nothing before it has the whole gradient has nothing to be cut for.
+// probed is a Summer that counts what it is measured by.
+type probed struct {
+	Summer
+	probes *atomic.Int64
+}
+
+func (p probed) Probe(ctx context.Context, buf []float32) error {
+	p.probes.Add(1)
+	return p.Summer.Probe(ctx, buf)
+}
+
+// A Summer is measured by the sums that it makes. One that sends nothing before it has the whole
+// gradient has nothing to be cut for.
 func TestTuningOfASummer(t *testing.T) {
 	for _, c := range []struct {
 		config compress.Config
@@ -86,7 +100,12 @@ func TestTuningOfASummer(t *testing.T) {
 			Seed: 5, Init: model.Init{Kind: model.Uniform}, GradientTail: Tail}
 		j.config.Steps, j.config.BucketBytes, j.config.Clip.Scope = 5, 0, ScopeGlobal
 		summing(t, &j, c.config)
+		plain, asked := j.summer, new(atomic.Int64)
+		j.summer = func(worker int, r Ring) Summer { return probed{plain(worker, r), asked} }
 		outcomes, _, _ := j.runQueued(t)
+		if want := int64(c.tells * 2 * 2 * (probes + 1)); asked.Load() != want {
+			t.Errorf("%+v: measured by %d sums, want %d", c.config, asked.Load(), want)
+		}
 		if got := outcomes[0].tuned; len(got) != c.tells {
 			t.Errorf("%+v: the ranks heard of %v", c.config, got)
 		}

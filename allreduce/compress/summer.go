@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 )
 
 // Ring is what a Summer asks of the ranks. All ranks call the same methods with buffers of the same
@@ -54,17 +55,20 @@ type Config struct {
 	Feedback bool    // of the dense way: the ring is given residuals. The others always have it
 	Lookup   *Lookup // of the dense way; nil: none
 	Seed     uint64  // of PowerSGD's first factors
+
+	Now func() time.Time // what Busy is told by; nil: Busy is 0
 }
 
 // Summer sums gradients. One goroutine at a time uses it.
 type Summer struct {
 	config Config
 	way    way
-	ring   Ring
+	ring   *timedRing
 	place  Place
 	kept   feedback
-	whole  bool // in the step of the last Sum all numbers travelled
-	begun  int  // floats of the step's gradient that Ready was told of
+	whole  bool          // in the step of the last Sum all numbers travelled
+	begun  int           // floats of the step's gradient that Ready was told of
+	busy   time.Duration // of the last Sum
 }
 
 // way is how a gradient is summed.
@@ -88,6 +92,9 @@ type gradient struct{ sum, kept, next []float32 }
 func New(config Config) (*Summer, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
+	}
+	if config.Now == nil {
+		config.Now = func() time.Time { return time.Time{} }
 	}
 	s := &Summer{config: config}
 	switch {
@@ -135,7 +142,9 @@ func (c Config) validate() error {
 }
 
 // Join takes a place in a ring. Resume follows, before the first Sum in it.
-func (s *Summer) Join(ring Ring, place Place) { s.ring, s.place = ring, place }
+func (s *Summer) Join(ring Ring, place Place) {
+	s.ring, s.place = &timedRing{ring: ring, now: s.config.Now}, place
+}
 
 // Resume says after which step the ring goes on, and in which ring that step was completed. What
 // was kept after it goes on too, also if this rank has not heard that it was completed; all else
@@ -180,6 +189,9 @@ func (s *Summer) check(sum []float32) {
 // anything; before the next Sum the Summer must Join and Resume.
 func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
 	s.check(sum)
+	began := s.config.Now()
+	waited := s.ring.waited
+	defer func() { s.busy = s.config.Now().Sub(began) - (s.ring.waited - waited) }()
 	s.kept.nextAt = moment{step, s.place.Generation}
 	begin := s.begun
 	s.begun = 0
@@ -188,6 +200,23 @@ func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
 		return s.ring.AllReduce(ctx, sum)
 	}
 	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin)
+}
+
+// Busy is how long the last Sum computed, and did not wait for the ring.
+func (s *Summer) Busy() time.Duration { return s.busy }
+
+// Probe sums buf as a part of a gradient that nothing is known of but that it is dense, and keeps
+// nothing of it: for those who measure how long that takes.
+func (s *Summer) Probe(ctx context.Context, buf []float32) error {
+	var residual []float32
+	if s.kept.kept != nil {
+		residual = make([]float32, len(buf))
+	}
+	started, err := s.ring.Start(ctx, buf, residual)
+	if err != nil {
+		return err
+	}
+	return started.Wait(ctx)
 }
 
 // Commit says that the step of the last Sum is done. Skipped: its sum was not finite on any rank,

@@ -1,11 +1,14 @@
 package compress
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 )
 
 // TestRanksAlike: whatever the way, the length and the number of ranks, all ranks have the same
@@ -118,7 +121,7 @@ func TestStepDoneAgain(t *testing.T) {
 func (c *company) regroup(step, ring int64, skipped bool) {
 	c.step = step
 	for _, s := range c.summers {
-		s.Join(s.ring, s.place)
+		s.Join(s.ring.ring, s.place)
 		s.Resume(step, ring, skipped)
 	}
 }
@@ -236,5 +239,72 @@ func TestConfig(t *testing.T) {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want an error with %q", err, want)
 		}
+	}
+}
+
+// slowRing takes a minute for each sum, on a clock that gains a second with each look at it.
+type slowRing struct {
+	Ring
+	now time.Time
+}
+
+func (r *slowRing) look() time.Time {
+	r.now = r.now.Add(time.Second)
+	return r.now
+}
+
+func (r *slowRing) AllReduce(context.Context, []float32) error {
+	r.now = r.now.Add(time.Minute)
+	return nil
+}
+
+func (r *slowRing) AllGather(ctx context.Context, buf []float32, _ []int) error {
+	return r.AllReduce(ctx, buf)
+}
+
+func (r *slowRing) Start(ctx context.Context, buf, _ []float32) (Pending, error) { return r, nil }
+
+func (r *slowRing) Wait(ctx context.Context) error { return r.AllReduce(ctx, nil) }
+
+// TestBusy: a Summer is busy with all of a sum but its waits for the ring.
+func TestBusy(t *testing.T) {
+	for way, config := range ways(64, []Tensor{{0, 8, 7}}) {
+		ring := &slowRing{}
+		config.Now = ring.look
+		s, err := New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Join(ring, Place{World: 1})
+		s.Resume(0, 1, false)
+		if err := s.Sum(t.Context(), 1, make([]float32, 64)); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Busy(); got < time.Second || got >= 10*time.Second {
+			t.Errorf("%s: busy for %v", way, got)
+		}
+	}
+}
+
+// TestProbe: what is measured goes the way of a dense gradient, and leaves nothing.
+func TestProbe(t *testing.T) {
+	c := newCompany(t, 2, Config{Length: 8, Tensors: []Tensor{{0, 1, 8}}, Feedback: true}, true)
+	bufs := [][]float32{{1.001, 2}, {1, 3}}
+	var ranks sync.WaitGroup
+	for rank, s := range c.summers {
+		ranks.Go(func() {
+			if err := s.Probe(t.Context(), bufs[rank]); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	ranks.Wait()
+	if want := []float32{2, 5}; !slices.Equal(bufs[0], want) || !slices.Equal(bufs[1], want) {
+		t.Errorf("the sum is %v and %v, want %v, in 16 bits", bufs[0], bufs[1], want)
+	}
+	if kept := c.summers[0].kept.kept; slices.ContainsFunc(kept, func(v float32) bool {
+		return v != 0
+	}) {
+		t.Errorf("%v is kept of what was only measured", kept)
 	}
 }

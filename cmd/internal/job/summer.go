@@ -1,6 +1,8 @@
 package job
 
 import (
+	"time"
+
 	"rondo/allreduce/compress"
 	"rondo/internal/jobspec"
 	"rondo/model"
@@ -16,7 +18,7 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config) (*compress.Config, erro
 	}
 	views := model.Layout(m)
 	c := compress.Config{Length: model.Span(views), TopK: way.TopK, PowerSGD: way.PowerSGD,
-		Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
+		Now: time.Now, Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
 		After: spec.CompressAfter}
 	for _, v := range views {
 		c.Tensors = append(c.Tensors, tensor(v))
