@@ -259,6 +259,19 @@ type Update struct {
 	Rho          float32
 	Epsilon      float32
 	WeightDecay  float32
+	// Held keeps the second moment of Adam, AdamW and RMSProp as it is, that of so many updates;
+	// 0: it takes in the gradient. Gradients that arrive in bursts would make it too large (1-bit
+	// Adam; Tang et al. 2021, arXiv:2102.02888, Algorithm 1).
+	Held int64
+}
+
+// Decays are what an update multiplies the second moments by: beta2 and rho, or 1 where they are
+// Held.
+func (u Update) Decays() (beta2, rho float32) {
+	if u.Held > 0 {
+		return 1, 1
+	}
+	return u.Beta2, u.Rho
 }
 
 // Correction is Adam's of its moments' bias, computed in float64, once for all parameters: the
@@ -269,7 +282,11 @@ func (u Update) Correction() (size, root float32) {
 		return 0, 0
 	}
 	first := 1 - math.Pow(float64(u.Beta1), float64(u.Step))
-	second := 1 - math.Pow(float64(u.Beta2), float64(u.Step))
+	took := u.Step
+	if u.Held > 0 {
+		took = u.Held
+	}
+	second := 1 - math.Pow(float64(u.Beta2), float64(took))
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 

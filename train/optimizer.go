@@ -17,6 +17,10 @@ type Optimizer struct {
 	Rho          float64
 	Epsilon      float64
 	WeightDecay  float64
+	// HoldAfter is the last step whose gradient the second moment takes in, where the ranks of a
+	// ring sum: from then on these may sum in a way that has gradients arrive in bursts, which
+	// compute.Update.Held is for. 0: it takes in all.
+	HoldAfter int64
 }
 
 // optimizers are the rules by name, as flags have them, with the names of what they keep, as
@@ -88,7 +92,18 @@ func (o Optimizer) validate() error {
 	if !(o.WeightDecay >= 0 && o.WeightDecay <= math.MaxFloat32) {
 		return fmt.Errorf("--weight-decay %v: must be at least 0 and finite", o.WeightDecay)
 	}
+	if o.HoldAfter < 0 {
+		return fmt.Errorf("train: a second moment that is held after step %d", o.HoldAfter)
+	}
 	return nil
+}
+
+// held is what compute.Update.Held is in a step, from 0.
+func (o Optimizer) held(index int64) int64 {
+	if index < o.HoldAfter {
+		return 0
+	}
+	return o.HoldAfter
 }
 
 // update returns the arguments of the n-th update, from 1, at a learning rate.

@@ -36,6 +36,9 @@ func (t *Trainer) plan(index int64) (rate float64) {
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
 	t.clip = t.cfg.Clip.by(share, lossLimit)
 	t.next = t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
+	if !t.updatesAlone() { // else the gradient is this rank's, as it is
+		t.next.Held = t.cfg.Optimizer.held(index)
+	}
 	return rate
 }
 

@@ -318,3 +318,30 @@ func TestFailureBehindUpdate(t *testing.T) {
 		})
 	}
 }
+
+// TestSecondMomentIsHeld: after its last step Adam's second moment stays, where the ranks sum; in
+// rounds, in which each has its own gradient, it takes that in.
+func TestSecondMomentIsHeld(t *testing.T) {
+	for name, c := range map[string]struct {
+		local Local
+		held  bool
+	}{
+		"steps":  {Local{}, true},
+		"rounds": {Local{Every: 2, Outer: OuterAverage}, false},
+	} {
+		j := newJob(2)
+		j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 1e-3
+		j.config.Clip.Scope, j.config.Local = ScopeWorker, c.local
+		j.config.Optimizer.HoldAfter, j.config.Steps, j.config.SaveEvery = 4, 8, 4
+		j.config.Save = true
+		saved := j.mustRun(t).saved
+		first := func(n int) []float32 { return saved[n].Slots[0].Data }
+		second := func(n int) []float32 { return saved[n].Slots[1].Data }
+		if held := sameBits(second(0), second(1)); held != c.held {
+			t.Errorf("%s: the second moment is held: %t", name, held)
+		}
+		if sameBits(first(0), first(1)) {
+			t.Errorf("%s: the first moment is held", name)
+		}
+	}
+}

@@ -60,9 +60,10 @@ func (n *native) dropout(y, x []float32, h int, p float32, keys []uint64) {
 }
 
 func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
+	beta2, rho := u.Decays()
 	with := C.struct_update{optimizer: C.int(u.Optimizer), lr: C.float(u.LR),
-		momentum: C.float(u.Momentum), beta1: C.float(u.Beta1), beta2: C.float(u.Beta2),
-		rho: C.float(u.Rho), epsilon: C.float(u.Epsilon), decay: C.float(u.WeightDecay),
+		momentum: C.float(u.Momentum), beta1: C.float(u.Beta1), beta2: C.float(beta2),
+		rho: C.float(rho), epsilon: C.float(u.Epsilon), decay: C.float(u.WeightDecay),
 		size: C.float(c.size), root: C.float(c.root)}
 	C.rondo_update(n.kernels, n.team, with, C.long(len(params)), floats(params), floats(grads),
 		floats(s1), floats(s2))

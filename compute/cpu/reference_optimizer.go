@@ -9,7 +9,8 @@ import (
 // refUpdate applies an optimizer. It gives the same bits as the C kernels on every processor: each
 // product is rounded by a conversion before it is added, which the compiler may otherwise fuse.
 func refUpdate(u compute.Update, c correction, params, grads, s1, s2 []float32) {
-	lr, mu, rho, eps := u.LR, u.Momentum, u.Rho, u.Epsilon
+	lr, mu, eps := u.LR, u.Momentum, u.Epsilon
+	_, rho := u.Decays()
 	decayed := func(i int, p float32) float32 { return grads[i] + float32(u.WeightDecay*p) }
 	switch u.Optimizer {
 	case compute.SGD:
@@ -48,6 +49,7 @@ func refUpdate(u compute.Update, c correction, params, grads, s1, s2 []float32) 
 // parameter.
 func refAdam(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	shrink := 1 - float32(u.LR*u.WeightDecay)
+	beta2, _ := u.Decays()
 	for i, p := range params {
 		g := grads[i]
 		if u.Optimizer == compute.AdamW {
@@ -56,7 +58,7 @@ func refAdam(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 			g += float32(u.WeightDecay * p)
 		}
 		s1[i] = float32(u.Beta1*s1[i]) + float32((1-u.Beta1)*g)
-		s2[i] = float32(u.Beta2*s2[i]) + float32((1-u.Beta2)*g*g)
+		s2[i] = float32(beta2*s2[i]) + float32((1-beta2)*g*g)
 		params[i] = p - c.size*s1[i]/(float32(root(s2[i])*c.root)+u.Epsilon)
 	}
 }

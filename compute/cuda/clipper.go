@@ -132,8 +132,9 @@ func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 // putUpdate writes what an update's kernel reads.
 func putUpdate(host []byte, u compute.Update) {
 	size, root := u.Correction()
+	beta2, rho := u.Decays()
 	*(*constants)(unsafe.Pointer(unsafe.SliceData(host))) = constants{u.LR, u.Momentum, u.Beta1,
-		u.Beta2, u.Rho, u.Epsilon, u.WeightDecay, size, root}
+		beta2, rho, u.Epsilon, u.WeightDecay, size, root}
 }
 
 // update enqueues an update with constants of the device's memory, unless norm, which may be nil,

@@ -174,19 +174,27 @@ func updated(u compute.Update, p, g, s1, s2 float64) (_, _, _ float64) {
 		s1 = mu*s1 + g
 		return p - lr*(g+mu*s1), s1, 0
 	case compute.RMSProp:
-		s1 = rho*s1 + (1-rho)*g*g
+		if u.Held == 0 {
+			s1 = rho*s1 + (1-rho)*g*g
+		}
 		return p - lr*g/(math.Sqrt(s1)+eps), s1, 0
 	case compute.Adagrad:
 		s1 += g * g
 		return p - lr*g/(math.Sqrt(s1)+eps), s1, 0
 	}
-	s1, s2 = beta1*s1+(1-beta1)*g, beta2*s2+(1-beta2)*g*g
-	m, v := s1/(1-math.Pow(beta1, step)), s2/(1-math.Pow(beta2, step))
+	took := step
+	if u.Held > 0 {
+		took = float64(u.Held)
+	} else {
+		s2 = beta2*s2 + (1-beta2)*g*g
+	}
+	s1 = beta1*s1 + (1-beta1)*g
+	m, v := s1/(1-math.Pow(beta1, step)), s2/(1-math.Pow(beta2, took))
 	return p - lr*m/(math.Sqrt(v)+eps), s1, s2
 }
 
-// testUpdate holds every optimizer against its definition over some updates. Its error is of the
-// roundings of so many updates.
+// testUpdate holds every optimizer against its definition over some updates, with a second moment
+// that is Held in the last. Its error is of the roundings of so many updates.
 func testUpdate(r *rig) {
 	d := r.dev
 	for o := compute.SGD; o <= compute.Adagrad; o++ {
@@ -201,8 +209,11 @@ func testUpdate(r *rig) {
 			for i := range o.Slots() {
 				slots[i] = d.Alloc(n)
 			}
-			for step := range int64(4) {
+			for step := range int64(6) {
 				u := updateOf(o, step+1)
+				if step >= 4 {
+					u.Held = 4
+				}
 				d.Update(u, p, dg, slots[0], slots[1])
 				for i := range wp {
 					wp[i], w1[i], w2[i] = updated(u, wp[i], g[i], w1[i], w2[i])
