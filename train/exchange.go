@@ -68,6 +68,7 @@ type exchange struct {
 	reducer Reducer       // nil when there is one rank
 	group   compute.Group // that sums the gradient where it lies; nil: reducer does
 	summer  Summer        // that does in the reducer's stead; nil: none
+	rate    float64       // that the next sum changes the parameters at, for the summer
 	rank    int
 	ranks   int
 	now     func() time.Time
@@ -226,7 +227,7 @@ func (x *exchange) sum(ctx context.Context, step int64, own tally, ahead carry) 
 		x.handOverAll(ctx)
 		x.reached = x.now()
 		if x.summer != nil && x.err == nil {
-			x.err = x.summer.Sum(ctx, step+1, x.wire[:len(x.grads)])
+			x.err = x.summer.Sum(ctx, step+1, x.rate, x.wire[:len(x.grads)])
 			x.busy = x.summer.Busy()
 		}
 	default:

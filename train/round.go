@@ -176,6 +176,7 @@ func (t *Trainer) meet(
 		t.exchange.zero() // so that the sum over the ranks is of numbers
 	}
 	t.laps.end("outer gradient")
+	t.exchange.rate = 1 // the outer rule's is the same in all rounds
 	return t.exchange.sum(ctx, end-1, own, ahead)
 }
 

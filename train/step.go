@@ -21,6 +21,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	t.laps.begin()
 	index := t.progress.Step
 	rate := t.plan(index)
+	t.exchange.rate = rate
 
 	states := t.book.open(index+1, index, t.ring.Generation)
 	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own

@@ -20,9 +20,10 @@ type Summer interface {
 	// All ranks call it with the same ends.
 	Ready(ctx context.Context, gradient []float32, end int) error
 	// Sum replaces the gradient by its sum over the ranks, the same bits on all, and waits for it.
-	// Step is the one that it completes. The Reducer's part comes behind it: whoever completes that
-	// knows that every rank has the sum.
-	Sum(ctx context.Context, step int64, gradient []float32) error
+	// Step is the one that it completes, and rate what the sum is multiplied by when it changes the
+	// parameters. The Reducer's part comes behind it: whoever completes that knows that every rank
+	// has the sum.
+	Sum(ctx context.Context, step int64, rate float64, gradient []float32) error
 	// Busy is how long the last Sum computed, and did not wait for the ring.
 	Busy() time.Duration
 	// Probe sums buf as a part of a gradient is summed, and keeps nothing of it: only how long that

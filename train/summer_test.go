@@ -170,9 +170,9 @@ type computing struct {
 	passed *time.Duration // on its rank's clock
 }
 
-func (c computing) Sum(ctx context.Context, step int64, gradient []float32) error {
+func (c computing) Sum(ctx context.Context, step int64, rate float64, gradient []float32) error {
 	*c.passed += 3 * time.Second
-	return c.Summer.Sum(ctx, step, gradient)
+	return c.Summer.Sum(ctx, step, rate, gradient)
 }
 
 func (c computing) Busy() time.Duration { return 2 * time.Second }

@@ -22,7 +22,8 @@ func (d *dense) join(ring Ring, place Place) {
 func (d *dense) settle(bool) {}
 
 // ready begins to sum all but what belongs to the lookup, of which it is not known yet what of it
-// travels.
+// travels. What rounding has withheld travels in the next step, whose rate is about the same: it is
+// not scaled.
 func (d *dense) ready(ctx context.Context, g gradient, begin, end int) error {
 	if g.next != nil {
 		copy(g.next[begin:end], g.kept[begin:end])

@@ -85,7 +85,7 @@ func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 		at += copy(s.first[at:], t.of(g.sum))
 	}
 	for _, m := range s.matrices {
-		addScaled(m.of(g.sum), m.of(g.kept), 1)
+		addScaled(m.of(g.sum), m.of(g.kept), g.scale)
 		p, q := m.factors(s.first, s.warm)
 		m.project(p, m.of(g.sum), q)
 	}

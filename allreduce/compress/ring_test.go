@@ -66,12 +66,13 @@ type company struct {
 	rings   []testRing
 	summers []*Summer
 	step    int64
+	rate    float64
 }
 
 // newCompany has so many ranks sum alike; rounds: in a ring of 16 bits.
 func newCompany(t testing.TB, world int, config Config, rounds bool) *company {
 	t.Helper()
-	c := &company{t: t, rings: newRings(t, world)}
+	c := &company{t: t, rings: newRings(t, world), rate: 1}
 	for rank, ring := range c.rings {
 		s, err := New(config)
 		if err != nil {
@@ -94,7 +95,7 @@ func (c *company) sum(gradients [][]float32) {
 	errs := make([]error, len(c.summers))
 	var ranks sync.WaitGroup
 	for rank, s := range c.summers {
-		ranks.Go(func() { errs[rank] = s.Sum(c.t.Context(), c.step, gradients[rank]) })
+		ranks.Go(func() { errs[rank] = s.Sum(c.t.Context(), c.step, c.rate, gradients[rank]) })
 	}
 	ranks.Wait()
 	for rank, err := range errs {
@@ -155,7 +156,8 @@ func alike(t testing.TB, what string, gradients [][]float32) {
 // ways are all ways to sum.
 func ways(n int, tensors []Tensor) map[string]Config {
 	all := map[string]Config{"dense": {}, "dense, fed back": {Feedback: true},
-		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1}, "PowerSGD": {PowerSGD: 1},
+		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1},
+		"top 0.1 of each": {TopK: 0.1, PerTensor: true}, "PowerSGD": {PowerSGD: 1},
 		"rank 2": {PowerSGD: 2}}
 	if len(tensors) > 0 {
 		rows := Lookup{Tensor: tensors[0], Always: true}

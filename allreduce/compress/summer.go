@@ -46,8 +46,12 @@ type Config struct {
 	Tensors []Tensor // in it, in order of their offsets; all else in it is zeros
 
 	// At most one of these two is set; neither is the dense way.
-	TopK     float64 // the share of each tensor's numbers that travels, above 0 to 1
+	TopK     float64 // the share of the numbers that travels, above 0 to 1
 	PowerSGD int     // the rank of a matrix's approximation
+	// PerTensor has top-k send its share of each tensor. Otherwise it sends the largest of all,
+	// which is best where all change the parameters by the same rate; an optimizer that divides by
+	// second moments makes small gradients count as much as large ones.
+	PerTensor bool
 	// After is the last step before these begin: until then all numbers travel. The first gradients
 	// change the most from step to step, and what waits of them is soon of the past.
 	After int64
@@ -84,9 +88,12 @@ type way interface {
 }
 
 // gradient is a rank's gradient, to be replaced by the sum over the ranks of it and of what each
-// has kept. What the rank keeps then is written to next, which has anything in it before. Both are
-// nil where nothing is withheld.
-type gradient struct{ sum, kept, next []float32 }
+// has kept, scale times. What the rank keeps then is written to next, which has anything in it
+// before. Both are nil where nothing is withheld.
+type gradient struct {
+	sum, kept, next []float32
+	scale           float32
+}
 
 // New returns a Summer, which is in no ring.
 func New(config Config) (*Summer, error) {
@@ -175,7 +182,7 @@ func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
 	s.check(sum)
 	begin := s.begun
 	s.begun = end
-	return s.way.ready(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin, end)
+	return s.way.ready(ctx, gradient{sum, s.kept.kept, s.kept.next, 1}, begin, end)
 }
 
 func (s *Summer) check(sum []float32) {
@@ -185,21 +192,23 @@ func (s *Summer) check(sum []float32) {
 }
 
 // Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits
-// on all. Numbers that are not finite leave some in the sum. After an error the gradient may be
-// anything; before the next Sum the Summer must Join and Resume.
-func (s *Summer) Sum(ctx context.Context, step int64, sum []float32) error {
+// on all. Rate is what the sum is multiplied by when it changes the parameters. Numbers that are not
+// finite leave some in the sum. After an error the gradient may be anything; before the next Sum the
+// Summer must Join and Resume.
+func (s *Summer) Sum(ctx context.Context, step int64, rate float64, sum []float32) error {
 	s.check(sum)
 	began := s.config.Now()
 	waited := s.ring.waited
 	defer func() { s.busy = s.config.Now().Sub(began) - (s.ring.waited - waited) }()
-	s.kept.nextAt = moment{step, s.place.Generation}
+	s.kept.nextAt, s.kept.nextRate = moment{step, s.place.Generation}, rate
 	begin := s.begun
 	s.begun = 0
 	if s.whole = step <= s.config.After; s.whole {
-		copy(s.kept.next, s.kept.kept)
+		addScaled(sum, s.kept.kept, s.kept.scale(rate)) // of a run in which it was no such step
+		clear(s.kept.next)
 		return s.ring.AllReduce(ctx, sum)
 	}
-	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next}, begin)
+	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next, s.kept.scale(rate)}, begin)
 }
 
 // Busy is how long the last Sum computed, and did not wait for the ring.
@@ -230,10 +239,27 @@ func (s *Summer) Commit(skipped bool) {
 
 // feedback is what a rank has not sent: as of the last step that was committed, and as the step in
 // hand would leave it. Both are nil where nothing is withheld.
+//
+// What waits is part of a change of the parameters, by the rate of the step that it is from: when
+// it travels at another rate it is scaled, so that it changes them by as much (Karimireddy et al.,
+// Algorithm 1, where the error is of the change and not of the gradient).
 type feedback struct {
-	kept, next     []float32
-	keptAt, nextAt moment
+	kept, next         []float32
+	keptAt, nextAt     moment
+	keptRate, nextRate float64 // that kept and next are of
 }
+
+// scale is what kept counts at a rate. Where one of the rates is none, it counts as it is.
+func (f *feedback) scale(rate float64) float32 {
+	if !(f.keptRate > 0 && rate > 0) {
+		return 1
+	}
+	return float32(min(f.keptRate/rate, maxScale))
+}
+
+// maxScale bounds what the rates of two steps can do to what is kept: further apart they are two
+// jobs'.
+const maxScale = 1e3
 
 // moment is the end of a step, in the ring that completed it.
 type moment struct{ step, ring int64 }
@@ -247,6 +273,7 @@ func newFeedback(n int) feedback {
 func (f *feedback) commit(skipped bool) {
 	if !skipped {
 		f.kept, f.next = f.next, f.kept
+		f.keptRate = f.nextRate
 	}
 	f.keptAt = f.nextAt
 	f.nextAt = moment{}

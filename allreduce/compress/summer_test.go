@@ -200,6 +200,50 @@ func TestQuadratic(t *testing.T) {
 	}
 }
 
+// TestRates: where the rate changes from step to step, what the sums have changed the parameters by
+// and what is kept then, at the last rate, add up to all gradients, each at its own rate. What is
+// kept of steps of which one is skipped does, too.
+func TestRates(t *testing.T) {
+	const n, world = 64, 2
+	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
+	for way, config := range ways(n, tensors) {
+		if config.TopK == 0 && config.PowerSGD == 0 {
+			continue
+		}
+		c := newCompany(t, world, config, false)
+		rng := rand.New(rand.NewPCG(6, 2))
+		had, gave := make([]float64, n), make([]float64, n)
+		rates := []float64{0.1, 1, 0.9, 0.5, 0.4, 0.04, 0.02}
+		for i, rate := range rates {
+			c.rate = rate
+			gradients := [][]float32{randomGradient(rng, n, tensors),
+				randomGradient(rng, n, tensors)}
+			before := total(gradients)
+			c.sum(gradients)
+			for _, s := range c.summers {
+				s.Commit(i == 3)
+			}
+			for j := range had {
+				if i != 3 { // which is skipped
+					had[j] += rate * before[j]
+					gave[j] += rate * float64(gradients[0][j])
+				}
+			}
+		}
+		for _, s := range c.summers {
+			for j, v := range s.kept.kept {
+				gave[j] += rates[len(rates)-1] * float64(v)
+			}
+		}
+		for j := range had {
+			if math.Abs(had[j]-gave[j]) > 1e-5 {
+				t.Fatalf("%s: at %d the changes add up to %v, those made and kept to %v", way, j,
+					had[j], gave[j])
+			}
+		}
+	}
+}
+
 // TestAfter: until a step all numbers travel, and nothing is kept.
 func TestAfter(t *testing.T) {
 	const n, after = 64, 2
@@ -277,7 +321,7 @@ func TestBusy(t *testing.T) {
 		}
 		s.Join(ring, Place{World: 1})
 		s.Resume(0, 1, false)
-		if err := s.Sum(t.Context(), 1, make([]float32, 64)); err != nil {
+		if err := s.Sum(t.Context(), 1, 1, make([]float32, 64)); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.Busy(); got < time.Second || got >= 10*time.Second {

@@ -6,14 +6,13 @@ import (
 	"math"
 )
 
-// topK sends the largest numbers of each tensor: its share of them, at least one, by magnitude of
-// what the rank has kept and its gradient together. Each tensor has its share, as one whose
-// gradient is small throughout (a bias, a lower layer) would else wait for long. What all ranks
-// send is gathered, and added up in the order of ranks.
+// topK sends the largest numbers, by magnitude of what the rank has kept and its gradient together:
+// so many of all, or of each tensor, at least one. What all ranks send is gathered, and added up in
+// the order of ranks.
 type topK struct {
-	tensors []Tensor
-	counts  []int // that travel of each tensor
-	total   int   // their sum: K
+	tensors []Tensor // of each of which the largest are sent
+	counts  []int    // that travel of each tensor
+	total   int      // their sum: K
 	chooser selector
 	ring    Ring
 	place   Place
@@ -24,13 +23,21 @@ type topK struct {
 
 func newTopK(c Config) *topK {
 	t := &topK{tensors: c.Tensors}
+	size := 0
 	for _, tensor := range c.Tensors {
-		count := max(1, int(math.Round(c.TopK*float64(tensor.size()))))
-		t.counts = append(t.counts, count)
-		t.total += count
+		size += tensor.size()
+		t.counts = append(t.counts, share(c.TopK, tensor.size()))
+		t.total += t.counts[len(t.counts)-1]
+	}
+	if !c.PerTensor && size > 0 { // what is between tensors is zeros, and never the largest
+		t.tensors, t.total = []Tensor{{Rows: 1, Columns: c.Length}}, share(c.TopK, size)
+		t.counts = []int{t.total}
 	}
 	return t
 }
+
+// share is how many of so many numbers a share of them is.
+func share(of float64, size int) int { return max(1, int(math.Round(of*float64(size)))) }
 
 func (t *topK) join(ring Ring, place Place) {
 	t.ring, t.place = ring, place
@@ -53,8 +60,8 @@ func (t *topK) ready(context.Context, gradient, int, int) error { return nil }
 
 func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
 	sum, next := g.sum, g.next
-	copy(next, g.kept)
-	addScaled(next, sum, 1)
+	copy(next, sum)
+	addScaled(next, g.kept, g.scale)
 	indices, values := t.sent(t.place.Rank)
 	at := 0
 	for i, tensor := range t.tensors {

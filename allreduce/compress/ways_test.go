@@ -36,6 +36,23 @@ func TestTopOfAllIsDense(t *testing.T) {
 	}
 }
 
+// TestTopOfWhat: the largest of all numbers travel, or those of each tensor.
+func TestTopOfWhat(t *testing.T) {
+	tensors := []Tensor{{1, 2, 2}, {6, 1, 4}}
+	for perTensor, want := range map[bool][]float32{
+		false: {0, 9, -8, 0, 0, 0, 0, 0, 0, 0},
+		true:  {0, 9, 0, 0, 0, 0, 0, 0.4, 0, 0},
+	} {
+		c := newCompany(t, 1, Config{Length: 10, Tensors: tensors, TopK: 0.25,
+			PerTensor: perTensor}, false)
+		gradients := [][]float32{{0, 9, -8, 7, 1, 0, 0.1, 0.4, -0.3, 0.2}}
+		c.sum(gradients)
+		if !slices.Equal(gradients[0], want) {
+			t.Errorf("by tensor %v: %v travels, want %v", perTensor, gradients[0], want)
+		}
+	}
+}
+
 // TestLargest holds the choice against a sort.
 func TestLargest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))

@@ -9,9 +9,9 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// SummerConfig is how a job's ranks sum the gradient of a model where the ring does not simply sum
-// all of it in fp32; nil: it does.
-func SummerConfig(spec *rondov1.JobSpec, m model.Config) (*compress.Config, error) {
+// SummerConfig is how the ranks of a job of so many steps sum the gradient of a model where the ring
+// does not simply sum all of it in fp32; nil: it does.
+func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress.Config, error) {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	if err != nil {
 		return nil, err
@@ -19,7 +19,7 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config) (*compress.Config, erro
 	views := model.Layout(m)
 	c := compress.Config{Length: model.Span(views), TopK: way.TopK, PowerSGD: way.PowerSGD,
 		Now: time.Now, Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
-		After: spec.CompressAfter}
+		After: wholeSteps(spec, steps), PerTensor: divides(spec)}
 	for _, v := range views {
 		c.Tensors = append(c.Tensors, tensor(v))
 	}
@@ -30,6 +30,48 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config) (*compress.Config, erro
 		return nil, nil
 	}
 	return &c, nil
+}
+
+// divides says whether the optimizer divides by second moments.
+func divides(spec *rondov1.JobSpec) bool {
+	switch spec.Optimizer {
+	case "adam", "adamw", "rmsprop", "adagrad":
+		return true
+	}
+	return false
+}
+
+// Of a job of so many steps, one in these is the share in which --compress does not begin yet, if
+// --compress-after does not say when: a tenth, as of PyTorch's PowerSGD, but where a second moment
+// is to be found before that stays, a fifth, as of 1-bit Adam (arXiv:2102.02888, section 7.1).
+const (
+	wholeShare       = 10
+	wholeShareMoment = 5
+	// leastHeld is how many gradients a second moment is of, at least, if it is to stay.
+	leastHeld = 100
+)
+
+// wholeSteps is how many of a job's first steps send all numbers, of a job of so many.
+func wholeSteps(spec *rondov1.JobSpec, steps int64) int64 {
+	switch {
+	case spec.Compress == "none":
+		return 0
+	case spec.CompressAfter > 0:
+		return spec.CompressAfter
+	case divides(spec):
+		return steps / wholeShareMoment
+	}
+	return steps / wholeShare
+}
+
+// holdAfter is after which step the optimizer's second moment stays; 0: it never does. What it is
+// made of within rounds is each worker's own gradient.
+func holdAfter(spec *rondov1.JobSpec, steps int64) int64 {
+	whole := wholeSteps(spec, steps)
+	if !divides(spec) || spec.SyncEvery > 1 || whole < leastHeld {
+		return 0
+	}
+	return whole
 }
 
 func tensor(v model.View) compress.Tensor {

@@ -30,9 +30,13 @@ func TestSummerConfig(t *testing.T) {
 		"fed back": {80, func(s *rondov1.JobSpec) { s.Wire, s.ErrorFeedback = "fp16", true },
 			&compress.Config{Feedback: true}, false},
 		"top": {5000, func(s *rondov1.JobSpec) { s.Compress = "topk:0.1" },
-			&compress.Config{TopK: 0.1}, false},
+			&compress.Config{TopK: 0.1, After: 100}, false},
+		"top, of Adam": {80, func(s *rondov1.JobSpec) { s.Compress, s.Optimizer = "topk:0.1", "adam" },
+			&compress.Config{TopK: 0.1, After: 200, PerTensor: true}, false},
+		"top, after": {80, func(s *rondov1.JobSpec) { s.Compress, s.CompressAfter = "topk:0.1", 7 },
+			&compress.Config{TopK: 0.1, After: 7}, false},
 		"PowerSGD": {5000, func(s *rondov1.JobSpec) { s.Compress = "powersgd:3" },
-			&compress.Config{PowerSGD: 3}, false},
+			&compress.Config{PowerSGD: 3, After: 100}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := jobspec.Default()
@@ -44,7 +48,7 @@ func TestSummerConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := SummerConfig(spec, m)
+			got, err := SummerConfig(spec, m, 1000)
 			if err != nil || (got == nil) != (c.want == nil) {
 				t.Fatalf("%+v, %v; want %+v", got, err, c.want)
 			}
@@ -55,6 +59,7 @@ func TestSummerConfig(t *testing.T) {
 				t.Error(err)
 			}
 			if got.TopK != c.want.TopK || got.PowerSGD != c.want.PowerSGD ||
+				got.After != c.want.After || got.PerTensor != c.want.PerTensor ||
 				got.Feedback != c.want.Feedback || got.Length != model.Span(model.Layout(m)) {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
@@ -67,5 +72,28 @@ func TestSummerConfig(t *testing.T) {
 					c.vocabulary)
 			}
 		})
+	}
+}
+
+// TestHoldAfter: a second moment stays when gradients are compressed from then on, and it is of
+// enough of them.
+func TestHoldAfter(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(*rondov1.JobSpec)
+		want int64
+	}{
+		"by default": {func(*rondov1.JobSpec) {}, 200},
+		"as asked":   {func(s *rondov1.JobSpec) { s.CompressAfter = 150 }, 150},
+		"too soon":   {func(s *rondov1.JobSpec) { s.CompressAfter = 99 }, 0},
+		"whole":      {func(s *rondov1.JobSpec) { s.Compress = "none" }, 0},
+		"momentum":   {func(s *rondov1.JobSpec) { s.Optimizer = "momentum" }, 0},
+		"in rounds":  {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0},
+	} {
+		spec := jobspec.Default()
+		spec.Compress, spec.Optimizer = "powersgd:4", "adamw"
+		c.set(spec)
+		if got := holdAfter(spec, 1000); got != c.want {
+			t.Errorf("%s: after step %d, want %d", name, got, c.want)
+		}
 	}
 }

@@ -31,7 +31,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Steps: d.Steps(spec),
 		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
 			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
-			WeightDecay: spec.WeightDecay},
+			WeightDecay: spec.WeightDecay, HoldAfter: holdAfter(spec, d.Steps(spec))},
 		Schedule: train.Schedule{Kind: train.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
 			Min: spec.LrMin, Warmup: spec.WarmupSteps, Decay: spec.LrDecay,
 			Every: spec.LrStepEvery, Patience: spec.LrPatience},

@@ -13,7 +13,8 @@ import (
 
 // newSummer makes what sums gradients for a worker's whole life, where the ring alone does not.
 func (e *engine) newSummer(config model.Config) error {
-	how, err := job.SummerConfig(e.worker.spec, config)
+	how, err := job.SummerConfig(e.worker.spec, config,
+		e.worker.data.Steps(e.worker.spec))
 	if err != nil || how == nil {
 		return err
 	}
