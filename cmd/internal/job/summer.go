@@ -41,25 +41,21 @@ func divides(spec *rondov1.JobSpec) bool {
 	return false
 }
 
-// Of a job of so many steps, one in these is the share in which --compress does not begin yet, if
-// --compress-after does not say when: a tenth, as of PyTorch's PowerSGD, but where a second moment
-// is to be found before that stays, a fifth, as of 1-bit Adam (arXiv:2102.02888, section 7.1).
-const (
-	wholeShare       = 10
-	wholeShareMoment = 5
-	// leastHeld is how many gradients a second moment is of, at least, if it is to stay.
-	leastHeld = 100
-)
+// wholeShare is what part of a job --compress does not begin in yet, one in so many steps, if
+// --compress-after does not say when. PyTorch's PowerSGD asks for a tenth at least; a second moment
+// that is to stay needs more.
+const wholeShare = 5
+
+// leastHeld is how many gradients a second moment is of, at least, if it is to stay.
+const leastHeld = 100
 
 // wholeSteps is how many of a job's first steps send all numbers, of a job of so many.
 func wholeSteps(spec *rondov1.JobSpec, steps int64) int64 {
-	switch {
-	case spec.Compress == "none":
+	if spec.Compress == "none" {
 		return 0
-	case spec.CompressAfter > 0:
+	}
+	if spec.CompressAfter > 0 {
 		return spec.CompressAfter
-	case divides(spec):
-		return steps / wholeShareMoment
 	}
 	return steps / wholeShare
 }

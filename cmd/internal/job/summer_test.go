@@ -30,13 +30,13 @@ func TestSummerConfig(t *testing.T) {
 		"fed back": {80, func(s *rondov1.JobSpec) { s.Wire, s.ErrorFeedback = "fp16", true },
 			&compress.Config{Feedback: true}, false},
 		"top": {5000, func(s *rondov1.JobSpec) { s.Compress = "topk:0.1" },
-			&compress.Config{TopK: 0.1, After: 100}, false},
+			&compress.Config{TopK: 0.1, After: 200}, false},
 		"top, of Adam": {80, func(s *rondov1.JobSpec) { s.Compress, s.Optimizer = "topk:0.1", "adam" },
 			&compress.Config{TopK: 0.1, After: 200, PerTensor: true}, false},
 		"top, after": {80, func(s *rondov1.JobSpec) { s.Compress, s.CompressAfter = "topk:0.1", 7 },
 			&compress.Config{TopK: 0.1, After: 7}, false},
 		"PowerSGD": {5000, func(s *rondov1.JobSpec) { s.Compress = "powersgd:3" },
-			&compress.Config{PowerSGD: 3, After: 100}, false},
+			&compress.Config{PowerSGD: 3, After: 200}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := jobspec.Default()

@@ -892,7 +892,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa4a\n" +
+	"\x04_max\"\xe9`\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -1047,9 +1047,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xb5\x01of an embedding's gradient (one-hot: of the input weights') only what belongs to tokens that were read travels: auto: where that is less; always: it is looked at in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
 	"sparseRows\x12\xef\x01\n" +
 	"\bcompress\x18l \x01(\tB\xd2\x01\xaa\xbb\x18\xcd\x01\n" +
-	"\xc4\x01for slow links: topk:SHARE sends so much of each tensor, such as topk:0.01, the largest numbers; powersgd:RANK sends each matrix as two thin factors; what is not sent is added to the next gradient\x12\x04noneR\bcompress\x12\xc3\x02\n" +
-	"\x0ecompress_after\x18m \x01(\x03B\x9b\x02\xaa\xbb\x18\x96\x02\n" +
-	"\x87\x02steps at the start of a job in which --compress is not used yet: the first gradients change the fastest; 0: a tenth of the job, or a fifth with adam, adamw, rmsprop and adagrad; if it is 100 or more, the second moment of adam, adamw and rmsprop stays from then on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x9e\x01\n" +
+	"\xc4\x01for slow links: topk:SHARE sends so much of each tensor, such as topk:0.01, the largest numbers; powersgd:RANK sends each matrix as two thin factors; what is not sent is added to the next gradient\x12\x04noneR\bcompress\x12\x88\x02\n" +
+	"\x0ecompress_after\x18m \x01(\x03B\xe0\x01\xaa\xbb\x18\xdb\x01\n" +
+	"\xcc\x01steps at the start of a job in which --compress is not used yet: the first gradients change the fastest; 0: a fifth of the job; from 100 on, the second moment of adam, adamw and rmsprop stays from then on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x9e\x01\n" +
 	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationB^\xaa\xbb\x18Z\n" +
 	"Ta neighbour from which nothing comes for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x88\x01\n" +
 	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBP\xaa\xbb\x18L\n" +
