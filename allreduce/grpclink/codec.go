@@ -84,19 +84,30 @@ func (o *outgoing) Get(n int) *[]byte {
 // incoming is a received message: references to gRPC's buffers, and how to drop them.
 type incoming struct {
 	buffers mem.BufferSlice
+	aside   *aside // the payload, if it is not in the buffers
 	release func()
 }
 
-// open moves the header and the pieces of the payload to m. The pieces are valid until free.
-func (in *incoming) open(m *allreduce.Message) error {
+// open moves the header and the pieces of the payload to m. The pieces are valid until free. from
+// is where the payload may have been set aside; nil: nowhere.
+func (in *incoming) open(m *allreduce.Message, from *intake) error {
 	size := in.buffers.Len()
 	var header [headerBytes]byte
 	at := in.buffers.CopyTo(header[:])
+	if from != nil && size == headerBytes {
+		if in.aside = from.claim(header[:]); in.aside != nil {
+			size += in.aside.bytes
+		}
+	}
 	h, err := parseHeader(header[:at], size)
 	if err != nil {
 		return err
 	}
 	m.Header, m.Pieces = h, m.Pieces[:0]
+	if in.aside != nil {
+		m.Pieces = append(m.Pieces, in.aside.pieces...)
+		return nil
+	}
 	for _, buffer := range in.buffers {
 		piece := buffer.ReadOnlyData()
 		skip := min(at, len(piece))
@@ -109,6 +120,10 @@ func (in *incoming) open(m *allreduce.Message) error {
 }
 
 func (in *incoming) free() {
+	if in.aside != nil {
+		in.aside.release()
+		in.aside = nil
+	}
 	in.buffers.Free()
 	clear(in.buffers)
 	in.buffers = in.buffers[:0]

@@ -96,7 +96,7 @@ func FuzzMessage(f *testing.F) {
 			in.buffers, rest = append(in.buffers, mem.SliceBuffer(rest[:n])), rest[n:]
 		}
 		var m allreduce.Message
-		if err := in.open(&m); err != nil {
+		if err := in.open(&m, nil); err != nil {
 			return
 		}
 		h := m.Header

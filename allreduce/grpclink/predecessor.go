@@ -21,6 +21,7 @@ type predecessor struct {
 	peer    allreduce.Peer
 	seat    Seat // of this worker
 	stream  rondov1.Ring_LinkServer
+	intake  *intake       // under the stream, where payloads are set aside; nil with TLS
 	verdict chan error    // what the handler returns: the first of Close, Abort and the end
 	ended   chan struct{} // closed when the handler has returned
 	spare   chan *incoming
@@ -93,7 +94,7 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 		p.end(err)
 		return p.Err()
 	}
-	if err := in.open(m); err != nil {
+	if err := in.open(m, p.intake); err != nil {
 		in.release()
 		p.End(err)
 		return p.Err()

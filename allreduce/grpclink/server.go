@@ -182,6 +182,9 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	link.stream = stream
 	answer := hello{Seat: link.seat, to: h.Rank}.metadata()
 	link.fetch(ctx, s.cfg.Way, md, answer)
+	if link.intake = intakeOf(ctx); link.intake != nil {
+		link.intake.open()
+	}
 	if err := stream.SendHeader(answer); err != nil {
 		link.End(fmt.Errorf("is gone: %w", err))
 	}

@@ -233,7 +233,7 @@ func (s *successor) hear() error {
 		if err != nil {
 			return err
 		}
-		if err = in.open(&m); err == nil && m.Header != want {
+		if err = in.open(&m, nil); err == nil && m.Header != want {
 			err = fmt.Errorf("{%v}", m.Header)
 		}
 		in.free()

@@ -1,0 +1,349 @@
+package grpclink
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"rondo/allreduce"
+)
+
+// wire is a connection on which a predecessor has said all that it will: it is read in pieces of
+// at most cut bytes, and what is written to it is kept.
+type wire struct {
+	net.Conn
+	said    []byte
+	cut     int
+	written bytes.Buffer
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	if len(w.said) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, w.said[:min(len(w.said), w.cut)])
+	w.said = w.said[n:]
+	return n, nil
+}
+
+func (w *wire) Write(p []byte) (int, error) { return w.written.Write(p) }
+
+// frameOf returns a frame.
+func frameOf(kind, flags byte, stream uint32, payload []byte) []byte {
+	n := len(payload)
+	b := []byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags}
+	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
+}
+
+// chunkOf returns a message of a ring as gRPC writes it, with its length before it.
+func chunkOf(offset, floats int, fill byte) []byte {
+	h := allreduce.Header{Generation: 3, Sequence: 9, Phase: allreduce.ReduceScatter,
+		Offset: offset, Length: floats, Total: 1 << 30}
+	b := binary.BigEndian.AppendUint32([]byte{0}, uint32(headerBytes+4*floats))
+	b = appendHeader(b, h)
+	return append(b, bytes.Repeat([]byte{fill}, 4*floats)...)
+}
+
+// framed cuts a message into frames of a stream, with others between them.
+func framed(stream uint32, message []byte, between ...[]byte) []byte {
+	var b []byte
+	for len(message) > 0 {
+		n := min(len(message), frameBytes)
+		b = append(b, frameOf(dataFrame, 0, stream, message[:n])...)
+		message = message[n:]
+		if len(message) > 0 {
+			b = append(b, bytes.Join(between, nil)...)
+		}
+	}
+	return b
+}
+
+// split is framed with a first frame of n bytes.
+func split(stream uint32, message []byte, n int) []byte {
+	return append(frameOf(dataFrame, 0, stream, message[:n]), framed(stream, message[n:])...)
+}
+
+// beat is a heartbeat.
+func beat(stream uint32) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{0}, headerBytes)
+	b = appendHeader(b, allreduce.Header{Generation: 3, Phase: allreduce.Heartbeat})
+	return frameOf(dataFrame, 0, stream, b)
+}
+
+const (
+	headersFrame = 1
+	pingFrame    = 6
+	endStream    = 1
+	padded       = 8
+)
+
+func preface() []byte {
+	return append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frameOf(4, 0, 0, nil)...)
+}
+
+// through returns what gRPC gets of said by an intake, and the error that ends it.
+func through(said []byte, cut int) (*intake, []byte, error) {
+	i := newIntake(&wire{said: said, cut: cut})
+	i.open()
+	var got bytes.Buffer
+	_, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{i}, make([]byte, 100))
+	return i, got.Bytes(), err
+}
+
+// spread says what frames are: all but those of data as they are, and of each stream its data.
+// What stands for a payload that was set aside is followed by it. An incomplete frame at the end is
+// left out.
+func spread(b []byte, from *intake) (others []byte, data map[uint32][]byte) {
+	data = map[uint32][]byte{}
+	if len(b) < prefaceBytes {
+		return b, data
+	}
+	others, b = b[:prefaceBytes:prefaceBytes], b[prefaceBytes:]
+	for len(b) >= frameHeaderBytes {
+		length := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+		end := frameHeaderBytes + length
+		if len(b) < end {
+			break
+		}
+		if b[3] != dataFrame || b[4] != 0 {
+			others = append(others, b[:end]...)
+		} else {
+			stream := binary.BigEndian.Uint32(b[5:]) &^ reservedBit
+			payload := bytes.Clone(b[frameHeaderBytes:end])
+			if from != nil && length == prefixBytes+headerBytes {
+				if a := from.claim(payload[prefixBytes:]); a != nil {
+					binary.BigEndian.PutUint32(payload[1:], uint32(headerBytes+a.bytes))
+					payload = append(payload, bytes.Join(a.pieces, nil)...)
+				}
+			}
+			data[stream] = append(data[stream], payload...)
+		}
+		b = b[end:]
+	}
+	return others, data
+}
+
+// holdTogether fails unless gRPC and the queue have all that was said, but for an unfinished end.
+func holdTogether(t *testing.T, said []byte, cut int) {
+	t.Helper()
+	i, got, err := through(bytes.Clone(said), cut)
+	wantOthers, want := spread(said, nil)
+	others, data := spread(got, i)
+	if err == nil && !bytes.Equal(others, wantOthers) || !bytes.HasPrefix(wantOthers, others) {
+		t.Fatalf("cut %d: other frames are %d bytes, want %d", cut, len(others), len(wantOthers))
+	}
+	for stream, bytesOf := range data {
+		if !bytes.HasPrefix(want[stream], bytesOf) {
+			t.Fatalf("cut %d: stream %d has %d bytes that were not said", cut, stream,
+				len(bytesOf))
+		}
+	}
+	for stream, all := range want {
+		missing := len(all) - len(data[stream])
+		kept := 0 // until all of a message has come
+		if stream == i.stream {
+			kept = len(i.head)
+			if i.now != nil {
+				kept += i.now.bytes - i.left
+			}
+		}
+		if err == nil && missing > kept {
+			t.Fatalf("cut %d: stream %d lacks %d bytes", cut, stream, missing)
+		}
+	}
+}
+
+// said is a predecessor's whole side: chunks long and short, and other frames between and within.
+func said() []byte {
+	ping := frameOf(pingFrame, 0, 0, make([]byte, 8))
+	other := frameOf(dataFrame, 0, 5, []byte("of another stream"))
+	return bytes.Join([][]byte{
+		preface(), frameOf(headersFrame, 4, 3, []byte("headers")), beat(3),
+		framed(3, chunkOf(0, 30_000, 1), ping, other),
+		framed(3, chunkOf(30_000, 700, 2)), beat(3),
+		framed(3, chunkOf(31_000, 4_083, 3)), framed(3, chunkOf(40_000, 250_000, 4)), ping,
+		split(3, chunkOf(2_000, 5_000, 5), 3), ping, split(3, beat(3)[9:], 52), beat(3),
+		split(3, chunkOf(3_000, 5_000, 6), 53), split(3, chunkOf(4_000, 20, 7), 20),
+		split(3, chunkOf(4_000, 20, 7), 60),
+	}, nil)
+}
+
+func TestIntakeLosesNothing(t *testing.T) {
+	for _, cut := range []int{1, 7, 62, 63, 4_000, 16_393, 1 << 20} {
+		holdTogether(t, said(), cut)
+	}
+	i, _, err := through(said(), 1<<20)
+	if err != nil || len(i.queue) != 7 {
+		t.Errorf("%d payloads set aside, %v, want 7", len(i.queue), err)
+	}
+}
+
+// TestIntakeClosed: before a link's handler has called open, all is gRPC's.
+func TestIntakeClosed(t *testing.T) {
+	i := newIntake(&wire{said: said(), cut: 1000})
+	got, err := io.ReadAll(i)
+	if err != nil || !bytes.Equal(got, said()) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(said()), err)
+	}
+}
+
+// TestIntakeRefuses: what no client of ours does within a payload ends the connection, and
+// elsewhere leaves all to gRPC.
+func TestIntakeRefuses(t *testing.T) {
+	long := chunkOf(0, 30_000, 1)
+	start := append(preface(), frameOf(dataFrame, 0, 3, long[:frameBytes])...)
+	for name, next := range map[string][]byte{
+		"ended":    frameOf(dataFrame, endStream, 3, nil),
+		"padded":   frameOf(dataFrame, padded, 3, []byte{0, 1}),
+		"too long": frameOf(dataFrame, 0, 3, make([]byte, len(long)-frameBytes+1)),
+	} {
+		_, _, err := through(append(bytes.Clone(start), next...), 1<<20)
+		if err == nil || !strings.Contains(err.Error(), "goes on with a frame") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	whole := framed(3, long)
+	for name, first := range map[string][]byte{
+		"padded":           frameOf(dataFrame, padded, 3, append([]byte{0}, beat(3)[9:]...)),
+		"of two messages":  frameOf(dataFrame, 0, 3, bytes.Repeat(beat(3)[9:], 2)),
+		"of another kind":  frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 1, 'x'}),
+		"compressed":       frameOf(dataFrame, 0, 3, append([]byte{1}, long[1:frameBytes]...)),
+		"without a stream": frameOf(dataFrame, 0, 0, long[:frameBytes]),
+		"too short":        frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 5}),
+	} {
+		all := bytes.Join([][]byte{preface(), first, whole}, nil)
+		i, got, err := through(bytes.Clone(all), 1<<20)
+		if name == "without a stream" { // gRPC ends the connection for it
+			if !bytes.HasPrefix(got, all[:len(preface())+len(first)]) {
+				t.Errorf("%s: not handed on", name)
+			}
+			continue
+		}
+		if err != nil || !bytes.Equal(got, all) || len(i.queue) > 0 {
+			t.Errorf("%s: %d bytes of %d, %v", name, len(got), len(all), err)
+		}
+	}
+}
+
+// TestIntakeGivesUp: what has been kept of a head goes to gRPC when it is not a link's.
+func TestIntakeGivesUp(t *testing.T) {
+	bad := chunkOf(0, 30_000, 1)
+	bad[40] = 0xff
+	for name, frames := range map[string][]byte{
+		"refused":   split(3, bad, 20),
+		"refused 2": append(split(3, bad[:40], 30), framed(3, bad[40:])...),
+		"padded": append(frameOf(dataFrame, 0, 3, bad[:30]),
+			frameOf(dataFrame, padded, 3, []byte{0, 1})...),
+		"ended": append(frameOf(dataFrame, 0, 3, bad[:30]),
+			frameOf(dataFrame, endStream, 3, nil)...),
+		"short": append(frameOf(dataFrame, 0, 3, bad[:1]),
+			frameOf(dataFrame, 0, 3, make([]byte, 4))...),
+	} {
+		all := append(preface(), frames...)
+		i, got, err := through(bytes.Clone(all), 11)
+		wantOthers, want := spread(all, nil)
+		others, data := spread(got, nil)
+		if err != nil || !bytes.Equal(others, wantOthers) || !bytes.Equal(data[3], want[3]) {
+			t.Errorf("%s: %d and %d bytes, %v, want %d and %d", name, len(others), len(data[3]),
+				err, len(wantOthers), len(want[3]))
+		}
+		if !i.off || len(i.queue) > 0 {
+			t.Errorf("%s: it has not given up", name)
+		}
+	}
+}
+
+// TestIntakeBounded: who sends more than the window allows is cut off.
+func TestIntakeBounded(t *testing.T) {
+	all := preface()
+	for k := range 3 {
+		all = append(all, framed(3, chunkOf(k<<18, 1<<18, 1))...)
+	}
+	_, _, err := through(all, 1<<20)
+	if err == nil || !strings.Contains(err.Error(), "than there was room for") {
+		t.Errorf("3 MiB at once: %v", err)
+	}
+}
+
+// TestIntakeClaims: a header that came without a payload has none, unless it is of the next that
+// was set aside; and that is handed out once.
+func TestIntakeClaims(t *testing.T) {
+	first, second := chunkOf(0, 9_000, 1), chunkOf(9_000, 9_000, 2)
+	i, _, err := through(bytes.Join([][]byte{preface(), framed(3, first), framed(3, second)},
+		nil), 5000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(message []byte) []byte { return message[prefixBytes:][:headerBytes] }
+	if i.claim(of(second)) != nil {
+		t.Error("a payload is handed out before its turn")
+	}
+	for _, message := range [][]byte{first, second} {
+		a := i.claim(of(message))
+		if a == nil || !bytes.Equal(bytes.Join(a.pieces, nil), message[53:]) {
+			t.Fatal("not what was set aside")
+		}
+		if i.claim(of(message)) != nil {
+			t.Error("a payload is handed out twice")
+		}
+		a.release()
+	}
+	if len(i.queue) > 0 || i.held != 72_000 || i.owed != 72_000 {
+		t.Errorf("%d in the queue, %d bytes held, %d owed", len(i.queue), i.held, i.owed)
+	}
+}
+
+// TestIntakeCredits: what the ring has released is the predecessor's to send again, in frames that
+// never come within one of gRPC's.
+func TestIntakeCredits(t *testing.T) {
+	const floats = creditBytes / 4
+	chunk := chunkOf(0, floats, 1)
+	w := &wire{said: append(preface(), framed(3, chunk)...), cut: 1 << 20}
+	i := newIntake(w)
+	i.open()
+	if _, err := io.ReadAll(i); err != nil {
+		t.Fatal(err)
+	}
+	ping := frameOf(pingFrame, 1, 0, make([]byte, 8))
+	_, err := i.Write(ping[:12])
+	i.claim(chunk[prefixBytes:][:headerBytes]).release()
+	if err != nil || w.written.Len() != 12 {
+		t.Errorf("within a frame: %d bytes written, %v, want 12", w.written.Len(), err)
+	}
+	_, err = i.Write(ping[12:])
+	want := fmt.Sprintf("%s\x00\x00\x04\x08\x00\x00\x00\x00\x03%s"+
+		"\x00\x00\x04\x08\x00\x00\x00\x00\x00%[2]s", ping, []byte{0, creditBytes >> 16, 0, 0})
+	if err != nil || w.written.String() != want {
+		t.Errorf("written %q, %v, want %q", w.written.String(), err, want)
+	}
+	if i.held != 0 || i.owed != 0 || len(i.blocks) == 0 {
+		t.Errorf("%d bytes held, %d owed, %d blocks free", i.held, i.owed, len(i.blocks))
+	}
+}
+
+// FuzzIntake has any bytes follow a link's own, cut anywhere: what gRPC gets, with what was set
+// aside, is what was said.
+func FuzzIntake(f *testing.F) {
+	f.Add(beat(3), uint16(0), 3)
+	f.Add(framed(3, chunkOf(5, 5_000, 1), frameOf(pingFrame, 0, 0, nil)), uint16(9), 99)
+	f.Add(frameOf(dataFrame, endStream, 3, []byte("more")), uint16(30_000), 1)
+	f.Fuzz(func(t *testing.T, more []byte, keep uint16, cut int) {
+		if cut < 1 || len(more) > 1<<18 {
+			return
+		}
+		chunk := framed(3, chunkOf(0, 10_000, 1))
+		chunk = chunk[:min(len(chunk), int(keep))]
+		all := bytes.Join([][]byte{preface(), beat(3), chunk, more}, nil)
+		holdTogether(t, all, cut)
+		_, once, err := through(bytes.Clone(all), cut)
+		_, again, other := through(bytes.Clone(all), 1<<20)
+		if !bytes.Equal(once, again) || (err == nil) != (other == nil) || errors.Is(err, io.EOF) {
+			t.Fatalf("cut %d: %d bytes, %v; uncut %d, %v", cut, len(once), err, len(again), other)
+		}
+	})
+}
