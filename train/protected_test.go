@@ -98,3 +98,34 @@ func TestDeviceMemoryThroughRings(t *testing.T) {
 		})
 	}
 }
+
+// Ranks that share out the optimizer come to the same on such devices, through rings of several and
+// of one after the other, in which what a device has recorded is of slots that are no more.
+func TestShardsInDeviceMemory(t *testing.T) {
+	for name, own := range ofItsOwn(t) {
+		for copies := 1; copies <= MaxShardCopies; copies++ {
+			j := shardJob(compute.AdamW, 3)
+			j.model.Layers, j.model.Embed = 2, 8
+			want := j.mustRun(t)
+			j.config.HostMemory, j.model.GradientTail, j.config.ShardCopies = false, 0, copies
+			j.device = func(_ int, dev compute.Device) compute.Device { return own(dev) }
+			alikeButForNorms(t, j.mustRun(t), want)
+
+			e := newElastic(t, j, 2)
+			regroupAt(e, 0, 1)
+			e.ring(breakage{}, 0)
+			regroupAt(e, 0, 3)
+			e.ring(breakage{}, 0) // with the lanes that it had
+			regroupAt(e, 1, 5)
+			e.ring(breakage{}, 0, 1)
+			e.ring(breakage{}, 1)
+			e.whole(1)
+			e.audit()
+			e.like(1, want)
+			sameSlots(t, e.hands[1], want)
+			if from := e.from[4]; from != 6 || t.Failed() {
+				t.Fatalf("%s, %d copies: rings from %v", name, copies, e.from)
+			}
+		}
+	}
+}

@@ -192,6 +192,10 @@ func (t *Trainer) freeHoldings(held []holding) {
 // hold makes what was dealt in a ring this rank's part.
 func (t *Trainer) hold(held []holding) {
 	s := t.shards
+	if t.records && t.segment != nil { // what it has recorded may update slots that are no more
+		t.segment.Close()
+		t.segment = nil
+	}
 	t.freeHoldings(s.held)
 	s.held, s.at, s.next, s.whole = held, t.version(), version{}, nil
 	if !t.cfg.HostMemory && len(held) > 1 && s.logs() {
