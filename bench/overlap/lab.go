@@ -11,12 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"rondo/bench/internal/hosts"
 	"rondo/internal/netns"
 )
 
@@ -27,8 +30,9 @@ const stopTimeout = 20 * time.Second
 type lab struct {
 	config
 	folder string
-	hosts  [2]*netns.Host
+	hosts  []*netns.Host // two
 	jobs   int
+	log    hosts.Notes // what the processes of the sum alone write
 }
 
 // measured is what a job's steps took, in seconds: medians.
@@ -36,14 +40,16 @@ type measured struct {
 	step, exposed, waiting float64
 	share                  float64 // of a step that is exposed
 	backward               float64
-	gradient               float64 // bytes
+	gradient               int // bytes; 0: it did not travel in one piece
 }
 
-// command is rondo's on a host.
+// command is rondo's on a host, to be started by a goroutine that has its thread for as long as
+// the command runs.
 func (l *lab) command(ctx context.Context, host int, args ...string) *exec.Cmd {
 	argv := l.hosts[host].Command(append([]string{l.rondo}, args...))
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// The kernel ends it with the thread that starts it, so that nothing is left if this is killed.
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = stopTimeout
 	return c
@@ -79,28 +85,66 @@ func (l *lab) train(ctx context.Context, flags ...string) (measured, error) {
 	if err := worker.Start(); err != nil {
 		return measured{}, err
 	}
-	main := l.command(ctx, 0, append([]string{"train", "--json", "--etcd", l.endpoint(),
-		"--job", job, "--workers", "2", "--local-workers", "1", "--device", "cpu",
-		"--threads", "1", "--cell", "lstm", "--layers", strconv.Itoa(l.layers),
-		"--hidden", strconv.Itoa(l.hidden), "--batch", strconv.Itoa(l.batch),
-		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
-		"--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
-		"--stop-dir", filepath.Join(l.folder, "stopped"), "--trace", traces}, flags...)...)
-	main.Stderr = &log
-	output, err := main.StdoutPipe()
-	if err == nil {
-		err = main.Start()
-	}
-	if err != nil {
-		cancel()
-		return measured{}, errors.Join(err, worker.Wait())
-	}
-	m, err := l.read(output)
-	if ended := main.Wait(); err == nil {
-		err = ended
-	}
+	m, err := l.follow(l.job(ctx, 0, l.batch, traces, append([]string{"--etcd", l.endpoint(),
+		"--job", job, "--workers", "2", "--local-workers", "1"}, flags...)...), traces)
 	cancel()
 	_ = worker.Wait() // it ends with its job, or is asked to
+	if err != nil {
+		return m, fmt.Errorf("%w\n%s", err, log.Bytes())
+	}
+	return m, nil
+}
+
+// alone runs a job of one worker on each host at the same time, with the lanes that it has in a job
+// of both, and returns the means.
+func (l *lab) alone(ctx context.Context) (mean measured, err error) {
+	each, errs := make([]measured, len(l.hosts)), make([]error, len(l.hosts))
+	var running sync.WaitGroup
+	for i := range l.hosts {
+		running.Go(func() {
+			traces := filepath.Join(l.folder, fmt.Sprintf("alone-%d", i))
+			each[i], errs[i] = l.follow(l.job(ctx, i, l.batch/len(l.hosts), traces, "--workers",
+				"1"), traces)
+		})
+	}
+	running.Wait()
+	for _, m := range each {
+		mean.step += m.step / float64(len(each))
+		mean.backward += m.backward / float64(len(each))
+	}
+	return mean, errors.Join(errs...)
+}
+
+// job is the command line of a job with so many lanes on a host.
+func (l *lab) job(ctx context.Context, host, lanes int, traces string, more ...string) *exec.Cmd {
+	return l.command(ctx, host, append([]string{"train", "--json", "--device", "cpu",
+		"--threads", "1", "--cell", "lstm", "--layers", strconv.Itoa(l.layers),
+		"--hidden", strconv.Itoa(l.hidden), "--batch", strconv.Itoa(lanes),
+		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
+		"--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
+		"--stop-dir", traces + "-stopped", "--trace", traces}, more...)...)
+}
+
+// follow runs a job to its end, and reads what it and its workers' traces say.
+func (l *lab) follow(job *exec.Cmd, traces string) (measured, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var log bytes.Buffer
+	job.Stderr = &log
+	output, err := job.StdoutPipe()
+	if err != nil {
+		return measured{}, err
+	}
+	if err := job.Start(); err != nil {
+		return measured{}, err
+	}
+	m, err := l.read(output)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, output) // a job that nobody reads would wait for ever
+	}
+	if ended := job.Wait(); err == nil {
+		err = ended
+	}
 	if err != nil {
 		return m, fmt.Errorf("%w\n%s", err, log.Bytes())
 	}
@@ -166,7 +210,7 @@ func (l *lab) readTraces(folder string, m *measured) error {
 			}
 			if kib, ok := strings.CutPrefix(e.Name, "bucket 1 of 1, "); ok {
 				n, _ := strconv.Atoi(strings.TrimSuffix(kib, " KiB"))
-				m.gradient = float64(n) * 1024
+				m.gradient = n * 1024
 			}
 		}
 	}

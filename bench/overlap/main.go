@@ -1,9 +1,8 @@
 // Command overlap measures how much of the gradient's way around the ring is hidden behind the
 // backward pass. Two workers on two hosts, network namespaces of this machine, train a deep LSTM
-// over a link that is shaped so that the gradient's way takes a share of the backward pass: in one
-// piece, with --clip-scope worker, where nothing can overlap, and in buckets. "The way" is what the
-// link's rate alone makes of it in each run: it is the share that was asked for where backward
-// takes as long as when the link was shaped.
+// over links that are shaped so that the sum of the gradient, with nothing beside it, takes a share
+// of the backward pass, with nothing beside that: in one piece, with --clip-scope worker, where
+// nothing can overlap, and in buckets. The rate is searched for: both are measured.
 //
 // It needs root, and the commands ip and tc (iproute2), nft and unshare.
 package main
@@ -14,20 +13,23 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"syscall"
 )
 
 func main() {
 	var c config
 	flag.StringVar(&c.rondo, "rondo", "bin/rondo", "the program")
 	flag.IntVar(&c.layers, "layers", 4, "recurrent layers")
-	flag.IntVar(&c.hidden, "hidden", 256, "hidden units per layer")
-	flag.IntVar(&c.batch, "batch", 64, "lanes, of which each worker has half")
-	flag.IntVar(&c.bptt, "bptt", 64, "tokens of each lane in a step")
-	flag.IntVar(&c.steps, "steps", 60, "of each run; the first quarter does not count")
-	flag.Float64Var(&c.share, "share", 0.8, "of backward that the gradient's way takes")
+	flag.IntVar(&c.hidden, "hidden", 128, "hidden units per layer")
+	flag.IntVar(&c.batch, "batch", 128, "lanes, of which each worker has half")
+	flag.IntVar(&c.bptt, "bptt", 128, "tokens of each lane in a step")
+	flag.IntVar(&c.steps, "steps", 40, "of each run; the first quarter does not count")
+	flag.Float64Var(&c.share, "share", 0.8, "of backward alone that the sum alone takes")
 	flag.Float64Var(&c.most, "at-most", 0, "fail if more of a step than this is exposed; 0: never")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	runtime.LockOSThread() // the etcd and the workers end with it
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, c, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "overlap:", err)

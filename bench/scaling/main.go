@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -30,8 +29,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "scaling:", err)
 		os.Exit(2)
 	}
-	// Daemons end with the thread that started them, which must be there until the end.
-	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var notes hosts.Notes

@@ -39,11 +39,11 @@ func (c *config) flags() (more *string) {
 	flag.IntVar(&c.Workers, "workers", 4, "workers, a host each")
 	flag.IntVar(&c.Rate, "rate", 1000, "Mb/s that a host sends")
 	flag.StringVar(&c.Cell, "cell", "lstm", "rnn, gru or lstm")
-	flag.IntVar(&c.Hidden, "hidden", 512, "width of a layer")
-	flag.IntVar(&c.Layers, "layers", 1, "layers")
-	flag.IntVar(&c.Batch, "batch", 32, "lanes of each worker")
+	flag.IntVar(&c.Hidden, "hidden", 256, "width of a layer")
+	flag.IntVar(&c.Layers, "layers", 4, "layers")
+	flag.IntVar(&c.Batch, "batch", 64, "lanes of each worker")
 	flag.IntVar(&c.BPTT, "bptt", 70, "tokens of a lane in a step")
-	flag.IntVar(&c.Steps, "steps", 60, "steps of a turn")
+	flag.IntVar(&c.Steps, "steps", 30, "steps of a turn")
 	flag.IntVar(&c.Turns, "turns", 3, "how often everything is measured")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if Rondo's efficiency is below this fraction "+
 		"of min(1, compute/communication)")
@@ -108,7 +108,8 @@ type result struct {
 // run measures everything by turns and prints it, and fails if less came of it than was asked for.
 func run(ctx context.Context, c config, out, log io.Writer) error {
 	var sums []float64 // seconds of the sum alone
-	rondo, torch := &result{name: "rondo"}, &result{name: "torch ddp"}
+	rondo, half := &result{name: "rondo"}, &result{name: "rondo, bf16 wire"}
+	torch := &result{name: "torch ddp"}
 	// One host more has etcd and the command that shows the job.
 	err := hosts.Run(c.Workers+1, func(all []*netns.Host) error {
 		if err := hosts.Shape(all, c.Rate); err != nil {
@@ -133,6 +134,11 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 			}); err != nil {
 				return err
 			}
+			step, err := c.rondoTogether(ctx, workers, lead, log, "--wire", "bf16")
+			if err != nil {
+				return fmt.Errorf("%s: %w", half.name, err)
+			}
+			half.steps = append(half.steps, step)
 			if c.Python == "" {
 				continue
 			}
@@ -147,7 +153,8 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.report(bench.Median(sums), rondo, torch, out)
+	half.compute = rondo.compute
+	return c.report(bench.Median(sums), rondo, half, torch, out)
 }
 
 // turn measures a side's steps, alone and together.
@@ -164,18 +171,27 @@ func (c config) turn(s *result, step func(alone bool) (float64, error)) error {
 	return nil
 }
 
-// report prints the table and judges it.
-func (c config) report(sum float64, rondo, torch *result, out io.Writer) error {
+// wire is how many seconds the bytes of a sum take at the links' rate.
+func (c config) wire() float64 {
+	return 2 * float64(c.Workers-1) / float64(c.Workers) * float64(8*c.bytes()) /
+		(1e6 * float64(c.Rate))
+}
+
+// report prints the table and judges it: rondo alone, and against torch. All are held against the
+// sum of float32, half too, whose numbers travel in 16 bits.
+func (c config) report(sum float64, rondo, half, torch *result, out io.Writer) error {
 	fmt.Fprintf(out, "%d workers, %d Mb/s; %s, %d layers of %d, vocabulary %d; batch %d a worker, "+
-		"bptt %d; fp32, 1 thread each\ngradient of %d bytes; the sum alone takes %.1f ms; medians "+
-		"of %d turns of %d steps\n\n%-10s %11s %9s %10s %11s %16s %9s\n", c.Workers, c.Rate, c.Cell,
-		c.Layers, c.Hidden, vocabulary, c.Batch, c.BPTT, c.bytes(), 1e3*sum, c.Turns, c.Steps, "",
-		"compute ms", "step ms", "tokens/s", "efficiency", "compute/sum <=1", "of that")
+		"bptt %d; fp32, 1 thread each\ngradient of %d bytes; the sum alone takes %.1f ms, of "+
+		"which %.1f are the links'; medians of %d turns of %d steps\n\n"+
+		"%-16s %11s %9s %10s %11s %16s %9s\n",
+		c.Workers, c.Rate, c.Cell, c.Layers, c.Hidden, vocabulary, c.Batch, c.BPTT, c.bytes(),
+		1e3*sum, 1e3*c.wire(), c.Turns, c.Steps, "", "compute ms", "step ms", "tokens/s",
+		"efficiency", "compute/sum <=1", "of that")
 	var failed []string
 	show := func(s *result) (step, ofBound float64) {
 		compute, step := bench.Median(s.compute), bench.Median(s.steps)
 		efficiency, bound := compute/step, min(1, compute/sum)
-		fmt.Fprintf(out, "%-10s %11.1f %9.1f %10.0f %11.3f %16.3f %9.3f\n", s.name, 1e3*compute,
+		fmt.Fprintf(out, "%-16s %11.1f %9.1f %10.0f %11.3f %16.3f %9.3f\n", s.name, 1e3*compute,
 			1e3*step, c.tokens()/step, efficiency, bound, efficiency/bound)
 		return step, efficiency / bound
 	}
@@ -183,6 +199,9 @@ func (c config) report(sum float64, rondo, torch *result, out io.Writer) error {
 	if ofBound < c.AtLeast {
 		failed = append(failed, fmt.Sprintf("the efficiency is %.3f of min(1, compute/sum), less "+
 			"than %.3f", ofBound, c.AtLeast))
+	}
+	if len(half.steps) > 0 {
+		show(half)
 	}
 	if len(torch.steps) > 0 {
 		other, _ := show(torch)

@@ -19,21 +19,24 @@ func TestReport(t *testing.T) {
 	c.AtLeast, c.Ratio = 0.9, 2
 	rondo := &result{"rondo", []float64{0.1, 0.3, 0.1}, []float64{0.25, 0.2, 0.1}}
 	torch := &result{"torch ddp", []float64{0.2}, []float64{0.3}}
+	half := &result{"rondo, bf16 wire", rondo.compute, []float64{0.1}}
 	var out bytes.Buffer
-	err := c.report(0.2, rondo, torch, &out)
+	err := c.report(0.2, rondo, half, torch, &out)
 	if err == nil || err.Error() != "1.50x of torch ddp, less than 2.00x" {
 		t.Error(err)
 	}
 	for _, want := range []string{
-		"rondo            100.0     200.0       5600       0.500            0.500     1.000\n",
-		"torch ddp        200.0     300.0       3733       0.667            1.000     0.667\n",
+		"takes 200.0 ms, of which 14.4 are the links'", // 1,200,240 bytes, one and a half times
+		"rondo                  100.0     200.0       5600       0.500            0.500     1.000",
+		"rondo, bf16 wire       100.0     100.0      11200       1.000",
+		"torch ddp              200.0     300.0       3733       0.667            1.000     0.667",
 		"rondo is 1.50x as fast as torch ddp\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
 	}
-	err = c.report(0.1, rondo, &result{}, &out)
+	err = c.report(0.1, rondo, &result{}, &result{}, &out)
 	if err == nil || !strings.HasPrefix(err.Error(), "the efficiency is 0.500 of min(") {
 		t.Error(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -71,9 +72,10 @@ func (c config) rondoAlone(
 	})
 }
 
-// rondoTogether returns the seconds of a step of one job with a worker on each host.
+// rondoTogether returns the seconds of a step of one job with a worker on each host, and with more
+// flags.
 func (c config) rondoTogether(
-	ctx context.Context, workers []*netns.Host, lead *netns.Host, log io.Writer,
+	ctx context.Context, workers []*netns.Host, lead *netns.Host, log io.Writer, more ...string,
 ) (seconds float64, err error) {
 	data, err := os.MkdirTemp("", "rondo-scaling-")
 	if err != nil {
@@ -97,23 +99,30 @@ func (c config) rondoTogether(
 		defer func() { _ = end() }() // it has ended with the job, or is killed
 	}
 	r, err := trial.Run(ctx, log, lead.Command(c.job(len(workers), c.Batch*len(workers),
-		append(where, "--local-workers", "0")...))...)
+		append(append(where, "--local-workers", "0"), more...)...))...)
 	return c.tokens() / r.TokensPerSecond, err
 }
 
-// start starts a daemon, which the kernel ends with this program; end kills it and waits for that.
+// start starts a daemon, which the kernel ends with the thread that started it, and so with this
+// program; end kills it and waits for that.
 func start(log io.Writer, argv []string) (end func() error, err error) {
 	d := exec.Command(argv[0], argv[1:]...)
 	d.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	d.Stderr, d.WaitDelay = log, endTimeout
-	if err := d.Start(); err != nil {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // until the daemon has ended
+		defer runtime.UnlockOSThread()
+		err := d.Start()
+		started <- err
+		if err == nil {
+			_ = d.Wait() // it is killed, or has ended by itself with what the job says
+			close(ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() {
-		_ = d.Wait() // it is killed, or has ended by itself with what the job says
-		close(ended)
-	}()
 	return func() error {
 		_ = syscall.Kill(-d.Process.Pid, syscall.SIGKILL) // it may have ended
 		timer := time.NewTimer(endTimeout)

@@ -13,9 +13,14 @@ import (
 	"rondo/internal/netns"
 )
 
-// burst is how many bytes may go at once after a pause, as few as `tc` shapes well: a message's
-// first bytes would else arrive sooner than the rate lets them.
-const burst = 10_000
+// A link's burst is how many bytes may go at once after a pause. It is as few as `tc` shapes well,
+// since a message's first bytes would else arrive sooner than the rate lets them; and as many as
+// pass in a millisecond, since a link whose timer comes late, as on a machine whose processors are
+// busy, has lost what exceeds it.
+const (
+	leastBurst = 10_000
+	burstTime  = time.Millisecond
+)
 
 // congestion is the algorithm that every Linux has, whatever this machine's default is. On links
 // that lose nothing it fills them; others, such as BBR, look for the rate by trying, and find
@@ -45,8 +50,14 @@ func Run(count int, f func([]*netns.Host) error) (err error) {
 
 // Shape limits what each host sends to so many megabits a second.
 func Shape(all []*netns.Host, megabits int) error {
+	return ShapeKilobits(all, 1000*megabits)
+}
+
+// ShapeKilobits is Shape in finer steps.
+func ShapeKilobits(all []*netns.Host, kilobits int) error {
+	burst := max(leastBurst, int(float64(kilobits)*1000/8*burstTime.Seconds()))
 	for _, h := range all {
-		if err := h.Throttle(1000*megabits, burst); err != nil {
+		if err := h.Throttle(kilobits, burst); err != nil {
 			return err
 		}
 	}
