@@ -157,8 +157,8 @@ func TestShardedOptimizer(t *testing.T) {
 	}
 	want, loss := run(t.TempDir(), "--workers", "2")
 	for name, more := range map[string][]string{
-		"two copies": {"--shard-optimizer"},
-		"one copy":   {"--shard-optimizer", "--shard-copies", "1"},
+		"one copy":   {"--shard-optimizer"},
+		"two copies": {"--shard-optimizer", "--shard-copies", "2"},
 		"over tcp":   {"--shard-optimizer", "--link", "tcp"},
 	} {
 		got, _ := run(t.TempDir(), append(more, "--workers", "2")...)
@@ -184,13 +184,13 @@ func TestShardedOptimizer(t *testing.T) {
 		"2, one in the all-gather": {"--workers", "2", "--inject",
 			"kill rank=1 step=30 phase=all-gather"},
 	} {
-		_, got := run(t.TempDir(), append(more, "--shard-optimizer")...)
+		_, got := run(t.TempDir(), append(more, "--shard-optimizer", "--shard-copies", "2")...)
 		near(name, got)
 	}
 	dir := t.TempDir()
 	train(t, slices.Concat(flags, []string{"--checkpoint-dir", dir, "--workers", "4", "--steps",
 		"20", "--shard-optimizer"})...)
-	_, got := run(dir, "--workers", "3", "--shard-optimizer", "--shard-copies", "1")
+	_, got := run(dir, "--workers", "3", "--shard-optimizer", "--shard-copies", "2")
 	near("resumed by others", got)
 }
 

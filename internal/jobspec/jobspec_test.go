@@ -130,7 +130,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical --clip-scope global --topology hierarchical",
 			"--reduce canonical adds up in one order around one ring"},
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
-		{"--shard-copies 1", "--shard-copies 1 is for --shard-optimizer"},
+		{"--shard-copies 2", "--shard-copies 2 is for --shard-optimizer"},
 		{"--shard-optimizer --shard-copies 3", "--shard-copies 3 is above its greatest value, 2"},
 		{"--shard-optimizer --reduce canonical --clip-scope global", "--reduce canonical " +
 			"is of whole gradients, and with --shard-optimizer each worker has the sum of its " +

@@ -21,8 +21,9 @@ func WholeGradients(spec *rondov1.JobSpec) bool { return Canonical(spec) || spec
 // validateShards refuses what sums gradients in another way than by ranges around one ring.
 func validateShards(spec *rondov1.JobSpec) error {
 	if !spec.ShardOptimizer {
-		if spec.ShardCopies == 1 {
-			return usagef("--shard-copies 1 is for --shard-optimizer: give both, or leave it out")
+		if spec.ShardCopies > 1 {
+			return usagef("--shard-copies %d is for --shard-optimizer: give both, or leave it out",
+				spec.ShardCopies)
 		}
 		return nil
 	}

@@ -892,7 +892,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xe9`\n" +
+	"\x04_max\"\xd0`\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -994,9 +994,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0eouter_momentum\x18{ \x01(\x01B2\xaa\xbb\x18.\n" +
 	"\x15of the outer nesterov\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xec\x01\n" +
 	"\x0fshard_optimizer\x18| \x01(\bB\xc2\x01\xaa\xbb\x18\xbd\x01\n" +
-	"\xba\x01each worker keeps a part of what the optimizer keeps of the parameters, and updates that part of them (ZeRO stage 1), instead of all of it; as many bytes on the wire (see --shard-copies)R\x0eshardOptimizer\x12\x8d\x02\n" +
-	"\fshard_copies\x18} \x01(\x03B\xe9\x01\xaa\xbb\x18\xe4\x01\n" +
-	"\xcc\x01with --shard-optimizer, how many workers keep each part; 2: one that is killed costs no step; 1: half the memory and the least time, and a worker that is killed costs the steps since the newest checkpoint\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa5\x01\n" +
+	"\xba\x01each worker keeps a part of what the optimizer keeps of the parameters, and updates that part of them (ZeRO stage 1), instead of all of it; as many bytes on the wire (see --shard-copies)R\x0eshardOptimizer\x12\xf4\x01\n" +
+	"\fshard_copies\x18} \x01(\x03B\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
+	"\xb3\x01with --shard-optimizer, how many workers keep each part; 1: the least memory and time, and a worker that is killed costs the steps since the newest checkpoint; 2: it costs no step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa5\x01\n" +
 	"\tprecision\x186 \x01(\tB\x86\x01\xaa\xbb\x18\x81\x01\n" +
 	"awhat products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 are of GPUs\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc8\x01\n" +
 	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
