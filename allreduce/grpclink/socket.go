@@ -42,6 +42,7 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	Unpace(conn)
+	giveUpAfter(conn, pingTimeout)
 	network := conn.RemoteAddr().Network()
 	if s.plain {
 		conn = newGather(conn)

@@ -2,6 +2,7 @@ package grpclink
 
 import (
 	"net"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,5 +26,23 @@ func Unpace(conn net.Conn) {
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+	})
+}
+
+// giveUpAfter has the kernel end a TCP connection on which what was sent is not acknowledged for so
+// long. gRPC sets it on connections that it opens itself; these it does not know for what they are.
+// A connection on which it fails ends by gRPC's pings, if it has a stream.
+func giveUpAfter(conn net.Conn, limit time.Duration) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
+			int(limit.Milliseconds()))
 	})
 }

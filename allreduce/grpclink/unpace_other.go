@@ -1,8 +1,0 @@
-//go:build !linux
-
-package grpclink
-
-import "net"
-
-// Unpace does nothing on this system.
-func Unpace(net.Conn) {}
