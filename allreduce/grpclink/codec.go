@@ -85,6 +85,7 @@ func (o *outgoing) Get(n int) *[]byte {
 type incoming struct {
 	buffers mem.BufferSlice
 	aside   *aside // the payload, if it is not in the buffers
+	header  [headerBytes]byte
 	release func()
 }
 
@@ -92,10 +93,10 @@ type incoming struct {
 // is where the payload may have been set aside; nil: nowhere.
 func (in *incoming) open(m *allreduce.Message, from *intake) error {
 	size := in.buffers.Len()
-	var header [headerBytes]byte
-	at := in.buffers.CopyTo(header[:])
+	header := in.header[:]
+	at := in.buffers.CopyTo(header)
 	if from != nil && size == headerBytes {
-		if in.aside = from.claim(header[:]); in.aside != nil {
+		if in.aside = from.claim(header); in.aside != nil {
 			size += in.aside.bytes
 		}
 	}
