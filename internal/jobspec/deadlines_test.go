@@ -168,12 +168,14 @@ func TestDeadlinesTable(t *testing.T) {
 		"--chunk-timeout: the ring sees who is gone, and speaks first; the lease is the " +
 		"backstop |\n" +
 		"| `--step-timeout` | 30s | the wait for a neighbour that lives but sends " +
-		"nothing new | twice --chunk-timeout: the neighbour may itself be waiting for " +
+		"nothing new; of ranks that sum within hosts first, half as long again across hosts, " +
+		"and twice within one for what comes from there (--topology); and up to a quarter " +
+		"more in later ring steps | twice --chunk-timeout: the neighbour may itself be waiting for " +
 		"one that is gone, and must find out first |\n" +
 		"| `--regroup-timeout` | 1m | the wait for the next ring | twice --lease-ttl: if " +
 		"the leader is gone too, its lease must run out before another is elected and " +
 		"plans; twice --step-timeout: whoever left the ring first waits for the last to " +
-		"notice |\n" +
+		"notice, who may be gathering what comes from another host |\n" +
 		"| `--join-timeout` | 5m | the wait for --workers when a job starts | as long as " +
 		"--regroup-timeout: a ring that breaks meanwhile must have the time to form " +
 		"again |\n" +
