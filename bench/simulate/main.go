@@ -19,8 +19,8 @@ func main() {
 	var c config
 	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
 	worlds := flag.String("worlds", "4,8,16", "numbers of ranks, by commas")
-	rates := flag.String("rates", "25,50,100", "Mb/s that a host sends, by commas: so few that "+
-		"the processors are not what limits the largest ring")
+	rates := flag.String("rates", "25,50,100", "Mb/s that a host sends, by commas: few enough "+
+		"that the processors are not what limits the largest ring; 16 ranks on 2 cores need 25")
 	sizes := flag.String("sizes", "65536,262144,1048576,4194304", "bytes, by commas")
 	seconds := flag.Float64("seconds", 4, "how long a size is measured, at least")
 	flag.Float64Var(&c.AtMost, "at-most", 0, "fail if the median error is above this; 0: never")

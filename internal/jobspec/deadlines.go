@@ -49,9 +49,10 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 			Needs: []Need{{2, "chunk-timeout",
 				"the ring sees who is gone, and speaks first; the lease is the backstop"}}},
 		{Name: "step-timeout", Flag: true, Value: spec.StepTimeout.AsDuration(),
-			Bounds: "the wait for a neighbour that lives but sends nothing new; of ranks that sum " +
-				"within hosts first, half as long again across hosts, and twice within one for " +
-				"what comes from there (--topology); and up to a quarter more in later ring steps",
+			Bounds: "the wait for a neighbour that lives but sends nothing new; of ranks that " +
+				"sum within hosts first, half as long again across hosts, and twice within " +
+				"one for what comes from there (--topology); and up to a quarter more in " +
+				"later ring steps",
 			Needs: []Need{{2, "chunk-timeout", "the neighbour may itself be waiting for one that " +
 				"is gone, and must find out first"}}},
 		{Name: "regroup-timeout", Flag: true, Value: spec.RegroupTimeout.AsDuration(),

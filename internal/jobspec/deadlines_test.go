@@ -170,7 +170,8 @@ func TestDeadlinesTable(t *testing.T) {
 		"| `--step-timeout` | 30s | the wait for a neighbour that lives but sends " +
 		"nothing new; of ranks that sum within hosts first, half as long again across hosts, " +
 		"and twice within one for what comes from there (--topology); and up to a quarter " +
-		"more in later ring steps | twice --chunk-timeout: the neighbour may itself be waiting for " +
+		"more in later ring steps | twice --chunk-timeout: the neighbour may itself be " +
+		"waiting for " +
 		"one that is gone, and must find out first |\n" +
 		"| `--regroup-timeout` | 1m | the wait for the next ring | twice --lease-ttl: if " +
 		"the leader is gone too, its lease must run out before another is elected and " +
