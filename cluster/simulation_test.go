@@ -428,9 +428,8 @@ func (s *simulation) keep(p Plan) {
 			s.last = without(s.last, e.ID)
 		}
 	}
-	if p.Phase == Paused {
-		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
-	}
+	// Once: the next leader knows only from the plan whom this one has left out of the last ring.
+	s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
 }
 
 // logLine is written only if it is needed.
