@@ -6,21 +6,15 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
 	var c config
-	python := os.Getenv("PYTHON")
-	if python == "" {
-		python = "bench/peers/.venv/bin/python"
-	}
 	rondo := flag.String("rondo", "bin/rondo", "the program that is a rank")
-	flag.StringVar(&c.Python, "python", python,
-		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
+	command.Python(&c.Python)
 	flag.StringVar(&c.Script, "script", "bench/peers/gloo_allreduce.py", "Gloo's side")
 	flag.StringVar(&c.Worlds, "worlds", "2,4", "numbers of ranks, by commas")
 	flag.StringVar(&c.Sizes, "sizes", "65536,1048576,16777216", "bytes, by commas")
@@ -28,21 +22,11 @@ func main() {
 	flag.StringVar(&c.Wire, "wire", "fp32", "what Rondo's numbers travel as: fp32, bf16 or fp16")
 	flag.Float64Var(&c.Seconds, "seconds", 2, "how long each side is measured at each size")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if a ratio is below this")
-	flag.Parse()
-	c.Rank = []string{*rondo, "bench", "allreduce-rank"}
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "allreduce: unexpected argument %q\n", flag.Arg(0))
-		os.Exit(2)
-	}
-	if err := c.validate(); err != nil {
-		fmt.Fprintln(os.Stderr, "allreduce:", err)
-		os.Exit(2)
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "allreduce:", err)
-		os.Exit(1)
-	}
+	command.Main("allreduce", func() error {
+		c.Rank = []string{*rondo, "bench", "allreduce-rank"}
+		if err := command.NoArguments(); err != nil {
+			return err
+		}
+		return c.validate()
+	}, func(ctx context.Context) error { return run(ctx, c, os.Stdout, os.Stderr) })
 }

@@ -6,21 +6,15 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
 	var c config
-	python := os.Getenv("PYTHON")
-	if python == "" {
-		python = "bench/peers/.venv/bin/python"
-	}
 	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
-	flag.StringVar(&c.Python, "python", python,
-		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
+	command.Python(&c.Python)
 	flag.StringVar(&c.Script, "script", "bench/peers/torch_lm.py", "PyTorch's side")
 	flag.StringVar(&c.Cores, "cores", "0,1",
 		"cores to use, by commas; n threads have the first n of them")
@@ -32,16 +26,7 @@ func main() {
 	flag.Float64Var(&c.Seconds, "seconds", 0.5, "length of a window")
 	flag.Float64Var(&c.AtLeast, "at-least", 0,
 		"fail if a ratio of the same precision is below this")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "compare: unexpected argument %q\n", flag.Arg(0))
-		os.Exit(2)
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "compare:", err)
-		os.Exit(1)
-	}
+	command.Main("compare", command.NoArguments, func(ctx context.Context) error {
+		return run(ctx, c, os.Stdout, os.Stderr)
+	})
 }

@@ -6,10 +6,9 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
@@ -20,22 +19,7 @@ func main() {
 	flag.IntVar(&c.Workers, "workers", 2, "worker processes")
 	flag.Float64Var(&c.Limit, "within", 0.01, "how far above float32's the loss may be, as a share")
 	flag.StringVar(&c.Counters, "counters", "/proc/net/dev", "the kernel's counters")
-	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(),
-			"usage: compression [flags] CORPUS [flag of train...]")
-		flag.PrintDefaults()
-	}
-	flag.Parse()
-	if flag.NArg() == 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	c.Corpus, c.Extra = flag.Arg(0), flag.Args()[1:]
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "compression:", err)
-		os.Exit(1)
-	}
+	command.CorpusUsage("compression")
+	command.Main("compression", func() error { return command.Corpus(&c.Corpus, &c.Extra) },
+		func(ctx context.Context) error { return run(ctx, c, os.Stdout, os.Stderr) })
 }

@@ -5,25 +5,19 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
 	var c config
-	python := os.Getenv("PYTHON")
-	if python == "" {
-		python = "bench/peers/.venv/bin/python"
-	}
 	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
 	flag.StringVar(&c.Worker, "worker", "bin/worker", "its worker")
 	flag.StringVar(&c.Coordinator, "coordinator", "bin/coordinator", "its coordinator")
-	flag.StringVar(&c.Python, "python", python,
-		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set")
+	command.Python(&c.Python)
 	flag.StringVar(&c.Script, "script", "bench/peers/torch_elastic.py", "torchrun's side")
 	flag.StringVar(&c.Parts, "parts", "all", "what to measure, by commas: kills, torchrun, "+
 		"agents, agents-replaced, agents-quick, joins, takeovers; or all")
@@ -42,15 +36,10 @@ func main() {
 	flag.DurationVar(&c.LeaseTTL, "lease-ttl", 10*time.Second, "of Rondo's workers and leaders")
 	flag.DurationVar(&c.Timeout, "timeout", 3*time.Minute, "of each wait for a step")
 	flag.DurationVar(&c.Limit, "limit", 30*time.Minute, "of everything")
-	flag.Parse()
-	if c.Seed == 0 {
-		c.Seed = rand.Uint64N(1 << 32)
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "recovery:", err)
-		os.Exit(1)
-	}
+	command.Main("recovery", func() error {
+		if c.Seed == 0 {
+			c.Seed = rand.Uint64N(1 << 32)
+		}
+		return command.NoArguments()
+	}, func(ctx context.Context) error { return run(ctx, c, os.Stdout, os.Stderr) })
 }

@@ -7,12 +7,10 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
@@ -24,31 +22,23 @@ func main() {
 	sizes := flag.String("sizes", "65536,262144,1048576,4194304", "bytes, by commas")
 	seconds := flag.Float64("seconds", 4, "how long a size is measured, at least")
 	flag.Float64Var(&c.AtMost, "at-most", 0, "fail if the median error is above this; 0: never")
-	flag.Parse()
-	var err error
-	if flag.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flag.Arg(0))
-	}
-	for _, list := range []struct {
-		name, text string
-		to         *[]int
-	}{{"-worlds", *worlds, &c.Worlds}, {"-rates", *rates, &c.Rates}, {"-sizes", *sizes, &c.Sizes}} {
-		if err == nil {
-			*list.to, err = numbers(list.name, list.text)
+	command.Main("simulate", func() error {
+		for _, list := range []struct {
+			name, text string
+			to         *[]int
+		}{
+			{"-worlds", *worlds, &c.Worlds}, {"-rates", *rates, &c.Rates},
+			{"-sizes", *sizes, &c.Sizes},
+		} {
+			var err error
+			if *list.to, err = numbers(list.name, list.text); err != nil {
+				return err
+			}
 		}
-	}
-	c.Window = time.Duration(*seconds * float64(time.Second))
-	if err == nil {
-		err = c.validate()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "simulate:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "simulate:", strings.TrimSpace(err.Error()))
-		os.Exit(1)
-	}
+		c.Window = time.Duration(*seconds * float64(time.Second))
+		if err := command.NoArguments(); err != nil {
+			return err
+		}
+		return c.validate()
+	}, func(ctx context.Context) error { return run(ctx, c, os.Stdout, os.Stderr) })
 }

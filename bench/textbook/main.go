@@ -6,10 +6,9 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
@@ -19,21 +18,7 @@ func main() {
 	flag.IntVar(&c.Epochs, "epochs", bookEpochs, "passes over the corpus; the limits are for 500")
 	flag.IntVar(&c.Workers, "workers", 2, "worker processes")
 	flag.StringVar(&c.Precision, "precision", "fp32", "what products multiply: fp32 or bf16")
-	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: textbook [flags] CORPUS [flag of train...]")
-		flag.PrintDefaults()
-	}
-	flag.Parse()
-	if flag.NArg() == 0 {
-		flag.Usage()
-		os.Exit(2)
-	}
-	c.Corpus, c.Extra = flag.Arg(0), flag.Args()[1:]
-
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "textbook:", err)
-		os.Exit(1)
-	}
+	command.CorpusUsage("textbook")
+	command.Main("textbook", func() error { return command.Corpus(&c.Corpus, &c.Extra) },
+		func(ctx context.Context) error { return run(ctx, c, os.Stdout, os.Stderr) })
 }
