@@ -143,6 +143,11 @@ func TestInjectMustBePossible(t *testing.T) {
 		{"--workers 1", "kill rank=* phase=load", ""},
 		{"--steps 10", "nan rank=0 step=11", "there is no such step: --steps is 10"},
 		{"--steps 10", "nan rank=0 step=10-12", ""},
+		{"", "kill rank=0 pass=2", "there is no such pass: a step has 1 on one worker"},
+		{"--accumulate 2", "kill rank=0 pass=2", ""},
+		{"--batch 8 --lane-groups 4 --clip-scope group --accumulate 2", "stop rank=0 pass=8", ""},
+		{"--batch 8 --lane-groups 4 --clip-scope group --accumulate 2", "stop rank=0 pass=9",
+			"there is no such pass"},
 		{"", "kill rank=0; explode rank=1", `"explode rank=1": unknown verb "explode"`},
 	} {
 		_, err := parse(t, append(strings.Fields(c.args), "--inject", c.inject)...)

@@ -70,6 +70,10 @@ func validateRehearsal(spec *rondov1.JobSpec) error {
 		if spec.Steps > 0 && r.From > spec.Steps {
 			return usagef("--inject: \"%v\": there is no such step: --steps is %d", r, spec.Steps)
 		}
+		if passes := max(1, spec.Accumulate) * max(1, LaneGroups(spec)); int64(r.Pass) > passes {
+			return usagef("--inject: \"%v\": there is no such pass: a step has %d on one worker, "+
+				"one for each segment of --accumulate and for each lane group", r, passes)
+		}
 		if most == 1 && r.Messages() {
 			return usagef("--inject: \"%v\": one worker alone sends no messages: give --workers "+
 				"at least 2", r)
