@@ -192,9 +192,9 @@ func (s *Summer) check(sum []float32) {
 }
 
 // Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits
-// on all. Rate is what the sum is multiplied by when it changes the parameters. Numbers that are not
-// finite leave some in the sum. After an error the gradient may be anything; before the next Sum the
-// Summer must Join and Resume.
+// on all. Rate is what the sum is multiplied by when it changes the parameters. Numbers that are
+// not finite leave some in the sum. After an error the gradient may be anything; before the next
+// Sum the Summer must Join and Resume.
 func (s *Summer) Sum(ctx context.Context, step int64, rate float64, sum []float32) error {
 	s.check(sum)
 	began := s.config.Now()

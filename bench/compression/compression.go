@@ -23,8 +23,8 @@ type config struct {
 	Extra    []string
 }
 
-// optimizers are the rules that each way is trained with. Of the rates 0.5, 1 and 2, and of 0.002 to
-// 0.016, these end best without a way.
+// optimizers are the rules that each way is trained with. Of the rates 0.5, 1 and 2, and of 0.002
+// to 0.016, these end best without a way.
 func optimizers() []string {
 	return []string{"--optimizer momentum --lr 2", "--optimizer adam --lr 0.008"}
 }

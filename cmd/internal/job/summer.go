@@ -9,8 +9,8 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// SummerConfig is how the ranks of a job of so many steps sum the gradient of a model where the ring
-// does not simply sum all of it in fp32; nil: it does.
+// SummerConfig is how the ranks of a job of so many steps sum the gradient of a model where the
+// ring does not simply sum all of it in fp32; nil: it does.
 func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress.Config, error) {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	if err != nil {
