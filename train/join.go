@@ -295,7 +295,6 @@ func (t *Trainer) startFresh() {
 // adopt makes the donor's state every rank's.
 func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *Joined) error {
 	d := all[donor]
-	t.catchUp(d.version())
 	joined.Donor, joined.Copied = donor, nil
 	for rank, s := range all {
 		if !s.same(d) {
@@ -303,7 +302,7 @@ func (t *Trainer) adopt(ctx context.Context, all []standing, donor int, joined *
 		}
 	}
 	if len(joined.Copied) > 0 {
-		if err := t.copyTo(ctx, joined.Copied, donor, d.Progress.Step); err != nil {
+		if err := t.copyTo(ctx, joined.Copied, donor, d.version()); err != nil {
 			return fmt.Errorf("copying the state of step %d from %s: %w", d.Progress.Step,
 				t.ring.name(donor), err)
 		}
@@ -319,13 +318,14 @@ const copyTries = 3
 // copyTo copies the donor's tensors to the ranks that are to receive them, and again to those that
 // have something else then. Those that have them already compare them before: a copy of what is
 // corrupt could not be told from it any more.
-func (t *Trainer) copyTo(ctx context.Context, receivers []int, donor int, step int64) error {
-	if err := t.alike(ctx, step, receivers); err != nil {
+func (t *Trainer) copyTo(ctx context.Context, receivers []int, donor int, to version) error {
+	if err := t.alike(ctx, to.step, receivers); err != nil {
 		return err
 	}
 	for range copyTries {
 		receive := slices.Contains(receivers, t.ring.Rank)
 		if receive { // from the first byte on
+			t.catchUp(to)
 			t.hasState, t.touched = false, true
 		}
 		if err := t.copyState(ctx, donor, receive); err != nil {

@@ -124,6 +124,10 @@ func (t *Trainer) dealShards(ctx context.Context) (err error) {
 	if s == nil {
 		return nil
 	}
+	if s.whole != nil && s.wholeAt == t.version() { // all is dealt from there: make room
+		t.freeHoldings(s.held)
+		s.held = nil
+	}
 	held, err := t.newHoldings()
 	if err != nil || s.slots == 0 {
 		if err == nil {

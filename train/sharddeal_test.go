@@ -159,6 +159,60 @@ func TestShardsLost(t *testing.T) {
 	}
 }
 
+// Where the only worker that has heard of a step is killed, too, while it gives its state to the
+// others, these go on from the step before, with all that the optimizer has kept then, or from a
+// checkpoint if they have begun to receive: what they have is of one step in any case.
+func TestShardedKilledWhileJoining(t *testing.T) {
+	j := shardJob(compute.Adam, 1)
+	oracle := j.mustRun(t)
+	j.config.ShardCopies = 2
+	wentOn, wentBack := 0, 0
+	for joining, call := true, 1; joining; call++ {
+		e := oneKnows(t, j)
+		e.ring(breakage{call: call, dead: []int{1}}, 0, 1, 2)
+		joining = !e.hands[0].inRing
+		e.ring(breakage{}, 0, 2)
+		got := e.hands[0].joined
+		if got.LostSlots > 0 || len(got.LostLanes) > 0 {
+			t.Errorf("call %d: %+v", call, got)
+		}
+		if got.From == FromCheckpoint {
+			wentBack++
+		} else {
+			wentOn++
+		}
+		e.whole(0, 2)
+		e.audit()
+		e.like(0, oracle)
+		sameSlots(t, e.hands[0], oracle)
+	}
+	if wentOn < 3 || wentBack < 2 {
+		t.Errorf("%d went on, %d went back", wentOn, wentBack)
+	}
+}
+
+// oneKnows returns a job of four workers of which the last was killed in step 6, and only worker 1
+// has heard that the step was committed; the others have prepared it.
+func oneKnows(t *testing.T, j job) *elastic {
+	t.Helper()
+	for call := 1; ; call++ {
+		e := newElastic(t, j, 4)
+		e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+			if len(e.hands[0].saved) == 0 {
+				return nil, nil
+			}
+			return e.hands[0].saved[0], nil
+		}
+		if !e.ring(breakage{call: call, dead: []int{3}, completes: []int{1}}, 0, 1, 2, 3) {
+			t.Fatal("no collective commits step 6")
+		}
+		knows, other := e.hands[1].trainer, e.hands[0].trainer
+		if knows.Progress().Step == 6 && other.Progress().Step == 5 {
+			return e
+		}
+	}
+}
+
 // A step that is not finite on one rank, or whose sum is not, is skipped by all: neither parameters
 // nor slots change, also where a worker that heard of it is killed.
 func TestShardedNonfinite(t *testing.T) {

@@ -177,7 +177,8 @@ func (t *Trainer) takeShards(all tally) (norm float64) {
 }
 
 // catchUp does to this rank's slots what the log says, where the ranks go on from a version that
-// this rank has not heard to be committed, but that it has prepared.
+// this rank has not heard to be committed, but that it has prepared. It needs the parameters before
+// that; a rank that gets as far as here is given those after it next.
 func (t *Trainer) catchUp(to version) {
 	s := t.shards
 	if s == nil || !t.hasState || s.at != t.version() || s.next != to || s.at == to {
