@@ -167,7 +167,6 @@ func TestAccumulateKilled(t *testing.T) {
 	}
 }
 
-// A job that goes on from a snapshot of any step is the one that was never stopped.
 // A fault in any phase of any pass, of segments and of lane groups, costs no sample and no state.
 func TestPassesRehearsed(t *testing.T) {
 	j := elasticJob(4)
@@ -212,6 +211,7 @@ func TestPassesRehearsed(t *testing.T) {
 	}
 }
 
+// A job that goes on from a snapshot of any step is the one that was never stopped.
 func TestAccumulateResume(t *testing.T) {
 	j := accumulated(4)
 	j.model.Layers, j.model.Dropout = 2, 0.3
