@@ -19,7 +19,7 @@ type Optimizer struct {
 	WeightDecay  float64
 	// HoldAfter is the last step whose gradient the second moment takes in, where the ranks of a
 	// ring sum: from then on these may sum in a way that has gradients arrive in bursts, which
-	// compute.Update.Held is for. 0: it takes in all.
+	// compute.Update.Held is for. 0: it takes in all. One that is held stays so: see Progress.Held.
 	HoldAfter int64
 }
 
@@ -96,14 +96,6 @@ func (o Optimizer) validate() error {
 		return fmt.Errorf("train: a second moment that is held after step %d", o.HoldAfter)
 	}
 	return nil
-}
-
-// held is what compute.Update.Held is in a step, from 0.
-func (o Optimizer) held(index int64) int64 {
-	if index < o.HoldAfter {
-		return 0
-	}
-	return o.HoldAfter
 }
 
 // update returns the arguments of the n-th update, from 1, at a learning rate.

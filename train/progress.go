@@ -13,6 +13,10 @@ type Progress struct {
 	Epoch   int64 `json:"epoch"`   // that the last step belongs to, from 1; 0 before the first
 	Updates int64 `json:"updates"` // of the parameters: the steps that were not skipped
 
+	// Held is how many updates the optimizer's second moment is of, once it is held: it stays so,
+	// whoever goes on with the job. 0: it takes in every gradient. See compute.Update.
+	Held int64 `json:"second_moment_held,omitempty"`
+
 	Loss         float64 `json:"loss"`           // of the last step that counts
 	EpochLossSum float64 `json:"epoch_loss_sum"` // of the steps of the epoch that count
 	EpochSteps   int64   `json:"epoch_steps"`    // how many these are
@@ -63,7 +67,7 @@ func (p *Progress) validate(steps int64) error {
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
 		p.Plateau.Reductions >= 0
 	sums := p.Updates+p.Nonfinite == p.Step && p.NonfiniteRun <= p.Nonfinite &&
-		p.EpochSteps <= p.Updates
+		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)
 	if !counts || !sums || !finite {
 		return fmt.Errorf("the checkpoint's progress contradicts itself: %+v", *p)

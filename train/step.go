@@ -99,6 +99,7 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	for t.progress.Step < end {
 		t.progress.record(t.epoch(t.progress.Step), loss, skipped)
 	}
+	t.progress.Held = t.next.Held
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
 	t.committedShards()

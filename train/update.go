@@ -36,10 +36,19 @@ func (t *Trainer) plan(index int64) (rate float64) {
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
 	t.clip = t.cfg.Clip.by(share, lossLimit)
 	t.next = t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
-	if !t.updatesAlone() { // else the gradient is this rank's, as it is
-		t.next.Held = t.cfg.Optimizer.held(index)
-	}
+	t.next.Held = t.held(index)
 	return rate
+}
+
+// held is what compute.Update.Held is in a step. A rank alone does not begin to hold, since its
+// gradient is as it is; nor does it go on to take in what has been held, which would be corrected
+// for the bias of another number of updates than it is of.
+func (t *Trainer) held(index int64) int64 {
+	after := t.cfg.Optimizer.HoldAfter
+	if t.progress.Held > 0 || t.updatesAlone() || after == 0 || index < after {
+		return t.progress.Held
+	}
+	return t.progress.Updates
 }
 
 // share is what part of all lanes is clipped together before the ring.

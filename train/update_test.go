@@ -319,29 +319,81 @@ func TestFailureBehindUpdate(t *testing.T) {
 	}
 }
 
-// TestSecondMomentIsHeld: after its last step Adam's second moment stays, where the ranks sum; in
-// rounds, in which each has its own gradient, it takes that in.
+// heldJob is a short job of Adam's that holds the second moment after step 4.
+func heldJob(ranks int) job {
+	j := newJob(ranks)
+	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 1e-3
+	j.config.Clip.Scope = ScopeWorker
+	j.config.Optimizer.HoldAfter, j.config.Steps, j.config.SaveEvery = 4, 8, 4
+	j.config.Save = true
+	return j
+}
+
+// After its last step Adam's second moment stays, where the ranks sum; in rounds, in which each has
+// its own gradient, it takes that in.
 func TestSecondMomentIsHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		local Local
-		held  bool
+		held  int64
 	}{
-		"steps":  {Local{}, true},
-		"rounds": {Local{Every: 2, Outer: OuterAverage}, false},
+		"steps":  {Local{}, 4},
+		"rounds": {Local{Every: 2, Outer: OuterAverage}, 0},
 	} {
-		j := newJob(2)
-		j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 1e-3
-		j.config.Clip.Scope, j.config.Local = ScopeWorker, c.local
-		j.config.Optimizer.HoldAfter, j.config.Steps, j.config.SaveEvery = 4, 8, 4
-		j.config.Save = true
+		j := heldJob(2)
+		j.config.Local = c.local
 		saved := j.mustRun(t).saved
 		first := func(n int) []float32 { return saved[n].Slots[0].Data }
 		second := func(n int) []float32 { return saved[n].Slots[1].Data }
-		if held := sameBits(second(0), second(1)); held != c.held {
+		if held := sameBits(second(0), second(1)); held != (c.held > 0) {
 			t.Errorf("%s: the second moment is held: %t", name, held)
+		}
+		if got := saved[1].Progress.Held; got != c.held {
+			t.Errorf("%s: it is of %d updates, not %d", name, got, c.held)
 		}
 		if sameBits(first(0), first(1)) {
 			t.Errorf("%s: the first moment is held", name)
+		}
+	}
+}
+
+// A second moment that is held stays so, of as many updates, when a rank goes on alone, and when
+// the job is made longer; one that a rank alone has begun with is held as of all its updates.
+func TestSecondMomentStaysHeld(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after int
+		held, stays   int64
+	}{
+		"two, then one": {2, 1, 4, 4},
+		"two, then two": {2, 2, 4, 4},
+		"one, then two": {1, 2, 0, 8},
+	} {
+		run := func(j job, workers int, from *Snapshot) *Snapshot {
+			e := newElastic(t, j, workers)
+			e.restore = func(context.Context, RestoreReason) (*Snapshot, error) { return from, nil }
+			all := []int{0, 1}[:workers]
+			e.ring(breakage{}, all...)
+			e.whole(all...)
+			return e.hands[0].saved[len(e.hands[0].saved)-1]
+		}
+		snapshot := run(heldJob(1), c.before, nil)
+		then := heldJob(1)
+		then.config.Steps = 16
+		if c.held > 0 {
+			then.config.Optimizer.HoldAfter = 12
+		}
+		end := run(then, c.after, snapshot)
+		if got := snapshot.Progress.Held; got != c.held {
+			t.Errorf("%s: it was of %d updates, not %d", name, got, c.held)
+		}
+		if got := end.Progress.Held; got != c.stays || end.Progress.Updates != 16 {
+			t.Errorf("%s: it is of %d updates of %d, not %d", name, got, end.Progress.Updates,
+				c.stays)
+		}
+		if !sameBits(end.Slots[1].Data, snapshot.Slots[1].Data) {
+			t.Errorf("%s: the second moment has changed", name)
+		}
+		if sameBits(end.Slots[0].Data, snapshot.Slots[0].Data) {
+			t.Errorf("%s: the first moment has not", name)
 		}
 	}
 }
