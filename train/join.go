@@ -183,6 +183,9 @@ func (t *Trainer) agree(ctx context.Context, restore Restore, joined *Joined) er
 	}
 	if !all[0].Found {
 		joined.From = FromReplay
+		if gaps > 0 {
+			t.progress.Held = 0 // a second moment of zeros must take gradients in
+		}
 		if len(lost) > 0 {
 			if joined.Replayed, err = t.replay(ctx, lost); err != nil {
 				return err
