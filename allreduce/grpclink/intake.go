@@ -3,9 +3,9 @@ package grpclink
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"rondo/allreduce"
 )
@@ -28,6 +28,10 @@ const (
 	// creditBytes is how much room a predecessor is given back at a time. gRPC gives back a quarter
 	// of a window at a time. What both may owe it leaves it room for the longest chunk.
 	creditBytes = windowBytes / 8
+
+	// maxBlocks is how many blocks payloads may lie in. A predecessor's windows fill half of them
+	// at most, with what gRPC gets between.
+	maxBlocks = 4 * windowBytes / blockBytes
 )
 
 // What an intake knows of HTTP/2 besides (RFC 9113, section 6).
@@ -49,8 +53,9 @@ const (
 // between those that gRPC writes.
 //
 // It keeps nothing from gRPC before a link's handler has called open, and then only of one stream,
-// the first that carries a message of a ring. When that does what gRPC's client never does, such
-// as to pad a frame, all further bytes go to gRPC; within a payload the connection fails instead.
+// the first that carries a message of a ring. When that does what gRPC's client in Go never does,
+// such as to pad a frame, or to begin a message in the frame in which another ends, gRPC gets all
+// bytes from there on, and before them what has been kept of a message.
 type intake struct {
 	net.Conn
 
@@ -68,11 +73,14 @@ type intake struct {
 	headAt  [headBytes]byte
 	scratch [2*frameHeaderBytes + headBytes]byte
 
+	over atomic.Bool // the link's handler has returned; set under mu
+
 	mu     sync.Mutex
 	opened bool
 	queue  []*aside // whose headers gRPC has got, or is about to
 	spare  []*aside
 	blocks []*block // that are free
+	made   int      // blocks that there are
 	held   int      // bytes of payloads that the predecessor has not been given back
 	owed   int      // of these, what it may have
 
@@ -153,7 +161,9 @@ func (b *block) from(at, end int) []byte {
 
 // fill reads from the connection, to where want bytes from at on have room.
 func (i *intake) fill(want int) error {
-	i.makeRoom(want)
+	if err := i.makeRoom(want); err != nil {
+		return err
+	}
 	n, err := i.Conn.Read(i.block.bytes[i.end:])
 	i.end += n
 	if n > 0 {
@@ -164,7 +174,7 @@ func (i *intake) fill(want int) error {
 
 // makeRoom sees to it that the block has some behind its end, in the same memory if no payload
 // lies there. It is as long as a link needs once there is one.
-func (i *intake) makeRoom(want int) {
+func (i *intake) makeRoom(want int) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	size := smallBlockBytes
@@ -175,12 +185,15 @@ func (i *intake) makeRoom(want int) {
 	switch {
 	case b != nil && len(b.bytes) >= size && b.held == 1:
 	case b != nil && len(b.bytes)-i.end >= max(want, size/16):
-		return
+		return nil
+	case len(i.blocks) == 0 && i.made >= maxBlocks:
+		return errors.New("short chunks wait, with more between them than a link has to say")
 	default:
 		i.block = i.freeBlock(size)
 		i.letGo(b)
 	}
 	i.at, i.end = 0, copy(i.block.bytes, rest)
+	return nil
 }
 
 // freeBlock returns a block of at least size bytes. i.mu is held, as it is by letGo.
@@ -192,7 +205,9 @@ func (i *intake) freeBlock(size int) *block {
 			b.held = 1
 			return b
 		}
+		i.made--
 	}
+	i.made++
 	return &block{bytes: make([]byte, size), held: 1}
 }
 
@@ -220,9 +235,16 @@ func (i *intake) keep() error {
 		a.blocks = append(a.blocks, i.block)
 		i.block.held++
 	}
-	if i.left == 0 {
-		i.queue, i.now = append(i.queue, a), nil
-		i.handOnHead(0)
+	if i.left > 0 {
+		return nil
+	}
+	i.now = nil
+	i.handOnHead(0)
+	if i.over.Load() {
+		i.owed += a.bytes
+		i.forget(a)
+	} else {
+		i.queue = append(i.queue, a)
 	}
 	return nil
 }
@@ -236,11 +258,13 @@ func (i *intake) parse(b []byte) (want int, err error) {
 	length := int(b[0])<<16 | int(b[1])<<8 | int(b[2])
 	stream := binary.BigEndian.Uint32(b[5:]) &^ reservedBit
 	i.pass = frameHeaderBytes + length
+	if i.over.Load() {
+		i.resign()
+	}
 	switch {
 	case b[3] != dataFrame || i.off || stream == 0 || i.stream != 0 && stream != i.stream:
 	case i.left > 0 && (b[4] != 0 || length > i.left):
-		return 0, fmt.Errorf("a chunk of which %d bytes are to come goes on with a frame of %d, "+
-			"flags %#x", i.left, length, b[4])
+		i.takeBack()
 	case i.left > 0:
 		i.at, i.pass, i.take = i.at+frameHeaderBytes, 0, length
 	case i.stream == 0 && !i.isOpen():
@@ -378,77 +402,8 @@ func (i *intake) claim(header []byte) *aside {
 func (a *aside) release() {
 	i := a.from
 	i.mu.Lock()
-	for _, b := range a.blocks {
-		i.letGo(b)
-	}
-	clear(a.blocks)
-	clear(a.pieces)
 	i.owed += a.bytes
-	a.blocks, a.pieces, a.bytes = a.blocks[:0], a.pieces[:0], 0
-	i.spare = append(i.spare, a)
-	due := i.owed >= creditBytes
+	i.forget(a)
 	i.mu.Unlock()
-	if due {
-		i.writing.Lock()
-		defer i.writing.Unlock()
-		_ = i.credit() // gRPC reads the connection, and learns of its end there
-	}
+	i.giveBack()
 }
-
-// credit gives the predecessor back what it may have, if that is worth a word and gRPC is not
-// within a frame; then Write does. i.writing is held.
-func (i *intake) credit() error {
-	i.mu.Lock()
-	n, stream := i.owed, i.stream
-	if n < creditBytes || !i.written.between() {
-		i.mu.Unlock()
-		return nil
-	}
-	i.owed, i.held = 0, i.held-n
-	i.mu.Unlock()
-	b := i.updates[:0]
-	for _, stream := range []uint32{stream, 0} {
-		b = append(b, 0, 0, 4, windowUpdateFrame, 0)
-		b = binary.BigEndian.AppendUint32(b, stream)
-		b = binary.BigEndian.AppendUint32(b, uint32(n))
-	}
-	_, err := i.Conn.Write(b)
-	return err
-}
-
-// Write writes what gRPC has to say.
-func (i *intake) Write(b []byte) (int, error) {
-	i.writing.Lock()
-	defer i.writing.Unlock()
-	n, err := i.Conn.Write(b)
-	i.written.add(b[:n])
-	if err == nil {
-		err = i.credit()
-	}
-	return n, err
-}
-
-// frameEnds follows frames that are written in any pieces.
-type frameEnds struct {
-	header [frameHeaderBytes]byte
-	have   int // of the header
-	owed   int // bytes of the frame that are still to come
-}
-
-func (f *frameEnds) add(b []byte) {
-	for len(b) > 0 {
-		if f.owed > 0 {
-			n := min(f.owed, len(b))
-			f.owed, b = f.owed-n, b[n:]
-			continue
-		}
-		n := copy(f.header[f.have:], b)
-		f.have, b = f.have+n, b[n:]
-		if f.have == frameHeaderBytes {
-			f.have, f.owed = 0, int(f.header[0])<<16|int(f.header[1])<<8|int(f.header[2])
-		}
-	}
-}
-
-// between reports whether the next byte begins a frame.
-func (f *frameEnds) between() bool { return f.have == 0 && f.owed == 0 }

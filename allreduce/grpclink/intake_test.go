@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"rondo/allreduce"
 )
@@ -32,6 +33,8 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 func (w *wire) Write(p []byte) (int, error) { return w.written.Write(p) }
+
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 // frameOf returns a frame.
 func frameOf(kind, flags byte, stream uint32, payload []byte) []byte {
@@ -192,21 +195,33 @@ func TestIntakeClosed(t *testing.T) {
 	}
 }
 
-// TestIntakeRefuses: what no client of ours does within a payload ends the connection, and
-// elsewhere leaves all to gRPC.
-func TestIntakeRefuses(t *testing.T) {
+// TestIntakeTakesBack: of a payload that goes on as gRPC's client in Go sends none, as those in
+// other languages do, gRPC gets all.
+func TestIntakeTakesBack(t *testing.T) {
 	long := chunkOf(0, 30_000, 1)
-	start := append(preface(), frameOf(dataFrame, 0, 3, long[:frameBytes])...)
+	rest := len(long) - 2*frameBytes
 	for name, next := range map[string][]byte{
-		"ended":    frameOf(dataFrame, endStream, 3, nil),
-		"padded":   frameOf(dataFrame, padded, 3, []byte{0, 1}),
-		"too long": frameOf(dataFrame, 0, 3, make([]byte, len(long)-frameBytes+1)),
+		"ended":       frameOf(dataFrame, endStream, 3, nil),
+		"ended at it": frameOf(dataFrame, endStream, 3, make([]byte, rest)),
+		"padded":      frameOf(dataFrame, padded, 3, []byte{0, 1}),
+		"and another": frameOf(dataFrame, 0, 3, append(make([]byte, rest), long[:4000]...)),
 	} {
-		_, _, err := through(append(bytes.Clone(start), next...), 1<<20)
-		if err == nil || !strings.Contains(err.Error(), "goes on with a frame") {
-			t.Errorf("%s: %v", name, err)
+		all := bytes.Join([][]byte{preface(), framed(3, chunkOf(0, 9_000, 2)), beat(3),
+			framed(3, long[:2*frameBytes]), next, framed(3, long[4000:])}, nil)
+		for _, cut := range []int{9, 1 << 20} {
+			holdTogether(t, all, cut)
+			i, _, err := through(bytes.Clone(all), cut)
+			if err != nil || !i.off || len(i.queue) != 1 || i.held != 36_000 {
+				t.Errorf("%s: %v, %d payloads of %d bytes set aside, want the first", name, err,
+					len(i.queue), i.held)
+			}
 		}
 	}
+}
+
+// TestIntakeRefuses: what no client of ours does at the head of a message leaves all to gRPC.
+func TestIntakeRefuses(t *testing.T) {
+	long := chunkOf(0, 30_000, 1)
 	whole := framed(3, long)
 	for name, first := range map[string][]byte{
 		"padded":           frameOf(dataFrame, padded, 3, append([]byte{0}, beat(3)[9:]...)),
@@ -316,13 +331,73 @@ func TestIntakeCredits(t *testing.T) {
 		t.Errorf("within a frame: %d bytes written, %v, want 12", w.written.Len(), err)
 	}
 	_, err = i.Write(ping[12:])
-	want := fmt.Sprintf("%s\x00\x00\x04\x08\x00\x00\x00\x00\x03%s"+
-		"\x00\x00\x04\x08\x00\x00\x00\x00\x00%[2]s", ping, []byte{0, creditBytes >> 16, 0, 0})
+	want := fmt.Sprintf("%s\x00\x00\x04\x08\x00\x00\x00\x00\x00%s"+
+		"\x00\x00\x04\x08\x00\x00\x00\x00\x03%[2]s", ping, []byte{0, creditBytes >> 16, 0, 0})
 	if err != nil || w.written.String() != want {
 		t.Errorf("written %q, %v, want %q", w.written.String(), err, want)
 	}
 	if i.held != 0 || i.owed != 0 || len(i.blocks) == 0 {
 		t.Errorf("%d bytes held, %d owed, %d blocks free", i.held, i.owed, len(i.blocks))
+	}
+}
+
+// TestIntakeBlocks: short payloads that nobody takes do not hold on to all that came between.
+func TestIntakeBlocks(t *testing.T) {
+	all := preface()
+	for k := range 10 * maxBlocks {
+		all = append(all, split(3, chunkOf(k, 1, 1), 20)...)
+		all = append(all, frameOf(0xfe, 0, 0, make([]byte, blockBytes/2))...)
+	}
+	i, _, err := through(all, 1<<20)
+	if err == nil || !strings.Contains(err.Error(), "short chunks wait") || i.made > maxBlocks {
+		t.Errorf("%v, with %d blocks", err, i.made)
+	}
+}
+
+// TestIntakeLeaves: when the link's handler has returned, its payloads' room is the connection's
+// again, and what came of another goes to gRPC.
+func TestIntakeLeaves(t *testing.T) {
+	first, second := framed(3, chunkOf(0, creditBytes/4, 1)), framed(3, chunkOf(0, 30_000, 2))
+	head := len(preface()) + len(first) + frameHeaderBytes + frameBytes
+	all := bytes.Join([][]byte{preface(), first, second}, nil)
+	w := &wire{said: bytes.Clone(all[:head]), cut: 1 << 20}
+	i := newIntake(w)
+	i.open()
+	before, err := io.ReadAll(i)
+	if err != nil || len(i.queue) != 1 || i.left == 0 {
+		t.Fatalf("%d payloads, %d bytes of the next are to come, %v", len(i.queue), i.left, err)
+	}
+	i.leave()
+	update := []byte{0, 0, 4, windowUpdateFrame, 0, 0, 0, 0, 0, 0, creditBytes >> 16, 0, 0}
+	if !bytes.Equal(w.written.Bytes(), update) {
+		t.Errorf("written %q, want %q", w.written.Bytes(), update)
+	}
+	w.said = bytes.Clone(all[head:])
+	after, err := io.ReadAll(i)
+	_, data := spread(append(before, after...), nil)
+	_, want := spread(second, nil)
+	if err != nil || !bytes.HasSuffix(data[3], want[3]) || i.held != 0 || len(i.queue) != 0 {
+		t.Errorf("gRPC has %d bytes, %v, %d are held", len(data[3]), err, i.held)
+	}
+}
+
+// TestIntakeReleases: who releases a payload does not wait for gRPC, which may be writing to a
+// predecessor that reads nothing; gRPC says what is given back behind that.
+func TestIntakeReleases(t *testing.T) {
+	chunk := chunkOf(0, creditBytes/4, 1)
+	w := &wire{said: append(preface(), framed(3, chunk)...), cut: 1 << 20}
+	i := newIntake(w)
+	i.open()
+	if _, err := io.ReadAll(i); err != nil {
+		t.Fatal(err)
+	}
+	i.writing.Lock()
+	i.claim(chunk[prefixBytes:][:headerBytes]).release()
+	i.writing.Unlock()
+	ping := frameOf(pingFrame, 1, 0, make([]byte, 8))
+	_, err := i.Write(ping)
+	if want := len(ping) + 2*windowUpdateFrameBytes; err != nil || w.written.Len() != want {
+		t.Errorf("%d bytes written, %v, want %d", w.written.Len(), err, want)
 	}
 }
 

@@ -184,6 +184,7 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	link.fetch(ctx, s.cfg.Way, md, answer)
 	if link.intake = intakeOf(ctx); link.intake != nil {
 		link.intake.open()
+		defer link.intake.leave()
 	}
 	if err := stream.SendHeader(answer); err != nil {
 		link.End(fmt.Errorf("is gone: %w", err))
