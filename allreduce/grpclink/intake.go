@@ -263,7 +263,7 @@ func (i *intake) parse(b []byte) (want int, err error) {
 	}
 	switch {
 	case b[3] != dataFrame || i.off || stream == 0 || i.stream != 0 && stream != i.stream:
-	case i.left > 0 && (b[4] != 0 || length > i.left):
+	case i.left > 0 && (b[4] != 0 || length > min(i.left, frameBytes)):
 		i.takeBack()
 	case i.left > 0:
 		i.at, i.pass, i.take = i.at+frameHeaderBytes, 0, length
@@ -290,7 +290,7 @@ func (i *intake) isOpen() bool {
 func (i *intake) begin(frame []byte, length int, stream uint32) {
 	part := frame[frameHeaderBytes:]
 	whole := len(i.head) == 0
-	if frame[4] != 0 || length == 0 {
+	if frame[4] != 0 || length == 0 || length > frameBytes {
 		i.giveUp(0, stream)
 		return
 	}

@@ -204,6 +204,7 @@ func TestIntakeTakesBack(t *testing.T) {
 		"ended":       frameOf(dataFrame, endStream, 3, nil),
 		"ended at it": frameOf(dataFrame, endStream, 3, make([]byte, rest)),
 		"padded":      frameOf(dataFrame, padded, 3, []byte{0, 1}),
+		"too long":    frameOf(dataFrame, 0, 3, make([]byte, frameBytes+1)),
 		"and another": frameOf(dataFrame, 0, 3, append(make([]byte, rest), long[:4000]...)),
 	} {
 		all := bytes.Join([][]byte{preface(), framed(3, chunkOf(0, 9_000, 2)), beat(3),
@@ -227,6 +228,7 @@ func TestIntakeRefuses(t *testing.T) {
 		"padded":           frameOf(dataFrame, padded, 3, append([]byte{0}, beat(3)[9:]...)),
 		"of two messages":  frameOf(dataFrame, 0, 3, bytes.Repeat(beat(3)[9:], 2)),
 		"of another kind":  frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 1, 'x'}),
+		"too long":         frameOf(dataFrame, 0, 3, long[:frameBytes+1]),
 		"compressed":       frameOf(dataFrame, 0, 3, append([]byte{1}, long[1:frameBytes]...)),
 		"without a stream": frameOf(dataFrame, 0, 0, long[:frameBytes]),
 		"too short":        frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 5}),
