@@ -29,6 +29,10 @@ const (
 	// of a window at a time. What both may owe it leaves it room for the longest chunk.
 	creditBytes = windowBytes / 8
 
+	// lifeBytes is of how much payload gRPC gets a sign while more is to come: else its keepalive
+	// takes a predecessor on a slow link, which needs a minute for a chunk, for dead.
+	lifeBytes = 256 << 10
+
 	// maxBlocks is how many blocks payloads may lie in. A predecessor's windows fill half of them
 	// at most, with what gRPC gets between.
 	maxBlocks = 4 * windowBytes / blockBytes
@@ -225,6 +229,9 @@ func (i *intake) keep() error {
 	n := min(i.take, i.end-i.at)
 	a := i.now
 	a.pieces = append(a.pieces, i.block.bytes[i.at:i.at+n])
+	if (i.left-n)/lifeBytes < i.left/lifeBytes {
+		i.small = appendDataHeader(i.scratch[:0], 0, i.stream) // of a frame without data
+	}
 	i.at, i.take, i.left = i.at+n, i.take-n, i.left-n
 	i.mu.Lock()
 	defer i.mu.Unlock()

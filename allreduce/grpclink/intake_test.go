@@ -383,6 +383,17 @@ func TestIntakeLeaves(t *testing.T) {
 	}
 }
 
+// TestIntakeShowsLife: while a payload comes gRPC gets frames, and no data of it.
+func TestIntakeShowsLife(t *testing.T) {
+	long := framed(3, chunkOf(0, 1<<18, 1))
+	i, got, err := through(append(preface(), long[:len(long)-1]...), 1000)
+	empty := frameOf(dataFrame, 0, 3, nil)
+	signs := bytes.Repeat(empty, 1<<20/lifeBytes)
+	if err != nil || i.left != 1 || !bytes.Equal(got, append(preface(), signs...)) {
+		t.Errorf("%d bytes to come, gRPC got %q, %v", i.left, got[len(preface()):], err)
+	}
+}
+
 // TestIntakeReleases: who releases a payload does not wait for gRPC, which may be writing to a
 // predecessor that reads nothing; gRPC says what is given back behind that.
 func TestIntakeReleases(t *testing.T) {
