@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"rondo/allreduce"
 )
@@ -29,9 +30,9 @@ const (
 	// of a window at a time. What both may owe it leaves it room for the longest chunk.
 	creditBytes = windowBytes / 8
 
-	// lifeBytes is of how much payload gRPC gets a sign while more is to come: else its keepalive
+	// lifeInterval is after how long gRPC gets a sign that a payload is coming: else its keepalive
 	// takes a predecessor on a slow link, which needs a minute for a chunk, for dead.
-	lifeBytes = 256 << 10
+	lifeInterval = pingInterval / 2
 
 	// maxBlocks is how many blocks payloads may lie in. A predecessor's windows fill half of them
 	// at most, with what gRPC gets between.
@@ -65,15 +66,16 @@ type intake struct {
 
 	// Of Read, which one goroutine calls.
 	block   *block
-	at, end int    // of the block: what has been read and not parsed
-	pass    int    // bytes to come that go to gRPC as they are
-	take    int    // bytes to come of a frame that are payload
-	left    int    // bytes to come of the payload
-	now     *aside // the payload that is coming
-	head    []byte // of the message that is coming, as gRPC gets it, in headAt
-	small   []byte // what gRPC gets next, in scratch
-	stream  uint32 // whose payloads are set aside; 0 before the first message
-	off     bool   // nothing is set aside any more
+	at, end int       // of the block: what has been read and not parsed
+	pass    int       // bytes to come that go to gRPC as they are
+	take    int       // bytes to come of a frame that are payload
+	left    int       // bytes to come of the payload
+	shown   time.Time // when gRPC last got a sign of it
+	now     *aside    // the payload that is coming
+	head    []byte    // of the message that is coming, as gRPC gets it, in headAt
+	small   []byte    // what gRPC gets next, in scratch
+	stream  uint32    // whose payloads are set aside; 0 before the first message
+	off     bool      // nothing is set aside any more
 	headAt  [headBytes]byte
 	scratch [2*frameHeaderBytes + headBytes]byte
 
@@ -170,6 +172,10 @@ func (i *intake) fill(want int) error {
 	}
 	n, err := i.Conn.Read(i.block.bytes[i.end:])
 	i.end += n
+	if i.left > 0 && n > 0 && time.Since(i.shown) > lifeInterval {
+		i.small = appendDataHeader(i.scratch[:0], 0, i.stream) // of a frame without data
+		i.shown = time.Now()
+	}
 	if n > 0 {
 		return nil
 	}
@@ -229,9 +235,6 @@ func (i *intake) keep() error {
 	n := min(i.take, i.end-i.at)
 	a := i.now
 	a.pieces = append(a.pieces, i.block.bytes[i.at:i.at+n])
-	if (i.left-n)/lifeBytes < i.left/lifeBytes {
-		i.small = appendDataHeader(i.scratch[:0], 0, i.stream) // of a frame without data
-	}
 	i.at, i.take, i.left = i.at+n, i.take-n, i.left-n
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -336,7 +339,7 @@ func (i *intake) begin(frame []byte, length int, stream uint32) {
 
 // setAside begins to set a payload aside, of which the frame has some.
 func (i *intake) setAside(payload, inFrame int) {
-	i.take, i.left = inFrame, payload
+	i.take, i.left, i.shown = inFrame, payload, time.Now()
 	i.mu.Lock()
 	i.now = i.freeAside()
 	i.mu.Unlock()
