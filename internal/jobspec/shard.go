@@ -14,6 +14,13 @@ func ShardCopies(spec *rondov1.JobSpec) int64 {
 	return spec.ShardCopies
 }
 
+// ShardsAtRisk says whether a worker that is killed takes along what no other worker has and no
+// checkpoint.
+func ShardsAtRisk(spec *rondov1.JobSpec) bool {
+	return ShardCopies(spec) == 1 && spec.CheckpointEvery == 0 && spec.Optimizer != "sgd" &&
+		spec.Workers > 1
+}
+
 // WholeGradients says whether gradients are summed, in fp32, by the ring of all workers alone: as a
 // tree, or each worker's range of them.
 func WholeGradients(spec *rondov1.JobSpec) bool { return Canonical(spec) || spec.ShardOptimizer }

@@ -227,6 +227,11 @@ func (e *engine) restore(
 func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 	found, err := e.stored.Start(ctx, e.worker.spec)
 	e.scratch = found == nil && err == nil
+	if e.scratch && jobspec.ShardsAtRisk(e.worker.spec) {
+		e.worker.jobNotice(ctx, "no checkpoint is written while the job trains, so a worker that "+
+			"is killed takes its part of what --optimizer keeps along, which begins at zero "+
+			"again: give --checkpoint-every, or --shard-copies 2")
+	}
 	if err != nil || found == nil {
 		return nil, err
 	}
