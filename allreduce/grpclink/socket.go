@@ -42,7 +42,7 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	Unpace(conn)
-	giveUpAfter(conn, pingTimeout)
+	bound(conn, pingTimeout, unsentBytes)
 	network := conn.RemoteAddr().Network()
 	if s.plain {
 		conn = newGather(conn)

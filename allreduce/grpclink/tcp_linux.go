@@ -29,10 +29,12 @@ func Unpace(conn net.Conn) {
 	})
 }
 
-// giveUpAfter has the kernel end a TCP connection on which what was sent is not acknowledged for so
-// long. gRPC sets it on connections that it opens itself; these it does not know for what they are.
-// A connection on which it fails ends by gRPC's pings, if it has a stream.
-func giveUpAfter(conn net.Conn, limit time.Duration) {
+// bound has the kernel end a TCP connection on which what was sent is not acknowledged for so long,
+// and take no more from its writer while it has unsent bytes that it has not sent at all. gRPC sets
+// the first on connections that it opens itself; these it does not know for what they are. Without
+// the second a ring that sends over a slow link does not notice, as the kernel keeps megabytes for
+// it. A connection on which it fails ends by gRPC's pings, if it has a stream.
+func bound(conn net.Conn, unacknowledged time.Duration, unsent int) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return
@@ -43,6 +45,7 @@ func giveUpAfter(conn net.Conn, limit time.Duration) {
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT,
-			int(limit.Milliseconds()))
+			int(unacknowledged.Milliseconds()))
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	})
 }

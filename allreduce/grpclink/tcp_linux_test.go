@@ -26,11 +26,18 @@ func TestSocketGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, failed := 0, error(nil)
+	limit, unsent, failed := 0, 0, error(nil)
 	err = raw.Control(func(fd uintptr) {
-		got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		limit, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		if failed == nil {
+			unsent, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
+		}
 	})
-	if err != nil || failed != nil || time.Duration(got)*time.Millisecond != pingTimeout {
-		t.Errorf("it gives up after %d ms, %v, %v, want %v", got, err, failed, pingTimeout)
+	if err != nil || failed != nil {
+		t.Fatal(err, failed)
+	}
+	if time.Duration(limit)*time.Millisecond != pingTimeout || unsent != unsentBytes {
+		t.Errorf("it gives up after %d ms, and keeps %d bytes; want %v and %d", limit, unsent,
+			pingTimeout, unsentBytes)
 	}
 }

@@ -10,5 +10,5 @@ import (
 // Unpace does nothing on this system.
 func Unpace(net.Conn) {}
 
-// giveUpAfter does nothing on this system.
-func giveUpAfter(net.Conn, time.Duration) {}
+// bound does nothing on this system.
+func bound(net.Conn, time.Duration, int) {}
