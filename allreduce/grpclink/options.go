@@ -30,8 +30,8 @@ const (
 	writeBufferBytes = 512 << 10
 	readBufferBytes  = 64 << 10
 
-	// unsentBytes is how much the kernel keeps of what has not been sent, so that a sender on a slow
-	// link waits, and is seen to: a batch of gather's.
+	// unsentBytes is how much the kernel keeps of what has not been sent, so that a sender on a
+	// slow link waits, and is seen to: a batch of gather's.
 	unsentBytes = gatherBytes
 
 	// maxStreams is of one connection: its link, and an abort beside it.
