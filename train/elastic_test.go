@@ -379,11 +379,9 @@ func elasticJob(steps int64) job {
 	return j
 }
 
-// Whatever collective a worker is killed in, and whoever completes it, the others go on without
-// it, and end where nobody would have been killed.
-func TestKilledInAnyCollective(t *testing.T) {
-	oracle := elasticJob(7).mustRun(t)
-	for name, how := range map[string]breakage{
+// kills are the ways in which a worker of four is lost in a collective.
+func kills() map[string]breakage {
+	return map[string]breakage{
 		"before":                      {dead: []int{1}},
 		"first rank, before":          {dead: []int{0}},
 		"carried":                     {dead: []int{2}, carried: true},
@@ -391,7 +389,14 @@ func TestKilledInAnyCollective(t *testing.T) {
 		"after, its predecessor does": {dead: []int{1}, completes: []int{0}},
 		"after, two know":             {dead: []int{0}, completes: []int{1, 3}},
 		"after, nobody knows":         {dead: []int{3}, completes: []int{}},
-	} {
+	}
+}
+
+// Whatever collective a worker is killed in, and whoever completes it, the others go on without
+// it, and end where nobody would have been killed.
+func TestKilledInAnyCollective(t *testing.T) {
+	oracle := elasticJob(7).mustRun(t)
+	for name, how := range kills() {
 		t.Run(name, func(t *testing.T) {
 			for how.call = 1; ; how.call++ {
 				e := newElastic(t, elasticJob(7), 4)

@@ -190,12 +190,7 @@ func TestPassesRehearsed(t *testing.T) {
 	}
 	for _, place := range []string{"load (pass 2) 3", "forward (pass 3) 2", "backward (pass 4) 3"} {
 		e := newElastic(t, j, 2)
-		e.hands[1].trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
-			if fmt.Sprint(phase, " ", step) == place {
-				return errTest
-			}
-			return nil
-		}}
+		e.hands[1].trainer.cfg.Rehearsal = failsAt(place)
 		e.ring(breakage{}, 0, 1)
 		if err := e.hands[1].err; !errors.Is(err, errTest) ||
 			!strings.Contains(err.Error(), " of pass ") {

@@ -21,6 +21,16 @@ type rehearsed struct {
 	heard []string
 }
 
+// failsAt fails in a phase of a step, as "update 3" names it.
+func failsAt(place string) *rehearsed {
+	return &rehearsed{at: func(phase string, step int64) error {
+		if fmt.Sprint(phase, " ", step) == place {
+			return errTest
+		}
+		return nil
+	}}
+}
+
 func (r *rehearsed) At(_ context.Context, phase string, step int64) error {
 	r.heard = append(r.heard, fmt.Sprint(phase, " ", step))
 	if r.at == nil {
@@ -201,12 +211,7 @@ func TestRehearsal(t *testing.T) {
 	}
 	for _, place := range want {
 		e := newElastic(t, j, 2)
-		e.hands[1].trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
-			if fmt.Sprint(phase, " ", step) == place {
-				return errTest
-			}
-			return nil
-		}}
+		e.hands[1].trainer.cfg.Rehearsal = failsAt(place)
 		e.ring(breakage{}, 0, 1)
 		phase, _, _ := strings.Cut(place, " ")
 		if err := e.hands[1].err; !errors.Is(err, errTest) || !strings.Contains(err.Error(),

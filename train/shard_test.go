@@ -135,16 +135,9 @@ func TestShardedKilledInAnyCollective(t *testing.T) {
 	j := shardJob(compute.AdamW, 1)
 	oracle := j.mustRun(t)
 	j.config.ShardCopies = 2
-	for name, how := range map[string]breakage{
-		"before":                      {dead: []int{1}},
-		"first rank, before":          {dead: []int{0}},
-		"carried":                     {dead: []int{2}, carried: true},
-		"after, its successor knows":  {dead: []int{1}, completes: []int{2}},
-		"after, its predecessor does": {dead: []int{1}, completes: []int{0}},
-		"after, two know":             {dead: []int{0}, completes: []int{1, 3}},
-		"after, nobody knows":         {dead: []int{3}, completes: []int{}},
-		"nobody dies":                 {completes: []int{0, 2}},
-	} {
+	hows := kills()
+	hows["nobody dies"] = breakage{completes: []int{0, 2}}
+	for name, how := range hows {
 		for _, host := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, host memory %v", name, host), func(t *testing.T) {
 				t.Parallel()

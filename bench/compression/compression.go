@@ -94,7 +94,7 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d cases end more than %g%% above float32", failed, 100*c.Limit)
+		return fmt.Errorf("cases that end more than %g%% above float32: %d", 100*c.Limit, failed)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func TestRun(t *testing.T) {
 		Limit: 0.01, Counters: filepath.Join(folder, "counters")}
 	var out bytes.Buffer
 	err := run(context.Background(), c, &out, io.Discard)
-	if err == nil || err.Error() != "4 cases end more than 1% above float32" {
+	if err == nil || err.Error() != "cases that end more than 1% above float32: 4" {
 		t.Errorf("%v; want that top-k is above", err)
 	}
 	rows := strings.Split(out.String(), "\n")
