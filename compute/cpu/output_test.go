@@ -25,16 +25,19 @@ type outputCase struct {
 	targets []int32
 }
 
+// newOutputCase has logits of about one size, however long its rows are: where a target's
+// probability is all but 1, p - 1 cancels, and float32 has no digits left to compare.
 func newOutputCase(s compute.OutputShape, rows int, bias bool, random *rand.Rand) outputCase {
-	values := func(n int) []float64 {
+	values := func(n int, size float64) []float64 {
 		x := make([]float64, n)
 		for i := range x {
-			x[i] = float64(float32(4*random.Float64() - 2))
+			x[i] = float64(float32(size * (2*random.Float64() - 1)))
 		}
 		return x
 	}
 	c := outputCase{fmt.Sprintf("%+v rows=%d bias=%t", s, rows, bias), s, rows,
-		values(s.N * s.H), values(s.V * s.H), values(s.V), make([]int32, s.N)}
+		values(s.N*s.H, 2), values(s.V*s.H, 2/math.Sqrt(float64(s.H))), values(s.V, 1),
+		make([]int32, s.N)}
 	if !bias {
 		c.b = nil
 	}
