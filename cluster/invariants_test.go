@@ -213,6 +213,19 @@ func (s *simulation) checkVeterans(p Plan) error {
 	return nil
 }
 
+// checkHeirs: a leader that has only the stored plan knows who may have the job's state, and of
+// nobody else thinks so.
+func (s *simulation) checkHeirs() error {
+	next := State{plan: s.stored}
+	for _, m := range s.members {
+		if next.isVeteran(m) != s.veteran(m) {
+			return fmt.Errorf("the next leader takes %+v for one with the job's state: %t, after "+
+				"the ring %+v: %+v", m, next.isVeteran(m), s.last, s.stored)
+		}
+	}
+	return nil
+}
+
 // checkOrder: hosts are entered once, or neighbours are of different hosts as far as can be.
 func (s *simulation) checkOrder(p Plan) error {
 	equal, hosts := 0, make(map[string]int)
