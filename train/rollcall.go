@@ -88,6 +88,9 @@ func (t *Trainer) rollCall(ctx context.Context) error {
 	if err := t.compare(t.progress.Step, digests); err != nil {
 		return err
 	}
+	if err := t.alikeShards(ctx); err != nil {
+		return err
+	}
 	if own.Steps == 0 { // a call that is done again says nothing of times
 		return nil
 	}

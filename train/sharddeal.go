@@ -14,7 +14,10 @@ import (
 
 // offer is the ranges whose slots a rank has, of the version that all go on from. Its size is
 // fixed.
-type offer struct{ Ranges [MaxShardCopies][2]int64 }
+type offer struct {
+	Ranges  [MaxShardCopies][2]int64
+	Digests [MaxShardCopies]uint64 // of the slots of each; zeros if nobody compares any
+}
 
 // has says whether [first, end) is within one of the ranges.
 func (o offer) has(first, end int) bool {
@@ -24,6 +27,22 @@ func (o offer) has(first, end int) bool {
 		}
 	}
 	return false
+}
+
+// doubtful are the ranges whose slots two ranks have differently: nothing says who is right.
+func doubtful(all []offer) (ranges [][2]int64) {
+	for rank, o := range all {
+		for _, other := range all[rank+1:] {
+			for i, r := range o.Ranges {
+				for k, same := range other.Ranges {
+					if r == same && o.Digests[i] != other.Digests[k] {
+						ranges = append(ranges, r)
+					}
+				}
+			}
+		}
+	}
+	return ranges
 }
 
 // passage is what is to become of the slots of the parameters [first, end).
@@ -36,19 +55,52 @@ type passage struct {
 // offers says what this rank has.
 func (t *Trainer) offers() (o offer) {
 	s := t.shards
+	compare := s.copies > 1 && t.cfg.CheckEvery > 0
 	switch now := t.version(); {
 	case s.whole != nil && s.wholeAt == now:
 		o.Ranges[0] = [2]int64{0, int64(s.n)}
+		if compare {
+			o.Digests[0] = t.digestOf(s.whole, true)
+		}
 	case s.at == now:
 		for i, h := range s.held {
 			o.Ranges[i] = [2]int64{int64(h.first), int64(h.end)}
+			if compare {
+				o.Digests[i] = t.digestOf(h.slots, t.cfg.HostMemory)
+			}
 		}
 	}
 	return o
 }
 
+// ShardsDifferError is what all ranks end with when the two that keep the same slots have other
+// values. Each keeps what it has: the next Join takes neither's.
+type ShardsDifferError struct{ Step int64 }
+
+func (e *ShardsDifferError) Error() string {
+	return fmt.Sprintf("after step %d two ranks have other values of what the optimizer keeps of "+
+		"the same parameters (--shard-copies 2), and nothing says whose memory is to be trusted",
+		e.Step)
+}
+
+// alikeShards has the ranks compare the slots that two of them keep.
+func (t *Trainer) alikeShards(ctx context.Context) error {
+	s := t.shards
+	if s == nil || !s.logs() || t.cfg.CheckEvery == 0 || len(s.ends) == 1 {
+		return nil
+	}
+	all, err := gather(ctx, t, t.offers())
+	if err != nil {
+		return fmt.Errorf("comparing what the optimizer keeps: %w", err)
+	}
+	if len(doubtful(all)) > 0 {
+		return &ShardsDifferError{Step: t.progress.Step}
+	}
+	return nil
+}
+
 // meetWithShards has the ranks tell each other what they have, and plans how it gets to where the
-// ring wants it. It returns of how many parameters nobody has any.
+// ring wants it. It returns of how many parameters nobody has any that is to be trusted.
 func (t *Trainer) meetWithShards(ctx context.Context) (gaps int, err error) {
 	s := t.shards
 	if s == nil || s.slots == 0 {
@@ -68,9 +120,13 @@ func (t *Trainer) meetWithShards(ctx context.Context) (gaps int, err error) {
 		}
 	}
 	if gaps > 0 {
-		t.cfg.Observer.Notice(fmt.Sprintf("step %d: no worker has what --optimizer keeps of %d of "+
-			"%d parameters (--shard-optimizer, --shard-copies %d)", t.progress.Step, gaps, s.n,
-			s.copies))
+		has := "has"
+		if len(doubtful(all)) > 0 {
+			has = "has, or two have differently,"
+		}
+		t.cfg.Observer.Notice(fmt.Sprintf("step %d: no worker %s what --optimizer keeps of %d of "+
+			"%d parameters (--shard-optimizer, --shard-copies %d)", t.progress.Step, has, gaps,
+			s.n, s.copies))
 	}
 	return gaps, nil
 }
@@ -86,10 +142,14 @@ func (s *shards) passagesOf(all []offer) (passages []passage) {
 	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
+	doubts := doubtful(all)
 	for i, end := range cuts[1:] {
 		p := passage{first: cuts[i], end: end, giver: -1}
+		doubted := slices.ContainsFunc(doubts, func(r [2]int64) bool {
+			return int(r[0]) <= p.first && p.end <= int(r[1])
+		})
 		for rank, o := range all {
-			if o.has(p.first, p.end) {
+			if o.has(p.first, p.end) && !doubted {
 				p.giver = rank
 				break
 			}
@@ -159,6 +219,9 @@ func (t *Trainer) passSlots(
 	s := t.shards
 	s.giver = make([]int, len(t.ring.LaneEnds))
 	for _, p := range passages {
+		if p.giver < 0 { // what a rank may have of it is in doubt
+			continue
+		}
 		for slot := range s.slots {
 			for at := p.first; at < p.end; at += len(s.piece) {
 				x := s.piece[:min(p.end-at, len(s.piece))]
@@ -205,6 +268,9 @@ func (t *Trainer) gatherShards(ctx context.Context, all bool) error {
 	s := t.shards
 	if s == nil || s.slots == 0 || len(s.ends) == 1 {
 		return nil
+	}
+	if err := t.alikeShards(ctx); err != nil { // before one is copied over the other
+		return err
 	}
 	var passages []passage
 	for rank := range s.ends {

@@ -305,7 +305,9 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *train.SplitError
 	var late *train.StragglerError
 	var unsummed *train.GroupError
+	var apart *train.ShardsDifferError
 	switch {
+	case errors.As(err, &apart): // the next Join goes by neither
 	case errors.As(err, &unsummed):
 		return s.sumByRing(ctx, unsummed)
 	case errors.As(err, &split):

@@ -1,0 +1,98 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"testing"
+
+	"rondo/compute"
+)
+
+// flipper flips a bit of what a worker keeps of the optimizer's, when a step is done first.
+type flipper struct {
+	Observer
+	after int64
+	flip  func()
+}
+
+func (f *flipper) Step(r StepReport) {
+	if r.Step == f.after {
+		f.flip()
+		f.after = 0
+	}
+	f.Observer.Step(r)
+}
+
+// flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's.
+func flipSlot(e *elastic, holding int, after int64) {
+	trainer := e.hands[1].trainer
+	trainer.cfg.Observer = &flipper{trainer.cfg.Observer, after, func() {
+		x := &trainer.shards.held[holding].slots[1][0]
+		*x = math.Float32frombits(math.Float32bits(*x) ^ 1<<3)
+	}}
+}
+
+// Where two ranks keep the same slots, and a bit flips in one of them, all hear of it before one
+// copy replaces the other: at the next roll call, before a save, and when the ring changes, as
+// planned or not. The ranks then go back to a checkpoint, or without one these slots begin at zero.
+func TestShardsThatDiffer(t *testing.T) {
+	for name, c := range map[string]struct {
+		check   int64
+		how     breakage
+		regroup bool
+	}{
+		"roll call": {check: 5},
+		"save":      {check: 100},
+		"planned":   {check: 100, regroup: true},
+		"broken":    {check: 100, how: breakage{call: brokenCall, completes: []int{}}},
+	} {
+		for i := range 2 * MaxShardCopies {
+			holding, saved := i/2, i%2 == 0
+			t.Run(fmt.Sprintf("%s, copy %d, saved %v", name, holding, saved), func(t *testing.T) {
+				j := shardJob(compute.Adam, 1)
+				j.config.Steps, j.config.SaveEvery, j.config.EvalEvery = 9, 3, 100
+				oracle := j.mustRun(t)
+				j.config.ShardCopies, j.config.CheckEvery = 2, c.check
+				e := newElastic(t, j, 4)
+				e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
+					if !saved || why == NoState {
+						return nil, nil
+					}
+					return e.hands[0].saved[0], nil
+				}
+				flipSlot(e, holding, 4)
+				if c.regroup {
+					regroupAt(e, 2, 5)
+				}
+				e.ring(c.how, 0, 1, 2, 3)
+				for worker, h := range e.hands {
+					var differ *ShardsDifferError
+					if step := h.trainer.Progress().Step; step < 4 || step > 6 ||
+						errors.As(h.err, &differ) == (name == "broken") {
+						t.Fatalf("worker %d at step %d: %v", worker, step, h.err)
+					}
+				}
+				if len(e.hands[0].saved) != 1 {
+					t.Fatalf("%d saved, not that of step 3 alone", len(e.hands[0].saved))
+				}
+				e.hands[2].trainer.cfg.Observer = &e.hands[2].recorder // it asks once
+				e.ring(breakage{}, 0, 1, 2, 3)
+				e.whole(0, 1, 2, 3)
+				e.audit()
+				got := e.hands[0].joined
+				want := map[bool]string{true: FromCheckpoint, false: FromReplay}[saved]
+				if got.LostSlots == 0 || got.From != want || saved && got.Step != 3 {
+					t.Errorf("%+v", got)
+				}
+				if saved {
+					e.like(0, oracle)
+				}
+			})
+		}
+	}
+}
+
+// brokenCall is a collective of the step after the one in which a bit flips.
+const brokenCall = 40
