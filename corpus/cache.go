@@ -11,8 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"rondo/internal/flock"
 )
 
 const (
@@ -136,11 +137,11 @@ func (c cache) lock(ctx context.Context, key string) (unlock func(), err error) 
 	poll := time.NewTicker(lockPollInterval)
 	defer poll.Stop()
 	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err := flock.Try(file)
 		if err == nil {
 			return func() { file.Close() }, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+		if !errors.Is(err, flock.ErrHeld) {
 			file.Close()
 			return nil, fmt.Errorf("token cache: lock %s: %w", path, err)
 		}

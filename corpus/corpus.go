@@ -8,8 +8,8 @@
 // a range of tokens exactly once; Measure counts n-grams and fits Zipf's law.
 //
 // The package knows nothing of models, workers or storage credentials: whoever wants blob URLs
-// hands in a function that opens buckets. It imports nothing of this project; of others,
-// gocloud.dev/blob alone.
+// hands in a function that opens buckets. It imports internal/flock; of what others
+// made, gocloud.dev/blob alone.
 package corpus
 
 import (

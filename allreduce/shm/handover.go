@@ -115,7 +115,7 @@ func (o *Offer) hand(conn *net.UnixConn) (*Sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer syscall.Close(fd)
+	defer release(fd)
 	memory, err := check(fd, memoryBytes)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func fetch(conn *net.UnixConn, secret []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer syscall.Close(fd)
+	defer release(fd)
 	if subtle.ConstantTimeCompare(shown[:], secret[half:]) != 1 {
 		return nil, errors.New("whoever offered it has not shown the secret")
 	}

@@ -75,6 +75,9 @@ func unmap(memory []byte) {
 	}
 }
 
+// release closes a descriptor of ours. The memory stays while it is mapped.
+func release(fd int) { _ = unix.Close(fd) }
+
 // CheckUser refuses a connection to a process of another user.
 func CheckUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rondo/internal/bench/busbw"
+	"rondo/internal/procgroup"
 )
 
 // peerTimeout is how long Gloo's side may take for a turn, of which the first waits for PyTorch to
@@ -32,8 +33,8 @@ func startGloo(ctx context.Context, command []string, log io.Writer) (*gloo, err
 	ctx, kill := context.WithCancel(ctx)
 	process := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C reaches it once, from here.
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	process.Cancel = func() error { return syscall.Kill(-process.Process.Pid, syscall.SIGTERM) }
+	procgroup.Set(process)
+	process.Cancel = func() error { return procgroup.Signal(process.Process.Pid, syscall.SIGTERM) }
 	process.WaitDelay = endTimeout
 	process.Stderr = log
 	g := &gloo{process: process, kill: kill}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // stopTimeout is how long a process may take to end when asked.
@@ -26,8 +28,8 @@ func (s *session) program(name string) string { return filepath.Join(s.Folder, n
 func (s *session) process(ctx context.Context, log io.Writer, command ...string) *exec.Cmd {
 	p := exec.CommandContext(ctx, command[0], command[1:]...)
 	p.Dir, p.Stderr = s.Out, log
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.Cancel = func() error { return syscall.Kill(-p.Process.Pid, syscall.SIGTERM) }
+	procgroup.Set(p)
+	p.Cancel = func() error { return procgroup.Signal(p.Process.Pid, syscall.SIGTERM) }
 	p.WaitDelay = stopTimeout
 	return p
 }
@@ -44,7 +46,7 @@ func (s *session) output(ctx context.Context, name string, command ...string) ([
 	p.Stdout = io.MultiWriter(&output, log)
 	err = p.Run()
 	if p.Process != nil {
-		_ = syscall.Kill(-p.Process.Pid, syscall.SIGKILL) // there may be nobody left, as is best
+		_ = procgroup.Signal(p.Process.Pid, syscall.SIGKILL) // there may be nobody left, as is best
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

@@ -21,6 +21,7 @@ import (
 
 	"rondo/bench/internal/hosts"
 	"rondo/internal/netns"
+	"rondo/internal/procgroup"
 )
 
 // stopTimeout is how long a process may take to end when it is asked to.
@@ -49,7 +50,7 @@ func (l *lab) command(ctx context.Context, host int, args ...string) *exec.Cmd {
 	argv := l.hosts[host].Command(append([]string{l.rondo}, args...))
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	// The kernel ends it with the thread that starts it, so that nothing is left if this is killed.
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	procgroup.Bind(c, syscall.SIGTERM)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = stopTimeout
 	return c

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"syscall"
+	"os"
 	"time"
 )
 
@@ -164,4 +164,10 @@ func (t *target) recovery(ctx context.Context, began time.Time, cost *loss) erro
 }
 
 // killProcess is a strike at a worker's process alone.
-func killProcess(victim event) error { return syscall.Kill(int(victim.PID), syscall.SIGKILL) }
+func killProcess(victim event) error {
+	p, err := os.FindProcess(int(victim.PID))
+	if err != nil {
+		return err
+	}
+	return p.Kill()
+}

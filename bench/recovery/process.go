@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // Bounds of what is read from a process.
@@ -55,7 +57,7 @@ type process struct {
 // calls, which must be locked and live as long as this program.
 func (s *stage) start(name string, argv ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	procgroup.Bind(p.cmd, syscall.SIGKILL)
 	// Everything is on loopback, where Gloo does not look by itself.
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+s.dir, "GLOO_SOCKET_IFNAME=lo")
 	p.cmd.Stderr = &p.log
@@ -110,7 +112,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // end kills the process and waits until it is gone.
 func (p *process) end() error {
-	_ = syscall.Kill(-p.pid(), syscall.SIGKILL) // the group; it may have ended already
+	_ = procgroup.Signal(p.pid(), syscall.SIGKILL) // it may have ended already
 	timer := time.NewTimer(endTimeout)
 	defer timer.Stop()
 	select {

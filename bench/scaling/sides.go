@@ -15,6 +15,7 @@ import (
 	"rondo/bench/internal/side"
 	"rondo/bench/internal/trial"
 	"rondo/internal/netns"
+	"rondo/internal/procgroup"
 )
 
 // endTimeout is how long a process that was killed may take to be gone.
@@ -107,7 +108,7 @@ func (c config) rondoTogether(
 // program; end kills it and waits for that.
 func start(log io.Writer, argv []string) (end func() error, err error) {
 	d := exec.Command(argv[0], argv[1:]...)
-	d.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	procgroup.Bind(d, syscall.SIGKILL)
 	d.Stderr, d.WaitDelay = log, endTimeout
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
@@ -124,7 +125,7 @@ func start(log io.Writer, argv []string) (end func() error, err error) {
 		return nil, err
 	}
 	return func() error {
-		_ = syscall.Kill(-d.Process.Pid, syscall.SIGKILL) // it may have ended
+		_ = procgroup.Signal(d.Process.Pid, syscall.SIGKILL) // it may have ended
 		timer := time.NewTimer(endTimeout)
 		defer timer.Stop()
 		select {

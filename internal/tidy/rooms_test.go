@@ -42,17 +42,19 @@ func rooms() []room {
 		{path: "internal/tidy"},
 		{path: "internal/bench", imports: "compute model train", tests: "compute/cpu",
 			never: network + " " + storage},
-		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink",
+		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink internal/procgroup",
 			never: graphs},
 		{path: "internal/bench/simulate", imports: "allreduce",
 			never: network + " " + graphs + " " + storage + " " + clocks},
 		{path: "internal/netns", never: network + " " + graphs},
+		{path: "internal/procgroup", never: network + " " + graphs},
+		{path: "internal/flock", never: network + " " + graphs},
 
 		// What processes say to each other.
 		{path: "proto/rondo/v1"},
 
 		// Text and arithmetic.
-		{path: "corpus", never: network + " " + graphs},
+		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",

@@ -1,5 +1,5 @@
 // Package side runs one side of a comparison: a program that prints its measurements as JSON. It
-// does not know what they are. It imports nothing of ours.
+// does not know what they are. It imports internal/procgroup.
 package side
 
 import (
@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // timeout bounds one process of a side, and stopTimeout how long it may take to end when asked.
@@ -28,8 +30,8 @@ func Run[T any](ctx context.Context, command []string, log io.Writer) ([]T, erro
 	defer cancel()
 	process := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C reaches it once, from here.
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	process.Cancel = func() error { return syscall.Kill(-process.Process.Pid, syscall.SIGTERM) }
+	procgroup.Set(process)
+	process.Cancel = func() error { return procgroup.Signal(process.Process.Pid, syscall.SIGTERM) }
 	process.WaitDelay = stopTimeout
 	var output bytes.Buffer
 	process.Stdout, process.Stderr = &output, log

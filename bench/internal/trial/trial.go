@@ -1,6 +1,6 @@
 // Package trial runs `rondo train --json` as a person would and reads what it reports, for the
 // measurements under bench. It decides nothing about the job: callers give its flags. It imports
-// nothing of ours.
+// internal/procgroup.
 package trial
 
 import (
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // stopTimeout is how long a cancelled job may take to save and end before it is killed.
@@ -35,7 +37,7 @@ type Result struct {
 func Run(ctx context.Context, log io.Writer, command ...string) (Result, error) {
 	job := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C would reach it twice, and the second ends it at once.
-	job.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	procgroup.Set(job)
 	job.Cancel = func() error { return job.Process.Signal(syscall.SIGINT) }
 	job.WaitDelay = stopTimeout
 	job.Stderr = log

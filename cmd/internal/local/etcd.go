@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"golang.org/x/sys/unix"
+
+	"rondo/internal/flock"
 )
 
 // etcdStartTimeout bounds the start of the embedded etcd.
@@ -90,11 +91,11 @@ func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 const etcdBytes = 192 << 20
 
 func enoughSpace(dir string) error {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
+	free, err := freeBytes(dir)
+	if err != nil {
 		return fmt.Errorf("embedded etcd: %s: %w", dir, err)
 	}
-	if free := disk.Bavail * uint64(disk.Bsize); free < etcdBytes {
+	if free < etcdBytes {
 		return fmt.Errorf("the embedded etcd needs %d MiB in %s, and %d are free: free some, set "+
 			"TMPDIR, or use an --etcd of yours", etcdBytes>>20, filepath.Dir(dir), free>>20)
 	}
@@ -107,7 +108,7 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock.Try(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil

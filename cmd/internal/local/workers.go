@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // killDelay is how long a worker has to end by itself when the job has ended, and again when it is
@@ -64,7 +66,7 @@ func (w *Workers) Start(worker int) error {
 	}
 	argv := w.argv(worker)
 	command := exec.Command(argv[0], argv[1:]...)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	procgroup.Set(command)
 	// The worker reads its standard input, and ends when this process, the only one that holds
 	// the other end, is gone.
 	if _, err := command.StdinPipe(); err != nil {
@@ -124,7 +126,7 @@ func (w *Workers) signal(s syscall.Signal) {
 	defer w.mu.Unlock()
 	w.ending = true
 	for pid := range w.commands {
-		_ = syscall.Kill(-pid, s) // the group; it may have ended already
+		_ = procgroup.Signal(pid, s) // it may have ended already
 	}
 }
 

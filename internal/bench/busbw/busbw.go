@@ -2,8 +2,8 @@
 // of the same schedule on bare TCP, and one direction of one TCP connection.
 //
 // Each rank is a process of its own, which calls [Serve]; the ranks of the link in memory are
-// goroutines. [Measure] leads them. It prints nothing and knows no flags. It imports allreduce and
-// its links.
+// goroutines. [Measure] leads them. It prints nothing and knows no flags. It imports allreduce,
+// its links and internal/procgroup.
 package busbw
 
 import (

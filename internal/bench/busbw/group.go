@@ -8,8 +8,9 @@ import (
 	"io"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
+
+	"rondo/internal/procgroup"
 )
 
 // endTimeout is how long the ranks may take to end when there are no more orders.
@@ -74,7 +75,7 @@ func newProcess(
 ) (member, error) {
 	process := exec.CommandContext(ctx, command[0], command[1:]...)
 	// Not in our process group: Ctrl-C reaches it once, from here.
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	procgroup.Set(process)
 	process.WaitDelay = endTimeout
 	process.Stderr = log
 	to, err := process.StdinPipe()

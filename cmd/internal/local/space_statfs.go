@@ -1,0 +1,14 @@
+//go:build linux || darwin
+
+package local
+
+import "golang.org/x/sys/unix"
+
+// freeBytes is how much a process without privileges can still write in dir.
+func freeBytes(dir string) (uint64, error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return 0, err
+	}
+	return disk.Bavail * uint64(disk.Bsize), nil
+}

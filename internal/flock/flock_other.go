@@ -1,0 +1,11 @@
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd || windows)
+
+package flock
+
+import (
+	"errors"
+	"os"
+)
+
+// Try fails: this system has no such locks.
+func Try(*os.File) error { return errors.ErrUnsupported }
