@@ -1,7 +1,9 @@
 package jobspec
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -20,6 +22,7 @@ const MinChunkTimeout = 100 * time.Millisecond
 type Rung struct {
 	Name   string // of the flag, if it has one
 	Flag   bool
+	Of     string // the flag that it follows from, if it has none
 	Value  time.Duration
 	Bounds string // what it bounds
 	Needs  []Need
@@ -36,7 +39,7 @@ type Need struct {
 // as long as one that must have run out before it: then there is as long again to act on it.
 func Deadlines(spec *rondov1.JobSpec) []Rung {
 	return []Rung{
-		{Name: "heartbeat", Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
+		{Name: "heartbeat", Of: "chunk-timeout", Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
 			Bounds: "the silence of a worker that waits for others itself; a quarter of " +
 				"--chunk-timeout"},
 		{Name: "chunk-timeout", Flag: true, Value: spec.ChunkTimeout.AsDuration(),
@@ -49,19 +52,29 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 			Needs: []Need{{2, "chunk-timeout",
 				"the ring sees who is gone, and speaks first; the lease is the backstop"}}},
 		{Name: "step-timeout", Flag: true, Value: spec.StepTimeout.AsDuration(),
-			Bounds: "the wait for a neighbour that lives but sends nothing new; of ranks that " +
-				"sum within hosts first, half as long again across hosts, and twice within " +
-				"one for what comes from there (--topology); and up to a quarter more in " +
-				"later ring steps",
+			Bounds: "the wait for a neighbour that lives but sends nothing new; up to a quarter " +
+				"more in later ring steps",
 			Needs: []Need{{2, "chunk-timeout", "the neighbour may itself be waiting for one that " +
 				"is gone, and must find out first"}}},
+		{Name: "step across hosts", Of: "step-timeout",
+			Value: AcrossHosts(spec.StepTimeout.AsDuration()),
+			Bounds: "the same wait, in the rings across hosts (--topology): one and a half " +
+				"times --step-timeout",
+			Needs: []Need{{1, "step-timeout", "the neighbour may itself be waiting for one on " +
+				"its host, and must find out first"}}},
+		{Name: "gather within a host", Of: "step-timeout",
+			Value: WithinHost(spec.StepTimeout.AsDuration()),
+			Bounds: "the same wait, within a host for what its others sum across hosts; twice " +
+				"--step-timeout",
+			Needs: []Need{{1, "step across hosts", "the neighbour may itself be waiting for " +
+				"another host, and must find out first"}}},
 		{Name: "regroup-timeout", Flag: true, Value: spec.RegroupTimeout.AsDuration(),
 			Bounds: "the wait for the next ring",
 			Needs: []Need{
 				{2, "lease-ttl", "if the leader is gone too, its lease must run out before " +
 					"another is elected and plans"},
-				{2, "step-timeout", "whoever left the ring first waits for the last to notice, " +
-					"who may be gathering what comes from another host"},
+				{1, "gather within a host", "whoever left the ring first waits for the last to " +
+					"notice"},
 			}},
 		{Name: "join-timeout", Flag: true, Value: spec.JoinTimeout.AsDuration(),
 			Bounds: "the wait for --workers when a job starts",
@@ -73,6 +86,13 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 				"workers come back no faster than they come"}}},
 	}
 }
+
+// AcrossHosts and WithinHost are the waits of the rings of a hierarchy, where a step's is so long:
+// allreduce.Config has them, and says why.
+func AcrossHosts(step time.Duration) time.Duration { return min(step/2, math.MaxInt64-step) + step }
+
+// WithinHost is the wait for what the ranks of a host gather: see AcrossHosts.
+func WithinHost(step time.Duration) time.Duration { return min(step, math.MaxInt64-step) + step }
 
 // label names a rung as a person would type it.
 func (r Rung) label() string {
@@ -100,8 +120,9 @@ func validateDeadlines(spec *rondov1.JobSpec) error {
 			if r.Value/time.Duration(need.Times) >= other.Value {
 				continue
 			}
-			return usagef("%s %v must be at least %s %v (%s): raise %s or lower %s", r.label(),
-				r.Value, atLeast(need, other), other.Value, need.Why, r.label(), other.label())
+			return usagef("%s %v must be at least %s %v (%s): raise %s or lower --%s",
+				r.label(), r.Value, atLeast(need, other), other.Value, need.Why, r.label(),
+				cmp.Or(other.Of, other.Name))
 		}
 	}
 	return nil

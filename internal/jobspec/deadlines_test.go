@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,9 +30,11 @@ func set(t *testing.T, spec *rondov1.JobSpec, name string, d time.Duration) {
 // tall returns a spec whose rungs are far apart, so that one can be moved without the others.
 func tall(t *testing.T) *rondov1.JobSpec {
 	spec, value := Default(), time.Second
-	for _, r := range Deadlines(spec)[1:] {
-		value *= 10
-		set(t, spec, r.Name, value)
+	for _, r := range Deadlines(spec) {
+		if r.Flag {
+			value *= 10
+			set(t, spec, r.Name, value)
+		}
 	}
 	return spec
 }
@@ -39,8 +42,8 @@ func tall(t *testing.T) *rondov1.JobSpec {
 // TestEveryDeadlineIsOnTheLadder holds the table against the spec's durations.
 func TestEveryDeadlineIsOnTheLadder(t *testing.T) {
 	onLadder := map[string]bool{}
-	for _, r := range Deadlines(Default())[1:] {
-		onLadder[r.Name] = true
+	for _, r := range Deadlines(Default()) {
+		onLadder[cmp.Or(r.Of, r.Name)] = true
 	}
 	for _, f := range fields() {
 		if f.desc.Kind() == protoreflect.MessageKind && !onLadder[f.flagName()] {
@@ -60,7 +63,9 @@ func TestEachRungIsLongEnough(t *testing.T) {
 	}
 	checked := 0
 	ladder := Deadlines(tall(t))
+	flags := map[string]string{} // by rung: what moves it
 	for i, r := range ladder {
+		flags[r.Name] = cmp.Or(r.Of, r.Name)
 		for _, need := range r.Needs {
 			spec := tall(t)
 			var other Rung
@@ -72,12 +77,12 @@ func TestEachRungIsLongEnough(t *testing.T) {
 			if other.Name == "" {
 				t.Fatalf("%s needs %s, which is not below it", r.Name, need.Rung)
 			}
-			if !other.Flag {
-				continue // derived: it cannot be wrong
+			if flags[other.Name] == flags[r.Name] {
+				continue // one follows from the other: it cannot be wrong
 			}
 			for _, n := range r.Needs { // the others out of the way
 				if n.Rung != need.Rung {
-					set(t, spec, n.Rung, other.Value/2)
+					set(t, spec, flags[n.Rung], other.Value/4)
 				}
 			}
 			least := time.Duration(need.Times) * other.Value
@@ -89,12 +94,12 @@ func TestEachRungIsLongEnough(t *testing.T) {
 			err := validateDeadlines(spec)
 			var usage *UsageError
 			if !errors.As(err, &usage) {
-				t.Errorf("--%s %v with --%s %v: %v", r.Name, least-1, need.Rung, other.Value, err)
+				t.Errorf("--%s %v with %s %v: %v", r.Name, least-1, need.Rung, other.Value, err)
 				continue
 			}
 			for _, want := range []string{"--" + r.Name + " " + (least - 1).String(),
-				fmt.Sprintf("--%s %v", need.Rung, other.Value), need.Why,
-				"raise --" + r.Name + " or lower --" + need.Rung} {
+				fmt.Sprintf("%s %v", need.Rung, other.Value), need.Why,
+				"raise --" + r.Name + " or lower --" + flags[need.Rung]} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q does not say %q", err, want)
 				}
@@ -173,15 +178,18 @@ func TestDeadlinesTable(t *testing.T) {
 		"--chunk-timeout: the ring sees who is gone, and speaks first; the lease is the " +
 		"backstop |\n" +
 		"| `--step-timeout` | 30s | the wait for a neighbour that lives but sends " +
-		"nothing new; of ranks that sum within hosts first, half as long again across hosts, " +
-		"and twice within one for what comes from there (--topology); and up to a quarter " +
-		"more in later ring steps | twice --chunk-timeout: the neighbour may itself be " +
-		"waiting for " +
-		"one that is gone, and must find out first |\n" +
+		"nothing new; up to a quarter more in later ring steps | twice --chunk-timeout: the " +
+		"neighbour may itself be waiting for one that is gone, and must find out first |\n" +
+		"| `step across hosts` | 45s | the same wait, in the rings across hosts (--topology): " +
+		"one and a half times --step-timeout | as long as --step-timeout: the neighbour may " +
+		"itself be waiting for one on its host, and must find out first |\n" +
+		"| `gather within a host` | 1m | the same wait, within a host for what its others sum " +
+		"across hosts; twice --step-timeout | as long as step across hosts: the neighbour may " +
+		"itself be waiting for another host, and must find out first |\n" +
 		"| `--regroup-timeout` | 1m | the wait for the next ring | twice --lease-ttl: if " +
 		"the leader is gone too, its lease must run out before another is elected and " +
-		"plans; twice --step-timeout: whoever left the ring first waits for the last to " +
-		"notice, who may be gathering what comes from another host |\n" +
+		"plans; as long as gather within a host: whoever left the ring first waits for the " +
+		"last to notice |\n" +
 		"| `--join-timeout` | 5m | the wait for --workers when a job starts | as long as " +
 		"--regroup-timeout: a ring that breaks meanwhile must have the time to form " +
 		"again |\n" +

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"testing"
+	"time"
 
 	"rondo/allreduce"
 	"rondo/internal/jobspec"
@@ -15,6 +16,15 @@ func TestRoomsAgree(t *testing.T) {
 	if allreduce.HeartbeatsPerChunkTimeout != jobspec.HeartbeatsPerChunkTimeout {
 		t.Errorf("the ring gives %d heartbeats in a --chunk-timeout, and the ladder says %d",
 			allreduce.HeartbeatsPerChunkTimeout, jobspec.HeartbeatsPerChunkTimeout)
+	}
+	waits := allreduce.Config{StepTimeout: 10 * time.Second}
+	if got, want := jobspec.AcrossHosts(waits.StepTimeout),
+		waits.AcrossHosts().StepTimeout; got != want {
+		t.Errorf("rings across hosts wait for %v, and the ladder says %v", want, got)
+	}
+	if got, want := jobspec.WithinHost(waits.StepTimeout),
+		waits.WithinHost().GatherTimeout; got != want {
+		t.Errorf("rings within hosts wait for %v, and the ladder says %v", want, got)
 	}
 	for _, phase := range []string{train.PhaseLoad, train.PhaseForward, train.PhaseBackward,
 		train.PhaseUpdate, train.PhaseCheckpoint, allreduce.Carried.String(),
