@@ -283,7 +283,7 @@ func TestIdentityAndDifferences(t *testing.T) {
 			"changed the identity")
 	}
 	rounds := Default()
-	rounds.SyncEvery, rounds.OuterLr = 16, 0.5
+	rounds.SyncEvery, rounds.OuterLr, rounds.OuterOptimizer = 16, 0.5, "average"
 	if Identity(rounds, "tokens") != base {
 		t.Error("rounds that keep nothing of their own changed the identity")
 	}

@@ -892,7 +892,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xd0`\n" +
+	"\x04_max\"\x83a\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -986,13 +986,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\x81\x02\n" +
 	"\n" +
 	"sync_every\x18x \x01(\x03B\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
-	"\xc4\x01steps that each worker takes by itself, with its own lanes, optimizer and clipping, before the workers meet and average what they have come to: for slow links; 1: the gradient is summed every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x95\x02\n" +
-	"\x0fouter_optimizer\x18y \x01(\tB\xeb\x01\xaa\xbb\x18\xe6\x01\n" +
-	"\xc2\x01with --sync-every above 1, what is made of the workers' mean: average takes it as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\aaverage\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
+	"\xc4\x01steps that each worker takes by itself, with its own lanes, optimizer and clipping, before the workers meet and average what they have come to: for slow links; 1: the gradient is summed every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x96\x02\n" +
+	"\x0fouter_optimizer\x18y \x01(\tB\xec\x01\xaa\xbb\x18\xe7\x01\n" +
+	"\xc2\x01with --sync-every above 1, what is made of the workers' mean: average takes it as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\bnesterov\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
 	"\bouter_lr\x18z \x01(\x01BH\xaa\xbb\x18D\n" +
-	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12Y\n" +
-	"\x0eouter_momentum\x18{ \x01(\x01B2\xaa\xbb\x18.\n" +
-	"\x15of the outer nesterov\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xec\x01\n" +
+	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12\x8a\x01\n" +
+	"\x0eouter_momentum\x18{ \x01(\x01Bc\xaa\xbb\x18_\n" +
+	"Fof the outer nesterov; DiLoCo, in rounds of hundreds of steps, has 0.9\x12\x030.5!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xec\x01\n" +
 	"\x0fshard_optimizer\x18| \x01(\bB\xc2\x01\xaa\xbb\x18\xbd\x01\n" +
 	"\xba\x01each worker keeps a part of what the optimizer keeps of the parameters, and updates that part of them (ZeRO stage 1), instead of all of it; as many bytes on the wire (see --shard-copies)R\x0eshardOptimizer\x12\xf4\x01\n" +
 	"\fshard_copies\x18} \x01(\x03B\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
