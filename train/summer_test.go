@@ -130,7 +130,8 @@ func TestSummerKeeps(t *testing.T) {
 func summerKeeps(t *testing.T, job job) {
 	t.Helper()
 	for name, config := range map[string]compress.Config{
-		"rounded": {Feedback: true}, "top": {TopK: 0.05}} {
+		"rounded": {Feedback: true}, "top": {TopK: 0.05},
+		"momenta": {TopK: 0.05, Momentum: compress.Momentum{Decay: 0.9, Gain: 0.5}}} {
 		job.config.Evaluation, job.config.EvalEvery = nil, 0
 		calm := newElastic(t, job, 2)
 		summing(t, &calm.job, config)
@@ -161,6 +162,42 @@ func summerKeeps(t *testing.T, job job) {
 				t.Errorf("%s: only %d collectives", name, how.call)
 			}
 		}
+	}
+}
+
+// TestSumsOfMomenta: the update by what ranks with momenta of their own sum is that of the rule
+// without one, and nobody keeps it as a momentum; a rank alone has it in the update.
+func TestSumsOfMomenta(t *testing.T) {
+	for _, rule := range []compute.Optimizer{compute.Momentum, compute.Adam, compute.AdamW} {
+		j := newJob(2)
+		j.config.Clip.Scope, j.config.Steps, j.config.Save = ScopeWorker, 20, true
+		j.config.Optimizer.Rule, j.config.Optimizer.HoldAfter = rule, 1
+		j.config.Schedule.Rate = 1e-2
+		run := func(momentum float64, after int64) *Snapshot {
+			j.config.Optimizer.Momentum, j.config.Optimizer.Beta1 = momentum, momentum
+			j.config.Optimizer.MomentumAfter = after
+			summing(t, &j, compress.Config{TopK: 0.1, After: 1,
+				Momentum: compress.Momentum{Decay: 0.5, Gain: 0.5}})
+			return j.mustRun(t).saved[0]
+		}
+		want, got := run(0, 0), run(0.5, 1) // the first update's momentum is its gradient
+		if !sameBits(got.Params, want.Params) {
+			t.Errorf("optimizer %d: a momentum is in the update of momenta", rule)
+		}
+		moves := func(v float32) bool { return v != 0 }
+		if slices.ContainsFunc(got.Slots[0].Data, moves) {
+			t.Errorf("optimizer %d: a momentum is kept", rule)
+		}
+		var alone outcome
+		j.ranks, j.summer = 1, nil
+		if err := j.runRank(t.Context(), 0, nil, &alone); err != nil ||
+			!slices.ContainsFunc(alone.saved[0].Slots[0].Data, moves) {
+			t.Errorf("optimizer %d: a rank alone has no momentum (%v)", rule, err)
+		}
+	}
+	rule := Optimizer{Rule: compute.Nesterov, Momentum: 0.75, WeightDecay: 1}.withoutMomentum()
+	if rule.Momentum != 0 || rule.WeightDecay != 4 {
+		t.Errorf("%+v: each step's decay of 1 would stay for four", rule)
 	}
 }
 

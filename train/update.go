@@ -35,7 +35,11 @@ func (t *Trainer) plan(index int64) (rate float64) {
 	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
 	t.clip = t.cfg.Clip.by(share, lossLimit)
-	t.next = t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
+	rule := t.cfg.Optimizer
+	if t.sumsMomenta(index) {
+		rule = rule.withoutMomentum()
+	}
+	t.next = rule.update(t.progress.Updates+1+index-t.progress.Step, rate)
 	t.next.Held = t.held(index)
 	return rate
 }
@@ -49,6 +53,12 @@ func (t *Trainer) held(index int64) int64 {
 		return t.progress.Held
 	}
 	return t.progress.Updates
+}
+
+// sumsMomenta says whether what the ranks sum in a step is momenta.
+func (t *Trainer) sumsMomenta(index int64) bool {
+	after := t.cfg.Optimizer.MomentumAfter
+	return after > 0 && index >= after && !t.updatesAlone()
 }
 
 // share is what part of all lanes is clipped together before the ring.
@@ -78,6 +88,9 @@ func (t *Trainer) applySum(all tally) (norm float64) {
 	if all.nonfinite == 0 {
 		t.tear()
 		t.update()
+		if t.sumsMomenta(t.progress.Step) { // so that nobody goes on with it as the momentum
+			t.dev.Zero(t.ownSlots()[0])
+		}
 		t.laps.end("update")
 	}
 	if each {

@@ -6,7 +6,8 @@
 //   - dense: all numbers travel, rounded by the ring if it rounds; of a tensor that is looked up
 //     by token, only what some rank has looked up ([Lookup]);
 //   - top-k: each rank sends the k numbers of each tensor that are the largest in magnitude
-//     (Aji and Heafield, arXiv:1704.05021), which are gathered and added up;
+//     (Aji and Heafield, arXiv:1704.05021), which are gathered and added up; they may be of its
+//     momentum instead of its gradient ([Momentum]);
 //   - PowerSGD: a matrix travels as two thin factors (Vogels et al., arXiv:1905.13727).
 //
 // What a rank does not send in a step it keeps, and adds to its next gradient: error feedback
@@ -28,8 +29,8 @@
 //
 // # What survives what
 //
-// What a Summer keeps belongs to the last step that was committed; what the step in hand would
-// leave is apart from it until the step's commit. So a step that is done again begins with what it
-// began with. A rank keeps its own through changes of the ring. What a lost rank had kept back is
+// What a Summer keeps, momentum included, belongs to the last step that was committed; what the step
+// in hand would leave is apart from it until the step's commit. So a step that is done again begins
+// with what it began with. A rank keeps its own through changes of the ring. What a lost rank had kept back is
 // lost, and so is that of a rank whose state is replaced by another's or a checkpoint's.
 package compress

@@ -52,6 +52,8 @@ type Config struct {
 	// which is best where all change the parameters by the same rate; an optimizer that divides by
 	// second moments makes small gradients count as much as large ones.
 	PerTensor bool
+	// Momentum is what top-k takes from the optimizer; none: the optimizer has its own.
+	Momentum Momentum
 	// After is the last step before these begin: until then all numbers travel. The first gradients
 	// change the most from step to step, and what waits of them is soon of the past.
 	After int64
@@ -89,10 +91,12 @@ type way interface {
 
 // gradient is a rank's gradient, to be replaced by the sum over the ranks of it and of what each
 // has kept, scale times. What the rank keeps then is written to next, which has anything in it
-// before. Both are nil where nothing is withheld.
+// before. Both are nil where nothing is withheld, and so are speed and nextSpeed, u of Momentum
+// before and after, without that.
 type gradient struct {
-	sum, kept, next []float32
-	scale           float32
+	sum, kept, next  []float32
+	scale            float32
+	speed, nextSpeed []float32
 }
 
 // New returns a Summer, which is in no ring.
@@ -113,7 +117,7 @@ func New(config Config) (*Summer, error) {
 		s.way = &dense{lookup: newLooked(config.Lookup)}
 	}
 	if config.TopK > 0 || config.PowerSGD > 0 || config.Feedback {
-		s.kept = newFeedback(config.Length)
+		s.kept = newFeedback(config.Length, config.Momentum.On())
 	}
 	return s, nil
 }
@@ -128,6 +132,10 @@ func (c Config) validate() error {
 		return errors.New("compress: both top-k and PowerSGD")
 	case c.After != 0 && c.TopK == 0 && c.PowerSGD == 0:
 		return errors.New("compress: a dense sum begins with the first step")
+	case c.Momentum.On() && c.TopK == 0:
+		return errors.New("compress: only top-k takes the optimizer's momentum")
+	case !c.Momentum.valid():
+		return fmt.Errorf("compress: a momentum of %+v", c.Momentum)
 	case c.Lookup != nil && (c.TopK > 0 || c.PowerSGD > 0):
 		return errors.New("compress: only a dense sum has a lookup")
 	case c.Length < 0 || c.Length > math.MaxInt32:
@@ -182,7 +190,7 @@ func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
 	s.check(sum)
 	begin := s.begun
 	s.begun = end
-	return s.way.ready(ctx, gradient{sum, s.kept.kept, s.kept.next, 1}, begin, end)
+	return s.way.ready(ctx, s.kept.of(sum, 1), begin, end)
 }
 
 func (s *Summer) check(sum []float32) {
@@ -206,9 +214,10 @@ func (s *Summer) Sum(ctx context.Context, step int64, rate float64, sum []float3
 	if s.whole = step <= s.config.After; s.whole {
 		addScaled(sum, s.kept.kept, s.kept.scale(rate)) // of a run in which it was no such step
 		clear(s.kept.next)
+		clear(s.kept.nextSpeed)
 		return s.ring.AllReduce(ctx, sum)
 	}
-	return s.way.sum(ctx, gradient{sum, s.kept.kept, s.kept.next, s.kept.scale(rate)}, begin)
+	return s.way.sum(ctx, s.kept.of(sum, s.kept.scale(rate)), begin)
 }
 
 // Busy is how long the last Sum computed, and did not wait for the ring.
@@ -245,6 +254,7 @@ func (s *Summer) Commit(skipped bool) {
 // Algorithm 1, where the error is of the change and not of the gradient).
 type feedback struct {
 	kept, next         []float32
+	speed, nextSpeed   []float32 // likewise, of Momentum; nil: none
 	keptAt, nextAt     moment
 	keptRate, nextRate float64 // that kept and next are of
 }
@@ -264,8 +274,17 @@ const maxScale = 1e3
 // moment is the end of a step, in the ring that completed it.
 type moment struct{ step, ring int64 }
 
-func newFeedback(n int) feedback {
-	return feedback{kept: make([]float32, n), next: make([]float32, n)}
+func newFeedback(n int, momentum bool) feedback {
+	f := feedback{kept: make([]float32, n), next: make([]float32, n)}
+	if momentum {
+		f.speed, f.nextSpeed = make([]float32, n), make([]float32, n)
+	}
+	return f
+}
+
+// of is a gradient with what is kept, which counts so many times.
+func (f *feedback) of(sum []float32, scale float32) gradient {
+	return gradient{sum, f.kept, f.next, scale, f.speed, f.nextSpeed}
 }
 
 // commit makes what the step in hand leaves what is kept; of one that was skipped it may not be
@@ -273,6 +292,7 @@ func newFeedback(n int) feedback {
 func (f *feedback) commit(skipped bool) {
 	if !skipped {
 		f.kept, f.next = f.next, f.kept
+		f.speed, f.nextSpeed = f.nextSpeed, f.speed
 		f.keptRate = f.nextRate
 	}
 	f.keptAt = f.nextAt
@@ -286,6 +306,7 @@ func (f *feedback) resume(at moment, skipped bool) {
 		f.commit(skipped)
 	default:
 		clear(f.kept)
+		clear(f.speed)
 		f.keptAt = at
 	}
 	f.nextAt = moment{}

@@ -64,7 +64,10 @@ func addTo(sum []float64, x []float32) {
 func TestStepDoneAgain(t *testing.T) {
 	const n, world = 64, 2
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
-	for way, config := range ways(n, tensors) {
+	all := ways(n, tensors)
+	all["top of momenta"] = Config{Length: n, Tensors: tensors, TopK: 0.1,
+		Momentum: Momentum{Decay: 0.9, Gain: 1}}
+	for way, config := range all {
 		if config.Lookup != nil {
 			continue // of which nothing lasts but what Feedback keeps
 		}
@@ -111,8 +114,10 @@ func TestStepDoneAgain(t *testing.T) {
 		}
 		// The state is from elsewhere.
 		c.regroup(4, 7, false)
-		if slices.ContainsFunc(c.summers[0].kept.kept, func(v float32) bool { return v != 0 }) {
-			t.Fatalf("%s: what was kept of another state is kept on", way)
+		for _, x := range [][]float32{c.summers[0].kept.kept, c.summers[0].kept.speed} {
+			if slices.ContainsFunc(x, func(v float32) bool { return v != 0 }) {
+				t.Fatalf("%s: what was kept of another state is kept on", way)
+			}
 		}
 	}
 }
@@ -276,6 +281,8 @@ func TestConfig(t *testing.T) {
 		"the first":    {After: 1},
 		"both":         {PowerSGD: 1, TopK: 0.1},
 		"only a dense": {TopK: 0.1, Lookup: &Lookup{}},
+		"only top-k":   {PowerSGD: 1, Momentum: Momentum{Gain: 1}},
+		"a momentum":   {TopK: 0.1, Momentum: Momentum{Decay: 1, Gain: 1}},
 		"-1 floats":    {Length: -1},
 		"tensor of 2":  {Length: 10, Tensors: []Tensor{{0, 1, 9}, {8, 2, 1}}},
 		"lookup of 3":  {Length: 10, Lookup: &Lookup{Tensor: Tensor{5, 3, 3}}},

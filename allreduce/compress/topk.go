@@ -10,19 +10,20 @@ import (
 // so many of all, or of each tensor, at least one. What all ranks send is gathered, and added up in
 // the order of ranks.
 type topK struct {
-	tensors []Tensor // of each of which the largest are sent
-	counts  []int    // that travel of each tensor
-	total   int      // their sum: K
-	chooser selector
-	ring    Ring
-	place   Place
+	tensors  []Tensor // of each of which the largest are sent
+	counts   []int    // that travel of each tensor
+	total    int      // their sum: K
+	chooser  selector
+	momentum Momentum
+	ring     Ring
+	place    Place
 	// wire is each rank's K indices, then its K numbers: [N, 2, K]
 	wire []float32
 	ends []int
 }
 
 func newTopK(c Config) *topK {
-	t := &topK{tensors: c.Tensors}
+	t := &topK{tensors: c.Tensors, momentum: c.Momentum}
 	size := 0
 	for _, tensor := range c.Tensors {
 		size += tensor.size()
@@ -61,6 +62,9 @@ func (t *topK) ready(context.Context, gradient, int, int) error { return nil }
 func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
 	sum, next := g.sum, g.next
 	copy(next, sum)
+	if t.momentum.On() {
+		t.momentum.apply(next, g.speed, g.nextSpeed)
+	}
 	addScaled(next, g.kept, g.scale)
 	indices, values := t.sent(t.place.Rank)
 	at := 0

@@ -83,6 +83,10 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	if spec.Compress != "none" || spec.ErrorFeedback {
 		e.Copies += 2 * parameters // what is withheld: as of the last step, and of the one in hand
 	}
+	if way, err := jobspec.ParseCompress(spec.Compress); err == nil && way.TopK > 0 &&
+		momentum(spec).On() {
+		e.Copies += 2 * parameters // the worker's momentum, likewise: see momentumAfter
+	}
 	if spec.ShardOptimizer && workers > 1 {
 		e.Copies += slots * parameters // gathered for a checkpoint, or for another ring
 	}

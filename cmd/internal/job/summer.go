@@ -20,6 +20,9 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 	c := compress.Config{Length: model.Span(views), TopK: way.TopK, PowerSGD: way.PowerSGD,
 		Now: time.Now, Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
 		After: wholeSteps(spec, steps), PerTensor: divides(spec)}
+	if momentumAfter(spec, steps) > 0 {
+		c.Momentum = momentum(spec)
+	}
 	for _, v := range views {
 		c.Tensors = append(c.Tensors, tensor(v))
 	}
@@ -68,6 +71,34 @@ func holdAfter(spec *rondov1.JobSpec, steps int64) int64 {
 		return 0
 	}
 	return whole
+}
+
+// momentumAfter is after which step each worker has the momentum of its own gradients; 0: it is in
+// the update always. A sum of momenta is not clipped as gradients are, and a second moment that is
+// not held is of gradients.
+func momentumAfter(spec *rondov1.JobSpec, steps int64) int64 {
+	way, err := jobspec.ParseCompress(spec.Compress)
+	whole := wholeSteps(spec, steps)
+	clips := spec.Clip > 0 && spec.ClipScope == "global"
+	if err != nil || way.TopK == 0 || clips || spec.SyncEvery > 1 || !momentum(spec).On() {
+		return 0
+	}
+	if divides(spec) && holdAfter(spec, steps) == 0 {
+		return 0
+	}
+	return whole
+}
+
+// momentum is the optimizer's; none: it has none.
+func momentum(spec *rondov1.JobSpec) compress.Momentum {
+	switch spec.Optimizer {
+	case "momentum", "nesterov":
+		return compress.Momentum{Decay: spec.Momentum, Gain: 1,
+			Nesterov: spec.Optimizer == "nesterov"}
+	case "adam", "adamw":
+		return compress.Momentum{Decay: spec.Beta1, Gain: 1 - spec.Beta1}
+	}
+	return compress.Momentum{}
 }
 
 func tensor(v model.View) compress.Tensor {

@@ -76,6 +76,50 @@ func TestSummerConfig(t *testing.T) {
 	}
 }
 
+// TestMomentumAfter: the workers have the momentum from where on top-k chooses, of an optimizer that
+// has one, unless its second moment goes on or the sum is clipped.
+func TestMomentumAfter(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(*rondov1.JobSpec)
+		want int64
+		rule compress.Momentum
+	}{
+		"adam": {func(s *rondov1.JobSpec) { s.Optimizer = "adam" }, 200,
+			compress.Momentum{Decay: 0.75, Gain: 0.25}},
+		"adam, soon": {func(s *rondov1.JobSpec) { s.Optimizer, s.CompressAfter = "adam", 99 }, 0,
+			compress.Momentum{}},
+		"momentum, soon": {func(s *rondov1.JobSpec) { s.CompressAfter = 9 }, 9,
+			compress.Momentum{Decay: 0.5, Gain: 1}},
+		"nesterov": {func(s *rondov1.JobSpec) { s.Optimizer = "nesterov" }, 200,
+			compress.Momentum{Decay: 0.5, Gain: 1, Nesterov: true}},
+		"sgd":      {func(s *rondov1.JobSpec) { s.Optimizer = "sgd" }, 0, compress.Momentum{}},
+		"rmsprop":  {func(s *rondov1.JobSpec) { s.Optimizer = "rmsprop" }, 0, compress.Momentum{}},
+		"PowerSGD": {func(s *rondov1.JobSpec) { s.Compress = "powersgd:2" }, 0, compress.Momentum{}},
+		"whole":    {func(s *rondov1.JobSpec) { s.Compress = "none" }, 0, compress.Momentum{}},
+		"in rounds": {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0,
+			compress.Momentum{}},
+		"clipped behind": {func(s *rondov1.JobSpec) { s.ClipScope = "global" }, 0,
+			compress.Momentum{}},
+		"not clipped": {func(s *rondov1.JobSpec) { s.ClipScope, s.Clip = "global", 0 }, 200,
+			compress.Momentum{Decay: 0.5, Gain: 1}},
+	} {
+		spec := jobspec.Default()
+		spec.Compress, spec.Optimizer, spec.Momentum, spec.Beta1 = "topk:0.1", "momentum", 0.5, 0.75
+		c.set(spec)
+		if got := momentumAfter(spec, 1000); got != c.want {
+			t.Errorf("%s: after step %d, want %d", name, got, c.want)
+		}
+		m, err := ModelConfig(spec, 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := SummerConfig(spec, m, 1000)
+		if err != nil || got != nil && got.Momentum != c.rule {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.rule)
+		}
+	}
+}
+
 // TestHoldAfter: a second moment stays when gradients are compressed from then on, and it is of
 // enough of them.
 func TestHoldAfter(t *testing.T) {
