@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -32,6 +33,11 @@ type Config struct {
 	// NonfiniteLimit is how many steps in a row may be not finite: the last of so many ends the
 	// job. At least 1.
 	NonfiniteLimit int64
+
+	// GradientScale is what each rank's gradient is multiplied by before the ranks sum it, and their
+	// sum divided by: a power of two, for numbers that have a narrow range on their way; 0: 1. The
+	// limit of Clip, whose Scope is ScopeWorker, bounds what travels. Not in rounds.
+	GradientScale float64
 
 	// BucketBytes is how large a part of the gradient is at least, but for the last, that the ranks
 	// begin to sum while the backward pass goes on; 0: each ring measures what is best. Nothing is
@@ -152,11 +158,21 @@ func (c *Config) validatePasses() error {
 	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
 		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
 			"each worker has the sum of its own range only, of each step's gradient")
+	case c.GradientScale != 0 && !c.scales():
+		return fmt.Errorf("train: gradients times %v, want a power of two, and that each rank "+
+			"clips its own", c.GradientScale)
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
 	}
 	return nil
+}
+
+// scales says whether GradientScale is one that can be.
+func (c *Config) scales() bool {
+	fraction, _ := math.Frexp(c.GradientScale)
+	own := c.Clip.beforeRing() && c.Clip.Scope == ScopeWorker && c.ShardCopies == 0
+	return fraction == 0.5 && c.Clip.Limit*c.GradientScale <= maxClip && own && !c.Local.on()
 }
 
 func (c *Config) validateRollCall() error {

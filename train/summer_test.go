@@ -201,6 +201,60 @@ func TestSumsOfMomenta(t *testing.T) {
 	}
 }
 
+// hearing is a Summer that hears what it is to sum.
+type hearing struct {
+	Summer
+	first *float32
+}
+
+func (h hearing) Sum(ctx context.Context, step int64, rate float64, gradient []float32) error {
+	if step == 1 {
+		*h.first = gradient[0]
+	}
+	return h.Summer.Sum(ctx, step, rate, gradient)
+}
+
+// TestGradientScale: gradients travel times the scale, and nothing else changes, to the last bit;
+// not where they cannot be scaled.
+func TestGradientScale(t *testing.T) {
+	run := func(scale float64) (*Snapshot, float32) {
+		j := newJob(2)
+		j.config.Clip = Clip{1, ByNorm, ScopeWorker}
+		j.config.GradientScale, j.config.Save = scale, true
+		first := make([]float32, j.ranks)
+		summing(t, &j, compress.Config{})
+		plain := j.summer
+		j.summer = func(worker int, r Ring) Summer {
+			return hearing{plain(worker, r), &first[worker]}
+		}
+		return j.mustRun(t).saved[0], first[1]
+	}
+	want, whole := run(0)
+	got, scaled := run(1 << 15)
+	sameSnapshot(t, got, want)
+	if scaled != 1<<15*whole || whole == 0 {
+		t.Errorf("%v travels in place of %v", scaled, whole)
+	}
+	for name, spoil := range map[string]func(*Config){
+		"no power of two": func(c *Config) { c.GradientScale = 3 },
+		"no limit":        func(c *Config) { c.Clip.Limit = 0 },
+		"a limit behind":  func(c *Config) { c.Clip.Scope = ScopeGlobal },
+		"too much":        func(c *Config) { c.Clip.Limit = maxClip },
+		"rounds":          func(c *Config) { c.Local = outers(2)[0] },
+	} {
+		c := newJob(2).config
+		c.Accumulate = 1
+		c.Clip, c.GradientScale = Clip{1, ByNorm, ScopeWorker}, 1<<15
+		if err := c.validatePasses(); err != nil {
+			t.Error(err)
+		}
+		spoil(&c)
+		if c.validatePasses() == nil {
+			t.Errorf("%s: gradients are scaled", name)
+		}
+	}
+}
+
 // computing is a Summer whose sums take three seconds, of which it computes two.
 type computing struct {
 	Summer

@@ -30,7 +30,7 @@ func (t *Trainer) updatesOwn() bool { return t.updatesAlone() && t.clipsOwn() }
 func (t *Trainer) plan(index int64) (rate float64) {
 	share := 1.0 // a round's steps are by this rank's lanes alone
 	if t.cfg.Clip.beforeRing() && !t.cfg.Local.on() {
-		share = t.share()
+		share = t.share() * t.scale()
 	}
 	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
@@ -61,6 +61,14 @@ func (t *Trainer) sumsMomenta(index int64) bool {
 	return after > 0 && index >= after && !t.updatesAlone()
 }
 
+// scale is what a gradient is multiplied by while the ranks sum it. A rank alone sends none.
+func (t *Trainer) scale() float64 {
+	if t.alone() || t.cfg.GradientScale == 0 {
+		return 1
+	}
+	return t.cfg.GradientScale
+}
+
 // share is what part of all lanes is clipped together before the ring.
 func (t *Trainer) share() float64 {
 	if t.cfg.Clip.Scope == ScopeGroup {
@@ -86,6 +94,9 @@ func (t *Trainer) applySum(all tally) (norm float64) {
 		t.laps.end("clip")
 	}
 	if all.nonfinite == 0 {
+		if scale := t.scale(); scale != 1 {
+			t.dev.Scale(t.grads, float32(1/scale))
+		}
 		t.tear()
 		t.update()
 		if t.sumsMomenta(t.progress.Step) { // so that nobody goes on with it as the momentum

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"math"
 	"time"
 
 	"rondo/allreduce/compress"
@@ -34,6 +35,22 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 	}
 	return &c, nil
 }
+
+// gradientScale is what makes the most of binary16's range, whose numbers lose bits below 2^-14, and
+// are 0 below 2^-25, as most of a gradient is; 0: nothing. What each worker has clipped adds up to
+// no number above --clip, so that the greatest power of two is known that keeps it, and what
+// rounding adds, half the largest finite number away from an overflow.
+func gradientScale(spec *rondov1.JobSpec) float64 {
+	const most = 1 << 15
+	clipped := spec.Clip > 0 && spec.ClipScope == "worker"
+	if spec.Wire != "fp16" || !clipped || spec.SyncEvery > 1 || spec.Clip > most {
+		return 0
+	}
+	return math.Exp2(min(maxScale, math.Floor(math.Log2(most/spec.Clip))))
+}
+
+// maxScale bounds a gradientScale where --clip is tiny, as an exponent of two.
+const maxScale = 60
 
 // divides says whether the optimizer divides by second moments.
 func divides(spec *rondov1.JobSpec) bool {

@@ -120,6 +120,31 @@ func TestMomentumAfter(t *testing.T) {
 	}
 }
 
+// TestGradientScale: the scale is the greatest with which what is clipped does not overflow.
+func TestGradientScale(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(*rondov1.JobSpec)
+		want float64
+	}{
+		"by default":     {func(*rondov1.JobSpec) {}, 1 << 15},
+		"a limit of 5":   {func(s *rondov1.JobSpec) { s.Clip = 5 }, 1 << 12},
+		"a tiny limit":   {func(s *rondov1.JobSpec) { s.Clip = 1e-300 }, 1 << 60},
+		"the most":       {func(s *rondov1.JobSpec) { s.Clip = 1 << 15 }, 1},
+		"too much":       {func(s *rondov1.JobSpec) { s.Clip = 1e9 }, 0},
+		"not clipped":    {func(s *rondov1.JobSpec) { s.Clip = 0 }, 0},
+		"clipped behind": {func(s *rondov1.JobSpec) { s.ClipScope = "global" }, 0},
+		"in rounds":      {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0},
+		"bf16":           {func(s *rondov1.JobSpec) { s.Wire = "bf16" }, 0},
+	} {
+		spec := jobspec.Default()
+		spec.Wire = "fp16"
+		c.set(spec)
+		if got := gradientScale(spec); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestHoldAfter: a second moment stays when gradients are compressed from then on, and it is of
 // enough of them.
 func TestHoldAfter(t *testing.T) {

@@ -38,6 +38,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 			Every: spec.LrStepEvery, Patience: spec.LrPatience},
 		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
 			Scope: train.ClipScope(spec.ClipScope)},
+		GradientScale:  gradientScale(spec),
 		BucketBytes:    spec.BucketBytes,
 		Accumulate:     int(spec.Accumulate),
 		LaneGroups:     int(jobspec.LaneGroups(spec)),
