@@ -189,12 +189,13 @@ type Recurrent interface {
 // with the others, and says so. Its work is done when its calls return.
 type Telling interface {
 	Recurrent
-	// BackwardTelling is Backward, to the last bit, and calls told twice: with 1 when dw.IH is what
-	// it leaves it as, and with 4 when all tensors of dw are. Others may read and write them from
-	// then on, while it goes on with the rest of dw, and last with dx, which layers beneath wait
-	// for anyway.
+	// BackwardTelling is Backward, to the last bit, and calls told with how many tensors of dw are
+	// what it leaves them as, and how many rows of the next: with (1, 0) when dw.IH is, with
+	// (1, H), (1, 2H) and so on when another gate's rows of dw.HH are, but for the last gate's, and
+	// with (4, 0) when all of dw is. Others may read and write what was told of from then on, while
+	// it goes on with the rest of dw, and last with dx, which layers beneath wait for anyway.
 	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
-		dx []float32, dstate RecurrentState, told func(tensors int))
+		dx []float32, dstate RecurrentState, told func(tensors, rows int))
 }
 
 // OutputShape is the last layer: N rows of width H to a distribution over V tokens.

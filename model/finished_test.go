@@ -61,11 +61,13 @@ func checkFinished(t *testing.T, cfg Config) {
 	}
 }
 
-// Of one layer four prefixes are told of: the output layer's, two of the layer's, the embedding's.
+// Of one layer seven prefixes are told of: the output layer's, W_ih's, one for each gate of W_hh
+// but the last, the layer's, and the embedding's.
 func TestFinishesOfOneLayer(t *testing.T) {
 	cfg := Config{Cell: compute.LSTM, Vocab: 7, Hidden: 5, Layers: 1, Embed: 3}
 	views := Layout(cfg)
-	want := []int{find(views, "rnn.weight_ih_l0").Offset, find(views, "rnn.weight_hh_l0").Offset,
+	hh := find(views, "rnn.weight_hh_l0").Offset
+	want := []int{find(views, "rnn.weight_ih_l0").Offset, hh, hh + 25, hh + 50, hh + 75,
 		find(views, embeddingWeight).Offset, Span(views)}
 	if got := Finishes(cfg); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

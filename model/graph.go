@@ -146,7 +146,13 @@ func (g *graph) newLayer(k int) *Layer {
 	begin, end := layerSpan(m.views, k)
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
-	l.told = func(tensors int) { g.finish(begin + l.views[tensors-1].end()) }
+	l.told = func(tensors, rows int) {
+		if rows == 0 {
+			g.finish(begin + l.views[tensors-1].end())
+		} else if k == 0 { // of others, Finishes has whole tensors
+			g.finish(begin + l.views[tensors].Offset + rows*l.views[tensors].Shape[1])
+		}
+	}
 	if k > 0 || c.Embed > 0 {
 		l.dx = g.downward(c.Layers-k, c.inputWidth(k))
 	}

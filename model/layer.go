@@ -33,9 +33,9 @@ type Layer struct {
 	gradient []float32     // of the weights, laid out as they are
 	dw       *tensor.Dense // the same
 	owned    *buffer       // the gradient's memory, when it is the layer's own
-	// told is called with how many of the weights' tensors have their gradients, when these have
-	// been asked for: of a compute.Telling early. Nil: nothing.
-	told    func(tensors int)
+	// told is called with how many of the weights' tensors have their gradients, and how many rows
+	// of the next, when these have been asked for: of a compute.Telling early. Nil: nothing.
+	told    func(tensors, rows int)
 	applied bool
 }
 
@@ -173,7 +173,7 @@ func (l *Layer) backward(dy, dx []float32) {
 	}
 	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)
 	if l.told != nil {
-		l.told(len(l.views))
+		l.told(len(l.views), 0)
 	}
 }
 

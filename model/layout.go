@@ -116,23 +116,30 @@ func LayerLayout(s compute.RecurrentShape) []View {
 // Finishes returns the ends of the flat gradient's prefixes that a backward pass finishes one after
 // the other, in floats: each is told of when the tensors before it have their gradients. Of a
 // recurrent layer they are one product over all steps each, when its recurrence is through: W_ih's
-// comes first, then the others', then the gradient for the layer beneath. A device whose layers are
-// no compute.Telling tells of a layer's all together. The last is all of them. c must be valid.
+// comes first, then the others', then the gradient for the layer beneath. Of the first layer, whose
+// are the last of all and so have the least to hide behind, W_hh's are told of gate by gate. A
+// device whose layers are no compute.Telling tells of a layer's all together. The last is all of
+// them. c must be valid.
 func Finishes(c Config) []int {
 	views := Layout(c)
-	names := []string{outputBias}
+	var ends []int
+	add := func(name string) { ends = append(ends, find(views, name).end()) }
+	add(outputBias)
 	if c.projects() {
-		names = append(names, projectionWeight)
+		add(projectionWeight)
 	}
 	for k := c.Layers - 1; k >= 0; k-- {
-		names = append(names, layerName("weight_ih", k), layerName("bias_hh", k))
+		add(layerName("weight_ih", k))
+		if k == 0 {
+			w := find(views, layerName("weight_hh", k))
+			for g := 1; g < c.Cell.Gates(); g++ {
+				ends = append(ends, w.Offset+g*c.Hidden*c.Hidden)
+			}
+		}
+		add(layerName("bias_hh", k))
 	}
 	if c.Embed > 0 {
-		names = append(names, embeddingWeight)
-	}
-	ends := make([]int, len(names))
-	for i, name := range names {
-		ends[i] = find(views, name).end()
+		add(embeddingWeight)
 	}
 	return ends
 }

@@ -166,9 +166,10 @@ func TestBucketsBeginWithinBackward(t *testing.T) {
 		size int64
 		each int // in a step
 	}{
-		// The output layer; of each layer W_ih, then the rest; and with the tail the embedding.
-		{Clip{1, ByNorm, ScopeGlobal}, 1, 5},
-		{Clip{0, ByNorm, ScopeWorker}, 1, 5},
+		// The output layer; of each layer W_ih, then the rest, of the first in as many parts as it
+		// has gates; and with the tail the embedding.
+		{Clip{1, ByNorm, ScopeGlobal}, 1, 8},
+		{Clip{0, ByNorm, ScopeWorker}, 1, 8},
 		{Clip{1, ByNorm, ScopeGlobal}, onePiece, 0},
 		{Clip{1, ByNorm, ScopeWorker}, 1, 0},
 	} {

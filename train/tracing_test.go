@@ -44,7 +44,7 @@ func TestSpansNest(t *testing.T) {
 	}
 	nested(t, heard, map[string]int{"step": 12, "load": 12, "forward": 12, "backward": 12,
 		"exposed to the ring": 12, "clip": 12, "update": 12, "checkpoint": 3, "evaluation": 2,
-		"roll call": 3, "bucket 1 of 6": 12, "bucket 6 of 6": 12})
+		"roll call": 3, "bucket 1 of 9": 12, "bucket 9 of 9": 12})
 }
 
 // Nor does anything that a round does lack one.

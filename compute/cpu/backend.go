@@ -9,7 +9,7 @@ type layer interface {
 	// backward calls told as compute.Telling has it, unless it is nil.
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-		dstate compute.RecurrentState, told func(tensors int))
+		dstate compute.RecurrentState, told func(tensors, rows int))
 	bytes() int64 // of the workspace
 	close()
 }

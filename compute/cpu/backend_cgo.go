@@ -105,7 +105,8 @@ func flag(b bool) C.int {
 // nativeLayer is a recurrent layer in C.
 type nativeLayer struct {
 	*native
-	work *C.struct_layer
+	work          *C.struct_layer
+	gates, hidden int
 }
 
 func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
@@ -116,7 +117,7 @@ func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
 		panic(&compute.MemoryError{What: fmt.Sprintf("a recurrent layer of shape %+v", s),
 			Bytes: rows * (4*int64(s.T)*int64(s.B) + 2*int64(s.H))}) // gates, and W_hh in bf16
 	}
-	return &nativeLayer{native: n, work: w}
+	return &nativeLayer{native: n, work: w, gates: s.Cell.Gates(), hidden: s.H}
 }
 
 func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
@@ -133,7 +134,7 @@ func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentIn
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	dy []float32, dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState, told func(tensors int)) {
+	dstate compute.RecurrentState, told func(tensors, rows int)) {
 	run := func(parts C.int) {
 		C.rondo_layer_backward(l.kernels, l.team, l.work, parts, floats(w.IH), floats(w.HH),
 			ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
@@ -144,9 +145,21 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 		return
 	}
 	run(C.BACK_RECURRENCE | C.BACK_INPUT_WEIGHTS)
-	told(1)
-	run(C.BACK_HIDDEN_WEIGHTS)
-	told(4)
+	told(1, 0)
+	even := C.rondo_layer_gates_even(l.team, l.work) != 0
+	if !even {
+		run(C.BACK_HIDDEN_WEIGHTS)
+	}
+	for g := range l.gates {
+		if g > 0 {
+			told(1, g*l.hidden)
+		}
+		if even {
+			run(C.BACK_HIDDEN_GATE << g)
+		}
+	}
+	run(C.BACK_BIASES)
+	told(4, 0)
 	if dx != nil {
 		run(C.BACK_INPUT)
 	}

@@ -122,7 +122,7 @@ func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput
 
 func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState, told func(tensors int)) {
+	dstate compute.RecurrentState, told func(tensors, rows int)) {
 	l.ref.backward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
 		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
 		refWeights[float32]{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}, dx,

@@ -90,13 +90,17 @@ struct input {
 };
 
 // The parts of a layer's backward pass, in the order in which they are asked for: the recurrence,
-// W_ih's gradient, W_hh's and the biases', and the input's. They may be asked for together.
+// W_ih's gradient, W_hh's, the biases', and the input's. They may be asked for together. A gate's
+// rows of W_hh's are a part, gate g's BACK_HIDDEN_GATE << g; those that are asked for together
+// follow one another.
 enum {
     BACK_RECURRENCE = 1,
     BACK_INPUT_WEIGHTS = 2,
-    BACK_HIDDEN_WEIGHTS = 4,
-    BACK_INPUT = 8,
-    BACK_ALL = 15,
+    BACK_HIDDEN_GATE = 4,
+    BACK_HIDDEN_WEIGHTS = 15 * BACK_HIDDEN_GATE, // of all gates, of which there are at most four
+    BACK_BIASES = 64,
+    BACK_INPUT = 128,
+    BACK_ALL = 255,
 };
 
 // What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
@@ -231,6 +235,9 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
 
 // Bytes of a workspace; 0 of null.
 size_t rondo_arena_bytes(const void *workspace);
+
+// Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
+int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 
 // Calls through the table, for Go, on a team. The forward pass returns 0 when there is no memory
 // for its input, and else 1.

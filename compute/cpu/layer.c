@@ -157,6 +157,11 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
     return 1;
 }
 
+int rondo_layer_gates_even(const struct team *t, const struct layer *l)
+{
+    return l->U % rondo_team_size(t) == 0;
+}
+
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,

@@ -344,34 +344,45 @@ static void bias_gradient(const struct layer *l, long g, long u, float *to)
     }
 }
 
-// A weight's gradient from the sums' gradients of all steps: blocks of it to each thread.
-static void weight_gradient(const struct member *m, struct layer *l, float *dw,
+// A weight's gradient from the sums' gradients of all steps, its rows for the gates [from, to):
+// blocks of it to each thread.
+static void weight_gradient(const struct member *m, struct layer *l, float *dw, long from, long to,
                             void (*block)(struct layer *l, long g, long u, long n, long rows,
                                           float *dw))
 {
     long chunks = blocks_up(l->M, GRADIENT_ROWS), first, end;
     long chunk = blocks_up(blocks_up(l->M, chunks), BLOCK) * BLOCK;
-    rondo_share(m, l->K * l->U, 1, &first, &end);
+    rondo_share(m, (to - from) * l->U, 1, &first, &end);
     for (long n = 0; n < l->M; n += chunk)
         for (long i = first; i < end; i++)
-            block(l, i / l->U, i % l->U, n, least(chunk, l->M - n), dw);
+            block(l, from + i / l->U, i % l->U, n, least(chunk, l->M - n), dw);
 }
 
 static void input_weights(const struct member *m, struct layer *l, float *dih)
 {
     long i, end;
     if (!l->in->ids)
-        weight_gradient(m, l, dih, input_block);
+        weight_gradient(m, l, dih, 0, l->K, input_block);
     else
         for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++)
             table_gradient(l, i, dih);
 }
 
-// The gradients of W_hh and of both biases.
+// The gradient of W_hh's rows for the gates that the call asks for.
 static void hidden_weights(const struct member *m, struct layer *l, const struct layer_call *c)
 {
+    long from = 0, to;
+    while (from < l->K && !(c->parts & BACK_HIDDEN_GATE << from))
+        from++;
+    for (to = from; to < l->K && c->parts & BACK_HIDDEN_GATE << to;)
+        to++;
+    weight_gradient(m, l, c->dhh, from, to, hidden_block);
+}
+
+// The gradients of both biases.
+static void bias_gradients(const struct member *m, struct layer *l, const struct layer_call *c)
+{
     long i, end;
-    weight_gradient(m, l, c->dhh, hidden_block);
     for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++) {
         long g = i / l->U, u = i % l->U;
         bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
@@ -418,6 +429,8 @@ static void layer_backward(const struct member *m, struct layer *l, const struct
         input_weights(m, l, c->dih);
     if (c->parts & BACK_HIDDEN_WEIGHTS)
         hidden_weights(m, l, c);
+    if (c->parts & BACK_BIASES)
+        bias_gradients(m, l, c);
     if (c->dx && c->parts & BACK_INPUT) {
         pack_gates_back(m, l, l->in->back, c->ih, l->D);
         rondo_team_meet(m);

@@ -48,7 +48,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 // see compute.Telling.
 func (r *recurrent) BackwardTelling(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState,
-	told func(tensors int)) {
+	told func(tensors, rows int)) {
 	s := r.shape
 	if r.inference || !r.ran {
 		panic(fmt.Sprintf("cpu: Backward without a Forward before it (inference: %t)", r.inference))

@@ -124,7 +124,7 @@ func (l *refLayer[F]) inputSums(w refWeights[F], in refInput[F]) {
 // backward walks the segment from its end, then makes the weights' gradients for all steps, of
 // which it tells if told is not nil, and last x's.
 func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout refState[F],
-	dw refWeights[F], dx []F, dstate refState[F], told func(tensors int)) {
+	dw refWeights[F], dx []F, dstate refState[F], told func(tensors, rows int)) {
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
 	clear(l.dh)
 	clear(l.dc)
@@ -155,30 +155,34 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	copy(dstate.h, l.dh)
 	copy(dstate.c, l.dc)
 	if told == nil {
-		told = func(int) {}
+		told = func(int, int) {}
 	}
 	l.inputWeights(in, dw.ih)
-	told(1)
-	l.hiddenWeights(dw)
-	told(4)
+	told(1, 0)
+	for g := range l.k {
+		if g > 0 {
+			told(1, g*l.H)
+		}
+		l.hiddenWeights(g, dw.hh)
+	}
+	sumRows(dw.biasIH, l.din, wide, 0)
+	sumRows(dw.biasHH, l.drec, wide, 0)
+	told(4, 0)
 	if dx != nil {
 		clear(dx)
 		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)
 	}
 }
 
-// hiddenWeights are the gradients of W_hh, one product over all T*B rows, and of both biases.
-func (l *refLayer[F]) hiddenWeights(dw refWeights[F]) {
-	n, wide := l.T*l.B, l.k*l.H
-	sumRows(dw.biasIH, l.din, wide, 0)
-	sumRows(dw.biasHH, l.drec, wide, 0)
-	clear(dw.hh)
-	if l.Cell == compute.GRUResetBefore {
-		l.rows.transposedTimes(2*l.H, l.H, n, l.drec, wide, l.h, dw.hh)
-		l.rows.transposedTimes(l.H, l.H, n, l.drec[2*l.H:], wide, l.q, dw.hh[2*l.H*l.H:])
-	} else {
-		l.rows.transposedTimes(wide, l.H, n, l.drec, wide, l.h, dw.hh)
+// hiddenWeights is the gradient of W_hh's rows for a gate, one product over all T*B rows.
+func (l *refLayer[F]) hiddenWeights(gate int, dhh []F) {
+	states := l.h
+	if l.Cell == compute.GRUResetBefore && gate == 2 {
+		states = l.q
 	}
+	dhh = dhh[gate*l.H*l.H : (gate+1)*l.H*l.H]
+	clear(dhh)
+	l.rows.transposedTimes(l.H, l.H, l.T*l.B, l.drec[gate*l.H:], l.k*l.H, states, dhh)
 }
 
 // inputWeights is the gradient of W_ih, which is one product over all T*B rows too where these are

@@ -235,20 +235,25 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
 	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
 	c := results{dev: dev, problem: p.name}
-	tensors := []struct {
-		name   string
-		values []float32
-	}{{"dIH", dw.IH}, {"dHH", dw.HH}, {"dBiasIH", dw.BiasIH}, {"dBiasHH", dw.BiasHH}}
-	told := 0
+	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH"}
+	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}
+	heard := make([][]float32, len(tensors))
+	hear := func(i, end int) {
+		part := tensors[i][len(heard[i]):end]
+		heard[i] = append(heard[i], get(dev, part)...)
+		dev.Scale(part, 3)
+	}
 	layer.Forward(a.w, a.in, a.state, y, out)
-	telling.BackwardTelling(a.dy, a.dout, dw, dx, dstate, func(count int) {
-		for ; told < count; told++ {
-			c.add(tensors[told].name, tensors[told].values)
-			dev.Scale(tensors[told].values, 3)
+	telling.BackwardTelling(a.dy, a.dout, dw, dx, dstate, func(count, rows int) {
+		for i := range count {
+			hear(i, len(tensors[i]))
+		}
+		if rows > 0 { // of W_hh
+			hear(count, rows*p.shape.H)
 		}
 	})
-	if told != len(tensors) {
-		panic(fmt.Sprintf("devicetest: told of %d tensors of %d", told, len(tensors)))
+	for i, values := range heard {
+		c.all = append(c.all, Result{c.problem, names[i], values})
 	}
 	c.add("dh_0", dstate.H)
 	if p.x != nil {
