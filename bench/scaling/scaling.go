@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +23,8 @@ type config struct {
 	Cell                        string
 	Hidden, Layers, Batch, BPTT int
 	Steps, Turns                int
+	Cores                       string // core numbers by commas; empty: nobody is pinned
+	Half                        bool   // a row of 16 bits on the wire
 	Flags                       []string
 	AtLeast, Ratio              float64 // 0: anything will do
 }
@@ -45,6 +49,9 @@ func (c *config) flags() (more *string) {
 	flag.IntVar(&c.BPTT, "bptt", 70, "tokens of a lane in a step")
 	flag.IntVar(&c.Steps, "steps", 30, "steps of a turn")
 	flag.IntVar(&c.Turns, "turns", 3, "how often everything is measured")
+	flag.StringVar(&c.Cores, "cores", "0,1", "cores, by commas; each worker stays on one of them, "+
+		"so that all have as much of a processor; empty: the system moves them about")
+	flag.BoolVar(&c.Half, "bf16", true, "measure --wire bf16 too")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if Rondo's efficiency is below this fraction "+
 		"of min(1, compute/communication)")
 	flag.Float64Var(&c.Ratio, "ratio", 0, "fail if Rondo is not so many times as fast as PyTorch")
@@ -72,6 +79,11 @@ func (c config) validate() error {
 		if check.value < check.from || check.value > check.to {
 			return fmt.Errorf("%s %d: must be %d to %d", check.flag, check.value, check.from,
 				check.to)
+		}
+	}
+	for core := range strings.SplitSeq(c.Cores, ",") {
+		if _, err := strconv.ParseUint(core, 10, 16); err != nil && c.Cores != "" {
+			return fmt.Errorf("-cores: %q is not the number of a core", core)
 		}
 	}
 	if gates(c.Cell) == 0 {
@@ -134,11 +146,13 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 			}); err != nil {
 				return err
 			}
-			step, err := c.rondoTogether(ctx, workers, lead, log, "--wire", "bf16")
-			if err != nil {
-				return fmt.Errorf("%s: %w", half.name, err)
+			if c.Half {
+				step, err := c.rondoTogether(ctx, workers, lead, log, "--wire", "bf16")
+				if err != nil {
+					return fmt.Errorf("%s: %w", half.name, err)
+				}
+				half.steps = append(half.steps, step)
 			}
-			half.steps = append(half.steps, step)
 			if c.Python == "" {
 				continue
 			}
@@ -177,26 +191,46 @@ func (c config) wire() float64 {
 		(1e6 * float64(c.Rate))
 }
 
+// ratios are of values of the same turns, so that a machine that is slower for a while is so on both
+// sides.
+func ratios(over, under []float64) []float64 {
+	all := make([]float64, len(over))
+	for i := range all {
+		all[i] = over[i] / under[i]
+	}
+	return all
+}
+
+// spread is the lowest and the highest of the turns'.
+func spread(values []float64) string {
+	return fmt.Sprintf("%.3f-%.3f", slices.Min(values), slices.Max(values))
+}
+
 // report prints the table and judges it: rondo alone, and against torch. All are held against the
 // sum of float32, half too, whose numbers travel in 16 bits.
 func (c config) report(sum float64, rondo, half, torch *result, out io.Writer) error {
-	fmt.Fprintf(out, "%d workers, %d Mb/s; %s, %d layers of %d, vocabulary %d; batch %d a worker, "+
-		"bptt %d; fp32, 1 thread each\ngradient of %d bytes; the sum alone takes %.1f ms, of "+
-		"which %.1f are the links'; medians of %d turns of %d steps\n\n"+
-		"%-16s %11s %9s %10s %11s %16s %9s\n",
-		c.Workers, c.Rate, c.Cell, c.Layers, c.Hidden, vocabulary, c.Batch, c.BPTT, c.bytes(),
-		1e3*sum, 1e3*c.wire(), c.Turns, c.Steps, "", "compute ms", "step ms", "tokens/s",
-		"efficiency", "compute/sum <=1", "of that")
-	var failed []string
-	show := func(s *result) (step, ofBound float64) {
-		compute, step := bench.Median(s.compute), bench.Median(s.steps)
-		efficiency, bound := compute/step, min(1, compute/sum)
-		fmt.Fprintf(out, "%-16s %11.1f %9.1f %10.0f %11.3f %16.3f %9.3f\n", s.name, 1e3*compute,
-			1e3*step, c.tokens()/step, efficiency, bound, efficiency/bound)
-		return step, efficiency / bound
+	cores := "each on one of the cores " + c.Cores
+	if c.Cores == "" {
+		cores = "on no cores of their own"
 	}
-	step, ofBound := show(rondo)
-	if ofBound < c.AtLeast {
+	fmt.Fprintf(out, "%d workers, %d Mb/s, %s; %s, %d layers of %d, vocabulary %d; batch %d a "+
+		"worker, bptt %d; fp32, 1 thread each\ngradient of %d bytes; the sum alone takes %.1f ms, "+
+		"of which %.1f are the links'; medians of %d turns of %d steps\n\n"+
+		"%-16s %11s %9s %10s %11s %13s %16s %9s\n",
+		c.Workers, c.Rate, cores, c.Cell, c.Layers, c.Hidden, vocabulary, c.Batch, c.BPTT,
+		c.bytes(), 1e3*sum, 1e3*c.wire(), c.Turns, c.Steps, "", "compute ms", "step ms",
+		"tokens/s", "efficiency", "of turns", "compute/sum <=1", "of that")
+	var failed []string
+	show := func(s *result) (ofBound float64) {
+		compute, step := bench.Median(s.compute), bench.Median(s.steps)
+		turns := ratios(s.compute, s.steps)
+		efficiency, bound := bench.Median(turns), min(1, compute/sum)
+		fmt.Fprintf(out, "%-16s %11.1f %9.1f %10.0f %11.3f %13s %16.3f %9.3f\n", s.name,
+			1e3*compute, 1e3*step, c.tokens()/step, efficiency, spread(turns), bound,
+			efficiency/bound)
+		return efficiency / bound
+	}
+	if ofBound := show(rondo); ofBound < c.AtLeast {
 		failed = append(failed, fmt.Sprintf("the efficiency is %.3f of min(1, compute/sum), less "+
 			"than %.3f", ofBound, c.AtLeast))
 	}
@@ -204,9 +238,10 @@ func (c config) report(sum float64, rondo, half, torch *result, out io.Writer) e
 		show(half)
 	}
 	if len(torch.steps) > 0 {
-		other, _ := show(torch)
-		ratio := other / step
-		fmt.Fprintf(out, "rondo is %.2fx as fast as torch ddp\n", ratio)
+		show(torch)
+		turns := ratios(torch.steps, rondo.steps)
+		ratio := bench.Median(turns)
+		fmt.Fprintf(out, "rondo is %.2fx as fast as torch ddp (%s)\n", ratio, spread(turns))
 		if ratio < c.Ratio {
 			failed = append(failed, fmt.Sprintf("%.2fx of torch ddp, less than %.2fx", ratio,
 				c.Ratio))

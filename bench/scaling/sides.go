@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -29,6 +30,15 @@ func (c config) job(workers, batch int, more ...string) []string {
 		"--cell", c.Cell, "--hidden", fmt.Sprint(c.Hidden), "--layers", fmt.Sprint(c.Layers),
 		"--batch", fmt.Sprint(batch), "--bptt", fmt.Sprint(c.BPTT)}
 	return append(append(argv, c.Flags...), more...)
+}
+
+// pinned is the command line that runs argv, of a worker, on its core.
+func (c config) pinned(worker int, argv []string) []string {
+	if c.Cores == "" {
+		return argv
+	}
+	cores := strings.Split(c.Cores, ",")
+	return append([]string{"taskset", "--cpu-list", cores[worker%len(cores)]}, argv...)
 }
 
 // atOnce runs a function for each of n, all at once, and returns the mean of what they return. The
@@ -68,7 +78,7 @@ func (c config) rondoAlone(
 	ctx context.Context, workers []*netns.Host, log io.Writer,
 ) (float64, error) {
 	return atOnce(ctx, len(workers), func(ctx context.Context, i int) (float64, error) {
-		r, err := trial.Run(ctx, log, workers[i].Command(c.job(1, c.Batch))...)
+		r, err := trial.Run(ctx, log, workers[i].Command(c.pinned(i, c.job(1, c.Batch)))...)
 		return float64(c.Batch*c.BPTT) / r.TokensPerSecond, err
 	})
 }
@@ -92,8 +102,8 @@ func (c config) rondoTogether(
 	}
 	defer func() { err = errors.Join(err, end()) }()
 	where := []string{"--etcd", etcd, "--job", name}
-	for _, h := range workers {
-		end, err := start(log, h.Command(append([]string{c.Rondo, "worker"}, where...)))
+	for i, h := range workers {
+		end, err := start(log, h.Command(c.pinned(i, append([]string{c.Rondo, "worker"}, where...))))
 		if err != nil {
 			return 0, err
 		}
@@ -156,13 +166,13 @@ func (c config) torch(
 		if alone {
 			rank = 0
 		}
-		rows, err := side.Run[torchRow](ctx, workers[i].Command([]string{"env",
+		rows, err := side.Run[torchRow](ctx, workers[i].Command(c.pinned(i, []string{"env",
 			fmt.Sprintf("RANK=%d", rank), fmt.Sprintf("WORLD_SIZE=%d", world),
 			"MASTER_ADDR=" + workers[0].Address, "MASTER_PORT=29500", "GLOO_SOCKET_IFNAME=eth0",
 			c.Python, c.Script, "--cell", c.Cell, "--hidden", fmt.Sprint(c.Hidden),
 			"--layers", fmt.Sprint(c.Layers), "--vocab", fmt.Sprint(vocabulary),
 			"--batch", fmt.Sprint(c.Batch), "--bptt", fmt.Sprint(c.BPTT),
-			"--steps", fmt.Sprint(c.Steps)}), log)
+			"--steps", fmt.Sprint(c.Steps)})), log)
 		if err != nil {
 			return 0, err
 		}
