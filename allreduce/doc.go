@@ -38,9 +38,10 @@
 //
 //	s_1 = Q(x_1),  s_r = Q(s_{r-1} + x_r),  and every rank ends with s_N
 //
-// as the same bits: what is rounded already is the same when it is rounded again. The error is N
-// roundings' at most. With error feedback (Karimireddy et al., "Error feedback fixes SignSGD and
-// other gradient compression schemes", 2019) rank r adds what it has withheld so far, e_r, and
+// as the same bits, which a rank passes on as they came. In the reduce-scatter x_r is read once,
+// and the 16 bits of s_r take half of its place in the buffer; the sum takes all of it. The error
+// is N roundings' at most. With error feedback (Karimireddy et al., "Error feedback fixes SignSGD
+// and other gradient compression schemes", 2019) rank r adds what it has withheld so far, e_r, and
 // withholds the rest:
 //
 //	y_r = s_{r-1} + x_r + e_r,  s_r = Q(y_r),  e_r <- y_r - s_r

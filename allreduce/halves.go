@@ -116,13 +116,13 @@ func (r *Ring) sendAll(p *Pending) error {
 			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
 				return err
 			}
-			if err := r.handChunk(p, s.at(step, segment, chunk), step, chunk); err != nil {
+			if err := r.handChunk(p, s.at(step, segment, chunk), chunk, ready); err != nil {
 				return err
 			}
 		}
 	}
 	if s.header.Element != Float32 && len(p.Carry.Out) == 0 {
-		return nil
+		return nil // what the buffer had for the link has been read: see short
 	}
 	r.sending.wait(r.now(), step-1, chunk)
 	if err := r.links.Successor.Flush(); err != nil {
@@ -131,12 +131,12 @@ func (r *Ring) sendAll(p *Pending) error {
 	return nil
 }
 
-// handChunk gives the link a chunk of a segment.
-func (r *Ring) handChunk(p *Pending, h Header, step, chunk int) error {
-	if p.plan.ofNodes(step) {
-		return r.handNodes(p, h, step, chunk)
+// handChunk gives the link a chunk of a segment, the last of ready that have been reduced.
+func (r *Ring) handChunk(p *Pending, h Header, chunk int, ready int64) error {
+	if p.plan.ofNodes(h.Step) {
+		return r.handNodes(p, h, h.Step, chunk)
 	}
-	return r.hand(p, h, r.rounded.payload(p, h), step, chunk)
+	return r.hand(p, h, r.payload(p, h, ready), h.Step, chunk)
 }
 
 // hand gives the link a message.
@@ -146,6 +146,7 @@ func (r *Ring) hand(p *Pending, h Header, payload []byte, step, chunk int) error
 		return r.blame(p, r.links.Successor, step, chunk, err)
 	}
 	r.sending.proceed(r.now())
+	r.passing.count()
 	return nil
 }
 
@@ -221,7 +222,7 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	for step := s.first; step < s.last; step++ {
 		segment := s.received(step)
 		for chunk := range s.chunks(segment) {
-			if err := r.receiveChunk(p, s.at(step, segment, chunk), m, step, chunk); err != nil {
+			if err := r.receiveChunk(p, s.at(step, segment, chunk), m, chunk); err != nil {
 				return err
 			}
 			p.reduced.Add(1)
@@ -235,14 +236,14 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 }
 
 // receiveChunk waits for a chunk of a segment and reduces it.
-func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, step, chunk int) error {
-	if p.plan.ofNodes(step) {
-		return r.receiveNodes(p, h, m, step, chunk)
+func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
+	if p.plan.ofNodes(h.Step) {
+		return r.receiveNodes(p, h, m, h.Step, chunk)
 	}
-	if err := r.receive(p, h, m, step, chunk); err != nil {
+	if err := r.receive(p, h, m, h.Step, chunk); err != nil {
 		return err
 	}
-	combine(h.of(p.Buf), m.Pieces, h.Phase, h.Element)
+	r.reductionOf(p, h, p.reduced.Load()+1).of(m.Pieces)
 	m.Release()
 	return nil
 }

@@ -14,8 +14,27 @@ func Combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
 // combine adds the payload of a message to dst, or copies it there. The pieces hold len(dst)
 // numbers of e in all; a number may be split between pieces.
 func combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
+	reduction{dst: dst, phase: phase, element: e}.of(pieces)
+}
+
+// reduction is what becomes of a chunk that is received: it is added to dst in the reduce-scatter,
+// and else copied there. Of 16 bits a number, a sum that rounds goes to out, and only if it is
+// complete to dst, rounded; what comes complete goes to out as it is. out may be nil but for a
+// partial sum, and there be dst's own memory, from its beginning.
+type reduction struct {
+	dst      []float32
+	phase    Phase
+	element  Element
+	rounds   bool
+	complete bool
+	residual []float32
+	out      []byte
+}
+
+// of reduces the payload of a message.
+func (r reduction) of(pieces [][]byte) {
 	var carry [4]byte // the head of a number whose tail is in the next piece
-	width := e.Bytes()
+	width := r.element.Bytes()
 	held, at := 0, 0
 	for _, piece := range pieces {
 		if held > 0 {
@@ -24,24 +43,39 @@ func combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
 			if held < width {
 				continue
 			}
-			apply(dst[at:at+1], carry[:width], phase, e)
+			r.apply(at, carry[:width])
 			at++
 		}
 		whole := len(piece) / width
-		apply(dst[at:at+whole], piece[:width*whole], phase, e)
+		r.apply(at, piece[:width*whole])
 		at += whole
 		held = copy(carry[:], piece[width*whole:])
 	}
 }
 
-// apply adds or copies len(dst) whole numbers.
-func apply(dst []float32, src []byte, phase Phase, e Element) {
+// apply reduces the whole numbers of src, the first of which is number at of the chunk.
+func (r *reduction) apply(at int, src []byte) {
+	width := r.element.Bytes()
+	dst := r.dst[at : at+len(src)/width]
+	var out []byte
+	if r.out != nil {
+		out = r.out[width*at:][:len(src)]
+	}
+	var residual []float32
+	if r.residual != nil {
+		residual = r.residual[at:][:len(dst)]
+	}
 	switch {
 	case len(dst) == 0:
-	case phase == ReduceScatter:
-		addDecoded(dst, src, e)
+	case r.rounds && r.complete:
+		addSettle(out, dst, src, residual, r.element)
+	case r.rounds:
+		addEncode(out, dst, src, residual, r.element)
+	case r.phase == ReduceScatter:
+		addDecoded(dst, src, r.element)
 	default:
-		decode(dst, src, e)
+		decode(dst, src, r.element)
+		copy(out, src)
 	}
 }
 

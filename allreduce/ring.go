@@ -115,6 +115,7 @@ type Ring struct {
 	queue
 	sender
 	receiver
+	passing   passingChunks // from the receiver to the sender
 	heartbeat Header
 	epoch     time.Time // what the halves' times count from
 	trees     trees

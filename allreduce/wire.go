@@ -63,6 +63,56 @@ func settle(dst []byte, src, residual []float32, e Element) {
 	}
 }
 
+// addSettle adds src, which has numbers of e at any address, to dst, and settles that. out is nil
+// where nothing goes on.
+func addSettle(out []byte, dst []float32, src []byte, residual []float32, e Element) {
+	var unsent [2 * settleBlock]byte
+	width := e.Bytes()
+	for at := 0; at < len(dst); at += settleBlock {
+		n := min(len(dst)-at, settleBlock)
+		to := unsent[:width*n]
+		if out != nil {
+			to = out[width*at:][:width*n]
+		}
+		x, s := dst[at:at+n], src[width*at:][:width*n]
+		if residual != nil {
+			addDecoded(x, s, e)
+			settle(to, x, residual[at:at+n], e)
+			continue
+		}
+		done := addSettleVector(to, x, s, e)
+		x, s, to = x[done:], s[width*done:], to[width*done:]
+		addDecoded(x, s, e)
+		settle(to, x, nil, e)
+	}
+}
+
+// addBlock is how many floats addEncode adds beside the buffer, which it leaves alone but for out.
+const addBlock = 1 << 8
+
+// addEncode is encode, or encodeFeedback where there is a residual, of the sum of x and src, which
+// has numbers of e at any address. out may begin where x does.
+func addEncode(out []byte, x []float32, src []byte, residual []float32, e Element) {
+	if residual == nil {
+		n := addEncodeVector(out, x, src, e)
+		out, x, src = out[2*n:], x[n:], src[2*n:]
+	}
+	var sums [addBlock]float32
+	for len(x) > 0 {
+		sum := sums[:min(len(x), addBlock)]
+		n := len(sum)
+		copy(sum, x)
+		addDecoded(sum, src[:2*n], e)
+		if residual == nil {
+			encode(out[:2*n], sum, e)
+		} else {
+			encodeFeedback(out[:2*n], sum, residual[:n], e)
+			residual = residual[n:]
+		}
+		out, x, src = out[2*n:], x[n:], src[2*n:]
+	}
+}
+
 // decode fills dst from src, which has numbers of e at any address.
 func decode(dst []float32, src []byte, e Element) {
 	if e == Float32 {

@@ -71,6 +71,36 @@ func addDecodedVector(dst []float32, src []byte, e Element) int {
 	return n
 }
 
+// addEncodeVector leaves bfloat16s to others on a processor without AVX-512, as does
+// addSettleVector.
+func addEncodeVector(out []byte, x []float32, src []byte, e Element) int {
+	n := vectors(len(x), e)
+	if n == 0 || e == BFloat16 && !cpu.X86.HasAVX512F {
+		return 0
+	}
+	_, _ = out[2*n-1], src[2*n-1]
+	if e == Float16 {
+		addEncodeFloat16AVX2(&out[0], &x[0], &src[0], n)
+	} else {
+		addEncodeBFloat16AVX512(&out[0], &x[0], &src[0], n)
+	}
+	return n
+}
+
+func addSettleVector(out []byte, x []float32, src []byte, e Element) int {
+	n := vectors(len(x), e)
+	if n == 0 || e == BFloat16 && !cpu.X86.HasAVX512F {
+		return 0
+	}
+	_, _ = out[2*n-1], src[2*n-1]
+	if e == Float16 {
+		addSettleFloat16AVX2(&out[0], &x[0], &src[0], n)
+	} else {
+		addSettleBFloat16AVX512(&out[0], &x[0], &src[0], n)
+	}
+	return n
+}
+
 // Each does n numbers, a multiple of 16 that is not 0. No address need be aligned. To round to a
 // bfloat16 takes arithmetic, which is faster in vectors of 64 bytes; the others wait for memory.
 
@@ -103,3 +133,15 @@ func decodeFloat16AVX2(dst *float32, src *byte, n int)
 
 //go:noescape
 func addDecodedFloat16AVX2(dst *float32, src *byte, n int)
+
+//go:noescape
+func addEncodeBFloat16AVX512(out *byte, x *float32, src *byte, n int)
+
+//go:noescape
+func addSettleBFloat16AVX512(out *byte, x *float32, src *byte, n int)
+
+//go:noescape
+func addEncodeFloat16AVX2(out *byte, x *float32, src *byte, n int)
+
+//go:noescape
+func addSettleFloat16AVX2(out *byte, x *float32, src *byte, n int)

@@ -280,3 +280,103 @@ loop:
 	JNZ       loop
 	VZEROUPPER
 	RET
+
+// func addEncodeBFloat16AVX512(out *byte, x *float32, src *byte, n int)
+TEXT ·addEncodeBFloat16AVX512(SB), NOSPLIT, $0-32
+	MOVQ out+0(FP), DI
+	MOVQ x+8(FP), DX
+	MOVQ src+16(FP), SI
+	MOVQ n+24(FP), CX
+	constants512
+
+loop:
+	VPMOVZXWD (SI), Z0
+	VPSLLD    $16, Z0, Z0
+	VADDPS    (DX), Z0, Z0
+	round512(Z0, Z1)
+	VPMOVDW   Z1, Y2
+	VMOVDQU   Y2, (DI)
+	ADDQ      $32, SI
+	ADDQ      $64, DX
+	ADDQ      $32, DI
+	SUBQ      $16, CX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
+// func addSettleBFloat16AVX512(out *byte, x *float32, src *byte, n int)
+TEXT ·addSettleBFloat16AVX512(SB), NOSPLIT, $0-32
+	MOVQ out+0(FP), DI
+	MOVQ x+8(FP), DX
+	MOVQ src+16(FP), SI
+	MOVQ n+24(FP), CX
+	constants512
+
+loop:
+	VPMOVZXWD (SI), Z0
+	VPSLLD    $16, Z0, Z0
+	VADDPS    (DX), Z0, Z0
+	round512(Z0, Z1)
+	VPMOVDW   Z1, Y2
+	VMOVDQU   Y2, (DI)
+	VPSLLD    $16, Z1, Z1
+	VMOVUPS   Z1, (DX)
+	ADDQ      $32, SI
+	ADDQ      $64, DX
+	ADDQ      $32, DI
+	SUBQ      $16, CX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
+// func addEncodeFloat16AVX2(out *byte, x *float32, src *byte, n int)
+TEXT ·addEncodeFloat16AVX2(SB), NOSPLIT, $0-32
+	MOVQ out+0(FP), DI
+	MOVQ x+8(FP), DX
+	MOVQ src+16(FP), SI
+	MOVQ n+24(FP), CX
+
+loop:
+	VCVTPH2PS (SI), Y0
+	VCVTPH2PS 16(SI), Y1
+	VADDPS    (DX), Y0, Y0
+	VADDPS    32(DX), Y1, Y1
+	VCVTPS2PH $0, Y0, X2
+	VCVTPS2PH $0, Y1, X3
+	VMOVDQU   X2, (DI)
+	VMOVDQU   X3, 16(DI)
+	ADDQ      $32, SI
+	ADDQ      $64, DX
+	ADDQ      $32, DI
+	SUBQ      $16, CX
+	JNZ       loop
+	VZEROUPPER
+	RET
+
+// func addSettleFloat16AVX2(out *byte, x *float32, src *byte, n int)
+TEXT ·addSettleFloat16AVX2(SB), NOSPLIT, $0-32
+	MOVQ out+0(FP), DI
+	MOVQ x+8(FP), DX
+	MOVQ src+16(FP), SI
+	MOVQ n+24(FP), CX
+
+loop:
+	VCVTPH2PS (SI), Y0
+	VCVTPH2PS 16(SI), Y1
+	VADDPS    (DX), Y0, Y0
+	VADDPS    32(DX), Y1, Y1
+	VCVTPS2PH $0, Y0, X2
+	VCVTPS2PH $0, Y1, X3
+	VMOVDQU   X2, (DI)
+	VMOVDQU   X3, 16(DI)
+	VCVTPH2PS X2, Y2
+	VCVTPH2PS X3, Y3
+	VMOVUPS   Y2, (DX)
+	VMOVUPS   Y3, 32(DX)
+	ADDQ      $32, SI
+	ADDQ      $64, DX
+	ADDQ      $32, DI
+	SUBQ      $16, CX
+	JNZ       loop
+	VZEROUPPER
+	RET

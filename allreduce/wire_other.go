@@ -11,3 +11,7 @@ func encodeFeedbackVector(_ []byte, _, _ []float32, _ Element) int { return 0 }
 func decodeVector([]float32, []byte, Element) int { return 0 }
 
 func addDecodedVector([]float32, []byte, Element) int { return 0 }
+
+func addEncodeVector(_ []byte, _ []float32, _ []byte, _ Element) int { return 0 }
+
+func addSettleVector(_ []byte, _ []float32, _ []byte, _ Element) int { return 0 }

@@ -277,6 +277,8 @@ func BenchmarkWire(b *testing.B) {
 			{"encodeLoop", func() { encodeLoop(wire, a, e) }},
 			{"encodeFeedback", func() { encodeFeedback(wire, a, c, e) }},
 			{"settle", func() { settle(wire, a, nil, e) }},
+			{"addEncode", func() { addEncode(short(a, e), a, wire[:2*floats], nil, e) }},
+			{"addSettle", func() { addSettle(nil, a, wire[:2*floats], nil, e) }},
 			{"decode", func() { decode(a, wire, e) }},
 			{"decodeLoop", func() { decodeLoop(a, wire, e) }},
 			{"addDecoded", func() { addDecoded(a, wire, e) }},
