@@ -191,8 +191,8 @@ func (c config) wire() float64 {
 		(1e6 * float64(c.Rate))
 }
 
-// ratios are of values of the same turns, so that a machine that is slower for a while is so on both
-// sides.
+// ratios are of values of the same turns, so that a machine that is slower for a while is so on
+// both sides.
 func ratios(over, under []float64) []float64 {
 	all := make([]float64, len(over))
 	for i := range all {

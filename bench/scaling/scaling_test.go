@@ -29,11 +29,11 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"takes 200.0 ms, of which 14.4 are the links'", // 1,200,240 bytes, one and a half times
 		"Mb/s, each on one of the cores 0,1; lstm",
-		"rondo                  100.0     250.0       4480       0.500   0.400-0.500            0.500" +
-			"     1.000\n",
+		"rondo                  100.0     250.0       4480       0.500   0.400-0.500" +
+			"            0.500     1.000\n",
 		"rondo, bf16 wire       100.0     200.0       5600       1.000   0.500-1.000",
-		"torch ddp              200.0     300.0       3733       0.667   0.333-0.667            1.000" +
-			"     0.667\n",
+		"torch ddp              200.0     300.0       3733       0.667   0.333-0.667" +
+			"            1.000     0.667\n",
 		"rondo is 1.50x as fast as torch ddp (1.200-1.500)\n",
 	} {
 		if !strings.Contains(out.String(), want) {

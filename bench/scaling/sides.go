@@ -103,7 +103,8 @@ func (c config) rondoTogether(
 	defer func() { err = errors.Join(err, end()) }()
 	where := []string{"--etcd", etcd, "--job", name}
 	for i, h := range workers {
-		end, err := start(log, h.Command(c.pinned(i, append([]string{c.Rondo, "worker"}, where...))))
+		end, err := start(log, h.Command(c.pinned(i,
+			append([]string{c.Rondo, "worker"}, where...))))
 		if err != nil {
 			return 0, err
 		}
