@@ -91,7 +91,13 @@ func start(t *testing.T, args ...string) *process {
 // startOn is start on a host of a test network; nil is this machine.
 func startOn(t *testing.T, on *host, args ...string) *process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	return startFor(t, on, runTimeout, args...)
+}
+
+// startFor is startOn with another limit than a command usually has.
+func startFor(t *testing.T, on *host, limit time.Duration, args ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	argv := on.argv(append([]string{filepath.Join(binaries, "rondo")}, append(args, "--json")...))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

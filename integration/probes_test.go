@@ -42,6 +42,10 @@ func probe(t *testing.T, address, service string) string {
 const (
 	serving    = "SERVING"
 	notServing = "NOT_SERVING"
+
+	// promptly is how long a process that is asked to go may take: a busy machine's seconds, and
+	// less than any deadline by which it would go anyway.
+	promptly = 20 * time.Second
 )
 
 // want holds a process to its answers to the three probes.
@@ -136,7 +140,7 @@ func TestSIGTERMWhileACorpusOpens(t *testing.T) {
 	began := time.Now()
 	worker.signal(syscall.SIGTERM)
 	code := worker.exitCode()
-	if took := time.Since(began); code != exitLeft || took > 5*time.Second {
+	if took := time.Since(began); code != exitLeft || took > promptly {
 		t.Errorf("exit code %d after %v; it wrote:\n%s", code, took, worker.stderr)
 	}
 	said, err := os.ReadFile(word)
@@ -172,7 +176,7 @@ func TestSIGTERMBeforeTheFirstRing(t *testing.T) {
 	began := time.Now()
 	worker.signal(syscall.SIGTERM)
 	code := worker.exitCode()
-	if took := time.Since(began); code != exitLeft || took > 5*time.Second {
+	if took := time.Since(began); code != exitLeft || took > promptly {
 		t.Errorf("exit code %d after %v; it wrote:\n%s", code, took, worker.stderr)
 	}
 }
@@ -211,7 +215,7 @@ func TestSIGTERMInARingThatDoesNotForm(t *testing.T) {
 	began := time.Now()
 	worker.signal(syscall.SIGTERM)
 	code := worker.exitCode()
-	if took := time.Since(began); code != exitLeft || took > 5*time.Second {
+	if took := time.Since(began); code != exitLeft || took > promptly {
 		t.Errorf("exit code %d after %v; it wrote:\n%s", code, took, worker.stderr)
 	}
 }

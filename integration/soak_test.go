@@ -13,6 +13,9 @@ import (
 // soakVariable holds how many faults the long soak must have had at least.
 const soakVariable = "RONDO_SOAK_FAULTS"
 
+// faultTime is what a busy machine may take for a fault and the steps until the next.
+const faultTime = 2 * time.Second
+
 // soakPace gives workers that were lost the time to come back while the others go on.
 const soakPace = "delay rank=* for=10ms phase=forward times=0"
 
@@ -69,7 +72,8 @@ func TestSoak(t *testing.T) {
 	rules, reference := soakRules(steps)
 	dir := filepath.Join(t.TempDir(), "run")
 	began := time.Now()
-	allow := allowance{back: true, reference: []string{"--inject", reference}}
+	allow := allowance{back: true, reference: []string{"--inject", reference},
+		limit: runTimeout + time.Duration(faults)*faultTime}
 	j := try(t, allow, "--workers", "4", "--steps", fmt.Sprint(steps), "--checkpoint-dir",
 		dir, "--checkpoint-every", "5", "--inject", rules, "--restarts", "500",
 		"--min-workers", "2", "--check-every", "1")

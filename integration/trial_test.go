@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A trial is a job to which something is done, and which must come out as if nothing had been: it
@@ -23,10 +25,11 @@ type trial struct {
 
 // allowance is what a fault may cost, where it is more than the usual nothing.
 type allowance struct {
-	tolerance float64  // of the loss, relative; 0: curveTolerance
-	back      bool     // training goes back to a checkpoint
-	gaps      bool     // the leader changes: what it had and had not shown of the steps is lost
-	reference []string // flags of the undisturbed job that make another curve
+	tolerance float64       // of the loss, relative; 0: curveTolerance
+	back      bool          // training goes back to a checkpoint
+	gaps      bool          // the leader changes: what it had and had not shown of the steps is lost
+	reference []string      // flags of the undisturbed job that make another curve
+	limit     time.Duration // of the job; 0: runTimeout
 }
 
 const (
@@ -58,8 +61,9 @@ func tryOn(t *testing.T, on *host, allow allowance, flags ...string) *trial {
 	t.Helper()
 	dir := t.TempDir()
 	j := &trial{t: t, audit: filepath.Join(dir, "audit"), allow: allow}
-	j.process = startOn(t, on, append([]string{"train"}, trialFlags(append([]string{"--workers",
-		"3", "--audit-dir", j.audit, "--stop-dir", dir}, flags...)...)...)...)
+	j.process = startFor(t, on, cmp.Or(allow.limit, runTimeout), append([]string{"train"},
+		trialFlags(append([]string{"--workers", "3", "--audit-dir", j.audit, "--stop-dir", dir},
+			flags...)...)...)...)
 	return j
 }
 

@@ -90,7 +90,7 @@ func actions(t *testing.T) map[int]batchv1.PodFailurePolicyAction {
 // exitCode is that of a command that ends with err.
 func exitCode(err error) int {
 	c := &cobra.Command{Use: "worker", RunE: func(*cobra.Command, []string) error { return err }}
-	return app.Run(context.Background(), c, nil, io.Discard)
+	return app.Run(context.Background(), c, []string{}, io.Discard)
 }
 
 const (
