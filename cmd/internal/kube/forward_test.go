@@ -98,13 +98,13 @@ func TestForwardSaysWhatCannotBe(t *testing.T) {
 	}
 	defer func() { _ = busy.Close() }()
 	c := serveTunnel(t, &forwarder{}, someJob(1, nil)).cluster
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
 	for port, want := range map[int]string{
 		busy.Addr().(*net.TCPAddr).Port: "address already in use: give another, or 0 for any",
 		0:                               "no observer of job book is ready",
 	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err := c.Forward(ctx, "book", port, func(string) {})
+		cancel()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("port %d: %v, want %s", port, err, want)
 		}

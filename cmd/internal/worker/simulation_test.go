@@ -47,7 +47,10 @@ func TestSimulation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = data.Close() }()
-	want := undisturbed(t, data)
+	want := undisturbed(t, data, simSpec())
+	spec := simSpec()
+	share(spec, 1)
+	shared := undisturbed(t, data, spec)
 	first, last := uint64(1), *simSeeds
 	if *simSeed != 0 {
 		first, last = *simSeed, *simSeed
@@ -55,7 +58,7 @@ func TestSimulation(t *testing.T) {
 	faults := 0
 	for seed := first; seed <= last; seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			faults += simulate(t, data, seed, want)
+			faults += simulate(t, data, seed, want, shared)
 		})
 		if t.Failed() && *simSeed == 0 {
 			t.Fatalf("replay it with: go test -run Simulation ./cmd/internal/worker -seed %d", seed)
@@ -82,10 +85,17 @@ func simSpec() *rondov1.JobSpec {
 	return spec
 }
 
+// share has the workers share out what the optimizer keeps.
+func share(spec *rondov1.JobSpec, copies int64) {
+	spec.Optimizer, spec.Momentum = "momentum", 0.5
+	spec.ShardOptimizer, spec.ShardCopies = true, copies
+}
+
 // undisturbed returns the loss after each step of the job on one worker.
-func undisturbed(t *testing.T, data *job.Data) (losses map[int64]float64) {
+func undisturbed(
+	t *testing.T, data *job.Data, spec *rondov1.JobSpec,
+) (losses map[int64]float64) {
 	synctest.Test(t, func(t *testing.T) {
-		spec := simSpec()
 		spec.Workers = 1
 		w := newWorld(spec, data, 0)
 		w.submit(t)
@@ -97,8 +107,11 @@ func undisturbed(t *testing.T, data *job.Data) (losses map[int64]float64) {
 	return losses
 }
 
-// simulate runs one seed, and returns how many faults it had.
-func simulate(t *testing.T, data *job.Data, seed uint64, want map[int64]float64) (faults int) {
+// simulate runs one seed, and returns how many faults it had. The loss is to be want's, or, where
+// the optimizer is shared out, shared's.
+func simulate(
+	t *testing.T, data *job.Data, seed uint64, want, shared map[int64]float64,
+) (faults int) {
 	folder := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		spec := simSpec()
@@ -121,6 +134,10 @@ func simulate(t *testing.T, data *job.Data, seed uint64, want map[int64]float64)
 		if seed%3 == 0 { // rounds, whose loss depends on who takes part
 			spec.SyncEvery, spec.ClipScope, w.inexact = 2+w.random.Int64N(7), "worker", true
 			spec.OuterOptimizer, spec.OuterMomentum = "nesterov", 0.3
+		}
+		if seed%3 == 1 {
+			share(spec, 1+w.random.Int64N(2))
+			want = shared
 		}
 		spec.Submitted = int64(seed)
 		w.submit(t)

@@ -51,7 +51,7 @@ type world struct {
 	spawned      int
 	losses       map[int64]float64 // of the steps, as they were reported last
 	highest      int64
-	inexact      bool                // lane states were lost without a checkpoint
+	inexact      bool                // what a checkpoint has was lost without one
 	backwards    bool                // going back was announced
 	rings        map[uint64][]string // processes of each generation
 	furthest     uint64              // generation in which the highest step was done
@@ -249,6 +249,8 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	switch text := e.GetNotice().GetText(); {
 	case strings.Contains(text, "computed anew"):
 		w.inexact, w.backwards = true, true
+	case strings.Contains(text, "begins at zero again"):
+		w.inexact = true
 	case strings.Contains(text, "must go back"), strings.Contains(text, "checkpoint of step"),
 		strings.Contains(text, "from scratch"):
 		w.backwards = true
