@@ -27,7 +27,7 @@ type trial struct {
 type allowance struct {
 	tolerance float64       // of the loss, relative; 0: curveTolerance
 	back      bool          // training goes back to a checkpoint
-	gaps      bool          // the leader changes: what it had and had not shown of the steps is lost
+	gaps      bool          // the leader changes: what it had not shown of the steps is lost
 	reference []string      // flags of the undisturbed job that make another curve
 	limit     time.Duration // of the job; 0: runTimeout
 }

@@ -39,7 +39,8 @@ type Need struct {
 // as long as one that must have run out before it: then there is as long again to act on it.
 func Deadlines(spec *rondov1.JobSpec) []Rung {
 	return []Rung{
-		{Name: "heartbeat", Of: "chunk-timeout", Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
+		{Name: "heartbeat", Of: "chunk-timeout",
+			Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
 			Bounds: "the silence of a worker that waits for others itself; a quarter of " +
 				"--chunk-timeout"},
 		{Name: "chunk-timeout", Flag: true, Value: spec.ChunkTimeout.AsDuration(),
