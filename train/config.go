@@ -34,9 +34,9 @@ type Config struct {
 	// job. At least 1.
 	NonfiniteLimit int64
 
-	// GradientScale is what each rank's gradient is multiplied by before the ranks sum it, and their
-	// sum divided by: a power of two, for numbers that have a narrow range on their way; 0: 1. The
-	// limit of Clip, whose Scope is ScopeWorker, bounds what travels. Not in rounds.
+	// GradientScale is what each rank's gradient is multiplied by before the ranks sum it, and
+	// their sum divided by: a power of two, for numbers that have a narrow range on their way; 0:
+	// 1. The limit of Clip, whose Scope is ScopeWorker, bounds what travels. Not in rounds.
 	GradientScale float64
 
 	// BucketBytes is how large a part of the gradient is at least, but for the last, that the ranks

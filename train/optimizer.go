@@ -21,9 +21,9 @@ type Optimizer struct {
 	// ring sum: from then on these may sum in a way that has gradients arrive in bursts, which
 	// compute.Update.Held is for. 0: it takes in all. One that is held stays so: see Progress.Held.
 	HoldAfter int64
-	// MomentumAfter is the last step in whose update the momentum is, where the ranks of a ring sum:
-	// from then on each rank has that of its own gradients, and what they sum is the momentum. 0: it
-	// is in all.
+	// MomentumAfter is the last step in whose update the momentum is, where the ranks of a ring
+	// sum: from then on each rank has that of its own gradients, and what they sum is the momentum.
+	// 0: it is in all.
 	MomentumAfter int64
 }
 

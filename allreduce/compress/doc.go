@@ -29,8 +29,9 @@
 //
 // # What survives what
 //
-// What a Summer keeps, momentum included, belongs to the last step that was committed; what the step
-// in hand would leave is apart from it until the step's commit. So a step that is done again begins
-// with what it began with. A rank keeps its own through changes of the ring. What a lost rank had kept back is
-// lost, and so is that of a rank whose state is replaced by another's or a checkpoint's.
+// What a Summer keeps, momentum included, belongs to the last step that was committed; what the
+// step in hand would leave is apart from it until the step's commit. So a step that is done again
+// begins with what it began with. A rank keeps its own through changes of the ring. What a lost
+// rank had kept is lost, and so is that of a rank whose state is replaced by another's or a
+// checkpoint's.
 package compress

@@ -36,10 +36,10 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 	return &c, nil
 }
 
-// gradientScale is what makes the most of binary16's range, whose numbers lose bits below 2^-14, and
-// are 0 below 2^-25, as most of a gradient is; 0: nothing. What each worker has clipped adds up to
-// no number above --clip, so that the greatest power of two is known that keeps it, and what
-// rounding adds, half the largest finite number away from an overflow.
+// gradientScale is what makes the most of binary16's range, whose numbers lose bits below 2^-14,
+// as most of a gradient is, and are 0 below 2^-25; 0: nothing. What each worker has clipped adds up
+// to no number above --clip, so that the greatest power of two is known with which that, and what
+// rounding adds, does not overflow.
 func gradientScale(spec *rondov1.JobSpec) float64 {
 	const most = 1 << 15
 	clipped := spec.Clip > 0 && spec.ClipScope == "worker"

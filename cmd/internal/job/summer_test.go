@@ -76,8 +76,8 @@ func TestSummerConfig(t *testing.T) {
 	}
 }
 
-// TestMomentumAfter: the workers have the momentum from where on top-k chooses, of an optimizer that
-// has one, unless its second moment goes on or the sum is clipped.
+// TestMomentumAfter: the workers have the momentum from where on top-k chooses, of an optimizer
+// that has one, unless its second moment goes on or the sum is clipped.
 func TestMomentumAfter(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*rondov1.JobSpec)
@@ -92,10 +92,11 @@ func TestMomentumAfter(t *testing.T) {
 			compress.Momentum{Decay: 0.5, Gain: 1}},
 		"nesterov": {func(s *rondov1.JobSpec) { s.Optimizer = "nesterov" }, 200,
 			compress.Momentum{Decay: 0.5, Gain: 1, Nesterov: true}},
-		"sgd":      {func(s *rondov1.JobSpec) { s.Optimizer = "sgd" }, 0, compress.Momentum{}},
-		"rmsprop":  {func(s *rondov1.JobSpec) { s.Optimizer = "rmsprop" }, 0, compress.Momentum{}},
-		"PowerSGD": {func(s *rondov1.JobSpec) { s.Compress = "powersgd:2" }, 0, compress.Momentum{}},
-		"whole":    {func(s *rondov1.JobSpec) { s.Compress = "none" }, 0, compress.Momentum{}},
+		"sgd":     {func(s *rondov1.JobSpec) { s.Optimizer = "sgd" }, 0, compress.Momentum{}},
+		"rmsprop": {func(s *rondov1.JobSpec) { s.Optimizer = "rmsprop" }, 0, compress.Momentum{}},
+		"PowerSGD": {func(s *rondov1.JobSpec) { s.Compress = "powersgd:2" }, 0,
+			compress.Momentum{}},
+		"whole": {func(s *rondov1.JobSpec) { s.Compress = "none" }, 0, compress.Momentum{}},
 		"in rounds": {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0,
 			compress.Momentum{}},
 		"clipped behind": {func(s *rondov1.JobSpec) { s.ClipScope = "global" }, 0,
