@@ -281,7 +281,7 @@ func (t *Trainer) clipPart(own *tally) {
 	if !t.clipsOwn() {
 		t.clipper.Clip(t.grads, &t.clip, nil)
 	}
-	norm := t.clip.Share * t.clipper.Norm()
+	norm := t.clip.Share / t.scale() * t.clipper.Norm() // no rounding: see Config.GradientScale
 	if isFinite(norm) {
 		norm = min(norm, exactLimit/2) // it is clipped all the same
 	}

@@ -214,10 +214,10 @@ func (h hearing) Sum(ctx context.Context, step int64, rate float64, gradient []f
 	return h.Summer.Sum(ctx, step, rate, gradient)
 }
 
-// TestGradientScale: gradients travel times the scale, and nothing else changes, to the last bit;
-// not where they cannot be scaled.
+// TestGradientScale: gradients travel times the scale, and nothing else changes, to the last bit,
+// reported norms included; not where they cannot be scaled.
 func TestGradientScale(t *testing.T) {
-	run := func(scale float64) (*Snapshot, float32) {
+	run := func(scale float64) (*outcome, float32) {
 		j := newJob(2)
 		j.config.Clip = Clip{1, ByNorm, ScopeWorker}
 		j.config.GradientScale, j.config.Save = scale, true
@@ -227,11 +227,16 @@ func TestGradientScale(t *testing.T) {
 		j.summer = func(worker int, r Ring) Summer {
 			return hearing{plain(worker, r), &first[worker]}
 		}
-		return j.mustRun(t).saved[0], first[1]
+		return j.mustRun(t), first[1]
 	}
 	want, whole := run(0)
 	got, scaled := run(1 << 15)
-	sameSnapshot(t, got, want)
+	sameSnapshot(t, got.saved[0], want.saved[0])
+	for i, w := range want.steps {
+		if g := got.steps[i].GradientNorm; g != w.GradientNorm || g == 0 {
+			t.Errorf("step %d: a norm of %v, not %v", i+1, g, w.GradientNorm)
+		}
+	}
 	if scaled != 1<<15*whole || whole == 0 {
 		t.Errorf("%v travels in place of %v", scaled, whole)
 	}
