@@ -15,10 +15,11 @@ import (
 )
 
 // TestQueuedSums: sums of different lengths that are on the way together, with gathers and carries
-// between them, are what they are one by one.
+// between them, are what they are one by one, whatever travels.
 func TestQueuedSums(t *testing.T) {
 	for world := 1; world <= 8; world++ {
 		rings := linktest.Rings(t, raggedRing(world), generation, 64, time.Minute)
+		inPlace := linktest.Rings(t, connect(world), generation, 64, time.Minute)
 		rng := rand.New(rand.NewPCG(uint64(world), 4))
 		for range 20 {
 			lengths := make([]int, 1+rng.IntN(10))
@@ -26,6 +27,7 @@ func TestQueuedSums(t *testing.T) {
 				lengths[i] = rng.IntN(4) * rng.IntN(120)
 			}
 			linktest.CheckQueued(t, rings, rng, lengths)
+			linktest.CheckQueuedRounded(t, inPlace, rng, lengths)
 		}
 	}
 }

@@ -350,7 +350,9 @@ func testQueued(t *testing.T, form Form) {
 		rings := Rings(t, form(t, world), generation, chunkBytes, time.Minute)
 		rng := rand.New(rand.NewPCG(23, uint64(world)))
 		for range 5 {
-			CheckQueued(t, rings, rng, []int{100, 1, 0, 3, 1000, 17, 2, 64})
+			lengths := []int{100, 1, 0, 3, 1000, 17, 2, 64}
+			CheckQueued(t, rings, rng, lengths)
+			CheckQueuedRounded(t, rings, rng, lengths)
 		}
 	}
 }
