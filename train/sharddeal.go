@@ -31,14 +31,15 @@ func (o offer) has(first, end int) bool {
 
 // doubtful are the ranges whose slots two ranks have differently: nothing says who is right.
 func doubtful(all []offer) (ranges [][2]int64) {
-	for rank, o := range all {
-		for _, other := range all[rank+1:] {
-			for i, r := range o.Ranges {
-				for k, same := range other.Ranges {
-					if r == same && o.Digests[i] != other.Digests[k] {
-						ranges = append(ranges, r)
-					}
-				}
+	digests := make(map[[2]int64]uint64)
+	for _, o := range all {
+		for i, r := range o.Ranges {
+			digest, known := digests[r]
+			switch {
+			case !known:
+				digests[r] = o.Digests[i]
+			case digest != o.Digests[i]:
+				ranges = append(ranges, r)
 			}
 		}
 	}
