@@ -52,6 +52,10 @@ func Hierarchical(spec *rondov1.JobSpec) bool {
 	return err == nil && way.TopK == 0 && !WholeGradients(spec)
 }
 
+// MostHalf is the largest --clip of what travels in fp16, whose largest number is 65504: with room
+// for what rounding adds to a sum.
+const MostHalf = 1 << 15
+
 func validateCompress(spec *rondov1.JobSpec) error {
 	way, err := ParseCompress(spec.Compress)
 	if err != nil {
@@ -65,6 +69,10 @@ func validateCompress(spec *rondov1.JobSpec) error {
 	case spec.Compress != "none" && spec.Wire != "fp32":
 		return usagef("--compress %s and --wire %s both say what travels: give one", spec.Compress,
 			spec.Wire)
+	case spec.Wire == "fp16" && spec.ClipScope != "global" && spec.Clip > MostHalf:
+		return usagef("--wire fp16 has no numbers above 65504, and workers that clip their own "+
+			"gradients to %g may sum to more: give a --clip of at most %d, or --wire bf16",
+			spec.Clip, MostHalf)
 	case spec.Compress != "none" && spec.SparseRows == "always":
 		return usagef("--sparse-rows always is without --compress, which sends parts of all " +
 			"tensors")

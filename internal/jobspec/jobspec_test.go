@@ -166,6 +166,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--compress powersgd:65", "--compress powersgd:65: powersgd: takes a rank"},
 		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both say what"},
 		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always is without --compress"},
+		{"--wire fp16 --clip 40000", "--wire fp16 has no numbers above 65504"},
 		{"--compress-after 9", "--compress-after says when --compress begins"},
 		{"--error-feedback", "--error-feedback adds what --wire or --compress leaves out"},
 		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on " +
@@ -196,7 +197,8 @@ func TestParseCompress(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"--compress topk:0.1 --error-feedback",
-		"--wire bf16 --error-feedback --sparse-rows always", "--wire fp16"} {
+		"--wire bf16 --error-feedback --sparse-rows always", "--wire fp16",
+		"--wire fp16 --clip 40000 --clip-scope global", "--wire fp16 --clip 32768"} {
 		if _, err := parse(t, strings.Fields(args)...); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}

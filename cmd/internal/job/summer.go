@@ -41,12 +41,11 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 // to no number above --clip, so that the greatest power of two is known with which that, and what
 // rounding adds, does not overflow.
 func gradientScale(spec *rondov1.JobSpec) float64 {
-	const most = 1 << 15
 	clipped := spec.Clip > 0 && spec.ClipScope == "worker"
-	if spec.Wire != "fp16" || !clipped || spec.SyncEvery > 1 || spec.Clip > most {
+	if spec.Wire != "fp16" || !clipped || spec.SyncEvery > 1 || spec.Clip > jobspec.MostHalf {
 		return 0
 	}
-	return math.Exp2(min(maxScale, math.Floor(math.Log2(most/spec.Clip))))
+	return math.Exp2(min(maxScale, math.Floor(math.Log2(jobspec.MostHalf/spec.Clip))))
 }
 
 // maxScale bounds a gradientScale where --clip is tiny, as an exponent of two.
