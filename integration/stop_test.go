@@ -137,7 +137,7 @@ func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 func TestWorkerThatDiesBeforeItJoins(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	p := start(t, endless("--workers", "3")...)
+	p := start(t, endless("--workers", "3", "--checkpoint-dir", t.TempDir())...)
 	// Kill the first worker process that appears: at its start it cannot have joined.
 	victim := 0
 	for victim == 0 && time.Since(began) < time.Minute {
@@ -204,7 +204,7 @@ func TestClosedOutputStopsTheJob(t *testing.T) {
 // the job that is started anew.
 func TestWorkersEndWithTheirParent(t *testing.T) {
 	t.Parallel()
-	p := start(t, endless()...)
+	p := start(t, endless("--checkpoint-dir", t.TempDir())...)
 	p.untilStep(3)
 	workers := p.workers()
 	if len(workers) != 2 {
