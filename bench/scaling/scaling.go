@@ -49,8 +49,8 @@ func (c *config) flags() (more *string) {
 	flag.IntVar(&c.BPTT, "bptt", 70, "tokens of a lane in a step")
 	flag.IntVar(&c.Steps, "steps", 30, "steps of a turn")
 	flag.IntVar(&c.Turns, "turns", 3, "how often everything is measured")
-	flag.StringVar(&c.Cores, "cores", "0,1", "cores, by commas; each worker stays on one of them, "+
-		"so that all have as much of a processor; empty: the system moves them about")
+	flag.StringVar(&c.Cores, "cores", "", "cores, by commas, of which each worker stays on one; "+
+		"empty: the system moves them about")
 	flag.BoolVar(&c.Half, "bf16", true, "measure --wire bf16 too")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if Rondo's efficiency is below this fraction "+
 		"of min(1, compute/communication)")
