@@ -16,21 +16,22 @@ import (
 // regroupAt has a worker ask for another ring when it has done a step.
 func regroupAt(e *elastic, worker int, step int64) {
 	trainer := e.hands[worker].trainer
-	trainer.cfg.Observer = &asker{trainer.cfg.Observer, step, trainer.RequestRegroup}
+	trainer.cfg.Observer = &once{trainer.cfg.Observer, step, trainer.RequestRegroup}
 }
 
-// asker asks once a step is done.
-type asker struct {
+// once is an observer that does something when a step is done first.
+type once struct {
 	Observer
 	after int64
-	ask   func()
+	do    func()
 }
 
-func (a *asker) Step(r StepReport) {
-	if r.Step == a.after {
-		a.ask()
+func (o *once) Step(r StepReport) {
+	if r.Step == o.after {
+		o.do()
+		o.after = 0
 	}
-	a.Observer.Step(r)
+	o.Observer.Step(r)
 }
 
 // Workers come and go between two steps, and the job is what it is without that: for every kind of
@@ -345,7 +346,7 @@ func TestStopSurvivesRankZero(t *testing.T) {
 	j := elasticJob(9)
 	e := newElastic(t, j, 3)
 	trainer := e.hands[1].trainer
-	trainer.cfg.Observer = &asker{trainer.cfg.Observer, 4, trainer.RequestStop}
+	trainer.cfg.Observer = &once{trainer.cfg.Observer, 4, trainer.RequestStop}
 	e.ring(breakage{}, 0, 1, 2)
 	e.ring(breakage{}, 2, 1)
 	for worker := 1; worker < 3; worker++ {

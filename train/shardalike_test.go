@@ -10,25 +10,10 @@ import (
 	"rondo/compute"
 )
 
-// flipper flips a bit of what a worker keeps of the optimizer's, when a step is done first.
-type flipper struct {
-	Observer
-	after int64
-	flip  func()
-}
-
-func (f *flipper) Step(r StepReport) {
-	if r.Step == f.after {
-		f.flip()
-		f.after = 0
-	}
-	f.Observer.Step(r)
-}
-
 // flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's.
 func flipSlot(e *elastic, holding int, after int64) {
 	trainer := e.hands[1].trainer
-	trainer.cfg.Observer = &flipper{trainer.cfg.Observer, after, func() {
+	trainer.cfg.Observer = &once{trainer.cfg.Observer, after, func() {
 		x := &trainer.shards.held[holding].slots[1][0]
 		*x = math.Float32frombits(math.Float32bits(*x) ^ 1<<3)
 	}}
