@@ -19,8 +19,7 @@ type graph struct {
 	weights    weights
 	ids        []int32 // [T, B], the graph's input
 	embedding  *embedding
-	stack      *stack     // the recurrent layers, where the device has them beside each other
-	layers     []*Layer   // or else they, one after the other
+	layers     []*Layer
 	keys       [][]uint64 // of the lanes, for the dropout between layers l and l+1
 	projection *projection
 	output     *crossEntropy
@@ -113,17 +112,11 @@ func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgo
 	m, c := g.model, g.model.config
 	for k := range c.Layers {
 		begin, end := layerSpan(m.views, k)
-		weights = append(weights,
-			leaf(nodes, fmt.Sprintf("rnn.l%d.weights", k), m.params[begin:end:end], end-begin))
+		w := leaf(nodes, fmt.Sprintf("rnn.l%d.weights", k), m.params[begin:end:end], end-begin)
+		weights = append(weights, w)
 		if c.Dropout > 0 && k < c.Layers-1 {
 			g.keys = append(g.keys, make([]uint64, g.B))
 		}
-	}
-	if g.stack = g.newStack(); g.stack != nil {
-		y, err = g.stack.apply(x, weights)
-		return y, weights, err
-	}
-	for k, w := range weights {
 		layer := g.newLayer(k)
 		g.layers = append(g.layers, layer)
 		if x, err = layer.Apply(x, w); err != nil {
@@ -217,11 +210,6 @@ func (g *graph) advance(before, after state) {
 		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
 		in = compute.RecurrentInput{X: e.y.flat}
 	}
-	if g.stack != nil {
-		g.carry(before, after, state{}, state{})
-		g.stack.kernel.Forward(in, g.stack.layers)
-		return
-	}
 	for k, l := range g.layers {
 		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
 		if k < len(g.keys) {
@@ -261,13 +249,8 @@ func (g *graph) carry(before, after, dafter, dbefore state) {
 		if dbefore.layers != nil {
 			dstate = dbefore.layers[k]
 		}
-		if g.stack != nil {
-			l := &g.stack.layers[k]
-			l.State, l.Out, l.DOut, l.DState = before.layers[k], after.layers[k], dout, dstate
-		} else {
-			l := g.layers[k]
-			l.in, l.out, l.dout, l.dstate = before.layers[k], after.layers[k], dout, dstate
-		}
+		l := g.layers[k]
+		l.in, l.out, l.dout, l.dstate = before.layers[k], after.layers[k], dout, dstate
 	}
 }
 
@@ -295,13 +278,10 @@ func (g *graph) close() {
 	for _, l := range g.layers {
 		l.Close()
 	}
-	if g.stack != nil {
-		g.stack.kernel.Close()
-	}
 	if g.output != nil {
 		g.output.kernel.Close()
 	}
-	g.layers, g.stack, g.output = nil, nil, nil
+	g.layers, g.output = nil, nil
 }
 
 // activations is the memory that a graph works in besides its kernels' own: what the layers put

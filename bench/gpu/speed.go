@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,11 +37,10 @@ type peerRow struct {
 	Failed  string    `json:"failed"`
 }
 
-// contest is a shape that both sides train, or Rondo alone.
+// contest is a shape that both sides train.
 type contest struct {
-	name        string
-	shape       bench.Shape
-	environment []string // Rondo's, as VARIABLE=value
+	name  string
+	shape bench.Shape
 }
 
 // contests are the textbook's shapes, two word models, and one of those for which cuDNN has a
@@ -59,25 +57,7 @@ func contests() []contest {
 		{name: "cuDNN persistent", shape: wide}}
 }
 
-// waves are shapes of which the layers compute beside each other, in one precision or in both of
-// wavePrecisions, and the same with one after the other, for Rondo alone: that is what decides
-// whether the plans in compute/cuda/stack_plan.go are right.
-func waves() []contest {
-	s := bench.Textbook()[0]
-	s.Layers = 3
-	var all []contest
-	for _, s.BPTT = range []int{35, 64, 256} {
-		name := fmt.Sprintf("LSTM 256x3, T %d", s.BPTT)
-		all = append(all, contest{name: name, shape: s}, contest{name + ", one by one", s,
-			[]string{"RONDO_CUDA_WAVE=off"}})
-	}
-	return all
-}
-
-const (
-	allPrecisions  = "fp32,tf32,bf16,fp16"
-	wavePrecisions = "fp32,bf16"
-)
+const allPrecisions = "fp32,tf32,bf16,fp16"
 
 // dtypes are the peer's settings that multiply as a precision does; those with weights of half
 // precision train less exactly than Rondo, and count all the same.
@@ -105,16 +85,13 @@ func shapeArguments(s bench.Shape) []string {
 func speed(ctx context.Context, s *session) (string, error) {
 	var errs []error
 	for _, c := range contests() {
-		errs = append(errs, s.own(ctx, c, allPrecisions), s.peer(ctx, c, "eager,graph"))
-	}
-	for _, c := range waves() {
-		errs = append(errs, s.own(ctx, c, wavePrecisions))
+		errs = append(errs, s.own(ctx, c), s.peer(ctx, c, "eager,graph"))
 	}
 	for _, c := range contests() {
 		errs = append(errs, s.peer(ctx, c, "compile"))
 	}
 	//nolint:errcheck // again, for the machine may have been cold
-	s.own(ctx, contests()[0], allPrecisions)
+	s.own(ctx, contests()[0])
 	return fmt.Sprintf("%d rows", len(s.results.Speed)), errors.Join(errs...)
 }
 
@@ -122,11 +99,11 @@ func speed(ctx context.Context, s *session) (string, error) {
 const turnLimit = 90 * time.Second
 
 // own measures Rondo.
-func (s *session) own(ctx context.Context, c contest, precisions string) error {
+func (s *session) own(ctx context.Context, c contest) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, turnLimit, errors.New("it took too long"))
 	defer cancel()
-	command := slices.Concat([]string{"env"}, c.environment, []string{s.program("gpu"), "measure",
-		"--precision", precisions}, shapeArguments(c.shape))
+	command := append([]string{s.program("gpu"), "measure", "--precision", allPrecisions},
+		shapeArguments(c.shape)...)
 	all, err := objects[measurement](ctx, s, "speed-rondo", command...)
 	for _, m := range all {
 		r := s.row(c.name, m.Precision)

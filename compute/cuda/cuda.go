@@ -16,7 +16,6 @@ import (
 const (
 	ptxEnvironment  = "RONDO_CUDA_PTX"
 	blasEnvironment = "RONDO_CUDA_BLAS"
-	waveEnvironment = "RONDO_CUDA_WAVE"
 )
 
 // patience is how long a wait for the device lasts before it counts as hanging.
@@ -68,8 +67,7 @@ type Device struct {
 	info    Info
 	name    string
 	context *driver.Context // nil after Close
-	stream  *driver.Stream  // what is enqueued goes to it: own, or a lane's (see on)
-	own     *driver.Stream
+	stream  *driver.Stream
 	fence   *driver.Event // the end of what was enqueued, for waits
 	blas    *driver.BLAS  // nil where there is none
 	nccl    *driver.NCCL  // nil until it is needed
@@ -83,9 +81,7 @@ type Device struct {
 	record      *recording // that is under way
 	recordings  map[*recording]struct{}
 	aside       aside
-	owed        bool // a result or a Replay was asked for, and nothing waited for since
-	lanes       lanes
-	oneByOne    bool    // no layers beside each other
+	owed        bool    // a result or a Replay was asked for, and nothing waited for since
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 	broken      bool    // the device has failed for good: it is asked for nothing any more
 }
@@ -171,11 +167,7 @@ func (d *Device) start() (err error) {
 	if d.info.Free, _, err = d.context.Memory(); err != nil {
 		return err
 	}
-	if d.own, err = d.context.NewStream(); err != nil {
-		return err
-	}
-	d.stream = d.own
-	if d.oneByOne, err = turnedOff(waveEnvironment); err != nil {
+	if d.stream, err = d.context.NewStream(); err != nil {
 		return err
 	}
 	if d.fence, err = d.context.NewEvent(); err != nil {
@@ -190,11 +182,8 @@ func (d *Device) start() (err error) {
 // openBLAS opens cuBLAS, if it is there, wanted, and starts.
 func (d *Device) openBLAS() error {
 	lacks := "; no cuBLAS"
-	off, err := turnedOff(blasEnvironment)
-	if err != nil {
-		return err
-	}
-	if !off {
+	switch choice := os.Getenv(blasEnvironment); choice {
+	case "":
 		workspace := d.malloc(blasBytes)
 		var why string
 		if d.blas, why = d.stream.OpenBLAS(workspace, blasBytes); d.blas != nil {
@@ -204,18 +193,12 @@ func (d *Device) openBLAS() error {
 			lacks += ": " + why
 		}
 		d.release(workspace)
+	case "off":
+	default:
+		return fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
 	}
 	d.name = d.title(lacks)
 	return nil
-}
-
-// turnedOff says whether an environment variable turns something off.
-func turnedOff(variable string) (bool, error) {
-	choice := os.Getenv(variable)
-	if choice != "" && choice != "off" {
-		return false, fmt.Errorf("%s is %q: give off, or nothing", variable, choice)
-	}
-	return choice == "off", nil
 }
 
 // title is the Device's name.
@@ -258,10 +241,10 @@ func (d *Device) check(doing string, err error) {
 	panic(&compute.DeviceError{Device: d.name, Doing: doing, Err: err})
 }
 
-// wait waits for all that was enqueued on the Device's own stream.
+// wait waits for all that was enqueued.
 func (d *Device) wait(doing string) {
 	d.notRecording(doing)
-	d.check(doing, d.fence.Record(d.own))
+	d.check(doing, d.fence.Record(d.stream))
 	d.check(doing, d.fence.Wait(patience))
 	d.owed = false
 }
@@ -280,7 +263,6 @@ func (d *Device) finish(doing string) {
 	if !d.broken && d.context != nil {
 		d.notRecording(doing)
 		d.joinAside()
-		d.joinLanes()
 		d.wait(doing)
 	}
 }
@@ -321,14 +303,13 @@ func (d *Device) close() (err error) {
 		r.Close()
 	}
 	d.closeAside()
-	d.closeLanes()
 	d.closeMemory()
 	d.check("closing", d.kernels.close())
 	if d.fence != nil {
 		d.check("closing", d.fence.Close())
 	}
-	if d.own != nil {
-		d.check("closing", d.own.Close())
+	if d.stream != nil {
+		d.check("closing", d.stream.Close())
 	}
 	return nil
 }

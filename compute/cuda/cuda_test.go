@@ -92,7 +92,6 @@ func TestConfig(t *testing.T) {
 		{Config{}, ptxEnvironment, "999", "not above cuda:0's"},
 		{Config{}, ptxEnvironment, "new", "give an architecture"},
 		{Config{}, blasEnvironment, "on", blasEnvironment + ` is "on": give off`},
-		{Config{}, waveEnvironment, "on", waveEnvironment + ` is "on": give off`},
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			t.Setenv(c.variable, c.set)

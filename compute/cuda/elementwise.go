@@ -95,20 +95,12 @@ const embedThreads = 128
 // Dropout sets y = x / (1-p) where compute.DropoutKeep keeps an element of x: [steps, B, H], and
 // 0 elsewhere; B is len(keys).
 func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
-	d.dropoutFrom(y, x, steps, p, keys, 0)
-}
-
-// dropoutFrom is Dropout of steps whose first element of a lane is so far into the lane's mask.
-func (d *Device) dropoutFrom(y, x []float32, steps int, p float32, keys []uint64, first int) {
 	rows := compute.CheckDropout(y, x, steps, p, keys)
 	if len(x) == 0 {
 		return
 	}
 	staged := d.stage(8*len(keys), func(host []byte) {
-		to := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys))
-		for b, key := range keys {
-			to[b] = compute.DropoutShift(key, first)
-		}
+		copy(unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys)), keys)
 	})
 	d.launch("flat_dropout", d.overRows(rows), int64(rows), int64(len(x)/rows),
 		int32(len(keys)), y, x, staged, p, 1/(1-p))

@@ -168,26 +168,16 @@ func (d *Device) growScratch(bytes int) *compute.MemoryError {
 	if bytes <= d.memory.room {
 		return nil
 	}
-	larger, lack := d.takeScratch(bytes)
-	if lack == nil {
-		d.replaceScratch(larger)
-	}
-	return lack
-}
-
-// takeScratch makes memory that can be a scratch, of so many bytes or more.
-func (d *Device) takeScratch(bytes int) (unsafe.Pointer, *compute.MemoryError) {
 	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
-	return d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
-}
-
-// replaceScratch has memory of takeScratch be the scratch.
-func (d *Device) replaceScratch(larger unsafe.Pointer) {
+	larger, lack := d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+	if lack != nil {
+		return lack
+	}
 	m := &d.memory
 	old := m.scratch
-	m.scratch, m.room = larger, int(m.blocks[larger].bytes)
+	m.scratch, m.room = larger, room
 	if old == nil {
-		return
+		return nil
 	}
 	// A graph has the addresses of what it was recorded with.
 	by := maps.Clone(d.recordings)
@@ -196,9 +186,10 @@ func (d *Device) replaceScratch(larger unsafe.Pointer) {
 	}
 	if len(by) > 0 {
 		m.outgrown = append(m.outgrown, outgrown{old, by})
-		return
+		return nil
 	}
 	d.free("freeing a scratch", old)
+	return nil
 }
 
 // dropOutgrown frees the scratches that only this recording could still use, which is no more.

@@ -167,11 +167,6 @@ func (p persistentPlan) estimate(o operands, rest, lanes, multiprocessors int) i
 // cyclesOfSteps is how many cycles a step takes as a product and a kernel of its own: the two
 // launches, about 3 µs each, and the product's operations at 60% of the peak.
 func cyclesOfSteps(s compute.RecurrentShape, o operands, multiprocessors int) int {
-	return 10500 + productCycles(o, s.B, s.Cell.Gates()*s.H, s.H, multiprocessors)
-}
-
-// productCycles is how many cycles a product of [m, k] and [k, n] takes, at 60% of the peak.
-func productCycles(o operands, m, n, k, multiprocessors int) int {
 	perCycle := 4096.0 // operations of a multiprocessor
 	switch o {
 	case operandTF32:
@@ -179,8 +174,8 @@ func productCycles(o operands, m, n, k, multiprocessors int) int {
 	case operandFP32:
 		perCycle = 256
 	}
-	return int(2 * float64(m) * float64(n) * float64(k) /
-		(0.6 * perCycle * float64(multiprocessors)))
+	operations := 2 * float64(s.B) * float64(s.Cell.Gates()*s.H) * float64(s.H)
+	return 10500 + int(operations/(0.6*perCycle*float64(multiprocessors)))
 }
 
 // ceil is a/b, rounded up.

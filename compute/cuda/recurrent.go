@@ -22,18 +22,6 @@ type tape struct {
 	q unsafe.Pointer
 }
 
-// from is the tape's part from a step on; a step's act has rows of so many floats, and a state n.
-func (t tape) from(step, rows, n int) tape {
-	part := tape{act: behind(t.act, step*rows), h: behind(t.h, step*n)}
-	if t.cell != nil {
-		part.cell = behind(t.cell, step*n)
-	}
-	if t.q != nil {
-		part.q = behind(t.q, step*n)
-	}
-	return part
-}
-
 // gradients are those of a state, [B, H] each: nil where they are zero, or not wanted.
 type gradients struct{ h, c unsafe.Pointer }
 
@@ -162,49 +150,39 @@ func behind(p unsafe.Pointer, n int) unsafe.Pointer { return unsafe.Add(p, 4*n) 
 // Forward computes y: [T, B, H] and the state after the segment.
 func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
-	r.shape.CheckForward(w, in, state, y, out)
-	s, bias := r.shape, r.begin(w, in, state)
+	s := r.shape
+	s.CheckForward(w, in, state, y, out)
+	if in.IDs != nil {
+		r.stageTokens(in.IDs)
+	}
+	n := s.B * s.H
+	first := []copied{{r.tape.h, at(state.H), n}}
+	if s.Cell == compute.LSTM {
+		first = append(first, copied{r.tape.cell, at(state.C), n})
+	}
+	r.copy(first)
+	bias := r.loopBias(w, in)
 	for t := 0; t < s.T; t += r.steps {
-		r.inputSums(r.tape, t, r.steps)
+		r.inputSums(w, in, t)
 		r.loop.forward(at(w.HH), bias, r.tape)
 		to := gradients{r.tape.h, r.tape.cell} // where the next steps begin
 		if t+r.steps == s.T {
 			to = gradients{at(out.H), at(out.C)}
 		}
-		r.results(r.tape, r.steps, at(y[t*s.B*s.H:]), to)
+		r.copy(r.results(at(y[t*n:]), to))
 	}
-	r.ran = true
+	r.ran, r.weights, r.input = true, w, in
 }
 
-// begin puts the first state in the tape, sends token ids, and returns what the loop adds to the
-// sums.
-func (r *recurrent) begin(w compute.RecurrentWeights, in compute.RecurrentInput,
-	state compute.RecurrentState) (bias unsafe.Pointer) {
-	r.ran, r.weights, r.input = false, w, in
-	if in.IDs != nil {
-		r.stageTokens(in.IDs)
-	}
+// results are the copies of what the loop has left: y and the last state.
+func (r *recurrent) results(y unsafe.Pointer, last gradients) []copied {
 	n := r.shape.B * r.shape.H
-	first := []copied{{r.tape.h, at(state.H), n}}
+	all := []copied{{y, behind(r.tape.h, n), r.steps * n},
+		{last.h, behind(r.tape.h, r.steps*n), n}}
 	if r.shape.Cell == compute.LSTM {
-		first = append(first, copied{r.tape.cell, at(state.C), n})
+		all = append(all, copied{last.c, behind(r.tape.cell, r.steps*n), n})
 	}
-	r.copy(first)
-	return r.loopBias(w, in)
-}
-
-// results copies what the loop has left of so many steps: y, and the last state unless last is
-// nothing.
-func (r *recurrent) results(t tape, steps int, y unsafe.Pointer, last gradients) {
-	n := r.shape.B * r.shape.H
-	all := []copied{{y, behind(t.h, n), steps * n}}
-	if last.h != nil {
-		all = append(all, copied{last.h, behind(t.h, steps*n), n})
-	}
-	if last.c != nil && t.cell != nil { // a caller may have a C whatever the cell is
-		all = append(all, copied{last.c, behind(t.cell, steps*n), n})
-	}
-	r.copy(all)
+	return all
 }
 
 // loopBias is what the loop adds to the sums. Where they are made of rows that is both biases: act
@@ -219,59 +197,44 @@ func (r *recurrent) loopBias(w compute.RecurrentWeights, in compute.RecurrentInp
 	return r.biases
 }
 
-// inputSums sets a tape's act to x W_ihT, and b_ih unless the loop adds it, for so many steps from
-// the segment's first on.
-func (r *recurrent) inputSums(t tape, first, steps int) {
-	s, d, w := r.shape, r.device, r.weights
-	rows := steps * s.B
-	if r.input.IDs != nil {
-		r.gather(t.act, w, behind(r.tokensAt, first*s.B), rows)
+// inputSums sets act to x W_ihT, and b_ih unless the loop adds it, for the steps from t on that are
+// computed at once.
+func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentInput, t int) {
+	s, d := r.shape, r.device
+	rows := r.steps * s.B
+	if in.IDs != nil {
+		r.gather(w, behind(r.tokensAt, t*s.B), rows)
 		return
 	}
 	beta := float32(0)
 	if r.biases == nil {
-		d.launch("layer_fill", d.overRows(rows), t.act, w.BiasIH, int32(rows), int32(r.wide))
+		d.launch("layer_fill", d.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
+			int32(r.wide))
 		beta = 1
 	}
-	d.product(d.forward(), false, true, rows, r.wide, s.D, 1, at(r.input.X[first*s.B*s.D:]),
-		at(w.IH), beta, t.act)
+	d.product(d.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
+		at(w.IH), beta, r.tape.act)
 }
 
 // Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
 func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
-	r.beginBackward(dy, dout, dw, dx, dstate)
-	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
-		gradients{at(dstate.H), at(dstate.C)}, r.tape)
-	r.endBackward(dw, dx)
-}
-
-// beginBackward checks what Backward is given.
-func (r *recurrent) beginBackward(dy []float32, dout compute.RecurrentState,
-	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
+	s, d := r.shape, r.device
 	if r.inference || !r.ran {
 		panic(fmt.Sprintf("cuda: Backward without a Forward before it (inference: %t)",
 			r.inference))
 	}
 	r.ran = false
-	r.shape.CheckBackward(r.input, dy, dout, dw, dx, dstate)
-}
+	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
-// endBackward makes the gradients of the weights and, if wanted, of all of x from those of the
-// sums.
-func (r *recurrent) endBackward(dw compute.RecurrentWeights, dx []float32) {
+	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
+		gradients{at(dstate.H), at(dstate.C)}, r.tape)
 	r.inputGradients(dw)
 	if dx != nil {
-		r.inputGradient(r.tape, r.shape.T, at(dx))
+		d.product(d.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
+			at(r.weights.IH), 0, at(dx))
 	}
 	r.hiddenGradient(dw.HH)
-}
-
-// inputGradient makes the gradient of so many steps of x from a tape's act.
-func (r *recurrent) inputGradient(t tape, steps int, dx unsafe.Pointer) {
-	d := r.device
-	d.product(d.backward(), false, false, steps*r.shape.B, r.shape.D, r.wide, 1, t.act,
-		at(r.weights.IH), 0, dx)
 }
 
 // Close frees the workspace.

@@ -57,12 +57,10 @@ func (r *recurrent) stageTokens(ids []int32) {
 	})
 }
 
-// gather sets rows of a tape's act to the columns of W_ih that their tokens pick, plus b_ih.
-// Columns are read where they lie if there are few rows for the vocabulary; otherwise W_ih is
-// transposed first.
-func (r *recurrent) gather(act unsafe.Pointer, w compute.RecurrentWeights, ids unsafe.Pointer,
-	rows int) {
-	D, d := r.shape.D, r.device
+// gather sets rows of act to the columns of W_ih that their tokens pick, plus b_ih. Columns are
+// read where they lie if there are few rows for the vocabulary; otherwise W_ih is transposed first.
+func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows int) {
+	D, d, act := r.shape.D, r.device, r.tape.act
 	each := across(rows, flatThreads)
 	each.grid[1] = blocksFor(r.wide, flatWork)
 	if D > 2*rows {

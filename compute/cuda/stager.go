@@ -137,8 +137,8 @@ func (d *Device) copyEvent() *driver.Event {
 	return e
 }
 
-// joinAside has what the Device's own stream is given next wait for all copies aside that were
-// begun; while recording, for those of the recording, of which it must be the end.
+// joinAside has what is enqueued next wait for all copies aside that were begun; while recording,
+// for those of the recording, of which it must be the end.
 func (d *Device) joinAside() {
 	a := &d.aside
 	if a.fork == nil || d.record != nil && !a.copied {
@@ -146,7 +146,7 @@ func (d *Device) joinAside() {
 	}
 	a.copied = false
 	d.check("joining copies", a.fork.Record(a.stream))
-	d.check("joining copies", d.own.Await(a.fork))
+	d.check("joining copies", d.stream.Await(a.fork))
 }
 
 // closeAside gives the stream and its events back. No copy is under way.

@@ -190,10 +190,14 @@ func memoryOf(all ...unsafe.Pointer) []unsafe.Pointer { return all }
 // at is step t's part of a tape: the gates, and the states before and after it.
 func (l *steps) at(t tape, step int) (now tape, after gradients) {
 	n := l.B * l.H
-	now = t.from(step, l.B*l.wide, n)
+	now = tape{act: behind(t.act, step*l.B*l.wide), h: behind(t.h, step*n)}
 	after.h = behind(now.h, n)
-	if now.cell != nil {
+	if t.cell != nil {
+		now.cell = behind(t.cell, step*n)
 		after.c = behind(now.cell, n)
+	}
+	if t.q != nil {
+		now.q = behind(t.q, step*n)
 	}
 	return now, after
 }

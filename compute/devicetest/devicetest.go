@@ -66,7 +66,6 @@ func tests() []test {
 		{"output with NaN", testOutputNaN},
 		{"shapes", testShapes}, {"traces", testTraces}, {"slope", testSlope},
 		{"determinism", testDeterminism}, {"recorder", testRecorder}, {"stager", testStager},
-		{"stacks", testStacks},
 	}
 }
 
