@@ -54,12 +54,16 @@ func newBare(t testing.TB, m *Model, T, B int) *bare {
 	return s
 }
 
-// dropout drops x's elements into y, as after layer k.
+// dropout drops x's elements into y, as after layer k; -1 is the embedding.
 func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
+	p := s.m.config.Dropout
+	if k < 0 {
+		p = s.m.config.DropoutInput
+	}
 	for b, lane := range in.Lanes {
 		s.keys[b] = DropoutKey(s.m.config.Seed, in.Step, k, lane)
 	}
-	s.m.dev.Dropout(y, x, s.T, float32(s.m.config.Dropout), s.keys)
+	s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
 }
 
 // run is Segment.Run.
@@ -68,17 +72,18 @@ func (s *bare) run(in SegmentInput) float64 {
 	x := compute.RecurrentInput{IDs: in.Inputs}
 	if c.Embed > 0 {
 		dev.Embed(s.embedded, s.w.embedding, in.Inputs)
+		s.dropout(s.embedded, s.embedded, -1, in)
 		x = compute.RecurrentInput{X: s.embedded}
 	}
 	for k := range c.Layers {
 		s.kernels[k].Forward(s.w.layers[k], x, s.in[k], s.y[k], s.out[k])
 		x = compute.RecurrentInput{X: s.y[k]}
-		if k < last && c.Dropout > 0 {
+		if c.Dropout > 0 {
 			s.dropout(s.dropped[k], s.y[k], k, in)
 			x.X = s.dropped[k]
 		}
 	}
-	rows := s.T * s.B
+	rows, hidden := s.T*s.B, x.X
 	dx := s.dy[last]
 	if c.projects() {
 		dev.Gemm(false, true, rows, c.Embed, c.Hidden, 1, x.X, s.w.projection, 0, s.proj)
@@ -88,7 +93,10 @@ func (s *bare) run(in SegmentInput) float64 {
 		s.g.output, s.g.bias)
 	if c.projects() {
 		dev.Gemm(false, false, rows, c.Hidden, c.Embed, 1, s.dproj, s.w.projection, 0, s.dy[last])
-		dev.Gemm(true, false, c.Embed, c.Hidden, rows, 1, s.dproj, s.y[last], 0, s.g.projection)
+		dev.Gemm(true, false, c.Embed, c.Hidden, rows, 1, s.dproj, hidden, 0, s.g.projection)
+	}
+	if c.Dropout > 0 {
+		s.dropout(s.dy[last], s.dy[last], last, in)
 	}
 	for k := last; k > 0; k-- {
 		s.kernels[k].Backward(s.dy[k], compute.RecurrentState{}, s.g.layers[k], s.dy[k-1],
@@ -104,6 +112,7 @@ func (s *bare) run(in SegmentInput) float64 {
 	s.kernels[0].Backward(s.dy[0], compute.RecurrentState{}, s.g.layers[0], dembed,
 		compute.RecurrentState{})
 	if c.Embed > 0 {
+		s.dropout(s.dembed, s.dembed, -1, in)
 		if !c.TieWeights {
 			dev.Zero(s.g.embedding)
 		}

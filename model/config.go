@@ -23,10 +23,11 @@ type Config struct {
 	Hidden int // H
 	Layers int // L
 
-	// Dropout is the probability with which an element of a layer's output is dropped on its way
-	// to the next layer, while training. As in torch.nn, it stands between layers: with one
-	// layer there is none.
+	// Dropout is the probability with which training drops an element of a recurrent layer's
+	// output, of every layer: torch.nn drops those of all layers but the last.
 	Dropout float64
+	// DropoutInput is the same for the embedding's output, which is the first layer's input.
+	DropoutInput float64
 	// TieWeights makes the embedding [V, E] the output layer's weights as well (Press and Wolf,
 	// arXiv:1608.05859). When E differs from H, a linear layer without bias, projection.weight
 	// [E, H], stands before the output layer.
@@ -73,8 +74,8 @@ func (c Config) Validate() error {
 	if c.TieWeights && c.Embed == 0 {
 		return errors.New("--tie-weights needs --embed: one-hot input has no weights to share")
 	}
-	if !(c.Dropout >= 0 && float32(c.Dropout) < 1) { // kernels have it in float32
-		return fmt.Errorf("--dropout %v: must be at least 0 and less than 1", c.Dropout)
+	if err := c.validateDropout(); err != nil {
+		return err
 	}
 	if c.Recompute < 0 {
 		return fmt.Errorf("--recompute %d: must be at least 0", c.Recompute)
@@ -83,6 +84,22 @@ func (c Config) Validate() error {
 		return fmt.Errorf("a gradient tail of %d floats; it must be at least 0", c.GradientTail)
 	}
 	return c.validateInit()
+}
+
+func (c Config) validateDropout() error {
+	for _, d := range []struct {
+		flag string
+		p    float64
+	}{{"--dropout", c.Dropout}, {"--dropout-input", c.DropoutInput}} {
+		if !(d.p >= 0 && float32(d.p) < 1) { // kernels have it in float32
+			return fmt.Errorf("%s %v: must be at least 0 and less than 1", d.flag, d.p)
+		}
+	}
+	if c.DropoutInput > 0 && c.Embed == 0 {
+		return fmt.Errorf("--dropout-input %v drops elements of the embedding: set --embed",
+			c.DropoutInput)
+	}
+	return nil
 }
 
 func (c Config) validateInit() error {

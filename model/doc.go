@@ -1,5 +1,5 @@
 // Package model is a recurrent language model: token ids, an optional embedding, fused recurrent
-// layers with dropout between them, and a linear output layer with softmax cross-entropy.
+// layers with dropout of their outputs, and a linear output layer with softmax cross-entropy.
 //
 // Training runs through Gorgonia graphs (Segment), one for each (T, B), in which every layer is
 // one operator over a kernel of a compute.Device: the graph is that of a sequence, not of a time

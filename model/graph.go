@@ -20,7 +20,7 @@ type graph struct {
 	ids        []int32 // [T, B], the graph's input
 	embedding  *embedding
 	layers     []*Layer
-	keys       [][]uint64 // of the lanes, for the dropout between layers l and l+1
+	dropouts   []*dropout // of the embedding's output and of each layer's, as far as there is any
 	projection *projection
 	output     *crossEntropy
 	machine    gorgonia.VM
@@ -81,6 +81,11 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 			return nil, nil, err
 		}
 	}
+	if c.DropoutInput > 0 {
+		if x, err = g.drop(x, inputDropout, c.DropoutInput, g.embedding.y); err != nil {
+			return nil, nil, err
+		}
+	}
 	x, recurrent, err := g.recurrent(nodes, x)
 	if err != nil {
 		return nil, nil, err
@@ -105,8 +110,8 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	return cost, weights, err
 }
 
-// recurrent adds the recurrent layers, and dropout between them, and returns what comes out of them
-// and the nodes of their weights.
+// recurrent adds the recurrent layers, each with dropout of its output. It returns the last
+// layer's output and the nodes of all layers' weights.
 func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgonia.Node,
 	weights gorgonia.Nodes, err error) {
 	m, c := g.model, g.model.config
@@ -114,23 +119,28 @@ func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgo
 		begin, end := layerSpan(m.views, k)
 		w := leaf(nodes, fmt.Sprintf("rnn.l%d.weights", k), m.params[begin:end:end], end-begin)
 		weights = append(weights, w)
-		if c.Dropout > 0 && k < c.Layers-1 {
-			g.keys = append(g.keys, make([]uint64, g.B))
-		}
 		layer := g.newLayer(k)
 		g.layers = append(g.layers, layer)
 		if x, err = layer.Apply(x, w); err != nil {
 			return nil, nil, err
 		}
-		if k < len(g.keys) {
-			d := &dropout{dev: m.dev, name: fmt.Sprintf("dropout.l%d", k), p: float32(c.Dropout),
-				keys: g.keys[k], y: layer.y, dy: g.downward(c.Layers-1-k, c.Hidden)}
-			if x, err = d.apply(x); err != nil {
+		if c.Dropout > 0 {
+			if x, err = g.drop(x, k, c.Dropout, layer.y); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
 	return x, weights, nil
+}
+
+// drop adds dropout of y, which is the output of a layer or, with inputDropout, the embedding's.
+// x is y's node.
+func (g *graph) drop(x *gorgonia.Node, layer int, p float64, y *buffer) (*gorgonia.Node, error) {
+	width := y.value.Shape()[2]
+	d := &dropout{dev: g.model.dev, layer: layer, p: float32(p), keys: make([]uint64, g.B), y: y,
+		dy: g.downward(g.model.config.Layers-1-layer, width)}
+	g.dropouts = append(g.dropouts, d)
+	return d.apply(x)
 }
 
 // newLayer makes recurrent layer k.
@@ -194,11 +204,8 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale = in.Scale
-	for l, keys := range g.keys {
-		for b, lane := range in.Lanes {
-			keys[b] = compute.DropoutShift(DropoutKey(c.Seed, in.Step, l, lane),
-				first*c.Hidden)
-		}
+	for _, d := range g.dropouts {
+		d.load(c.Seed, in, first)
 	}
 }
 
@@ -208,15 +215,25 @@ func (g *graph) advance(before, after state) {
 	in := compute.RecurrentInput{IDs: g.ids}
 	if e := g.embedding; e != nil {
 		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
+		g.dropForward(inputDropout)
 		in = compute.RecurrentInput{X: e.y.flat}
 	}
 	for k, l := range g.layers {
 		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
-		if k < len(g.keys) {
-			m := g.model
-			m.dev.Dropout(l.y.flat, l.y.flat, g.T, float32(m.config.Dropout), g.keys[k])
+		if k < len(g.layers)-1 { // nothing here reads the last layer's output
+			g.dropForward(k)
 		}
 		in = compute.RecurrentInput{X: l.y.flat}
+	}
+}
+
+// dropForward drops elements of a layer's output, or with inputDropout of the embedding's, if there
+// is dropout of it.
+func (g *graph) dropForward(layer int) {
+	for _, d := range g.dropouts {
+		if d.layer == layer {
+			d.drop(d.y)
+		}
 	}
 }
 

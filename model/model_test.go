@@ -105,7 +105,7 @@ func shapes() map[string]Config {
 			add("one-hot", c)
 			c.Dropout = 0.4
 			add("dropout", c)
-			c.Embed = 5
+			c.Embed, c.DropoutInput = 5, 0.3
 			add("embed", c)
 			c.TieWeights = true
 			add("tied", c)

@@ -94,23 +94,38 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(ids, table)
 }
 
+// inputDropout stands for a layer where elements of the embedding's output are dropped.
+const inputDropout = -1
+
 // dropout is y = x ⊙ mask / (1-p) on [T, B, H], with a mask for each lane that its key determines
 // (compute.Device.Dropout). Its gradient is the same operation. Both are done in place.
 type dropout struct {
-	dev  compute.Device
-	name string
-	p    float32
-	keys []uint64 // of each lane; set before a run
-	// y is a layer's output, which its backward pass does not need, and dy the gradient that comes
-	// to it.
+	dev   compute.Device
+	layer int // whose output it is; inputDropout: the embedding's
+	p     float32
+	keys  []uint64 // of each lane; load sets them before a run
+	// y is the output. Neither a layer's nor the embedding's own backward pass reads it. dy is
+	// the gradient that comes to it.
 	y, dy *buffer
 }
 
+// load sets the keys for a segment's steps from first on.
+func (d *dropout) load(seed uint64, in SegmentInput, first int) {
+	width := d.y.value.Shape()[2]
+	for b, lane := range in.Lanes {
+		d.keys[b] = compute.DropoutShift(DropoutKey(seed, in.Step, d.layer, lane), first*width)
+	}
+}
+
 func (d *dropout) apply(x *gorgonia.Node) (*gorgonia.Node, error) {
-	forward := d.operator(d.name, d.y)
+	name := "dropout.input"
+	if d.layer != inputDropout {
+		name = fmt.Sprintf("dropout.l%d", d.layer)
+	}
+	forward := d.operator(name, d.y)
 	forward.wrt = []bool{true}
 	forward.gradient = func(_ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-		n, err := d.operator(d.name+".backward", d.dy).apply(dy)
+		n, err := d.operator(name+".backward", d.dy).apply(dy)
 		return gorgonia.Nodes{n}, err
 	}
 	return forward.apply(x)

@@ -280,7 +280,7 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d steps and %d lanes takes %d inputs and targets,"+
 			" not %d and %d", s.T, s.B, n, len(in.Inputs), len(in.Targets))
 	}
-	if len(s.chunk.keys) > 0 && len(in.Lanes) != s.B {
+	if len(s.chunk.dropouts) > 0 && len(in.Lanes) != s.B {
 		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
 			s.B, len(in.Lanes))
 	}
@@ -318,8 +318,8 @@ func (m *Model) stage(host []float32, before []Staged, end int) Staged {
 	return Staged{end, m.dev.(compute.Stager).StartDownload(host[first:end], m.grads[first:end])}
 }
 
-// DropoutKey is the key of a lane's dropout mask after a layer (0 is the first) at a step: a
-// chain of SplitMix64 hashes (Steele, Lea and Flood 2014) over all four.
+// DropoutKey is the key of a lane's dropout mask after a layer at a step: a chain of SplitMix64
+// hashes (Steele, Lea and Flood 2014) over all four. The first layer is 0; -1 is the embedding.
 func DropoutKey(seed uint64, step int64, layer, lane int) uint64 {
 	key := seed
 	for _, x := range [...]uint64{uint64(step), uint64(layer), uint64(lane)} {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"rondo/compute"
@@ -12,10 +13,19 @@ import (
 // tolerance of the comparison with PyTorch: largest difference over largest magnitude.
 const traceTolerance = 1e-4
 
-// trace is a file of compute/testdata; trace.py there says what it holds.
+// trace is a file that compute/testdata/trace.py has written, or testdata/dropout.py, which has
+// more fields. They say what a file holds.
 type trace struct {
+	Cell         string
 	T, B, V, H   int
 	Layers       int
+	Embed        int
+	Tied         bool
+	Dropout      float64
+	DropoutInput float64 `json:"dropout_input"`
+	Seed         uint64
+	Lanes        []int
+	Output       []float64
 	IDs, Targets [][]int32
 	Weights      map[string]traceTensor
 	Loss         float64
@@ -34,18 +44,24 @@ type traceTensor struct {
 
 // TestPyTorchTrace trains each model of the PyTorch trace from its weights: loss, every gradient,
 // ten losses under SGD and the weights after them agree.
-func TestPyTorchTrace(t *testing.T) {
-	cells := []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM}
-	for _, cell := range cells {
-		for layers := 1; layers <= 2; layers++ {
-			name := fmt.Sprintf("%s-%d", cellNames[cell], layers)
-			t.Run(name, func(t *testing.T) { checkTrace(t, cell, name) })
-		}
+func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 8) }
+
+// TestPyTorchTraceOfDropout does so with dropout of the embedding and of every layer's output, whose
+// masks PyTorch was given. The last layer's output agrees, too.
+func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 5) }
+
+func checkTraces(t *testing.T, pattern string, number int) {
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) != number {
+		t.Fatalf("%s: %d files, want %d: %v", pattern, len(files), number, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { checkTrace(t, file) })
 	}
 }
 
-func checkTrace(t *testing.T, cell compute.Cell, name string) {
-	text, err := os.ReadFile("../compute/testdata/" + name + ".json")
+func checkTrace(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +69,13 @@ func checkTrace(t *testing.T, cell compute.Cell, name string) {
 	if err := json.Unmarshal(text, &want); err != nil {
 		t.Fatal(err)
 	}
-	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers})
+	cell, err := compute.ParseCell(want.Cell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
+		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
+		DropoutInput: want.DropoutInput, Seed: want.Seed})
 	if len(m.Layout()) != len(want.Weights) {
 		t.Fatalf("%d tensors, the trace has %d", len(m.Layout()), len(want.Weights))
 	}
@@ -70,7 +92,7 @@ func checkTrace(t *testing.T, cell compute.Cell, name string) {
 	m.dev.Upload(m.Params(), flat)
 
 	rows := float32(want.T * want.B)
-	in := SegmentInput{Scale: 1 / rows}
+	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}
 	for i := range want.IDs {
 		in.Inputs = append(in.Inputs, want.IDs[i]...)
 		in.Targets = append(in.Targets, want.Targets[i]...)
@@ -78,12 +100,17 @@ func checkTrace(t *testing.T, cell compute.Cell, name string) {
 	s := newSegment(t, m, want.T, want.B)
 	for step, loss := range want.SGD.Losses {
 		s.ZeroState()
+		in.Step = int64(step)
 		got := run(t, s, in) / float64(rows)
 		if e := relative([]float32{float32(got)}, []float64{loss}); e > traceTolerance {
 			t.Errorf("step %d: loss %v, PyTorch has %v", step, got, loss)
 		}
 		if step == 0 {
 			compareTensors(t, "gradient", m, m.Gradients(), want.Gradients)
+			y := download(m, s.chunk.layers[want.Layers-1].y.flat)
+			if e := relative(y, want.Output); want.Output != nil && e > traceTolerance {
+				t.Errorf("the last layer's output: relative error %.2g", e)
+			}
 		}
 		m.dev.Update(compute.Update{Optimizer: compute.SGD, Step: int64(step + 1),
 			LR: want.SGD.LR}, m.Params(), m.Gradients(), nil, nil)

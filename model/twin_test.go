@@ -110,14 +110,17 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 		lane := append([]float64(nil), state[b*size:(b+1)*size]...)
 		for t := range T {
 			x := w.input(in.Inputs[t*B+b])
+			if train {
+				x = w.dropout(x, inputDropout, w.c.DropoutInput, t, in, b)
+			}
 			for k := range c.Layers {
 				s := lane[k*c.Cell.States()*c.Hidden:]
 				cell := s[(c.Cell.States()-1)*c.Hidden:][:c.Hidden]
 				h, c2 := w.step(k, x, s[:c.Hidden], cell)
 				copy(cell, c2)
 				copy(s, h)
-				if x = h; train && k < c.Layers-1 {
-					x = w.dropout(h, k, t, in, b)
+				if x = h; train {
+					x = w.dropout(h, k, w.c.Dropout, t, in, b)
 				}
 			}
 			if target := in.Targets[t*B+b]; target >= 0 {
@@ -142,11 +145,13 @@ func (w twin) input(id int32) []float64 {
 	return x
 }
 
-func (w twin) dropout(h []float64, k, t int, in SegmentInput, b int) []float64 {
-	if w.c.Dropout == 0 {
+// dropout is of what comes out of layer k; inputDropout: of the embedding.
+func (w twin) dropout(h []float64, k int, probability float64, t int, in SegmentInput,
+	b int) []float64 {
+	if probability == 0 {
 		return h
 	}
-	p := float32(w.c.Dropout)
+	p := float32(probability)
 	key := DropoutKey(w.c.Seed, in.Step, k, in.Lanes[b])
 	x := make([]float64, len(h))
 	for j := range h {

@@ -70,8 +70,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.ForgetBias != 0 && spec.Cell != "lstm" {
 		return usagef("--forget-bias is for --cell lstm, and the cell is %s", spec.Cell)
 	}
-	if spec.Dropout > 0 && spec.Layers == 1 {
-		return usagef("--dropout acts between layers: set --layers to at least 2, or --dropout 0")
+	if spec.DropoutInput > 0 && spec.Embed == 0 {
+		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
+			"--embed %d", spec.Hidden)
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
 	AddFlags(set)
 	for _, name := range strings.Fields(`corpus tokenizer normalize min-frequency max-tokens cell
-		hidden layers embed dropout tie-weights init forget-bias batch bptt sampling optimizer lr
-		lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps seed workers
+		hidden layers embed dropout dropout-input tie-weights init forget-bias batch bptt sampling
+		optimizer lr lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps seed workers
 		device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction eval-every
 		sample-every sample-prefix nonfinite-limit config`) {
 		if set.Lookup(name) == nil {
@@ -156,7 +156,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--resume 12", "--resume 12 needs --checkpoint-dir"},
 		{"--eval-every 5", "--eval-every needs something to evaluate on"},
 		{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
-		{"--dropout 0.5", "--dropout acts between layers"},
+		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: set " +
+			"--embed, for example --embed 64"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
 		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},
 		{"--compress topk", "--compress topk: topk: takes the share that travels, above 0"},

@@ -120,14 +120,15 @@ type JobSpec struct {
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
 	ValidationFraction float64 `protobuf:"fixed64,16,opt,name=validation_fraction,json=validationFraction,proto3" json:"validation_fraction,omitempty"`
 	// Model.
-	Cell       string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
-	Hidden     int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	Layers     int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
-	Embed      int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
-	Dropout    float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
-	TieWeights bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
-	Init       string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
-	ForgetBias float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
+	Cell         string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
+	Hidden       int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Layers       int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
+	Embed        int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
+	Dropout      float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
+	DropoutInput float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	TieWeights   bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
+	Init         string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
+	ForgetBias   float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
@@ -334,6 +335,13 @@ func (x *JobSpec) GetEmbed() int64 {
 func (x *JobSpec) GetDropout() float64 {
 	if x != nil {
 		return x.Dropout
+	}
+	return 0
+}
+
+func (x *JobSpec) GetDropoutInput() float64 {
+	if x != nil {
+		return x.DropoutInput
 	}
 	return 0
 }
@@ -892,7 +900,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x83a\n" +
+	"\x04_max\"\x9db\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -920,9 +928,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06layers\x18\x16 \x01(\x03B+\xaa\xbb\x18'\n" +
 	"\x10recurrent layers\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x06layers\x12_\n" +
 	"\x05embed\x18\x17 \x01(\x03BI\xaa\xbb\x18E\n" +
-	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12W\n" +
-	"\adropout\x18\x18 \x01(\x01B=\xaa\xbb\x189\n" +
-	"\"dropout probability between layers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\adropout\x12^\n" +
+	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12|\n" +
+	"\adropout\x18\x18 \x01(\x01Bb\xaa\xbb\x18^\n" +
+	"Gprobability with which training drops an element of each layer's output\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\adropout\x12s\n" +
+	"\rdropout_input\x18\x1c \x01(\x01BN\xaa\xbb\x18J\n" +
+	"3the same for the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Writes the traces that models with dropout are held against: one dropout-<cell>-<layers>.json each.
+
+    python3 dropout.py [folder]      (the committed files were written with torch 2.15.0 on a CPU)
+
+A case is embedding -> dropout -> torch.nn.{RNN,GRU,LSTM}, with dropout after each layer -> linear
+output layer. PyTorch draws its masks from its own generator. Here the masks are given: they are
+Rondo's (keep and key below repeat compute.DropoutKeep and model.DropoutKey), scaled by 1/(1-p). So
+each layer is a torch.nn module of its own.
+
+The file has the fields of compute/testdata/trace.py, and
+
+    embed, dropout, dropout_input, seed
+    tied            the output layer has the embedding's weights, behind a projection
+    lanes           [B] number of each lane, for its masks
+    output          [T*B*H] the last layer's output after dropout, before any update
+
+Update i of sgd is step i, so that each has masks of its own.
+"""
+import json
+import pathlib
+import sys
+
+import torch
+from torch import nn
+
+T, B, V, E, H = 5, 3, 7, 4, 6
+STEPS, LR, SEED, LANES = 6, 0.5, 9, [4, 0, 11]
+DROPOUT, DROPOUT_INPUT = 0.3, 0.2
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CASES = [("rnn", 1, False), ("gru", 2, False), ("gru", 1, True), ("lstm", 1, False),
+         ("lstm", 2, False)]
+GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+def mix(z):
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & BITS
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & BITS
+    return z ^ z >> 31
+
+
+def key(step, layer, lane):  # layer -1: the embedding
+    k = SEED
+    for x in step, layer, lane:
+        k = mix(k + (x + 1) * GOLDEN & BITS)
+    return k
+
+
+def keep(key, index, p):
+    return (mix(key + (index + 1) * GOLDEN & BITS) >> 40) / 2**24 >= torch.tensor(p).item()
+
+
+def drop(x, p, step, layer):
+    _, _, width = x.shape
+    kept = [[[keep(key(step, layer, lane), t * width + h, p) for h in range(width)]
+             for lane in LANES] for t in range(T)]
+    return x * torch.tensor(kept).double() / (1 - p)
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, cell, layers, tied):
+        super().__init__()
+        self.embedding = nn.Embedding(V, E)
+        self.rnn = nn.ModuleList(CELLS[cell](H if l else E, H) for l in range(layers))
+        self.projection = nn.Linear(H, E, bias=False) if tied else None
+        self.output = nn.Linear(E if tied else H, V)
+        if tied:
+            self.output.weight = self.embedding.weight
+
+    def forward(self, ids, targets, step):
+        x = drop(self.embedding(ids), DROPOUT_INPUT, step, -1)
+        for l, layer in enumerate(self.rnn):
+            x = drop(layer(x)[0], DROPOUT, step, l)
+        logits = self.output(self.projection(x) if self.projection else x)
+        return x, nn.functional.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
+
+    def named(self):
+        """The parameters by the names that torch.nn.LSTM(num_layers=...) gives them."""
+        for name, p in self.named_parameters():
+            parts = name.split(".")
+            if parts[0] == "rnn":
+                name = "rnn." + parts[2].removesuffix("0") + parts[1]
+            yield name, p
+
+
+def rounded(t):
+    return [float(f"{x:.9g}") for x in t.detach().reshape(-1).tolist()]
+
+
+def tensors(named):
+    return {name: {"shape": list(t.shape), "data": rounded(t)} for name, t in named}
+
+
+def trace(number, cell, layers, tied):
+    torch.manual_seed(number)
+    model = LanguageModel(cell, layers, tied)  # float32 values, then widened: exact in both
+    ids, targets = (torch.randint(0, V, (T, B)) for _ in range(2))
+    model = model.double()
+    weights = tensors(model.named())
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    losses, gradients = [], None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        y, loss = model(ids, targets, step)
+        loss.backward()
+        if gradients is None:
+            gradients, output = tensors((n, p.grad) for n, p in model.named()), rounded(y)
+        losses.append(float(f"{loss.item():.12g}"))
+        optimizer.step()
+    return {
+        "torch": torch.__version__,
+        "cell": cell, "layers": layers, "T": T, "B": B, "V": V, "H": H, "embed": E, "tied": tied,
+        "dropout": DROPOUT, "dropout_input": DROPOUT_INPUT, "seed": SEED, "lanes": LANES,
+        "ids": ids.tolist(), "targets": targets.tolist(),
+        "weights": weights, "loss": losses[0], "output": output, "gradients": gradients,
+        "sgd": {"lr": LR, "losses": losses, "weights_after": tensors(model.named())},
+    }
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+    for number, case in enumerate(CASES):
+        text = json.dumps(trace(number, *case), separators=(",", ":"))
+        (folder / f"dropout-{case[0]}-{case[1]}{'-tied' * case[2]}.json").write_text(text + "\n")
+
+
+main()
