@@ -84,6 +84,20 @@ func checkGrowth(t *testing.T, cell compute.Cell, p compute.Precision) {
 	}
 }
 
+// TestMemoryOfDropout wants it to take none: elements are dropped in place.
+func TestMemoryOfDropout(t *testing.T) {
+	for _, p := range precisions {
+		for layers := 1; layers <= 2; layers++ {
+			cfg := Config{Cell: compute.GRU, Vocab: 50, Hidden: 64, Layers: layers, Embed: 32}
+			want := stepBytes(t, cfg, p, 16, 8, 0)
+			cfg.Dropout, cfg.DropoutInput = 0.3, 0.2
+			if got := stepBytes(t, cfg, p, 16, 8, 0); got != want {
+				t.Errorf("%v, %d layers: %d bytes with dropout, %d without", p, layers, got, want)
+			}
+		}
+	}
+}
+
 // TestMemoryOfALargeVocabulary doubles V, and T by many times: what an embedding and an output
 // layer take more is for their weights and at most a chunk, however long the segment is; the
 // logits of it are never all in memory.

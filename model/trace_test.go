@@ -46,8 +46,8 @@ type traceTensor struct {
 // ten losses under SGD and the weights after them agree.
 func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 8) }
 
-// TestPyTorchTraceOfDropout does so with dropout of the embedding and of every layer's output, whose
-// masks PyTorch was given. The last layer's output agrees, too.
+// TestPyTorchTraceOfDropout does so with dropout of the embedding and of every layer's output.
+// PyTorch was given the masks. The last layer's output agrees, too.
 func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 5) }
 
 func checkTraces(t *testing.T, pattern string, number int) {

@@ -35,9 +35,9 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 	AddFlags(set)
 	for _, name := range strings.Fields(`corpus tokenizer normalize min-frequency max-tokens cell
 		hidden layers embed dropout dropout-input tie-weights init forget-bias batch bptt sampling
-		optimizer lr lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps seed workers
-		device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction eval-every
-		sample-every sample-prefix nonfinite-limit config`) {
+		optimizer lr lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps
+		seed workers device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction
+		eval-every sample-every sample-prefix nonfinite-limit config`) {
 		if set.Lookup(name) == nil {
 			t.Errorf("flag --%s is gone", name)
 		}

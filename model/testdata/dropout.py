@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the traces that models with dropout are held against: one dropout-<cell>-<layers>.json each.
+"""Writes the traces that models with dropout are held against: dropout-<cell>-<layers>.json.
 
     python3 dropout.py [folder]      (the committed files were written with torch 2.15.0 on a CPU)
 
