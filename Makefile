@@ -5,8 +5,8 @@
 
 # A job that takes at most two minutes on two cores and ends with readable text. The pure-Go build
 # trains a smaller model.
-DEMO_FLAGS = --workers 2 --cell lstm --batch 32 --bptt 64 \
-	--optimizer adam --lr 0.004 --lr-schedule cosine \
+DEMO_FLAGS = --workers 2 --cell lstm --layers 1 --dropout 0 --batch 32 --bptt 64 \
+	--validation-fraction 0 --optimizer adam --lr 0.004 --lr-schedule cosine \
 	--sample-prefix "The Rays of Light " --sample-tokens 400 --sample-temperature 0.5 \
 	--checkpoint-dir bin/demo $(DEMO_SIZE_$(CGO))
 DEMO_SIZE_1 = --hidden 256 --steps 2000

@@ -60,6 +60,7 @@ func TestConformance(t *testing.T) {
 		"damage":            testDamage,
 		"latest valid":      testLatestValid,
 		"retain":            testRetain,
+		"best":              testBest,
 		"remove after":      testRemoveAfter,
 		"other job":         testOtherJob,
 		"newer format":      testNewerFormat,

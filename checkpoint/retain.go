@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// Retain keeps the newest checkpoints, keep of them, and deletes older ones. A checkpoint counts
+// Retain keeps the newest checkpoints, keep of them, and the one with the lowest validation loss,
+// and deletes other older ones. A checkpoint counts
 // when its manifest is sound and its files have their sizes: one that is damaged never pushes a
 // complete one out, and goes when it is older than those that are kept. What a dead writer left in
 // a bucket before the newest checkpoint goes too.
@@ -27,10 +28,17 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 	if err != nil {
 		return err
 	}
+	var best *Checkpoint
+	if len(steps) > keep {
+		if best, _, err = s.Best(ctx); err != nil && !errors.Is(err, ErrNone) {
+			return err
+		}
+	}
 	complete := 0
 	for _, step := range slices.Backward(steps) {
 		if complete >= keep {
-			if step != spared {
+			err = nil
+			if step != spared && (best == nil || step != best.Step) {
 				err = s.Remove(ctx, step)
 			}
 		} else if _, err = s.Load(ctx, step); err == nil {

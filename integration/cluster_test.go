@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,9 +130,9 @@ func TestGenerateAndEvaluate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	const pangram = "the quick brown fox jumps over the lazy dog. "
 	text := write(t, "fox.txt", strings.Repeat(pangram, 300))
-	train(t, "--corpus", text, "--hidden", "48", "--batch", "8", "--bptt", "16", "--optimizer",
-		"adam", "--lr", "0.02", "--steps", "150", "--epochs", "0", "--checkpoint-dir", dir,
-		"--sample-tokens", "0")
+	train(t, append(slices.Clone(textbook), "--corpus", text, "--hidden", "48", "--batch", "8",
+		"--bptt", "16", "--optimizer", "adam", "--lr", "0.02", "--steps", "150",
+		"--checkpoint-dir", dir, "--sample-tokens", "0")...)
 	code, out, stderr := run(t, "generate", "--checkpoint", dir, "--prefix", "the quick ",
 		"--tokens", "40", "--greedy")
 	if code != 0 || !strings.HasPrefix(out, pangram) {

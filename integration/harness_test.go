@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -273,9 +274,13 @@ func runCommand(t *testing.T, name string, args ...string) (code int, stdout, st
 
 // small is a job that takes a moment.
 func small(extra ...string) []string {
-	return append([]string{"--max-tokens", "20000", "--hidden", "24", "--batch", "12",
-		"--bptt", "10", "--lr", "0.5", "--steps", "20", "--sample-tokens", "20"}, extra...)
+	return slices.Concat(textbook, []string{"--max-tokens", "20000", "--hidden", "24", "--batch",
+		"12", "--bptt", "10", "--lr", "0.5", "--steps", "20", "--sample-tokens", "20"}, extra)
 }
+
+// textbook are flags of a job of one layer and plain SGD, without a validation split.
+var textbook = []string{"--layers", "1", "--dropout", "0", "--optimizer", "sgd", "--lr", "1",
+	"--lr-schedule", "constant", "--validation-fraction", "0"}
 
 // write makes a file in a folder of the test.
 func write(t *testing.T, name, text string) string {

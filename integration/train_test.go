@@ -77,9 +77,10 @@ func TestParity(t *testing.T) {
 	for _, cell := range []string{"gru", "lstm"} {
 		for _, sampling := range []string{"sequential", "random"} {
 			t.Run(cell+"/"+sampling, func(t *testing.T) {
-				args := []string{"--cell", cell, "--sampling", sampling, "--steps", "50",
-					"--hidden", "32", "--batch", "13", "--bptt", "12", "--lr", "1", "--clip", "0.5",
-					"--clip-scope", "global", "--max-tokens", "30000", "--sample-tokens", "0"}
+				args := slices.Concat(textbook, []string{"--cell", cell, "--sampling", sampling,
+					"--steps", "50", "--hidden", "32", "--batch", "13", "--bptt", "12", "--clip",
+					"0.5", "--clip-scope", "global", "--max-tokens", "30000", "--sample-tokens",
+					"0"})
 				one := losses(t, append(args, "--workers", "1")...)
 				for workers := 2; workers <= 4; workers++ {
 					many := losses(t, append(args, "--workers", fmt.Sprint(workers))...)

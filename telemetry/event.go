@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -92,6 +93,8 @@ type Done struct {
 	Checkpoint      string  `json:"checkpoint"`
 	Stopped         bool    `json:"stopped"`
 	NonfiniteSteps  int64   `json:"nonfinite_steps"`
+	// Reason is why the job ended, such as "--steps 3000 reached".
+	Reason string `json:"reason"`
 }
 
 // Failed is the end of a job that failed. It has no line: the command says it as its error.
@@ -165,8 +168,12 @@ func (e Done) line() string {
 	if e.Step == 0 {
 		return how + " before the first step"
 	}
-	text := fmt.Sprintf("%s after step %d: loss %.4f, perplexity %.3f, %s tokens/s",
-		how, e.Step, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
+	why := ""
+	if e.Reason != "" && e.Reason != how {
+		why = " (" + strings.TrimPrefix(e.Reason, "stopped: ") + ")"
+	}
+	text := fmt.Sprintf("%s after step %d%s: loss %.4f, perplexity %.3f, %s tokens/s",
+		how, e.Step, why, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
 	if e.NonfiniteSteps > 0 {
 		text += fmt.Sprintf(", %d steps skipped as not finite", e.NonfiniteSteps)
 	}

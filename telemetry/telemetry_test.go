@@ -119,3 +119,25 @@ func TestThousands(t *testing.T) {
 		}
 	}
 }
+
+// The last line says why the job ended, for people without what it says already.
+func TestDoneSaysWhy(t *testing.T) {
+	const figures = ": loss 1.0000, perplexity 2.718, 7 tokens/s"
+	for reason, want := range map[string]string{
+		"--steps 9 reached":     "done after step 9 (--steps 9 reached)" + figures,
+		"":                      "done after step 9" + figures,
+		"stopped: interrupted":  "stopped after step 9 (interrupted)" + figures,
+		"stopped":               "stopped after step 9" + figures,
+		"stopped while paused:": "stopped after step 9 (stopped while paused:)" + figures,
+	} {
+		e := Done{Step: 9, Loss: 1, Perplexity: math.E, TokensPerSecond: 7, Reason: reason,
+			Stopped: strings.HasPrefix(reason, "stopped")}
+		if _, got := Line(e); got != want {
+			t.Errorf("%q: %q, want %q", reason, got, want)
+		}
+		if line, err := MarshalEvent(e); err != nil ||
+			!strings.Contains(string(line), `"reason":"`+reason+`"`) {
+			t.Errorf("%s, %v", line, err)
+		}
+	}
+}

@@ -55,11 +55,18 @@ type Config struct {
 	Evaluation Evaluation
 	EvalEvery  int64
 
+	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
+	// improved on the best of them; 0: never.
+	EarlyStop int64
+
 	// Save says that the Saver of whoever is rank 0 gets a snapshot every SaveEvery steps (0:
 	// never), and after the last step, which may be where the job was asked to stop.
 	Save      bool
 	SaveEvery int64
-	Saver     Saver
+	// SaveBest says that it also gets one after each evaluation due by EvalEvery that is the best so
+	// far.
+	SaveBest bool
+	Saver    Saver
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
@@ -197,11 +204,14 @@ func (c *Config) validateIntervals() error {
 		steps int64
 	}{
 		{"--eval-every", c.EvalEvery}, {"--checkpoint-every", c.SaveEvery},
-		{"--sample-every", c.SampleEvery},
+		{"--sample-every", c.SampleEvery}, {"--early-stop", c.EarlyStop},
 	} {
 		if every.steps < 0 {
 			return fmt.Errorf("%s %d: must be at least 0", every.flag, every.steps)
 		}
+	}
+	if c.EarlyStop > 0 && c.Evaluation == nil {
+		return fmt.Errorf("--early-stop %d: there is nothing to evaluate on", c.EarlyStop)
 	}
 	if c.SaveTimeout < 0 {
 		return fmt.Errorf("train: a save timeout of %v", c.SaveTimeout)

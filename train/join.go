@@ -76,9 +76,8 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 	joined.Step, joined.Committed = t.progress.Step, t.committed
 	t.laps.end("joining the ring")
 	joined.Took = t.cfg.Now().Sub(began)
-	ended := t.stopped || t.progress.Step == t.cfg.Steps
 	// The rank that was to save the end may have been lost, and its snapshot with it.
-	t.saveAgain = ended && !t.pending && t.cfg.Save && joined.From != FromCheckpoint
+	t.saveAgain = t.done() && !t.pending && t.cfg.Save && joined.From != FromCheckpoint
 	return joined, nil
 }
 

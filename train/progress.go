@@ -24,7 +24,8 @@ type Progress struct {
 	Nonfinite    int64 `json:"nonfinite_steps"`  // skipped because they were not finite
 	NonfiniteRun int64 `json:"nonfinite_in_row"` // how many of these were the last ones
 
-	Plateau Plateau `json:"plateau"`
+	Plateau    Plateau    `json:"plateau"`
+	Validation Validation `json:"validation"`
 
 	// Pending says that what is due after the last step was not done. It is so in a snapshot only.
 	Pending bool `json:"pending,omitempty"`
@@ -69,6 +70,7 @@ func (p *Progress) validate(steps int64) error {
 	sums := p.Updates+p.Nonfinite == p.Step && p.NonfiniteRun <= p.Nonfinite &&
 		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)
+	sums = sums && p.Validation.valid(p.Step)
 	if !counts || !sums || !finite {
 		return fmt.Errorf("the checkpoint's progress contradicts itself: %+v", *p)
 	}

@@ -218,30 +218,28 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	after := t.progress
 
 	t.laps.begin()
+	epochEnds := t.endsEpoch(step)
+	evalDue := t.cfg.Evaluation != nil &&
+		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
 	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
+	mayBeBest := t.cfg.Save && evalDue && (t.cfg.SaveBest || t.cfg.EarlyStop > 0)
 	if every(t.cfg.CheckEvery) {
 		if err := t.rollCall(ctx); err != nil {
 			return err
 		}
 		t.laps.end("roll call")
-	} else if saveDue { // after a split, all go back to what was saved
+	} else if saveDue || mayBeBest { // after a split, all go back to what was saved
 		if err := t.alike(ctx, step, nil); err != nil {
 			return err
 		}
 	}
-	epochEnds := t.endsEpoch(step)
-	evalDue := every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds
-	if t.cfg.Evaluation != nil && (evalDue || last) {
-		report, err := t.evaluate(ctx)
+	if evalDue || last && t.cfg.Evaluation != nil {
+		best, err := t.measure(ctx, &after, evalDue)
 		if err != nil {
 			return err
 		}
-		t.laps.end("evaluation")
-		t.evaluated = &report
-		t.cfg.Observer.Evaluated(report)
-		if evalDue {
-			after.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
-		}
+		last = last || t.endsEarly(&after)
+		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
 	if t.cfg.Evaluation == nil && epochEnds {
 		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)

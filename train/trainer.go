@@ -92,6 +92,7 @@ type Trainer struct {
 type Result struct {
 	Progress Progress
 	Stopped  bool // by RequestStop on some rank, before the last step
+	Early    bool // by Config.EarlyStop, before the last step
 	Regroup  bool // by RequestRegroup on some rank, with steps left to do
 	// Loss is the mean over the epoch that the last step belongs to, so far; NaN when no step of
 	// it counts. Perplexity is its exp.
@@ -197,7 +198,9 @@ func (t *Trainer) advance(ctx context.Context) (leave bool, err error) {
 	return t.step(ctx)
 }
 
-func (t *Trainer) done() bool { return t.stopped || t.progress.Step >= t.cfg.Steps }
+func (t *Trainer) done() bool {
+	return t.stopped || t.progress.Step >= t.cfg.Steps || t.endsEarly(&t.progress)
+}
 
 // finish does what an earlier ring has left undone after its last step.
 func (t *Trainer) finish(ctx context.Context) error {
@@ -216,7 +219,9 @@ func (t *Trainer) finish(ctx context.Context) error {
 
 func (t *Trainer) result(regroup bool) Result {
 	loss := t.progress.EpochLoss()
-	return Result{Progress: t.progress, Stopped: t.stopped && t.progress.Step < t.cfg.Steps,
+	before := t.progress.Step < t.cfg.Steps
+	early := before && t.endsEarly(&t.progress)
+	return Result{Progress: t.progress, Stopped: before && t.stopped && !early, Early: early,
 		Regroup: regroup, Loss: loss, Perplexity: math.Exp(loss),
 		TokensPerSecond: t.rates.median(), Eval: t.evaluated}
 }

@@ -37,7 +37,8 @@ func ways() []string {
 }
 
 // shared are the flags of all cases. Chunks go over TCP, so that the kernel counts them.
-const shared = "--tokenizer char --cell lstm --hidden 128 --batch 32 --bptt 35 --seed 1 " +
+const shared = "--tokenizer char --cell lstm --hidden 128 --layers 1 --dropout 0 " +
+	"--batch 32 --bptt 35 --seed 1 " +
 	"--lr-schedule linear --warmup-steps 50 --epochs 0 --threads 1 " +
 	"--validation-fraction 0.05 --check-every 0 --sample-tokens 0 --link tcp --resume never"
 

@@ -122,7 +122,8 @@ func (l *lab) job(ctx context.Context, host, lanes int, traces string, more ...s
 		"--threads", "1", "--cell", "lstm", "--layers", strconv.Itoa(l.layers),
 		"--hidden", strconv.Itoa(l.hidden), "--batch", strconv.Itoa(lanes),
 		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
-		"--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
+		"--optimizer", "sgd", "--lr", "0.1", "--lr-schedule", "constant", "--dropout", "0",
+		"--validation-fraction", "0", "--check-every", "0", "--sample-tokens", "0",
 		"--stop-dir", traces + "-stopped", "--trace", traces}, more...)...)
 }
 

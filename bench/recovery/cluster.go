@@ -125,7 +125,7 @@ func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
 
 // spec is the job that config.rondoCommand has, with room for one more worker.
 func (c config) spec(s *stage) ([]byte, error) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Job, spec.Submitted = jobName, time.Now().UnixNano()
 	spec.Normalize, spec.Hidden = "letters", int64(c.Hidden)
 	spec.Batch, spec.Bptt, spec.Threads = int64(c.Batch), int64(c.BPTT), int64(c.Threads)

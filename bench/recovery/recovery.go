@@ -68,6 +68,7 @@ func (c config) newTarget(s *stage) *target {
 func (c config) rondoTrain(s *stage) (*target, error) {
 	argv := []string{c.Rondo, "train", "--json", "--workers", strconv.Itoa(c.Workers),
 		"--normalize", "letters", "--optimizer", "sgd", "--lr", "0.1", "--clip", "1",
+		"--lr-schedule", "constant", "--dropout", "0", "--validation-fraction", "0",
 		"--steps", strconv.Itoa(endless), "--sample-tokens", "0", "--resume", "never",
 		"--device", "cpu", "--stop-dir", filepath.Join(s.dir, "stopped"),
 		"--restarts", strconv.Itoa(c.Kills), "--lease-ttl", c.LeaseTTL.String()}

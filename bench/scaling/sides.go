@@ -25,7 +25,9 @@ const endTimeout = 30 * time.Second
 // job is the command line of a job with so many workers and lanes.
 func (c config) job(workers, batch int, more ...string) []string {
 	argv := []string{c.Rondo, "train", "--json", "--normalize", "letters", "--epochs", "0",
-		"--sample-tokens", "0", "--device", "cpu", "--threads", "1", "--lr", "0.1",
+		"--sample-tokens", "0", "--device", "cpu", "--threads", "1",
+		"--optimizer", "sgd", "--lr", "0.1", "--lr-schedule", "constant", "--dropout", "0",
+		"--validation-fraction", "0",
 		"--steps", fmt.Sprint(c.Steps), "--workers", fmt.Sprint(workers),
 		"--cell", c.Cell, "--hidden", fmt.Sprint(c.Hidden), "--layers", fmt.Sprint(c.Layers),
 		"--batch", fmt.Sprint(batch), "--bptt", fmt.Sprint(c.BPTT)}

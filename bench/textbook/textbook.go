@@ -45,6 +45,7 @@ func cases() []textCase {
 // bookFlags are what the cases share: the 28 symbols of the book's first 10,000 characters.
 const bookFlags = "--normalize letters --tokenizer char --max-tokens 10000 --embed 0 " +
 	"--hidden 256 --layers 1 --init uniform --batch 32 --bptt 35 --optimizer sgd --lr 1 " +
+	"--dropout 0 --lr-schedule constant --validation-fraction 0 " +
 	"--clip 1 --sample-tokens 60 --sample-temperature 0 --resume never"
 
 // prefix is what the trained models go on from.

@@ -278,7 +278,11 @@ func show(e *rondov1.Event) string {
 	case *rondov1.Event_Checkpoint:
 		return fmt.Sprintf("checkpoint %d", k.Checkpoint.Step)
 	case *rondov1.Event_Done:
-		return fmt.Sprintf("done %d stopped %t", k.Done.Step, k.Done.Stopped)
+		text := fmt.Sprintf("done %d stopped %t", k.Done.Step, k.Done.Stopped)
+		if k.Done.Reason != "" {
+			text += ", " + k.Done.Reason
+		}
+		return text
 	case *rondov1.Event_Notice:
 		return fmt.Sprintf("notice %s: %s", k.Notice.Id, k.Notice.Text)
 	case *rondov1.Event_Failure:

@@ -164,7 +164,7 @@ func TestWholeJobIsStopped(t *testing.T) {
 		}
 		<-w.ended
 		all := w.all()
-		if last := all[len(all)-1]; last != "done 9 stopped true" {
+		if last := all[len(all)-1]; last != "done 9 stopped true, stopped: interrupted" {
 			t.Errorf("the last event is %q", last)
 		}
 		err := n.client().Stop(t.Context(), "again")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -146,11 +147,15 @@ func (t *term) lastEvent() *rondov1.Event {
 	}
 	for _, m := range t.plan.Members {
 		if done := t.done[m.ID]; done != nil {
+			if done.Stopped && strings.HasPrefix(t.plan.Reason, "stopped") {
+				done.Reason = t.plan.Reason
+			}
 			return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
 		}
 	}
 	if len(t.plan.Members) == 0 {
-		done := &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep()}
+		done := &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep(),
+			Reason: t.plan.Reason}
 		if t.checkpoint != nil { // what was done since went with the workers
 			done.Step, done.Checkpoint = t.checkpoint.Step, t.checkpoint.Path
 		}

@@ -43,14 +43,14 @@ func evalCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the newest is taken), or the folder of one")
+		"folder or blob URL of checkpoints (the best is taken), or the folder of one")
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	use := addUseFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "checkpoint", "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		result, err := evaluate(cmd.Context(), location, source, *use)
+		result, err := evaluate(cmd, location, source, *use)
 		if err != nil {
 			return err
 		}
@@ -65,13 +65,24 @@ func evalCommand() *cobra.Command {
 	return c
 }
 
+// sayStep tells which of a folder's checkpoints is used, and why.
+func sayStep(cmd *cobra.Command, t *job.Trained) {
+	if t.Why != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "using "+t.Why)
+	}
+}
+
 // evaluate reads the text in rows through the model; every token but the first is predicted once.
-func evaluate(ctx context.Context, location, source string, use job.Use) (telemetry.Eval, error) {
-	t, err := job.LoadTrained(ctx, location, use)
+func evaluate(
+	cmd *cobra.Command, location, source string, use job.Use,
+) (telemetry.Eval, error) {
+	t, err := job.LoadTrained(cmd.Context(), location, use)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}
 	defer t.Close()
+	sayStep(cmd, t)
+	ctx := cmd.Context()
 	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
 	if err != nil {
 		return telemetry.Eval{}, err

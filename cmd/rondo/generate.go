@@ -33,6 +33,7 @@ func generateCommand() *cobra.Command {
 			return err
 		}
 		defer t.Close()
+		sayStep(cmd, t)
 		text, err := job.Text(cmd.Context(), t.Model, t.Vocabulary, job.Tokenizer(t.Spec),
 			"--prefix", prefix, tokens, how)
 		if err != nil {
@@ -50,7 +51,7 @@ func generateCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the newest is taken), or the folder of one")
+		"folder or blob URL of checkpoints (the best is taken), or the folder of one")
 	flags.StringVar(&prefix, "prefix", "", "text to continue")
 	flags.IntVar(&tokens, "tokens", 200, "how many tokens to write")
 	flags.Float64Var(&how.Temperature, "temperature", how.Temperature,

@@ -37,7 +37,7 @@ func startJob(ctx context.Context, t *testing.T) runningJob {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.store.Close() })
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Job, spec.Workers, spec.MinWorkers, spec.Batch = "demo", 2, 2, 6
 	text, err := proto.Marshal(spec)
 	if err != nil {

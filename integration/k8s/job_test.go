@@ -81,7 +81,9 @@ type job struct {
 // small are flags of a job that computes little, and the same on any number of workers.
 func small(extra ...string) []string {
 	return append([]string{"--max-tokens", "20000", "--cell", "gru", "--hidden", "32", "--batch",
-		strconv.Itoa(lanes), "--bptt", "16", "--lr", "0.1", "--clip-scope", "global", "--epochs",
+		strconv.Itoa(lanes), "--bptt", "16", "--layers", "1", "--dropout", "0", "--optimizer",
+		"sgd", "--lr", "0.1", "--lr-schedule", "constant", "--validation-fraction", "0",
+		"--clip-scope", "global", "--epochs",
 		"0", "--sample-tokens", "0", "--check-every", "20"}, extra...)
 }
 

@@ -28,8 +28,8 @@ func TestSubmit(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := n.submit("fox", []string{"--corpus", corpus, "--hidden", "48", "--batch", "8", "--bptt",
-		"16", "--optimizer", "adam", "--lr", "0.02", "--steps", "400", "--epochs", "0",
-		"--sample-tokens", "0"},
+		"16", "--layers", "1", "--optimizer", "adam", "--lr", "0.02", "--lr-schedule", "constant",
+		"--validation-fraction", "0", "--steps", "400", "--sample-tokens", "0"},
 		"--workers", "4", "--checkpoint-dir", bucket("fox"), "--checkpoint-every", "100")
 	t.Logf("rondo submit: %s", seconds(time.Since(j.submitted)))
 	j.awaitStep(submitTimeout, 1)

@@ -28,7 +28,7 @@ type Flags struct {
 
 // AddFlags defines the flags of a job on set, and --config for the YAML file.
 func AddFlags(set *pflag.FlagSet) *Flags {
-	flags := &Flags{set: set, given: Default()}
+	flags := &Flags{set: set, given: unresolved()}
 	set.StringVar(&flags.config, "config", "",
 		"YAML file of the job; keys are the flags' names with _ for -")
 	for _, f := range fields() {
@@ -77,21 +77,23 @@ func (v *autoValue) String() string {
 // Spec returns the job: the defaults, over them the YAML file if --config names one, over it the
 // flags that were given; validated.
 func (f *Flags) Spec() (*rondov1.JobSpec, error) {
-	spec := Default()
+	spec, given := unresolved(), map[protoreflect.Name]bool{}
 	if f.config != "" {
 		text, err := os.ReadFile(f.config)
 		if err != nil {
 			return nil, usagef("--config: %v", err)
 		}
-		if spec, err = FromYAML(f.config, text); err != nil {
+		if err := readYAML(f.config, text, spec, given); err != nil {
 			return nil, err
 		}
 	}
 	for _, field := range fields() {
 		if f.set.Changed(field.flagName()) {
 			spec.ProtoReflect().Set(field.desc, f.given.ProtoReflect().Get(field.desc))
+			given[field.desc.Name()] = true
 		}
 	}
+	resolve(spec, given)
 	if f.auto {
 		var err error
 		if spec.Workers, err = f.count(spec); err != nil {
@@ -104,39 +106,50 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 // FromYAML reads a job's YAML over the defaults; name is the file's, for errors. A value is written
 // as its flag's would be. It does not check bounds.
 func FromYAML(name string, text []byte) (*rondov1.JobSpec, error) {
+	spec, given := unresolved(), map[protoreflect.Name]bool{}
+	if err := readYAML(name, text, spec, given); err != nil {
+		return nil, err
+	}
+	resolve(spec, given)
+	return spec, nil
+}
+
+// readYAML sets the fields of spec whose keys are in the text, and notes in given which they are.
+func readYAML(
+	name string, text []byte, spec *rondov1.JobSpec, given map[protoreflect.Name]bool,
+) error {
 	object, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		return nil, usagef("%s: not valid YAML: %v", name, err)
+		return usagef("%s: not valid YAML: %v", name, err)
 	}
 	var keys map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(object))
 	decoder.UseNumber() // so that a number is read as it was written
 	if err := decoder.Decode(&keys); err != nil {
-		return nil, usagef("%s: the top level is not a mapping of flags to values", name)
+		return usagef("%s: the top level is not a mapping of flags to values", name)
 	}
 	byName := map[string]field{}
 	for _, f := range fields() {
 		byName[string(f.desc.Name())], byName[f.desc.JSONName()] = f, f
 	}
-	spec := Default()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		f, known := byName[strings.ReplaceAll(key, "-", "_")]
 		if !known {
-			return nil, usagef("%s: unknown key %q; the keys are the flags of `rondo train`",
-				name, key)
+			return usagef("%s: unknown key %q; the keys are the flags of `rondo train`", name, key)
 		}
 		switch keys[key].(type) {
 		case string, json.Number, bool:
 		default:
-			return nil, usagef("%s: %s: give one value, as for --%s", name, key, f.flagName())
+			return usagef("%s: %s: give one value, as for --%s", name, key, f.flagName())
 		}
 		value, err := f.parse(fmt.Sprint(keys[key]))
 		if err != nil {
-			return nil, usagef("%s: %v", name, err)
+			return usagef("%s: %v", name, err)
 		}
 		spec.ProtoReflect().Set(f.desc, value)
+		given[f.desc.Name()] = true
 	}
-	return spec, nil
+	return nil
 }
 
 // flagValue is a pflag.Value that writes a field of the spec.

@@ -27,23 +27,6 @@ func usagef(format string, a ...any) error {
 	return &UsageError{text: fmt.Sprintf(format, a...)}
 }
 
-// Default returns a spec with every field at its default.
-func Default() *rondov1.JobSpec {
-	spec := &rondov1.JobSpec{}
-	for _, f := range fields() {
-		text := f.flag.GetDefault()
-		if text == "" {
-			continue
-		}
-		value, err := f.parse(text)
-		if err != nil {
-			panic(fmt.Sprintf("jobspec: default of %s: %v", f.flagName(), err))
-		}
-		spec.ProtoReflect().Set(f.desc, value)
-	}
-	return spec
-}
-
 // Validate checks every field against its choices and bounds, and the fields against each other.
 // The error is a *UsageError that names the flag.
 func Validate(spec *rondov1.JobSpec) error {
@@ -84,9 +67,6 @@ func validateRun(spec *rondov1.JobSpec) error {
 	if spec.Epochs == 0 && spec.Steps == 0 {
 		return usagef("--epochs and --steps are both 0: set one, so that the job has an end")
 	}
-	if spec.Lr == 0 {
-		return usagef("--lr 0 would train nothing: give a learning rate above 0")
-	}
 	if spec.LrMin > spec.Lr {
 		return usagef("--lr-min %g is above --lr %g", spec.LrMin, spec.Lr)
 	}
@@ -94,8 +74,12 @@ func validateRun(spec *rondov1.JobSpec) error {
 		return usagef("--eval-corpus and --validation-fraction both say what to evaluate on: " +
 			"set one")
 	}
-	if spec.EvalEvery > 0 && spec.EvalCorpus == "" && spec.ValidationFraction == 0 {
+	if spec.EvalEvery > 0 && !evaluates(spec) {
 		return usagef("--eval-every needs something to evaluate on: set --eval-corpus or " +
+			"--validation-fraction")
+	}
+	if spec.EarlyStop > 0 && !evaluates(spec) {
+		return usagef("--early-stop needs something to evaluate on: set --eval-corpus or " +
 			"--validation-fraction")
 	}
 	if spec.CheckpointEvery > 0 && spec.CheckpointDir == "" {
@@ -113,6 +97,11 @@ func validateRun(spec *rondov1.JobSpec) error {
 		}
 	}
 	return nil
+}
+
+// evaluates says whether a job has anything to evaluate on.
+func evaluates(spec *rondov1.JobSpec) bool {
+	return spec.EvalCorpus != "" || spec.ValidationFraction > 0
 }
 
 func validateSync(spec *rondov1.JobSpec) error {

@@ -53,21 +53,28 @@ func TestHelpNamesNoType(t *testing.T) {
 	}
 }
 
-func TestConfigThenFlags(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "job.yaml")
-	text := "hidden: 64\nlr_schedule: cosine\nchunk-timeout: 3s\ntieWeights: true\nembed: 64\n" +
-		"resume: auto\njoin_timeout: 5m\nlr: 1e0\n" +
-		"epochs: 0\nsteps: 7\n"
+// writeYAML writes a job's YAML file.
+func writeYAML(t *testing.T, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+func TestConfigThenFlags(t *testing.T) {
+	text := "hidden: 64\nlr_schedule: cosine\nchunk-timeout: 3s\ntieWeights: true\nembed: 64\n" +
+		"resume: auto\njoin_timeout: 5m\nlr: 1e0\n" +
+		"epochs: 0\nsteps: 7\n"
+	path := writeYAML(t, text)
 	spec, err := parse(t, "--config", path, "--hidden", "32", "--seed=18446744073709551615")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Default()
 	want.Hidden, want.LrSchedule, want.TieWeights, want.Embed = 32, "cosine", true, 64
-	want.ChunkTimeout.Seconds, want.Epochs, want.Steps = 3, 0, 7
+	want.ChunkTimeout.Seconds, want.Epochs, want.Steps, want.Lr = 3, 0, 7, 1
 	want.Seed = 1<<64 - 1
 	if !proto.Equal(spec, want) {
 		t.Errorf("got  %v\nwant %v", spec, want)
@@ -154,7 +161,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--epochs 0", "--epochs and --steps are both 0"},
 		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
 		{"--resume 12", "--resume 12 needs --checkpoint-dir"},
-		{"--eval-every 5", "--eval-every needs something to evaluate on"},
+		{"--early-stop 3 --validation-fraction 0", "--early-stop needs something to evaluate on"},
+		{"--early-stop -1", "--early-stop -1 is below its least value, 0"},
+		{"--eval-every 5 --validation-fraction 0", "--eval-every needs something to evaluate on"},
 		{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
 		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: set " +
 			"--embed, for example --embed 64"},
@@ -223,10 +232,7 @@ func TestParseDevice(t *testing.T) {
 // How many workers auto stands for depends on the flags beside it, in whatever order they come,
 // and on what the file says.
 func TestAutoWorkers(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "job.yaml")
-	if err := os.WriteFile(path, []byte("device: cuda\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := writeYAML(t, "device: cuda\n")
 	for args, want := range map[string]int64{"": 2, "--workers 5": 5, "--workers=auto": 1,
 		"--workers auto --device cuda": 8, "--workers auto --config " + path: 8,
 		"--workers auto --workers 3": 3, "--workers 3 --workers auto": 1} {

@@ -17,8 +17,8 @@ func ShardCopies(spec *rondov1.JobSpec) int64 {
 // ShardsAtRisk says whether a worker that is killed takes along what no other worker has and no
 // checkpoint.
 func ShardsAtRisk(spec *rondov1.JobSpec) bool {
-	return ShardCopies(spec) == 1 && spec.CheckpointEvery == 0 && spec.Optimizer != "sgd" &&
-		spec.Workers > 1
+	saved := spec.CheckpointEvery > 0 || spec.CheckpointDir != "" && evaluates(spec)
+	return ShardCopies(spec) == 1 && !saved && spec.Optimizer != "sgd" && spec.Workers > 1
 }
 
 // WholeGradients says whether gradients are summed, in fp32, by the ring of all workers alone: as a

@@ -2,7 +2,6 @@ package jobspec
 
 import (
 	"bytes"
-	"fmt"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"sigs.k8s.io/yaml"
@@ -10,14 +9,15 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// ToYAML writes a job's YAML: the keys that differ from the defaults, in the order of the flags.
-// FromYAML reads the same job from it, but for what no flag sets: `submitted`.
+// ToYAML writes a job's YAML, in the order of the flags: the keys that differ from the defaults,
+// and those whose flag says always. FromYAML reads the same job from it, but for what no flag sets:
+// `submitted`.
 func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
 	var out bytes.Buffer
 	plain := Default().ProtoReflect()
 	for _, f := range fields() {
 		value := spec.ProtoReflect().Get(f.desc)
-		if f.format(value) == f.format(plain.Get(f.desc)) {
+		if !f.flag.Always && f.format(value) == f.format(plain.Get(f.desc)) {
 			continue
 		}
 		scalar := value.Interface()
@@ -30,9 +30,6 @@ func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
 				f.format(value), err)
 		}
 		out.Write(line)
-	}
-	if out.Len() == 0 {
-		return fmt.Append(nil, "{}\n"), nil // a mapping that says nothing, not an empty file
 	}
 	return out.Bytes(), nil
 }

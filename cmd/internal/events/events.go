@@ -35,7 +35,7 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 		return telemetry.Done{Step: d.Step, Epoch: d.Epoch, Loss: d.Loss,
 			Perplexity:      telemetry.Perplexity(d.Loss),
 			TokensPerSecond: d.TokensPerSecond, Checkpoint: d.Checkpoint, Stopped: d.Stopped,
-			NonfiniteSteps: d.NonfiniteSteps}, nil
+			NonfiniteSteps: d.NonfiniteSteps, Reason: d.Reason}, nil
 	case *rondov1.Event_Notice:
 		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
 	case *rondov1.Event_Scale:

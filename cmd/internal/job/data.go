@@ -125,6 +125,14 @@ func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
 	return steps
 }
 
+// Ending is why a job ends that comes to its last step.
+func (d *Data) Ending(spec *rondov1.JobSpec) string {
+	if spec.Steps > 0 && d.Steps(spec) == spec.Steps {
+		return fmt.Sprintf("--steps %d reached", spec.Steps)
+	}
+	return fmt.Sprintf("--epochs %d done", spec.Epochs)
+}
+
 // Close releases the token files.
 func (d *Data) Close() error {
 	err := d.Corpus.Close()

@@ -21,7 +21,7 @@ func TestOpenDevice(t *testing.T) {
 		{"auto", "cpu", "fp16", "--precision fp16 is of GPUs"},
 		{"cpu", "tpu", "fp32", `--device "tpu" is not one of auto, cpu, cuda, cuda:N`},
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.Device, spec.Precision = c.device, c.precision
 		device, err := OpenDevice(On(spec, c.own), 1)
 		if c.want == "" && err == nil {
@@ -83,7 +83,7 @@ func TestChooseAuto(t *testing.T) {
 
 // What a person is advised fits by the same estimate, and the next larger number does not.
 func TestAdviseOnGPU(t *testing.T) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Hidden, spec.Batch, spec.Bptt, spec.Workers = 1024, 4096, 128, 4
 	const room = 3 << 30
 	takes := func(lanes int) int64 {
@@ -147,7 +147,7 @@ func TestWithoutCUDA(t *testing.T) {
 	}
 	const want = "--device cuda: this binary was built without CUDA: build it with -tags cuda, " +
 		"or use the image rondo:VERSION-cuda"
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Device = "cuda"
 	_, opened := OpenDevice(spec, 1)
 	_, chosen := Choose("cuda")

@@ -105,7 +105,7 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := jobspec.Default()
+			spec := jobspec.Textbook()
 			spec.Device = "cpu"
 			spec.Workers, spec.Threads, spec.SampleTokens = 2, 1, 8
 			spec.StopDir = filepath.Join(t.TempDir(), "stopped")

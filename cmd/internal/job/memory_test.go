@@ -12,7 +12,7 @@ import (
 
 // memorySpec is a job of one worker.
 func memorySpec(change func(*rondov1.JobSpec)) *rondov1.JobSpec {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Device = "cpu"
 	spec.Workers, spec.Batch, spec.Hidden, spec.Bptt, spec.Threads = 1, 16, 96, 12, 2
 	spec.SampleTokens = 0 // the segment alone

@@ -56,6 +56,7 @@ type Trained struct {
 	Vocabulary *corpus.Vocabulary
 	Model      *model.Model
 	Path       string // of the checkpoint
+	Why        string // it is this step's; empty: the location names it
 	Step       int64
 }
 
@@ -99,9 +100,10 @@ func (u Use) Count() (int, error) {
 }
 
 // LoadTrained reads the model of a checkpoint, to be used so; location is a folder of checkpoints,
-// of which it takes the newest, or the folder of one.
+// of which it takes the one with the lowest validation loss, and without any the newest, or the
+// folder of one.
 func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
-	store, c, err := checkpoint.Resolve(ctx, location,
+	store, c, why, err := checkpoint.ResolveBest(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrNone) {
@@ -129,7 +131,8 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 	if err != nil {
 		return nil, err
 	}
-	t := &Trained{Spec: spec, Vocabulary: vocabulary, Path: c.Path, Step: c.Step}
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Path: c.Path, Step: c.Step,
+		Why: why}
 	if t.Model, err = model.New(config, device); err != nil {
 		device.Close()
 		return nil, err

@@ -21,7 +21,7 @@ import (
 // Workers that share a machine have at most its cores between them, as long as there are enough
 // for one each, however many come or go; and what --threads says is what they get.
 func TestThreadsAreShared(t *testing.T) {
-	spec, cores := jobspec.Default(), runtime.GOMAXPROCS(0)
+	spec, cores := jobspec.Textbook(), runtime.GOMAXPROCS(0)
 	spec.Device = "cpu"
 	device, err := OpenDevice(spec, 1)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestThreadsAreShared(t *testing.T) {
 
 // A device computes in the precision that the spec says, and its name says so.
 func TestDeviceOfAPrecision(t *testing.T) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Device = "cpu"
 	for precision, bf16 := range map[string]bool{"fp32": false, "bf16": true} {
 		spec.Precision = precision
@@ -74,7 +74,7 @@ func TestDeviceOfAPrecision(t *testing.T) {
 // those that it is told.
 func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	ctx, folder := t.Context(), t.TempDir()
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Threads, spec.Hidden, spec.Precision = 64, 8, "bf16"
 	store := saveUntrained(t, folder, spec, []string{"<unk>", "a", "b"})
 	defer func() { _ = store.Close() }()
@@ -123,7 +123,7 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 	if err != nil {
 		t.Fatal(err)
 	}
-	device, err := OpenDevice(jobspec.Default(), 1)
+	device, err := OpenDevice(jobspec.Textbook(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

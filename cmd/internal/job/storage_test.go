@@ -53,7 +53,7 @@ func TestWhatMayPassIsNoUsage(t *testing.T) {
 // TestWrongPlacesOfCheckpoints: a folder that nobody can use is the job's fault, and one that is
 // full is this machine's.
 func TestWrongPlacesOfCheckpoints(t *testing.T) {
-	text, err := OpenCorpus(t.Context(), jobspec.Default(), nil)
+	text, err := OpenCorpus(t.Context(), jobspec.Textbook(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestWrongPlacesOfCheckpoints(t *testing.T) {
 		"file://elsewhere/run":            true,
 		filepath.Join(t.TempDir(), "run"): false,
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.CheckpointDir = folder
 		stored, err := OpenCheckpoints(t.Context(), spec, text, nil)
 		var wrong *app.UsageError

@@ -40,7 +40,7 @@ func TestSummerConfig(t *testing.T) {
 			&compress.Config{PowerSGD: 3, After: 200}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := jobspec.Default()
+			spec := jobspec.Textbook()
 			c.set(spec)
 			if err := jobspec.Validate(spec); err != nil {
 				t.Fatal(err)
@@ -104,7 +104,7 @@ func TestMomentumAfter(t *testing.T) {
 		"not clipped": {func(s *rondov1.JobSpec) { s.ClipScope, s.Clip = "global", 0 }, 200,
 			compress.Momentum{Decay: 0.5, Gain: 1}},
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.Compress, spec.Optimizer, spec.Momentum, spec.Beta1 = "topk:0.1", "momentum", 0.5, 0.75
 		c.set(spec)
 		if got := momentumAfter(spec, 1000); got != c.want {
@@ -137,7 +137,7 @@ func TestGradientScale(t *testing.T) {
 		"in rounds":      {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0},
 		"bf16":           {func(s *rondov1.JobSpec) { s.Wire = "bf16" }, 0},
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.Wire = "fp16"
 		c.set(spec)
 		if got := gradientScale(spec); got != c.want {
@@ -160,7 +160,7 @@ func TestHoldAfter(t *testing.T) {
 		"momentum":   {func(s *rondov1.JobSpec) { s.Optimizer = "momentum" }, 0},
 		"in rounds":  {func(s *rondov1.JobSpec) { s.SyncEvery = 4 }, 0},
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.Compress, spec.Optimizer = "powersgd:4", "adamw"
 		c.set(spec)
 		if got := holdAfter(spec, 1000); got != c.want {

@@ -44,7 +44,7 @@ func startRemoteJob(ctx context.Context, t *testing.T) *remoteJob {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.store.Close() })
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Job, spec.Workers, spec.MinWorkers, spec.Batch = "book", 1, 1, 6
 	spec.Submitted = 7
 	text, err := proto.Marshal(spec)

@@ -34,7 +34,7 @@ func TestAStartThatCannotSucceedEndsSoon(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const reason = "worker w7: no space left on device"
-			spec := jobspec.Default()
+			spec := jobspec.Textbook()
 			spec.Job, spec.Workers, spec.MinWorkers = strings.ReplaceAll(name, " ", "-"), 2, c.least
 			store := planned(ctx, t, etcd, spec.Job, cluster.Plan{Reason: reason})
 			workers := NewWorkers(all("/bin/sh", "-c", c.script,
@@ -78,7 +78,7 @@ func TestGiveUp(t *testing.T) {
 		"failed":        {cluster.Plan{Phase: cluster.Ended, Failed: true}, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := jobspec.Default()
+			spec := jobspec.Textbook()
 			spec.Job, spec.Workers, spec.MinWorkers = name, 2, 2
 			store := planned(ctx, t, etcd, name, c.plan)
 			life, end := context.WithCancel(ctx)

@@ -54,7 +54,7 @@ func TestWrongFlags(t *testing.T) {
 // submit puts a run over whatever there is.
 func submit(t *testing.T, store *memstore.Store, run int64) {
 	t.Helper()
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Submitted = run
 	text, err := proto.Marshal(spec)
 	if err != nil {

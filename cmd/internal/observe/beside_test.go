@@ -58,7 +58,7 @@ type bench struct {
 }
 
 func newBench(t *testing.T) *bench {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Workers, spec.Submitted = 2, 1
 	text, err := proto.Marshal(spec)
 	if err != nil {

@@ -74,7 +74,7 @@ func (s *held) View(context.Context) (cluster.View, error) {
 }
 
 func (s *held) put(t *testing.T, run int64, plan cluster.Plan, err error) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Submitted = run
 	text, bad := proto.Marshal(spec)
 	if bad != nil {

@@ -42,7 +42,7 @@ func newJob(t *testing.T) *aJob {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	j := &aJob{t: t, spec: jobspec.Default()}
+	j := &aJob{t: t, spec: jobspec.Textbook()}
 	j.spec.Job, j.spec.Workers, j.spec.MinWorkers = "demo", 2, 1
 	j.spec.Batch, j.spec.Bptt = 6, 10
 	etcd, err := local.StartEtcd(ctx, t.TempDir())

@@ -23,7 +23,7 @@ import (
 // TestCanonicalOverTheRing: the weights after 50 steps have the same SHA-256 on any number of
 // workers that the ring joins, each of one thread or of two.
 func TestCanonicalOverTheRing(t *testing.T) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 20000, 20, 16, 9
 	spec.Steps, spec.Epochs, spec.Reduce, spec.Optimizer, spec.Lr = 50, 0, "canonical", "adam", 0.01
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())

@@ -26,7 +26,7 @@ func (fakeGPU) Bytes() (now, peak int64) { return 0, 60 << 20 }
 // plan gives this worker; other errors are told as they are.
 func TestLack(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Batch, spec.MaxTokens = 512, 50000
 	data, err := job.OpenData(t.Context(), spec)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestLack(t *testing.T) {
 
 // A device that this machine lacks is the worker's own failure, and no wrong input of the job's.
 func TestMissingDeviceIsOwnFailure(t *testing.T) {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.Device, spec.Precision = "cpu", "fp16"
 	w := &worker{spec: spec}
 	err := w.openDevice()
@@ -84,7 +84,7 @@ func TestFromScratch(t *testing.T) {
 		{"run", "auto", &engine{scratch: true}, 1, true},
 		{"", "auto", nil, 2, false},
 	} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.CheckpointDir, spec.Resume = c.dir, c.resume
 		s := &session{worker: &worker{spec: spec, engine: c.engine},
 			plan: cluster.Plan{Rings: c.rings}}
@@ -97,7 +97,7 @@ func TestFromScratch(t *testing.T) {
 // A device that fails while a job's end is stored is this worker's failure, and no crash.
 func TestSaveLaterOnLostDevice(t *testing.T) {
 	gone := &compute.DeviceError{Device: "cuda:0", Doing: "reading", Err: errors.New("it is gone")}
-	w := &worker{spec: jobspec.Default(), log: slog.New(slog.DiscardHandler)}
+	w := &worker{spec: jobspec.Textbook(), log: slog.New(slog.DiscardHandler)}
 	w.voice.Store(&voice{reporter: lostDevice{err: gone}})
 	s := &session{worker: w}
 	err := s.saveLater(t.Context(), &train.SaveError{Err: errors.New("the disk is full")})

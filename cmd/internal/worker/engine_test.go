@@ -16,7 +16,7 @@ import (
 // devices from recording.
 func TestWatch(t *testing.T) {
 	for _, inject := range []string{"", "delay rank=0 phase=load for=1ms"} {
-		spec := jobspec.Default()
+		spec := jobspec.Textbook()
 		spec.Inject = inject
 		w := &worker{spec: spec}
 		e := &engine{worker: w}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestPulse(t *testing.T) {
-	spec := jobspec.Default() // --step-timeout 30s, --regroup-timeout 1m, --join-timeout 5m
+	spec := jobspec.Textbook() // --step-timeout 30s, --regroup-timeout 1m, --join-timeout 5m
 	const limit, first = 3 * time.Minute, 8 * time.Minute
 	for _, c := range []struct {
 		name  string

@@ -51,7 +51,7 @@ func TestTiersEndWithTheRing(t *testing.T) {
 		}
 		defer ring.Close()
 		innocent := allreduce.Peer{Rank: 1, Address: "b"}
-		w := &worker{spec: jobspec.Default()}
+		w := &worker{spec: jobspec.Textbook()}
 		w.connect = func(ctx context.Context, _ grpclink.Seat, _ []string) (
 			allreduce.Links, error) {
 			<-ctx.Done()

@@ -100,6 +100,9 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	if loss := s.Progress.EpochLoss(); !math.IsNaN(loss) {
 		metrics["epoch_loss"], metrics["epoch_perplexity"] = loss, math.Exp(loss)
 	}
+	if tested := s.Progress.Validation; tested.Step == s.Progress.Step && tested.Step > 0 {
+		metrics[checkpoint.ValidationLoss] = tested.Loss
+	}
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
 		Training:   training,

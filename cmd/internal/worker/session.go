@@ -445,9 +445,22 @@ func (s *session) announce(ctx context.Context, joined train.Joined) {
 func (s *session) done(result train.Result) *rondov1.Event {
 	d := &rondov1.DoneEvent{Step: result.Progress.Step, Epoch: result.Progress.Epoch,
 		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
-		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation)}
+		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
+		Reason: s.ending(result)}
 	if s.rank == 0 {
 		d.Checkpoint = s.engine.saver.path()
 	}
 	return &rondov1.Event{Kind: &rondov1.Event_Done{Done: d}}
+}
+
+// ending is why the job ends. Who asked it to stop, only the leader knows, and adds.
+func (s *session) ending(result train.Result) string {
+	switch {
+	case result.Early:
+		return fmt.Sprintf("stopped early: validation loss has not improved in %d evaluations",
+			result.Progress.Validation.Waiting)
+	case result.Stopped:
+		return "stopped"
+	}
+	return s.data.Ending(s.spec)
 }

@@ -69,7 +69,7 @@ func TestSimulation(t *testing.T) {
 
 // simSpec is the job: small, and its loss does not depend on who trains it.
 func simSpec() *rondov1.JobSpec {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 1200, 4, 6, 4
 	spec.Steps, spec.Epochs, spec.SampleTokens, spec.ClipScope = 60, 0, 0, "global"
 	spec.Workers, spec.CheckEvery, spec.Cell = 3, 10, "gru"

@@ -75,7 +75,7 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 }
 
 func small() *rondov1.JobSpec {
-	spec := jobspec.Default()
+	spec := jobspec.Textbook()
 	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 5000, 8, 6, 5
 	spec.Steps, spec.SampleTokens, spec.Workers = 10, 10, 3
 	return spec

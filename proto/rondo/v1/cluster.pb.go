@@ -1501,6 +1501,7 @@ type DoneEvent struct {
 	Stopped         bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                           // before the last step
 	NonfiniteSteps  int64                  `protobuf:"varint,7,opt,name=nonfinite_steps,json=nonfiniteSteps,proto3" json:"nonfinite_steps,omitempty"`
 	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring in which it ended; what is said of an older one is stale
+	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`          // why the job ended, such as "--steps 3000 reached"
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1589,6 +1590,13 @@ func (x *DoneEvent) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *DoneEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // NoticeEvent: something a person should know, such as a slower build or a skipped step.
@@ -2029,7 +2037,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\tEvalEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xf8\x01\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\x90\x02\n" +
 	"\tDoneEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x12\n" +
@@ -2042,7 +2050,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x0fnonfinite_steps\x18\a \x01(\x03R\x0enonfiniteSteps\x12\x1e\n" +
 	"\n" +
 	"generation\x18\b \x01(\x04R\n" +
-	"generation\"1\n" +
+	"generation\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +

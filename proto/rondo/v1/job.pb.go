@@ -35,8 +35,11 @@ type Flag struct {
 	// The values a string field takes; empty: any.
 	Choices []string `protobuf:"bytes,3,rep,name=choices,proto3" json:"choices,omitempty"`
 	// Bounds of a number, inclusive.
-	Min           *float64 `protobuf:"fixed64,4,opt,name=min,proto3,oneof" json:"min,omitempty"`
-	Max           *float64 `protobuf:"fixed64,5,opt,name=max,proto3,oneof" json:"max,omitempty"`
+	Min *float64 `protobuf:"fixed64,4,opt,name=min,proto3,oneof" json:"min,omitempty"`
+	Max *float64 `protobuf:"fixed64,5,opt,name=max,proto3,oneof" json:"max,omitempty"`
+	// Write the key into a job's YAML even at its default: the default depends on other keys, or was
+	// another one in an earlier version.
+	Always        bool `protobuf:"varint,6,opt,name=always,proto3" json:"always,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -104,6 +107,13 @@ func (x *Flag) GetMax() float64 {
 		return *x.Max
 	}
 	return 0
+}
+
+func (x *Flag) GetAlways() bool {
+	if x != nil {
+		return x.Always
+	}
+	return false
 }
 
 // JobSpec is one training run. Field `checkpoint_every` is the flag --checkpoint-every and the YAML key
@@ -207,6 +217,7 @@ type JobSpec struct {
 	Resume            string  `protobuf:"bytes,73,opt,name=resume,proto3" json:"resume,omitempty"`
 	StopDir           string  `protobuf:"bytes,79,opt,name=stop_dir,json=stopDir,proto3" json:"stop_dir,omitempty"`
 	EvalEvery         int64   `protobuf:"varint,74,opt,name=eval_every,json=evalEvery,proto3" json:"eval_every,omitempty"`
+	EarlyStop         int64   `protobuf:"varint,140,opt,name=early_stop,json=earlyStop,proto3" json:"early_stop,omitempty"`
 	SampleEvery       int64   `protobuf:"varint,75,opt,name=sample_every,json=sampleEvery,proto3" json:"sample_every,omitempty"`
 	SamplePrefix      string  `protobuf:"bytes,76,opt,name=sample_prefix,json=samplePrefix,proto3" json:"sample_prefix,omitempty"`
 	SampleTokens      int64   `protobuf:"varint,77,opt,name=sample_tokens,json=sampleTokens,proto3" json:"sample_tokens,omitempty"`
@@ -836,6 +847,13 @@ func (x *JobSpec) GetEvalEvery() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetEarlyStop() int64 {
+	if x != nil {
+		return x.EarlyStop
+	}
+	return 0
+}
+
 func (x *JobSpec) GetSampleEvery() int64 {
 	if x != nil {
 		return x.SampleEvery
@@ -892,15 +910,16 @@ var File_rondo_v1_job_proto protoreflect.FileDescriptor
 
 const file_rondo_v1_job_proto_rawDesc = "" +
 	"\n" +
-	"\x12rondo/v1/job.proto\x12\brondo.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8c\x01\n" +
+	"\x12rondo/v1/job.proto\x12\brondo.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa4\x01\n" +
 	"\x04Flag\x12\x12\n" +
 	"\x04help\x18\x01 \x01(\tR\x04help\x12\x18\n" +
 	"\adefault\x18\x02 \x01(\tR\adefault\x12\x18\n" +
 	"\achoices\x18\x03 \x03(\tR\achoices\x12\x15\n" +
 	"\x03min\x18\x04 \x01(\x01H\x00R\x03min\x88\x01\x01\x12\x15\n" +
-	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01B\x06\n" +
+	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
+	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x9db\n" +
+	"\x04_max\"\x87f\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -918,19 +937,19 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12U\n" +
 	"\veval_corpus\x18\x0f \x01(\tB4\xaa\xbb\x180\n" +
 	".text to evaluate on, tokenised like the corpusR\n" +
-	"evalCorpus\x12\x82\x01\n" +
-	"\x13validation_fraction\x18\x10 \x01(\x01BQ\xaa\xbb\x18M\n" +
-	"6evaluate on this share of the corpus, cut from its end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?R\x12validationFraction\x12Z\n" +
+	"evalCorpus\x12\xbb\x01\n" +
+	"\x13validation_fraction\x18\x10 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
+	"ievaluate on this share of the corpus, cut from its end; default: the last tenth, and 0 with --eval-corpus\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12Z\n" +
 	"\x04cell\x18\x14 \x01(\tBF\xaa\xbb\x18B\n" +
 	"\x0erecurrent cell\x12\x04lstm\x1a\x03rnn\x1a\brnn-relu\x1a\x03gru\x1a\x10gru-reset-before\x1a\x04lstmR\x04cell\x12K\n" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
-	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12C\n" +
-	"\x06layers\x18\x16 \x01(\x03B+\xaa\xbb\x18'\n" +
-	"\x10recurrent layers\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x06layers\x12_\n" +
+	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
+	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
+	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12_\n" +
 	"\x05embed\x18\x17 \x01(\x03BI\xaa\xbb\x18E\n" +
-	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12|\n" +
-	"\adropout\x18\x18 \x01(\x01Bb\xaa\xbb\x18^\n" +
-	"Gprobability with which training drops an element of each layer's output\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\adropout\x12s\n" +
+	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12\x80\x01\n" +
+	"\adropout\x18\x18 \x01(\x01Bf\xaa\xbb\x18b\n" +
+	"Gprobability with which training drops an element of each layer's output\x12\x030.3!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12s\n" +
 	"\rdropout_input\x18\x1c \x01(\x01BN\xaa\xbb\x18J\n" +
 	"3the same for the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
@@ -948,13 +967,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\bsampling\x18  \x01(\tBx\xaa\xbb\x18t\n" +
 	"Rsequential carries the state from segment to segment; random starts each from zero\x12\n" +
 	"sequential\x1a\n" +
-	"sequential\x1a\x06randomR\bsampling\x12l\n" +
-	"\toptimizer\x18! \x01(\tBN\xaa\xbb\x18J\n" +
-	"\vupdate rule\x12\x03sgd\x1a\x03sgd\x1a\bmomentum\x1a\bnesterov\x1a\x04adam\x1a\x05adamw\x1a\armsprop\x1a\aadagradR\toptimizer\x12/\n" +
-	"\x02lr\x18\" \x01(\x01B\x1f\xaa\xbb\x18\x1b\n" +
-	"\rlearning rate\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x02lr\x12w\n" +
+	"sequential\x1a\x06randomR\bsampling\x12o\n" +
+	"\toptimizer\x18! \x01(\tBQ\xaa\xbb\x18M\n" +
+	"\vupdate rule\x12\x04adam\x1a\x03sgd\x1a\bmomentum\x1a\bnesterov\x1a\x04adam\x1a\x05adamw\x1a\armsprop\x1a\aadagrad0\x01R\toptimizer\x12\xa1\x01\n" +
+	"\x02lr\x18\" \x01(\x01B\x90\x01\xaa\xbb\x18\x8b\x01\n" +
+	"{learning rate; 0: the optimizer's own (sgd 1, momentum and nesterov 0.1, adam and adamw 0.003, rmsprop 0.001, adagrad 0.03)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x02lr\x12w\n" +
 	"\vlr_schedule\x18# \x01(\tBV\xaa\xbb\x18R\n" +
-	"\x1dhow the learning rate changes\x12\bconstant\x1a\bconstant\x1a\x04step\x1a\x06cosine\x1a\x06linear\x1a\aplateauR\n" +
+	"\x1dhow the learning rate changes\x12\x06cosine\x1a\bconstant\x1a\x04step\x1a\x06cosine\x1a\x06linear\x1a\aplateau0\x01R\n" +
 	"lrSchedule\x12g\n" +
 	"\fwarmup_steps\x18$ \x01(\x03BD\xaa\xbb\x18@\n" +
 	"2steps over which the learning rate grows from zero\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vwarmupSteps\x12`\n" +
@@ -985,11 +1004,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\xe9\x01\n" +
 	"\n" +
 	"clip_scope\x181 \x01(\tB\xc9\x01\xaa\xbb\x18\xc4\x01\n" +
-	"\xa2\x01worker: before the ring, each its own; group: before it, each lane group's (--lane-groups), whatever the number of workers; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12A\n" +
-	"\x06epochs\x182 \x01(\x03B)\xaa\xbb\x18%\n" +
-	"\x16passes over the corpus\x12\x0210!\x00\x00\x00\x00\x00\x00\x00\x00R\x06epochs\x12\x82\x01\n" +
-	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
-	"Zstop after this many steps, or after --epochs if those are over earlier; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
+	"\xa2\x01worker: before the ring, each its own; group: before it, each lane group's (--lane-groups), whatever the number of workers; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12p\n" +
+	"\x06epochs\x182 \x01(\x03BX\xaa\xbb\x18T\n" +
+	"Cpasses over the corpus; 0: no limit; default: 0 if --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
+	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
+	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
 	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
@@ -1079,18 +1098,21 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05trace\x18e \x01(\tB{\xaa\xbb\x18w\n" +
 	"ufolder in which each worker writes what it does when, for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x8a\x01\n" +
 	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
-	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12j\n" +
-	"\x10checkpoint_every\x18G \x01(\x03B?\xaa\xbb\x18;\n" +
-	"-steps between checkpoints; 0: only at the end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12]\n" +
-	"\x0fcheckpoint_keep\x18H \x01(\x03B4\xaa\xbb\x180\n" +
-	"\"newest checkpoints to keep; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9a\x01\n" +
+	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12\x9d\x01\n" +
+	"\x10checkpoint_every\x18G \x01(\x03Br\xaa\xbb\x18n\n" +
+	"`steps between checkpoints; 0: only at the end, and after each evaluation that is the best so far\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12\x8e\x01\n" +
+	"\x0fcheckpoint_keep\x18H \x01(\x03Be\xaa\xbb\x18a\n" +
+	"Snewest checkpoints to keep, besides the one with the lowest validation loss; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9a\x01\n" +
 	"\x06resume\x18I \x01(\tB\x81\x01\xaa\xbb\x18}\n" +
 	"uauto: from the newest checkpoint if there is one; never: from scratch; or a step, whose later checkpoints are removed\x12\x04autoR\x06resume\x12\x82\x01\n" +
 	"\bstop_dir\x18O \x01(\tBg\xaa\xbb\x18c\n" +
 	"awhere Ctrl-C saves if there is no --checkpoint-dir; default: rondo-JOB-TIME in the current folderR\astopDir\x12\x80\x01\n" +
 	"\n" +
 	"eval_every\x18J \x01(\x03Ba\xaa\xbb\x18]\n" +
-	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12c\n" +
+	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12\x99\x01\n" +
+	"\n" +
+	"early_stop\x18\x8c\x01 \x01(\x03By\xaa\xbb\x18u\n" +
+	"gend the job when this many evaluations in a row have not improved on the best validation loss; 0: never\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tearlyStop\x12c\n" +
 	"\fsample_every\x18K \x01(\x03B@\xaa\xbb\x18<\n" +
 	".steps between sample texts; 0: only at the end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vsampleEvery\x12E\n" +
 	"\rsample_prefix\x18L \x01(\tB \xaa\xbb\x18\x1c\n" +

@@ -1,0 +1,86 @@
+package checkpoint
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+)
+
+// scored is a snapshot of a step that was evaluated.
+func scored(step int64, loss float64) Snapshot {
+	s := snapshot(step, 0)
+	s.Metrics = maps.Clone(s.Metrics)
+	if s.Metrics == nil {
+		s.Metrics = map[string]float64{}
+	}
+	s.Metrics[ValidationLoss] = loss
+	return s
+}
+
+func testBest(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	wantWhy := func(step int64, want string) {
+		t.Helper()
+		_, c, why, err := ResolveBest(ctx, s.at(""), Config{OpenBucket: s.open})
+		if err != nil || c.Step != step || why != want {
+			t.Errorf("%+v, %q, %v; want step %d, %q", c, why, err, step, want)
+		}
+	}
+	wantSteps := func(want ...int64) {
+		t.Helper()
+		if steps, err := store.Steps(ctx); err != nil || !slices.Equal(steps, want) {
+			t.Errorf("steps %v, %v; want %v", steps, err, want)
+		}
+	}
+	for step := range int64(3) {
+		_, err := store.Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	_, _, err := store.Best(ctx)
+	if !errors.Is(err, ErrNone) {
+		t.Errorf("nothing was evaluated: %v", err)
+	}
+	wantWhy(2, "step 2: the newest; none was evaluated")
+	var where string
+	for step, loss := range map[int64]float64{3: 2, 4: 1.4634, 5: math.NaN(), 6: 1.5, 7: 1.4634} {
+		path, err := store.Save(ctx, scored(step, loss))
+		check(t, err)
+		if step == 6 {
+			where = path
+		}
+	}
+	_, err = store.Save(ctx, snapshot(8, 0))
+	check(t, err)
+	wantWhy(4, "step 4: lowest validation loss 1.463")
+	if _, c, why, err := ResolveBest(ctx, where, Config{OpenBucket: s.open}); err != nil ||
+		c.Step != 6 || why != "" {
+		t.Errorf("a step's own folder: %+v, %q, %v", c, why, err)
+	}
+	check(t, store.Retain(ctx, 2))
+	wantSteps(4, 7, 8) // the best, and the newest two
+	check(t, store.Retain(ctx, 1))
+	wantSteps(4, 8)
+	// A worse one after it does not push it out; a better one does.
+	_, err = store.Save(ctx, scored(9, 1.6))
+	check(t, err)
+	check(t, store.retain(ctx, 1, 9))
+	wantSteps(4, 9)
+	_, err = store.Save(ctx, scored(10, 1.2))
+	check(t, err)
+	check(t, store.retain(ctx, 1, 10))
+	wantSteps(10)
+	wantWhy(10, "step 10: lowest validation loss 1.200")
+	_, err = store.Save(ctx, scored(11, 1.3))
+	check(t, err)
+	s.damage(t, "step-00000010", "manifest.json", func([]byte) []byte { return []byte("{") })
+	wantWhy(11, "step 11: lowest validation loss 1.300; passed over as damaged: step [10]")
+	check(t, store.Retain(ctx, 1))
+	wantSteps(11)
+	check(t, store.Remove(ctx, 11))
+	_, _, _, err = ResolveBest(ctx, s.at(""), Config{OpenBucket: s.open})
+	if !errors.Is(err, ErrNone) {
+		t.Errorf("an empty folder: %v", err)
+	}
+}

@@ -1,0 +1,78 @@
+package jobspec
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Default returns the spec of a job of which nothing was given.
+func Default() *rondov1.JobSpec {
+	spec := unresolved()
+	resolve(spec, nil)
+	return spec
+}
+
+// Textbook returns the job of the textbooks: one layer, plain SGD with a constant rate of 1, no
+// dropout, 10 epochs over all of the text, and nothing to evaluate on. Everything else has its
+// default.
+func Textbook() *rondov1.JobSpec {
+	spec := Default()
+	spec.Layers, spec.Dropout, spec.Bptt = 1, 0, 35
+	spec.Optimizer, spec.Lr, spec.LrSchedule = "sgd", 1, "constant"
+	spec.Epochs, spec.ValidationFraction = 10, 0
+	return spec
+}
+
+// unresolved returns a spec in which each field has the default that its flag shows.
+func unresolved() *rondov1.JobSpec {
+	spec := &rondov1.JobSpec{}
+	for _, f := range fields() {
+		text := f.flag.GetDefault()
+		if text == "" {
+			continue
+		}
+		value, err := f.parse(text)
+		if err != nil {
+			panic("jobspec: default of " + f.flagName() + ": " + err.Error())
+		}
+		spec.ProtoReflect().Set(f.desc, value)
+	}
+	return spec
+}
+
+// resolve replaces the defaults that depend on other fields. given has the fields that a flag or
+// the YAML file sets: they stay, but for a learning rate of 0, which means the optimizer's own. It
+// is the only place that knows such defaults; every spec that leaves this package has been through
+// it.
+func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
+	if spec.Steps > 0 && !given["epochs"] {
+		spec.Epochs = 0
+	}
+	if spec.EvalCorpus != "" && !given["validation_fraction"] {
+		spec.ValidationFraction = 0
+	}
+	if spec.Lr == 0 {
+		spec.Lr = ownRate(spec.Optimizer)
+	}
+}
+
+// ownRate is an optimizer's default learning rate. SGD's is the textbooks', for recurrent networks
+// with clipped gradients. Momentum 0.9 multiplies a step by ten, so its rate is a tenth of that.
+// The others divide by the gradient's size, so that a rate is about the change of a parameter in a
+// step; adagrad's falls from there.
+func ownRate(optimizer string) float64 {
+	switch optimizer {
+	case "sgd":
+		return 1
+	case "momentum", "nesterov":
+		return 0.1
+	case "adam", "adamw":
+		return 0.003
+	case "rmsprop":
+		return 0.001
+	case "adagrad":
+		return 0.03
+	}
+	return 0 // Validate names the optimizers that there are
+}

@@ -1,0 +1,183 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"testing"
+
+	"rondo/compute"
+)
+
+func TestValidationMeasure(t *testing.T) {
+	var v Validation
+	for i, c := range []struct {
+		loss    float64
+		due     bool
+		best    bool
+		waiting int64
+	}{
+		{math.NaN(), true, false, 1}, {3, true, true, 0}, {3, true, false, 1},
+		{math.NaN(), true, false, 2}, {2, false, false, 2}, {2.5, true, true, 0},
+		{math.Inf(1), true, false, 1}, {2.4, true, true, 0},
+	} {
+		step := int64(i + 1)
+		if best := v.measure(EvalReport{Step: step, Loss: c.loss}, c.due); best != c.best ||
+			v.Waiting != c.waiting {
+			t.Errorf("loss %v, due %v: best %v, %+v", c.loss, c.due, best, v)
+		}
+	}
+	want := Validation{Step: 8, Loss: 2.4, BestStep: 8, Best: 2.4}
+	if v != want || !v.valid(8) || v.valid(7) {
+		t.Errorf("%+v, want %+v", v, want)
+	}
+}
+
+// stale is a job whose parameters stay as they are, so that no evaluation improves on the first.
+func stale(ranks int) job {
+	j := newJob(ranks)
+	j.config.Schedule.Rate = 1e-30
+	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 4
+	j.config.EarlyStop, j.config.Save, j.config.SaveBest = 3, true, true
+	j.config.Sample = func(_ context.Context, step int64) (string, error) {
+		return "text", nil
+	}
+	return j
+}
+
+// savedSteps are those of the snapshots.
+func (s *shelf) savedSteps() (all []int64) {
+	for _, snap := range s.saved {
+		all = append(all, snap.Progress.Step)
+	}
+	return all
+}
+
+// All ranks end after the same evaluation, with what a job's end has: a snapshot and a sample.
+func TestEarlyStop(t *testing.T) {
+	ways := map[string]func(*job){
+		"each step": func(*job) {},
+		"rounds": func(j *job) {
+			j.config.Clip.Scope = ScopeWorker
+			j.config.Local = Local{Every: 2, Outer: OuterAverage}
+		},
+		"shards": func(j *job) { j.config.ShardCopies = 1 },
+	}
+	for name, way := range ways {
+		for ranks := 1; ranks <= 3; ranks++ {
+			j := stale(ranks)
+			way(&j)
+			for rank, o := range j.run(t) {
+				if o.err != nil || !o.result.Early || o.result.Stopped ||
+					o.result.Progress.Step != 16 || len(o.evals) != 4 {
+					t.Fatalf("%s, rank %d of %d: %+v, %v", name, rank, ranks, o.result, o.err)
+				}
+				if rank == 0 && (!slices.Equal(o.savedSteps(), []int64{4, 16}) ||
+					!slices.Equal(o.samples, []string{"16 text"})) {
+					t.Errorf("%s: saved after %v, samples %q", name, o.savedSteps(), o.samples)
+				}
+			}
+		}
+	}
+}
+
+// A job that goes on has not forgotten how long it has waited; one that has ended early goes on
+// only if it may wait longer.
+func TestEarlyStopIsResumed(t *testing.T) {
+	j := stale(2)
+	straight := j.mustRun(t)
+	first := j
+	first.prepare = func(_ int, trainer *Trainer) {
+		trainer.cfg.Observer = &stopper{Observer: trainer.cfg.Observer, trainer: trainer, after: 9}
+	}
+	half := first.mustRun(t)
+	if step := half.result.Progress.Step; !half.result.Stopped || step != 10 {
+		t.Fatalf("stopped after step %d", step)
+	}
+	second := j
+	second.reload = func(trainer *Trainer) *Snapshot {
+		return reload(t, trainer, half.saved[len(half.saved)-1])
+	}
+	rest := second.mustRun(t)
+	if !rest.result.Early {
+		t.Errorf("%+v", rest.result)
+	}
+	sameSnapshot(t, rest.saved[len(rest.saved)-1], straight.saved[1])
+
+	for limit, want := range map[int64]int64{3: 16, 5: 24, 0: 50} {
+		again := j
+		again.config.EarlyStop = limit
+		again.reload = func(trainer *Trainer) *Snapshot {
+			return reload(t, trainer, straight.saved[1])
+		}
+		if r := again.mustRun(t).result; r.Progress.Step != want || r.Early != (limit > 0) {
+			t.Errorf("--early-stop %d: ended after step %d, early %v", limit, r.Progress.Step,
+				r.Early)
+		}
+	}
+}
+
+// After each evaluation that is the best so far there is a snapshot, and at the end; each says what
+// was measured there.
+func TestBestIsSaved(t *testing.T) {
+	for _, ranks := range []int{1, 3} {
+		j := newJob(ranks)
+		j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.3
+		j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 3
+		j.config.Save, j.config.SaveBest, j.config.CheckEvery = true, true, 7
+		o := j.mustRun(t)
+		least, worse := math.Inf(1), 0
+		var want []int64
+		loss := map[int64]float64{}
+		for _, e := range o.evals {
+			loss[e.Step] = e.Loss
+			if e.Loss < least && e.Step%3 == 0 {
+				least, want = e.Loss, append(want, e.Step)
+			} else {
+				worse++
+			}
+		}
+		if want = append(want, 50); worse < 2 || !slices.Equal(o.savedSteps(), want) {
+			t.Errorf("%d ranks: saved after %v, want %v of %v", ranks, o.savedSteps(), want, o.evals)
+		}
+		for _, s := range o.saved {
+			v, step := s.Progress.Validation, s.Progress.Step
+			if v.Step != step || v.Loss != loss[step] || step < 50 && v.Best != v.Loss {
+				t.Errorf("the snapshot of step %d has %+v", step, v)
+			}
+		}
+		j.config.SaveBest = false
+		if o := j.mustRun(t); !slices.Equal(o.savedSteps(), []int64{50}) {
+			t.Errorf("saved after %v without SaveBest", o.savedSteps())
+		}
+	}
+}
+
+// The progress of a checkpoint that was made before jobs remembered evaluations is one without any.
+func TestProgressWithoutValidation(t *testing.T) {
+	var p Progress
+	err := json.Unmarshal([]byte(`{"step":4,"epoch":1,"updates":4,"loss":2,"epoch_loss_sum":9,`+
+		`"epoch_steps":4,"nonfinite_steps":0,"nonfinite_in_row":0,"plateau":{"seen":true,`+
+		`"best":2,"waiting":1,"reductions":0}}`), &p)
+	if err != nil || p.validate(9) != nil || p.Validation != (Validation{}) {
+		t.Errorf("%+v: %v, %v", p, err, p.validate(9))
+	}
+	p.Validation.BestStep = 5
+	if p.validate(9) == nil {
+		t.Error("a best evaluation after the last step was taken")
+	}
+}
+
+func TestEarlyStopNeedsEvaluations(t *testing.T) {
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Evaluation = nil }, func(c *Config) { c.EarlyStop = -1 },
+	} {
+		j := stale(1)
+		change(&j.config)
+		if o := j.run(t)[0]; o.err == nil {
+			t.Errorf("--early-stop %d was taken, evaluation %v", j.config.EarlyStop,
+				j.config.Evaluation)
+		}
+	}
+}
