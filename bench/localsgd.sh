@@ -18,7 +18,7 @@ trap 'rm -rf "$out"' EXIT
 loss() {
     if ! bin/rondo train --corpus "$text" --validation-fraction 0.05 --hidden 128 \
         --steps "${STEPS:-3000}" --epochs 0 --workers "$workers" --threads 1 \
-        --sample-tokens 0 "$@" >"$out/log" 2>&1; then
+        --sample-tokens 0 --checkpoint-dir none "$@" >"$out/log" 2>&1; then
         cat "$out/log" >&2
         exit 1
     fi

@@ -123,7 +123,7 @@ func (l *lab) job(ctx context.Context, host, lanes int, traces string, more ...s
 		"--hidden", strconv.Itoa(l.hidden), "--batch", strconv.Itoa(lanes),
 		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
 		"--lr", "0.1", "--check-every", "0", "--sample-tokens", "0",
-		"--stop-dir", traces + "-stopped", "--trace", traces}, more...)...)
+		"--checkpoint-dir", "none", "--dashboard", "off", "--trace", traces}, more...)...)
 }
 
 // follow runs a job to its end, and reads what it and its workers' traces say.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -69,7 +68,7 @@ func (c config) rondoTrain(s *stage) (*target, error) {
 	argv := []string{c.Rondo, "train", "--json", "--workers", strconv.Itoa(c.Workers),
 		"--normalize", "letters", "--optimizer", "sgd", "--lr", "0.1", "--clip", "1",
 		"--steps", strconv.Itoa(endless), "--sample-tokens", "0", "--resume", "never",
-		"--device", "cpu", "--stop-dir", filepath.Join(s.dir, "stopped"),
+		"--device", "cpu", "--checkpoint-dir", "none", "--dashboard", "off",
 		"--restarts", strconv.Itoa(c.Kills), "--lease-ttl", c.LeaseTTL.String()}
 	p, err := s.start("rondo train", append(argv, c.shape()...)...)
 	if err != nil {

@@ -27,6 +27,15 @@ func usagef(format string, a ...any) error {
 	return &UsageError{text: fmt.Sprintf(format, a...)}
 }
 
+// NoCheckpoints is the --checkpoint-dir of a job that keeps no model.
+const NoCheckpoints = "none"
+
+// KeepsModel reports whether a submitted job has a folder for its checkpoints. `rondo train` fills
+// in the folder before it submits a job; elsewhere a job without one keeps nothing.
+func KeepsModel(spec *rondov1.JobSpec) bool {
+	return spec.CheckpointDir != "" && spec.CheckpointDir != NoCheckpoints
+}
+
 // Default returns a spec with every field at its default.
 func Default() *rondov1.JobSpec {
 	spec := &rondov1.JobSpec{}
@@ -97,8 +106,9 @@ func validateRun(spec *rondov1.JobSpec) error {
 		return usagef("--eval-every needs something to evaluate on: set --eval-corpus or " +
 			"--validation-fraction")
 	}
-	if spec.CheckpointEvery > 0 && spec.CheckpointDir == "" {
-		return usagef("--checkpoint-every needs --checkpoint-dir")
+	if spec.CheckpointEvery > 0 && spec.CheckpointDir == NoCheckpoints {
+		return usagef("--checkpoint-every %d needs a folder, and --checkpoint-dir is none: leave "+
+			"out one of the two", spec.CheckpointEvery)
 	}
 	switch spec.Resume {
 	case "auto", "never":
@@ -107,8 +117,8 @@ func validateRun(spec *rondov1.JobSpec) error {
 		if err != nil {
 			return err
 		}
-		if spec.CheckpointDir == "" {
-			return usagef("--resume %d needs --checkpoint-dir", step)
+		if !KeepsModel(spec) {
+			return usagef("--resume %d needs the --checkpoint-dir that holds that step", step)
 		}
 	}
 	return nil
