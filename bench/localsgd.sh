@@ -19,7 +19,7 @@ loss() {
     if ! bin/rondo train --corpus "$text" --validation-fraction 0.05 --hidden 128 \
         --layers 1 --dropout 0 --batch 32 --bptt 35 --lr-schedule constant \
         --steps "${STEPS:-3000}" --epochs 0 --workers "$workers" --threads 1 \
-        --sample-tokens 0 "$@" >"$out/log" 2>&1; then
+        --sample-tokens 0 --checkpoint-dir none "$@" >"$out/log" 2>&1; then
         cat "$out/log" >&2
         exit 1
     fi

@@ -62,7 +62,8 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(append(body, '\n')) // who has gone needs no answer
 }
 
-// Run tells everybody who watches what changes, until ctx ends; then all streams end.
+// Run tells everybody who watches what changes, until ctx ends; then it tells the last changes and
+// ends all streams.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.end()
 	told, changed := s.board.look()
@@ -70,6 +71,7 @@ func (s *Server) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			s.tellLast(told, changed)
 			return ctx.Err()
 		case <-changed:
 			pause, changed = time.After(streamPause), nil
@@ -86,6 +88,20 @@ func (s *Server) Run(ctx context.Context) error {
 			newcomer.messages <- message("state", members(told)) // its first: there is room
 		}
 	}
+}
+
+// tellLast tells what has changed since the last message, such as how the job has ended. changed is
+// nil if a change is known.
+func (s *Server) tellLast(told State, changed <-chan struct{}) {
+	if changed != nil {
+		select {
+		case <-changed:
+		default:
+			return
+		}
+	}
+	now, _ := s.board.look()
+	s.tell(told, now)
 }
 
 // tell sends everybody what is not as they were told. Who has not taken what was sent before is

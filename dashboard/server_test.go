@@ -267,3 +267,18 @@ func TestStreamsEnd(t *testing.T) {
 		t.Errorf("after the end: status %d", answer.status)
 	}
 }
+
+// What changes right before the server's end is told, too.
+func TestStreamsTellTheEnd(t *testing.T) {
+	s := serve(t)
+	lines := linesOf(s.get("/api/events"))
+	if _, _, ok := event(lines); !ok {
+		t.Fatal("the stream has no first event")
+	}
+	s.board.Show(telemetry.Done{Step: 7})
+	s.end()
+	name, changes, ok := event(lines)
+	if !ok || name != "change" || string(changes["phase"]) != `"ended"` {
+		t.Errorf("the last event is %q with phase %s", name, changes["phase"])
+	}
+}

@@ -83,7 +83,7 @@ type process struct {
 	kept   []event
 }
 
-// start runs `rondo ARGS --json` with its temporary files and cache in folders of the test.
+// start runs `rondo ARGS --json` with its current folder and cache in folders of the test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return startOn(t, nil, args...)
@@ -102,7 +102,7 @@ func startFor(t *testing.T, on *host, limit time.Duration, args ...string) *proc
 	t.Cleanup(cancel)
 	argv := on.argv(append([]string{filepath.Join(binaries, "rondo")}, append(args, "--json")...))
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = environment(t)
+	cmd.Env, cmd.Dir = environment(t), t.TempDir()
 	cmd.WaitDelay = 5 * time.Second
 	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &transcript{}}
 	cmd.Stderr = p.stderr
@@ -261,7 +261,7 @@ func runCommand(t *testing.T, name string, args ...string) (code int, stdout, st
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = environment(t)
+	cmd.Env, cmd.Dir = environment(t), t.TempDir()
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -275,7 +275,8 @@ func runCommand(t *testing.T, name string, args ...string) (code int, stdout, st
 // small is a job that takes a moment.
 func small(extra ...string) []string {
 	return slices.Concat(textbook, []string{"--max-tokens", "20000", "--hidden", "24", "--batch",
-		"12", "--bptt", "10", "--lr", "0.5", "--steps", "20", "--sample-tokens", "20"}, extra)
+		"12", "--bptt", "10", "--lr", "0.5", "--steps", "20", "--sample-tokens", "20",
+		"--checkpoint-dir", "none"}, extra)
 }
 
 // textbook are flags of a job of one layer and plain SGD, without a validation split.

@@ -57,7 +57,7 @@ func TestSilentPeers(t *testing.T) {
 		{"coordinator", place, 1, noEtcd},
 		{"rondo", append([]string{"train", "--corpus", "s3://bucket/text.txt" + query},
 			small()...), 1, noStore},
-		{"rondo", append([]string{"train", "--checkpoint-dir", bucket}, small()...), 1, noStore},
+		{"rondo", append([]string{"train"}, small("--checkpoint-dir", bucket)...), 1, noStore},
 		{"rondo", []string{"checkpoint", "verify", bucket}, 1, noStore},
 		{"rondo", []string{"generate", "--checkpoint", bucket, "--prefix", "a"}, 1, noStore},
 	} {

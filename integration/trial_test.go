@@ -62,7 +62,8 @@ func tryOn(t *testing.T, on *host, allow allowance, flags ...string) *trial {
 	dir := t.TempDir()
 	j := &trial{t: t, audit: filepath.Join(dir, "audit"), allow: allow}
 	j.process = startFor(t, on, cmp.Or(allow.limit, runTimeout), append([]string{"train"},
-		trialFlags(append([]string{"--workers", "3", "--audit-dir", j.audit, "--stop-dir", dir},
+		trialFlags(append([]string{"--workers", "3", "--audit-dir", j.audit,
+			"--checkpoint-dir", filepath.Join(dir, "run")},
 			flags...)...)...)...)
 	return j
 }

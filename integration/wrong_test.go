@@ -56,7 +56,8 @@ func TestWrongInput(t *testing.T) {
 		{"etcd without a port", "train --etcd nonsense", 2, []string{"--etcd", "host:port"}},
 		{"bad job name", "train --job a/b", 2, []string{"--job", "slash"}},
 		{"no checkpoint", "generate --checkpoint /nowhere --prefix a", 2, []string{"/nowhere"}},
-		{"no checkpoint flag", "generate --prefix a", 2, []string{"--checkpoint is needed"}},
+		{"no run", "generate --prefix a", 2, []string{"runs/", "rondo train"}},
+		{"no run to show", "checkpoint show", 2, []string{"runs/", "rondo train"}},
 		{"unknown command", "trian", 2, []string{"trian", "train"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

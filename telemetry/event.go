@@ -21,6 +21,16 @@ type Event interface {
 	line() string
 }
 
+// Folder says where a job's checkpoints go. An empty Path: the model is not kept.
+type Folder struct {
+	Path string `json:"path"`
+}
+
+// Page is the job's web page.
+type Page struct {
+	URL string `json:"url"`
+}
+
 // Worker joined the ring.
 type Worker struct {
 	Rank   int64  `json:"rank"`
@@ -109,6 +119,8 @@ type Notice struct {
 	Text string `json:"text"`
 }
 
+func (Folder) name() string     { return "folder" }
+func (Page) name() string       { return "page" }
 func (Worker) name() string     { return "worker" }
 func (Generation) name() string { return "generation" }
 func (Step) name() string       { return "step" }
@@ -118,6 +130,15 @@ func (Eval) name() string       { return "eval" }
 func (Done) name() string       { return "done" }
 func (Failed) name() string     { return "failed" }
 func (Notice) name() string     { return "notice" }
+
+func (e Folder) line() string {
+	if e.Path == "" {
+		return "the model is not kept: --checkpoint-dir none"
+	}
+	return "checkpoints go to " + e.Path
+}
+
+func (e Page) line() string { return "page: " + e.URL }
 
 func (e Worker) line() string {
 	return fmt.Sprintf("rank %d: %s, process %d on %s", e.Rank, e.Device, e.PID, e.Host)
@@ -177,10 +198,10 @@ func (e Done) line() string {
 	if e.NonfiniteSteps > 0 {
 		text += fmt.Sprintf(", %d steps skipped as not finite", e.NonfiniteSteps)
 	}
-	if e.Checkpoint != "" {
-		text += "\ncheckpoint: " + e.Checkpoint
+	if e.Checkpoint == "" {
+		return text + "\nthe model was not kept"
 	}
-	return text
+	return text + "\ncheckpoint: " + e.Checkpoint
 }
 
 func (Failed) line() string { return "" }

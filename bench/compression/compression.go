@@ -45,7 +45,8 @@ const shared = "--tokenizer char --cell lstm --hidden 128 --layers 1 --dropout 0
 // command is the command line of a case. A flag that comes again replaces the first.
 func (c config) command(flags string) []string {
 	line := []string{c.Rondo, "train", "--json", "--corpus", c.Corpus,
-		"--steps", strconv.Itoa(c.Steps), "--workers", strconv.Itoa(c.Workers)}
+		"--steps", strconv.Itoa(c.Steps), "--workers", strconv.Itoa(c.Workers),
+		"--checkpoint-dir", "none", "--dashboard", "off"}
 	line = append(line, strings.Fields(shared)...)
 	line = append(line, strings.Fields(flags)...)
 	return append(line, c.Extra...)

@@ -61,7 +61,7 @@ func jobFlags(cell string) []string {
 	return strings.Fields("--json --workers 2 --hidden 128 --batch 16 --bptt 32 --embed 0 " +
 		"--layers 1 --dropout 0 --lr-schedule constant --validation-fraction 0 " +
 		"--optimizer sgd --lr 1 --clip 1 --seed 7 --resume never --sample-tokens 0 " +
-		"--check-every 10 --steps " +
+		"--check-every 10 --checkpoint-dir none --dashboard off --steps " +
 		strconv.Itoa(jobSteps) + " --cell " + cell)
 }
 

@@ -124,7 +124,7 @@ func (l *lab) job(ctx context.Context, host, lanes int, traces string, more ...s
 		"--bptt", strconv.Itoa(l.bptt), "--steps", strconv.Itoa(l.steps), "--epochs", "1000",
 		"--optimizer", "sgd", "--lr", "0.1", "--lr-schedule", "constant", "--dropout", "0",
 		"--validation-fraction", "0", "--check-every", "0", "--sample-tokens", "0",
-		"--stop-dir", traces + "-stopped", "--trace", traces}, more...)...)
+		"--checkpoint-dir", "none", "--dashboard", "off", "--trace", traces}, more...)...)
 }
 
 // follow runs a job to its end, and reads what it and its workers' traces say.

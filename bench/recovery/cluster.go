@@ -133,7 +133,7 @@ func (c config) spec(s *stage) ([]byte, error) {
 	spec.Workers, spec.MaxWorkers = int64(c.Workers), int64(c.Workers)+1
 	spec.Steps, spec.LeaseTtl = endless, durationpb.New(c.LeaseTTL)
 	spec.AuditDir = filepath.Join(s.dir, "audit")
-	spec.StopDir = filepath.Join(s.dir, "stopped")
+	spec.CheckpointDir = jobspec.NoCheckpoints
 	if err := jobspec.Validate(spec); err != nil {
 		return nil, err
 	}

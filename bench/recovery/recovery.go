@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -70,7 +69,7 @@ func (c config) rondoTrain(s *stage) (*target, error) {
 		"--normalize", "letters", "--optimizer", "sgd", "--lr", "0.1", "--clip", "1",
 		"--lr-schedule", "constant", "--dropout", "0", "--validation-fraction", "0",
 		"--steps", strconv.Itoa(endless), "--sample-tokens", "0", "--resume", "never",
-		"--device", "cpu", "--stop-dir", filepath.Join(s.dir, "stopped"),
+		"--device", "cpu", "--checkpoint-dir", "none", "--dashboard", "off",
 		"--restarts", strconv.Itoa(c.Kills), "--lease-ttl", c.LeaseTTL.String()}
 	p, err := s.start("rondo train", append(argv, c.shape()...)...)
 	if err != nil {

@@ -30,7 +30,8 @@ func (c config) job(workers, batch int, more ...string) []string {
 		"--validation-fraction", "0",
 		"--steps", fmt.Sprint(c.Steps), "--workers", fmt.Sprint(workers),
 		"--cell", c.Cell, "--hidden", fmt.Sprint(c.Hidden), "--layers", fmt.Sprint(c.Layers),
-		"--batch", fmt.Sprint(batch), "--bptt", fmt.Sprint(c.BPTT)}
+		"--batch", fmt.Sprint(batch), "--bptt", fmt.Sprint(c.BPTT),
+		"--checkpoint-dir", "none", "--dashboard", "off"}
 	return append(append(argv, c.Flags...), more...)
 }
 

@@ -55,7 +55,8 @@ const prefix = "time traveller"
 func (c config) command(t textCase) []string {
 	line := []string{c.Rondo, "train", "--json", "--corpus", c.Corpus,
 		"--epochs", strconv.Itoa(c.Epochs), "--workers", strconv.Itoa(c.Workers),
-		"--precision", c.Precision, "--sample-prefix", prefix}
+		"--precision", c.Precision, "--sample-prefix", prefix,
+		"--checkpoint-dir", "none", "--dashboard", "off"}
 	line = append(line, strings.Fields(bookFlags)...)
 	line = append(line, strings.Fields(t.flags)...)
 	return append(line, c.Extra...)

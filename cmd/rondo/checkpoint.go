@@ -11,11 +11,12 @@ import (
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/bucket"
+	"rondo/cmd/internal/job"
 )
 
 func checkpointCommand() *cobra.Command {
 	c := &cobra.Command{Use: "checkpoint", Short: "Look at a folder of checkpoints"}
-	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand())
+	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand(), checkpointShowCommand())
 	return c
 }
 
@@ -33,11 +34,15 @@ type checkpointRow struct {
 func checkpointListCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "list FOLDER",
+		Use:   "list [FOLDER]",
 		Short: "List the checkpoints of a folder or blob URL",
 		Args:  oneFolder,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return eachCheckpoint(cmd, args[0], asJSON, false)
+			location, err := folderOrNewestRun(cmd, args)
+			if err != nil {
+				return err
+			}
+			return eachCheckpoint(cmd, location, asJSON, false)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
@@ -47,11 +52,15 @@ func checkpointListCommand() *cobra.Command {
 func checkpointVerifyCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "verify FOLDER",
+		Use:   "verify [FOLDER]",
 		Short: "Read every checkpoint of a folder and hold it against its manifest",
 		Args:  oneFolder,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return eachCheckpoint(cmd, args[0], asJSON, true)
+			location, err := folderOrNewestRun(cmd, args)
+			if err != nil {
+				return err
+			}
+			return eachCheckpoint(cmd, location, asJSON, true)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
@@ -59,10 +68,33 @@ func checkpointVerifyCommand() *cobra.Command {
 }
 
 func oneFolder(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
+	if len(args) > 1 {
 		return app.Usagef("%d arguments; give one folder or blob URL (see `%s --help`)",
 			len(args), cmd.CommandPath())
 	}
+	return nil
+}
+
+// folderOrNewestRun is the folder that a command was given, or that of the newest run.
+func folderOrNewestRun(cmd *cobra.Command, args []string) (location string, err error) {
+	if len(args) == 1 {
+		location = args[0]
+	}
+	return location, orNewestRun(cmd, &location)
+}
+
+// orNewestRun replaces an empty location by the folder of the newest run under ./runs, and names
+// it on standard error.
+func orNewestRun(cmd *cobra.Command, location *string) error {
+	if *location != "" {
+		return nil
+	}
+	folder, step, err := job.NewestRun(cmd.Context())
+	if err != nil {
+		return err
+	}
+	cmd.PrintErrf("the newest run: %s, step %d\n", folder, step)
+	*location = folder
 	return nil
 }
 

@@ -43,13 +43,17 @@ func evalCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is taken), or the folder of one")
+		"folder or blob URL of checkpoints (the best is taken), or the folder of one; "+
+			"default: the newest run under runs in the current folder")
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	use := addUseFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	app.Require(c, "checkpoint", "corpus")
+	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := orNewestRun(cmd, &location); err != nil {
+			return err
+		}
 		result, err := evaluate(cmd, location, source, *use)
 		if err != nil {
 			return err

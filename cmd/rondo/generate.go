@@ -28,6 +28,9 @@ func generateCommand() *cobra.Command {
 		if err := how.Validate(); err != nil {
 			return app.Usage(err)
 		}
+		if err := orNewestRun(cmd, &location); err != nil {
+			return err
+		}
 		t, err := job.LoadTrained(cmd.Context(), location, *use)
 		if err != nil {
 			return err
@@ -51,7 +54,8 @@ func generateCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is taken), or the folder of one")
+		"folder or blob URL of checkpoints (the best is taken), or the folder of one; "+
+			"default: the newest run under runs in the current folder")
 	flags.StringVar(&prefix, "prefix", "", "text to continue")
 	flags.IntVar(&tokens, "tokens", 200, "how many tokens to write")
 	flags.Float64Var(&how.Temperature, "temperature", how.Temperature,
@@ -60,6 +64,5 @@ func generateCommand() *cobra.Command {
 	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
 	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	app.Require(c, "checkpoint")
 	return c
 }

@@ -19,7 +19,7 @@ func resumeJobCommand() *cobra.Command {
 	connect := kube.AddFlags(c)
 	flags := kube.AddSubmissionFlags(c.Flags())
 	flags.WithoutDefaults()
-	groupFlags(c, flags.OfJob)
+	groupFlags(c)
 	how := runFlags(c.Flags())
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		job := c.Flags().Lookup("job").Value.String()

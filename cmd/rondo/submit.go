@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,7 +31,7 @@ func submitCommand() *cobra.Command {
 	flags := c.Flags()
 	connect := kube.AddFlags(c)
 	said := kube.AddSubmissionFlags(flags)
-	groupFlags(c, said.OfJob)
+	groupFlags(c)
 	how := runFlags(flags)
 	var dryRun string
 	flags.BoolVar(&how.CreateNamespace, "create-namespace", false, "make the namespace if it is "+
@@ -59,10 +58,16 @@ func submitCommand() *cobra.Command {
 			if errors.As(err, &wrong) {
 				return err
 			}
+			if err := submission.CheckKept(); err != nil {
+				return err
+			}
 			return kube.Print(cmd.Context(), submission, namespace, out, notes)
 		case "none", "server":
 		default:
 			return app.Usagef("--dry-run %q is not one of none, client, server", dryRun)
+		}
+		if err == nil {
+			err = submission.CheckKept()
 		}
 		if err != nil {
 			return err
@@ -71,25 +76,6 @@ func submitCommand() *cobra.Command {
 		return cluster.Submit(cmd.Context(), submission, *how, out, notes)
 	}
 	return c
-}
-
-// groupFlags has help list the flags of the job itself after those that are Kubernetes' own.
-func groupFlags(c *cobra.Command, ofJob func(flag string) bool) {
-	c.SetUsageFunc(func(c *cobra.Command) error {
-		cluster := pflag.NewFlagSet("", pflag.ContinueOnError)
-		job := pflag.NewFlagSet("", pflag.ContinueOnError)
-		c.LocalFlags().VisitAll(func(flag *pflag.Flag) {
-			if ofJob(flag.Name) {
-				job.AddFlag(flag)
-			} else {
-				cluster.AddFlag(flag)
-			}
-		})
-		_, err := fmt.Fprintf(c.OutOrStderr(), "Usage:\n  %s\n\nExamples:\n%s\n\n"+
-			"On Kubernetes:\n%s\nThe job, as for rondo train:\n%s", c.UseLine(), c.Example,
-			cluster.FlagUsages(), job.FlagUsages())
-		return err
-	})
 }
 
 // runFlags defines how long a command stays with the run that it starts.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/local"
 	"rondo/cmd/internal/meet"
+	"rondo/cmd/internal/observe"
 	"rondo/cmd/internal/worker"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -29,14 +31,15 @@ const plainInterval = 2 * time.Second
 func trainCommand() *cobra.Command {
 	var etcd []string
 	var localWorkers, restarts int
-	var asJSON bool
-	var verbose bool
+	var dashboard string
+	var asJSON, verbose bool
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
 		Long: "Train starts etcd (or uses --etcd), a coordinator and --workers processes on\n" +
 			"this machine, and shows what they do. Ctrl-C stops them all after the same step\n" +
-			"and saves a checkpoint.",
+			"and saves a checkpoint. The model is kept in --checkpoint-dir, by default in a new\n" +
+			"folder runs/JOB-TIME of the current folder.",
 	}
 	flags := jobspec.AddFlags(c.Flags())
 	flags.AutoWorkers(func(spec *rondov1.JobSpec) (int64, error) {
@@ -49,9 +52,12 @@ func trainCommand() *cobra.Command {
 		"machine; -1: all; the others come from elsewhere, with --etcd")
 	c.Flags().IntVar(&restarts, "restarts", 10, "how many worker processes that died are started "+
 		"again")
+	c.Flags().StringVar(&dashboard, "dashboard", "127.0.0.1:0", "ADDRESS:PORT of the job's web "+
+		"page; port 0: any free one; off: no page")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do, and say where "+
 		"the steps' time goes")
+	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec, err := flags.Spec()
 		if err != nil {
@@ -63,11 +69,15 @@ func trainCommand() *cobra.Command {
 				return app.Usage(err)
 			}
 		}
+		openPage, err := pageAt(dashboard)
+		if err != nil {
+			return err
+		}
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON, verbose)
 		run := local.Run{
 			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
-			Restarts: restarts,
-			Show:     screen.show, Log: screen.log,
+			Restarts: restarts, OpenPage: openPage,
+			Show: screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
 		if err := errors.Join(err, screen.close()); err != nil {
@@ -83,27 +93,41 @@ func trainCommand() *cobra.Command {
 	return c
 }
 
-// resumeCommand is the command line with which a job that was stopped goes on: the same, but from
-// its newest checkpoint, and where that is if the command did not say, and without the faults that
-// were rehearsed.
+// pageAt opens a job's web page at --dashboard; nil: there is to be none.
+func pageAt(
+	address string,
+) (func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error), error) {
+	if address == "off" {
+		return nil, nil
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, app.Usagef("--dashboard %q is not off or ADDRESS:PORT: %w", address, err)
+	}
+	return func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error) {
+		page, err := observe.OpenPage(ctx, address, spec)
+		if err != nil {
+			return nil, fmt.Errorf("--dashboard %s: %w", address, err)
+		}
+		return page, nil
+	}, nil
+}
+
+// resumeCommand is the command line with which a job that was stopped goes on: the same without the
+// rehearsed faults, and from the newest checkpoint in the job's folder.
 func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
 	var again []string
 	for i := 0; i < len(args); i++ {
-		switch {
-		case args[i] == "--resume", args[i] == "--inject":
-			i++
-		case strings.HasPrefix(args[i], "--resume="), strings.HasPrefix(args[i], "--inject="):
+		name, _, joined := strings.Cut(args[i], "=")
+		switch name {
+		case "--resume", "--inject", "--checkpoint-dir":
+			if !joined {
+				i++
+			}
 		default:
 			again = append(again, args[i])
 		}
 	}
-	if spec.Resume != "auto" {
-		again = append(again, "--resume", "auto")
-	}
-	if spec.CheckpointDir == "" {
-		again = append(again, "--checkpoint-dir", spec.StopDir)
-	}
-	return again
+	return append(again, "--checkpoint-dir", spec.CheckpointDir, "--resume", "auto")
 }
 
 // workerCommand is what train starts: cmd/worker in the same binary.

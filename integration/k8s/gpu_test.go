@@ -26,7 +26,7 @@ func TestGPU(t *testing.T) {
 	j := &job{namespace: n, name: "gpus"}
 	out, err := j.tell("submit", "--workers", "3", "--gpus-per-worker", "1", "--image",
 		"localhost/rondo-cuda:none", "--etcd-storage", "ephemeral", "--cpus-per-worker", "250m",
-		"--memory-per-worker", "256Mi", "--wait=false")
+		"--memory-per-worker", "256Mi", "--checkpoint-dir", "none", "--wait=false")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -92,7 +92,8 @@ func small(extra ...string) []string {
 func (n *namespace) submit(name string, compute []string, more ...string) *job {
 	n.t.Helper()
 	args := slices.Concat([]string{"submit", "--job", name, "-n", n.name, "--image", n.ours(n.t),
-		"--etcd-storage", "ephemeral", "--cpus-per-worker", "250m"}, compute, more)
+		"--etcd-storage", "ephemeral", "--cpus-per-worker", "250m", "--checkpoint-dir", "none"},
+		compute, more)
 	j := &job{namespace: n, name: name, flags: compute, submitted: time.Now()}
 	out, err := rondo(n.t, args...)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestNoCluster(t *testing.T) {
 	t.Run("unknown", func(t *testing.T) {
 		t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 		t.Setenv("HOME", t.TempDir())
-		_, err := rondo(t, "submit")
+		_, err := rondo(t, "submit", "--checkpoint-dir", "none")
 		complains(t, err, "kubeconfig", "--kubeconfig")
 	})
 	t.Run("silent", func(t *testing.T) {
@@ -57,12 +57,12 @@ func TestNoCluster(t *testing.T) {
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := rondo(t, "submit", "--kubeconfig", file)
+		_, err := rondo(t, "submit", "--kubeconfig", file, "--checkpoint-dir", "none")
 		complains(t, err, "127.0.0.1:1")
 	})
 	t.Run("forbidden", func(t *testing.T) {
 		n := c.namespace(t, "forbidden")
-		_, err := rondo(t, "submit", "-n", n.name, "--kubeconfig", n.stranger())
+		_, err := rondo(t, "submit", "-n", n.name, "--kubeconfig", n.stranger(), "--checkpoint-dir", "none")
 		complains(t, err, "rondo-test-forbidden", "may not")
 	})
 }
@@ -141,7 +141,8 @@ func TestWrong(t *testing.T) {
 				n.s3("")
 			}
 			j := &job{namespace: n, name: "wrong"}
-			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--timeout", "40s"}
+			args := []string{"--etcd-storage", "ephemeral", "--image", image, "--timeout", "40s",
+				"--checkpoint-dir", "none"}
 			start := time.Now()
 			if _, err := j.tell("submit", slices.Concat(args, wrong.flags)...); err != nil {
 				complains(t, err, wrong.words...)

@@ -43,7 +43,7 @@ func TestDefaultsThatDependOnOthers(t *testing.T) {
 		"--optimizer=adagrad":        func(r *resolved) { r.optimizer, r.lr = "adagrad", 0.03 },
 		"--optimizer=sgd --lr=0":     func(r *resolved) { r.optimizer, r.lr = "sgd", 1 },
 		"--optimizer=sgd --lr=0.003": func(r *resolved) { r.optimizer = "sgd" },
-		"--layers=1":                 func(r *resolved) { r.layers, r.dropout = 1, 0 },
+		"--layers=1":                 func(r *resolved) { r.layers = 1 },
 		"--layers=1 --dropout=0":     func(r *resolved) { r.layers, r.dropout = 1, 0 },
 		"--layers=3":                 func(r *resolved) { r.layers = 3 },
 		"--dropout=0":                func(r *resolved) { r.dropout = 0 },

@@ -27,6 +27,15 @@ func usagef(format string, a ...any) error {
 	return &UsageError{text: fmt.Sprintf(format, a...)}
 }
 
+// NoCheckpoints is the --checkpoint-dir of a job that keeps no model.
+const NoCheckpoints = "none"
+
+// KeepsModel reports whether a submitted job has a folder for its checkpoints. `rondo train` fills
+// in the folder before it submits a job; elsewhere a job without one keeps nothing.
+func KeepsModel(spec *rondov1.JobSpec) bool {
+	return spec.CheckpointDir != "" && spec.CheckpointDir != NoCheckpoints
+}
+
 // Validate checks every field against its choices and bounds, and the fields against each other.
 // The error is a *UsageError that names the flag.
 func Validate(spec *rondov1.JobSpec) error {
@@ -82,8 +91,9 @@ func validateRun(spec *rondov1.JobSpec) error {
 		return usagef("--early-stop needs something to evaluate on: set --eval-corpus or " +
 			"--validation-fraction")
 	}
-	if spec.CheckpointEvery > 0 && spec.CheckpointDir == "" {
-		return usagef("--checkpoint-every needs --checkpoint-dir")
+	if spec.CheckpointEvery > 0 && spec.CheckpointDir == NoCheckpoints {
+		return usagef("--checkpoint-every %d needs a folder, and --checkpoint-dir is none: leave "+
+			"out one of the two", spec.CheckpointEvery)
 	}
 	switch spec.Resume {
 	case "auto", "never":
@@ -92,8 +102,8 @@ func validateRun(spec *rondov1.JobSpec) error {
 		if err != nil {
 			return err
 		}
-		if spec.CheckpointDir == "" {
-			return usagef("--resume %d needs --checkpoint-dir", step)
+		if !KeepsModel(spec) {
+			return usagef("--resume %d needs the --checkpoint-dir that holds that step", step)
 		}
 	}
 	return nil

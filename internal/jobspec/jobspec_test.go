@@ -160,11 +160,11 @@ func TestWrongFlags(t *testing.T) {
 		{"--sync-every 4 --outer-optimizer sgd --outer-lr 0", "--outer-lr 0 would train nothing"},
 		{"--epochs 0", "--epochs and --steps are both 0"},
 		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
-		{"--resume 12", "--resume 12 needs --checkpoint-dir"},
+		{"--resume 12", "--resume 12 needs the --checkpoint-dir that holds that step"},
 		{"--early-stop 3 --validation-fraction 0", "--early-stop needs something to evaluate on"},
 		{"--early-stop -1", "--early-stop -1 is below its least value, 0"},
 		{"--eval-every 5 --validation-fraction 0", "--eval-every needs something to evaluate on"},
-		{"--checkpoint-every 5", "--checkpoint-every needs --checkpoint-dir"},
+		{"--checkpoint-every 5 --checkpoint-dir none", "--checkpoint-every 5 needs a folder"},
 		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: set " +
 			"--embed, for example --embed 64"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},

@@ -280,7 +280,7 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
 			long := strings.Replace(quick, "steps: 3", "steps: 100000000", 1)
-			leave, result := p.coordinator(long+"stop_dir: "+t.TempDir()+"/stop\n", 1)
+			leave, result := p.coordinator(long+"checkpoint_dir: "+t.TempDir()+"/run\n", 1)
 			abandon(p)
 			leave()
 			<-result

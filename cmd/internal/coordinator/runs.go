@@ -45,6 +45,9 @@ func (c Config) ownSpec() (*rondov1.JobSpec, error) {
 		spec.Job, spec.Submitted = c.Job, c.Run
 		err = jobspec.Validate(spec)
 	}
+	if err == nil && spec.CheckpointEvery > 0 && spec.CheckpointDir == "" {
+		err = fmt.Errorf("%s: checkpoint_every needs checkpoint_dir", c.Spec)
+	}
 	return spec, app.Usage(err)
 }
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -22,10 +22,12 @@ import (
 // Checkpoints is a job's checkpoint folder. The zero value is that of a job that keeps none.
 type Checkpoints struct {
 	Store *checkpoint.Store // nil: the job keeps none
-	// OnlyStopped says that there is no --checkpoint-dir, and that the folder is --stop-dir: a
-	// checkpoint goes there only if the job is stopped, and none is looked for.
-	OnlyStopped bool
+
+	before time.Duration // of training until since
+	since  time.Time     // zero: it is not known
 }
+
+const checkpointFlag = "--checkpoint-dir"
 
 // Fault is what goes wrong with an operation on a checkpoint's files; see checkpoint.Config.
 type Fault func(op checkpoint.Op, step int64, path string) error
@@ -35,53 +37,84 @@ type Fault func(op checkpoint.Op, step int64, path string) error
 func OpenCheckpoints(
 	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus, fault Fault,
 ) (*Checkpoints, error) {
-	folder, flag := spec.CheckpointDir, "--checkpoint-dir"
-	if folder == "" {
-		folder, flag = spec.StopDir, "--stop-dir"
-	}
-	if folder == "" {
+	if !jobspec.KeepsModel(spec) {
 		return &Checkpoints{}, nil
 	}
-	if err := checkOwner(ctx, spec, folder, flag, text); err != nil {
+	newest, err := checkOwner(ctx, spec, text)
+	if err != nil {
 		return nil, err
 	}
-	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{
+	store, err := checkpoint.Open(ctx, spec.CheckpointDir, checkpoint.Config{
 		Job:        spec.Job,
 		Identity:   jobspec.Identity(spec, text.Fingerprint()),
 		OpenBucket: bucket.Open,
 		Fault:      fault,
 	})
 	if err != nil {
-		return nil, misplaced(flag, err)
+		return nil, misplaced(checkpointFlag, err)
 	}
-	return &Checkpoints{Store: store, OnlyStopped: spec.CheckpointDir == ""}, nil
+	c := &Checkpoints{Store: store}
+	c.startClock(spec, newest)
+	return c, nil
+}
+
+// leastTime is a Unix time in nanoseconds, in 2001. A run that was submitted with a smaller number
+// has counted its runs by hand: the number is no time.
+const leastTime = 1e18
+
+// startClock finds from which moment on the time of training counts, and how much there was before
+// it. The newest checkpoint is of this run, of the run that this one goes on from, or nil.
+func (c *Checkpoints) startClock(spec *rondov1.JobSpec, newest *checkpoint.Checkpoint) {
+	if spec.Submitted < leastTime {
+		return
+	}
+	since := time.Unix(0, spec.Submitted)
+	if newest != nil {
+		seconds, known := newest.Metrics[metricSeconds]
+		if !known {
+			return
+		}
+		c.before = time.Duration(seconds * float64(time.Second))
+		if newest.Created.After(since) { // it is of this run
+			since = newest.Created
+		}
+	}
+	c.since = since
+}
+
+// Elapsed is how long the job has trained, the runs that it goes on from included, if that is
+// known. Waits and pauses count from the submission on.
+func (c *Checkpoints) Elapsed(now time.Time) (elapsed time.Duration, known bool) {
+	return c.before + max(0, now.Sub(c.since)), !c.since.IsZero()
 }
 
 // checkOwner compares the job with the one whose newest checkpoint lies in its folder, flag by
-// flag, so that the error says what to change. A damaged checkpoint is left for Find to judge.
+// flag, so that the error says what to change, and returns that checkpoint. A damaged one is left
+// for Find to judge: it then returns nil.
 func checkOwner(
-	ctx context.Context, spec *rondov1.JobSpec, folder, flag string, text *corpus.Corpus,
-) error {
+	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
+) (*checkpoint.Checkpoint, error) {
+	folder := spec.CheckpointDir
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
-		return misplaced(flag, err)
+		return nil, misplaced(checkpointFlag, err)
 	}
 	defer func() { _ = store.Close() }()
 	newest, err := store.Latest(ctx)
 	var damage *checkpoint.DamageError
 	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return wrongPlace(err)
+		return nil, wrongPlace(err)
 	}
 	owner, err := Spec(newest)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	refuse := func(what string) error {
-		return app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
-			"or give that job's flags", flag, folder, what)
+	refuse := func(what string) (*checkpoint.Checkpoint, error) {
+		return nil, app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
+			"or give that job's flags", checkpointFlag, folder, what)
 	}
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))
@@ -93,7 +126,7 @@ func checkOwner(
 	if newest.Identity != jobspec.Identity(spec, text.Fingerprint()) {
 		return refuse("another text with the same vocabulary")
 	}
-	return nil
+	return newest, nil
 }
 
 // Spec is the job that has made a checkpoint. What its version of the program did not know has its
@@ -109,19 +142,16 @@ func Spec(c *checkpoint.Checkpoint) (*rondov1.JobSpec, error) {
 
 // Probe makes sure, before anything is trained, that a checkpoint could be written.
 func Probe(spec *rondov1.JobSpec) error {
-	folder, flag := spec.CheckpointDir, "--checkpoint-dir"
-	if folder == "" {
-		folder, flag = filepath.Dir(spec.StopDir), "--stop-dir"
-	}
-	if strings.Contains(folder, "://") {
+	folder := spec.CheckpointDir
+	if !jobspec.KeepsModel(spec) || strings.Contains(folder, "://") {
 		return nil // storage says so when it is opened
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return misplaced(flag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return misplaced(flag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
@@ -131,7 +161,7 @@ func Probe(spec *rondov1.JobSpec) error {
 func (c *Checkpoints) Find(
 	ctx context.Context, spec *rondov1.JobSpec,
 ) (*checkpoint.Checkpoint, error) {
-	if c.Store == nil || c.OnlyStopped {
+	if c.Store == nil {
 		return nil, nil
 	}
 	switch spec.Resume {
@@ -170,7 +200,7 @@ func (c *Checkpoints) Find(
 // FindNewest returns the newest checkpoint every byte of which is sound, for a job that has lost
 // what its workers held; nil if there is none.
 func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, error) {
-	if c.Store == nil || c.OnlyStopped {
+	if c.Store == nil {
 		return nil, nil
 	}
 	found, _, err := c.Store.LatestValid(ctx)
@@ -186,7 +216,7 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 func (c *Checkpoints) Start(
 	ctx context.Context, spec *rondov1.JobSpec,
 ) (*checkpoint.Checkpoint, error) {
-	if c.Store == nil || c.OnlyStopped {
+	if c.Store == nil {
 		return nil, nil
 	}
 	own, err := c.hasOwn(ctx, spec)

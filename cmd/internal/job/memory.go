@@ -90,7 +90,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	if spec.ShardOptimizer && workers > 1 {
 		e.Copies += slots * parameters // gathered for a checkpoint, or for another ring
 	}
-	if spec.CheckpointDir != "" || spec.StopDir != "" {
+	if jobspec.KeepsModel(spec) {
 		e.Copies += 2 * snapshot // one that is written, and one that waits
 	}
 	if spec.SampleTokens > 0 {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/compute"
+	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
@@ -77,7 +78,7 @@ func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
 	slots, _ := kept(spec, rule)
 	snapshot := parameters*(1+slots) + all
 	copies := int64(2) // one that is read back from the GPU, and one to recover with
-	if spec.CheckpointDir != "" || spec.StopDir != "" {
+	if jobspec.KeepsModel(spec) {
 		copies += 2 // one that is written, and one that waits
 	}
 	bytes := parameters + 3*all + copies*snapshot + runtimeBytes + tokenBytes*int64(vocabulary)

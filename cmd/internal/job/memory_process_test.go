@@ -108,12 +108,9 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 			spec := jobspec.Textbook()
 			spec.Device = "cpu"
 			spec.Workers, spec.Threads, spec.SampleTokens = 2, 1, 8
-			spec.StopDir = filepath.Join(t.TempDir(), "stopped")
+			spec.CheckpointDir = jobspec.NoCheckpoints
 			change(spec)
 			vocabulary, all := train(t, spec)
-			if spec.CheckpointDir == "" {
-				spec.StopDir = "" // as in a cluster; nothing was saved there
-			}
 			estimate, err := job.Memory(spec, vocabulary, 2)
 			if err != nil {
 				t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/events"
 	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -83,7 +84,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 			end.checkpoint, end.step = p.Checkpoint, p.CheckpointStep
 		}
 	}
-	end.nowhere = spec.CheckpointDir == ""
+	end.nowhere = !jobspec.KeepsModel(spec)
 	if job.Suspended() && spec.Submitted == job.run() {
 		if err := c.markEnded(ctx, job, end.plan); err != nil {
 			how.Say(fmt.Sprintf("note: %v", err))
@@ -94,7 +95,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 
 // Stoppable refuses to stop a job whose model would be lost, unless that is what is wanted.
 func Stoppable(spec *rondov1.JobSpec, plan cluster.Plan, force bool) error {
-	if force || plan.Phase == cluster.Forming || spec.CheckpointDir != "" || spec.StopDir != "" {
+	if force || plan.Phase == cluster.Forming || jobspec.KeepsModel(spec) {
 		return nil
 	}
 	return app.Usagef("job %s has no --checkpoint-dir, so its model would be lost: let it train "+

@@ -80,10 +80,6 @@ func (s *Submission) validate() error {
 	if _, err := tolerations(s.Tolerations); err != nil {
 		return err
 	}
-	if s.Spec["stop_dir"] != "" {
-		return app.Usagef("--stop-dir is for a job on this machine: give --checkpoint-dir pvc:// " +
-			"or s3://, which a stopped job saves to")
-	}
 	return nil
 }
 

@@ -113,7 +113,7 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 // notes are what a person may not expect of the job.
 func notes(spec *rondov1.JobSpec, s *Submission) []string {
 	var notes []string
-	if spec.CheckpointDir == "" {
+	if !jobspec.KeepsModel(spec) {
 		notes = append(notes, "without --checkpoint-dir (pvc:// or s3://) the model is lost when "+
 			"the job ends, or when all its workers are gone at once")
 	}

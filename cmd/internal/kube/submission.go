@@ -107,15 +107,11 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
 	}
 	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
-		"s3://BUCKET/PATH; empty: nowhere, and the model is lost when the job ends"
+		"s3://BUCKET/PATH; none: nowhere, and the model is lost when the job ends"
 	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
 		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
-	set.Lookup("stop-dir").Hidden = true // of a person's machine
 	return f
 }
-
-// OfJob says whether a flag says what is trained, as on a machine, and not where.
-func (f *SubmissionFlags) OfJob(flag string) bool { return f.jobs[flag] }
 
 // WithoutDefaults has help show none: what is not given stays as it was submitted.
 func (f *SubmissionFlags) WithoutDefaults() {
@@ -153,6 +149,17 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 		s.Vocabulary = 0
 	}
 	return s, s.validate()
+}
+
+// CheckKept refuses a new submission that does not say where its model is kept. A pod's disk is
+// lost with the pod, and there is no place that all pods share unless a person names one.
+func (s *Submission) CheckKept() error {
+	if s.Spec["checkpoint_dir"] != "" {
+		return nil
+	}
+	return app.Usagef("--checkpoint-dir is needed: a pod's disk is lost with the pod, and the model " +
+		"with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to keep no " +
+		"model")
 }
 
 // sameText says whether two submissions read the same tokens.

@@ -56,7 +56,6 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--toleration=a=b:Sometimes":       "not one of NoSchedule",
 		"--toleration==b":                  "is not KEY[=VALUE][:EFFECT]",
 		"--queue=A":                        "no name of an object",
-		"--stop-dir=x":                     "give --checkpoint-dir pvc://",
 		"--checkpoint-dir=models":          "is lost with the pod that writes it",
 		"--checkpoint-dir=/models":         "pvc://CLAIM/PATH",
 		"--checkpoint-dir=file:///x":       "pvc://CLAIM/PATH",
@@ -75,10 +74,11 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--corpus=pvc://texts/":            "is not pvc://CLAIM/PATH",
 		"--audit-dir=logs":                 "pvc://CLAIM/PATH",
 		"--batch=2 --workers=4":            "each worker needs at least one lane",
-		"--checkpoint-every=5":             "--checkpoint-every needs --checkpoint-dir",
 		"--config=nowhere.yaml":            "--config: open nowhere.yaml",
 
 		"--gpus-per-worker=1 --device=cuda:1": "a pod sees no GPU but its own",
+
+		"--checkpoint-every=5 --checkpoint-dir=none": "--checkpoint-dir is none",
 	} {
 		s, err := submission(t, strings.Fields(line)...)
 		if err == nil {

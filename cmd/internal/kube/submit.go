@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"rondo/cmd/internal/app"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -201,7 +202,7 @@ func (c *Cluster) Resume(
 func (c *Cluster) resumable(
 	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
-	if spec.CheckpointDir == "" {
+	if !jobspec.KeepsModel(spec) {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
 			"%s begins anew", spec.Job, c.command("submit", spec.Job))
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rondo/cmd/internal/app"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -144,6 +145,8 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 	name, inside, _ := strings.Cut(rest, "/")
 	switch {
 	case location == "" || strings.HasPrefix(location, "builtin:"):
+		return location, nil
+	case writes && flag == "--checkpoint-dir" && location == jobspec.NoCheckpoints:
 		return location, nil
 	case scheme == "pvc":
 		if len(validation.IsDNS1123Subdomain(name)) > 0 {

@@ -18,6 +18,7 @@ import (
 	"rondo/cmd/internal/coordinator"
 	"rondo/cmd/internal/job"
 	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -34,19 +35,27 @@ type Run struct {
 	LocalWorkers int
 	// Restarts is how many worker processes that died are started again.
 	Restarts int
+	// OpenPage opens the job's web page; nil: there is none.
+	OpenPage func(ctx context.Context, spec *rondov1.JobSpec) (Page, error)
 	// Show is called with each event, in order; Log with each line of log.
 	Show func(context.Context, telemetry.Event) error
 	Log  func(line string)
 
 	devices job.Choice // what this machine's workers compute on
+	page    Page       // nil: there is none
 }
 
 // Train runs the job to its end. When ctx ends it stops all workers at the same step and waits
 // for their checkpoint. It returns the job's last event.
 func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
-	if err := r.complete(time.Now()); err != nil {
+	if err := r.complete(); err != nil {
 		return outcome, err
 	}
+	remove, err := r.nameFolder(time.Now())
+	if err != nil {
+		return outcome, err
+	}
+	defer remove()
 	if r.devices, err = r.chooseDevices(); err != nil {
 		return outcome, err
 	}
@@ -73,12 +82,18 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	if err := r.submit(ctx, store); err != nil {
 		return outcome, err
 	}
+	if err := r.Show(ctx, telemetry.Folder{Path: r.folder()}); err != nil {
+		return outcome, fmt.Errorf("showing the job's events: %w", err)
+	}
+	var closePage func()
+	r.page, closePage = r.openPage(ctx, store)
+	defer closePage()
 	return r.supervise(ctx, where, store)
 }
 
-// complete makes the spec's paths those of this folder, wherever a worker's may be, and names the
-// folder for a job that is stopped.
-func (r Run) complete(now time.Time) error {
+// complete checks the run's own flags, and makes the spec's paths absolute: a worker's current
+// folder may be another.
+func (r Run) complete() error {
 	if r.LocalWorkers < -1 || r.LocalWorkers > int(r.Spec.Workers) {
 		return app.Usagef("--local-workers %d is not -1 (all) or 0 to --workers, %d",
 			r.LocalWorkers, r.Spec.Workers)
@@ -90,11 +105,11 @@ func (r Run) complete(now time.Time) error {
 	if r.Restarts < 0 || r.Restarts > maxRestarts {
 		return app.Usagef("--restarts %d is not 0 to %d", r.Restarts, maxRestarts)
 	}
-	if r.Spec.CheckpointDir == "" && r.Spec.StopDir == "" {
-		r.Spec.StopDir = fmt.Sprintf("rondo-%s-%s", r.Spec.Job, now.Format("20060102-150405"))
+	paths := []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.AuditDir, &r.Spec.Trace}
+	if jobspec.KeepsModel(r.Spec) {
+		paths = append(paths, &r.Spec.CheckpointDir)
 	}
-	for _, path := range []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.CheckpointDir,
-		&r.Spec.StopDir, &r.Spec.AuditDir, &r.Spec.Trace} {
+	for _, path := range paths {
 		if *path == "" || strings.Contains(*path, "://") || strings.HasPrefix(*path, "builtin:") {
 			continue
 		}
@@ -105,6 +120,31 @@ func (r Run) complete(now time.Time) error {
 		*path = whole
 	}
 	return nil
+}
+
+// nameFolder makes a folder for the checkpoints of a job without --checkpoint-dir, and writes it
+// into the spec. The returned function removes the folder if nothing was saved.
+func (r Run) nameFolder(now time.Time) (remove func(), err error) {
+	if r.Spec.CheckpointDir != "" {
+		return func() {}, nil
+	}
+	if r.Spec.CheckpointDir, remove, err = job.NewRunFolder(r.Spec.Job, now); err != nil {
+		return nil, err
+	}
+	r.Spec.Resume = "never" // the folder is new: workers need not look for a checkpoint
+	if r.localWorkers() < int(r.Spec.Workers) {
+		r.Log(fmt.Sprintf("checkpoints go to %s of the machine that rank 0 is on: with "+
+			"--checkpoint-dir give a folder or bucket that all machines share", r.Spec.CheckpointDir))
+	}
+	return remove, nil
+}
+
+// folder is where the job's checkpoints go; empty: nowhere.
+func (r Run) folder() string {
+	if !jobspec.KeepsModel(r.Spec) {
+		return ""
+	}
+	return r.Spec.CheckpointDir
 }
 
 // check finds what is wrong with the job before anything is started.

@@ -63,6 +63,7 @@ func (w *watch) hear(life context.Context, e *rondov1.Event) error {
 	if scale := e.GetScale(); scale != nil {
 		w.scale(int(scale.Workers))
 	}
+	w.run.showOnPage(shown)
 	if silent {
 		return nil
 	}
@@ -244,7 +245,9 @@ func (w *watch) last(ctx context.Context, failure error) {
 	if failure == nil || told {
 		return
 	}
-	if err := w.run.Show(ctx, telemetry.Failed{Reason: failure.Error()}); err != nil {
+	end := telemetry.Failed{Reason: failure.Error()}
+	w.run.showOnPage(end)
+	if err := w.run.Show(ctx, end); err != nil {
 		w.run.Log(fmt.Sprintf("showing the job's end: %v", err))
 	}
 }

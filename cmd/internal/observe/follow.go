@@ -148,7 +148,7 @@ func (f *follower) reached() {
 
 // take shows how the job stands, and sees to it that the events of its run are watched.
 func (f *follower) take(ctx context.Context, spec *rondov1.JobSpec, view cluster.View) {
-	run := telemetry.Run{Number: spec.Submitted, TokensPerStep: spec.Batch * spec.Bptt}
+	run := runOf(spec)
 	if f.job == nil || run != f.job.run {
 		next := &followed{run: run}
 		if f.job != nil {

@@ -100,7 +100,6 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	settings.Observer = e.heard
 	if e.stored.Store != nil {
 		settings.Save, settings.Saver = true, e.saver
-		settings.SaveBest = !e.stored.OnlyStopped
 	}
 	if w.spec.SampleTokens > 0 {
 		settings.Sample = e.sample

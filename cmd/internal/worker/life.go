@@ -10,6 +10,7 @@ import (
 	"rondo/cluster"
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/meet"
+	"rondo/internal/jobspec"
 )
 
 // A worker that is out comes back after a pause that grows, so that one that is put out again and
@@ -242,7 +243,7 @@ func (w *worker) keep(ctx context.Context) error {
 		return nil
 	}
 	err := w.engine.keep(ctx)
-	w.kept = err == nil && w.spec.CheckpointDir+w.spec.StopDir != ""
+	w.kept = err == nil && jobspec.KeepsModel(w.spec)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -77,9 +76,6 @@ func (v *saver) path() string {
 // Save implements train.Saver. The other ranks wait in the ring meanwhile.
 func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	w := v.engine.worker
-	if v.engine.stored.OnlyStopped && s.Progress.Step == w.data.Steps(w.spec) {
-		return nil // the job was not stopped
-	}
 	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
 	defer cancel()
 	if !v.began {
@@ -96,17 +92,12 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("the training's progress: %w", err)
 	}
-	metrics := map[string]float64{"loss": s.Progress.Loss}
-	if loss := s.Progress.EpochLoss(); !math.IsNaN(loss) {
-		metrics["epoch_loss"], metrics["epoch_perplexity"] = loss, math.Exp(loss)
-	}
-	if tested := s.Progress.Validation; tested.Step == s.Progress.Step && tested.Step > 0 {
-		metrics[checkpoint.ValidationLoss] = tested.Loss
-	}
+	elapsed, timed := v.engine.stored.Elapsed(time.Now())
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
 		Training:   training,
-		Vocabulary: w.data.Corpus.Vocabulary().Tokens(), Metrics: metrics,
+		Vocabulary: w.data.Corpus.Vocabulary().Tokens(),
+		Metrics:    w.data.Metrics(w.spec, &s.Progress, elapsed, timed),
 	})
 }
 

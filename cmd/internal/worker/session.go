@@ -12,6 +12,7 @@ import (
 	"rondo/cluster"
 	"rondo/cmd/internal/job"
 	"rondo/compute"
+	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
@@ -389,7 +390,7 @@ func (s *session) failed(err error) error {
 // fromScratch reports whether the job is known to have nothing yet that could be lost: this is its
 // first ring, and there is no checkpoint that it goes on from.
 func (s *session) fromScratch() bool {
-	none := s.spec.CheckpointDir == "" || s.spec.Resume == "never" ||
+	none := !jobspec.KeepsModel(s.spec) || s.spec.Resume == "never" ||
 		s.engine != nil && s.engine.scratch
 	return none && s.plan.Rings <= 1 && s.step() == 0
 }

@@ -215,7 +215,6 @@ type JobSpec struct {
 	CheckpointEvery   int64   `protobuf:"varint,71,opt,name=checkpoint_every,json=checkpointEvery,proto3" json:"checkpoint_every,omitempty"`
 	CheckpointKeep    int64   `protobuf:"varint,72,opt,name=checkpoint_keep,json=checkpointKeep,proto3" json:"checkpoint_keep,omitempty"`
 	Resume            string  `protobuf:"bytes,73,opt,name=resume,proto3" json:"resume,omitempty"`
-	StopDir           string  `protobuf:"bytes,79,opt,name=stop_dir,json=stopDir,proto3" json:"stop_dir,omitempty"`
 	EvalEvery         int64   `protobuf:"varint,74,opt,name=eval_every,json=evalEvery,proto3" json:"eval_every,omitempty"`
 	EarlyStop         int64   `protobuf:"varint,140,opt,name=early_stop,json=earlyStop,proto3" json:"early_stop,omitempty"`
 	SampleEvery       int64   `protobuf:"varint,75,opt,name=sample_every,json=sampleEvery,proto3" json:"sample_every,omitempty"`
@@ -833,13 +832,6 @@ func (x *JobSpec) GetResume() string {
 	return ""
 }
 
-func (x *JobSpec) GetStopDir() string {
-	if x != nil {
-		return x.StopDir
-	}
-	return ""
-}
-
 func (x *JobSpec) GetEvalEvery() int64 {
 	if x != nil {
 		return x.EvalEvery
@@ -919,7 +911,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x87f\n" +
+	"\x04_max\"\xefc\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -929,9 +921,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\ttokenizer\x18\v \x01(\tB'\xaa\xbb\x18#\n" +
 	"\x0fwhat a token is\x12\x04char\x1a\x04char\x1a\x04wordR\ttokenizer\x12p\n" +
 	"\tnormalize\x18\f \x01(\tBR\xaa\xbb\x18N\n" +
-	"7letters: lower-case, everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12P\n" +
-	"\rmin_frequency\x18\r \x01(\x03B+\xaa\xbb\x18'\n" +
-	"\x19rarer tokens become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
+	"7letters: lower-case, everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12Z\n" +
+	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
+	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
 	"max_tokens\x18\x0e \x01(\x03B5\xaa\xbb\x181\n" +
 	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12U\n" +
@@ -963,9 +955,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05batch\x18\x1e \x01(\x03B`\xaa\xbb\x18\\\n" +
 	"Dlanes: sequences in the global batch, whatever the number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +
 	"\x04bptt\x18\x1f \x01(\x03B\\\xaa\xbb\x18X\n" +
-	"@tokens of each lane that a step reads and differentiates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\x94\x01\n" +
-	"\bsampling\x18  \x01(\tBx\xaa\xbb\x18t\n" +
-	"Rsequential carries the state from segment to segment; random starts each from zero\x12\n" +
+	"@tokens of each lane that a step reads and differentiates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xaa\x01\n" +
+	"\bsampling\x18  \x01(\tB\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"fsequential: the hidden state is carried from segment to segment; random: each segment begins from zero\x12\n" +
 	"sequential\x1a\n" +
 	"sequential\x1a\x06randomR\bsampling\x12o\n" +
 	"\toptimizer\x18! \x01(\tBQ\xaa\xbb\x18M\n" +
@@ -997,64 +989,64 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\aepsilon\x18- \x01(\x01B8\xaa\xbb\x184\n" +
 	"#of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
 	"\fweight_decay\x18. \x01(\x01B5\xaa\xbb\x181\n" +
-	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12F\n" +
-	"\x04clip\x18/ \x01(\x01B2\xaa\xbb\x18.\n" +
-	" clip gradients to this; 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
+	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12`\n" +
+	"\x04clip\x18/ \x01(\x01BL\xaa\xbb\x18H\n" +
+	":clip gradients to this norm or value (--clip-by); 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
 	"\aclip_by\x180 \x01(\tBP\xaa\xbb\x18L\n" +
-	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\xe9\x01\n" +
+	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x9e\x02\n" +
 	"\n" +
-	"clip_scope\x181 \x01(\tB\xc9\x01\xaa\xbb\x18\xc4\x01\n" +
-	"\xa2\x01worker: before the ring, each its own; group: before it, each lane group's (--lane-groups), whatever the number of workers; global: after it, equal to one process\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12p\n" +
+	"clip_scope\x181 \x01(\tB\xfe\x01\xaa\xbb\x18\xf9\x01\n" +
+	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12p\n" +
 	"\x06epochs\x182 \x01(\x03BX\xaa\xbb\x18T\n" +
 	"Cpasses over the corpus; 0: no limit; default: 0 if --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
 	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
 	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
-	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x89\x01\n" +
-	"\x0fnonfinite_limit\x185 \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Msteps in a row with a loss or gradient that is not finite before the job ends\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\x81\x02\n" +
+	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x8f\x01\n" +
+	"\x0fnonfinite_limit\x185 \x01(\x03Bf\xaa\xbb\x18b\n" +
+	"Send the job after so many steps in a row with a loss or gradient that is not finite\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xef\x01\n" +
 	"\n" +
-	"sync_every\x18x \x01(\x03B\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
-	"\xc4\x01steps that each worker takes by itself, with its own lanes, optimizer and clipping, before the workers meet and average what they have come to: for slow links; 1: the gradient is summed every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x96\x02\n" +
-	"\x0fouter_optimizer\x18y \x01(\tB\xec\x01\xaa\xbb\x18\xe7\x01\n" +
-	"\xc2\x01with --sync-every above 1, what is made of the workers' mean: average takes it as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\bnesterov\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
+	"sync_every\x18x \x01(\x03B\xcf\x01\xaa\xbb\x18\xca\x01\n" +
+	"\xb2\x01for slow links: steps that each worker takes alone, with its own lanes, optimizer and clipping, before the workers average their parameters; 1: gradients are summed in every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x82\x02\n" +
+	"\x0fouter_optimizer\x18y \x01(\tB\xd8\x01\xaa\xbb\x18\xd3\x01\n" +
+	"\xae\x01with --sync-every above 1: average takes the workers' mean as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\bnesterov\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
 	"\bouter_lr\x18z \x01(\x01BH\xaa\xbb\x18D\n" +
 	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12\x8a\x01\n" +
 	"\x0eouter_momentum\x18{ \x01(\x01Bc\xaa\xbb\x18_\n" +
-	"Fof the outer nesterov; DiLoCo, in rounds of hundreds of steps, has 0.9\x12\x030.5!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xec\x01\n" +
-	"\x0fshard_optimizer\x18| \x01(\bB\xc2\x01\xaa\xbb\x18\xbd\x01\n" +
-	"\xba\x01each worker keeps a part of what the optimizer keeps of the parameters, and updates that part of them (ZeRO stage 1), instead of all of it; as many bytes on the wire (see --shard-copies)R\x0eshardOptimizer\x12\xf4\x01\n" +
+	"Fof the outer nesterov; DiLoCo, in rounds of hundreds of steps, has 0.9\x12\x030.5!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xd3\x01\n" +
+	"\x0fshard_optimizer\x18| \x01(\bB\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
+	"\xa1\x01ZeRO stage 1: each worker keeps a part of the optimizer's state and updates that part of the parameters; the bytes on the wire stay the same (see --shard-copies)R\x0eshardOptimizer\x12\xf4\x01\n" +
 	"\fshard_copies\x18} \x01(\x03B\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
-	"\xb3\x01with --shard-optimizer, how many workers keep each part; 1: the least memory and time, and a worker that is killed costs the steps since the newest checkpoint; 2: it costs no step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa5\x01\n" +
-	"\tprecision\x186 \x01(\tB\x86\x01\xaa\xbb\x18\x81\x01\n" +
-	"awhat products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 are of GPUs\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc8\x01\n" +
-	"\trecompute\x187 \x01(\x03B\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
-	"\x8c\x01hold activations of this many steps of a segment at a time, and compute them again in the backward pass: for a long --bptt; 0: hold them all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12\xa8\x01\n" +
+	"\xb3\x01with --shard-optimizer, how many workers keep each part; 1: the least memory and time, and a worker that is killed costs the steps since the newest checkpoint; 2: it costs no step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa4\x01\n" +
+	"\tprecision\x186 \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
+	"`what products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 need a GPU\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc9\x01\n" +
+	"\trecompute\x187 \x01(\x03B\xaa\x01\xaa\xbb\x18\xa5\x01\n" +
+	"\x8d\x01for a long --bptt: hold activations of this many steps of a segment at a time, and compute the others again in the backward pass; 0: hold all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
 	"\n" +
-	"accumulate\x18s \x01(\x03B\x87\x01\xaa\xbb\x18\x82\x01\n" +
-	"ksegments of each lane that a step reads, one after the other, before it updates once by their mean gradient\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\n" +
+	"accumulate\x18s \x01(\x03BN\xaa\xbb\x18J\n" +
+	"3gradient accumulation: segments per lane and update\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\n" +
 	"accumulate\x12\xd9\x01\n" +
 	"\x06reduce\x18t \x01(\tB\xc0\x01\xaa\xbb\x18\xbb\x01\n" +
 	"\xa1\x01ring: the order in which gradients are added up depends on the number of workers; canonical: it does not, nor do the weights, to the last bit (see --lane-groups)\x12\x04ring\x1a\x04ring\x1a\tcanonicalR\x06reduce\x12\xf9\x01\n" +
 	"\vlane_groups\x18u \x01(\x03B\xd7\x01\xaa\xbb\x18\xd2\x01\n" +
 	"\xba\x01groups of lanes, each computed by itself on one worker, for --reduce canonical and --clip-scope group; it must divide --batch, and is as many workers as there can be; 0: the most up to 8\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\n" +
-	"laneGroups\x12n\n" +
-	"\aworkers\x18< \x01(\x03BT\xaa\xbb\x18P\n" +
-	"9processes that share the batch; a start waits for so many\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12p\n" +
-	"\vmin_workers\x18B \x01(\x03BO\xaa\xbb\x18K\n" +
-	"4with fewer the job pauses, holds its state and waits\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"minWorkers\x12\x9e\x01\n" +
-	"\vmax_workers\x18C \x01(\x03B}\xaa\xbb\x18y\n" +
-	"bworkers that appear later are taken in up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"laneGroups\x12|\n" +
+	"\aworkers\x18< \x01(\x03Bb\xaa\xbb\x18^\n" +
+	"Gprocesses that share the batch; the job starts when so many have joined\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12x\n" +
+	"\vmin_workers\x18B \x01(\x03BW\xaa\xbb\x18S\n" +
+	"<with fewer workers the job pauses, holds its state and waits\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"minWorkers\x12\x9f\x01\n" +
+	"\vmax_workers\x18C \x01(\x03B~\xaa\xbb\x18z\n" +
+	"cworkers that appear later are taken in, up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
 	"maxWorkers\x12\x85\x02\n" +
 	"\n" +
 	"ring_order\x18U \x01(\tB\xe5\x01\xaa\xbb\x18\xe0\x01\n" +
-	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x02\n" +
-	"\x04link\x18\x7f \x01(\tB\xce\x02\xaa\xbb\x18\xc9\x02\n" +
-	"\xaa\x02what the ring's links are made of: tcp: gRPC at each worker's address; unix: gRPC on a socket of the host; shm: memory that neighbours on one host share; each fails where it cannot be had; auto: between neighbours on one host the first of shm, unix and tcp that they can have, and tcp between hosts\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xb6\x02\n" +
+	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\x81\x02\n" +
+	"\x04link\x18\x7f \x01(\tB\xec\x01\xaa\xbb\x18\xe7\x01\n" +
+	"\xc8\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a socket of the host; shm: memory that neighbours on one host share; auto: on one host the first of shm, unix and tcp that works, tcp between hosts\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
 	"\n" +
-	"intra_host\x18V \x01(\tB\x96\x02\xaa\xbb\x18\x91\x02\n" +
-	"\xf1\x01what sums the gradients of workers on one host: nccl: NVIDIA's library, between GPUs, where all workers are on one host; auto: nccl where it can be had and --link is auto, else the ring; grpc and shm: the ring, with --link tcp and --link shm\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\xa1\x02\n" +
+	"intra_host\x18V \x01(\tB\x86\x02\xaa\xbb\x18\x81\x02\n" +
+	"\xe1\x01how gradients are summed within a host: nccl: by NVIDIA's library, if all workers are on GPUs of one host; shm and grpc: by the ring, with --link shm and --link tcp; auto: nccl where it works and --link is auto, else the ring\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\xa1\x02\n" +
 	"\btopology\x18\x82\x01 \x01(\tB\x83\x02\xaa\xbb\x18\xfe\x01\n" +
 	"\xdb\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical on two hosts of two workers or more each, and from 2048 workers on\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
 	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
@@ -1065,24 +1057,24 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xb2\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until there are too few others; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
 	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
 	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
-	"checkEvery\x12\xca\x02\n" +
-	"\fbucket_bytes\x18d \x01(\x03B\xa6\x02\xaa\xbb\x18\xa1\x02\n" +
-	"\x89\x02what backward has finished of the gradient is summed while it goes on, so many bytes at a time at least; 0: measured at the start, so that with three or more workers two runs differ in rounding; not before a gradient is clipped by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12\x87\x01\n" +
-	"\x04wire\x18i \x01(\tBs\xaa\xbb\x18o\n" +
-	"Uwhat a gradient's numbers are on their way around the ring; they are added up in fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04fp16R\x04wire\x12|\n" +
+	"checkEvery\x12\xc0\x02\n" +
+	"\fbucket_bytes\x18d \x01(\x03B\x9c\x02\xaa\xbb\x18\x97\x02\n" +
+	"\xff\x01sum the gradient in buckets of at least so many bytes while backward goes on; 0: the size is measured at the start, so that with three or more workers two runs differ in rounding; has no effect where each worker clips by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12s\n" +
+	"\x04wire\x18i \x01(\tB_\xaa\xbb\x18[\n" +
+	"Anumber format of gradients on the ring; they are added up in fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04fp16R\x04wire\x12|\n" +
 	"\x0eerror_feedback\x18j \x01(\bBU\xaa\xbb\x18Q\n" +
-	"Oadd what --wire has rounded off to the next gradient; --compress always does soR\rerrorFeedback\x12\xfa\x01\n" +
-	"\vsparse_rows\x18k \x01(\tB\xd8\x01\xaa\xbb\x18\xd3\x01\n" +
-	"\xb5\x01of an embedding's gradient (one-hot: of the input weights') only what belongs to tokens that were read travels: auto: where that is less; always: it is looked at in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
-	"sparseRows\x12\xef\x01\n" +
-	"\bcompress\x18l \x01(\tB\xd2\x01\xaa\xbb\x18\xcd\x01\n" +
-	"\xc4\x01for slow links: topk:SHARE sends so much of each tensor, such as topk:0.01, the largest numbers; powersgd:RANK sends each matrix as two thin factors; what is not sent is added to the next gradient\x12\x04noneR\bcompress\x12\x88\x02\n" +
-	"\x0ecompress_after\x18m \x01(\x03B\xe0\x01\xaa\xbb\x18\xdb\x01\n" +
-	"\xcc\x01steps at the start of a job in which --compress is not used yet: the first gradients change the fastest; 0: a fifth of the job; from 100 on, the second moment of adam, adamw and rmsprop stays from then on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x9e\x01\n" +
-	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationB^\xaa\xbb\x18Z\n" +
-	"Ta neighbour from which nothing comes for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x88\x01\n" +
-	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBP\xaa\xbb\x18L\n" +
-	"Ea worker or leader that etcd does not hear from for this long is gone\x12\x0310sR\bleaseTtl\x12\x95\x01\n" +
+	"Oadd what --wire has rounded off to the next gradient; --compress always does soR\rerrorFeedback\x12\xe9\x01\n" +
+	"\vsparse_rows\x18k \x01(\tB\xc7\x01\xaa\xbb\x18\xc2\x01\n" +
+	"\xa4\x01send only the rows of an embedding's gradient (one-hot: of the input weights') whose tokens were read: auto: where that is less; always: decided in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
+	"sparseRows\x12\xea\x01\n" +
+	"\bcompress\x18l \x01(\tB\xcd\x01\xaa\xbb\x18\xc8\x01\n" +
+	"\xbf\x01for slow links: topk:SHARE sends that share of each tensor, the largest numbers, such as topk:0.01; powersgd:RANK sends each matrix as two thin factors; the rest is added to the next gradient\x12\x04noneR\bcompress\x12\xeb\x01\n" +
+	"\x0ecompress_after\x18m \x01(\x03B\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
+	"\xaf\x01steps before --compress begins, because the first gradients change fastest; 0: a fifth of the job; from 100 on, the second moment of adam, adamw and rmsprop stays from then on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x98\x01\n" +
+	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationBX\xaa\xbb\x18T\n" +
+	"Na neighbour that sends nothing for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x83\x01\n" +
+	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBK\xaa\xbb\x18G\n" +
+	"@a worker or leader that etcd does not hear for this long is gone\x12\x0310sR\bleaseTtl\x12\x95\x01\n" +
 	"\fstep_timeout\x18D \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
 	"La worker that is alive but keeps the others waiting for this long is evicted\x12\x0330sR\vstepTimeout\x12\xac\x01\n" +
 	"\x0fregroup_timeout\x18E \x01(\v2\x19.google.protobuf.DurationBh\xaa\xbb\x18d\n" +
@@ -1096,17 +1088,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\taudit_dir\x18S \x01(\tBR\xaa\xbb\x18N\n" +
 	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x91\x01\n" +
 	"\x05trace\x18e \x01(\tB{\xaa\xbb\x18w\n" +
-	"ufolder in which each worker writes what it does when, for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x8a\x01\n" +
-	"\x0echeckpoint_dir\x18F \x01(\tBc\xaa\xbb\x18_\n" +
-	"]where checkpoints go: a folder or a blob URL; empty: none are kept, unless the job is stoppedR\rcheckpointDir\x12\x9d\x01\n" +
+	"ufolder in which each worker writes what it does when, for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x9a\x01\n" +
+	"\x0echeckpoint_dir\x18F \x01(\tBs\xaa\xbb\x18o\n" +
+	"mfolder or blob URL for checkpoints; default: runs/JOB-TIME in the current folder; none: the model is not keptR\rcheckpointDir\x12\x9d\x01\n" +
 	"\x10checkpoint_every\x18G \x01(\x03Br\xaa\xbb\x18n\n" +
 	"`steps between checkpoints; 0: only at the end, and after each evaluation that is the best so far\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12\x8e\x01\n" +
 	"\x0fcheckpoint_keep\x18H \x01(\x03Be\xaa\xbb\x18a\n" +
-	"Snewest checkpoints to keep, besides the one with the lowest validation loss; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9a\x01\n" +
-	"\x06resume\x18I \x01(\tB\x81\x01\xaa\xbb\x18}\n" +
-	"uauto: from the newest checkpoint if there is one; never: from scratch; or a step, whose later checkpoints are removed\x12\x04autoR\x06resume\x12\x82\x01\n" +
-	"\bstop_dir\x18O \x01(\tBg\xaa\xbb\x18c\n" +
-	"awhere Ctrl-C saves if there is no --checkpoint-dir; default: rondo-JOB-TIME in the current folderR\astopDir\x12\x80\x01\n" +
+	"Snewest checkpoints to keep, besides the one with the lowest validation loss; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\xa4\x01\n" +
+	"\x06resume\x18I \x01(\tB\x8b\x01\xaa\xbb\x18\x86\x01\n" +
+	"~auto: from the newest checkpoint if there is one; never: from scratch; a step: from its checkpoint, and later ones are removed\x12\x04autoR\x06resume\x12\x80\x01\n" +
 	"\n" +
 	"eval_every\x18J \x01(\x03Ba\xaa\xbb\x18]\n" +
 	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12\x99\x01\n" +
@@ -1121,7 +1111,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x1blength of a sample; 0: none\x12\x03200!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00j\xf8@R\fsampleTokens\x12a\n" +
 	"\x12sample_temperature\x18N \x01(\x01B2\xaa\xbb\x18.\n" +
 	"\x15of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x12\x1c\n" +
-	"\tsubmitted\x18Z \x01(\x03R\tsubmitted:F\n" +
+	"\tsubmitted\x18Z \x01(\x03R\tsubmittedJ\x04\bO\x10PR\bstop_dir:F\n" +
 	"\x04flag\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\v2\x0e.rondo.v1.FlagR\x04flag\x88\x01\x01B\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 
 var (

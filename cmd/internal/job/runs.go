@@ -1,0 +1,86 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
+)
+
+// RunsFolder holds the runs of jobs without --checkpoint-dir. It lies in the current folder.
+const RunsFolder = "runs"
+
+// maxRunsInSecond bounds how many runs of one name may start in the same second.
+const maxRunsInSecond = 1000
+
+// NewRunFolder makes an empty folder NAME-TIME for a run's checkpoints under RunsFolder. Two
+// callers never get the same one. Remove takes it away again while it is empty.
+func NewRunFolder(name string, now time.Time) (folder string, remove func(), err error) {
+	runs, err := filepath.Abs(RunsFolder)
+	if err != nil {
+		return "", nil, err
+	}
+	_, missing := os.Stat(runs)
+	base := filepath.Join(runs, fmt.Sprintf("%s-%s", name, now.Format("20060102-150405")))
+	for n := 1; n <= maxRunsInSecond; n++ {
+		folder = base
+		if n > 1 {
+			folder = fmt.Sprintf("%s-%d", base, n)
+		}
+		// Another run may remove an empty RunsFolder between the two calls.
+		if err = os.MkdirAll(runs, 0o755); err == nil {
+			err = os.Mkdir(folder, 0o755)
+		}
+		if err == nil {
+			return folder, func() {
+				_ = os.Remove(folder) // fails where there is a checkpoint, as it should
+				if missing != nil {
+					_ = os.Remove(runs)
+				}
+			}, nil
+		}
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written, "+
+		"or none to keep no model", err))
+}
+
+// NewestRun returns the folder under RunsFolder whose newest checkpoint is the newest of all, and
+// that checkpoint's step. Folders without a readable checkpoint do not count.
+func NewestRun(ctx context.Context) (folder string, step int64, err error) {
+	entries, err := os.ReadDir(RunsFolder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", 0, app.Usage(err)
+	}
+	var newest time.Time
+	for _, entry := range entries {
+		candidate := filepath.Join(RunsFolder, entry.Name())
+		if !entry.IsDir() {
+			continue
+		}
+		store, c, err := checkpoint.Resolve(ctx, candidate, checkpoint.Config{})
+		if err != nil {
+			continue
+		}
+		if err := store.Close(); err != nil {
+			return "", 0, err
+		}
+		if c.Created.After(newest) {
+			folder, step, newest = candidate, c.Step, c.Created
+		}
+	}
+	if folder == "" {
+		return "", 0, app.Usagef("no checkpoint is given, and %s%c of the current folder has no "+
+			"run: give a folder of checkpoints, or train one with `rondo train`", RunsFolder,
+			filepath.Separator)
+	}
+	return folder, step, nil
+}

@@ -1,0 +1,112 @@
+package job
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"rondo/checkpoint"
+	"rondo/internal/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// manifest is a checkpoint of step 30 of a job.
+func manifest(
+	t *testing.T, spec *rondov1.JobSpec, training string, metrics checkpoint.Metrics,
+) *checkpoint.Checkpoint {
+	t.Helper()
+	text, err := protojson.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &checkpoint.Checkpoint{Path: filepath.Join("runs", "a", "step-00000030")}
+	c.Step, c.Epoch, c.Job, c.Spec, c.Metrics = 30, 2, "song", text, metrics
+	c.Training = json.RawMessage(training)
+	c.Vocabulary = []string{"<unk>", "a", "b", "c"}
+	return c
+}
+
+func songSpec() *rondov1.JobSpec {
+	spec := jobspec.Default()
+	spec.Job, spec.Corpus, spec.Cell, spec.Hidden, spec.Layers = "song", "/texts/a b", "gru", 8, 2
+	spec.Batch, spec.Bptt, spec.Steps, spec.Epochs, spec.Accumulate = 4, 5, 30, 0, 2
+	spec.ValidationFraction, spec.Inject, spec.TieWeights, spec.Embed = 0.1, "kill rank=0", true, 8
+	spec.Resume, spec.CheckpointDir = "never", "/home/a/runs/a"
+	return spec
+}
+
+func TestSummary(t *testing.T) {
+	c := manifest(t, songSpec(), `{"step":30,"validation":{"best":1.25,"best_step":20}}`,
+		checkpoint.Metrics{"loss": 1.5, "epoch_loss": 1.6, "train_tokens": 600,
+			"validation_tokens": 60, "total_steps": 30, "seconds": 12.5})
+	s, err := Summarize(c, "runs/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The tied embedding, its output bias, two layers of three gates with two biases each.
+	if want := 4*8 + 4 + 2*3*(8*8+8*8+8+8); s.Parameters != want {
+		t.Errorf("%d parameters, want %d", s.Parameters, want)
+	}
+	if s.TokensSeen != 30*4*5*2 || *s.Epochs != 2 || *s.Seconds != 12.5 || !s.Done() ||
+		*s.ValidationTokens != 60 || *s.EpochLoss != 1.6 || *s.Best != (Best{20, 1.25}) {
+		t.Errorf("%+v", s)
+	}
+	want := songSpec()
+	want.Inject, want.Resume, want.CheckpointDir = "", "auto", ""
+	if got := parsed(t, s.Repeat); !proto.Equal(got, want) {
+		t.Errorf("repeat: %v, which is the job %v", s.Repeat, got)
+	}
+	want.Steps, want.CheckpointDir = 60, "runs/a"
+	if got := parsed(t, s.GoOn); !proto.Equal(got, want) {
+		t.Errorf("go on: %v, which is the job %v", s.GoOn, got)
+	}
+	if s, err = Summarize(c, filepath.Join("runs", "a", "step-00000030")); err != nil {
+		t.Fatal(err)
+	}
+	want.Resume = "30"
+	if got := parsed(t, s.GoOn); !proto.Equal(got, want) {
+		t.Errorf("go on from one step: %v", s.GoOn)
+	}
+	if !slices.Equal(s.Generate, []string{"rondo", "generate", "--checkpoint", c.Path}) {
+		t.Errorf("generate: %v", s.Generate)
+	}
+}
+
+// parsed is the job that a command line trains.
+func parsed(t *testing.T, command []string) *rondov1.JobSpec {
+	t.Helper()
+	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	flags := jobspec.AddFlags(set)
+	if err := set.Parse(command[2:]); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := flags.Spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spec
+}
+
+// TestSummaryOfAnOldManifest: what it lacks is unknown, and nothing is made up.
+func TestSummaryOfAnOldManifest(t *testing.T) {
+	for _, training := range []string{`{"step":30}`, `{"validation":{"best_step":0}}`, ""} {
+		c := manifest(t, songSpec(), training, checkpoint.Metrics{"loss": 1.5})
+		s, err := Summarize(c, "runs/a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.TrainTokens != nil || s.Epochs != nil || s.Seconds != nil || s.Best != nil ||
+			s.TotalSteps != nil || s.Done() || !s.Evaluates {
+			t.Errorf("%+v", s)
+		}
+		if line := strings.Join(s.GoOn, " "); !strings.Contains(line, "--steps 30") {
+			t.Errorf("go on: %s", line)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
+	"rondo/cmd/internal/job"
+	"rondo/corpus"
+	"rondo/telemetry"
+)
+
+func checkpointShowCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "show [FOLDER]",
+		Short: "Say what a checkpoint holds: what was trained on what, how long, how good",
+		Long: "Shows the newest checkpoint of a folder or blob URL, or the one whose folder is\n" +
+			"given; without FOLDER that of the newest run under ./runs. It reads the manifest\n" +
+			"alone: `rondo checkpoint verify` reads the tensors.",
+		Args: oneFolder,
+	}
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		location, err := folderOrNewestRun(cmd, args)
+		if err != nil {
+			return err
+		}
+		store, found, err := checkpoint.Resolve(cmd.Context(), location,
+			checkpoint.Config{OpenBucket: bucket.Open})
+		if errors.Is(err, checkpoint.ErrNone) {
+			return app.Usage(err)
+		}
+		if err != nil {
+			return err
+		}
+		defer func() { _ = store.Close() }()
+		summary, err := job.Summarize(found, location)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(summary)
+		}
+		return printSummary(cmd.OutOrStdout(), summary)
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return c
+}
+
+// notRecorded stands for a figure that the manifest of an older version lacks.
+const notRecorded = "not recorded"
+
+func printSummary(out io.Writer, s *job.Summary) error {
+	steps := thousands(float64(s.Steps))
+	if s.TotalSteps != nil {
+		steps += " of " + recorded(s.TotalSteps, thousands)
+	}
+	input := "one-hot input"
+	if s.Embed > 0 {
+		input = fmt.Sprintf("embedding of %d", s.Embed)
+	}
+	unit := "characters"
+	if corpus.Unit(s.Tokenizer) == corpus.Word {
+		unit = "words"
+	}
+	for _, row := range [][2]string{
+		{"checkpoint", s.Checkpoint},
+		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
+		{"model", fmt.Sprintf("%s, %d x %d hidden units, %s, dropout %g", s.Cell, s.Layers, s.Hidden,
+			input, s.Dropout)},
+		{"parameters", thousands(float64(s.Parameters))},
+		{"corpus", s.Corpus},
+		{"tokens", fmt.Sprintf("%s to train on, %s to evaluate on; vocabulary %s (%s)",
+			recorded(s.TrainTokens, thousands), recorded(s.ValidationTokens, thousands),
+			thousands(float64(s.Vocabulary)), unit)},
+		{"steps", fmt.Sprintf("%s, each %d lanes of %d tokens", steps, s.Batch, s.BPTT)},
+		{"seen", fmt.Sprintf("%s tokens; passes over the text: %s",
+			thousands(float64(s.TokensSeen)), recorded(s.Epochs, decimals))},
+		{"time", recorded(s.Seconds, func(v float64) string {
+			return time.Duration(v * float64(time.Second)).Round(time.Second).String()
+		})},
+		{"optimizer", fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)},
+		{"training", fmt.Sprintf("loss %s in the last step, %s in the epoch so far (perplexity %s)",
+			recorded(s.Loss, decimals), recorded(s.EpochLoss, decimals),
+			recorded(s.EpochLoss, perplexity))},
+		{"validation", validation(s)},
+		{"repeat", strings.Join(quoted(s.Repeat), " ")},
+		{"go on", strings.Join(quoted(s.GoOn), " ")},
+		{"generate", strings.Join(quoted(s.Generate), " ")},
+	} {
+		if _, err := fmt.Fprintf(out, "%-11s %s\n", row[0], row[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recorded writes a figure that the manifest of an older version may lack.
+func recorded(v *float64, write func(float64) string) string {
+	if v == nil {
+		return "not recorded"
+	}
+	return write(*v)
+}
+
+func decimals(v float64) string { return fmt.Sprintf("%.4f", v) }
+
+func perplexity(loss float64) string { return fmt.Sprintf("%.3f", telemetry.Perplexity(loss)) }
+
+func validation(s *job.Summary) string {
+	switch {
+	case s.Best != nil:
+		return fmt.Sprintf("best loss %s at step %s (perplexity %s)", decimals(s.Best.Loss),
+			thousands(float64(s.Best.Step)), perplexity(s.Best.Loss))
+	case s.Evaluates:
+		return "not recorded"
+	}
+	return "not evaluated: the job had no --validation-fraction and no --eval-corpus"
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rondo/internal/jobspec"
+)
+
+// groupFlags has a command's help list its flags in groups, those for beginners first.
+func groupFlags(c *cobra.Command) {
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		examples := ""
+		if c.Example != "" {
+			examples = "\nExamples:\n" + c.Example + "\n"
+		}
+		_, err := fmt.Fprintf(c.OutOrStderr(), "Usage:\n  %s\n%s%s", c.UseLine(), examples,
+			jobspec.Usages(c.LocalFlags()))
+		return err
+	})
+}

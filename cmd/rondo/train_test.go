@@ -1,0 +1,35 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+func TestResumeCommand(t *testing.T) {
+	spec := &rondov1.JobSpec{CheckpointDir: "/home/a/runs/x", Resume: "never"}
+	const tail = " --checkpoint-dir /home/a/runs/x --resume auto"
+	for line, want := range map[string]string{
+		"rondo train":                           "rondo train" + tail,
+		"rondo train --steps 9 --inject kill":   "rondo train --steps 9" + tail,
+		"rondo train --inject=kill --steps 9":   "rondo train --steps 9" + tail,
+		"rondo train --resume 5 --steps 9":      "rondo train --steps 9" + tail,
+		"rondo train --checkpoint-dir x --json": "rondo train --json" + tail,
+	} {
+		if got := strings.Join(resumeCommand(strings.Fields(line), spec), " "); got != want {
+			t.Errorf("%s: %s", line, got)
+		}
+	}
+}
+
+func TestPageAt(t *testing.T) {
+	if open, err := pageAt("off"); open != nil || err != nil {
+		t.Errorf("off: %v", err)
+	}
+	code, out, complaint := rondo(t, "train", "--dashboard", "here")
+	if code != 2 || out != "" || !strings.HasPrefix(complaint,
+		`rondo train: --dashboard "here" is not off or ADDRESS:PORT`) {
+		t.Errorf("exit code %d, %s%s", code, out, complaint)
+	}
+}

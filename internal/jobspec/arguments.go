@@ -1,0 +1,48 @@
+package jobspec
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Arguments are the flags with which `rondo train` runs a job: those that differ from the defaults.
+func Arguments(spec *rondov1.JobSpec) []string {
+	given := needed(spec)
+	var out []string
+	for _, f := range fields() {
+		text := f.format(spec.ProtoReflect().Get(f.desc))
+		switch {
+		case !given[f.desc.Name()]:
+		case f.desc.Kind() == protoreflect.BoolKind:
+			out = append(out, "--"+f.flagName()+"="+text)
+		default:
+			out = append(out, "--"+f.flagName(), text)
+		}
+	}
+	return out
+}
+
+// needed returns the fields that must be given so that resolve gives the others their values.
+func needed(spec *rondov1.JobSpec) map[protoreflect.Name]bool {
+	given := map[protoreflect.Name]bool{}
+	for {
+		before := len(given)
+		trial := unresolved()
+		for _, f := range fields() {
+			if given[f.desc.Name()] {
+				trial.ProtoReflect().Set(f.desc, spec.ProtoReflect().Get(f.desc))
+			}
+		}
+		resolve(trial, given)
+		for _, f := range fields() {
+			want := f.format(spec.ProtoReflect().Get(f.desc))
+			if f.format(trial.ProtoReflect().Get(f.desc)) != want {
+				given[f.desc.Name()] = true
+			}
+		}
+		if len(given) == before {
+			return given
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package jobspec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+)
+
+// flagGroup is a part of a command's help.
+type flagGroup struct {
+	title string
+	flags []string
+}
+
+// flagGroups is the order in which help lists the flags of the commands that take a job. A flag
+// that a command does not have is left out of its help.
+func flagGroups() []flagGroup {
+	return []flagGroup{
+		{"To begin with", []string{"corpus", "cell", "hidden", "layers", "dropout", "epochs",
+			"steps", "batch", "lr", "workers", "device", "checkpoint-dir"}},
+		{"On Kubernetes", []string{"kubeconfig", "context", "namespace", "create-namespace",
+			"image", "image-pull-policy", "image-pull-secret", "gpus-per-worker",
+			"cpus-per-worker", "memory-per-worker", "grace-period", "node-selector", "toleration",
+			"labels", "spot", "queue", "jobset", "tls", "monitoring", "etcd-storage", "s3-secret",
+			"wait", "timeout", "dry-run"}},
+		{"Data", []string{"tokenizer", "normalize", "min-frequency", "max-tokens",
+			"validation-fraction", "eval-corpus", "sampling"}},
+		{"Model", []string{"embed", "tie-weights", "init", "forget-bias"}},
+		{"Optimizer", []string{"optimizer", "lr-schedule", "warmup-steps", "lr-decay",
+			"lr-step-every", "lr-patience", "lr-min", "momentum", "beta1", "beta2", "rho",
+			"epsilon", "weight-decay", "clip", "clip-by", "clip-scope"}},
+		{"How a step is computed", []string{"bptt", "accumulate", "precision", "threads",
+			"recompute", "reduce", "lane-groups", "shard-optimizer", "shard-copies", "seed"}},
+		{"Checkpoints and output", []string{"checkpoint-every", "checkpoint-keep", "resume",
+			"eval-every", "sample-every", "sample-prefix", "sample-tokens", "sample-temperature",
+			"dashboard", "json", "verbose", "trace"}},
+		{"Job and cluster", []string{"job", "config", "etcd", "local-workers", "min-workers",
+			"max-workers"}},
+		{"Ring", []string{"link", "topology", "intra-host", "ring-order", "bucket-bytes"}},
+		{"Slow links", []string{"sync-every", "outer-optimizer", "outer-lr", "outer-momentum",
+			"wire", "error-feedback", "sparse-rows", "compress", "compress-after"}},
+		{"Faults", []string{"restarts", "nonfinite-limit", "check-every", "evict-stragglers",
+			"inject", "audit-dir"}},
+		{"Deadlines", []string{"chunk-timeout", "lease-ttl", "step-timeout", "regroup-timeout",
+			"join-timeout", "pause-timeout"}},
+	}
+}
+
+// GroupsOf returns the titles of the groups that list a flag. There should be one.
+func GroupsOf(flag string) []string {
+	var titles []string
+	for _, g := range flagGroups() {
+		if slices.Contains(g.flags, flag) {
+			titles = append(titles, g.title)
+		}
+	}
+	return titles
+}
+
+// Columns of the help: where a flag's name and its text begin, and where lines end.
+const (
+	nameColumn = 2
+	textColumn = 30
+	helpWidth  = 96
+)
+
+// Usages is the help of a command's flags in groups. Flags without a group come last.
+func Usages(set *pflag.FlagSet) string {
+	groups := append(flagGroups(), flagGroup{title: "Other"})
+	set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name != "help" && len(GroupsOf(flag.Name)) == 0 {
+			last := &groups[len(groups)-1]
+			last.flags = append(last.flags, flag.Name)
+		}
+	})
+	var out strings.Builder
+	for _, g := range groups {
+		var lines []string
+		for _, name := range g.flags {
+			if flag := set.Lookup(name); flag != nil && !flag.Hidden {
+				lines = append(lines, usage(flag))
+			}
+		}
+		if len(lines) > 0 {
+			out.WriteString("\n" + g.title + ":\n" + strings.Join(lines, ""))
+		}
+	}
+	return out.String()
+}
+
+// usage is a flag's lines: its name and type, its text, its default.
+func usage(flag *pflag.Flag) string {
+	kind, text := pflag.UnquoteUsage(flag)
+	name := "--" + flag.Name
+	if flag.Shorthand != "" {
+		name = "-" + flag.Shorthand + ", " + name
+	}
+	if kind != "" {
+		name += " " + kind
+	}
+	words := strings.Fields(text)
+	switch flag.DefValue {
+	case "", "0", "0s", "false", "[]": // the text says what it means
+	default:
+		words = append(words, "(default "+flag.DefValue+")")
+	}
+	head := fmt.Sprintf("%*s%s", nameColumn, "", name)
+	if len(head) >= textColumn {
+		head += "\n"
+	}
+	var out strings.Builder
+	for _, line := range wrap(words, helpWidth-textColumn) {
+		if strings.HasSuffix(head, "\n") {
+			out.WriteString(head)
+			head = ""
+		}
+		fmt.Fprintf(&out, "%-*s%s\n", textColumn, head, line)
+		head = ""
+	}
+	return out.String()
+}
+
+// wrap joins words to lines of at most so many characters. A longer word has a line of its own.
+func wrap(words []string, width int) []string {
+	lines := []string{""}
+	for _, word := range words {
+		last := &lines[len(lines)-1]
+		switch {
+		case *last == "":
+			*last = word
+		case utf8.RuneCountInString(*last)+1+utf8.RuneCountInString(word) > width:
+			lines = append(lines, word)
+		default:
+			*last += " " + word
+		}
+	}
+	return lines
+}
