@@ -1,0 +1,113 @@
+//go:build cuda
+
+package job
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/compute/cuda"
+	"rondo/compute/devicetest"
+	"rondo/model"
+)
+
+// TestDropoutOnGPU holds models with dropout on the GPU against the CPU's, over steps that are
+// recorded and replayed with other masks, with gradients that are staged, and in chunks.
+func TestDropoutOnGPU(t *testing.T) {
+	if !onGPU(t) {
+		return
+	}
+	const T, B = 6, 2
+	for _, c := range []model.Config{
+		{Cell: compute.LSTM, Vocab: 7, Hidden: 16, Layers: 1, Dropout: 0.3, Seed: 7},
+		{Cell: compute.GRU, Vocab: 7, Hidden: 16, Layers: 2, Dropout: 0.3, Seed: 7, Embed: 6,
+			DropoutInput: 0.2, Recompute: 4},
+	} {
+		t.Run(fmt.Sprint(c.Cell), func(t *testing.T) {
+			gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer gpu.Close()
+			host, err := cpu.New(cpu.Config{Threads: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer host.Close()
+			want, got := newTrained(t, c, host, T, B), newTrained(t, c, gpu, T, B)
+			rng := rand.New(rand.NewPCG(1, 2))
+			for step := range 5 {
+				in := model.SegmentInput{Scale: 1.0 / (T * B), Step: int64(step),
+					Lanes: []int{3, 5}}
+				for range T * B {
+					in.Inputs = append(in.Inputs, int32(rng.IntN(c.Vocab)))
+					in.Targets = append(in.Targets, int32(rng.IntN(c.Vocab)))
+				}
+				compared := devicetest.NewComparison(t,
+					devicetest.Bounds{Element: 1e-4, Share: 1e-5})
+				compared.Tensor(fmt.Sprint("step ", step), "gradients", got.step(in),
+					widened(want.step(in)))
+				compared.End()
+			}
+		})
+	}
+}
+
+// trained is a model with a segment.
+type trained struct {
+	t       *testing.T
+	dev     compute.Device
+	model   *model.Model
+	segment *model.Segment
+	stage   []float32 // nil where the device does not stage
+}
+
+func newTrained(t *testing.T, c model.Config, dev compute.Device, T, B int) *trained {
+	m, err := model.New(c, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.NewSegment(T, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &trained{t: t, dev: dev, model: m, segment: s}
+	if stager, ok := dev.(compute.Stager); ok {
+		r.stage = stager.AllocHost(len(m.Gradients()))
+	}
+	return r
+}
+
+// step runs a step, wants what is staged to be the gradients, and returns them and the loss.
+func (r *trained) step(in model.SegmentInput) []float32 {
+	r.t.Helper()
+	for i := range r.stage {
+		r.stage[i] = float32(math.NaN())
+	}
+	in.Stage = r.stage
+	loss, err := r.segment.Run(in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, s := range r.segment.Staged() {
+		s.Wait()
+	}
+	all := make([]float32, len(r.model.Gradients()))
+	r.dev.Download(all, r.model.Gradients())
+	if r.stage != nil {
+		devicetest.SameBits(r.t, "what is staged", r.stage, all)
+	}
+	return append(all, float32(loss))
+}
+
+func widened(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
