@@ -63,8 +63,8 @@ type Config struct {
 	// never), and after the last step, which may be where the job was asked to stop.
 	Save      bool
 	SaveEvery int64
-	// SaveBest says that it also gets one after each evaluation due by EvalEvery that is the best so
-	// far.
+	// SaveBest says that it also gets one after each evaluation due by EvalEvery that is the best
+	// so far.
 	SaveBest bool
 	Saver    Saver
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.

@@ -17,8 +17,9 @@ func tiny(extra ...string) []string {
 	return append([]string{"train", "--json", "--max-tokens", "4000", "--hidden", "16", "--batch",
 		"6", "--bptt", "8", "--layers", "1", "--dropout", "0", "--optimizer", "sgd",
 		"--lr", "0.5", "--lr-schedule", "constant", "--validation-fraction", "0",
-		"--clip-scope", "global", "--steps", "8", "--sample-tokens", "0", "--chunk-timeout", "20s", "--lease-ttl", "60s", "--step-timeout",
-		"2m", "--regroup-timeout", "4m"}, extra...)
+		"--clip-scope", "global", "--steps", "8", "--sample-tokens", "0", "--chunk-timeout",
+		"20s", "--lease-ttl", "60s", "--step-timeout", "2m",
+		"--regroup-timeout", "4m"}, extra...)
 }
 
 // tolerance is for float32 sums in another order, and other instructions for exp, over a tiny job's
