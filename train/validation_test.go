@@ -139,7 +139,8 @@ func TestBestIsSaved(t *testing.T) {
 			}
 		}
 		if want = append(want, 50); worse < 2 || !slices.Equal(o.savedSteps(), want) {
-			t.Errorf("%d ranks: saved after %v, want %v of %v", ranks, o.savedSteps(), want, o.evals)
+			t.Errorf("%d ranks: saved after %v, want %v of %v", ranks, o.savedSteps(), want,
+				o.evals)
 		}
 		for _, s := range o.saved {
 			v, step := s.Progress.Validation, s.Progress.Step

@@ -26,12 +26,12 @@ func resolvedOf(s *rondov1.JobSpec) resolved {
 
 // TestDefaultsThatDependOnOthers: flags and YAML keys alike, and the job's own YAML means the same.
 func TestDefaultsThatDependOnOthers(t *testing.T) {
-	usual := resolved{epochs: 30, validation: 0.1, lr: 0.003, layers: 2, dropout: 0.3,
+	usual := resolved{epochs: 20, validation: 0.1, lr: 0.003, layers: 2, dropout: 0.3,
 		optimizer: "adam"}
 	for args, change := range map[string]func(*resolved){
 		"":                           func(*resolved) {},
 		"--steps=3000":               func(r *resolved) { r.steps, r.epochs = 3000, 0 },
-		"--steps=3000 --epochs=30":   func(r *resolved) { r.steps = 3000 },
+		"--steps=3000 --epochs=20":   func(r *resolved) { r.steps = 3000 },
 		"--steps=9 --epochs=2":       func(r *resolved) { r.steps, r.epochs = 9, 2 },
 		"--eval-corpus=x":            func(r *resolved) { r.evaluated, r.validation = "x", 0 },
 		"--validation-fraction=0.2":  func(r *resolved) { r.validation = 0.2 },
@@ -90,8 +90,9 @@ func TestDefaultsOfFlagsOverAFile(t *testing.T) {
 
 // TestTextbookKeepsItsMeaning: what the textbooks' runs are made of does not follow the defaults.
 func TestTextbookKeepsItsMeaning(t *testing.T) {
-	spec, err := parse(t, strings.Fields("--layers 1 --dropout 0 --bptt 35 --batch 32 --hidden 256 "+
-		"--optimizer sgd --lr 1 --lr-schedule constant --epochs 10 --validation-fraction 0")...)
+	spec, err := parse(t, strings.Fields("--layers 1 --dropout 0 --bptt 35 --batch 32 "+
+		"--hidden 256 --optimizer sgd --lr 1 --lr-schedule constant --epochs 10 "+
+		"--validation-fraction 0")...)
 	if err != nil || !proto.Equal(spec, Textbook()) {
 		t.Errorf("%v: got %v, want %v", err, Textbook(), spec)
 	}

@@ -12,11 +12,13 @@ func TestShardsAtRisk(t *testing.T) {
 		change func(*rondov1.JobSpec)
 		want   bool
 	}{
-		"one copy":       {alone, true},
-		"two copies":     {func(s *rondov1.JobSpec) { s.ShardCopies = 2 }, false},
-		"checkpoints":    {func(s *rondov1.JobSpec) { s.CheckpointEvery = 10 }, false},
-		"the best ones":  {func(s *rondov1.JobSpec) { s.CheckpointDir, s.EvalCorpus = "d", "t" }, false},
-		"none is kept":   {func(s *rondov1.JobSpec) { s.EvalCorpus = "t" }, true},
+		"one copy":    {alone, true},
+		"two copies":  {func(s *rondov1.JobSpec) { s.ShardCopies = 2 }, false},
+		"checkpoints": {func(s *rondov1.JobSpec) { s.CheckpointEvery = 10 }, false},
+		"evaluated":   {func(s *rondov1.JobSpec) { s.EvalCorpus = "t" }, true},
+		"best are saved": {func(s *rondov1.JobSpec) {
+			s.CheckpointDir, s.EvalCorpus = "d", "t"
+		}, false},
 		"nothing kept":   {func(s *rondov1.JobSpec) { s.Optimizer = "sgd" }, false},
 		"one worker":     {func(s *rondov1.JobSpec) { s.Workers = 1 }, false},
 		"not shared out": {func(s *rondov1.JobSpec) { s.ShardOptimizer = false }, false},

@@ -998,7 +998,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"clip_scope\x181 \x01(\tB\xfe\x01\xaa\xbb\x18\xf9\x01\n" +
 	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12p\n" +
 	"\x06epochs\x182 \x01(\x03BX\xaa\xbb\x18T\n" +
-	"Cpasses over the corpus; 0: no limit; default: 0 if --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
+	"Cpasses over the corpus; 0: no limit; default: 0 if --steps is given\x12\x0220!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
 	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
 	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
