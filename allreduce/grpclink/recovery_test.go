@@ -14,6 +14,7 @@ import (
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/allreduce/linktest"
+	"rondo/internal/port"
 )
 
 // silence is the chunk timeout of the rings here: short, but long for a busy machine.
@@ -144,12 +145,7 @@ func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
 func TestReachedSoon(t *testing.T) {
 	const soon = 500 * time.Millisecond // lastRetry and a busy machine
 	for _, absent := range []time.Duration{5 * time.Millisecond, time.Second} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		address := listener.Addr().String()
-		listener.Close()
+		address := port.ForTest(t).Address()
 		dialled := make(chan time.Time, 1)
 		go func() {
 			_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
