@@ -21,8 +21,8 @@ type rehearsed struct {
 
 const rehearsedSteps = 60
 
-// killRows are kill -9 in each phase of a step, of a worker and of the one that reports; with -short
-// of one of them in each phase, by turns.
+// killRows are kill -9 in each phase of a step, of a worker and of the one that reports. With
+// -short it is one of the two in each phase, by turns.
 func killRows() []rehearsed {
 	var rows []rehearsed
 	for i, phase := range []string{"load", "forward", "backward", "carry", "reduce-scatter",

@@ -105,8 +105,8 @@ func TestParity(t *testing.T) {
 }
 
 // TestCanonical: with --reduce canonical the checkpoints' bytes do not depend on the number of
-// workers, nor on one that is killed, nor on a resume on others. With -short there are fewer numbers
-// of workers.
+// workers, nor on one that is killed, nor on a resume on others. With -short there are fewer
+// numbers of workers.
 func TestCanonical(t *testing.T) {
 	for _, scope := range []string{"global", "group"} {
 		t.Run(scope, func(t *testing.T) {

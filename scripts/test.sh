@@ -44,7 +44,8 @@ memory() {
 
 # pure runs the tests of the packages that the pure-Go build changes, or that stand on them.
 pure() {
-	CGO_ENABLED=0 go test $short -timeout 10m ./compute/... ./model/... ./train/...
+	CGO_ENABLED=0 go test $short -timeout 10m ./compute ./compute/cpu ./compute/devicetest \
+		./model/... ./train/...
 }
 
 cgo=$(scripts/native.sh) || exit
