@@ -56,9 +56,14 @@ deps: ## install what a build needs and this machine lacks
 	@scripts/deps.sh
 
 .PHONY: test
-test: deps vet ## run every test, then those of the pure-Go build and of the one for GPUs
+test: deps ## run every test once, also in the pure-Go build and the one for GPUs: minutes
 	@scripts/deps.sh test
 	scripts/test.sh
+
+.PHONY: race
+race: deps ## the same under the race detector, with more seeds and larger shapes: half an hour
+	@scripts/deps.sh test
+	scripts/test.sh race
 
 .PHONY: test-cuda
 test-cuda: deps ## test the build for GPUs, on an emulated driver where there is no GPU

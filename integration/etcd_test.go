@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"rondo/internal/port"
 )
 
 // etcdVariable holds the etcdConfig of a process that is an etcd instead of a test: one that can
@@ -80,7 +81,7 @@ func startEtcds(t *testing.T, on *host, members int) *etcds {
 	dir := t.TempDir()
 	for i := range members {
 		config := etcdConfig{Name: fmt.Sprintf("etcd%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
-			Client: freeAddress(t), Peer: freeAddress(t)}
+			Client: port.ForTest(t).Address(), Peer: port.ForTest(t).Address()}
 		if on != nil {
 			config.Client, config.Peer = on.Address+":2379", on.Address+":2380"
 		}
@@ -98,17 +99,6 @@ func startEtcds(t *testing.T, on *host, members int) *etcds {
 		c.client = etcdClient(t, c.endpoints()...)
 	}
 	return c
-}
-
-// freeAddress is a port of loopback that nobody has at the moment.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func etcdClient(t *testing.T, endpoints ...string) *clientv3.Client {

@@ -17,6 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 
+	"rondo/internal/port"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -67,7 +68,7 @@ func TestProbes(t *testing.T) {
 	r := &rig{job: "probed", folder: binaries, etcd: startEtcds(t, nil, 1)}
 	r.flags = r.place(r.etcd.endpoints()...)
 	worker := func() (*daemon, string) {
-		address := freeAddress(t)
+		address := port.ForTest(t).Address()
 		return r.daemon(nil, "worker", append([]string{"--health", address, "--host", "node-a"},
 			r.flags...)), address
 	}
@@ -77,7 +78,7 @@ func TestProbes(t *testing.T) {
 		return probe(t, firstProbe, "liveness") == serving
 	})
 	want(t, firstProbe, notServing, notServing, serving)
-	coordinator := freeAddress(t)
+	coordinator := port.ForTest(t).Address()
 	leader := r.daemon(nil, "coordinator", append([]string{"--health", coordinator, "--run", "1",
 		"--spec", write(t, "job.yaml", `
 max_tokens: 20000
@@ -199,7 +200,7 @@ func TestSIGTERMInARingThatDoesNotForm(t *testing.T) {
 	if err := proto.Unmarshal(answer.Kvs[0].Value, ghost); err != nil {
 		t.Fatal(err)
 	}
-	ghost.Id, ghost.Address, ghost.Pid = "ghost", freeAddress(t), 1
+	ghost.Id, ghost.Address, ghost.Pid = "ghost", port.ForTest(t).Address(), 1
 	text, err := proto.Marshal(ghost)
 	if err == nil {
 		_, err = r.etcd.client.Put(request(t), r.key("members/ghost"), string(text))

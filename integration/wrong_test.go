@@ -2,12 +2,13 @@ package integration
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rondo/internal/port"
 )
 
 // oneLine checks a command's exit code, and that it said one line with every wanted part.
@@ -68,14 +69,7 @@ func TestWrongInput(t *testing.T) {
 }
 
 func TestEtcdUnreachable(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil { // nobody listens there now
-		t.Fatal(err)
-	}
+	address := port.ForTest(t).Address() // nobody listens there
 	code, _, stderr := run(t, append([]string{"train", "--etcd", address}, small()...)...)
 	oneLine(t, code, 1, stderr, address, "10s")
 	code, _, stderr = runCommand(t, filepath.Join(binaries, "worker"), "--etcd", address,

@@ -8,6 +8,9 @@
 #   lint     golangci-lint, whose program LINT names
 #   kernels  scripts/kernels.sh check
 #   test     the tests, on an emulated driver where there is no GPU
+#   short    the same with go test's -short
+#
+# A part that fails does not keep the others from running.
 #
 # Where there can be no toolkit (see scripts/cuda.sh) it says so, and does nothing: a machine that
 # cannot build for GPUs can still test all else. With "required" that is a failure.
@@ -73,7 +76,21 @@ kernels() {
 # tests runs those of compute/cuda, and of the other packages that the tag changes.
 tests() {
 	say "testing with the tag cuda"
-	go test -buildvcs=false -tags cuda -timeout 15m $(folders)
+	go test "$@" -buildvcs=false -tags cuda -timeout 15m $(folders)
+}
+
+# run runs a part in a shell of its own, which ends at the first command that fails, and notes it.
+failed=""
+run() {
+	local status=0
+	set +e
+	(
+		set -e
+		"$@"
+	)
+	status=$?
+	set -e
+	[ $status = 0 ] || failed+=" $1"
 }
 
 [ "$(scripts/native.sh 2>/dev/null)" = 1 ] || skip "there is no C compiler, or CGO_ENABLED is 0"
@@ -86,11 +103,16 @@ eval "$toolkit"
 
 for part; do
 	case "$part" in
-	build | vet | lint | kernels) "$part" ;;
-	test) tests ;;
+	build | vet | lint | kernels) run "$part" ;;
+	test) run tests ;;
+	short) run tests -short ;;
 	*)
 		say "test-cuda.sh has no part $part"
 		exit 2
 		;;
 	esac
 done
+if [ -n "$failed" ]; then
+	say "FAILED with the tag cuda:$failed"
+	exit 1
+fi

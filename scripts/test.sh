@@ -1,22 +1,77 @@
 #!/bin/sh
-# Runs every test with the race detector, then the one that its memory would upset without it, and
-# those of the packages that the pure-Go build changes, or that stand on them, in that build, and at
-# last those that the tag cuda changes.
-set -eu
+# Runs the tests in three parts: every test, those of the pure-Go build, and those of the build for
+# GPUs. A part that fails does not keep the others from running; the last lines name what
+# failed.
+#
+#   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
+#   test.sh race    under the race detector, with all seeds and shapes; then the CUDA kernels' PTX
+set -u
 cd "$(dirname "$0")/.."
 
-cgo=$(scripts/native.sh)
-race=-race
-if [ "$cgo" = 0 ]; then
-	echo "rondo: testing without the race detector, which needs a C compiler" >&2
-	race=
+say() { echo "rondo: $*" >&2; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# part NAME COMMAND... runs a command. If it fails, its name and what go test says of the packages
+# that failed are kept for the end.
+part() {
+	name=$1
+	shift
+	say "testing $name"
+	started=$(date +%s)
+	{
+		"$@" && status=0 || status=$?
+		echo "$status" >"$work/status"
+	} 2>&1 | tee "$work/log"
+	if [ "$(cat "$work/status")" = 0 ]; then
+		say "$name: ok, $(($(date +%s) - started)) s"
+	else
+		say "$name: FAILED after $(($(date +%s) - started)) s"
+		echo "rondo: FAILED: $name" >>"$work/failed"
+		grep '^FAIL.*[./]' "$work/log" >>"$work/failed"
+	fi
+}
+
+everything() {
+	CGO_ENABLED=$cgo go test $how -timeout 15m ./...
+}
+
+# memory runs the test that the race detector's own memory would upset.
+memory() {
+	CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers ./cmd/internal/job
+}
+
+# pure runs the tests of the packages that the pure-Go build changes, or that stand on them.
+pure() {
+	CGO_ENABLED=0 go test $short -timeout 10m ./compute ./compute/cpu ./compute/devicetest \
+		./model/... ./train/...
+}
+
+cgo=$(scripts/native.sh) || exit
+case "${1:-}" in
+"") short=-short how=-short cuda=short ;;
+race)
+	short="" how=-race cuda=test
+	if [ "$cgo" = 0 ]; then
+		say "testing without the race detector, which needs a C compiler"
+		how=""
+	fi
+	;;
+*)
+	say "usage: test.sh [race]; not $*"
+	exit 2
+	;;
+esac
+
+part "every package" everything
+[ "$how" != -race ] || part "memory against workers" memory
+part "the pure-Go build" pure
+part "the build for GPUs" scripts/test-cuda.sh build $cuda
+[ -n "$short" ] || part "the kernels for GPUs" scripts/test-cuda.sh kernels
+
+if [ -f "$work/failed" ]; then
+	cat "$work/failed" >&2
+	exit 1
 fi
-
-CGO_ENABLED=$cgo go test $race -timeout 15m ./...
-[ -z "$race" ] || CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers \
-	./cmd/internal/job
-
-echo "rondo: and the pure-Go build:" >&2
-CGO_ENABLED=0 go test -timeout 10m ./compute/... ./model/... ./train/...
-
-scripts/test-cuda.sh build test kernels
+say "all tests passed"

@@ -44,13 +44,17 @@ type frailRing struct {
 	calls  func() // hears that the breakage has come about
 }
 
-// do is one collective: whole does it, and spoil leaves the buffers as a broken one does.
+// do is one collective: whole does it, and spoil leaves the buffers as a broken one does. A rank
+// whose own ctx has ended hears that, whether or not another has broken the ring by then.
 func (f *frail) do(ctx context.Context, whole func(context.Context) error, spoil func(half bool),
 ) error {
+	f.calls++
+	if err := context.Cause(ctx); err != nil && f.ring.broken.Err() != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(f.ring.broken, func() { cancel(errBroken) })()
-	f.calls++
 	if f.ring.broken.Err() != nil {
 		return errBroken
 	}

@@ -166,9 +166,9 @@ func TestShardedKilledWhileJoining(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
 	oracle := j.mustRun(t)
 	j.config.ShardCopies = 2
-	wentOn, wentBack := 0, 0
+	wentOn, wentBack, commit := 0, 0, 1
 	for joining, call := true, 1; joining; call++ {
-		e := oneKnows(t, j)
+		e := oneKnows(t, j, &commit)
 		e.ring(breakage{call: call, dead: []int{1}}, 0, 1, 2)
 		joining = !e.hands[0].inRing
 		e.ring(breakage{}, 0, 2)
@@ -192,10 +192,11 @@ func TestShardedKilledWhileJoining(t *testing.T) {
 }
 
 // oneKnows returns a job of four workers of which the last was killed in step 6, and only worker 1
-// has heard that the step was committed; the others have prepared it.
-func oneKnows(t *testing.T, j job) *elastic {
+// has heard that the step was committed; the others have prepared it. It tries the collectives from
+// call on, and leaves the one that commits the step there: it is the same each time.
+func oneKnows(t *testing.T, j job, call *int) *elastic {
 	t.Helper()
-	for call := 1; ; call++ {
+	for ; ; *call++ {
 		e := newElastic(t, j, 4)
 		e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
 			if len(e.hands[0].saved) == 0 {
@@ -203,7 +204,7 @@ func oneKnows(t *testing.T, j job) *elastic {
 			}
 			return e.hands[0].saved[0], nil
 		}
-		if !e.ring(breakage{call: call, dead: []int{3}, completes: []int{1}}, 0, 1, 2, 3) {
+		if !e.ring(breakage{call: *call, dead: []int{3}, completes: []int{1}}, 0, 1, 2, 3) {
 			t.Fatal("no collective commits step 6")
 		}
 		knows, other := e.hands[1].trainer, e.hands[0].trainer

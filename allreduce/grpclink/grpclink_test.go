@@ -170,18 +170,20 @@ func seat(rank, world int) grpclink.Seat {
 // form connects world workers in a ring whose chunks go by way.
 func form(t testing.TB, world int, way grpclink.Way) []linktest.Node {
 	t.Helper()
-	_, nodes := formWorkers(t, world, way)
+	// The conformance suite wants each reason of an Abort to arrive, on a busy machine too.
+	_, nodes := formWorkers(t, world, way, linktest.Moment/2)
 	return nodes
 }
 
 func formWorkers(
-	t testing.TB, world int, way grpclink.Way,
+	t testing.TB, world int, way grpclink.Way, abortGrace time.Duration,
 ) ([]*worker, []linktest.Node) {
 	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
 		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Way: way})
 		workers[rank].dial.Way = way
+		workers[rank].dial.AbortGrace = abortGrace
 		addresses[rank] = workers[rank].address
 	}
 	nodes := make([]linktest.Node, world)

@@ -94,6 +94,10 @@ type DialConfig struct {
 	// what the context allows; 0 is 30 s.
 	Timeout time.Duration
 
+	// AbortGrace is how long Abort waits for the successor to take the reason; 0 is 250 ms. One
+	// that has not taken it in that time sees the stream end without a reason.
+	AbortGrace time.Duration
+
 	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path. An
 	// address that begins with @ is the socket by which workers of one host come in.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
@@ -106,8 +110,14 @@ func (c DialConfig) validate() (DialConfig, error) {
 	if c.Timeout < 0 {
 		return c, fmt.Errorf("ring link: timeout %v is negative", c.Timeout)
 	}
+	if c.AbortGrace < 0 {
+		return c, fmt.Errorf("ring link: abort grace %v is negative", c.AbortGrace)
+	}
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
+	}
+	if c.AbortGrace == 0 {
+		c.AbortGrace = 250 * time.Millisecond
 	}
 	if c.Credentials == nil {
 		c.Credentials = insecure.NewCredentials()

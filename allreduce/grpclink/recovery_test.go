@@ -14,6 +14,7 @@ import (
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/allreduce/linktest"
+	"rondo/internal/port"
 )
 
 // silence is the chunk timeout of the rings here: short, but long for a busy machine.
@@ -52,7 +53,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 		"stopped planned": {false, nil}, // the others hear of it from elsewhere
 	} {
 		t.Run(name, func(t *testing.T) {
-			workers, nodes := formWorkers(t, world, grpclink.ByTCP)
+			workers, nodes := formWorkers(t, world, grpclink.ByTCP, 0)
 			rings := make([]*allreduce.Ring, world)
 			for rank := range rings {
 				rings[rank] = ringOf(t, rank, world, nodes[rank].Links)
@@ -102,7 +103,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 // TestNextGenerationDoesNotWaitForTheLast: a worker forms the next ring with a neighbour while
 // the link of the last one is still open, and full.
 func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
-	workers, old := formWorkers(t, 2, grpclink.ByTCP)
+	workers, old := formWorkers(t, 2, grpclink.ByTCP, 0)
 	failed := make(chan error, 1)
 	go func() {
 		h := allreduce.Header{Generation: 1, Phase: allreduce.AllGather,
@@ -140,33 +141,41 @@ func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
 }
 
 // TestReachedSoon: a successor that comes up is reached in a moment, however long nobody was
-// there before.
+// there before. It is tried up to three times: a busy machine can only delay it.
 func TestReachedSoon(t *testing.T) {
-	const soon = 500 * time.Millisecond // lastRetry and a busy machine
+	const (
+		soon  = 500 * time.Millisecond // lastRetry and a busy machine
+		tries = 3
+	)
 	for _, absent := range []time.Duration{5 * time.Millisecond, time.Second} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+		best := time.Hour
+		for i := 0; i < tries && best > soon; i++ {
+			best = min(best, reached(t, absent))
 		}
-		address := listener.Addr().String()
-		listener.Close()
-		dialled := make(chan time.Time, 1)
-		go func() {
-			_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
-				grpclink.DialConfig{Timeout: linktest.Moment})
-			if err == nil || !strings.Contains(err.Error(), "unknown service") {
-				t.Errorf("Dial: %v", err)
-			}
-			dialled <- time.Now()
-		}()
-		time.Sleep(absent) // what is measured is the time after it
-		up := serveNothing(t, address)
-		reached := (<-dialled).Sub(up)
-		t.Logf("absent for %v, reached %v later", absent, reached)
-		if reached > soon {
-			t.Errorf("absent for %v, reached %v later", absent, reached)
+		if best > soon {
+			t.Errorf("absent for %v, reached %v later", absent, best)
 		}
 	}
+}
+
+// reached returns how long it takes a worker to reach a successor that was absent for so long.
+func reached(t *testing.T, absent time.Duration) time.Duration {
+	t.Helper()
+	address := port.ForTest(t).Address()
+	dialled := make(chan time.Time, 1)
+	go func() {
+		_, err := grpclink.Dial(context.Background(), address, seat(0, 2),
+			grpclink.DialConfig{Timeout: linktest.Moment})
+		if err == nil || !strings.Contains(err.Error(), "unknown service") {
+			t.Errorf("Dial: %v", err)
+		}
+		dialled <- time.Now()
+	}()
+	time.Sleep(absent) // what is measured is the time after it
+	up := serveNothing(t, address)
+	took := (<-dialled).Sub(up)
+	t.Logf("absent for %v, reached %v later", absent, took)
+	return took
 }
 
 // serveNothing starts a gRPC server without services at address, and returns when it did.

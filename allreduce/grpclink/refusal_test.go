@@ -21,6 +21,7 @@ import (
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
 	"rondo/allreduce/linktest"
+	"rondo/internal/port"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -282,9 +283,7 @@ func TestNobodyThere(t *testing.T) {
 		want    string
 	}{
 		{"nobody listens", func(t *testing.T) string {
-			listener := listen(t)
-			listener.Close()
-			return listener.Addr().String()
+			return port.ForTest(t).Address()
 		}, "refused"},
 		{"never answers", func(t *testing.T) string {
 			return listen(t).Addr().String()

@@ -25,9 +25,6 @@ const (
 	// Its own write quota lets it take the next one only when most of the last has been written.
 	outgoingLimit = allreduce.MaxFlight
 
-	// abortGrace is how long Abort waits for the neighbour to take the reason.
-	abortGrace = 250 * time.Millisecond
-
 	// closeGrace is how long Close waits for the neighbour to have read everything.
 	closeGrace = 2 * time.Second
 )
@@ -308,7 +305,7 @@ func (s *successor) Abort(reason string) {
 		s.cancel()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), abortGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.AbortGrace)
 	defer cancel()
 	md := s.self.metadata()
 	md.Set(keyAbort, shorten(reason))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"rondo/internal/bench"
+	"rondo/internal/port"
 )
 
 // event has the members of a job's events that count here. A loss that is not finite is null.
@@ -167,16 +167,20 @@ func read(name string, events []event) curve {
 // mixed trains a job of two workers, one on the CPU and one on a GPU, which meet in an etcd.
 func (s *session) mixed(ctx context.Context) (curve, error) {
 	const name = "cpu and gpu lstm"
-	ports, err := freePorts(3)
-	if err != nil {
-		return curve{}, err
+	var ports [3]*port.Port // of etcd's clients, its peers and its health
+	for i := range ports {
+		var err error
+		if ports[i], err = port.Reserve(); err != nil {
+			return curve{}, err
+		}
+		defer func() { _ = ports[i].Close() }()
 	}
 	folder, err := os.MkdirTemp("", "rondo-etcd-")
 	if err != nil {
 		return curve{}, err
 	}
 	defer os.RemoveAll(folder)
-	endpoint := "127.0.0.1:" + ports[0]
+	endpoint := ports[0].Address()
 	ctx, cancel := context.WithCancel(ctx)
 	var both sync.WaitGroup
 	beside := func(log string, command ...string) {
@@ -187,24 +191,11 @@ func (s *session) mixed(ctx context.Context) (curve, error) {
 	defer both.Wait()
 	defer cancel()
 	beside("train-mixed-etcd", s.program("rondo"), "etcd", "--name", "a", "--peers",
-		"a=127.0.0.1:"+ports[1], "--listen", "127.0.0.1", "--client-port", ports[0], "--health",
-		"127.0.0.1:"+ports[2], "--data", filepath.Join(folder, "a"))
+		"a="+ports[1].Address(), "--listen", "127.0.0.1", "--client-port",
+		strconv.Itoa(ports[0].Number()), "--health", ports[2].Address(), "--data",
+		filepath.Join(folder, "a"))
 	beside("train-mixed-worker", s.program("rondo"), "worker", "--etcd", endpoint, "--job", "mixed",
 		"--device", "cuda:0", "--listen", "127.0.0.1:0")
 	return s.job(ctx, name, jobFlags("lstm"), "--device", "cpu", "--job", "mixed", "--etcd",
 		endpoint, "--local-workers", "1")
-}
-
-// freePorts are ports of 127.0.0.1 that nobody had a moment ago.
-func freePorts(n int) ([]string, error) {
-	var all []string
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer listener.Close()
-		all = append(all, strconv.Itoa(listener.Addr().(*net.TCPAddr).Port))
-	}
-	return all, nil
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"rondo/internal/port"
 	"rondo/internal/procgroup"
 )
 
@@ -34,6 +35,7 @@ type stage struct {
 
 	mu      sync.Mutex
 	running []*process
+	ports   []*port.Port // reserved for them
 }
 
 func newStage() (*stage, error) {
@@ -156,7 +158,7 @@ func (s *stage) dead() error {
 	return errors.Join(errs...)
 }
 
-// close ends all processes and removes the folder.
+// close ends all processes, frees their ports and removes the folder.
 func (s *stage) close() error {
 	close(s.quit)
 	s.mu.Lock()
@@ -167,6 +169,9 @@ func (s *stage) close() error {
 	}
 	if errors.Join(errs...) == nil {
 		s.work.Wait()
+	}
+	for _, p := range s.ports {
+		errs = append(errs, p.Close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }

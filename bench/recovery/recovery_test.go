@@ -200,9 +200,6 @@ func testConfig(t *testing.T, job string) config {
 }
 
 func TestKills(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills processes")
-	}
 	for name, c := range map[string]struct{ back, again, row string }{
 		"goes on":   {":", "0 steps again", "0.0"},
 		"goes back": {"step=$((step - 3))", "3 steps again", "3.0"},

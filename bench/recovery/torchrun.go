@@ -3,10 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"rondo/internal/port"
 )
 
 // maxRestarts is what torchrun may restart its workers: more often than anybody kills them here.
@@ -26,23 +27,15 @@ type launcher struct {
 }
 
 func (c config) newLauncher(s *stage, nodes string, each int, conf string) (*launcher, error) {
-	port, err := freePort()
+	rendezvous, err := port.Reserve()
 	if err != nil {
 		return nil, err
 	}
-	return &launcher{config: c, stage: s, address: net.JoinHostPort("127.0.0.1", port),
+	s.mu.Lock()
+	s.ports = append(s.ports, rendezvous)
+	s.mu.Unlock()
+	return &launcher{config: c, stage: s, address: rendezvous.Address(),
 		nodes: nodes, each: each, conf: conf}, nil
-}
-
-// freePort is a port of loopback that nobody listens on.
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = listener.Close() }()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	return port, err
 }
 
 // launch starts an agent. The first one has the rendezvous.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/cluster"
+	"rondo/internal/port"
 )
 
 // slowAtFirst never answers the first call of one method, and loses the answer to the first of
@@ -266,14 +267,10 @@ func etcdAt(t *testing.T, dir string, client, peer url.URL) *embed.Etcd {
 	return server
 }
 
-func freeURL(t *testing.T) url.URL {
+// reservedURL is a place that is free whenever a server of this test wants it.
+func reservedURL(t *testing.T) url.URL {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return url.URL{Scheme: "http", Host: listener.Addr().String()}
+	return url.URL{Scheme: "http", Host: port.ForTest(t).Address()}
 }
 
 // TestEtcdIsAwayForLongerThanALease: registrations and leaderships count as lost by the clock of
@@ -283,7 +280,7 @@ func TestEtcdIsAwayForLongerThanALease(t *testing.T) {
 	const ttl = 2 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	dir, client, peer := t.TempDir(), freeURL(t), freeURL(t)
+	dir, client, peer := t.TempDir(), reservedURL(t), reservedURL(t)
 	server := etcdAt(t, dir, client, peer)
 	defer func() { server.Close() }()
 	s, err := Open(ctx, Config{Endpoints: []string{client.Host}, Job: "j",

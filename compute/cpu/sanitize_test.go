@@ -10,10 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"rondo/compute"
 )
 
 // sanitizeTime bounds one compilation or one run.
@@ -23,7 +26,8 @@ const sanitizeTime = 8 * time.Minute
 // undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
 // every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes. The
 // sanitizers must report mistakes that are made on purpose.
-// It skips where the compiler, or its sanitizer, is missing.
+// It skips where the compiler, or its sanitizer, is missing. With -short it runs a third of the
+// random shapes, and only the lowest and the highest instruction set are sanitized.
 func TestSanitizers(t *testing.T) {
 	for _, c := range []struct {
 		name                   string
@@ -42,6 +46,9 @@ func TestSanitizers(t *testing.T) {
 			t.Parallel()
 			program := buildSanitized(t, c.flags)
 			seed := newRandom(t).Uint64()
+			if testing.Short() {
+				c.cases = max(1, c.cases/3)
+			}
 			for mistake, report := range c.mistakes {
 				output, err := run(t, program, mistake)
 				if err == nil || !strings.Contains(output, report) {
@@ -82,13 +89,43 @@ func buildSanitized(t *testing.T, flags []string) string {
 		t.Fatalf("C sources %v (%v)", sources, err)
 	}
 	program := filepath.Join(folder, "sanitize")
+	var plain []string
+	if testing.Short() {
+		sources, plain = extremes(sources)
+	}
+	common := []string{"-fno-omit-frame-pointer", "-ffp-contract=off"}
 	objects := compileAll(t, compiler, folder, append(sources, "testdata/sanitize/main.c"),
-		append([]string{"-fno-omit-frame-pointer", "-ffp-contract=off"}, flags...))
+		slices.Concat(common, flags))
+	objects = append(objects, compileAll(t, compiler, folder, plain, common)...)
 	link := append([]string{"-pthread", "-o", program}, flags...)
 	if output, err := run(t, compiler, append(append(link, objects...), "-lm")...); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	return program
+}
+
+// extremes divides C sources into those of all instruction sets or of the lowest or the highest
+// that this processor has, in either precision, and those of the others.
+func extremes(sources []string) (these, others []string) {
+	wanted := make(map[string]bool)
+	for _, p := range precisions {
+		all := isas(p)
+		for _, isa := range []string{all[0], all[len(all)-1]} {
+			source := "isa_" + isa + ".c"
+			if own := "isa_" + isa + "_bf16.c"; p == compute.BF16 && slices.Contains(sources, own) {
+				source = own
+			}
+			wanted[source] = true
+		}
+	}
+	for _, source := range sources {
+		if wanted[source] || !strings.HasPrefix(source, "isa_") {
+			these = append(these, source)
+		} else {
+			others = append(others, source)
+		}
+	}
+	return these, others
 }
 
 // compileAll compiles sources to objects in the folder, as many at once as there are processors.

@@ -168,9 +168,9 @@ func startEtcd(t *testing.T) string {
 	config := embed.NewConfig()
 	config.Dir, config.LogLevel = filepath.Join(t.TempDir(), "etcd"), "panic"
 	config.UnsafeNoFsync = true
-	client, peer := freeURL(t), freeURL(t)
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
+	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	server, err := embed.StartEtcd(config)
 	if err != nil {
@@ -182,16 +182,5 @@ func startEtcd(t *testing.T) string {
 	case <-time.After(etcdTimeout):
 		t.Fatalf("etcd does not serve within %v", etcdTimeout)
 	}
-	return client.Host
-}
-
-// freeURL is a port of loopback that nobody has at the moment.
-func freeURL(t *testing.T) url.URL {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return url.URL{Scheme: "http", Host: listener.Addr().String()}
+	return server.Clients[0].Addr().String()
 }

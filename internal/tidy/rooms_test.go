@@ -46,6 +46,7 @@ func rooms() []room {
 			never: graphs},
 		{path: "internal/bench/simulate", imports: "allreduce",
 			never: network + " " + graphs + " " + storage + " " + clocks},
+		{path: "internal/port", never: graphs},
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
@@ -88,7 +89,7 @@ func rooms() []room {
 		{path: "allreduce/shm", imports: "allreduce",
 			never: graphs + " " + storage + " google.golang.org/grpc"},
 		{path: "allreduce/grpclink", imports: "allreduce allreduce/shm proto/rondo/v1",
-			tests: "allreduce/linktest"},
+			tests: "allreduce/linktest internal/port"},
 
 		// Membership. cluster decides; the others carry events to it and its decisions out.
 		{path: "cluster", tests: "cluster/memstore",
@@ -98,7 +99,7 @@ func rooms() []room {
 		{path: "cluster/memstore", imports: "cluster", tests: "cluster/storetest", never: network},
 		{path: "cluster/storetest", imports: "cluster", never: network},
 		{path: "cluster/etcdstore", imports: "cluster proto/rondo/v1",
-			tests: "cluster/storetest cluster/coordinator"},
+			tests: "cluster/storetest cluster/coordinator internal/port"},
 		{path: "cluster/rpc", imports: "cluster proto/rondo/v1",
 			tests: "cluster/memstore cluster/coordinator"},
 

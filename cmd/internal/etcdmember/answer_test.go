@@ -9,14 +9,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rondo/internal/port"
 )
 
 // asker is a member with an empty disk, which listens, and these others.
 func asker(t *testing.T, others ...Peer) *Member {
 	t.Helper()
 	m, err := New(Config{Name: "a", Token: "t", Data: t.TempDir(), Listen: "127.0.0.1",
-		Peers: append([]Peer{{"a", freeAddress(t)}}, others...), ClientPort: 1, Health: ":0",
-		Patience: deadline})
+		Peers:      append([]Peer{{"a", port.ForTest(t).Address()}}, others...),
+		ClientPort: 1, Health: ":0", Patience: deadline})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,22 +71,22 @@ func elsewhere(address string) string {
 // who asks; that one's empty disk says nothing of the other's.
 func TestNobodyAnswersForAnother(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := port.ForTest(t).Address()
 	m := asker(t, Peer{"b", address})
 	expectAnswers(t, m, wait, "b does not answer (dial tcp")
 	t.Run("itself", func(t *testing.T) {
-		m := asker(t, Peer{"b", freeAddress(t)})
+		m := asker(t, Peer{"b", port.ForTest(t).Address()})
 		m.cfg.Peers[1].Address = elsewhere(m.cfg.Peers[0].Address)
 		expectAnswers(t, m, wait, `b does not answer (a with --token "t" does, at 127.0.0.1:`)
 	})
 	t.Run("another member", func(t *testing.T) {
-		m := asker(t, Peer{"b", freeAddress(t)}, Peer{"c", freeAddress(t)})
+		m := asker(t, Peer{"b", port.ForTest(t).Address()}, Peer{"c", port.ForTest(t).Address()})
 		other(t, m, "b", "t")
 		m.cfg.Peers[2].Address = elsewhere(m.cfg.Peers[1].Address)
 		expectAnswers(t, m, wait, `c does not answer (b with --token "t" does, at 127.0.0.1:`)
 	})
 	t.Run("another cluster's", func(t *testing.T) {
-		m := asker(t, Peer{"b", freeAddress(t)})
+		m := asker(t, Peer{"b", port.ForTest(t).Address()})
 		other(t, m, "b", "another")
 		expectAnswers(t, m, wait, `b does not answer (b with --token "another" does`)
 	})
@@ -95,7 +97,7 @@ func TestNobodyAnswersForAnother(t *testing.T) {
 // TestOneServerIsNotTwo: etcd does not say which member it is, but it is one of them.
 func TestOneServerIsNotTwo(t *testing.T) {
 	t.Parallel()
-	m := asker(t, Peer{"b", freeAddress(t)}, Peer{"c", freeAddress(t)})
+	m := asker(t, Peer{"b", port.ForTest(t).Address()}, Peer{"c", port.ForTest(t).Address()})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+membersPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(clusterHeader, m.self.founders.cluster.String())

@@ -8,15 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,6 +22,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"rondo/internal/port"
 )
 
 // memberVariable has the test's own binary run as a member.
@@ -99,14 +98,12 @@ func newCluster(t *testing.T, n int, folder string) *testCluster {
 	}
 	for i := range n {
 		name := fmt.Sprint("e", i)
-		peers = append(peers, Peer{Name: name, Address: freeAddress(t)})
-		_, port, _ := net.SplitHostPort(freeAddress(t))
-		p := &process{client: scheme + "://127.0.0.1:" + port, cfg: Config{Name: name, TLS: folder, Token: "rondo",
-			Data: filepath.Join(t.TempDir(), name), Listen: "127.0.0.1",
-			Health: freeAddress(t), Patience: deadline}}
-		if _, err := fmt.Sscan(port, &p.cfg.ClientPort); err != nil {
-			t.Fatal(err)
-		}
+		peers = append(peers, Peer{Name: name, Address: port.ForTest(t).Address()})
+		client := port.ForTest(t)
+		p := &process{client: scheme + "://" + client.Address(), cfg: Config{Name: name,
+			TLS: folder, Token: "rondo", Data: filepath.Join(t.TempDir(), name),
+			Listen: "127.0.0.1", ClientPort: client.Number(),
+			Health: port.ForTest(t).Address(), Patience: deadline}}
 		c.members = append(c.members, p)
 	}
 	for _, p := range c.members {
@@ -123,31 +120,6 @@ func newCluster(t *testing.T, n int, folder string) *testCluster {
 		}
 	})
 	return c
-}
-
-// freeAddress is a port of loopback that is free whenever a member of this test wants it. It is no
-// port that systems give to whoever connects, or asks for any; and another test sees by the UDP
-// port that it is taken.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	const first, ports, tries = 10000, 20000, 1000
-	for range tries {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(ports)))
-		held, err := net.ListenPacket("udp", address)
-		if err != nil {
-			continue
-		}
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			_ = held.Close()
-			continue
-		}
-		_ = l.Close()
-		t.Cleanup(func() { _ = held.Close() })
-		return address
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func (c *testCluster) start(members ...*process) {

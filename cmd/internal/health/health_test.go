@@ -14,25 +14,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/cmd/internal/health"
+	"rondo/internal/port"
 )
-
-// freeAddress is one on which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
 
 // TestProbes: the process is asked at each probe, and its answers are told apart.
 func TestProbes(t *testing.T) {
 	var started, ready health.Flag
 	var alive atomic.Bool
 	alive.Store(true)
-	address := freeAddress(t)
+	address := port.ForTest(t).Address()
 	stop, err := health.Serve(address, health.Checks{Started: started.Is,
 		Ready: ready.Is, Alive: alive.Load})
 	if err != nil {
@@ -80,7 +70,7 @@ func TestProbes(t *testing.T) {
 
 // TestAfterStopNobodyAnswers, nor is there a port where none was asked for.
 func TestAfterStopNobodyAnswers(t *testing.T) {
-	address := freeAddress(t)
+	address := port.ForTest(t).Address()
 	stop, err := health.Serve(address, health.Checks{})
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rondo/cmd/internal/app"
+	"rondo/internal/port"
 )
 
 // kubeconfig writes a file with one context per name, whose server has that host name.
@@ -132,14 +132,7 @@ func TestUnreachable(t *testing.T) {
 		_, err = k.Client.CoreV1().Pods("x").List(t.Context(), metav1.ListOptions{})
 		return Explain(err, "listing pods")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nobody := port.ForTest(t).Address()
 	strange := httptest.NewUnstartedServer(http.NotFoundHandler())
 	strange.Config.ErrorLog = log.New(io.Discard, "", 0)
 	strange.StartTLS()

@@ -4,19 +4,16 @@ import (
 	"net"
 	"strconv"
 	"testing"
+
+	"rondo/internal/port"
 )
 
 // TestOpenWithoutAHost: a port that was chosen is open on every address, as port forwarding into a
 // pod needs it, and one address is told to others; any port is open on that address alone.
 func TestOpenWithoutAHost(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
-	_ = free.Close()
+	chosen := strconv.Itoa(port.ForTest(t).Number())
 	const outward = "127.0.0.2" // the way to this etcd begins at 127.0.0.1
-	for listen, reached := range map[string]bool{":" + port: true, ":0": false} {
+	for listen, reached := range map[string]bool{":" + chosen: true, ":0": false} {
 		listener, err := Config{Etcd: []string{outward + ":2379"}, Listen: listen}.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)

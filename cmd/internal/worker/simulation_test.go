@@ -29,6 +29,9 @@ var (
 	simSeeds = flag.Uint64("seeds", 200, "how many simulations to run")
 )
 
+// simSeedsShort is how many simulations run with -short.
+const simSeedsShort = 60
+
 func TestMain(m *testing.M) {
 	// With the race detector, Go 1.26's runtime crashes when two Ps start timers of one bubble
 	// that are due at once.
@@ -52,8 +55,11 @@ func TestSimulation(t *testing.T) {
 	share(spec, 1)
 	shared := undisturbed(t, data, spec)
 	first, last := uint64(1), *simSeeds
-	if *simSeed != 0 {
+	switch {
+	case *simSeed != 0:
 		first, last = *simSeed, *simSeed
+	case testing.Short():
+		last = min(last, simSeedsShort)
 	}
 	faults := 0
 	for seed := first; seed <= last; seed++ {
