@@ -77,7 +77,8 @@ func TestPTXIsTheHighestThatServes(t *testing.T) {
 					serving = append(serving, s)
 				}
 			}
-			if !strings.HasPrefix(serving[0], fmt.Sprintf("// %s.cu for compute_%d,", m.Name, lowest)) {
+			first := fmt.Sprintf("// %s.cu for compute_%d,", m.Name, lowest)
+			if !strings.HasPrefix(serving[0], first) {
 				t.Errorf("%s has no file for sm_%d", m.Name, lowest)
 			}
 			last := len(serving) - 1
