@@ -14,6 +14,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+tags=cuda${TAGS:+,$TAGS} # TAGS is the Makefile's
+
 say() { echo "rondo: $*" >&2; }
 
 required=0
@@ -38,7 +40,8 @@ folders() {
 
 build() {
 	say "building with the tag cuda, into bin/cuda"
-	go build -buildvcs=false -tags cuda -o bin/cuda/ ./cmd/rondo ./cmd/worker ./cmd/coordinator
+	go build -buildvcs=false -tags "$tags" -ldflags "-s -w" -o bin/cuda/ \
+		./cmd/rondo ./cmd/worker ./cmd/coordinator
 	local command
 	for command in rondo worker; do
 		# What is opened when it runs must not be asked for when it starts.
@@ -52,13 +55,13 @@ build() {
 
 vet() {
 	say "go vet with the tag cuda"
-	go vet -buildvcs=false -tags cuda $(folders)
+	go vet -buildvcs=false -tags "$tags" $(folders)
 }
 
 # lint leaves out what stands on Gorgonia: golangci-lint does not take the -modfile that it needs.
 lint() {
 	say "golangci-lint with the tag cuda"
-	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags cuda \
+	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags "$tags" \
 		./compute/cuda/...
 }
 
@@ -73,7 +76,7 @@ kernels() {
 # tests runs those of compute/cuda, and of the other packages that the tag changes.
 tests() {
 	say "testing with the tag cuda"
-	go test -buildvcs=false -tags cuda -timeout 15m $(folders)
+	go test -buildvcs=false -tags "$tags" -timeout 15m $(folders)
 }
 
 [ "$(scripts/native.sh 2>/dev/null)" = 1 ] || skip "there is no C compiler, or CGO_ENABLED is 0"
