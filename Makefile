@@ -37,7 +37,8 @@ help: ## list the targets
 
 .PHONY: demo
 demo: deps ## install what is missing, build, and train two workers for two minutes
-	@echo 'make demo: 1. downloads modules and compiles them, which takes minutes the first time;'
+	@echo 'make demo: 1. downloads 230 MB of modules and compiles 1,350 packages, which takes'
+	@echo '              minutes the first time;'
 	@echo '           2. trains two workers on a book, at most two minutes on two cores.'
 	@CGO_ENABLED=$(CGO) scripts/build.sh ./cmd/rondo
 	rm -rf bin/demo
