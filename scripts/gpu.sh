@@ -22,7 +22,7 @@ folder=bin/gpu
 say "building for a GPU, into $folder"
 rm -rf "$folder"
 mkdir -p "$folder/programs/tests"
-flags=(-buildvcs=false -tags cuda,netgo,osusergo -trimpath "-ldflags=-s -w")
+flags=(-buildvcs=false -tags "cuda,netgo,osusergo${TAGS:+,$TAGS}" -trimpath "-ldflags=-s -w")
 go build "${flags[@]}" -o "$folder/programs/" ./cmd/rondo ./bench/gpu ./bench/textbook
 # Those that compute; the kernels' own test reads their sources, which stay here.
 for package in compute/cuda compute/cuda/driver; do

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the CUDA kernels of compute/cuda/kernels to PTX, which is committed and embedded.
+# Compiles the CUDA kernels of compute/cuda/kernels to PTX, which is committed and embedded. A file
+# is kept only if it differs from the same module's file for the architecture below.
 #
 #   kernels.sh           into compute/cuda/kernels/ptx
 #   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it for
@@ -13,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sources=compute/cuda/kernels
-architectures="70 80 90" # ptx.go names the same
+architectures="70 80 90" # ascending; the first is ptx.go's lowest
 flags="-std=c++17 -O3 -allow-unsupported-compiler"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rondo/ptx
 
@@ -29,32 +30,64 @@ say() { echo "rondo: $*" >&2; }
 # key WORDS... is the hash of the words, of standard input and of this file.
 key() { { echo "$@" && cat - "$script"; } | sha256sum | cut -c 1-40; }
 
-# compile NAME ARCHITECTURE OUTPUT. The source is named relative to its folder, and nvcc's own
+# compile NAME ARCHITECTURE FOLDER. The source is named relative to its folder, and nvcc's own
 # comments are left out, so that the text depends on the sources and the compiler alone.
 compile() {
-	local kept
+	local kept output=$3/$1.sm_$2.ptx
 	kept=$cache/$(cat "$sources"/*.cuh "$sources/$1.cu" | key "$1" "$2" "$release").ptx
 	if [ ! -s "$kept" ]; then
-		(cd "$sources" && $NVCC -ptx -arch=compute_"$2" $flags -o "$3.raw" "$1.cu")
+		(cd "$sources" && $NVCC -ptx -arch=compute_"$2" $flags -o "$output.raw" "$1.cu")
 		{
 			echo "// $1.cu for compute_$2, by nvcc $release. Made by scripts/kernels.sh."
-			sed -e '/^\/\//d' -e '1,/^\.version/{/^$/d}' "$3.raw"
-		} >"$3.new"
-		rm "$3.raw"
-		mv "$3.new" "$kept"
+			sed -e '/^\/\//d' -e '1,/^\.version/{/^$/d}' "$output.raw"
+		} >"$output.new"
+		rm "$output.raw"
+		mv "$output.new" "$kept"
 	fi
-	cp "$kept" "$3"
+	cp "$kept" "$output"
 }
 
-# look NAME ARCHITECTURE FILE prints what is wrong with the kernels of a file of PTX.
+# text FILE is PTX without the two lines that name its architecture.
+text() { sed -e 1d -e '/^\.target /d' "$1"; }
+
+# prune FOLDER removes each file that equals the same module's file for the architecture below.
+prune() {
+	local source file below architecture
+	for source in "$sources"/*.cu; do
+		below=""
+		for architecture in $architectures; do
+			file=$1/$(basename "$source" .cu).sm_$architecture.ptx
+			if [ -n "$below" ] && cmp -s <(text "$below") <(text "$file"); then
+				rm "$file"
+			else
+				below=$file
+			fi
+		done
+	done
+}
+
+# serving NAME ARCHITECTURE FOLDER prints the module's file for the highest architecture that is not
+# above this one: ptx.go chooses the same.
+serving() {
+	local architecture best
+	for architecture in $architectures; do
+		if [ "$architecture" -le "$2" ] && [ -f "$3/$1.sm_$architecture.ptx" ]; then
+			best=$3/$1.sm_$architecture.ptx
+		fi
+	done
+	echo "$best"
+}
+
+# look NAME ARCHITECTURE FOLDER prints what is wrong with the module's kernels on an architecture.
 look() {
-	local kept work
-	kept=$cache/$(key look "$1" "$2" "$release" <"$3").report
+	local kept work file
+	file=$(serving "$@")
+	kept=$cache/$(key look "$1" "$2" "$release" <"$file").report
 	if [ ! -f "$kept" ]; then
 		work=$(mktemp -d)
-		"$PTXAS" -v -arch "sm_$2" "$3" -o "$work/cubin" 2>"$work/ptxas" ||
+		"$PTXAS" -v -arch "sm_$2" "$file" -o "$work/cubin" 2>"$work/ptxas" ||
 			{ cat "$work/ptxas" >&2; rm -rf "$work"; return 1; }
-		usage "$3" "$2" <"$work/ptxas" >"$work/report"
+		usage "$file" <"$work/ptxas" >"$work/report"
 		# ptxas has said it of all; of those that everything waits for the machine code is read.
 		case "$1" in
 		persistent*)
@@ -71,7 +104,7 @@ look() {
 	done <"$kept"
 }
 
-# usage PTX ARCHITECTURE reads what ptxas -v says. A kernel without __launch_bounds__ may be started
+# usage PTX reads what ptxas -v says of this file. A kernel without __launch_bounds__ may be started
 # with any block, up to 1024 threads, so that it may use 65536/1024 registers.
 usage() {
 	awk -v ptx="$1" '
@@ -138,7 +171,7 @@ each() {
 	for source in "$sources"/*.cu; do
 		name=$(basename "$source" .cu)
 		for architecture in $architectures; do
-			echo "$1 $name $architecture $2/$name.sm_$architecture.ptx"
+			echo "$1 $name $architecture $2"
 		done
 	done | xargs -P "$(nproc)" -L 1 "$script"
 }
@@ -146,6 +179,7 @@ each() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 each compile "$work"
+prune "$work"
 if [ "${1:-}" = "" ]; then
 	mkdir -p "$sources/ptx"
 	rm -f "$sources"/ptx/*.ptx
@@ -166,5 +200,5 @@ if [ -n "$problems" ]; then
 	say "these kernels must do with fewer registers, or be allowed, with a reason, in $script"
 	exit 1
 fi
-say "kernels: $(grep -h '^\.visible \.entry' "$work"/*.sm_90.ptx | wc -l), no spills, on" \
+say "kernels: $(grep -h '^\.visible \.entry' "$work"/*.ptx | sort -u | wc -l), no spills, on" \
 	"$(echo "$architectures" | sed 's/[0-9]*/sm_&/g')"

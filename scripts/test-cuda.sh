@@ -17,6 +17,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+tags=cuda${TAGS:+,$TAGS} # TAGS is the Makefile's
+
 say() { echo "rondo: $*" >&2; }
 
 required=0
@@ -41,7 +43,8 @@ folders() {
 
 build() {
 	say "building with the tag cuda, into bin/cuda"
-	go build -buildvcs=false -tags cuda -o bin/cuda/ ./cmd/rondo ./cmd/worker ./cmd/coordinator
+	go build -buildvcs=false -tags "$tags" -ldflags "-s -w" -o bin/cuda/ \
+		./cmd/rondo ./cmd/worker ./cmd/coordinator
 	local command
 	for command in rondo worker; do
 		# What is opened when it runs must not be asked for when it starts.
@@ -55,13 +58,13 @@ build() {
 
 vet() {
 	say "go vet with the tag cuda"
-	go vet -buildvcs=false -tags cuda $(folders)
+	go vet -buildvcs=false -tags "$tags" $(folders)
 }
 
 # lint leaves out what stands on Gorgonia: golangci-lint does not take the -modfile that it needs.
 lint() {
 	say "golangci-lint with the tag cuda"
-	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags cuda \
+	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags "$tags" \
 		./compute/cuda/...
 }
 
@@ -76,7 +79,7 @@ kernels() {
 # tests runs those of compute/cuda, and of the other packages that the tag changes.
 tests() {
 	say "testing with the tag cuda"
-	go test "$@" -buildvcs=false -tags cuda -timeout 15m $(folders)
+	go test "$@" -buildvcs=false -tags "$tags" -timeout 15m $(folders)
 }
 
 # run runs a part in a shell of its own, which ends at the first command that fails, and notes it.

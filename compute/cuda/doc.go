@@ -24,7 +24,7 @@
 // in the environment that scripts/cuda.sh prints. The binary runs on machines without a GPU, or
 // without NVIDIA's driver, where Devices and New say why there is none (see libcuda).
 //
-// The environment variable RONDO_CUDA_PTX (70, 80, 90) has kernels run that were compiled for an
+// The environment variable RONDO_CUDA_PTX (70, 80) has kernels run that were compiled for an
 // older architecture than the GPU's, and RONDO_CUDA_BLAS=off does without cuBLAS: for tests and for
 // comparing. CUDA_VISIBLE_DEVICES, the driver's own, says which GPUs there are.
 package cuda

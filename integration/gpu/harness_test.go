@@ -56,7 +56,8 @@ func testMain(m *testing.M) int {
 // prepare builds the commands, and the emulated driver where they find no GPU.
 func prepare(folder string) (setup, error) {
 	s := setup{folder: folder}
-	build := exec.Command("go", "build", "-buildvcs=false", "-tags", "cuda", "-o", folder+"/",
+	tags := strings.TrimSuffix("cuda,"+os.Getenv("TAGS"), ",") // TAGS is the Makefile's
+	build := exec.Command("go", "build", "-buildvcs=false", "-tags", tags, "-o", folder+"/",
 		"../../cmd/rondo", "../../cmd/worker")
 	if out, err := build.CombinedOutput(); err != nil {
 		return s, fmt.Errorf("go build: %w\n%s", err, out)

@@ -14,10 +14,11 @@ import (
 // The image's commands are packages of ./cmd.
 func commands() []string { return []string{"rondo", "worker", "coordinator"} }
 
-// What makes a binary static: names are looked up by Go's own code, because the C library's would
-// load more of itself when it runs.
+// A static binary looks up names by Go's own code, because the C library's would load more of
+// itself when it runs. The other tags are the Makefile's.
 const (
-	tags    = "netgo,osusergo"
+	tags = "netgo,osusergo," +
+		"grpcnotrace,disable_grpc_modules,kustomize_disable_go_plugin_support"
 	ldflags = "-s -w"
 	static  = " -linkmode external -extldflags -static" // with C kernels; pure Go is static anyhow
 )

@@ -231,6 +231,16 @@ func TestDockerfileCUDA(t *testing.T) {
 	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot")
 }
 
+// The images leave out of other modules the same as the Makefile's builds.
+func TestTags(t *testing.T) {
+	makefile := string(read(t, "../../Makefile"))
+	_, line, _ := strings.Cut(makefile, "\nexport TAGS := ")
+	want, _, _ := strings.Cut(line, "\n")
+	if want == "" || !strings.HasSuffix(tags, ","+want) {
+		t.Errorf("the Makefile's TAGS are %q, the image's %q", want, tags)
+	}
+}
+
 // Docker's build is sent the folders that the commands are built from, and nothing else.
 func TestDockerignore(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "-tags", "cuda", "-f", "{{.ImportPath}}",

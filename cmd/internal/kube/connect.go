@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -29,7 +28,7 @@ const (
 
 // A Cluster is where commands work: an API server and a namespace.
 type Cluster struct {
-	Client    kubernetes.Interface
+	Client    API
 	Config    *rest.Config
 	Namespace string
 	Context   string // of the kubeconfig; empty within a pod
@@ -165,7 +164,7 @@ func newCluster(config *rest.Config, namespace, context string) (*Cluster, error
 	config.UserAgent = "rondo/" + meet.Version()
 	config.WarningHandler = rest.NoWarnings{}
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
-	client, err := kubernetes.NewForConfig(config)
+	client, err := newAPI(config)
 	if err != nil {
 		return nil, app.Usagef("the kubeconfig cannot be used: %w", err)
 	}

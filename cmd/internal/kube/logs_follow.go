@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -90,12 +89,8 @@ func (f *logFollower) lastLines(ctx context.Context) error {
 // discover calls found with each pod of the selection, and again when it has changed, until stop.
 func (f *logFollower) discover(ctx context.Context, found func(*corev1.Pod)) (
 	stop func(), err error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(f.cluster.Client, 0,
-		informers.WithNamespace(f.cluster.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.LabelSelector = f.selection().LabelSelector
-		}))
-	pods := factory.Core().V1().Pods().Informer()
+	pods := newInformer(f.cluster.Client.CoreV1().Pods(f.cluster.Namespace), &corev1.Pod{},
+		f.selection().LabelSelector)
 	take := func(object any) {
 		if pod, is := object.(*corev1.Pod); is {
 			found(pod)
@@ -107,10 +102,11 @@ func (f *logFollower) discover(ctx context.Context, found func(*corev1.Pod)) (
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	factory.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() { pods.RunWithContext(ctx) })
 	return func() {
 		cancel()
-		factory.Shutdown()
+		running.Wait()
 	}, nil
 }
 

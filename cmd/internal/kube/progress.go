@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 
 	"rondo/telemetry"
 )
@@ -91,7 +90,7 @@ func figure(x float64, digits int) any {
 
 // WorkerJob is the Job that runs a job's workers, as the observer beside the coordinator sees it.
 type WorkerJob struct {
-	client          kubernetes.Interface
+	client          API
 	namespace, name string
 }
 

@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"rondo/cmd/internal/app"
@@ -72,19 +74,18 @@ func (c *Cluster) Watch(ctx context.Context, everywhere bool,
 // notify calls changed when a Job, a pod or a StatefulSet of Rondo's has changed, until stop.
 func (c *Cluster) notify(ctx context.Context, namespace string, troubled func(error),
 	changed func()) (stop func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0,
-		informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.LabelSelector = selecting("", "").LabelSelector
-		}))
+	selector := selecting("", "").LabelSelector
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
 		UpdateFunc: func(any, any) { changed() },
 		DeleteFunc: func(any) { changed() },
 	}
-	for _, informer := range []cache.SharedIndexInformer{factory.Batch().V1().Jobs().Informer(),
-		factory.Core().V1().Pods().Informer(), factory.Apps().V1().StatefulSets().Informer()} {
+	informers := []cache.SharedIndexInformer{
+		newInformer(c.Client.BatchV1().Jobs(namespace), &batchv1.Job{}, selector),
+		newInformer(c.Client.CoreV1().Pods(namespace), &corev1.Pod{}, selector),
+		newInformer(c.Client.AppsV1().StatefulSets(namespace), &appsv1.StatefulSet{}, selector),
+	}
+	for _, informer := range informers {
 		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context,
 			_ *cache.Reflector, err error) {
 			if ctx.Err() == nil {
@@ -95,16 +96,14 @@ func (c *Cluster) notify(ctx context.Context, namespace string, troubled func(er
 			_, err = informer.AddEventHandler(handler)
 		}
 		if err != nil {
-			cancel()
 			return nil, err
 		}
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	factory.Start(ctx.Done())
-	running.Go(func() {
-		<-ctx.Done()
-		factory.Shutdown()
-	})
+	for _, informer := range informers {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
 	return func() {
 		cancel()
 		running.Wait()

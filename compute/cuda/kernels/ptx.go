@@ -5,9 +5,15 @@ package kernels
 import (
 	"embed"
 	"fmt"
-	"path"
+	"maps"
+	"slices"
 	"strings"
 )
+
+// lowest is the architecture that every module has a file for: Volta, compute capability 7.0.
+const lowest = 70
+
+const folder = "ptx"
 
 //go:embed ptx/*.ptx
 var compiled embed.FS
@@ -18,42 +24,45 @@ type Module struct {
 	PTX  string
 }
 
-// PTX returns all modules, compiled for the newest architecture that a GPU of this compute
-// capability can run, by name. A GPU older than the oldest architecture has none.
+// PTX returns all modules by name, each compiled for the highest architecture that has a file and
+// is not above the GPU's compute capability.
 func PTX(major, minor int) ([]Module, error) {
-	newest := 0
-	for _, architecture := range architectures() {
-		if architecture <= 10*major+minor {
-			newest = architecture
-		}
-	}
-	if newest == 0 {
+	gpu := 10*major + minor
+	if gpu < lowest {
 		return nil, fmt.Errorf("a GPU of compute capability %d.%d is too old: it takes %d.%d "+
-			"(Volta) or newer", major, minor, architectures()[0]/10, architectures()[0]%10)
+			"(Volta) or newer", major, minor, lowest/10, lowest%10)
 	}
-	return modules(newest)
-}
-
-// architectures are those that there is PTX for, ascending: scripts/kernels.sh has the same.
-func architectures() []int { return []int{70, 80, 90} }
-
-func modules(architecture int) ([]Module, error) {
-	const folder = "ptx"
 	entries, err := compiled.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
-	var all []Module
+	best := map[string]int{} // architecture of each module
 	for _, entry := range entries {
-		name, ok := strings.CutSuffix(entry.Name(), fmt.Sprintf(".sm_%d.ptx", architecture))
-		if !ok {
-			continue
+		name, architecture, err := parse(entry.Name())
+		if err != nil {
+			return nil, err
 		}
-		text, err := compiled.ReadFile(path.Join(folder, entry.Name()))
+		if architecture <= gpu {
+			best[name] = max(best[name], architecture)
+		}
+	}
+	var all []Module
+	for _, name := range slices.Sorted(maps.Keys(best)) {
+		file := fmt.Sprintf("%s/%s.sm_%d.ptx", folder, name, best[name])
+		text, err := compiled.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, Module{Name: name, PTX: string(text)})
 	}
 	return all, nil
+}
+
+// parse splits the name of a file: flat.sm_70.ptx.
+func parse(file string) (module string, architecture int, err error) {
+	module, rest, _ := strings.Cut(file, ".")
+	if _, err = fmt.Sscanf(rest, "sm_%d.ptx", &architecture); err != nil {
+		err = fmt.Errorf("%s/%s: the name is not MODULE.sm_NN.ptx: %w", folder, file, err)
+	}
+	return module, architecture, err
 }

@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	discover "k8s.io/client-go/discovery"
+	appsv1 "k8s.io/client-go/kubernetes/typed/apps/v1"
+	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	batchv1 "k8s.io/client-go/kubernetes/typed/batch/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// An API has the clients of those API groups that commands use. kubernetes.Interface has them too,
+// with those of 50 other groups: they would be a part of every build.
+type API interface {
+	Discovery() discover.DiscoveryInterface
+	AppsV1() appsv1.AppsV1Interface
+	AuthorizationV1() authorizationv1.AuthorizationV1Interface
+	BatchV1() batchv1.BatchV1Interface
+	CoreV1() corev1.CoreV1Interface
+	PolicyV1() policyv1.PolicyV1Interface
+}
+
+// apiClients is the API of a server.
+type apiClients struct {
+	discovery     *discover.DiscoveryClient
+	apps          *appsv1.AppsV1Client
+	authorization *authorizationv1.AuthorizationV1Client
+	batch         *batchv1.BatchV1Client
+	core          *corev1.CoreV1Client
+	policy        *policyv1.PolicyV1Client
+}
+
+func (a *apiClients) Discovery() discover.DiscoveryInterface { return a.discovery }
+func (a *apiClients) AppsV1() appsv1.AppsV1Interface         { return a.apps }
+func (a *apiClients) AuthorizationV1() authorizationv1.AuthorizationV1Interface {
+	return a.authorization
+}
+func (a *apiClients) BatchV1() batchv1.BatchV1Interface    { return a.batch }
+func (a *apiClients) CoreV1() corev1.CoreV1Interface       { return a.core }
+func (a *apiClients) PolicyV1() policyv1.PolicyV1Interface { return a.policy }
+
+// newAPI makes the clients. They share one transport and one limit of requests a second.
+func newAPI(of *rest.Config) (API, error) {
+	config := *of
+	if config.RateLimiter == nil {
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
+	}
+	over, err := rest.HTTPClientFor(&config)
+	if err != nil {
+		return nil, err
+	}
+	var a apiClients
+	var failed [6]error
+	a.discovery, failed[0] = discover.NewDiscoveryClientForConfigAndClient(&config, over)
+	a.apps, failed[1] = appsv1.NewForConfigAndClient(&config, over)
+	a.authorization, failed[2] = authorizationv1.NewForConfigAndClient(&config, over)
+	a.batch, failed[3] = batchv1.NewForConfigAndClient(&config, over)
+	a.core, failed[4] = corev1.NewForConfigAndClient(&config, over)
+	a.policy, failed[5] = policyv1.NewForConfigAndClient(&config, over)
+	if err := errors.Join(failed[:]...); err != nil {
+		return nil, err
+	}
+	return &a, nil
+}
+
+// listWatcher is the part of a typed client that an informer needs.
+type listWatcher[List runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (List, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// newInformer returns an informer about the objects of a client that the selector selects. The
+// example names their type.
+func newInformer[List runtime.Object](client listWatcher[List], example runtime.Object,
+	selector string) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (
+			runtime.Object, error) {
+			o.LabelSelector = selector
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (
+			watch.Interface, error) {
+			o.LabelSelector = selector
+			return client.Watch(ctx, o)
+		},
+	}, example, 0, cache.Indexers{})
+}
