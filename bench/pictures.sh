@@ -64,8 +64,8 @@ cost() {
     processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
     torch=$("$python" -c 'import torch; print(torch.__version__.split("+")[0])')
     go run ./bench/pictures -trace "$work/trace" -out docs/pictures/kill.svg \
-        -note "LSTM of 10M parameters on $(nproc) cores ($processor). torchrun: PyTorch $torch, \
-one agent, a snapshot every 20 steps."
+        -note "LSTM of 10M parameters, 3 workers on $(nproc) cores: $processor.
+torchrun: PyTorch $torch, a snapshot every 20 steps."
 }
 
 for picture in $wanted; do

@@ -11,7 +11,7 @@ import (
 
 // Places in the picture, in SVG's units.
 const (
-	width, height = 860, 470
+	width, height = 860, 488
 	left, right   = 64, 836 // of the plot
 	top, bottom   = 78, 376
 	captionAt     = 426
@@ -108,6 +108,14 @@ func spacing(reach float64, n int) float64 {
 	return 10 * unit
 }
 
+// signed is a whole number with its sign; 0 has none.
+func signed(x float64) string {
+	if x == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%+.0f", x)
+}
+
 // frame writes what is not data: title, axes, marks, the moment of the kill, caption.
 func (c *chart) frame(both []window) {
 	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" `+
@@ -119,11 +127,11 @@ func (c *chart) frame(both []window) {
 	every := spacing(c.high-c.low, 7)
 	for s := math.Ceil(c.low/every) * every; s <= c.high; s += every {
 		c.printf("<path class=\"grid\" d=\"M%d %.1fH%d\"/>\n", left, c.y(s), right)
-		c.text(left-8, c.y(s)+4, "soft", "end", fmt.Sprintf("%+.0f", s))
+		c.text(left-8, c.y(s)+4, "soft", "end", signed(s))
 	}
 	every = spacing(c.before+c.after, 10)
 	for s := math.Ceil(-c.before/every) * every; s <= c.after; s += every {
-		label := fmt.Sprintf("%+.0f s", s)
+		label := signed(s) + " s"
 		if s == 0 {
 			label = "kill"
 		}
@@ -135,7 +143,9 @@ func (c *chart) frame(both []window) {
 	c.text(24, captionAt, "soft", "start", fmt.Sprintf("Dotted: the pace before the kill. Each "+
 		"kill is the one of median cost, of %d (Rondo) and %d (torchrun) in one run.",
 		both[0].kills, both[1].kills))
-	c.text(24, captionAt+lineHeight, "soft", "start", c.note)
+	for i, line := range strings.Split(c.note, "\n") {
+		c.text(24, captionAt+float64(i+1)*lineHeight, "soft", "start", line)
+	}
 }
 
 // line draws a job: what it completed, what it would have without the kill, and what that cost.
@@ -161,18 +171,18 @@ func (c *chart) line(w window, i int) {
 	c.label(w, i)
 }
 
-// label names a job and its cost: the first in the upper left corner, the second below the lines.
+// label names a job and its cost: the first one's at the top, the second one's at the bottom right.
 func (c *chart) label(w window, i int) {
-	x, y := c.x(0)+12, float64(top+14)
+	x, y, anchor := c.x(0)+12, float64(top+14), "start"
 	class := fmt.Sprintf("t%d", i)
 	if i > 0 {
-		x, y = c.x(w.kill.Fresh)+14, c.y(0)+24
+		x, y, anchor = right, bottom-10-lineHeight, "end"
 	}
 	again := "no step done again"
 	if w.kill.Again > 0 {
 		again = fmt.Sprintf("%d steps done again", w.kill.Again)
 	}
-	c.text(x, y, class, "start", w.name)
-	c.text(x, y+lineHeight, "", "start", fmt.Sprintf("%.2f s to the next new step, %s",
+	c.text(x, y, class, anchor, w.name)
+	c.text(x, y+lineHeight, "", anchor, fmt.Sprintf("%.2f s to the next new step, %s",
 		w.kill.Fresh, again))
 }

@@ -16,7 +16,7 @@ func main() {
 	var in, out string
 	flag.StringVar(&in, "trace", "", "file of bin/recovery -trace, with the jobs to draw")
 	flag.StringVar(&out, "out", "docs/pictures/kill.svg", "picture to write")
-	flag.StringVar(&c.note, "note", "", "second line of the caption: machine and versions")
+	flag.StringVar(&c.note, "note", "", "lines of the caption: machine and versions")
 	flag.Float64Var(&c.before, "before", 4, "seconds to draw before the kill")
 	flag.Float64Var(&c.after, "after", 16, "seconds to draw after it")
 	command.Main("pictures", func() error {
