@@ -33,21 +33,21 @@ page() {
     fi
     bin/rondo train --json --job opticks --workers 3 --threads 1 --cell lstm --hidden 128 \
         --layers 1 --dropout 0 --batch 48 --bptt 64 --optimizer adam --lr 0.004 \
-        --lr-schedule cosine --steps 2000 --validation-fraction 0.05 --eval-every 200 \
+        --lr-schedule cosine --steps 2000 --epochs 0 --validation-fraction 0.05 --eval-every 200 \
         --sample-every 600 --sample-prefix "The Rays of Light " --sample-temperature 0.5 \
         --checkpoint-dir "$work/runs/opticks" --checkpoint-every 500 \
-        --inject "kill rank=1 step=700" >"$work/log" 2>"$work/errors" &
+        --inject "kill rank=1 step=500" >"$work/log" 2>"$work/errors" &
     job=$!
-    until [ "$(steps)" -ge 1700 ] 2>/dev/null; do
+    until [ "$(steps)" -ge 1400 ] 2>/dev/null; do
         if ! kill -0 $job 2>/dev/null; then
             cat "$work/errors" >&2
-            echo "pictures.sh: the job ended before step 1700" >&2
+            echo "pictures.sh: the job ended before step 1400" >&2
             exit 1
         fi
         sleep 0.2
     done
     url=$(sed -n 's/.*"event":"page".*\(http:[^"]*\)".*/\1/p' "$work/log")
-    "$chromium" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1024,1190 \
+    "$chromium" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1120,1190 \
         --user-data-dir="$work/chromium" --timeout=4000 --screenshot="$work/page.png" "$url" \
         2>"$work/chromium.log" || { cat "$work/chromium.log" >&2; exit 1; }
     kill -INT $job

@@ -16,6 +16,7 @@ const (
 	top, bottom   = 78, 376
 	captionAt     = 426
 	lineHeight    = 19
+	labelHeight   = 56 // of two lines and the space around them
 )
 
 // style has the colours of the job's web page, for light and for dark surroundings.
@@ -95,6 +96,11 @@ func (c *chart) scale(all []window) {
 			c.high, c.low = max(c.high, float64(s.Step)), min(c.low, float64(s.Step))
 		}
 	}
+	// The second job's label stands at the bottom right, below its steps.
+	const share = labelHeight / float64(bottom-top)
+	for _, s := range all[1].steps {
+		c.low = min(c.low, (float64(s.Step)-share*c.high)/(1-share))
+	}
 }
 
 // spacing is a round distance between about n marks over a range.
@@ -140,8 +146,8 @@ func (c *chart) frame(both []window) {
 	}
 	c.printf("<path class=\"axis\" d=\"M%d %dH%d\"/>\n", left, bottom, right)
 	c.printf("<path class=\"kill\" d=\"M%.1f %dV%d\"/>\n", c.x(0), top, bottom)
-	c.text(24, captionAt, "soft", "start", fmt.Sprintf("Dotted: the pace before the kill. Each "+
-		"kill is the one of median cost, of %d (Rondo) and %d (torchrun) in one run.",
+	c.text(24, captionAt, "soft", "start", fmt.Sprintf("Dotted: the pace before the kill. Circle: "+
+		"the replacement is in. The kills of median cost, of %d and %d in one run.",
 		both[0].kills, both[1].kills))
 	for i, line := range strings.Split(c.note, "\n") {
 		c.text(24, captionAt+float64(i+1)*lineHeight, "soft", "start", line)
@@ -166,7 +172,6 @@ func (c *chart) line(w window, i int) {
 		s := w.steps[w.joined]
 		c.printf("<circle class=\"joined c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"/>\n", i, c.x(s.At),
 			c.y(float64(s.Step)))
-		c.text(c.x(s.At)+11, c.y(float64(s.Step))+15, "soft", "start", "the replacement is in")
 	}
 	c.label(w, i)
 }

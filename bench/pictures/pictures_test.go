@@ -95,7 +95,7 @@ func TestDraw(t *testing.T) {
 	}
 	for _, text := range []string{"0.30 s to the next new step, no step done again",
 		"9.50 s to the next new step, 7 steps done again", "on &lt;this&gt; machine",
-		"the replacement is in", ">kill<", ">+10 s<", ">0<"} {
+		"<circle", ">kill<", ">+10 s<", ">0<"} {
 		if !bytes.Contains(svg, []byte(text)) {
 			t.Errorf("the picture lacks %q:\n%s", text, svg)
 		}
