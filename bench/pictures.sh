@@ -16,7 +16,8 @@ wanted=${1:-page kill}
 make --no-print-directory build
 mkdir -p docs/pictures
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+job=
+trap '[ -z "$job" ] || kill "$job" 2>"$work/gone" || true; rm -rf "$work"' EXIT
 
 # steps prints the newest step of the job whose JSON lines are in $work/log.
 steps() {
@@ -50,8 +51,8 @@ page() {
     "$chromium" --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1120,1190 \
         --user-data-dir="$work/chromium" --timeout=4000 --screenshot="$work/page.png" "$url" \
         2>"$work/chromium.log" || { cat "$work/chromium.log" >&2; exit 1; }
-    kill -INT $job
-    wait $job || true
+    wait $job
+    job=
     pngquant --force --output docs/pictures/page.png "$work/page.png"
 }
 
