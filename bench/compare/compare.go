@@ -36,9 +36,9 @@ type plan struct {
 	turns, windows int
 }
 
-// groups returns what to measure: the textbook's shapes, with every number of threads, and the large
-// ones, in one turn because a step takes seconds. Quick measures all in one turn, and of the large
-// ones only the LSTM of hidden 1024, on all cores.
+// groups returns what to measure: the textbook's shapes, with every number of threads, and the
+// large ones, in one turn because a step takes seconds. Quick measures all in one turn, and of the
+// large ones only the LSTM of hidden 1024, on all cores.
 func (c config) groups() ([]group, error) {
 	cores := strings.Split(c.Cores, ",")
 	small := plan{turns: 2, windows: 3}

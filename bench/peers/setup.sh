@@ -7,8 +7,8 @@
 # PYTHON is the interpreter to make it from (default: python3; it needs the module venv). Prints the
 # interpreter to run the scripts with; everything else goes to standard error.
 #
-# PyTorch is pinned to the newest release that these scripts have been run with; numpy is only what it
-# asks for. What else PyTorch needs, it pins or bounds itself. On Linux that includes NVIDIA's
+# PyTorch is pinned to the newest release that these scripts have been run with; numpy is only what
+# it asks for. What else PyTorch needs, it pins or bounds itself. On Linux that includes NVIDIA's
 # libraries: PyPI's PyTorch does not start without them, even on a CPU. All take 5.4 GB of disk.
 set -eu
 

@@ -25,7 +25,8 @@ const style = `
     fill: #22242a }
   .paper { fill: #fffefb } .soft { fill: #6a6c73 }
   .title { font-size: 17px; font-weight: 600 }
-  .grid { stroke: #eeebe3 } .axis { stroke: #b9b5aa } .kill { stroke: #22242a; stroke-dasharray: 3 3 }
+  .grid { stroke: #eeebe3 } .axis { stroke: #b9b5aa }
+  .kill { stroke: #22242a; stroke-dasharray: 3 3 }
   .line { fill: none; stroke-width: 2.4; stroke-linejoin: round }
   .usual { fill: none; stroke-width: 1.2; stroke-dasharray: 2 4 }
   .c0 { stroke: #bd4528 } .c1 { stroke: #2b6f74 } .t0 { fill: #bd4528; font-weight: 600 }
