@@ -18,7 +18,7 @@ type config struct {
 	Cores                 string // core numbers by commas
 	Modes                 string // of PyTorch: eager, compile, or both by a comma
 	Only                  string // part of a shape's name; empty: all
-	Quick                 bool   // the textbook's shapes, once
+	Quick                 bool   // the textbook's shapes and one large one, once
 	Seconds               float64
 	AtLeast               float64 // 0: any ratio will do
 }
@@ -36,8 +36,9 @@ type plan struct {
 	turns, windows int
 }
 
-// groups are what is to be measured, with every number of threads: the textbook's shapes, and the
-// large ones, of which a step takes seconds, in one turn, unless it is to be quick.
+// groups returns what to measure: the textbook's shapes, with every number of threads, and the
+// large ones, in one turn because a step takes seconds. Quick measures all in one turn, and of the
+// large ones only the LSTM of hidden 1024, on all cores.
 func (c config) groups() ([]group, error) {
 	cores := strings.Split(c.Cores, ",")
 	small := plan{turns: 2, windows: 3}
@@ -45,8 +46,13 @@ func (c config) groups() ([]group, error) {
 		small.threads = append(small.threads, n+1)
 	}
 	large := plan{threads: small.threads, turns: 1, windows: 3}
+	words := bench.Large()
 	if c.Quick {
 		small.turns = 1
+		large.threads = large.threads[len(large.threads)-1:]
+		words = slices.DeleteFunc(words, func(s bench.Shape) bool {
+			return s.Cell != compute.LSTM || s.Hidden != 1024
+		})
 	}
 	var all []group
 	add := func(shapes []bench.Shape, p plan) {
@@ -67,9 +73,7 @@ func (c config) groups() ([]group, error) {
 		}
 	}
 	add(bench.Textbook(), small)
-	if !c.Quick {
-		add(bench.Large(), large)
-	}
+	add(words, large)
 	if len(all) == 0 {
 		return nil, fmt.Errorf("-only: no shape has %q in its name", c.Only)
 	}

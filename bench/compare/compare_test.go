@@ -187,9 +187,13 @@ func TestGroups(t *testing.T) {
 	if want := len(bench.Textbook()) + len(bench.Large()); shapes != want {
 		t.Errorf("%d shapes, want %d", shapes, want)
 	}
-	all, err = config{Cores: "0", Quick: true, Only: "lstm"}.groups()
-	if err != nil || len(all) != 2 || all[0].turns != 1 {
-		t.Errorf("quick: %+v, %v", all, err)
+	all, err = config{Cores: "4,6", Quick: true, Only: "lstm"}.groups()
+	if err != nil || len(all) != 3 || all[0].turns != 1 {
+		t.Fatalf("quick: %+v, %v", all, err)
+	}
+	last := all[2]
+	if last.peer.Hidden != 1024 || last.peer.Layers != 2 || !slices.Equal(last.threads, []int{2}) {
+		t.Errorf("quick ends with %+v", last)
 	}
 }
 

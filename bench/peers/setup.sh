@@ -7,13 +7,13 @@
 # PYTHON is the interpreter to make it from (default: python3; it needs the module venv). Prints the
 # interpreter to run the scripts with; everything else goes to standard error.
 #
-# PyTorch is pinned to the version with which the figures of bench/README.md were measured and whose
-# timeouts of torchrun it names, so that they can be measured again; numpy is only what it asks for.
-# What else PyTorch needs, it pins or bounds itself.
+# PyTorch is pinned to the newest release that these scripts have been run with; numpy is only what
+# it asks for. What else PyTorch needs, it pins or bounds itself. On Linux that includes NVIDIA's
+# libraries: PyPI's PyTorch does not start without them, even on a CPU. All take 5.4 GB of disk.
 set -eu
 
-torch=2.5.1
-numpy=2.0.2
+torch=2.15.0
+numpy=2.4.6
 folder=${1:-$(cd "$(dirname "$0")" && pwd)/.venv}
 
 "${PYTHON:-python3}" -m venv "$folder" >&2

@@ -75,6 +75,7 @@ type sight struct {
 	highest int64            // step
 	settled int              // steps of the newest ring
 	pace    []time.Duration  // of steps of full rings, from one to the next
+	steps   []event          // all that were heard
 }
 
 func newSight(workers int64) *sight {
@@ -108,6 +109,7 @@ func (s *sight) hear(e event) {
 			s.settled = 0
 		}
 		s.rings[e.ring()] = true
+		s.steps = append(s.steps, e)
 		s.last = e
 		s.highest = max(s.highest, e.Step)
 	}

@@ -15,6 +15,7 @@ type target struct {
 	sight   *sight
 	rng     *rand.Rand
 	timeout time.Duration     // of each wait
+	calm    time.Duration     // without a kill, before each and after the last
 	strike  func(event) error // kills a worker; nil: its process alone
 	spare   func(event) bool  // workers that are not to be killed; nil: none
 	mend    func() error      // brings the number of workers back; nil: the job does by itself
@@ -25,6 +26,7 @@ type target struct {
 // A loss is what the kill of a worker cost.
 type loss struct {
 	rank  int64
+	began time.Time     // when the worker was killed
 	next  time.Duration // from the kill to the next step that a new ring completed
 	fresh time.Duration // to the first step beyond those that were completed before
 	again int64         // completed steps that were done again
@@ -60,8 +62,8 @@ func (t *target) await(ctx context.Context, what string, done func(event) bool) 
 	}
 }
 
-// steady waits until the ring is full and has taken a few steps, a random number of them, and on
-// until a random moment within a step.
+// steady waits until the ring is full and has taken a few steps, a random number of them, then for
+// the calm, and on until a random moment within a step.
 func (t *target) steady(ctx context.Context) error {
 	steps := 4 + t.rng.IntN(8)
 	err := t.await(ctx, "full ring", func(event) bool { return t.sight.steady(steps) })
@@ -69,7 +71,12 @@ func (t *target) steady(ctx context.Context) error {
 		return err
 	}
 	usual := percentile(seconds(t.sight.pace), 0.5)
-	timer := time.NewTimer(time.Duration(t.rng.Float64() * usual * float64(time.Second)))
+	return t.listen(ctx, t.calm+time.Duration(t.rng.Float64()*usual*float64(time.Second)))
+}
+
+// listen hears events for so long.
+func (t *target) listen(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
@@ -97,7 +104,7 @@ func (t *target) kill(ctx context.Context, rank int64) (loss, error) {
 	if err := t.strike(victim); err != nil {
 		return loss{}, fmt.Errorf("killing rank %d: %w", victim.Rank, err)
 	}
-	cost := loss{rank: victim.Rank}
+	cost := loss{rank: victim.Rank, began: began}
 	mended := began
 	if t.mend != nil && t.early {
 		if err := t.mend(); err != nil {

@@ -35,6 +35,9 @@ func main() {
 	flag.Uint64Var(&c.Seed, "seed", 0, "of the moments at which workers are killed; 0: any")
 	flag.DurationVar(&c.LeaseTTL, "lease-ttl", 10*time.Second, "of Rondo's workers and leaders")
 	flag.DurationVar(&c.Timeout, "timeout", 3*time.Minute, "of each wait for a step")
+	flag.DurationVar(&c.Calm, "calm", 0, "without a kill, before each and after the last")
+	flag.StringVar(&c.Trace, "trace", "", "file for the steps and kills of each job, which "+
+		"bench/pictures draws; empty: none")
 	flag.DurationVar(&c.Limit, "limit", 30*time.Minute, "of everything")
 	command.Main("recovery", func() error {
 		if c.Seed == 0 {

@@ -31,6 +31,8 @@ type config struct {
 	Joins, Takeovers           int
 	Seed                       uint64
 	LeaseTTL, Timeout, Limit   time.Duration
+	Calm                       time.Duration
+	Trace                      string
 }
 
 func (c config) validate() error {
@@ -60,7 +62,7 @@ func (c config) shape() []string {
 
 func (c config) newTarget(s *stage) *target {
 	return &target{stage: s, sight: newSight(int64(c.Workers)), timeout: c.Timeout,
-		rng: rand.New(rand.NewPCG(c.Seed, 0)), strike: killProcess}
+		calm: c.Calm, rng: rand.New(rand.NewPCG(c.Seed, 0)), strike: killProcess}
 }
 
 // rondoTrain is a job of `rondo train`, which starts workers that died again.
@@ -139,6 +141,9 @@ func run(ctx context.Context, c config, out, log io.Writer) (err error) {
 	for name := range wanted {
 		err = errors.Join(err, fmt.Errorf("-parts: there is no %q", name))
 	}
+	if c.Trace != "" {
+		err = errors.Join(err, writeTraces(c.Trace, r.traces))
+	}
 	return errors.Join(err, r.print(out))
 }
 
@@ -155,7 +160,10 @@ func (c config) kills(ctx context.Context, r *report, row string, n int,
 		return err
 	}
 	var losses []loss
-	defer func() { r.losses(row, t.sight.pace, losses) }()
+	defer func() {
+		r.losses(row, t.sight.pace, losses)
+		r.traces = append(r.traces, newTrace(row, t.sight.steps, losses))
+	}()
 	for i := range n {
 		cost, err := t.kill(ctx, int64(i))
 		if err != nil {
@@ -165,7 +173,7 @@ func (c config) kills(ctx context.Context, r *report, row string, n int,
 			"%d steps again\n", cost.rank, cost.next.Seconds(), cost.fresh.Seconds(), cost.again)
 		losses = append(losses, cost)
 	}
-	return nil
+	return t.listen(ctx, c.Calm)
 }
 
 // inRoom does something a number of times to a job whose processes stand alone.
@@ -223,6 +231,7 @@ type report struct {
 	log    io.Writer
 	kills  []string
 	others []string
+	traces []trace
 	base   float64 // Rondo's median time to a new step
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -103,5 +105,24 @@ func TestRoomHears(t *testing.T) {
 	}
 	if len(r.first) > keptSteps {
 		t.Errorf("%d steps are kept", len(r.first))
+	}
+}
+
+func TestTrace(t *testing.T) {
+	begin := time.Unix(100, 0)
+	steps := []event{
+		{Step: 7, WorldSize: 3, At: begin},
+		{Step: 8, WorldSize: 2, At: begin.Add(500 * time.Millisecond)},
+	}
+	losses := []loss{{began: begin.Add(time.Second / 4), fresh: time.Second / 4, again: 2}}
+	path := filepath.Join(t.TempDir(), "trace")
+	if err := writeTraces(path, []trace{newTrace("torchrun", steps, losses)}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	const line = `{"job":"torchrun","kills":[{"at":0.25,"fresh":0.25,"again":2}],` +
+		`"steps":[{"at":0,"step":7,"workers":3},{"at":0.5,"step":8,"workers":2}]}` + "\n"
+	if err != nil || string(text) != line {
+		t.Errorf("%s, %v; want %s", text, err, line)
 	}
 }

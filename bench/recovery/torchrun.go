@@ -13,6 +13,11 @@ import (
 // maxRestarts is what torchrun may restart its workers: more often than anybody kills them here.
 const maxRestarts = 1000
 
+// ownStore gives the workers of each restart a store of their own. By default they share one that
+// outlives them, in which they find the addresses of processes that are dead: with PyTorch 2.15.0
+// and Gloo such a job does not go on after a kill, and with 2.5.1 a new agent never comes in.
+const ownStore = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+
 // launcher starts torchrun's agents, all at one rendezvous on loopback.
 type launcher struct {
 	config
@@ -21,8 +26,7 @@ type launcher struct {
 	nodes   string // agents: as many, or least:most
 	each    int    // workers of an agent
 	conf    string // of the rendezvous, beyond its defaults
-	env     []string
-	agents  int // started so far
+	agents  int    // started so far
 	host    *process
 }
 
@@ -49,8 +53,8 @@ func (l *launcher) launch() error {
 	}
 	l.agents++
 	// The shell becomes the agent, and so knows its process id, which the workers need.
-	argv := append([]string{"sh", "-c", `AGENT=$$ exec env "$@"`, "sh"}, l.env...)
-	argv = append(argv, l.Python, "-m", "torch.distributed.run", "--nnodes="+l.nodes,
+	argv := []string{"sh", "-c", `AGENT=$$ exec env "$@"`, "sh"}
+	argv = append(argv, ownStore, l.Python, "-m", "torch.distributed.run", "--nnodes="+l.nodes,
 		"--nproc-per-node="+strconv.Itoa(l.each), fmt.Sprintf("--max-restarts=%d", maxRestarts),
 		"--rdzv-id=recovery", "--rdzv-backend=c10d", "--rdzv-endpoint="+l.address,
 		"--rdzv-conf="+conf, "--local-addr=127.0.0.1", l.Script,
@@ -87,10 +91,6 @@ func (c config) manyAgents(s *stage, conf string, early bool) (
 	if err != nil {
 		return nil, err
 	}
-	// Where agents share the rendezvous' store with their workers (the default), each worker looks
-	// for the others under its own agent's count of restarts, which a new agent does not have: it
-	// finds the addresses of processes that are dead, and never comes in (PyTorch 2.5.1).
-	l.env = []string{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"}
 	for range c.Workers {
 		if err := l.launch(); err != nil {
 			return nil, err

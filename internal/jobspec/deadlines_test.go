@@ -201,13 +201,13 @@ func TestDeadlinesTable(t *testing.T) {
 	}
 }
 
-// TestTheReadmeHasTheLadder keeps the page for newcomers true.
-func TestTheReadmeHasTheLadder(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// TestTheDocsHaveTheLadder keeps the page on failures true.
+func TestTheDocsHaveTheLadder(t *testing.T) {
+	page, err := os.ReadFile("../../docs/failures.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if table := DeadlinesTable(Deadlines(Default())); !strings.Contains(string(readme), table) {
-		t.Errorf("README.md has another table of deadlines than:\n%s", table)
+	if table := DeadlinesTable(Deadlines(Default())); !strings.Contains(string(page), table) {
+		t.Errorf("docs/failures.md has another table of deadlines than:\n%s", table)
 	}
 }
