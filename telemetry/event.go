@@ -1,6 +1,6 @@
-// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, or
-// as one progress bar on a terminal. It does not decide or measure anything, and imports nothing
-// of ours.
+// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, as
+// records of a log, or as one progress bar on a terminal. It does not decide or measure anything,
+// and imports nothing of ours.
 package telemetry
 
 import (

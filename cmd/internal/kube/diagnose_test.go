@@ -109,7 +109,10 @@ func (p *patient) claim(name string, phase corev1.PersistentVolumeClaimPhase) {
 // diagnose asks a cluster in which the patient lies.
 func (p *patient) diagnose(t *testing.T) []Problem {
 	t.Helper()
-	client := fake.NewClientset(p.job, p.coordinator, p.etcd)
+	client := fake.NewClientset(p.job, p.etcd)
+	if p.coordinator != nil {
+		check(t, client.Tracker().Add(p.coordinator))
+	}
 	for _, pod := range p.pods {
 		check(t, client.Tracker().Add(pod))
 	}
@@ -120,7 +123,7 @@ func (p *patient) diagnose(t *testing.T) []Problem {
 		check(t, client.Tracker().Add(event))
 	}
 	for _, refused := range p.refused {
-		client.PrependReactor("list", refused, func(k8stesting.Action) (
+		client.PrependReactor("*", refused, func(k8stesting.Action) (
 			bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: refused}, "",
 				errors.New("no"))
@@ -281,6 +284,52 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"attached": {mount("FailedAttachVolume", `Multi-Attach error for volume "pvc-1" Volume is `+
 			`already exclusively attached to one node and can't be attached to another`),
 			[]string{"ReadWriteMany"}, false},
+	})
+}
+
+// TestDiagnoseNobodyLeads: without coordinators a job goes on only until its next ring.
+func TestDiagnoseNobodyLeads(t *testing.T) {
+	unready := func(since int64) func(*patient) {
+		return func(p *patient) {
+			p.coordinator.Status.Conditions = []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse,
+				LastTransitionTime: metav1.Unix(now-since, 0)}}
+		}
+	}
+	try(t, map[string]symptom{
+		"deleted": {func(p *patient) { p.coordinator = nil }, []string{
+			"deployment/song-coordinator: it is gone, so nobody leads the job",
+			"rondo delete --job song -n music --force, and submit the job again"}, true},
+		"not to be seen": {func(p *patient) {
+			p.coordinator, p.refused = nil, []string{"deployments"}
+		}, []string{"you may not read its deployments"}, false},
+		"being deleted": {func(p *patient) {
+			p.coordinator, p.job.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(now, 0)}
+			p.job.Finalizers = []string{"foregroundDeletion"}
+		}, nil, false},
+		"scaled to nothing": {func(p *patient) { p.coordinator.Spec.Replicas = new(int32) },
+			[]string{"kubectl -n music scale deployment song-coordinator --replicas 2"}, true},
+		"starting": {unready(20), nil, false},
+		"not ready": {unready(40), []string{"none of its pods is ready",
+			"rondo logs --job song -n music --component coordinator"}, false},
+	})
+}
+
+// TestDiagnoseLostNodes tells a node that does not answer from a pod that is not ready.
+func TestDiagnoseLostNodes(t *testing.T) {
+	unready := func(containers bool) func(*patient) {
+		return func(p *patient) {
+			for _, pod := range p.pods {
+				pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
+					Status: corev1.ConditionFalse}}
+				pod.Status.ContainerStatuses[0].Ready = containers
+			}
+		}
+	}
+	try(t, map[string]symptom{
+		"lost": {unready(true), []string{
+			"node/a: it does not answer, and has 2 pods of the job", "kubectl delete node a"}, false},
+		"not ready": {unready(false), nil, false},
 	})
 }
 
