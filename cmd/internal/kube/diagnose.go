@@ -351,8 +351,8 @@ func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
 	switch {
 	case d == nil:
 		p.Text, p.Fatal = "it is gone, so nobody leads the job", true
-		p.Remedy = s.cluster.command("delete", s.job, "--force") + ", and submit the job again: it " +
-			"goes on from the newest checkpoint in its --checkpoint-dir"
+		p.Remedy = s.cluster.command("delete", s.job, "--force") + ", and submit the job again: " +
+			"it goes on from the newest checkpoint in its --checkpoint-dir"
 	case d.Spec.Replicas != nil && *d.Spec.Replicas == 0:
 		p.Text, p.Fatal = "it has no replicas, so nobody leads the job", true
 		p.Remedy = fmt.Sprintf("kubectl -n %s scale deployment %s --replicas 2",
@@ -387,8 +387,9 @@ func (s *scene) ofNodes() []Problem {
 	}
 	var problems []Problem
 	for _, node := range slices.Sorted(maps.Keys(pods)) {
-		problems = append(problems, Problem{Object: "node/" + node, Text: fmt.Sprintf("it does not "+
-			"answer, and has %s of the job", count(pods[node], "pod")),
+		problems = append(problems, Problem{Object: "node/" + node,
+			Text: fmt.Sprintf("it does not answer, and has %s of the job",
+				count(pods[node], "pod")),
 			Remedy: "the job goes on without them; if the node is gone for good, kubectl delete " +
 				"node " + node + " has them replaced"})
 	}

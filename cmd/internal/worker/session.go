@@ -423,8 +423,8 @@ func (s *session) announce(ctx context.Context, joined train.Joined) {
 	from, to := s.plan.Lanes(s.rank)
 	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
 		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),
-		"threads", job.Threads(s.spec, s.processesHere()), "lanes", fmt.Sprintf("%d-%d", from, to-1),
-		"after_step", joined.Step)
+		"threads", job.Threads(s.spec, s.processesHere()),
+		"lanes", fmt.Sprintf("%d-%d", from, to-1), "after_step", joined.Step)
 	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
 		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
 		Device: s.engine.model.Device().Name(), Host: s.member.Host,
