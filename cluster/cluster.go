@@ -113,13 +113,23 @@ func (j Job) max() int {
 
 // Member is a worker process as it registers.
 type Member struct {
-	ID       string // unique to this registration of the process
-	Address  string // host:port of its Ring service
-	Host     string
+	ID      string // unique to this registration of the process
+	Address string // host:port of its Ring service
+	Host    string
+	// PID is its process id, or in a container a negative number that it has drawn. Host and PID
+	// together tell a process from every other.
 	PID      int
 	Device   string // as compute.Device names it
 	Version  string // of the protocol between workers
 	Identity string // fingerprint of the job as this worker has it, its text included
+}
+
+// Place is where the process is, for people. A container's is named by the worker's ID.
+func (m Member) Place() string {
+	if m.PID < 0 {
+		return "host " + m.Host
+	}
+	return fmt.Sprintf("host %s, pid %d", m.Host, m.PID)
 }
 
 // Remedy is what an evicted worker does.

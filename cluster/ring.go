@@ -198,11 +198,9 @@ func (s State) describe(ids ...string) string {
 	for i, id := range ids {
 		names[i] = "worker " + id
 		if r, ok := s.plan.Rank(id); ok {
-			m := s.plan.Members[r]
-			names[i] += fmt.Sprintf(" (rank %d, host %s, pid %d)", r, m.Host, m.PID)
+			names[i] += fmt.Sprintf(" (rank %d, %s)", r, s.plan.Members[r].Place())
 		} else if at := find(s.members, id); at >= 0 {
-			m := s.members[at]
-			names[i] += fmt.Sprintf(" (host %s, pid %d)", m.Host, m.PID)
+			names[i] += " (" + s.members[at].Place() + ")"
 		}
 	}
 	return strings.Join(names, ", ")
@@ -228,7 +226,7 @@ func (s State) spares() []Action {
 
 func spare(m Member) Action {
 	return Notify{ID: m.ID, Text: fmt.Sprintf(
-		"the ring is complete: the worker on host %s, pid %d waits as a spare", m.Host, m.PID)}
+		"the ring is complete: the worker on %s waits as a spare", m.Place())}
 }
 
 func (s State) registered(id string) bool { return find(s.members, id) >= 0 }

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -26,9 +25,9 @@ func TestHierarchy(t *testing.T) {
 		t.Run(of.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, rigConfig{workers: len(of.hosts), hosts: of.hosts, flags: of.flags})
-			dead, pid := r.of(of.rank), r.ranked(of.rank)
+			dead, id := r.of(of.rank), r.seated(of.rank).text("id")
 			dead.kill()
-			r.untilRing(len(of.hosts)-1, fmt.Sprintf("pid %d", pid))
+			r.untilRing(len(of.hosts)-1, "worker "+id)
 			r.untilMore(10)
 			told := 0
 			for _, e := range named(r.stop(dead), "notice") {

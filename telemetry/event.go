@@ -1,6 +1,6 @@
-// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, or
-// as one progress bar on a terminal. It does not decide or measure anything, and imports nothing
-// of ours.
+// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, as
+// records of a log, or as one progress bar on a terminal. It does not decide or measure anything,
+// and imports nothing of ours.
 package telemetry
 
 import (
@@ -34,7 +34,7 @@ type Page struct {
 // Worker joined the ring.
 type Worker struct {
 	Rank   int64  `json:"rank"`
-	PID    int64  `json:"pid"`
+	PID    int64  `json:"pid"` // negative: not a process id, as cluster.Member has it
 	ID     string `json:"id"`
 	Device string `json:"device"`
 	Host   string `json:"host"`
@@ -141,7 +141,11 @@ func (e Folder) line() string {
 func (e Page) line() string { return "page: " + e.URL }
 
 func (e Worker) line() string {
-	return fmt.Sprintf("rank %d: %s, process %d on %s", e.Rank, e.Device, e.PID, e.Host)
+	process := fmt.Sprintf("process %d", e.PID)
+	if e.PID < 0 { // in a container, whose name is in the id
+		process = e.ID
+	}
+	return fmt.Sprintf("rank %d: %s, %s on %s", e.Rank, e.Device, process, e.Host)
 }
 
 func (e Generation) line() string {
@@ -269,27 +273,21 @@ func Line(e Event) (name, line string) {
 
 // PlainView writes a line for each event; a step at most once an interval, and the last always.
 type PlainView struct {
-	w        io.Writer
-	interval time.Duration
-	now      func() time.Time
-	last     time.Time
+	w    io.Writer
+	pace pace
 	// Times has a step's line say where its time went.
 	Times bool
 }
 
 // NewPlainView writes to w, step lines at most one an interval by the clock now.
 func NewPlainView(w io.Writer, interval time.Duration, now func() time.Time) *PlainView {
-	return &PlainView{w: w, interval: interval, now: now}
+	return &PlainView{w: w, pace: pace{interval: interval, now: now}}
 }
 
 // Show writes the event's line if it is due.
 func (v *PlainView) Show(e Event) error {
-	if step, ok := e.(Step); ok && !step.Skipped && step.Step < step.TotalSteps {
-		if now := v.now(); now.Sub(v.last) >= v.interval {
-			v.last = now
-		} else {
-			return nil
-		}
+	if step, ok := e.(Step); ok && !v.pace.due(step) {
+		return nil
 	}
 	line := e.line()
 	if line == "" {

@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 		if err != nil {
 			return cluster.Plan{}, err
 		}
-		cfg.Log.Info("elected", "id", cfg.Self.ID)
+		cfg.Log.Debug("elected", "id", cfg.Self.ID)
 		cfg.Turned(true)
 		plan, err := serve(ctx, cfg, leadership)
 		cfg.Turned(false)
@@ -237,11 +237,11 @@ func (t *term) decide(ctx context.Context, e cluster.Event) error {
 			if err := t.leadership.PutPlan(ctx, a.Plan); err != nil {
 				return err
 			}
-			t.cfg.Log.Info("plan", "generation", a.Plan.Generation,
+			t.cfg.Log.Debug("plan", "generation", a.Plan.Generation,
 				"phase", a.Plan.Phase.String(), "reason", a.Plan.Reason)
 			t.cfg.Audience.Planned(a.Plan)
 		case cluster.Notify:
-			t.cfg.Log.Info("notice", "worker", a.ID, "text", a.Text)
+			t.cfg.Log.Debug("notice", "worker", a.ID, "text", a.Text)
 			t.cfg.Audience.Notify(a.ID, a.Text)
 		case cluster.End:
 			t.ended = true

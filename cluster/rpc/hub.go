@@ -36,12 +36,12 @@ func newHub(limit int) *hub {
 	}
 }
 
-// add keeps a record unless it is known already, or the history is over.
-func (h *hub) add(r *rondov1.Record) {
+// add keeps a record unless it is known already, or the history is over. It reports whether it did.
+func (h *hub) add(r *rondov1.Record) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over || r.Sequence <= h.seen[r.Source] {
-		return
+		return false
 	}
 	h.seen[r.Source] = r.Sequence
 	h.last++
@@ -55,6 +55,7 @@ func (h *hub) add(r *rondov1.Record) {
 		h.thin()
 	}
 	h.touch()
+	return true
 }
 
 // thin makes room. Of the step events, but for those in the newest quarter, it keeps every

@@ -36,6 +36,7 @@ type Reporter struct {
 	last    uint64            // sequence of the newest record
 	known   uint64            // what the leader of this connection has, as far as we know
 	sent    uint64            // what was sent to it
+	told    uint64            // what some leader has
 	silence *time.Timer       // ends the connection if an answer does not come
 	closed  bool
 	changed chan struct{} // closed when the leader has more
@@ -177,7 +178,7 @@ func (r *Reporter) run(ctx, working context.Context) {
 		if working.Err() != nil {
 			return
 		}
-		r.client.cfg.Log.Info("reporting: connecting again", "error", err)
+		r.client.cfg.Log.Debug("reporting: connecting again", "error", err)
 		if answered {
 			wait = pause{}
 		}
@@ -250,8 +251,9 @@ func (r *Reporter) next() *rondov1.Record {
 	if r.sent <= r.known {
 		r.silence.Reset(answerTimeout)
 	}
-	r.sent = r.records[i].Sequence
-	return r.records[i]
+	record := r.records[i]
+	r.sent, record.Retold = record.Sequence, record.Sequence <= r.told
+	return record
 }
 
 func compareSequence(n *rondov1.Record, sequence uint64) int {
@@ -302,7 +304,7 @@ func (r *Reporter) acknowledge(sequence uint64) {
 	if sequence <= r.known || sequence > r.sent {
 		return
 	}
-	r.known = sequence
+	r.known, r.told = sequence, max(r.told, sequence)
 	if r.known < r.sent {
 		r.silence.Reset(answerTimeout)
 	} else {

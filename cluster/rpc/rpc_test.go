@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +114,44 @@ func TestLastEvent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHeardOnce: a leader hears of each event once, and not of those that an earlier leader had.
+func TestHeardOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		var mu sync.Mutex
+		heard := map[string][]string{}
+		lead := func(id string) *Server {
+			s := n.server(id)
+			s.Heard = func(e *rondov1.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard[id] = append(heard[id], show(e))
+			}
+			n.lead(s)
+			return s
+		}
+		r := n.reporter("w1")
+		first := lead("c1")
+		report(t, r, step(1), checkpoint(1))
+		flush(t, r)
+		first.Follow()
+		report(t, r, checkpoint(2))
+		lead("c2").Notify("", "welcome")
+		flush(t, r)
+		synctest.Wait()
+		want := map[string][]string{"c1": {"step 1", "checkpoint 1"},
+			"c2": {show(&rondov1.Event{Kind: &rondov1.Event_Notice{
+				Notice: &rondov1.NoticeEvent{Text: "welcome"}}}), "checkpoint 2"}}
+		if !maps.EqualFunc(heard, want, slices.Equal) {
+			t.Errorf("heard %q, want %q", heard, want)
+		}
+		w := n.watch()
+		synctest.Wait()
+		if got := w.all(); !slices.Contains(got, "checkpoint 1") {
+			t.Errorf("a watcher of the second leader misses the first's: %q", got)
+		}
+	})
 }
 
 // TestLeadershipMoves: nothing that is not a step is lost, and a watcher sees nothing twice.

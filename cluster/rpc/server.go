@@ -28,6 +28,10 @@ type Server struct {
 	leader func(context.Context) (cluster.Leader, error)
 	events chan cluster.Event
 
+	// Heard, if set before the server serves, is called with each event that watchers are told, but
+	// for those that an earlier leader had. Several goroutines call it, and wait for it.
+	Heard func(*rondov1.Event)
+
 	mu       sync.Mutex
 	term     *term // nil: this process does not lead
 	sequence uint64
@@ -170,9 +174,17 @@ func (t *term) lastEvent() *rondov1.Event {
 // publish adds a record of the coordinator's own.
 func (s *Server) publish(t *term, e *rondov1.Event) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.sequence++
-	t.hub.add(&rondov1.Record{Source: s.id, Sequence: s.sequence, Event: e})
+	sequence := s.sequence
+	s.mu.Unlock()
+	s.tell(t, &rondov1.Record{Source: s.id, Sequence: sequence, Event: e})
+}
+
+// tell has watchers told a record, unless they have been.
+func (s *Server) tell(t *term, r *rondov1.Record) {
+	if t.hub.add(r) && !r.Retold && s.Heard != nil {
+		s.Heard(r.Event)
+	}
 }
 
 // Drain returns when the job's end has been told to at least one watcher, and all streams have
@@ -369,14 +381,14 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	event := ClusterEvent(r)
 	if event == nil {
 		t.note(r.Event)
-		t.hub.add(r)
+		s.tell(t, r)
 		return nil
 	}
 	if err := s.deliver(ctx, t, event); err != nil {
 		return err
 	}
 	if r.Event.GetWorker() != nil { // people want to see it too
-		t.hub.add(r)
+		s.tell(t, r)
 		return nil
 	}
 	t.hub.mark(r.Source, r.Sequence)

@@ -22,19 +22,21 @@ func logsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs",
 		Short: "Show what the pods of a job on Kubernetes say",
-		Long: "Shows the logs of a job's workers, or of another --component: coordinator,\n" +
-			"observer or etcd (of all jobs of the namespace). Each line begins with the\n" +
-			"worker's index, the number in its pod's name, and the end of that name. The index\n" +
-			"stays a worker's for good; its rank in the ring changes with the ring (rondo\n" +
-			"status --live shows both).\n\n" +
+		Long: "Shows the logs of a job's workers and coordinators, or of one --component:\n" +
+			"worker, coordinator, observer or etcd (of all jobs of the namespace). A worker\n" +
+			"says when it joins a ring. The coordinator that leads says how the training\n" +
+			"goes, at most every ten seconds.\n\n" +
+			"Each line begins with the worker's index, the number in its pod's name, and the\n" +
+			"end of that name. A worker keeps its index; its rank changes with the ring\n" +
+			"(rondo status --live shows both).\n\n" +
 			"With --follow it goes on, with pods that come later, until the job has ended.",
 		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
 			"--since 10m",
 	}
 	flags := c.Flags()
 	jobName(c, &job)
-	flags.StringVar(&how.Component, "component", kube.Worker, "worker, coordinator, observer or "+
-		"etcd")
+	flags.StringVar(&how.Component, "component", "", "worker, coordinator, observer or etcd; "+
+		"default: workers and coordinators")
 	flags.IntVar(&how.Index, "index", -1, "only the worker, or member of etcd, of this "+
 		"index; -1: all")
 	flags.BoolVarP(&how.Follow, "follow", "f", false, "go on until the job has ended")
@@ -66,13 +68,13 @@ func logsCommand() *cobra.Command {
 
 func checkLogs(how kube.Logs) error {
 	switch how.Component {
-	case kube.Worker, kube.Coordinator, kube.Observer, kube.Etcd:
+	case "", kube.Worker, kube.Coordinator, kube.Observer, kube.Etcd:
 	default:
 		return app.Usagef("--component %q is not worker, coordinator, observer or etcd",
 			how.Component)
 	}
 	switch {
-	case how.Index >= 0 && how.Component != kube.Worker && how.Component != kube.Etcd:
+	case how.Index >= 0 && (how.Component == kube.Coordinator || how.Component == kube.Observer):
 		return app.Usagef("--index %d: the %s has none", how.Index, how.Component)
 	case how.Since < 0:
 		return app.Usagef("--since %v: give how long ago, such as 10m", how.Since)

@@ -48,7 +48,7 @@ func TestCommandsThatRefuse(t *testing.T) {
 		"logs --component observer --index 1":   {2, "--index 1: the observer has none"},
 		"logs --since -1m":                      {2, "--since -1m0s: give how long ago"},
 		"logs -f -p":                            {2, "leave out --follow"},
-		"logs --job book":                       {1, "job book has ended, and its worker pods"},
+		"logs --job book":                       {1, "job book has ended, and its worker or coord"},
 		"logs --component etcd":                 {1, "(context c) has no pods of etcd"},
 		"port-forward --port 70000":             {2, "--port 70000 is not 0 to 65535"},
 		"stop --job book":                       {1, "job book has ended: the reason"},

@@ -8,13 +8,13 @@ import (
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/kube"
+	"rondo/cmd/internal/meet"
 	"rondo/cmd/internal/observe"
 )
 
 func observeCommand() *cobra.Command {
 	var cfg observe.Config
 	var kubeJob, pod string
-	var verbose bool
 	c := &cobra.Command{
 		Use:   "observe",
 		Short: "Show a job as a web page, and its figures to Prometheus",
@@ -35,16 +35,14 @@ func observeCommand() *cobra.Command {
 	flags.StringVar(&kubeJob, "kube-job", "", "name of the Kubernetes Job that runs the workers; "+
 		"default: none")
 	flags.StringVar(&pod, "pod", "", "name of this pod; default: the host's name")
-	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
+	log := meet.AddLogFlags(flags)
 	connect := kube.AddFlags(c)
 	app.Require(c, "etcd")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		level := slog.LevelWarn
-		if verbose {
-			level = slog.LevelInfo
+		var err error
+		if cfg.Meet.Log, err = log(cmd.ErrOrStderr(), slog.LevelInfo); err != nil {
+			return err
 		}
-		cfg.Meet.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(),
-			&slog.HandlerOptions{Level: level}))
 		if kubeJob != "" {
 			cluster, err := connect()
 			if err != nil {
@@ -57,7 +55,9 @@ func observeCommand() *cobra.Command {
 			}
 			cfg.Beside = &observe.Beside{Job: cluster.WorkerJob(kubeJob), Pod: pod}
 		}
-		cfg.Opened = func(address string) { cmd.PrintErrf("http://%s/\n", address) }
+		cfg.Opened = func(address string) {
+			cfg.Meet.Log.Info("the page is served", "url", "http://"+address+"/")
+		}
 		return observe.Run(cmd.Context(), cfg)
 	}
 	return c

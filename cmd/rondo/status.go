@@ -34,9 +34,10 @@ func statusCommand() *cobra.Command {
 		Short: "Show the jobs of a Kubernetes namespace, or one of them in detail",
 		Long: "Lists the jobs of the namespace. With --job, or where there is only one, it\n" +
 			"shows the job's progress, pods and coordinators, and what is wrong with it,\n" +
-			"with the remedy.\n\n" +
-			"With --watch it shows what changes until the job ends; its exit code is then 1 if\n" +
-			"the job has failed.",
+			"with the remedy. A job of which nothing was heard for 30 s is unknown.\n\n" +
+			"With --watch it shows what changes until the job ends.\n\n" +
+			"Exit codes of one job: 0 it waits, runs or is done; 1 it has failed, or cannot\n" +
+			"start; 3 unknown. A list that could be read has 0.",
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.job, "job", "", "name of the job; default: all, or the only one")
@@ -76,7 +77,10 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 		if err != nil {
 			return err
 		}
-		return o.print(out, statuses, one, time.Now())
+		if err := o.print(out, statuses, one, time.Now()); err != nil || !one {
+			return err
+		}
+		return verdict(&statuses[0])
 	}
 	view := newStatusView(out, o)
 	var last *kube.JobStatus
@@ -97,10 +101,21 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil // a person has seen enough
-	case err == nil && last != nil && last.Failed():
-		return &app.ToldError{Err: fmt.Errorf("job %s has failed: %s", last.Job, last.Reason)}
+	case err == nil && last != nil:
+		return verdict(last)
 	}
 	return err
+}
+
+// verdict is the exit code of a job that was shown.
+func verdict(s *kube.JobStatus) error {
+	switch {
+	case s.Failed():
+		return &app.ToldError{Err: fmt.Errorf("job %s has failed: %s", s.Job, s.Reason)}
+	case s.Unknown():
+		return &app.ToldError{Err: &app.UnknownError{Text: "job " + s.Job + ": " + s.Reason}}
+	}
+	return nil
 }
 
 // onlyNews prints an error unless it is the one that was printed last.
@@ -187,10 +202,11 @@ type statusView struct {
 	terminal *os.File // nil: it is none
 	lines    int      // on the screen, of the last look
 	told     map[string]bool
+	reasons  map[string]string // of each job, told last
 }
 
 func newStatusView(out io.Writer, o statusOptions) *statusView {
-	v := &statusView{out: out, options: o, told: map[string]bool{}}
+	v := &statusView{out: out, options: o, told: map[string]bool{}, reasons: map[string]string{}}
 	if file, is := out.(*os.File); is && o.format == "" && term.IsTerminal(int(file.Fd())) {
 		v.terminal = file
 	}
@@ -204,5 +220,5 @@ func (v *statusView) show(statuses []kube.JobStatus, one bool, now time.Time) er
 	case v.options.format != "":
 		return v.options.encode(v.out, statuses, one)
 	}
-	return v.append(statuses)
+	return v.append(statuses, now)
 }

@@ -32,7 +32,11 @@ func printStatuses(out io.Writer, statuses []kube.JobStatus, everywhere bool,
 		if everywhere {
 			fmt.Fprint(table, s.Namespace+"\t")
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d/%d\t%s\t%s\t%s\t%s\t%s\n", s.Job, s.Phase, s.Ring, s.Wanted,
+		ring := strconv.Itoa(s.Ring)
+		if s.Unknown() {
+			ring = "?"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s/%d\t%s\t%s\t%s\t%s\t%s\n", s.Job, s.Phase, ring, s.Wanted,
 			steps(s), figures(s), speed(s), age(s.Created, now), cut(s.Reason, maxReason))
 	}
 	return table.Flush()
@@ -89,16 +93,11 @@ func cut(text string, letters int) string {
 // printStatus writes all that is known of one job.
 func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "job %s in namespace %s: %s, %d of %d workers in the ring", s.Job,
-		s.Namespace, s.Phase, s.Ring, s.Wanted)
-	if s.Generation > 0 {
-		fmt.Fprintf(&text, ", generation %d", s.Generation)
-	}
-	text.WriteByte('\n')
+	fmt.Fprintf(&text, "job %s in namespace %s: %s\n", s.Job, s.Namespace, standing(s))
 	line := func(name, format string, a ...any) {
 		fmt.Fprintf(&text, "  %-13s"+format+"\n", append([]any{name}, a...)...)
 	}
-	if s.Reason != "" {
+	if s.Reason != "" && !s.Unknown() {
 		line("reason", "%s", s.Reason)
 	}
 	if s.Step > 0 {
@@ -128,11 +127,26 @@ func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 	return err
 }
 
+// standing is a job's phase, and how many workers it has and is to have.
+func standing(s kube.JobStatus) string {
+	if s.Unknown() {
+		return fmt.Sprintf("%s, %s", s.Phase, s.Reason)
+	}
+	text := fmt.Sprintf("%s, %s", s.Phase, kube.InRing(s.Ring, s.Wanted))
+	if s.Generation > 0 {
+		text += fmt.Sprintf(", generation %d", s.Generation)
+	}
+	return text
+}
+
 // progress is where the training is, and how it goes.
 func progress(s kube.JobStatus) string {
 	parts := []string{strings.Replace(steps(s), "/", " of ", 1)}
 	if s.Epoch > 0 {
 		parts[0] += fmt.Sprintf(" (epoch %d)", s.Epoch)
+	}
+	if s.Detail != nil && s.Detail.Limit != "" {
+		parts = append(parts, s.Detail.Limit)
 	}
 	if s.Loss != nil && s.Perplexity != nil {
 		parts = append(parts, fmt.Sprintf("loss %.3f, perplexity %.2f", *s.Loss, *s.Perplexity))
@@ -255,24 +269,26 @@ func (v *statusView) redraw(statuses []kube.JobStatus, one bool, now time.Time) 
 	return err
 }
 
-// append writes what was not said before: how each job is, and what is wrong.
-func (v *statusView) append(statuses []kube.JobStatus) error {
+// append writes what was not said before, with the time: how each job is, and what is wrong. The
+// reason, which is the last thing that happened, is said once.
+func (v *statusView) append(statuses []kube.JobStatus, now time.Time) error {
 	said := map[string]bool{}
 	for _, s := range statuses {
 		name := s.Job
 		if v.options.everywhere {
 			name = s.Namespace + "/" + s.Job
 		}
-		line := fmt.Sprintf("job %s: %s, %d of %d workers", name, s.Phase, s.Ring, s.Wanted)
+		line := fmt.Sprintf("job %s: %s", name, standing(s))
 		if s.Step > 0 {
 			line += ", step " + progress(kube.JobStatus{Step: s.Step, TotalSteps: s.TotalSteps,
 				Loss: s.Loss, Perplexity: s.Perplexity, TokensPerSecond: s.TokensPerSecond,
 				Ring: s.Ring})
 		}
-		if s.Reason != "" {
-			line += ": " + s.Reason
-		}
 		said[line] = true
+		if s.Reason != "" && !s.Unknown() && s.Reason != v.reasons[name] {
+			said["job "+name+": "+s.Reason] = true
+			v.reasons[name] = s.Reason
+		}
 		if s.Detail == nil {
 			continue
 		}
@@ -283,7 +299,7 @@ func (v *statusView) append(statuses []kube.JobStatus) error {
 	var err error
 	for _, line := range slices.Sorted(maps.Keys(said)) {
 		if !v.told[line] && err == nil {
-			_, err = fmt.Fprintln(v.out, line)
+			_, err = fmt.Fprintf(v.out, "%s %s\n", now.Format(time.TimeOnly), line)
 		}
 	}
 	v.told = said

@@ -82,6 +82,39 @@ problems:
 	}
 }
 
+// silent is the same job, of which nothing was heard for a while.
+func silent() kube.JobStatus {
+	s := book()
+	s.Phase, s.Reason, s.Ring, s.TokensPerSecond = "unknown", "last heard 53s ago", 0, nil
+	s.Updated = pointer(now().Add(-53 * time.Second))
+	return s
+}
+
+// TestStatusThatIsUnknown claims nothing of the present.
+func TestStatusThatIsUnknown(t *testing.T) {
+	var out, list strings.Builder
+	if err := printStatus(&out, silent(), now()); err != nil {
+		t.Fatal(err)
+	}
+	want := `job book in namespace here: unknown, last heard 53s ago
+  step         100 of 400 (epoch 2), loss 1.500, perplexity 4.48
+  checkpoint   step 80, s3://books/book/step-80
+  age          60m, heard of 53s ago
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	if err := printStatuses(&list, []kube.JobStatus{silent()}, false, now()); err != nil {
+		t.Fatal(err)
+	}
+	want = `JOB   PHASE    WORKERS  STEP     LOSS/PPL    TOKENS/S  AGE  REASON
+book  unknown  ?/3      100/400  1.500/4.48  -         60m  last heard 53s ago
+`
+	if list.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", list.String(), want)
+	}
+}
+
 func TestStatusOfAllJobs(t *testing.T) {
 	waiting := kube.JobStatus{Job: "air", Namespace: "there", Phase: "pending", Wanted: 4,
 		Reason: strings.Repeat("long ", 20), Created: now().Add(-time.Second)}
@@ -110,11 +143,13 @@ func TestStatusThatIsWatched(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := "job book: pod/book-worker-2-z: no node has room for it; ask for less\n" +
-		"job book: running, 2 of 3 workers, step 100 of 400, loss 1.500, perplexity 4.48, " +
-		"21k tokens/s: more workers have appeared; 2 workers go on\n" +
-		"job book: running, 2 of 3 workers, step 200 of 400, loss 1.500, perplexity 4.48, " +
-		"21k tokens/s: more workers have appeared; 2 workers go on\n"
+	const line = "04:00:00 job book: "
+	want := line + "more workers have appeared; 2 workers go on\n" +
+		line + "pod/book-worker-2-z: no node has room for it; ask for less\n" +
+		line + "running, 2 of 3 workers in the ring, generation 4, step 100 of 400, loss 1.500, " +
+		"perplexity 4.48, 21k tokens/s\n" +
+		line + "running, 2 of 3 workers in the ring, generation 4, step 200 of 400, loss 1.500, " +
+		"perplexity 4.48, 21k tokens/s\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
@@ -167,10 +202,13 @@ func apiServer(t *testing.T, job *batchv1.Job) []string {
 	return []string{"--kubeconfig", path, "-n", "here"}
 }
 
+// endedJob is a job that trained, and of which nothing was heard since, or that ended.
 func endedJob(kind batchv1.JobConditionType) *batchv1.Job {
 	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "book-worker", Namespace: "here",
 		Labels: map[string]string{"app.kubernetes.io/name": "rondo",
-			"app.kubernetes.io/component": "worker", "rondo.dev/job": "book"}},
+			"app.kubernetes.io/component": "worker", "rondo.dev/job": "book"},
+		Annotations: map[string]string{"rondo.dev/phase": "running",
+			"rondo.dev/updated": "2026-01-02T03:04:05Z"}},
 		Status: batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: kind,
 			Status: corev1.ConditionTrue, Message: "the reason"}}}}
 }
@@ -188,11 +226,13 @@ func TestStatusCommand(t *testing.T) {
 	}{
 		{[]string{"--watch"}, batchv1.JobComplete, 0, "job book: ended, 0 of 1 workers", ""},
 		{[]string{"--watch"}, batchv1.JobFailed, 1, "job book: failed, 0 of 1 workers", ""},
-		{nil, batchv1.JobFailed, 0, "job book in namespace here: failed", ""},
+		{nil, batchv1.JobFailed, 1, "job book in namespace here: failed", ""},
+		{nil, batchv1.JobComplete, 0, "job book in namespace here: ended", ""},
+		{nil, "", 3, "job book in namespace here: unknown, last heard ", ""},
 		{[]string{"-A"}, batchv1.JobFailed, 0, "NAMESPACE  JOB   PHASE", ""},
-		{[]string{"--live"}, batchv1.JobFailed, 0, "lanes are not known: job book in", ""},
-		{[]string{"-o", "json"}, batchv1.JobFailed, 0, `{"job":"book","namespace":"here"`, ""},
-		{[]string{"-o", "yaml"}, batchv1.JobFailed, 0, "phase: failed\n", ""},
+		{[]string{"--live"}, batchv1.JobFailed, 1, "lanes are not known: job book in", ""},
+		{[]string{"-o", "json"}, batchv1.JobFailed, 1, `{"job":"book","namespace":"here"`, ""},
+		{[]string{"-o", "yaml"}, batchv1.JobFailed, 1, "phase: failed\n", ""},
 		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "", `--output "xml" is not json or yaml`},
 		{[]string{"-A", "--job", "book"}, batchv1.JobFailed, 2, "", "give --namespace with --job"},
 	} {

@@ -67,7 +67,7 @@ type workerState struct {
 	Remedy  string `json:"remedy,omitempty"`
 	ID      string `json:"id"`
 	Host    string `json:"host"`
-	PID     int    `json:"pid"`
+	PID     int    `json:"pid,omitempty"` // 0: it runs in a container
 	Device  string `json:"device"`
 	Address string `json:"address"`
 	Lanes   []int  `json:"lanes,omitempty"` // from, to (exclusive)
@@ -86,7 +86,7 @@ func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 	}
 	for _, seat := range standing.Seats {
 		w := workerState{State: seat.State, Reason: seat.Reason, ID: seat.ID, Host: seat.Host,
-			PID: int(seat.PID), Device: seat.Device, Address: addresses[seat.ID]}
+			PID: max(0, int(seat.PID)), Device: seat.Device, Address: addresses[seat.ID]}
 		if rank := int(seat.Rank); rank >= 0 {
 			w.Rank, w.Lanes = &rank, []int{int(seat.Lanes[0]), int(seat.Lanes[1])}
 		}
@@ -121,8 +121,12 @@ func (s jobState) print(out io.Writer) error {
 			rank = strconv.Itoa(*w.Rank)
 			lanes = fmt.Sprintf("[%d, %d)", w.Lanes[0], w.Lanes[1])
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", rank, w.State, w.ID, w.Host,
-			w.PID, w.Device, lanes, w.Reason)
+		pid := "-"
+		if w.PID > 0 {
+			pid = strconv.Itoa(w.PID)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", rank, w.State, w.ID, w.Host,
+			pid, w.Device, lanes, w.Reason)
 	}
 	return table.Flush()
 }

@@ -27,18 +27,20 @@ func viewOf() cluster.View {
 }
 
 func TestWorkersTable(t *testing.T) {
+	inContainer := viewOf()
+	inContainer.Plan.Members[1].PID = -620050943
 	job := cluster.Job{Workers: 2, MinWorkers: 1, Lanes: 8}
 	var out strings.Builder
-	if err := jobStateOf("demo", job, viewOf()).print(&out); err != nil {
+	if err := jobStateOf("demo", job, inContainer).print(&out); err != nil {
 		t.Fatal(err)
 	}
 	want := `job demo: running, generation 3, 2 in the ring (1 to 2), led by c1 at alpha:7
 more workers have appeared; 2 workers go on
-RANK  STATE    ID  HOST   PID   DEVICE  LANES   NOTE
-0     ring     w1  alpha  10    cpu     [0, 4)
-1     lost     w2  beta   2000  cpu     [4, 8)
--     evicted  w3  gamma  30    cpu     -       too slow
--     spare    w4  delta  40    cpu     -
+RANK  STATE    ID  HOST   PID  DEVICE  LANES   NOTE
+0     ring     w1  alpha  10   cpu     [0, 4)
+1     lost     w2  beta   -    cpu     [4, 8)
+-     evicted  w3  gamma  30   cpu     -       too slow
+-     spare    w4  delta  40   cpu     -
 `
 	got := out.String()
 	for strings.Contains(got, " \n") {

@@ -3,10 +3,14 @@ package k8s
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,13 +27,16 @@ func TestStopAndResume(t *testing.T) {
 	j := &trial{ledgers: l, job: n.submit("trial", small("--steps", "5000"), "--workers", "4",
 		"--audit-dir", "pvc://"+ledgerClaim+"/audit", "--checkpoint-dir", bucket("stop"),
 		"--inject", paced)}
-	workers := j.begin("logs", "-f")
+	logs := j.begin("logs", "-f")
 	observers := j.begin("logs", "-f", "--component", "observer")
 	j.awaitStep(submitTimeout, 1)
 	j.awaitRing(4)
 	j.checkRing(4)
 	j.checkPage()
-	said := j.said("worker", "worker")
+	said := slices.Concat(j.said("worker", "worker"), j.checkLeader())
+	if n := strings.Count(strings.Join(said, ""), `msg="joined the ring" rank=`); n < 4 {
+		t.Errorf("%d of 4 workers have said that they joined:\n%s", n, strings.Join(said, ""))
+	}
 	pages := j.said("coordinator", "observer") // each says where its page is
 	if len(pages) < 2 {
 		t.Errorf("two observers have said %q", pages)
@@ -46,7 +53,7 @@ func TestStopAndResume(t *testing.T) {
 	if _, err := fmt.Sscanf(kept, "%d: s3://models/stop", &stopped); err != nil {
 		t.Fatalf("rondo stop does not say where the checkpoint is: %v\n%s", err, out)
 	}
-	workers.hasSaid(said)
+	logs.hasSaid(said)
 	observers.hasSaid(pages)
 	until(t, endTimeout, "the end of the Job", func() bool {
 		complete, _ := j.ended()
@@ -82,9 +89,76 @@ func TestStopAndResume(t *testing.T) {
 	j.flags = small("--steps", fmt.Sprint(j.steps))
 	j.checkCurve(losses)
 	j.checkAccount(int(j.steps))
+	start = time.Now()
 	if out, err := j.tell("delete"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+	t.Logf("rondo delete: %s", seconds(time.Since(start)))
+}
+
+// checkLeader waits until the coordinator that leads has logged a step, and returns what it has
+// logged. The other one has said nothing of the training.
+func (j *job) checkLeader() []string {
+	j.t.Helper()
+	const step = `msg="step `
+	var said string
+	until(j.t, stepTimeout, "a step in the leader's log", func() bool {
+		said = j.do("logs", j.leader().Name, "-c", "coordinator")
+		return strings.Contains(said, step)
+	})
+	var lines []string
+	for _, pod := range j.pods(j.selector("coordinator")) {
+		if pod.Name == j.leader().Name {
+			continue
+		}
+		if other := j.do("logs", pod.Name, "-c", "coordinator"); strings.Contains(other, step) {
+			j.t.Errorf("%s does not lead, and logs steps:\n%s", pod.Name, other)
+		}
+	}
+	name := j.leader().Name
+	for line := range strings.Lines(said) {
+		lines = append(lines, "coordinator/"+name[strings.LastIndex(name, "-")+1:]+" | "+line)
+	}
+	return lines
+}
+
+// TestNobodyLeads: where the coordinators are gone, the status claims nothing of the present, names
+// what is missing, and has an exit code of its own; the job can be deleted.
+func TestNobodyLeads(t *testing.T) {
+	c := connect(t)
+	n := c.namespace(t, "leaderless")
+	j := n.submit("trial", small("--steps", "100000"), "--workers", "2", "--inject", paced)
+	j.awaitStep(submitTimeout, 1)
+	if out, err := j.tell("status"); err != nil {
+		t.Fatalf("of a job that runs: %v\n%s", err, out)
+	}
+	n.do("scale", "deployment", "trial-coordinator", "--replicas", "0")
+	start, code, out := time.Now(), 0, ""
+	until(t, stepTimeout, "exit code 3", func() bool {
+		var err error
+		var exit *exec.ExitError
+		if out, err = j.tell("status"); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		}
+		return code == 3
+	})
+	t.Logf("unknown %s after the last coordinator was asked to go", seconds(time.Since(start)))
+	for _, words := range []string{": unknown, last heard ", "it has no replicas",
+		"kubectl -n " + n.name + " scale deployment trial-coordinator --replicas 2"} {
+		if !strings.Contains(out, words) {
+			t.Errorf("the status does not say %q:\n%s", words, out)
+		}
+	}
+	for _, words := range []string{"tokens/s", " left", "in the ring"} {
+		if strings.Contains(out, words) {
+			t.Errorf("the status says %q of a job that nobody hears of:\n%s", words, out)
+		}
+	}
+	start = time.Now()
+	if out, err := j.tell("delete", "--force"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("rondo delete --force: %s", seconds(time.Since(start)))
 }
 
 // said are the lines of a container of the pods so far, as `rondo logs` shows them: they begin
@@ -105,13 +179,17 @@ func (j *job) said(component, container string) []string {
 	return lines
 }
 
+// padding is between a log line's source and the line.
+var padding = regexp.MustCompile(` +\| `)
+
 // hasSaid waits for the end of a command that follows logs, and holds it to what they had at least.
 func (b *background) hasSaid(lines []string) {
 	b.t.Helper()
 	b.ends()
+	shown := padding.ReplaceAllString(b.out.String(), " | ")
 	for _, line := range lines {
-		if !strings.Contains(b.out.String(), line) {
-			b.t.Errorf("%v has no line %q:\n%s", b.cmd.Args, line, &b.out)
+		if !strings.Contains(shown, line) {
+			b.t.Errorf("%v has no line %q:\n%s", b.cmd.Args, line, shown)
 		}
 	}
 }

@@ -25,6 +25,7 @@ const (
 	ExitUsage   = 2 // what the person wrote is wrong: trying again is useless
 	ExitJob     = 3 // the job that this process is of has failed: so is trying again
 	ExitLeft    = 4 // the process was asked to go before the job's end: the others go on
+	ExitUnknown = 3 // of `rondo status`: nobody can say how the job stands
 )
 
 // A UsageError marks an error of what a person wrote, such as a corpus that is not there.
@@ -54,6 +55,11 @@ func (e *JobError) Unwrap() error { return e.Err }
 type LeftError struct{ Text string }
 
 func (e *LeftError) Error() string { return e.Text }
+
+// An UnknownError is the answer of a command that was to say how a job stands, and cannot.
+type UnknownError struct{ Text string }
+
+func (e *UnknownError) Error() string { return e.Text }
 
 // A ToldError is an error that somebody has been told already: it decides the exit code, and is
 // not printed.
@@ -168,6 +174,7 @@ func exitCode(err error) int {
 	var spec *jobspec.UsageError
 	var failed *JobError
 	var left *LeftError
+	var unknown *UnknownError
 	switch {
 	case errors.As(err, &wrong) || errors.As(err, &spec):
 		return ExitUsage
@@ -175,6 +182,8 @@ func exitCode(err error) int {
 		return ExitJob
 	case errors.As(err, &left):
 		return ExitLeft
+	case errors.As(err, &unknown):
+		return ExitUnknown
 	}
 	return ExitFailure
 }

@@ -1,11 +1,18 @@
 package coordinator
 
 import (
+	"log/slog"
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"rondo/cmd/internal/app"
 	"rondo/cmd/internal/meet"
+	"rondo/telemetry"
 )
+
+// logInterval is the least time between two lines about steps in the leader's log.
+const logInterval = 10 * time.Second
 
 // Command is `coordinator --etcd … --job …`.
 func Command() *cobra.Command {
@@ -21,7 +28,11 @@ func Command() *cobra.Command {
 	c.Flags().BoolVar(&cfg.Stay, "stay", false, "stay when the job has ended, and lead its next "+
 		"run; wait for etcd at the start")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg.Config = where()
+		var err error
+		if cfg.Config, err = where(slog.LevelInfo); err != nil {
+			return err
+		}
+		cfg.Show = telemetry.NewLogView(cfg.Log, logInterval, time.Now)
 		plan, err := Run(cmd.Context(), cfg)
 		if err == nil {
 			app.Summarize(cmd, "the job has ended: "+plan.Reason)

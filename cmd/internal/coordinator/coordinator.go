@@ -18,10 +18,12 @@ import (
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/events"
 	"rondo/cmd/internal/health"
 	"rondo/cmd/internal/meet"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 )
 
 const (
@@ -40,6 +42,9 @@ type Config struct {
 	Spec string
 	// Stay: the process outlasts the job, and leads its next run.
 	Stay bool
+	// Show is shown the job's events while this process leads, from several goroutines; nil: nobody
+	// is. Events that another leader had before are left out.
+	Show telemetry.View
 }
 
 // Run campaigns for the leadership of a job, leads it when elected, and returns its last plan when
@@ -117,7 +122,7 @@ func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 		if plan, p.last = ended, max(spec.Submitted, 0); !p.cfg.Stay {
 			return plan, err
 		}
-		p.log.Warn("the run has ended; waiting for the next one", "run", spec.Submitted,
+		p.log.Info("the run has ended; waiting for the next one", "run", spec.Submitted,
 			"failed", plan.Failed, "reason", plan.Reason)
 	}
 }
@@ -168,6 +173,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	if err != nil {
 		return cluster.Plan{}, errors.Join(err, listener.Close())
 	}
+	service.Heard = p.heard
 	server := service.GRPC(options...)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -192,6 +198,20 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	})
 }
 
+// heard shows an event that this process, as the leader, was the first to hear of.
+func (p *process) heard(e *rondov1.Event) {
+	if p.cfg.Show == nil {
+		return
+	}
+	shown, err := events.Telemetry(e)
+	if err == nil {
+		err = p.cfg.Show.Show(shown)
+	}
+	if err != nil {
+		p.log.Warn("an event is not shown", "error", err)
+	}
+}
+
 // JobOf is what membership needs to know of the spec.
 func JobOf(spec *rondov1.JobSpec) cluster.Job {
 	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
@@ -206,6 +226,6 @@ func drain(ctx context.Context, service *rpc.Server, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	if err := service.Drain(ctx); err != nil {
-		log.Info("leaving after the job's end", "error", err)
+		log.Debug("leaving after the job's end", "error", err)
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"rondo/cmd/internal/meet"
 	"rondo/cmd/internal/worker"
 	"rondo/internal/jobspec"
+	"rondo/telemetry"
 )
 
 const (
@@ -116,7 +117,8 @@ func write(t *testing.T, text string) string {
 func (p *place) coordinator(spec string, run int64) (leave func(), result <-chan error) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.ctx)
-	cfg := coordinator.Config{Config: p.where, Spec: write(p.t, spec), Stay: true}
+	cfg := coordinator.Config{Config: p.where, Spec: write(p.t, spec), Stay: true,
+		Show: telemetry.NewLogView(p.where.Log, 0, time.Now)}
 	cfg.Run = run
 	ended := make(chan error, 1)
 	p.processes.Go(func() {
@@ -175,6 +177,12 @@ func TestRunsFollowEachOther(t *testing.T) {
 	await(t, p, "each coordinator sees the end of run 1", func() bool {
 		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
 	})
+	for _, words := range []string{`msg="joined the ring" rank=0 of=1`, "threads=",
+		`msg="ring of 1, generation 1`, `msg="step 3/3`, `msg="done after step 3: loss `} {
+		if n := p.log.count(words); n != 1 { // a coordinator that does not lead says nothing of it
+			t.Errorf("the log has %s %d times", words, n)
+		}
+	}
 	first := p.until("the end of run 1", func(v cluster.View, run int64) bool {
 		return run == 1 && v.Plan.Phase == cluster.Ended
 	})

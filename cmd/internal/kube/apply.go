@@ -29,6 +29,7 @@ import (
 const (
 	applyTimeout = 5 * time.Minute // workers of the run before are waited for
 	pollEvery    = time.Second
+	goneEvery    = 200 * time.Millisecond // between looks whether an object is gone
 )
 
 // Apply says how manifests are applied.
@@ -355,12 +356,16 @@ func endedObject(workers *unstructured.Unstructured) bool {
 	})
 }
 
-// remove deletes an object after all that it owns, and waits until it is gone.
+// remove deletes an object after the pods that it owns, and waits until it is gone.
 func remove(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
-	foreground := metav1.DeletePropagationForeground
-	err := from.Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: &foreground})
+	policy := metav1.DeletePropagationBackground
+	switch object.GetKind() {
+	case "Job", "JobSet", "Deployment", "StatefulSet":
+		policy = metav1.DeletePropagationForeground
+	}
+	err := from.Delete(ctx, object.GetName(), metav1.DeleteOptions{PropagationPolicy: &policy})
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
@@ -383,7 +388,7 @@ func gone(
 		case err != nil:
 			return Explain(err, "waiting for "+nameOf(object)+" to go")
 		}
-		if wait(ctx, pollEvery) != nil {
+		if wait(ctx, goneEvery) != nil {
 			return unfinished(ctx, object)
 		}
 	}

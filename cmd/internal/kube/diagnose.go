@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -78,6 +79,7 @@ func (s *scene) problems(now time.Time) []Problem {
 			all = append(all, s.ofPod(&s.pods[i])...)
 		}
 	}
+	all = append(all, s.ofNodes()...)
 	all = append(all, s.ofClaims()...)
 	all = append(all, s.ofCreation(now)...)
 	all = append(all, s.ofMounts(now)...)
@@ -90,6 +92,7 @@ func (s *scene) problems(now time.Time) []Problem {
 	} else if len(all) == 0 {
 		all = s.ofQuorum(now)
 	}
+	all = append(all, s.ofCoordinators(now, len(all) == 0)...)
 	if len(s.unseen) > 0 {
 		all = append(all, Problem{Object: "namespace/" + s.cluster.Namespace,
 			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can say " +
@@ -330,6 +333,80 @@ func (s *scene) ofQuorum(now time.Time) []Problem {
 	return []Problem{{Object: "statefulset/" + e.Name, Text: fmt.Sprintf("%d of %d members are "+
 		"ready, and %d are needed: nothing is decided meanwhile", e.Status.ReadyReplicas, members,
 		members/2+1), Remedy: "see kubectl logs " + etcdName + "-0"}}
+}
+
+// leaderGrace is how long coordinators may be not ready before that is a problem.
+const leaderGrace = 30 * time.Second
+
+// ofCoordinators says that nobody can lead the job. Pods that are not ready are named only if
+// nothing else explains them.
+func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
+	d := s.coordinator
+	if s.workers == nil || s.workers.DeletionTimestamp != nil ||
+		d == nil && slices.Contains(s.unseen, "deployments") {
+		return nil
+	}
+	name := s.job + "-" + Coordinator
+	p := Problem{Object: "deployment/" + name}
+	switch {
+	case d == nil:
+		p.Text, p.Fatal = "it is gone, so nobody leads the job", true
+		p.Remedy = s.cluster.command("delete", s.job, "--force") + ", and submit the job again: " +
+			"it goes on from the newest checkpoint in its --checkpoint-dir"
+	case d.Spec.Replicas != nil && *d.Spec.Replicas == 0:
+		p.Text, p.Fatal = "it has no replicas, so nobody leads the job", true
+		p.Remedy = fmt.Sprintf("kubectl -n %s scale deployment %s --replicas 2",
+			s.cluster.Namespace, name)
+	case unexplained && unavailable(d, now) > leaderGrace:
+		p.Text = "none of its pods is ready, so nobody leads the job"
+		p.Remedy = "see " + s.command("logs") + " --component " + Coordinator
+	default:
+		return nil
+	}
+	return []Problem{p}
+}
+
+// unavailable is how long a Deployment has had no pod that is ready; 0: it has one.
+func unavailable(d *appsv1.Deployment, now time.Time) time.Duration {
+	for _, condition := range d.Status.Conditions {
+		if condition.Type == appsv1.DeploymentAvailable && d.Status.ReadyReplicas == 0 &&
+			condition.Status == corev1.ConditionFalse {
+			return now.Sub(condition.LastTransitionTime.Time)
+		}
+	}
+	return 0
+}
+
+// ofNodes names the nodes of the job's pods that do not answer.
+func (s *scene) ofNodes() []Problem {
+	pods := map[string]int{}
+	for i := range s.pods {
+		if lost(&s.pods[i]) {
+			pods[s.pods[i].Spec.NodeName]++
+		}
+	}
+	var problems []Problem
+	for _, node := range slices.Sorted(maps.Keys(pods)) {
+		problems = append(problems, Problem{Object: "node/" + node,
+			Text: fmt.Sprintf("it does not answer, and has %s of the job",
+				count(pods[node], "pod")),
+			Remedy: "the job goes on without them; if the node is gone for good, kubectl delete " +
+				"node " + node + " has them replaced"})
+	}
+	return problems
+}
+
+// lost says whether a pod's node does not answer: the control plane says that the pod is not ready,
+// while its containers are by what the node has said last.
+func lost(pod *corev1.Pod) bool {
+	unready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == ""
+	})
+	return unready && pod.Status.Phase == corev1.PodRunning &&
+		len(pod.Status.ContainerStatuses) > 0 &&
+		!slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+			return !c.Ready
+		})
 }
 
 // last is the newest event of an object with one of these reasons.

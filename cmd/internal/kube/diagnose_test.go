@@ -109,7 +109,10 @@ func (p *patient) claim(name string, phase corev1.PersistentVolumeClaimPhase) {
 // diagnose asks a cluster in which the patient lies.
 func (p *patient) diagnose(t *testing.T) []Problem {
 	t.Helper()
-	client := fake.NewClientset(p.job, p.coordinator, p.etcd)
+	client := fake.NewClientset(p.job, p.etcd)
+	if p.coordinator != nil {
+		check(t, client.Tracker().Add(p.coordinator))
+	}
 	for _, pod := range p.pods {
 		check(t, client.Tracker().Add(pod))
 	}
@@ -120,7 +123,7 @@ func (p *patient) diagnose(t *testing.T) []Problem {
 		check(t, client.Tracker().Add(event))
 	}
 	for _, refused := range p.refused {
-		client.PrependReactor("list", refused, func(k8stesting.Action) (
+		client.PrependReactor("*", refused, func(k8stesting.Action) (
 			bool, runtime.Object, error) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: refused}, "",
 				errors.New("no"))

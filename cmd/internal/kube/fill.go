@@ -122,6 +122,7 @@ func (f *filling) pods(t *corev1.PodTemplateSpec) {
 	}
 	f.images(&t.Spec)
 	for i := range t.Spec.Containers {
+		t.Spec.Containers[i].Args = append(t.Spec.Containers[i].Args, s.logArgs()...)
 		for j := range t.Spec.Containers[i].Env {
 			env := &t.Spec.Containers[i].Env[j]
 			if env.Name == "ETCD" && len(s.Etcd) > 0 {
@@ -129,6 +130,17 @@ func (f *filling) pods(t *corev1.PodTemplateSpec) {
 			}
 		}
 	}
+}
+
+// logArgs are the flags for the log of a worker, coordinator or observer.
+func (s *Submission) logArgs() (args []string) {
+	if s.LogFormat != "" {
+		args = append(args, "--log-format="+s.LogFormat)
+	}
+	if s.Verbose {
+		args = append(args, "--verbose")
+	}
+	return args
 }
 
 // images says how images are pulled.

@@ -36,8 +36,13 @@ const (
 const (
 	phasePending   = "pending"   // no coordinator has said anything of it yet
 	phaseSuspended = "suspended" // no worker runs, by order; it goes on later
-	phaseDeleting  = "deleting"  // somebody has deleted it
+	phaseDeleting  = "deleting"  // somebody has deleted it, or its namespace
+	phaseUnknown   = "unknown"   // nothing was heard of it for SilenceLimit
 )
+
+// SilenceLimit is how long a job's observer may write nothing before nobody can say how the job
+// stands.
+const SilenceLimit = 30 * time.Second
 
 // A Job is a job of Rondo's as the cluster holds it: the Job of its workers.
 type Job struct {
@@ -211,6 +216,20 @@ func (j *Job) Progress() Progress {
 func (j *Job) Updated() time.Time {
 	at, _ := time.Parse(time.RFC3339, j.Workers.Annotations[annotations+"updated"])
 	return at
+}
+
+// silence is how long nothing was heard of the job; 0: it does not have to be heard of. The clocks
+// of this machine and of the observer's node are taken to agree.
+func (j *Job) silence(now time.Time) time.Duration {
+	at := j.Updated()
+	switch j.Phase() {
+	case phaseDeleting, phaseSuspended, phasePending, telemetry.PhaseEnded, telemetry.PhaseFailed:
+		return 0
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(at))
 }
 
 // Ring is how many workers the ring has, as far as the job's observer has said.

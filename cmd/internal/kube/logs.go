@@ -31,7 +31,7 @@ const (
 
 // Logs says which logs are read, and how.
 type Logs struct {
-	Component  string // Worker, Coordinator, Observer or Etcd
+	Component  string // Worker, Coordinator, Observer or Etcd; empty: workers and coordinators
 	Index      int    // of one worker in its Job; -1: all
 	Follow     bool   // go on until the job has ended
 	Previous   bool   // of the container, or of a worker the pod, before the present one
@@ -81,6 +81,9 @@ func (c *Cluster) Logs(ctx context.Context, job string, how Logs) error {
 }
 
 func (c *Cluster) logReader(job string, how Logs) *logReader {
+	if how.Previous && how.Component == "" {
+		how.Component = Worker
+	}
 	r := &logReader{cluster: c, job: job, how: how, sources: map[types.UID]int{}}
 	r.open = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (
 		io.ReadCloser, error) {
@@ -107,11 +110,13 @@ func (r *logReader) read(ctx context.Context) error {
 		return r.follow(ctx, job, pods, list.Items)
 	case len(pods) == 0 && r.how.Component == Etcd:
 		return fmt.Errorf("%s has no pods of etcd", r.cluster)
+	case len(pods) == 0 && r.how.Previous && len(list.Items) > 0:
+		return fmt.Errorf("no worker of job %s has an earlier pod: none was replaced, or its pod "+
+			"was deleted, and the log with it", r.job)
 	case len(pods) == 0 && job.Ended():
-		return fmt.Errorf("job %s has ended, and its %s pods are gone", r.job, r.how.Component)
+		return fmt.Errorf("job %s has ended, and its %s pods are gone", r.job, r.wanted())
 	case len(pods) == 0:
-		return fmt.Errorf("job %s has no %s pods%s", r.job, r.how.Component,
-			r.cluster.why(r.job))
+		return fmt.Errorf("job %s has no %s pods%s", r.job, r.wanted(), r.cluster.why(r.job))
 	}
 	return r.readEach(ctx, pods)
 }
@@ -122,19 +127,19 @@ func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
 	var failed error
 	read := false
 	for _, pod := range pods {
-		state := podStatus(pod, r.container())
+		state := podStatus(pod, r.container(pod))
 		switch {
-		case !hasLog(pod, r.container()):
+		case !hasLog(pod, r.container(pod)):
 			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod), state.Phase))
 			read = true // as far as can be
 			continue
-		case r.options(false).Previous && state.Restarts == 0:
+		case r.options(pod, false).Previous && state.Restarts == 0:
 			r.how.Note(fmt.Sprintf("%s: there was no container before this one", r.source(pod)))
 			read = true
 			continue
 		}
 		var line lineError
-		_, err := r.copy(ctx, pod, r.options(false), time.Time{})
+		_, err := r.copy(ctx, pod, r.options(pod, false), time.Time{})
 		switch {
 		case err == nil:
 			read = true
@@ -159,12 +164,21 @@ func (r *logReader) selection() metav1.ListOptions {
 		return selecting("", Etcd)
 	case Observer:
 		return selecting(r.job, Coordinator)
+	case "":
+		both := selecting(r.job, "")
+		both.LabelSelector += fmt.Sprintf(",%s in (%s, %s)", labelComponent, Worker, Coordinator)
+		return both
 	}
 	return selecting(r.job, r.how.Component)
 }
 
-// container is what of the pods is read.
-func (r *logReader) container() string { return r.how.Component }
+// container is the container of a pod whose log is read.
+func (r *logReader) container(pod *corev1.Pod) string {
+	return cmp.Or(r.how.Component, pod.Labels[labelComponent])
+}
+
+// wanted names the pods that are read, for people.
+func (r *logReader) wanted() string { return cmp.Or(r.how.Component, Worker+" or "+Coordinator) }
 
 // index is a pod's place among those of its kind; -1: none.
 func index(pod *corev1.Pod) int {
@@ -181,7 +195,11 @@ func index(pod *corev1.Pod) int {
 // or the one before.
 func (r *logReader) choose(all []corev1.Pod) []*corev1.Pod {
 	var chosen []*corev1.Pod
-	before := make(map[int]int) // pods of an index that are newer
+	place := 0 // of the pod to read among those of an index, the newest first
+	if r.how.Previous {
+		place = 1
+	}
+	newer := make(map[int]int) // pods of an index
 	for i := range all {
 		chosen = append(chosen, &all[i])
 	}
@@ -193,11 +211,11 @@ func (r *logReader) choose(all []corev1.Pod) []*corev1.Pod {
 		if !r.wants(pod) {
 			return true
 		}
-		if r.how.Component != Worker {
+		if r.container(pod) != Worker {
 			return false
 		}
-		before[index(pod)]++
-		return before[index(pod)] != map[bool]int{false: 1, true: 2}[r.how.Previous]
+		newer[index(pod)]++
+		return newer[index(pod)]-1 != place
 	})
 	slices.SortFunc(chosen, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(a.Name, b.Name))
@@ -217,7 +235,7 @@ func (r *logReader) source(pod *corev1.Pod) LogSource {
 		number = len(r.sources)
 		r.sources[pod.UID] = number
 	}
-	return LogSource{Component: r.how.Component, Index: index(pod), Pod: pod.Name, Number: number}
+	return LogSource{Component: r.container(pod), Index: index(pod), Pod: pod.Name, Number: number}
 }
 
 // hasLog says whether a container has begun, so that it has a log.
@@ -230,8 +248,8 @@ func hasLog(pod *corev1.Pod, container string) bool {
 
 // options are those of the first look at a pod. Every line has its time, by which we know where
 // to go on.
-func (r *logReader) options(follow bool) *corev1.PodLogOptions {
-	o := &corev1.PodLogOptions{Container: r.container(), Follow: follow, Timestamps: true,
+func (r *logReader) options(pod *corev1.Pod, follow bool) *corev1.PodLogOptions {
+	o := &corev1.PodLogOptions{Container: r.container(pod), Follow: follow, Timestamps: true,
 		Previous: r.how.Previous && r.how.Component != Worker}
 	if r.how.Tail >= 0 {
 		o.TailLines = &r.how.Tail

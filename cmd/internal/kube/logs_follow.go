@@ -114,7 +114,7 @@ func (f *logFollower) discover(ctx context.Context, found func(*corev1.Pod)) (
 func (f *logFollower) take(ctx context.Context, pod *corev1.Pod, begun time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.known[pod.UID] || !f.wants(pod) || !hasLog(pod, f.container()) || ctx.Err() != nil {
+	if f.known[pod.UID] || !f.wants(pod) || !hasLog(pod, f.container(pod)) || ctx.Err() != nil {
 		return
 	}
 	if f.streams >= maxLogStreams {
@@ -153,7 +153,7 @@ func (f *logFollower) number(pod *corev1.Pod) LogSource {
 // stream reads a pod's log to its end, through connections that break and containers that are
 // started again.
 func (f *logFollower) stream(ctx context.Context, pod *corev1.Pod, begun time.Time) error {
-	options := f.options(true)
+	options := f.options(pod, true)
 	if pod.CreationTimestamp.After(begun) { // all of a pod that came later
 		options.TailLines, options.SinceSeconds = nil, nil
 	}

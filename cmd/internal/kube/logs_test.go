@@ -113,6 +113,34 @@ func TestLogsOfAllWorkers(t *testing.T) {
 	}
 }
 
+// TestLogsOfAJob: without --component they are those of workers and coordinators, and of one index
+// its worker's alone. Where no pod came before the present ones, that is said.
+func TestLogsOfAJob(t *testing.T) {
+	led := coordinatorPod("book-coordinator-a")
+	led.Status.ContainerStatuses = append(led.Status.ContainerStatuses, corev1.ContainerStatus{
+		Name:  Coordinator,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+	objects := []runtime.Object{someJob(1, nil), led, workerPod("0", 1, corev1.PodRunning)}
+	for name, c := range map[string]struct {
+		how         Logs
+		want, wrong string
+	}{
+		"all":    {Logs{Index: -1}, "coordinator/a step 7\nworker-0/pod1 joined", ""},
+		"one":    {Logs{Index: 0}, "worker-0/pod1 joined", ""},
+		"before": {Logs{Index: -1, Previous: true}, "", "no worker of job book has an earlier pod"},
+	} {
+		c.how.Tail = -1
+		r, lines, _ := readLogs(clusterOf(objects...), &written{parts: map[string][]string{
+			"book-worker-0-pod1": {at(1, "joined")}, "book-coordinator-a": {at(2, "step 7")},
+		}}, c.how)
+		err := r.read(t.Context())
+		if lines.String() != c.want || (err == nil) != (c.wrong == "") ||
+			err != nil && !strings.HasPrefix(err.Error(), c.wrong) {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, lines, c.want)
+		}
+	}
+}
+
 // TestLogsThatCannotBeRead: the others are shown all the same.
 func TestLogsThatCannotBeRead(t *testing.T) {
 	objects := []runtime.Object{someJob(2, nil), workerPod("0", 1, corev1.PodRunning),

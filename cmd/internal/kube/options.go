@@ -15,6 +15,7 @@ import (
 
 	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
+	"rondo/telemetry"
 )
 
 // What a submission has if nothing else is said.
@@ -79,6 +80,10 @@ func (s *Submission) validate() error {
 	}
 	if _, err := tolerations(s.Tolerations); err != nil {
 		return err
+	}
+	if s.LogFormat != "" && !slices.Contains(telemetry.LogFormats(), s.LogFormat) {
+		return app.Usagef("--log-format %q is not one of %s", s.LogFormat,
+			strings.Join(telemetry.LogFormats(), ", "))
 	}
 	return nil
 }

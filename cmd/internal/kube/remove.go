@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	"rondo/cmd/internal/app"
 )
@@ -55,15 +58,11 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 		}
 	}
 	some, err := c.deleteJob(ctx, o, job, how)
+	if err == nil && how.WithEtcd {
+		err = c.removeEtcdData(ctx, how)
+	}
 	if err != nil {
 		return err
-	}
-	if how.WithEtcd {
-		shared, err := c.deleteShared(ctx, o, how)
-		if err != nil {
-			return err
-		}
-		some = some || shared
 	}
 	if !some {
 		return app.Usagef("namespace %s has nothing of a job %s: `%s` lists the jobs that are "+
@@ -98,9 +97,9 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	return nil
 }
 
-// deleteJob removes the workers first, while there is still a coordinator to hand their state to,
-// then the coordinators, which would submit the job anew where etcd holds nothing of it, then what
-// etcd holds, then all the rest. It says whether there was anything.
+// deleteJob removes a job's objects, all at once, and then what etcd holds of it: a coordinator
+// that still ran would submit the job anew. Workers that train go first, while a coordinator can
+// still plan rings without them. It says whether there was anything.
 func (c *Cluster) deleteJob(
 	ctx context.Context, o *objects, job string, how Delete,
 ) (some bool, err error) {
@@ -108,21 +107,35 @@ func (c *Cluster) deleteJob(
 	if err != nil {
 		return false, err
 	}
+	all, err := c.find(ctx, o, labelJob+"="+job, jobKinds())
+	if err == nil && how.WithEtcd {
+		var shared []stored
+		shared, err = c.find(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
+		all = append(all, shared...)
+	}
+	if err != nil {
+		return false, err
+	}
+	some = workers != nil || len(all) > 0
 	if workers != nil {
-		if !endedObject(workers) && begun(workers) && !how.Force &&
-			workers.GetDeletionTimestamp() == nil {
-			return false, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
+		trains := !endedObject(workers) && begun(workers)
+		if trains && !how.Force && workers.GetDeletionTimestamp() == nil {
+			return some, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
 				"deletes it as it is", job, c.command("stop", job))
 		}
-		if err := remove(ctx, resources, workers); err != nil {
-			return false, err
+		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
+		if trains && led {
+			if err := c.removeAll(ctx, []stored{work}, how); err != nil {
+				return some, err
+			}
+		} else {
+			all = append(all, work)
 		}
-		how.Say(nameOf(workers) + " deleted")
-		some = true
+		if trains && !led {
+			c.hurry(ctx, job)
+		}
 	}
-	own, kinds := labelJob+"="+job, jobKinds()
-	led, err := c.deleteAll(ctx, o, own, kinds[:1], how)
-	if err != nil {
+	if err := c.removeAll(ctx, all, how); err != nil {
 		return some, err
 	}
 	if !how.forgotten {
@@ -130,8 +143,85 @@ func (c *Cluster) deleteJob(
 			how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
 		}
 	}
-	rest, err := c.deleteAll(ctx, o, own, kinds[1:], how)
-	return some || led || rest, err
+	return some, nil
+}
+
+// leaderlessGrace is how many seconds workers without a leader have to end.
+const leaderlessGrace = 1
+
+// hurry shortens the grace period of workers that nobody leads: they would wait in vain for a ring
+// without them. A user who may not delete pods waits with them.
+func (c *Cluster) hurry(ctx context.Context, job string) {
+	grace := int64(leaderlessGrace)
+	_ = c.Client.CoreV1().Pods(c.Namespace).DeleteCollection(ctx,
+		metav1.DeleteOptions{GracePeriodSeconds: &grace}, selecting(job, Worker))
+}
+
+// stored is an object, and where it is.
+type stored struct {
+	from   dynamic.ResourceInterface
+	object *unstructured.Unstructured
+}
+
+// leads says whether an object is the coordinators of a job, and one of them is ready.
+func (s stored) leads() bool {
+	ready, _, _ := unstructured.NestedInt64(s.object.Object, "status", "readyReplicas")
+	return s.object.GetKind() == "Deployment" && ready > 0
+}
+
+// requestsAtOnce is how many requests of one deletion are on their way at a time.
+const requestsAtOnce = 16
+
+// find returns the objects of some kinds that a selector chooses.
+func (c *Cluster) find(ctx context.Context, o *objects, selector string,
+	kinds []schema.GroupVersionKind,
+) ([]stored, error) {
+	found := make([][]stored, len(kinds))
+	var group errgroup.Group
+	group.SetLimit(requestsAtOnce)
+	for i, kind := range kinds {
+		group.Go(func() error {
+			like := &unstructured.Unstructured{}
+			like.SetGroupVersionKind(kind)
+			like.SetNamespace(c.Namespace)
+			resources, err := o.of(like)
+			if meta.IsNoMatchError(err) {
+				return nil // the cluster has no such kind, so none of it
+			} else if err != nil {
+				return Explain(err, "looking for objects of kind "+kind.Kind)
+			}
+			list, err := resources.List(ctx, metav1.ListOptions{LabelSelector: selector})
+			if err != nil {
+				return Explain(err, "listing objects of kind "+kind.Kind)
+			}
+			for j := range list.Items {
+				found[i] = append(found[i], stored{resources, &list.Items[j]})
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return slices.Concat(found...), err
+}
+
+// removeAll deletes objects at once, and waits until all are gone with what they own. One that
+// cannot be deleted does not keep the others.
+func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error {
+	var group errgroup.Group
+	group.SetLimit(requestsAtOnce)
+	var saying sync.Mutex
+	for _, each := range all {
+		group.Go(func() error {
+			if err := remove(ctx, each.from, each.object); err != nil {
+				return err
+			}
+			saying.Lock()
+			defer saying.Unlock()
+			how.Say(nameOf(each.object) + " deleted")
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // forget removes what etcd holds of a job, so that the next of its name begins with nothing.
@@ -161,8 +251,8 @@ func (c *Cluster) forget(ctx context.Context, job string,
 	return store.Forget(ctx)
 }
 
-// jobKinds are the kinds of a job's objects but its workers: the coordinators', and then who uses
-// others before those.
+// jobKinds are the kinds of a job's objects but its workers. The coordinators come first, because
+// they take longest to end.
 func jobKinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"),
@@ -176,8 +266,8 @@ func jobKinds() []schema.GroupVersionKind {
 	}
 }
 
-// deleteShared removes the namespace's etcd with its data, and what else its jobs share.
-func (c *Cluster) deleteShared(ctx context.Context, o *objects, how Delete) (bool, error) {
+// sharedKinds are the kinds of what the jobs of a namespace share, its etcd first.
+func sharedKinds() []schema.GroupVersionKind {
 	kinds := slices.Concat([]schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("StatefulSet")}, jobKinds())
 	for _, optional := range []struct{ group, version, kind string }{
@@ -188,48 +278,20 @@ func (c *Cluster) deleteShared(ctx context.Context, o *objects, how Delete) (boo
 		kinds = append(kinds, schema.GroupVersionKind{Group: optional.group,
 			Version: optional.version, Kind: optional.kind})
 	}
-	some, err := c.deleteAll(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, kinds, how)
-	if err != nil {
-		return some, err
-	}
-	_, err = c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
+	return kinds
+}
+
+// removeEtcdData removes the volumes of the namespace's etcd. An etcd that rondo submit has not
+// made is still there, and keeps them.
+func (c *Cluster) removeEtcdData(ctx context.Context, how Delete) error {
+	_, err := c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made " +
 			"it, so delete it as it was made (kubectl delete -k)")
-		return some, nil
+		return nil
 	case !apierrors.IsNotFound(err):
-		return some, Explain(err, "looking for statefulset/"+etcdName)
+		return Explain(err, "looking for statefulset/"+etcdName)
 	}
-	return some, c.removeClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true })
-}
-
-// deleteAll removes all objects of some kinds that a selector chooses, and waits until they are
-// gone with what they own.
-func (c *Cluster) deleteAll(ctx context.Context, o *objects, selector string,
-	kinds []schema.GroupVersionKind, how Delete,
-) (some bool, err error) {
-	for _, kind := range kinds {
-		like := &unstructured.Unstructured{}
-		like.SetGroupVersionKind(kind)
-		like.SetNamespace(c.Namespace)
-		resources, err := o.of(like)
-		if meta.IsNoMatchError(err) {
-			continue // the cluster has no such kind, so none of it
-		} else if err != nil {
-			return some, Explain(err, "deleting objects of kind "+kind.Kind)
-		}
-		found, err := resources.List(ctx, metav1.ListOptions{LabelSelector: selector})
-		if err != nil {
-			return some, Explain(err, "listing objects of kind "+kind.Kind)
-		}
-		for i := range found.Items {
-			if err := remove(ctx, resources, &found.Items[i]); err != nil {
-				return some, err
-			}
-			how.Say(nameOf(&found.Items[i]) + " deleted")
-			some = true
-		}
-	}
-	return some, nil
+	return c.removeClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true })
 }

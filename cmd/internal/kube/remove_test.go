@@ -60,8 +60,51 @@ func TestDeleteEndsCoordinatorsFirst(t *testing.T) {
 	var heard told
 	err = s.Delete(t.Context(), "song", Delete{Timeout: time.Minute, Say: heard.say})
 	wants(t, err, "deleting deployment/song-coordinator")
-	if got := heard.String(); got != "job/song-worker deleted" {
+	if got := heard.String(); !strings.Contains(got, "job/song-worker deleted") ||
+		strings.Contains(got, "what etcd holds") {
 		t.Errorf("it says %q", got)
+	}
+}
+
+// Workers that train end before the coordinators that plan rings without them. Where nobody leads,
+// they do not wait for that, and everything is deleted at once.
+func TestDeleteOfAJobThatTrains(t *testing.T) {
+	for _, led := range []bool{true, false} {
+		s := serveAPI(t)
+		_, err := s.submit(t, "--job=song")
+		check(t, err)
+		s.end(t, "", map[string]string{"step": "7"})
+		if led {
+			s.object(t, "deployments/song-coordinator").Object["status"] =
+				map[string]any{"readyReplicas": int64(1)}
+		}
+		s.held = "/jobs/song-worker"
+		s.changes()
+		_ = s.Delete(t.Context(), "song", Delete{Force: true, Timeout: 2 * time.Second,
+			Say: func(string) {}})
+		changes := s.changes()
+		if slices.Contains(changes, "DELETE deployments/song-coordinator") == led ||
+			slices.Contains(changes, "DELETE pods/") == led ||
+			!slices.Contains(changes, "DELETE jobs/song-worker") {
+			t.Errorf("led %t, while the workers end: %q", led, changes)
+		}
+	}
+}
+
+// An object that lingers does not keep the others from being deleted meanwhile.
+func TestDeleteIsAllAtOnce(t *testing.T) {
+	s := serveAPI(t)
+	_, err := s.submit(t, "--job=song", "--etcd=127.0.0.1:1")
+	check(t, err)
+	s.held = "/deployments/song-coordinator"
+	wants(t, s.Delete(t.Context(), "song", Delete{Timeout: 2 * time.Second,
+		Say: func(string) {}}), "deployment/song-coordinator still waits")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for path := range s.objects {
+		if strings.Contains(path, "/song-") && !strings.HasSuffix(path, s.held) {
+			t.Errorf("%s is left", path)
+		}
 	}
 }
 
@@ -111,6 +154,11 @@ func TestDeleteFreesANamespace(t *testing.T) {
 	if len(problems) != 1 || problems[0].Remedy != "rondo delete --job song -n music" {
 		t.Errorf("%v", problems)
 	}
+	listed, err := s.Statuses(t.Context(), false)
+	check(t, err)
+	if len(listed) != 1 || listed[0].Phase != phaseDeleting {
+		t.Errorf("it is listed as %+v", listed)
+	}
 	var heard told
 	check(t, s.Delete(t.Context(), "song", Delete{Timeout: time.Minute, Say: heard.say}))
 	if !slices.Contains(s.changes(), "DELETE jobs/song-worker") ||
@@ -125,8 +173,8 @@ func TestDeleteThatTakesTooLong(t *testing.T) {
 	_, err := s.submit(t, "--job=song")
 	check(t, err)
 	s.held = "/jobs/song-worker"
-	err = s.Delete(t.Context(), "song", Delete{Timeout: 200 * time.Millisecond,
+	err = s.Delete(t.Context(), "song", Delete{Timeout: 3 * time.Second,
 		Say: func(string) {}})
-	wants(t, err, "job song is not gone after 200ms")
+	wants(t, err, "job song is not gone after 3s")
 	wants(t, err, "job/song-worker still waits for its pods to end: of one whose node is lost")
 }

@@ -173,10 +173,18 @@ func (c *Cluster) awaitRing(ctx context.Context, job *Job, how Scale) error {
 				job.Name, now.Wanted())
 		case now.Ring() != ring:
 			ring, suspended = now.Ring(), false
-			how.Say(fmt.Sprintf("%d of %d workers in the ring", ring, how.Workers))
+			how.Say(InRing(ring, how.Workers))
 		}
 		return ring == how.Workers && !suspended, nil
 	})
+}
+
+// InRing says how many workers the ring has and is to have. It has more while it shrinks.
+func InRing(ring, wanted int) string {
+	if ring > wanted {
+		return fmt.Sprintf("%d workers in the ring, %d wanted", ring, wanted)
+	}
+	return fmt.Sprintf("%d of %d workers in the ring", ring, wanted)
 }
 
 // waitingFor says what a suspended job waits for.

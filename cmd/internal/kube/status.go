@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
@@ -45,6 +47,7 @@ type JobStatus struct {
 // Detail is what there is to know of one job besides.
 type Detail struct {
 	SecondsLeft  *float64    `json:"seconds_left,omitempty"`
+	Limit        string      `json:"limit,omitempty"`  // why it has fewer steps than --steps
 	Leader       string      `json:"leader,omitempty"` // the pod whose coordinator leads
 	Coordinators []PodStatus `json:"coordinators"`
 	Etcd         *Ready      `json:"etcd,omitempty"` // nil: it is not in the namespace
@@ -77,11 +80,23 @@ type PodStatus struct {
 // Ended reports whether the job has ended, well or not.
 func (s *JobStatus) Ended() bool { return endedPhase(s.Phase) }
 
-// Failed reports whether the job has ended and failed.
-func (s *JobStatus) Failed() bool { return s.Phase == telemetry.PhaseFailed }
+// Failed reports whether the job has ended and failed, or has not trained and cannot.
+func (s *JobStatus) Failed() bool {
+	switch s.Phase {
+	case telemetry.PhaseFailed:
+		return true
+	case phasePending, telemetry.PhaseWaiting, telemetry.PhaseForming:
+		return s.Step == 0 && s.Detail != nil && slices.ContainsFunc(s.Detail.Problems,
+			func(p Problem) bool { return p.Fatal })
+	}
+	return false
+}
+
+// Unknown reports whether nobody can say how the job stands.
+func (s *JobStatus) Unknown() bool { return s.Phase == phaseUnknown }
 
 // status is the job by itself.
-func (c *Cluster) status(j *Job) JobStatus {
+func (c *Cluster) status(j *Job, now time.Time) JobStatus {
 	p := j.Progress()
 	s := JobStatus{Job: j.Name, Namespace: j.Workers.Namespace, Phase: j.Phase(),
 		Reason: j.Reason(), Ring: j.Ring(), Wanted: j.Wanted(), Generation: p.Generation,
@@ -100,10 +115,22 @@ func (c *Cluster) status(j *Job) JobStatus {
 			}
 		}
 	}
+	if silence := j.silence(now); silence > SilenceLimit {
+		s.Phase, s.Ring, s.TokensPerSecond = phaseUnknown, 0, nil
+		s.Reason = fmt.Sprintf("last heard %s ago", duration.HumanDuration(silence))
+	}
 	if s.Phase == phaseSuspended {
 		s.Reason = c.in(s.Namespace).waitingFor(j)
 	}
 	return s
+}
+
+// leave says that the namespace of the job is being deleted.
+func (s *JobStatus) leave() {
+	if !s.Ended() {
+		s.Phase, s.Reason = phaseDeleting, "its namespace is being deleted"
+		s.Ring, s.TokensPerSecond = 0, nil
+	}
 }
 
 // Statuses returns the jobs of the namespace, or of all namespaces, without detail.
@@ -112,9 +139,14 @@ func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, e
 	if err != nil {
 		return nil, err
 	}
-	all := make([]JobStatus, 0, len(jobs))
+	all, now := make([]JobStatus, 0, len(jobs)), time.Now()
+	leaving := !everywhere && c.leaving(ctx)
 	for _, job := range jobs {
-		all = append(all, c.status(job))
+		s := c.status(job, now)
+		if leaving {
+			s.leave()
+		}
+		all = append(all, s)
 	}
 	return all, nil
 }
@@ -133,25 +165,31 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 	if err != nil {
 		return nil, Explain(err, "looking at etcd")
 	}
-	problems, err := c.Diagnose(ctx, name)
+	scene, err := c.scene(ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
+	now := time.Now()
 	spec, err := c.spec(ctx, job)
 	if err != nil {
 		spec = nil // its coordinators are gone: the rest still tells
 	}
-	s := c.status(job)
-	s.Detail = detail(job, pods.Items, sets.Items, spec)
-	s.Detail.Problems = append(s.Detail.Problems, problems...)
+	s := c.status(job, now)
+	if scene.leaving {
+		s.leave()
+	}
+	s.Detail = detail(job, pods.Items, sets.Items)
+	s.Detail.Problems = append(s.Detail.Problems, scene.problems(now)...)
+	if spec != nil {
+		s.foresee(spec)
+	}
 	return &s, nil
 }
 
 // detail puts together what the cluster says of a job's parts.
-func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet,
-	spec *rondov1.JobSpec) *Detail {
+func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
 	d := &Detail{Coordinators: []PodStatus{}, Problems: []Problem{},
-		Workers: workersOf(job, pods), SecondsLeft: secondsLeft(job, spec)}
+		Workers: workersOf(job, pods)}
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Labels[labelComponent] == Coordinator {
@@ -171,14 +209,18 @@ func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet,
 	return d
 }
 
-// secondsLeft is the time to the last step at the present speed; nil: not known.
-func secondsLeft(job *Job, spec *rondov1.JobSpec) *float64 {
-	p := job.Progress()
-	if spec == nil || job.Ring() == 0 || p.TokensPerSecond <= 0 || p.TotalSteps <= p.Step {
-		return nil
+// foresee says when the job will end: the time to its last step at the present speed, and why it
+// has fewer steps than --steps.
+func (s *JobStatus) foresee(spec *rondov1.JobSpec) {
+	if s.TotalSteps > 0 && spec.Steps > s.TotalSteps {
+		s.Detail.Limit = fmt.Sprintf("--epochs %d ends before --steps %d", spec.Epochs, spec.Steps)
 	}
-	left := float64(p.TotalSteps-p.Step) * float64(spec.Batch*spec.Bptt) / p.TokensPerSecond
-	return &left
+	if s.Ring == 0 || s.TokensPerSecond == nil || *s.TokensPerSecond <= 0 ||
+		s.TotalSteps <= s.Step {
+		return
+	}
+	left := float64(s.TotalSteps-s.Step) * float64(spec.Batch*spec.Bptt) / *s.TokensPerSecond
+	s.Detail.SecondsLeft = &left
 }
 
 // workersOf returns the newest pod of each index, in their order.

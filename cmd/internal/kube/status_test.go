@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rondo/cluster"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
 
@@ -28,7 +29,7 @@ func trained(t *testing.T) *Cluster {
 	p := Progress{Phase: telemetry.PhaseRunning, Reason: "two workers go on", Step: 100,
 		TotalSteps: 400, Epoch: 2, Loss: 1.5, Perplexity: 4.4817, TokensPerSecond: 2100,
 		WorldSize: 2, Generation: 3, Checkpoint: "s3://books/book", CheckpointStep: 80}
-	for name, value := range p.annotate(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+	for name, value := range p.annotate(time.Now()) {
 		if text, is := value.(string); is {
 			job.Annotations[name] = text
 		}
@@ -64,6 +65,7 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Detail.Problems = []Problem{}
+	s.Updated = pointer(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	s.live(cluster.View{Leader: cluster.Leader{ID: "c", Address: "192.0.2.3:7000"},
 		Plan: cluster.Plan{Generation: 4, Phase: cluster.Running, Reason: "two workers go on",
 			Members: []cluster.Member{{ID: "y", Address: "192.0.2.5:7000"},
@@ -89,6 +91,91 @@ func golden(t *testing.T, path, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("it is not as %s has it:\n%s", path, got)
+	}
+}
+
+// TestStatusAfterSilence: a job of which nothing was heard for half a minute has no rate and no
+// time left, in the list, too. Only one that runs has to be heard of.
+func TestStatusAfterSilence(t *testing.T) {
+	for name, of := range map[string]struct {
+		phase     string
+		ago       time.Duration
+		suspended bool
+		want      string
+	}{
+		"heard":           {telemetry.PhaseRunning, 29 * time.Second, false, "running"},
+		"silent":          {telemetry.PhaseRunning, 53 * time.Second, false, phaseUnknown},
+		"silent, forming": {telemetry.PhaseForming, 3 * time.Minute, false, phaseUnknown},
+		"ended":           {telemetry.PhaseEnded, time.Hour, false, "ended"},
+		"suspended":       {telemetry.PhasePaused, time.Hour, true, phaseSuspended},
+	} {
+		c := trained(t)
+		jobs := c.Client.BatchV1().Jobs("here")
+		job, err := jobs.Get(t.Context(), "book-worker", metav1.GetOptions{})
+		check(t, err)
+		job.Annotations[annotations+"phase"] = of.phase
+		job.Annotations[annotations+"updated"] = time.Now().Add(-of.ago).Format(time.RFC3339)
+		job.Spec.Suspend = &of.suspended
+		_, err = jobs.Update(t.Context(), job, metav1.UpdateOptions{})
+		check(t, err)
+		listed, err := c.Statuses(t.Context(), false)
+		check(t, err)
+		one, err := c.Status(t.Context(), "book")
+		check(t, err)
+		for _, s := range []*JobStatus{&listed[0], one} {
+			silent := of.want == phaseUnknown
+			if s.Phase != of.want || s.Unknown() != silent || s.Failed() ||
+				silent != (s.TokensPerSecond == nil) || s.Step != 100 {
+				t.Errorf("%s: %+v", name, s)
+			}
+			if silent && (s.Ring != 0 || !strings.HasPrefix(s.Reason, "last heard ")) {
+				t.Errorf("%s: %d in the ring, %s", name, s.Ring, s.Reason)
+			}
+		}
+		if (one.Detail.SecondsLeft == nil) != (of.want != "running") {
+			t.Errorf("%s: seconds left %v", name, one.Detail.SecondsLeft)
+		}
+	}
+}
+
+// TestStatusSaysWhatEndsTheJob where --epochs leave it fewer steps than --steps.
+func TestStatusSaysWhatEndsTheJob(t *testing.T) {
+	for steps, want := range map[int64]string{0: "", 400: "",
+		6000: "--epochs 10 ends before --steps 6000"} {
+		s := JobStatus{TotalSteps: 400, Detail: &Detail{}}
+		s.foresee(&rondov1.JobSpec{Steps: steps, Epochs: 10})
+		if s.Detail.Limit != want {
+			t.Errorf("--steps %d: %q, want %q", steps, s.Detail.Limit, want)
+		}
+	}
+}
+
+func TestInRing(t *testing.T) {
+	for want, of := range map[string][2]int{"2 of 3 workers in the ring": {2, 3},
+		"3 of 3 workers in the ring": {3, 3}, "4 workers in the ring, 3 wanted": {4, 3}} {
+		if got := InRing(of[0], of[1]); got != want {
+			t.Errorf("%v: %q, want %q", of, got, want)
+		}
+	}
+}
+
+// TestAJobThatCannotStartHasFailed, as far as exit codes go.
+func TestAJobThatCannotStartHasFailed(t *testing.T) {
+	fatal := &Detail{Problems: []Problem{{Text: "no image", Fatal: true}}}
+	for name, of := range map[string]struct {
+		status JobStatus
+		want   bool
+	}{
+		"waits":         {JobStatus{Phase: phasePending, Detail: &Detail{}}, false},
+		"cannot start":  {JobStatus{Phase: phasePending, Detail: fatal}, true},
+		"cannot form":   {JobStatus{Phase: telemetry.PhaseForming, Detail: fatal}, true},
+		"has trained":   {JobStatus{Phase: telemetry.PhaseForming, Step: 5, Detail: fatal}, false},
+		"lacks one pod": {JobStatus{Phase: telemetry.PhaseRunning, Detail: fatal}, false},
+		"failed":        {JobStatus{Phase: telemetry.PhaseFailed}, true},
+	} {
+		if got := of.status.Failed(); got != of.want {
+			t.Errorf("%s: failed %t", name, got)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 )
 
 // Options is what a submission says beside the job itself: what its pods run, ask for and are
@@ -40,6 +41,8 @@ type Options struct {
 	EtcdStorage     string            `json:"etcd-storage,omitempty"`
 	S3Secret        string            `json:"s3-secret,omitempty"`
 	GracePeriod     string            `json:"grace-period,omitempty"` // empty: by step and model
+	LogFormat       string            `json:"log-format,omitempty"`
+	Verbose         bool              `json:"verbose,omitempty"`
 }
 
 // A Submission is all that a person said of a job. It is kept with the job, so that the job can
@@ -100,6 +103,9 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		"reach it; default: three members in the namespace, shared by its jobs")
 	set.StringVar(&o.EtcdStorage, "etcd-storage", defaultStorage, "of each etcd member: a size, "+
 		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
+	set.StringVar(&o.LogFormat, "log-format", "", "of the pods' logs: "+
+		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
+	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
 	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
 		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
 	for flag, value := range map[string]string{"pause-timeout": defaultPause,

@@ -45,6 +45,7 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--cpus-per-worker=0":              "is no size above 0",
 		"--memory-per-worker=2":            "2Gi is two gibibytes",
 		"--etcd=host":                      "is not host:port",
+		"--log-format=xml":                 "is not one of text, json",
 		"--grace-period=soon":              "is no time of a second or more",
 		"--grace-period=9ms":               "is no time of a second or more",
 		"--etcd=e:1 --etcd-storage=1Gi":    "leave out one of the two",
@@ -225,6 +226,24 @@ func TestGracePeriod(t *testing.T) {
 		check(t, err)
 		if want == 0 && got < 200 || want > 0 && got != want {
 			t.Errorf("%s: %d s to leave, want %d", line, got, want)
+		}
+	}
+}
+
+// The flags of the log reach all of the job's own containers.
+func TestLogFlags(t *testing.T) {
+	for line, want := range map[string]int{"": 0, "--verbose": 3,
+		"--log-format=json --verbose": 6} {
+		s, err := submission(t, strings.Fields(line)...)
+		check(t, err)
+		m, err := Render(t.Context(), s, "music")
+		check(t, err)
+		text, err := m.YAML()
+		check(t, err)
+		got := strings.Count(string(text), "- --verbose\n") +
+			strings.Count(string(text), "- --log-format=json\n")
+		if got != want { // worker, coordinator and observer
+			t.Errorf("%s: in %d arguments, want %d", line, got, want)
 		}
 	}
 }

@@ -334,9 +334,9 @@ func (r Run) workerLog(worker int, line string) {
 }
 
 func (r Run) logger() *slog.Logger {
-	level := slog.LevelWarn
+	level := slog.LevelWarn // the run's screen shows the rest
 	if r.Verbose {
-		level = slog.LevelInfo
+		level = slog.LevelDebug
 	}
 	return slog.New(slog.NewTextHandler(lineWriter(r.Log), &slog.HandlerOptions{Level: level}))
 }

@@ -1,19 +1,22 @@
 package meet
 
 import (
+	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"rondo/cmd/internal/app"
+	"rondo/telemetry"
 )
 
 // AddFlags defines the flags that every process of a job has. The returned function gives their
-// values once they are parsed.
-func AddFlags(c *cobra.Command) func() Config {
+// values once they are parsed, with a log at the least level, or at slog.LevelDebug with --verbose.
+func AddFlags(c *cobra.Command) func(least slog.Level) (Config, error) {
 	var cfg Config
-	var verbose bool
 	flags := c.Flags()
 	flags.StringSliceVar(&cfg.Etcd, "etcd", nil, "host:port,... of etcd")
 	flags.StringVar(&cfg.Job, "job", "", "name of the job")
@@ -26,14 +29,26 @@ func AddFlags(c *cobra.Command) func() Config {
 		"default: none")
 	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
 		"on every connection; default: no TLS")
-	flags.BoolVar(&verbose, "verbose", false, "log what happens, not only what is wrong")
+	log := AddLogFlags(flags)
 	app.Require(c, "etcd", "job")
-	return func() Config {
-		level := slog.LevelWarn
-		if verbose {
-			level = slog.LevelInfo
+	return func(least slog.Level) (Config, error) {
+		var err error
+		cfg.Log, err = log(os.Stderr, least)
+		return cfg, err
+	}
+}
+
+// AddLogFlags defines --log-format and --verbose. The returned function opens a log as they say,
+// once they are parsed; --verbose puts its level down to slog.LevelDebug.
+func AddLogFlags(flags *pflag.FlagSet) func(w io.Writer, least slog.Level) (*slog.Logger, error) {
+	format := flags.String("log-format", "text", "of the log on standard error: "+
+		strings.Join(telemetry.LogFormats(), ", "))
+	verbose := flags.Bool("verbose", false, "log connections, plans and timing, too")
+	return func(w io.Writer, least slog.Level) (*slog.Logger, error) {
+		if *verbose {
+			least = slog.LevelDebug
 		}
-		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-		return cfg
+		log, err := telemetry.NewLog(w, *format, least)
+		return log, app.Usage(err)
 	}
 }

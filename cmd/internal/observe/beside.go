@@ -23,11 +23,13 @@ import (
 // How often the Job is told of progress: each time wakes the controllers that watch Jobs. Of
 // another phase it is told at once.
 const (
-	tellEvery   = 5 * time.Second  // of what changes seldom, and after a failure
-	tellFigures = 15 * time.Second // of steps
-	tellAgain   = time.Minute      // of what has not changed, so that it is seen to be watched
-	askAgain    = 15 * time.Second
-	endAfter    = 15 * time.Second // for the observer of the last leader to tell of the end
+	tellEvery = 5 * time.Second // of what changes seldom, and after a failure
+	// tellAgain is for steps, and where nothing has changed: a job of which nothing is heard for
+	// kube.SilenceLimit counts as unknown.
+	tellAgain = kube.SilenceLimit / 2
+	tellEnded = time.Minute // of a job that has ended
+	askAgain  = 15 * time.Second
+	endAfter  = 15 * time.Second // for the observer of the last leader to tell of the end
 )
 
 // WorkerJob is the Kubernetes Job that runs the workers; kube.WorkerJob is one.
@@ -150,7 +152,7 @@ func (k *keeper) end(ctx context.Context, spec *rondov1.JobSpec) {
 	if at.Before(k.overAt) {
 		return
 	}
-	k.overAt = at.Add(tellAgain)
+	k.overAt = at.Add(tellEnded)
 	job, err := k.read(ctx)
 	if err == nil && !job.Over && job.Run == spec.Submitted {
 		k.write(ctx, progressOf(k.state()))
@@ -229,12 +231,12 @@ func (k *keeper) pause(p kube.Progress) time.Duration {
 	switch {
 	case k.untold:
 		return tellEvery
-	case p == k.told:
-		return tellAgain
+	case p == k.told && p.Over():
+		return tellEnded
 	case p.Phase != k.told.Phase:
 		return 0
 	case same == k.told:
-		return tellFigures
+		return tellAgain
 	}
 	return tellEvery
 }

@@ -98,8 +98,8 @@ func (b *bench) steps() (steps []int64) {
 	return steps
 }
 
-// The Job hears of steps every fifteen seconds, of what changes seldom after five, of another phase
-// at once, and of nothing new once a minute.
+// The Job hears of steps, and that nothing has changed, every fifteen seconds, of what changes
+// seldom after five, of another phase at once, and after the end once a minute.
 func TestKeeperTellsTheJob(t *testing.T) {
 	b := newBench(t)
 	for step := range int64(32) {
@@ -115,6 +115,12 @@ func TestKeeperTellsTheJob(t *testing.T) {
 	}
 	if got := b.job.told; len(got) != 4 || got[3].WorldSize != 3 {
 		t.Errorf("of another world size the Job was told %+v", got[3:])
+	}
+	for range 30 { // two more times, so that it is not taken for lost
+		b.look(time.Second)
+	}
+	if n := len(b.job.told); n != 6 {
+		t.Errorf("the Job was told %d times that the job goes on, want 2", n-4)
 	}
 	b.state.Phase = telemetry.PhaseEnded
 	b.state.Checkpoints = []dashboard.Checkpoint{{Step: 5, Path: "runs/5"},

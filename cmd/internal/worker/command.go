@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -27,12 +28,21 @@ func Command() *cobra.Command {
 		if *supervised {
 			go endWith(cmd.InOrStdin())
 		}
-		did, err := Run(cmd.Context(), Config{Config: config(), Device: *device})
+		least := slog.LevelInfo
+		if *supervised { // the supervisor shows what happens
+			least = slog.LevelWarn
+		}
+		where, err := config(least)
+		if err != nil {
+			return err
+		}
+		did, err := Run(cmd.Context(), Config{Config: where, Device: *device})
 		var heard *heardError
 		if *supervised && errors.As(err, &heard) {
 			return &app.ToldError{Err: err}
 		}
 		if err == nil {
+			where.Log.Info(did)
 			app.Summarize(cmd, did)
 		}
 		return err

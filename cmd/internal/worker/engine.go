@@ -185,8 +185,7 @@ func (e *engine) enter(s *session) error {
 		return err
 	}
 	if e.tracer != nil {
-		e.tracer.Name(fmt.Sprintf("rank %d, process %d on %s", s.rank, s.member.PID,
-			s.member.Host), int(s.rank))
+		e.tracer.Name(fmt.Sprintf("rank %d, %s", s.rank, s.member.Place()), int(s.rank))
 	}
 	e.faults.SetRing(uint64(s.plan.Generation), int(s.rank))
 	if s.rank != 0 {

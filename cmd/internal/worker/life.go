@@ -107,7 +107,7 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 		defer cancel()
 		if err := registration.Leave(limited); err != nil {
-			w.log.Info("leaving; the lease ends by itself", "error", err)
+			w.log.Debug("leaving; the lease ends by itself", "error", err)
 		}
 	}()
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))

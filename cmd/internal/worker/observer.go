@@ -60,7 +60,7 @@ func (o *observer) Checkpoint(int64) {}
 // Tuned implements train.Observer. It is of interest to whoever looks into how a job runs.
 func (o *observer) Tuned(t train.Tuning) {
 	w := o.engine.worker
-	w.log.Info(t.String(), "generation", o.engine.session.Load().plan.Generation)
+	w.log.Debug(t.String(), "generation", o.engine.session.Load().plan.Generation)
 }
 
 // Notice implements train.Observer.

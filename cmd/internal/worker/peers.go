@@ -111,7 +111,7 @@ func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	case refused != nil:
 		return nil, s.withoutGroup(ctx, own, refused)
 	}
-	s.log.Info("gradients are summed between the GPUs", "by", own.Peer.Library)
+	s.log.Debug("gradients are summed between the GPUs", "by", own.Peer.Library)
 	if s.rank == 0 {
 		s.notice(ctx, "gradients are summed between the GPUs, by "+own.Peer.Library)
 	}
@@ -121,12 +121,12 @@ func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 // withoutGroup tells why the ring is to sum, which is an error where the job demands a group.
 func (s *session) withoutGroup(ctx context.Context, own card, refused *refusal) error {
 	m := s.plan.Members[refused.rank]
-	why := fmt.Sprintf("rank %d (host %s, pid %d): %s", refused.rank, m.Host, m.PID, refused.why)
+	why := fmt.Sprintf("rank %d (%s): %s", refused.rank, m.Place(), refused.why)
 	if s.spec.IntraHost == intraHostNCCL {
 		return &groupError{rank: refused.rank, text: fmt.Sprintf("--intra-host nccl: %s; with "+
 			"--intra-host auto the ring sums where NCCL cannot", why)}
 	}
-	s.log.Info("gradients are summed around the ring", "reason", why)
+	s.log.Debug("gradients are summed around the ring", "reason", why)
 	if s.rank == 0 && own.Cannot == "" { // who has a GPU and NCCL may expect otherwise
 		s.notice(ctx, "gradients are summed around the ring, and not by NCCL: "+why)
 	}
@@ -273,7 +273,7 @@ func (s *session) leaveGroup() {
 		return
 	}
 	if err := freed(s.group.Close); err != nil {
-		s.log.Info("leaving the group of GPUs", "error", err)
+		s.log.Debug("leaving the group of GPUs", "error", err)
 	}
 	s.group = nil
 }

@@ -123,7 +123,7 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 		return nil, err
 	}
 	t.unbind = allreduce.Bind(append([]*allreduce.Ring{s.ring}, t.rings...)...)
-	s.log.Info("gradients are summed within hosts first", "generation", s.plan.Generation,
+	s.log.Debug("gradients are summed within hosts first", "generation", s.plan.Generation,
 		"host", fmt.Sprint(layout.Host), "across", fmt.Sprint(layout.Across))
 	if s.rank == 0 {
 		s.notice(ctx, fmt.Sprintf("gradients are summed within hosts first: %d workers in %d parts",

@@ -83,7 +83,7 @@ func (w *worker) serveRing(
 		}
 		s.leaveGroup()
 		if closing := s.leaveRings(); closing != nil {
-			w.log.Info("leaving the ring", "generation", plan.Generation, "error", closing)
+			w.log.Debug("leaving the ring", "generation", plan.Generation, "error", closing)
 		}
 	}
 	return done && err == nil, err
@@ -220,7 +220,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
 	for i, m := range s.plan.Members {
 		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
-		ring.Names = append(ring.Names, fmt.Sprintf("host %s, pid %d", m.Host, m.PID))
+		ring.Names = append(ring.Names, m.Place())
 	}
 	around := reducer{s.ring, s.tiers, s.engine.tracer != nil}
 	if len(s.plan.Members) > 1 {
@@ -367,7 +367,7 @@ func (s *session) judge(life context.Context, err error) error {
 	default:
 		return s.failed(err)
 	}
-	s.log.Info("the ring has ended", "generation", s.plan.Generation, "error", err)
+	s.log.Debug("the ring has ended", "generation", s.plan.Generation, "error", err)
 	return nil
 }
 
@@ -421,6 +421,11 @@ func (s *session) accuse(ctx context.Context, rank int, why *rondov1.SuspectEven
 
 // announce tells who is in the ring, and what it goes on from.
 func (s *session) announce(ctx context.Context, joined train.Joined) {
+	from, to := s.plan.Lanes(s.rank)
+	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
+		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),
+		"threads", job.Threads(s.spec, s.processesHere()),
+		"lanes", fmt.Sprintf("%d-%d", from, to-1), "after_step", joined.Step)
 	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
 		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
 		Device: s.engine.model.Device().Name(), Host: s.member.Host,

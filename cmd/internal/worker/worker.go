@@ -137,7 +137,7 @@ func (w *worker) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
 	if err := w.voice.Load().Flush(ctx); err != nil {
-		w.log.Info("the coordinator does not answer", "error", err)
+		w.log.Debug("the coordinator does not answer", "error", err)
 	}
 }
 
@@ -182,9 +182,8 @@ func newWorker(cfg Config) *worker {
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
 		Version: meet.Version()}
 	if cfg.Host != "" {
-		// Containers of one machine count their processes each for itself; with the host, the
-		// number must tell one process from another.
-		w.member.Host, w.member.PID, w.alone = cfg.Host, number, true
+		// Containers of one machine count their processes each for itself.
+		w.member.Host, w.member.PID, w.alone = cfg.Host, -max(number, 1), true
 	}
 	return w
 }
@@ -325,7 +324,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		allreduce.Links, error) {
 		formed, err := grpclink.Connect(ctx, links, seat, addresses, dialing)
 		if ways := grpclink.Describe(formed); ways != "" {
-			w.log.Info("the ring is linked", "generation", seat.Generation, "links", ways)
+			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)
 		}
 		return formed, err
 	}
@@ -396,7 +395,7 @@ func (w *worker) farewell(ctx context.Context, err error) {
 		cancel() // nobody answers; that was waited for already
 	}
 	if err := w.voice.Load().Close(ctx); err != nil {
-		w.log.Info("leaving without the coordinator's answer", "error", err)
+		w.log.Debug("leaving without the coordinator's answer", "error", err)
 	}
 }
 

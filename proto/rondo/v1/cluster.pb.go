@@ -138,7 +138,7 @@ type Member struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`           // unique to this run of the process
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its Ring service
 	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
-	Pid           int64                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`
+	Pid           int64                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`          // negative: in a container, a number that tells its processes apart
 	Device        string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`     // as compute.Device names it
 	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`   // of the protocol between workers: all of a ring have the same
 	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of the job as this worker has it, its text included
@@ -479,6 +479,7 @@ type Record struct {
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`      // id of the worker or coordinator
 	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // from 1, growing; a step event that was dropped leaves a gap
 	Event         *Event                 `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
+	Retold        bool                   `protobuf:"varint,4,opt,name=retold,proto3" json:"retold,omitempty"` // an earlier leader had it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -532,6 +533,13 @@ func (x *Record) GetEvent() *Event {
 		return x.Event
 	}
 	return nil
+}
+
+func (x *Record) GetRetold() bool {
+	if x != nil {
+		return x.Retold
+	}
+	return false
 }
 
 // Receipt says that the leader has a source's records up to sequence.
@@ -1957,11 +1965,12 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x06remedy\x18\x03 \x01(\x0e2\x10.rondo.v1.RemedyR\x06remedy\"2\n" +
 	"\x06Leader\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"c\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"{\n" +
 	"\x06Record\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12%\n" +
-	"\x05event\x18\x03 \x01(\v2\x0f.rondo.v1.EventR\x05event\"%\n" +
+	"\x05event\x18\x03 \x01(\v2\x0f.rondo.v1.EventR\x05event\x12\x16\n" +
+	"\x06retold\x18\x04 \x01(\bR\x06retold\"%\n" +
 	"\aReceipt\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x0e\n" +
 	"\fWatchRequest\"%\n" +

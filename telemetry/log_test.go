@@ -1,0 +1,96 @@
+package telemetry
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+)
+
+// logged is what a log of a format has of a short job; each step takes 3 seconds.
+func logged(t *testing.T, format string) []string {
+	t.Helper()
+	var out bytes.Buffer
+	log, err := NewLog(&out, format, slog.LevelInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := time.Unix(0, 0)
+	view := NewLogView(log, 10*time.Second, func() time.Time { return clock })
+	events := []Event{Worker{Rank: 1}, Generation{Generation: 1, WorldSize: 2, Reason: "a start"}}
+	for step := int64(1); step <= 6; step++ {
+		events = append(events, Step{Step: step, TotalSteps: 6, Loss: 2.31415, WorldSize: 2,
+			TokensPerSecond: 50123})
+		if step == 2 {
+			events = append(events, Eval{Step: 2, Loss: 1.499951}, Checkpoint{2, "runs/2"},
+				Sample{2, "light\nwhile"}, Notice{Text: "a notice"})
+		}
+	}
+	for _, e := range append(events, Failed{Reason: "not finite"}) {
+		if _, is := e.(Step); is {
+			clock = clock.Add(3 * time.Second)
+		}
+		if err := view.Show(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.Split(strings.TrimSpace(out.String()), "\n")
+}
+
+func TestLogViewAsText(t *testing.T) {
+	want := []string{
+		`level=INFO msg="ring of 2, generation 1, after step 0: a start"`,
+		`level=INFO msg="step 1/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ring=2`,
+		`level=INFO msg="evaluation at step 2: loss 1.5000, perplexity 0.000, 0.000 bits/token, ` +
+			`0 tokens"`,
+		`level=INFO msg="checkpoint of step 2: runs/2"`,
+		`level=INFO msg="sample at step 2:\nlight\nwhile\n"`,
+		`level=INFO msg="a notice"`,
+		`level=INFO msg="step 5/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ` +
+			`ring=2 validation_loss=1.5`,
+		`level=INFO msg="step 6/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ` +
+			`ring=2 validation_loss=1.5`,
+		`level=ERROR msg="the job has failed: not finite"`,
+	}
+	got := logged(t, "text")
+	for i := range got {
+		_, got[i], _ = strings.Cut(got[i], " ") // the time
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestLogViewAsJSON(t *testing.T) {
+	lines := logged(t, "json")
+	if len(lines) != 9 {
+		t.Fatalf("%d lines: %q", len(lines), lines)
+	}
+	var step struct {
+		Msg        string
+		Validation float64 `json:"validation_loss"`
+		Event      struct {
+			Event     string
+			Step      int64
+			Loss      float64
+			WorldSize int64 `json:"world_size"`
+		}
+	}
+	if err := json.Unmarshal([]byte(lines[6]), &step); err != nil {
+		t.Fatal(err)
+	}
+	e := step.Event
+	if e.Event != "step" || e.Step != 5 || e.Loss != 2.31415 || e.WorldSize != 2 ||
+		step.Validation != 1.5 || !strings.HasPrefix(step.Msg, "step 5/6") {
+		t.Errorf("%s gives %+v", lines[6], step)
+	}
+}
+
+func TestLogOfAnotherFormat(t *testing.T) {
+	_, err := NewLog(nil, "xml", slog.LevelInfo)
+	if err == nil || err.Error() != `--log-format "xml" is not one of text, json` {
+		t.Errorf("%v", err)
+	}
+}
