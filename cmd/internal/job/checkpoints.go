@@ -113,8 +113,8 @@ func checkOwner(
 		return nil, err
 	}
 	refuse := func(what string) (*checkpoint.Checkpoint, error) {
-		return nil, app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
-			"or give that job's flags", checkpointFlag, folder, what)
+		return nil, app.Usagef("%s %s belongs to another job, which has %s: choose another "+
+			"folder, or give that job's flags", checkpointFlag, folder, what)
 	}
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))

@@ -49,8 +49,8 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 			break
 		}
 	}
-	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written, "+
-		"or none to keep no model", err))
+	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
+		"written, or none to keep no model", err))
 }
 
 // NewestRun returns the folder under RunsFolder whose newest checkpoint is the newest of all, and
