@@ -54,6 +54,10 @@ func OpenCheckpoints(
 		return nil, misplaced(checkpointFlag, err)
 	}
 	c := &Checkpoints{Store: store}
+	step, err := jobspec.ParseResumeStep(spec.Resume)
+	if err == nil && newest != nil && newest.Created.Before(time.Unix(0, spec.Submitted)) {
+		newest, _ = store.Load(ctx, step) // what is wrong with it, Find says
+	}
 	c.startClock(spec, newest)
 	return c, nil
 }
