@@ -175,7 +175,7 @@ func TestThePageOfATraining(t *testing.T) {
 	other := start(t, append([]string{"train", "--dashboard", strings.TrimPrefix(url, "http://")},
 		small()...)...)
 	if pages := named(other.succeed(), "page"); len(pages) > 0 ||
-		!strings.Contains(other.stderr.String(), "the job trains without a web page: --dashboard ") {
+		!strings.Contains(other.stderr.String(), "trains without a web page: --dashboard ") {
 		t.Errorf("pages %v\n%s", pages, other.stderr)
 	}
 	off := start(t, append([]string{"train", "--dashboard", "off"}, small()...)...)

@@ -77,7 +77,8 @@ func TestTheResumeCommandWorks(t *testing.T) {
 					t.Fatalf("%v\n%s", err, awaitText(t, output, ""))
 				}
 			}
-			cmd, output := startPlain(t, dir, endless(append([]string{"--checkpoint-dir", ""}, flags...)...)...)
+			cmd, output := startPlain(t, dir, endless(append([]string{"--checkpoint-dir", ""},
+				flags...)...)...)
 			awaitText(t, output, "step 1")
 			awaitText(t, output, "epoch")
 			if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {

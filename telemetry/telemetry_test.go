@@ -46,8 +46,8 @@ func TestJSONViewWritesNullForWhatIsNotFinite(t *testing.T) {
 }
 
 func TestEveryEventIsAnObject(t *testing.T) {
-	for _, e := range []Event{Folder{}, Page{}, Worker{}, Generation{}, Step{}, Checkpoint{}, Sample{Text: "\"\n"},
-		Eval{}, Done{}, Failed{}, Notice{}} {
+	for _, e := range []Event{Folder{}, Page{}, Worker{}, Generation{}, Step{}, Checkpoint{},
+		Sample{Text: "\"\n"}, Eval{}, Done{}, Failed{}, Notice{}} {
 		line, err := MarshalEvent(e)
 		if err != nil {
 			t.Fatal(err)

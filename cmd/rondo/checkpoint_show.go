@@ -74,8 +74,8 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	for _, row := range [][2]string{
 		{"checkpoint", s.Checkpoint},
 		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
-		{"model", fmt.Sprintf("%s, %d x %d hidden units, %s, dropout %g", s.Cell, s.Layers, s.Hidden,
-			input, s.Dropout)},
+		{"model", fmt.Sprintf("%s, %d x %d hidden units, %s, dropout %g", s.Cell, s.Layers,
+			s.Hidden, input, s.Dropout)},
 		{"parameters", thousands(float64(s.Parameters))},
 		{"corpus", s.Corpus},
 		{"tokens", fmt.Sprintf("%s to train on, %s to evaluate on; vocabulary %s (%s)",
@@ -85,7 +85,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		{"seen", fmt.Sprintf("%s tokens; passes over the text: %s",
 			thousands(float64(s.TokensSeen)), recorded(s.Epochs, decimals))},
 		{"time", recorded(s.Seconds, func(v float64) string {
-			return time.Duration(v * float64(time.Second)).Round(time.Second).String()
+			return time.Duration(v * float64(time.Second)).Round(time.Second / 10).String()
 		})},
 		{"optimizer", fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)},
 		{"training", fmt.Sprintf("loss %s in the last step, %s in the epoch so far (perplexity %s)",

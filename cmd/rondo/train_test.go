@@ -8,8 +8,8 @@ import (
 )
 
 func TestResumeCommand(t *testing.T) {
-	spec := &rondov1.JobSpec{CheckpointDir: "/home/a/runs/x", Resume: "never"}
-	const tail = " --checkpoint-dir /home/a/runs/x --resume auto"
+	spec := &rondov1.JobSpec{CheckpointDir: "/data/runs/x", Resume: "never"}
+	const tail = " --checkpoint-dir /data/runs/x --resume auto"
 	for line, want := range map[string]string{
 		"rondo train":                           "rondo train" + tail,
 		"rondo train --steps 9 --inject kill":   "rondo train --steps 9" + tail,

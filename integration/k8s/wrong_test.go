@@ -62,7 +62,8 @@ func TestNoCluster(t *testing.T) {
 	})
 	t.Run("forbidden", func(t *testing.T) {
 		n := c.namespace(t, "forbidden")
-		_, err := rondo(t, "submit", "-n", n.name, "--kubeconfig", n.stranger(), "--checkpoint-dir", "none")
+		_, err := rondo(t, "submit", "-n", n.name, "--kubeconfig", n.stranger(),
+			"--checkpoint-dir", "none")
 		complains(t, err, "rondo-test-forbidden", "may not")
 	})
 }

@@ -54,6 +54,10 @@ func OpenCheckpoints(
 		return nil, misplaced(checkpointFlag, err)
 	}
 	c := &Checkpoints{Store: store}
+	step, err := jobspec.ParseResumeStep(spec.Resume)
+	if err == nil && newest != nil && newest.Created.Before(time.Unix(0, spec.Submitted)) {
+		newest, _ = store.Load(ctx, step) // what is wrong with it, Find says
+	}
 	c.startClock(spec, newest)
 	return c, nil
 }
@@ -113,8 +117,8 @@ func checkOwner(
 		return nil, err
 	}
 	refuse := func(what string) (*checkpoint.Checkpoint, error) {
-		return nil, app.Usagef("%s %s belongs to another job, which has %s: choose another folder, "+
-			"or give that job's flags", checkpointFlag, folder, what)
+		return nil, app.Usagef("%s %s belongs to another job, which has %s: choose another "+
+			"folder, or give that job's flags", checkpointFlag, folder, what)
 	}
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))

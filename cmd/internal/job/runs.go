@@ -20,13 +20,12 @@ const RunsFolder = "runs"
 const maxRunsInSecond = 1000
 
 // NewRunFolder makes an empty folder NAME-TIME for a run's checkpoints under RunsFolder. Two
-// callers never get the same one. Remove takes it away again while it is empty.
+// callers never get the same one. Remove takes away what is empty: the folder, and RunsFolder.
 func NewRunFolder(name string, now time.Time) (folder string, remove func(), err error) {
 	runs, err := filepath.Abs(RunsFolder)
 	if err != nil {
 		return "", nil, err
 	}
-	_, missing := os.Stat(runs)
 	base := filepath.Join(runs, fmt.Sprintf("%s-%s", name, now.Format("20060102-150405")))
 	for n := 1; n <= maxRunsInSecond; n++ {
 		folder = base
@@ -39,18 +38,16 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 		}
 		if err == nil {
 			return folder, func() {
-				_ = os.Remove(folder) // fails where there is a checkpoint, as it should
-				if missing != nil {
-					_ = os.Remove(runs)
-				}
+				_ = os.Remove(folder) // both fail while there is something in them, as they should
+				_ = os.Remove(runs)
 			}, nil
 		}
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
-	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written, "+
-		"or none to keep no model", err))
+	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
+		"written, or none to keep no model", err))
 }
 
 // NewestRun returns the folder under RunsFolder whose newest checkpoint is the newest of all, and

@@ -37,7 +37,7 @@ func songSpec() *rondov1.JobSpec {
 	spec.Job, spec.Corpus, spec.Cell, spec.Hidden, spec.Layers = "song", "/texts/a b", "gru", 8, 2
 	spec.Batch, spec.Bptt, spec.Steps, spec.Epochs, spec.Accumulate = 4, 5, 30, 0, 2
 	spec.ValidationFraction, spec.Inject, spec.TieWeights, spec.Embed = 0.1, "kill rank=0", true, 8
-	spec.Resume, spec.CheckpointDir = "never", "/home/a/runs/a"
+	spec.Resume, spec.CheckpointDir = "never", "/data/runs/a"
 	return spec
 }
 

@@ -163,8 +163,8 @@ func (s *Submission) CheckKept() error {
 	if s.Spec["checkpoint_dir"] != "" {
 		return nil
 	}
-	return app.Usagef("--checkpoint-dir is needed: a pod's disk is lost with the pod, and the model " +
-		"with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to keep no " +
+	return app.Usagef("--checkpoint-dir is needed: a pod's disk is lost with the pod, and the " +
+		"model with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to keep no " +
 		"model")
 }
 

@@ -134,7 +134,8 @@ func (r Run) nameFolder(now time.Time) (remove func(), err error) {
 	r.Spec.Resume = "never" // the folder is new: workers need not look for a checkpoint
 	if r.localWorkers() < int(r.Spec.Workers) {
 		r.Log(fmt.Sprintf("checkpoints go to %s of the machine that rank 0 is on: with "+
-			"--checkpoint-dir give a folder or bucket that all machines share", r.Spec.CheckpointDir))
+			"--checkpoint-dir give a folder or bucket that all machines share",
+			r.Spec.CheckpointDir))
 	}
 	return remove, nil
 }
