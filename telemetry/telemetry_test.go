@@ -122,7 +122,7 @@ func TestThousands(t *testing.T) {
 
 // The last line says why the job ended, for people without what it says already.
 func TestDoneSaysWhy(t *testing.T) {
-	const figures = ": loss 1.0000, perplexity 2.718, 7 tokens/s"
+	const figures = ": loss 1.0000, perplexity 2.718, 7 tokens/s\nthe model was not kept"
 	for reason, want := range map[string]string{
 		"--steps 9 reached":     "done after step 9 (--steps 9 reached)" + figures,
 		"":                      "done after step 9" + figures,

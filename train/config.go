@@ -60,11 +60,13 @@ type Config struct {
 	EarlyStop int64
 
 	// Save says that the Saver of whoever is rank 0 gets a snapshot every SaveEvery steps (0:
-	// never), after each evaluation due by EvalEvery that is the best so far, and after the last
-	// step, which may be where the job was asked to stop.
+	// never), and after the last step, which may be where the job was asked to stop.
 	Save      bool
 	SaveEvery int64
-	Saver     Saver
+	// SaveBest says that it also gets one after each evaluation due by EvalEvery that is the best
+	// so far.
+	SaveBest bool
+	Saver    Saver
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 

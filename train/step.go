@@ -222,7 +222,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	evalDue := t.cfg.Evaluation != nil &&
 		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
 	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
-	mayBeBest := t.cfg.Save && evalDue
+	mayBeBest := t.cfg.Save && evalDue && (t.cfg.SaveBest || t.cfg.EarlyStop > 0)
 	if every(t.cfg.CheckEvery) {
 		if err := t.rollCall(ctx); err != nil {
 			return err
@@ -239,7 +239,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 		last = last || t.endsEarly(&after)
-		saveDue = saveDue || t.cfg.Save && (last || best)
+		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
 	if t.cfg.Evaluation == nil && epochEnds {
 		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)

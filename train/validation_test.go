@@ -39,7 +39,7 @@ func stale(ranks int) job {
 	j := newJob(ranks)
 	j.config.Schedule.Rate = 1e-30
 	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 4
-	j.config.EarlyStop, j.config.Save = 3, true
+	j.config.EarlyStop, j.config.Save, j.config.SaveBest = 3, true, true
 	j.config.Sample = func(_ context.Context, step int64) (string, error) {
 		return "text", nil
 	}
@@ -125,7 +125,7 @@ func TestBestIsSaved(t *testing.T) {
 		j := newJob(ranks)
 		j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.3
 		j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 3
-		j.config.Save, j.config.CheckEvery = true, 7
+		j.config.Save, j.config.SaveBest, j.config.CheckEvery = true, true, 7
 		o := j.mustRun(t)
 		least, worse := math.Inf(1), 0
 		var want []int64
@@ -147,6 +147,10 @@ func TestBestIsSaved(t *testing.T) {
 			if v.Step != step || v.Loss != loss[step] || step < 50 && v.Best != v.Loss {
 				t.Errorf("the snapshot of step %d has %+v", step, v)
 			}
+		}
+		j.config.SaveBest = false
+		if o := j.mustRun(t); !slices.Equal(o.savedSteps(), []int64{50}) {
+			t.Errorf("saved after %v without SaveBest", o.savedSteps())
 		}
 	}
 }

@@ -106,7 +106,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 // recorded writes a figure that the manifest of an older version may lack.
 func recorded(v *float64, write func(float64) string) string {
 	if v == nil {
-		return "not recorded"
+		return notRecorded
 	}
 	return write(*v)
 }
@@ -121,7 +121,7 @@ func validation(s *job.Summary) string {
 		return fmt.Sprintf("best loss %s at step %s (perplexity %s)", decimals(s.Best.Loss),
 			thousands(float64(s.Best.Step)), perplexity(s.Best.Loss))
 	case s.Evaluates:
-		return "not recorded"
+		return notRecorded
 	}
 	return "not evaluated: the job had no --validation-fraction and no --eval-corpus"
 }

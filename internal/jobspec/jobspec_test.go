@@ -165,8 +165,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--early-stop -1", "--early-stop -1 is below its least value, 0"},
 		{"--eval-every 5 --validation-fraction 0", "--eval-every needs something to evaluate on"},
 		{"--checkpoint-every 5 --checkpoint-dir none", "--checkpoint-every 5 needs a folder"},
-		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: set " +
-			"--embed, for example --embed 64"},
+		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: " +
+			"set --embed, for example --embed 64"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
 		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},
 		{"--compress topk", "--compress topk: topk: takes the share that travels, above 0"},

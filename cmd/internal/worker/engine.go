@@ -99,7 +99,7 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	e.heard = &observer{engine: e}
 	settings.Observer = e.heard
 	if e.stored.Store != nil {
-		settings.Save, settings.Saver = true, e.saver
+		settings.Save, settings.SaveBest, settings.Saver = true, true, e.saver
 	}
 	if w.spec.SampleTokens > 0 {
 		settings.Sample = e.sample
