@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"time"
 )
@@ -71,6 +72,8 @@ func (v *LogView) Show(e Event) error {
 		}
 	case Eval:
 		v.validation = e.Loss
+	case Done:
+		line = strings.ReplaceAll(line, "\n", "; ")
 	case Failed:
 		level, line = slog.LevelError, "the job has failed: "+e.Reason
 	}

@@ -28,6 +28,8 @@ func logged(t *testing.T, format string) []string {
 				Sample{2, "light\nwhile"}, Notice{Text: "a notice"})
 		}
 	}
+	events = append(events, Done{Step: 6, Loss: 2, Perplexity: 7.4, TokensPerSecond: 50123,
+		Reason: "--steps 6 reached", Checkpoint: "runs/6"})
 	for _, e := range append(events, Failed{Reason: "not finite"}) {
 		if _, is := e.(Step); is {
 			clock = clock.Add(3 * time.Second)
@@ -52,6 +54,8 @@ func TestLogViewAsText(t *testing.T) {
 			`ring=2 validation_loss=1.5`,
 		`level=INFO msg="step 6/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ` +
 			`ring=2 validation_loss=1.5`,
+		`level=INFO msg="done after step 6 (--steps 6 reached): loss 2.0000, perplexity 7.400, ` +
+			`50,123 tokens/s; checkpoint: runs/6"`,
 		`level=ERROR msg="the job has failed: not finite"`,
 	}
 	got := logged(t, "text")
@@ -65,7 +69,7 @@ func TestLogViewAsText(t *testing.T) {
 
 func TestLogViewAsJSON(t *testing.T) {
 	lines := logged(t, "json")
-	if len(lines) != 9 {
+	if len(lines) != 10 {
 		t.Fatalf("%d lines: %q", len(lines), lines)
 	}
 	var step struct {
