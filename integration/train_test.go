@@ -244,11 +244,14 @@ func TestResumeIsBitIdentical(t *testing.T) {
 			p := start(t, append(append([]string{"train"}, flags...), "--steps", "1000000",
 				"--epochs", "0", "--checkpoint-dir", broken)...)
 			p.until("the checkpoint of step 50", func(e event) bool {
-				return e.name() == "checkpoint"
+				return e.name() == "checkpoint" && e.number("step") == 50
 			})
 			p.killAll()
-			for _, e := range named(p.kept, "checkpoint")[1:] { // it may have come further
-				if err := os.RemoveAll(e.text("path")); err != nil {
+			for _, e := range named(p.kept, "checkpoint") {
+				if e.number("step") <= 50 {
+					continue
+				}
+				if err := os.RemoveAll(e.text("path")); err != nil { // it may have come further
 					t.Fatal(err)
 				}
 			}

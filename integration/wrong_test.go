@@ -40,7 +40,7 @@ func TestWrongInput(t *testing.T) {
 	}{
 		{"missing corpus", "train --corpus /nowhere/book.txt", 2, []string{"/nowhere/book.txt"}},
 		{"empty corpus", "train --corpus " + empty, 2, []string{empty, "empty"}},
-		{"short corpus", "train --corpus " + short, 2, []string{short, "400", "1155", "--batch"}},
+		{"short corpus", "train --corpus " + short, 2, []string{short, "360", "1155", "--batch"}},
 		{"invalid UTF-8", "train --corpus " + invalid, 2, []string{invalid, "byte 1003"}},
 		{"unknown cell", "train --cell lstmx", 2,
 			[]string{"--cell", "rnn, rnn-relu, gru, gru-reset-before, lstm"}},

@@ -56,7 +56,8 @@ func auditCommand() *cobra.Command {
 		"as the job had it: none|letters")
 	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "as the job had it")
 	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "as the job had it")
-	flags.Float64Var(&spec.ValidationFraction, "validation-fraction", 0, "as the job had it")
+	flags.Float64Var(&spec.ValidationFraction, "validation-fraction", spec.ValidationFraction,
+		"as the job had it; 0 if it had --eval-corpus")
 	return c
 }
 

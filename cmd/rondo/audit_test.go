@@ -83,7 +83,7 @@ func TestAudit(t *testing.T) {
 		"1 attempts repeated)"
 	for want, args := range map[string][]string{
 		proof + " (tokens not compared: give --corpus)\n": {"audit", dir},
-		proof + "\n": {"audit", dir, "--corpus", text},
+		proof + "\n": {"audit", dir, "--corpus", text, "--validation-fraction", "0"},
 	} {
 		if code, out, complaint := rondo(t, args...); code != 0 || out != want {
 			t.Errorf("%q: exit code %d, %q %s", args, code, out, complaint)
@@ -95,7 +95,8 @@ func TestAudit(t *testing.T) {
 		report.Last != 5 || report.Repeated != 1 || report.Rings != 2 || !report.Sound() {
 		t.Errorf("exit code %d, %q, %v", code, out, err)
 	}
-	code, _, complaint := rondo(t, "audit", dir, "--corpus", text, "--max-tokens", "100")
+	code, _, complaint := rondo(t, "audit", dir, "--corpus", text, "--max-tokens", "100",
+		"--validation-fraction", "0")
 	if code == 0 || !strings.Contains(complaint, "the text has 100 tokens") {
 		t.Errorf("another text: exit code %d, %s", code, complaint)
 	}
@@ -103,7 +104,7 @@ func TestAudit(t *testing.T) {
 	if err := os.WriteFile(text, []byte(other), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out, complaint = rondo(t, "audit", dir, "--corpus", text)
+	code, out, complaint = rondo(t, "audit", dir, "--corpus", text, "--validation-fraction", "0")
 	if code != 1 || !strings.Contains(out, "other tokens were read than the text has there") ||
 		!strings.Contains(complaint, "the logs do not prove") {
 		t.Errorf("an altered text: exit code %d, %q %s", code, out, complaint)

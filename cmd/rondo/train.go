@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -100,7 +101,11 @@ func pageAt(
 	if address == "off" {
 		return nil, nil
 	}
-	if _, _, err := net.SplitHostPort(address); err != nil {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
 		return nil, app.Usagef("--dashboard %q is not off or ADDRESS:PORT: %w", address, err)
 	}
 	return func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error) {

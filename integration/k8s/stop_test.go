@@ -85,7 +85,8 @@ func TestStopAndResume(t *testing.T) {
 		t.Errorf("the first step after %d is not the next one: %v", stopped, j.seen.Curve.Points)
 	}
 	maps.Copy(losses, after)
-	j.ledgers.audit("--corpus", "builtin:opticks", "--max-tokens", "20000")
+	j.ledgers.audit("--corpus", "builtin:opticks", "--max-tokens", "20000",
+		"--validation-fraction", "0")
 	j.flags = small("--steps", fmt.Sprint(j.steps))
 	j.checkCurve(losses)
 	j.checkAccount(int(j.steps))

@@ -17,7 +17,7 @@ func ShardCopies(spec *rondov1.JobSpec) int64 {
 // ShardsAtRisk says whether a worker that is killed takes along what no other worker has and no
 // checkpoint.
 func ShardsAtRisk(spec *rondov1.JobSpec) bool {
-	saved := spec.CheckpointEvery > 0 || spec.CheckpointDir != "" && evaluates(spec)
+	saved := KeepsModel(spec) && (spec.CheckpointEvery > 0 || evaluates(spec))
 	return ShardCopies(spec) == 1 && !saved && spec.Optimizer != "sgd" && spec.Workers > 1
 }
 

@@ -12,10 +12,15 @@ func TestShardsAtRisk(t *testing.T) {
 		change func(*rondov1.JobSpec)
 		want   bool
 	}{
-		"one copy":    {alone, true},
-		"two copies":  {func(s *rondov1.JobSpec) { s.ShardCopies = 2 }, false},
-		"checkpoints": {func(s *rondov1.JobSpec) { s.CheckpointEvery = 10 }, false},
-		"evaluated":   {func(s *rondov1.JobSpec) { s.EvalCorpus = "t" }, true},
+		"one copy":   {alone, true},
+		"two copies": {func(s *rondov1.JobSpec) { s.ShardCopies = 2 }, false},
+		"checkpoints": {func(s *rondov1.JobSpec) {
+			s.CheckpointDir, s.CheckpointEvery = "d", 10
+		}, false},
+		"no folder": {func(s *rondov1.JobSpec) {
+			s.CheckpointDir, s.EvalCorpus = NoCheckpoints, "t"
+		}, true},
+		"evaluated": {func(s *rondov1.JobSpec) { s.EvalCorpus = "t" }, true},
 		"best are saved": {func(s *rondov1.JobSpec) {
 			s.CheckpointDir, s.EvalCorpus = "d", "t"
 		}, false},

@@ -43,8 +43,14 @@ func OpenPage(ctx context.Context, listen string, spec *rondov1.JobSpec) (*Page,
 	return p, nil
 }
 
-// URL is the page's address, for a browser.
-func (p *Page) URL() string { return "http://" + p.listener.Addr().String() }
+// URL is the page's address, for a browser of this machine.
+func (p *Page) URL() string {
+	address, ok := p.listener.Addr().(*net.TCPAddr)
+	if ok && address.IP.IsUnspecified() { // every address of the machine, loopback too
+		return fmt.Sprintf("http://127.0.0.1:%d", address.Port)
+	}
+	return "http://" + p.listener.Addr().String()
+}
 
 // Show shows an event of the run.
 func (p *Page) Show(e telemetry.Event) { p.show.Show(e) }
