@@ -43,14 +43,17 @@ func NewLog(w io.Writer, format string, level slog.Level) (*slog.Logger, error) 
 type LogView struct {
 	log *slog.Logger
 
-	mu         sync.Mutex
-	pace       pace
-	validation float64 // loss of the newest evaluation; NaN: none
+	mu        sync.Mutex
+	pace      pace
+	evaluated Eval // the newest; its loss is NaN if there is none
 }
+
+// none is the evaluation of a job that has not been evaluated.
+var none = Eval{Loss: math.NaN()}
 
 // NewLogView writes to log, step lines at most one an interval by the clock now.
 func NewLogView(log *slog.Logger, interval time.Duration, now func() time.Time) *LogView {
-	return &LogView{log: log, pace: pace{interval: interval, now: now}, validation: math.NaN()}
+	return &LogView{log: log, pace: pace{interval: interval, now: now}, evaluated: none}
 }
 
 // Show logs the event if it is due.
@@ -67,14 +70,16 @@ func (v *LogView) Show(e Event) error {
 			return nil
 		}
 		more = append(more, slog.Int64("ring", e.WorldSize))
-		if isFinite(v.validation) {
-			more = append(more, slog.Float64("validation_loss", rounded(v.validation)))
+		if loss := v.evaluated.Loss; isFinite(loss) {
+			more = append(more, slog.Float64("validation_loss", rounded(loss)))
 		}
 	case Eval:
-		v.validation = e.Loss
+		v.evaluated = e
 	case Done:
 		line = strings.ReplaceAll(line, "\n", "; ")
+		v.evaluated = none // another run may follow
 	case Failed:
+		v.evaluated = none
 		level, line = slog.LevelError, "the job has failed: "+e.Reason
 	}
 	body, err := MarshalEvent(e)
@@ -84,6 +89,17 @@ func (v *LogView) Show(e Event) error {
 	more = append(more, slog.Any(eventKey, json.RawMessage(body)))
 	v.log.LogAttrs(context.Background(), level, line, more...)
 	return nil
+}
+
+// Remember takes note of an event that another log has, so that step lines can tell the newest
+// evaluation.
+func (v *LogView) Remember(e Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	// Several workers may tell of old evaluations, in any order.
+	if e, is := e.(Eval); is && e.Step >= v.evaluated.Step {
+		v.evaluated = e
+	}
 }
 
 // Close does nothing.

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -89,6 +90,48 @@ func TestLogViewAsJSON(t *testing.T) {
 	if e.Event != "step" || e.Step != 5 || e.Loss != 2.31415 || e.WorldSize != 2 ||
 		step.Validation != 1.5 || !strings.HasPrefix(step.Msg, "step 5/6") {
 		t.Errorf("%s gives %+v", lines[6], step)
+	}
+}
+
+// TestLogViewRemembers: an evaluation that another log has is told of with the steps, until a newer
+// one, or the end of the run.
+func TestLogViewRemembers(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLog(&out, "text", slog.LevelInfo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := NewLogView(log, 0, time.Now)
+	for _, c := range []struct {
+		remembered, shown Event
+		want              string // in the line of the next step; "": no validation loss
+	}{
+		{want: ""},
+		{remembered: Checkpoint{2, "runs/2"}, want: ""},
+		{remembered: Eval{Step: 4, Loss: 1.75}, want: "validation_loss=1.75"},
+		{remembered: Eval{Step: 2, Loss: 2.25}, want: "validation_loss=1.75"},
+		{shown: Eval{Step: 6, Loss: 1.5}, want: "validation_loss=1.5"},
+		{shown: Done{Step: 6, Loss: 2}, want: ""},
+		{remembered: Eval{Step: 1, Loss: 3.5}, want: "validation_loss=3.5"},
+	} {
+		if c.remembered != nil {
+			view.Remember(c.remembered)
+		}
+		if out.Len() > 0 {
+			t.Errorf("remembering %+v logs %s", c.remembered, out.String())
+		}
+		if c.shown != nil {
+			err = view.Show(c.shown)
+		}
+		out.Reset()
+		if err := errors.Join(err, view.Show(Step{Step: 1, TotalSteps: 9})); err != nil {
+			t.Fatal(err)
+		}
+		line := out.String()
+		if !strings.Contains(line, c.want) || c.want == "" && strings.Contains(line, "validation") {
+			t.Errorf("after %+v and %+v: %s, want %q", c.remembered, c.shown, line, c.want)
+		}
+		out.Reset()
 	}
 }
 

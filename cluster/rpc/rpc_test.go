@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,17 +117,21 @@ func TestLastEvent(t *testing.T) {
 	}
 }
 
-// TestHeardOnce: a leader hears of each event once, and not of those that an earlier leader had.
+// TestHeardOnce: a leader hears of each event once, and which of them an earlier leader had.
 func TestHeardOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		var mu sync.Mutex
 		heard := map[string][]string{}
 		lead := func(id string) *Server {
 			s := n.server(id)
-			s.Heard = func(e *rondov1.Event) {
+			s.Heard = func(e *rondov1.Event, retold bool) {
 				mu.Lock()
 				defer mu.Unlock()
-				heard[id] = append(heard[id], show(e))
+				text := show(e)
+				if retold {
+					text += ", retold"
+				}
+				heard[id] = append(heard[id], text)
 			}
 			n.lead(s)
 			return s
@@ -142,7 +147,8 @@ func TestHeardOnce(t *testing.T) {
 		synctest.Wait()
 		want := map[string][]string{"c1": {"step 1", "checkpoint 1"},
 			"c2": {show(&rondov1.Event{Kind: &rondov1.Event_Notice{
-				Notice: &rondov1.NoticeEvent{Text: "welcome"}}}), "checkpoint 2"}}
+				Notice: &rondov1.NoticeEvent{Text: "welcome"}}}),
+				"checkpoint 1, retold", "checkpoint 2"}}
 		if !maps.EqualFunc(heard, want, slices.Equal) {
 			t.Errorf("heard %q, want %q", heard, want)
 		}
@@ -152,6 +158,39 @@ func TestHeardOnce(t *testing.T) {
 			t.Errorf("a watcher of the second leader misses the first's: %q", got)
 		}
 	})
+}
+
+// TestNoNoticeIsLost: what several goroutines publish at once is all heard, and all watched.
+func TestNoNoticeIsLost(t *testing.T) {
+	for range 5 { // a fault of the order shows in about every second round
+		inBubble(t, noNoticeIsLost)
+	}
+}
+
+func noNoticeIsLost(t *testing.T, n *network) {
+	const publishers, each = 16, HistoryLimit / 32
+	const notices = publishers * each
+	s := n.server("c1")
+	var heard atomic.Int64
+	s.Heard = func(*rondov1.Event, bool) { heard.Add(1) }
+	n.lead(s)
+	var all sync.WaitGroup
+	start := make(chan struct{})
+	for range publishers {
+		all.Go(func() {
+			<-start
+			for range each {
+				s.Notify("w1", "it is slow")
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+	w := n.watch()
+	synctest.Wait()
+	if got := len(w.all()); got != notices || heard.Load() != notices {
+		t.Errorf("of %d notices %d were watched and %d heard", notices, got, heard.Load())
+	}
 }
 
 // TestLeadershipMoves: nothing that is not a step is lost, and a watcher sees nothing twice.

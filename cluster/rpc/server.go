@@ -28,9 +28,9 @@ type Server struct {
 	leader func(context.Context) (cluster.Leader, error)
 	events chan cluster.Event
 
-	// Heard, if set before the server serves, is called with each event that watchers are told, but
-	// for those that an earlier leader had. Several goroutines call it, and wait for it.
-	Heard func(*rondov1.Event)
+	// Heard, if set before the server serves, is called with each event that watchers are told.
+	// An event is retold if an earlier leader had it. Several goroutines call it, and wait for it.
+	Heard func(e *rondov1.Event, retold bool)
 
 	mu       sync.Mutex
 	term     *term // nil: this process does not lead
@@ -171,19 +171,22 @@ func (t *term) lastEvent() *rondov1.Event {
 	}}
 }
 
-// publish adds a record of the coordinator's own.
+// publish adds a record of the coordinator's own. The hub takes a source's records in order alone,
+// so the lock is held until it has this one.
 func (s *Server) publish(t *term, e *rondov1.Event) {
 	s.mu.Lock()
 	s.sequence++
-	sequence := s.sequence
+	added := t.hub.add(&rondov1.Record{Source: s.id, Sequence: s.sequence, Event: e})
 	s.mu.Unlock()
-	s.tell(t, &rondov1.Record{Source: s.id, Sequence: sequence, Event: e})
+	if added && s.Heard != nil {
+		s.Heard(e, false)
+	}
 }
 
-// tell has watchers told a record, unless they have been.
+// tell adds a worker's record, unless the hub has it.
 func (s *Server) tell(t *term, r *rondov1.Record) {
-	if t.hub.add(r) && !r.Retold && s.Heard != nil {
-		s.Heard(r.Event)
+	if t.hub.add(r) && s.Heard != nil {
+		s.Heard(r.Event, r.Retold)
 	}
 }
 

@@ -42,9 +42,9 @@ type Config struct {
 	Spec string
 	// Stay: the process outlasts the job, and leads its next run.
 	Stay bool
-	// Show is shown the job's events while this process leads, from several goroutines; nil: nobody
-	// is. Events that another leader had before are left out.
-	Show telemetry.View
+	// Show logs the job's events while this process leads; nil: events are not shown. It remembers
+	// those that an earlier leader had, and does not log them again.
+	Show *telemetry.LogView
 }
 
 // Run campaigns for the leadership of a job, leads it when elected, and returns its last plan when
@@ -198,13 +198,17 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	})
 }
 
-// heard shows an event that this process, as the leader, was the first to hear of.
-func (p *process) heard(e *rondov1.Event) {
+// heard shows an event that reached this process while it leads.
+func (p *process) heard(e *rondov1.Event, retold bool) {
 	if p.cfg.Show == nil {
 		return
 	}
 	shown, err := events.Telemetry(e)
-	if err == nil {
+	switch {
+	case err != nil:
+	case retold:
+		p.cfg.Show.Remember(shown)
+	default:
 		err = p.cfg.Show.Show(shown)
 	}
 	if err != nil {

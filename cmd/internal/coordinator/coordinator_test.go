@@ -178,7 +178,8 @@ func TestRunsFollowEachOther(t *testing.T) {
 		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
 	})
 	for _, words := range []string{`msg="joined the ring" rank=0 of=1`, "threads=",
-		`msg="ring of 1, generation 1`, `msg="step 3/3`, `msg="done after step 3 (--steps 3 reached): loss `} {
+		`msg="ring of 1, generation 1`, `msg="step 3/3`,
+		`msg="done after step 3 (--steps 3 reached): loss `} {
 		if n := p.log.count(words); n != 1 { // a coordinator that does not lead says nothing of it
 			t.Errorf("the log has %s %d times", words, n)
 		}

@@ -164,8 +164,8 @@ func (s *Submission) CheckKept() error {
 		return nil
 	}
 	return app.Usagef("--checkpoint-dir is needed: a pod's disk is lost with the pod, and the " +
-		"model with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to keep no " +
-		"model")
+		"model with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to " +
+		"keep no model")
 }
 
 // sameText says whether two submissions read the same tokens.

@@ -24,9 +24,9 @@ import (
 // another phase it is told at once.
 const (
 	tellEvery = 5 * time.Second // of what changes seldom, and after a failure
-	// tellAgain is for steps, and where nothing has changed: a job of which nothing is heard for
-	// kube.SilenceLimit counts as unknown.
-	tellAgain = kube.SilenceLimit / 2
+	// tellAgain is for steps, and where nothing has changed. A job of which nothing is heard for
+	// kube.SilenceLimit counts as unknown; the rest of it is for the election of another leader.
+	tellAgain = kube.SilenceLimit / 3
 	tellEnded = time.Minute // of a job that has ended
 	askAgain  = 15 * time.Second
 	endAfter  = 15 * time.Second // for the observer of the last leader to tell of the end

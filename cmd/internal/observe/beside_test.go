@@ -98,7 +98,7 @@ func (b *bench) steps() (steps []int64) {
 	return steps
 }
 
-// The Job hears of steps, and that nothing has changed, every fifteen seconds, of what changes
+// The Job hears of steps, and that nothing has changed, every ten seconds, of what changes
 // seldom after five, of another phase at once, and after the end once a minute.
 func TestKeeperTellsTheJob(t *testing.T) {
 	b := newBench(t)
@@ -106,21 +106,21 @@ func TestKeeperTellsTheJob(t *testing.T) {
 		b.state.Progress.Step = step + 1
 		b.look(time.Second)
 	}
-	if got := b.steps(); !slices.Equal(got, []int64{1, 16, 31}) {
+	if got := b.steps(); !slices.Equal(got, []int64{1, 11, 21, 31}) {
 		t.Errorf("the Job was told of steps %v", got)
 	}
 	b.state.WorldSize = 3
 	for range 6 {
 		b.look(time.Second)
 	}
-	if got := b.job.told; len(got) != 4 || got[3].WorldSize != 3 {
-		t.Errorf("of another world size the Job was told %+v", got[3:])
+	if got := b.job.told; len(got) != 5 || got[4].WorldSize != 3 {
+		t.Errorf("of another world size the Job was told %+v", got[4:])
 	}
-	for range 30 { // two more times, so that it is not taken for lost
+	for range 20 { // two more times, so that it is not taken for lost
 		b.look(time.Second)
 	}
-	if n := len(b.job.told); n != 6 {
-		t.Errorf("the Job was told %d times that the job goes on, want 2", n-4)
+	if n := len(b.job.told); n != 7 {
+		t.Errorf("the Job was told %d times that the job goes on, want 2", n-5)
 	}
 	b.state.Phase = telemetry.PhaseEnded
 	b.state.Checkpoints = []dashboard.Checkpoint{{Step: 5, Path: "runs/5"},
