@@ -911,7 +911,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xefc\n" +
+	"\x04_max\"\xe9c\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
@@ -929,9 +929,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12U\n" +
 	"\veval_corpus\x18\x0f \x01(\tB4\xaa\xbb\x180\n" +
 	".text to evaluate on, tokenised like the corpusR\n" +
-	"evalCorpus\x12\xbb\x01\n" +
-	"\x13validation_fraction\x18\x10 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
-	"ievaluate on this share of the corpus, cut from its end; default: the last tenth, and 0 with --eval-corpus\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12Z\n" +
+	"evalCorpus\x12\xb0\x01\n" +
+	"\x13validation_fraction\x18\x10 \x01(\x01B\x7f\xaa\xbb\x18{\n" +
+	"`evaluate on this share of the corpus, cut from its end; with --eval-corpus, 0 unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12Z\n" +
 	"\x04cell\x18\x14 \x01(\tBF\xaa\xbb\x18B\n" +
 	"\x0erecurrent cell\x12\x04lstm\x1a\x03rnn\x1a\brnn-relu\x1a\x03gru\x1a\x10gru-reset-before\x1a\x04lstmR\x04cell\x12K\n" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
@@ -996,9 +996,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x9e\x02\n" +
 	"\n" +
 	"clip_scope\x181 \x01(\tB\xfe\x01\xaa\xbb\x18\xf9\x01\n" +
-	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12p\n" +
-	"\x06epochs\x182 \x01(\x03BX\xaa\xbb\x18T\n" +
-	"Cpasses over the corpus; 0: no limit; default: 0 if --steps is given\x12\x0220!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
+	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12u\n" +
+	"\x06epochs\x182 \x01(\x03B]\xaa\xbb\x18Y\n" +
+	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0220!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
 	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
 	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
