@@ -43,6 +43,9 @@ func (d *Data) Metrics(
 	}
 	if v := progress.Validation; v.Step == progress.Step && v.Step > 0 {
 		metrics[checkpoint.ValidationLoss] = v.Loss
+		if v.Text != 0 {
+			metrics[checkpoint.ValidationText] = float64(v.Text)
+		}
 	}
 	if timed {
 		metrics[metricSeconds] = elapsed.Seconds()
