@@ -1,16 +1,22 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 )
 
 // ValidationLoss is the metric of a checkpoint that was evaluated at its step: the mean loss in
 // nats per token.
 const ValidationLoss = "validation_loss"
+
+// ValidationText is the metric that tells the text of ValidationLoss from others: a whole number.
+// Manifests of older versions lack it.
+const ValidationText = "validation_text"
 
 // evaluated returns a checkpoint's validation loss; false: it has none that is finite.
 func (m *Manifest) evaluated() (loss float64, ok bool) {
@@ -19,15 +25,15 @@ func (m *Manifest) evaluated() (loss float64, ok bool) {
 }
 
 // Best opens the checkpoint with the lowest validation loss, as Load does: of equal ones the
-// earliest. It passes over those that are damaged, and says which. ErrNone says that no sound one
-// was evaluated.
+// earliest. It compares the checkpoints that were evaluated on the same text as the newest one. It
+// passes over those that are damaged, and says which. ErrNone says that no sound one was evaluated.
 func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, err error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	least := math.Inf(1)
-	for _, step := range steps {
+	least, text := math.Inf(1), 0.0 // 0: not known yet
+	for _, step := range slices.Backward(steps) {
 		c, err := s.Load(ctx, step)
 		var damage *DamageError
 		switch {
@@ -39,10 +45,17 @@ func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, er
 		case err != nil:
 			return nil, damaged, err
 		}
-		if loss, ok := c.evaluated(); ok && loss < least {
+		loss, ok := c.evaluated()
+		own := c.Metrics[ValidationText]
+		if !ok || text != 0 && own != 0 && own != text {
+			continue
+		}
+		text = cmp.Or(text, own)
+		if loss <= least {
 			best, least = c, loss
 		}
 	}
+	slices.Reverse(damaged)
 	if best == nil {
 		return nil, damaged, fmt.Errorf("%w in %s has a validation loss", ErrNone, s.place.at(""))
 	}

@@ -19,6 +19,41 @@ func scored(step int64, loss float64) Snapshot {
 	return s
 }
 
+// testBestOfOneText: a job that goes on with another text to evaluate on is judged by that text.
+func testBestOfOneText(t *testing.T, s storage) {
+	store, ctx := s.store(t), t.Context()
+	save := func(step int64, loss, text float64) {
+		t.Helper()
+		snap := scored(step, loss)
+		if text != 0 {
+			snap.Metrics[ValidationText] = text
+		}
+		_, err := store.Save(ctx, snap)
+		check(t, err)
+	}
+	wantBest := func(want int64) {
+		t.Helper()
+		if c, _, err := store.Best(ctx); err != nil || c.Step != want {
+			t.Errorf("best %+v, %v; want step %d", c, err, want)
+		}
+	}
+	save(1, 2, 0) // of an older version: its text counts as the same
+	save(2, 3, 7)
+	wantBest(1)
+	save(3, 1.5, 7)
+	_, err := store.Save(ctx, snapshot(4, 0)) // not evaluated yet
+	check(t, err)
+	wantBest(3)
+	save(5, 9, 8)
+	save(6, 10, 8)
+	check(t, store.Remove(ctx, 1))
+	wantBest(5)
+	check(t, store.Retain(ctx, 1))
+	if steps, err := store.Steps(ctx); err != nil || !slices.Equal(steps, []int64{5, 6}) {
+		t.Errorf("kept the steps %v, %v", steps, err)
+	}
+}
+
 func testBest(t *testing.T, s storage) {
 	store, ctx := s.store(t), t.Context()
 	wantWhy := func(step int64, want string) {

@@ -61,6 +61,7 @@ func TestConformance(t *testing.T) {
 		"latest valid":      testLatestValid,
 		"retain":            testRetain,
 		"best":              testBest,
+		"best of one text":  testBestOfOneText,
 		"remove after":      testRemoveAfter,
 		"other job":         testOtherJob,
 		"newer format":      testNewerFormat,

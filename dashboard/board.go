@@ -4,6 +4,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -188,6 +189,7 @@ func (b *Board) Show(e telemetry.Event) {
 			s.Progress.Step = e.Step
 		}
 		b.phase(telemetry.PhaseEnded)
+		s.Reason = cmp.Or(short(e.Reason), s.Reason)
 	case telemetry.Failed:
 		b.phase(telemetry.PhaseFailed)
 		s.Reason = short(e.Reason)
@@ -237,8 +239,12 @@ func (b *Board) Stand(st telemetry.Standing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &b.state
+	ended := s.Phase == telemetry.PhaseEnded && st.Phase == telemetry.PhaseEnded
 	b.phase(st.Phase)
-	s.Reason, s.Leader = short(st.Reason), st.Leader
+	if !ended || s.Reason == "" { // the job's last event says more about the end
+		s.Reason = short(st.Reason)
+	}
+	s.Leader = st.Leader
 	s.Generation, s.Rings, s.WorldSize = st.Generation, st.Rings, st.WorldSize
 	s.MinWorkers, s.Limit = st.MinWorkers, st.Limit
 	shown := min(len(st.Seats), workerLimit)

@@ -172,3 +172,20 @@ func TestStateOfARun(t *testing.T) {
 		t.Errorf("another run has %+v", s)
 	}
 }
+
+// TestReasonOfTheEnd: the job's last event says why it ended, and the leader's last plan less.
+func TestReasonOfTheEnd(t *testing.T) {
+	b := NewBoard("song", time.Now)
+	ended := telemetry.Standing{Phase: telemetry.PhaseEnded, Reason: "all workers are done"}
+	b.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Reason: "workers join"})
+	b.Show(telemetry.Done{Step: 7, Reason: "--steps 7 reached"})
+	b.Stand(ended)
+	if s := b.State(); s.Reason != "--steps 7 reached" {
+		t.Errorf("the reason is %q", s.Reason)
+	}
+	b.Stand(telemetry.Standing{Phase: telemetry.PhaseForming, Reason: "a new run of the job"})
+	b.Stand(ended)
+	if s := b.State(); s.Reason != ended.Reason {
+		t.Errorf("of a new run the reason is %q", s.Reason)
+	}
+}

@@ -107,6 +107,9 @@ type Done struct {
 	Reason string `json:"reason"`
 }
 
+// EarlyStopped is the Reason of a job that --early-stop has ended, with the number of evaluations.
+const EarlyStopped = "stopped early: validation loss has not improved in %d evaluations"
+
 // Failed is the end of a job that failed. It has no line: the command says it as its error.
 type Failed struct {
 	Reason string `json:"reason"`

@@ -54,6 +54,9 @@ type Config struct {
 	// each epoch's end), and after the last step.
 	Evaluation Evaluation
 	EvalEvery  int64
+	// EvalText is a number that tells the text of Evaluation from others; 0: it is not known. The
+	// losses of different texts are not compared.
+	EvalText int64
 
 	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
 	// improved on the best of them; 0: never.

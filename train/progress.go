@@ -40,6 +40,15 @@ func (p *Progress) EpochLoss() float64 {
 	return p.EpochLossSum / float64(p.EpochSteps)
 }
 
+// startEvaluations prepares for evaluations of a text: losses of another text are forgotten. The
+// learning rate stays as it is.
+func (p *Progress) startEvaluations(text int64) {
+	v := p.Validation.On(text)
+	if v != p.Validation {
+		p.Validation, p.Plateau = v, Plateau{Reductions: p.Plateau.Reductions}
+	}
+}
+
 // record counts a step of an epoch, from 1, and its loss.
 func (p *Progress) record(epoch int64, loss float64, skipped bool) {
 	if p.Epoch != epoch {

@@ -8,8 +8,12 @@ type Validation struct {
 	Step int64   `json:"step"` // after which the newest finite loss was measured; 0: there is none
 	Loss float64 `json:"loss"` // the newest that is finite
 
-	// The best is the least loss of the evaluations that were due by Config.EvalEvery. That of the
-	// job's end is none of them, so that a job that goes on decides as if it had not ended there.
+	// Text is the Config.EvalText of the evaluations; 0: it is not known.
+	Text int64 `json:"text,omitempty"`
+
+	// The best is the lowest loss of the evaluations that were due by Config.EvalEvery. An
+	// evaluation only because the job ends does not count, so that a job that goes on decides as if
+	// it had not ended there.
 	BestStep int64   `json:"best_step"` // 0: there is none
 	Best     float64 `json:"best"`
 	Waiting  int64   `json:"waiting"` // evaluations in a row since then that were not better
@@ -31,6 +35,18 @@ func (v *Validation) measure(r EvalReport, due bool) (best bool) {
 	return false
 }
 
+// On returns what counts of v when a job goes on with evaluations of a text: nothing if the earlier
+// ones were of another text. A text that is not known counts as the same.
+func (v Validation) On(text int64) Validation {
+	if text != 0 && v.Text != 0 && text != v.Text {
+		return Validation{Text: text}
+	}
+	return v
+}
+
+// EndsEarly says whether a job whose Config.EarlyStop is limit ends.
+func (v *Validation) EndsEarly(limit int64) bool { return limit > 0 && v.Waiting >= limit }
+
 func (v *Validation) valid(step int64) bool {
 	return v.Step >= 0 && v.Step <= step && v.BestStep >= 0 && v.BestStep <= step &&
 		v.Waiting >= 0 && isFinite(v.Loss) && isFinite(v.Best)
@@ -45,6 +61,9 @@ func (t *Trainer) measure(ctx context.Context, after *Progress, due bool) (best 
 	t.laps.end("evaluation")
 	t.evaluated = &report
 	t.cfg.Observer.Evaluated(report)
+	if t.cfg.EvalText != 0 {
+		after.Validation.Text = t.cfg.EvalText
+	}
 	if due {
 		after.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
 	}
@@ -53,5 +72,5 @@ func (t *Trainer) measure(ctx context.Context, after *Progress, due bool) (best 
 
 // endsEarly says whether a job with this progress ends by Config.EarlyStop.
 func (t *Trainer) endsEarly(p *Progress) bool {
-	return t.cfg.EarlyStop > 0 && p.Validation.Waiting >= t.cfg.EarlyStop
+	return p.Validation.EndsEarly(t.cfg.EarlyStop)
 }

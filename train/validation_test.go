@@ -118,6 +118,40 @@ func TestEarlyStopIsResumed(t *testing.T) {
 	}
 }
 
+// The losses of another text are not compared: the best and the count begin anew.
+func TestAnotherTextIsNotCompared(t *testing.T) {
+	j := stale(2)
+	j.config.EvalText, j.config.Schedule.Kind = 7, OnPlateau
+	j.config.Schedule.Decay, j.config.Schedule.Patience = 0.5, 1
+	ended := j.mustRun(t)
+	last := ended.saved[len(ended.saved)-1]
+	if v := last.Progress.Validation; v.Text != 7 || v.Waiting != 3 || v.BestStep != 4 {
+		t.Fatalf("%+v", v)
+	}
+	for text, want := range map[int64]int64{7: 16, 0: 16, 8: 32} {
+		again := j
+		again.config.EvalText = text
+		again.reload = func(trainer *Trainer) *Snapshot { return reload(t, trainer, last) }
+		o := again.mustRun(t)
+		p := o.result.Progress
+		if !o.result.Early || p.Step != want {
+			t.Errorf("text %d: ended after step %d: %+v", text, p.Step, p.Validation)
+		}
+		if v := p.Validation; text == 8 && (v.Text != 8 || v.BestStep != 20 || v.Waiting != 3) {
+			t.Errorf("another text: %+v", v)
+		}
+		if p.Plateau.Reductions < last.Progress.Plateau.Reductions {
+			t.Errorf("text %d: the learning rate went up: %+v", text, p.Plateau)
+		}
+	}
+	old := last.Progress
+	old.Validation.Text = 0 // of an older version
+	old.startEvaluations(8)
+	if old.Validation.Waiting != 3 || old.Validation.BestStep != 4 {
+		t.Errorf("a text that is not known: %+v", old.Validation)
+	}
+}
+
 // After each evaluation that is the best so far there is a snapshot, and at the end; each says what
 // was measured there.
 func TestBestIsSaved(t *testing.T) {

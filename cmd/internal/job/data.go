@@ -4,6 +4,8 @@ package job
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -113,6 +115,20 @@ func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
 			"a step: lower it, or raise --epochs", spec.Accumulate, spec.Epochs, segments)
 	}
 	return nil
+}
+
+// EvalText is a number that tells the text to evaluate on from others; 0: there is none. A float64
+// holds it exactly.
+func (d *Data) EvalText(spec *rondov1.JobSpec) int64 {
+	if d.Validation == nil {
+		return 0
+	}
+	text := fmt.Sprintf("%s %v", d.Corpus.Fingerprint(), spec.ValidationFraction)
+	if d.evaluated != nil {
+		text = d.evaluated.Fingerprint()
+	}
+	sum := sha256.Sum256([]byte(text))
+	return int64(binary.BigEndian.Uint64(sum[:])>>11) | 1
 }
 
 // Steps is the number of steps of the whole job: --steps, or the whole steps that --epochs have,

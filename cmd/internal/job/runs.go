@@ -51,28 +51,48 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 }
 
 // NewestRun returns the folder under RunsFolder whose newest checkpoint is the newest of all, and
-// that checkpoint's step. Folders without a readable checkpoint do not count.
+// that checkpoint's step. Folders without a checkpoint do not count. If the newest checkpoint of a
+// folder cannot be read, its time is that of the folder's last change, and it is an error for it
+// to be the newest of all.
 func NewestRun(ctx context.Context) (folder string, step int64, err error) {
 	entries, err := os.ReadDir(RunsFolder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", 0, app.Usage(err)
 	}
 	var newest time.Time
+	var unreadable error // of the newest run
 	for _, entry := range entries {
 		candidate := filepath.Join(RunsFolder, entry.Name())
 		if !entry.IsDir() {
 			continue
 		}
 		store, c, err := checkpoint.Resolve(ctx, candidate, checkpoint.Config{})
+		if errors.Is(err, checkpoint.ErrNone) {
+			continue
+		}
 		if err != nil {
+			if ctx.Err() != nil {
+				return "", 0, err
+			}
+			info, statErr := os.Stat(candidate)
+			if statErr != nil {
+				return "", 0, statErr
+			}
+			if info.ModTime().After(newest) {
+				newest, unreadable = info.ModTime(), fmt.Errorf("the newest run, %s, cannot be "+
+					"read: %w: give the folder of another run or of one checkpoint", candidate, err)
+			}
 			continue
 		}
 		if err := store.Close(); err != nil {
 			return "", 0, err
 		}
 		if c.Created.After(newest) {
-			folder, step, newest = candidate, c.Step, c.Created
+			folder, step, newest, unreadable = candidate, c.Step, c.Created, nil
 		}
+	}
+	if unreadable != nil {
+		return "", 0, unreadable
 	}
 	if folder == "" {
 		return "", 0, app.Usagef("no checkpoint is given, and %s%c of the current folder has no "+

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -107,6 +108,47 @@ func TestNewestRun(t *testing.T) {
 	}
 	save(t, filepath.Join(RunsFolder, "z"), 10)
 	if folder, step, err = NewestRun(t.Context()); err != nil || step != 10 {
+		t.Errorf("%s, step %d, %v", folder, step, err)
+	}
+}
+
+// TestNewestRunIsDamaged: an older run is not taken for the newest. What is wrong with an older run
+// does not matter.
+func TestNewestRunIsDamaged(t *testing.T) {
+	t.Chdir(t.TempDir())
+	older, newest := filepath.Join(RunsFolder, "z"), filepath.Join(RunsFolder, "a")
+	save(t, older, 9)
+	save(t, newest, 5)
+	damage := func(folder, step string) {
+		t.Helper()
+		path := filepath.Join(folder, step, "manifest.json")
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		hour := time.Now().Add(time.Hour)
+		if folder == newest { // whatever the resolution of the file system's clock
+			if err := os.Chtimes(folder, hour, hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	damage(newest, "step-00000005")
+	_, _, err := NewestRun(t.Context())
+	var damaged *checkpoint.DamageError
+	if !errors.As(err, &damaged) || !strings.Contains(err.Error(), "the newest run, "+newest+",") {
+		t.Errorf("the newest run is damaged: %v", err)
+	}
+	if err := os.RemoveAll(newest); err != nil {
+		t.Fatal(err)
+	}
+	damage(older, "step-00000009")
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(older, long, long); err != nil {
+		t.Fatal(err)
+	}
+	save(t, filepath.Join(RunsFolder, "new"), 3)
+	folder, step, err := NewestRun(t.Context())
+	if err != nil || folder != filepath.Join(RunsFolder, "new") || step != 3 {
 		t.Errorf("%s, step %d, %v", folder, step, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
@@ -43,6 +44,9 @@ func (d *Data) Metrics(
 	}
 	if v := progress.Validation; v.Step == progress.Step && v.Step > 0 {
 		metrics[checkpoint.ValidationLoss] = v.Loss
+		if v.Text != 0 {
+			metrics[checkpoint.ValidationText] = float64(v.Text)
+		}
 	}
 	if timed {
 		metrics[metricSeconds] = elapsed.Seconds()
@@ -133,26 +137,47 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		passes := float64(s.TokensSeen) / *s.TrainTokens
 		s.Epochs = &passes
 	}
-	if s.Best, err = bestOf(c); err != nil {
+	v, err := validation(c)
+	if err != nil {
 		return nil, err
 	}
+	if v != nil && v.BestStep > 0 {
+		s.Best = &Best{Step: v.BestStep, Loss: v.Best}
+	}
 	s.commands(spec, location)
+	if v != nil && v.EndsEarly(spec.EarlyStop) {
+		s.GoOn = append(s.GoOn, "--early-stop", "0") // the last one counts
+	}
 	return s, nil
 }
 
-// bestOf reads the best evaluation from the training's progress. Older manifests have none.
-func bestOf(c *checkpoint.Checkpoint) (*Best, error) {
-	var progress train.Progress
+// validation reads from the training's progress what the job remembers of its evaluations; nil:
+// the manifest is of a version that did not write it.
+func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
+	var progress struct {
+		Validation *train.Validation `json:"validation"`
+	}
 	if len(c.Training) == 0 {
 		return nil, nil
 	}
 	if err := json.Unmarshal(c.Training, &progress); err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: the training's progress: %w", c.Path, err)
 	}
-	if progress.Validation.BestStep == 0 {
-		return nil, nil
+	return progress.Validation, nil
+}
+
+// CheckEarlyStop refuses to go on from a checkpoint at which --early-stop ends the job before its
+// last step. A job that is evaluated on another text than before goes on.
+func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) error {
+	v, err := validation(c)
+	if err != nil || v == nil || c.Step >= d.Steps(spec) {
+		return err
 	}
-	return &Best{Step: progress.Validation.BestStep, Loss: progress.Validation.Best}, nil
+	if on := v.On(d.EvalText(spec)); on.EndsEarly(spec.EarlyStop) {
+		return app.Usagef("the job of the checkpoint %s was ended by --early-stop %d: give "+
+			"--early-stop 0 or more than %d to go on", c.Path, spec.EarlyStop, on.Waiting)
+	}
+	return nil
 }
 
 // commands fills in the command lines. Faults and logs that a run was ordered are left out.

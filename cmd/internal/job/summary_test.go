@@ -2,6 +2,9 @@ package job
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/checkpoint"
+	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -91,6 +95,54 @@ func parsed(t *testing.T, command []string) *rondov1.JobSpec {
 		t.Fatal(err)
 	}
 	return spec
+}
+
+// TestGoOnAfterEarlyStop: a job that --early-stop has ended goes on only with more patience, or
+// with another text to evaluate on.
+func TestGoOnAfterEarlyStop(t *testing.T) {
+	folder := t.TempDir()
+	text := filepath.Join(folder, "text")
+	if err := os.WriteFile(text, []byte(strings.Repeat("a little song. ", 90)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := songSpec()
+	spec.Corpus, spec.EarlyStop, spec.Tokenizer, spec.Steps = text, 2, "char", 40
+	data, err := OpenData(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = data.Close() }()
+	of := func(text int64) *checkpoint.Checkpoint {
+		return manifest(t, spec, fmt.Sprintf(`{"step":30,"validation":{"step":30,"loss":2,`+
+			`"best":1.25,"best_step":20,"waiting":2,"text":%d}}`, text), nil)
+	}
+	own := data.EvalText(spec)
+	for _, c := range []struct {
+		limit, text, steps int64
+		refused            bool
+	}{
+		{2, own, 40, true}, {1, own, 40, true}, {2, 0, 40, true}, {3, own, 40, false},
+		{0, own, 40, false}, {2, own + 2, 40, false}, {2, own, 30, false},
+	} {
+		now := proto.CloneOf(spec)
+		now.EarlyStop, now.Steps = c.limit, c.steps
+		err := data.CheckEarlyStop(now, of(c.text))
+		var usage *app.UsageError
+		if c.refused != errors.As(err, &usage) || !c.refused && err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if want := fmt.Sprintf("ended by --early-stop %d: give --early-stop 0 or more than 2 to "+
+			"go on", c.limit); c.refused && !strings.HasSuffix(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	s, err := Summarize(of(own), "runs/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := parsed(t, s.GoOn); got.EarlyStop != 0 || got.Steps != 40 {
+		t.Errorf("go on: %v", s.GoOn)
+	}
 }
 
 // TestSummaryOfAnOldManifest: what it lacks is unknown, and nothing is made up.

@@ -47,6 +47,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Local:          local(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,
+		EvalText:       d.EvalText(spec),
 		EarlyStop:      spec.EarlyStop,
 		SaveEvery:      spec.CheckpointEvery,
 		SampleEvery:    spec.SampleEvery,

@@ -20,6 +20,7 @@ import (
 	"rondo/cmd/internal/app"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 )
 
 // Run says how a submission is run.
@@ -214,6 +215,13 @@ func (c *Cluster) resumable(
 	if step != "" && step == total && !flags.set.Changed("steps") && !flags.set.Changed("epochs") {
 		return app.Usagef("job %s has done all its %s steps: give --steps or --epochs to go on",
 			spec.Job, total)
+	}
+	var waited int64
+	early, _ := fmt.Sscanf(notes[annotations+"reason"], telemetry.EarlyStopped, &waited)
+	if early == 1 && spec.EarlyStop > 0 && spec.EarlyStop <= waited &&
+		!flags.set.Changed("eval-corpus") {
+		return app.Usagef("job %s was ended by --early-stop %d: give --early-stop 0 or more than "+
+			"%d to go on", spec.Job, spec.EarlyStop, waited)
 	}
 	return nil
 }

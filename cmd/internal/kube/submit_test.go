@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"rondo/cmd/internal/app"
+	"rondo/telemetry"
 )
 
 // submit runs `rondo submit` as far as the objects.
@@ -276,6 +278,30 @@ func TestResume(t *testing.T) {
 	if after.Image != "new:1" || after.Labels["team"] != "music" || after.Run <= before.Run {
 		t.Errorf("resumed as %+v", after)
 	}
+}
+
+// TestResumeAfterEarlyStop: more patience is needed, or another text to evaluate on.
+func TestResumeAfterEarlyStop(t *testing.T) {
+	s := serveAPI(t)
+	_, err := s.submit(t, "--job=song", "--checkpoint-dir=pvc://models", "--steps=100",
+		"--early-stop=2")
+	check(t, err)
+	end := func() {
+		s.end(t, "Complete", map[string]string{"phase": "ended", "step": "40",
+			"total-steps": "100", "reason": fmt.Sprintf(telemetry.EarlyStopped, 2)})
+	}
+	end()
+	for _, flags := range [][]string{nil, {"--steps=200"}, {"--early-stop=1"}} {
+		var wrong *app.UsageError
+		if err := s.resume(t, flags...); !errors.As(err, &wrong) {
+			t.Errorf("%v: %v", flags, err)
+		} else {
+			wants(t, err, "give --early-stop 0 or more than 2 to go on")
+		}
+	}
+	check(t, s.resume(t, "--early-stop=3"))
+	end()
+	check(t, s.resume(t, "--early-stop=0"))
 }
 
 func TestResumeASuspendedJob(t *testing.T) {

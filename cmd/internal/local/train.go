@@ -185,11 +185,14 @@ func (r Run) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if last := data.Steps(r.Spec); found != nil && found.Step > last {
+	if found == nil {
+		return nil
+	}
+	if last := data.Steps(r.Spec); found.Step > last {
 		return app.Usagef("the checkpoint %s is past the job's last step, %d: raise --steps or "+
 			"--epochs, or give --resume STEP", found.Path, last)
 	}
-	return nil
+	return data.CheckEarlyStop(r.Spec, found)
 }
 
 // probeFolder makes sure that files can be written to a flag's folder, which it makes.

@@ -14,6 +14,7 @@ import (
 	"rondo/compute"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
 	"rondo/train"
 )
 
@@ -463,8 +464,7 @@ func (s *session) done(result train.Result) *rondov1.Event {
 func (s *session) ending(result train.Result) string {
 	switch {
 	case result.Early:
-		return fmt.Sprintf("stopped early: validation loss has not improved in %d evaluations",
-			result.Progress.Validation.Waiting)
+		return fmt.Sprintf(telemetry.EarlyStopped, result.Progress.Validation.Waiting)
 	case result.Stopped:
 		return "stopped"
 	}
