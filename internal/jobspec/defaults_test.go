@@ -26,7 +26,7 @@ func resolvedOf(s *rondov1.JobSpec) resolved {
 
 // TestDefaultsThatDependOnOthers: flags and YAML keys alike, and the job's own YAML means the same.
 func TestDefaultsThatDependOnOthers(t *testing.T) {
-	usual := resolved{epochs: 20, validation: 0.1, lr: 0.003, layers: 2, dropout: 0.3,
+	usual := resolved{epochs: 30, validation: 0.1, lr: 0.003, layers: 2, dropout: 0.4,
 		optimizer: "adam"}
 	for args, change := range map[string]func(*resolved){
 		"":                           func(*resolved) {},

@@ -941,7 +941,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05embed\x18\x17 \x01(\x03BI\xaa\xbb\x18E\n" +
 	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12\x80\x01\n" +
 	"\adropout\x18\x18 \x01(\x01Bf\xaa\xbb\x18b\n" +
-	"Gprobability with which training drops an element of each layer's output\x12\x030.3!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12s\n" +
+	"Gprobability with which training drops an element of each layer's output\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12s\n" +
 	"\rdropout_input\x18\x1c \x01(\x01BN\xaa\xbb\x18J\n" +
 	"3the same for the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
@@ -998,7 +998,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"clip_scope\x181 \x01(\tB\xfe\x01\xaa\xbb\x18\xf9\x01\n" +
 	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12u\n" +
 	"\x06epochs\x182 \x01(\x03B]\xaa\xbb\x18Y\n" +
-	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0220!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
+	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
 	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
 	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
 	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
