@@ -79,7 +79,7 @@ kernels() {
 # tests runs those of compute/cuda, and of the other packages that the tag changes.
 tests() {
 	say "testing with the tag cuda"
-	go test "$@" -buildvcs=false -tags "$tags" -timeout 15m $(folders)
+	go test "$@" -buildvcs=false -tags "$tags" -timeout 30m $(folders)
 }
 
 # run runs a part in a shell of its own, which ends at the first command that fails, and notes it.
