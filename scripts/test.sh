@@ -47,8 +47,8 @@ memory() {
 
 # pure runs the tests of the packages that the pure-Go build changes, or that stand on them.
 pure() {
-	CGO_ENABLED=0 go test $short -vet=off -timeout 20m ./compute ./compute/cpu ./compute/devicetest \
-		./model/... ./train/...
+	CGO_ENABLED=0 go test $short -vet=off -timeout 20m \
+		./compute ./compute/cpu ./compute/devicetest ./model/... ./train/...
 }
 
 cgo=$(scripts/native.sh) || exit

@@ -31,7 +31,7 @@ func TestDefaultsThatDependOnOthers(t *testing.T) {
 	for args, change := range map[string]func(*resolved){
 		"":                           func(*resolved) {},
 		"--steps=3000":               func(r *resolved) { r.steps, r.epochs = 3000, 0 },
-		"--steps=3000 --epochs=20":   func(r *resolved) { r.steps = 3000 },
+		"--steps=3000 --epochs=20":   func(r *resolved) { r.epochs, r.steps = 20, 3000 },
 		"--steps=9 --epochs=2":       func(r *resolved) { r.steps, r.epochs = 9, 2 },
 		"--eval-corpus=x":            func(r *resolved) { r.evaluated, r.validation = "x", 0 },
 		"--validation-fraction=0.2":  func(r *resolved) { r.validation = 0.2 },
