@@ -53,10 +53,7 @@ pure() {
 
 cgo=$(scripts/native.sh) || exit
 case "${1:-}" in
-"")
-	# Some packages only wait for deadlines: more run at once than there are cores.
-	short=-short how="-short -p $(($(nproc) + 2))" cuda="short"
-	;;
+"") short=-short how=-short cuda=short ;;
 race)
 	short="" how=-race cuda="build test"
 	if [ "$cgo" = 0 ]; then
