@@ -63,8 +63,8 @@ func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, er
 }
 
 // ResolveBest is Resolve, except that for a folder of checkpoints it opens the best one, and the
-// newest only if none was evaluated. why says which one it opened; it is empty if the location names
-// one.
+// newest only if none was evaluated. why says which one it opened. It is empty if the location
+// names a step.
 func ResolveBest(
 	ctx context.Context, location string, cfg Config,
 ) (s *Store, c *Checkpoint, why string, err error) {
