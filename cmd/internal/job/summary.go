@@ -202,10 +202,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s.ValidationLoss = metric(checkpoint.ValidationLoss)
 	s.Evaluated = evaluated(v, s.ValidationLoss)
-	s.commands(spec, location)
-	if v != nil && v.EndsEarly(spec.EarlyStop) {
-		s.GoOn = append(s.GoOn, "--early-stop", "0") // the last one counts
-	}
+	s.commands(spec, location, v != nil && v.EndsEarly(spec.EarlyStop))
 	return s, nil
 }
 
@@ -239,7 +236,8 @@ func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) e
 }
 
 // commands fills in the command lines. Faults and logs that a run was ordered are left out.
-func (s *Summary) commands(of *rondov1.JobSpec, location string) {
+// Early says that --early-stop has ended the job.
+func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
 	spec := proto.CloneOf(of)
 	plain := jobspec.Default()
 	spec.Resume, spec.Inject, spec.AuditDir, spec.Trace = plain.Resume, "", "", ""
@@ -257,5 +255,11 @@ func (s *Summary) commands(of *rondov1.JobSpec, location string) {
 	if s.Done() { // there is nothing left to do: twice as much is as good an example as any
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
+	if early {
+		spec.EarlyStop = 0
+	}
 	s.GoOn = append([]string{"rondo", "train"}, jobspec.Arguments(spec)...)
+	if early { // though it is the default
+		s.GoOn = append(s.GoOn, "--early-stop", "0")
+	}
 }

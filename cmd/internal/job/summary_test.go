@@ -139,7 +139,8 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := parsed(t, s.GoOn); got.EarlyStop != 0 || got.Steps != 40 {
+	if got := parsed(t, s.GoOn); got.EarlyStop != 0 || got.Steps != 40 ||
+		strings.Count(strings.Join(s.GoOn, " "), "--early-stop") != 1 {
 		t.Errorf("go on: %v", s.GoOn)
 	}
 }
