@@ -62,8 +62,9 @@ func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, er
 	return best, damaged, nil
 }
 
-// ResolveBest is Resolve, except that of a checkpoint folder it takes the best, and the newest only
-// if none was evaluated. why says which one it has taken; it is empty if the location names one.
+// ResolveBest is Resolve, except that for a folder of checkpoints it opens the best one, and the
+// newest only if none was evaluated. why says which one it opened. It is empty if the location
+// names a step.
 func ResolveBest(
 	ctx context.Context, location string, cfg Config,
 ) (s *Store, c *Checkpoint, why string, err error) {

@@ -10,8 +10,7 @@ import (
 // Retain keeps the newest checkpoints, keep of them, and the one with the lowest validation loss.
 // It deletes the others. A checkpoint counts when its manifest is sound and its files have their
 // sizes: one that is damaged never pushes a complete one out, and goes when it is older than those
-// that are kept. What a dead writer left in
-// a bucket before the newest checkpoint goes too.
+// that are kept. It also deletes what a dead writer left in a bucket before the newest checkpoint.
 func (s *Store) Retain(ctx context.Context, keep int) error {
 	return s.retain(ctx, keep, -1)
 }

@@ -40,6 +40,10 @@ func TestBestCheckpoint(t *testing.T) {
 		"--validation-fraction", "0.1", "--eval-every", "5", "--lr", "1e-30", "--steps", "40")
 	events := train(t, flags...)
 	first := named(events, "eval")[0]
+	if done := events[len(events)-1]; done.number("best_step") != 5 ||
+		done.number("best_loss") != first.number("loss") {
+		t.Errorf("the end names another best than %v: %v", first, done)
+	}
 	want := []string{"step-00000005", "step-00000039", "step-00000040"}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -105,6 +105,9 @@ type Done struct {
 	NonfiniteSteps  int64   `json:"nonfinite_steps"`
 	// Reason is why the job ended, such as "--steps 3000 reached".
 	Reason string `json:"reason"`
+	// BestLoss is the lowest validation loss, measured after BestStep; 0: nothing was evaluated.
+	BestStep int64   `json:"best_step,omitempty"`
+	BestLoss float64 `json:"best_loss,omitempty"`
 }
 
 // EarlyStopped is the Reason of a job that --early-stop has ended, with the number of evaluations.
@@ -204,6 +207,9 @@ func (e Done) line() string {
 		how, e.Step, why, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
 	if e.NonfiniteSteps > 0 {
 		text += fmt.Sprintf(", %d steps skipped as not finite", e.NonfiniteSteps)
+	}
+	if e.BestStep > 0 {
+		text += fmt.Sprintf("\nbest: step %d, validation loss %.3f", e.BestStep, e.BestLoss)
 	}
 	if e.Checkpoint == "" {
 		return text + "\nthe model was not kept"

@@ -141,3 +141,21 @@ func TestDoneSaysWhy(t *testing.T) {
 		}
 	}
 }
+
+func TestTheEndNamesTheBest(t *testing.T) {
+	e := Done{Step: 9, Loss: 1, Reason: "--steps 9 reached", Checkpoint: "runs/a/step-9",
+		BestStep: 6, BestLoss: 1.5176}
+	const want = "\nbest: step 6, validation loss 1.518\ncheckpoint: runs/a/step-9"
+	if _, got := Line(e); !strings.HasSuffix(got, want) {
+		t.Errorf("%q", got)
+	}
+	line, err := MarshalEvent(e)
+	if err != nil || !strings.Contains(string(line), `"best_step":6,"best_loss":1.5176`) {
+		t.Errorf("%s, %v", line, err)
+	}
+	e.BestStep, e.BestLoss = 0, 0
+	line, err = MarshalEvent(e)
+	if _, got := Line(e); err != nil || strings.Contains(got+string(line), "best") {
+		t.Errorf("without an evaluation: %q, %s, %v", got, line, err)
+	}
+}

@@ -44,6 +44,15 @@ func (v Validation) On(text int64) Validation {
 	return v
 }
 
+// Lowest returns the step and the loss of the best evaluation, that of the job's end included.
+// Step 0: there is none.
+func (v *Validation) Lowest() (step int64, loss float64) {
+	if v.BestStep == 0 || v.Step > v.BestStep && v.Loss < v.Best {
+		return v.Step, v.Loss
+	}
+	return v.BestStep, v.Best
+}
+
 // EndsEarly says whether a job whose Config.EarlyStop is limit ends.
 func (v *Validation) EndsEarly(limit int64) bool { return limit > 0 && v.Waiting >= limit }
 

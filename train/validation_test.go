@@ -34,6 +34,25 @@ func TestValidationMeasure(t *testing.T) {
 	}
 }
 
+// The evaluation of the job's end counts when it is the best.
+func TestLowest(t *testing.T) {
+	for _, c := range []struct {
+		v    Validation
+		step int64
+		loss float64
+	}{
+		{Validation{}, 0, 0},
+		{Validation{Step: 9, Loss: 2}, 9, 2},
+		{Validation{Step: 9, Loss: 2, BestStep: 4, Best: 1.5}, 4, 1.5},
+		{Validation{Step: 9, Loss: 2, BestStep: 4, Best: 2}, 4, 2},
+		{Validation{Step: 9, Loss: 1.25, BestStep: 4, Best: 1.5}, 9, 1.25},
+	} {
+		if step, loss := c.v.Lowest(); step != c.step || loss != c.loss {
+			t.Errorf("%+v: step %d, loss %v", c.v, step, loss)
+		}
+	}
+}
+
 // stale is a job whose parameters stay as they are, so that no evaluation improves on the first.
 func stale(ranks int) job {
 	j := newJob(ranks)

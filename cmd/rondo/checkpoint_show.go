@@ -12,7 +12,6 @@ import (
 
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/bucket"
 	"rondo/cmd/internal/job"
 	"rondo/corpus"
 	"rondo/telemetry"
@@ -33,16 +32,10 @@ func checkpointShowCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		store, found, err := checkpoint.Resolve(cmd.Context(), location,
-			checkpoint.Config{OpenBucket: bucket.Open})
+		summary, err := job.Show(cmd.Context(), location)
 		if errors.Is(err, checkpoint.ErrNone) {
 			return app.Usage(err)
 		}
-		if err != nil {
-			return err
-		}
-		defer func() { _ = store.Close() }()
-		summary, err := job.Summarize(found, location)
 		if err != nil {
 			return err
 		}
@@ -116,12 +109,23 @@ func decimals(v float64) string { return fmt.Sprintf("%.4f", v) }
 func perplexity(loss float64) string { return fmt.Sprintf("%.3f", telemetry.Perplexity(loss)) }
 
 func validation(s *job.Summary) string {
+	var text string
 	switch {
-	case s.Best != nil:
-		return fmt.Sprintf("best loss %s at step %s (perplexity %s)", decimals(s.Best.Loss),
-			thousands(float64(s.Best.Step)), perplexity(s.Best.Loss))
-	case s.Evaluates:
-		return notRecorded
+	case s.ValidationLoss != nil:
+		text = fmt.Sprintf("loss %s (perplexity %s)", decimals(*s.ValidationLoss),
+			perplexity(*s.ValidationLoss))
+	case !s.Evaluates:
+		text = "not evaluated: the job had no --validation-fraction and no --eval-corpus"
+	case s.Evaluated == job.EvaluatedUnknown:
+		text = notRecorded
+	case s.Evaluated == job.EvaluatedNever:
+		text = "not evaluated yet"
+	default:
+		text = "not evaluated at this step"
 	}
-	return "not evaluated: the job had no --validation-fraction and no --eval-corpus"
+	if s.Best != nil {
+		text += fmt.Sprintf("; best of the folder: loss %s at step %s (perplexity %s)",
+			decimals(s.Best.Loss), thousands(float64(s.Best.Step)), perplexity(s.Best.Loss))
+	}
+	return text
 }

@@ -35,7 +35,8 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 		return telemetry.Done{Step: d.Step, Epoch: d.Epoch, Loss: d.Loss,
 			Perplexity:      telemetry.Perplexity(d.Loss),
 			TokensPerSecond: d.TokensPerSecond, Checkpoint: d.Checkpoint, Stopped: d.Stopped,
-			NonfiniteSteps: d.NonfiniteSteps, Reason: d.Reason}, nil
+			NonfiniteSteps: d.NonfiniteSteps, Reason: d.Reason,
+			BestStep: d.BestStep, BestLoss: d.BestLoss}, nil
 	case *rondov1.Event_Notice:
 		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
 	case *rondov1.Event_Scale:

@@ -56,7 +56,7 @@ type Trained struct {
 	Vocabulary *corpus.Vocabulary
 	Model      *model.Model
 	Path       string // of the checkpoint
-	Why        string // it is this step's; empty: the location names it
+	Why        string // why this step was chosen; empty if the location names a step
 	Step       int64
 }
 

@@ -1,7 +1,9 @@
 package job
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	"rondo/checkpoint"
 	"rondo/cmd/internal/app"
+	"rondo/cmd/internal/bucket"
 	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
@@ -85,16 +88,43 @@ type Summary struct {
 
 	Loss      *float64 `json:"loss"` // of the last step, in nats per token
 	EpochLoss *float64 `json:"epoch_loss"`
-	// Evaluates says that the job has text to evaluate on. Best is its best evaluation so far.
-	Evaluates bool  `json:"evaluates"`
-	Best      *Best `json:"best"`
+	// Evaluates says that the job has text to evaluate on, Evaluated what is known of evaluations
+	// until this step. ValidationLoss was measured at it. Best is the folder's best checkpoint.
+	Evaluates      bool      `json:"evaluates"`
+	Evaluated      Evaluated `json:"evaluated"`
+	ValidationLoss *float64  `json:"validation_loss"`
+	Best           *Best     `json:"best"`
 
 	Repeat   []string `json:"repeat"`   // trains the same again
 	GoOn     []string `json:"go_on"`    // trains further
 	Generate []string `json:"generate"` // writes text
 }
 
-// Best is the evaluation with the lowest loss, in nats per token.
+// Evaluated is what a manifest says of evaluations.
+type Evaluated string
+
+// The values of Evaluated.
+const (
+	EvaluatedUnknown Evaluated = "not recorded" // by an older version
+	EvaluatedNever   Evaluated = "not yet"
+	EvaluatedBefore  Evaluated = "before this step"
+	EvaluatedHere    Evaluated = "at this step"
+)
+
+// evaluated says what is known of a checkpoint's evaluations; v may be nil.
+func evaluated(v *train.Validation, loss *float64) Evaluated {
+	switch {
+	case loss != nil:
+		return EvaluatedHere
+	case v == nil:
+		return EvaluatedUnknown
+	case v.Step == 0:
+		return EvaluatedNever
+	}
+	return EvaluatedBefore
+}
+
+// Best is the checkpoint with the lowest validation loss, in nats per token.
 type Best struct {
 	Step int64   `json:"step"`
 	Loss float64 `json:"loss"`
@@ -102,6 +132,35 @@ type Best struct {
 
 // Done reports whether the job has done all its steps.
 func (s *Summary) Done() bool { return s.TotalSteps != nil && float64(s.Steps) >= *s.TotalSteps }
+
+// Show summarizes the checkpoint at a location: its own folder, or a folder of checkpoints, whose
+// newest it takes and whose best it names.
+func Show(ctx context.Context, location string) (*Summary, error) {
+	store, c, err := checkpoint.Resolve(ctx, location,
+		checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = store.Close() }()
+	s, err := Summarize(c, location)
+	if err != nil || ownFolder(c.Path, location) {
+		return s, err
+	}
+	best, _, err := store.Best(ctx)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Best = &Best{Step: best.Step, Loss: best.Metrics[checkpoint.ValidationLoss]}
+	return s, nil
+}
+
+// ownFolder says whether a location is that of one checkpoint, and not of a folder of them.
+func ownFolder(path, location string) bool {
+	return filepath.Clean(location) == filepath.Clean(path)
+}
 
 // Summarize reads a checkpoint's manifest. Location is where the checkpoint was found: its own
 // folder, or a folder of checkpoints whose newest it is.
@@ -141,13 +200,9 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v != nil && v.BestStep > 0 {
-		s.Best = &Best{Step: v.BestStep, Loss: v.Best}
-	}
-	s.commands(spec, location)
-	if v != nil && v.EndsEarly(spec.EarlyStop) {
-		s.GoOn = append(s.GoOn, "--early-stop", "0") // the last one counts
-	}
+	s.ValidationLoss = metric(checkpoint.ValidationLoss)
+	s.Evaluated = evaluated(v, s.ValidationLoss)
+	s.commands(spec, location, v != nil && v.EndsEarly(spec.EarlyStop))
 	return s, nil
 }
 
@@ -181,15 +236,16 @@ func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) e
 }
 
 // commands fills in the command lines. Faults and logs that a run was ordered are left out.
-func (s *Summary) commands(of *rondov1.JobSpec, location string) {
+// Early says that --early-stop has ended the job.
+func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
 	spec := proto.CloneOf(of)
 	plain := jobspec.Default()
 	spec.Resume, spec.Inject, spec.AuditDir, spec.Trace = plain.Resume, "", "", ""
 	spec.CheckpointDir = ""
 	s.Repeat = append([]string{"rondo", "train"}, jobspec.Arguments(spec)...)
-	s.Generate = []string{"rondo", "generate", "--checkpoint", s.Checkpoint}
+	s.Generate = []string{"rondo", "generate", "--checkpoint", location}
 	spec.CheckpointDir = location
-	if filepath.Clean(location) == filepath.Clean(s.Checkpoint) { // one step's folder
+	if ownFolder(s.Checkpoint, location) {
 		spec.CheckpointDir = filepath.Dir(location)
 		if strings.Contains(location, "://") {
 			spec.CheckpointDir = location[:strings.LastIndex(location, "/")]
@@ -199,5 +255,11 @@ func (s *Summary) commands(of *rondov1.JobSpec, location string) {
 	if s.Done() { // there is nothing left to do: twice as much is as good an example as any
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
+	if early {
+		spec.EarlyStop = 0
+	}
 	s.GoOn = append([]string{"rondo", "train"}, jobspec.Arguments(spec)...)
+	if early { // though it is the default
+		s.GoOn = append(s.GoOn, "--early-stop", "0")
+	}
 }

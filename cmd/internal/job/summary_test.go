@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -46,9 +45,9 @@ func songSpec() *rondov1.JobSpec {
 }
 
 func TestSummary(t *testing.T) {
-	c := manifest(t, songSpec(), `{"step":30,"validation":{"best":1.25,"best_step":20}}`,
-		checkpoint.Metrics{"loss": 1.5, "epoch_loss": 1.6, "train_tokens": 600,
-			"validation_tokens": 60, "total_steps": 30, "seconds": 12.5})
+	c := manifest(t, songSpec(), `{"step":30,"validation":{"best":1.25,"best_step":20,"step":20,`+
+		`"loss":1.25}}`, checkpoint.Metrics{"loss": 1.5, "epoch_loss": 1.6, "train_tokens": 600,
+		"validation_tokens": 60, "total_steps": 30, "seconds": 12.5})
 	s, err := Summarize(c, "runs/a")
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +57,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%d parameters, want %d", s.Parameters, want)
 	}
 	if s.TokensSeen != 30*4*5*2 || *s.Epochs != 2 || *s.Seconds != 12.5 || !s.Done() ||
-		*s.ValidationTokens != 60 || *s.EpochLoss != 1.6 || *s.Best != (Best{20, 1.25}) {
+		*s.ValidationTokens != 60 || *s.EpochLoss != 1.6 || s.Evaluated != EvaluatedBefore {
 		t.Errorf("%+v", s)
 	}
 	want := songSpec()
@@ -77,7 +76,7 @@ func TestSummary(t *testing.T) {
 	if got := parsed(t, s.GoOn); !proto.Equal(got, want) {
 		t.Errorf("go on from one step: %v", s.GoOn)
 	}
-	if !slices.Equal(s.Generate, []string{"rondo", "generate", "--checkpoint", c.Path}) {
+	if want := "rondo generate --checkpoint " + c.Path; strings.Join(s.Generate, " ") != want {
 		t.Errorf("generate: %v", s.Generate)
 	}
 }
@@ -140,25 +139,76 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := parsed(t, s.GoOn); got.EarlyStop != 0 || got.Steps != 40 {
+	if got := parsed(t, s.GoOn); got.EarlyStop != 0 || got.Steps != 40 ||
+		strings.Count(strings.Join(s.GoOn, " "), "--early-stop") != 1 {
 		t.Errorf("go on: %v", s.GoOn)
 	}
 }
 
 // TestSummaryOfAnOldManifest: what it lacks is unknown, and nothing is made up.
 func TestSummaryOfAnOldManifest(t *testing.T) {
-	for _, training := range []string{`{"step":30}`, `{"validation":{"best_step":0}}`, ""} {
+	for training, want := range map[string]Evaluated{`{"step":30}`: EvaluatedUnknown,
+		`{"validation":{"best_step":0}}`: EvaluatedNever, "": EvaluatedUnknown} {
 		c := manifest(t, songSpec(), training, checkpoint.Metrics{"loss": 1.5})
 		s, err := Summarize(c, "runs/a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.TrainTokens != nil || s.Epochs != nil || s.Seconds != nil || s.Best != nil ||
-			s.TotalSteps != nil || s.Done() || !s.Evaluates {
+			s.TotalSteps != nil || s.Done() || !s.Evaluates || s.Evaluated != want {
 			t.Errorf("%+v", s)
 		}
 		if line := strings.Join(s.GoOn, " "); !strings.Contains(line, "--steps 30") {
 			t.Errorf("go on: %s", line)
 		}
+	}
+}
+
+// TestShowNamesTheBestOfTheFolder: the same that generate takes, whichever is the newest.
+func TestShowNamesTheBestOfTheFolder(t *testing.T) {
+	folder := t.TempDir()
+	store := saveUntrained(t, folder, songSpec(), []string{"<unk>", "a", "b"})
+	defer func() { _ = store.Close() }()
+	spec, err := protojson.Marshal(songSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	save := func(step int64, metrics checkpoint.Metrics) (path string) {
+		t.Helper()
+		path, err := store.Save(t.Context(), checkpoint.Snapshot{Step: step, Spec: spec,
+			Vocabulary: []string{"<unk>", "a", "b"}, Metrics: metrics,
+			Training: json.RawMessage(`{"validation":{"step":2,"loss":1.9}}`)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	show := func(location string) *Summary {
+		t.Helper()
+		s, err := Show(t.Context(), location)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := show(folder); s.Best != nil || s.ValidationLoss != nil {
+		t.Errorf("nothing was evaluated: %+v", s)
+	}
+	path := save(2, checkpoint.Metrics{checkpoint.ValidationLoss: 1.5})
+	save(3, checkpoint.Metrics{checkpoint.ValidationLoss: 1.75})
+	s := show(folder)
+	if s.Steps != 3 || *s.ValidationLoss != 1.75 || *s.Best != (Best{2, 1.5}) ||
+		s.Evaluated != EvaluatedHere {
+		t.Errorf("%+v", s)
+	}
+	if want := "rondo generate --checkpoint " + folder; strings.Join(s.Generate, " ") != want {
+		t.Errorf("generate: %v", s.Generate)
+	}
+	if s := show(path); s.Steps != 2 || s.Best != nil || *s.ValidationLoss != 1.5 {
+		t.Errorf("one step's folder: %+v", s)
+	}
+	save(4, nil)
+	if s := show(folder); s.ValidationLoss != nil || s.Evaluated != EvaluatedBefore {
+		t.Errorf("%+v", s)
 	}
 }

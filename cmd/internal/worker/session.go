@@ -454,6 +454,7 @@ func (s *session) done(result train.Result) *rondov1.Event {
 		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
 		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
 		Reason: s.ending(result)}
+	d.BestStep, d.BestLoss = result.Progress.Validation.Lowest()
 	if s.rank == 0 {
 		d.Checkpoint = s.engine.saver.path()
 	}

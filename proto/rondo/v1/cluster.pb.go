@@ -1508,8 +1508,10 @@ type DoneEvent struct {
 	Checkpoint      string                 `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                                      // path; empty if none is kept
 	Stopped         bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                           // before the last step
 	NonfiniteSteps  int64                  `protobuf:"varint,7,opt,name=nonfinite_steps,json=nonfiniteSteps,proto3" json:"nonfinite_steps,omitempty"`
-	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring in which it ended; what is said of an older one is stale
-	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`          // why the job ended, such as "--steps 3000 reached"
+	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`               // of the ring in which it ended; what is said of an older one is stale
+	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                        // why the job ended, such as "--steps 3000 reached"
+	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`  // with the lowest validation loss; 0: there was no evaluation
+	BestLoss        float64                `protobuf:"fixed64,11,opt,name=best_loss,json=bestLoss,proto3" json:"best_loss,omitempty"` // its validation loss in nats per token
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1605,6 +1607,20 @@ func (x *DoneEvent) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *DoneEvent) GetBestStep() int64 {
+	if x != nil {
+		return x.BestStep
+	}
+	return 0
+}
+
+func (x *DoneEvent) GetBestLoss() float64 {
+	if x != nil {
+		return x.BestLoss
+	}
+	return 0
 }
 
 // NoticeEvent: something a person should know, such as a slower build or a skipped step.
@@ -2046,7 +2062,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\tEvalEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\x90\x02\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xca\x02\n" +
 	"\tDoneEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x12\n" +
@@ -2060,7 +2076,10 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\b \x01(\x04R\n" +
 	"generation\x12\x16\n" +
-	"\x06reason\x18\t \x01(\tR\x06reason\"1\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1b\n" +
+	"\tbest_step\x18\n" +
+	" \x01(\x03R\bbestStep\x12\x1b\n" +
+	"\tbest_loss\x18\v \x01(\x01R\bbestLoss\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +
