@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs the tests in three parts: every test, those of the pure-Go build, and those of the build for
-# GPUs. A part that fails does not keep the others from running; the last lines name what
-# failed.
+# Runs the tests in three parts: every test, and beside it those of the pure-Go build and of the
+# build for GPUs: many tests wait for processes, and leave a processor idle. A part that fails does
+# not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
 #   test.sh race    under the race detector, with all seeds and shapes; then the commands of the
@@ -12,26 +12,27 @@ cd "$(dirname "$0")/.." || exit
 say() { echo "rondo: $*" >&2; }
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+beside="" # the process of the parts that run beside the first
+trap '[ -z "$beside" ] || kill "$beside" 2>/dev/null; rm -rf "$work"' EXIT
 
 # part NAME COMMAND... runs a command. If it fails, its name and what go test says of the packages
 # that failed are kept for the end.
 part() {
 	name=$1
 	shift
+	own=$(mktemp -d "$work/part.XXXXXX")
 	say "testing $name"
 	started=$(date +%s)
-	rm -f "$work/status" # a command that is killed leaves none
 	{
 		"$@" && status=0 || status=$?
-		echo "$status" >"$work/status"
-	} 2>&1 | tee "$work/log"
-	if [ "$(cat "$work/status" 2>/dev/null)" = 0 ]; then
+		echo "$status" >"$own/status" # a command that is killed leaves none
+	} 2>&1 | tee "$own/log"
+	if [ "$(cat "$own/status" 2>/dev/null)" = 0 ]; then
 		say "$name: ok, $(($(date +%s) - started)) s"
 	else
 		say "$name: FAILED after $(($(date +%s) - started)) s"
 		echo "rondo: FAILED: $name" >>"$work/failed"
-		grep '^FAIL.*[./]' "$work/log" >>"$work/failed"
+		grep '^FAIL.*[./]' "$own/log" >>"$work/failed"
 	fi
 }
 
@@ -67,10 +68,17 @@ race)
 	;;
 esac
 
+say "beside every package: the pure-Go build, then the build for GPUs; what they print comes last"
+{
+	part "the pure-Go build" pure
+	part "the build for GPUs" scripts/test-cuda.sh $cuda
+} >"$work/beside" 2>&1 &
+beside=$!
 part "every package" everything
+wait "$beside"
+beside=""
+cat "$work/beside"
 [ "$how" != -race ] || part "memory against workers" memory
-part "the pure-Go build" pure
-part "the build for GPUs" scripts/test-cuda.sh $cuda
 [ -n "$short" ] || part "the kernels for GPUs" scripts/test-cuda.sh kernels
 
 if [ -f "$work/failed" ]; then

@@ -15,6 +15,9 @@ const (
 	nameFactor = 1.5
 	// leastDelay is what a rank must cost the others in a step to be late: less is noise.
 	leastDelay = time.Millisecond
+	// blockedFactor is how many times longer sends may be blocked than a slow rank works longer
+	// before the network is blamed: a rank whose processor is busy also receives slowly.
+	blockedFactor = 4
 )
 
 // presence is what a rank answers to a roll call. Times are nanoseconds, the mean over the steps
@@ -182,25 +185,22 @@ type delay struct {
 }
 
 // delays finds for each rank how late it is. One whose own work takes longer than the others' is
-// late by compute; when all work alike, one that could not get its chunks out is late by the
-// network.
+// late by compute. One that could not get its chunks out is late by the network, unless a rank
+// that works for too long explains it.
 func delays(all []presence) []delay {
 	late := make([]delay, len(all))
 	compute := median(all, func(p presence) int64 { return p.Compute })
-	agree := true
+	excess := int64(0) // of the slowest rank's work
 	for rank, p := range all {
 		late[rank] = delay{1, "compute"}
+		excess = max(excess, p.Compute-compute)
 		if p.Compute-compute > int64(leastDelay) {
 			late[rank].factor = float64(p.Compute) / float64(max(compute, 1))
-			agree = agree && late[rank].factor <= nameFactor
 		}
-	}
-	if !agree {
-		return late
 	}
 	sending := median(all, func(p presence) int64 { return p.Sending })
 	for rank, p := range all {
-		if extra := p.Sending - sending; extra > int64(leastDelay) {
+		if extra := p.Sending - sending; extra > max(int64(leastDelay), blockedFactor*excess) {
 			if factor := 1 + float64(extra)/float64(max(compute, 1)); factor > late[rank].factor {
 				late[rank] = delay{factor, "network"}
 			}

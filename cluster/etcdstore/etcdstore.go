@@ -46,6 +46,8 @@ const (
 	keepAliveTime    = 10 * time.Second // gRPC takes no less
 	keepAliveTimeout = 3 * time.Second
 	leastAttempt     = time.Second // of one attempt to renew a lease, where the lease allows it
+	// releaseTimeout bounds giving a lease back. One that is not given back ends by itself.
+	releaseTimeout = 2 * time.Second
 )
 
 // Config says how to reach etcd.

@@ -132,12 +132,15 @@ func (l *lease) renew(ctx context.Context) (seconds int64, err error) {
 	return answer.TTL, nil
 }
 
-// release stops renewing and ends the lease, and with it every key under it. A second call does
-// nothing.
+// release stops renewing and ends the lease, and with it every key under it. It waits for etcd for
+// releaseTimeout at most. A second call does nothing.
 func (l *lease) release(ctx context.Context) (err error) {
 	l.once.Do(func() {
 		l.cancel()
 		<-l.stopped
+		ctx, cancel := context.WithTimeoutCause(ctx, releaseTimeout,
+			fmt.Errorf("etcd has not answered for %v", releaseTimeout))
+		defer cancel()
 		err = l.store.once(ctx, "giving a lease back", func(ctx context.Context) error {
 			_, err := l.store.client.Revoke(ctx, l.id)
 			if errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -149,8 +152,8 @@ func (l *lease) release(ctx context.Context) (err error) {
 	return err
 }
 
-// abandon is release for a caller that has failed already: it waits for the request timeout at
-// most, and if that does not help the lease ends by itself.
+// abandon is release for a caller that has failed already. If it fails too, the lease ends by
+// itself.
 func (l *lease) abandon(ctx context.Context) {
 	if err := l.release(context.WithoutCancel(ctx)); err != nil {
 		l.store.log.Warn("etcd: a lease ends by itself", "error", err)
