@@ -69,6 +69,7 @@ func TestWrongInput(t *testing.T) {
 }
 
 func TestEtcdUnreachable(t *testing.T) {
+	t.Parallel()
 	address := port.ForTest(t).Address() // nobody listens there
 	code, _, stderr := run(t, append([]string{"train", "--etcd", address}, small()...)...)
 	oneLine(t, code, 1, stderr, address, "10s")
