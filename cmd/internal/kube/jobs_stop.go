@@ -161,7 +161,7 @@ func (e ending) tell(name string, say func(string)) error {
 	return nil
 }
 
-// stop asks the leader, and waits for the end.
+// stop asks the leader, and waits for the end, which the plan says.
 func stop(ctx context.Context, store *etcdstore.Store, client *rpc.Client, how Stop) (
 	end ending, err error) {
 	ctx, cancel := limited(ctx, how.Timeout, func() string {
@@ -182,11 +182,15 @@ func stop(ctx context.Context, store *etcdstore.Store, client *rpc.Client, how S
 			return nil
 		})
 	})
-	if err := client.Stop(ctx, how.Reason); err != nil {
-		return end, or(context.Cause(ctx), err)
-	}
+	asking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	listening.Go(func() { // a leader may end with the job before its answer is here
+		if err := client.Stop(asking, how.Reason); err != nil {
+			giveUp(err)
+		}
+	})
 	ended := errors.New("the job has ended")
-	err = store.WatchPlan(ctx, func(p cluster.Plan) error {
+	err = store.WatchPlan(asking, func(p cluster.Plan) error {
 		end.plan = p
 		if p.Phase == cluster.Ended {
 			return ended
@@ -194,8 +198,9 @@ func stop(ctx context.Context, store *etcdstore.Store, client *rpc.Client, how S
 		return nil
 	})
 	if !errors.Is(err, ended) {
-		return end, or(context.Cause(ctx), err)
+		return end, or(context.Cause(asking), err)
 	}
+	giveUp(nil)
 	late := time.AfterFunc(farewell, deaf)
 	defer late.Stop()
 	<-heard
