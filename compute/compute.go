@@ -432,6 +432,21 @@ type Stager interface {
 	StartUpload(dst, src []float32)
 }
 
+// Staged is a part of a gradient, from where the part before ends up to End, on its way to memory
+// of Stager.AllocHost. Wait waits until it is there; until then the gradient must not change.
+type Staged struct {
+	End  int
+	Wait func()
+}
+
+// Tensor is a tensor's place in a flat slice: parameters, gradients, what an optimizer keeps.
+type Tensor struct {
+	Name   string // PyTorch's, as rnn.weight_ih_l0
+	Shape  []int
+	Offset int // in floats, a multiple of 16
+	Len    int // in floats: the product of Shape
+}
+
 // The order of SumSquares, in elements.
 const (
 	SquaresLanes = 16

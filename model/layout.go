@@ -12,11 +12,7 @@ const alignment = 16
 
 // View is a tensor's place in the flat parameters and in the flat gradients.
 type View struct {
-	Name   string // PyTorch's, as rnn.weight_ih_l0
-	Shape  []int
-	Offset int // in floats, a multiple of 16
-	Len    int // in floats: the product of Shape
-
+	compute.Tensor
 	role role
 }
 
@@ -61,7 +57,8 @@ func (l *layouter) add(role role, name string, shape ...int) {
 	for _, d := range shape {
 		n *= d
 	}
-	l.views = append(l.views, View{Name: name, Shape: shape, Offset: l.next, Len: n, role: role})
+	l.views = append(l.views,
+		View{compute.Tensor{Name: name, Shape: shape, Offset: l.next, Len: n}, role})
 	l.next += roundUp(n)
 }
 

@@ -106,7 +106,8 @@ func (n *native) fuse(ids []int32, xs []*gorgonia.Node) []*gorgonia.Node {
 	begin, end := layerSpan(n.views, n.fusedAt)
 	w := leaf(n.g, "fused weights", n.flat[begin:end], end-begin)
 	n.weights = append(n.weights, w)
-	n.sources = append(n.sources, source{view: View{Offset: begin, Len: end - begin}})
+	n.sources = append(n.sources, source{
+		view: View{Tensor: compute.Tensor{Offset: begin, Len: end - begin}}})
 	y := n.do(n.fused.Apply(x, w))
 	var ys []*gorgonia.Node
 	for t := range T {

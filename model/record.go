@@ -53,7 +53,7 @@ type recorded struct {
 // copies are what a part's work has begun to copy to host memory.
 type copies struct {
 	state     func() // waits for the state after the segment; nil: it is not copied
-	gradients []Staged
+	gradients []compute.Staged
 }
 
 // part is a chunk's share of a run, of a segment the forward pass alone, or both. Chunks that load

@@ -34,7 +34,7 @@ type Segment struct {
 
 	recordings recordings
 	turned     bool // the first and the last of states have changed places, as in every run
-	staged     []Staged
+	staged     []compute.Staged
 	loss       compute.Loss // of the run
 
 	stager compute.Stager // the device, where it is one, or nil
@@ -299,23 +299,17 @@ func (s *Segment) check(in SegmentInput) error {
 	return s.model.checkIDs("target", in.Targets, -1)
 }
 
-// Staged is a part of the gradients, from where the one before ends, on its way to
-// SegmentInput.Stage. Wait waits until it is there; until then the gradient must not change.
-type Staged struct {
-	End  int
-	Wait func()
-}
-
 // Staged are the parts of the last run's gradients, in the order in which they come.
-func (s *Segment) Staged() []Staged { return s.staged }
+func (s *Segment) Staged() []compute.Staged { return s.staged }
 
 // stage begins to copy the gradients up to end to host memory, after those that are on their way.
-func (m *Model) stage(host []float32, before []Staged, end int) Staged {
+func (m *Model) stage(host []float32, before []compute.Staged, end int) compute.Staged {
 	first := 0
 	if n := len(before); n > 0 {
 		first = before[n-1].End
 	}
-	return Staged{end, m.dev.(compute.Stager).StartDownload(host[first:end], m.grads[first:end])}
+	return compute.Staged{End: end,
+		Wait: m.dev.(compute.Stager).StartDownload(host[first:end], m.grads[first:end])}
 }
 
 // DropoutKey is the key of a lane's dropout mask after a layer at a step: a chain of SplitMix64

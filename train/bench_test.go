@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"iter"
 	"math"
 	"testing"
 	"time"
@@ -23,17 +24,18 @@ func (ringOfOne) Timing() (sending, waiting time.Duration)          { return 0, 
 func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
 func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
 
-// idle is a segment that costs nothing, so that what is measured is the loop.
+// idle is a seat that costs nothing, so that what is measured is the loop.
 type idle struct{}
 
-func (idle) Run(model.SegmentInput) (float64, error)         { return 1, nil }
-func (idle) ZeroState()                                      {}
-func (idle) State([]float32) error                           { return nil }
-func (idle) SetState([]float32) error                        { return nil }
-func (idle) Evaluate([]int32, []int32) (float64, int, error) { return 1, 1, nil }
-func (idle) ZeroEvaluationState()                            {}
-func (idle) Staged() []model.Staged                          { return nil }
-func (idle) Close()                                          {}
+func (idle) Read(context.Context, iter.Seq[Span]) func()               { return func() {} }
+func (idle) Next(context.Context) ([]int32, error)                     { return nil, nil }
+func (idle) Backward(Pass) (float64, error)                            { return 1, nil }
+func (idle) ZeroState()                                                {}
+func (idle) State([]float32) error                                     { return nil }
+func (idle) SetState([]float32) error                                  { return nil }
+func (idle) Evaluate(context.Context, Lanes, func(float64, int)) error { return nil }
+func (idle) Staged() []compute.Staged                                  { return nil }
+func (idle) Close()                                                    {}
 
 // steps does n steps of a job on one rank, with its model or without.
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
@@ -41,8 +43,8 @@ func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
 	j.prepare = func(_ int, trainer *Trainer) {
 		trainer.cfg.Observer = silence{}
 		if !withModel {
-			trainer.segment.Close()
-			trainer.segment = idle{}
+			trainer.seat.Close()
+			trainer.seat = idle{}
 		}
 		begin()
 	}
@@ -88,7 +90,7 @@ func (fixedLanes) Fill(_ context.Context, step int64, _, _ int, inputs, targets 
 func textbook() job {
 	j := newJob(1)
 	j.model.Vocab, j.model.Hidden = 28, 256
-	j.config.BPTT, j.config.Lanes, j.ends, j.batches = 35, 32, []int{32}, fixedLanes{}
+	j.bptt, j.config.Lanes, j.ends, j.batches = 35, 32, []int{32}, fixedLanes{}
 	j.config.Schedule.Rate = 1
 	return j
 }
@@ -152,8 +154,8 @@ func tenMillion() job {
 // BenchmarkDigest is a roll call's part that grows with the model: parameters and two slots.
 func BenchmarkDigest(b *testing.B) {
 	alone(b, tenMillion(), func(trainer *Trainer) {
-		b.Logf("%d parameters", trainer.model.Count())
-		b.SetBytes(3 * 4 * int64(len(trainer.model.Params())))
+		b.Logf("%d parameters", trainer.task.(textTask).Count())
+		b.SetBytes(3 * 4 * int64(len(trainer.task.Params())))
 		for b.Loop() {
 			trainer.digest()
 		}
@@ -163,10 +165,10 @@ func BenchmarkDigest(b *testing.B) {
 // BenchmarkBuild is what a Join costs that gives a rank another number of lanes.
 func BenchmarkBuild(b *testing.B) {
 	j := tenMillion()
-	j.config.BPTT = 35
+	j.bptt = 35
 	alone(b, j, func(trainer *Trainer) {
 		for b.Loop() {
-			s, err := trainer.model.NewSegment(35, 16)
+			s, err := trainer.task.Open(16)
 			if err != nil {
 				b.Fatal(err)
 			}

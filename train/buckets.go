@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"rondo/model"
+	"rondo/compute"
 )
 
 // Pending is a sum over the ranks that goes on while its buffer's owner does other things.
@@ -116,7 +116,7 @@ func (x *exchange) handOverAll(ctx context.Context) {
 		return
 	}
 	if x.stager != nil && len(x.staged) == 0 {
-		x.staged = []model.Staged{{End: n, Wait: x.stager.StartDownload(x.wire[:n], x.grads)}}
+		x.staged = []compute.Staged{{End: n, Wait: x.stager.StartDownload(x.wire[:n], x.grads)}}
 	}
 	if x.stager == nil {
 		x.dev.Download(x.wire[:n], x.grads)

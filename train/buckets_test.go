@@ -10,7 +10,6 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
-	"rondo/model"
 )
 
 // queued is a Reducer whose sums are done beside its caller, one behind the other.
@@ -83,7 +82,7 @@ func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) 
 			prepare(rank, trainer)
 		}
 		if rank == 0 {
-			trainer.segment = counting{trainer.segment, &started, &within}
+			trainer.seat = counting{trainer.seat, &started, &within}
 		}
 	}
 	for rank := range j.ranks {
@@ -105,14 +104,14 @@ func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) 
 
 // counting counts the sums that are begun within runs.
 type counting struct {
-	segment
+	Seat
 	started, within *int
 }
 
-func (c counting) Run(in model.SegmentInput) (float64, error) {
+func (c counting) Backward(in Pass) (float64, error) {
 	before := *c.started
 	defer func() { *c.within += *c.started - before }()
-	return c.segment.Run(in)
+	return c.Seat.Backward(in)
 }
 
 // In whatever buckets the gradient is summed, and whenever each rank has its part of it, all ranks

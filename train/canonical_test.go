@@ -103,7 +103,7 @@ func canonical(groups int, scope ClipScope) job {
 	j := newJob(1)
 	j.config.Canonical, j.config.LaneGroups, j.config.Clip.Scope = true, groups, scope
 	j.config.Clip.Limit = 0.1
-	j.config.Evaluation, j.config.EvalEvery = newEvaluation(250), 20
+	j.evaluation, j.config.EvalEvery = newEvaluation(250), 20
 	return j
 }
 

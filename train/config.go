@@ -12,7 +12,6 @@ import (
 // the like) is each rank's own.
 type Config struct {
 	Lanes int   // G
-	BPTT  int   // T
 	Steps int64 // of the whole job, those done before included
 
 	// Accumulate is how many segments of each lane a step reads, one after the other, before it
@@ -50,12 +49,11 @@ type Config struct {
 	// Each Ring's Reducer is a ScatterReducer then, and there is no Group and no Summer.
 	ShardCopies int
 
-	// Evaluation is the text to evaluate on; nil: none. It happens every EvalEvery steps (0: at
-	// each epoch's end), and after the last step.
-	Evaluation Evaluation
-	EvalEvery  int64
-	// EvalText is a number that tells the text of Evaluation from others; 0: it is not known. The
-	// losses of different texts are not compared.
+	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
+	// evaluate on; 0: one is at each epoch's end. Another is after the last step.
+	EvalEvery int64
+	// EvalText is a number that tells the data to evaluate on from others; 0: it is not known. The
+	// losses on different data are not compared.
 	EvalText int64
 
 	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
@@ -106,7 +104,7 @@ const maxAccumulate = 1 << 20
 const DefaultSaveTimeout = 10 * time.Minute
 
 // complete checks c and fills in what was left out.
-func (c *Config) complete(segmentsPerEpoch int64) error {
+func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	if c.Accumulate == 0 {
 		c.Accumulate = 1
 	}
@@ -118,6 +116,9 @@ func (c *Config) complete(segmentsPerEpoch int64) error {
 		if err := check(); err != nil {
 			return err
 		}
+	}
+	if c.EarlyStop > 0 && !evaluates {
+		return fmt.Errorf("--early-stop %d: there is nothing to evaluate on", c.EarlyStop)
 	}
 	if segmentsPerEpoch < 1 {
 		return fmt.Errorf("train: an epoch of %d segments", segmentsPerEpoch)
@@ -144,9 +145,6 @@ func (c *Config) validateShape() error {
 	}
 	if c.Lanes < 1 {
 		return fmt.Errorf("--batch %d: must be at least 1", c.Lanes)
-	}
-	if c.BPTT < 1 {
-		return fmt.Errorf("--bptt %d: must be at least 1", c.BPTT)
 	}
 	return nil
 }
@@ -212,9 +210,6 @@ func (c *Config) validateIntervals() error {
 		if every.steps < 0 {
 			return fmt.Errorf("%s %d: must be at least 0", every.flag, every.steps)
 		}
-	}
-	if c.EarlyStop > 0 && c.Evaluation == nil {
-		return fmt.Errorf("--early-stop %d: there is nothing to evaluate on", c.EarlyStop)
 	}
 	if c.SaveTimeout < 0 {
 		return fmt.Errorf("train: a save timeout of %v", c.SaveTimeout)

@@ -12,7 +12,7 @@ const maskBits = 16
 // the lanes that no rank knows.
 func (t *Trainer) dealLanes(ctx context.Context) (lost []int, err error) {
 	e := t.lastStates()
-	if t.batches.Reset(t.position(t.progress.Step)) {
+	if t.task.Reset(t.position(t.progress.Step)) {
 		return nil, nil
 	}
 	if t.ring.Reducer == nil {
@@ -32,7 +32,7 @@ func (t *Trainer) dealLanes(ctx context.Context) (lost []int, err error) {
 // itself.
 func (t *Trainer) lastStates() *entry {
 	e := t.book.at(t.progress.Step, t.committed)
-	if t.batches.Reset(t.position(t.progress.Step)) {
+	if t.task.Reset(t.position(t.progress.Step)) {
 		e.zero()
 	} else if t.progress.NonfiniteRun > 0 {
 		t.book.heal(e, 0, 0) // a rank that did not complete the step has not done it yet
@@ -102,7 +102,7 @@ func (t *Trainer) gatherFrom(ctx context.Context, e *entry, contributors []int) 
 func (t *Trainer) gatherLanes(ctx context.Context) error {
 	e := t.book.at(t.progress.Step, t.committed)
 	switch {
-	case t.batches.Reset(t.position(t.progress.Step)):
+	case t.task.Reset(t.position(t.progress.Step)):
 		e.zero()
 	case t.ring.Reducer != nil:
 		// What of it is known comes back as it is: a gathering that is broken off harms nothing.

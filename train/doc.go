@@ -4,7 +4,7 @@
 // It knows mathematics: optimizers, learning-rate schedules, clipping, the loss over the global
 // batch. It also knows how ranks that form another ring, because one was lost or has come, agree
 // on where to go on and give each other what they lack: read join.go second. What it needs from
-// outside it asks for through small interfaces: Batches and Evaluation (token ids), Reducer (joins
+// outside it asks for through small interfaces: Task (a network and what it reads), Reducer (joins
 // the ranks), Saver (keeps snapshots), Observer (hears of everything), Ledger (is told what was
 // read) and Rehearsal (brings faults about). It does not know what a corpus, a link, a cluster or a
 // file is, starts no process and opens nothing.
@@ -13,5 +13,5 @@
 // ranks. Steps count from 0 as an index, as batches are read, and from 1 as a number of completed
 // steps, as reports, snapshots and Progress have them. Losses are in nats.
 //
-// Of this module it may import model and compute alone; its tests also compute/cpu.
+// Of this module it may import compute alone; its tests also model and compute/cpu.
 package train

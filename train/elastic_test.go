@@ -226,7 +226,7 @@ func (e *elastic) hire() int {
 	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &h.shelf
 	}
-	if h.trainer, err = New(h.model, e.job.batches, cfg); err != nil {
+	if h.trainer, err = New(e.job.task(h.model, cfg.Ledger), cfg); err != nil {
 		e.t.Fatal(err)
 	}
 	if e.job.prepare != nil {
@@ -377,7 +377,7 @@ func elasticJob(steps int64) job {
 	j := newJob(1)
 	j.model.Hidden = 8
 	j.config.Steps, j.config.Schedule.Rate = steps, 0.5
-	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 3
+	j.evaluation, j.config.EvalEvery = newEvaluation(60), 3
 	j.config.Schedule.Kind = OnPlateau
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 4, 2
 	return j

@@ -46,7 +46,7 @@ func TestEvaluation(t *testing.T) {
 			j := newJob(ranks)
 			// A rate so small that the parameters stay as they were.
 			j.config.Steps, j.config.Schedule.Rate = 1, 1e-30
-			j.config.Evaluation = evaluation
+			j.evaluation = evaluation
 			o := j.mustRun(t)
 			if len(o.evals) != 1 || *o.result.Eval != o.evals[0] {
 				t.Fatalf("%d evaluations", len(o.evals))
@@ -107,7 +107,7 @@ func TestEvaluationIsDue(t *testing.T) {
 		j := newJob(2)
 		j.config.Steps = c.steps
 		plain := j.mustRun(t)
-		j.config.Evaluation, j.config.EvalEvery = newEvaluation(100), c.every
+		j.evaluation, j.config.EvalEvery = newEvaluation(100), c.every
 		o := j.mustRun(t)
 		var got []int64
 		for _, e := range o.evals {
@@ -142,7 +142,7 @@ func TestEvaluationFails(t *testing.T) {
 		"step 2: evaluation: the text has no target": emptyText{newEvaluation(9)},
 		"step 2: evaluation: it broke":               brokenText{newEvaluation(9)},
 	} {
-		j.config.Evaluation = e
+		j.evaluation = e
 		if o := j.run(t)[0]; o.err == nil || !strings.Contains(o.err.Error(), want) {
 			t.Errorf("%v; want %q", o.err, want)
 		}

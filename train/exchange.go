@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rondo/compute"
-	"rondo/model"
 )
 
 // Reducer joins the ranks. All ranks call the same methods, with buffers of the same length, in
@@ -30,8 +29,7 @@ type Reducer interface {
 	Timing() (sending, waiting time.Duration)
 }
 
-// Tail is how many floats travel behind the gradient in the same all-reduce. A model that trains
-// in host memory has this as its Config.GradientTail.
+// Tail is how many floats travel behind the gradient in the same all-reduce: see Task.Gradients.
 const Tail = tailSize
 
 // What is in the tail, each summed over the ranks.
@@ -84,8 +82,8 @@ type exchange struct {
 	parts     [][]float32 // of the gradient, in host memory; used again
 	hostParts [][]float32 // copies of those in device memory
 
-	stager compute.Stager // that wire is of; nil: copies are waited for
-	staged []model.Staged // parts of the gradient on their way to wire
+	stager compute.Stager   // that wire is of; nil: copies are waited for
+	staged []compute.Staged // parts of the gradient on their way to wire
 
 	ends    []int     // of the buckets; the last goes with the tail
 	pending []Pending // the buckets that are on their way
@@ -101,10 +99,12 @@ type exchange struct {
 	took    time.Duration // from the sum before to reached, and busy
 }
 
-// newExchange lets the ring sum in the model's memory when that is the host's.
-func newExchange(m *model.Model, hostMemory bool, now func() time.Time) (x *exchange, err error) {
+// newExchange lets the ring sum in the task's memory when that is the host's.
+func newExchange(task Task, hostMemory bool, now func() time.Time) (x *exchange, err error) {
 	defer compute.Catch(&err)
-	x = &exchange{dev: m.Device(), grads: m.Gradients(), inPlace: hostMemory, now: now}
+	size := len(task.Params())
+	x = &exchange{dev: task.Device(), grads: task.Gradients()[:size:size], inPlace: hostMemory,
+		now: now}
 	if !hostMemory {
 		n, ok := len(x.grads)+Tail, false
 		if x.stager, ok = x.dev.(compute.Stager); ok {
@@ -114,10 +114,10 @@ func newExchange(m *model.Model, hostMemory bool, now func() time.Time) (x *exch
 		}
 		return x, nil
 	}
-	x.wire = m.GradientsWithTail()
+	x.wire = task.Gradients()
 	if got := len(x.wire) - len(x.grads); got != Tail {
-		return nil, fmt.Errorf("train: the model's GradientTail is %d; it must be train.Tail, %d",
-			got, Tail)
+		return nil, fmt.Errorf("train: %d floats behind the gradients; want train.Tail, %d", got,
+			Tail)
 	}
 	return x, nil
 }

@@ -275,8 +275,11 @@ type job struct {
 	model   model.Config
 	batches Batches
 	config  Config
-	from    *Snapshot                        // nil: from scratch
-	reload  func(trainer *Trainer) *Snapshot // instead of from
+
+	bptt       int                              // 0: testT
+	evaluation Evaluation                       // nil: there is nothing to evaluate on
+	from       *Snapshot                        // nil: from scratch
+	reload     func(trainer *Trainer) *Snapshot // instead of from
 
 	precision compute.Precision
 	threads   int // 0: 1
@@ -299,7 +302,7 @@ func newJob(ranks int) job {
 			Init: model.Init{Kind: model.Uniform}, GradientTail: Tail},
 		batches: newLanes(false),
 		config: Config{
-			Lanes: testG, BPTT: testT, Steps: 50, NonfiniteLimit: 3,
+			Lanes: testG, Steps: 50, NonfiniteLimit: 3,
 			Optimizer: Optimizer{Rule: compute.SGD, Momentum: 0.9, Beta1: 0.9, Beta2: 0.999,
 				Rho: 0.99, Epsilon: 1e-8},
 			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
@@ -357,7 +360,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &o.shelf
 	}
-	trainer, err := New(m, j.batches, cfg)
+	trainer, err := New(j.task(m, cfg.Ledger), cfg)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ const pieceFloats = 1 << 20
 
 // tensors are all that is the same on every rank: the parameters, and what the optimizer keeps.
 // It is called between steps only.
-func (t *Trainer) tensors() [][]float32 { return append([][]float32{t.model.Params()}, t.slots...) }
+func (t *Trainer) tensors() [][]float32 { return append([][]float32{t.task.Params()}, t.slots...) }
 
 // copyState copies the tensors of the rank donor to those who receive. The others take part too,
 // and are left as they are: what they have is the same, to the last bit. A rank that receives has

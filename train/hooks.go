@@ -6,12 +6,8 @@ import (
 	"math"
 )
 
-// Ledger hears which batches were read, and which of them count.
+// Ledger hears which steps count. What was read for them, a Task's own ledger hears.
 type Ledger interface {
-	// Intend hears, before the ranks' gradients are summed, what this rank read for a step, from 1:
-	// the inputs [T, count] of its lanes [first, first+count), of one of the step's segments, from
-	// 0. They are the trainer's again when it returns.
-	Intend(step int64, segment, first, count int, inputs []int32) error
 	// Commit hears that this rank has completed a step, and with it all that it has read since the
 	// last Commit: in a job with rounds, those of a round.
 	Commit(step int64) error
@@ -96,7 +92,7 @@ func (t *Trainer) flip() {
 		return
 	}
 	const bit = 1 << 12 // in the middle of the mantissa: the parameter stays a plausible number
-	one, where := make([]float32, 1), t.model.Params()[:1]
+	one, where := make([]float32, 1), t.task.Params()[:1]
 	t.dev.Download(one, where)
 	one[0] = math.Float32frombits(math.Float32bits(one[0]) ^ bit)
 	t.dev.Upload(where, one)

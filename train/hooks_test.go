@@ -1,12 +1,12 @@
 package train
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
-	"rondo/model"
 )
 
 // A segment is given what stands in the way of recording and staging its run, a hook, only where a
@@ -31,8 +31,8 @@ func TestBeats(t *testing.T) {
 			if rehearses {
 				trainer.cfg.Rehearsal = heard
 			}
-			w = &watched{segment: trainer.segment}
-			trainer.segment = beaten{w, func() { atRun = append(atRun, beats) }}
+			w = &watched{Seat: trainer.seat}
+			trainer.seat = beaten{w, func() { atRun = append(atRun, beats) }}
 		}
 		j.mustRun(t)
 		phases := 3 // load, forward, update
@@ -59,13 +59,13 @@ func TestBeats(t *testing.T) {
 
 // beaten tells of each run before it.
 type beaten struct {
-	segment
+	Seat
 	before func()
 }
 
-func (b beaten) Run(in model.SegmentInput) (float64, error) {
+func (b beaten) Backward(in Pass) (float64, error) {
 	b.before()
-	return b.segment.Run(in)
+	return b.Seat.Backward(in)
 }
 
 // A device that cannot record is told of by its own rank, once, however many rings there are; the
@@ -98,7 +98,7 @@ func TestUnrecordedIsTold(t *testing.T) {
 // So is one that records steps, and no evaluation.
 func TestUnrecordedEvaluationIsTold(t *testing.T) {
 	j := newJob(1)
-	j.config.Steps, j.config.Evaluation = 4, newEvaluation(250)
+	j.config.Steps, j.evaluation = 4, newEvaluation(250)
 	j.config.HostMemory, j.model.GradientTail = false, 0
 	var recorder *devicetest.Recorder
 	j.device = func(_ int, dev compute.Device) compute.Device {
@@ -106,7 +106,7 @@ func TestUnrecordedEvaluationIsTold(t *testing.T) {
 		return recorder
 	}
 	j.prepare = func(_ int, trainer *Trainer) {
-		trainer.segment = unevaluated{trainer.segment, recorder}
+		trainer.seat = unevaluated{trainer.seat, recorder}
 	}
 	var o outcome
 	if err := j.runRank(t.Context(), 0, nil, &o); err != nil {
@@ -119,12 +119,12 @@ func TestUnrecordedEvaluationIsTold(t *testing.T) {
 
 // unevaluated is a segment whose device cannot record an evaluation.
 type unevaluated struct {
-	segment
+	Seat
 	recorder *devicetest.Recorder
 }
 
-func (u unevaluated) Evaluate(inputs, targets []int32) (float64, int, error) {
+func (u unevaluated) Evaluate(ctx context.Context, lanes Lanes, add func(float64, int)) error {
 	u.recorder.Fail = errTest
 	defer func() { u.recorder.Fail = nil }()
-	return u.segment.Evaluate(inputs, targets)
+	return u.Seat.Evaluate(ctx, lanes, add)
 }

@@ -62,7 +62,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 	if err := t.agree(ctx, restore, &joined); err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
-	if err := t.sit(&joined); err != nil {
+	if err := t.openSeat(&joined); err != nil {
 		return joined, err
 	}
 	// Where the ring begins is told when all have agreed to it: nobody goes by an older ring then.
@@ -103,7 +103,7 @@ func (t *Trainer) enter(ring Ring) error {
 		return err
 	}
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
-	t.dev.Zero(t.model.GradientsWithTail())
+	t.dev.Zero(t.task.Gradients())
 	t.laneFloats = t.laneFloats[:0]
 	for _, end := range ring.LaneEnds {
 		t.laneFloats = append(t.laneFloats, end*t.laneSize)
@@ -283,7 +283,7 @@ func (t *Trainer) take(ctx context.Context, found <-chan finding) (standing, err
 // startFresh makes this rank's state that of a job that has not begun, which is the same on all.
 func (t *Trainer) startFresh() {
 	if t.touched {
-		t.model.Initialise()
+		t.task.Initialise()
 		for _, s := range t.slots {
 			t.dev.Zero(s)
 		}
@@ -351,25 +351,24 @@ func (t *Trainer) copyTo(ctx context.Context, receivers []int, donor int, to ver
 		t.corrupt(receivers))
 }
 
-// sit makes the segment of this rank's lanes, or of a group of them, unless it has one of that
-// shape, and sets its state.
-func (t *Trainer) sit(joined *Joined) error {
+// openSeat opens the seat of this rank's lanes, or of a group of them, unless it has one for as
+// many, and sets its state.
+func (t *Trainer) openSeat(joined *Joined) error {
 	lanes := t.groups[0]
-	if t.segment == nil || len(t.laneNumbers) != lanes.count {
-		if t.segment != nil {
-			t.segment.Close()
-			t.segment = nil
+	if t.seat == nil || t.seated != lanes.Count {
+		if t.seat != nil {
+			t.seat.Close()
+			t.seat = nil
 		}
 		began := t.cfg.Now()
-		s, err := t.model.NewSegment(t.cfg.BPTT, lanes.count)
+		seat, err := t.task.Open(lanes.Count)
 		if err != nil {
 			return err
 		}
-		t.segment, joined.Build = s, t.cfg.Now().Sub(began)
+		t.seat, t.seated, joined.Build = seat, lanes.Count, t.cfg.Now().Sub(began)
 	}
-	t.laneNumbers = make([]int, lanes.count)
 	e := t.book.at(t.progress.Step, t.committed)
-	return t.segment.SetState(t.book.lanes(e, lanes.first, lanes.end()))
+	return t.seat.SetState(t.book.lanes(e, lanes.First, lanes.End()))
 }
 
 // Joined is what came of a Join. It is the same on all ranks, but for the times.
@@ -385,7 +384,7 @@ type Joined struct {
 	// is from a checkpoint or from scratch.
 	Committed int64
 
-	Build time.Duration // making this rank's segment; 0: it had one
+	Build time.Duration // opening this rank's seat; 0: it had one
 	Took  time.Duration
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"rondo/compute"
-	"rondo/model"
 )
 
 // fault is what goes wrong in the output layer of a step.
@@ -97,7 +96,7 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 			}
 			j.prepare = func(rank int, trainer *Trainer) {
 				if rank == 0 {
-					before = slices.Clone(trainer.model.Params())
+					before = slices.Clone(trainer.task.Params())
 					trainer.cfg.Observer = &paramWatch{trainer.cfg.Observer, trainer, params}
 				}
 			}
@@ -160,7 +159,7 @@ func (f *faultyForward) Sum() float64 {
 // An evaluation that is not finite on one rank says so on all, and does not end the job.
 func TestNonfiniteEvaluation(t *testing.T) {
 	j := newJob(2)
-	j.config.Steps, j.config.Evaluation = 9, newEvaluation(60)
+	j.config.Steps, j.evaluation = 9, newEvaluation(60)
 	j.device = func(rank int, dev compute.Device) compute.Device {
 		if rank == 1 {
 			return faultyEvaluation{dev}
@@ -183,7 +182,7 @@ type paramWatch struct {
 }
 
 func (w *paramWatch) Step(r StepReport) {
-	w.params[r.Step] = slices.Clone(w.trainer.model.Params())
+	w.params[r.Step] = slices.Clone(w.trainer.task.Params())
 	w.Observer.Step(r)
 }
 
@@ -231,7 +230,7 @@ func TestPoisonedLanesStartFromZero(t *testing.T) {
 	var after, before []float32
 	j.prepare = func(rank int, trainer *Trainer) {
 		if rank == 1 {
-			trainer.segment = &poisoned{segment: trainer.segment, trainer: trainer, run: 3,
+			trainer.seat = &poisoned{Seat: trainer.seat, trainer: trainer, run: 3,
 				before: &before, after: &after, hits: &poison}
 		}
 	}
@@ -254,14 +253,14 @@ func TestPoisonedLanesStartFromZero(t *testing.T) {
 // poisoned is a segment in which one lane's state becomes infinite in one run. It keeps the
 // states that the run left, and those that the next run starts from.
 type poisoned struct {
-	segment
+	Seat
 	trainer       *Trainer
 	run, runs     int
 	before, after *[]float32
 	hits          *int
 }
 
-func (p *poisoned) Run(in model.SegmentInput) (float64, error) {
+func (p *poisoned) Backward(in Pass) (float64, error) {
 	state := make([]float32, p.trainer.count*p.trainer.laneSize)
 	if p.runs == p.run+1 {
 		if err := p.State(state); err != nil {
@@ -269,7 +268,7 @@ func (p *poisoned) Run(in model.SegmentInput) (float64, error) {
 		}
 		*p.after = state
 	}
-	sum, err := p.segment.Run(in)
+	sum, err := p.Seat.Backward(in)
 	if p.runs == p.run && err == nil {
 		if err := p.State(state); err != nil {
 			return 0, err

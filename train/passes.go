@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"math"
-
-	"rondo/model"
 )
 
 // A step consists of passes, forward and backward each. The usual one has a single pass: all lanes
@@ -15,23 +13,17 @@ import (
 // gradient where the model has it; where there are several, what the passes before have left is
 // added up elsewhere meanwhile. Every pass of a step starts from the same parameters.
 
-// laneGroup is lanes that are computed together: [first, first+count).
-type laneGroup struct{ first, count int }
-
 // pass is one of a step's.
 type pass struct {
-	step    int64 // from 0
-	segment int64 // of the text, that each lane reads; from 0
-	part    int   // which of the step's segments that is, from 0 to K-1
-	lanes   laneGroup
-	number  int  // of the step's on this rank, from 1
-	first   bool // of them
-	last    bool
+	Span
+	number int  // of the step's on this rank, from 1
+	first  bool // of them
+	last   bool
 }
 
 // groupLanes divides this rank's lanes into the groups in which they are computed.
 func (t *Trainer) groupLanes() error {
-	t.groups = append(t.groups[:0], laneGroup{t.first, t.count})
+	t.groups = append(t.groups[:0], Lanes{t.first, t.count})
 	if t.cfg.LaneGroups == 0 {
 		return nil
 	}
@@ -42,7 +34,7 @@ func (t *Trainer) groupLanes() error {
 	}
 	t.groups = t.groups[:0]
 	for first := t.first; first < t.first+t.count; first += size {
-		t.groups = append(t.groups, laneGroup{first, size})
+		t.groups = append(t.groups, Lanes{first, size})
 	}
 	return nil
 }
@@ -63,7 +55,7 @@ func (t *Trainer) endsEpoch(steps int64) bool {
 }
 
 // targets is how many targets a step has: K*G*T.
-func (t *Trainer) targets() int { return t.cfg.Accumulate * t.cfg.Lanes * t.cfg.BPTT }
+func (t *Trainer) targets() int { return t.cfg.Accumulate * t.cfg.Lanes * t.task.Targets() }
 
 // passes is how many a step has on this rank.
 func (t *Trainer) passes() int { return len(t.groups) * t.cfg.Accumulate }
@@ -72,16 +64,16 @@ func (t *Trainer) passes() int { return len(t.groups) * t.cfg.Accumulate }
 // what is added up is one group's at a time.
 func (t *Trainer) pass(step int64, n int) pass {
 	part := n % t.cfg.Accumulate
-	return pass{step, t.position(step) + int64(part), part, t.groups[n/t.cfg.Accumulate], n + 1,
-		n == 0, n == t.passes()-1}
+	return pass{Span{step + 1, part, t.position(step) + int64(part), t.groups[n/t.cfg.Accumulate]},
+		n + 1, n == 0, n == t.passes()-1}
 }
 
 // spans are what the steps [from, to) read, in order.
-func (t *Trainer) spans(from, to int64) iter.Seq[span] {
-	return func(yield func(span) bool) {
+func (t *Trainer) spans(from, to int64) iter.Seq[Span] {
+	return func(yield func(Span) bool) {
 		for step := from; step < to; step++ {
 			for n := range t.passes() {
-				if p := t.pass(step, n); !yield(span{p.segment, p.lanes}) {
+				if !yield(t.pass(step, n).Span) {
 					return
 				}
 			}
@@ -109,8 +101,8 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *entry
 			own.nonfinite = 1
 		}
 		own.loss.add(lossSum / float64(t.targets()))
-		t.fold.addSegment(p.part, t.cfg.Accumulate)
-		if p.part == t.cfg.Accumulate-1 {
+		t.fold.addSegment(p.Part, t.cfg.Accumulate)
+		if p.Part == t.cfg.Accumulate-1 {
 			if err := t.endGroup(p, after, &own); err != nil {
 				return tally{}, err
 			}
@@ -131,12 +123,12 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 	if err := t.begin(ctx, PhaseLoad, p); err != nil {
 		return 0, err
 	}
-	b, err := t.ahead.next(ctx)
+	rows, err := t.seat.Next(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("reading the batch: %w", err)
 	}
 	if t.exchange.summer != nil {
-		t.exchange.summer.Touch(b.inputs)
+		t.exchange.summer.Touch(rows)
 	}
 	if err := t.begin(ctx, PhaseForward, p); err != nil {
 		return 0, err
@@ -146,15 +138,9 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 		return 0, err
 	}
 	if p.first {
-		t.askSpoil(ctx, p.step+1)
+		t.askSpoil(ctx, p.Step)
 	}
-	if t.cfg.Ledger != nil {
-		err := t.cfg.Ledger.Intend(p.step+1, p.part, p.lanes.first, p.lanes.count, b.inputs)
-		if err != nil {
-			return 0, fmt.Errorf("noting what was read: %w", err)
-		}
-	}
-	in := t.input(ctx, p, b)
+	in := t.input(ctx, p)
 	if lossSum, err = t.run(ctx, in); err != nil {
 		return 0, err
 	}
@@ -169,38 +155,32 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 // begin tells of a phase of a pass.
 func (t *Trainer) begin(ctx context.Context, phase string, p pass) error {
 	if p.first {
-		return t.at(ctx, phase, p.step+1)
+		return t.at(ctx, phase, p.Step)
 	}
-	return t.again(ctx, phase, p.step+1, p.number)
+	return t.again(ctx, phase, p.Step, p.number)
 }
 
 // setStates gives the segment the states that the pass starts from. A group that is the only one
 // has them from its last pass, and others have theirs from the book.
 func (t *Trainer) setStates(p pass) error {
-	if t.batches.Reset(p.segment) {
-		t.segment.ZeroState()
-	} else if len(t.groups) > 1 && p.part == 0 {
-		before := t.book.at(p.step, t.committed)
-		return t.segment.SetState(t.book.lanes(before, p.lanes.first, p.lanes.end()))
+	if t.task.Reset(p.Segment) {
+		t.seat.ZeroState()
+	} else if len(t.groups) > 1 && p.Part == 0 {
+		before := t.book.at(p.Step-1, t.committed)
+		return t.seat.SetState(t.book.lanes(before, p.Lanes.First, p.Lanes.End()))
 	}
 	return nil
 }
 
-func (l laneGroup) end() int { return l.first + l.count }
-
-// input is what the segment is to do in a pass. Only a step's single pass leaves the gradient as it
+// input is what the seat is to do in a pass. Only a step's single pass leaves the gradient as it
 // is to be, so that more can be asked for behind it.
-func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInput {
+func (t *Trainer) input(ctx context.Context, p pass) Pass {
 	divisor := float64(t.targets()) // K*G*T
 	if t.clipsEach() {
 		divisor *= t.share() // K*B*T
 	}
-	for i := range t.laneNumbers {
-		t.laneNumbers[i] = p.lanes.first + i
-	}
-	in := model.SegmentInput{Inputs: b.inputs, Targets: b.targets, Scale: float32(1 / divisor),
-		Step: p.segment, Lanes: t.laneNumbers,
-		OnlySegments: t.updatesAlone() && t.single()} // enter and outerUpdate zero the ranks' sums
+	in := Pass{Span: p.Span, Scale: float32(1 / divisor),
+		OnlyPasses: t.updatesAlone() && t.single()} // enter and outerUpdate zero the ranks' sums
 	if t.cfg.Rehearsal != nil ||
 		t.laps.tracer != nil && t.exchange.inPlace && !t.records {
 		in.BeforeBackward = func() error {
@@ -222,20 +202,20 @@ func (t *Trainer) input(ctx context.Context, p pass, b *batch) model.SegmentInpu
 	return in
 }
 
-// run runs the segment. A rank that updates at once looks before it whether it is to do nothing
+// run runs a pass. A rank that updates at once looks before it whether it is to do nothing
 // more, as clipAndUpdate does. Where ctx ends while it runs, the step is committed all the same: it
 // has been read and updated by, as its Ledger is told. If the others have gone on without this
 // rank, they have joined a later ring, whose word counts, and the step is one that was thrown away;
 // if they have not, the job goes on from it. Nothing that is due after it is done here.
-func (t *Trainer) run(ctx context.Context, in model.SegmentInput) (lossSum float64, err error) {
+func (t *Trainer) run(ctx context.Context, in Pass) (lossSum float64, err error) {
 	if t.updatesOwn() {
 		if err := context.Cause(ctx); err != nil {
 			return 0, err
 		}
 		t.tear()
 	}
-	if lossSum, err = t.segment.Run(in); err == nil {
-		t.exchange.staged = t.segment.Staged()
+	if lossSum, err = t.seat.Backward(in); err == nil {
+		t.exchange.staged = t.seat.Staged()
 	}
 	return lossSum, err
 }
@@ -249,11 +229,11 @@ func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
 	if len(t.groups) == 1 {
 		return nil
 	}
-	t.fold.addLeaf(p.lanes.first/p.lanes.count, p.lanes.end() == t.first+t.count)
-	if t.batches.Reset(t.position(p.step + 1)) {
+	t.fold.addLeaf(p.Lanes.First/p.Lanes.Count, p.Lanes.End() == t.first+t.count)
+	if t.task.Reset(t.position(p.Step)) {
 		return nil
 	}
-	return t.segment.State(t.book.lanes(after, p.lanes.first, p.lanes.end()))
+	return t.seat.State(t.book.lanes(after, p.Lanes.First, p.Lanes.End()))
 }
 
 // endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts

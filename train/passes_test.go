@@ -121,7 +121,7 @@ func TestAccumulateParity(t *testing.T) {
 // begins.
 func TestAccumulateEpochs(t *testing.T) {
 	j := accumulated(4) // steps end after 4, 8, 12, 16, 20, 24, 28, 32, 36 segments
-	j.config.Evaluation = newEvaluation(60)
+	j.evaluation = newEvaluation(60)
 	o := j.mustRun(t)
 	var epochs, evals []int64
 	for _, s := range o.steps {
@@ -170,7 +170,7 @@ func TestAccumulateKilled(t *testing.T) {
 // A fault in any phase of any pass, of segments and of lane groups, costs no sample and no state.
 func TestPassesRehearsed(t *testing.T) {
 	j := elasticJob(4)
-	j.config.Evaluation = nil
+	j.evaluation = nil
 	j.config.Accumulate, j.config.LaneGroups = 2, testG
 	j.config.Clip.Scope = ScopeGroup
 	e := newElastic(t, j, 2)

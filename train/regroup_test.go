@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"rondo/compute"
-	"rondo/model"
 )
 
 // regroupAt has a worker ask for another ring when it has done a step.
@@ -236,23 +235,23 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 func TestReplayIsShort(t *testing.T) {
 	j := elasticJob(replayLimit + 9)
 	j.batches = lanesOfText{text(testG * (2*replayLimit*testT + 1)), 2 * replayLimit, false}
-	j.config.Evaluation = nil
+	j.evaluation = nil
 	e := newElastic(t, j, 2)
 	const after = replayLimit + 6 // of which the last are replayed
 	regroupAt(e, 0, after-1)
 	e.ring(breakage{}, 0, 1)
 	want := make([]float32, e.hands[0].trainer.laneSize)
-	r := &run{first: 8, count: 1}
-	if err := r.open(e.hands[0].model, testT); err != nil {
+	r, err := e.hands[0].trainer.task.Replay(Lanes{8, 1})
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.evaluator.Close()
+	defer r.Close()
 	for step := int64(after - replayLimit); step < after; step++ {
-		if err := r.advance(t.Context(), j.batches, step); err != nil {
+		if err := r.Advance(t.Context(), step); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.evaluator.State(want); err != nil {
+	if err := r.State(want); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range e.hands {
@@ -365,7 +364,7 @@ func TestStopSurvivesRankZero(t *testing.T) {
 // A lane that became infinite in a skipped step is zero for whoever takes it over.
 func TestReplicasAreHealed(t *testing.T) {
 	j := elasticJob(4)
-	j.config.SaveEvery, j.config.Evaluation, j.config.CheckEvery = 0, nil, 0
+	j.config.SaveEvery, j.evaluation, j.config.CheckEvery = 0, nil, 0
 	j.config.BucketBytes = onePiece // so that a step is one call
 	j.device = func(worker int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
@@ -380,7 +379,7 @@ func TestReplicasAreHealed(t *testing.T) {
 		regroupAt(e, 0, 1)
 		e.ring(breakage{}, 0, 1, 2)
 		sick := e.hands[1].trainer
-		sick.segment = &infinite{segment: sick.segment, lane: 2, size: sick.laneSize,
+		sick.seat = &infinite{Seat: sick.seat, lane: 2, size: sick.laneSize,
 			lanes: sick.count}
 		e.ring(breakage{call: 5, dead: []int{1}, completes: completes}, 0, 1, 2)
 		if p := e.hands[completes[0]].trainer.Progress(); p.Step != 3 || p.Nonfinite != 1 {
@@ -401,13 +400,13 @@ func TestReplicasAreHealed(t *testing.T) {
 
 // infinite is a segment that leaves a lane's state infinite after its next run.
 type infinite struct {
-	segment
+	Seat
 	lane, size, lanes int
 	done              bool
 }
 
-func (i *infinite) Run(in model.SegmentInput) (float64, error) {
-	sum, err := i.segment.Run(in)
+func (i *infinite) Backward(in Pass) (float64, error) {
+	sum, err := i.Seat.Backward(in)
 	if err != nil || i.done {
 		return sum, err
 	}

@@ -3,8 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-
-	"rondo/model"
 )
 
 // replaySigns is after how many segments of a replay the ranks meet, so that none waits in the ring
@@ -23,7 +21,7 @@ const replayLimit = 64
 func (t *Trainer) replay(ctx context.Context, lost []int) (segments int64, err error) {
 	to := t.position(t.progress.Step)
 	from := to
-	for from > 0 && to-from < replayLimit && !t.batches.Reset(from) {
+	for from > 0 && to-from < replayLimit && !t.task.Reset(from) {
 		from--
 	}
 	segments = to - from
@@ -35,31 +33,23 @@ func (t *Trainer) replay(ctx context.Context, lost []int) (segments int64, err e
 
 // replaySegments replays the segments [from, to).
 func (t *Trainer) replaySegments(ctx context.Context, from, to int64, lost []int) error {
-	var runs []*run
+	runs := runsOf(lost, Lanes{t.first, t.count})
+	replays := make([]Replay, 0, len(runs))
 	defer func() {
-		for _, r := range runs {
-			r.evaluator.Close()
+		for _, r := range replays {
+			r.Close()
 		}
 	}()
-	for _, lane := range lost {
-		if lane < t.first || lane >= t.first+t.count {
-			continue
-		}
-		if n := len(runs); n > 0 && runs[n-1].first+runs[n-1].count == lane {
-			runs[n-1].count++
-			continue
-		}
-		runs = append(runs, &run{first: lane, count: 1})
-	}
-	for i, r := range runs {
-		if err := r.open(t.model, t.cfg.BPTT); err != nil {
-			runs = runs[:i]
+	for _, lanes := range runs {
+		r, err := t.task.Replay(lanes)
+		if err != nil {
 			return err
 		}
+		replays = append(replays, r)
 	}
 	for segment := from; segment < to; segment++ {
-		for _, r := range runs {
-			if err := r.advance(ctx, t.batches, segment); err != nil {
+		for _, r := range replays {
+			if err := r.Advance(ctx, segment); err != nil {
 				return fmt.Errorf("replaying segment %d: %w", segment+1, err)
 			}
 		}
@@ -70,11 +60,11 @@ func (t *Trainer) replaySegments(ctx context.Context, from, to int64, lost []int
 		}
 	}
 	e := t.book.at(t.progress.Step, t.committed)
-	for _, r := range runs {
-		if err := r.evaluator.State(t.book.lanes(e, r.first, r.first+r.count)); err != nil {
+	for i, lanes := range runs {
+		if err := replays[i].State(t.book.lanes(e, lanes.First, lanes.End())); err != nil {
 			return err
 		}
-		e.know(r.first, r.first+r.count)
+		e.know(lanes.First, lanes.End())
 	}
 	t.book.heal(e, 0, 0)
 	lost, err := t.dealLanes(ctx)
@@ -84,22 +74,17 @@ func (t *Trainer) replaySegments(ctx context.Context, from, to int64, lost []int
 	return err
 }
 
-// run is a run of neighbouring lanes in a replay.
-type run struct {
-	first, count    int
-	evaluator       *model.Evaluator
-	inputs, targets []int32
-}
-
-func (r *run) open(m *model.Model, steps int) (err error) {
-	r.inputs, r.targets = make([]int32, steps*r.count), make([]int32, steps*r.count)
-	r.evaluator, err = m.NewEvaluator(steps, r.count)
-	return err
-}
-
-func (r *run) advance(ctx context.Context, batches Batches, segment int64) error {
-	if err := batches.Fill(ctx, segment, r.first, r.count, r.inputs, r.targets); err != nil {
-		return err
+// runsOf are the runs of neighbours among some lanes, in order, that are within others.
+func runsOf(some []int, within Lanes) (runs []Lanes) {
+	for _, lane := range some {
+		if lane < within.First || lane >= within.End() {
+			continue
+		}
+		if n := len(runs); n > 0 && runs[n-1].End() == lane {
+			runs[n-1].Count++
+			continue
+		}
+		runs = append(runs, Lanes{lane, 1})
 	}
-	return r.evaluator.Advance(r.inputs)
+	return runs
 }

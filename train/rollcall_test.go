@@ -192,7 +192,7 @@ func TestDigest(t *testing.T) {
 // with the state as it was before the step, or after it.
 func TestRehearsal(t *testing.T) {
 	j := elasticJob(4)
-	j.config.Evaluation = nil
+	j.evaluation = nil
 	oracle := j.mustRun(t)
 	e := newElastic(t, j, 2)
 	r := &rehearsed{}
@@ -342,7 +342,7 @@ func (c *slowClock) rehearse() *rehearsed {
 // for long ends the ring, on all ranks at the same step.
 func TestStragglers(t *testing.T) {
 	j := elasticJob(40)
-	j.config.Evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
+	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	j.config.EvictStragglers = 3
 	e := newElastic(t, j, 3)
 	for worker, h := range e.hands {
@@ -381,7 +381,7 @@ func TestStragglers(t *testing.T) {
 // A straggler that is let be, since whoever decides keeps the ring, is named once in a generation.
 func TestStragglerIsNamedOnce(t *testing.T) {
 	j := elasticJob(30)
-	j.config.Evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
+	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	j.config.EvictStragglers = 3
 	e := newElastic(t, j, 3)
 	for worker, h := range e.hands {
@@ -408,7 +408,7 @@ func TestStragglerIsNamedOnce(t *testing.T) {
 // before the ring, and before the last call, does not count.
 func TestSlowLink(t *testing.T) {
 	j := elasticJob(20)
-	j.config.Evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
+	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	e := newElastic(t, j, 3)
 	for worker, h := range e.hands {
 		clock := &slowClock{extra: func(int64) time.Duration { return 0 }}

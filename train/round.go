@@ -167,7 +167,7 @@ func (t *Trainer) meet(
 		}
 	}
 	t.laps.end("averaging the optimizer's")
-	t.copyWithin(t.grads, t.model.Params())
+	t.copyWithin(t.grads, t.task.Params())
 	t.dev.Scale(t.grads, -1)
 	t.dev.Add(t.grads, t.start[0])
 	t.dev.Scale(t.grads, float32(t.share()))
@@ -193,13 +193,13 @@ func (t *Trainer) outerUpdate(all tally) (norm float64, skipped bool) {
 		t.rewind()
 		return all.norm.value(), true
 	}
-	t.copyWithin(t.model.Params(), t.start[0])
+	t.copyWithin(t.task.Params(), t.start[0])
 	var momentum []float32
 	if outer := t.slots[t.innerSlots():]; len(outer) > 0 {
 		momentum = outer[0]
 	}
-	t.dev.Update(t.cfg.Local.update(), t.model.Params(), t.grads, momentum, nil)
-	t.dev.Zero(t.model.GradientsWithTail()) // of which segments write only a part
+	t.dev.Update(t.cfg.Local.update(), t.task.Params(), t.grads, momentum, nil)
+	t.dev.Zero(t.task.Gradients()) // of which segments write only a part
 	return all.norm.value(), false
 }
 

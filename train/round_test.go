@@ -115,7 +115,7 @@ func TestOuterRules(t *testing.T) {
 			var start []float32
 			j.prepare = func(rank int, trainer *Trainer) {
 				if rank == 0 {
-					start = slices.Clone(trainer.model.Params())
+					start = slices.Clone(trainer.task.Params())
 				}
 			}
 			o := j.mustRun(t)
@@ -287,7 +287,7 @@ func TestRoundsAreSkippedUpToTheLimit(t *testing.T) {
 func TestDueInRounds(t *testing.T) {
 	j := inRounds(newJob(2), Local{Every: 6, Outer: OuterAverage})
 	j.config.Steps, j.config.Save, j.config.SaveEvery = 40, true, 5
-	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 8
+	j.evaluation, j.config.EvalEvery = newEvaluation(60), 8
 	o := j.mustRun(t)
 	var evals []int64
 	for _, e := range o.evals {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -46,7 +45,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// askedLanes asks a trainer to stop when a batch is read, in the reader's goroutine.
+// askedLanes asks a trainer to stop when a batch is read, in another goroutine.
 type askedLanes struct {
 	lanesOfText
 	stop func(step int64)
@@ -54,7 +53,12 @@ type askedLanes struct {
 
 func (a askedLanes) Fill(ctx context.Context, step int64, first, count int,
 	inputs, targets []int32) error {
-	a.stop(step)
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		a.stop(step)
+	}()
+	<-asked
 	return a.lanesOfText.Fill(ctx, step, first, count, inputs, targets)
 }
 
@@ -125,26 +129,6 @@ func (b *blockedSaver) Save(ctx context.Context, _ *Snapshot) error {
 	return ctx.Err()
 }
 
-// slowText is read to the end of a batch even when its reader gives up.
-type slowText struct {
-	lanesOfText
-	reading *atomic.Int64
-	giveUp  func()
-}
-
-func (s slowText) Fill(ctx context.Context, step int64, first, count int,
-	inputs, targets []int32) error {
-	s.reading.Add(1)
-	defer s.reading.Add(-1)
-	if step == 3 {
-		s.giveUp()
-		for range 1000 {
-			runtime.Gosched()
-		}
-	}
-	return s.lanesOfText.Fill(context.WithoutCancel(ctx), step, first, count, inputs, targets)
-}
-
 // When ctx ends, Run returns from wherever it waits, with ctx's cause, and saves nothing.
 func TestCancel(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -180,18 +164,6 @@ func TestCancelWhileSaving(t *testing.T) {
 	}
 }
 
-// Run does not return while its goroutine reads.
-func TestRunWaitsForItsReader(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	var reading atomic.Int64
-	j := newJob(1)
-	j.batches = slowText{newLanes(false), &reading, func() { cancel(errTest) }}
-	var o outcome
-	if err := j.runRank(ctx, 0, nil, &o); !errors.Is(err, errTest) || reading.Load() != 0 {
-		t.Errorf("%v, and %d are reading", err, reading.Load())
-	}
-}
-
 // canceller ends the context after a step.
 type canceller struct {
 	Observer
@@ -221,19 +193,19 @@ func TestCancelBetweenSteps(t *testing.T) {
 
 // watched is a segment that notes what it is given.
 type watched struct {
-	segment
-	inputs []model.SegmentInput
+	Seat
+	inputs []Pass
 	zeroed []int // runs before each ZeroState
 }
 
-func (w *watched) Run(in model.SegmentInput) (float64, error) {
+func (w *watched) Backward(in Pass) (float64, error) {
 	w.inputs = append(w.inputs, in)
-	return w.segment.Run(in)
+	return w.Seat.Backward(in)
 }
 
 func (w *watched) ZeroState() {
 	w.zeroed = append(w.zeroed, len(w.inputs))
-	w.segment.ZeroState()
+	w.Seat.ZeroState()
 }
 
 // A rank's segment is given its own lanes and the step, which dropout goes by, and starts from
@@ -247,8 +219,8 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 			var w *watched
 			j.prepare = func(rank int, trainer *Trainer) {
 				if rank == 1 {
-					w = &watched{segment: trainer.segment}
-					trainer.segment = w
+					w = &watched{Seat: trainer.seat}
+					trainer.seat = w
 				}
 			}
 			j.mustRun(t)
@@ -261,10 +233,9 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 				t.Errorf("random %v: zeroed before %v, %d runs", random, w.zeroed, len(w.inputs))
 			}
 			for i, in := range w.inputs {
-				if in.Step != int64(i) || in.Scale != 1/(lanes*testT) ||
-					!slices.Equal(in.Lanes, []int{5, 6, 7, 8, 9, 10, 11}) {
-					t.Errorf("step %d: given step %d, lanes %v, scale %v", i, in.Step, in.Lanes,
-						in.Scale)
+				span := Span{int64(i) + 1, 0, int64(i), Lanes{5, 7}}
+				if in.Span != span || in.Scale != 1/(lanes*testT) {
+					t.Errorf("step %d: given %+v, scale %v", i, in.Span, in.Scale)
 				}
 			}
 		}
@@ -336,7 +307,7 @@ func TestErrorsSayWhere(t *testing.T) {
 		j.config.BucketBytes = onePiece // so that a step is one call
 		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
 		if strings.Contains(want, "evaluation") {
-			j.config.Save, j.config.Evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
+			j.config.Save, j.evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
 			c.ring = ring(10)
 		}
 		var o outcome
@@ -482,7 +453,6 @@ func TestNewRefuses(t *testing.T) {
 	adam, noDecay := compute.Adam, Schedule{Kind: StepDecay, Rate: 1}
 	optimizer := func(o Optimizer) func(*job) { return func(j *job) { j.config.Optimizer = o } }
 	for want, change := range map[string]func(*job){
-		"--bptt 0":                       func(j *job) { j.config.BPTT = 0 },
 		"there is no step to do":         func(j *job) { j.config.Steps = 0 },
 		"--nonfinite-limit 0":            func(j *job) { j.config.NonfiniteLimit = 0 },
 		"--eval-every -1":                func(j *job) { j.config.EvalEvery = -1 },
@@ -494,7 +464,7 @@ func TestNewRefuses(t *testing.T) {
 		"there is no Saver":              func(j *job) { j.config.Save = true },
 		"a save timeout of -1":           func(j *job) { j.config.SaveTimeout = -1 },
 		"an epoch of 0 segments":         func(j *job) { j.batches = lanesOfText{} },
-		"GradientTail is 3":              func(j *job) { j.model.GradientTail = 3 },
+		"3 floats behind the gradients":  func(j *job) { j.model.GradientTail = 3 },
 		"--lr 0":                         func(j *job) { j.config.Schedule.Rate = 0 },
 		"--lr NaN":                       func(j *job) { j.config.Schedule.Rate = math.NaN() },
 		"--lr-min 5":                     func(j *job) { j.config.Schedule.Min = 5 },
@@ -522,7 +492,7 @@ func TestNewRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := New(m, j.batches, j.config); err == nil ||
+		if _, err := New(j.task(m, nil), j.config); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

@@ -89,7 +89,7 @@ func TestPlateauMeasures(t *testing.T) {
 		"evaluations": {newEvaluation(50), 6, 2}, // at 6, 12, 18, and 20, which is not due
 	} {
 		j := newJob(2)
-		j.config.Steps, j.config.Evaluation, j.config.EvalEvery = 20, c.evaluation, c.every
+		j.config.Steps, j.evaluation, j.config.EvalEvery = 20, c.evaluation, c.every
 		// So small a rate that no loss is better than the first.
 		j.config.Schedule = Schedule{Kind: OnPlateau, Rate: 1e-30, Decay: 0.5, Patience: 100}
 		got := j.mustRun(t).result.Progress.Plateau

@@ -192,9 +192,9 @@ func (t *Trainer) freeHoldings(held []holding) {
 // hold makes what was dealt in a ring this rank's part.
 func (t *Trainer) hold(held []holding) {
 	s := t.shards
-	if t.records && t.segment != nil { // what it has recorded may update slots that are no more
-		t.segment.Close()
-		t.segment = nil
+	if t.records && t.seat != nil { // what it has recorded may update slots that are no more
+		t.seat.Close()
+		t.seat = nil
 	}
 	t.freeHoldings(s.held)
 	s.held, s.at, s.next, s.whole = held, t.version(), version{}, nil

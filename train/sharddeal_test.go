@@ -310,7 +310,7 @@ func TestShardedRefuses(t *testing.T) {
 		wrong := j.config
 		wrong.Saver = &shelf{}
 		change(&wrong)
-		_, err := New(e.hands[0].model, j.batches, wrong)
+		_, err := New(j.task(e.hands[0].model, nil), wrong)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

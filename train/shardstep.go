@@ -131,7 +131,7 @@ func (t *Trainer) updateRange(h *holding, g []float32, slotsToo, wanted bool) {
 	for at := 0; at < len(g); at += s.block {
 		end := min(len(g), at+s.block)
 		params := s.scratch[0][:end-at]
-		t.copyWithin(params, t.model.Params()[h.first+at:h.first+end])
+		t.copyWithin(params, t.task.Params()[h.first+at:h.first+end])
 		var slots [2][]float32
 		for i, x := range h.slots {
 			if slots[i] = x[at:end]; !slotsToo {
@@ -164,9 +164,9 @@ func (t *Trainer) takeShards(all tally) (norm float64) {
 			t.replayLog()
 		}
 		if x.inPlace {
-			t.copyWithin(t.model.Params(), x.grads)
+			t.copyWithin(t.task.Params(), x.grads)
 		} else {
-			t.dev.Upload(t.model.Params(), x.wire[:len(x.grads)])
+			t.dev.Upload(t.task.Params(), x.wire[:len(x.grads)])
 		}
 		t.laps.end("update")
 	}

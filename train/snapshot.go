@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"rondo/model"
+	"rondo/compute"
 )
 
 // Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may
@@ -23,7 +23,7 @@ type Saver interface {
 type Snapshot struct {
 	Progress Progress
 	// Views say where each tensor lies in Params and in each slot's Data.
-	Views  []model.View
+	Views  []compute.Tensor
 	Params []float32
 	Slots  []Slot
 	// Lanes is the state of all lanes, [G, LaneSize].
@@ -55,7 +55,7 @@ func (t *Trainer) NewSnapshot() *Snapshot {
 }
 
 func (t *Trainer) withoutSlots() *Snapshot {
-	return &Snapshot{Views: t.model.Layout(), Params: make([]float32, len(t.model.Params())),
+	return &Snapshot{Views: t.task.Tensors(), Params: make([]float32, len(t.task.Params())),
 		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
 }
 
@@ -70,7 +70,7 @@ func (t *Trainer) load(s *Snapshot) error {
 		return fmt.Errorf("the checkpoint's optimizer kept other values than %v: give the "+
 			"--optimizer (with --sync-every, the --outer-optimizer) that it was made with", names)
 	}
-	n := len(t.model.Params())
+	n := len(t.task.Params())
 	problems := []error{fits("parameters", s.Params, n),
 		fits("lane states", s.Lanes, t.cfg.Lanes*t.laneSize)}
 	for _, slot := range s.Slots {
@@ -82,7 +82,7 @@ func (t *Trainer) load(s *Snapshot) error {
 		}
 	}
 	t.hasState, t.touched = false, true
-	t.dev.Upload(t.model.Params(), s.Params)
+	t.dev.Upload(t.task.Params(), s.Params)
 	if t.shards == nil {
 		for i, slot := range s.Slots {
 			t.dev.Upload(t.slots[i], slot.Data)
@@ -114,7 +114,7 @@ func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
 	lanes := t.book.at(t.progress.Step, t.committed).states
 	var s *Snapshot
 	if t.cfg.HostMemory {
-		s = &Snapshot{Progress: progress, Views: t.model.Layout(), Params: t.model.Params(),
+		s = &Snapshot{Progress: progress, Views: t.task.Tensors(), Params: t.task.Params(),
 			Lanes: lanes, LaneSize: t.laneSize}
 		for i, x := range t.slots {
 			s.Slots = append(s.Slots, Slot{t.slotNames()[i], x})
@@ -126,7 +126,7 @@ func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
 			t.copied = t.withoutSlots()
 		}
 		s = t.copied
-		t.dev.Download(s.Params, t.model.Params())
+		t.dev.Download(s.Params, t.task.Params())
 		for i, x := range t.slots {
 			t.dev.Download(s.Slots[i].Data, x)
 		}

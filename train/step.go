@@ -111,7 +111,7 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 // tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
 // as long as the job lasts.
 func (t *Trainer) tellUnrecorded() {
-	if err := t.model.Unrecorded(); err != nil && !t.unrecorded {
+	if err := t.task.Unrecorded(); err != nil && !t.unrecorded {
 		t.unrecorded = true
 		t.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
 			"recorded it: %v", err))
@@ -123,12 +123,12 @@ func (t *Trainer) tellUnrecorded() {
 // and from the predecessor those of its lanes. Where all states are zero before the next step,
 // nobody needs to know them.
 func (t *Trainer) keepStates(index int64, e *entry) (carry, error) {
-	if t.batches.Reset(t.position(index + 1)) {
+	if t.task.Reset(t.position(index + 1)) {
 		return carry{}, nil
 	}
 	ahead := carry{out: t.book.lanes(e, t.first, t.first+t.count)}
 	if len(t.groups) == 1 {
-		if err := t.segment.State(ahead.out); err != nil {
+		if err := t.seat.State(ahead.out); err != nil {
 			return carry{}, err
 		}
 	}
@@ -152,7 +152,7 @@ func (t *Trainer) healStates(e *entry) error {
 	if !t.book.heal(e, t.first, t.first+t.count) || len(t.groups) > 1 { // which read the book
 		return nil
 	}
-	return t.segment.SetState(t.book.lanes(e, t.first, t.first+t.count))
+	return t.seat.SetState(t.book.lanes(e, t.first, t.first+t.count))
 }
 
 // NonfiniteError ends a job that has gone astray: every rank has it at the same step.
@@ -219,7 +219,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 
 	t.laps.begin()
 	epochEnds := t.endsEpoch(step)
-	evalDue := t.cfg.Evaluation != nil &&
+	evalDue := t.task.Evaluates() &&
 		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
 	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
 	mayBeBest := t.cfg.Save && evalDue && (t.cfg.SaveBest || t.cfg.EarlyStop > 0)
@@ -233,7 +233,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 	}
-	if evalDue || last && t.cfg.Evaluation != nil {
+	if evalDue || last && t.task.Evaluates() {
 		best, err := t.measure(ctx, &after, evalDue)
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		last = last || t.endsEarly(&after)
 		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
-	if t.cfg.Evaluation == nil && epochEnds {
+	if !t.task.Evaluates() && epochEnds {
 		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
 	if saveDue {

@@ -132,7 +132,7 @@ func summerKeeps(t *testing.T, job job) {
 	for name, config := range map[string]compress.Config{
 		"rounded": {Feedback: true}, "top": {TopK: 0.05},
 		"momenta": {TopK: 0.05, Momentum: compress.Momentum{Decay: 0.9, Gain: 0.5}}} {
-		job.config.Evaluation, job.config.EvalEvery = nil, 0
+		job.evaluation, job.config.EvalEvery = nil, 0
 		calm := newElastic(t, job, 2)
 		summing(t, &calm.job, config)
 		calm.ring(breakage{}, 0, 1)

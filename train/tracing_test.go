@@ -31,7 +31,7 @@ func (d *drawn) Count(string, time.Time, float64) { d.counts++ }
 func TestSpansNest(t *testing.T) {
 	j := deep(2)
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4
-	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 6
+	j.evaluation, j.config.EvalEvery = newEvaluation(60), 6
 	heard := &drawn{spans: map[string][]lapSpan{}}
 	j.prepare = func(rank int, trainer *Trainer) {
 		if rank == 0 {

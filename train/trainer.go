@@ -8,29 +8,15 @@ import (
 	"time"
 
 	"rondo/compute"
-	"rondo/model"
 )
 
-// segment is what a step uses of a model.Segment.
-type segment interface {
-	Run(model.SegmentInput) (lossSum float64, err error)
-	ZeroState()
-	State(dst []float32) error
-	SetState(src []float32) error
-	Evaluate(inputs, targets []int32) (lossSum float64, count int, err error)
-	ZeroEvaluationState()
-	Staged() []model.Staged
-	Close()
-}
-
-// Trainer trains a model, as one of N ranks. It outlives rings: after each that ends, the next
+// Trainer trains a Task, as one of N ranks. It outlives rings: after each that ends, the next
 // Join takes part in another one with the state that this rank has. Its methods, but for
 // RequestStop and RequestRegroup, belong to one goroutine.
 type Trainer struct {
 	cfg      Config
-	model    *model.Model
+	task     Task
 	dev      compute.Device
-	batches  Batches
 	laneSize int // floats that a lane carries
 
 	segmentsPerEpoch int64
@@ -52,11 +38,11 @@ type Trainer struct {
 
 	// The seat in the ring.
 	ring         Ring
-	first, count int         // lanes [first, first+count)
-	groups       []laneGroup // in which they are computed, each of B lanes
-	laneNumbers  []int       // of the lanes that segment is for, [B]
-	laneFloats   []int       // where each rank's part of the lanes' states ends
-	segment      segment
+	first, count int     // lanes [first, first+count)
+	groups       []Lanes // in which they are computed, each of B lanes
+	laneFloats   []int   // where each rank's part of the lanes' states ends
+	seat         Seat
+	seated       int // lanes that the seat is for, B
 	fold         fold
 	exchange     *exchange
 	finishes     []int // up to where backward finishes the gradient, one after the other
@@ -74,7 +60,6 @@ type Trainer struct {
 	piece    []float32 // host memory to pass tensors through; empty if the device's is the host's
 	copied   *Snapshot // used again by snapshot
 
-	ahead        *ahead // while Run runs
 	rates        rates
 	roll         roll
 	tuning       tuning
@@ -103,27 +88,26 @@ type Result struct {
 	Eval            *EvalReport // the last of this trainer; nil if there was none
 }
 
-// New makes a trainer, which has no state before its first Join. The model and the batches stay
-// the caller's; until Close the model's parameters and gradients, and its device while a method
-// runs, are the trainer's.
-func New(m *model.Model, batches Batches, cfg Config) (*Trainer, error) {
-	perEpoch := batches.SegmentsPerEpoch()
-	if err := cfg.complete(perEpoch); err != nil {
+// New makes a trainer, which has no state before its first Join. The task stays the caller's; until
+// Close its parameters and gradients, and its device while a method runs, are the trainer's.
+func New(task Task, cfg Config) (*Trainer, error) {
+	perEpoch := task.SegmentsPerEpoch()
+	if err := cfg.complete(perEpoch, task.Evaluates()); err != nil {
 		return nil, err
 	}
-	t := &Trainer{cfg: cfg, model: m, dev: m.Device(), batches: batches, grads: m.Gradients(),
-		laneSize: m.Config().StateSize(), segmentsPerEpoch: perEpoch}
+	n := len(task.Params())
+	t := &Trainer{cfg: cfg, task: task, dev: task.Device(), grads: task.Gradients()[:n:n],
+		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch}
 	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
 	var err error
 	now := func() time.Time { return t.cfg.Now() }
 	t.laps = laps{tracer: cfg.Tracer, now: now}
-	if t.exchange, err = newExchange(m, cfg.HostMemory, now); err != nil {
+	if t.exchange, err = newExchange(task, cfg.HostMemory, now); err != nil {
 		return nil, err
 	}
 	t.exchange.fold, t.exchange.laps = &t.fold, &t.laps
 	t.book = newBook(cfg.Lanes, t.laneSize)
-	t.finishes = model.Finishes(m.Config())
-	n := len(m.Params())
+	t.finishes = task.Finishes()
 	if !cfg.HostMemory {
 		t.piece = make([]float32, min(n, pieceFloats))
 	}
@@ -163,9 +147,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if t.done() {
 		return t.result(false), t.flush(ctx)
 	}
-	t.ahead = readAhead(ctx, t.batches.Fill, t.cfg.BPTT*t.groups[0].count,
-		t.spans(t.progress.Step, t.cfg.Steps))
-	defer t.ahead.close()
+	defer t.seat.Read(ctx, t.spans(t.progress.Step, t.cfg.Steps))()
 	regroup := false
 	for !regroup && !t.done() {
 		index := t.progress.Step
@@ -251,9 +233,9 @@ func (t *Trainer) Progress() Progress { return t.progress }
 
 // Close frees the trainer's memory.
 func (t *Trainer) Close() {
-	if t.segment != nil {
-		t.segment.Close()
-		t.segment = nil
+	if t.seat != nil {
+		t.seat.Close()
+		t.seat = nil
 	}
 	for _, s := range append(t.slots, t.start...) {
 		t.dev.Free(s)

@@ -126,5 +126,5 @@ func (t *Trainer) forgetTorn() {
 // update asks for the optimizer's update by the gradient, as the last Clip lets it.
 func (t *Trainer) update() {
 	slots := t.ownSlots()
-	t.clipper.Update(&t.next, t.model.Params(), t.grads, slots[0], slots[1])
+	t.clipper.Update(&t.next, t.task.Params(), t.grads, slots[0], slots[1])
 }

@@ -257,13 +257,13 @@ type tornClipper struct {
 
 func (c tornClipper) Norm() float64 { c.d.read("norm"); return c.Clipper.Norm() }
 
-// tornState is a segment that fails where the lanes' states are read.
+// tornState is a seat that fails where the lanes' states are read.
 type tornState struct {
-	segment
+	Seat
 	d torn
 }
 
-func (s tornState) State(dst []float32) error { s.d.read("state"); return s.segment.State(dst) }
+func (s tornState) State(dst []float32) error { s.d.read("state"); return s.Seat.State(dst) }
 
 // A device that fails behind an update, of a rank alone or in a ring, leaves no state: the
 // parameters are not those of the step that the progress is at. One that fails before leaves that.
@@ -304,8 +304,8 @@ func TestFailureBehindUpdate(t *testing.T) {
 			var trainer *Trainer
 			j.prepare = func(_ int, made *Trainer) {
 				trainer = made
-				trainer.segment = tornState{trainer.segment, d}
-				trainer.cfg.Ledger = beforeStep{3, func() { reads = 0 }}
+				trainer.seat.(*textSeat).task.ledger = beforeStep{3, func() { reads = 0 }}
+				trainer.seat = tornState{trainer.seat, d}
 			}
 			err := func() (err error) {
 				defer compute.Catch(&err)

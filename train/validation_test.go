@@ -57,7 +57,7 @@ func TestLowest(t *testing.T) {
 func stale(ranks int) job {
 	j := newJob(ranks)
 	j.config.Schedule.Rate = 1e-30
-	j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 4
+	j.evaluation, j.config.EvalEvery = newEvaluation(60), 4
 	j.config.EarlyStop, j.config.Save, j.config.SaveBest = 3, true, true
 	j.config.Sample = func(_ context.Context, step int64) (string, error) {
 		return "text", nil
@@ -177,7 +177,7 @@ func TestBestIsSaved(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
 		j := newJob(ranks)
 		j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.3
-		j.config.Evaluation, j.config.EvalEvery = newEvaluation(60), 3
+		j.evaluation, j.config.EvalEvery = newEvaluation(60), 3
 		j.config.Save, j.config.SaveBest, j.config.CheckEvery = true, true, 7
 		o := j.mustRun(t)
 		least, worse := math.Inf(1), 0
@@ -224,14 +224,14 @@ func TestProgressWithoutValidation(t *testing.T) {
 }
 
 func TestEarlyStopNeedsEvaluations(t *testing.T) {
-	for _, change := range []func(*Config){
-		func(c *Config) { c.Evaluation = nil }, func(c *Config) { c.EarlyStop = -1 },
+	for _, change := range []func(*job){
+		func(j *job) { j.evaluation = nil }, func(j *job) { j.config.EarlyStop = -1 },
 	} {
 		j := stale(1)
-		change(&j.config)
+		change(&j)
 		if o := j.run(t)[0]; o.err == nil {
 			t.Errorf("--early-stop %d was taken, evaluation %v", j.config.EarlyStop,
-				j.config.Evaluation)
+				j.evaluation)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 // peak, and in bytes. It knows which shapes to measure, so that whoever compares measures the same.
 // It does not print, and opens no device.
 //
-// It may import compute, model and train.
+// It may import compute, model, task/lm and train.
 package bench
 
 import (

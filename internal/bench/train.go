@@ -10,6 +10,7 @@ import (
 
 	"rondo/compute"
 	"rondo/model"
+	"rondo/task/lm"
 	"rondo/train"
 )
 
@@ -96,8 +97,12 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 	ctx, enough := context.WithCancelCause(ctx)
 	defer enough(nil)
 	watch := newStopwatch(s.Tokens(), w, time.Now, enough)
-	t, err := train.New(m, newBatches(s), train.Config{
-		Lanes: s.Batch, BPTT: s.BPTT, Steps: maxSteps,
+	task, err := lm.New(m, lm.Config{BPTT: s.BPTT, Batches: newBatches(s)})
+	if err != nil {
+		return nil, 0, err
+	}
+	t, err := train.New(task, train.Config{
+		Lanes: s.Batch, Steps: maxSteps,
 		Optimizer:      train.Optimizer{Rule: compute.SGD},
 		Schedule:       train.Schedule{Kind: train.Constant, Rate: learningRate},
 		Clip:           train.Clip{Limit: 1, By: train.ByNorm, Scope: train.ScopeWorker},

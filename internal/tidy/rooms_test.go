@@ -40,7 +40,7 @@ func rooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "internal/jobspec", imports: "proto/rondo/v1 rehearsal"},
 		{path: "internal/tidy"},
-		{path: "internal/bench", imports: "compute model train", tests: "compute/cpu",
+		{path: "internal/bench", imports: "compute model task/lm train", tests: "compute/cpu",
 			never: network + " " + storage},
 		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink internal/procgroup",
 			never: graphs},
@@ -73,8 +73,10 @@ func rooms() []room {
 		{path: "compute/cuda/kernels", never: network + " " + graphs},
 		{path: "model", imports: "compute", tests: "compute/cpu compute/devicetest",
 			never: network + " " + storage},
-		{path: "train", imports: "model compute",
-			tests: "compute/cpu compute/devicetest allreduce/compress", never: network},
+		{path: "train", imports: "compute",
+			tests: "compute/cpu compute/devicetest model allreduce/compress",
+			never: network + " " + graphs},
+		{path: "task/lm", imports: "compute model train", never: network + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

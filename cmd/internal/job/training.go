@@ -5,6 +5,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
 	"rondo/train"
 )
 
@@ -27,7 +28,6 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 	}
 	c := train.Config{
 		Lanes: int(spec.Batch),
-		BPTT:  int(spec.Bptt),
 		Steps: d.Steps(spec),
 		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
 			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
@@ -55,11 +55,18 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		CheckEvery:      spec.CheckEvery,
 		EvictStragglers: spec.EvictStragglers,
 	}
+	return c, nil
+}
+
+// Reads is what the job's language model reads.
+func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
+	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches()}
 	if d.Validation != nil {
-		c.Evaluation, err = corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
+		evaluation, err := corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
 		if err != nil {
 			return c, app.Usage(err)
 		}
+		c.Evaluation = evaluation
 	}
 	return c, nil
 }

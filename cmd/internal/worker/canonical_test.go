@@ -17,6 +17,7 @@ import (
 	"rondo/internal/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
 	"rondo/train"
 )
 
@@ -111,7 +112,15 @@ func canonicalRank(
 		return "", err
 	}
 	settings.HostMemory = true
-	trainer, err := train.New(m, data.Batches(), settings)
+	reads, err := data.Reads(spec)
+	if err != nil {
+		return "", err
+	}
+	task, err := lm.New(m, reads)
+	if err != nil {
+		return "", err
+	}
+	trainer, err := train.New(task, settings)
 	if err != nil {
 		return "", err
 	}

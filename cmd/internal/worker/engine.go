@@ -15,6 +15,7 @@ import (
 	"rondo/compute"
 	"rondo/internal/jobspec"
 	"rondo/model"
+	"rondo/task/lm"
 	"rondo/telemetry/trace"
 	"rondo/train"
 )
@@ -74,17 +75,28 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	if e.saver, err = newSaver(e); err != nil {
 		return nil, err
 	}
+	e.trainer, err = e.newTrainer(inPlace)
+	return e, err
+}
+
+// newTrainer makes the trainer of the job's language model. What it opens on the way, close closes.
+func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
+	w := e.worker
 	settings, err := job.TrainConfig(w.spec, w.data)
 	if err != nil {
 		return nil, err
 	}
 	settings.HostMemory, settings.Now = inPlace, time.Now
+	reads, err := w.data.Reads(w.spec)
+	if err != nil {
+		return nil, err
+	}
 	e.watch(&settings)
 	if w.spec.AuditDir != "" {
 		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Sampler.Offset); err != nil {
 			return nil, app.Usage(err)
 		}
-		settings.Ledger = e.ledger
+		settings.Ledger, reads.Ledger = e.ledger, e.ledger
 	}
 	if w.spec.Trace != "" {
 		if e.tracer, err = trace.Create(w.spec.Trace, w.name, w.member.PID,
@@ -93,8 +105,8 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 		}
 		settings.Tracer = e.tracer
 	}
-	if settings.Evaluation != nil {
-		settings.Evaluation = beating{settings.Evaluation, &w.pulse}
+	if reads.Evaluation != nil {
+		reads.Evaluation = beating{reads.Evaluation, &w.pulse}
 	}
 	e.heard = &observer{engine: e}
 	settings.Observer = e.heard
@@ -104,8 +116,12 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	if w.spec.SampleTokens > 0 {
 		settings.Sample = e.sample
 	}
-	e.trainer, err = train.New(e.model, w.data.Batches(), settings)
-	return e, app.Usage(err)
+	task, err := lm.New(e.model, reads)
+	if err != nil {
+		return nil, app.Usage(err)
+	}
+	trainer, err := train.New(task, settings)
+	return trainer, app.Usage(err)
 }
 
 // watch has each phase of a step be a beat, and where faults are ordered, be hit by them: a trainer

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/train"
+	"rondo/task/lm"
 )
 
 // pulse tells whether this worker gets on with its part in a ring. While it waits for others it
@@ -107,11 +107,11 @@ func (w *worker) alive() bool {
 
 // beating is an evaluation whose segments are beats: a long one has no step.
 type beating struct {
-	train.Evaluation
+	lm.Evaluation
 	pulse *pulse
 }
 
-// Fill implements train.Evaluation.
+// Fill implements lm.Evaluation.
 func (b beating) Fill(
 	ctx context.Context, segment int64, first, count int, inputs, targets []int32,
 ) error {

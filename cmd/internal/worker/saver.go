@@ -11,7 +11,7 @@ import (
 
 	"rondo/checkpoint"
 	"rondo/cmd/internal/job"
-	"rondo/model"
+	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train"
 )
@@ -161,7 +161,7 @@ func files(s *train.Snapshot) []checkpoint.File {
 	return append(out, optimizer, lanes)
 }
 
-func tensors(prefix string, views []model.View, flat []float32) []checkpoint.Tensor {
+func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint.Tensor {
 	var out []checkpoint.Tensor
 	for _, v := range views {
 		out = append(out, checkpoint.Tensor{Name: prefix + v.Name, Shape: v.Shape,

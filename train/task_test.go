@@ -1,0 +1,143 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"rondo/compute"
+	"rondo/model"
+)
+
+// Batches and Evaluation are what a textTask reads: segments [T, count] of lanes.
+type Batches interface {
+	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
+	Reset(segment int64) bool
+	SegmentsPerEpoch() int64
+}
+
+type Evaluation interface {
+	Segments() int64
+	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
+}
+
+// intender is a Ledger that also hears what is read.
+type intender interface {
+	Intend(step int64, segment, first, count int, inputs []int32) error
+}
+
+// textTask is a language model over text in memory, which it reads when it is asked to.
+type textTask struct {
+	*model.Model
+	bptt       int
+	batches    Batches
+	evaluation Evaluation
+	ledger     intender
+}
+
+// task is the job's, with the model; ledger hears what is read if it is an intender.
+func (j job) task(m *model.Model, ledger Ledger) textTask {
+	bptt := j.bptt
+	if bptt == 0 {
+		bptt = testT
+	}
+	hears, _ := ledger.(intender)
+	return textTask{m, bptt, j.batches, j.evaluation, hears}
+}
+
+func (t textTask) Tensors() (tensors []compute.Tensor) {
+	for _, v := range t.Layout() {
+		tensors = append(tensors, v.Tensor)
+	}
+	return tensors
+}
+
+func (t textTask) Gradients() []float32     { return t.GradientsWithTail() }
+func (t textTask) Finishes() []int          { return model.Finishes(t.Config()) }
+func (t textTask) StateSize() int           { return t.Config().StateSize() }
+func (t textTask) Reset(segment int64) bool { return t.batches.Reset(segment) }
+func (t textTask) SegmentsPerEpoch() int64  { return t.batches.SegmentsPerEpoch() }
+func (t textTask) Targets() int             { return t.bptt }
+func (t textTask) Evaluates() bool          { return t.evaluation != nil }
+
+func (t textTask) Open(lanes int) (Seat, error) {
+	s, err := t.NewSegment(t.bptt, lanes)
+	if err != nil {
+		return nil, err
+	}
+	n := t.bptt * lanes
+	return &textSeat{Segment: s, task: t, inputs: make([]int32, n), targets: make([]int32, n),
+		numbers: make([]int, lanes)}, nil
+}
+
+func (t textTask) Replay(lanes Lanes) (Replay, error) {
+	e, err := t.NewEvaluator(t.bptt, lanes.Count)
+	return &textReplay{e, t, lanes}, err
+}
+
+type textReplay struct {
+	*model.Evaluator
+	task  textTask
+	lanes Lanes
+}
+
+func (r *textReplay) Advance(ctx context.Context, segment int64) error {
+	inputs := make([]int32, r.T*r.B)
+	err := r.task.batches.Fill(ctx, segment, r.lanes.First, r.B, inputs, make([]int32, r.T*r.B))
+	if err != nil {
+		return err
+	}
+	return r.Evaluator.Advance(inputs)
+}
+
+// textSeat is a seat of a textTask.
+type textSeat struct {
+	*model.Segment
+	task            textTask
+	next            func() (Span, bool)
+	inputs, targets []int32
+	numbers         []int
+}
+
+func (s *textSeat) Read(_ context.Context, spans iter.Seq[Span]) (stop func()) {
+	s.next, stop = iter.Pull(spans)
+	return stop
+}
+
+func (s *textSeat) Next(ctx context.Context) ([]int32, error) {
+	at, ok := s.next()
+	if !ok {
+		return nil, fmt.Errorf("read past the last span")
+	}
+	err := s.task.batches.Fill(ctx, at.Segment, at.Lanes.First, at.Lanes.Count, s.inputs, s.targets)
+	if err == nil && s.task.ledger != nil {
+		err = s.task.ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, s.inputs)
+	}
+	return s.inputs, err
+}
+
+func (s *textSeat) Backward(p Pass) (float64, error) {
+	for i := range s.numbers {
+		s.numbers[i] = p.Lanes.First + i
+	}
+	return s.Run(model.SegmentInput{Inputs: s.inputs, Targets: s.targets, Scale: p.Scale,
+		OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers, Stage: p.Stage,
+		Finished: p.Finished, BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+}
+
+func (s *textSeat) Evaluate(ctx context.Context, lanes Lanes, add func(float64, int)) error {
+	s.ZeroEvaluationState()
+	inputs, targets := make([]int32, len(s.inputs)), make([]int32, len(s.inputs))
+	for segment := range s.task.evaluation.Segments() {
+		err := s.task.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, inputs, targets)
+		if err != nil {
+			return err
+		}
+		loss, n, err := s.Segment.Evaluate(inputs, targets)
+		if err != nil {
+			return err
+		}
+		add(loss, n)
+	}
+	return nil
+}
