@@ -195,7 +195,7 @@ func anotherText(t *testing.T) {
 }
 
 func anotherVersion(t *testing.T) {
-	binary := rebuilt(t, "../cmd/internal/meet/meet.go", `release  = "`, `release  = "other-`,
+	binary := rebuilt(t, "../cluster/meet/meet.go", `release  = "`, `release  = "other-`,
 		"worker")
 	r := newRig(t, rigConfig{flags: []string{"--max-workers", "4"}})
 	r.refused(launch(t, nil, environment(t), append([]string{filepath.Join(binary, "worker")},

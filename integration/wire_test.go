@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
 )
 
 // TestBytesOnTheWire has ranks on hosts of their own all-reduce, and holds what their interfaces

@@ -17,7 +17,7 @@ import (
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 
-	"rondo/internal/jobspec"
+	"rondo/job/jobspec"
 )
 
 // podOf is a pod as a template makes it.

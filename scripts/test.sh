@@ -44,7 +44,7 @@ everything() {
 
 # memory runs the test that the race detector's own memory would upset.
 memory() {
-	CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers ./cmd/internal/job
+	CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers ./job
 }
 
 # pure runs the tests of the packages that the pure-Go build changes, or that stand on them.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"rondo/internal/bench"
-	"rondo/internal/bench/busbw"
+	"rondo/bench"
+	"rondo/bench/busbw"
 )
 
 type config struct {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
 )
 
 // TestMain is also the program of a rank.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
 	"rondo/internal/procgroup"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 type config struct {

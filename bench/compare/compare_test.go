@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 // script writes a program that stands for one of the sides.

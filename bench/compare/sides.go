@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"rondo/bench"
 	"rondo/bench/internal/side"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 // pinned runs a command on as many of the cores.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 // duel is both sides' best of one precision.

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"rondo/bench"
 	"rondo/compute"
 	"rondo/compute/cpu"
-	"rondo/internal/bench"
 )
 
 // folder makes one with programs that are scripts.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 // measurement is how fast this GPU trains, and how fast it could at the most.

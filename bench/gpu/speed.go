@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
 )
 
 // row is how fast both sides train a shape in a precision: tokens a second of whole steps.

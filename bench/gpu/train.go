@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"rondo/internal/bench"
+	"rondo/bench"
 	"rondo/internal/port"
 )
 

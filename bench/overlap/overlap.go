@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"rondo/bench/busbw"
 	"rondo/bench/internal/hosts"
-	"rondo/internal/bench/busbw"
 	"rondo/internal/netns"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
-	"rondo/internal/jobspec"
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 

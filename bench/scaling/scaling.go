@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"rondo/bench"
+	"rondo/bench/busbw"
 	"rondo/bench/internal/hosts"
-	"rondo/internal/bench"
-	"rondo/internal/bench/busbw"
 	"rondo/internal/netns"
 )
 

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"rondo/allreduce"
+	"rondo/bench"
+	"rondo/bench/busbw"
 	"rondo/bench/internal/hosts"
-	"rondo/internal/bench"
-	"rondo/internal/bench/busbw"
-	"rondo/internal/bench/simulate"
+	"rondo/bench/predict"
 	"rondo/internal/netns"
 )
 
@@ -111,17 +111,17 @@ func (c config) judge(all []trial, out io.Writer) error {
 func (c config) atRate(
 	ctx context.Context, network []*netns.Host, rate int, out, log io.Writer,
 ) ([]trial, error) {
-	var measured []simulate.Measured
+	var measured []predict.Measured
 	err := hosts.AllReduce(ctx, c.Rondo, network[:fitted], c.Sizes, c.Window, log,
 		func(r busbw.Row) error {
-			measured = append(measured, simulate.Measured{World: r.World, Bytes: float64(r.Bytes),
+			measured = append(measured, predict.Measured{World: r.World, Bytes: float64(r.Bytes),
 				Seconds: r.MS / 1e3})
 			return nil
 		})
 	if err != nil {
 		return nil, err
 	}
-	link, err := simulate.Fit(measured, 0, 0, allreduce.MaxChunkBytes)
+	link, err := predict.Fit(measured, 0, 0, allreduce.MaxChunkBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (c config) atRate(
 		"model ms", "error")
 	var trials []trial
 	show := func(r busbw.Row) error {
-		t := trial{rate, r, 1e3 * simulate.AllReduce(r.World, float64(r.Bytes),
+		t := trial{rate, r, 1e3 * predict.AllReduce(r.World, float64(r.Bytes),
 			allreduce.MaxChunkBytes, link, 0)}
 		trials = append(trials, t)
 		_, err := fmt.Fprintf(out, "%5d %10d %11.3f %11.3f %+7.1f%%\n", r.World, r.Bytes, r.MS,

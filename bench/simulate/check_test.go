@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
 )
 
 func TestJudge(t *testing.T) {

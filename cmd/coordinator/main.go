@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/coordinator"
+	"rondo/coordinator"
+	"rondo/internal/app"
 )
 
 func main() { os.Exit(app.Main(coordinator.Command())) }

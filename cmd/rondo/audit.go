@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/audit"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
 	"rondo/corpus"
-	"rondo/internal/jobspec"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 

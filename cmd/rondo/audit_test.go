@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"rondo/audit"
-	"rondo/cmd/internal/app"
 	"rondo/corpus"
+	"rondo/internal/app"
 )
 
 // logged writes a job's logs: two workers, a ring that broke in its third step, and the ring after

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
+	"rondo/internal/app"
+	"rondo/job"
 )
 
 func benchCommand() *cobra.Command {

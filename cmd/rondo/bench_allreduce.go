@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
+	"rondo/internal/app"
 )
 
 // allReduceRank is the hidden command that is a rank's process.

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
+	"rondo/bench"
 	"rondo/compute"
-	"rondo/internal/bench"
-	"rondo/internal/jobspec"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
 )
 
 // benchSetting is a device, and how it computes.

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/allreduce"
-	"rondo/cmd/internal/app"
-	"rondo/internal/bench/busbw"
-	"rondo/internal/bench/simulate"
+	"rondo/bench/busbw"
+	"rondo/bench/predict"
+	"rondo/internal/app"
 )
 
 const simulateHelp = `Predicts steps of training on more workers than there are, by a model:
@@ -38,7 +38,7 @@ failures too. One seed gives the same numbers.`
 
 // simulateFlags are the flags in the units in which they are given.
 type simulateFlags struct {
-	config                                   simulate.Config
+	config                                   predict.Config
 	workers                                  []int
 	parameters                               int
 	wire                                     string
@@ -65,13 +65,13 @@ func benchSimulateCommand() *cobra.Command {
 			return app.Usage(err)
 		}
 		table := &simulateTable{out: cmd.OutOrStdout(), json: s.json}
-		comparison := simulate.Comparison{Threshold: s.threshold}
+		comparison := predict.Comparison{Threshold: s.threshold}
 		for _, workers := range s.workers {
 			for _, topology := range s.topologies() {
 				if err := cmd.Context().Err(); err != nil {
 					return err
 				}
-				row, err := simulate.Run(s.config, workers, topology)
+				row, err := predict.Run(s.config, workers, topology)
 				if err != nil {
 					return app.Usage(err)
 				}
@@ -87,16 +87,16 @@ func benchSimulateCommand() *cobra.Command {
 }
 
 // topologies are those that differ.
-func (s *simulateFlags) topologies() []simulate.Topology {
+func (s *simulateFlags) topologies() []predict.Topology {
 	if s.config.HostWorkers == 1 {
-		return []simulate.Topology{simulate.Flat}
+		return []predict.Topology{predict.Flat}
 	}
-	return []simulate.Topology{simulate.Flat, simulate.Hierarchical}
+	return []predict.Topology{predict.Flat, predict.Hierarchical}
 }
 
 func (s *simulateFlags) add(c *cobra.Command) {
 	var workers []int
-	for n := 1; n <= simulate.MaxWorkers; n *= 2 {
+	for n := 1; n <= predict.MaxWorkers; n *= 2 {
 		workers = append(workers, n)
 	}
 	f := c.Flags()
@@ -163,13 +163,13 @@ func (s *simulateFlags) complete() error {
 	c := &s.config
 	c.Bytes, c.BucketBytes = float64(s.parameters)*float64(size), float64(s.bucket)
 	c.ChunkBytes = float64(s.chunk)
-	c.Link = simulate.Link{Alpha: s.alpha.Seconds(), Beta: 1 / (s.bandwidth * gigabit),
+	c.Link = predict.Link{Alpha: s.alpha.Seconds(), Beta: 1 / (s.bandwidth * gigabit),
 		Message: s.message.Seconds()}
-	c.Local = simulate.Link{Alpha: s.localAlpha.Seconds(), Beta: 1 / (s.localBandwidth * gigabit),
+	c.Local = predict.Link{Alpha: s.localAlpha.Seconds(), Beta: 1 / (s.localBandwidth * gigabit),
 		Message: s.localMessage.Seconds()}
 	c.Gamma, c.Jitter = 1/(s.reduce*gigabyte), s.jitter.Seconds()
 	c.Compute.Seconds = s.compute.Seconds()
-	c.Failures = simulate.Failures{MTBF: s.mtbf.Seconds(), Detect: s.detect.Seconds(),
+	c.Failures = predict.Failures{MTBF: s.mtbf.Seconds(), Detect: s.detect.Seconds(),
 		Regroup: s.regroup.Seconds()}
 	if err := c.Validate(); err != nil {
 		return err
@@ -182,14 +182,14 @@ func (s *simulateFlags) readFiles() error {
 	c := &s.config
 	for _, from := range []struct {
 		flag, file string
-		link       *simulate.Link
+		link       *predict.Link
 	}{{"--measured", s.measured, &c.Link}, {"--measured-local", s.measuredLocal, &c.Local}} {
 		if from.file == "" {
 			continue
 		}
 		rows, err := readMeasured(from.file)
 		if err == nil {
-			*from.link, err = simulate.Fit(rows, from.link.Message, c.Gamma, c.ChunkBytes)
+			*from.link, err = predict.Fit(rows, from.link.Message, c.Gamma, c.ChunkBytes)
 		}
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", from.flag, from.file, err)
@@ -209,13 +209,13 @@ func (s *simulateFlags) readFiles() error {
 }
 
 // readMeasured reads the rows that `rondo bench allreduce --json` has printed.
-func readMeasured(file string) ([]simulate.Measured, error) {
+func readMeasured(file string) ([]predict.Measured, error) {
 	in, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	var all []simulate.Measured
+	var all []predict.Measured
 	for lines := json.NewDecoder(in); ; {
 		var r busbw.Row
 		err := lines.Decode(&r)
@@ -225,7 +225,7 @@ func readMeasured(file string) ([]simulate.Measured, error) {
 		if err != nil {
 			return nil, fmt.Errorf("row %d: %w", len(all)+1, err)
 		}
-		all = append(all, simulate.Measured{World: r.World, Bytes: float64(r.Bytes),
+		all = append(all, predict.Measured{World: r.World, Bytes: float64(r.Bytes),
 			Seconds: r.MS / 1e3})
 	}
 }
@@ -237,7 +237,7 @@ type simulateTable struct {
 	headed bool
 }
 
-func (t *simulateTable) add(r simulate.Row) error {
+func (t *simulateTable) add(r predict.Row) error {
 	if t.json {
 		return json.NewEncoder(t.out).Encode(r)
 	}
@@ -253,7 +253,7 @@ func (t *simulateTable) add(r simulate.Row) error {
 	return err
 }
 
-func (t *simulateTable) end(v simulate.Verdict) error {
+func (t *simulateTable) end(v predict.Verdict) error {
 	if t.json {
 		return json.NewEncoder(t.out).Encode(v)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"rondo/allreduce"
-	"rondo/internal/bench/simulate"
+	"rondo/bench/predict"
 )
 
 func TestBenchSimulate(t *testing.T) {
@@ -19,15 +19,15 @@ func TestBenchSimulate(t *testing.T) {
 	if code != 0 || complaint != "" || len(lines) != 2*4+1 {
 		t.Fatalf("%d, %s\n%s", code, complaint, out)
 	}
-	var row simulate.Row
+	var row predict.Row
 	err := json.Unmarshal([]byte(lines[7]), &row)
-	if err != nil || row.Workers != 64 || row.Topology != simulate.Hierarchical ||
+	if err != nil || row.Workers != 64 || row.Topology != predict.Hierarchical ||
 		row.Step <= 0.1 ||
 		row.Efficiency <= 0.5 ||
 		row.Efficiency >= 1 || row.Goodput >= row.Efficiency {
 		t.Errorf("%v, %+v", err, row)
 	}
-	var verdict simulate.Verdict
+	var verdict predict.Verdict
 	if err := json.Unmarshal([]byte(lines[8]), &verdict); err != nil || verdict.Sentence == "" {
 		t.Errorf("%v, %+v", err, verdict)
 	}
@@ -47,14 +47,14 @@ func TestHierarchyPaysAsSimulated(t *testing.T) {
 	if code != 0 {
 		t.Fatal(complaint)
 	}
-	steps := map[int]map[simulate.Topology]float64{}
+	steps := map[int]map[predict.Topology]float64{}
 	for rows := json.NewDecoder(strings.NewReader(out)); ; {
-		var row simulate.Row
+		var row predict.Row
 		if err := rows.Decode(&row); err != nil || row.Workers == 0 { // the verdict is last
 			break
 		}
 		if steps[row.Workers] == nil {
-			steps[row.Workers] = map[simulate.Topology]float64{}
+			steps[row.Workers] = map[predict.Topology]float64{}
 		}
 		steps[row.Workers][row.Topology] = row.Step
 	}
@@ -66,7 +66,7 @@ func TestHierarchyPaysAsSimulated(t *testing.T) {
 		for rank := range hosts {
 			hosts[rank] = fmt.Sprint(rank / 8)
 		}
-		faster := of[simulate.Hierarchical] < of[simulate.Flat]
+		faster := of[predict.Hierarchical] < of[predict.Flat]
 		if pays := allreduce.NewLayout(hosts, 0).Pays(); pays != faster {
 			t.Errorf("%d workers, 8 a host: a hierarchy pays %v, but is simulated as faster %v: %v",
 				workers, pays, faster, of)
@@ -87,7 +87,7 @@ func TestBenchSimulateMeasured(t *testing.T) {
 	steps := func(flags string) float64 {
 		code, out, complaint := runBench(t.Context(), "simulate --workers 4 --host-workers 1 "+
 			"--json --compute-jitter 0 --link-jitter 0s --overlap=false "+flags)
-		var row simulate.Row
+		var row predict.Row
 		if err := json.NewDecoder(strings.NewReader(out)).Decode(&row); code != 0 || err != nil {
 			t.Fatalf("%d, %v, %s", code, err, complaint)
 		}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rondo/internal/bench"
+	"rondo/bench"
 )
 
 // trainTable prints rows as they come.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"rondo/cmd/internal/app"
+	"rondo/bench"
 	"rondo/compute/cpu"
-	"rondo/internal/bench"
+	"rondo/internal/app"
 )
 
 // runBench runs `rondo bench` with the words of a line.

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/checkpoint"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/bucket"
-	"rondo/cmd/internal/job"
+	"rondo/checkpoint/bucket"
+	"rondo/internal/app"
+	"rondo/job"
 )
 
 func checkpointCommand() *cobra.Command {

@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/checkpoint"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
 	"rondo/corpus"
+	"rondo/internal/app"
+	"rondo/job"
 	"rondo/telemetry"
 )
 

@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
 	"rondo/corpus"
 	"rondo/corpus/zipfplot"
-	"rondo/internal/jobspec"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/kube"
+	"rondo/k8s/kube"
 )
 
 func deleteCommand() *cobra.Command {

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
 	"rondo/compute/cpu"
+	"rondo/internal/app"
+	"rondo/job"
 )
 
 func devicesCommand() *cobra.Command {

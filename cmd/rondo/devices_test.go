@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/cmd/internal/job"
+	"rondo/job"
 )
 
 // What there is to compute on is listed with or without GPUs, and why there are none is said.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/etcdmember"
+	"rondo/cluster/etcdmember"
+	"rondo/internal/app"
 )
 
 func etcdCommand() *cobra.Command {

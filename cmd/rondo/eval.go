@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
 	"rondo/corpus"
-	"rondo/internal/jobspec"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
+	"rondo/internal/app"
+	"rondo/job"
 	"rondo/model"
 )
 

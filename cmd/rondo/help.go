@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/internal/jobspec"
+	"rondo/job/jobspec"
 )
 
 // groupFlags has a command's help list its flags in groups, those for beginners first.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rondo/internal/jobspec"
+	"rondo/job/jobspec"
 )
 
 // TestEveryFlagIsInOneGroup: a flag that is added needs its place in the help.
@@ -17,7 +17,7 @@ func TestEveryFlagIsInOneGroup(t *testing.T) {
 	for _, c := range []*cobra.Command{trainCommand(), submitCommand(), resumeJobCommand()} {
 		c.Flags().VisitAll(func(flag *pflag.Flag) {
 			if titles := jobspec.GroupsOf(flag.Name); len(titles) != 1 {
-				t.Errorf("%s --%s is in groups %q of internal/jobspec/groups.go; want one",
+				t.Errorf("%s --%s is in groups %q of job/jobspec/groups.go; want one",
 					c.Name(), flag.Name, titles)
 			}
 		})

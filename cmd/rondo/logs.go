@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 func logsCommand() *cobra.Command {

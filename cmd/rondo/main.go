@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/meet"
+	"rondo/cluster/meet"
+	"rondo/internal/app"
 )
 
 func main() { os.Exit(app.Main(root())) }

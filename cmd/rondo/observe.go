@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
-	"rondo/cmd/internal/meet"
-	"rondo/cmd/internal/observe"
+	"rondo/cluster/meet"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
+	"rondo/observe"
 )
 
 func observeCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 func portForwardCommand() *cobra.Command {

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"rondo/cmd/internal/kube"
+	"rondo/k8s/kube"
 )
 
 func resumeJobCommand() *cobra.Command {

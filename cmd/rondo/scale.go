@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/cluster"
+	"rondo/cluster/meet"
 	"rondo/cluster/rpc"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
-	"rondo/cmd/internal/meet"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 // A namedJob is where a command finds the job that its flags name.

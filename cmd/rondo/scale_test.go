@@ -12,11 +12,11 @@ import (
 
 	"rondo/cluster"
 	"rondo/cluster/etcdstore"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/coordinator"
-	"rondo/cmd/internal/local"
-	"rondo/cmd/internal/meet"
-	"rondo/internal/jobspec"
+	"rondo/cluster/meet"
+	"rondo/coordinator"
+	"rondo/internal/app"
+	"rondo/job/jobspec"
+	"rondo/local"
 )
 
 // runningJob is a job of two workers in an etcd of its own, with a coordinator.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 // statusOptions are what a person may ask of the status.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"rondo/cmd/internal/kube"
+	"rondo/k8s/kube"
 )
 
 // maxReason is how many letters of a reason a table shows.

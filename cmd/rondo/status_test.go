@@ -15,8 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 func pointer[T any](value T) *T { return &value }

@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/cluster"
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
-	"rondo/cmd/internal/meet"
+	"rondo/cluster/meet"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 func stopCommand() *cobra.Command {

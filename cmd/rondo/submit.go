@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/kube"
+	"rondo/internal/app"
+	"rondo/k8s/kube"
 )
 
 // defaultFirstStep is how long the first step may take: nodes may have to be started for it.

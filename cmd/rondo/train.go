@@ -15,15 +15,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/job"
-	"rondo/cmd/internal/local"
-	"rondo/cmd/internal/meet"
-	"rondo/cmd/internal/observe"
-	"rondo/cmd/internal/worker"
-	"rondo/internal/jobspec"
+	"rondo/cluster/meet"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
+	"rondo/local"
+	"rondo/observe"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
+	"rondo/worker"
 )
 
 // plainInterval is the least time between two step lines where there is no terminal.

@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
-	"rondo/cmd/internal/coordinator"
-	"rondo/cmd/internal/meet"
-	"rondo/cmd/internal/observe"
+	"rondo/cluster/meet"
+	"rondo/coordinator"
+	"rondo/observe"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )

@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"rondo/cmd/internal/app"
-	"rondo/cmd/internal/worker"
+	"rondo/internal/app"
+	"rondo/worker"
 )
 
 func main() { os.Exit(app.Main(worker.Command())) }

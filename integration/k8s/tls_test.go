@@ -28,7 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rondo/internal/jobspec"
+	"rondo/job/jobspec"
 )
 
 // TestTLS: a job whose processes speak TLS alone trains and completes on a cluster without

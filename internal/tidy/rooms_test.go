@@ -30,22 +30,43 @@ const (
 	graphs  = "gorgonia.org/gorgonia gorgonia.org/tensor"
 	storage = "os gocloud.dev"
 	clocks  = "sync sync/atomic os/signal"
+
+	kubernetes = "k8s.io"
 )
+
+// processes are what each process of a job may import.
+const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs internal/health " +
+	"job/jobspec proto/rondo/v1 telemetry"
 
 // rooms is the architecture: the packages of the module, each with what it may import. cmd wires
 // everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
 func rooms() []room {
 	return []room{
-		// Commands, and what they share.
+		// Commands, the processes that they run, and what a job means to them.
 		{path: "cmd/...", imports: "*"},
-		{path: "internal/jobspec", imports: "proto/rondo/v1 rehearsal"},
+		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
+			"allreduce/grpclink audit checkpoint compute job model rehearsal task/lm " +
+			"telemetry/trace train", tests: "allreduce/memnet cluster/coordinator " +
+			"cluster/memstore compute/cpu coordinator internal/certs/certstest local",
+			never: kubernetes},
+		{path: "coordinator", imports: processes + " cluster/coordinator cluster/etcdstore " +
+			"internal/events", tests: "checkpoint k8s local worker", never: kubernetes},
+		{path: "local", imports: processes + " cluster/etcdstore coordinator internal/events " +
+			"internal/flock internal/procgroup job", never: kubernetes},
+		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
+			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
+		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
+			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
+			"task/lm train", tests: "compute/cuda/emulator compute/devicetest local telemetry " +
+			"worker", never: "google.golang.org/grpc go.etcd.io"},
+		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
+			never: network + " " + graphs},
 		{path: "internal/tidy"},
-		{path: "internal/bench", imports: "compute model task/lm train", tests: "compute/cpu",
-			never: network + " " + storage},
-		{path: "internal/bench/busbw", imports: "allreduce allreduce/grpclink internal/procgroup",
-			never: graphs},
-		{path: "internal/bench/simulate", imports: "allreduce",
-			never: network + " " + graphs + " " + storage + " " + clocks},
+		{path: "internal/app", imports: "job/jobspec", never: graphs},
+		{path: "internal/certs", tests: "internal/certs/certstest", never: graphs},
+		{path: "internal/certs/certstest", imports: "internal/certs", never: graphs},
+		{path: "internal/events", imports: "proto/rondo/v1 telemetry", never: graphs},
+		{path: "internal/health", tests: "internal/port", never: graphs},
 		{path: "internal/port", never: graphs},
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
@@ -105,7 +126,15 @@ func rooms() []room {
 		{path: "cluster/rpc", imports: "cluster proto/rondo/v1",
 			tests: "cluster/memstore cluster/coordinator"},
 
+		{path: "cluster/meet", imports: "cluster cluster/etcdstore cluster/rpc internal/app " +
+			"internal/certs job/jobspec proto/rondo/v1 telemetry",
+			tests: "cluster/memstore internal/port", never: graphs},
+		{path: "cluster/etcdmember", imports: "internal/certs",
+			tests: "cluster cluster/etcdstore internal/certs/certstest internal/port",
+			never: graphs},
+
 		// What lasts, and what is shown.
+		{path: "checkpoint/bucket", never: graphs},
 		{path: "checkpoint", never: network + " " + graphs},
 		{path: "telemetry", never: network + " " + graphs},
 		{path: "telemetry/trace", never: network + " " + graphs},
@@ -116,8 +145,11 @@ func rooms() []room {
 		{path: "rehearsal", never: network + " " + graphs},
 		{path: "audit", imports: "corpus", never: network + " " + graphs},
 
-		// What is applied to a Kubernetes cluster: files, and who packs the image.
-		{path: "k8s", tests: "internal/jobspec", never: network + " " + graphs + " " + storage},
+		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
+		{path: "k8s/kube", imports: "cluster cluster/etcdstore cluster/meet cluster/rpc " +
+			"coordinator internal/app internal/events job job/jobspec k8s proto/rondo/v1 " +
+			"telemetry", tests: "internal/port local", never: graphs},
+		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},
 		{path: "k8s/image", never: network + " " + graphs},
 
 		// What looks at the whole.
@@ -126,9 +158,9 @@ func rooms() []room {
 	}
 }
 
-// nobodyImports are the rooms that look at the whole. bench's own commands share packages.
+// nobodyImports says whether a room looks at the whole, and so is imported by none.
 func nobodyImports(path string) bool {
-	return within(path, "integration") || within(path, "bench") || path == "internal/tidy"
+	return within(path, "integration") || path == "internal/tidy"
 }
 
 // A listed package, as `go list -json` gives it.
@@ -234,7 +266,7 @@ func importProblems(table []room, p listed) []string {
 	r := table[at]
 	for _, imported := range p.Imports {
 		if target, ok := ours(imported); ok {
-			if nobodyImports(target) && !within(path, "bench") {
+			if nobodyImports(target) {
 				complain(path, target, "nobody may")
 			} else if !allows(r.imports, target) {
 				complain(path, target, fmt.Sprintf("it may import %q of ours", r.imports))
@@ -286,7 +318,7 @@ func TestImportProblems(t *testing.T) {
 		"not its own":   {a("rondo/c"), "a imports c: it may import \"b\""},
 		"standard":      {a("os"), "never"},
 		"foreign":       {a("example.com/x/y"), "never"},
-		"command":       {command("rondo/c", "rondo/cmd/internal/y"), ""},
+		"command":       {command("rondo/c", "rondo/worker"), ""},
 		"integration":   {command("rondo/integration"), "nobody may"},
 		"its test": {listed{ImportPath: "rondo/a", TestImports: []string{"rondo/c", "os"},
 			XTestImports: []string{"rondo/a"}}, ""},

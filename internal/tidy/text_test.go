@@ -143,7 +143,7 @@ func TestWordProblems(t *testing.T) {
 		`path := "/ro` + `ot/x"`:                   "machine",
 		"framework/x, work/y, a/wo" + "rk/b":       "",
 		"dial(etcd-0.co" + "rp:2379)":              "private host",
-		`import "rondo/cmd/internal/app"`:          "",
+		`import "rondo/internal/app"`:              "",
 		"--etcd 1" + "0.1.2.3:2379":                "private address",
 		"--etcd 192.0.2.1:2379, 127.0.0.1:2":       "",
 		"Goodfellow et al., Deep Learning 10.11.1": "",

@@ -9,7 +9,7 @@ import (
 	"io"
 	"time"
 
-	"rondo/internal/bench/busbw"
+	"rondo/bench/busbw"
 	"rondo/internal/netns"
 )
 

@@ -198,7 +198,7 @@ type JobSpec struct {
 	SparseRows    string `protobuf:"bytes,107,opt,name=sparse_rows,json=sparseRows,proto3" json:"sparse_rows,omitempty"`
 	Compress      string `protobuf:"bytes,108,opt,name=compress,proto3" json:"compress,omitempty"`
 	CompressAfter int64  `protobuf:"varint,109,opt,name=compress_after,json=compressAfter,proto3" json:"compress_after,omitempty"`
-	// Deadlines: each is longer than the one that it depends on (see internal/jobspec/deadlines.go).
+	// Deadlines: each is longer than the one that it depends on (see job/jobspec/deadlines.go).
 	ChunkTimeout   *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
 	LeaseTtl       *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
 	StepTimeout    *durationpb.Duration `protobuf:"bytes,68,opt,name=step_timeout,json=stepTimeout,proto3" json:"step_timeout,omitempty"`

@@ -1,0 +1,182 @@
+package etcdmember
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"rondo/internal/certs"
+)
+
+const (
+	// quotaBytes bounds what the cluster keeps: its jobs' plans and registrations are kilobytes. A
+	// member that fetches it anew has room for it twice, and for its log, on a volume of 2 GiB.
+	quotaBytes = 512 << 20
+	// compactAfter is how long old values of keys are kept.
+	compactAfter = time.Hour
+	// A leader is given up after this much silence, ten heartbeats, or up to twice as much: a host
+	// that is busy or a disk that is slow for a moment is no reason. An election that nobody wins,
+	// as happens when all are busy, is followed by another: both fit between two renewals of a
+	// job's lease of 10 s and its end.
+	electionTimeout = 1500 * time.Millisecond
+	sameLines       = 2               // of etcd's log in a minute
+	trustInterval   = 5 * time.Second // between two looks at the authority's file
+)
+
+// errNewTrust is the end of a server that is to be started with another authority.
+var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, which etcd " +
+	"reads at its start alone")
+
+// trust is the authority of a folder that is whole; nil: it is not, or there is no TLS.
+func (m *Member) trust() []byte {
+	if m.certs == nil {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(m.cfg.TLS, certs.TrustFile))
+	if err == nil {
+		_, err = certs.Load(m.cfg.TLS)
+	}
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// serve runs the server until ctx ends, or it stops by itself: then the error says why.
+func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
+	trusted := m.trust()
+	server, err := embed.StartEtcd(m.config(how))
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	m.begun()
+	// Not asked before it is ready: etcd's answer then is what it was told, without a lock, while
+	// it takes over the cluster's data.
+	health.set(nil, "started, and not yet part of the cluster")
+	defer health.set(nil, "stopped")
+	ready, since := server.Server.ReadyNotify(), time.Now()
+	tell := time.NewTicker(tellEvery)
+	defer tell.Stop()
+	look := time.NewTicker(trustInterval)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			leave(server)
+			return nil
+		case <-look.C:
+			if now := m.trust(); now != nil && !bytes.Equal(now, trusted) {
+				leave(server)
+				return errNewTrust
+			}
+		case <-ready:
+			ready = nil
+			health.set(server, "")
+			m.cfg.Log.Info("part of the cluster", "member", server.Server.MemberID().String(),
+				"after", time.Since(since).Round(time.Millisecond))
+		case <-tell.C:
+			if ready != nil {
+				m.cfg.Log.Warn("started, and waiting for a majority of the members", "since",
+					time.Since(since).Round(time.Second))
+			}
+		case <-server.Server.StopNotify():
+			server.Close()
+			return errors.New("etcd has stopped: this member was removed from the cluster, or " +
+				"its log says why")
+		case err := <-server.Err():
+			server.Close()
+			return fmt.Errorf("etcd: %w", err)
+		}
+	}
+}
+
+// leave hands the leadership on before the listeners close, so that clients find a leader when they
+// go elsewhere.
+func leave(server *embed.Etcd) {
+	_ = server.Server.TryTransferLeadershipOnShutdown()
+	server.Close()
+}
+
+// config is etcd's own.
+func (m *Member) config(how verdict) *embed.Config {
+	c := embed.NewConfig()
+	c.Name, c.Dir = m.cfg.Name, m.cfg.Data
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.etcdLog())
+	peer, _ := url.Parse(m.self.url)
+	c.ListenPeerUrls = []url.URL{{Scheme: m.scheme, Host: net.JoinHostPort(m.cfg.Listen, m.port)}}
+	c.AdvertisePeerUrls = []url.URL{*peer}
+	c.ListenClientUrls = []url.URL{{Scheme: m.scheme,
+		Host: net.JoinHostPort(m.cfg.Listen, strconv.Itoa(m.cfg.ClientPort))}}
+	c.AdvertiseClientUrls = []url.URL{m.clientURL()}
+	if m.certs != nil {
+		c.ClientTLSInfo = transport.TLSInfo{
+			CertFile:       filepath.Join(m.cfg.TLS, certs.CertFile),
+			KeyFile:        filepath.Join(m.cfg.TLS, certs.KeyFile),
+			TrustedCAFile:  filepath.Join(m.cfg.TLS, certs.TrustFile),
+			ClientCertAuth: true,
+			// Pods' addresses change and are in no certificate: the authority vouches for callers.
+			SkipClientSANVerify: true,
+		}
+		c.PeerTLSInfo = c.ClientTLSInfo
+	}
+	c.InitialClusterToken, c.ClusterState = m.cfg.Token, embed.ClusterStateFlagExisting
+	if how.action == bootstrap {
+		c.ClusterState = embed.ClusterStateFlagNew
+	}
+	c.InitialCluster = m.initialCluster(how)
+	c.StrictReconfigCheck = true
+	c.QuotaBackendBytes = quotaBytes
+	c.AutoCompactionMode = embed.CompactorModePeriodic
+	c.AutoCompactionRetention = compactAfter.String()
+	c.ElectionMs = uint(electionTimeout / time.Millisecond)
+	c.TickMs = c.ElectionMs / 10
+	c.EnableGRPCGateway = false
+	return c
+}
+
+// etcdLog is what etcd has to say. What it says again and again, such as that a peer is away, it
+// says a few times a minute.
+func (m *Member) etcdLog() *zap.Logger {
+	level := zapcore.WarnLevel
+	if m.cfg.Verbose {
+		level = zapcore.InfoLevel
+	}
+	words := zap.NewProductionEncoderConfig()
+	words.EncodeTime = zapcore.RFC3339TimeEncoder
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(words), zapcore.Lock(os.Stderr), level)
+	return zap.New(zapcore.NewSamplerWithOptions(core, time.Minute, sameLines, 0)).Named("etcd")
+}
+
+// initialCluster lists the members for etcd, which takes no notice of it where there is a disk.
+func (m *Member) initialCluster(how verdict) string {
+	var entries []string
+	for _, member := range how.roster.members {
+		name := member.Name
+		switch known, _ := how.roster.find(m.self); {
+		case member.ID == known.ID:
+			name = m.self.name
+		case name == "" || name == m.self.name:
+			name = "member-" + member.ID.String()
+		}
+		for _, u := range member.PeerURLs {
+			entries = append(entries, name+"="+u)
+		}
+	}
+	if len(entries) == 0 {
+		return m.self.name + "=" + m.self.url
+	}
+	return strings.Join(entries, ",")
+}

@@ -1,0 +1,280 @@
+// Package meet is how the processes of a job find each other: the store, the spec in it, and the
+// address under which a process of this machine is reached.
+package meet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"rondo/cluster"
+	"rondo/cluster/etcdstore"
+	"rondo/cluster/rpc"
+	"rondo/internal/app"
+	"rondo/internal/certs"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// Limits of the waits.
+const (
+	specWait    = 5 * time.Minute        // for the job to be submitted
+	runWait     = 10 * time.Minute       // for a certain run of it: its processes start together
+	specPause   = 500 * time.Millisecond // between looks
+	dialTimeout = 5 * time.Second
+)
+
+// Config says where a process of a job stands.
+type Config struct {
+	Etcd   []string     // endpoints, host:port
+	Job    string       // the job's name
+	Listen string       // host:port; an empty host is the address that others reach; port 0 is any
+	Health string       // host:port of the health service; empty: none
+	Host   string       // of this process, for ring order; empty: this machine's name
+	Run    int64        // of the job that this process is of; 0: any
+	TLS    string       // folder of this process's certificate; empty: no TLS
+	Log    *slog.Logger // nil: nothing
+
+	// Patience is how long etcd may take to answer at the start; 0: 10 s.
+	Patience time.Duration
+	// Dial opens connections to etcd and to the coordinator, whose addresses are host:port as they
+	// are stored; nil: over the network.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// Validate returns an error that names the flag at fault.
+func (c Config) Validate() error {
+	if len(c.Etcd) == 0 {
+		return errors.New("--etcd: no endpoints; give host:port,host:port")
+	}
+	for _, endpoint := range c.Etcd {
+		scheme, hostPort, isURL := strings.Cut(endpoint, "://")
+		if isURL && scheme == "http" && c.TLS != "" {
+			return fmt.Errorf("--etcd %q is without TLS, and --tls %s is given", endpoint, c.TLS)
+		}
+		if !isURL {
+			hostPort = endpoint
+		}
+		if host, port, err := net.SplitHostPort(hostPort); err != nil || host == "" || port == "" {
+			return fmt.Errorf("--etcd %q is not host:port", endpoint)
+		}
+	}
+	if c.Job == "" || strings.Contains(c.Job, "/") {
+		return fmt.Errorf("--job %q: a name must not be empty or contain a slash", c.Job)
+	}
+	for flag, address := range map[string]string{"listen": c.Listen, "health": c.Health} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			return fmt.Errorf("--%s %q is not host:port: %w", flag, address, err)
+		}
+	}
+	if c.Run < 0 {
+		return fmt.Errorf("--run %d: a run's number is above zero; 0 is any run", c.Run)
+	}
+	return nil
+}
+
+// Store opens the job's part of etcd.
+func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
+	identity, err := c.Identity()
+	if err != nil {
+		return nil, err
+	}
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log,
+		StartTimeout: c.Patience, DialOptions: c.dialing(identity, "")}) // of the endpoint's name
+	if err != nil && identity != nil && identity.Refused() != nil {
+		err = fmt.Errorf("%w: %w", err, identity.Refused())
+	}
+	return store, err
+}
+
+// Client speaks to whoever leads the job at the moment, and tries for as long as patience, or 30 s
+// if that is 0.
+func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Client, error) {
+	identity, err := c.Identity()
+	if err != nil {
+		return nil, err
+	}
+	return rpc.NewClient(func(ctx context.Context) (string, error) {
+		leader, err := store.Leader(ctx)
+		return leader.Address, err
+	}, rpc.ClientConfig{Patience: patience, Log: c.Log,
+		Dial: c.dialing(identity, certs.Name)})
+}
+
+// Identity is the process's certificate; nil without --tls. A folder that is there and not sound
+// may be while its files are being made.
+func (c Config) Identity() (*certs.Identity, error) {
+	if c.TLS == "" {
+		return nil, nil
+	}
+	identity, err := certs.Load(c.TLS)
+	if _, missing := os.Stat(c.TLS); errors.Is(missing, fs.ErrNotExist) {
+		return nil, app.Usage(err)
+	}
+	return identity, err
+}
+
+// dialing is how connections are opened to servers of this name; empty: that of their address.
+func (c Config) dialing(identity *certs.Identity, serverName string) (options []grpc.DialOption) {
+	if identity != nil {
+		options = append(options,
+			grpc.WithTransportCredentials(identity.ClientCredentials(serverName, c.Log)))
+	}
+	if c.Dial != nil {
+		options = append(options, grpc.WithContextDialer(c.Dial))
+	}
+	return options
+}
+
+// Spec returns the job's spec, validated; it waits a while for the job, or for the run of it that
+// this process is of, to be submitted, and for an etcd that does not answer for a moment.
+func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
+	patience := specWait
+	if c.Run > 0 {
+		patience = runWait
+	}
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pause := time.NewTicker(specPause)
+	defer pause.Stop()
+	var reason error // before time was up
+	for first := true; ; first = false {
+		stored, err := store.Spec(limited)
+		if err == nil && RunOf(stored) >= c.Run {
+			return Decode(stored)
+		}
+		if err == nil {
+			err = fmt.Errorf("job %s is of run %d, and this process of run %d, which its "+
+				"coordinator submits when the older one has ended", c.Job, RunOf(stored), c.Run)
+		}
+		if reason == nil || limited.Err() == nil {
+			reason = err
+		}
+		if first && c.Log != nil {
+			c.Log.Warn("waiting for the job to be submitted", "job", c.Job, "for", patience,
+				"reason", reason)
+		}
+		select {
+		case <-pause.C:
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, fmt.Errorf("waited %v for the job to be submitted: %w", patience, reason)
+		}
+	}
+}
+
+// RunOf is the number of the run that a stored spec is of; 0 if it has none, or cannot be read.
+func RunOf(stored []byte) int64 {
+	spec := &rondov1.JobSpec{}
+	if err := proto.Unmarshal(stored, spec); err != nil {
+		return 0
+	}
+	return spec.Submitted
+}
+
+// Decode reads and validates a spec as the store has it.
+func Decode(stored []byte) (*rondov1.JobSpec, error) {
+	spec := &rondov1.JobSpec{}
+	if err := proto.Unmarshal(stored, spec); err != nil {
+		return nil, fmt.Errorf("the job's spec in etcd cannot be read: %w", err)
+	}
+	if err := jobspec.Validate(spec); err != nil {
+		return nil, fmt.Errorf("the job's spec in etcd: %w", err)
+	}
+	return spec, nil
+}
+
+// Open opens the process's port. Without a host it is known by the address from which it reaches
+// etcd; a port that was chosen is then open on the others, too, such as the loopback to which a
+// pod's forwarded ports lead.
+func (c Config) Open(ctx context.Context) (net.Listener, error) {
+	host, port := "", "0"
+	if c.Listen != "" {
+		host, port, _ = net.SplitHostPort(c.Listen) // Validate has seen it
+	}
+	known := host
+	if host == "" {
+		var err error
+		if known, err = c.outwardHost(ctx); err != nil {
+			return nil, err
+		}
+		if port == "0" {
+			host = known
+		}
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if host == known {
+		return listener, nil
+	}
+	address := *listener.Addr().(*net.TCPAddr)
+	address.IP = net.ParseIP(known)
+	return knownListener{listener, &address}, nil
+}
+
+// knownListener listens on all addresses of a machine, and is known by one.
+type knownListener struct {
+	net.Listener
+	known net.Addr
+}
+
+func (l knownListener) Addr() net.Addr { return l.known }
+
+// outwardHost is this machine's address on the way to etcd: to the first endpoint whose name is
+// known. No packet is sent.
+func (c Config) outwardHost(ctx context.Context) (string, error) {
+	if len(c.Etcd) == 0 {
+		return "", errors.New("--etcd: no endpoints; give host:port,host:port")
+	}
+	var errs []error
+	dialer := net.Dialer{Timeout: dialTimeout}
+	for _, endpoint := range c.Etcd {
+		if _, address, isURL := strings.Cut(endpoint, "://"); isURL {
+			endpoint = address
+		}
+		conn, err := dialer.DialContext(ctx, "udp", endpoint)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--etcd %s: %w", endpoint, err))
+			continue
+		}
+		host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+		_ = conn.Close()
+		return host, err
+	}
+	return "", fmt.Errorf("finding this machine's address on the way to etcd: %w",
+		errors.Join(errs...))
+}
+
+// HostName is this machine's name, for people.
+func HostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown-host"
+	}
+	return name
+}
+
+// The version of this build: a release, and the number of what workers and coordinators of one
+// job say to each other.
+const (
+	release  = "0.2.0"
+	protocol = 2
+)
+
+// Version names the build, as all processes of a job must have it in common: replicas compute the
+// same bits only where they run the same code.
+func Version() string { return fmt.Sprintf("%s, protocol %d", release, protocol) }

@@ -1,0 +1,193 @@
+// Package app runs a command line: it turns errors into one line on standard error and an exit
+// code, and signals into a cancelled context. The three commands share it. Where a platform asks
+// for a process's last word, it gets that line too.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
+
+	"rondo/job/jobspec"
+)
+
+// The exit codes.
+const (
+	ExitFailure = 1 // this process failed: it may be tried again
+	ExitUsage   = 2 // what the person wrote is wrong: trying again is useless
+	ExitJob     = 3 // the job that this process is of has failed: so is trying again
+	ExitLeft    = 4 // the process was asked to go before the job's end: the others go on
+	ExitUnknown = 3 // of `rondo status`: nobody can say how the job stands
+)
+
+// A UsageError marks an error of what a person wrote, such as a corpus that is not there.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usage marks err, unless it is nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &UsageError{Err: err}
+}
+
+// Usagef makes a marked error.
+func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
+
+// A JobError marks the failure of a whole job in a process that is only a part of it.
+type JobError struct{ Err error }
+
+func (e *JobError) Error() string { return e.Err.Error() }
+func (e *JobError) Unwrap() error { return e.Err }
+
+// A LeftError is the end of a process that was asked to go before the job's end.
+type LeftError struct{ Text string }
+
+func (e *LeftError) Error() string { return e.Text }
+
+// An UnknownError is the answer of a command that was to say how a job stands, and cannot.
+type UnknownError struct{ Text string }
+
+func (e *UnknownError) Error() string { return e.Text }
+
+// A ToldError is an error that somebody has been told already: it decides the exit code, and is
+// not printed.
+type ToldError struct{ Err error }
+
+func (e *ToldError) Error() string { return e.Err.Error() }
+func (e *ToldError) Unwrap() error { return e.Err }
+
+// Main runs the command with the process's arguments and returns its exit code. The command's
+// context ends at SIGINT, SIGTERM or SIGHUP; a second signal ends the process. What gRPC has to
+// say goes into our own errors; its log stays silent unless its own variable asks for it.
+func Main(root *cobra.Command) int {
+	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM,
+		syscall.SIGHUP)
+	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // writing to a pipe that is closed is an error like others
+	context.AfterFunc(ctx, func() { endAtSecond(stop) })
+	return Run(ctx, root, os.Args[1:], os.Stderr)
+}
+
+// endAtSecond restores the signals' default, which is to end at once. A container's first process
+// has another default, to ignore them: it ends by itself.
+func endAtSecond(restore func()) {
+	if os.Getpid() != 1 {
+		restore()
+		return
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	restore()
+	if number, ok := (<-again).(syscall.Signal); ok {
+		os.Exit(signalled + int(number))
+	}
+}
+
+// signalled is what a shell adds to the number of the signal that ended a process.
+const signalled = 128
+
+// Run is Main with its surroundings given.
+func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writer) int {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetArgs(args)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var wrong *jobspec.UsageError
+		if errors.As(err, &wrong) {
+			return wrong
+		}
+		return Usagef("%w (see `%s --help`)", err, cmd.CommandPath())
+	})
+	refuseArguments(root)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		if text := command.Annotations[summary]; text != "" {
+			lastWord(stderr, text+peakMemory())
+		}
+		return 0
+	}
+	text := fmt.Sprintf("%s: %s", command.CommandPath(), oneLine(err))
+	var told *ToldError
+	if !errors.As(err, &told) {
+		fmt.Fprintln(stderr, text)
+	}
+	lastWord(stderr, text)
+	return exitCode(err)
+}
+
+// refuseArguments makes words that a command does not take a usage error.
+func refuseArguments(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		refuseArguments(sub)
+	}
+	c.SuggestionsMinimumDistance = 2
+	if !c.Runnable() {
+		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if c.Args != nil {
+		return
+	}
+	c.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return nil
+		case !cmd.HasAvailableSubCommands():
+			return Usagef("unexpected argument %q (see `%s --help`)", args[0], cmd.CommandPath())
+		}
+		text := fmt.Sprintf("unknown command %q", args[0])
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			text += ", did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return Usagef("%s (see `%s --help`)", text, cmd.CommandPath())
+	}
+}
+
+// Require makes flags that must be given; their absence is a usage error.
+func Require(c *cobra.Command, names ...string) {
+	c.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range names {
+			if !cmd.Flags().Changed(name) {
+				return Usagef("--%s is needed (see `%s --help`)", name, cmd.CommandPath())
+			}
+		}
+		return nil
+	}
+}
+
+func exitCode(err error) int {
+	var wrong *UsageError
+	var spec *jobspec.UsageError
+	var failed *JobError
+	var left *LeftError
+	var unknown *UnknownError
+	switch {
+	case errors.As(err, &wrong) || errors.As(err, &spec):
+		return ExitUsage
+	case errors.As(err, &failed):
+		return ExitJob
+	case errors.As(err, &left):
+		return ExitLeft
+	case errors.As(err, &unknown):
+		return ExitUnknown
+	}
+	return ExitFailure
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

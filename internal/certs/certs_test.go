@@ -1,0 +1,232 @@
+package certs_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthserver "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"rondo/internal/certs"
+	"rondo/internal/certs/certstest"
+)
+
+const patience = 20 * time.Second
+
+// log is what a server says.
+type log struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// await waits until a word was said: the client may hear of its refusal first.
+func (l *log) await(t *testing.T, word string) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(l.String(), word) {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the server did not say %q: %s", word, l)
+		}
+	}
+}
+
+// serve starts a server; creds nil is one without TLS.
+func serve(t *testing.T, creds credentials.TransportCredentials) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	server := grpc.NewServer(grpc.Creds(creds))
+	healthpb.RegisterHealthServer(server, healthserver.NewServer())
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+func dial(t *testing.T, address string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func ask(t *testing.T, conn *grpc.ClientConn) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	return err
+}
+
+func load(t *testing.T, dir string) *certs.Identity {
+	t.Helper()
+	identity, err := certs.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// TestWhoIsRefused: each end refuses what it must, and both say why.
+func TestWhoIsRefused(t *testing.T) {
+	ours, foreign := certstest.New(t), certstest.New(t)
+	good := ours.Good(t.TempDir())
+	other := foreign.Good(t.TempDir())
+	expired := ours.Issue(t.TempDir(), time.Now().Add(-time.Hour), certs.Name)
+	misnamed := ours.Issue(t.TempDir(), time.Now().Add(time.Hour), "elsewhere")
+	for _, c := range []struct {
+		name           string
+		server, client string   // folders; empty: without TLS
+		words          []string // of the client's error; nil: it is served
+		said           []string // of the server's log
+	}{
+		{"both good", good, good, nil, nil},
+		{"the server is of another authority", other, good,
+			[]string{"is not signed by the authority in", good + "/ca.crt"}, nil},
+		{"the client is of another authority", good, other,
+			[]string{"is not signed by the authority in", other + "/ca.crt"}, nil},
+		{"the server has expired", expired, good, []string{"is valid from", "renew it"}, nil},
+		{"the client has expired", good, expired,
+			[]string{"it refuses the certificate of this process", expired + "/tls.crt"},
+			[]string{"127.0.0.1", "is valid from", "renew it"}},
+		{"the server has another name", misnamed, good, []string{"elsewhere", "rondo"}, nil},
+		{"the client speaks no TLS", good, "", []string{"connection"},
+			[]string{"127.0.0.1", "does not speak TLS: give it --tls"}},
+		{"the server speaks no TLS", "", good, []string{"does not speak TLS: give it --tls"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			heard := &log{}
+			var serving credentials.TransportCredentials
+			calling := insecure.NewCredentials()
+			if c.server != "" {
+				serving = load(t, c.server).ServerCredentials(slog.New(slog.NewTextHandler(heard,
+					nil)))
+			}
+			if c.client != "" {
+				calling = load(t, c.client).ClientCredentials(certs.Name, nil)
+			}
+			address := serve(t, serving)
+			err := ask(t, dial(t, address, calling))
+			if (err == nil) != (c.words == nil) {
+				t.Fatalf("the client: %v", err)
+			}
+			for _, word := range c.words {
+				if text := status.Convert(err).Message(); !strings.Contains(text, word) {
+					t.Errorf("the client's error does not say %q: %s", word, text)
+				}
+			}
+			if c.words != nil && c.client != "" && !strings.Contains(err.Error(), address) {
+				t.Errorf("the client's error does not name the server %s: %v", address, err)
+			}
+			for _, word := range c.said {
+				heard.await(t, word)
+			}
+		})
+	}
+}
+
+// TestRotation: files that change are read for the next connection, and the connections that are
+// there live on.
+func TestRotation(t *testing.T) {
+	before, after := certstest.New(t), certstest.New(t)
+	serverDir, clientDir := before.Good(t.TempDir()), before.Good(t.TempDir())
+	client := load(t, clientDir)
+	address := serve(t, load(t, serverDir).ServerCredentials(nil))
+	old := dial(t, address, client.ClientCredentials(certs.Name, nil))
+	if err := ask(t, old); err != nil {
+		t.Fatal(err)
+	}
+	after.Good(serverDir)
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err == nil {
+		t.Error("a client of the old authority is served by the new one")
+	}
+	// A folder that is being written counts for nothing.
+	if err := os.WriteFile(filepath.Join(clientDir, certs.CertFile), []byte("half"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(t, old); err != nil {
+		t.Errorf("the connection did not outlive the rotation: %v", err)
+	}
+	after.Good(clientDir)
+	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err != nil {
+		t.Errorf("with the new files on both ends: %v", err)
+	}
+	if err := ask(t, old); err != nil {
+		t.Errorf("the connection did not outlive the rotation: %v", err)
+	}
+}
+
+func TestWrongFolders(t *testing.T) {
+	ours := certstest.New(t)
+	for _, c := range []struct {
+		name   string
+		change func(dir string) error
+		words  string
+	}{
+		{"no key", func(dir string) error {
+			return os.Remove(filepath.Join(dir, certs.KeyFile))
+		}, certs.KeyFile},
+		{"another key", func(dir string) error {
+			key, err := os.ReadFile(filepath.Join(ours.Good(t.TempDir()), certs.KeyFile))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(dir, certs.KeyFile), key, 0o600)
+		}, "private key does not match"},
+		{"no authority", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, certs.TrustFile), []byte("none"), 0o600)
+		}, "has no certificate"},
+		{"another authority", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, certs.TrustFile), certstest.New(t).PEM(), 0o600)
+		}, "is not signed by what ca.crt holds"},
+		{"no folder", os.RemoveAll, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := ours.Good(t.TempDir())
+			if err := c.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			_, err := certs.Load(dir)
+			if err == nil || !strings.Contains(err.Error(), c.words) ||
+				!strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%v: want one line with %q and the folder", err, c.words)
+			}
+		})
+	}
+}

@@ -1,0 +1,93 @@
+// Package certstest makes certificates for tests. Only tests import it.
+package certstest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"rondo/internal/certs"
+)
+
+// Authority signs certificates.
+type Authority struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// New returns an authority of its own.
+func New(t testing.TB) *Authority {
+	t.Helper()
+	a := &Authority{t: t, key: newKey(t)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
+		Subject: pkix.Name{CommonName: "test authority"}, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
+	if err == nil {
+		a.cert, err = x509.ParseCertificate(der)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// Issue writes a certificate of these names, valid until a time, to a folder, and returns that.
+func (a *Authority) Issue(dir string, until time.Time, names ...string) string {
+	a.t.Helper()
+	key := newKey(a.t)
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-2 * time.Hour), NotAfter: until,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		certs.CertFile:  {Type: "CERTIFICATE", Bytes: der},
+		certs.KeyFile:   {Type: "PRIVATE KEY", Bytes: private},
+		certs.TrustFile: {Type: "CERTIFICATE", Bytes: a.cert.Raw},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Good writes a certificate that is valid for a process of this machine.
+func (a *Authority) Good(dir string) string {
+	return a.Issue(dir, time.Now().Add(time.Hour), certs.Name)
+}
+
+// PEM is the authority's own certificate.
+func (a *Authority) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}

@@ -1,0 +1,37 @@
+//go:build !cuda
+
+package job
+
+import (
+	"errors"
+
+	"rondo/compute"
+	"rondo/internal/app"
+)
+
+// CUDA says whether this binary can compute on GPUs.
+const CUDA = false
+
+// GPUs lists the GPUs that this process may use: none, in this build.
+func GPUs() ([]GPU, error) {
+	return nil, app.Usage(errors.New("this binary was built without CUDA: build it with -tags " +
+		"cuda, or use the image rondo:VERSION-cuda"))
+}
+
+// NCCL is of builds with CUDA alone.
+func NCCL() (string, error) {
+	_, err := GPUs()
+	return "", err
+}
+
+// open has none to look at.
+func (*GPU) open() error {
+	_, err := GPUs()
+	return err
+}
+
+// openCUDA opens none.
+func openCUDA(int, compute.Precision) (compute.Device, error) {
+	_, err := GPUs()
+	return nil, err
+}

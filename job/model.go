@@ -1,0 +1,217 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"rondo/checkpoint"
+	"rondo/checkpoint/bucket"
+	"rondo/compute"
+	"rondo/corpus"
+	"rondo/internal/app"
+	"rondo/job/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+)
+
+// The files of a checkpoint.
+const (
+	ModelFile     = "model.safetensors"
+	OptimizerFile = "optimizer.safetensors"
+	LanesFile     = "lanes.safetensors"
+)
+
+// ModelConfig is the model of a job whose vocabulary has so many tokens.
+func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
+	initial, err := model.ParseInit(spec.Init)
+	if err != nil {
+		return model.Config{}, app.Usage(err)
+	}
+	cell, err := compute.ParseCell(spec.Cell)
+	if err != nil {
+		return model.Config{}, app.Usage(fmt.Errorf("--cell %w", err))
+	}
+	c := model.Config{
+		Cell:         cell,
+		Vocab:        vocabulary,
+		Embed:        int(spec.Embed),
+		Hidden:       int(spec.Hidden),
+		Layers:       int(spec.Layers),
+		Dropout:      spec.Dropout,
+		DropoutInput: spec.DropoutInput,
+		TieWeights:   spec.TieWeights,
+		Init:         initial,
+		ForgetBias:   spec.ForgetBias,
+		Seed:         spec.Seed,
+		Recompute:    int(spec.Recompute),
+	}
+	return c, app.Usage(c.Validate())
+}
+
+// Trained is a model as a checkpoint holds it.
+type Trained struct {
+	Spec       *rondov1.JobSpec
+	Vocabulary *corpus.Vocabulary
+	Model      *model.Model
+	Path       string // of the checkpoint
+	Why        string // why this step was chosen; empty if the location names a step
+	Step       int64
+}
+
+// Use is how a trained model computes, which may differ from how it was trained.
+type Use struct {
+	Device    string // --device; "": auto
+	Precision string // --precision; "": that of the training, or fp32 if that is not the device's
+	Threads   int    // --threads; 0: all cores that this process may use
+}
+
+// maxThreads bounds Use.Threads, as it does the --threads of a job.
+const maxThreads = 1024
+
+// apply makes a spec one of a job that computes so. The device and the threads of the training do
+// not count: it may have been done on another machine.
+func (u Use) apply(spec *rondov1.JobSpec) error {
+	if _, err := u.Count(); err != nil {
+		return err
+	}
+	spec.Device, spec.Threads = cmp.Or(u.Device, "auto"), int64(u.Threads)
+	if u.Precision != "" {
+		spec.Precision = u.Precision
+		return nil
+	}
+	chosen, err := Choose(spec.Device)
+	if len(chosen.GPUs) == 0 && jobspec.OfGPUs(spec.Precision) {
+		spec.Precision = compute.FP32.String()
+	}
+	return err
+}
+
+// Count is with how many threads that is on this machine.
+func (u Use) Count() (int, error) {
+	if u.Threads < 0 {
+		return 0, app.Usagef("--threads %d is below its least value, 0", u.Threads)
+	}
+	if u.Threads > maxThreads {
+		return 0, app.Usagef("--threads %d is above its greatest value, %d", u.Threads, maxThreads)
+	}
+	return Threads(&rondov1.JobSpec{Threads: int64(u.Threads)}, 1), nil
+}
+
+// LoadTrained reads the model of a checkpoint, to be used so; location is a folder of checkpoints,
+// of which it takes the one with the lowest validation loss, and without any the newest, or the
+// folder of one.
+func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
+	store, c, why, err := checkpoint.ResolveBest(ctx, location,
+		checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		if errors.Is(err, checkpoint.ErrNone) {
+			err = app.Usage(err)
+		}
+		return nil, err
+	}
+	defer func() { _ = store.Close() }()
+	spec, err := Spec(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := use.apply(spec); err != nil {
+		return nil, err
+	}
+	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
+	if err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
+	}
+	config, err := ModelConfig(spec, vocabulary.Len())
+	if err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
+	}
+	device, err := OpenDevice(spec, 1)
+	if err != nil {
+		return nil, err
+	}
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Path: c.Path, Step: c.Step,
+		Why: why}
+	if t.Model, err = model.New(config, device); err != nil {
+		device.Close()
+		return nil, err
+	}
+	if err := t.read(ctx, c); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// read reads the parameters: where they lie, or by way of the host's memory.
+func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
+	defer compute.Catch(&err)
+	params, device := t.Model.Params(), t.Model.Device()
+	if HostMemory(device) {
+		return c.ReadInto(ctx, ModelFile, Tensors(t.Model, params))
+	}
+	staged := make([]float32, len(params))
+	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Model, staged)); err != nil {
+		return err
+	}
+	device.Upload(params, staged)
+	return nil
+}
+
+// Close frees the model and its device.
+func (t *Trained) Close() {
+	device := t.Model.Device()
+	t.Model.Close()
+	device.Close()
+}
+
+// Tensors are the model's tensors as a checkpoint names them, cut from a flat slice that is laid
+// out like its parameters.
+func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
+	var tensors []checkpoint.Tensor
+	for _, v := range m.Layout() {
+		tensors = append(tensors, checkpoint.Tensor{Name: v.Name, Shape: v.Shape,
+			Data: flat[v.Offset : v.Offset+v.Len]})
+	}
+	return tensors
+}
+
+// Text writes a sample: it continues prefix, which the named flag gave, or begins with a line's
+// start where that is empty. When ctx's deadline passes it is as long as it has got.
+func Text(
+	ctx context.Context, m *model.Model, v *corpus.Vocabulary, t corpus.Tokenizer,
+	flag, prefix string, tokens int, how model.Sampling,
+) (string, error) {
+	ids, err := v.Encode(t, prefix)
+	if err != nil {
+		return "", app.Usage(fmt.Errorf("%s: %w", flag, err))
+	}
+	given := len(ids)
+	if given == 0 {
+		ids = []int32{firstToken(v, t)}
+	}
+	g, err := m.NewGenerator()
+	if err != nil {
+		return "", err
+	}
+	defer g.Close()
+	next, err := g.Generate(ctx, ids, tokens, how)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return "", err
+	}
+	return v.Decode(t.Unit, append(ids[:given:given], next...)), nil
+}
+
+// firstToken is what an empty prefix stands for: the end of a line, or a space, or the most
+// frequent token.
+func firstToken(v *corpus.Vocabulary, t corpus.Tokenizer) int32 {
+	if t.Unit == corpus.Char {
+		for _, token := range []string{"\n", " "} {
+			if id := v.ID(token); id != 0 {
+				return id
+			}
+		}
+	}
+	return int32(min(1, v.Len()-1))
+}

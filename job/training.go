@@ -1,0 +1,81 @@
+package job
+
+import (
+	"rondo/corpus"
+	"rondo/internal/app"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
+	"rondo/train"
+)
+
+// Batches are a job's segments, as train reads them.
+type Batches struct {
+	*corpus.Reader
+	*corpus.Sampler
+}
+
+// Batches returns the reader of the job's segments.
+func (d *Data) Batches() Batches {
+	return Batches{corpus.NewReader(d.Train, d.Sampler), d.Sampler}
+}
+
+// TrainConfig is the step loop of a job, without what differs from rank to rank.
+func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
+	rule, err := train.ParseOptimizer(spec.Optimizer)
+	if err != nil {
+		return train.Config{}, app.Usage(err)
+	}
+	c := train.Config{
+		Lanes: int(spec.Batch),
+		Steps: d.Steps(spec),
+		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
+			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
+			WeightDecay: spec.WeightDecay, HoldAfter: holdAfter(spec, d.Steps(spec)),
+			MomentumAfter: momentumAfter(spec, d.Steps(spec))},
+		Schedule: train.Schedule{Kind: train.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
+			Min: spec.LrMin, Warmup: spec.WarmupSteps, Decay: spec.LrDecay,
+			Every: spec.LrStepEvery, Patience: spec.LrPatience},
+		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
+			Scope: train.ClipScope(spec.ClipScope)},
+		GradientScale:  gradientScale(spec),
+		BucketBytes:    spec.BucketBytes,
+		Accumulate:     int(spec.Accumulate),
+		LaneGroups:     int(jobspec.LaneGroups(spec)),
+		Canonical:      jobspec.Canonical(spec),
+		ShardCopies:    int(jobspec.ShardCopies(spec)),
+		Local:          local(spec),
+		NonfiniteLimit: spec.NonfiniteLimit,
+		EvalEvery:      spec.EvalEvery,
+		EvalText:       d.EvalText(spec),
+		EarlyStop:      spec.EarlyStop,
+		SaveEvery:      spec.CheckpointEvery,
+		SampleEvery:    spec.SampleEvery,
+
+		CheckEvery:      spec.CheckEvery,
+		EvictStragglers: spec.EvictStragglers,
+	}
+	return c, nil
+}
+
+// Reads is what the job's language model reads.
+func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
+	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches()}
+	if d.Validation != nil {
+		evaluation, err := corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
+		if err != nil {
+			return c, app.Usage(err)
+		}
+		c.Evaluation = evaluation
+	}
+	return c, nil
+}
+
+// local are the job's rounds; the zero value where each step's gradient is summed.
+func local(spec *rondov1.JobSpec) train.Local {
+	if spec.SyncEvery <= 1 {
+		return train.Local{}
+	}
+	return train.Local{Every: spec.SyncEvery, Outer: train.Outer(spec.OuterOptimizer),
+		Rate: spec.OuterLr, Momentum: spec.OuterMomentum}
+}

@@ -1,0 +1,175 @@
+package kube
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"rondo/cluster/meet"
+	"rondo/internal/app"
+)
+
+// Limits on what one command asks of an API server. A command lists and patches a few dozen
+// objects, so that client-go's own limit of 5 requests a second would only make it slow.
+const (
+	queriesPerSecond = 50
+	queriesAtOnce    = 100
+	dialTimeout      = 10 * time.Second
+)
+
+// A Cluster is where commands work: an API server and a namespace.
+type Cluster struct {
+	Client    API
+	Config    *rest.Config
+	Namespace string
+	Context   string // of the kubeconfig; empty within a pod
+
+	reach string // the flags that lead here, without the namespace: " --context big"
+	named bool   // the namespace was given: it is not what commands take by themselves
+}
+
+// command is a command line of Rondo's about a job here, for a person to paste. An empty job is
+// none.
+func (c *Cluster) command(verb, job string, flags ...string) string {
+	line := "rondo " + verb
+	if job != "" {
+		line += " --job " + job
+	}
+	if c.named {
+		line += " -n " + c.Namespace
+	}
+	return strings.Join(append([]string{line + c.reach}, flags...), " ")
+}
+
+// String is the namespace, and the context where there is one.
+func (c *Cluster) String() string {
+	if c.Context == "" {
+		return "namespace " + c.Namespace
+	}
+	return fmt.Sprintf("namespace %s (context %s)", c.Namespace, c.Context)
+}
+
+// in is the same cluster, where commands work in another namespace.
+func (c *Cluster) in(namespace string) *Cluster {
+	there := *c
+	there.named = c.named || namespace != c.Namespace
+	there.Namespace = namespace
+	return &there
+}
+
+// connection is what a person may say about the cluster, as kubectl has it.
+type connection struct {
+	kubeconfig, context, namespace string
+}
+
+// AddFlags defines the flags that say which cluster and namespace, as kubectl has them. The
+// returned function connects once they are parsed: it reads --kubeconfig, or the files named by
+// KUBECONFIG merged, or ~/.kube/config, or what a pod is given. It sends nothing yet.
+func AddFlags(c *cobra.Command) func() (*Cluster, error) {
+	var to connection
+	flags := c.Flags()
+	flags.StringVar(&to.kubeconfig, "kubeconfig", "", "kubeconfig file; default: the files in "+
+		"KUBECONFIG, or ~/.kube/config")
+	flags.StringVar(&to.context, "context", "", "context of the kubeconfig; default: its current "+
+		"one")
+	flags.StringVarP(&to.namespace, "namespace", "n", "", "namespace; default: the context's")
+	return to.open
+}
+
+// config finds the kubeconfig by kubectl's rules.
+func (to *connection) config() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = to.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: to.context}
+	overrides.Context.Namespace = to.namespace
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+}
+
+func (to *connection) open() (*Cluster, error) {
+	silence()
+	if to.kubeconfig != "" {
+		if _, err := os.Stat(to.kubeconfig); err != nil {
+			return nil, app.Usagef("--kubeconfig: %w", err)
+		}
+	}
+	if to.namespace != "" && len(validation.IsDNS1123Label(to.namespace)) > 0 {
+		return nil, app.Usagef("--namespace %q is no name of a namespace: use small letters, "+
+			"digits and -, and at most 63", to.namespace)
+	}
+	found := to.config()
+	current, err := to.current(found)
+	if err != nil {
+		return nil, err
+	}
+	config, err := found.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, &explained{text: "no Kubernetes cluster is known here: there is no " +
+			"kubeconfig (KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE",
+			err: err}
+	} else if err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	namespace, _, err := found.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	c, err := newCluster(config, namespace, current)
+	if err != nil {
+		return nil, err
+	}
+	c.named = to.namespace != ""
+	for _, flag := range []struct{ name, value string }{
+		{"kubeconfig", to.kubeconfig}, {"context", to.context},
+	} {
+		if flag.value != "" {
+			c.reach += " --" + flag.name + " " + flag.value
+		}
+	}
+	return c, nil
+}
+
+// current is the name of the context that counts; empty if there is no kubeconfig.
+func (to *connection) current(found clientcmd.ClientConfig) (string, error) {
+	raw, err := found.RawConfig()
+	if err != nil {
+		return "", fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	const see = "(see `kubectl config get-contexts`)"
+	if to.context != "" {
+		if raw.Contexts[to.context] == nil {
+			return "", app.Usagef("--context %s: the kubeconfig has no such context %s",
+				to.context, see)
+		}
+		return to.context, nil
+	}
+	if raw.CurrentContext != "" && raw.Contexts[raw.CurrentContext] == nil {
+		return "", fmt.Errorf("the kubeconfig's current context, %s, is not in it: give --context "+
+			"NAME %s", raw.CurrentContext, see)
+	}
+	return raw.CurrentContext, nil
+}
+
+// newCluster makes the client for a configuration.
+func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
+	config.QPS, config.Burst = queriesPerSecond, queriesAtOnce
+	config.UserAgent = "rondo/" + meet.Version()
+	config.WarningHandler = rest.NoWarnings{}
+	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
+	client, err := newAPI(config)
+	if err != nil {
+		return nil, app.Usagef("the kubeconfig cannot be used: %w", err)
+	}
+	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: context}, nil
+}
+
+// silence keeps client-go's log off the terminal: what it has to say comes back in errors.
+func silence() { klog.SetLogger(logr.Discard()) }

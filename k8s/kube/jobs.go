@@ -1,0 +1,293 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"rondo/internal/app"
+	"rondo/telemetry"
+)
+
+// Labels of Rondo's objects.
+const (
+	labelName      = "app.kubernetes.io/name"
+	labelComponent = "app.kubernetes.io/component"
+)
+
+// The components of a job.
+const (
+	Worker      = "worker"
+	Coordinator = "coordinator"
+	Observer    = "observer" // beside the coordinator
+	Etcd        = "etcd"     // of the namespace's jobs together
+)
+
+// Phases of a job that only Kubernetes knows of.
+const (
+	phasePending   = "pending"   // no coordinator has said anything of it yet
+	phaseSuspended = "suspended" // no worker runs, by order; it goes on later
+	phaseDeleting  = "deleting"  // somebody has deleted it, or its namespace
+	phaseUnknown   = "unknown"   // nothing was heard of it for SilenceLimit
+)
+
+// SilenceLimit is how long a job's observer may write nothing before nobody can say how the job
+// stands.
+const SilenceLimit = 30 * time.Second
+
+// A Job is a job of Rondo's as the cluster holds it: the Job of its workers.
+type Job struct {
+	Name    string
+	Workers *batchv1.Job
+}
+
+// selecting selects objects of Rondo's; empty names select all.
+func selecting(job, component string) metav1.ListOptions {
+	set := labels.Set{labelName: "rondo"}
+	if component != "" {
+		set[labelComponent] = component
+	}
+	if job != "" {
+		set[labelJob] = job
+	}
+	return metav1.ListOptions{LabelSelector: set.AsSelector().String()}
+}
+
+// Jobs returns the jobs of the namespace, or of all namespaces, by namespace and name.
+func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
+	namespace := c.Namespace
+	if everywhere {
+		namespace = metav1.NamespaceAll
+	}
+	list, err := c.Client.BatchV1().Jobs(namespace).List(ctx, selecting("", Worker))
+	if err != nil {
+		return nil, Explain(err, "listing jobs")
+	}
+	var jobs []*Job
+	for i := range list.Items {
+		if job := jobOf(&list.Items[i]); job != nil {
+			jobs = append(jobs, job)
+		}
+	}
+	slices.SortFunc(jobs, func(a, b *Job) int {
+		return cmp.Or(cmp.Compare(a.Workers.Namespace, b.Workers.Namespace),
+			cmp.Compare(a.Name, b.Name), a.created().Compare(b.created()))
+	})
+	return jobs, nil
+}
+
+// Job returns the job of that name.
+func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
+	list, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, selecting(name, Worker))
+	if err != nil {
+		return nil, Explain(err, "looking for job "+name)
+	}
+	var newest *Job // a JobSet that is made anew has two for a moment
+	for i := range list.Items {
+		job := jobOf(&list.Items[i])
+		if job != nil && (newest == nil || job.created().After(newest.created())) {
+			newest = job
+		}
+	}
+	if newest == nil {
+		return nil, app.Usagef("%s has no job %s: `%s` lists those that are there, `%s` starts it",
+			c, name, c.command("status", ""), c.command("submit", name))
+	}
+	return newest, nil
+}
+
+// jobOf returns the job whose workers a Job runs; nil if it is none of Rondo's.
+func jobOf(workers *batchv1.Job) *Job {
+	name := workers.Labels[labelJob]
+	if name == "" {
+		return nil
+	}
+	return &Job{Name: name, Workers: workers}
+}
+
+func (j *Job) created() time.Time { return j.Workers.CreationTimestamp.Time }
+
+// Wanted is how many workers the job is to have.
+func (j *Job) Wanted() int { return wantedBy(j.Workers).Workers }
+
+// Suspended reports whether the job's workers are not to run now.
+func (j *Job) Suspended() bool { return wantedBy(j.Workers).Suspended }
+
+// JobSet is the JobSet that the workers' Job belongs to; empty: none.
+func (j *Job) JobSet() string {
+	for _, owner := range j.Workers.OwnerReferences {
+		if owner.Kind == "JobSet" {
+			return owner.Name
+		}
+	}
+	return ""
+}
+
+// Queue is Kueue's queue that admits the workers; empty: none.
+func (j *Job) Queue() string { return j.Workers.Labels[labelQueue] }
+
+// condition returns the Job's condition of that type if it holds.
+func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
+	for i, c := range j.Workers.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return &j.Workers.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// Phase is how far the job has come: a phase of telemetry, or pending, suspended or deleting. What
+// Kubernetes says of the end counts more than what the observer last wrote.
+func (j *Job) Phase() string {
+	said := j.Workers.Annotations[annotations+"phase"]
+	switch {
+	case j.Workers.DeletionTimestamp != nil:
+		return phaseDeleting
+	case j.failed():
+		return telemetry.PhaseFailed
+	case j.condition(batchv1.JobComplete) != nil, j.condition(batchv1.JobSuccessCriteriaMet) != nil:
+		return telemetry.PhaseEnded
+	case said == telemetry.PhaseEnded, said == telemetry.PhaseFailed:
+		return said
+	case j.Suspended():
+		return phaseSuspended
+	case said == "":
+		return phasePending
+	}
+	return said
+}
+
+func (j *Job) failed() bool {
+	return j.condition(batchv1.JobFailed) != nil || j.condition(batchv1.JobFailureTarget) != nil
+}
+
+// Ended reports whether the job has ended, well or not.
+func (j *Job) Ended() bool { return endedPhase(j.Phase()) }
+
+// endedPhase says whether a job in that phase has ended.
+func endedPhase(phase string) bool {
+	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
+}
+
+// Failed reports whether the job has ended and failed.
+func (j *Job) Failed() bool { return j.Phase() == telemetry.PhaseFailed }
+
+// Reason says why the job is as it is.
+func (j *Job) Reason() string {
+	if reason := j.Workers.Annotations[annotations+"reason"]; reason != "" {
+		return reason
+	}
+	for _, kind := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobFailureTarget} {
+		if c := j.condition(kind); c != nil {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// Progress reads what the observer has written of the job. What it has not written is zero.
+func (j *Job) Progress() Progress {
+	read := func(name string) string { return j.Workers.Annotations[annotations+name] }
+	integer := func(name string) int64 {
+		n, _ := strconv.ParseInt(read(name), 10, 64) // nothing is 0
+		return n
+	}
+	figure := func(name string) float64 {
+		x, _ := strconv.ParseFloat(read(name), 64)
+		return x
+	}
+	return Progress{Phase: read("phase"), Reason: read("reason"), Step: integer("step"),
+		TotalSteps: integer("total-steps"), Epoch: integer("epoch"), Loss: figure("loss"),
+		Perplexity: figure("perplexity"), TokensPerSecond: figure("tokens-per-second"),
+		WorldSize: integer("world-size"), Generation: integer("generation"),
+		Checkpoint: read("checkpoint"), CheckpointStep: integer("checkpoint-step")}
+}
+
+// Updated is when the observer last wrote; the zero time: never.
+func (j *Job) Updated() time.Time {
+	at, _ := time.Parse(time.RFC3339, j.Workers.Annotations[annotations+"updated"])
+	return at
+}
+
+// silence is how long nothing was heard of the job; 0: it does not have to be heard of. The clocks
+// of this machine and of the observer's node are taken to agree.
+func (j *Job) silence(now time.Time) time.Duration {
+	at := j.Updated()
+	switch j.Phase() {
+	case phaseDeleting, phaseSuspended, phasePending, telemetry.PhaseEnded, telemetry.PhaseFailed:
+		return 0
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(at))
+}
+
+// Ring is how many workers the ring has, as far as the job's observer has said.
+func (j *Job) Ring() int {
+	if j.Suspended() || j.Ended() {
+		return 0
+	}
+	return int(j.Progress().WorldSize)
+}
+
+// container returns what the Job's pods run.
+func (j *Job) container() (corev1.Container, error) {
+	for _, c := range j.Workers.Spec.Template.Spec.Containers {
+		if c.Name == Worker {
+			return c, nil
+		}
+	}
+	return corev1.Container{}, fmt.Errorf("job %s in namespace %s has no container %q: it is not "+
+		"as rondo submit makes it", j.Name, j.Workers.Namespace, Worker)
+}
+
+// etcd returns the endpoints that the job's pods are given.
+func (j *Job) etcd() ([]string, error) {
+	container, err := j.container()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range container.Env {
+		if e.Name == "ETCD" && e.Value != "" {
+			return strings.Split(e.Value, ","), nil
+		}
+	}
+	return nil, fmt.Errorf("job %s in namespace %s does not say where its etcd is (ETCD of "+
+		"container %s): it is not as rondo submit makes it", j.Name, j.Workers.Namespace, Worker)
+}
+
+// secret is the Secret with the certificate that the job's pods show; empty: they use no TLS.
+func (j *Job) secret() (string, error) {
+	container, err := j.container()
+	if err != nil {
+		return "", err
+	}
+	folder := ""
+	for _, arg := range container.Args {
+		if given, found := strings.CutPrefix(arg, "--tls="); found {
+			folder = given
+		}
+	}
+	if folder == "" {
+		return "", nil
+	}
+	for _, mount := range container.VolumeMounts {
+		for _, v := range j.Workers.Spec.Template.Spec.Volumes {
+			if mount.MountPath == folder && v.Name == mount.Name && v.Secret != nil {
+				return v.Secret.SecretName, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("job %s in namespace %s uses TLS, but mounts no Secret at %s", j.Name,
+		j.Workers.Namespace, folder)
+}

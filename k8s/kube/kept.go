@@ -1,0 +1,80 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rondo/internal/app"
+)
+
+// A submission is kept with the workers that it made, and with the ConfigMap of the job's spec,
+// which stays while those workers make room for others.
+
+// keep writes the submission into annotations.
+func (s *Submission) keep(object *unstructured.Unstructured) error {
+	var kept strings.Builder
+	encoder := json.NewEncoder(&kept)
+	encoder.SetEscapeHTML(false) // URLs stay as a person wrote them
+	if err := encoder.Encode(s); err != nil {
+		return err
+	}
+	notes := object.GetAnnotations()
+	if notes == nil {
+		notes = map[string]string{}
+	}
+	notes[annotationRun] = strconv.FormatInt(s.Run, 10)
+	notes[annotationSubmission] = strings.TrimSpace(kept.String())
+	object.SetAnnotations(notes)
+	return nil
+}
+
+// keptIn reads the submission in an object's annotations; nil if it has none.
+func keptIn(object, name string, notes map[string]string) (*Submission, error) {
+	text, kept := notes[annotationSubmission]
+	if !kept {
+		return nil, nil
+	}
+	s := &Submission{}
+	if err := json.Unmarshal([]byte(text), s); err != nil {
+		return nil, fmt.Errorf("%s of %s %s cannot be read: %w", annotationSubmission, object, name,
+			err)
+	}
+	return s, nil
+}
+
+// submissionOf reads the submission that is kept with a job's workers.
+func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
+	kind := strings.ToLower(workers.GetKind())
+	s, err := keptIn(kind, workers.GetName(), workers.GetAnnotations())
+	if s == nil && err == nil {
+		return nil, app.Usagef("%s %s was not made by rondo submit: submit it anew", kind,
+			workers.GetName())
+	}
+	return s, err
+}
+
+// lastSubmission is the newest submission that is kept with a job's spec; nil: there is none.
+func (c *Cluster) lastSubmission(ctx context.Context, job string) (*Submission, error) {
+	specs, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: labelJob + "=" + job})
+	if err != nil {
+		return nil, Explain(err, "looking for the submission of job "+job)
+	}
+	var last *Submission
+	for i := range specs.Items {
+		s, err := keptIn("configmap", specs.Items[i].Name, specs.Items[i].Annotations)
+		if err != nil {
+			return nil, err
+		}
+		if s != nil && (last == nil || s.Run > last.Run) {
+			last = s
+		}
+	}
+	return last, nil
+}

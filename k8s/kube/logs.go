@@ -1,0 +1,322 @@
+package kube
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"rondo/internal/app"
+)
+
+// Limits of what is read of logs.
+const (
+	maxLogLine    = 64 << 10         // bytes; a longer line is cut
+	maxLogStreams = 256              // that are followed at once
+	logAgain      = time.Second      // before a stream that broke is opened again, at first
+	logAgainMax   = 10 * time.Second // and after one failure upon another
+	logFarewell   = 5 * time.Second  // for the last lines when the job has ended
+)
+
+// Logs says which logs are read, and how.
+type Logs struct {
+	Component  string // Worker, Coordinator, Observer or Etcd; empty: workers and coordinators
+	Index      int    // of one worker in its Job; -1: all
+	Follow     bool   // go on until the job has ended
+	Previous   bool   // of the container, or of a worker the pod, before the present one
+	Timestamps bool
+	Since      time.Duration // 0: all there is
+	Tail       int64         // lines of each; negative: all
+
+	// Line gets one line after another, whatever its source.
+	Line func(LogSource, string) error
+	// Note gets what keeps a log from being read.
+	Note func(string)
+}
+
+// A LogSource is the pod that a line comes from.
+type LogSource struct {
+	Component string
+	Index     int    // of a worker or a member of etcd; -1: none
+	Pod       string // its name
+	Number    int    // of the sources as they came, from 0
+}
+
+// String is short, and tells a pod from the one that it replaces.
+func (s LogSource) String() string {
+	name := s.Component
+	if s.Index >= 0 {
+		name += "-" + strconv.Itoa(s.Index)
+	}
+	if s.Component == Etcd {
+		return name
+	}
+	return name + "/" + s.Pod[strings.LastIndex(s.Pod, "-")+1:]
+}
+
+// logReader reads the logs of a job's pods.
+type logReader struct {
+	cluster *Cluster
+	job     string
+	how     Logs
+	open    func(ctx context.Context, pod string, o *corev1.PodLogOptions) (io.ReadCloser, error)
+	sources map[types.UID]int // the numbers given
+}
+
+// Logs reads the logs of a job's pods: what there is, one pod after the other, or, followed, from
+// all at once, with those pods that come later.
+func (c *Cluster) Logs(ctx context.Context, job string, how Logs) error {
+	return c.logReader(job, how).read(ctx)
+}
+
+func (c *Cluster) logReader(job string, how Logs) *logReader {
+	if how.Previous && how.Component == "" {
+		how.Component = Worker
+	}
+	r := &logReader{cluster: c, job: job, how: how, sources: map[types.UID]int{}}
+	r.open = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (
+		io.ReadCloser, error) {
+		return c.Client.CoreV1().Pods(c.Namespace).GetLogs(pod, o).Stream(ctx)
+	}
+	return r
+}
+
+func (r *logReader) read(ctx context.Context) error {
+	job, err := r.cluster.Job(ctx, r.job)
+	var missing *app.UsageError
+	if r.how.Component == Etcd && errors.As(err, &missing) {
+		job = nil // the namespace's etcd can be there all the same
+	} else if err != nil {
+		return err
+	}
+	list, err := r.cluster.Client.CoreV1().Pods(r.cluster.Namespace).List(ctx, r.selection())
+	if err != nil {
+		return Explain(err, "listing the job's pods")
+	}
+	pods := r.choose(list.Items)
+	switch {
+	case r.how.Follow && (job == nil || !job.Ended()):
+		return r.follow(ctx, job, pods, list.Items)
+	case len(pods) == 0 && r.how.Component == Etcd:
+		return fmt.Errorf("%s has no pods of etcd", r.cluster)
+	case len(pods) == 0 && r.how.Previous && len(list.Items) > 0:
+		return fmt.Errorf("no worker of job %s has an earlier pod: none was replaced, or its pod "+
+			"was deleted, and the log with it", r.job)
+	case len(pods) == 0 && job.Ended():
+		return fmt.Errorf("job %s has ended, and its %s pods are gone", r.job, r.wanted())
+	case len(pods) == 0:
+		return fmt.Errorf("job %s has no %s pods%s", r.job, r.wanted(), r.cluster.why(r.job))
+	}
+	return r.readEach(ctx, pods)
+}
+
+// readEach reads one pod after the other. Those that cannot be read are noted; that none can is an
+// error.
+func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
+	var failed error
+	read := false
+	for _, pod := range pods {
+		state := podStatus(pod, r.container(pod))
+		switch {
+		case !hasLog(pod, r.container(pod)):
+			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod), state.Phase))
+			read = true // as far as can be
+			continue
+		case r.options(pod, false).Previous && state.Restarts == 0:
+			r.how.Note(fmt.Sprintf("%s: there was no container before this one", r.source(pod)))
+			read = true
+			continue
+		}
+		var line lineError
+		_, err := r.copy(ctx, pod, r.options(pod, false), time.Time{})
+		switch {
+		case err == nil:
+			read = true
+		case ctx.Err() != nil || errors.As(err, &line):
+			return err
+		case failed == nil:
+			failed = err
+		default:
+			r.how.Note(err.Error())
+		}
+	}
+	if read && failed != nil {
+		r.how.Note(failed.Error())
+		return nil
+	}
+	return failed
+}
+
+func (r *logReader) selection() metav1.ListOptions {
+	switch r.how.Component {
+	case Etcd:
+		return selecting("", Etcd)
+	case Observer:
+		return selecting(r.job, Coordinator)
+	case "":
+		both := selecting(r.job, "")
+		both.LabelSelector += fmt.Sprintf(",%s in (%s, %s)", labelComponent, Worker, Coordinator)
+		return both
+	}
+	return selecting(r.job, r.how.Component)
+}
+
+// container is the container of a pod whose log is read.
+func (r *logReader) container(pod *corev1.Pod) string {
+	return cmp.Or(r.how.Component, pod.Labels[labelComponent])
+}
+
+// wanted names the pods that are read, for people.
+func (r *logReader) wanted() string { return cmp.Or(r.how.Component, Worker+" or "+Coordinator) }
+
+// index is a pod's place among those of its kind; -1: none.
+func index(pod *corev1.Pod) int {
+	for _, label := range []string{batchv1.JobCompletionIndexAnnotation,
+		"apps.kubernetes.io/pod-index"} {
+		if n, err := strconv.Atoi(pod.Labels[label]); err == nil {
+			return n
+		}
+	}
+	return -1
+}
+
+// choose returns the pods to read at first, in their order: of the pods of one index the newest,
+// or the one before.
+func (r *logReader) choose(all []corev1.Pod) []*corev1.Pod {
+	var chosen []*corev1.Pod
+	place := 0 // of the pod to read among those of an index, the newest first
+	if r.how.Previous {
+		place = 1
+	}
+	newer := make(map[int]int) // pods of an index
+	for i := range all {
+		chosen = append(chosen, &all[i])
+	}
+	slices.SortFunc(chosen, func(a, b *corev1.Pod) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+			cmp.Compare(b.Name, a.Name))
+	})
+	chosen = slices.DeleteFunc(chosen, func(pod *corev1.Pod) bool {
+		if !r.wants(pod) {
+			return true
+		}
+		if r.container(pod) != Worker {
+			return false
+		}
+		newer[index(pod)]++
+		return newer[index(pod)]-1 != place
+	})
+	slices.SortFunc(chosen, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(index(a), index(b)), cmp.Compare(a.Name, b.Name))
+	})
+	return chosen
+}
+
+// wants says whether a pod is one of those asked for.
+func (r *logReader) wants(pod *corev1.Pod) bool {
+	return r.how.Index < 0 || index(pod) == r.how.Index
+}
+
+// source names a pod's lines.
+func (r *logReader) source(pod *corev1.Pod) LogSource {
+	number, known := r.sources[pod.UID]
+	if !known {
+		number = len(r.sources)
+		r.sources[pod.UID] = number
+	}
+	return LogSource{Component: r.container(pod), Index: index(pod), Pod: pod.Name, Number: number}
+}
+
+// hasLog says whether a container has begun, so that it has a log.
+func hasLog(pod *corev1.Pod, container string) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == container && (s.State.Running != nil || s.State.Terminated != nil ||
+			s.LastTerminationState.Terminated != nil)
+	})
+}
+
+// options are those of the first look at a pod. Every line has its time, by which we know where
+// to go on.
+func (r *logReader) options(pod *corev1.Pod, follow bool) *corev1.PodLogOptions {
+	o := &corev1.PodLogOptions{Container: r.container(pod), Follow: follow, Timestamps: true,
+		Previous: r.how.Previous && r.how.Component != Worker}
+	if r.how.Tail >= 0 {
+		o.TailLines = &r.how.Tail
+	}
+	if r.how.Since > 0 {
+		seconds := int64(max(1, r.how.Since.Round(time.Second).Seconds()))
+		o.SinceSeconds = &seconds
+	}
+	return o
+}
+
+// lineError is an error of who takes the lines.
+type lineError struct{ error }
+
+// copy passes a log's lines on, those after a time, and returns the time of the last one.
+func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogOptions,
+	after time.Time) (last time.Time, err error) {
+	source := r.source(pod)
+	stream, err := r.open(ctx, pod.Name, o)
+	if err != nil {
+		return after, Explain(err, "reading the log of pod "+pod.Name)
+	}
+	defer func() { _ = stream.Close() }()
+	return r.lines(stream, source, after)
+}
+
+func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
+	last time.Time, err error) {
+	last = after
+	lines := bufio.NewReaderSize(stream, maxLogLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		if len(line) > 0 {
+			at, text := r.split(strings.TrimRight(string(line), "\r\n"))
+			switch {
+			case at.IsZero() && strings.HasPrefix(text, "unable to retrieve container logs"):
+				r.how.Note(fmt.Sprintf("%s: its node has no log of it any more", source))
+			case at.IsZero() || at.After(after):
+				last = cmp.Or(at, last)
+				if err := r.how.Line(source, text); err != nil {
+					return last, lineError{err}
+				}
+			}
+		}
+		for long { // the rest of a line that is too long
+			_, err = lines.ReadSlice('\n')
+			long = errors.Is(err, bufio.ErrBufferFull)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return last, nil
+		case err != nil:
+			return last, fmt.Errorf("reading the log of pod %s: %w", source.Pod, err)
+		}
+	}
+}
+
+// split takes a line's time off, unless that was asked for.
+func (r *logReader) split(line string) (at time.Time, text string) {
+	stamp, rest, _ := strings.Cut(line, " ")
+	at, err := time.Parse(time.RFC3339Nano, stamp)
+	if err != nil {
+		return time.Time{}, line
+	}
+	if r.how.Timestamps {
+		return at, line
+	}
+	return at, rest
+}

@@ -1,0 +1,111 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"rondo/internal/app"
+)
+
+// Limits of what is told of changes.
+const (
+	changesAtOnce = time.Second      // changes this close together are told once
+	changesLook   = 15 * time.Second // to look even where nothing was heard: ages, and events
+	changesLost   = 2 * time.Minute  // of looks that fail, before that is the end
+)
+
+// Watch calls look now, and again whenever something of the jobs of the namespace (everywhere: of
+// all namespaces) has changed, until that returns done, or ctx ends. troubled hears of a cluster
+// that does not answer, which is borne with for a while, unless it has never answered.
+func (c *Cluster) Watch(ctx context.Context, everywhere bool,
+	look func(context.Context) (done bool, err error), troubled func(error)) error {
+	namespace := c.Namespace
+	if everywhere {
+		namespace = metav1.NamespaceAll
+	}
+	changed := make(chan struct{}, 1)
+	stop, err := c.notify(ctx, namespace, troubled, func() {
+		select {
+		case changed <- struct{}{}:
+		default: // it is known already
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	again := time.NewTicker(changesLook)
+	defer again.Stop()
+	for seen := (time.Time{}); ; {
+		done, err := look(ctx)
+		var wrong *app.UsageError
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case done:
+			return err
+		case err == nil:
+			seen = time.Now()
+		case errors.As(err, &wrong) || time.Since(seen) > changesLost:
+			return err
+		default:
+			troubled(err)
+		}
+		if err := wait(ctx, changesAtOnce); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		case <-again.C:
+		}
+	}
+}
+
+// notify calls changed when a Job, a pod or a StatefulSet of Rondo's has changed, until stop.
+func (c *Cluster) notify(ctx context.Context, namespace string, troubled func(error),
+	changed func()) (stop func(), err error) {
+	selector := selecting("", "").LabelSelector
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { changed() },
+		UpdateFunc: func(any, any) { changed() },
+		DeleteFunc: func(any) { changed() },
+	}
+	informers := []cache.SharedIndexInformer{
+		newInformer(c.Client.BatchV1().Jobs(namespace), &batchv1.Job{}, selector),
+		newInformer(c.Client.CoreV1().Pods(namespace), &corev1.Pod{}, selector),
+		newInformer(c.Client.AppsV1().StatefulSets(namespace), &appsv1.StatefulSet{}, selector),
+	}
+	for _, informer := range informers {
+		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context,
+			_ *cache.Reflector, err error) {
+			if ctx.Err() == nil {
+				troubled(Explain(err, "watching the job"))
+			}
+		})
+		if err == nil {
+			_, err = informer.AddEventHandler(handler)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, informer := range informers {
+		running.Go(func() { informer.RunWithContext(ctx) })
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}, nil
+}

@@ -1,0 +1,264 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"sigs.k8s.io/yaml"
+
+	"rondo/internal/app"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
+)
+
+// Options is what a submission says beside the job itself: what its pods run, ask for and are
+// given. The keys of its JSON are the flags' names.
+type Options struct {
+	Image           string            `json:"image,omitempty"`
+	ImagePullPolicy string            `json:"image-pull-policy,omitempty"`
+	ImagePullSecret string            `json:"image-pull-secret,omitempty"`
+	GPUsPerWorker   int64             `json:"gpus-per-worker,omitempty"`
+	CPUsPerWorker   string            `json:"cpus-per-worker,omitempty"`
+	MemoryPerWorker string            `json:"memory-per-worker,omitempty"` // empty: as estimated
+	NodeSelector    map[string]string `json:"node-selector,omitempty"`
+	Tolerations     []string          `json:"toleration,omitempty"` // KEY[=VALUE][:EFFECT]
+	Labels          map[string]string `json:"labels,omitempty"`
+	Spot            bool              `json:"spot,omitempty"`
+	Queue           string            `json:"queue,omitempty"`
+	TLS             bool              `json:"tls,omitempty"`
+	Monitoring      bool              `json:"monitoring,omitempty"`
+	JobSet          bool              `json:"jobset,omitempty"`
+	Etcd            []string          `json:"etcd,omitempty"` // host:port; empty: the namespace's
+	EtcdStorage     string            `json:"etcd-storage,omitempty"`
+	S3Secret        string            `json:"s3-secret,omitempty"`
+	GracePeriod     string            `json:"grace-period,omitempty"` // empty: by step and model
+	LogFormat       string            `json:"log-format,omitempty"`
+	Verbose         bool              `json:"verbose,omitempty"`
+}
+
+// A Submission is all that a person said of a job. It is kept with the job, so that the job can
+// be run again.
+type Submission struct {
+	Options
+	Run  int64             `json:"run"`
+	Spec map[string]string `json:"spec"` // JobSpec's fields, as flags have them
+	// Vocabulary is how many tokens the text has; 0: not known.
+	Vocabulary int `json:"vocabulary,omitempty"`
+}
+
+// SubmissionFlags are the flags of a submission: those of a job, and those of its pods.
+type SubmissionFlags struct {
+	set   *pflag.FlagSet
+	names map[string]bool // of these flags; set may have others
+	jobs  map[string]bool // those of them that say what is trained, and not where
+	given Options
+}
+
+func (f *SubmissionFlags) owns(flag string) bool { return f.names[flag] }
+
+// AddSubmissionFlags defines them on set.
+func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
+	f := &SubmissionFlags{set: set, names: map[string]bool{}, jobs: map[string]bool{}}
+	o := &f.given
+	others := map[string]bool{}
+	set.VisitAll(func(flag *pflag.Flag) { others[flag.Name] = true })
+	defer set.VisitAll(func(flag *pflag.Flag) { f.names[flag.Name] = !others[flag.Name] })
+	jobspec.AddFlags(set)
+	set.VisitAll(func(flag *pflag.Flag) { f.jobs[flag.Name] = !others[flag.Name] })
+	set.StringVar(&o.Image, "image", "", "[REGISTRY/]NAME[:TAG] of all pods; default: rondo of "+
+		"the manifests' version, which no registry has: it must be on every node")
+	set.StringVar(&o.ImagePullPolicy, "image-pull-policy", "IfNotPresent",
+		"Always|IfNotPresent|Never")
+	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
+	set.Int64Var(&o.GPUsPerWorker, "gpus-per-worker", 0, "1: each worker computes on a GPU of its "+
+		"own (nvidia.com/gpu); 0: on CPUs")
+	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPUs that each worker asks for, and "+
+		"its --threads unless those are given; default: 1, and 2 beside a GPU")
+	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory that each worker asks for "+
+		"and may have, such as 2Gi; default: as the job's model and batch take")
+	set.StringVar(&o.GracePeriod, "grace-period", "", "how long a worker that is asked to leave "+
+		"has for its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
+		"model, at least 1m; 25s with --spot")
+	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
+		"that workers may run on")
+	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
+		"taints that workers tolerate")
+	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
+	set.BoolVar(&o.Spot, "spot", false, "run workers on preemptible nodes")
+	set.StringVar(&o.Queue, "queue", "", "Kueue's local queue that admits the workers all at once")
+	set.BoolVar(&o.TLS, "tls", false, "mutual TLS between all pods (needs cert-manager)")
+	set.BoolVar(&o.Monitoring, "monitoring", false, "objects for the Prometheus operator and "+
+		"Grafana")
+	set.BoolVar(&o.JobSet, "jobset", false, "run the workers as a JobSet (needs JobSet)")
+	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an etcd that is there, as pods "+
+		"reach it; default: three members in the namespace, shared by its jobs")
+	set.StringVar(&o.EtcdStorage, "etcd-storage", defaultStorage, "of each etcd member: a size, "+
+		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
+	set.StringVar(&o.LogFormat, "log-format", "", "of the pods' logs: "+
+		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
+	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
+	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
+		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
+	for flag, value := range map[string]string{"pause-timeout": defaultPause,
+		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
+		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
+	}
+	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
+		"s3://BUCKET/PATH; none: nowhere, and the model is lost when the job ends"
+	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
+		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
+	return f
+}
+
+// WithoutDefaults has help show none: what is not given stays as it was submitted.
+func (f *SubmissionFlags) WithoutDefaults() {
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		if f.jobs[flag.Name] || f.names[flag.Name] && flag.Value.Type() == "string" {
+			flag.DefValue = ""
+		}
+	})
+}
+
+// Submission returns what the flags and the file named by --config say, over the submission
+// stored, which may be nil.
+func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
+	s := &Submission{Options: f.given, Spec: map[string]string{}}
+	if stored != nil {
+		merged, err := f.over(stored.Options)
+		if err != nil {
+			return nil, err
+		}
+		s.Options, s.Vocabulary = merged, stored.Vocabulary
+		maps.Copy(s.Spec, stored.Spec)
+	}
+	file, err := f.configured()
+	if err != nil {
+		return nil, err
+	}
+	for name, flag := range jobFlags() {
+		if f.set.Changed(flag) {
+			s.Spec[name] = f.set.Lookup(flag).Value.String()
+		} else if value, said := file[name]; said {
+			s.Spec[name] = value
+		}
+	}
+	if stored != nil && !s.sameText(stored) {
+		s.Vocabulary = 0
+	}
+	return s, s.validate()
+}
+
+// CheckKept refuses a new submission that does not say where its model is kept. A pod's disk is
+// lost with the pod, and there is no place that all pods share unless a person names one.
+func (s *Submission) CheckKept() error {
+	if s.Spec["checkpoint_dir"] != "" {
+		return nil
+	}
+	return app.Usagef("--checkpoint-dir is needed: a pod's disk is lost with the pod, and the " +
+		"model with it; give a volume, pvc://CLAIM/PATH, a bucket, s3://BUCKET/PATH, or none to " +
+		"keep no model")
+}
+
+// sameText says whether two submissions read the same tokens.
+func (s *Submission) sameText(other *Submission) bool {
+	return !slices.ContainsFunc([]string{"corpus", "tokenizer", "normalize", "min_frequency",
+		"max_tokens"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
+}
+
+// configured reads the file that --config names.
+func (f *SubmissionFlags) configured() (map[string]string, error) {
+	path := f.set.Lookup("config").Value.String()
+	if path == "" {
+		return map[string]string{}, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, app.Usagef("--config: %w", err)
+	}
+	if _, err := jobspec.FromYAML(path, text); err != nil {
+		return nil, err
+	}
+	object, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, app.Usagef("%s: %w", path, err)
+	}
+	var keys map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber() // so that a number stays as it was written
+	if err := decoder.Decode(&keys); err != nil {
+		return nil, app.Usagef("%s: %w", path, err)
+	}
+	said := map[string]string{}
+	fields := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
+	for key, value := range keys {
+		field := fields.ByJSONName(key)
+		if field == nil {
+			field = fields.ByName(protoreflect.Name(strings.ReplaceAll(key, "-", "_")))
+		}
+		said[string(field.Name())] = fmt.Sprint(value)
+	}
+	return said, nil
+}
+
+// over returns old options with those whose flags were given changed.
+func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
+	var before, now map[string]json.RawMessage
+	for options, keys := range map[*Options]*map[string]json.RawMessage{
+		&old: &before, &f.given: &now} {
+		text, err := json.Marshal(options)
+		if err != nil {
+			return merged, fmt.Errorf("options cannot be written as JSON: %w", err)
+		}
+		if err := json.Unmarshal(text, keys); err != nil {
+			return merged, fmt.Errorf("options cannot be read: %w", err)
+		}
+	}
+	f.set.Visit(func(flag *pflag.Flag) {
+		delete(before, flag.Name) // a flag set to nothing has no key in now
+		if value, kept := now[flag.Name]; kept {
+			before[flag.Name] = value
+		}
+	})
+	text, err := json.Marshal(before)
+	if err != nil {
+		return merged, fmt.Errorf("options cannot be written as JSON: %w", err)
+	}
+	return merged, json.Unmarshal(text, &merged)
+}
+
+// jobFlags gives the flag of every field of a job that a person can set.
+func jobFlags() map[string]string {
+	flags := map[string]string{}
+	fields := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if name := string(fields.Get(i).Name()); name != "submitted" {
+			flags[name] = strings.ReplaceAll(name, "_", "-")
+		}
+	}
+	return flags
+}
+
+// job reads the job of the submission, with what Kubernetes makes the better default. It is not
+// validated: locations may still be those that only a cluster knows.
+func (s *Submission) job() (*rondov1.JobSpec, error) {
+	keys := map[string]string{"pause_timeout": defaultPause, "ring_order": "spread",
+		"threads": strconv.FormatInt(s.wholeCPUs(), 10)}
+	if s.GPUsPerWorker > 0 {
+		keys["ring_order"], keys["device"] = "adjacent", "cuda"
+	}
+	maps.Copy(keys, s.Spec)
+	text, err := json.Marshal(keys)
+	if err != nil {
+		return nil, fmt.Errorf("the job cannot be written as JSON: %w", err)
+	}
+	return jobspec.FromYAML("the submission", text)
+}

@@ -1,0 +1,62 @@
+package local
+
+import (
+	"fmt"
+	"strings"
+
+	"rondo/job"
+)
+
+// chooseDevices finds what this machine's workers compute on, and what is wrong with --device and
+// --precision. What a GPU itself refuses, the worker says that opens it.
+func (r Run) chooseDevices() (job.Choice, error) {
+	if r.localWorkers() == 0 {
+		return job.Choice{}, nil
+	}
+	chosen, err := job.Choose(r.Spec.Device)
+	if err != nil || len(chosen.GPUs) > 0 {
+		return chosen, err
+	}
+	device, err := job.OpenDevice(job.On(r.Spec, "cpu"), r.localWorkers())
+	if err == nil {
+		device.Close()
+	}
+	return chosen, err
+}
+
+// tellDevices says how --device auto was decided, and what may surprise: GPUs that workers share,
+// GPUs that nobody uses, and memory that seems too little.
+func (r Run) tellDevices(vocabulary int) {
+	if r.devices.Note != "" {
+		r.Log(r.devices.Note)
+	}
+	gpus, workers := r.devices.GPUs, r.localWorkers()
+	if len(gpus) == 0 {
+		return
+	}
+	switch {
+	case workers > len(gpus) && len(gpus) == 1:
+		r.Log(fmt.Sprintf("%d workers share cuda:%d: they take turns on it, and divide its memory",
+			workers, gpus[0].Index))
+	case workers > len(gpus):
+		r.Log(fmt.Sprintf("%d workers share %d GPUs: those of one take turns on it, and divide "+
+			"its memory", workers, len(gpus)))
+	case workers < len(gpus):
+		var idle []string
+		for _, g := range gpus[workers:] {
+			idle = append(idle, fmt.Sprintf("cuda:%d", g.Index))
+		}
+		r.Log(fmt.Sprintf("idle: %s; --workers auto is a worker for each GPU",
+			strings.Join(idle, ", ")))
+	}
+	each := (workers + len(gpus) - 1) / len(gpus)
+	part := job.Part{Workers: int(r.Spec.Workers),
+		Lanes: int((r.Spec.Batch + r.Spec.Workers - 1) / r.Spec.Workers)}
+	takes, err := job.GPUMemory(r.Spec, vocabulary, part.Lanes)
+	for _, g := range gpus[:min(workers, len(gpus))] {
+		if room := g.Memory / int64(each); err == nil && takes > room {
+			r.Log(fmt.Sprintf("cuda:%d may have too little memory%s", g.Index,
+				job.AdviseOnGPU(r.Spec, vocabulary, part, room)))
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"rondo/cluster/etcdstore"
+	"rondo/cluster/meet"
+	"rondo/coordinator"
+	"rondo/internal/app"
+	"rondo/job"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
+)
+
+// maxRestarts bounds --restarts.
+const maxRestarts = maxProcesses / 2
+
+// Run is a job on this machine.
+type Run struct {
+	Spec    *rondov1.JobSpec
+	Etcd    []string // endpoints; nil: an embedded one
+	Verbose bool
+	// LocalWorkers is how many of the job's workers run on this machine; negative: all.
+	LocalWorkers int
+	// Restarts is how many worker processes that died are started again.
+	Restarts int
+	// OpenPage opens the job's web page; nil: there is none.
+	OpenPage func(ctx context.Context, spec *rondov1.JobSpec) (Page, error)
+	// Show is called with each event, in order; Log with each line of log.
+	Show func(context.Context, telemetry.Event) error
+	Log  func(line string)
+
+	devices job.Choice // what this machine's workers compute on
+	page    Page       // nil: there is none
+}
+
+// Train runs the job to its end. When ctx ends it stops all workers at the same step and waits
+// for their checkpoint. It returns the job's last event.
+func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
+	if err := r.complete(); err != nil {
+		return outcome, err
+	}
+	remove, err := r.nameFolder(time.Now())
+	if err != nil {
+		return outcome, err
+	}
+	defer remove()
+	if r.devices, err = r.chooseDevices(); err != nil {
+		return outcome, err
+	}
+	if err := r.check(ctx); err != nil {
+		return outcome, err
+	}
+	endpoints := r.Etcd
+	if len(endpoints) == 0 {
+		etcd, stop, err := temporaryEtcd(ctx)
+		if err != nil {
+			return outcome, err
+		}
+		defer stop()
+		endpoints = []string{etcd.Endpoint()}
+		r.Log(fmt.Sprintf("meanwhile: rondo workers --etcd %s --job %s; rondo scale N, likewise",
+			endpoints[0], r.Spec.Job))
+	}
+	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger()}
+	store, err := where.Store(ctx)
+	if err != nil {
+		return outcome, err
+	}
+	defer func() { _ = store.Close() }()
+	if err := r.submit(ctx, store); err != nil {
+		return outcome, err
+	}
+	if err := r.Show(ctx, telemetry.Folder{Path: r.folder()}); err != nil {
+		return outcome, fmt.Errorf("showing the job's events: %w", err)
+	}
+	var closePage func()
+	r.page, closePage = r.openPage(ctx, store)
+	defer closePage()
+	return r.supervise(ctx, where, store)
+}
+
+// complete checks the run's own flags, and makes the spec's paths absolute: a worker's current
+// folder may be another.
+func (r Run) complete() error {
+	if r.LocalWorkers < -1 || r.LocalWorkers > int(r.Spec.Workers) {
+		return app.Usagef("--local-workers %d is not -1 (all) or 0 to --workers, %d",
+			r.LocalWorkers, r.Spec.Workers)
+	}
+	if len(r.Etcd) == 0 && r.localWorkers() < int(r.Spec.Workers) {
+		return app.Usagef("--local-workers %d leaves workers to other machines, which need an "+
+			"--etcd that they can reach", r.LocalWorkers)
+	}
+	if r.Restarts < 0 || r.Restarts > maxRestarts {
+		return app.Usagef("--restarts %d is not 0 to %d", r.Restarts, maxRestarts)
+	}
+	paths := []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.AuditDir, &r.Spec.Trace}
+	if jobspec.KeepsModel(r.Spec) {
+		paths = append(paths, &r.Spec.CheckpointDir)
+	}
+	for _, path := range paths {
+		if *path == "" || strings.Contains(*path, "://") || strings.HasPrefix(*path, "builtin:") {
+			continue
+		}
+		whole, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = whole
+	}
+	return nil
+}
+
+// nameFolder makes a folder for the checkpoints of a job without --checkpoint-dir, and writes it
+// into the spec. The returned function removes the folder if nothing was saved.
+func (r Run) nameFolder(now time.Time) (remove func(), err error) {
+	if r.Spec.CheckpointDir != "" {
+		return func() {}, nil
+	}
+	if r.Spec.CheckpointDir, remove, err = job.NewRunFolder(r.Spec.Job, now); err != nil {
+		return nil, err
+	}
+	r.Spec.Resume = "never" // the folder is new: workers need not look for a checkpoint
+	if r.localWorkers() < int(r.Spec.Workers) {
+		r.Log(fmt.Sprintf("checkpoints go to %s of the machine that rank 0 is on: with "+
+			"--checkpoint-dir give a folder or bucket that all machines share",
+			r.Spec.CheckpointDir))
+	}
+	return remove, nil
+}
+
+// folder is where the job's checkpoints go; empty: nowhere.
+func (r Run) folder() string {
+	if !jobspec.KeepsModel(r.Spec) {
+		return ""
+	}
+	return r.Spec.CheckpointDir
+}
+
+// check finds what is wrong with the job before anything is started.
+func (r Run) check(ctx context.Context) error {
+	text := job.Crowded(int(r.Spec.Threads), r.localWorkers(), runtime.GOMAXPROCS(0))
+	if text != "" {
+		r.Log(text)
+	}
+	data, err := job.OpenData(ctx, r.Spec)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = data.Close() }()
+	if _, err := job.ModelConfig(r.Spec, data.Corpus.Vocabulary().Len()); err != nil {
+		return err
+	}
+	r.tellDevices(data.Corpus.Vocabulary().Len())
+	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
+	if err != nil {
+		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+	}
+	if err := job.Probe(r.Spec); err != nil {
+		return err
+	}
+	if err := probeFolder("--audit-dir", r.Spec.AuditDir); err != nil {
+		return err
+	}
+	if err := probeFolder("--trace", r.Spec.Trace); err != nil {
+		return err
+	}
+	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = checkpoints.Close() }()
+	found, err := checkpoints.Find(ctx, r.Spec)
+	if err != nil {
+		return err
+	}
+	if found == nil {
+		return nil
+	}
+	if last := data.Steps(r.Spec); found.Step > last {
+		return app.Usagef("the checkpoint %s is past the job's last step, %d: raise --steps or "+
+			"--epochs, or give --resume STEP", found.Path, last)
+	}
+	return data.CheckEarlyStop(r.Spec, found)
+}
+
+// probeFolder makes sure that files can be written to a flag's folder, which it makes.
+func probeFolder(flag, folder string) error {
+	if folder == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+	}
+	probe, err := os.CreateTemp(folder, ".rondo-probe-")
+	if err != nil {
+		return app.Usagef("%s: %w: choose a folder that can be written", flag, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}
+
+// submit stores the job's spec. A run of the name that its processes have left without an end, as
+// a power cut does, is ended first.
+func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
+	r.Spec.Submitted = time.Now().UnixNano()
+	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Spec)
+	if err != nil {
+		return fmt.Errorf("the job's spec: %w", err)
+	}
+	_, created, err := store.PutSpec(ctx, spec)
+	if err != nil || created {
+		return err
+	}
+	if err := r.endAbandoned(ctx, store); err != nil {
+		return fmt.Errorf("job %q at this etcd: %w", r.Spec.Job, err)
+	}
+	if _, created, err = store.PutSpec(ctx, spec); err == nil && !created {
+		err = app.Usagef("job %q has just been submitted by somebody else: choose another name "+
+			"with --job", r.Spec.Job)
+	}
+	return err
+}
+
+// supervise starts the coordinator and the workers, and watches until the job has ended. The
+// processes outlive ctx, which only asks them to stop.
+func (r Run) supervise(
+	ctx context.Context, where meet.Config, store *etcdstore.Store,
+) (outcome telemetry.Done, err error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	led := make(chan error, 1)
+	go func() { led <- lead(life, where) }()
+	// While nobody leads, the workers hold their state for as long; so the job is not over.
+	quiet := where
+	quiet.Log = r.retryLog(where.Log)
+	client, err := quiet.Client(store, r.Spec.PauseTimeout.AsDuration())
+	if err != nil {
+		end()
+		return outcome, errors.Join(err, <-led)
+	}
+	workers := NewWorkers(func(worker int) []string { return r.workerCommand(where, worker) },
+		r.workerLog)
+	w := &watch{run: r, client: client, store: store, workers: workers, end: end}
+	for ; w.wanted < r.localWorkers(); w.wanted++ {
+		if err := workers.Start(w.wanted); err != nil {
+			end()
+			workers.Kill()
+			workers.Wait(life)
+			return outcome, errors.Join(err, <-led)
+		}
+	}
+	unhook := context.AfterFunc(ctx, func() {
+		r.Log("stopping after this step; once more ends at once")
+		w.stop(life, "interrupted")
+	})
+	defer unhook()
+	watched, guarded := make(chan error, 1), make(chan struct{})
+	go func() {
+		watched <- client.Watch(life, func(e *rondov1.Event) error { return w.hear(life, e) })
+	}()
+	go func() {
+		defer close(guarded)
+		w.guard(life)
+	}()
+	var watchErr, ledErr error
+	select {
+	case watchErr = <-watched:
+		if watchErr != nil {
+			end()
+		}
+		ledErr = <-led
+		end()
+	case ledErr = <-led: // it has told its watchers, or nobody was there to be told
+		end()
+		watchErr = <-watched
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
+	defer cancel()
+	if killed := workers.Wait(grace); len(killed) > 0 {
+		r.Log(fmt.Sprintf("the job has ended; worker processes %v did not, and were killed",
+			killed))
+	}
+	<-guarded
+	outcome, err = w.result(ledErr, watchErr)
+	w.last(grace, err)
+	return outcome, err
+}
+
+// lead runs the coordinator. The job's failure is this command's own.
+func lead(ctx context.Context, where meet.Config) error {
+	_, err := coordinator.Run(ctx, coordinator.Config{Config: where})
+	var failed *app.JobError
+	var left *app.LeftError
+	switch {
+	case errors.As(err, &failed):
+		return failed.Err
+	case errors.As(err, &left):
+		return context.Canceled // by this command
+	}
+	return err
+}
+
+// localWorkers is how many worker processes this machine has of the job.
+func (r Run) localWorkers() int {
+	if r.LocalWorkers >= 0 {
+		return r.LocalWorkers
+	}
+	return int(r.Spec.Workers)
+}
+
+// workerCommand is the command line of one of this machine's workers.
+func (r Run) workerCommand(where meet.Config, worker int) []string {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	argv := []string{self, "worker", "--supervised", "--etcd", strings.Join(where.Etcd, ","),
+		"--job", where.Job, "--device", r.devices.Of(worker)}
+	if r.Verbose {
+		argv = append(argv, "--verbose")
+	}
+	return argv
+}
+
+func (r Run) workerLog(worker int, line string) {
+	r.Log(fmt.Sprintf("worker %d: %s", worker, line))
+}
+
+func (r Run) logger() *slog.Logger {
+	level := slog.LevelWarn // the run's screen shows the rest
+	if r.Verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(lineWriter(r.Log), &slog.HandlerOptions{Level: level}))
+}
+
+// retryLog is the log of what is tried again, which is told only when it is asked for: until a
+// coordinator is elected, trying again is what is expected.
+func (r Run) retryLog(log *slog.Logger) *slog.Logger {
+	if r.Verbose {
+		return log
+	}
+	return nil
+}
+
+// lineWriter passes what is written on, without the line's end.
+type lineWriter func(string)
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	w(strings.TrimSuffix(string(p), "\n"))
+	return len(p), nil
+}

@@ -1,0 +1,149 @@
+// Package observe is a process that watches a job and trains nothing: it follows the job through
+// etcd and its leader, whoever that is, for one run after another, and shows it as a web page, as
+// JSON, and as figures for Prometheus. In Kubernetes it also writes the job's progress into
+// annotations of the Job that runs the workers, and asks the leader for as many workers as that
+// Job is to have. It goes on without etcd, the leader and the API server, and says what it misses.
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"rondo/cluster"
+	"rondo/cluster/etcdstore"
+	"rondo/cluster/meet"
+	"rondo/dashboard"
+	"rondo/internal/app"
+	"rondo/telemetry/metrics"
+)
+
+// Limits of the waits.
+const (
+	patience      = time.Duration(math.MaxInt64) // of the watch: it ends with the run, or with us
+	scalePatience = 10 * time.Second             // for the leader to answer a request
+	openPause     = 2 * time.Second              // between attempts to reach etcd at the start
+)
+
+// Config says what is observed, and where it is shown.
+type Config struct {
+	Meet   meet.Config // how etcd and the leader are reached
+	Listen string      // host:port of the web page
+	Beside *Beside     // the Kubernetes Job; nil: there is none
+
+	// Opened is called with the web page's address, when it has one; may be nil.
+	Opened func(address string)
+}
+
+// Run observes until ctx ends. It returns an error if it cannot listen.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.Meet.Validate(); err != nil {
+		return app.Usage(err)
+	}
+	if _, _, err := net.SplitHostPort(cfg.Listen); err != nil {
+		return app.Usagef("--listen %q is not host:port: %w", cfg.Listen, err)
+	}
+	if _, err := cfg.Meet.Identity(); err != nil { // a wrong --tls is not worth a wait
+		return err
+	}
+	o := newObserver(cfg)
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if cfg.Opened != nil {
+		cfg.Opened(listener.Addr().String())
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return o.site.serve(ctx, listener) })
+	group.Go(func() error { return o.follow(ctx) })
+	if cfg.Beside != nil {
+		group.Go(func() error { return o.keep(ctx) })
+	}
+	err = group.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil // as it was asked to
+	}
+	return err
+}
+
+// observer is the process.
+type observer struct {
+	cfg   Config
+	log   *slog.Logger
+	board *dashboard.Board
+	show  audience
+	site  *site
+	found chan found // the job, each time it was looked at; the newest alone waits
+}
+
+// found is a job as it was found, and how its leader is asked.
+type found struct {
+	view  cluster.View
+	scale func(ctx context.Context, workers int) error
+}
+
+func newObserver(cfg Config) *observer {
+	o := &observer{cfg: cfg, log: cfg.Meet.Log, found: make(chan found, 1)}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	o.board = dashboard.NewBoard(cfg.Meet.Job, time.Now)
+	figures := metrics.New(cfg.Meet.Job, time.Now)
+	o.show = all{o.board, figures}
+	o.site = newSite(dashboard.NewServer(o.board), figures.Gatherer(), o.log)
+	return o
+}
+
+// follow follows the job from the moment at which etcd answers.
+func (o *observer) follow(ctx context.Context) error {
+	for {
+		store, err := o.cfg.Meet.Store(ctx)
+		if err == nil {
+			defer func() { _ = store.Close() }()
+			return o.followIn(ctx, store)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		o.show.Trouble(metrics.Etcd, err.Error())
+		o.log.Warn("trying again", "error", err)
+		if !sleep(ctx, openPause) {
+			return ctx.Err()
+		}
+	}
+}
+
+func (o *observer) followIn(ctx context.Context, store *etcdstore.Store) error {
+	notes := &away{Handler: o.log.Handler(), now: time.Now}
+	watched := o.cfg.Meet
+	watched.Log = slog.New(notes)
+	watching, err := watched.Client(store, patience)
+	if err != nil {
+		return err
+	}
+	asking, err := o.cfg.Meet.Client(store, scalePatience)
+	if err != nil {
+		return err
+	}
+	f := &follower{store: store, watch: watching.Watch, show: o.show, away: notes, log: o.log,
+		ready: o.site.ready, seen: func(v cluster.View) { o.hand(found{v, asking.Scale}) }}
+	return f.run(ctx)
+}
+
+// hand leaves the job as it was found to whoever keeps the Kubernetes Job; what it has not taken
+// of older ones goes.
+func (o *observer) hand(now found) {
+	select {
+	case <-o.found:
+	default:
+	}
+	o.found <- now // only we send
+}

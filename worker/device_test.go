@@ -1,0 +1,123 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"rondo/cluster"
+	"rondo/compute"
+	"rondo/job"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
+)
+
+// fakeGPU is a device whose memory is not the host's.
+type fakeGPU struct{ compute.Device }
+
+func (fakeGPU) Name() string             { return "cuda:7 Test (fp32)" }
+func (fakeGPU) Bytes() (now, peak int64) { return 0, 60 << 20 }
+
+// A GPU's lack of memory is told with its numbers and with what would fit, by the lanes that the
+// plan gives this worker; other errors are told as they are.
+func TestLack(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	spec := jobspec.Textbook()
+	spec.Batch, spec.MaxTokens = 512, 50000
+	data, err := job.OpenData(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = data.Close() }()
+	s := &session{worker: &worker{spec: spec, data: data, device: fakeGPU{}}, rank: 1,
+		plan: cluster.Plan{Members: make([]cluster.Member, 2), LaneEnds: []cluster.Lane{200, 512}}}
+	lack := &compute.MemoryError{What: "a layer", Bytes: 5000, Free: 4000, Total: 1 << 30}
+	lacks, told := s.lack(fmt.Errorf("step 1: %w", lack))
+	for _, want := range []string{"cuda:7 Test (fp32): step 1: no memory for a layer: 5000 bytes " +
+		"or more; 4000 of the device's 1073741824 are free; a worker of 312 lanes takes about ",
+		"there is room for 61 MiB", " lanes for each of 2 workers)"} {
+		if !lacks || !errors.Is(told, lack) || !strings.Contains(told.Error(), want) {
+			t.Errorf("%t, %v; want %q", lacks, told, want)
+		}
+	}
+	other := errors.New("no route to host")
+	if lacks, told := s.lack(other); lacks || !errors.Is(told, other) ||
+		told.Error() != other.Error() {
+		t.Errorf("%t, %v; want %v", lacks, told, other)
+	}
+}
+
+// A device that this machine lacks is the worker's own failure, and no wrong input of the job's.
+func TestMissingDeviceIsOwnFailure(t *testing.T) {
+	spec := jobspec.Textbook()
+	spec.Device, spec.Precision = "cpu", "fp16"
+	w := &worker{spec: spec}
+	err := w.openDevice()
+	if err == nil || !strings.Contains(err.Error(), "--precision fp16 is of GPUs") {
+		t.Fatal(err)
+	}
+	if f := w.failure(err).GetFailure(); f.Usage || f.Fatal || f.Text != err.Error() {
+		t.Errorf("told as %v", f)
+	}
+	var usage *jobspec.UsageError
+	if errors.As(err, &usage) {
+		t.Errorf("the process ends for a mistake in what a person wrote: %v", err)
+	}
+}
+
+// Only a job that has nothing to lose is ended by the one GPU that lacks memory for it.
+func TestFromScratch(t *testing.T) {
+	for _, c := range []struct {
+		dir, resume string
+		engine      *engine
+		rings       int
+		want        bool
+	}{
+		{"", "auto", nil, 1, true},
+		{"run", "never", nil, 1, true},
+		{"run", "auto", nil, 1, false},
+		{"run", "auto", &engine{}, 1, false},
+		{"run", "auto", &engine{scratch: true}, 1, true},
+		{"", "auto", nil, 2, false},
+	} {
+		spec := jobspec.Textbook()
+		spec.CheckpointDir, spec.Resume = c.dir, c.resume
+		s := &session{worker: &worker{spec: spec, engine: c.engine},
+			plan: cluster.Plan{Rings: c.rings}}
+		if got := s.fromScratch(); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+}
+
+// A device that fails while a job's end is stored is this worker's failure, and no crash.
+func TestSaveLaterOnLostDevice(t *testing.T) {
+	gone := &compute.DeviceError{Device: "cuda:0", Doing: "reading", Err: errors.New("it is gone")}
+	w := &worker{spec: jobspec.Textbook(), log: slog.New(slog.DiscardHandler)}
+	w.voice.Store(&voice{reporter: lostDevice{err: gone}})
+	s := &session{worker: w}
+	err := s.saveLater(t.Context(), &train.SaveError{Err: errors.New("the disk is full")})
+	if !errors.Is(err, gone) {
+		t.Errorf("%v, want %v", err, gone)
+	}
+}
+
+// lostDevice fails as a device does, where saveLater first asks for something.
+type lostDevice struct {
+	reporter
+	err *compute.DeviceError
+}
+
+func (l lostDevice) Report(context.Context, *rondov1.Event) error { panic(l.err) }
+
+// What is freed on a device that has failed is an error, and no crash.
+func TestFreed(t *testing.T) {
+	gone := &compute.DeviceError{Device: "cuda:0", Doing: "freeing", Err: errors.New("it is gone")}
+	if err := freed(func() { panic(gone) }); !errors.Is(err, gone) {
+		t.Errorf("%v, want %v", err, gone)
+	}
+}

@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
+)
+
+// Each phase is a beat in every job; a job without --inject has no Rehearsal, which would keep its
+// devices from recording.
+func TestWatch(t *testing.T) {
+	for _, inject := range []string{"", "delay rank=0 phase=load for=1ms"} {
+		spec := jobspec.Textbook()
+		spec.Inject = inject
+		w := &worker{spec: spec}
+		e := &engine{worker: w}
+		var err error
+		if e.faults, err = w.newFaults(); err != nil {
+			t.Fatal(err)
+		}
+		var settings train.Config
+		e.watch(&settings)
+		if (settings.Rehearsal != nil) != (inject != "") {
+			t.Errorf("--inject %q: the Rehearsal is %v", inject, settings.Rehearsal)
+		}
+		w.pulse.follow(spec)
+		w.pulse.begin()
+		before := w.pulse.last
+		if settings.Beat(); !w.pulse.last.After(before) {
+			t.Errorf("--inject %q: no beat", inject)
+		}
+	}
+}
+
+// What a rank has to say of itself alone is told by whichever it is, and logged.
+func TestOwnNotice(t *testing.T) {
+	var log bytes.Buffer
+	w := &worker{log: slog.New(slog.NewTextHandler(&log, nil))}
+	heard := &listener{}
+	w.voice.Store(&voice{reporter: heard, id: "w3"})
+	o := &observer{engine: &engine{worker: w}}
+	o.engine.session.Store(&session{rank: 1})
+	o.Notice("all know it")
+	o.OwnNotice("it is slow")
+	if len(heard.notices) != 1 || heard.notices[0].GetId() != "w3" ||
+		heard.notices[0].GetText() != "it is slow" ||
+		!strings.Contains(log.String(), "it is slow") {
+		t.Errorf("told %v, logged %q", heard.notices, log.String())
+	}
+}
+
+// listener is a reporter that remembers notices.
+type listener struct {
+	reporter
+	notices []*rondov1.NoticeEvent
+}
+
+func (l *listener) Report(_ context.Context, e *rondov1.Event) error {
+	l.notices = append(l.notices, e.GetNotice())
+	return nil
+}

@@ -1,0 +1,186 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"rondo/checkpoint"
+	"rondo/compute"
+	"rondo/job"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train"
+)
+
+// closeTimeout bounds the wait for the last checkpoint when training has ended with an error.
+const closeTimeout = 30 * time.Second
+
+// saver keeps the trainer's snapshots in the job's checkpoint folder, while this worker is rank 0.
+type saver struct {
+	engine *engine
+	spec   json.RawMessage
+
+	writer  *checkpoint.Writer // nil: nothing is being saved
+	began   bool               // what an earlier run left behind --resume STEP is gone
+	closing sync.WaitGroup     // of writers that were given up
+
+	mu     sync.Mutex
+	newest string // path of the newest checkpoint on storage
+}
+
+func newSaver(e *engine) (*saver, error) {
+	// A value of zero must not come back as a default that is another.
+	options := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
+	spec, err := options.Marshal(e.worker.spec)
+	if err != nil {
+		return nil, fmt.Errorf("the job's spec: %w", err)
+	}
+	return &saver{engine: e, spec: spec}, nil
+}
+
+// startFrom says that the job goes on from a checkpoint.
+func (v *saver) startFrom(c *checkpoint.Checkpoint) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.newest = c.Path
+}
+
+// saved hears of each save from the writer.
+func (v *saver) saved(r checkpoint.Result) {
+	w := v.engine.worker
+	ctx := context.Background() // a report bounds its wait itself
+	if r.Err != nil {
+		w.notice(ctx, r.Err.Error())
+		return
+	}
+	v.mu.Lock()
+	v.newest = r.Path
+	v.mu.Unlock()
+	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
+		Checkpoint: &rondov1.CheckpointEvent{Step: r.Step, Path: r.Path}}})
+	if r.RetainErr != nil {
+		w.notice(ctx, r.RetainErr.Error())
+	}
+}
+
+func (v *saver) path() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.newest
+}
+
+// Save implements train.Saver. The other ranks wait in the ring meanwhile.
+func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
+	w := v.engine.worker
+	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
+	defer cancel()
+	if !v.began {
+		// Not earlier: until there is something new to keep, nothing old is given up.
+		if err := v.engine.stored.Abandon(ctx, w.spec); err != nil {
+			return err
+		}
+		v.began = true
+	}
+	if err := v.open(); err != nil {
+		return err
+	}
+	training, err := json.Marshal(s.Progress)
+	if err != nil {
+		return fmt.Errorf("the training's progress: %w", err)
+	}
+	elapsed, timed := v.engine.stored.Elapsed(time.Now())
+	return v.writer.Submit(ctx, checkpoint.Snapshot{
+		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
+		Training:   training,
+		Vocabulary: w.data.Corpus.Vocabulary().Tokens(),
+		Metrics:    w.data.Metrics(w.spec, &s.Progress, elapsed, timed),
+	})
+}
+
+// open starts the writer, unless there is one.
+func (v *saver) open() (err error) {
+	if v.writer == nil {
+		v.writer, err = checkpoint.NewWriter(v.engine.stored.Store, checkpoint.WriterConfig{
+			Keep: int(v.engine.worker.spec.CheckpointKeep), Done: v.saved})
+	}
+	return err
+}
+
+// Flush implements train.Saver: it closes the writer, which waits for what it holds.
+func (v *saver) Flush(ctx context.Context) error {
+	writer := v.writer
+	v.writer = nil
+	if writer == nil {
+		return nil
+	}
+	defer v.engine.worker.pulse.pause()()
+	return writer.Close(ctx)
+}
+
+// abandonWriter lets the writer finish what it holds in the background.
+func (v *saver) abandonWriter() {
+	if v.writer == nil {
+		return
+	}
+	writer := v.writer
+	v.writer = nil
+	v.closing.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if err := writer.Close(ctx); err != nil {
+			v.engine.worker.notice(ctx, fmt.Sprintf("a checkpoint was given up by a worker that "+
+				"is not rank 0 any more: %v", err))
+		}
+	})
+}
+
+// close waits for what the writers hold.
+func (v *saver) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := v.Flush(ctx)
+	v.closing.Wait()
+	return err
+}
+
+// files are a snapshot's tensors as a checkpoint has them. The optimizer's are named
+// SLOT.PARAMETER, such as exp_avg.rnn.weight_ih_l0.
+func files(s *train.Snapshot) []checkpoint.File {
+	out := []checkpoint.File{{Name: job.ModelFile, Tensors: tensors("", s.Views, s.Params)}}
+	optimizer := checkpoint.File{Name: job.OptimizerFile}
+	for _, slot := range s.Slots {
+		optimizer.Tensors = append(optimizer.Tensors,
+			tensors(slot.Name+".", s.Views, slot.Data)...)
+	}
+	lanes := checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{Name: "state",
+		Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}}
+	return append(out, optimizer, lanes)
+}
+
+func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint.Tensor {
+	var out []checkpoint.Tensor
+	for _, v := range views {
+		out = append(out, checkpoint.Tensor{Name: prefix + v.Name, Shape: v.Shape,
+			Data: flat[v.Offset : v.Offset+v.Len]})
+	}
+	return out
+}
+
+// readSnapshot fills a snapshot of the job's shapes from a checkpoint.
+func readSnapshot(
+	ctx context.Context, c *checkpoint.Checkpoint, s *train.Snapshot,
+) (*train.Snapshot, error) {
+	if err := json.Unmarshal(c.Training, &s.Progress); err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: the training's progress: %w", c.Path, err)
+	}
+	for _, f := range files(s) {
+		if err := c.ReadInto(ctx, f.Name, f.Tensors); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}

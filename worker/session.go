@@ -1,0 +1,473 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
+	"rondo/cluster"
+	"rondo/compute"
+	"rondo/job"
+	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/telemetry"
+	"rondo/train"
+)
+
+// errSuperseded is why a ring that has not begun to train is given up.
+var errSuperseded = errors.New("a newer plan has come")
+
+// session is a worker's part in the ring of one plan.
+type session struct {
+	*worker
+	plan cluster.Plan
+	rank cluster.Rank
+	ring *allreduce.Ring
+	// group sums the gradient between the ranks' GPUs; nil: the ring does, or tiers of rings do.
+	group compute.Group
+	tiers *tiers // nil: the ring sums
+
+	rejoined bool // the ranks have begun anew in the ring that they have
+
+	mu         sync.Mutex
+	training   bool          // the ring has formed; it ends at a step's end
+	superseded bool          // a newer plan has come
+	since      time.Time     // it trains
+	seated     chan struct{} // closed when it trains for the first time
+}
+
+// ringError is a failure of this worker in a ring.
+type ringError struct {
+	generation cluster.Generation
+	fatal      bool // every worker would fail in this way
+	err        error
+}
+
+func (e *ringError) Error() string { return e.err.Error() }
+func (e *ringError) Unwrap() error { return e.err }
+
+// serveRing is in the plan's ring until that ends, by the job's or the ring's end. done: nothing
+// is left to train. It returns an error when this worker cannot be in the next ring.
+func (w *worker) serveRing(
+	life context.Context, leave <-chan struct{}, plan cluster.Plan, plans *plans,
+) (done bool, err error) {
+	w.pulse.begin()
+	defer w.pulse.rest()
+	rank, _ := plan.Rank(w.member.ID)
+	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
+	if w.engine == nil {
+		if w.engine, err = w.openEngine(life); err != nil {
+			return false, s.failed(err)
+		}
+	}
+	if err := w.engine.enter(s); err != nil {
+		return false, s.failed(err)
+	}
+	ctx, cancel := context.WithCancelCause(life)
+	var heeding sync.WaitGroup
+	heeding.Go(func() { s.heed(ctx, cancel, leave, plans) })
+	done, err = s.run(ctx)
+	cancel(nil)
+	heeding.Wait()
+	w.well = w.well || !s.since.IsZero() && time.Since(s.since) > lastReturn
+	broke := err
+	if err != nil {
+		err = s.judge(life, err)
+	}
+	if s.ring != nil {
+		if broke != nil && !isVerdict(broke) {
+			s.breakOff(broke) // the others must not wait for this rank
+		}
+		s.leaveGroup()
+		if closing := s.leaveRings(); closing != nil {
+			w.log.Debug("leaving the ring", "generation", plan.Generation, "error", closing)
+		}
+	}
+	return done && err == nil, err
+}
+
+// isVerdict reports whether an error is one that all ranks come to from the same collective: a rank
+// that broke the ring because of it could keep the others from it.
+func isVerdict(err error) bool {
+	var corrupt *train.CorruptError
+	var others *train.PeerCorruptError
+	var unsummed *train.GroupError
+	var refused *groupError
+	return errors.As(err, &corrupt) || errors.As(err, &others) || errors.As(err, &unsummed) ||
+		errors.As(err, &refused)
+}
+
+// processesHere is how many of the plan's workers share this machine's cores.
+func (s *session) processesHere() int {
+	if s.alone {
+		return 1
+	}
+	n := 0
+	for _, m := range s.plan.Members {
+		if m.Host == s.member.Host {
+			n++
+		}
+	}
+	return n
+}
+
+// heed passes on what the plans and signals ask while the ring is there.
+func (s *session) heed(
+	ctx context.Context, cancel context.CancelCauseFunc, leave <-chan struct{}, plans *plans,
+) {
+	late := time.NewTimer(0) // nobody has planned a ring without this worker
+	late.Stop()
+	defer late.Stop()
+	seated, asked, early := s.seated, (<-chan struct{})(nil), (<-chan struct{})(nil)
+	if s.plan.Rings <= 1 && !s.sat() {
+		early = leave // the job has no state yet that could be lost
+	}
+	for {
+		plan, changed := plans.newest()
+		switch {
+		case plan.Generation > s.plan.Generation:
+			s.supersede(cancel)
+			return
+		case plan.Phase == cluster.Stopping:
+			s.engine.trainer.RequestStop()
+		}
+		select {
+		case <-changed:
+		case <-seated: // not earlier: until then nobody else may have what this worker has
+			seated, asked, early = nil, leave, nil
+		case <-early:
+			early = nil
+			if s.giveUp(cancel) {
+				return
+			}
+		case <-asked:
+			asked = nil
+			s.sayLeaving(ctx)
+			late.Reset(s.spec.RegroupTimeout.AsDuration())
+		case <-late.C:
+			s.supersede(cancel)
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *session) sayLeaving(ctx context.Context) {
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{
+		Id: s.member.ID, Generation: uint64(s.plan.Generation)}}})
+}
+
+// supersede ends the ring: at a step's end if it trains, and at once otherwise.
+func (s *session) supersede(cancel context.CancelCauseFunc) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.superseded = true
+	if s.training {
+		s.engine.trainer.RequestRegroup()
+		return
+	}
+	cancel(errSuperseded)
+}
+
+// sat reports whether this worker has trained, in this ring or in another.
+func (s *session) sat() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hasSat
+}
+
+// giveUp ends a ring that has not begun to train; false: it has.
+func (s *session) giveUp(cancel context.CancelCauseFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hasSat {
+		return false
+	}
+	s.superseded = true
+	cancel(errSuperseded)
+	return true
+}
+
+// set says whether the ring trains, or fails when that comes too late.
+func (s *session) set(training bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.superseded {
+		return errSuperseded
+	}
+	if s.training = training; training && s.since.IsZero() {
+		s.since, s.hasSat = time.Now(), true
+		close(s.seated)
+	}
+	return nil
+}
+
+// run forms the ring and trains in it.
+func (s *session) run(ctx context.Context) (done bool, err error) {
+	if err := s.form(ctx); err != nil {
+		return false, err
+	}
+	if s.group, err = s.openGroup(ctx); err != nil {
+		return false, err
+	}
+	if s.tiers, err = s.openTiers(ctx); err != nil {
+		return false, err
+	}
+	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
+	for i, m := range s.plan.Members {
+		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
+		ring.Names = append(ring.Names, m.Place())
+	}
+	around := reducer{s.ring, s.tiers, s.engine.tracer != nil}
+	if len(s.plan.Members) > 1 {
+		ring.Reducer = around
+	}
+	for {
+		ring.Group = s.group
+		if ring.Reducer != nil {
+			if ring.Summer, err = s.summer(ring, around); err != nil {
+				return false, err
+			}
+		}
+		result, err := s.train(ctx, ring)
+		var unsaved *train.SaveError
+		if errors.As(err, &unsaved) && ctx.Err() == nil {
+			err = s.saveLater(ctx, unsaved)
+		}
+		if err != nil && s.soundRing(ctx, err) {
+			s.rejoined = true
+			if err = s.set(false); err == nil {
+				continue
+			}
+		}
+		if err != nil || result.Regroup {
+			return false, err
+		}
+		return true, s.voice.Load().Report(ctx, s.done(result))
+	}
+}
+
+// saveInterval is between two tries to store a job's end.
+const saveInterval = 5 * time.Second
+
+// saveLater holds the state of a job that has come to its end and could not be stored, and tries
+// again for as long as workers without a ring wait.
+func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) (err error) {
+	defer compute.Catch(&err) // the state is read from the device
+	patience := s.spec.RegroupTimeout.AsDuration()
+	s.notice(ctx, fmt.Sprintf("the job's end is not stored: %v; its state is held, and storing it "+
+		"is tried again for %v (--regroup-timeout)", unsaved, patience))
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(saveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return &lostStateError{unsaved}
+		case <-tick.C:
+			s.pulse.beat()
+		}
+		if err := s.engine.trainer.Keep(limited); err == nil {
+			return nil
+		}
+	}
+}
+
+// train joins the other ranks and trains until the ring ends.
+func (s *session) train(
+	ctx context.Context, ring train.Ring,
+) (result train.Result, err error) {
+	defer compute.Catch(&err)
+	joined, err := s.engine.trainer.Join(ctx, ring, s.engine.restore)
+	if err == nil {
+		err = s.engine.joined(s, joined)
+	}
+	if err == nil {
+		err = s.set(true)
+	}
+	if err != nil {
+		return result, err
+	}
+	s.announce(ctx, joined)
+	return s.engine.trainer.Run(ctx)
+}
+
+// soundRing reports whether all ranks have come to the same verdict, after which they go on in the
+// same ring until the leader plans another.
+func (s *session) soundRing(ctx context.Context, err error) bool {
+	var split *train.SplitError
+	var late *train.StragglerError
+	var unsummed *train.GroupError
+	var apart *train.ShardsDifferError
+	switch {
+	case errors.As(err, &apart): // the next Join goes by neither
+	case errors.As(err, &unsummed):
+		return s.sumByRing(ctx, unsummed)
+	case errors.As(err, &split):
+		s.engine.trainer.Forget() // nobody's state can be told from a wrong one
+		s.engine.split = split
+	case errors.As(err, &late):
+		witness := cluster.Rank(0)
+		if late.Rank == 0 {
+			witness = 1
+		}
+		if s.rank == witness {
+			s.accuse(ctx, late.Rank, &rondov1.SuspectEvent{Text: err.Error(), Slow: true})
+		}
+		return true
+	default:
+		return false
+	}
+	if s.rank == 0 {
+		s.notice(ctx, err.Error())
+	}
+	return true
+}
+
+// judge says what comes of an error that ended a session: the job's end, or life's; nothing, if
+// another ring can follow; or this worker's failure. Who has seen with its own eyes which
+// neighbour is to blame, tells.
+func (s *session) judge(life context.Context, err error) error {
+	var (
+		lost    *allreduce.PeerError
+		hearsay *allreduce.AbortError
+		corrupt *train.CorruptError
+		others  *train.PeerCorruptError
+
+		unsummed *train.GroupError
+		refused  *groupError
+	)
+	switch {
+	case life.Err() != nil:
+		return s.explain(context.Cause(life))
+	case errors.Is(err, errSuperseded):
+	case errors.As(err, &corrupt):
+		s.tellEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
+			Failure: &rondov1.FailureEvent{Id: s.member.ID, Text: err.Error(), Resync: true,
+				Generation: uint64(s.plan.Generation)}}})
+		s.flush(life) // before it is missed, for a reason that says less
+		return &outError{reason: err.Error(), forget: true}
+	case errors.As(err, &others):
+		for _, rank := range others.Ranks { // one of which may not have come to the verdict
+			s.accuse(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
+		}
+	case errors.As(err, &hearsay): // those who saw it tell
+	case errors.As(err, &unsummed) && unsummed.Own == nil: // and so here
+	case errors.As(err, &refused) && refused.rank != int(s.rank):
+	case errors.As(err, &lost):
+		s.accuse(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
+	default:
+		return s.failed(err)
+	}
+	s.log.Debug("the ring has ended", "generation", s.plan.Generation, "error", err)
+	return nil
+}
+
+// failed makes this worker's own failure of an error, and tells it before others see it go.
+func (s *session) failed(err error) error {
+	var nonfinite *train.NonfiniteError
+	var lost *lostStateError
+	var apart *grpclink.WayError
+	var refused *groupError
+	lacks, err := s.lack(err)
+	failure := &ringError{generation: s.plan.Generation, err: err,
+		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
+			errors.As(err, &apart) && s.fromScratch() ||
+			errors.As(err, &refused) && s.plan.Rings <= 1 || // it is the job that was set up so
+			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
+	s.tell(context.Background(), failure) // bounds its wait itself
+	return failure
+}
+
+// fromScratch reports whether the job is known to have nothing yet that could be lost: this is its
+// first ring, and there is no checkpoint that it goes on from.
+func (s *session) fromScratch() bool {
+	none := !jobspec.KeepsModel(s.spec) || s.spec.Resume == "never" ||
+		s.engine != nil && s.engine.scratch
+	return none && s.plan.Rings <= 1 && s.step() == 0
+}
+
+// lack adds to the error of a GPU without memory for its lanes what would fit.
+func (s *session) lack(err error) (lacks bool, _ error) {
+	var lack *compute.MemoryError
+	if !errors.As(err, &lack) {
+		return false, err
+	}
+	lanes := int(s.plan.LaneEnds[s.rank])
+	if s.rank > 0 {
+		lanes -= int(s.plan.LaneEnds[s.rank-1])
+	}
+	if s.device == nil || job.HostMemory(s.device) {
+		return true, err
+	}
+	advice := job.AdviseOnGPU(s.spec, s.data.Corpus.Vocabulary().Len(), job.Part{Lanes: lanes,
+		Workers: len(s.plan.Members)}, job.Room(s.device, lack))
+	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
+}
+
+// accuse tells that a rank of this ring is to be evicted, and why.
+func (s *session) accuse(ctx context.Context, rank int, why *rondov1.SuspectEvent) {
+	why.Id, why.Generation, why.Rank = s.member.ID, uint64(s.plan.Generation), int64(rank)
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: why}})
+}
+
+// announce tells who is in the ring, and what it goes on from.
+func (s *session) announce(ctx context.Context, joined train.Joined) {
+	from, to := s.plan.Lanes(s.rank)
+	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
+		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),
+		"threads", job.Threads(s.spec, s.processesHere()),
+		"lanes", fmt.Sprintf("%d-%d", from, to-1), "after_step", joined.Step)
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
+		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
+		Device: s.engine.model.Device().Name(), Host: s.member.Host,
+		Generation: uint64(s.plan.Generation)}}})
+	if s.rank != 0 {
+		return
+	}
+	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
+		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
+			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
+	again := s.plan.Rings > 1 || s.rejoined
+	if text := joined.String(); text != "" && again {
+		s.notice(ctx, text)
+	}
+	s.engine.heard.catchUp(joined.Step) // which may be an earlier one, as was just told
+	if total := s.data.Steps(s.spec); joined.Step >= total && !again {
+		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
+			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
+	}
+}
+
+// done is this rank's last event of a ring that has nothing left to train.
+func (s *session) done(result train.Result) *rondov1.Event {
+	d := &rondov1.DoneEvent{Step: result.Progress.Step, Epoch: result.Progress.Epoch,
+		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
+		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
+		Reason: s.ending(result)}
+	d.BestStep, d.BestLoss = result.Progress.Validation.Lowest()
+	if s.rank == 0 {
+		d.Checkpoint = s.engine.saver.path()
+	}
+	return &rondov1.Event{Kind: &rondov1.Event_Done{Done: d}}
+}
+
+// ending is why the job ends. Who asked it to stop, only the leader knows, and adds.
+func (s *session) ending(result train.Result) string {
+	switch {
+	case result.Early:
+		return fmt.Sprintf(telemetry.EarlyStopped, result.Progress.Validation.Waiting)
+	case result.Stopped:
+		return "stopped"
+	}
+	return s.data.Ending(s.spec)
+}
