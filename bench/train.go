@@ -176,7 +176,6 @@ func (w *stopwatch) Step(train.StepReport) {
 
 func (*stopwatch) Evaluated(train.EvalReport) {}
 func (*stopwatch) Sampled(int64, string)      {}
-func (*stopwatch) Tuned(train.Tuning)         {}
 func (*stopwatch) Checkpoint(int64)           {}
 func (*stopwatch) Notice(string)              {}
 func (*stopwatch) OwnNotice(string)           {}

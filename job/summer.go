@@ -8,6 +8,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/sum"
 )
 
 // SummerConfig is how the ranks of a job of so many steps sum the gradient of a model where the
@@ -34,6 +35,12 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 		return nil, nil
 	}
 	return &c, nil
+}
+
+// SumUpdate is what a compressed sum changes of the update, in a job of so many steps.
+func SumUpdate(spec *rondov1.JobSpec, steps int64) sum.Update {
+	return sum.Update{Scale: float32(gradientScale(spec)), HoldAfter: holdAfter(spec, steps),
+		MomentumAfter: momentumAfter(spec, steps), Decay: momentum(spec).Decay}
 }
 
 // gradientScale is what makes the most of binary16's range, whose numbers lose bits below 2^-14,

@@ -21,6 +21,10 @@ func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32
 func (ringOfOne) Start(context.Context, []float32) (Pending, error) { return summed{}, nil }
 func (ringOfOne) Timing() (sending, waiting time.Duration)          { return 0, 0 }
 
+func (ringOfOne) ReduceScatter(context.Context, []float32, []int) error { return nil }
+func (ringOfOne) AllReduceTree(context.Context, []float32, []int, [][]float32) error {
+	return nil
+}
 func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
 func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
 
@@ -39,7 +43,7 @@ func (idle) Close()                                                    {}
 
 // steps does n steps of a job on one rank, with its model or without.
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
-	j.config.Steps, j.config.BucketBytes = int64(n), onePiece
+	j.config.Steps, j.bucketBytes = int64(n), onePiece
 	j.prepare = func(_ int, trainer *Trainer) {
 		trainer.cfg.Observer = silence{}
 		if !withModel {

@@ -119,7 +119,7 @@ func (c counting) Backward(in Pass) (float64, error) {
 func TestBucketsSumTheGradient(t *testing.T) {
 	for name, change := range map[string]func(*job){
 		"each part": func(*job) {},
-		"two":       func(j *job) { j.config.BucketBytes = 5000 },
+		"two":       func(j *job) { j.bucketBytes = 5000 },
 		"recompute": func(j *job) { j.model.Recompute = 3 },
 		"a device that copies": func(j *job) {
 			j.config.HostMemory, j.model.GradientTail = false, 0
@@ -137,13 +137,13 @@ func TestBucketsSumTheGradient(t *testing.T) {
 			}
 		},
 		"a rehearsal": func(j *job) {
-			j.prepare = func(_ int, trainer *Trainer) { trainer.cfg.Rehearsal = &rehearsed{} }
+			j.prepare = func(_ int, trainer *Trainer) { rehearse(trainer, &rehearsed{}) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			whole := deep(3)
 			change(&whole)
-			whole.config.BucketBytes = onePiece
+			whole.bucketBytes = onePiece
 			want := whole.mustRun(t).params
 			j := deep(3)
 			change(&j)
@@ -173,7 +173,7 @@ func TestBucketsBeginWithinBackward(t *testing.T) {
 		{Clip{1, ByNorm, ScopeWorker}, 1, 0},
 	} {
 		j := deep(2)
-		j.config.Clip, j.config.BucketBytes = c.clip, c.size
+		j.config.Clip, j.bucketBytes = c.clip, c.size
 		_, started, within := j.runQueued(t)
 		if want := c.each * int(j.config.Steps); started != want || within != want {
 			t.Errorf("%+v, %d bytes: %d sums were begun, %d of them within runs; want %d", c.clip,
@@ -210,14 +210,3 @@ func (f *bucketless) Start(context.Context, []float32) (Pending, error) {
 type brokenSum struct{}
 
 func (brokenSum) Wait(context.Context) error { return errTest }
-
-func TestBucketsOf(t *testing.T) {
-	points := []int{10, 30, 35, 90, 100}
-	for least, want := range map[int][]int{
-		1: points, 10: {10, 30, 90, 100}, 30: {30, 90, 100}, 60: {90, 100}, 95: {100}, 1000: {100},
-	} {
-		if got := bucketsOf(points, least); !slices.Equal(got, want) {
-			t.Errorf("at least %d: %v, want %v", least, got, want)
-		}
-	}
-}

@@ -280,9 +280,6 @@ func TestFold(t *testing.T) {
 	dev.Free(grads)
 }
 
-// ringOnly is a Reducer that knows no tree.
-type ringOnly struct{ Reducer }
-
 func TestCanonicalRefuses(t *testing.T) {
 	for want, change := range map[string]func(*job){
 		"must divide --batch 12": func(j *job) { j.config.LaneGroups = 5 },
@@ -299,11 +296,5 @@ func TestCanonicalRefuses(t *testing.T) {
 		if err := j.run(t)[0].err; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}
-	}
-	j := canonical(6, ScopeGlobal)
-	j.ranks = 2
-	err := j.runRank(t.Context(), 0, ringOnly{seat{meeting: newMeeting(2)}}, &outcome{})
-	if err == nil || !strings.Contains(err.Error(), "is not for a sum by train.ringOnly") {
-		t.Errorf("%v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -22,7 +21,7 @@ type Config struct {
 	// Lanes. 0: each rank computes all of its lanes together.
 	LaneGroups int
 	// Canonical says that the groups' gradients are added up in one order, whoever has them: the
-	// same bits on any number of ranks. Each Ring's Reducer is a TreeReducer then.
+	// same bits on any number of ranks. Each Ring's Sum is of a tree then.
 	Canonical bool
 
 	Optimizer Optimizer
@@ -33,20 +32,9 @@ type Config struct {
 	// job. At least 1.
 	NonfiniteLimit int64
 
-	// GradientScale is what each rank's gradient is multiplied by before the ranks sum it, and
-	// their sum divided by: a power of two, for numbers that have a narrow range on their way; 0:
-	// 1. The limit of Clip, whose Scope is ScopeWorker, bounds what travels. Not in rounds.
-	GradientScale float64
-
-	// BucketBytes is how large a part of the gradient is at least, but for the last, that the ranks
-	// begin to sum while the backward pass goes on; 0: each ring measures what is best. Nothing is
-	// summed before a gradient is clipped by its own norm (ScopeWorker). With more than two ranks
-	// the sums' rounding depends on it.
-	BucketBytes int64
-
 	// ShardCopies says that the ranks share out what the optimizer keeps, and how many keep each
 	// part of it: 1 or 2, so that a rank that is lost takes nothing with it. 0: each keeps all.
-	// Each Ring's Reducer is a ScatterReducer then, and there is no Group and no Summer.
+	// Each Ring has a Scatterer then.
 	ShardCopies int
 
 	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
@@ -140,9 +128,6 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 }
 
 func (c *Config) validateShape() error {
-	if c.BucketBytes < 0 {
-		return fmt.Errorf("--bucket-bytes %d: must be at least 0 (measured)", c.BucketBytes)
-	}
 	if c.Lanes < 1 {
 		return fmt.Errorf("--batch %d: must be at least 1", c.Lanes)
 	}
@@ -166,9 +151,6 @@ func (c *Config) validatePasses() error {
 	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
 		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
 			"each worker has the sum of its own range only, of each step's gradient")
-	case c.GradientScale != 0 && !c.scales():
-		return fmt.Errorf("train: gradients times %v, want a power of two, and that each rank "+
-			"clips its own", c.GradientScale)
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
@@ -176,11 +158,10 @@ func (c *Config) validatePasses() error {
 	return nil
 }
 
-// scales says whether GradientScale is one that can be.
-func (c *Config) scales() bool {
-	fraction, _ := math.Frexp(c.GradientScale)
-	own := c.Clip.beforeRing() && c.Clip.Scope == ScopeWorker && c.ShardCopies == 0
-	return fraction == 0.5 && c.Clip.Limit*c.GradientScale <= maxClip && own && !c.Local.on()
+// Overlaps says whether the ranks may begin to sum a gradient while backward goes on: none of them
+// has to know its norm before, nor to add up those of its lane groups.
+func (c *Config) Overlaps() bool {
+	return !c.Clip.beforeRing() && !c.Local.on() && c.LaneGroups == 0
 }
 
 func (c *Config) validateRollCall() error {

@@ -15,7 +15,7 @@ func (t *Trainer) dealLanes(ctx context.Context) (lost []int, err error) {
 	if t.task.Reset(t.position(t.progress.Step)) {
 		return nil, nil
 	}
-	if t.ring.Reducer == nil {
+	if t.ring.Peers == nil {
 		return e.lost(), nil
 	}
 	contributors, err := t.whoKnows(ctx, e)
@@ -53,7 +53,7 @@ func (t *Trainer) whoKnows(ctx context.Context, e *entry) ([]int, error) {
 			wire[t.ring.Rank*size+lane/maskBits] += float32(int(1) << (lane % maskBits))
 		}
 	}
-	if err := t.ring.Reducer.AllGather(ctx, wire, ends); err != nil {
+	if err := t.ring.Peers.AllGather(ctx, wire, ends); err != nil {
 		return nil, fmt.Errorf("finding who knows which lanes: %w", err)
 	}
 	contributors := make([]int, t.cfg.Lanes)
@@ -88,7 +88,7 @@ func (t *Trainer) gatherFrom(ctx context.Context, e *entry, contributors []int) 
 			copy(wire[i*t.laneSize:], t.book.lanes(e, lane, lane+1))
 		}
 	}
-	if err := t.ring.Reducer.AllGather(ctx, wire, ends); err != nil {
+	if err := t.ring.Peers.AllGather(ctx, wire, ends); err != nil {
 		return err
 	}
 	for i, lane := range order {
@@ -104,9 +104,9 @@ func (t *Trainer) gatherLanes(ctx context.Context) error {
 	switch {
 	case t.task.Reset(t.position(t.progress.Step)):
 		e.zero()
-	case t.ring.Reducer != nil:
+	case t.ring.Peers != nil:
 		// What of it is known comes back as it is: a gathering that is broken off harms nothing.
-		if err := t.ring.Reducer.AllGather(ctx, e.states, t.laneFloats); err != nil {
+		if err := t.ring.Peers.AllGather(ctx, e.states, t.laneFloats); err != nil {
 			return fmt.Errorf("gathering the lanes' state: %w", err)
 		}
 		e.know(0, t.cfg.Lanes)

@@ -268,15 +268,17 @@ func (e *elastic) ringUntil(
 		if len(workers) > 1 {
 			place := seat{meeting: met, rank: rank, timing: h.timing}
 			f := &frail{seat: place, how: how, ring: shared}
-			if ring.Reducer = f; e.wrap != nil {
-				ring.Reducer = e.wrap(f)
+			by := parts{ring: f}
+			if e.wrap != nil {
+				by.ring = e.wrap(f)
 			}
 			if e.job.group != nil {
-				ring.Group = e.job.group(rank, h.dev)
+				by.group = e.job.group(rank, h.dev)
 			}
 			if e.job.summer != nil {
-				ring.Summer = e.job.summer(worker, ring)
+				by.summer = e.job.summer(worker, ring, by.ring)
 			}
+			ring = e.job.over(ring, by)
 		}
 		running.Go(func() {
 			h.joined, h.err = h.trainer.Join(life, ring, e.restore)

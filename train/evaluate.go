@@ -29,8 +29,8 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		buf[evalNonfinite] = 1
 	}
 	putExact(buf[evalTokens:], float64(tokens))
-	if t.ring.Reducer != nil {
-		if err := t.ring.Reducer.AllReduce(ctx, buf[:]); err != nil {
+	if t.ring.Peers != nil {
+		if err := t.ring.Peers.AllReduce(ctx, buf[:]); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
 		t.exchange.met = t.cfg.Now()

@@ -14,9 +14,11 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
+	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/sum"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -122,7 +124,7 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) 
 	}
 }
 
-// seat is one rank's Reducer.
+// seat is one rank's place in it.
 type seat struct {
 	*meeting
 	rank   int
@@ -221,7 +223,7 @@ type recorder struct {
 	evals       []EvalReport
 	samples     []string
 	checkpoints []int64
-	tuned       []Tuning
+	tuned       []sum.Tuning
 	notices     []string
 	own         []string // notices of this rank
 }
@@ -234,7 +236,6 @@ func (r *recorder) Step(s StepReport) {
 
 func (r *recorder) Evaluated(e EvalReport) { r.evals = append(r.evals, e) }
 func (r *recorder) Checkpoint(step int64)  { r.checkpoints = append(r.checkpoints, step) }
-func (r *recorder) Tuned(t Tuning)         { r.tuned = append(r.tuned, t) }
 func (r *recorder) Notice(text string)     { r.notices = append(r.notices, text) }
 func (r *recorder) OwnNotice(text string)  { r.own = append(r.own, text) }
 func (r *recorder) Sampled(step int64, text string) {
@@ -288,10 +289,15 @@ type job struct {
 	prepare func(rank int, t *Trainer)                        // nil: nothing
 	summed  func([]float32)                                   // hears the sums; nil: nobody
 	group   func(rank int, dev compute.Device) compute.Group  // nil: there is none
-	summer  func(worker int, r Ring) Summer                   // nil: there is none
+	// summer is what a worker sums by in a ring; nil: there is none.
+	summer func(worker int, r Ring, ring Reducer) *compress.Summer
+	update sum.Update // what the summer's sum changes of the update
+
+	bucketBytes int64
+	tracer      Tracer // of rank 0's sums; nil: none
 }
 
-// onePiece is a Config.BucketBytes with which the gradient is summed at once; that of newJob makes
+// onePiece is a job's bucketBytes with which the gradient is summed at once; that of newJob makes
 // as many buckets as there can be.
 const onePiece = 1 << 40
 
@@ -307,8 +313,9 @@ func newJob(ranks int) job {
 				Rho: 0.99, Epsilon: 1e-8},
 			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
 			Clip:       Clip{Limit: 1, By: ByNorm, Scope: ScopeGlobal},
-			HostMemory: true, BucketBytes: 1,
+			HostMemory: true,
 		},
+		bucketBytes: 1,
 	}
 }
 
@@ -365,22 +372,24 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 		return err
 	}
 	defer trainer.Close()
-	at := Ring{Reducer: ring, Rank: rank, LaneEnds: j.ends, Generation: 1}
+	at := Ring{Rank: rank, LaneEnds: j.ends, Generation: 1}
 	if j.ends == nil {
 		at.LaneEnds = j.dealt(j.ranks)
 	}
+	by := parts{ring: ring, heard: &o.recorder}
 	if j.group != nil {
-		at.Group = j.group(rank, dev)
+		by.group = j.group(rank, dev)
 	}
 	if j.summer != nil {
-		at.Summer = j.summer(rank, at)
+		by.summer = j.summer(rank, at, ring)
 	}
-	_, err = trainer.Join(ctx, at, func(context.Context, RestoreReason) (*Snapshot, error) {
+	restore := func(context.Context, RestoreReason) (*Snapshot, error) {
 		if j.reload != nil {
 			return j.reload(trainer), nil
 		}
 		return j.from, nil
-	})
+	}
+	_, err = trainer.Join(ctx, j.over(at, by), restore)
 	if err != nil {
 		return err
 	}

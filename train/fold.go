@@ -22,6 +22,7 @@ type fold struct {
 	added    int         // up to where that has been added to the last one's
 	nodes    []node      // that wait, from left to right
 	free     [][]float32 // memory for others
+	waiting  [][]float32 // used again
 }
 
 // node is one of the tree's.
@@ -110,6 +111,15 @@ func (f *fold) collapse() {
 		f.dev.Add(f.grads, f.nodes[len(f.nodes)-1].sum)
 		f.pop()
 	}
+}
+
+// sums are what the nodes that wait have, device memory, from left to right.
+func (f *fold) sums() [][]float32 {
+	f.waiting = f.waiting[:0]
+	for _, n := range f.nodes {
+		f.waiting = append(f.waiting, n.sum)
+	}
+	return f.waiting
 }
 
 // zero makes the nodes that wait zeros.

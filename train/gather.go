@@ -10,7 +10,7 @@ import (
 // A float32 holds whole numbers of 24 bits, so the bytes travel in pairs.
 func gather[T any](ctx context.Context, t *Trainer, own T) ([]T, error) {
 	all := make([]T, len(t.ring.LaneEnds))
-	if t.ring.Reducer == nil {
+	if t.ring.Peers == nil {
 		all[0] = own
 		return all, nil
 	}
@@ -27,7 +27,7 @@ func gather[T any](ctx context.Context, t *Trainer, own T) ([]T, error) {
 	for i := range size {
 		wire[t.ring.Rank*size+i] = float32(binary.LittleEndian.Uint16(bytes[2*i:]))
 	}
-	if err := t.ring.Reducer.AllGather(ctx, wire, ends); err != nil {
+	if err := t.ring.Peers.AllGather(ctx, wire, ends); err != nil {
 		return nil, err
 	}
 	t.exchange.met = t.cfg.Now()
@@ -59,7 +59,7 @@ func (t *Trainer) copyState(ctx context.Context, donor int, receive bool) error 
 		for rank := donor; rank < len(ends); rank++ {
 			ends[rank] = len(x)
 		}
-		return t.ring.Reducer.AllGather(ctx, x, ends)
+		return t.ring.Peers.AllGather(ctx, x, ends)
 	}
 	for _, x := range t.tensors() {
 		if t.cfg.HostMemory {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/sum"
 )
 
 // company is a Group in one process. Its members sum the contents of their devices' memory.
@@ -55,7 +56,7 @@ func (c *company) AllReduce(ctx context.Context, x []float32) error {
 	}
 	err := c.seat.AllReduce(ctx, host)
 	if err != nil {
-		err = &UnmetError{err}
+		err = &sum.UnmetError{Err: err}
 	}
 	if err == nil && c.sums == c.fails {
 		err = errTest
@@ -111,7 +112,7 @@ func TestGroupFails(t *testing.T) {
 			failed = 1
 		}
 		for worker, h := range e.hands {
-			var lost *GroupError
+			var lost *sum.GroupError
 			own := !after || worker == 1
 			if !errors.As(h.err, &lost) || lost.Ranks != failed || lost.Faulty != failed ||
 				errors.Is(h.err, errTest) != own || h.result.Progress.Step != 3 {
@@ -154,7 +155,7 @@ func TestGroupFailsBefore(t *testing.T) {
 		}
 		e.ring(breakage{}, 0, 1, 2)
 		for worker, h := range e.hands {
-			var lost *GroupError
+			var lost *sum.GroupError
 			own := faulty == 1 && worker == 1
 			if !errors.As(h.err, &lost) || lost.Ranks != 3 || lost.Faulty != faulty ||
 				(lost.Own != nil) != own || errors.Is(h.err, errTest) != own ||
@@ -171,7 +172,7 @@ type blameless struct{ compute.Group }
 
 func (b *blameless) AllReduce(ctx context.Context, x []float32) error {
 	if err := b.Group.AllReduce(ctx, x); err != nil {
-		return &UnmetError{err}
+		return &sum.UnmetError{Err: err}
 	}
 	return nil
 }
@@ -201,7 +202,7 @@ func TestGroupInBrokenRing(t *testing.T) {
 type behind struct{ *frail }
 
 func (b *behind) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
-	if buf[tailUnsummed] != 0 {
+	if len(buf) > Tail && buf[Tail] != 0 { // ranks whose group has not summed
 		b.ring.smash(errBroken)
 	}
 	return b.frail.AllReduceCarry(ctx, buf, out, in)

@@ -29,7 +29,7 @@ func TestBeats(t *testing.T) {
 			}
 			trainer.cfg.Beat = func() { beats++ }
 			if rehearses {
-				trainer.cfg.Rehearsal = heard
+				rehearse(trainer, heard)
 			}
 			w = &watched{Seat: trainer.seat}
 			trainer.seat = beaten{w, func() { atRun = append(atRun, beats) }}

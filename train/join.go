@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,16 +11,16 @@ import (
 	"rondo/compute"
 )
 
-// Ring is a rank's part in one generation of ranks. Its Reducer is the caller's; one that has
-// failed may go on using the trainer's memory, so it is closed before the next Join.
+// Ring is a rank's part in one generation of ranks. What it is made of is the caller's, and may go
+// on using the trainer's memory after a failure, so it is closed before the next Join.
 type Ring struct {
-	Reducer Reducer // nil: this rank is alone
-	// Group sums the gradient between the ranks' devices, where the Reducer would have to sum it in
-	// host memory. Either all ranks have one, or none. It ends a wait when the Reducer fails.
-	Group compute.Group
-	// Summer sums the gradient where no Group does, and before the Reducer sums the rest; nil: the
-	// Reducer sums it too.
-	Summer     Summer
+	Peers Peers // nil: this rank is alone
+	// NewSum makes the ring's Sum, of a gradient that backward finishes up to each of finishes in
+	// turn. With Config.Canonical what is summed are also the nodes of a tree: see package sum. It
+	// is nil if this rank is alone, or where Scatter sums.
+	NewSum func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
+	// Scatter sums where Config.ShardCopies has the ranks share out the optimizer.
+	Scatter    Scatterer
 	Rank       int
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
 	Generation int64    // of each ring greater than of those before
@@ -71,8 +72,6 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (Joined,
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
 	t.roll.begin(ring)
-	t.resumeSummer()
-	t.beginTuning()
 	joined.Step, joined.Committed = t.progress.Step, t.committed
 	t.laps.end("joining the ring")
 	joined.Took = t.cfg.Now().Sub(began)
@@ -94,14 +93,10 @@ func (t *Trainer) enter(ring Ring) error {
 	if err := t.groupLanes(); err != nil {
 		return err
 	}
-	t.exchange.enter(ring)
-	var err error
-	if t.exchange.leafEnds, err = t.leafEnds(); err != nil {
+	if err := t.enterSum(ring); err != nil {
 		return err
 	}
-	if err := t.enterShards(); err != nil {
-		return err
-	}
+	t.ending = t.newEnding()
 	// A sum that was broken off leaves anything, also in the padding, which no gradient overwrites.
 	t.dev.Zero(t.task.Gradients())
 	t.laneFloats = t.laneFloats[:0]
@@ -109,6 +104,22 @@ func (t *Trainer) enter(ring Ring) error {
 		t.laneFloats = append(t.laneFloats, end*t.laneSize)
 	}
 	return nil
+}
+
+// enterSum readies the exchange for a ring.
+func (t *Trainer) enterSum(ring Ring) (err error) {
+	x := t.exchange
+	x.rank, x.ranks, x.busy, x.sum = ring.Rank, len(ring.LaneEnds), 0, noSum{}
+	switch {
+	case (t.shards != nil) != (ring.Scatter != nil) && ring.Peers != nil:
+		return errors.New("train: ranks that share out the optimizer sum by a Scatterer, and " +
+			"only they")
+	case t.shards != nil:
+		t.enterShards()
+	case ring.NewSum != nil:
+		x.sum, err = ring.NewSum(x.gradient, t.finishes, t.fold.sums)
+	}
+	return err
 }
 
 func (r Ring) validate(lanes int) error {
@@ -127,8 +138,8 @@ func (r Ring) validate(lanes int) error {
 	if end != lanes {
 		return fmt.Errorf("train: the ranks' lanes end at %d; the job has %d", end, lanes)
 	}
-	if r.Reducer == nil && n > 1 {
-		return fmt.Errorf("train: %d ranks without a Reducer", n)
+	if sums := r.NewSum != nil || r.Scatter != nil; sums != (r.Peers != nil) || !sums && n > 1 {
+		return fmt.Errorf("train: %d ranks without Peers and a sum", n)
 	}
 	if r.Names != nil && len(r.Names) != n {
 		return fmt.Errorf("train: %d names for %d ranks", len(r.Names), n)

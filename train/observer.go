@@ -12,8 +12,6 @@ type Observer interface {
 	Sampled(step int64, text string)
 	// Checkpoint hears that the Saver took a snapshot; it may not be on storage yet.
 	Checkpoint(step int64)
-	// Tuned hears how the gradient travels from now on in a ring that has measured it.
-	Tuned(Tuning)
 	// Notice hears what a person should know: a step that was skipped, a save that failed.
 	Notice(text string)
 	// OwnNotice hears what a person should know of this rank alone: that its device is slow.
@@ -44,7 +42,7 @@ type StepReport struct {
 // StepTimes is where a rank's time for a step went. What was due after the step before is in none
 // of it.
 type StepTimes struct {
-	// Compute is reading, forward, backward, clipping, updating, and what a Summer computes.
+	// Compute is reading, forward, backward, clipping, updating, and what a Sum computes.
 	Compute time.Duration
 	Exposed time.Duration // what of the sum over the ranks was not done beside the backward pass
 	// Waiting is the part of Exposed in which a slower rank had not come to the sum yet, judged by
@@ -66,6 +64,5 @@ func (silence) Step(StepReport)       {}
 func (silence) Evaluated(EvalReport)  {}
 func (silence) Sampled(int64, string) {}
 func (silence) Checkpoint(int64)      {}
-func (silence) Tuned(Tuning)          {}
 func (silence) Notice(string)         {}
 func (silence) OwnNotice(string)      {}

@@ -17,14 +17,6 @@ type Optimizer struct {
 	Rho          float64
 	Epsilon      float64
 	WeightDecay  float64
-	// HoldAfter is the last step whose gradient the second moment takes in, where the ranks of a
-	// ring sum: from then on these may sum in a way that has gradients arrive in bursts, which
-	// compute.Update.Held is for. 0: it takes in all. One that is held stays so: see Progress.Held.
-	HoldAfter int64
-	// MomentumAfter is the last step in whose update the momentum is, where the ranks of a ring
-	// sum: from then on each rank has that of its own gradients, and what they sum is the momentum.
-	// 0: it is in all.
-	MomentumAfter int64
 }
 
 // optimizers are the rules by name, as flags have them, with the names of what they keep, as
@@ -96,12 +88,6 @@ func (o Optimizer) validate() error {
 	if !(o.WeightDecay >= 0 && o.WeightDecay <= math.MaxFloat32) {
 		return fmt.Errorf("--weight-decay %v: must be at least 0 and finite", o.WeightDecay)
 	}
-	if o.HoldAfter < 0 {
-		return fmt.Errorf("train: a second moment that is held after step %d", o.HoldAfter)
-	}
-	if o.MomentumAfter < 0 {
-		return fmt.Errorf("train: the ranks' own momenta after step %d", o.MomentumAfter)
-	}
 	return nil
 }
 
@@ -112,14 +98,4 @@ func (o Optimizer) update(n int64, rate float64) compute.Update {
 		Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Rho: float32(o.Rho),
 		Epsilon: float32(o.Epsilon), WeightDecay: float32(o.WeightDecay),
 	}
-}
-
-// withoutMomentum is the rule by a gradient that is a momentum. The decay of the weights, which is
-// not in that, counts as often as if it were.
-func (o Optimizer) withoutMomentum() Optimizer {
-	if o.Rule == compute.Momentum || o.Rule == compute.Nesterov {
-		o.WeightDecay /= 1 - o.Momentum
-	}
-	o.Momentum, o.Beta1 = 0, 0
-	return o
 }

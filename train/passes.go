@@ -39,9 +39,6 @@ func (t *Trainer) groupLanes() error {
 	return nil
 }
 
-// single says whether a step is one pass on this rank.
-func (t *Trainer) single() bool { return t.passes() == 1 }
-
 // position is the segment that each lane reads next, after so many steps.
 func (t *Trainer) position(steps int64) int64 { return steps * int64(t.cfg.Accumulate) }
 
@@ -85,8 +82,11 @@ func (t *Trainer) spans(from, to int64) iter.Seq[Span] {
 // or in parts of it in t.fold. The mean over all K*G*T targets is the sum of the ranks' parts.
 // Where a gradient is clipped before the ring, it is that of the mean over those lanes' own
 // targets, and is weighted by their share of all lanes afterwards. after takes the lanes' states.
-func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *entry) (own tally,
-	err error) {
+func (t *Trainer) forwardBackward(
+	ctx context.Context, index int64, after *entry,
+) (tally, error) {
+	own := &t.own
+	*own = tally{}
 	t.fold.begin()
 	for n := range t.passes() {
 		p := t.pass(index, n)
@@ -103,19 +103,19 @@ func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *entry
 		own.loss.add(lossSum / float64(t.targets()))
 		t.fold.addSegment(p.Part, t.cfg.Accumulate)
 		if p.Part == t.cfg.Accumulate-1 {
-			if err := t.endGroup(p, after, &own); err != nil {
+			if err := t.endGroup(p, after, own); err != nil {
 				return tally{}, err
 			}
 		}
 	}
-	t.endPasses(&own)
+	t.endPasses(own)
 	if t.stopping.Load() {
 		own.stop = 1
 	}
 	if t.regrouping.Load() {
 		own.regroup = 1
 	}
-	return own, nil
+	return *own, nil
 }
 
 // runPass runs a pass, and returns the loss summed over its targets.
@@ -127,9 +127,7 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 	if err != nil {
 		return 0, fmt.Errorf("reading the batch: %w", err)
 	}
-	if t.exchange.summer != nil {
-		t.exchange.summer.Touch(rows)
-	}
+	t.exchange.sum.Touch(rows)
 	if err := t.begin(ctx, PhaseForward, p); err != nil {
 		return 0, err
 	}
@@ -141,9 +139,10 @@ func (t *Trainer) runPass(ctx context.Context, p pass) (lossSum float64, err err
 		t.askSpoil(ctx, p.Step)
 	}
 	in := t.input(ctx, p)
-	if lossSum, err = t.run(ctx, in); err != nil {
+	if lossSum, err = t.ending.backward(ctx, in); err != nil {
 		return 0, err
 	}
+	t.exchange.gradient.Staged(t.seat.Staged())
 	if in.BeforeBackward != nil {
 		t.laps.end("backward")
 	} else {
@@ -175,57 +174,40 @@ func (t *Trainer) setStates(p pass) error {
 // input is what the seat is to do in a pass. Only a step's single pass leaves the gradient as it
 // is to be, so that more can be asked for behind it.
 func (t *Trainer) input(ctx context.Context, p pass) Pass {
-	divisor := float64(t.targets()) // K*G*T
-	if t.clipsEach() {
-		divisor *= t.share() // K*B*T
-	}
-	in := Pass{Span: p.Span, Scale: float32(1 / divisor),
-		OnlyPasses: t.updatesAlone() && t.single()} // enter and outerUpdate zero the ranks' sums
-	if t.cfg.Rehearsal != nil ||
-		t.laps.tracer != nil && t.exchange.inPlace && !t.records {
+	divisor := float64(t.targets()) * t.ending.mean() // K*G*T, or K*B*T
+	in := Pass{Span: p.Span, Scale: float32(1 / divisor), OnlyPasses: t.onlyPasses}
+	if t.cfg.Rehearsal != nil || t.laps.tracer != nil && t.cfg.HostMemory && !t.records {
 		in.BeforeBackward = func() error {
 			t.laps.end("forward")
 			return t.begin(ctx, PhaseBackward, p)
 		}
 	}
-	if t.clipsOwn() {
-		in.Behind = t.behind
-	}
 	if p.last {
 		in.Finished = t.finished(ctx)
 	}
-	// Where nothing else changes it before the ring.
-	if !t.updatesAlone() && t.cfg.Rehearsal == nil && t.single() &&
-		(t.clipsOwn() || !t.clipsEach()) {
-		in.Stage = t.exchange.stage()
+	if t.mayStage && t.ending.stages() {
+		in.Stage = t.exchange.sum.Stage()
 	}
 	return in
 }
 
-// run runs a pass. A rank that updates at once looks before it whether it is to do nothing
-// more, as clipAndUpdate does. Where ctx ends while it runs, the step is committed all the same: it
-// has been read and updated by, as its Ledger is told. If the others have gone on without this
-// rank, they have joined a later ring, whose word counts, and the step is one that was thrown away;
-// if they have not, the job goes on from it. Nothing that is due after it is done here.
-func (t *Trainer) run(ctx context.Context, in Pass) (lossSum float64, err error) {
-	if t.updatesOwn() {
-		if err := context.Cause(ctx); err != nil {
-			return 0, err
-		}
-		t.tear()
+// finished is what a step's last pass is to call when a part of the gradient is there; nil where
+// nothing can begin with it.
+func (t *Trainer) finished(ctx context.Context) func(end int) {
+	x := t.exchange
+	if !t.cfg.HostMemory || t.records || t.spoil.NaN || !t.cfg.Overlaps() || !x.sum.Early() {
+		return nil
 	}
-	if lossSum, err = t.seat.Backward(in); err == nil {
-		t.exchange.staged = t.seat.Staged()
+	return func(end int) {
+		t.fold.addSegmentsUpTo(end)
+		x.sum.Ready(ctx, end)
 	}
-	return lossSum, err
 }
 
 // endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
 // is to be by itself, and folded with those of the groups before.
 func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
-	if t.clipsEach() && t.cfg.Clip.Scope == ScopeGroup {
-		t.clipPart(own)
-	}
+	t.ending.endGroup(own)
 	if len(t.groups) == 1 {
 		return nil
 	}
@@ -239,32 +221,23 @@ func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
 // endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts
 // of it, and clips this rank's own, if it is to be and has not been.
 func (t *Trainer) endPasses(own *tally) {
-	each := t.clipsEach()
 	if !t.cfg.Canonical {
 		t.fold.collapse()
 	}
-	if each && t.cfg.Clip.Scope != ScopeGroup || !each && t.clipsOwn() {
-		t.clipPart(own)
-	}
-	if !exactable(own.loss.value()) || each && !isFinite(own.norm.value()) {
+	t.ending.endPasses(own)
+	if !exactable(own.loss.value()) {
 		own.nonfinite = 1
 	}
 	if own.nonfinite > 0 {
 		*own = tally{nonfinite: 1}
-		t.exchange.zero() // so that the sum over the ranks is of numbers
+		t.zeroGradient()
 		t.fold.zero()
 	}
 }
 
-// clipPart clips the gradient of a part of the lanes, unless that was asked for with the pass.
-func (t *Trainer) clipPart(own *tally) {
-	if !t.clipsOwn() {
-		t.clipper.Clip(t.grads, &t.clip, nil)
-	}
-	norm := t.clip.Share / t.scale() * t.clipper.Norm() // no rounding: see Config.GradientScale
-	if isFinite(norm) {
-		norm = min(norm, exactLimit/2) // it is clipped all the same
-	}
-	own.norm.add(norm)
-	t.laps.end("clip")
+// zeroGradient makes zeros of what is not on its way to the other ranks yet, so that the ranks' sum
+// is of numbers.
+func (t *Trainer) zeroGradient() {
+	t.exchange.gradient.Arrive()
+	t.dev.Zero(t.grads[t.exchange.sum.Begun():])
 }

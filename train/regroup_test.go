@@ -365,7 +365,7 @@ func TestStopSurvivesRankZero(t *testing.T) {
 func TestReplicasAreHealed(t *testing.T) {
 	j := elasticJob(4)
 	j.config.SaveEvery, j.evaluation, j.config.CheckEvery = 0, nil, 0
-	j.config.BucketBytes = onePiece // so that a step is one call
+	j.bucketBytes = onePiece // so that a step is one call
 	j.device = func(worker int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
 			if worker == 1 && run == 2 {
@@ -427,7 +427,7 @@ func TestJoinRefuses(t *testing.T) {
 		"rank 0 of 0":                     {},
 		"rank 1's lanes end at 4":         {LaneEnds: []int{4, 4}},
 		"lanes end at 11; the job has 12": {LaneEnds: []int{11}},
-		"2 ranks without a Reducer":       {LaneEnds: []int{4, testG}},
+		"2 ranks without Peers and a sum": {LaneEnds: []int{4, testG}},
 		"2 names for 1 ranks":             {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
 	} {
 		_, err := e.hands[0].trainer.Join(t.Context(), ring, nil)

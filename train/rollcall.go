@@ -37,7 +37,7 @@ type roll struct {
 	toEvict          []bool // the ranks that were named for eviction
 	steps            int64
 	compute          time.Duration
-	sending, waiting time.Duration // what the Reducer's Timing was
+	sending, waiting time.Duration // what the Peers' Timing was
 	late             []lateness    // of each rank
 }
 
@@ -51,8 +51,8 @@ func (r *roll) begin(ring Ring) {
 	}
 	*r = roll{generation: ring.Generation, toEvict: toEvict,
 		late: make([]lateness, len(ring.LaneEnds))}
-	if ring.Reducer != nil {
-		r.sending, r.waiting = ring.Reducer.Timing()
+	if ring.Peers != nil {
+		r.sending, r.waiting = ring.Peers.Timing()
 	}
 }
 
@@ -64,7 +64,7 @@ func (r *roll) count(compute time.Duration) {
 
 // answer returns the mean times since the last call, and begins anew.
 func (r *roll) answer(ring Ring) presence {
-	sending, waiting := ring.Reducer.Timing()
+	sending, waiting := ring.Peers.Timing()
 	steps := max(1, r.steps)
 	p := presence{Steps: r.steps, Compute: int64(r.compute) / steps,
 		Sending: int64(sending-r.sending) / steps, Waiting: int64(waiting-r.waiting) / steps}
@@ -75,7 +75,7 @@ func (r *roll) answer(ring Ring) presence {
 // rollCall has the ranks compare what they have and how fast they are. All come to the same
 // verdict, at the same step.
 func (t *Trainer) rollCall(ctx context.Context) error {
-	if t.ring.Reducer == nil || len(t.ring.LaneEnds) == 1 {
+	if t.ring.Peers == nil || len(t.ring.LaneEnds) == 1 {
 		return nil
 	}
 	own := t.roll.answer(t.ring)

@@ -14,6 +14,12 @@ import (
 	"rondo/compute"
 )
 
+// rehearse gives a trainer that is in a ring a Rehearsal.
+func rehearse(t *Trainer, r Rehearsal) {
+	t.cfg.Rehearsal = r
+	t.ending = t.newEnding()
+}
+
 // rehearsed is a Rehearsal that notes what it hears.
 type rehearsed struct {
 	at    func(phase string, step int64) error // nil: nothing

@@ -16,6 +16,9 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	t.laps.begin()
 	from := t.progress.Step
 	end := t.cfg.Local.end(from, t.cfg.Steps)
+	if err := t.beginSum(ctx, end, 1); err != nil { // the outer rule's rate is always the same
+		return false, err
+	}
 	t.keepStart()
 	t.tear()
 	t.laps.end("keeping the round's start")
@@ -66,34 +69,17 @@ func (t *Trainer) stepsAlone(ctx context.Context, end int64, after *entry) (sum 
 		if err != nil {
 			return tally{}, fmt.Errorf("in the round's step %d: %w", index+1, err)
 		}
-		if !t.updatesOwn() {
-			if err := t.updateAlone(ctx, index, own); err != nil {
-				return tally{}, fmt.Errorf("in the round's step %d: %w", index+1, err)
-			}
+		if _, err := t.ending.update(ctx, index, own); err != nil {
+			return tally{}, fmt.Errorf("in the round's step %d: %w", index+1, err)
 		}
 		flip = flip || t.spoil.Flip
 		sum.loss.add(own.loss.value() / float64(end-from))
-		sum.norm.add(t.share() * own.norm.value() / float64(end-from))
+		sum.norm.add(t.ending.mean() * own.norm.value() / float64(end-from))
 		sum.nonfinite = max(sum.nonfinite, own.nonfinite)
 		sum.stop, sum.regroup = own.stop, own.regroup // as they are at the end
 	}
 	t.spoil.Flip = flip
 	return sum, nil
-}
-
-// updateAlone is the end of a step within a round.
-func (t *Trainer) updateAlone(ctx context.Context, index int64, own tally) error {
-	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
-		return err
-	}
-	if err := context.Cause(ctx); err != nil { // nothing else in the round looks
-		return err
-	}
-	if own.nonfinite == 0 {
-		t.update()
-		t.laps.end("update")
-	}
-	return nil
 }
 
 // ownTensors are what a rank changes by itself in a round: the parameters, and what the inner
@@ -155,13 +141,13 @@ func (t *Trainer) meet(
 	if err != nil {
 		return tally{}, err
 	}
-	if t.alone() && t.cfg.Local.Outer == OuterAverage {
+	if t.ring.Peers == nil && t.cfg.Local.Outer == OuterAverage {
 		return own, nil
 	}
-	if !t.alone() {
+	if t.ring.Peers != nil {
 		for _, slot := range t.ownTensors()[1:] {
-			t.dev.Scale(slot, float32(t.share()))
-			if err := t.exchange.sumTensor(ctx, slot, t.piece); err != nil {
+			t.dev.Scale(slot, float32(t.ending.mean()))
+			if err := t.sumTensor(ctx, slot); err != nil {
 				return tally{}, fmt.Errorf("averaging what --optimizer keeps: %w", err)
 			}
 		}
@@ -170,20 +156,36 @@ func (t *Trainer) meet(
 	t.copyWithin(t.grads, t.task.Params())
 	t.dev.Scale(t.grads, -1)
 	t.dev.Add(t.grads, t.start[0])
-	t.dev.Scale(t.grads, float32(t.share()))
+	t.dev.Scale(t.grads, float32(t.ending.mean()))
 	if own.nonfinite > 0 || !isFinite(t.dev.SumSquares(t.grads)) {
 		own = tally{nonfinite: 1, stop: own.stop, regroup: own.regroup}
-		t.exchange.zero() // so that the sum over the ranks is of numbers
+		t.zeroGradient()
 	}
 	t.laps.end("outer gradient")
-	t.exchange.rate = 1 // the outer rule's is the same in all rounds
-	return t.exchange.sum(ctx, end-1, own, ahead)
+	return t.exchange.meet(ctx, end-1, own, ahead)
+}
+
+// sumTensor replaces a tensor, device memory, by its sum over the ranks.
+func (t *Trainer) sumTensor(ctx context.Context, tensor []float32) error {
+	if t.cfg.HostMemory {
+		return t.ring.Peers.AllReduce(ctx, tensor)
+	}
+	for len(tensor) > 0 {
+		n := min(len(tensor), len(t.piece))
+		t.dev.Download(t.piece[:n], tensor[:n])
+		if err := t.ring.Peers.AllReduce(ctx, t.piece[:n]); err != nil {
+			return err
+		}
+		t.dev.Upload(tensor[:n], t.piece[:n])
+		tensor = tensor[n:]
+	}
+	return nil
 }
 
 // outerUpdate makes the next round's parameters, or those of this one again if it is skipped. The
 // norm is the mean of the steps' gradients' norms.
 func (t *Trainer) outerUpdate(all tally) (norm float64, skipped bool) {
-	if t.alone() && t.cfg.Local.Outer == OuterAverage {
+	if t.ring.Peers == nil && t.cfg.Local.Outer == OuterAverage {
 		if skipped = all.nonfinite > 0; skipped {
 			t.rewind()
 		}

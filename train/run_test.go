@@ -304,7 +304,7 @@ func TestErrorsSayWhere(t *testing.T) {
 		"step 6: evaluation: it broke":                 {ring(11), newLanes(false)},
 	} {
 		j := newJob(1)
-		j.config.BucketBytes = onePiece // so that a step is one call
+		j.bucketBytes = onePiece // so that a step is one call
 		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
 		if strings.Contains(want, "evaluation") {
 			j.config.Save, j.evaluation, j.config.EvalEvery = false, newEvaluation(40), 6

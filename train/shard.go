@@ -23,10 +23,12 @@ import (
 // With one copy there is no log: a rank changes its slots before the others can know. Where a ring
 // breaks just there, as where a rank is lost, the ranks go back to a checkpoint.
 
-// ScatterReducer is a Reducer that also does the first half of an all-reduce by itself, of which
-// its AllGather is the second.
-type ScatterReducer interface {
-	Reducer
+// Scatterer is what the sum of a gradient takes where the optimizer is shared out.
+type Scatterer interface {
+	Peers
+	// AllReduceCarry is AllReduce. Before it, each rank's out fills its successor's in: no rank
+	// completes it before every rank's in is complete.
+	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
 	// ReduceScatter gives rank i the sum over the ranks of buf[ends[i-1]:ends[i]], which may be
 	// empty. What the rest of buf then holds is not defined.
 	ReduceScatter(ctx context.Context, buf []float32, ends []int) error
@@ -133,23 +135,12 @@ func (s *shards) keepers(rank int) [][2]int {
 func (s *shards) logs() bool { return s.copies > 1 && s.slots > 0 }
 
 // enterShards readies the shards for a ring, in which the exchange is.
-func (t *Trainer) enterShards() error {
-	t.exchange.sharded = nil
-	if t.shards == nil {
-		return nil
-	}
+func (t *Trainer) enterShards() {
 	t.shards.ends = shardEnds(t.shards.n, len(t.ring.LaneEnds))
-	r := t.ring
-	if r.Reducer == nil {
-		return nil
+	if t.ring.Scatter != nil {
+		t.exchange.sum = &shardedSum{noSum{}, t, t.ring.Scatter, 0}
+		t.shards.verdict = make([]float32, verdictFloats*len(t.ring.LaneEnds))
 	}
-	if _, ok := r.Reducer.(ScatterReducer); !ok || r.Group != nil || r.Summer != nil {
-		return fmt.Errorf("train: --shard-optimizer is not for a sum by %T, %T and %T", r.Reducer,
-			r.Group, r.Summer)
-	}
-	t.exchange.sharded = t.sumSharded
-	t.shards.verdict = make([]float32, verdictFloats*len(t.ring.LaneEnds))
-	return nil
 }
 
 // newHoldings are zeros of what this rank is to keep in the ring.
@@ -169,7 +160,7 @@ func (t *Trainer) newHoldings() (held []holding, err error) {
 			for range s.slots {
 				h.slots = append(h.slots, t.dev.Alloc(h.end-h.first))
 			}
-			if s.logs() && t.ring.Reducer != nil {
+			if s.logs() && t.ring.Peers != nil {
 				h.log = t.dev.Alloc(h.end - h.first)
 			}
 		}

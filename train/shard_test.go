@@ -1,7 +1,6 @@
 package train
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -193,10 +192,8 @@ func sameSlots(t *testing.T, h *hand, oracle *outcome) {
 	}
 }
 
-// still is a Reducer that moves nothing, so that what is measured is a rank's own work.
+// still is a ring that moves nothing, so that what is measured is a rank's own work.
 type still struct{ ringOfOne }
-
-func (still) ReduceScatter(context.Context, []float32, []int) error { return nil }
 
 // BenchmarkUpdate is what the end of a step costs a rank, from the summed gradient to the new
 // parameters: the norm, clipping, the update and what is copied, of about 10M parameters and Adam.
@@ -218,16 +215,15 @@ func BenchmarkUpdate(b *testing.B) {
 func benchmarkUpdate(b *testing.B, trainer *Trainer, ranks int) {
 	kept := 0
 	if ranks > 1 {
-		ring := Ring{Reducer: still{}, LaneEnds: dealt(ranks), Generation: 2}
-		trainer.ring = ring
-		trainer.exchange.enter(ring)
-		err := trainer.enterShards()
+		trainer.ring = Ring{Peers: still{}, Scatter: still{}, LaneEnds: dealt(ranks), Generation: 2}
+		err := trainer.enterSum(trainer.ring)
 		if err == nil {
 			err = trainer.freshShards()
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
+		trainer.ending = trainer.newEnding()
 		for _, h := range trainer.shards.held {
 			kept += len(h.slots)*(h.end-h.first) + len(h.log)
 		}
@@ -236,16 +232,13 @@ func benchmarkUpdate(b *testing.B, trainer *Trainer, ranks int) {
 		kept += len(x)
 	}
 	b.ResetTimer()
-	b.ReportMetric(float64(kept*floatBytes)/1e6, "MB-kept")
+	b.ReportMetric(float64(4*kept)/1e6, "MB-kept")
 	for index := range int64(b.N) {
 		trainer.plan(index)
-		var all tally
-		if x := trainer.exchange; x.sharded != nil {
-			if err := x.sharded(b.Context(), index, tally{}); err != nil {
-				b.Fatal(err)
-			}
+		if _, err := trainer.exchange.sum.Sum(b.Context()); err != nil {
+			b.Fatal(err)
 		}
-		if _, err := trainer.clipAndUpdate(b.Context(), index, all); err != nil {
+		if _, err := trainer.ending.update(b.Context(), index, tally{}); err != nil {
 			b.Fatal(err)
 		}
 		trainer.torn = false

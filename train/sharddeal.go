@@ -234,7 +234,7 @@ func (t *Trainer) passSlots(
 							s.giver[rank] = len(x)
 						}
 					}
-					if err := t.ring.Reducer.AllGather(ctx, x, s.giver); err != nil {
+					if err := t.ring.Peers.AllGather(ctx, x, s.giver); err != nil {
 						return err
 					}
 				}

@@ -280,25 +280,16 @@ func TestShardedKeep(t *testing.T) {
 	}
 }
 
-// plain is a Reducer that cannot reduce-scatter.
-type plain struct{ Reducer }
-
 func TestShardedRefuses(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
 	j.config.ShardCopies = 1
 	e := newElastic(t, j, 1)
-	place := seat{meeting: newMeeting(2)}
-	ring := Ring{LaneEnds: dealt(2), Generation: 1, Reducer: place}
-	for name, change := range map[string]func(*Ring){
-		"train.plain": func(r *Ring) { r.Reducer = plain{place} },
-		"group":       func(r *Ring) { r.Group = &company{} },
-	} {
-		wrong := ring
-		change(&wrong)
-		_, err := e.hands[0].trainer.Join(t.Context(), wrong, nil)
-		if err == nil || !strings.Contains(err.Error(), "--shard-optimizer is not for a sum by") {
-			t.Errorf("%s: %v", name, err)
-		}
+	place := &frail{seat: seat{meeting: newMeeting(2)}}
+	whole := func(*compute.Mirror, []int, func() [][]float32) (Sum, error) { return noSum{}, nil }
+	_, err := e.hands[0].trainer.Join(t.Context(), Ring{LaneEnds: dealt(2), Generation: 1,
+		Peers: place, NewSum: whole}, nil)
+	if err == nil || !strings.Contains(err.Error(), "share out the optimizer sum by a Scatterer") {
+		t.Errorf("%v", err)
 	}
 	for want, change := range map[string]func(*Config){
 		"--shard-copies 3: must be 1 to 2": func(c *Config) { c.ShardCopies = 3 },

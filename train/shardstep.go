@@ -3,77 +3,98 @@ package train
 import (
 	"context"
 	"math"
+	"time"
 )
 
 // verdictFloats are what each rank says of the sum of its range: its sum of squares, as four whole
 // numbers of 16 bits, and whether the rank's own loss or gradient is not finite.
 const verdictFloats = 5
 
-// sumSharded is what a step does between its own gradient and the tail where the optimizer is
-// shared out. It leaves the parameters after the step where the exchange has had the gradient, on
-// all ranks, and in exchange.reached when the rank had nothing to do any more but to wait.
-func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error {
-	x, s := t.exchange, t.shards
+// shardedSum is the Sum of ranks that share out the optimizer: before the tail they exchange their
+// updates. It leaves the parameters after the step in the gradient's place, on all ranks.
+type shardedSum struct {
+	noSum
+	t    *Trainer
+	ring Scatterer
+	step int64 // from 1
+}
+
+// Begin implements Sum.
+func (x *shardedSum) Begin(_ context.Context, step int64, _ float64) (met bool, err error) {
+	x.step = step
+	return false, nil
+}
+
+// Stage implements Sum.
+func (x *shardedSum) Stage() []float32 { return x.t.exchange.gradient.Stage() }
+
+// Load implements Sum.
+func (x *shardedSum) Load(ctx context.Context) { x.t.exchange.gradient.Download(ctx, nil) }
+
+// Finish implements Sum.
+func (x *shardedSum) Finish(ctx context.Context, out, in []float32) error {
+	return x.ring.AllReduceCarry(ctx, x.t.exchange.gradient.Behind(), out, in)
+}
+
+// Sum implements Sum.
+func (x *shardedSum) Sum(ctx context.Context) (busy time.Duration, err error) {
+	t, s, gradient := x.t, x.t.shards, x.t.exchange.gradient
 	s.next = version{}
-	x.handOverAll(ctx) // it is one bucket, which is left
-	x.reached = x.now()
-	wire := x.wire[:len(x.grads)]
-	if err := x.reducer.(ScatterReducer).ReduceScatter(ctx, wire, s.ends); err != nil {
-		return err
+	wire := gradient.Gradient()
+	if err := x.ring.ReduceScatter(ctx, wire, s.ends); err != nil {
+		return 0, err
 	}
 	h := &s.held[0]
-	g := x.grads[h.first:h.end]
-	if !x.inPlace {
+	g := t.grads[h.first:h.end]
+	if !gradient.InPlace {
 		t.dev.Upload(g, wire[h.first:h.end])
 	}
-	nonfinite, err := t.meetOverShards(ctx, own, g)
+	nonfinite, err := x.verdict(ctx, g)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s.rule, s.skipped = t.next, nonfinite || !isFinite(s.norm)
 	if s.skipped {
-		s.next = version{index + 1, t.ring.Generation}
-		t.dev.Zero(x.grads) // in whose padding may be anything, which no gradient overwrites
-		return nil
+		s.next = version{x.step, t.ring.Generation}
+		t.dev.Zero(t.grads) // in whose padding may be anything, which no gradient overwrites
+		return 0, nil
 	}
-	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
-		return err
+	if err := t.at(ctx, PhaseUpdate, x.step); err != nil {
+		return 0, err
 	}
-	began := x.now()
-	t.updateShard(index, h, g)
-	if !x.inPlace {
+	began := t.cfg.Now()
+	t.updateShard(x.step, h, g)
+	if !gradient.InPlace {
 		t.dev.Download(wire[h.first:h.end], g)
 	}
-	x.busy = x.now().Sub(began)
+	busy = t.cfg.Now().Sub(began)
 	t.laps.end("update of the own range")
-	return x.reducer.AllGather(ctx, wire, s.ends)
+	return busy, x.ring.AllGather(ctx, wire, s.ends)
 }
 
-// meetOverShards has the ranks tell each other of the sums of their ranges, of which g is this
-// rank's, so that all know the norm, as the same bits, and whether the step is skipped. To its
-// successor each rank sends the gradient itself, if that is to keep its slots too.
-func (t *Trainer) meetOverShards(
-	ctx context.Context, own tally, g []float32,
-) (nonfinite bool, err error) {
-	x, s := t.exchange, t.shards
+// verdict has the ranks tell each other of the sums of their ranges, of which g is this rank's, so
+// that all know the norm, as the same bits, and whether the step is skipped. To its successor each
+// rank sends the gradient itself, if that is to keep its slots too.
+func (x *shardedSum) verdict(ctx context.Context, g []float32) (nonfinite bool, err error) {
+	t, s, gradient := x.t, x.t.shards, x.t.exchange.gradient
 	clear(s.verdict)
-	said := s.verdict[verdictFloats*x.rank:][:verdictFloats]
+	said := s.verdict[verdictFloats*t.ring.Rank:][:verdictFloats]
 	squares := math.Float64bits(t.dev.SumSquares(g))
 	for i := range verdictFloats - 1 {
 		said[i] = float32(squares >> (16 * i) & 0xffff)
 	}
-	said[verdictFloats-1] = float32(own.nonfinite)
+	said[verdictFloats-1] = float32(t.exchange.own.nonfinite)
 	var out, in []float32
 	if s.logs() && len(s.held) > 1 {
-		out, in = x.wire[s.held[0].first:s.held[0].end], s.incoming
-		if x.inPlace {
+		out, in = gradient.Host[s.held[0].first:s.held[0].end], s.incoming
+		if gradient.InPlace {
 			in = s.held[1].log
 		}
 	}
-	if err := x.reducer.AllReduceCarry(ctx, s.verdict, out, in); err != nil {
+	if err := x.ring.AllReduceCarry(ctx, s.verdict, out, in); err != nil {
 		return false, err
 	}
-	if !x.inPlace && len(in) > 0 {
+	if !gradient.InPlace && len(in) > 0 {
 		t.dev.Upload(s.held[1].log, in)
 	}
 	sum := 0.0
@@ -91,10 +112,11 @@ func (t *Trainer) meetOverShards(
 
 // updateShard clips the sum of this rank's range, unless each rank has clipped its own gradient,
 // and puts the parameters in its place that the update makes. What it logs is clipped, too.
-func (t *Trainer) updateShard(index int64, h *holding, g []float32) {
+func (t *Trainer) updateShard(step int64, h *holding, g []float32) {
 	s := t.shards
-	next := version{index + 1, t.ring.Generation}
-	if !t.clipsEach() {
+	next := version{step, t.ring.Generation}
+	clipped := t.cfg.Clip.beforeRing()
+	if !clipped {
 		t.limit(g)
 	}
 	if !s.logs() {
@@ -104,7 +126,7 @@ func (t *Trainer) updateShard(index int64, h *holding, g []float32) {
 		return
 	}
 	for _, behind := range s.held[1:] {
-		if !t.clipsEach() {
+		if !clipped {
 			t.limit(behind.log)
 		}
 	}
@@ -157,20 +179,20 @@ func (t *Trainer) replayLog() {
 // takeShards is the end of a step that all ranks have summed: it makes what was gathered the
 // parameters, and does what was logged. It returns the norm.
 func (t *Trainer) takeShards(all tally) (norm float64) {
-	x, s := t.exchange, t.shards
+	s, gradient := t.shards, t.exchange.gradient
 	if all.nonfinite == 0 && !s.skipped {
 		t.tear()
 		if s.logs() {
 			t.replayLog()
 		}
-		if x.inPlace {
-			t.copyWithin(t.task.Params(), x.grads)
+		if gradient.InPlace {
+			t.copyWithin(t.task.Params(), t.grads)
 		} else {
-			t.dev.Upload(t.task.Params(), x.wire[:len(x.grads)])
+			t.dev.Upload(t.task.Params(), gradient.Gradient())
 		}
 		t.laps.end("update")
 	}
-	if t.clipsEach() && isFinite(s.norm) {
+	if t.cfg.Clip.beforeRing() && isFinite(s.norm) {
 		return all.norm.value()
 	}
 	return s.norm

@@ -14,14 +14,13 @@ import (
 // ring after it. Whatever ends it between its update and its commit leaves no state.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
-	if err := t.tune(ctx); err != nil {
+	index := t.progress.Step
+	rate := t.plan(index)
+	if err := t.beginSum(ctx, index+1, rate); err != nil {
 		return false, err
 	}
 	began := t.cfg.Now()
 	t.laps.begin()
-	index := t.progress.Step
-	rate := t.plan(index)
-	t.exchange.rate = rate
 
 	states := t.book.open(index+1, index, t.ring.Generation)
 	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own
@@ -32,17 +31,15 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	all, err := t.exchange.sum(ctx, index, own, ahead) // reduce
+	all, err := t.exchange.meet(ctx, index, own, ahead) // sum
 	if err != nil {
 		return false, err
 	}
 	t.laps.end("exposed to the ring")
-	exposed := t.exchange.met.Sub(t.exchange.reached) - t.exchange.busy
-	norm := all.norm.value()
-	if !t.updatesOwn() {
-		if norm, err = t.clipAndUpdate(ctx, index, all); err != nil { // clip, if the whole; update
-			return false, err
-		}
+	exposed := t.exchange.exposed()
+	norm, err := t.ending.update(ctx, index, all) // clip, if the whole; update
+	if err != nil {
+		return false, err
 	}
 	skipped := all.nonfinite > 0 || !isFinite(norm)
 	if !skipped {
@@ -78,19 +75,16 @@ func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skippe
 	return t.afterStep(ctx)
 }
 
-// clipAndUpdate is the end of a step whose gradient was summed. It returns the norm.
-func (t *Trainer) clipAndUpdate(ctx context.Context, index int64, all tally) (float64, error) {
-	if t.exchange.sharded != nil {
-		return t.takeShards(all), nil
+// beginSum begins the sum of a step, from 1.
+func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error {
+	t.laps.begin()
+	t.exchange.sum.Resume(t.progress.Step, t.committed, t.progress.NonfiniteRun > 0)
+	met, err := t.exchange.sum.Begin(ctx, step, rate)
+	if met {
+		t.exchange.met = t.cfg.Now()
+		t.laps.end("measuring the ring")
 	}
-	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
-		return 0, err
-	}
-	// A rank alone meets nobody in the ring: one that slept may find that it is to do nothing more.
-	if err := context.Cause(ctx); err != nil {
-		return 0, err
-	}
-	return t.applySum(all), nil
+	return err
 }
 
 // commit makes the steps up to end, which were computed, the last that are done: one, or those of a
@@ -103,9 +97,6 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
 	t.committedShards()
-	if t.exchange.summer != nil {
-		t.exchange.summer.Commit(skipped)
-	}
 }
 
 // tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for

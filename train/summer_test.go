@@ -5,11 +5,11 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/model"
+	"rondo/sum"
 )
 
 // rounding is a Reducer as a compress.Ring. What it starts is cut to the upper half of each number.
@@ -24,7 +24,7 @@ func (r rounding) Start(ctx context.Context, buf, residual []float32) (compress.
 		buf[i] = math.Float32frombits(math.Float32bits(whole) &^ 0xffff)
 		residual[i] = whole - buf[i]
 	}
-	return handed{}, r.AllReduce(ctx, buf)
+	return summed{}, r.AllReduce(ctx, buf)
 }
 
 // tensorsOf are a model's tensors.
@@ -51,9 +51,9 @@ func summing(t *testing.T, j *job, config compress.Config) {
 		}
 		summers[worker] = s
 	}
-	j.summer = func(worker int, r Ring) Summer {
+	j.summer = func(worker int, r Ring, ring Reducer) *compress.Summer {
 		s := summers[worker]
-		s.Join(rounding{r.Reducer}, compress.Place{Rank: r.Rank, World: len(r.LaneEnds),
+		s.Join(rounding{ring}, compress.Place{Rank: r.Rank, World: len(r.LaneEnds),
 			Generation: r.Generation})
 		return s
 	}
@@ -84,7 +84,7 @@ func TestSummer(t *testing.T) {
 				j.device = func(rank int, dev compute.Device) compute.Device {
 					return own(spoil(rank, dev))
 				}
-				j.config.BucketBytes = 1 << 9
+				j.bucketBytes = 1 << 9
 				summing(t, &j, compress.Config{Lookup: lookupOf(j.model)})
 				got := j.mustRun(t)
 				for i := range want.saved {
@@ -171,11 +171,11 @@ func TestSumsOfMomenta(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.Momentum, compute.Adam, compute.AdamW} {
 		j := newJob(2)
 		j.config.Clip.Scope, j.config.Steps, j.config.Save = ScopeWorker, 20, true
-		j.config.Optimizer.Rule, j.config.Optimizer.HoldAfter = rule, 1
+		j.config.Optimizer.Rule = rule
 		j.config.Schedule.Rate = 1e-2
 		run := func(momentum float64, after int64) *Snapshot {
 			j.config.Optimizer.Momentum, j.config.Optimizer.Beta1 = momentum, momentum
-			j.config.Optimizer.MomentumAfter = after
+			j.update = sum.Update{HoldAfter: 1, MomentumAfter: after, Decay: 0.5}
 			summing(t, &j, compress.Config{TopK: 0.1, After: 1,
 				Momentum: compress.Momentum{Decay: 0.5, Gain: 0.5}})
 			return j.mustRun(t).saved[0]
@@ -193,108 +193,6 @@ func TestSumsOfMomenta(t *testing.T) {
 		if err := j.runRank(t.Context(), 0, nil, &alone); err != nil ||
 			!slices.ContainsFunc(alone.saved[0].Slots[0].Data, moves) {
 			t.Errorf("optimizer %d: a rank alone has no momentum (%v)", rule, err)
-		}
-	}
-	rule := Optimizer{Rule: compute.Nesterov, Momentum: 0.75, WeightDecay: 1}.withoutMomentum()
-	if rule.Momentum != 0 || rule.WeightDecay != 4 {
-		t.Errorf("%+v: each step's decay of 1 would stay for four", rule)
-	}
-}
-
-// hearing is a Summer that hears what it is to sum.
-type hearing struct {
-	Summer
-	first *float32
-}
-
-func (h hearing) Sum(ctx context.Context, step int64, rate float64, gradient []float32) error {
-	if step == 1 {
-		*h.first = gradient[0]
-	}
-	return h.Summer.Sum(ctx, step, rate, gradient)
-}
-
-// TestGradientScale: gradients travel times the scale, and nothing else changes, to the last bit,
-// reported norms included; not where they cannot be scaled.
-func TestGradientScale(t *testing.T) {
-	run := func(scale float64) (*outcome, float32) {
-		j := newJob(2)
-		j.config.Clip = Clip{1, ByNorm, ScopeWorker}
-		j.config.GradientScale, j.config.Save = scale, true
-		first := make([]float32, j.ranks)
-		summing(t, &j, compress.Config{})
-		plain := j.summer
-		j.summer = func(worker int, r Ring) Summer {
-			return hearing{plain(worker, r), &first[worker]}
-		}
-		return j.mustRun(t), first[1]
-	}
-	want, whole := run(0)
-	got, scaled := run(1 << 15)
-	sameSnapshot(t, got.saved[0], want.saved[0])
-	for i, w := range want.steps {
-		if g := got.steps[i].GradientNorm; g != w.GradientNorm || g == 0 {
-			t.Errorf("step %d: a norm of %v, not %v", i+1, g, w.GradientNorm)
-		}
-	}
-	if scaled != 1<<15*whole || whole == 0 {
-		t.Errorf("%v travels in place of %v", scaled, whole)
-	}
-	for name, spoil := range map[string]func(*Config){
-		"no power of two": func(c *Config) { c.GradientScale = 3 },
-		"no limit":        func(c *Config) { c.Clip.Limit = 0 },
-		"a limit behind":  func(c *Config) { c.Clip.Scope = ScopeGlobal },
-		"too much":        func(c *Config) { c.Clip.Limit = maxClip },
-		"rounds":          func(c *Config) { c.Local = outers(2)[0] },
-	} {
-		c := newJob(2).config
-		c.Accumulate = 1
-		c.Clip, c.GradientScale = Clip{1, ByNorm, ScopeWorker}, 1<<15
-		if err := c.validatePasses(); err != nil {
-			t.Error(err)
-		}
-		spoil(&c)
-		if c.validatePasses() == nil {
-			t.Errorf("%s: gradients are scaled", name)
-		}
-	}
-}
-
-// computing is a Summer whose sums take three seconds, of which it computes two.
-type computing struct {
-	Summer
-	passed *time.Duration // on its rank's clock
-}
-
-func (c computing) Sum(ctx context.Context, step int64, rate float64, gradient []float32) error {
-	*c.passed += 3 * time.Second
-	return c.Summer.Sum(ctx, step, rate, gradient)
-}
-
-func (c computing) Busy() time.Duration { return 2 * time.Second }
-
-// TestSummerIsBusy: what a Summer computes counts as that, and only its waiting as exposed.
-func TestSummerIsBusy(t *testing.T) {
-	for name, j := range map[string]job{"steps": newJob(2),
-		"rounds": inRounds(newJob(2), outers(1)[0])} {
-		j.config.Steps = 5
-		summing(t, &j, compress.Config{})
-		plain, passed := j.summer, make([]time.Duration, j.ranks)
-		j.summer = func(worker int, r Ring) Summer {
-			return computing{plain(worker, r), &passed[worker]}
-		}
-		j.prepare = func(rank int, trainer *Trainer) {
-			trainer.cfg.Now = func() time.Time { return time.Time{}.Add(passed[rank]) }
-		}
-		for rank, o := range j.run(t) {
-			for _, got := range o.times {
-				if got.Compute != 2*time.Second || got.Exposed != time.Second {
-					t.Errorf("%s, rank %d: %+v", name, rank, got)
-				}
-			}
-			if o.err != nil || len(o.times) != int(j.config.Steps) {
-				t.Errorf("%s, rank %d: %d times, %v", name, rank, len(o.times), o.err)
-			}
 		}
 	}
 }

@@ -14,11 +14,11 @@ type Tracer interface {
 	Count(name string, at time.Time, value float64)
 }
 
-// The tracks of a trace: what the rank does, one thing after the other, and what the ring does
+// The tracks of a trace: what the rank does, one thing after the other, and what its Sum does
 // beside it.
 const (
 	trackTraining = "training"
-	trackRing     = "ring"
+	TrackRing     = "ring"
 )
 
 // laps traces what a rank does as one thing after the other.
@@ -52,36 +52,4 @@ func (l *laps) whole(what string, step int64, began, ended time.Time, tokensPerS
 	}
 	l.tracer.Span(trackTraining, fmt.Sprintf("%s %d", what, step), began, ended)
 	l.tracer.Count("tokens/s", ended, tokensPerSecond)
-}
-
-// Ender is a Pending that knows when its sum was done.
-type Ender interface {
-	// Ended is when; it is asked for behind Wait.
-	Ended() time.Time
-}
-
-// traceBucket traces a bucket that was handed over and has been summed, or is now. The ring is at
-// one at a time: before it has done with the one before, a bucket only waits for its turn.
-func (x *exchange) traceBucket(bucket int, p Pending, before time.Time) (ended time.Time) {
-	if x.laps.tracer == nil {
-		return before
-	}
-	began := x.reached // of the last one
-	if bucket < len(x.handed) {
-		began = x.handed[bucket]
-	}
-	ended = x.now()
-	if e, ok := p.(Ender); ok {
-		ended = e.Ended()
-	}
-	if began.Before(before) {
-		began = before
-	}
-	first := 0
-	if bucket > 0 {
-		first = x.ends[bucket-1]
-	}
-	x.laps.tracer.Span(trackRing, fmt.Sprintf("bucket %d of %d, %d KiB", bucket+1, len(x.ends),
-		(x.ends[bucket]-first)*floatBytes>>10), began, ended)
-	return ended
 }

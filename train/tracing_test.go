@@ -33,6 +33,7 @@ func TestSpansNest(t *testing.T) {
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4
 	j.evaluation, j.config.EvalEvery = newEvaluation(60), 6
 	heard := &drawn{spans: map[string][]lapSpan{}}
+	j.tracer = heard
 	j.prepare = func(rank int, trainer *Trainer) {
 		if rank == 0 {
 			trainer.laps.tracer, trainer.cfg.Tracer = heard, heard
@@ -52,6 +53,7 @@ func TestSpansOfRounds(t *testing.T) {
 	j := inRounds(deep(2), Local{Every: 5, Outer: OuterSGD, Rate: 1})
 	j.config.Optimizer.Rule = compute.Momentum
 	heard := &drawn{spans: map[string][]lapSpan{}}
+	j.tracer = heard
 	j.prepare = func(rank int, trainer *Trainer) {
 		if rank == 0 {
 			trainer.laps.tracer, trainer.cfg.Tracer = heard, heard

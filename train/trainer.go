@@ -45,6 +45,10 @@ type Trainer struct {
 	seated       int // lanes that the seat is for, B
 	fold         fold
 	exchange     *exchange
+	ending       ending
+	own          tally // of the step in hand, used again
+	onlyPasses   bool  // Pass.OnlyPasses
+	mayStage     bool  // the gradient may be copied to the host while it is computed
 	finishes     []int // up to where backward finishes the gradient, one after the other
 	saveAgain    bool  // the snapshot of the job's end may have been lost with another rank
 
@@ -52,8 +56,11 @@ type Trainer struct {
 	clipper compute.Clipper
 	clip    compute.Clip
 	next    compute.Update
-	behind  func(*compute.Loss) // behindBackward, made once
-	records bool                // the device is a compute.Recorder
+	records bool // the device is a compute.Recorder
+	// momentumGone says that the next update has no momentum, though the optimizer has.
+	momentumGone bool
+	clipBehind   func(*compute.Loss)
+	updateBehind func(*compute.Loss)
 
 	grads    []float32 // device memory
 	copyRows []int32   // copyWithin's rows: 0, 1, 2 and so on
@@ -62,7 +69,6 @@ type Trainer struct {
 
 	rates        rates
 	roll         roll
-	tuning       tuning
 	laps         laps
 	spoil        Spoil       // of the step that is done
 	unrecorded   bool        // the Observer knows that the device does not record
@@ -102,16 +108,16 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	var err error
 	now := func() time.Time { return t.cfg.Now() }
 	t.laps = laps{tracer: cfg.Tracer, now: now}
-	if t.exchange, err = newExchange(task, cfg.HostMemory, now); err != nil {
+	t.exchange = &exchange{sum: noSum{}, now: now}
+	if t.exchange.gradient, err = newMirror(task, cfg.HostMemory); err != nil {
 		return nil, err
 	}
-	t.exchange.fold, t.exchange.laps = &t.fold, &t.laps
 	t.book = newBook(cfg.Lanes, t.laneSize)
 	t.finishes = task.Finishes()
 	if !cfg.HostMemory {
 		t.piece = make([]float32, min(n, pieceFloats))
 	}
-	t.behind = t.behindBackward
+	t.newBehinds()
 	_, t.records = t.dev.(compute.Recorder)
 	if err := t.allocate(n); err != nil {
 		t.Close()
@@ -246,5 +252,5 @@ func (t *Trainer) Close() {
 		t.clipper.Close()
 	}
 	t.fold.close()
-	t.exchange.close()
+	t.exchange.gradient.Close()
 }

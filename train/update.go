@@ -1,113 +1,237 @@
 package train
 
-import "rondo/compute"
+import (
+	"context"
 
-// A step clips and updates where the gradient is. The device decides by itself, from the norm and
-// the loss, whether to update: it has the very numbers that this rank decides by afterwards, and
-// nobody waits for them in between.
+	"rondo/compute"
+)
 
-// alone says whether this rank is the whole ring, whose gradient is the sum.
-func (t *Trainer) alone() bool { return t.exchange.reducer == nil }
-
-// updatesAlone says whether a step's update is by this rank's gradient alone.
-func (t *Trainer) updatesAlone() bool { return t.alone() || t.cfg.Local.on() }
-
-// clipsEach says whether each rank clips its own gradient, the mean over its own lanes.
-func (t *Trainer) clipsEach() bool { return t.cfg.Clip.beforeRing() || t.cfg.Local.on() }
-
-// clipsOwn says whether the gradient is clipped before the loss is known. Only of a device that
-// records does that spare a wait, a Rehearsal is to meet the phases one by one, and what several
-// passes leave is added up first.
-func (t *Trainer) clipsOwn() bool {
-	return t.records && t.cfg.Rehearsal == nil && t.single() && (t.alone() || t.clipsEach())
+// ending is how gradients become an update of the parameters: who clips what, and when. A ring has
+// one, chosen when it is joined. The device decides by the norm and the loss whether to update. This
+// rank decides by the same numbers afterwards, so that nobody waits in between.
+type ending interface {
+	// mean is of which share of all lanes a pass's gradient is the mean.
+	mean() float64
+	// weight is what a gradient is multiplied by when it is clipped.
+	weight() float64
+	// backward runs a pass.
+	backward(ctx context.Context, in Pass) (lossSum float64, err error)
+	// endGroup ends the passes of a lane group, and endPasses all passes of this rank in a step.
+	endGroup(own *tally)
+	endPasses(own *tally)
+	// stages says that the last pass leaves the gradient as it is to be summed.
+	stages() bool
+	// update clips the summed gradient, unless it has been, and updates by it. It returns the norm.
+	update(ctx context.Context, index int64, all tally) (norm float64, err error)
 }
 
-// updatesOwn says whether the update, too, is asked for before the loss is known.
-func (t *Trainer) updatesOwn() bool { return t.updatesAlone() && t.clipsOwn() }
+// newEnding chooses the ending for the ring that is joined. A device that records is asked to clip
+// with the pass, which spares a wait. It is not if a Rehearsal hears of the phases one by one, nor if
+// the gradients of several passes are added up first.
+func (t *Trainer) newEnding() ending {
+	alone := t.exchange.sum == (noSum{}) || t.cfg.Local.on()
+	behind := t.records && t.cfg.Rehearsal == nil && t.passes() == 1
+	t.onlyPasses = alone && t.passes() == 1 // enter and outerUpdate zero the ranks' sums
+	t.mayStage = !alone && t.cfg.Rehearsal == nil && t.passes() == 1
+	lanes := float64(t.count) / float64(t.cfg.Lanes)
+	var e ending
+	switch parts := (clipsParts{t: t, lanes: lanes, share: lanes, behind: behind}); {
+	case t.cfg.Local.on(): // a round's steps are by this rank's lanes alone
+		parts.share = 1
+		e = parts
+	case !t.cfg.Clip.beforeRing():
+		e = clipsSum{t}
+	case t.cfg.Clip.Scope == ScopeGroup:
+		parts.lanes = 1 / float64(t.cfg.LaneGroups)
+		parts.share, parts.groups = parts.lanes, true
+		e = parts
+	default:
+		e = parts
+	}
+	switch {
+	case alone && behind:
+		return updatesBehind{e, t}
+	case t.shards != nil && !alone:
+		return updatesShards{e, t}
+	}
+	return e
+}
+
+// clipsSum clips the summed gradient: what one process with the whole batch does.
+type clipsSum struct{ t *Trainer }
+
+func (clipsSum) mean() float64    { return 1 }
+func (clipsSum) weight() float64  { return 1 }
+func (clipsSum) endGroup(*tally)  {}
+func (clipsSum) endPasses(*tally) {}
+func (clipsSum) stages() bool     { return true }
+
+func (c clipsSum) backward(_ context.Context, in Pass) (float64, error) {
+	return c.t.seat.Backward(in)
+}
+
+func (c clipsSum) update(ctx context.Context, index int64, all tally) (norm float64, err error) {
+	if err := c.t.beginUpdate(ctx, index); err != nil {
+		return 0, err
+	}
+	c.t.clipper.Clip(c.t.grads, &c.t.clip, nil)
+	c.t.laps.end("clip")
+	c.t.updateBySum(all)
+	return c.t.clipper.Norm(), nil
+}
+
+// clipsParts clips before the ranks sum: the mean gradient of this rank's lanes, or of each of its
+// lane groups.
+type clipsParts struct {
+	t      *Trainer
+	lanes  float64 // of all, that are clipped together: a share
+	share  float64 // what they count in the sum
+	groups bool    // it clips each lane group
+	behind bool    // clipping is asked for with the pass
+}
+
+func (c clipsParts) mean() float64   { return c.lanes }
+func (c clipsParts) weight() float64 { return c.share }
+func (c clipsParts) stages() bool    { return c.behind }
+
+func (c clipsParts) backward(_ context.Context, in Pass) (float64, error) {
+	if c.behind {
+		in.Behind = c.t.clipBehind
+	}
+	return c.t.seat.Backward(in)
+}
+
+func (c clipsParts) endGroup(own *tally) {
+	if c.groups {
+		c.clip(own)
+	}
+}
+
+func (c clipsParts) endPasses(own *tally) {
+	if !c.groups {
+		c.clip(own)
+	}
+	if !isFinite(own.norm.value()) {
+		own.nonfinite = 1
+	}
+}
+
+// clip clips a part, unless that was asked for with the pass.
+func (c clipsParts) clip(own *tally) {
+	if !c.behind {
+		c.t.clipper.Clip(c.t.grads, &c.t.clip, nil)
+	}
+	c.t.addNorm(own)
+}
+
+func (c clipsParts) update(ctx context.Context, index int64, all tally) (float64, error) {
+	if err := c.t.beginUpdate(ctx, index); err != nil {
+		return 0, err
+	}
+	c.t.updateBySum(all)
+	return all.norm.value(), nil
+}
+
+// updatesBehind has clipping and the update follow the backward pass on the device, for a rank
+// whose own gradient is the sum. It knows the loss and the norm when all is done.
+type updatesBehind struct {
+	ending
+	t *Trainer
+}
+
+// backward looks before the pass whether this rank is to do nothing more, as beginUpdate does.
+// Where ctx ends while it runs, the step is committed all the same: it has been read and updated
+// by, as its Ledger is told. If the others have gone on without this rank, they have joined a later
+// ring, whose word counts, and the step is one that was thrown away; if they have not, the job goes
+// on from it. Nothing that is due after it is done here.
+func (u updatesBehind) backward(ctx context.Context, in Pass) (float64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	u.t.tear()
+	in.Behind = u.t.updateBehind
+	return u.t.seat.Backward(in)
+}
+
+func (u updatesBehind) endPasses(own *tally) {
+	u.t.addNorm(own)
+	if _, parts := u.ending.(clipsParts); parts && !isFinite(own.norm.value()) {
+		own.nonfinite = 1
+	}
+}
+
+func (updatesBehind) endGroup(*tally) {}
+
+func (updatesBehind) update(_ context.Context, _ int64, all tally) (float64, error) {
+	return all.norm.value(), nil
+}
+
+// updatesShards takes what the ranks that share out the optimizer have made of the gradient.
+type updatesShards struct {
+	ending
+	t *Trainer
+}
+
+func (u updatesShards) update(_ context.Context, _ int64, all tally) (float64, error) {
+	return u.t.takeShards(all), nil
+}
+
+// clipBehind and updateBehind ask for what comes behind a pass. New makes each once: what a
+// device has recorded has them.
+func (t *Trainer) newBehinds() {
+	t.clipBehind = func(loss *compute.Loss) { t.clipper.Clip(t.grads, &t.clip, loss) }
+	t.updateBehind = func(loss *compute.Loss) {
+		t.clipBehind(loss)
+		t.update()
+	}
+}
 
 // plan says what the device is to do in a step, which may be a later one of the round that is next,
 // and returns the step's learning rate.
 func (t *Trainer) plan(index int64) (rate float64) {
-	share := 1.0 // a round's steps are by this rank's lanes alone
-	if t.cfg.Clip.beforeRing() && !t.cfg.Local.on() {
-		share = t.share() * t.scale()
-	}
 	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
 	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
-	t.clip = t.cfg.Clip.by(share, lossLimit)
-	rule := t.cfg.Optimizer
-	if t.sumsMomenta(index) {
-		rule = rule.withoutMomentum()
+	t.clip = t.cfg.Clip.by(t.ending.weight(), lossLimit)
+	plain := t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
+	plain.Held = t.progress.Held
+	t.next = plain
+	if !t.cfg.Local.on() {
+		t.next = t.exchange.sum.Rule(index+1, plain)
 	}
-	t.next = rule.update(t.progress.Updates+1+index-t.progress.Step, rate)
-	t.next.Held = t.held(index)
+	t.momentumGone = t.next.Momentum != plain.Momentum || t.next.Beta1 != plain.Beta1
 	return rate
 }
 
-// held is what compute.Update.Held is in a step. A rank alone does not begin to hold, since its
-// gradient is as it is; nor does it go on to take in what has been held, which would be corrected
-// for the bias of another number of updates than it is of.
-func (t *Trainer) held(index int64) int64 {
-	after := t.cfg.Optimizer.HoldAfter
-	if t.progress.Held > 0 || t.updatesAlone() || after == 0 || index < after {
-		return t.progress.Held
+// addNorm adds the norm of a part of the lanes, which was clipped, to this rank's.
+func (t *Trainer) addNorm(own *tally) {
+	norm := t.clip.Share * t.clipper.Norm()
+	if isFinite(norm) {
+		norm = min(norm, exactLimit/2) // it is clipped all the same
 	}
-	return t.progress.Updates
+	own.norm.add(norm)
+	t.laps.end("clip")
 }
 
-// sumsMomenta says whether what the ranks sum in a step is momenta.
-func (t *Trainer) sumsMomenta(index int64) bool {
-	after := t.cfg.Optimizer.MomentumAfter
-	return after > 0 && index >= after && !t.updatesAlone()
+// beginUpdate begins the last phase of a step. It looks at ctx, since a rank alone waits for nobody
+// who would.
+func (t *Trainer) beginUpdate(ctx context.Context, index int64) error {
+	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
-// scale is what a gradient is multiplied by while the ranks sum it. A rank alone sends none.
-func (t *Trainer) scale() float64 {
-	if t.alone() || t.cfg.GradientScale == 0 {
-		return 1
+// updateBySum updates by a sum that was clipped.
+func (t *Trainer) updateBySum(all tally) {
+	if all.nonfinite > 0 {
+		return
 	}
-	return t.cfg.GradientScale
-}
-
-// share is what part of all lanes is clipped together before the ring.
-func (t *Trainer) share() float64 {
-	if t.cfg.Clip.Scope == ScopeGroup {
-		return 1 / float64(t.cfg.LaneGroups)
+	t.tear()
+	t.update()
+	if t.momentumGone { // so that nobody goes on with it as the momentum
+		t.dev.Zero(t.ownSlots()[0])
 	}
-	return float64(t.count) / float64(t.cfg.Lanes)
-}
-
-// behindBackward asks for what comes behind the backward pass of a rank that clipsOwn.
-func (t *Trainer) behindBackward(loss *compute.Loss) {
-	t.clipper.Clip(t.grads, &t.clip, loss)
-	if t.updatesAlone() {
-		t.update()
-	}
-}
-
-// applySum clips the summed gradient, unless each rank has clipped its own, updates by it, and
-// returns the norm.
-func (t *Trainer) applySum(all tally) (norm float64) {
-	each := t.clipsEach()
-	if !each {
-		t.clipper.Clip(t.grads, &t.clip, nil)
-		t.laps.end("clip")
-	}
-	if all.nonfinite == 0 {
-		if scale := t.scale(); scale != 1 {
-			t.dev.Scale(t.grads, float32(1/scale))
-		}
-		t.tear()
-		t.update()
-		if t.sumsMomenta(t.progress.Step) { // so that nobody goes on with it as the momentum
-			t.dev.Zero(t.ownSlots()[0])
-		}
-		t.laps.end("update")
-	}
-	if each {
-		return all.norm.value()
-	}
-	return t.clipper.Norm()
+	t.laps.end("update")
 }
 
 // tear notes that the parameters are about to change. Until the step is committed nobody knows

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/compute/devicetest"
 )
@@ -320,12 +321,14 @@ func TestFailureBehindUpdate(t *testing.T) {
 }
 
 // heldJob is a short job of Adam's that holds the second moment after step 4.
-func heldJob(ranks int) job {
+func heldJob(t *testing.T, ranks int) job {
+	t.Helper()
 	j := newJob(ranks)
 	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 1e-3
 	j.config.Clip.Scope = ScopeWorker
-	j.config.Optimizer.HoldAfter, j.config.Steps, j.config.SaveEvery = 4, 8, 4
-	j.config.Save = true
+	j.config.Steps, j.config.SaveEvery, j.config.Save = 8, 4, true
+	summing(t, &j, compress.Config{})
+	j.update.HoldAfter = 4
 	return j
 }
 
@@ -339,7 +342,7 @@ func TestSecondMomentIsHeld(t *testing.T) {
 		"steps":  {Local{}, 4},
 		"rounds": {Local{Every: 2, Outer: OuterAverage}, 0},
 	} {
-		j := heldJob(2)
+		j := heldJob(t, 2)
 		j.config.Local = c.local
 		saved := j.mustRun(t).saved
 		first := func(n int) []float32 { return saved[n].Slots[0].Data }
@@ -375,11 +378,11 @@ func TestSecondMomentStaysHeld(t *testing.T) {
 			e.whole(all...)
 			return e.hands[0].saved[len(e.hands[0].saved)-1]
 		}
-		snapshot := run(heldJob(1), c.before, nil)
-		then := heldJob(1)
+		snapshot := run(heldJob(t, 1), c.before, nil)
+		then := heldJob(t, 1)
 		then.config.Steps = 16
 		if c.held > 0 {
-			then.config.Optimizer.HoldAfter = 12
+			then.update.HoldAfter = 12
 		}
 		end := run(then, c.after, snapshot)
 		if got := snapshot.Progress.Held; got != c.held {

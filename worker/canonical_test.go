@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"rondo/compute"
+	"rondo/sum"
+
 	"golang.org/x/sync/errgroup"
 
 	"rondo/allreduce"
@@ -136,7 +139,18 @@ func canonicalRank(
 	defer func() { _ = ring.Close() }()
 	at := train.Ring{Rank: rank, Generation: 1}
 	if workers > 1 {
-		at.Reducer = &reducer{Ring: ring}
+		around := sum.Of(ring, false)
+		at.Peers = around
+		at.NewSum = func(
+			g *compute.Mirror, finishes []int, nodes func() [][]float32,
+		) (train.Sum, error) {
+			ends, err := sum.Leaves(at.LaneEnds, int(spec.Batch)/int(jobspec.LaneGroups(spec)))
+			if err != nil {
+				return nil, err
+			}
+			return sum.NewTree(sum.Config{Gradient: g, Finishes: finishes, Ranks: workers,
+				Now: time.Now}, around, ends, nodes), nil
+		}
 	}
 	groups := int(jobspec.LaneGroups(spec))
 	for r := range workers {
@@ -148,9 +162,9 @@ func canonicalRank(
 	if _, err := trainer.Run(ctx); err != nil {
 		return "", err
 	}
-	sum := sha256.New()
+	hash := sha256.New()
 	for _, v := range m.Params() {
-		fmt.Fprintf(sum, "%b ", v)
+		fmt.Fprintf(hash, "%b ", v)
 	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	return hex.EncodeToString(hash.Sum(nil)), nil
 }

@@ -26,12 +26,14 @@ type engine struct {
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
-	summer  *compress.Summer // nil: the ring sums all, as it is
-	heard   *observer
-	saver   *saver
-	faults  faults
-	ledger  *audit.Log    // nil without --audit-dir
-	tracer  *trace.Writer // nil without --trace
+	summer  *compress.Summer // nil: all of a gradient is summed, as it is
+	// overlaps says that a gradient may be summed while backward goes on.
+	overlaps bool
+	heard    *observer
+	saver    *saver
+	faults   faults
+	ledger   *audit.Log    // nil without --audit-dir
+	tracer   *trace.Writer // nil without --trace
 
 	session atomic.Pointer[session] // the newest
 	scratch bool                    // a checkpoint to start from was looked for, and there is none
@@ -87,6 +89,7 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 		return nil, err
 	}
 	settings.HostMemory, settings.Now = inPlace, time.Now
+	e.overlaps = settings.Overlaps()
 	reads, err := w.data.Reads(w.spec)
 	if err != nil {
 		return nil, err

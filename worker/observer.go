@@ -57,12 +57,6 @@ func (o *observer) Sampled(step int64, text string) {
 // Checkpoint implements train.Observer. The saver reports it when it is on storage.
 func (o *observer) Checkpoint(int64) {}
 
-// Tuned implements train.Observer. It is of interest to whoever looks into how a job runs.
-func (o *observer) Tuned(t train.Tuning) {
-	w := o.engine.worker
-	w.log.Debug(t.String(), "generation", o.engine.session.Load().plan.Generation)
-}
-
 // Notice implements train.Observer.
 func (o *observer) Notice(text string) {
 	if o.rankZero() { // all ranks hear the same

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"rondo/compute"
-	"rondo/train"
+	"rondo/sum"
 )
 
 // The values of flags that this file decides by.
@@ -144,7 +144,7 @@ type outcome struct {
 func (o outcome) failed(err error) outcome {
 	if err != nil {
 		o.Failed = clipped(err.Error())
-		_, o.Unmet = errors.AsType[*train.UnmetError](err)
+		_, o.Unmet = errors.AsType[*sum.UnmetError](err)
 	}
 	return o
 }
@@ -233,7 +233,7 @@ func (b bound) AllReduce(ctx context.Context, x []float32) error {
 	err := b.session.whileRing(ctx, "the GPUs' sum has not come", func(ctx context.Context) error {
 		return b.Group.AllReduce(ctx, x)
 	})
-	if _, unmet := errors.AsType[*train.UnmetError](err); err != nil && !unmet {
+	if _, unmet := errors.AsType[*sum.UnmetError](err); err != nil && !unmet {
 		b.session.groupFault = clipped(fmt.Sprintf("its part in an earlier group failed: %v", err))
 	}
 	return err
@@ -241,7 +241,7 @@ func (b bound) AllReduce(ctx context.Context, x []float32) error {
 
 // whileRing has f wait for the other ranks until the ring breaks, and at most for half as long as
 // they wait for each other in the ring: a rank whose part fails goes there at once, and those that
-// wait for it here still find it there. An error after that is a *train.UnmetError.
+// wait for it here still find it there. An error after that is a *sum.UnmetError.
 func (s *session) whileRing(
 	ctx context.Context, late string, f func(context.Context) error,
 ) error {
@@ -262,7 +262,7 @@ func (s *session) whileRing(
 	defer end(nil)
 	err := f(ctx)
 	if err != nil && ctx.Err() != nil {
-		return &train.UnmetError{Err: err}
+		return &sum.UnmetError{Err: err}
 	}
 	return err
 }
@@ -280,7 +280,7 @@ func (s *session) leaveGroup() {
 
 // sumByRing is what comes of a group that has failed in a ring that is sound: the ring sums from
 // now on. It is false where the job demands a group, and a rank, whose part failed, is to leave.
-func (s *session) sumByRing(ctx context.Context, failed *train.GroupError) bool {
+func (s *session) sumByRing(ctx context.Context, failed *sum.GroupError) bool {
 	s.leaveGroup()
 	if failed.Faulty > 0 && s.spec.IntraHost == intraHostNCCL {
 		return false

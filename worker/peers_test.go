@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rondo/sum"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"rondo/allreduce"
@@ -18,7 +20,6 @@ import (
 	"rondo/cluster"
 	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/train"
 )
 
 // The first rank that does not fit those before it is named, with the reason.
@@ -156,7 +157,7 @@ func TestGroupFault(t *testing.T) {
 			s := &session{worker: &worker{spec: &rondov1.JobSpec{
 				StepTimeout: durationpb.New(c.limit)}}, ring: ring}
 			began := time.Now()
-			sum := func(ctx context.Context) error {
+			add := func(ctx context.Context) error {
 				if end, ok := ctx.Deadline(); !ok || end.Sub(began) > c.limit/2+time.Minute {
 					t.Errorf("of %v, a sum may take %v", c.limit, end.Sub(began))
 				}
@@ -165,8 +166,8 @@ func TestGroupFault(t *testing.T) {
 				}
 				return c.sum(ctx)
 			}
-			err := bound{fakeGroup(sum), s}.AllReduce(t.Context(), nil)
-			_, unmet := errors.AsType[*train.UnmetError](err)
+			err := bound{fakeGroup(add), s}.AllReduce(t.Context(), nil)
+			_, unmet := errors.AsType[*sum.UnmetError](err)
 			if (err == nil) != c.succeed || unmet != (!c.succeed && !c.own) ||
 				(s.groupFault != "") != c.own || c.cause != nil && !errors.Is(err, c.cause) {
 				t.Errorf("%v; remembered: %q", err, s.groupFault)
@@ -177,7 +178,7 @@ func TestGroupFault(t *testing.T) {
 
 // Of ranks that could not join, one that failed itself is named before one that waited for it.
 func TestFirstFailed(t *testing.T) {
-	unmet := outcome{}.failed(fmt.Errorf("joining: %w", &train.UnmetError{Err: errors.New("late")}))
+	unmet := outcome{}.failed(fmt.Errorf("joining: %w", &sum.UnmetError{Err: errors.New("late")}))
 	failed := outcome{}.failed(errors.New("NCCL failed"))
 	for _, c := range []struct {
 		all  []outcome
@@ -197,7 +198,7 @@ func TestFirstFailed(t *testing.T) {
 // of the others.
 func TestGroupVerdicts(t *testing.T) {
 	for _, err := range []error{&groupError{rank: 1, text: "no"},
-		&train.GroupError{Ranks: 1}, &train.GroupError{Ranks: 1, Own: errors.New("no")}} {
+		&sum.GroupError{Ranks: 1}, &sum.GroupError{Ranks: 1, Own: errors.New("no")}} {
 		if !isVerdict(fmt.Errorf("step 3: %w", err)) {
 			t.Errorf("%v is no verdict", err)
 		}

@@ -33,7 +33,7 @@ func TestSumsByTiers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = by.close() }()
-	s := sums{reducer: reducer{tiers: by}} // it has no other ring
+	s := compressible{tiers: by} // it has no other ring
 	buf := []float32{1, 2, 3}
 	if err := s.AllReduce(t.Context(), buf); err != nil || !slices.Equal(buf, []float32{1, 2, 3}) {
 		t.Errorf("%v, %v", buf, err)

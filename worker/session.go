@@ -14,6 +14,7 @@ import (
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/sum"
 	"rondo/telemetry"
 	"rondo/train"
 )
@@ -95,7 +96,7 @@ func (w *worker) serveRing(
 func isVerdict(err error) bool {
 	var corrupt *train.CorruptError
 	var others *train.PeerCorruptError
-	var unsummed *train.GroupError
+	var unsummed *sum.GroupError
 	var refused *groupError
 	return errors.As(err, &corrupt) || errors.As(err, &others) || errors.As(err, &unsummed) ||
 		errors.As(err, &refused)
@@ -218,23 +219,8 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	if s.tiers, err = s.openTiers(ctx); err != nil {
 		return false, err
 	}
-	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
-	for i, m := range s.plan.Members {
-		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
-		ring.Names = append(ring.Names, m.Place())
-	}
-	around := reducer{s.ring, s.tiers, s.engine.tracer != nil}
-	if len(s.plan.Members) > 1 {
-		ring.Reducer = around
-	}
 	for {
-		ring.Group = s.group
-		if ring.Reducer != nil {
-			if ring.Summer, err = s.summer(ring, around); err != nil {
-				return false, err
-			}
-		}
-		result, err := s.train(ctx, ring)
+		result, err := s.train(ctx, s.trainRing())
 		var unsaved *train.SaveError
 		if errors.As(err, &unsaved) && ctx.Err() == nil {
 			err = s.saveLater(ctx, unsaved)
@@ -306,7 +292,7 @@ func (s *session) train(
 func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *train.SplitError
 	var late *train.StragglerError
-	var unsummed *train.GroupError
+	var unsummed *sum.GroupError
 	var apart *train.ShardsDifferError
 	switch {
 	case errors.As(err, &apart): // the next Join goes by neither
@@ -343,7 +329,7 @@ func (s *session) judge(life context.Context, err error) error {
 		corrupt *train.CorruptError
 		others  *train.PeerCorruptError
 
-		unsummed *train.GroupError
+		unsummed *sum.GroupError
 		refused  *groupError
 	)
 	switch {

@@ -45,8 +45,8 @@ func rooms() []room {
 		// Commands, the processes that they run, and what a job means to them.
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
-			"allreduce/grpclink audit checkpoint compute job model rehearsal task/lm " +
-			"telemetry/trace train", tests: "allreduce/memnet cluster/coordinator " +
+			"allreduce/grpclink audit checkpoint compute job model rehearsal sum " +
+			"task/lm telemetry/trace train", tests: "allreduce/memnet cluster/coordinator " +
 			"cluster/memstore compute/cpu coordinator internal/certs/certstest local",
 			never: kubernetes},
 		{path: "coordinator", imports: processes + " cluster/coordinator cluster/etcdstore " +
@@ -57,8 +57,8 @@ func rooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"task/lm train", tests: "compute/cuda/emulator compute/devicetest local telemetry " +
-			"worker", never: "google.golang.org/grpc go.etcd.io"},
+			"sum task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
@@ -95,8 +95,10 @@ func rooms() []room {
 		{path: "model", imports: "compute", tests: "compute/cpu compute/devicetest",
 			never: network + " " + storage},
 		{path: "train", imports: "compute",
-			tests: "compute/cpu compute/devicetest model allreduce/compress",
+			tests: "compute/cpu compute/devicetest model allreduce/compress sum",
 			never: network + " " + graphs},
+		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
+			never: network + " " + graphs + " " + storage},
 		{path: "task/lm", imports: "compute model train", never: network + " " + storage},
 
 		// The ring.

@@ -1,4 +1,4 @@
-package train
+package sum
 
 import (
 	"context"
@@ -70,70 +70,54 @@ type tuning struct {
 	steps  int // that were done in this ring
 }
 
-// beginTuning says how the gradient travels in a ring that was just joined.
-func (t *Trainer) beginTuning() {
-	t.exchange.points = profile{}
-	least := int(t.cfg.BucketBytes / floatBytes)
-	if t.cfg.BucketBytes > 0 {
-		least = max(least, 1)
+// tune is called before each step. When the first steps were done, it cuts the gradient, and says
+// that the ranks have met meanwhile.
+func (b *buckets) tune(ctx context.Context) (met bool, err error) {
+	if !b.tuning.wanted {
+		return false, nil
 	}
-	t.cut(least)
-	t.tuning = tuning{wanted: least == 0 && t.bucketed() && len(t.grads) >= leastTuned &&
-		len(t.finishes) > 1}
-}
-
-// tune is called before each step. When the first steps were done, it cuts the gradient.
-func (t *Trainer) tune(ctx context.Context) error {
-	if !t.tuning.wanted {
-		return nil
+	if b.tuning.steps++; b.tuning.steps <= tuneSteps {
+		b.points = profile{b.Finishes, make([]time.Time, len(b.Finishes))}
+		return false, nil
 	}
-	if t.tuning.steps++; t.tuning.steps <= tuneSteps {
-		t.exchange.points = profile{t.finishes, make([]time.Time, len(t.finishes))}
-		return nil
-	}
-	t.tuning.wanted = false
-	t.laps.begin()
-	at := t.exchange.points.at
-	t.exchange.points = profile{}
+	b.tuning.wanted = false
+	at := b.points.at
+	b.points = profile{}
 	means := make([]float32, len(at), len(at)+2) // seconds before the last part was finished
 	for i := range at {
 		means[i] = float32(at[len(at)-1].Sub(at[i]).Seconds())
 	}
-	small, large, err := t.probe(ctx)
+	small, large, err := b.measure(ctx)
 	if err != nil {
-		return fmt.Errorf("measuring the ring: %w", err)
+		return false, fmt.Errorf("measuring the ring: %w", err)
 	}
 	means = append(means, float32(small.Seconds()), float32(large.Seconds()))
-	if err := t.ring.Reducer.AllReduce(ctx, means); err != nil {
-		return fmt.Errorf("measuring the ring: %w", err)
+	if err := b.ring.AllReduce(ctx, means); err != nil {
+		return false, fmt.Errorf("measuring the ring: %w", err)
 	}
 	for i := range means {
-		means[i] /= float32(len(t.ring.LaneEnds))
+		means[i] /= float32(b.Ranks)
 	}
-	least, found := choose(t.finishes, means)
-	t.cut(least)
-	found.Buckets, found.Bytes = len(t.exchange.ends), int64(least)*floatBytes
-	t.exchange.met = t.cfg.Now()
-	t.laps.end("measuring the ring")
-	t.cfg.Observer.Tuned(found)
-	return nil
+	least, found := choose(b.Finishes, means)
+	b.cut(least)
+	found.Buckets, found.Bytes = len(b.ends), int64(least)*floatBytes
+	if b.Tuned != nil {
+		b.Tuned(found)
+	}
+	return true, nil
 }
 
-// probe returns how long a small sum takes and a large one, of numbers that travel as a gradient's
-// do. The ranks begin each together, as the sum before has just ended on all.
-func (t *Trainer) probe(ctx context.Context) (small, large time.Duration, err error) {
-	sum := t.ring.Reducer.AllReduce
-	if t.ring.Summer != nil {
-		sum = t.ring.Summer.Probe
-	}
+// measure returns how long a small sum takes and a large one, of numbers that travel as a
+// gradient's do. The ranks begin each together, as the sum before has just ended on all.
+func (b *buckets) measure(ctx context.Context) (small, large time.Duration, err error) {
 	buf := make([]float32, probeLarge)
 	shortest := func(n int) (best time.Duration, err error) {
 		for i := range probes + 1 {
-			began := t.cfg.Now()
-			if err := sum(ctx, buf[:n]); err != nil {
+			began := b.Now()
+			if err := b.probe(ctx, buf[:n]); err != nil {
 				return 0, err
 			}
-			took := t.cfg.Now().Sub(began)
+			took := b.Now().Sub(began)
 			if i == 1 || i > 1 && took < best { // the first waits for whoever comes last
 				best = took
 			}

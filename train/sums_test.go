@@ -1,0 +1,61 @@
+package train
+
+import (
+	"time"
+
+	"rondo/allreduce/compress"
+	"rondo/compute"
+	"rondo/sum"
+)
+
+// Reducer is a rank's part in a ring, of which these tests make the sums of package sum.
+type (
+	Reducer = sum.Ring
+	Pending = sum.Pending
+)
+
+// parts is what a rank's ring sums by.
+type parts struct {
+	ring   Reducer          // nil: this rank is alone
+	group  compute.Group    // nil: there is none
+	summer *compress.Summer // nil: there is none
+	heard  *recorder        // nil: nobody
+}
+
+// over returns the ring that sums by the parts.
+func (j job) over(at Ring, p parts) Ring {
+	if p.ring == nil {
+		return at
+	}
+	at.Peers = p.ring
+	if j.config.ShardCopies > 0 {
+		at.Scatter = p.ring
+		return at
+	}
+	at.NewSum = func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error) {
+		c := sum.Config{Gradient: g, Finishes: finishes, Overlaps: j.config.Overlaps(),
+			BucketBytes: j.bucketBytes, Ranks: len(at.LaneEnds), Now: time.Now}
+		if p.heard != nil {
+			c.Tuned = func(t sum.Tuning) { p.heard.tuned = append(p.heard.tuned, t) }
+		}
+		if j.tracer != nil && at.Rank == 0 {
+			c.Trace = func(bucket string, began, ended time.Time) {
+				j.tracer.Span(TrackRing, bucket, began, ended)
+			}
+		}
+		switch {
+		case p.group != nil:
+			return sum.NewGroup(g, p.ring, p.group), nil
+		case p.summer != nil:
+			return sum.NewCompressed(c, p.ring, p.summer, j.update), nil
+		case j.config.Canonical:
+			ends, err := sum.Leaves(at.LaneEnds, testG/j.config.LaneGroups)
+			if err != nil {
+				return nil, err
+			}
+			return sum.NewTree(c, p.ring, ends, nodes), nil
+		}
+		return sum.NewAround(c, p.ring), nil
+	}
+	return at
+}

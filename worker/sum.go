@@ -1,0 +1,160 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"rondo/allreduce"
+	"rondo/allreduce/compress"
+	"rondo/compute"
+	"rondo/job"
+	"rondo/job/jobspec"
+	"rondo/model"
+	"rondo/sum"
+	"rondo/train"
+)
+
+// newSummer makes what sums gradients with fewer bytes for a worker's whole life, if the job has
+// asked for that.
+func (e *engine) newSummer(config model.Config) error {
+	how, err := job.SummerConfig(e.worker.spec, config,
+		e.worker.data.Steps(e.worker.spec))
+	if err != nil || how == nil {
+		return err
+	}
+	e.summer, err = compress.New(*how)
+	return err
+}
+
+// trainRing is the plan's ring as the trainer takes it, but for the sum.
+func (s *session) trainRing() train.Ring {
+	ring := train.Ring{Rank: int(s.rank), Generation: int64(s.plan.Generation)}
+	for i, m := range s.plan.Members {
+		ring.LaneEnds = append(ring.LaneEnds, int(s.plan.LaneEnds[i]))
+		ring.Names = append(ring.Names, m.Place())
+	}
+	if len(s.plan.Members) == 1 {
+		return ring
+	}
+	around := timedRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
+	ring.Peers = around
+	if s.spec.ShardOptimizer {
+		ring.Scatter = around
+		return ring
+	}
+	ring.NewSum = func(
+		g *compute.Mirror, finishes []int, nodes func() [][]float32,
+	) (train.Sum, error) {
+		return s.newSum(s.sumConfig(g, finishes), around, ring, nodes)
+	}
+	return ring
+}
+
+// sumConfig is what the ring's sum is made with.
+func (s *session) sumConfig(g *compute.Mirror, finishes []int) sum.Config {
+	c := sum.Config{Gradient: g, Finishes: finishes, Overlaps: s.engine.overlaps,
+		BucketBytes: s.spec.BucketBytes, Ranks: len(s.plan.Members), Now: time.Now,
+		Tuned: func(t sum.Tuning) {
+			s.log.Debug(t.String(), "generation", s.plan.Generation)
+		}}
+	if tracer := s.engine.tracer; tracer != nil {
+		c.Trace = func(bucket string, began, ended time.Time) {
+			tracer.Span(train.TrackRing, bucket, began, ended)
+		}
+	}
+	return c
+}
+
+// newSum chooses how the ring sums gradients.
+func (s *session) newSum(
+	c sum.Config, around timedRing, ring train.Ring, nodes func() [][]float32,
+) (train.Sum, error) {
+	switch summer := s.engine.summer; {
+	case s.group != nil:
+		return sum.NewGroup(c.Gradient, around, s.group), nil
+	case jobspec.Canonical(s.spec):
+		ends, err := sum.Leaves(ring.LaneEnds, int(s.spec.Batch/jobspec.LaneGroups(s.spec)))
+		if err != nil {
+			return nil, err
+		}
+		return sum.NewTree(c, around, ends, nodes), nil
+	case summer != nil:
+		summer.Join(compressible{around, s.tiers, s.ring, element(s.spec.Wire)},
+			compress.Place{Rank: ring.Rank, World: len(ring.LaneEnds),
+				Generation: ring.Generation})
+		return sum.NewCompressed(c, around, summer, job.SumUpdate(s.spec,
+			s.data.Steps(s.spec))), nil
+	case s.tiers != nil:
+		return sum.NewHierarchy(c, around, func(
+			ctx context.Context, buf []float32,
+		) (sum.Pending, error) {
+			return s.tiers.Start(ctx, allreduce.Sum{Buf: buf})
+		}), nil
+	}
+	return sum.NewAround(c, around), nil
+}
+
+// ringSums says whether the job has asked for sums that only the ring makes.
+func (s *session) ringSums() bool {
+	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" ||
+		jobspec.WholeGradients(s.spec)
+}
+
+// element is what --wire names.
+func element(wire string) allreduce.Element {
+	switch wire {
+	case "bf16":
+		return allreduce.BFloat16
+	case "fp16":
+		return allreduce.Float16
+	}
+	return allreduce.Float32
+}
+
+// timedRing is a ring whose times are those of the tiers too, if there are any.
+type timedRing struct {
+	sum.Ring
+	tiers *tiers
+}
+
+func (r timedRing) Timing() (sending, waiting time.Duration) {
+	sending, waiting = r.Ring.Timing()
+	if r.tiers != nil {
+		for _, ring := range r.tiers.rings {
+			more := ring.Timing()
+			sending, waiting = sending+more.Sending, waiting+more.Waiting
+		}
+	}
+	return sending, waiting
+}
+
+// compressible is the ring, or the tiers, as a Summer sees it.
+type compressible struct {
+	sum.Ring
+	tiers   *tiers // nil: there are none
+	ring    *allreduce.Ring
+	element allreduce.Element
+}
+
+// AllReduce implements compress.Ring.
+func (c compressible) AllReduce(ctx context.Context, buf []float32) error {
+	if c.tiers == nil {
+		return c.Ring.AllReduce(ctx, buf)
+	}
+	p, err := c.tiers.Start(ctx, allreduce.Sum{Buf: buf})
+	if err != nil {
+		return err
+	}
+	return p.Wait(ctx)
+}
+
+// Start implements compress.Ring.
+func (c compressible) Start(
+	ctx context.Context, buf, residual []float32,
+) (compress.Pending, error) {
+	s := allreduce.Sum{Buf: buf, Element: c.element, Residual: residual}
+	if c.tiers != nil {
+		return c.tiers.Start(ctx, s)
+	}
+	return c.ring.Start(ctx, s)
+}
