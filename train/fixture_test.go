@@ -17,6 +17,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/train/agree"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -375,7 +376,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	if j.summer != nil {
 		at.Summer = j.summer(rank, at)
 	}
-	_, err = trainer.Join(ctx, at, func(context.Context, RestoreReason) (*Snapshot, error) {
+	_, err = trainer.Join(ctx, at, func(context.Context, agree.Reason) (*Snapshot, error) {
 		if j.reload != nil {
 			return j.reload(trainer), nil
 		}

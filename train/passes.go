@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"math"
+
+	"rondo/train/agree"
 )
 
 // A step consists of passes, forward and backward each. The usual one has a single pass: all lanes
@@ -85,8 +87,8 @@ func (t *Trainer) spans(from, to int64) iter.Seq[Span] {
 // or in parts of it in t.fold. The mean over all K*G*T targets is the sum of the ranks' parts.
 // Where a gradient is clipped before the ring, it is that of the mean over those lanes' own
 // targets, and is weighted by their share of all lanes afterwards. after takes the lanes' states.
-func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *entry) (own tally,
-	err error) {
+func (t *Trainer) forwardBackward(ctx context.Context, index int64, after *agree.Entry,
+) (own tally, err error) {
 	t.fold.begin()
 	for n := range t.passes() {
 		p := t.pass(index, n)
@@ -161,13 +163,13 @@ func (t *Trainer) begin(ctx context.Context, phase string, p pass) error {
 }
 
 // setStates gives the segment the states that the pass starts from. A group that is the only one
-// has them from its last pass, and others have theirs from the book.
+// has them from its last pass, and others have theirs from laneStates.
 func (t *Trainer) setStates(p pass) error {
 	if t.task.Reset(p.Segment) {
 		t.seat.ZeroState()
 	} else if len(t.groups) > 1 && p.Part == 0 {
-		before := t.book.at(p.Step-1, t.committed)
-		return t.seat.SetState(t.book.lanes(before, p.Lanes.First, p.Lanes.End()))
+		before := t.laneStates.At(version{Step: p.Step - 1, Ring: t.committed})
+		return t.seat.SetState(before.Lanes(p.Lanes))
 	}
 	return nil
 }
@@ -222,7 +224,7 @@ func (t *Trainer) run(ctx context.Context, in Pass) (lossSum float64, err error)
 
 // endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
 // is to be by itself, and folded with those of the groups before.
-func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
+func (t *Trainer) endGroup(p pass, after *agree.Entry, own *tally) error {
 	if t.clipsEach() && t.cfg.Clip.Scope == ScopeGroup {
 		t.clipPart(own)
 	}
@@ -233,7 +235,7 @@ func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
 	if t.task.Reset(t.position(p.Step)) {
 		return nil
 	}
-	return t.seat.State(t.book.lanes(after, p.Lanes.First, p.Lanes.End()))
+	return t.seat.State(after.Lanes(p.Lanes))
 }
 
 // endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts

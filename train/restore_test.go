@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
+
+// lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.
+const lookSigns = time.Second
 
 // impatient is a rank's Reducer in a ring whose ranks wait for each other for so long only.
 type impatient struct {
@@ -36,7 +40,7 @@ func TestRestoreTakesItsTime(t *testing.T) {
 		oracle := elasticJob(6).mustRun(t)
 		e := newElastic(t, elasticJob(6), 3)
 		e.wrap = func(f *frail) Reducer { return &impatient{*f, 3 * lookSigns / 2} }
-		e.restore = func(ctx context.Context, _ RestoreReason) (*Snapshot, error) {
+		e.restore = func(ctx context.Context, _ agree.Reason) (*Snapshot, error) {
 			select {
 			case <-time.After(time.Hour):
 				return oracle.saved[0], nil
@@ -48,7 +52,7 @@ func TestRestoreTakesItsTime(t *testing.T) {
 		e.whole(0, 1, 2)
 		e.like(2, oracle)
 		got := e.hands[2].joined
-		if got.From != FromCheckpoint || got.Step != 4 || got.Took < time.Hour {
+		if got.From != agree.FromCheckpoint || got.Step != 4 || got.Took < time.Hour {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -70,7 +74,7 @@ func TestRestoreIsBrokenOff(t *testing.T) {
 					time.AfterFunc(time.Minute+lookSigns/2, func() { stop(errTest) })
 				}
 				ended := false // not atomic: Join returns after Restore
-				e.restore = func(ctx context.Context, _ RestoreReason) (*Snapshot, error) {
+				e.restore = func(ctx context.Context, _ agree.Reason) (*Snapshot, error) {
 					<-ctx.Done()
 					ended = true
 					return nil, errors.New("the storage has been left")
@@ -149,8 +153,8 @@ func TestCopyNeverArrives(t *testing.T) {
 	}
 	e.ring(breakage{}, 1, 0, newcomer)
 	for worker, h := range e.hands {
-		var corrupt *CorruptError
-		var others *PeerCorruptError
+		var corrupt *agree.CorruptError
+		var others *agree.PeerCorruptError
 		found := worker == newcomer && errors.As(h.err, &corrupt) && corrupt.Rank == 2 ||
 			worker != newcomer && errors.As(h.err, &others) && slices.Equal(others.Ranks, []int{2})
 		if !found || h.trainer.HasState() != (worker != newcomer) {
@@ -174,12 +178,12 @@ func TestCorruptDonor(t *testing.T) {
 	e.ring(breakage{}, 0, 1, 2)
 	newcomer := e.hire()
 	e.ring(breakage{}, 0, 1, newcomer, 2)
-	var corrupt *CorruptError
+	var corrupt *agree.CorruptError
 	if !errors.As(e.hands[0].err, &corrupt) || e.hands[0].trainer.HasState() {
 		t.Error(e.hands[0].err)
 	}
 	for _, worker := range []int{1, 2, newcomer} {
-		var others *PeerCorruptError
+		var others *agree.PeerCorruptError
 		if err := e.hands[worker].err; !errors.As(err, &others) ||
 			!slices.Equal(others.Ranks, []int{0}) {
 			t.Errorf("worker %d: %v", worker, err)

@@ -32,7 +32,7 @@ func (t *Trainer) sumSharded(ctx context.Context, index int64, own tally) error 
 	}
 	s.rule, s.skipped = t.next, nonfinite || !isFinite(s.norm)
 	if s.skipped {
-		s.next = version{index + 1, t.ring.Generation}
+		s.next = version{Step: index + 1, Ring: t.ring.Generation}
 		t.dev.Zero(x.grads) // in whose padding may be anything, which no gradient overwrites
 		return nil
 	}
@@ -93,7 +93,7 @@ func (t *Trainer) meetOverShards(
 // and puts the parameters in its place that the update makes. What it logs is clipped, too.
 func (t *Trainer) updateShard(index int64, h *holding, g []float32) {
 	s := t.shards
-	next := version{index + 1, t.ring.Generation}
+	next := version{Step: index + 1, Ring: t.ring.Generation}
 	if !t.clipsEach() {
 		t.limit(g)
 	}
