@@ -25,7 +25,7 @@ type pass struct {
 
 // groupLanes divides this rank's lanes into the groups in which they are computed.
 func (t *Trainer) groupLanes() error {
-	t.groups = append(t.groups[:0], Lanes{t.first, t.count})
+	t.groups = append(t.groups[:0], Lanes{First: t.first, Count: t.count})
 	if t.cfg.LaneGroups == 0 {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (t *Trainer) groupLanes() error {
 	}
 	t.groups = t.groups[:0]
 	for first := t.first; first < t.first+t.count; first += size {
-		t.groups = append(t.groups, Lanes{first, size})
+		t.groups = append(t.groups, Lanes{First: first, Count: size})
 	}
 	return nil
 }

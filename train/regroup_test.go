@@ -218,7 +218,7 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 		entry := h.trainer.laneStates.At(agree.Version{Step: 6, Ring: 1})
 		for _, lane := range []int{1, 2, 7, 11} {
 			entry.Known[lane] = false
-			fillNaN(entry.Lanes(Lanes{lane, 1}))
+			fillNaN(entry.Lanes(Lanes{First: lane, Count: 1}))
 		}
 	}
 	e.ring(breakage{}, 0, 1, 2)
@@ -245,7 +245,7 @@ func TestReplayIsShort(t *testing.T) {
 	regroupAt(e, 0, after-1)
 	e.ring(breakage{}, 0, 1)
 	want := make([]float32, e.hands[0].trainer.laneSize)
-	r, err := e.hands[0].trainer.task.Replay(Lanes{8, 1})
+	r, err := e.hands[0].trainer.task.Replay(Lanes{First: 8, Count: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestReplayIsShort(t *testing.T) {
 	for _, h := range e.hands {
 		entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
 		entry.Known[8] = false
-		fillNaN(entry.Lanes(Lanes{8, 1}))
+		fillNaN(entry.Lanes(Lanes{First: 8, Count: 1}))
 		h.notices = nil
 	}
 	regroupAt(e, 0, after+1)
@@ -276,7 +276,7 @@ func TestReplayIsShort(t *testing.T) {
 		h.trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
 			if h == e.hands[1] && phase == PhaseLoad && step == after+1 {
 				entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
-				got = slices.Clone(entry.Lanes(Lanes{8, 1}))
+				got = slices.Clone(entry.Lanes(Lanes{First: 8, Count: 1}))
 			}
 			return nil
 		}}

@@ -89,7 +89,7 @@ func (e *Entry) Gather(ctx context.Context, r Ranks) error {
 		ends[rank] = end * e.size
 	}
 	if err := r.AllGather(ctx, e.States, ends); err != nil {
-		return fmt.Errorf("gathering the lanes' states: %w", err)
+		return fmt.Errorf("gathering the lanes' state: %w", err)
 	}
 	e.Know(Lanes{0, len(e.Known)})
 	return nil
