@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"rondo/compute"
 	"rondo/train/agree"
@@ -34,7 +33,6 @@ type Restore func(ctx context.Context, why agree.Reason) (*Snapshot, error)
 // state keeps it, unless it was just receiving another one. Run finishes what a broken ring has
 // left undone after its last step.
 func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.Joined, error) {
-	began := t.cfg.Now()
 	t.laps.begin()
 	t.regrouping.Store(false) // this ring is what was asked for
 	if err := t.enter(ring); err != nil {
@@ -44,7 +42,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	if err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", t.distrust(err))
 	}
-	if joined.Build, err = t.openSeat(); err != nil {
+	if err := t.openSeat(); err != nil {
 		return joined, err
 	}
 	// The ring counts as joined from here on. Once all ranks have said so, none goes back to an
@@ -58,7 +56,6 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	t.beginTuning()
 	joined.Step, joined.Committed = t.progress.Step, t.committed
 	t.laps.end("joining the ring")
-	joined.Took = t.cfg.Now().Sub(began)
 	// The rank that was to save the end may have been lost, and its snapshot with it.
 	t.saveAgain = t.done() && !t.pending && t.cfg.Save && joined.From != agree.FromCheckpoint
 	return joined, nil
@@ -207,20 +204,19 @@ func (t *Trainer) lastStates() *agree.Entry {
 }
 
 // openSeat opens the seat of this rank's lanes, or of a group of them, unless it has one for as
-// many, and sets its state. It returns how long opening took.
-func (t *Trainer) openSeat() (took time.Duration, err error) {
+// many, and sets its state.
+func (t *Trainer) openSeat() error {
 	lanes := t.groups[0]
 	if t.seat == nil || t.seated != lanes.Count {
 		if t.seat != nil {
 			t.seat.Close()
 			t.seat = nil
 		}
-		began := t.cfg.Now()
 		seat, err := t.task.Open(lanes.Count)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		t.seat, t.seated, took = seat, lanes.Count, t.cfg.Now().Sub(began)
+		t.seat, t.seated = seat, lanes.Count
 	}
-	return took, t.seat.SetState(t.laneStates.At(t.version()).Lanes(lanes))
+	return t.seat.SetState(t.laneStates.At(t.version()).Lanes(lanes))
 }

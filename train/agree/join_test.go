@@ -4,27 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"rondo/compute/cpu"
 )
 
-// rank is a State of one rank: a tensor that holds its step, and 6 lanes of two floats, which hold
+// rank is a State of one rank: tensors that hold its step, and 6 lanes of two floats, which hold
 // the step and the lane.
 type rank struct {
 	standing Standing[int64] // whose progress is the step
-	tensor   []float32
+	tensors  [3][]float32
+	memory   Memory
 	states   LaneStates
 	gaps     int // what Meet says
 	dealt    int // the gaps that Deal heard of; -1: not called
 	notices  []string
 }
 
-const lanes = 6
+const (
+	lanes   = 6
+	longest = 1000 // floats of a tensor; no other gathering is as long
+)
 
 // newRank has a state after a step, if that is not 0, and knows some lanes.
 func newRank(step int64, known ...int) *rank {
-	r := &rank{tensor: make([]float32, 5), states: NewLaneStates(lanes, 2), dealt: -1}
+	r := &rank{states: NewLaneStates(lanes, 2), dealt: -1}
+	for i := range r.tensors {
+		r.tensors[i] = make([]float32, longest-i)
+	}
 	if step > 0 {
 		r.set(Version{step, 1}, known)
 	}
@@ -33,8 +45,10 @@ func newRank(step int64, known ...int) *rank {
 
 func (r *rank) set(v Version, known []int) {
 	r.standing = Standing[int64]{Has: true, Joined: 1, Version: v, Progress: v.Step}
-	for i := range r.tensor {
-		r.tensor[i] = float32(v.Step)
+	for _, x := range r.tensors {
+		for i := range x {
+			x[i] = float32(v.Step)
+		}
 	}
 	e := r.states.At(v)
 	for _, lane := range known {
@@ -102,8 +116,8 @@ func join(
 			r = wrap(r)
 		}
 		own := ranks[r.Rank]
-		j := Join[int64]{Ranks: r, State: own, Tensors: [][]float32{own.tensor}, Shards: own,
-			Compare: true, Look: look, Replayer: own, SegmentsPerStep: 2,
+		j := Join[int64]{Ranks: r, State: own, Tensors: own.tensors[:], Memory: own.memory,
+			Shards: own, Compare: true, Look: look, Replayer: own, SegmentsPerStep: 2,
 			Notice: func(text string) { own.notices = append(own.notices, text) }}
 		joined[r.Rank], err = j.Run(ctx)
 		return err
@@ -115,8 +129,15 @@ func join(
 func alike(t *testing.T, step int64, first func(lane int) float32, ranks []*rank) {
 	t.Helper()
 	for n, r := range ranks {
-		if r.standing.Progress != step || !r.standing.Has || r.tensor[4] != float32(step) {
-			t.Errorf("rank %d: %+v, tensor %v", n, r.standing, r.tensor)
+		if r.standing.Progress != step || !r.standing.Has {
+			t.Errorf("rank %d: %+v", n, r.standing)
+		}
+		for i, x := range r.tensors {
+			for at, got := range x {
+				if got != float32(step) {
+					t.Fatalf("rank %d: element %d of tensor %d is %v", n, at, i, got)
+				}
+			}
 		}
 		for lane := range lanes {
 			want := []float32{first(lane), float32(lane)}
@@ -147,7 +168,7 @@ func TestJoinCopies(t *testing.T) {
 // Of three ranks at one step, the one whose tensor differs is found before it is copied.
 func TestJoinComparesBeforeItCopies(t *testing.T) {
 	ranks := []*rank{newRank(7, 0, 1), newRank(7, 2, 3), newRank(7, 4, 5), newRank(0)}
-	ranks[0].tensor[2]++
+	ranks[0].tensors[1][2]++
 	_, errs := join(t, nil, nil, ranks...)
 	var corrupt *CorruptError
 	if !errors.As(errs[0], &corrupt) || corrupt.Rank != 0 {
@@ -161,27 +182,55 @@ func TestJoinComparesBeforeItCopies(t *testing.T) {
 	}
 }
 
-// A tensor that arrives changed is copied again, copyTries times at most.
+// Tensors that arrive changed are copied again, copyTries times at most. Whoever never gets what the
+// donor has is out; the others say who it is.
 func TestJoinCopiesAgain(t *testing.T) {
-	for spoils, want := range map[int]bool{copyTries - 1: true, copyTries: false} {
-		ranks := []*rank{newRank(7, 0, 1, 2, 3, 4, 5), newRank(0)}
-		wrap := func(r Ranks) Ranks {
-			whole, left := r.AllGather, spoils
-			r.AllGather = func(ctx context.Context, buf []float32, ends []int) error {
-				err := whole(ctx, buf, ends)
-				if r.Rank == 1 && len(buf) == 5 && left > 0 {
-					left--
-					buf[1]++
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	const most = 3 * (copyTries - 1) // of three tensors
+	for _, host := range []bool{true, false} {
+		for _, flips := range []int{1, 3, 4, most, math.MaxInt} {
+			ranks := []*rank{newRank(7, 0, 1, 2, 3, 4, 5), newRank(0), newRank(7)}
+			for _, r := range ranks[:2] {
+				if !host {
+					r.memory = Memory{Device: dev, Piece: make([]float32, longest)}
 				}
-				return err
 			}
-			return r
-		}
-		_, errs := join(t, nil, wrap, ranks...)
-		var corrupt *CorruptError
-		if got := errors.Join(errs...) == nil; got != want ||
-			!got && !errors.As(errs[1], &corrupt) {
-			t.Errorf("%d times another tensor: %v", spoils, errs)
+			wrap := func(r Ranks) Ranks {
+				whole, left := r.AllGather, flips
+				r.AllGather = func(ctx context.Context, buf []float32, ends []int) error {
+					err := whole(ctx, buf, ends)
+					if r.Rank == 1 && len(buf) >= longest-2 && left > 0 {
+						left--
+						buf[len(buf)/2] = math.Nextafter32(buf[len(buf)/2], 0)
+					}
+					return err
+				}
+				return r
+			}
+			joined, errs := join(t, nil, wrap, ranks...)
+			if flips <= most {
+				if err := errors.Join(errs...); err != nil ||
+					!slices.Equal(joined[2].Copied, []int{1}) {
+					t.Errorf("%d flips: %v, %+v", flips, err, joined[2])
+				}
+				alike(t, 7, func(int) float32 { return 7 }, ranks)
+				continue
+			}
+			var corrupt *CorruptError
+			if !errors.As(errs[1], &corrupt) || corrupt.Rank != 1 || ranks[1].standing.Has {
+				t.Error(errs[1])
+			}
+			for _, n := range []int{0, 2} {
+				var others *PeerCorruptError
+				if !errors.As(errs[n], &others) || !slices.Equal(others.Ranks, []int{1}) ||
+					!ranks[n].standing.Has {
+					t.Error(errs[n])
+				}
+			}
 		}
 	}
 }
@@ -258,5 +307,77 @@ func TestJoinCannotRestore(t *testing.T) {
 		if !errors.Is(errs[0], errTest) || errs[1] == nil {
 			t.Error(errs)
 		}
+	}
+}
+
+// Rank 0 may look for a snapshot for much longer than the ranks wait for each other in the ring.
+func TestLookTakesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ranks := []*rank{newRank(0), newRank(0), newRank(0)}
+		look := func(ctx context.Context, _ Reason) (func() error, error) {
+			select {
+			case <-time.After(time.Hour):
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			return func() error {
+				ranks[0].set(Version{4, 2}, []int{0, 1, 2, 3, 4, 5})
+				return nil
+			}, nil
+		}
+		impatient := func(r Ranks) Ranks {
+			whole := r.AllGather
+			r.AllGather = func(ctx context.Context, buf []float32, ends []int) error {
+				ctx, cancel := context.WithTimeoutCause(ctx, 3*lookSigns/2, errTest)
+				defer cancel()
+				return whole(ctx, buf, ends)
+			}
+			return r
+		}
+		began := time.Now()
+		joined, errs := join(t, look, impatient, ranks...)
+		if err := errors.Join(errs...); err != nil || joined[2].From != FromCheckpoint ||
+			time.Since(began) < time.Hour {
+			t.Errorf("%v, %+v after %v", err, joined[2], time.Since(began))
+		}
+		alike(t, 4, func(int) float32 { return 4 }, ranks)
+	})
+}
+
+// While rank 0 looks, the end of its ctx ends the Join with its cause, and so does a ring that
+// breaks. Look has ended then.
+func TestLookIsBrokenOff(t *testing.T) {
+	for _, byRing := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ended := false // not atomic: Run returns after Look
+			look := func(ctx context.Context, _ Reason) (func() error, error) {
+				<-ctx.Done()
+				ended = true
+				return nil, errors.New("the storage has been left")
+			}
+			errs := together(t, 2, lanes, func(ctx context.Context, r Ranks) error {
+				own := newRank(0)
+				j := Join[int64]{Ranks: r, State: own, Shards: own, Look: look}
+				if r.Rank == 0 && !byRing {
+					var stop context.CancelCauseFunc
+					ctx, stop = context.WithCancelCause(ctx)
+					defer stop(nil)
+					time.AfterFunc(time.Minute+lookSigns/2, func() { stop(errTest) })
+				}
+				if calls := 0; byRing {
+					j.Ranks.AllGather = func(ctx context.Context, b []float32, ends []int) error {
+						if calls++; calls == 5 {
+							return errTest
+						}
+						return r.AllGather(ctx, b, ends)
+					}
+				}
+				_, err := j.Run(ctx)
+				return err
+			})
+			if !ended || !errors.Is(errs[0], errTest) {
+				t.Errorf("%v, and Look has ended: %v", errs[0], ended)
+			}
+		})
 	}
 }

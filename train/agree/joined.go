@@ -1,9 +1,6 @@
 package agree
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
 // Where a ring's state is from, if not from its ranks.
 const (
@@ -12,7 +9,7 @@ const (
 	FromReplay     = "replay" // of the lanes that were lost
 )
 
-// Joined is what came of a Join. It is the same on all ranks, but for the times.
+// Joined is what came of a Join. It is the same on all ranks.
 type Joined struct {
 	Step      int64
 	From      string // FromCheckpoint, FromScratch, FromReplay; empty: from the ranks themselves
@@ -24,9 +21,6 @@ type Joined struct {
 	// Committed is the ring that the state's last step was completed in: this one where the state
 	// is from a checkpoint or from scratch.
 	Committed int64
-
-	Build time.Duration // opening this rank's seat; 0: it had one
-	Took  time.Duration
 }
 
 // String says what people should know; nothing if every rank and lane just went on.
