@@ -54,7 +54,6 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	t.roll.Begin(t.ranks, t.blocked())
 	t.resumeSummer()
 	t.beginTuning()
-	joined.Step, joined.Committed = t.progress.Step, t.committed
 	t.laps.end("joining the ring")
 	// The rank that was to save the end may have been lost, and its snapshot with it.
 	t.saveAgain = t.done() && !t.pending && t.cfg.Save && joined.From != agree.FromCheckpoint
@@ -140,67 +139,6 @@ func (r Ring) validate(lanes int) error {
 		return fmt.Errorf("train: %d names for %d ranks", len(r.Names), n)
 	}
 	return nil
-}
-
-// member is the trainer as agree.Join knows it: an agree.State and agree.Shards.
-type member struct{ t *Trainer }
-
-func (m member) Standing() agree.Standing[Progress] {
-	t := m.t
-	if !t.hasState {
-		return agree.Standing[Progress]{}
-	}
-	return agree.Standing[Progress]{Has: true, Pending: t.pending, Stopped: t.stopped,
-		Joined: t.joined, Version: t.version(), Progress: t.progress}
-}
-
-func (m member) StartFresh() error {
-	t := m.t
-	if t.touched {
-		t.task.Initialise()
-		for _, s := range t.slots {
-			t.dev.Zero(s)
-		}
-		t.touched = false
-	}
-	t.progress, t.committed, t.joined = Progress{}, t.ring.Generation, 0
-	t.pending, t.stopped, t.hasState = false, false, true
-	t.laneStates.At(t.version()).Zero()
-	return t.freshShards()
-}
-
-func (m member) Overwrite(by agree.Version) {
-	m.t.catchUp(by)
-	m.t.hasState, m.t.touched = false, true
-}
-
-func (m member) Adopt(from agree.Standing[Progress]) {
-	t := m.t
-	t.progress, t.committed, t.joined = from.Progress, from.Version.Ring, from.Joined
-	t.pending, t.stopped, t.hasState = from.Pending, from.Stopped, true
-}
-
-func (m member) Lanes() *agree.Entry { return m.t.lastStates() }
-
-func (m member) Meet(ctx context.Context) (gaps int, err error) { return m.t.meetWithShards(ctx) }
-
-func (m member) Deal(ctx context.Context, gaps int) error {
-	if gaps > 0 {
-		m.t.progress.Held = 0 // a second moment of zeros must take gradients in
-	}
-	return m.t.dealShards(ctx)
-}
-
-// lastStates returns the lanes' states after the last step, as far as this rank can know them by
-// itself.
-func (t *Trainer) lastStates() *agree.Entry {
-	e := t.laneStates.At(t.version())
-	if t.task.Reset(t.position(t.progress.Step)) {
-		e.Zero()
-	} else if t.progress.NonfiniteRun > 0 {
-		e.Heal(agree.Lanes{}) // a rank that did not complete the step has not done it yet
-	}
-	return e
 }
 
 // openSeat opens the seat of this rank's lanes, or of a group of them, unless it has one for as

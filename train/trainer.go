@@ -26,20 +26,10 @@ type Trainer struct {
 
 	segmentsPerEpoch int64
 
-	// The state, which lasts from ring to ring. What a step changes, it changes when the ring has
-	// summed.
-	hasState   bool
-	progress   Progress
-	pending    bool        // what is due after the last step was not done to its end
-	stopped    bool        // the job ends after the last step, by RequestStop on some rank
-	committed  int64       // the ring that the last step was completed in
-	joined     int64       // the last ring that was joined with this state
-	touched    bool        // the parameters or slots are not those of a job that has not begun
-	torn       bool        // a step may have changed them, and is not committed
-	slots      [][]float32 // of the optimizer, and the outer one's, device memory
-	start      [][]float32 // what a round began with, device memory; without rounds, none
-	shards     *shards     // instead of slots, where the ranks share them out; nil: they do not
-	laneStates agree.LaneStates
+	state
+	slots  [][]float32 // of the optimizer, and the outer one's, device memory
+	start  [][]float32 // what a round began with, device memory; without rounds, none
+	shards *shards     // instead of slots, where the ranks share them out; nil: they do not
 
 	// The seat in the ring.
 	ring         Ring

@@ -3,9 +3,9 @@
 // Between two steps they call the roll: they compare digests of their state, and who is late. Read
 // join.go first.
 //
-// It needs a gather over the ranks, the tensors and the lanes' states. It knows neither networks
-// nor gradients, and how a rank takes a step. What it asks of a rank are the interfaces State,
-// Shards and Replayer.
+// It needs a gather over the ranks, the tensors and the lanes' states. It asks a rank for the rest
+// through the interfaces State, Shards and Replayer. It knows nothing of networks, gradients and
+// links.
 //
 // Letters: G lanes in the global batch, N ranks. Steps are numbers of completed steps. A generation
 // numbers the rings of a job.

@@ -53,50 +53,59 @@ type Join[P any] struct {
 // has a state keeps it, unless it was just receiving another one.
 func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 	joined := Joined{Donor: -1}
+	if err := j.run(ctx, &joined); err != nil {
+		return joined, err
+	}
+	v := j.State.Standing().Version
+	joined.Step, joined.Committed = v.Step, v.Ring
+	return joined, nil
+}
+
+func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 	all, err := Gather(ctx, j.Ranks, j.State.Standing())
 	if err != nil {
-		return joined, err
+		return err
 	}
 	donor := elect(all)
 	if donor < 0 {
 		if all, err = j.restore(ctx, NoState); err != nil {
-			return joined, err
+			return err
 		}
 		if !all[0].Found {
 			joined.From = FromScratch
-			return joined, j.State.StartFresh()
+			return j.State.StartFresh()
 		}
 		joined.From, donor = FromCheckpoint, 0
 	}
-	lost, gaps, err := j.share(ctx, all, donor, &joined)
+	lost, gaps, err := j.share(ctx, all, donor, joined)
 	if err != nil {
-		return joined, err
+		return err
 	}
 	if len(lost) == 0 && gaps == 0 {
-		return joined, j.Shards.Deal(ctx, 0)
+		return j.Shards.Deal(ctx, 0)
 	}
 	joined.LostLanes, joined.LostSlots = lost, gaps
 	if all, err = j.restore(ctx, LostLanes); err != nil {
-		return joined, err
+		return err
 	}
 	if all[0].Found {
 		joined.From = FromCheckpoint
-		if lost, gaps, err = j.share(ctx, all, 0, &joined); err != nil {
-			return joined, err
+		if lost, gaps, err = j.share(ctx, all, 0, joined); err != nil {
+			return err
 		}
 		if len(lost) > 0 || gaps > 0 {
 			panic(fmt.Sprintf("agree: a snapshot without the lanes %v and %d parameters' shards",
 				lost, gaps))
 		}
-		return joined, j.Shards.Deal(ctx, 0)
+		return j.Shards.Deal(ctx, 0)
 	}
 	joined.From = FromReplay
 	if len(lost) > 0 {
 		if joined.Replayed, err = j.replay(ctx, lost); err != nil {
-			return joined, err
+			return err
 		}
 	}
-	return joined, j.Shards.Deal(ctx, gaps)
+	return j.Shards.Deal(ctx, gaps)
 }
 
 // share makes the donor's state every rank's, and deals the lanes. It returns the lanes that nobody

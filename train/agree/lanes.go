@@ -11,11 +11,6 @@ import (
 // predecessor's lanes, which arrive ahead of each gradient.
 type LaneStates struct{ entries [2]Entry }
 
-// Version names the state of a job: the number of completed steps, and the generation of the ring
-// that completed the last one. Ranks that complete a step in one ring have the same parameters, to
-// the last bit.
-type Version struct{ Step, Ring int64 }
-
 // Entry is the lanes' states after a step. Its ring is the one that the step was computed in. No
 // rank completes the step before all ranks hold their predecessor's states, so the entry counts if
 // some rank completed the step in that ring.

@@ -1,5 +1,10 @@
 package agree
 
+// Version names the state of a job: the number of completed steps, and the generation of the ring
+// that completed the last one. Ranks that complete a step in one ring have the same parameters, to
+// the last bit.
+type Version struct{ Step, Ring int64 }
+
 // Standing is what a rank says of its state when a ring begins. P is the job's progress: a value of
 // a fixed size, which the ranks copy from the one whose state they go on from.
 type Standing[P any] struct {
