@@ -182,8 +182,8 @@ func TestJoinComparesBeforeItCopies(t *testing.T) {
 	}
 }
 
-// Tensors that arrive changed are copied again, copyTries times at most. Whoever never gets what the
-// donor has is out; the others say who it is.
+// Tensors that arrive changed are copied again, copyTries times at most. A rank that never gets the
+// donor's is corrupt, and the others say which it is.
 func TestJoinCopiesAgain(t *testing.T) {
 	dev, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
