@@ -68,8 +68,8 @@ type Config struct {
 	// CheckEvery is how many steps lie between two roll calls, in which the ranks compare what they
 	// have and how fast they are; 0: never.
 	CheckEvery int64
-	// EvictStragglers is how many times slower than the others a rank must be, for
-	// evictCalls roll calls in a row, to end the ring as a straggler; 0: that never happens.
+	// EvictStragglers is how many times slower than the others a rank must be, for a few roll calls
+	// in a row, to end the ring with an agree.StragglerError; 0: that never happens.
 	EvictStragglers float64
 
 	Observer  Observer  // nil: nobody

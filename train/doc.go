@@ -2,9 +2,9 @@
 // and at intervals evaluate, save and sample. Read step.go first, then update.go.
 //
 // It knows mathematics: optimizers, learning-rate schedules, clipping, the loss over the global
-// batch. It also knows how ranks that form another ring, because one was lost or has come, agree
-// on where to go on and give each other what they lack: read join.go then. What it needs from
-// outside it asks for through small interfaces: Task (a network and what it reads), Sum (adds up
+// batch. Room train/agree knows how the ranks of a new ring agree on where to go on, and give each
+// other what they lack: read agree/join.go third. What it needs from outside it asks for through
+// small interfaces: Task (a network and what it reads), Sum (adds up
 // gradients over the ranks), Peers (all else that ranks tell each other), Saver (keeps snapshots),
 // Observer (hears of everything), Ledger (is told what was read) and Rehearsal (brings faults
 // about). It does not know what a corpus, a link, a cluster or a file is, starts no process and
@@ -14,5 +14,5 @@
 // ranks. Steps count from 0 as an index, as batches are read, and from 1 as a number of completed
 // steps, as reports, snapshots and Progress have them. Losses are in nats.
 //
-// Of this module it may import compute alone.
+// Of this module it may import compute and train/agree alone.
 package train

@@ -13,6 +13,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/train/agree"
 )
 
 var (
@@ -153,7 +154,7 @@ type hand struct {
 	timing     func() (sending, waiting time.Duration) // of its Reducers; nil: none
 
 	result Result
-	joined Joined
+	joined agree.Joined
 	inRing bool // the last Join was completed
 	err    error
 }

@@ -19,6 +19,7 @@ import (
 	"rondo/compute/cpu"
 	"rondo/model"
 	"rondo/sum"
+	"rondo/train/agree"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -383,7 +384,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	if j.summer != nil {
 		by.summer = j.summer(rank, at, ring)
 	}
-	restore := func(context.Context, RestoreReason) (*Snapshot, error) {
+	restore := func(context.Context, agree.Reason) (*Snapshot, error) {
 		if j.reload != nil {
 			return j.reload(trainer), nil
 		}

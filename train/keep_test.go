@@ -6,6 +6,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"rondo/train/agree"
 )
 
 // goesOn fails unless the job goes on from a snapshot to where it would be undisturbed.
@@ -21,7 +23,7 @@ func goesOn(t *testing.T, j job, snapshot *Snapshot, oracle *outcome) {
 		t.Fatal(err)
 	}
 	e := newElastic(t, j, 2)
-	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) { return &read, nil }
+	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return &read, nil }
 	e.ring(breakage{}, 0, 1)
 	e.whole(0, 1)
 	e.like(1, oracle)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"math"
+
+	"rondo/train/agree"
 )
 
 // A step consists of passes, forward and backward each. The usual one has a single pass: all lanes
@@ -23,7 +25,7 @@ type pass struct {
 
 // groupLanes divides this rank's lanes into the groups in which they are computed.
 func (t *Trainer) groupLanes() error {
-	t.groups = append(t.groups[:0], Lanes{t.first, t.count})
+	t.groups = append(t.groups[:0], Lanes{First: t.first, Count: t.count})
 	if t.cfg.LaneGroups == 0 {
 		return nil
 	}
@@ -34,7 +36,7 @@ func (t *Trainer) groupLanes() error {
 	}
 	t.groups = t.groups[:0]
 	for first := t.first; first < t.first+t.count; first += size {
-		t.groups = append(t.groups, Lanes{first, size})
+		t.groups = append(t.groups, Lanes{First: first, Count: size})
 	}
 	return nil
 }
@@ -83,7 +85,7 @@ func (t *Trainer) spans(from, to int64) iter.Seq[Span] {
 // Where a gradient is clipped before the ring, it is that of the mean over those lanes' own
 // targets, and is weighted by their share of all lanes afterwards. after takes the lanes' states.
 func (t *Trainer) forwardBackward(
-	ctx context.Context, index int64, after *entry,
+	ctx context.Context, index int64, after *agree.Entry,
 ) (tally, error) {
 	own := &t.own
 	*own = tally{}
@@ -160,13 +162,13 @@ func (t *Trainer) begin(ctx context.Context, phase string, p pass) error {
 }
 
 // setStates gives the segment the states that the pass starts from. A group that is the only one
-// has them from its last pass, and others have theirs from the book.
+// has them from its last pass, and others have theirs from laneStates.
 func (t *Trainer) setStates(p pass) error {
 	if t.task.Reset(p.Segment) {
 		t.seat.ZeroState()
 	} else if len(t.groups) > 1 && p.Part == 0 {
-		before := t.book.at(p.Step-1, t.committed)
-		return t.seat.SetState(t.book.lanes(before, p.Lanes.First, p.Lanes.End()))
+		before := t.laneStates.At(version{Step: p.Step - 1, Ring: t.committed})
+		return t.seat.SetState(before.Lanes(p.Lanes))
 	}
 	return nil
 }
@@ -206,7 +208,7 @@ func (t *Trainer) finished(ctx context.Context) func(end int) {
 
 // endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
 // is to be by itself, and folded with those of the groups before.
-func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
+func (t *Trainer) endGroup(p pass, after *agree.Entry, own *tally) error {
 	t.ending.endGroup(own)
 	if len(t.groups) == 1 {
 		return nil
@@ -215,7 +217,7 @@ func (t *Trainer) endGroup(p pass, after *entry, own *tally) error {
 	if t.task.Reset(t.position(p.Step)) {
 		return nil
 	}
-	return t.seat.State(t.book.lanes(after, p.Lanes.First, p.Lanes.End()))
+	return t.seat.State(after.Lanes(p.Lanes))
 }
 
 // endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts

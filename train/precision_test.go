@@ -8,6 +8,7 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/cpu"
+	"rondo/train/agree"
 )
 
 // instructionSets makes a device for each instruction set that this build and processor have, the
@@ -89,7 +90,7 @@ func TestFaultsInBFloat16(t *testing.T) {
 		return Spoil{Flip: step == 2}
 	}}
 	e.ring(breakage{}, 0, 1, 2)
-	var corrupt *CorruptError
+	var corrupt *agree.CorruptError
 	if err := e.hands[1].err; !errors.As(err, &corrupt) || corrupt.Rank != 1 {
 		t.Errorf("a flipped bit: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // regroupAt has a worker ask for another ring when it has done a step.
@@ -162,16 +163,16 @@ func TestTwoNeighboursLost(t *testing.T) {
 	for _, saved := range []bool{true, false} {
 		j := elasticJob(9)
 		e := newElastic(t, j, 4)
-		e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
-			if !saved || why == NoState {
+		e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+			if !saved || why == agree.NoState {
 				return nil, nil
 			}
 			return e.hands[0].saved[0], nil
 		}
 		for call := 1; e.hands[0].result.Progress.Step != 6; call++ { // until it breaks in step 7
 			*e = *newElastic(t, j, 4)
-			e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
-				if !saved || why == NoState {
+			e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+				if !saved || why == agree.NoState {
 					return nil, nil
 				}
 				return e.hands[0].saved[0], nil
@@ -189,13 +190,13 @@ func TestTwoNeighboursLost(t *testing.T) {
 			t.Error(got.String())
 		}
 		if saved {
-			if got.From != FromCheckpoint || got.Step != 4 || got.Committed != 2 {
+			if got.From != agree.FromCheckpoint || got.Step != 4 || got.Committed != 2 {
 				t.Errorf("%+v", got)
 			}
 			e.like(0, oracle)
 			continue
 		}
-		if got.From != FromReplay || got.Step != 6 || got.Committed != 1 {
+		if got.From != agree.FromReplay || got.Step != 6 || got.Committed != 1 {
 			t.Errorf("%+v", got)
 		}
 		if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
@@ -214,10 +215,10 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 	regroupAt(e, 0, 5)
 	e.ring(breakage{}, 0, 1, 2)
 	for _, h := range e.hands { // nobody knows these any more
-		entry := h.trainer.book.at(6, 1)
+		entry := h.trainer.laneStates.At(agree.Version{Step: 6, Ring: 1})
 		for _, lane := range []int{1, 2, 7, 11} {
-			entry.known[lane] = false
-			fillNaN(h.trainer.book.lanes(entry, lane, lane+1))
+			entry.Known[lane] = false
+			fillNaN(entry.Lanes(Lanes{First: lane, Count: 1}))
 		}
 	}
 	e.ring(breakage{}, 0, 1, 2)
@@ -231,6 +232,9 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 	}
 }
 
+// replayLimit is how many segments a replay reads at most.
+const replayLimit = 64
+
 // A replay is short, however long ago the states were zero, and is told of before it begins.
 func TestReplayIsShort(t *testing.T) {
 	j := elasticJob(replayLimit + 9)
@@ -241,7 +245,7 @@ func TestReplayIsShort(t *testing.T) {
 	regroupAt(e, 0, after-1)
 	e.ring(breakage{}, 0, 1)
 	want := make([]float32, e.hands[0].trainer.laneSize)
-	r, err := e.hands[0].trainer.task.Replay(Lanes{8, 1})
+	r, err := e.hands[0].trainer.task.Replay(Lanes{First: 8, Count: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,14 +259,14 @@ func TestReplayIsShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, h := range e.hands {
-		entry := h.trainer.book.at(after, 1)
-		entry.known[8] = false
-		fillNaN(h.trainer.book.lanes(entry, 8, 9))
+		entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
+		entry.Known[8] = false
+		fillNaN(entry.Lanes(Lanes{First: 8, Count: 1}))
 		h.notices = nil
 	}
 	regroupAt(e, 0, after+1)
 	var got []float32
-	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
 		if n := len(e.hands[0].notices); n != 0 {
 			t.Errorf("%d notices before it is known whether there is a snapshot", n)
 		}
@@ -271,8 +275,8 @@ func TestReplayIsShort(t *testing.T) {
 	for _, h := range e.hands {
 		h.trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
 			if h == e.hands[1] && phase == PhaseLoad && step == after+1 {
-				b := &h.trainer.book
-				got = slices.Clone(b.lanes(b.at(after, 1), 8, 9))
+				entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
+				got = slices.Clone(entry.Lanes(Lanes{First: 8, Count: 1}))
 			}
 			return nil
 		}}
@@ -333,7 +337,7 @@ func TestFromScratchAgain(t *testing.T) {
 	}
 	e.ring(breakage{}, 0, 1)
 	e.whole(0, 1)
-	if got := e.hands[1].joined; got.From != FromScratch || got.Step != 0 ||
+	if got := e.hands[1].joined; got.From != agree.FromScratch || got.Step != 0 ||
 		got.Committed != 2 || !sameBits(e.hands[0].model.Params(), params) {
 		t.Errorf("%+v, or other parameters", got)
 	}
@@ -435,16 +439,12 @@ func TestJoinRefuses(t *testing.T) {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	named := Ring{LaneEnds: []int{4, testG}, Names: []string{"a", "b"}}
-	if got := named.name(1); got != "rank 1 (b)" {
-		t.Error(got)
-	}
 }
 
 // A snapshot that does not fit, or that cannot be found, ends the Join and leaves no state.
 func TestRestoreFails(t *testing.T) {
 	e := newElastic(t, elasticJob(4), 2)
-	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) { return nil, errTest }
+	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return nil, errTest }
 	e.ring(breakage{}, 0, 1)
 	if err := e.hands[0].err; !errors.Is(err, errTest) || e.hands[0].trainer.HasState() {
 		t.Errorf("%v", err)

@@ -253,6 +253,24 @@ func (s *slowly) Save(ctx context.Context, snapshot *Snapshot) error {
 	return s.shelf.Save(ctx, snapshot)
 }
 
+// impatient is a rank's Reducer in a ring whose ranks wait for each other for so long only.
+type impatient struct {
+	frail
+	patience time.Duration
+}
+
+func (i *impatient) AllGather(ctx context.Context, buf []float32, ends []int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
+	defer cancel()
+	return i.frail.AllGather(ctx, buf, ends)
+}
+
+func (i *impatient) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
+	defer cancel()
+	return i.frail.AllReduceCarry(ctx, buf, out, in)
+}
+
 // Each of the things that only rank 0 does after a step may take nearly as long as the others wait.
 func TestRanksMeetBetweenSavingAndSampling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

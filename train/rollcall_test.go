@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // rehearse gives a trainer that is in a ring a Rehearsal.
@@ -75,8 +74,8 @@ func TestCorruptRankIsFound(t *testing.T) {
 			}}
 		}
 		e.ring(breakage{}, 0, 1, 2)
-		var corrupt *CorruptError
-		var others *PeerCorruptError
+		var corrupt *agree.CorruptError
+		var others *agree.PeerCorruptError
 		for worker, h := range e.hands {
 			found := worker == 1 && errors.As(h.err, &corrupt) && corrupt.Rank == 1 ||
 				worker != 1 && errors.As(h.err, &others) && slices.Equal(others.Ranks, []int{1})
@@ -112,9 +111,9 @@ func TestNothingCorruptIsSaved(t *testing.T) {
 				return Spoil{Flip: step == flipped}
 			}}
 			e.ring(breakage{}, ranks...)
-			var split *SplitError
-			var corrupt *CorruptError
-			var others *PeerCorruptError
+			var split *agree.SplitError
+			var corrupt *agree.CorruptError
+			var others *agree.PeerCorruptError
 			for worker, h := range e.hands {
 				found := len(ranks) == 2 && errors.As(h.err, &split) ||
 					worker == 0 && errors.As(h.err, &corrupt) ||
@@ -150,7 +149,7 @@ func TestSplitRanks(t *testing.T) {
 	}}
 	e.ring(breakage{}, 0, 1)
 	for worker, h := range e.hands {
-		var split *SplitError
+		var split *agree.SplitError
 		if !errors.As(h.err, &split) || split.Step != 2 {
 			t.Errorf("worker %d: %v", worker, h.err)
 		}
@@ -161,37 +160,6 @@ func TestSplitRanks(t *testing.T) {
 	e.ring(breakage{}, 0, 1)
 	e.whole(0, 1)
 	e.like(0, j.mustRun(t))
-}
-
-// The digest tells apart any two states, whatever memory they are in, and allocates little.
-func TestDigest(t *testing.T) {
-	seen := map[uint64]string{}
-	note := func(h *hand, what string) {
-		d := h.trainer.digest()
-		if other, ok := seen[d]; ok {
-			t.Errorf("%s and %s have the same digest", what, other)
-		}
-		seen[d] = what
-	}
-	j := elasticJob(1)
-	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.01
-	e := newElastic(t, j, 1)
-	j.config.HostMemory = false
-	copied := newElastic(t, j, 1)
-	if a, b := e.hands[0].trainer.digest(), copied.hands[0].trainer.digest(); a != b {
-		t.Errorf("digest %x in host memory, %x through copies", a, b)
-	}
-	note(e.hands[0], "the beginning")
-	for i, x := range e.hands[0].trainer.tensors() {
-		for _, at := range []int{0, 1, len(x) - 1} {
-			was := x[at]
-			for _, bit := range []uint32{0, 12, 31} {
-				x[at] = math.Float32frombits(math.Float32bits(was) ^ 1<<bit)
-				note(e.hands[0], fmt.Sprintf("bit %d of element %d of tensor %d", bit, at, i))
-			}
-			x[at] = was
-		}
-	}
 }
 
 // Phases are heard of in their order, by the step's number, and their errors end the run there:
@@ -283,43 +251,6 @@ func TestSpoiltGradient(t *testing.T) {
 	}
 }
 
-func TestDelays(t *testing.T) {
-	const ms = int64(time.Millisecond)
-	answers := func(compute, sending []int64) []presence {
-		all := make([]presence, len(compute))
-		for i := range all {
-			all[i] = presence{Compute: compute[i] * ms, Sending: sending[i] * ms}
-		}
-		return all
-	}
-	none := []int64{0, 0, 0, 0}
-	for name, c := range map[string]struct {
-		all  []presence
-		want []delay
-	}{
-		"alike": {answers([]int64{10, 11, 10, 12}, []int64{1, 2, 1, 1}),
-			[]delay{{1, "compute"}, {1, "compute"}, {1, "compute"}, {1.2, "compute"}}},
-		"one computes for long": {answers([]int64{10, 30, 10, 10}, []int64{50, 0, 0, 0}),
-			[]delay{{1, "compute"}, {3, "compute"}, {1, "compute"}, {1, "compute"}}},
-		"one cannot send": {answers([]int64{10, 10, 10, 10}, []int64{1, 1, 21, 1}),
-			[]delay{{1, "compute"}, {1, "compute"}, {3, "network"}, {1, "compute"}}},
-		"one cannot send, and a busy machine": {answers([]int64{10, 10, 25, 10},
-			[]int64{500, 1, 1, 1}),
-			[]delay{{50.9, "network"}, {1, "compute"}, {2.5, "compute"}, {1, "compute"}}},
-		"noise": {answers(none, []int64{0, 1, 0, 0}),
-			[]delay{{1, "compute"}, {1, "compute"}, {1, "compute"}, {1, "compute"}}},
-		"one of two": {answers([]int64{40, 10}, []int64{0, 0}),
-			[]delay{{4, "compute"}, {1, "compute"}}},
-	} {
-		got := delays(c.all)
-		for i := range got {
-			if got[i].cause != c.want[i].cause || math.Abs(got[i].factor-c.want[i].factor) > 1e-9 {
-				t.Errorf("%s: rank %d is %v, want %v", name, i, got[i], c.want[i])
-			}
-		}
-	}
-}
-
 // slowClock is the clock of a rank whose own work takes the time that it is told to.
 type slowClock struct {
 	mu    sync.Mutex
@@ -367,7 +298,7 @@ func TestStragglers(t *testing.T) {
 	}
 	e.ring(breakage{}, 0, 1, 2)
 	for worker, h := range e.hands {
-		var late *StragglerError
+		var late *agree.StragglerError
 		if !errors.As(h.err, &late) || late.Rank != 1 || h.trainer.Progress().Step != 30 ||
 			!strings.Contains(h.err.Error(), "rank 1 is late at step 30 (compute): its own work "+
 				"takes 5.0 times") {
@@ -399,7 +330,7 @@ func TestStragglerIsNamedOnce(t *testing.T) {
 	for _, step := range []int64{6, 12} { // the roll call that is done again says nothing of times
 		e.ring(breakage{}, 0, 1, 2)
 		for worker, h := range e.hands {
-			var late *StragglerError
+			var late *agree.StragglerError
 			if !errors.As(h.err, &late) || late.Rank != 2 || h.trainer.Progress().Step != step {
 				t.Fatalf("worker %d at step %d: %v", worker, h.trainer.Progress().Step, h.err)
 			}

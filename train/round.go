@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"rondo/train/agree"
 )
 
 // round does the steps up to the end of a round, as step does one: see Local. Until the ranks have
 // met at its end, what another ring would go on from is what the round began with: copies of the
-// tensors, the progress, and the lanes' states in the book. It returns true when the ranks are to
+// tensors, the progress, and the lanes' states in laneStates. It returns true when the ranks are to
 // leave the ring after it.
 func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
@@ -22,7 +24,7 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	t.keepStart()
 	t.tear()
 	t.laps.end("keeping the round's start")
-	states := t.book.open(end, from, t.ring.Generation)
+	states := t.laneStates.Open(version{Step: end, Ring: t.ring.Generation}, from)
 	own, err := t.stepsAlone(ctx, end, states)
 	if err != nil {
 		t.rewind()
@@ -48,7 +50,7 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 	ended := t.cfg.Now()
 	exposed := summed.Sub(reached) - t.exchange.busy
 	compute := ended.Sub(began) - exposed
-	t.roll.count(compute)
+	t.roll.Count(compute)
 	speed := t.speed(ended.Sub(began), end-from)
 	t.laps.whole("round up to step", end, began, ended, speed)
 	t.observe(StepReport{Loss: missing(all.loss.value(), all.nonfinite), LearningRate: rate,
@@ -60,7 +62,9 @@ func (t *Trainer) round(ctx context.Context) (leave bool, err error) {
 
 // stepsAlone does the steps of a round, up to end, with this rank's lanes alone. What it returns is
 // the mean over these steps. after takes the lanes' states.
-func (t *Trainer) stepsAlone(ctx context.Context, end int64, after *entry) (sum tally, err error) {
+func (t *Trainer) stepsAlone(
+	ctx context.Context, end int64, after *agree.Entry,
+) (sum tally, err error) {
 	from := t.progress.Step
 	flip := false
 	for index := from; index < end; index++ {
@@ -132,12 +136,12 @@ func (t *Trainer) copyWithin(dst, src []float32) {
 // is. What is on its way to the ranks' sums counts for nothing until the last of them, which is the
 // outer gradient's, with all that travels with a step's gradient.
 func (t *Trainer) meet(
-	ctx context.Context, end int64, own tally, states *entry,
+	ctx context.Context, end int64, own tally, states *agree.Entry,
 ) (tally, error) {
 	if err := context.Cause(ctx); err != nil { // a rank alone meets nobody who would say so
 		return tally{}, err
 	}
-	ahead, err := t.keepStates(end-1, states)
+	ahead, err := t.recordStates(end-1, states)
 	if err != nil {
 		return tally{}, err
 	}
@@ -171,12 +175,12 @@ func (t *Trainer) sumTensor(ctx context.Context, tensor []float32) error {
 		return t.ring.Peers.AllReduce(ctx, tensor)
 	}
 	for len(tensor) > 0 {
-		n := min(len(tensor), len(t.piece))
-		t.dev.Download(t.piece[:n], tensor[:n])
-		if err := t.ring.Peers.AllReduce(ctx, t.piece[:n]); err != nil {
+		n := min(len(tensor), len(t.memory.Piece))
+		t.dev.Download(t.memory.Piece[:n], tensor[:n])
+		if err := t.ring.Peers.AllReduce(ctx, t.memory.Piece[:n]); err != nil {
 			return err
 		}
-		t.dev.Upload(tensor[:n], t.piece[:n])
+		t.dev.Upload(tensor[:n], t.memory.Piece[:n])
 		tensor = tensor[n:]
 	}
 	return nil

@@ -233,7 +233,7 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 				t.Errorf("random %v: zeroed before %v, %d runs", random, w.zeroed, len(w.inputs))
 			}
 			for i, in := range w.inputs {
-				span := Span{int64(i) + 1, 0, int64(i), Lanes{5, 7}}
+				span := Span{int64(i) + 1, 0, int64(i), Lanes{First: 5, Count: 7}}
 				if in.Span != span || in.Scale != 1/(lanes*testT) {
 					t.Errorf("step %d: given %+v, scale %v", i, in.Span, in.Scale)
 				}

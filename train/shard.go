@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // With Config.ShardCopies the ranks share out what the optimizer keeps, each parameter's slots, by
@@ -46,9 +47,7 @@ const (
 )
 
 // version is a step and the ring that it was completed in. The zero value is none.
-type version struct{ step, ring int64 }
-
-func (s standing) version() version { return version{s.Progress.Step, s.Committed} }
+type version = agree.Version
 
 // holding is what the optimizer keeps of the parameters [first, end).
 type holding struct {
@@ -195,7 +194,7 @@ func (t *Trainer) hold(held []holding) {
 }
 
 // version is that of this rank's parameters.
-func (t *Trainer) version() version { return version{t.progress.Step, t.committed} }
+func (t *Trainer) version() version { return version{Step: t.progress.Step, Ring: t.committed} }
 
 // ownSlots are the slots of all parameters of a rank alone, as update takes them.
 func (t *Trainer) ownSlots() (slots [2][]float32) {

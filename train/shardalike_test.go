@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's.
@@ -41,8 +42,8 @@ func TestShardsThatDiffer(t *testing.T) {
 				oracle := j.mustRun(t)
 				j.config.ShardCopies, j.config.CheckEvery = 2, c.check
 				e := newElastic(t, j, 4)
-				e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
-					if !saved || why == NoState {
+				e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+					if !saved || why == agree.NoState {
 						return nil, nil
 					}
 					return e.hands[0].saved[0], nil
@@ -67,7 +68,7 @@ func TestShardsThatDiffer(t *testing.T) {
 				e.whole(0, 1, 2, 3)
 				e.audit()
 				got := e.hands[0].joined
-				want := map[bool]string{true: FromCheckpoint, false: FromReplay}[saved]
+				want := map[bool]string{true: agree.FromCheckpoint, false: agree.FromReplay}[saved]
 				if got.LostSlots == 0 || got.From != want || saved && got.Step != 3 {
 					t.Errorf("%+v", got)
 				}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // What the optimizer keeps moves in pieces from those who have it to those who are to: at a join,
@@ -61,13 +62,13 @@ func (t *Trainer) offers() (o offer) {
 	case s.whole != nil && s.wholeAt == now:
 		o.Ranges[0] = [2]int64{0, int64(s.n)}
 		if compare {
-			o.Digests[0] = t.digestOf(s.whole, true)
+			o.Digests[0] = agree.Memory{}.Digest(s.whole)
 		}
 	case s.at == now:
 		for i, h := range s.held {
 			o.Ranges[i] = [2]int64{int64(h.first), int64(h.end)}
 			if compare {
-				o.Digests[i] = t.digestOf(h.slots, t.cfg.HostMemory)
+				o.Digests[i] = t.memory.Digest(h.slots)
 			}
 		}
 	}
@@ -90,7 +91,7 @@ func (t *Trainer) alikeShards(ctx context.Context) error {
 	if s == nil || !s.logs() || t.cfg.CheckEvery == 0 || len(s.ends) == 1 {
 		return nil
 	}
-	all, err := gather(ctx, t, t.offers())
+	all, err := agree.Gather(ctx, t.ranks, t.offers())
 	if err != nil {
 		return fmt.Errorf("comparing what the optimizer keeps: %w", err)
 	}
@@ -110,7 +111,7 @@ func (t *Trainer) meetWithShards(ctx context.Context) (gaps int, err error) {
 	if s.passages = nil; t.progress.Updates == 0 { // all slots are zeros
 		return 0, nil
 	}
-	all, err := gather(ctx, t, t.offers())
+	all, err := agree.Gather(ctx, t.ranks, t.offers())
 	if err != nil {
 		return 0, fmt.Errorf("finding who has what of the optimizer's: %w", err)
 	}
@@ -353,7 +354,7 @@ func (s *shards) holds() (n int) {
 // loadShards takes the slots of a snapshot, from which they are dealt. It keeps their memory.
 func (t *Trainer) loadShards(from *Snapshot) {
 	s := t.shards
-	s.whole, s.wholeAt = nil, version{from.Progress.Step, t.ring.Generation}
+	s.whole, s.wholeAt = nil, version{Step: from.Progress.Step, Ring: t.ring.Generation}
 	for _, slot := range from.Slots {
 		s.whole = append(s.whole, slot.Data)
 	}

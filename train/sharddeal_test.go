@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // Workers come and go between two steps, and take with them what the optimizer keeps, whoever has
@@ -89,8 +90,8 @@ func lostInStep(t *testing.T, j job, saved bool, dead ...int) *elastic {
 	t.Helper()
 	for call := 1; ; call++ {
 		e := newElastic(t, j, 4)
-		e.restore = func(_ context.Context, why RestoreReason) (*Snapshot, error) {
-			if !saved || why == NoState {
+		e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+			if !saved || why == agree.NoState {
 				return nil, nil
 			}
 			return e.hands[0].saved[0], nil
@@ -138,11 +139,11 @@ func TestShardsLost(t *testing.T) {
 				if lost != (got.LostSlots > 0) {
 					t.Fatalf("%+v", got)
 				}
-				want := map[bool]Joined{
-					true:  {Step: 4, From: FromCheckpoint},
-					false: {Step: 6, From: FromReplay}}[saved]
+				want := map[bool]agree.Joined{
+					true:  {Step: 4, From: agree.FromCheckpoint},
+					false: {Step: 6, From: agree.FromReplay}}[saved]
 				if !lost {
-					want = Joined{Step: 6}
+					want = agree.Joined{Step: 6}
 				}
 				if got.Step != want.Step || got.From != want.From {
 					t.Errorf("%+v", got)
@@ -176,7 +177,7 @@ func TestShardedKilledWhileJoining(t *testing.T) {
 		if got.LostSlots > 0 || len(got.LostLanes) > 0 {
 			t.Errorf("call %d: %+v", call, got)
 		}
-		if got.From == FromCheckpoint {
+		if got.From == agree.FromCheckpoint {
 			wentBack++
 		} else {
 			wentOn++
@@ -198,7 +199,7 @@ func oneKnows(t *testing.T, j job, call *int) *elastic {
 	t.Helper()
 	for ; ; *call++ {
 		e := newElastic(t, j, 4)
-		e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+		e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
 			if len(e.hands[0].saved) == 0 {
 				return nil, nil
 			}

@@ -55,7 +55,7 @@ func (x *shardedSum) Sum(ctx context.Context) (busy time.Duration, err error) {
 	}
 	s.rule, s.skipped = t.next, nonfinite || !isFinite(s.norm)
 	if s.skipped {
-		s.next = version{x.step, t.ring.Generation}
+		s.next = version{Step: x.step, Ring: t.ring.Generation}
 		t.dev.Zero(t.grads) // in whose padding may be anything, which no gradient overwrites
 		return 0, nil
 	}
@@ -114,7 +114,7 @@ func (x *shardedSum) verdict(ctx context.Context, g []float32) (nonfinite bool, 
 // and puts the parameters in its place that the update makes. What it logs is clipped, too.
 func (t *Trainer) updateShard(step int64, h *holding, g []float32) {
 	s := t.shards
-	next := version{step, t.ring.Generation}
+	next := version{Step: step, Ring: t.ring.Generation}
 	clipped := t.cfg.Clip.beforeRing()
 	if !clipped {
 		t.limit(g)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may
@@ -94,9 +95,9 @@ func (t *Trainer) load(s *Snapshot) error {
 	t.progress.startEvaluations(t.cfg.EvalText)
 	t.pending, t.progress.Pending = s.Progress.Pending, false
 	t.stopped, t.hasState = false, true
-	e := t.book.open(s.Progress.Step, s.Progress.Step, t.committed)
-	copy(e.states, s.Lanes)
-	e.know(0, t.cfg.Lanes)
+	e := t.laneStates.At(t.version())
+	copy(e.States, s.Lanes)
+	e.Know(agree.Lanes{Count: t.cfg.Lanes})
 	return nil
 }
 
@@ -111,7 +112,7 @@ func fits(what string, x []float32, want int) error {
 // snapshot returns the job as it is. In host memory it has the tensors themselves, and copies of
 // them otherwise.
 func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
-	lanes := t.book.at(t.progress.Step, t.committed).states
+	lanes := t.laneStates.At(t.version()).States
 	var s *Snapshot
 	if t.cfg.HostMemory {
 		s = &Snapshot{Progress: progress, Views: t.task.Tensors(), Params: t.task.Params(),
@@ -146,7 +147,7 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	if err := t.at(ctx, PhaseCheckpoint, t.progress.Step); err != nil {
 		return err
 	}
-	if err := t.gatherLanes(ctx); err != nil {
+	if err := t.lastStates().Gather(ctx, t.ranks); err != nil {
 		return err
 	}
 	if err := t.gatherShards(ctx, false); err != nil {
@@ -179,7 +180,7 @@ func (t *Trainer) Keep(ctx context.Context) error {
 		return nil
 	}
 	step := t.progress.Step
-	if lost := t.lastStates().lost(); len(lost) > 0 {
+	if lost := t.lastStates().Lost(); len(lost) > 0 {
 		return fmt.Errorf("step %d was not saved: this worker does not know the states of the "+
 			"lanes %v; the steps since the newest checkpoint are lost unless others have them",
 			step, lost)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // Over any history of rings that break, with workers that die, that are left out and come back, and
@@ -50,7 +51,7 @@ func TestManyFaults(t *testing.T) {
 func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, replayed bool) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	e := newElastic(t, j, 3)
-	e.restore = func(context.Context, RestoreReason) (*Snapshot, error) {
+	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
 		var newest *Snapshot
 		for _, h := range e.hands {
 			for _, s := range h.saved {
@@ -77,7 +78,7 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 			}
 		}
 		broke := e.ring(how, ring...)
-		replayed = replayed || e.hands[ring[0]].joined.From == FromReplay
+		replayed = replayed || e.hands[ring[0]].joined.From == agree.FromReplay
 		last = slices.Clone(ring)
 		if !broke {
 			continue
@@ -92,7 +93,7 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 	}
 	end := drawRing(rng, alive, last)
 	e.ring(breakage{}, end...)
-	replayed = replayed || e.hands[end[0]].joined.From == FromReplay
+	replayed = replayed || e.hands[end[0]].joined.From == agree.FromReplay
 	e.whole(end...)
 	e.audit()
 	if !replayed {

@@ -4,13 +4,15 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"rondo/train/agree"
 )
 
 // step does the next step. All ranks do it at the same time. What they decide (to skip, to stop,
 // to evaluate, to save), they decide from the step's number and from what the ring has summed, so
 // that all decide alike. Until the ring has summed, nothing of the step is in what another ring
 // would go on from: the parameters, what the optimizer keeps, the progress, and the lanes' states
-// after the step before, which the book keeps. It returns true when the ranks are to leave the
+// after the step before, which laneStates keeps. It returns true when the ranks are to leave the
 // ring after it. Whatever ends it between its update and its commit leaves no state.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
@@ -22,12 +24,12 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	began := t.cfg.Now()
 	t.laps.begin()
 
-	states := t.book.open(index+1, index, t.ring.Generation)
+	states := t.laneStates.Open(version{Step: index + 1, Ring: t.ring.Generation}, index)
 	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own
 	if err != nil {
 		return false, err
 	}
-	ahead, err := t.keepStates(index, states) // the lanes' states, for whoever may need them
+	ahead, err := t.recordStates(index, states) // the lanes' states, for whoever may need them
 	if err != nil {
 		return false, err
 	}
@@ -51,7 +53,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	t.commit(index+1, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
-	t.roll.count(compute)
+	t.roll.Count(compute)
 	speed := t.speed(ended.Sub(began), 1)
 	t.laps.whole("step", index+1, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
@@ -109,41 +111,37 @@ func (t *Trainer) tellUnrecorded() {
 	}
 }
 
-// keepStates enters the states of this rank's lanes into the book's entry of the step, unless the
-// passes have, and returns what is to travel ahead of the gradient: to the successor these states,
-// and from the predecessor those of its lanes. Where all states are zero before the next step,
-// nobody needs to know them.
-func (t *Trainer) keepStates(index int64, e *entry) (carry, error) {
+// recordStates stores the states of this rank's lanes after the step in e, unless the passes have.
+// It returns the carry: states to send to the successor, and room for the predecessor's. Where all
+// states are zero before the next step, the carry is empty.
+func (t *Trainer) recordStates(index int64, e *agree.Entry) (carry, error) {
 	if t.task.Reset(t.position(index + 1)) {
 		return carry{}, nil
 	}
-	ahead := carry{out: t.book.lanes(e, t.first, t.first+t.count)}
+	own := t.ranks.Lanes(t.ring.Rank)
+	ahead := carry{out: e.Lanes(own)}
 	if len(t.groups) == 1 {
 		if err := t.seat.State(ahead.out); err != nil {
 			return carry{}, err
 		}
 	}
-	e.know(t.first, t.first+t.count)
+	e.Know(own)
 	if n := len(t.ring.LaneEnds); n > 1 {
-		before := (t.ring.Rank + n - 1) % n
-		first, end := 0, t.ring.LaneEnds[before]
-		if before > 0 {
-			first = t.ring.LaneEnds[before-1]
-		}
-		ahead.in = t.book.lanes(e, first, end)
-		e.know(first, end) // as soon as any rank has completed the step
+		before := t.ranks.Lanes((t.ring.Rank + n - 1) % n)
+		ahead.in = e.Lanes(before)
+		e.Know(before) // no rank completes the step before all have their predecessor's
 	}
 	return ahead, nil
 }
 
-// healStates sets the state of every lane that is not finite to zero, after a step that was
-// skipped; the others carry on. Each lane is judged by itself, so that the ranks' number does not
-// matter. To go back to the state before the step would meet the same overflow again.
-func (t *Trainer) healStates(e *entry) error {
-	if !t.book.heal(e, t.first, t.first+t.count) || len(t.groups) > 1 { // which read the book
+// healStates sets the state of every lane that is not finite to zero after a step that was skipped.
+// The state before the step would overflow in the same way again.
+func (t *Trainer) healStates(e *agree.Entry) error {
+	own := t.ranks.Lanes(t.ring.Rank)
+	if !e.Heal(own) || len(t.groups) > 1 { // groups read laneStates
 		return nil
 	}
-	return t.seat.SetState(t.book.lanes(e, t.first, t.first+t.count))
+	return t.seat.SetState(e.Lanes(own))
 }
 
 // NonfiniteError ends a job that has gone astray: every rank has it at the same step.
@@ -220,7 +218,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		}
 		t.laps.end("roll call")
 	} else if saveDue || mayBeBest { // after a split, all go back to what was saved
-		if err := t.alike(ctx, step, nil); err != nil {
+		if err := t.alike(ctx); err != nil {
 			return err
 		}
 	}
@@ -255,7 +253,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 // before that, so that they wait anew. A sample that fails is not worth a job.
 func (t *Trainer) sample(ctx context.Context, waited bool) error {
 	if waited {
-		if _, err := gather(ctx, t, t.progress.Step); err != nil {
+		if _, err := agree.Gather(ctx, t.ranks, t.progress.Step); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // Task is what is trained: a network, and the data that it learns from. The data are cut into
@@ -45,11 +46,8 @@ type Task interface {
 	Replay(lanes Lanes) (Replay, error)
 }
 
-// Lanes are neighbouring lanes of the batch: [First, First+Count).
-type Lanes struct{ First, Count int }
-
-// End is the number of the lane behind them.
-func (l Lanes) End() int { return l.First + l.Count }
+// Lanes are neighbouring lanes of the batch.
+type Lanes = agree.Lanes
 
 // Span is what one pass reads: a segment of some lanes, for a step.
 type Span struct {
@@ -108,9 +106,4 @@ type Seat interface {
 }
 
 // Replay carries the state of some lanes on over segments, forward only.
-type Replay interface {
-	Advance(ctx context.Context, segment int64) error
-	// State copies the lanes' state to dst, as Seat.State does.
-	State(dst []float32) error
-	Close()
-}
+type Replay = agree.Replay

@@ -8,7 +8,12 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
+
+// pieceFloats is how much of a tensor passes through host memory at once, where that is not the
+// device's.
+const pieceFloats = 1 << 20
 
 // Trainer trains a Task, as one of N ranks. It outlives rings: after each that ends, the next
 // Join takes part in another one with the state that this rank has. Its methods, but for
@@ -21,26 +26,16 @@ type Trainer struct {
 
 	segmentsPerEpoch int64
 
-	// The state, which lasts from ring to ring. What a step changes, it changes when the ring has
-	// summed.
-	hasState  bool
-	progress  Progress
-	pending   bool        // what is due after the last step was not done to its end
-	stopped   bool        // the job ends after the last step, by RequestStop on some rank
-	committed int64       // the ring that the last step was completed in
-	joined    int64       // the last ring that was joined with this state
-	touched   bool        // the parameters or slots are not those of a job that has not begun
-	torn      bool        // a step may have changed them, and is not committed
-	slots     [][]float32 // of the optimizer, and the outer one's, device memory
-	start     [][]float32 // what a round began with, device memory; without rounds, none
-	shards    *shards     // instead of slots, where the ranks share them out; nil: they do not
-	book      book        // the lanes' states
+	state
+	slots  [][]float32 // of the optimizer, and the outer one's, device memory
+	start  [][]float32 // what a round began with, device memory; without rounds, none
+	shards *shards     // instead of slots, where the ranks share them out; nil: they do not
 
 	// The seat in the ring.
 	ring         Ring
-	first, count int     // lanes [first, first+count)
-	groups       []Lanes // in which they are computed, each of B lanes
-	laneFloats   []int   // where each rank's part of the lanes' states ends
+	ranks        agree.Ranks // of the ring
+	first, count int         // lanes [first, first+count)
+	groups       []Lanes     // in which they are computed, each of B lanes
 	seat         Seat
 	seated       int // lanes that the seat is for, B
 	fold         fold
@@ -62,13 +57,13 @@ type Trainer struct {
 	clipBehind   func(*compute.Loss)
 	updateBehind func(*compute.Loss)
 
-	grads    []float32 // device memory
-	copyRows []int32   // copyWithin's rows: 0, 1, 2 and so on
-	piece    []float32 // host memory to pass tensors through; empty if the device's is the host's
-	copied   *Snapshot // used again by snapshot
+	grads    []float32    // device memory
+	copyRows []int32      // copyWithin's rows: 0, 1, 2 and so on
+	memory   agree.Memory // of the tensors
+	copied   *Snapshot    // used again by snapshot
 
 	rates        rates
-	roll         roll
+	roll         agree.Roll
 	laps         laps
 	spoil        Spoil       // of the step that is done
 	unrecorded   bool        // the Observer knows that the device does not record
@@ -112,10 +107,10 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	if t.exchange.gradient, err = newMirror(task, cfg.HostMemory); err != nil {
 		return nil, err
 	}
-	t.book = newBook(cfg.Lanes, t.laneSize)
+	t.laneStates = agree.NewLaneStates(cfg.Lanes, t.laneSize)
 	t.finishes = task.Finishes()
 	if !cfg.HostMemory {
-		t.piece = make([]float32, min(n, pieceFloats))
+		t.memory = agree.Memory{Device: t.dev, Piece: make([]float32, min(n, pieceFloats))}
 	}
 	t.newBehinds()
 	_, t.records = t.dev.(compute.Recorder)
@@ -166,7 +161,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 		}
 	}
 	if !t.done() { // whoever is in the next ring, it will know all lanes and slots
-		err := t.gatherLanes(ctx)
+		err := t.lastStates().Gather(ctx, t.ranks)
 		if err == nil {
 			err = t.gatherShards(ctx, true)
 		}
@@ -197,7 +192,7 @@ func (t *Trainer) finish(ctx context.Context) error {
 	}
 	if t.saveAgain {
 		t.saveAgain = false
-		if err := t.alike(ctx, t.progress.Step, nil); err != nil {
+		if err := t.alike(ctx); err != nil {
 			return err
 		}
 		return t.save(ctx, t.progress)
@@ -227,7 +222,7 @@ func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 // rank has none.
 func (t *Trainer) Forget() {
 	t.hasState = false
-	t.book.forget()
+	t.laneStates.Forget()
 	t.forgetShards()
 }
 

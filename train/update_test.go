@@ -11,6 +11,7 @@ import (
 	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/compute/devicetest"
+	"rondo/train/agree"
 )
 
 // noticed is a device that notes what is done by it, and what is waited for, in order.
@@ -372,7 +373,7 @@ func TestSecondMomentStaysHeld(t *testing.T) {
 	} {
 		run := func(j job, workers int, from *Snapshot) *Snapshot {
 			e := newElastic(t, j, workers)
-			e.restore = func(context.Context, RestoreReason) (*Snapshot, error) { return from, nil }
+			e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return from, nil }
 			all := []int{0, 1}[:workers]
 			e.ring(breakage{}, all...)
 			e.whole(all...)

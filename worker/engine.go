@@ -18,6 +18,7 @@ import (
 	"rondo/task/lm"
 	"rondo/telemetry/trace"
 	"rondo/train"
+	"rondo/train/agree"
 )
 
 // engine is what a worker trains with, in all of its rings.
@@ -37,7 +38,7 @@ type engine struct {
 
 	session atomic.Pointer[session] // the newest
 	scratch bool                    // a checkpoint to start from was looked for, and there is none
-	split   *train.SplitError       // why no rank has a state any more
+	split   *agree.SplitError       // why no rank has a state any more
 }
 
 // openEngine makes the engine of a worker.
@@ -221,7 +222,7 @@ func (e *lostStateError) Unwrap() error { return e.error }
 // restore implements train.Restore. Storage that fails ends a job that has nothing else to go on
 // from; one that has lost some lanes' states alone goes on without it.
 func (e *engine) restore(
-	ctx context.Context, reason train.RestoreReason,
+	ctx context.Context, reason agree.Reason,
 ) (*train.Snapshot, error) {
 	resume := e.worker.pulse.pause()
 	snapshot, err := e.readStart(ctx)
@@ -229,7 +230,7 @@ func (e *engine) restore(
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case err != nil && reason == train.LostLanes:
+	case err != nil && reason == agree.LostLanes:
 		e.worker.notice(ctx, "there is no checkpoint to go back to: "+err.Error())
 		return nil, nil
 	case err != nil:
@@ -284,7 +285,7 @@ func (e *engine) sample(ctx context.Context, step int64) (string, error) {
 }
 
 // joined notes that the ring has formed: the steps that follow are in it.
-func (e *engine) joined(s *session, j train.Joined) error {
+func (e *engine) joined(s *session, j agree.Joined) error {
 	e.split = nil
 	if e.ledger == nil {
 		return nil

@@ -17,6 +17,7 @@ import (
 	"rondo/sum"
 	"rondo/telemetry"
 	"rondo/train"
+	"rondo/train/agree"
 )
 
 // errSuperseded is why a ring that has not begun to train is given up.
@@ -94,8 +95,8 @@ func (w *worker) serveRing(
 // isVerdict reports whether an error is one that all ranks come to from the same collective: a rank
 // that broke the ring because of it could keep the others from it.
 func isVerdict(err error) bool {
-	var corrupt *train.CorruptError
-	var others *train.PeerCorruptError
+	var corrupt *agree.CorruptError
+	var others *agree.PeerCorruptError
 	var unsummed *sum.GroupError
 	var refused *groupError
 	return errors.As(err, &corrupt) || errors.As(err, &others) || errors.As(err, &unsummed) ||
@@ -290,8 +291,8 @@ func (s *session) train(
 // soundRing reports whether all ranks have come to the same verdict, after which they go on in the
 // same ring until the leader plans another.
 func (s *session) soundRing(ctx context.Context, err error) bool {
-	var split *train.SplitError
-	var late *train.StragglerError
+	var split *agree.SplitError
+	var late *agree.StragglerError
 	var unsummed *sum.GroupError
 	var apart *train.ShardsDifferError
 	switch {
@@ -326,8 +327,8 @@ func (s *session) judge(life context.Context, err error) error {
 	var (
 		lost    *allreduce.PeerError
 		hearsay *allreduce.AbortError
-		corrupt *train.CorruptError
-		others  *train.PeerCorruptError
+		corrupt *agree.CorruptError
+		others  *agree.PeerCorruptError
 
 		unsummed *sum.GroupError
 		refused  *groupError
@@ -407,7 +408,7 @@ func (s *session) accuse(ctx context.Context, rank int, why *rondov1.SuspectEven
 }
 
 // announce tells who is in the ring, and what it goes on from.
-func (s *session) announce(ctx context.Context, joined train.Joined) {
+func (s *session) announce(ctx context.Context, joined agree.Joined) {
 	from, to := s.plan.Lanes(s.rank)
 	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
 		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),

@@ -46,7 +46,8 @@ func rooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
 			"allreduce/grpclink audit checkpoint compute job model rehearsal sum " +
-			"task/lm telemetry/trace train", tests: "allreduce/memnet cluster/coordinator " +
+			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"cluster/coordinator " +
 			"cluster/memstore compute/cpu coordinator internal/certs/certstest local",
 			never: kubernetes},
 		{path: "coordinator", imports: processes + " cluster/coordinator cluster/etcdstore " +
@@ -94,7 +95,9 @@ func rooms() []room {
 		{path: "compute/cuda/kernels", never: network + " " + graphs},
 		{path: "model", imports: "compute", tests: "compute/cpu compute/devicetest",
 			never: network + " " + storage},
-		{path: "train", imports: "compute",
+		{path: "train/agree", imports: "compute", tests: "compute/cpu",
+			never: network + " " + graphs},
+		{path: "train", imports: "compute train/agree",
 			tests: "compute/cpu compute/devicetest model allreduce/compress sum",
 			never: network + " " + graphs},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",

@@ -1,0 +1,85 @@
+package agree
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// CorruptError is what a rank ends with whose state differs from that of most ranks. It must drop
+// the state: the next Join gives it another.
+type CorruptError struct{ Rank int }
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("rank %d, this one, has other parameters than most ranks: its memory or "+
+		"its arithmetic is not to be trusted", e.Rank)
+}
+
+// PeerCorruptError is what the other ranks end with then.
+type PeerCorruptError struct{ Ranks []int }
+
+func (e *PeerCorruptError) Error() string {
+	return fmt.Sprintf("the ranks %v have other parameters than the others: their memory or their "+
+		"arithmetic is not to be trusted", e.Ranks)
+}
+
+// SplitError is what all ranks end with when no more than half of them have the same state.
+type SplitError struct{ Step int64 }
+
+func (e *SplitError) Error() string {
+	return fmt.Sprintf("after step %d no more than half of the ranks have the same parameters, so "+
+		"none can be trusted: training must go back to a checkpoint", e.Step)
+}
+
+// Alike has the ranks compare digests of their states after a step. Those in except take part, and
+// are not compared.
+func Alike(ctx context.Context, r Ranks, step int64, digest func() uint64, except ...int) error {
+	if len(r.LaneEnds)-len(except) < 2 {
+		return nil
+	}
+	var own uint64
+	if !slices.Contains(except, r.Rank) {
+		own = digest()
+	}
+	all, err := Gather(ctx, r, own)
+	if err != nil {
+		return fmt.Errorf("comparing the ranks' parameters: %w", err)
+	}
+	digests := make(map[int]uint64, len(all))
+	for rank, d := range all {
+		if !slices.Contains(except, rank) {
+			digests[rank] = d
+		}
+	}
+	return r.compare(step, digests)
+}
+
+// compare finds the ranks whose digests are not the majority's.
+func (r Ranks) compare(step int64, digests map[int]uint64) error {
+	counts := map[uint64]int{}
+	for _, d := range digests {
+		counts[d]++
+	}
+	var corrupt []int
+	for rank, d := range digests {
+		if 2*counts[d] <= len(digests) {
+			corrupt = append(corrupt, rank)
+		}
+	}
+	switch len(corrupt) {
+	case 0:
+		return nil
+	case len(digests):
+		return &SplitError{Step: step}
+	}
+	return r.corrupt(corrupt)
+}
+
+// corrupt is what this rank ends with when the state of some ranks is not to be trusted.
+func (r Ranks) corrupt(ranks []int) error {
+	if slices.Contains(ranks, r.Rank) {
+		return &CorruptError{Rank: r.Rank}
+	}
+	slices.Sort(ranks)
+	return &PeerCorruptError{Ranks: ranks}
+}

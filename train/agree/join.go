@@ -1,0 +1,174 @@
+package agree
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// State is what a rank keeps from ring to ring. P is the job's progress: see Standing.
+type State[P any] interface {
+	Standing() Standing[P]
+	// StartFresh makes it the state of a job that has not begun, which is the same on all ranks.
+	StartFresh() error
+	// Overwrite prepares for another rank's tensors. The rank has no state until Adopt.
+	Overwrite(by Version)
+	// Adopt makes the standing this rank's. The tensors are those of the rank that it is from.
+	Adopt(from Standing[P])
+	// Lanes returns the lanes' states after the last step, as far as this rank knows them.
+	Lanes() *Entry
+}
+
+// Shards are tensors of which each rank keeps some.
+type Shards interface {
+	// Meet has the ranks tell each other what they have. It returns of how many parameters nobody
+	// has any.
+	Meet(ctx context.Context) (gaps int, err error)
+	// Deal gives this rank what it is to keep: zeros where there are gaps.
+	Deal(ctx context.Context, gaps int) error
+}
+
+// Join is a rank's part in what the ranks of a new ring agree on.
+type Join[P any] struct {
+	Ranks   Ranks
+	State   State[P]
+	Tensors [][]float32 // the same on all ranks that have a state
+	Memory  Memory      // of Tensors
+	Shards  Shards
+	// Compare says that the ranks that have the elected state compare their tensors before one of
+	// them is copied.
+	Compare bool
+	// Look finds the snapshot to go on from, and returns what makes it this rank's state. Nil, and
+	// a nil load: there is none. Rank 0 alone calls it, in a goroutine of its own. It may take its
+	// time, and ends when ctx does.
+	Look            func(ctx context.Context, why Reason) (load func() error, err error)
+	Replayer        Replayer
+	SegmentsPerStep int64
+	Notice          func(text string) // tells people
+}
+
+// Run makes the state of all ranks that of the furthest one, and gives each the states of all
+// lanes. If no rank has a state, or nobody knows some lanes, the ranks go back to a snapshot. If
+// there is none, the job starts from scratch, or the lanes are replayed. If Run fails, a rank that
+// has a state keeps it, unless it was just receiving another one.
+func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
+	joined := Joined{Donor: -1}
+	if err := j.run(ctx, &joined); err != nil {
+		return joined, err
+	}
+	v := j.State.Standing().Version
+	joined.Step, joined.Committed = v.Step, v.Ring
+	return joined, nil
+}
+
+func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
+	all, err := Gather(ctx, j.Ranks, j.State.Standing())
+	if err != nil {
+		return err
+	}
+	donor := elect(all)
+	if donor < 0 {
+		if all, err = j.restore(ctx, NoState); err != nil {
+			return err
+		}
+		if !all[0].Found {
+			joined.From = FromScratch
+			return j.State.StartFresh()
+		}
+		joined.From, donor = FromCheckpoint, 0
+	}
+	lost, gaps, err := j.share(ctx, all, donor, joined)
+	if err != nil {
+		return err
+	}
+	if len(lost) == 0 && gaps == 0 {
+		return j.Shards.Deal(ctx, 0)
+	}
+	joined.LostLanes, joined.LostSlots = lost, gaps
+	if all, err = j.restore(ctx, LostLanes); err != nil {
+		return err
+	}
+	if all[0].Found {
+		joined.From = FromCheckpoint
+		if lost, gaps, err = j.share(ctx, all, 0, joined); err != nil {
+			return err
+		}
+		if len(lost) > 0 || gaps > 0 {
+			panic(fmt.Sprintf("agree: a snapshot without the lanes %v and %d parameters' shards",
+				lost, gaps))
+		}
+		return j.Shards.Deal(ctx, 0)
+	}
+	joined.From = FromReplay
+	if len(lost) > 0 {
+		if joined.Replayed, err = j.replay(ctx, lost); err != nil {
+			return err
+		}
+	}
+	return j.Shards.Deal(ctx, gaps)
+}
+
+// share makes the donor's state every rank's, and deals the lanes. It returns the lanes that nobody
+// knows, and of how many parameters nobody has the shards.
+func (j *Join[P]) share(
+	ctx context.Context, all []Standing[P], donor int, joined *Joined,
+) (lost []int, gaps int, err error) {
+	d := all[donor]
+	joined.Donor, joined.Copied = donor, nil
+	for rank, s := range all {
+		if !s.same(d) {
+			joined.Copied = append(joined.Copied, rank)
+		}
+	}
+	if len(joined.Copied) > 0 {
+		if err := j.copyTo(ctx, joined.Copied, donor, d.Version); err != nil {
+			return nil, 0, fmt.Errorf("copying the state of step %d from %s: %w", d.Version.Step,
+				j.Ranks.Name(donor), err)
+		}
+	}
+	j.State.Adopt(d)
+	if lost, err = j.State.Lanes().Deal(ctx, j.Ranks); err != nil {
+		return nil, 0, err
+	}
+	gaps, err = j.Shards.Meet(ctx)
+	return lost, gaps, err
+}
+
+// copyTries is how often a state is copied at most until it arrives unchanged.
+const copyTries = 3
+
+// copyTo copies the donor's tensors to the receivers, and again to those whose digest differs
+// afterwards. The ranks that have them already compare them before: a corrupt state and its copies
+// could become the majority.
+func (j *Join[P]) copyTo(ctx context.Context, receivers []int, donor int, by Version) error {
+	digest := func() uint64 { return j.Memory.Digest(j.Tensors) }
+	if j.Compare {
+		if err := Alike(ctx, j.Ranks, by.Step, digest, receivers...); err != nil {
+			return err
+		}
+	}
+	for range copyTries {
+		receive := slices.Contains(receivers, j.Ranks.Rank)
+		if receive {
+			j.State.Overwrite(by)
+		}
+		if err := j.Memory.broadcast(ctx, j.Ranks, j.Tensors, donor, receive); err != nil {
+			return err
+		}
+		all, err := Gather(ctx, j.Ranks, digest())
+		if err != nil {
+			return err
+		}
+		receivers = nil
+		for rank, d := range all {
+			if d != all[donor] {
+				receivers = append(receivers, rank)
+			}
+		}
+		if len(receivers) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has not arrived unchanged in %d tries: %w", copyTries,
+		j.Ranks.corrupt(receivers))
+}

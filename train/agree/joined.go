@@ -1,0 +1,59 @@
+package agree
+
+import "fmt"
+
+// Where a ring's state is from, if not from its ranks.
+const (
+	FromCheckpoint = "checkpoint"
+	FromScratch    = "scratch"
+	FromReplay     = "replay" // of the lanes that were lost
+)
+
+// Joined is what came of a Join. It is the same on all ranks.
+type Joined struct {
+	Step      int64
+	From      string // FromCheckpoint, FromScratch, FromReplay; empty: from the ranks themselves
+	Donor     int    // the rank whose state it is; -1: from scratch
+	Copied    []int  // ranks that were given the state
+	LostLanes []int  // whose states no rank knew
+	LostSlots int    // parameters of which no rank had what the optimizer keeps
+	Replayed  int64  // segments of each that they were computed from; 0: they were not
+	// Committed is the ring that the state's last step was completed in: this one where the state
+	// is from a checkpoint or from scratch.
+	Committed int64
+}
+
+// String says what people should know; nothing if every rank and lane just went on.
+func (j Joined) String() string {
+	lost := j.lost()
+	switch {
+	case j.From == FromScratch:
+		return "no worker has a state, and there is no checkpoint: training starts from scratch"
+	case j.From == FromCheckpoint && lost == "":
+		return fmt.Sprintf("training goes on from the checkpoint of step %d", j.Step)
+	case j.From == FromCheckpoint:
+		return fmt.Sprintf("%straining goes back to the checkpoint of step %d", lost, j.Step)
+	case j.From == FromReplay && len(j.LostLanes) == 0:
+		return lost + "that begins at zero again (there is no checkpoint)"
+	case j.From == FromReplay:
+		return fmt.Sprintf("%sthey were computed anew, up to step %d, from zeros %d segments ago, "+
+			"with the parameters as they are: they are not what they were (there is no "+
+			"checkpoint)", lost, j.Step, j.Replayed)
+	case len(j.Copied) > 0:
+		return fmt.Sprintf("rank %d gave its state of step %d to the ranks %v", j.Donor, j.Step,
+			j.Copied)
+	}
+	return ""
+}
+
+// lost says what no rank had, as the beginning of a sentence.
+func (j Joined) lost() (text string) {
+	if len(j.LostLanes) > 0 {
+		text = fmt.Sprintf("no worker knew the states of the lanes %v, so ", j.LostLanes)
+	}
+	if j.LostSlots > 0 {
+		text = fmt.Sprintf("no worker had what --optimizer keeps of %d parameters "+
+			"(--shard-copies), so ", j.LostSlots) + text
+	}
+	return text
+}

@@ -1,0 +1,57 @@
+package agree
+
+// Version names the state of a job: the number of completed steps, and the generation of the ring
+// that completed the last one. Ranks that complete a step in one ring have the same parameters, to
+// the last bit.
+type Version struct{ Step, Ring int64 }
+
+// Standing is what a rank says of its state when a ring begins. P is the job's progress: a value of
+// a fixed size, which the ranks copy from the one whose state they go on from.
+type Standing[P any] struct {
+	Has     bool // this rank has a state; if not, the rest is zero
+	Found   bool // the state is that of the snapshot that rank 0 looked for
+	Looking bool // rank 0 still looks for a snapshot; the rest is zero
+	Pending bool // work that is due after the step was broken off
+	Stopped bool // the job ends after the step
+
+	Joined   int64 // the generation of the last ring that this rank joined with the state
+	Version  Version
+	Progress P
+}
+
+// same says whether two ranks have the same parameters.
+func (s Standing[P]) same(o Standing[P]) bool { return s.Has && o.Has && s.Version == o.Version }
+
+// before says whether the ranks go on from o rather than from s. The ring with the higher
+// generation decides, so steps that a rank did in a ring that the others had left do not count.
+func (s Standing[P]) before(o Standing[P]) bool {
+	switch {
+	case s.Has != o.Has:
+		return o.Has
+	case s.Joined != o.Joined:
+		return s.Joined < o.Joined
+	case s.Version.Step != o.Version.Step:
+		return s.Version.Step < o.Version.Step
+	}
+	return s.Version.Ring < o.Version.Ring
+}
+
+// elect returns the rank whose state all go on from: the lowest of the furthest ranks, or the
+// lowest of them that has work pending, so that all do that work. -1: no rank has a state.
+func elect[P any](all []Standing[P]) int {
+	furthest := 0
+	for rank := range all {
+		if all[furthest].before(all[rank]) {
+			furthest = rank
+		}
+	}
+	if !all[furthest].Has {
+		return -1
+	}
+	for rank, s := range all {
+		if s.Pending && s.same(all[furthest]) {
+			return rank
+		}
+	}
+	return furthest
+}
