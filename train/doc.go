@@ -1,5 +1,5 @@
-// Package train is the step loop of one rank: read, forward and backward, clip, sum, update, commit,
-// and at intervals evaluate, save and sample. Read step.go first, then update.go.
+// Package train is the step loop of one rank: read, forward and backward, clip, sum, update,
+// commit, and at intervals evaluate, save and sample. Read step.go first, then update.go.
 //
 // It knows mathematics: optimizers, learning-rate schedules, clipping, the loss over the global
 // batch. Room train/agree knows how the ranks of a new ring agree on where to go on, and give each

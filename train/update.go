@@ -7,8 +7,8 @@ import (
 )
 
 // ending is how gradients become an update of the parameters: who clips what, and when. A ring has
-// one, chosen when it is joined. The device decides by the norm and the loss whether to update. This
-// rank decides by the same numbers afterwards, so that nobody waits in between.
+// one, chosen when it is joined. The device decides by the norm and the loss whether to update.
+// This rank decides by the same numbers afterwards, so that nobody waits in between.
 type ending interface {
 	// mean is of which share of all lanes a pass's gradient is the mean.
 	mean() float64
@@ -26,8 +26,8 @@ type ending interface {
 }
 
 // newEnding chooses the ending for the ring that is joined. A device that records is asked to clip
-// with the pass, which spares a wait. It is not if a Rehearsal hears of the phases one by one, nor if
-// the gradients of several passes are added up first.
+// with the pass, which spares a wait. It is not if a Rehearsal hears of the phases one by one, nor
+// if the gradients of several passes are added up first.
 func (t *Trainer) newEnding() ending {
 	alone := t.exchange.sum == (noSum{}) || t.cfg.Local.on()
 	behind := t.records && t.cfg.Rehearsal == nil && t.passes() == 1

@@ -40,15 +40,18 @@ const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs 
 
 // rooms is the architecture: the packages of the module, each with what it may import. cmd wires
 // everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
-func rooms() []room {
+func rooms() []room { return slices.Concat(processRooms(), otherRooms()) }
+
+// processRooms are the commands, the processes that they run, what a job means to them, and what
+// they share.
+func processRooms() []room {
 	return []room{
-		// Commands, the processes that they run, and what a job means to them.
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
 			"allreduce/grpclink audit checkpoint compute job model rehearsal sum " +
 			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
-			"cluster/coordinator " +
-			"cluster/memstore compute/cpu coordinator internal/certs/certstest local",
+			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
+			"internal/certs/certstest local",
 			never: kubernetes},
 		{path: "coordinator", imports: processes + " cluster/coordinator cluster/etcdstore " +
 			"internal/events", tests: "checkpoint k8s local worker", never: kubernetes},
@@ -72,7 +75,11 @@ func rooms() []room {
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
+	}
+}
 
+func otherRooms() []room {
+	return []room{
 		// What processes say to each other.
 		{path: "proto/rondo/v1"},
 
