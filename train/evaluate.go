@@ -49,9 +49,9 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 
 // evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number. The
 // lanes are computed in the groups in which they are trained.
-func (t *Trainer) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
-	for _, lanes := range t.groups {
-		err := t.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {
+func (b *batch) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
+	for _, lanes := range b.groups {
+		err := b.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {
 			sum.add(lossSum)
 			targets += int64(n)
 		})

@@ -10,9 +10,9 @@ import (
 
 // tensors are all that is the same on every rank: the parameters, and what the optimizer keeps. It
 // is called between steps only.
-func (t *Trainer) tensors() [][]float32 { return append([][]float32{t.task.Params()}, t.slots...) }
+func (c *core) tensors() [][]float32 { return append([][]float32{c.task.Params()}, c.slots...) }
 
-func (t *Trainer) digest() uint64 { return t.memory.Digest(t.tensors()) }
+func (c *core) digest() uint64 { return c.memory.Digest(c.tensors()) }
 
 // rollCall has the ranks compare what they have and how fast they are. All come to the same
 // verdict, at the same step.

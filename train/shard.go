@@ -85,7 +85,7 @@ type shards struct {
 }
 
 // newShards returns the part of a rank that has none yet; nil: the optimizer is not shared out.
-func (t *Trainer) newShards(n int) *shards {
+func (t *batch) newShards(n int) *shards {
 	if t.cfg.ShardCopies == 0 {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (s *shards) keepers(rank int) [][2]int {
 func (s *shards) logs() bool { return s.copies > 1 && s.slots > 0 }
 
 // enterShards readies the shards for a ring, in which the exchange is.
-func (t *Trainer) enterShards() {
+func (t *batch) enterShards() {
 	t.shards.ends = shardEnds(t.shards.n, len(t.ring.LaneEnds))
 	if t.ring.Scatter != nil {
 		t.exchange.sum = &shardedSum{noSum{}, t, t.ring.Scatter, 0}
@@ -143,7 +143,7 @@ func (t *Trainer) enterShards() {
 }
 
 // newHoldings are zeros of what this rank is to keep in the ring.
-func (t *Trainer) newHoldings() (held []holding, err error) {
+func (t *batch) newHoldings() (held []holding, err error) {
 	defer func() {
 		if err != nil {
 			t.freeHoldings(held)
@@ -168,7 +168,7 @@ func (t *Trainer) newHoldings() (held []holding, err error) {
 	return held, nil
 }
 
-func (t *Trainer) freeHoldings(held []holding) {
+func (t *batch) freeHoldings(held []holding) {
 	for _, h := range held {
 		for _, x := range h.slots {
 			t.dev.Free(x)
@@ -180,7 +180,7 @@ func (t *Trainer) freeHoldings(held []holding) {
 }
 
 // hold makes what was dealt in a ring this rank's part.
-func (t *Trainer) hold(held []holding) {
+func (t *batch) hold(held []holding) {
 	s := t.shards
 	if t.records && t.seat != nil { // what it has recorded may update slots that are no more
 		t.seat.Close()
@@ -194,19 +194,19 @@ func (t *Trainer) hold(held []holding) {
 }
 
 // version is that of this rank's parameters.
-func (t *Trainer) version() version { return version{Step: t.progress.Step, Ring: t.committed} }
+func (c *core) version() version { return version{Step: c.progress.Step, Ring: c.committed} }
 
 // ownSlots are the slots of all parameters of a rank alone, as update takes them.
-func (t *Trainer) ownSlots() (slots [2][]float32) {
-	from := t.slots
-	if t.shards != nil {
-		from = t.shards.held[0].slots
+func (c *core) ownSlots() (slots [2][]float32) {
+	from := c.slots
+	if c.shards != nil {
+		from = c.shards.held[0].slots
 	}
-	copy(slots[:], from[:t.innerSlots()])
+	copy(slots[:], from[:c.innerSlots()])
 	return slots
 }
 
-func (t *Trainer) closeShards() {
+func (t *batch) closeShards() {
 	if t.shards == nil {
 		return
 	}

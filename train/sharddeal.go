@@ -55,7 +55,7 @@ type passage struct {
 }
 
 // offers says what this rank has.
-func (t *Trainer) offers() (o offer) {
+func (t *batch) offers() (o offer) {
 	s := t.shards
 	compare := s.copies > 1 && t.cfg.CheckEvery > 0
 	switch now := t.version(); {
@@ -86,7 +86,7 @@ func (e *ShardsDifferError) Error() string {
 }
 
 // alikeShards has the ranks compare the slots that two of them keep.
-func (t *Trainer) alikeShards(ctx context.Context) error {
+func (t *batch) alikeShards(ctx context.Context) error {
 	s := t.shards
 	if s == nil || !s.logs() || t.cfg.CheckEvery == 0 || len(s.ends) == 1 {
 		return nil
@@ -103,7 +103,7 @@ func (t *Trainer) alikeShards(ctx context.Context) error {
 
 // meetWithShards has the ranks tell each other what they have, and plans how it gets to where the
 // ring wants it. It returns of how many parameters nobody has any that is to be trusted.
-func (t *Trainer) meetWithShards(ctx context.Context) (gaps int, err error) {
+func (t *batch) meetWithShards(ctx context.Context) (gaps int, err error) {
 	s := t.shards
 	if s == nil || s.slots == 0 {
 		return 0, nil
@@ -168,7 +168,7 @@ func (s *shards) passagesOf(all []offer) (passages []passage) {
 }
 
 // freshShards are those of a job that has not begun.
-func (t *Trainer) freshShards() error {
+func (t *batch) freshShards() error {
 	if t.shards == nil {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (t *Trainer) freshShards() error {
 
 // dealShards gives this rank what it is to keep in the ring, as planned: zeros where nobody has
 // any.
-func (t *Trainer) dealShards(ctx context.Context) (err error) {
+func (t *batch) dealShards(ctx context.Context) (err error) {
 	s := t.shards
 	if s == nil {
 		return nil
@@ -214,7 +214,7 @@ func (t *Trainer) dealShards(ctx context.Context) (err error) {
 
 // passSlots brings slots along, piece by piece, and calls write with each piece that this rank has
 // or is given. All ranks take part.
-func (t *Trainer) passSlots(
+func (t *batch) passSlots(
 	ctx context.Context, passages []passage, write func(slot, first int, x []float32),
 ) (err error) {
 	defer compute.Catch(&err)
@@ -249,7 +249,7 @@ func (t *Trainer) passSlots(
 }
 
 // readSlot copies what this rank has of a slot from first on, if it has all of it.
-func (t *Trainer) readSlot(slot, first int, x []float32) bool {
+func (t *batch) readSlot(slot, first int, x []float32) bool {
 	s := t.shards
 	now := t.version()
 	if s.whole != nil && s.wholeAt == now {
@@ -266,7 +266,7 @@ func (t *Trainer) readSlot(slot, first int, x []float32) bool {
 }
 
 // gatherShards gives rank 0, or all ranks, all slots after the last step.
-func (t *Trainer) gatherShards(ctx context.Context, all bool) error {
+func (t *batch) gatherShards(ctx context.Context, all bool) error {
 	s := t.shards
 	if s == nil || s.slots == 0 || len(s.ends) == 1 {
 		return nil
@@ -307,16 +307,16 @@ func (t *Trainer) dropWhole() {
 	}
 }
 
-// forgetShards forgets what this rank has.
-func (t *Trainer) forgetShards() {
-	if s := t.shards; s != nil {
+// forget forgets what this rank has.
+func (s *shards) forget() {
+	if s != nil {
 		s.at, s.next, s.whole = version{}, version{}, nil
 	}
 }
 
 // wholeSlots are all slots in host memory, which a snapshot is of. A rank that holds all ranges, as
 // one of two does that keep two copies, needs nobody else's.
-func (t *Trainer) wholeSlots() ([][]float32, error) {
+func (t *batch) wholeSlots() ([][]float32, error) {
 	s := t.shards
 	switch now := t.version(); {
 	case s.slots == 0:
@@ -352,7 +352,7 @@ func (s *shards) holds() (n int) {
 }
 
 // loadShards takes the slots of a snapshot, from which they are dealt. It keeps their memory.
-func (t *Trainer) loadShards(from *Snapshot) {
+func (t *batch) loadShards(from *Snapshot) {
 	s := t.shards
 	s.whole, s.wholeAt = nil, version{Step: from.Progress.Step, Ring: t.ring.Generation}
 	for _, slot := range from.Slots {
@@ -361,7 +361,7 @@ func (t *Trainer) loadShards(from *Snapshot) {
 }
 
 // withShards completes a snapshot by all slots, which are looked at as the other tensors are.
-func (t *Trainer) withShards(snapshot Snapshot) (*Snapshot, error) {
+func (t *batch) withShards(snapshot Snapshot) (*Snapshot, error) {
 	whole, err := t.wholeSlots()
 	if err != nil {
 		return nil, err

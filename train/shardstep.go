@@ -14,7 +14,7 @@ const verdictFloats = 5
 // updates. It leaves the parameters after the step in the gradient's place, on all ranks.
 type shardedSum struct {
 	noSum
-	t    *Trainer
+	t    *batch
 	ring Scatterer
 	step int64 // from 1
 }
@@ -112,7 +112,7 @@ func (x *shardedSum) verdict(ctx context.Context, g []float32) (nonfinite bool, 
 
 // updateShard clips the sum of this rank's range, unless each rank has clipped its own gradient,
 // and puts the parameters in its place that the update makes. What it logs is clipped, too.
-func (t *Trainer) updateShard(step int64, h *holding, g []float32) {
+func (t *batch) updateShard(step int64, h *holding, g []float32) {
 	s := t.shards
 	next := version{Step: step, Ring: t.ring.Generation}
 	clipped := t.cfg.Clip.beforeRing()
@@ -136,7 +136,7 @@ func (t *Trainer) updateShard(step int64, h *holding, g []float32) {
 }
 
 // limit clips a part of the summed gradient, whose norm is known.
-func (t *Trainer) limit(part []float32) {
+func (t *batch) limit(part []float32) {
 	switch factor := t.clip.Factor(t.shards.norm); {
 	case len(part) == 0:
 	case t.clip.ByValue && t.clip.Limit > 0:
@@ -148,7 +148,7 @@ func (t *Trainer) limit(part []float32) {
 
 // updateRange updates a range by its gradient g: the slots if they are to change, and otherwise
 // copies of them; and copies of the parameters, which it leaves in g if that is wanted.
-func (t *Trainer) updateRange(h *holding, g []float32, slotsToo, wanted bool) {
+func (t *batch) updateRange(h *holding, g []float32, slotsToo, wanted bool) {
 	s := t.shards
 	for at := 0; at < len(g); at += s.block {
 		end := min(len(g), at+s.block)
@@ -169,7 +169,7 @@ func (t *Trainer) updateRange(h *holding, g []float32, slotsToo, wanted bool) {
 }
 
 // replayLog does to the slots what the log says.
-func (t *Trainer) replayLog() {
+func (t *batch) replayLog() {
 	for i := range t.shards.held {
 		h := &t.shards.held[i]
 		t.updateRange(h, h.log, true, false)
@@ -178,7 +178,7 @@ func (t *Trainer) replayLog() {
 
 // takeShards is the end of a step that all ranks have summed: it makes what was gathered the
 // parameters, and does what was logged. It returns the norm.
-func (t *Trainer) takeShards(all tally) (norm float64) {
+func (t *batch) takeShards(all tally) (norm float64) {
 	s, gradient := t.shards, t.exchange.gradient
 	if all.nonfinite == 0 && !s.skipped {
 		t.tear()
@@ -201,7 +201,7 @@ func (t *Trainer) takeShards(all tally) (norm float64) {
 // catchUp does to this rank's slots what the log says, where the ranks go on from a version that
 // this rank has not heard to be committed, but that it has prepared. It needs the parameters before
 // that; a rank that gets as far as here is given those after it next.
-func (t *Trainer) catchUp(to version) {
+func (t *batch) catchUp(to version) {
 	s := t.shards
 	if s == nil || !t.hasState || s.at != t.version() || s.next != to || s.at == to {
 		return
@@ -213,7 +213,7 @@ func (t *Trainer) catchUp(to version) {
 }
 
 // committedShards notes that a step was committed.
-func (t *Trainer) committedShards() {
+func (t *batch) committedShards() {
 	if s := t.shards; s != nil {
 		s.at, s.next, s.whole = t.version(), version{}, nil
 	}

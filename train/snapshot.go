@@ -41,8 +41,8 @@ type Slot struct {
 }
 
 // slotNames are the names of all that the optimizer and the outer one keep.
-func (t *Trainer) slotNames() []string {
-	return append(slices.Clone(slotNames(t.cfg.Optimizer.Rule)), t.cfg.Local.slots()...)
+func (c *core) slotNames() []string {
+	return append(slices.Clone(slotNames(c.cfg.Optimizer.Rule)), c.cfg.Local.slots()...)
 }
 
 // NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
