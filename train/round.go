@@ -27,7 +27,8 @@ func (r *round) prepare(from int64) (rate, sumRate float64) {
 }
 
 // compute implements stride. It leaves in the gradient's place the outer gradient, and in the inner
-// slots' their means over the ranks. A rank alone whose parameters are the mean leaves all as it is.
+// slots' their means over the ranks. A rank alone whose parameters are the mean leaves all as it
+// is.
 func (r *round) compute(
 	ctx context.Context, end int64, after *agree.Entry,
 ) (own tally, err error) {

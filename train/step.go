@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"rondo/train/agree"
 )
@@ -13,11 +12,11 @@ type stride interface {
 	name() string // for people: its last step's number follows
 	// end is the last step of the stride that begins after a step.
 	end(from int64) int64
-	// prepare readies the stride that begins after a step. rate is its last step's learning rate, and
-	// sumRate the rate by which the ranks' sum changes the parameters.
+	// prepare readies the stride that begins after a step. rate is its last step's learning rate,
+	// and sumRate the rate by which the ranks' sum changes the parameters.
 	prepare(from int64) (rate, sumRate float64)
-	// compute leaves this rank's part of what the ranks sum in the gradient's place. after takes the
-	// lanes' states.
+	// compute leaves this rank's part of what the ranks sum in the gradient's place. after takes
+	// the lanes' states.
 	compute(ctx context.Context, end int64, after *agree.Entry) (own tally, err error)
 	// update changes the parameters by the sum, or leaves them as they were before the stride.
 	update(ctx context.Context, end int64, all tally) (norm float64, skipped bool, err error)
@@ -73,7 +72,8 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	return all.regroup > 0, t.afterCommit(ctx, end, all.nonfinite, skipped)
 }
 
-// computeAndSum computes what this rank gives to the sum, and sums it, with the lanes' states ahead.
+// computeAndSum computes what this rank gives to the sum, and sums it, with the lanes' states
+// ahead.
 func (t *Trainer) computeAndSum(
 	ctx context.Context, end int64, states *agree.Entry,
 ) (all tally, err error) {
@@ -158,16 +158,6 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	t.committedShards()
 }
 
-// tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
-// as long as the job lasts.
-func (t *Trainer) tellUnrecorded() {
-	if err := t.task.Unrecorded(); err != nil && !t.unrecorded {
-		t.unrecorded = true
-		t.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
-			"recorded it: %v", err))
-	}
-}
-
 // recordStates stores the states of this rank's lanes after the step in e, unless the passes have.
 // It returns the carry: states to send to the successor, and room for the predecessor's. Where all
 // states are zero before the next step, the carry is empty.
@@ -199,59 +189,6 @@ func (b *batch) healStates(e *agree.Entry) error {
 		return nil
 	}
 	return b.seat.SetState(e.Lanes(own))
-}
-
-// NonfiniteError ends a job that has gone astray: every rank has it at the same step.
-type NonfiniteError struct {
-	Steps  int64 // or rounds
-	Rounds bool
-}
-
-func (e *NonfiniteError) Error() string {
-	what := "steps"
-	if e.Rounds {
-		what = "rounds (--sync-every)"
-	}
-	return fmt.Sprintf("the loss or the gradient was not finite in %d %s in a row, which is "+
-		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps, what)
-}
-
-// noteSkipped tells of a step that was skipped, and ends the job after too many in a row.
-func (t *Trainer) noteSkipped(ranks int) error {
-	p := &t.progress
-	if p.NonfiniteRun >= t.cfg.NonfiniteLimit {
-		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: t.cfg.Local.on()}
-	}
-	who := "the summed gradient is not finite"
-	if ranks > 0 {
-		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks", ranks,
-			len(t.ring.LaneEnds))
-	}
-	what := "step"
-	if t.cfg.Local.on() {
-		what = "the round up to step"
-	}
-	t.cfg.Observer.Notice(fmt.Sprintf("%s %d was skipped: %s (%d in a row, at most %d)", what,
-		p.Step, who, p.NonfiniteRun, t.cfg.NonfiniteLimit-1))
-	return nil
-}
-
-// speed returns the tokens of some steps by the time that they took, and counts it for the median.
-func (t *Trainer) speed(took time.Duration, steps int64) float64 {
-	seconds := took.Seconds()
-	if seconds <= 0 {
-		return 0
-	}
-	rate := float64(steps) * float64(t.targets()) / seconds
-	t.rates.add(rate)
-	return rate
-}
-
-// observe fills in what the progress says, and tells the Observer.
-func (t *Trainer) observe(r StepReport) {
-	p := &t.progress
-	r.Step, r.Steps, r.Epoch, r.EpochLoss = p.Step, t.cfg.Steps, p.Epoch, p.EpochLoss()
-	t.cfg.Observer.Step(r)
 }
 
 // afterStep does what is due between two steps: the roll call, evaluating, saving, sampling. A stop

@@ -18,18 +18,17 @@ const pieceFloats = 1 << 20
 // Join takes part in another one with the state that this rank has. Its methods, but for
 // RequestStop and RequestRegroup, belong to one goroutine.
 type Trainer struct {
+	*core
 	*batch
 	stride stride // what commits at once
+	rollCaller
+	evaluator
+	reporter
 
 	copied       *Snapshot // used again by snapshot
 	saveAgain    bool      // the snapshot of the job's end may have been lost with another rank
 	saveErr      error     // of the last save that failed
 	saveFailures int
-
-	rates      rates
-	roll       agree.Roll
-	unrecorded bool        // the Observer knows that the device does not record
-	evaluated  *EvalReport // the last
 }
 
 // Result is how a run ended.
@@ -69,8 +68,10 @@ func New(task Task, cfg Config) (*Trainer, error) {
 		return nil, err
 	}
 	c.exchange = &exchange{sum: noSum{}, now: now, gradient: mirror}
-	t := &Trainer{batch: &batch{updater: newUpdater(c), finishes: task.Finishes(),
-		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}}
+	b := &batch{updater: newUpdater(c), finishes: task.Finishes(),
+		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}
+	t := &Trainer{core: c, batch: b, rollCaller: rollCaller{batch: b},
+		evaluator: evaluator{batch: b}, reporter: reporter{core: c}}
 	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
@@ -160,7 +161,7 @@ func (t *Trainer) result(regroup bool) Result {
 	early := before && t.endsEarly(&t.progress)
 	return Result{Progress: t.progress, Stopped: before && t.stopped && !early, Early: early,
 		Regroup: regroup, Loss: loss, Perplexity: math.Exp(loss),
-		TokensPerSecond: t.rates.median(), Eval: t.evaluated}
+		TokensPerSecond: t.reporter.rates.median(), Eval: t.evaluated}
 }
 
 // RequestStop asks all ranks to stop after the step that they are at, with a snapshot. Any
