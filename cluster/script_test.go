@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the scripts in testdata should say")
 
-// TestScripts plays testdata/*.txt. A script is a row of commands, each followed by ---- and what
-// Decide does about it, up to an empty line:
+// TestScripts plays testdata/*.txt. A script is a list of commands. Each is followed by ---- and
+// Decide's response, up to an empty line:
 //
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
 //	    [version=] [generation=0] [order=adjacent] [next=0]   a fresh store
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// playScript returns the script with the expectations that are true.
+// playScript returns the script with the actual responses.
 func playScript(t *testing.T, text string) string {
 	w := &scriptWorld{now: time.Unix(0, 0)}
 	var out strings.Builder
@@ -255,7 +255,7 @@ func memberOf(args []string) Member {
 	return m
 }
 
-// describePlan says what a plan has that the one before had not.
+// describePlan describes the parts of a plan that differ from the one before.
 func describePlan(before, p Plan) string {
 	var out strings.Builder
 	result := ""

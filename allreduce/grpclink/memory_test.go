@@ -193,8 +193,9 @@ func TestProcesses(t *testing.T) {
 	}{
 		{"one namespace", nil, "shm to rank 1, shm from rank 1"},
 		{"two namespaces", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET},
-			"unix to rank 1 (the two ends are not in the same network namespace of one host), unix " +
-				"from rank 1 (the two ends are not in the same network namespace of one host)"},
+			"unix to rank 1 (the two ends are not in the same network namespace of one host), " +
+				"unix from rank 1 (the two ends are not in the same network namespace of " +
+				"one host)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			folder := t.TempDir()

@@ -196,7 +196,9 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 
 // admit waits until the worker has reached the caller's generation, and accepts the caller as the
 // predecessor in it.
-func (c *circleServer) admit(ctx context.Context, h hello) (*predecessor, chan<- *predecessor, error) {
+func (c *circleServer) admit(
+	ctx context.Context, h hello,
+) (*predecessor, chan<- *predecessor, error) {
 	deadline := time.NewTimer(c.cfg.PlanTimeout)
 	defer deadline.Stop()
 	c.mu.Lock()

@@ -172,7 +172,8 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 func (s *successor) Abort(reason string) {
 	if s.End(allreduce.ErrClosed) {
 		l := s.line
-		l.notify(direction{l.from, l.to}, l.receiver.Ending, func() { l.receiver.End(aborted(reason)) })
+		end := func() { l.receiver.End(aborted(reason)) }
+		l.notify(direction{l.from, l.to}, l.receiver.Ending, end)
 	}
 }
 
@@ -231,7 +232,8 @@ func (p *predecessor) Abort(reason string) {
 func (p *predecessor) Close() error {
 	if p.End(allreduce.ErrClosed) {
 		l := p.line
-		l.notify(direction{l.to, l.from}, l.sender.Ending, func() { l.sender.End(allreduce.ErrLeft) })
+		end := func() { l.sender.End(allreduce.ErrLeft) }
+		l.notify(direction{l.to, l.from}, l.sender.Ending, end)
 	}
 	return nil
 }

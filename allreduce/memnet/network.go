@@ -294,7 +294,8 @@ func (n *Network) call(m *meeting) {
 	to := m.peer(m.seat.successor())
 	h := n.hosts[endpoint{to.Address, m.seat.Circle}]
 	if h == nil || h.generation < m.seat.Generation ||
-		!passes(n.at(direction{m.self, to.Address})) || !passes(n.at(direction{to.Address, m.self})) {
+		!passes(n.at(direction{m.self, to.Address})) ||
+		!passes(n.at(direction{to.Address, m.self})) {
 		return
 	}
 	other := h.waiting
