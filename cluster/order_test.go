@@ -120,8 +120,7 @@ func TestSpreadOrderOfMany(t *testing.T) {
 }
 
 // TestInterleaveHostsChoosesWhatCanBeSpread compares the first k members with every choice of k
-// that skips no
-// member of better standing.
+// that skips no member of better standing.
 func TestInterleaveHostsChoosesWhatCanBeSpread(t *testing.T) {
 	const n, ranks = 5, 3
 	known := make(map[string]int)
