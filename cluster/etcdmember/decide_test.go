@@ -88,7 +88,7 @@ func TestDecide(t *testing.T) {
 		{"... and lost under another id", disk{}, agree(again), remove, "knows this member as 9"},
 		{"removed, not yet added", disk{}, agree(without), add, "is added"},
 		{"added, perhaps for an earlier start", disk{}, agree(added), remove, "may have begun"},
-		{"the others are another cluster", disk{}, agree(other), wait, "is does not join"},
+		{"the others are another cluster", disk{}, agree(other), wait, "does not join it"},
 		{"it has another address now", disk{}, agree(moved), remove, "replaced"},
 		{"two disks are lost", disk{}, say(runs(b, full), empty(c)), wait, "b has data of"},
 		{"two disks are lost, one is away", disk{}, say(silent(b), empty(c)), wait, "b does not"},
