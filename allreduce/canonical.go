@@ -97,7 +97,6 @@ func (t *trees) slots(n, floats int) [][]float32 {
 	return t.scratch[:n]
 }
 
-// treePlan checks s and returns this rank's plan.
 func (r *Ring) treePlan(s TreeSum) (*treePlan, error) {
 	const what = "tree sum"
 	if err := r.checkEnds(what, s.Ends); err != nil {
@@ -143,7 +142,6 @@ func (t *treeRun) floats(slot int, h Header) []float32 {
 	return h.of(t.scratch[slot-len(t.parts)])
 }
 
-// ofNodes reports whether a ring step sends nodes.
 func (s *schedule) ofNodes(step int) bool { return s.tree.treePlan != nil && step < s.world-1 }
 
 // ofNode returns the header of chunk h of node i of n. The n nodes travel as one buffer, one behind
@@ -154,7 +152,6 @@ func ofNode(h Header, i, n int) Header {
 	return h
 }
 
-// sendNodes sends chunk h of all pending nodes.
 func (r *Ring) sendNodes(p *Pending, h Header, step, chunk int) error {
 	tree := &p.plan.tree
 	sent := tree.steps[step].sent

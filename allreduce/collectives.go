@@ -109,7 +109,6 @@ func (r *Ring) ReduceScatter(ctx context.Context, buf []float32, ends []int) err
 	return r.overRanges(ctx, "reduce-scatter", buf, plan)
 }
 
-// overRanges runs a collective over the caller's ranges and waits for it.
 func (r *Ring) overRanges(
 	ctx context.Context, what string, buf []float32, plan schedule,
 ) error {

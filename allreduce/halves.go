@@ -139,7 +139,6 @@ func (r *Ring) sendChunk(p *Pending, h Header, chunk int, ready int64) error {
 	return r.sendMessage(p, h, r.payload(p, h, ready), h.Step, chunk)
 }
 
-// sendMessage sends a message over the link.
 func (r *Ring) sendMessage(p *Pending, h Header, payload []byte, step, chunk int) error {
 	r.sending.wait(r.now(), step, chunk)
 	if err := r.links.Successor.Send(h, payload); err != nil {
@@ -192,7 +191,6 @@ func (r *Ring) runReceiver() {
 	}
 }
 
-// next waits for the next message that is not a heartbeat.
 func (r *Ring) next(m *Message) error {
 	for {
 		r.listening.Store(int64(r.now()))
@@ -235,7 +233,6 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	return nil
 }
 
-// receiveChunk waits for a chunk of a segment and reduces it.
 func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
 	if p.plan.ofNodes(h.Step) {
 		return r.receiveNodes(p, h, m, h.Step, chunk)

@@ -213,7 +213,6 @@ func (h *Hierarchy) part(n int) (lo, hi int) {
 	return lo, h.ends[place]
 }
 
-// add sums all blocks of a buffer.
 func (h *Hierarchy) add(ctx context.Context, s Sum) error {
 	var before block // being summed across hosts
 	for at := 0; at < len(s.Buf)+h.block; at += h.block {

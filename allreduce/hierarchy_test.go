@@ -113,7 +113,6 @@ func newPatientRack(t *testing.T, hosts []string, patience time.Duration) *rack 
 	return r
 }
 
-// sum runs a sum in a rank's hierarchy.
 func (r *rack) sum(rank int, s allreduce.Sum) error {
 	p, err := r.hierarchies[rank].Start(context.Background(), s)
 	if err != nil {
@@ -122,7 +121,6 @@ func (r *rack) sum(rank int, s allreduce.Sum) error {
 	return p.Wait(context.Background())
 }
 
-// join connects some ranks in a ring.
 func (r *rack) join(
 	t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Rank, config allreduce.Config,
 ) {

@@ -104,7 +104,6 @@ func (h Header) String() string {
 		h.Sequence, h.Phase, h.Step+1, h.Offset, h.Offset+h.Length, h.Total)
 }
 
-// of returns the chunk's range of the buffer.
 func (h Header) of(floats []float32) []float32 { return floats[h.Offset : h.Offset+h.Length] }
 
 // Message is a received chunk. Its payload is Header.Length numbers of Header.Element, in the

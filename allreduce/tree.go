@@ -84,7 +84,6 @@ type arrival struct {
 	folded []int
 }
 
-// planTree returns the plan of a rank.
 func planTree(ends []int, rank int) *treePlan {
 	world := len(ends)
 	p := &treePlan{ends: slices.Clone(ends), own: pendingNodes(ends, rank, rank)}

@@ -44,7 +44,6 @@ func naiveSum(leaves []float32) float32 {
 	return naiveSum(leaves[:half]) + naiveSum(leaves[half:])
 }
 
-// deal deals leaves to ranks as evenly as possible.
 func deal(world, leaves int) []int {
 	ends := make([]int, world)
 	for i := range ends {

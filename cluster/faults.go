@@ -6,7 +6,6 @@ import (
 	"time"
 )
 
-// lose plans a ring without members that are gone.
 func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
 	return regroup(s, s.describe(ids...)+": "+text, now)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// checkWord checks the response to a worker's report.
 func (s *simulation) checkWord(e Event, actions []Action) error {
 	var about Generation
 	switch e := e.(type) {
@@ -29,7 +28,6 @@ func (s *simulation) checkWord(e Event, actions []Action) error {
 	return nil
 }
 
-// check compares a new plan with the one before it.
 func (s *simulation) check(e Event, p Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -127,7 +125,6 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 	return nil
 }
 
-// checkRing checks a new ring.
 func (s *simulation) checkRing(e Event, p Plan) error {
 	limit := s.job.MaxWorkers
 	if p.Limit > 0 {

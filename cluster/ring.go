@@ -192,7 +192,6 @@ func (s State) order(chosen []Member) []Member {
 	return slices.Concat(ring[first:], ring[:first])
 }
 
-// describe names workers for people.
 func (s State) describe(ids ...string) string {
 	names := make([]string, len(ids))
 	for i, id := range ids {

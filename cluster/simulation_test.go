@@ -138,7 +138,6 @@ func (s *simulation) quiet() error {
 	return fmt.Errorf("the job has not ended: %+v, leaving %v", s.stored, s.leader.leaving)
 }
 
-// obey makes a worker follow the stored plan.
 func (s *simulation) obey(m Member) {
 	_, inRing := s.stored.Rank(m.ID)
 	e, evicted := s.stored.Eviction(m.ID)
@@ -161,7 +160,6 @@ func (s *simulation) spawn(version, identity string) {
 		Identity: identity})
 }
 
-// comeBack registers the same process under another id.
 func (s *simulation) comeBack(m Member) {
 	s.spawned++
 	s.register(m)
@@ -418,7 +416,6 @@ func (s *simulation) decide(e Event, crash bool) error {
 	return nil
 }
 
-// keep stores a plan.
 func (s *simulation) keep(p Plan) {
 	if p.Phase == Paused && s.stored.Phase != Paused {
 		s.since, s.lost = s.now, s.now

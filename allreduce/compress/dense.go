@@ -81,7 +81,6 @@ func (g gradient) part(begin, end int) part {
 	return p
 }
 
-// start queues the sum of a part.
 func (d *dense) start(ctx context.Context, p part) error {
 	if len(p.buf) == 0 {
 		return nil

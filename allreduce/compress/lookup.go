@@ -167,7 +167,6 @@ func (l *touchedTokens) pack(dst, flat []float32) []float32 {
 	return dst
 }
 
-// unpack reverses pack.
 func (l *touchedTokens) unpack(flat, src []float32) {
 	n, x, width := len(l.tokens), l.of(flat), l.Width()
 	for i, token := range l.tokens {

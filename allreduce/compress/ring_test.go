@@ -26,7 +26,6 @@ func (r testRing) Start(ctx context.Context, buf, residual []float32) (Pending, 
 	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Element: r.element, Residual: residual})
 }
 
-// newRings returns each rank's end of a ring.
 func newRings(t testing.TB, world int) []testRing {
 	t.Helper()
 	links := make([]allreduce.Links, world)
@@ -153,7 +152,6 @@ func alike(t testing.TB, what string, gradients [][]float32) {
 	}
 }
 
-// ways returns a config for each method.
 func ways(n int, tensors []Tensor) map[string]Config {
 	all := map[string]Config{"dense": {}, "dense, fed back": {Feedback: true},
 		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1},

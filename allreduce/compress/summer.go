@@ -38,7 +38,6 @@ type Tensor struct{ Offset, Rows, Columns int }
 
 func (t Tensor) size() int { return t.Rows * t.Columns }
 
-// of returns the tensor's range of flat.
 func (t Tensor) of(flat []float32) []float32 { return flat[t.Offset:][:t.size():t.size()] }
 
 // Config describes a Summer. It is the same on all ranks.
@@ -280,7 +279,6 @@ func newFeedback(n int, momentum bool) feedback {
 	return f
 }
 
-// of returns a gradient with the kept numbers and their scale.
 func (f *feedback) of(sum []float32, scale float32) gradient {
 	return gradient{sum, f.kept, f.next, scale, f.velocity, f.nextVelocity}
 }

@@ -89,7 +89,6 @@ func newEnd(link allreduce.Link) *end { return &end{link: link, over: make(chan 
 
 func (e *end) finish() { e.once.Do(func() { close(e.over) }) }
 
-// inject runs and waits as the fault says.
 func (e *end) inject(f Fault) {
 	if f.Run != nil {
 		f.Run()

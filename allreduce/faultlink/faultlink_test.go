@@ -226,7 +226,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// cut drops all messages of the directions.
 func cut(directions ...faultlink.Direction) faultlink.Hook {
 	return func(d faultlink.Direction, _ allreduce.Header) faultlink.Fault {
 		if slices.Contains(directions, d) {

@@ -157,7 +157,6 @@ func (c *connections) cut() {
 	}
 }
 
-// seat returns rank's seat in the first generation of a test.
 func seat(rank, world int) grpclink.Seat {
 	return grpclink.Seat{
 		Job:        "opticks",

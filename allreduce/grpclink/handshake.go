@@ -35,7 +35,6 @@ const (
 	CircleAcross Circle = "across" // one worker of each host
 )
 
-// circles returns all circles.
 func circles() []Circle { return []Circle{CircleAll, CircleHost, CircleAcross} }
 
 func (s Seat) validate() error {
@@ -56,7 +55,6 @@ func (s Seat) validate() error {
 	return nil
 }
 
-// peer returns the member at a place of the ring.
 func (s Seat) peer(place allreduce.Rank, address string) allreduce.Peer {
 	if s.Ranks != nil {
 		place = s.Ranks[place]

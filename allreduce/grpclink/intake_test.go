@@ -37,7 +37,6 @@ func (w *wire) Write(p []byte) (int, error) { return w.written.Write(p) }
 
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// frameOf returns a frame.
 func frameOf(kind, flags byte, stream uint32, payload []byte) []byte {
 	n := len(payload)
 	b := []byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags}
@@ -72,7 +71,6 @@ func split(stream uint32, message []byte, n int) []byte {
 	return append(frameOf(dataFrame, 0, stream, message[:n]), framed(stream, message[n:])...)
 }
 
-// beat returns a heartbeat.
 func beat(stream uint32) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{0}, headerBytes)
 	b = appendHeader(b, allreduce.Header{Generation: 3, Phase: allreduce.Heartbeat})

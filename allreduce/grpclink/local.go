@@ -70,7 +70,6 @@ func (l sameUser) Accept() (net.Conn, error) {
 	}
 }
 
-// answerAsk returns the answer to a predecessor that asks for the socket.
 func (s *Server) answerAsk() metadata.MD {
 	if name := s.local.Load(); name != nil {
 		return metadata.Pairs(keySocket, *name)
@@ -78,7 +77,6 @@ func (s *Server) answerAsk() metadata.MD {
 	return nil
 }
 
-// ask asks the successor for the name of its socket.
 func (s *successor) ask(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -152,7 +150,6 @@ func (s *successor) missed() string {
 	return ""
 }
 
-// dialLocal connects to a worker's socket on this host.
 func dialLocal(ctx context.Context, name string) (net.Conn, error) {
 	if !regexp.MustCompile("^" + socketPrefix + "[0-9a-f]{32}$").MatchString(name) {
 		return nil, fmt.Errorf("%.60q is no socket of a ring", name)

@@ -103,7 +103,6 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 	return nil
 }
 
-// end records why nothing more can be received.
 func (p *predecessor) end(err error) {
 	switch st := status.Convert(err); {
 	case errors.Is(err, io.EOF):

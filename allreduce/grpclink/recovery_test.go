@@ -20,7 +20,6 @@ import (
 // silence is the rings' chunk timeout: short, but long enough for a busy machine.
 const silence = time.Second
 
-// ringOf returns the ring of one rank.
 func ringOf(t *testing.T, rank, world int, links allreduce.Links) *allreduce.Ring {
 	t.Helper()
 	ring, err := allreduce.New(allreduce.Config{

@@ -155,7 +155,6 @@ func TestMetadataRefused(t *testing.T) {
 	}
 }
 
-// helloOf returns the metadata of a predecessor in s.
 func helloOf(s grpclink.Seat) metadata.MD {
 	number := func(n int) string { return string(appendInt(nil, n)) }
 	return metadata.Pairs("rondo-format", "2", "rondo-job-bin", s.Job,
@@ -254,7 +253,6 @@ func TestCorruptMessages(t *testing.T) {
 	}
 }
 
-// onlyRank returns the ring of one of two ranks.
 func onlyRank(t *testing.T, rank allreduce.Rank, links allreduce.Links) *allreduce.Ring {
 	t.Helper()
 	ring, err := allreduce.New(allreduce.Config{
@@ -339,7 +337,6 @@ func TestStuckNeighbour(t *testing.T) {
 	}
 }
 
-// await waits for a channel to be closed.
 func await(t *testing.T, closed <-chan struct{}, what string) {
 	t.Helper()
 	select {

@@ -248,7 +248,6 @@ func refusal(err error) error {
 	return status.Error(codes.FailedPrecondition, "refused: "+err.Error())
 }
 
-// abort breaks the live link if it is the caller's.
 func (c *circleServer) abort(h hello, reason string) {
 	c.mu.Lock()
 	link := c.live

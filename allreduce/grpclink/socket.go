@@ -51,7 +51,6 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// kind returns the network of the newest connection.
 func (s *socket) kind() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +65,6 @@ func (s *socket) writev() *writevConn {
 	return g
 }
 
-// close closes the connection and prevents another.
 func (s *socket) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

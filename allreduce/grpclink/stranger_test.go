@@ -72,7 +72,6 @@ func (s *stranger) call(stream uint32, h hello) error {
 	return err
 }
 
-// hear reads a frame.
 func (s *stranger) hear() (http2.Frame, error) {
 	f, err := s.frames.ReadFrame()
 	switch f := f.(type) {

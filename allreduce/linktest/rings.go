@@ -170,7 +170,6 @@ func CheckQueued(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths 
 	}
 }
 
-// queueAll runs one rank's part of CheckQueued.
 func queueAll(
 	ring *allreduce.Ring, rank, world int, given []*summands, gathered []float32, ends []int,
 ) error {
@@ -253,7 +252,6 @@ func (s *summands) checkAll(t testing.TB) {
 	}
 }
 
-// agree checks that all ranks have the same bits.
 func (s *summands) agree(t testing.TB) {
 	t.Helper()
 	for rank, buf := range s.bufs {
@@ -266,7 +264,6 @@ func (s *summands) agree(t testing.TB) {
 	}
 }
 
-// check compares a rank's floats [lo, hi) with the sum.
 func (s *summands) check(t testing.TB, rank, lo, hi int) {
 	t.Helper()
 	for i := lo; i < hi; i++ {

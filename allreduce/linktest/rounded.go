@@ -63,7 +63,6 @@ func CheckQueuedRounded(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, l
 	}
 }
 
-// sumAll starts the sums one after the other, and then waits for all.
 func sumAll(ring *allreduce.Ring, sums []allreduce.Sum) error {
 	ctx := context.Background()
 	var pending []*allreduce.Pending

@@ -27,7 +27,6 @@ func addresses(world int) []string {
 	return names
 }
 
-// form connects world peers in a ring of generation g.
 func form(t *testing.T, n *memnet.Network, world int, g allreduce.Generation) []linktest.Node {
 	t.Helper()
 	names := addresses(world)
@@ -63,7 +62,6 @@ func simulate(t *testing.T, f func(*memnet.Network, []*allreduce.Ring, []string)
 	})
 }
 
-// sumAll runs an all-reduce on all ranks, and returns each rank's error.
 func sumAll(rings []*allreduce.Ring) []error {
 	return linktest.Each(len(rings), func(rank int) error {
 		return rings[rank].AllReduce(context.Background(), make([]float32, 100))

@@ -183,7 +183,6 @@ func (m *meeting) conclude(err error) {
 	}
 }
 
-// blame ends the meeting with a neighbour's error.
 func (m *meeting) blame(rank int, err error) {
 	m.conclude(&allreduce.PeerError{Peer: m.peer(rank), Err: err})
 }

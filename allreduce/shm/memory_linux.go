@@ -45,7 +45,6 @@ func uninterrupted(call func() error) error {
 	}
 }
 
-// check maps the memory of fd if it is sealed and has size bytes.
 func check(fd, size int) ([]byte, error) {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {

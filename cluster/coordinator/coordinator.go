@@ -144,7 +144,6 @@ func serve(ctx context.Context, cfg Config, leadership cluster.Leadership) (clus
 	return t.state.Plan(), err
 }
 
-// run takes over the job and feeds the state machine until the end.
 func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	watched <-chan error) error {
 	plan, err := t.leadership.LoadPlan(ctx)
@@ -193,7 +192,6 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	return nil
 }
 
-// takeOver passes the stored plan and the members to the state machine.
 func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluster.Member) error {
 	t.cfg.Log.Info("leading", "generation", plan.Generation, "phase", plan.Phase.String(),
 		"members", len(members))

@@ -87,7 +87,6 @@ func (p *process) running() bool {
 	}
 }
 
-// send passes an event to the coordinator, which must accept it.
 func (p *process) send(t *testing.T, e cluster.Event) {
 	t.Helper()
 	select {
@@ -110,7 +109,6 @@ func join(t *testing.T, s *memstore.Store, id string) cluster.Registration {
 	return r
 }
 
-// stored returns the plan in the store.
 func stored(t *testing.T, s *memstore.Store) (plan cluster.Plan) {
 	t.Helper()
 	enough := errors.New("enough")

@@ -30,7 +30,6 @@ func asker(t *testing.T, others ...Peer) *Member {
 	return m
 }
 
-// expectAnswers makes m ask the others and decide.
 func expectAnswers(t *testing.T, m *Member, want action, words ...string) {
 	t.Helper()
 	got := decide(m.self, disk{}, m.ask(t.Context()))

@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// form starts three members and waits until they serve.
 func form(t *testing.T) *testCluster {
 	t.Helper()
 	c := newCluster(t, 3, "")

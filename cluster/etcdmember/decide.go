@@ -83,7 +83,6 @@ const (
 	refuse           // exit
 )
 
-// starts reports whether the action starts the server.
 func (a action) starts() bool { return a == resume || a == bootstrap || a == join }
 
 // verdict is an action and its reason.

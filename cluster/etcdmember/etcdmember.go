@@ -265,7 +265,6 @@ func (m *Member) forgetEmpty() {
 	m.self.added, m.heard = 0, nil
 }
 
-// do performs a step before the start.
 func (m *Member) do(ctx context.Context, v verdict, others survey) error {
 	switch v.action {
 	case discard:
@@ -276,7 +275,6 @@ func (m *Member) do(ctx context.Context, v verdict, others survey) error {
 	return nil
 }
 
-// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -68,7 +68,6 @@ func (j *job) write(ctx context.Context) error {
 	return nil
 }
 
-// finish stops the writer, and fails if a lease was lost.
 func (j *job) finish(t *testing.T) {
 	t.Helper()
 	j.stop()
@@ -119,7 +118,6 @@ func loseEach(t *testing.T, c *testCluster, tls *tls.Config) {
 	c.expectPlan(j.plans)
 }
 
-// expectPlan reads the last plan from each member.
 func (c *testCluster) expectPlan(least int) {
 	c.t.Helper()
 	for _, p := range c.members {

@@ -50,7 +50,6 @@ func serveHTTP(listener net.Listener, handler http.Handler) *placeholder {
 	return w
 }
 
-// close frees the port.
 func (w *placeholder) close() {
 	if w == nil {
 		return

@@ -140,13 +140,11 @@ func (c *testCluster) start(members ...*process) {
 	}
 }
 
-// address returns a member's address for peers.
 func (p *process) address() string {
 	i := slices.IndexFunc(p.cfg.Peers, func(o Peer) bool { return o.Name == p.cfg.Name })
 	return p.cfg.Peers[i].Address
 }
 
-// end sends a signal and waits for the process to end.
 func (c *testCluster) end(p *process, s syscall.Signal) error {
 	_ = p.cmd.Process.Signal(s)
 	select {
@@ -160,7 +158,6 @@ func (c *testCluster) end(p *process, s syscall.Signal) error {
 	}
 }
 
-// lose kills a member and deletes its disk.
 func (c *testCluster) lose(p *process) {
 	c.t.Helper()
 	_ = c.end(p, syscall.SIGKILL)
@@ -169,7 +166,6 @@ func (c *testCluster) lose(p *process) {
 	}
 }
 
-// until waits until is returns true.
 func (c *testCluster) until(what string, is func() bool) time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -182,7 +178,6 @@ func (c *testCluster) until(what string, is func() bool) time.Duration {
 	return 0
 }
 
-// get requests a path of a member's health port.
 func (p *process) get(path string) (status int, body string) {
 	client := http.Client{Timeout: 5 * time.Second}
 	answer, err := client.Get("http://" + p.cfg.Health + path)

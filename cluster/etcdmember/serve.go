@@ -111,7 +111,6 @@ func leave(server *embed.Etcd) {
 	server.Close()
 }
 
-// config returns etcd's configuration.
 func (m *Member) config(how verdict) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = m.cfg.Name, m.cfg.Data

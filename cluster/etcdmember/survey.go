@@ -187,7 +187,6 @@ func rosterOf(header *etcdserverpb.ResponseHeader, members []*etcdserverpb.Membe
 	return r
 }
 
-// change asks the majority to remove or add this member.
 func (m *Member) change(ctx context.Context, v verdict, others survey) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()

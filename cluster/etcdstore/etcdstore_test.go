@@ -79,7 +79,6 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	}
 }
 
-// open returns a store of the test's own job.
 func open(t *testing.T, options ...grpc.DialOption) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), Config{

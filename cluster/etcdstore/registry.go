@@ -219,7 +219,6 @@ func (s *Store) View(ctx context.Context) (view cluster.View, err error) {
 	return view, err
 }
 
-// viewOf decodes all keys of the job.
 func (s *Store) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
 	var members []*mvccpb.KeyValue
 	oldest := int64(math.MaxInt64)
@@ -255,7 +254,6 @@ func leaderIn(kv *mvccpb.KeyValue) (cluster.Leader, error) {
 	return leader, nil
 }
 
-// members decodes the workers' entries.
 func (s *Store) members(kvs []*mvccpb.KeyValue) ([]cluster.Member, error) {
 	members := make([]cluster.Member, len(kvs))
 	for i, kv := range kvs {

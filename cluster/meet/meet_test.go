@@ -51,7 +51,6 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// submit stores a run in place of any earlier one.
 func submit(t *testing.T, store *memstore.Store, run int64) {
 	t.Helper()
 	spec := jobspec.Textbook()
@@ -118,7 +117,6 @@ func TestSpecOfARun(t *testing.T) {
 	}
 }
 
-// end ends the stored run.
 func end(t *testing.T, store *memstore.Store) {
 	t.Helper()
 	leader, err := store.Campaign(t.Context(), cluster.Leader{ID: "c", Address: "c:1"}, time.Second)

@@ -140,7 +140,6 @@ func (c *Client) untilDone(ctx context.Context, request func() error) error {
 	return err
 }
 
-// once is untilDone with the request timeout.
 func (c *Client) once(ctx context.Context, request func() error) error {
 	limited, cancel := context.WithTimeoutCause(ctx, requestTimeout, errAway)
 	defer cancel()

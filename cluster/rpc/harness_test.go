@@ -88,7 +88,6 @@ func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, err
 }
 
-// breakConnections closes all open connections.
 func (n *network) breakConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +97,6 @@ func (n *network) breakConnections() {
 	n.conns = nil
 }
 
-// listen makes a listener without a server.
 func (n *network) listen(id string) *bufconn.Listener {
 	listener := bufconn.Listen(1 << 16)
 	n.mu.Lock()
@@ -270,7 +268,6 @@ func failure(f *rondov1.FailureEvent) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }
 
-// show returns a short text for an event.
 func show(e *rondov1.Event) string {
 	switch k := e.Kind.(type) {
 	case *rondov1.Event_Step:
@@ -293,7 +290,6 @@ func show(e *rondov1.Event) string {
 	return fmt.Sprintf("%T", e.Kind)
 }
 
-// ring returns a plan of two workers.
 func ring(phase cluster.Phase) cluster.Plan {
 	return cluster.Plan{
 		Generation: 1, Members: []cluster.Member{{ID: "w1"}, {ID: "w2"}},

@@ -94,7 +94,6 @@ func (h *hub) open(source string) (uint64, bool) {
 	return sequence, true
 }
 
-// knows reports whether a source's sequence has been seen.
 func (h *hub) knows(source string, sequence uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +107,6 @@ func (h *hub) mark(source string, sequence uint64) {
 	h.seen[source] = max(h.seen[source], sequence)
 }
 
-// finish ends the history.
 func (h *hub) finish() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

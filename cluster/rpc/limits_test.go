@@ -68,7 +68,6 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// silentPeer makes each kind of call.
 func silentPeer(t *testing.T, n *network) {
 	r := n.reporter("w1")
 	calls := map[string]func(context.Context) error{

@@ -284,7 +284,6 @@ func (r *Reporter) send(ctx, working context.Context,
 	}
 }
 
-// receive handles the leader's receipts until the stream ends.
 func (r *Reporter) receive(
 	stream grpc.BidiStreamingClient[rondov1.Record, rondov1.Receipt]) error {
 	for {

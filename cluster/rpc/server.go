@@ -329,7 +329,6 @@ func (s *Server) Report(stream reportStream) error {
 	}
 }
 
-// receive handles a worker's records until the stream ends.
 func (s *Server) receive(stream reportStream, t *term) error {
 	hello, err := stream.Recv()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"rondo/cluster"
 )
 
-// plan returns a plan with one member.
 func plan(generation cluster.Generation, phase cluster.Phase) cluster.Plan {
 	return cluster.Plan{
 		Generation: generation, Phase: phase, Reason: "as the test has it",
