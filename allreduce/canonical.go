@@ -34,9 +34,9 @@ const treeBlocks = 2
 // The ring's steps are those of [Ring.AllReduce]. In the first N-1 steps a segment travels as its
 // pending nodes, those whose parents are not complete. Each rank joins its own nodes with them and
 // sends on the nodes that are then pending. The segment's owner ends with the root. So a step may
-// send more than a segment: up to twice the tree's depth. With 8 leaves, dealt as evenly as
-// possible, the busiest rank sends this multiple of the buffer's bytes (reduce-scatter +
-// all-gather):
+// send up to two segments' floats per level of the tree. With 8 leaves, dealt as evenly as
+// possible, the busiest rank sends this multiple of the buffer's bytes (reduce-scatter + all-
+// gather):
 //
 //	N   AllReduce            AllReduceTree
 //	2   1     (1/2 + 1/2)    1     (1/2 + 1/2)
