@@ -59,7 +59,7 @@ func rooms() []room {
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
 			"task/lm train", tests: "compute/cuda/emulator compute/devicetest local telemetry " +
 			"worker", never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
+		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "job/jobspec", never: graphs},
@@ -97,7 +97,8 @@ func rooms() []room {
 		{path: "train", imports: "compute",
 			tests: "compute/cpu compute/devicetest model allreduce/compress",
 			never: network + " " + graphs},
-		{path: "task/lm", imports: "compute model train", never: network + " " + storage},
+		{path: "task"},
+		{path: "task/lm", imports: "compute corpus model train", never: network + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

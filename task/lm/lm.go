@@ -2,7 +2,7 @@
 // and predicts after each token the next. It joins a model.Model to the tokens that it reads, and
 // does not know where these come from. It opens nothing.
 //
-// Of this module it may import compute, model and train.
+// Of this module it may import compute, corpus, model and train.
 package lm
 
 import (
