@@ -114,6 +114,8 @@ vet: ## go vet
 .PHONY: lint
 lint: $(LINT) ## golangci-lint
 	CGO_ENABLED=$(CGO) $(LINT) run --allow-parallel-runners
+	CGO_ENABLED=0 $(LINT) run --allow-parallel-runners --build-tags race,$(TAGS) \
+		./allreduce/shm ./compute/cpu
 	LINT=$(LINT) scripts/test-cuda.sh lint
 
 .PHONY: generate

@@ -177,8 +177,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		return nil
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
-		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden, Embed: spec.Embed,
-		Dropout: spec.Dropout, Parameters: model.Count(model.Layout(config)),
+		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
+		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(model.Layout(config)),
 		Corpus: spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
 		TrainTokens:      metric(metricTrainTokens),
 		ValidationTokens: metric(metricValidationTokens),

@@ -68,8 +68,8 @@ type Config struct {
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
-	// Sample, that of rank 0, shows what the task has learned every SampleEvery steps (0: never), and
-	// after the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
+	// Sample, that of rank 0, shows what was learned every SampleEvery steps (0: never), and after
+	// the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
 	// again in the ring only, so it must be short beside the ring's timeout.
 	Sample      func(ctx context.Context, step int64) (string, error)
 	SampleEvery int64

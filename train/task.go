@@ -36,9 +36,10 @@ type Task interface {
 	SegmentsPerEpoch() int64
 	// Targets is how many targets a lane has in a segment.
 	Targets() int
-	// Evaluates says whether there are data to evaluate on, and EvalData is a number that tells them
-	// from others; 0: it is not known. Losses on different data are not compared.
+	// Evaluates says whether there are data to evaluate on.
 	Evaluates() bool
+	// EvalData is a number that tells these data from others; 0: it is not known. Losses on
+	// different data are not compared.
 	EvalData() int64
 
 	// Open makes a seat for so many lanes at a time. It fails if the device has no memory for it.

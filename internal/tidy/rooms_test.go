@@ -57,8 +57,8 @@ func rooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"task task/lm train", tests: "compute/cuda/emulator compute/devicetest local telemetry " +
-			"worker", never: "google.golang.org/grpc go.etcd.io"},
+			"task task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
