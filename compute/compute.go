@@ -9,7 +9,7 @@
 //	B  lanes that this worker reads (its share of --batch)
 //	D  width of a layer's input; the vocabulary when the input is one-hot
 //	H  width of a layer's hidden state (--hidden)
-//	K  gates of a cell: 1 (RNN), 3 (GRU), 4 (LSTM)
+//	K  gates of a cell (Cell.Gates)
 //	V  vocabulary, E embedding width, N = T*B rows
 //
 // Every matrix is row-major float32. Sequences are time-major, [T, B, D], so that one time step
@@ -31,46 +31,6 @@ import (
 	"strings"
 )
 
-// Cell is the recurrence of a layer.
-type Cell int
-
-// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
-const (
-	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
-	RNNTanh Cell = iota
-	// RNNReLU: the same with max(0, ·).
-	RNNReLU
-	// GRU, reset after the product, as cuDNN and PyTorch have it:
-	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
-	GRU
-	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
-	// and as the textbooks write it: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
-	GRUResetBefore
-	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
-	// forget gate of Gers et al. (2000).
-	LSTM
-)
-
-// cells are all of them, in order, and their names.
-func cells() []string {
-	return []string{RNNTanh: "rnn", RNNReLU: "rnn-relu", GRU: "gru",
-		GRUResetBefore: "gru-reset-before", LSTM: "lstm"}
-}
-
-// ParseCell returns the cell that String calls by this name.
-func ParseCell(name string) (Cell, error) {
-	at, err := parse(name, cells())
-	return Cell(at), err
-}
-
-// String is the cell's name: rnn, rnn-relu, gru, gru-reset-before or lstm.
-func (c Cell) String() string {
-	if c < 0 || int(c) >= len(cells()) {
-		return fmt.Sprintf("cell %d", int(c))
-	}
-	return cells()[c]
-}
-
 // parse returns where a name is among all of its kind.
 func parse(name string, all []string) (int, error) {
 	for i, n := range all {
@@ -79,27 +39,6 @@ func parse(name string, all []string) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(all, ", "))
-}
-
-// Gates returns K, the number of H-row blocks in the cell's weights.
-func (c Cell) Gates() int {
-	switch c {
-	case RNNTanh, RNNReLU:
-		return 1
-	case GRU, GRUResetBefore:
-		return 3
-	case LSTM:
-		return 4
-	}
-	panic(fmt.Sprintf("compute: cell %d is not one of 0..4", int(c)))
-}
-
-// States returns how many [B, H] tensors the cell carries between segments: h, and c for LSTM.
-func (c Cell) States() int {
-	if c == LSTM {
-		return 2
-	}
-	return 1
 }
 
 // Precision is what a device's products multiply. Parameters, states, sums and gradients are
@@ -157,7 +96,7 @@ type RecurrentWeights struct {
 // RecurrentState is what a layer carries from one segment to the next.
 type RecurrentState struct {
 	H []float32 // [B, H]
-	C []float32 // [B, H]; nil unless the cell is LSTM
+	C []float32 // [B, H]; nil unless the cell has two states
 }
 
 // RecurrentInput is a layer's input over a segment: token ids (one-hot vectors of width D that

@@ -92,9 +92,9 @@ func initial(c Config, views []View) []float32 {
 		name.Write([]byte(v.Name))
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng)
-		if v.role == roleInputBias && c.ForgetBias != 0 {
-			for i := range c.Hidden { // gates i, f, g, o: the forget gate is block 1
-				v.of(flat)[c.Hidden+i] += float32(c.ForgetBias)
+		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
+			for i := range c.Hidden {
+				v.of(flat)[gate*c.Hidden+i] += float32(c.ForgetBias)
 			}
 		}
 	}

@@ -10,15 +10,6 @@ import (
 	"rondo/compute"
 )
 
-// cells are all of them, by name.
-var cells = []struct {
-	name string
-	cell compute.Cell
-}{
-	{"rnn", compute.RNNTanh}, {"rnn-relu", compute.RNNReLU}, {"gru", compute.GRU},
-	{"gru-reset-before", compute.GRUResetBefore}, {"lstm", compute.LSTM},
-}
-
 // stepModel is one layer over one-hot ids, an output layer, and all parameters flat: what a
 // training step of the smallest model does, without the model.
 type stepModel struct {
@@ -99,10 +90,10 @@ func (m *stepModel) close() {
 func BenchmarkStep(b *testing.B) {
 	for _, p := range precisions {
 		for threads := 1; threads <= 2; threads++ {
-			for _, c := range cells {
-				b.Run(fmt.Sprintf("%s/%d/%s", p, threads, c.name), func(b *testing.B) {
+			for _, cell := range compute.Cells() {
+				b.Run(fmt.Sprintf("%s/%d/%v", p, threads, cell), func(b *testing.B) {
 					d := newDevice(b, "", Config{Threads: threads, Precision: p})
-					benchmarkStep(b, d, c.cell)
+					benchmarkStep(b, d, cell)
 				})
 			}
 		}

@@ -7,7 +7,7 @@ static void rnn_step(struct layer *l, const struct strip *s)
 {
     float *restrict a = gate_at(l, 0, s), *restrict h = after(&l->h, s);
     for (long i = 0; i < s->lanes * BLOCK; i += VW)
-        if (l->cell == RNN_TANH)
+        if (l->cell == RNN)
             store(h + i, tangent(load(a + i)));
         else
             store(h + i, larger(splat(0), load(a + i)));
@@ -21,7 +21,7 @@ static void rnn_backstep(struct layer *l, const struct strip *s)
         vf bias = splat(0);
         for (long i = col; i < s->lanes * BLOCK; i += BLOCK) {
             vf y = load(h + i), d = load(dh + i);
-            if (l->cell == RNN_TANH)
+            if (l->cell == RNN)
                 d *= splat(1) - y * y;
             else
                 d = (vf)((vi)d & (y != splat(0)));
@@ -213,5 +213,26 @@ static void gru_before_backfinish(struct layer *l, const struct strip *s,
             br += dr;
         }
         add_to(dbias_at(l, 0, s) + col, br);
+    }
+}
+
+// A step of the layer's cell, and its derivative; of GRU_RESET_BEFORE the first half.
+INLINE void cell_step(struct layer *l, const struct strip *s)
+{
+    switch (l->cell) {
+    case LSTM: lstm_step(l, s); break;
+    case GRU: gru_step(l, s); break;
+    case GRU_RESET_BEFORE: gru_before_step(l, s); break;
+    default: rnn_step(l, s);
+    }
+}
+
+INLINE void cell_backstep(struct layer *l, const struct strip *s)
+{
+    switch (l->cell) {
+    case LSTM: lstm_backstep(l, s); break;
+    case GRU: gru_backstep(l, s); break;
+    case GRU_RESET_BEFORE: gru_before_backstep(l, s); break;
+    default: rnn_backstep(l, s);
     }
 }

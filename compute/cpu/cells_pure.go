@@ -13,6 +13,33 @@ import (
 // A backstep reads dh, the gradient of h_t, writes din and drec at the step, and starts dhNew,
 // the gradient of h_{t-1}, with what does not pass through W_hh.
 
+// step is a step of the layer's cell.
+func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
+	switch l.Cell {
+	case compute.LSTM:
+		l.lstmStep(t, act, after)
+	case compute.GRU:
+		l.gruStep(t, act, before, after)
+	case compute.GRUResetBefore:
+		l.gruBeforeStep(t, w, act, before, after)
+	default:
+		l.rnnStep(act, after)
+	}
+}
+
+func (l *refLayer[F]) backstep(t, at int, w refWeights[F]) {
+	switch l.Cell {
+	case compute.LSTM:
+		l.lstmBackstep(t, at)
+	case compute.GRU:
+		l.gruBackstep(t, at)
+	case compute.GRUResetBefore:
+		l.gruBeforeBackstep(t, at, w)
+	default:
+		l.rnnBackstep(t, at)
+	}
+}
+
 // rnnStep: h' = tanh or relu of (input + recurrent).
 func (l *refLayer[F]) rnnStep(act, after []F) {
 	for i, x := range act {

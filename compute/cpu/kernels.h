@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../cells_gen.h"
 #include "team.h"
 
 #define BLOCK 32
@@ -30,9 +31,6 @@ static inline long blocks_up(long n, long size) { return (n + size - 1) / size; 
 
 // Rows of a dense input that go through a layer's weights at a time, at most.
 enum { INPUT_ROWS = 512 };
-
-// The cells, in the order of compute.Cell.
-enum { RNN_TANH, RNN_RELU, GRU, GRU_BEFORE, LSTM };
 
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
@@ -48,6 +46,7 @@ struct tensor {
 // of operands are those of the floats.
 struct layer {
     int cell, inference;
+    int states, kept; // as compute.Cell has them
     long T, B, D, H, N, K, U, X;
     long G;       // gate tensors: K, and one more for GRU
     long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
@@ -56,7 +55,7 @@ struct layer {
     void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
-    struct tensor h, c, aux;          // U: h_0, then every h_t; c (LSTM); r h (GRU_BEFORE)
+    struct tensor h, c, aux;          // U: h_0, then every h_t; c; r h (GRU_RESET_BEFORE)
     struct tensor h_rows, h_pairs;    // h as operands
     struct tensor aux_rows, aux_pairs;
 

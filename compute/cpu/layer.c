@@ -22,10 +22,13 @@ static struct tensor tensor(long steps, long lanes, long rows, size_t element)
 // Fills in what follows from the cell and the shape.
 static void measure(struct layer *l, int bf16)
 {
-    static const int gates[] = {[RNN_TANH] = 1, [RNN_RELU] = 1, [GRU] = 3, [GRU_BEFORE] = 3,
-                                [LSTM] = 4};
+#define ROW(name, gates, states, kept) {gates, states, kept},
+    static const struct { int gates, states, kept; } cells[] = {RONDO_CELLS(ROW)};
+#undef ROW
+    l->states = cells[l->cell].states;
+    l->kept = cells[l->cell].kept;
     l->N = l->T * l->B;
-    l->K = gates[l->cell];
+    l->K = cells[l->cell].gates;
     l->G = l->K + (l->cell == GRU);
     l->U = (l->H + BLOCK - 1) / BLOCK;
     l->X = (l->D + BLOCK - 1) / BLOCK;
@@ -34,8 +37,8 @@ static void measure(struct layer *l, int bf16)
     long even = up(l->B, 2); // pairs begin each step anew
     l->M = bf16 ? up(l->T * even, DEPTH) : l->N;
 
-    // The backward pass reads every h but an LSTM's, as float only if it is no operand.
-    long steps = l->T + 1, kept = bf16 && l->cell == LSTM ? 2 : steps;
+    // As float, if it is no operand, the backward pass reads every h but of cells that have a c.
+    long steps = l->T + 1, kept = bf16 && l->states == 2 ? 2 : steps;
     l->gates = l->aux = tensor(l->T, l->B, 0, sizeof(float));
     l->h = tensor(kept, l->B, 0, sizeof(float));
     l->c = tensor(l->inference ? 2 : steps, l->B, 0, sizeof(float));
@@ -58,12 +61,12 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
     measure(&l, k->bf16);
     size_t whole = sizeof(float), half = k->bf16 ? sizeof(uint16_t) : 0; // bytes of an element
     long wide = l.K * l.U * BLOCK, back = !inference;
-    long lstm = cell == LSTM, before = cell == GRU_BEFORE, strips = up(B, LANES) / LANES;
+    long two = l.states == 2, before = cell == GRU_RESET_BEFORE, strips = up(B, LANES) / LANES;
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
         OPERANDS(k, l.hidden, wide * l.U * BLOCK),
         part_of(&l.h, l.U, whole),
-        part_of(&l.c, lstm * l.U, whole),
+        part_of(&l.c, two * l.U, whole),
         part_of(&l.aux, before * l.U, whole),
         part_of(&l.gates, l.G * l.U, whole),
         part_of(&l.h_rows, l.U, half),
@@ -75,7 +78,7 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
         part_of(&l.d_pairs, back * l.G * l.U, half),
         OPERANDS(k, l.hidden_back, back * l.U * wide * BLOCK),
         FLOATS(l.dh, back * l.U * B * BLOCK),
-        FLOATS(l.dc, back * lstm * l.U * B * BLOCK),
+        FLOATS(l.dc, back * two * l.U * B * BLOCK),
         FLOATS(l.dbias, back * strips * l.G * l.U * BLOCK),
         FLOATS(l.tile, back * threads * l.tile_rows * BLOCK),
     };

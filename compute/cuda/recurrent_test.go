@@ -46,7 +46,7 @@ func newRecurrentProblem(s compute.RecurrentShape, dense bool,
 		state:    compute.RecurrentState{H: values(state, 1)},
 		dout:     compute.RecurrentState{H: values(state, 1)},
 		withDout: random.IntN(2) == 0, withDx: random.IntN(2) == 0}
-	if s.Cell == compute.LSTM {
+	if s.Cell.States() == 2 {
 		p.state.C, p.dout.C = values(state, 1), values(state, 1)
 	}
 	if dense {
@@ -193,16 +193,10 @@ func (p *recurrentProblem) results(d compute.Device, newLayer newLayerOf) []laye
 		{"c in place", m.state.C}})...)
 }
 
-// allCells are the cells.
-func allCells() []compute.Cell {
-	return []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.GRUResetBefore,
-		compute.LSTM}
-}
-
 // recurrentProblems are every cell in awkward shapes, with ids and dense.
 func recurrentProblems(random *rand.Rand) []*recurrentProblem {
 	var all []*recurrentProblem
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for i, s := range []compute.RecurrentShape{
 			{T: 1, B: 1, D: 1, H: 1}, {T: 3, B: 2, D: 5, H: 1}, {T: 5, B: 1, D: 7, H: 37},
 			{T: 4, B: 3, D: 33, H: 37}, {T: 6, B: 5, D: 12, H: 8}, {T: 3, B: 17, D: 20, H: 36},
@@ -349,7 +343,7 @@ func TestLayersHeld(t *testing.T) {
 func TestLayersUnaligned(t *testing.T) {
 	random, d := rand.New(rand.NewPCG(13, 14)), newGPU(t, compute.FP32)
 	var problems []*recurrentProblem
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		p := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 5, D: 8, H: 12},
 			cell%2 == 0, random)
 		p.shift = 1
@@ -419,7 +413,7 @@ func TestFrequentTokens(t *testing.T) {
 func TestLayersAgain(t *testing.T) {
 	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
-		for _, cell := range allCells() {
+		for _, cell := range compute.Cells() {
 			for _, dense := range []bool{false, true} {
 				problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 20, B: 7,
 					D: 9, H: 20}, dense, random)
@@ -441,7 +435,7 @@ func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bit
 // and weights, the bits of the calls themselves.
 func TestLayerReplay(t *testing.T) {
 	d := newGPU(t, compute.BF16)
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			replays(t, d, d.NewRecurrent, cell, dense)
 			replays(t, d, d.overSteps, cell, dense)
@@ -533,7 +527,7 @@ func TestLayerInParts(t *testing.T) {
 		}
 	}
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(7, 8))
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			p := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 6, B: 3, D: 5, H: 7},
 				dense, random)
@@ -560,7 +554,7 @@ func TestLayerInParts(t *testing.T) {
 func TestLayerDifferences(t *testing.T) {
 	const step, tolerance = 1.0 / 128, 4e-3
 	d := newGPU(t, compute.FP32)
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 3, B: 2, D: 3, H: 4}
 		p := newRecurrentProblem(s, true, rand.New(rand.NewPCG(9, uint64(cell))))
 		p.withDout, p.withDx = true, true

@@ -16,7 +16,7 @@ type layerProblem struct {
 	biasIH, biasHH     []float64
 	ids                []int32
 	x                  []float64
-	h, c               []float64 // c is nil but for LSTM
+	h, c               []float64 // c is nil but of cells with two states
 	dy, doutH, doutC   []float64
 	gradientFromBehind bool // doutH and doutC are given; otherwise they are zeros
 }
@@ -34,7 +34,7 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 	if behind {
 		p.doutH = draw(state)
 	}
-	if s.Cell == compute.LSTM {
+	if s.Cell.States() == 2 {
 		p.c, p.doutC = draw(state), make([]float64, state)
 		if behind {
 			p.doutC = draw(state)
@@ -52,9 +52,9 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 // more tokens in the vocabulary than in the segment, a long one, and those given.
 func layerProblems(random *rand.Rand, trials int,
 	given []compute.RecurrentShape) []*layerProblem {
-	var all []*layerProblem
+	cells, all := compute.Cells(), []*layerProblem{}
 	for trial := range trials {
-		s := compute.RecurrentShape{Cell: compute.Cell(trial % 5), T: 1 + random.IntN(9),
+		s := compute.RecurrentShape{Cell: cells[trial%len(cells)], T: 1 + random.IntN(9),
 			B: 1 + random.IntN(40), D: 1 + random.IntN(67), H: 1 + random.IntN(67)}
 		dense := random.IntN(2) == 0
 		if trial%7 == 6 {
@@ -62,7 +62,7 @@ func layerProblems(random *rand.Rand, trials int,
 		}
 		all = append(all, newLayerProblem(s, dense, random.IntN(2) == 0, random))
 	}
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		all = append(all, newLayerProblem(
 			compute.RecurrentShape{Cell: cell, T: 1, B: 1, D: 1, H: 1}, true, true, random))
 	}

@@ -59,7 +59,7 @@ func rooms() []room {
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
 			"task/lm train", tests: "compute/cuda/emulator compute/devicetest local telemetry " +
 			"worker", never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
+		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "job/jobspec", never: graphs},

@@ -1,7 +1,8 @@
 // Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
 // file and the checks of what a person wrote. All four are read from the message's descriptor
 // (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
-// nothing of what the values do. It imports proto, and rehearsal for the grammar of --inject.
+// nothing of what the values do. It imports proto, compute for the table of cells, and rehearsal
+// for the grammar of --inject.
 package jobspec
 
 import (
@@ -9,11 +10,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -59,8 +62,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
 	}
-	if spec.ForgetBias != 0 && spec.Cell != "lstm" {
-		return usagef("--forget-bias is for --cell lstm, and the cell is %s", spec.Cell)
+	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
+		return usagef("--forget-bias is for --cell %s, and the cell is %s",
+			strings.Join(can, " or "), spec.Cell)
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
@@ -225,6 +229,15 @@ func fields() []field {
 		}
 	}
 	return out
+}
+
+// choices are the values that a string field takes, or none if it takes any. Those of a cell are
+// compute's table.
+func (f field) choices() []string {
+	if f.desc.Name() == "cell" {
+		return compute.CellNames()
+	}
+	return f.flag.Choices
 }
 
 func (f field) flagName() string {

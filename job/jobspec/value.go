@@ -58,7 +58,7 @@ func (f field) parse(text string) (protoreflect.Value, error) {
 func (f field) check(value protoreflect.Value) error {
 	switch f.desc.Kind() {
 	case protoreflect.StringKind:
-		if n := f.flag.Choices; len(n) > 0 && !slices.Contains(n, value.String()) {
+		if n := f.choices(); len(n) > 0 && !slices.Contains(n, value.String()) {
 			return usagef("--%s %q is not one of %s", f.flagName(), value.String(),
 				strings.Join(n, ", "))
 		}

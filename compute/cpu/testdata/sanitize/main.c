@@ -10,7 +10,7 @@
 
 #include "mistakes.h"
 
-enum { CELLS = 5, THREADS = 3 };
+enum { THREADS = 3 };
 
 // Rows of a layer's segment or of an output: enough for several chunks of what holds fewest.
 enum { ROWS = 300 };
@@ -26,6 +26,9 @@ struct place {
 static const char *const sets[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
 enum { SETS = sizeof sets / sizeof *sets };
 
+#define GATES(name, gates, states, kept) gates,
+#define STATES(name, gates, states, kept) states,
+
 struct layer_shape {
     int cell, dense, optional; // optional: what may be null is not
     long T, B, D, H;
@@ -34,12 +37,12 @@ struct layer_shape {
 // The pass of a layer: forward, and backward twice, with what is optional and without.
 static void run_layer(const struct place *p, const struct layer_shape *s)
 {
-    static const int gates[CELLS] = {1, 1, 3, 3, 4};
+    static const int gates[] = {RONDO_CELLS(GATES)}, states[] = {RONDO_CELLS(STATES)};
     struct bag b = {0};
     snprintf(b.name, sizeof b.name, "%s, %d threads: cell %d dense %d T %ld B %ld D %ld H %ld",
              rondo_name(p->k), p->threads, s->cell, s->dense, s->T, s->B, s->D, s->H);
     long k = gates[s->cell] * s->H, n = s->T * s->B, state = s->B * s->H;
-    int lstm = s->cell == LSTM;
+    int lstm = states[s->cell] == 2;
     float size = 1 / sqrtf((float)s->H);
     float *ih = values(&b, k * s->D, size), *hh = values(&b, k * s->H, size);
     float *bih = values(&b, k, size), *bhh = values(&b, k, size);
