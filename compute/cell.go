@@ -31,7 +31,9 @@ type properties struct {
 	gates  int    // K: blocks of H rows in the weights
 	states int    // 1: h; 2: h and c
 	kept   int    // [B, H] values of a step that its way back reads, besides gates and states
-	forget int    // the gate that ForgetBias is for; 0: there is none
+	// P: vectors of H weights through which gates see c. No product: each unit sees its own c.
+	peepholes int
+	forget    int // the gate that ForgetBias is for; 0: there is none
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
@@ -108,6 +110,12 @@ func (c Cell) States() int { return c.properties().states }
 
 // Kept returns how many [B, H] tensors a step leaves for its way back, besides gates and states.
 func (c Cell) Kept() int { return c.properties().kept }
+
+// Peepholes returns P, the number of [H] vectors in the cell's peephole weights.
+func (c Cell) Peepholes() int { return c.properties().peepholes }
+
+// Tensors returns how many tensors of weights a layer of the cell has.
+func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }
 
 // ForgetGate returns the number of the forget gate, and whether there is one.
 func (c Cell) ForgetGate() (gate int, ok bool) {

@@ -4,17 +4,17 @@
 #ifndef RONDO_CELLS_H
 #define RONDO_CELLS_H
 
-// CELL(name, gates, states, kept) of each, in the order of their numbers.
+// CELL(name, gates, states, kept, peepholes) of each, in the order of their numbers.
 #define RONDO_CELLS(CELL) \
-    CELL(RNN, 1, 1, 0) \
-    CELL(RNN_RELU, 1, 1, 0) \
-    CELL(GRU, 3, 1, 1) \
-    CELL(GRU_RESET_BEFORE, 3, 1, 1) \
-    CELL(LSTM, 4, 2, 0)
+    CELL(RNN, 1, 1, 0, 0) \
+    CELL(RNN_RELU, 1, 1, 0, 0) \
+    CELL(GRU, 3, 1, 1, 0) \
+    CELL(GRU_RESET_BEFORE, 3, 1, 1, 0) \
+    CELL(LSTM, 4, 2, 0, 0)
 
 // RNN is a cell's number, RNN_GATES its gates.
-#define RONDO_CELL(name, gates, states, kept) name,
-#define RONDO_GATES(name, gates, states, kept) name##_GATES = gates,
+#define RONDO_CELL(name, gates, states, kept, peepholes) name,
+#define RONDO_GATES(name, gates, states, kept, peepholes) name##_GATES = gates,
 enum { RONDO_CELLS(RONDO_CELL) CELLS };
 enum { RONDO_CELLS(RONDO_GATES) };
 

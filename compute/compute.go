@@ -10,6 +10,7 @@
 //	D  width of a layer's input; the vocabulary when the input is one-hot
 //	H  width of a layer's hidden state (--hidden)
 //	K  gates of a cell (Cell.Gates)
+//	P  peepholes of a cell (Cell.Peepholes)
 //	V  vocabulary, E embedding width, N = T*B rows
 //
 // Every matrix is row-major float32. Sequences are time-major, [T, B, D], so that one time step
@@ -91,6 +92,28 @@ type RecurrentWeights struct {
 	HH     []float32 // [K*H, H]
 	BiasIH []float32 // [K*H]
 	BiasHH []float32 // [K*H]
+
+	Peephole []float32 // [P*H]; nil unless the cell has peepholes
+}
+
+// Weights makes the parameters of a layer. tensor is asked for each of its length.
+func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
+	rows := s.Cell.Gates() * s.H
+	w := RecurrentWeights{IH: tensor(rows * s.D), HH: tensor(rows * s.H), BiasIH: tensor(rows),
+		BiasHH: tensor(rows)}
+	if n := s.Cell.Peepholes(); n > 0 {
+		w.Peephole = tensor(n * s.H)
+	}
+	return w
+}
+
+// State makes a state of a layer likewise.
+func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
+	state := RecurrentState{H: tensor(s.B * s.H)}
+	if s.Cell.States() == 2 {
+		state.C = tensor(s.B * s.H)
+	}
+	return state
 }
 
 // RecurrentState is what a layer carries from one segment to the next.
@@ -131,8 +154,9 @@ type Telling interface {
 	// BackwardTelling is Backward, to the last bit, and calls told with how many tensors of dw are
 	// what it leaves them as, and how many rows of the next: with (1, 0) when dw.IH is, with
 	// (1, H), (1, 2H) and so on when another gate's rows of dw.HH are, but for the last gate's, and
-	// with (4, 0) when all of dw is. Others may read and write what was told of from then on, while
-	// it goes on with the rest of dw, and last with dx, which layers beneath wait for anyway.
+	// with (Cell.Tensors, 0) when all of dw is. Others may read and write what was told of from
+	// then on, while it goes on with the rest of dw, and last with dx, which layers beneath wait
+	// for anyway.
 	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
 		dx []float32, dstate RecurrentState, told func(tensors, rows int))
 }

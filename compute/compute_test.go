@@ -18,15 +18,16 @@ func TestHeader(t *testing.T) {
 	want.WriteString("// The table of cells of package compute for C and CUDA. " +
 		"Made from cell.go by\n// go test ./compute -run TestHeader -update\n\n" +
 		"#ifndef RONDO_CELLS_H\n#define RONDO_CELLS_H\n\n" +
-		"// CELL(name, gates, states, kept) of each, in the order of their numbers.\n" +
+		"// CELL(name, gates, states, kept, peepholes) of each, in the order of their numbers.\n" +
 		"#define RONDO_CELLS(CELL)")
 	for _, p := range table() {
 		name := strings.ToUpper(strings.ReplaceAll(p.name, "-", "_"))
-		fmt.Fprintf(&want, " \\\n    CELL(%s, %d, %d, %d)", name, p.gates, p.states, p.kept)
+		fmt.Fprintf(&want, " \\\n    CELL(%s, %d, %d, %d, %d)", name, p.gates, p.states, p.kept,
+			p.peepholes)
 	}
 	want.WriteString("\n\n// RNN is a cell's number, RNN_GATES its gates.\n" +
-		"#define RONDO_CELL(name, gates, states, kept) name,\n" +
-		"#define RONDO_GATES(name, gates, states, kept) name##_GATES = gates,\n" +
+		"#define RONDO_CELL(name, gates, states, kept, peepholes) name,\n" +
+		"#define RONDO_GATES(name, gates, states, kept, peepholes) name##_GATES = gates,\n" +
 		"enum { RONDO_CELLS(RONDO_CELL) CELLS };\n" +
 		"enum { RONDO_CELLS(RONDO_GATES) };\n\n#endif\n")
 	if *update {

@@ -27,7 +27,7 @@ type stepModel struct {
 
 func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepModel {
 	k, n := s.Cell.Gates()*s.H, s.T*s.B
-	size := k*s.D + k*s.H + 2*k + s.D*s.H + s.D
+	size := k*s.D + k*s.H + 2*k + s.Cell.Peepholes()*s.H + s.D*s.H + s.D
 	m := &stepModel{device: d, params: d.Alloc(size), grads: d.Alloc(size), rate: 1, clip: 1,
 		y: d.Alloc(n * s.H), dy: d.Alloc(n * s.H), layer: d.NewRecurrent(s, false),
 		head: d.NewOutput(compute.OutputShape{N: n, H: s.H, V: s.D})}
@@ -40,9 +40,7 @@ func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepM
 			flat = flat[n:]
 			return x
 		}
-		w := compute.RecurrentWeights{IH: next(k * s.D), HH: next(k * s.H),
-			BiasIH: next(k), BiasHH: next(k)}
-		return w, [2][]float32{next(s.D * s.H), next(s.D)}
+		return s.Weights(next), [2][]float32{next(s.D * s.H), next(s.D)}
 	}
 	m.weights, m.out = view(m.params)
 	m.dw, m.dout = view(m.grads)

@@ -27,7 +27,8 @@ func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 	}
 }
 
-func (l *refLayer[F]) backstep(t, at int, w refWeights[F]) {
+// backstep is its derivative. It adds to the gradients of peepholes in dw.
+func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
 	switch l.Cell {
 	case compute.LSTM:
 		l.lstmBackstep(t, at)

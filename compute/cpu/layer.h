@@ -48,9 +48,12 @@ static void pack_gates_back(const struct member *m, const struct layer *l, opera
 }
 
 // bias: [G*U][BLOCK]. Both biases of a gate go into its sum, but for GRU's n, whose recurrent one
-// belongs to q.
-static void pack_bias(struct layer *l, const float *bih, const float *bhh)
+// belongs to q. peephole: [P*U][BLOCK].
+static void pack_bias(struct layer *l, const float *bih, const float *bhh, const float *peephole)
 {
+    for (long p = 0; p < l->P; p++)
+        for (long j = 0; j < l->H; j++)
+            l->peephole[p * l->U * BLOCK + j] = peephole[p * l->H + j];
     for (long g = 0; g < l->G; g++)
         for (long j = 0; j < l->U * BLOCK; j++) {
             float *b = l->bias + g * l->U * BLOCK + j;
@@ -196,7 +199,7 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
 {
     const struct field f = field_of(l, m);
     if (m->index == 0)
-        pack_bias(l, c->bih, c->bhh);
+        pack_bias(l, c->bih, c->bhh, c->peephole);
     if (m->index == 0 && c->ids)
         number_ids(l->in, l->N, c->ids);
     load_state(l, &f, &l->h, c->h0);
@@ -320,7 +323,7 @@ static void hidden_block(struct layer *l, long g, long u, long n, long rows, flo
            operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
 }
 
-// Block u of a bias's gradient: the sum over all lanes of gate tensor g's.
+// Block u of a bias's gradient: the sum over all lanes of gate tensor g's, or peephole g - G's.
 static void bias_gradient(const struct layer *l, long g, long u, float *to)
 {
     long strips = blocks_up(l->B, l->lanes);
@@ -328,7 +331,7 @@ static void bias_gradient(const struct layer *l, long g, long u, float *to)
         const float *from = l->dbias + (g * l->U + u) * BLOCK + j;
         float sum = 0;
         for (long i = 0; i < strips; i++)
-            sum += from[i * l->G * l->U * BLOCK];
+            sum += from[i * l->sums * l->U * BLOCK];
         to[j] = sum;
     }
 }
@@ -368,7 +371,7 @@ static void hidden_weights(const struct member *m, struct layer *l, const struct
     weight_gradient(m, l, c->dhh, from, to, hidden_block);
 }
 
-// The gradients of both biases.
+// The gradients of both biases and of the peepholes.
 static void bias_gradients(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     long i, end;
@@ -377,6 +380,9 @@ static void bias_gradients(const struct member *m, struct layer *l, const struct
         bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
         bias_gradient(l, apart(l, g), u, c->dbih + g * l->H + u * BLOCK);
     }
+    for (rondo_share(m, l->P * l->U, 1, &i, &end); i < end; i++)
+        bias_gradient(l, l->G + i / l->U, i % l->U,
+                      c->dpeephole + i / l->U * l->H + i % l->U * BLOCK);
 }
 
 // The recurrence from its end, which leaves the gradients of the sums of all steps.
@@ -389,7 +395,7 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
     if (m->index == 0 && BF16) // only dx needs more than two steps of the rows
         l->d_rows.steps = c->dx && l->T > 2 ? l->T : 2;
     if (m->index == 0)
-        memset(l->dbias, 0, blocks_up(l->B, l->lanes) * l->G * l->U * BLOCK * sizeof *l->dbias);
+        memset(l->dbias, 0, blocks_up(l->B, l->lanes) * l->sums * l->U * BLOCK * sizeof *l->dbias);
     if (c->ids)
         zero_table(m, l);
     load_blocks(l, &f, l->dh, l->B, c->dh);
@@ -398,8 +404,9 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
     rondo_team_meet(m);
     for (long t = l->T - 1; t >= 0; t--)
         step_backward(m, &f, l, t, c);
+    long through = l->cell == GRU_RESET_BEFORE ? 2 : l->K;
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; c->dh0 && s.u < f.ue; s.u++)
-        recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, l->cell == GRU_RESET_BEFORE ? 2 : l->K);
+        recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, through);
     if (c->dh0)
         save_blocks(l, &f, c->dh0, l->B, l->dh);
     if (c->dc0)

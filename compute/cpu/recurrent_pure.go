@@ -5,7 +5,7 @@ package cpu
 import "rondo/compute"
 
 // refWeights are a layer's parameters, or their gradients; shapes as compute.RecurrentWeights.
-type refWeights[F float] struct{ ih, hh, biasIH, biasHH []F }
+type refWeights[F float] struct{ ih, hh, biasIH, biasHH, peephole []F }
 
 // refInput is token ids or dense rows, as compute.RecurrentInput.
 type refInput[F float] struct {
@@ -116,13 +116,14 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
 	clear(l.dh)
 	clear(l.dc)
+	clear(dw.peephole)
 	copy(l.dh, dout.h)
 	copy(l.dc, dout.c)
 	for t := l.T - 1; t >= 0; t-- {
 		refAdd(l.dh, dy[t*state:(t+1)*state])
 		clear(l.dhNew)
 		at := t * l.B * wide
-		l.backstep(t, at, w)
+		l.backstep(t, at, w, dw)
 		drec := l.drec[at : at+l.B*wide]
 		k := wide // as sums in forward
 		if l.Cell == compute.GRUResetBefore {
@@ -146,7 +147,7 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 	sumRows(dw.biasIH, l.din, wide, 0)
 	sumRows(dw.biasHH, l.drec, wide, 0)
-	told(4, 0)
+	told(l.Cell.Tensors(), 0)
 	if dx != nil {
 		clear(dx)
 		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)

@@ -15,8 +15,12 @@ type tape struct {
 	// is given has it; after forward the gates' values; after backward the gradients of the input
 	// side's sums. A row is K blocks of H in PyTorch's order of gates.
 	act unsafe.Pointer
-	// h and, of cells with two states, cell: [T+1, B, H], the state before step t at t. The layer puts the first.
+	// h and, of cells with two states, cell: [T+1, B, H], the state before step t at t. The layer
+	// puts the first.
 	h, cell unsafe.Pointer
+	// peephole: [P, H], the weights; on the way back dpeephole receives their gradient. Nil for the
+	// cells that have none.
+	peephole, dpeephole unsafe.Pointer
 	// q: [T, B, H]. GRU: W_hn h + b_hn after forward, its gradient after backward.
 	// GRUResetBefore: r ⊙ h after forward. Nil for the others.
 	q unsafe.Pointer
@@ -160,6 +164,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	}
 	r.copy(first)
 	bias := r.loopBias(w, in)
+	r.tape.peephole = at(w.Peephole)
 	for t := 0; t < s.T; t += r.steps {
 		r.inputSums(w, in, t)
 		r.loop.forward(at(w.HH), bias, r.tape)
@@ -225,6 +230,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.ran = false
 	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
+	r.tape.dpeephole = at(dw.Peephole)
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
 	r.inputGradients(dw)

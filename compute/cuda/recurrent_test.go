@@ -39,16 +39,11 @@ func newRecurrentProblem(s compute.RecurrentShape, dense bool,
 		}
 		return x
 	}
-	wide, state, size := s.Cell.Gates()*s.H, s.B*s.H, 1/math.Sqrt(float64(s.H))
-	p := &recurrentProblem{RecurrentShape: s, dy: values(s.T*state, 1),
-		w: compute.RecurrentWeights{IH: values(wide*s.D, size), HH: values(wide*s.H, size),
-			BiasIH: values(wide, size), BiasHH: values(wide, size)},
-		state:    compute.RecurrentState{H: values(state, 1)},
-		dout:     compute.RecurrentState{H: values(state, 1)},
+	weights := func(n int) []float32 { return values(n, 1/math.Sqrt(float64(s.H))) }
+	states := func(n int) []float32 { return values(n, 1) }
+	p := &recurrentProblem{RecurrentShape: s, dy: states(s.T * s.B * s.H), w: s.Weights(weights),
+		state: s.State(states), dout: s.State(states),
 		withDout: random.IntN(2) == 0, withDx: random.IntN(2) == 0}
-	if s.Cell.States() == 2 {
-		p.state.C, p.dout.C = values(state, 1), values(state, 1)
-	}
 	if dense {
 		p.in.X = values(s.T*s.B*s.D, 1)
 		return p
@@ -105,9 +100,9 @@ func newLayerMemory(d compute.Device, p *recurrentProblem) *layerMemory {
 	}
 	m := &layerMemory{Device: d, in: compute.RecurrentInput{IDs: p.in.IDs, X: put(p.in.X)},
 		w: compute.RecurrentWeights{IH: put(p.w.IH), HH: put(p.w.HH), BiasIH: put(p.w.BiasIH),
-			BiasHH: put(p.w.BiasHH)},
+			BiasHH: put(p.w.BiasHH), Peephole: put(p.w.Peephole)},
 		dw: compute.RecurrentWeights{IH: junk(p.w.IH), HH: junk(p.w.HH),
-			BiasIH: junk(p.w.BiasIH), BiasHH: junk(p.w.BiasHH)},
+			BiasIH: junk(p.w.BiasIH), BiasHH: junk(p.w.BiasHH), Peephole: junk(p.w.Peephole)},
 		state: compute.RecurrentState{H: put(p.state.H), C: put(p.state.C)},
 		out:   compute.RecurrentState{H: junk(p.state.H), C: junk(p.state.C)},
 		y:     junk(p.dy), dy: put(p.dy)}
@@ -121,8 +116,8 @@ func newLayerMemory(d compute.Device, p *recurrentProblem) *layerMemory {
 	m.tensors = tensors
 	m.forwards = []layerResult{{"y", m.y}, {"h_T", m.out.H}, {"c_T", m.out.C}}
 	m.backwards = []layerResult{{"dIH", m.dw.IH}, {"dHH", m.dw.HH},
-		{"dBiasIH", m.dw.BiasIH}, {"dBiasHH", m.dw.BiasHH}, {"dx", m.dx},
-		{"dh_0", m.dstate.H}, {"dc_0", m.dstate.C}}
+		{"dBiasIH", m.dw.BiasIH}, {"dBiasHH", m.dw.BiasHH}, {"dPeephole", m.dw.Peephole},
+		{"dx", m.dx}, {"dh_0", m.dstate.H}, {"dc_0", m.dstate.C}}
 	return m
 }
 
@@ -149,6 +144,9 @@ func (m *layerMemory) put(p *recurrentProblem) {
 	m.Upload(m.w.HH, p.w.HH)
 	m.Upload(m.w.BiasIH, p.w.BiasIH)
 	m.Upload(m.w.BiasHH, p.w.BiasHH)
+	if p.w.Peephole != nil {
+		m.Upload(m.w.Peephole, p.w.Peephole)
+	}
 	m.Upload(m.dy, p.dy)
 	m.Upload(m.state.H, p.state.H)
 	m.Upload(m.dout.H, p.dout.H)

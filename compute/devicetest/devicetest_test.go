@@ -50,7 +50,8 @@ func TestLayerOracle(t *testing.T) {
 					return inner(a["y"], p.dy) + inner(a["h_T"], p.doutH) + inner(a["c_T"], p.doutC)
 				}
 				for name, x := range map[string][]float64{"dIH": p.ih, "dHH": p.hh,
-					"dBiasIH": p.biasIH, "dBiasHH": p.biasHH, "dx": p.x, "dh_0": p.h, "dc_0": p.c} {
+					"dBiasIH": p.biasIH, "dBiasHH": p.biasHH, "dPeephole": p.peephole,
+					"dx": p.x, "dh_0": p.h, "dc_0": p.c} {
 					differences(t, name, x, got[name], loss)
 				}
 			})

@@ -14,6 +14,7 @@ type layerProblem struct {
 	shape              compute.RecurrentShape
 	ih, hh             []float64
 	biasIH, biasHH     []float64
+	peephole           []float64 // nil but of cells that have it
 	ids                []int32
 	x                  []float64
 	h, c               []float64 // c is nil but of cells with two states
@@ -31,6 +32,9 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 		biasIH: normal(random, k, size), biasHH: normal(random, k, size),
 		h: draw(state), dy: draw(s.T * state), gradientFromBehind: behind,
 		doutH: make([]float64, state)}
+	if n := s.Cell.Peepholes() * s.H; n > 0 {
+		p.peephole = draw(n)
+	}
 	if behind {
 		p.doutH = draw(state)
 	}
@@ -80,7 +84,8 @@ func layerProblems(random *rand.Rand, trials int,
 func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	s, t := p.shape, newTape(precision)
 	wide := s.Cell.Gates() * s.H
-	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide)}
+	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide),
+		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H)}
 	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
 	h0, c0, x := given(p.h, s.B, s.H), given(p.c, s.B, s.H), given(p.x, s.T*s.B, s.D)
 	var in *value
@@ -111,14 +116,17 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	if p.c != nil {
 		all["c_T"], all["dc_0"] = c.v, c0.g
 	}
+	if p.peephole != nil {
+		all["dPeephole"] = w.peephole.g
+	}
 	if p.x != nil {
 		all["dx"] = x.g
 	}
 	return all
 }
 
-// cellWeights are what a step multiplies with: [K*H, H], and a row of K*H.
-type cellWeights struct{ hh, biasHH *value }
+// cellWeights are what a step multiplies with: [K*H, H], and rows of K*H and of P*H.
+type cellWeights struct{ hh, biasHH, peephole *value }
 
 // cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
 func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, *value) {
@@ -162,7 +170,7 @@ type layerArguments struct {
 func (p *layerProblem) arguments(dev compute.Device) layerArguments {
 	a := layerArguments{in: compute.RecurrentInput{IDs: p.ids, X: put(dev, p.x)},
 		w: compute.RecurrentWeights{IH: put(dev, p.ih), HH: put(dev, p.hh),
-			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH)},
+			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH), Peephole: put(dev, p.peephole)},
 		state: compute.RecurrentState{H: put(dev, p.h), C: put(dev, p.c)}, dy: put(dev, p.dy)}
 	if p.gradientFromBehind {
 		a.dout = compute.RecurrentState{H: put(dev, p.doutH), C: put(dev, p.doutC)}
@@ -177,7 +185,8 @@ func (p *layerProblem) likeState(dev compute.Device) compute.RecurrentState {
 
 func (p *layerProblem) likeWeights(dev compute.Device) compute.RecurrentWeights {
 	return compute.RecurrentWeights{IH: junk(dev, len(p.ih)), HH: junk(dev, len(p.hh)),
-		BiasIH: junk(dev, len(p.biasIH)), BiasHH: junk(dev, len(p.biasHH))}
+		BiasIH: junk(dev, len(p.biasIH)), BiasHH: junk(dev, len(p.biasHH)),
+		Peephole: junk(dev, len(p.peephole))}
 }
 
 // run computes everything that a layer can: twice, the second time on a used workspace; once
@@ -199,6 +208,9 @@ func (p *layerProblem) run(dev compute.Device) []Result {
 	c.add("dHH", dw.HH)
 	c.add("dBiasIH", dw.BiasIH)
 	c.add("dBiasHH", dw.BiasHH)
+	if p.peephole != nil {
+		c.add("dPeephole", dw.Peephole)
+	}
 	c.add("dh_0", dstate.H)
 	if p.x != nil {
 		c.add("dx", dx)
@@ -235,8 +247,8 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
 	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
 	c := results{dev: dev, problem: p.name}
-	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH"}
-	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}
+	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH", "dPeephole"}[:p.shape.Cell.Tensors()]
+	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH, dw.Peephole}[:len(names)]
 	heard := make([][]float32, len(tensors))
 	hear := func(i, end int) {
 		part := tensors[i][len(heard[i]):end]
