@@ -21,6 +21,11 @@ const (
 	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
 	// forget gate of Gers et al. (2000).
 	LSTM
+	// LSTMPeephole: the LSTM whose gates see the cell, each unit its own, through peepholes p. Gers
+	// and Schmidhuber (2000), "Recurrent nets that time and count". With a gate's sum
+	// a = W x + b_ih + U h + b_hh: i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g),
+	// c' = f ⊙ c + i ⊙ g, o = σ(a_o + p_o ⊙ c'), h' = o ⊙ tanh(c').
+	LSTMPeephole
 
 	cellCount = iota
 )
@@ -45,6 +50,8 @@ func table() [cellCount]properties {
 		GRU:            {name: "gru", gates: 3, states: 1, kept: 1},              // W_hn h + b_hn
 		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1}, // r ⊙ h
 		LSTM:           {name: "lstm", gates: 4, states: 2, forget: 1},           // i, f, g, o
+		// p: i, f, o
+		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1},
 	}
 }
 

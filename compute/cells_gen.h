@@ -10,7 +10,8 @@
     CELL(RNN_RELU, 1, 1, 0, 0) \
     CELL(GRU, 3, 1, 1, 0) \
     CELL(GRU_RESET_BEFORE, 3, 1, 1, 0) \
-    CELL(LSTM, 4, 2, 0, 0)
+    CELL(LSTM, 4, 2, 0, 0) \
+    CELL(LSTM_PEEPHOLE, 4, 2, 0, 3)
 
 // RNN is a cell's number, RNN_GATES its gates.
 #define RONDO_CELL(name, gates, states, kept, peepholes) name,

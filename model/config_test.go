@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"cell":        {func(c *Config) { c.Cell = 5 }, "--cell"},
+		"cell":        {func(c *Config) { c.Cell = compute.Cell(len(compute.Cells())) }, "--cell"},
 		"vocabulary":  {func(c *Config) { c.Vocab = 0 }, "--corpus"},
 		"no hidden":   {func(c *Config) { c.Hidden = 0 }, "--hidden 0"},
 		"much hidden": {func(c *Config) { c.Hidden = 65537 }, "--hidden 65537"},

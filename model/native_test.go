@@ -125,6 +125,10 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 		}
 		return nodes
 	}
+	var holes []*gorgonia.Node // [1, H] each
+	for p := range n.c.Cell.Peepholes() {
+		holes = append(holes, n.weight(layerName("weight_peephole", k), p, H))
+	}
 	w, u, b, d := block("weight_ih"), block("weight_hh"), block("bias_ih"), block("bias_hh")
 	h, c := zero, zero
 	var ys []*gorgonia.Node
@@ -152,6 +156,13 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 			i, f, o := n.sigmoid(both(0)), n.sigmoid(both(1)), n.sigmoid(both(3))
 			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
 			h = n.times(o, n.tanh(c))
+		case compute.LSTMPeephole:
+			see := func(gate, hole int) *gorgonia.Node {
+				return n.sigmoid(n.add(both(gate), n.times(c, n.mul(n.column, holes[hole]))))
+			}
+			i, f := see(0, 0), see(1, 1)
+			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
+			h = n.times(see(3, 2), n.tanh(c))
 		}
 		ys = append(ys, h)
 	}

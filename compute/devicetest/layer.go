@@ -153,10 +153,15 @@ func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, 
 	case compute.RNNReLU:
 		return t.relu(sum), c
 	}
-	i, f := t.sigmoid(gate(sum, 0)), t.sigmoid(gate(sum, 1))
-	g, o := t.tanh(gate(sum, 2)), t.sigmoid(gate(sum, 3))
+	see := func(k, hole int, c *value) *value {
+		if cell != compute.LSTMPeephole {
+			return gate(sum, k)
+		}
+		return t.add(gate(sum, k), t.times(c, gate(w.peephole, hole)), 1)
+	}
+	i, f, g := t.sigmoid(see(0, 0, c)), t.sigmoid(see(1, 1, c)), t.tanh(gate(sum, 2))
 	c = t.add(t.times(f, c), t.times(i, g), 1)
-	return t.times(o, t.tanh(c)), c
+	return t.times(t.sigmoid(see(3, 2, c)), t.tanh(c)), c
 }
 
 // layerArguments are a problem's in device memory.
