@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -38,6 +39,34 @@ func TestHeader(t *testing.T) {
 	got, err := os.ReadFile(file)
 	if err != nil || !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("%s is not what the table gives (%v): run go test ./compute -update", file, err)
+	}
+}
+
+// TestDocs wants every cell in docs/training.md as the table has it, and every file that
+// docs/adding-a-cell.md names to be there.
+func TestDocs(t *testing.T) {
+	training, err := os.ReadFile("../docs/training.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range table() {
+		row := fmt.Sprintf("(?m)^\\| `%s` \\| %d[^|]* \\| %d \\|", p.name, p.gates, p.states)
+		if !regexp.MustCompile(row).Match(training) {
+			t.Errorf("docs/training.md has no row %s", row)
+		}
+	}
+	adding, err := os.ReadFile("../docs/adding-a-cell.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`((?:compute|model|docs)/[^` ]+)`").FindAllSubmatch(adding, -1)
+	for _, file := range named {
+		if _, err := os.Stat("../" + string(file[1])); err != nil {
+			t.Errorf("docs/adding-a-cell.md: %v", err)
+		}
+	}
+	if len(named) < 8 {
+		t.Errorf("docs/adding-a-cell.md names %d files", len(named))
 	}
 }
 
