@@ -1,8 +1,8 @@
 // Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
 // file and the checks of what a person wrote. All four are read from the message's descriptor
 // (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
-// nothing of what the values do. It imports proto, rehearsal for the grammar of --inject, and task
-// for the names of tasks.
+// nothing of what the values do. It imports proto, compute for the table of cells, task for the
+// names of tasks, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
@@ -10,11 +10,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 )
@@ -61,8 +63,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
 	}
-	if spec.ForgetBias != 0 && spec.Cell != "lstm" {
-		return usagef("--forget-bias is for --cell lstm, and the cell is %s", spec.Cell)
+	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
+		return usagef("--forget-bias is for --cell %s, and the cell is %s",
+			strings.Join(can, " or "), spec.Cell)
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+

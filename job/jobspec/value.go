@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"rondo/compute"
 	"rondo/task"
 )
 
@@ -56,10 +57,13 @@ func (f field) parse(text string) (protoreflect.Value, error) {
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
 }
 
-// choices are the values that a string takes; none: any.
+// choices are the values that a string takes; none: any. Tasks and cells have tables of their own.
 func (f field) choices() []string {
-	if f.desc.Name() == "task" {
+	switch f.desc.Name() {
+	case "task":
 		return task.Names()
+	case "cell":
+		return compute.CellNames()
 	}
 	return f.flag.Choices
 }
