@@ -10,7 +10,9 @@ import (
 
 // tensors are all that is the same on every rank: the parameters, and what the optimizer keeps. It
 // is called between steps only.
-func (t *Trainer) tensors() [][]float32 { return append([][]float32{t.task.Params()}, t.slots...) }
+func (t *Trainer) tensors() [][]float32 {
+	return append([][]float32{t.task.Params()}, t.slots.Same()...)
+}
 
 func (t *Trainer) digest() uint64 { return t.memory.Digest(t.tensors()) }
 
@@ -25,7 +27,7 @@ func (t *Trainer) rollCall(ctx context.Context) error {
 	if err != nil {
 		return t.distrust(err)
 	}
-	if err := t.alikeShards(ctx); err != nil || late == nil {
+	if err := t.slots.Alike(ctx); err != nil || late == nil {
 		return err
 	}
 	notices, err := t.roll.Judge(t.ranks, step, late, t.cfg.EvictStragglers)

@@ -201,7 +201,7 @@ func (t *Trainer) outerUpdate(all tally) (norm float64, skipped bool) {
 	}
 	t.copyWithin(t.task.Params(), t.start[0])
 	var momentum []float32
-	if outer := t.slots[t.innerSlots():]; len(outer) > 0 {
+	if outer := t.slots.Own()[t.innerSlots():]; len(outer) > 0 {
 		momentum = outer[0]
 	}
 	t.dev.Update(t.cfg.Local.update(), t.task.Params(), t.grads, momentum, nil)

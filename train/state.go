@@ -1,10 +1,9 @@
 package train
 
-import (
-	"context"
+import "rondo/train/agree"
 
-	"rondo/train/agree"
-)
+// version is a step and the ring that completed it.
+type version = agree.Version
 
 // state is what a rank goes on from, beside its tensors. It lasts from ring to ring. A step changes
 // it when the ring has summed.
@@ -20,7 +19,7 @@ type state struct {
 	laneStates agree.LaneStates
 }
 
-// member is the trainer as agree.Join knows it: an agree.State and agree.Shards.
+// member is the trainer as agree.Join knows it.
 type member struct{ t *Trainer }
 
 func (m member) Standing() agree.Standing[Progress] {
@@ -36,19 +35,16 @@ func (m member) StartFresh() error {
 	t := m.t
 	if t.touched {
 		t.task.Initialise()
-		for _, s := range t.slots {
-			t.dev.Zero(s)
-		}
 		t.touched = false
 	}
 	t.progress, t.committed, t.joined = Progress{}, t.ring.Generation, 0
 	t.pending, t.stopped, t.hasState = false, false, true
 	t.laneStates.At(t.version()).Zero()
-	return t.freshShards()
+	return t.slots.Fresh()
 }
 
 func (m member) Overwrite(by agree.Version) {
-	m.t.catchUp(by)
+	m.t.slots.CatchUp(by)
 	m.t.hasState, m.t.touched = false, true
 }
 
@@ -60,14 +56,8 @@ func (m member) Adopt(from agree.Standing[Progress]) {
 
 func (m member) Lanes() *agree.Entry { return m.t.lastStates() }
 
-func (m member) Meet(ctx context.Context) (gaps int, err error) { return m.t.meetWithShards(ctx) }
-
-func (m member) Deal(ctx context.Context, gaps int) error {
-	if gaps > 0 {
-		m.t.progress.Held = 0 // a second moment of zeros must take gradients in
-	}
-	return m.t.dealShards(ctx)
-}
+// version is that of this rank's parameters.
+func (t *Trainer) version() version { return version{Step: t.progress.Step, Ring: t.committed} }
 
 // lastStates returns the lanes' states after the last step, as far as this rank can know them by
 // itself.

@@ -27,9 +27,8 @@ type Trainer struct {
 	segmentsPerEpoch int64
 
 	state
-	slots  [][]float32 // of the optimizer, and the outer one's, device memory
-	start  [][]float32 // what a round began with, device memory; without rounds, none
-	shards *shards     // instead of slots, where the ranks share them out; nil: they do not
+	slots Slots
+	start [][]float32 // what a round began with, device memory; without rounds, none
 
 	// The seat in the ring.
 	ring         Ring
@@ -98,7 +97,7 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	}
 	n := len(task.Params())
 	t := &Trainer{cfg: cfg, task: task, dev: task.Device(), grads: task.Gradients()[:n:n],
-		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch}
+		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch, slots: &wholeSlots{}}
 	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
 	var err error
 	now := func() time.Time { return t.cfg.Now() }
@@ -125,11 +124,8 @@ func New(task Task, cfg Config) (*Trainer, error) {
 func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
-	if t.shards = t.newShards(n); t.shards != nil {
-		return nil // the rest depends on the ring
-	}
-	for range t.slotNames() {
-		t.slots = append(t.slots, t.dev.Alloc(n))
+	if err := t.newSlots(n); err != nil {
+		return err
 	}
 	_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
 	for range copies {
@@ -163,7 +159,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if !t.done() { // whoever is in the next ring, it will know all lanes and slots
 		err := t.lastStates().Gather(ctx, t.ranks)
 		if err == nil {
-			err = t.gatherShards(ctx, true)
+			err = t.slots.Gather(ctx, true)
 		}
 		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
@@ -223,7 +219,7 @@ func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 func (t *Trainer) Forget() {
 	t.hasState = false
 	t.laneStates.Forget()
-	t.forgetShards()
+	t.slots.Forget()
 }
 
 // HasState says whether this rank has a state to go on from.
@@ -238,11 +234,11 @@ func (t *Trainer) Close() {
 		t.seat.Close()
 		t.seat = nil
 	}
-	for _, s := range append(t.slots, t.start...) {
+	for _, s := range t.start {
 		t.dev.Free(s)
 	}
-	t.slots, t.start = nil, nil
-	t.closeShards()
+	t.start = nil
+	t.slots.Close()
 	if t.clipper != nil {
 		t.clipper.Close()
 	}

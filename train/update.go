@@ -48,11 +48,11 @@ func (t *Trainer) newEnding() ending {
 	default:
 		e = parts
 	}
-	switch {
+	switch sum, updates := t.exchange.sum.(Updater); {
 	case alone && behind:
 		return updatesBehind{e, t}
-	case t.shards != nil && !alone:
-		return updatesShards{e, t}
+	case updates:
+		return updatesInSum{e, t, sum}
 	}
 	return e
 }
@@ -166,14 +166,23 @@ func (updatesBehind) update(_ context.Context, _ int64, all tally) (float64, err
 	return all.norm.value(), nil
 }
 
-// updatesShards takes what the ranks that share out the optimizer have made of the gradient.
-type updatesShards struct {
+// updatesInSum takes the parameters that the Sum has updated.
+type updatesInSum struct {
 	ending
-	t *Trainer
+	t   *Trainer
+	sum Updater
 }
 
-func (u updatesShards) update(_ context.Context, _ int64, all tally) (float64, error) {
-	return u.t.takeShards(all), nil
+func (u updatesInSum) update(_ context.Context, _ int64, all tally) (norm float64, err error) {
+	norm = u.sum.Norm()
+	if all.nonfinite == 0 && isFinite(norm) {
+		u.t.tear()
+		u.sum.Update()
+	}
+	if u.t.cfg.Clip.beforeRing() && isFinite(norm) {
+		return all.norm.value(), nil
+	}
+	return norm, nil
 }
 
 // clipBehind and updateBehind ask for what comes behind a pass. New makes each once: what a
