@@ -37,7 +37,8 @@ type Slots interface {
 	Close()
 }
 
-// SlotsConfig is what Slots need of a rank's trainer. The numbers are the same on all ranks.
+// SlotsConfig is what Slots need of a rank's trainer. The numbers are the same on all ranks. It
+// converts to sharded.Config, since that package may not import this one.
 type SlotsConfig struct {
 	Device   compute.Device
 	Clipper  compute.Clipper
