@@ -15,10 +15,16 @@ const (
 	evalSize      = evalNonfinite + 1
 )
 
+// evaluator evaluates between steps.
+type evaluator struct {
+	*batch
+	evaluated *EvalReport // the last
+}
+
 // evaluate computes the mean loss over the whole text. Each rank reads its own lanes, from a state
 // of zeros; the sums do not depend on how the lanes are dealt.
-func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
-	sum, tokens, err := t.evaluateOwn(ctx)
+func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
+	sum, tokens, err := e.evaluateOwn(ctx)
 	if err != nil {
 		return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 	}
@@ -29,14 +35,14 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 		buf[evalNonfinite] = 1
 	}
 	putExact(buf[evalTokens:], float64(tokens))
-	if t.ring.Peers != nil {
-		if err := t.ring.Peers.AllReduce(ctx, buf[:]); err != nil {
+	if e.ring.Peers != nil {
+		if err := e.ring.Peers.AllReduce(ctx, buf[:]); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
-		t.exchange.met = t.cfg.Now()
+		e.exchange.met = e.cfg.Now()
 	}
 	sum, counted := takeExact(buf[evalLoss:]), takeExact(buf[evalTokens:])
-	report := EvalReport{Step: t.progress.Step, Tokens: int64(counted.value())}
+	report := EvalReport{Step: e.progress.Step, Tokens: int64(counted.value())}
 	if report.Tokens == 0 {
 		return report, errors.New("evaluation: the text has no target")
 	}
@@ -49,9 +55,9 @@ func (t *Trainer) evaluate(ctx context.Context) (EvalReport, error) {
 
 // evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number. The
 // lanes are computed in the groups in which they are trained.
-func (t *Trainer) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
-	for _, lanes := range t.groups {
-		err := t.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {
+func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
+	for _, lanes := range e.groups {
+		err := e.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {
 			sum.add(lossSum)
 			targets += int64(n)
 		})

@@ -41,59 +41,59 @@ type Spoil struct {
 }
 
 // at tells of a phase, whoever looks and the Rehearsal.
-func (t *Trainer) at(ctx context.Context, phase string, step int64) error {
-	t.beat()
-	if t.cfg.Rehearsal == nil {
+func (c *core) at(ctx context.Context, phase string, step int64) error {
+	c.beat()
+	if c.cfg.Rehearsal == nil {
 		return nil
 	}
-	if err := t.cfg.Rehearsal.At(ctx, phase, step); err != nil {
+	if err := c.cfg.Rehearsal.At(ctx, phase, step); err != nil {
 		return fmt.Errorf("%s: %w", phase, err)
 	}
 	return nil
 }
 
 // again tells of a phase of a step's later pass n, from 2.
-func (t *Trainer) again(ctx context.Context, phase string, step int64, n int) error {
-	t.beat()
-	if err := context.Cause(ctx); err != nil || t.cfg.Rehearsal == nil {
+func (c *core) again(ctx context.Context, phase string, step int64, n int) error {
+	c.beat()
+	if err := context.Cause(ctx); err != nil || c.cfg.Rehearsal == nil {
 		return err
 	}
-	if err := t.cfg.Rehearsal.Again(ctx, phase, step, n); err != nil {
+	if err := c.cfg.Rehearsal.Again(ctx, phase, step, n); err != nil {
 		return fmt.Errorf("%s of pass %d: %w", phase, n, err)
 	}
 	return nil
 }
 
 // beat gives a sign of life.
-func (t *Trainer) beat() {
-	if t.cfg.Beat != nil {
-		t.cfg.Beat()
+func (c *core) beat() {
+	if c.cfg.Beat != nil {
+		c.cfg.Beat()
 	}
 }
 
 // askSpoil asks the Rehearsal what is to go wrong in a step.
-func (t *Trainer) askSpoil(ctx context.Context, step int64) {
-	if t.cfg.Rehearsal == nil {
+func (c *core) askSpoil(ctx context.Context, step int64) {
+	if c.cfg.Rehearsal == nil {
 		return
 	}
-	t.spoil = t.cfg.Rehearsal.Spoil(ctx, step)
+	c.spoil = c.cfg.Rehearsal.Spoil(ctx, step)
 }
 
 // spoilGradient does what the Rehearsal wants done to the gradient.
-func (t *Trainer) spoilGradient() {
-	if t.spoil.NaN {
-		t.dev.Upload(t.grads[:1], []float32{float32(math.NaN())})
+func (c *core) spoilGradient() {
+	if c.spoil.NaN {
+		c.dev.Upload(c.grads[:1], []float32{float32(math.NaN())})
 	}
 }
 
 // flip does what the Rehearsal wants done to the parameters.
-func (t *Trainer) flip() {
-	if !t.spoil.Flip {
+func (c *core) flip() {
+	if !c.spoil.Flip {
 		return
 	}
 	const bit = 1 << 12 // in the middle of the mantissa: the parameter stays a plausible number
-	one, where := make([]float32, 1), t.task.Params()[:1]
-	t.dev.Download(one, where)
+	one, where := make([]float32, 1), c.task.Params()[:1]
+	c.dev.Download(one, where)
 	one[0] = math.Float32frombits(math.Float32bits(one[0]) ^ bit)
-	t.dev.Upload(where, one)
+	c.dev.Upload(where, one)
 }

@@ -156,18 +156,18 @@ func (r Ring) validate(lanes int) error {
 
 // openSeat opens the seat of this rank's lanes, or of a group of them, unless it has one for as
 // many, and sets its state.
-func (t *Trainer) openSeat() error {
-	lanes := t.groups[0]
-	if t.seat == nil || t.seated != lanes.Count {
-		if t.seat != nil {
-			t.seat.Close()
-			t.seat = nil
+func (b *batch) openSeat() error {
+	lanes := b.groups[0]
+	if b.seat == nil || b.seated != lanes.Count {
+		if b.seat != nil {
+			b.seat.Close()
+			b.seat = nil
 		}
-		seat, err := t.task.Open(lanes.Count)
+		seat, err := b.task.Open(lanes.Count)
 		if err != nil {
 			return err
 		}
-		t.seat, t.seated = seat, lanes.Count
+		b.seat, b.seated = seat, lanes.Count
 	}
-	return t.seat.SetState(t.laneStates.At(t.version()).Lanes(lanes))
+	return b.seat.SetState(b.laneStates.At(b.version()).Lanes(lanes))
 }

@@ -10,54 +10,60 @@ import (
 
 // tensors are all that is the same on every rank: the parameters, and what the optimizer keeps. It
 // is called between steps only.
-func (t *Trainer) tensors() [][]float32 {
-	return append([][]float32{t.task.Params()}, t.slots.Same()...)
+func (c *core) tensors() [][]float32 {
+	return append([][]float32{c.task.Params()}, c.slots.Same()...)
 }
 
-func (t *Trainer) digest() uint64 { return t.memory.Digest(t.tensors()) }
+func (c *core) digest() uint64 { return c.memory.Digest(c.tensors()) }
+
+// rollCaller has the ranks compare what they have between steps.
+type rollCaller struct {
+	*batch
+	roll agree.Roll
+}
 
 // rollCall has the ranks compare what they have and how fast they are. All come to the same
 // verdict, at the same step.
-func (t *Trainer) rollCall(ctx context.Context) error {
-	if t.ring.Peers == nil || len(t.ring.LaneEnds) == 1 {
+func (c *rollCaller) rollCall(ctx context.Context) error {
+	if c.ring.Peers == nil || len(c.ring.LaneEnds) == 1 {
 		return nil
 	}
-	step := t.progress.Step
-	late, err := t.roll.Call(ctx, t.ranks, step, t.digest(), t.blocked())
+	step := c.progress.Step
+	late, err := c.roll.Call(ctx, c.ranks, step, c.digest(), c.blocked())
 	if err != nil {
-		return t.distrust(err)
+		return c.distrust(err)
 	}
-	if err := t.slots.Alike(ctx); err != nil || late == nil {
+	if err := c.slots.Alike(ctx); err != nil || late == nil {
 		return err
 	}
-	notices, err := t.roll.Judge(t.ranks, step, late, t.cfg.EvictStragglers)
+	notices, err := c.roll.Judge(c.ranks, step, late, c.cfg.EvictStragglers)
 	for _, text := range notices {
-		t.cfg.Observer.Notice(text)
+		c.cfg.Observer.Notice(text)
 	}
 	return err
 }
 
 // blocked is for how long this rank's sends were blocked in the ring so far.
-func (t *Trainer) blocked() time.Duration {
-	if t.ring.Peers == nil {
+func (c *rollCaller) blocked() time.Duration {
+	if c.ring.Peers == nil {
 		return 0
 	}
-	sending, _ := t.ring.Peers.Timing()
+	sending, _ := c.ring.Peers.Timing()
 	return sending
 }
 
 // alike has the ranks compare what they have after the last step.
-func (t *Trainer) alike(ctx context.Context) error {
-	if t.cfg.CheckEvery == 0 {
+func (c *rollCaller) alike(ctx context.Context) error {
+	if c.cfg.CheckEvery == 0 {
 		return nil
 	}
-	return t.distrust(agree.Alike(ctx, t.ranks, t.progress.Step, t.digest))
+	return c.distrust(agree.Alike(ctx, c.ranks, c.progress.Step, c.digest))
 }
 
 // distrust drops the state if err says that it is corrupt.
-func (t *Trainer) distrust(err error) error {
+func (c *rollCaller) distrust(err error) error {
 	if _, corrupt := errors.AsType[*agree.CorruptError](err); corrupt {
-		t.Forget()
+		c.Forget()
 	}
 	return err
 }

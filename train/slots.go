@@ -69,47 +69,47 @@ type Updater interface {
 }
 
 // newSlots makes this rank's slots, of n parameters.
-func (t *Trainer) newSlots(n int) error {
-	if t.cfg.NewSlots == nil {
-		whole := &wholeSlots{dev: t.dev, inHost: t.cfg.HostMemory}
-		t.slots = whole
-		for range t.slotNames() {
-			whole.slots = append(whole.slots, t.dev.Alloc(n))
+func (u *updater) newSlots(n int) error {
+	if u.cfg.NewSlots == nil {
+		whole := &wholeSlots{dev: u.dev, inHost: u.cfg.HostMemory}
+		u.slots = whole
+		for range u.slotNames() {
+			whole.slots = append(whole.slots, u.dev.Alloc(n))
 		}
 		return nil
 	}
 	clip := compute.Clip{Share: 1}
-	if !t.cfg.Clip.beforeRing() {
-		clip = t.cfg.Clip.by(1, 0)
+	if !u.cfg.Clip.beforeRing() {
+		clip = u.cfg.Clip.by(1, 0)
 	}
-	slots, err := t.cfg.NewSlots(SlotsConfig{Device: t.dev, Clipper: t.clipper,
-		Gradient: t.exchange.gradient, Params: t.task.Params(), Slots: t.innerSlots(), Clip: clip,
-		Compare: t.cfg.CheckEvery > 0, Copy: t.copyWithin, Version: t.version,
-		Updates:   func() int64 { return t.progress.Updates },
-		Nonfinite: func() bool { return t.exchange.own.nonfinite > 0 },
+	slots, err := u.cfg.NewSlots(SlotsConfig{Device: u.dev, Clipper: u.clipper,
+		Gradient: u.exchange.gradient, Params: u.task.Params(), Slots: u.innerSlots(), Clip: clip,
+		Compare: u.cfg.CheckEvery > 0, Copy: u.copyWithin, Version: u.version,
+		Updates:   func() int64 { return u.progress.Updates },
+		Nonfinite: func() bool { return u.exchange.own.nonfinite > 0 },
 		Updating: func(ctx context.Context, step int64) error {
-			return t.at(ctx, PhaseUpdate, step)
+			return u.at(ctx, PhaseUpdate, step)
 		},
-		Lap: t.laps.end, Replace: t.dropRecording, Now: t.exchange.now,
-		Notice: func(text string) { t.cfg.Observer.Notice(text) }})
+		Lap: u.laps.end, Replace: u.dropRecording, Now: u.exchange.now,
+		Notice: func(text string) { u.cfg.Observer.Notice(text) }})
 	if err == nil {
-		t.slots = slots
+		u.slots = slots
 	}
 	return err
 }
 
 // dropRecording closes the seat if the device has recorded its work, which may update slots that
 // are about to be freed.
-func (t *Trainer) dropRecording() {
-	if t.records && t.seat != nil {
-		t.seat.Close()
-		t.seat = nil
+func (c *core) dropRecording() {
+	if c.records && c.seat != nil {
+		c.seat.Close()
+		c.seat = nil
 	}
 }
 
 // ownSlots returns the slots of all parameters for an update that this rank does by itself.
-func (t *Trainer) ownSlots() (slots [2][]float32) {
-	copy(slots[:], t.slots.Own()[:t.innerSlots()])
+func (c *core) ownSlots() (slots [2][]float32) {
+	copy(slots[:], c.slots.Own()[:c.innerSlots()])
 	return slots
 }
 

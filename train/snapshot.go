@@ -41,8 +41,8 @@ type Slot struct {
 }
 
 // slotNames are the names of all that the optimizer and the outer one keep.
-func (t *Trainer) slotNames() []string {
-	return append(slices.Clone(slotNames(t.cfg.Optimizer.Rule)), t.cfg.Local.slots()...)
+func (c *core) slotNames() []string {
+	return append(slices.Clone(slotNames(c.cfg.Optimizer.Rule)), c.cfg.Local.slots()...)
 }
 
 // NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
@@ -90,7 +90,7 @@ func (t *Trainer) load(s *Snapshot) error {
 		slots[i] = slot.Data
 	}
 	t.slots.Load(slots)
-	t.progress.startEvaluations(t.cfg.EvalText)
+	t.progress.startEvaluations(t.task.EvalData())
 	t.pending, t.progress.Pending = s.Progress.Pending, false
 	t.stopped, t.hasState = false, true
 	e := t.laneStates.At(t.version())

@@ -3,12 +3,30 @@ package train
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"rondo/train/agree"
 )
 
-// step does the next step. All ranks do it at the same time. What they decide (to skip, to stop,
+// stride is what commits at once: a step, or a round of them.
+type stride interface {
+	name() string // for people: its last step's number follows
+	// end is the last step of the stride that begins after a step.
+	end(from int64) int64
+	// prepare readies the stride that begins after a step. rate is its last step's learning rate,
+	// and sumRate the rate by which the ranks' sum changes the parameters.
+	prepare(from int64) (rate, sumRate float64)
+	// compute leaves this rank's part of what the ranks sum in the gradient's place. after takes
+	// the lanes' states.
+	compute(ctx context.Context, end int64, after *agree.Entry) (own tally, err error)
+	// update changes the parameters by the sum, or leaves them as they were before the stride.
+	update(ctx context.Context, end int64, all tally) (norm float64, skipped bool, err error)
+	// undo takes back what compute has changed, before the update.
+	undo()
+	close()
+}
+
+// step does what commits next. All ranks do it at the same time. What they decide (to skip, to
+// stop,
 // to evaluate, to save), they decide from the step's number and from what the ring has summed, so
 // that all decide alike. Until the ring has summed, nothing of the step is in what another ring
 // would go on from: the parameters, what the optimizer keeps, the progress, and the lanes' states
@@ -16,50 +34,84 @@ import (
 // ring after it. Whatever ends it between its update and its commit leaves no state.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
-	index := t.progress.Step
-	rate := t.plan(index)
-	if err := t.beginSum(ctx, index+1, rate); err != nil {
+	from := t.progress.Step
+	end := t.stride.end(from)
+	rate, sumRate := t.stride.prepare(from)
+	if err := t.beginSum(ctx, end, sumRate); err != nil {
 		return false, err
 	}
 	began := t.cfg.Now()
 	t.laps.begin()
-
-	states := t.laneStates.Open(version{Step: index + 1, Ring: t.ring.Generation}, index)
-	own, err := t.forwardBackward(ctx, index, states) // batch, forward, backward; clip, if its own
+	states := t.laneStates.Open(version{Step: end, Ring: t.ring.Generation}, from)
+	all, err := t.computeAndSum(ctx, end, states)
 	if err != nil {
-		return false, err
-	}
-	ahead, err := t.recordStates(index, states) // the lanes' states, for whoever may need them
-	if err != nil {
-		return false, err
-	}
-	all, err := t.exchange.meet(ctx, index, own, ahead) // sum
-	if err != nil {
+		t.stride.undo()
 		return false, err
 	}
 	t.laps.end("exposed to the ring")
 	exposed := t.exchange.exposed()
-	norm, err := t.ending.update(ctx, index, all) // clip, if the whole; update
+	norm, skipped, err := t.stride.update(ctx, end, all)
 	if err != nil {
 		return false, err
 	}
-	skipped := all.nonfinite > 0 || !isFinite(norm)
 	if !skipped {
 		t.flip()
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
 	loss := missing(all.loss.value(), all.nonfinite)
-	t.commit(index+1, loss, skipped, all)
+	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
 	t.roll.Count(compute)
-	speed := t.speed(ended.Sub(began), 1)
-	t.laps.whole("step", index+1, began, ended, speed)
+	speed := t.speed(ended.Sub(began), end-from)
+	t.laps.whole(t.stride.name(), end, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
 		TokensPerSecond: speed, Times: StepTimes{Compute: compute,
 			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
-	return all.regroup > 0, t.afterCommit(ctx, index+1, all.nonfinite, skipped)
+	return all.regroup > 0, t.afterCommit(ctx, end, all.nonfinite, skipped)
+}
+
+// computeAndSum computes what this rank gives to the sum, and sums it, with the lanes' states
+// ahead.
+func (t *Trainer) computeAndSum(
+	ctx context.Context, end int64, states *agree.Entry,
+) (all tally, err error) {
+	own, err := t.stride.compute(ctx, end, states)
+	if err != nil {
+		return tally{}, err
+	}
+	ahead, err := t.recordStates(end-1, states) // for whoever may need them
+	if err != nil {
+		return tally{}, err
+	}
+	return t.exchange.meet(ctx, end-1, own, ahead)
+}
+
+// oneStep is a stride of one step.
+type oneStep struct{ *batch }
+
+func (oneStep) name() string         { return "step" }
+func (oneStep) end(from int64) int64 { return from + 1 }
+func (oneStep) undo()                {}
+func (oneStep) close()               {}
+
+func (s oneStep) prepare(from int64) (rate, sumRate float64) {
+	rate = s.plan(from)
+	return rate, rate
+}
+
+// compute implements stride: read, forward, backward; clip, if each rank clips its own.
+func (s oneStep) compute(ctx context.Context, end int64, after *agree.Entry) (tally, error) {
+	return s.forwardBackward(ctx, end-1, after)
+}
+
+// update implements stride: clip, if the sum is clipped; update.
+func (s oneStep) update(
+	ctx context.Context, end int64, all tally,
+) (norm float64, skipped bool, err error) {
+	norm, err = s.ending.update(ctx, end-1, all)
+	return norm, all.nonfinite > 0 || !isFinite(norm), err
 }
 
 // afterCommit tells of what was committed, up to a step, whoever is to know, and does what is due.
@@ -89,11 +141,16 @@ func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error 
 	return err
 }
 
-// commit makes the steps up to end, which were computed, the last that are done: one, or those of a
-// round. What is due after them is pending.
+// commit makes the steps up to end, which were computed, the last that are done. Each counts with
+// the mean of their losses, and all of them as one in NonfiniteRun. What is due after them is
+// pending.
 func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
+	run := t.progress.NonfiniteRun
 	for t.progress.Step < end {
 		t.progress.record(t.epoch(t.progress.Step), loss, skipped)
+	}
+	if skipped {
+		t.progress.NonfiniteRun = run + 1
 	}
 	t.progress.Held = t.next.Held
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
@@ -101,33 +158,23 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	t.slots.Commit()
 }
 
-// tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
-// as long as the job lasts.
-func (t *Trainer) tellUnrecorded() {
-	if err := t.task.Unrecorded(); err != nil && !t.unrecorded {
-		t.unrecorded = true
-		t.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
-			"recorded it: %v", err))
-	}
-}
-
 // recordStates stores the states of this rank's lanes after the step in e, unless the passes have.
 // It returns the carry: states to send to the successor, and room for the predecessor's. Where all
 // states are zero before the next step, the carry is empty.
-func (t *Trainer) recordStates(index int64, e *agree.Entry) (carry, error) {
-	if t.task.Reset(t.position(index + 1)) {
+func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
+	if b.task.Reset(b.position(index + 1)) {
 		return carry{}, nil
 	}
-	own := t.ranks.Lanes(t.ring.Rank)
+	own := b.ranks.Lanes(b.ring.Rank)
 	ahead := carry{out: e.Lanes(own)}
-	if len(t.groups) == 1 {
-		if err := t.seat.State(ahead.out); err != nil {
+	if len(b.groups) == 1 {
+		if err := b.seat.State(ahead.out); err != nil {
 			return carry{}, err
 		}
 	}
 	e.Know(own)
-	if n := len(t.ring.LaneEnds); n > 1 {
-		before := t.ranks.Lanes((t.ring.Rank + n - 1) % n)
+	if n := len(b.ring.LaneEnds); n > 1 {
+		before := b.ranks.Lanes((b.ring.Rank + n - 1) % n)
 		ahead.in = e.Lanes(before)
 		e.Know(before) // no rank completes the step before all have their predecessor's
 	}
@@ -136,65 +183,12 @@ func (t *Trainer) recordStates(index int64, e *agree.Entry) (carry, error) {
 
 // healStates sets the state of every lane that is not finite to zero after a step that was skipped.
 // The state before the step would overflow in the same way again.
-func (t *Trainer) healStates(e *agree.Entry) error {
-	own := t.ranks.Lanes(t.ring.Rank)
-	if !e.Heal(own) || len(t.groups) > 1 { // groups read laneStates
+func (b *batch) healStates(e *agree.Entry) error {
+	own := b.ranks.Lanes(b.ring.Rank)
+	if !e.Heal(own) || len(b.groups) > 1 { // groups read laneStates
 		return nil
 	}
-	return t.seat.SetState(e.Lanes(own))
-}
-
-// NonfiniteError ends a job that has gone astray: every rank has it at the same step.
-type NonfiniteError struct {
-	Steps  int64 // or rounds
-	Rounds bool
-}
-
-func (e *NonfiniteError) Error() string {
-	what := "steps"
-	if e.Rounds {
-		what = "rounds (--sync-every)"
-	}
-	return fmt.Sprintf("the loss or the gradient was not finite in %d %s in a row, which is "+
-		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps, what)
-}
-
-// noteSkipped tells of a step that was skipped, and ends the job after too many in a row.
-func (t *Trainer) noteSkipped(ranks int) error {
-	p := &t.progress
-	if p.NonfiniteRun >= t.cfg.NonfiniteLimit {
-		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: t.cfg.Local.on()}
-	}
-	who := "the summed gradient is not finite"
-	if ranks > 0 {
-		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks", ranks,
-			len(t.ring.LaneEnds))
-	}
-	what := "step"
-	if t.cfg.Local.on() {
-		what = "the round up to step"
-	}
-	t.cfg.Observer.Notice(fmt.Sprintf("%s %d was skipped: %s (%d in a row, at most %d)", what,
-		p.Step, who, p.NonfiniteRun, t.cfg.NonfiniteLimit-1))
-	return nil
-}
-
-// speed returns the tokens of some steps by the time that they took, and counts it for the median.
-func (t *Trainer) speed(took time.Duration, steps int64) float64 {
-	seconds := took.Seconds()
-	if seconds <= 0 {
-		return 0
-	}
-	rate := float64(steps) * float64(t.targets()) / seconds
-	t.rates.add(rate)
-	return rate
-}
-
-// observe fills in what the progress says, and tells the Observer.
-func (t *Trainer) observe(r StepReport) {
-	p := &t.progress
-	r.Step, r.Steps, r.Epoch, r.EpochLoss = p.Step, t.cfg.Steps, p.Epoch, p.EpochLoss()
-	t.cfg.Observer.Step(r)
+	return b.seat.SetState(e.Lanes(own))
 }
 
 // afterStep does what is due between two steps: the roll call, evaluating, saving, sampling. A stop

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"rondo/compute"
@@ -19,58 +18,17 @@ const pieceFloats = 1 << 20
 // Join takes part in another one with the state that this rank has. Its methods, but for
 // RequestStop and RequestRegroup, belong to one goroutine.
 type Trainer struct {
-	cfg      Config
-	task     Task
-	dev      compute.Device
-	laneSize int // floats that a lane carries
+	*core
+	*batch
+	stride stride // what commits at once
+	rollCaller
+	evaluator
+	reporter
 
-	segmentsPerEpoch int64
-
-	state
-	slots Slots
-	start [][]float32 // what a round began with, device memory; without rounds, none
-
-	// The seat in the ring.
-	ring         Ring
-	ranks        agree.Ranks // of the ring
-	first, count int         // lanes [first, first+count)
-	groups       []Lanes     // in which they are computed, each of B lanes
-	seat         Seat
-	seated       int // lanes that the seat is for, B
-	fold         fold
-	exchange     *exchange
-	ending       ending
-	own          tally // of the step in hand, used again
-	onlyPasses   bool  // Pass.OnlyPasses
-	mayStage     bool  // the gradient may be copied to the host while it is computed
-	finishes     []int // up to where backward finishes the gradient, one after the other
-	saveAgain    bool  // the snapshot of the job's end may have been lost with another rank
-
-	// What the device is asked to do with the gradient, and reads anew in each step.
-	clipper compute.Clipper
-	clip    compute.Clip
-	next    compute.Update
-	records bool // the device is a compute.Recorder
-	// momentumGone says that the next update has no momentum, though the optimizer has.
-	momentumGone bool
-	clipBehind   func(*compute.Loss)
-	updateBehind func(*compute.Loss)
-
-	grads    []float32    // device memory
-	copyRows []int32      // copyWithin's rows: 0, 1, 2 and so on
-	memory   agree.Memory // of the tensors
-	copied   *Snapshot    // used again by snapshot
-
-	rates        rates
-	roll         agree.Roll
-	laps         laps
-	spoil        Spoil       // of the step that is done
-	unrecorded   bool        // the Observer knows that the device does not record
-	evaluated    *EvalReport // the last
-	saveErr      error       // of the last save that failed
+	copied       *Snapshot // used again by snapshot
+	saveAgain    bool      // the snapshot of the job's end may have been lost with another rank
+	saveErr      error     // of the last save that failed
 	saveFailures int
-
-	stopping, regrouping atomic.Bool
 }
 
 // Result is how a run ended.
@@ -96,23 +54,24 @@ func New(task Task, cfg Config) (*Trainer, error) {
 		return nil, err
 	}
 	n := len(task.Params())
-	t := &Trainer{cfg: cfg, task: task, dev: task.Device(), grads: task.Gradients()[:n:n],
+	c := &core{cfg: cfg, task: task, dev: task.Device(), grads: task.Gradients()[:n:n],
 		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch, slots: &wholeSlots{}}
-	t.fold = fold{dev: t.dev, grads: t.grads, leaves: cfg.LaneGroups}
-	var err error
-	now := func() time.Time { return t.cfg.Now() }
-	t.laps = laps{tracer: cfg.Tracer, now: now}
-	t.exchange = &exchange{sum: noSum{}, now: now}
-	if t.exchange.gradient, err = newMirror(task, cfg.HostMemory); err != nil {
+	_, c.records = c.dev.(compute.Recorder)
+	now := func() time.Time { return c.cfg.Now() }
+	c.laps = laps{tracer: cfg.Tracer, now: now}
+	c.laneStates = agree.NewLaneStates(cfg.Lanes, c.laneSize)
+	if !cfg.HostMemory {
+		c.memory = agree.Memory{Device: c.dev, Piece: make([]float32, min(n, pieceFloats))}
+	}
+	mirror, err := newMirror(task, cfg.HostMemory)
+	if err != nil {
 		return nil, err
 	}
-	t.laneStates = agree.NewLaneStates(cfg.Lanes, t.laneSize)
-	t.finishes = task.Finishes()
-	if !cfg.HostMemory {
-		t.memory = agree.Memory{Device: t.dev, Piece: make([]float32, min(n, pieceFloats))}
-	}
-	t.newBehinds()
-	_, t.records = t.dev.(compute.Recorder)
+	c.exchange = &exchange{sum: noSum{}, now: now, gradient: mirror}
+	b := &batch{updater: newUpdater(c), finishes: task.Finishes(),
+		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}
+	t := &Trainer{core: c, batch: b, rollCaller: rollCaller{batch: b},
+		evaluator: evaluator{batch: b}, reporter: reporter{core: c}}
 	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
@@ -124,12 +83,17 @@ func New(task Task, cfg Config) (*Trainer, error) {
 func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
+	t.stride = oneStep{t.batch}
 	if err := t.newSlots(n); err != nil {
 		return err
 	}
-	_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
-	for range copies {
-		t.start = append(t.start, t.dev.Alloc(n))
+	if t.cfg.Local.on() {
+		r := &round{batch: t.batch}
+		t.stride = r
+		_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
+		for range copies {
+			r.start = append(r.start, t.dev.Alloc(n))
+		}
 	}
 	return nil
 }
@@ -150,7 +114,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 		index := t.progress.Step
 		err := context.Cause(ctx)
 		if err == nil {
-			regroup, err = t.advance(ctx)
+			regroup, err = t.step(ctx)
 		}
 		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
@@ -167,14 +131,6 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 		return t.result(true), nil
 	}
 	return t.result(false), t.flush(ctx)
-}
-
-// advance does what commits next: a step, or a round of them.
-func (t *Trainer) advance(ctx context.Context) (leave bool, err error) {
-	if t.cfg.Local.on() {
-		return t.round(ctx)
-	}
-	return t.step(ctx)
 }
 
 func (t *Trainer) done() bool {
@@ -202,7 +158,7 @@ func (t *Trainer) result(regroup bool) Result {
 	early := before && t.endsEarly(&t.progress)
 	return Result{Progress: t.progress, Stopped: before && t.stopped && !early, Early: early,
 		Regroup: regroup, Loss: loss, Perplexity: math.Exp(loss),
-		TokensPerSecond: t.rates.median(), Eval: t.evaluated}
+		TokensPerSecond: t.reporter.rates.median(), Eval: t.evaluated}
 }
 
 // RequestStop asks all ranks to stop after the step that they are at, with a snapshot. Any
@@ -216,10 +172,10 @@ func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 
 // Forget drops the state, which is not to be trusted or is of no use: the next Join says that this
 // rank has none.
-func (t *Trainer) Forget() {
-	t.hasState = false
-	t.laneStates.Forget()
-	t.slots.Forget()
+func (c *core) Forget() {
+	c.hasState = false
+	c.laneStates.Forget()
+	c.slots.Forget()
 }
 
 // HasState says whether this rank has a state to go on from.
@@ -234,11 +190,10 @@ func (t *Trainer) Close() {
 		t.seat.Close()
 		t.seat = nil
 	}
-	for _, s := range t.start {
-		t.dev.Free(s)
-	}
-	t.start = nil
 	t.slots.Close()
+	if t.stride != nil {
+		t.stride.close()
+	}
 	if t.clipper != nil {
 		t.clipper.Close()
 	}

@@ -28,37 +28,37 @@ type ending interface {
 // newEnding chooses the ending for the ring that is joined. A device that records is asked to clip
 // with the pass, which spares a wait. It is not if a Rehearsal hears of the phases one by one, nor
 // if the gradients of several passes are added up first.
-func (t *Trainer) newEnding() ending {
-	alone := t.exchange.sum == (noSum{}) || t.cfg.Local.on()
-	behind := t.records && t.cfg.Rehearsal == nil && t.passes() == 1
-	t.onlyPasses = alone && t.passes() == 1 // enter and outerUpdate zero the ranks' sums
-	t.mayStage = !alone && t.cfg.Rehearsal == nil && t.passes() == 1
-	lanes := float64(t.count) / float64(t.cfg.Lanes)
+func (b *batch) newEnding() ending {
+	alone := b.exchange.sum == (noSum{}) || b.cfg.Local.on()
+	behind := b.records && b.cfg.Rehearsal == nil && b.passes() == 1
+	b.onlyPasses = alone && b.passes() == 1 // enter and outerUpdate zero the ranks' sums
+	b.mayStage = !alone && b.cfg.Rehearsal == nil && b.passes() == 1
+	lanes := float64(b.count) / float64(b.cfg.Lanes)
 	var e ending
-	switch parts := (clipsParts{t: t, lanes: lanes, share: lanes, behind: behind}); {
-	case t.cfg.Local.on(): // a round's steps are by this rank's lanes alone
+	switch parts := (clipsParts{u: b.updater, lanes: lanes, share: lanes, behind: behind}); {
+	case b.cfg.Local.on(): // a round's steps are by this rank's lanes alone
 		parts.share = 1
 		e = parts
-	case !t.cfg.Clip.beforeRing():
-		e = clipsSum{t}
-	case t.cfg.Clip.Scope == ScopeGroup:
-		parts.lanes = 1 / float64(t.cfg.LaneGroups)
+	case !b.cfg.Clip.beforeRing():
+		e = clipsSum{b.updater}
+	case b.cfg.Clip.Scope == ScopeGroup:
+		parts.lanes = 1 / float64(b.cfg.LaneGroups)
 		parts.share, parts.groups = parts.lanes, true
 		e = parts
 	default:
 		e = parts
 	}
-	switch sum, updates := t.exchange.sum.(Updater); {
+	switch sum, updates := b.exchange.sum.(Updater); {
 	case alone && behind:
-		return updatesBehind{e, t}
+		return updatesBehind{e, b.updater}
 	case updates:
-		return updatesInSum{e, t, sum}
+		return updatesInSum{e, b.updater, sum}
 	}
 	return e
 }
 
 // clipsSum clips the summed gradient: what one process with the whole batch does.
-type clipsSum struct{ t *Trainer }
+type clipsSum struct{ u *updater }
 
 func (clipsSum) mean() float64    { return 1 }
 func (clipsSum) weight() float64  { return 1 }
@@ -67,23 +67,23 @@ func (clipsSum) endPasses(*tally) {}
 func (clipsSum) stages() bool     { return true }
 
 func (c clipsSum) backward(_ context.Context, in Pass) (float64, error) {
-	return c.t.seat.Backward(in)
+	return c.u.seat.Backward(in)
 }
 
 func (c clipsSum) update(ctx context.Context, index int64, all tally) (norm float64, err error) {
-	if err := c.t.beginUpdate(ctx, index); err != nil {
+	if err := c.u.beginUpdate(ctx, index); err != nil {
 		return 0, err
 	}
-	c.t.clipper.Clip(c.t.grads, &c.t.clip, nil)
-	c.t.laps.end("clip")
-	c.t.updateBySum(all)
-	return c.t.clipper.Norm(), nil
+	c.u.clipper.Clip(c.u.grads, &c.u.clip, nil)
+	c.u.laps.end("clip")
+	c.u.updateBySum(all)
+	return c.u.clipper.Norm(), nil
 }
 
 // clipsParts clips before the ranks sum: the mean gradient of this rank's lanes, or of each of its
 // lane groups.
 type clipsParts struct {
-	t      *Trainer
+	u      *updater
 	lanes  float64 // of all, that are clipped together: a share
 	share  float64 // what they count in the sum
 	groups bool    // it clips each lane group
@@ -96,9 +96,9 @@ func (c clipsParts) stages() bool    { return c.behind }
 
 func (c clipsParts) backward(_ context.Context, in Pass) (float64, error) {
 	if c.behind {
-		in.Behind = c.t.clipBehind
+		in.Behind = c.u.clipBehind
 	}
-	return c.t.seat.Backward(in)
+	return c.u.seat.Backward(in)
 }
 
 func (c clipsParts) endGroup(own *tally) {
@@ -119,16 +119,16 @@ func (c clipsParts) endPasses(own *tally) {
 // clip clips a part, unless that was asked for with the pass.
 func (c clipsParts) clip(own *tally) {
 	if !c.behind {
-		c.t.clipper.Clip(c.t.grads, &c.t.clip, nil)
+		c.u.clipper.Clip(c.u.grads, &c.u.clip, nil)
 	}
-	c.t.addNorm(own)
+	c.u.addNorm(own)
 }
 
 func (c clipsParts) update(ctx context.Context, index int64, all tally) (float64, error) {
-	if err := c.t.beginUpdate(ctx, index); err != nil {
+	if err := c.u.beginUpdate(ctx, index); err != nil {
 		return 0, err
 	}
-	c.t.updateBySum(all)
+	c.u.updateBySum(all)
 	return all.norm.value(), nil
 }
 
@@ -136,7 +136,7 @@ func (c clipsParts) update(ctx context.Context, index int64, all tally) (float64
 // whose own gradient is the sum. It knows the loss and the norm when all is done.
 type updatesBehind struct {
 	ending
-	t *Trainer
+	u *updater
 }
 
 // backward looks before the pass whether this rank is to do nothing more, as beginUpdate does.
@@ -148,13 +148,13 @@ func (u updatesBehind) backward(ctx context.Context, in Pass) (float64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
-	u.t.tear()
-	in.Behind = u.t.updateBehind
-	return u.t.seat.Backward(in)
+	u.u.tear()
+	in.Behind = u.u.updateBehind
+	return u.u.seat.Backward(in)
 }
 
 func (u updatesBehind) endPasses(own *tally) {
-	u.t.addNorm(own)
+	u.u.addNorm(own)
 	if _, parts := u.ending.(clipsParts); parts && !isFinite(own.norm.value()) {
 		own.nonfinite = 1
 	}
@@ -169,95 +169,113 @@ func (updatesBehind) update(_ context.Context, _ int64, all tally) (float64, err
 // updatesInSum takes the parameters that the Sum has updated.
 type updatesInSum struct {
 	ending
-	t   *Trainer
+	u   *updater
 	sum Updater
 }
 
 func (u updatesInSum) update(_ context.Context, _ int64, all tally) (norm float64, err error) {
 	norm = u.sum.Norm()
 	if all.nonfinite == 0 && isFinite(norm) {
-		u.t.tear()
+		u.u.tear()
 		u.sum.Update()
 	}
-	if u.t.cfg.Clip.beforeRing() && isFinite(norm) {
+	if u.u.cfg.Clip.beforeRing() && isFinite(norm) {
 		return all.norm.value(), nil
 	}
 	return norm, nil
 }
 
-// clipBehind and updateBehind ask for what comes behind a pass. New makes each once: what a
-// device has recorded has them.
-func (t *Trainer) newBehinds() {
-	t.clipBehind = func(loss *compute.Loss) { t.clipper.Clip(t.grads, &t.clip, loss) }
-	t.updateBehind = func(loss *compute.Loss) {
-		t.clipBehind(loss)
-		t.update()
+// updater asks the device for what it is to do with a gradient.
+type updater struct {
+	*core
+	ending     ending
+	onlyPasses bool // Pass.OnlyPasses
+	mayStage   bool // the gradient may be copied to the host while it is computed
+
+	// The device reads clip and next anew in each step.
+	clipper compute.Clipper
+	clip    compute.Clip
+	next    compute.Update
+	// momentumGone says that the next update has no momentum, though the optimizer has.
+	momentumGone bool
+	// clipBehind and updateBehind ask for what comes behind a pass. They are made once: what a
+	// device has recorded has them.
+	clipBehind, updateBehind func(*compute.Loss)
+}
+
+func newUpdater(c *core) *updater {
+	u := &updater{core: c}
+	u.clipBehind = func(loss *compute.Loss) { u.clipper.Clip(u.grads, &u.clip, loss) }
+	u.updateBehind = func(loss *compute.Loss) {
+		u.clipBehind(loss)
+		u.update()
 	}
+	return u
 }
 
 // plan says what the device is to do in a step, which may be a later one of the round that is next,
 // and returns the step's learning rate.
-func (t *Trainer) plan(index int64) (rate float64) {
-	rate = t.cfg.Schedule.at(index, t.cfg.Steps, t.progress.Plateau.Reductions)
-	lossLimit := exactLimit * float64(t.targets()) // of the sum over all targets
-	t.clip = t.cfg.Clip.by(t.ending.weight(), lossLimit)
-	plain := t.cfg.Optimizer.update(t.progress.Updates+1+index-t.progress.Step, rate)
-	plain.Held = t.progress.Held
-	t.next = plain
-	if !t.cfg.Local.on() {
-		t.next = t.exchange.sum.Rule(index+1, plain)
+func (u *updater) plan(index int64) (rate float64) {
+	rate = u.cfg.Schedule.at(index, u.cfg.Steps, u.progress.Plateau.Reductions)
+	lossLimit := exactLimit * float64(u.targets()) // of the sum over all targets
+	u.clip = u.cfg.Clip.by(u.ending.weight(), lossLimit)
+	plain := u.cfg.Optimizer.update(u.progress.Updates+1+index-u.progress.Step, rate)
+	plain.Held = u.progress.Held
+	u.next = plain
+	if !u.cfg.Local.on() {
+		u.next = u.exchange.sum.Rule(index+1, plain)
 	}
-	t.momentumGone = t.next.Momentum != plain.Momentum || t.next.Beta1 != plain.Beta1
+	u.momentumGone = u.next.Momentum != plain.Momentum || u.next.Beta1 != plain.Beta1
 	return rate
 }
 
 // addNorm adds the norm of a part of the lanes, which was clipped, to this rank's.
-func (t *Trainer) addNorm(own *tally) {
-	norm := t.clip.Share * t.clipper.Norm()
+func (u *updater) addNorm(own *tally) {
+	norm := u.clip.Share * u.clipper.Norm()
 	if isFinite(norm) {
 		norm = min(norm, exactLimit/2) // it is clipped all the same
 	}
 	own.norm.add(norm)
-	t.laps.end("clip")
+	u.laps.end("clip")
 }
 
 // beginUpdate begins the last phase of a step. It looks at ctx, since a rank alone waits for nobody
 // who would.
-func (t *Trainer) beginUpdate(ctx context.Context, index int64) error {
-	if err := t.at(ctx, PhaseUpdate, index+1); err != nil {
+func (u *updater) beginUpdate(ctx context.Context, index int64) error {
+	if err := u.at(ctx, PhaseUpdate, index+1); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
 }
 
 // updateBySum updates by a sum that was clipped.
-func (t *Trainer) updateBySum(all tally) {
+func (u *updater) updateBySum(all tally) {
 	if all.nonfinite > 0 {
 		return
 	}
-	t.tear()
-	t.update()
-	if t.momentumGone { // so that nobody goes on with it as the momentum
-		t.dev.Zero(t.ownSlots()[0])
+	u.tear()
+	u.update()
+	if u.momentumGone { // so that nobody goes on with it as the momentum
+		u.dev.Zero(u.ownSlots()[0])
 	}
-	t.laps.end("update")
+	u.laps.end("update")
 }
 
 // tear notes that the parameters are about to change. Until the step is committed nobody knows
 // which step they are of: the device may fail at any time, and may have updated some of them.
-func (t *Trainer) tear() { t.touched, t.torn = true, true }
+func (c *core) tear() { c.touched, c.torn = true, true }
 
 // forgetTorn drops a state that a step has torn and not committed, when the step ends: a failed
 // device's panic passes through here too.
-func (t *Trainer) forgetTorn() {
-	if t.torn {
-		t.torn = false
-		t.Forget()
+func (c *core) forgetTorn() {
+	if c.torn {
+		c.torn = false
+		c.Forget()
 	}
 }
 
 // update asks for the optimizer's update by the gradient, as the last Clip lets it.
-func (t *Trainer) update() {
-	slots := t.ownSlots()
-	t.clipper.Update(&t.next, t.task.Params(), t.grads, slots[0], slots[1])
+func (u *updater) update() {
+	slots := u.ownSlots()
+	u.clipper.Update(&u.next, u.task.Params(), u.grads, slots[0], slots[1])
 }

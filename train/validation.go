@@ -8,7 +8,7 @@ type Validation struct {
 	Step int64   `json:"step"` // after which the newest finite loss was measured; 0: there is none
 	Loss float64 `json:"loss"` // the newest that is finite
 
-	// Text is the Config.EvalText of the evaluations; 0: it is not known.
+	// Text is the Task.EvalData of the evaluations; 0: it is not known.
 	Text int64 `json:"text,omitempty"`
 
 	// The best is the lowest loss of the evaluations that were due by Config.EvalEvery. An
@@ -62,19 +62,19 @@ func (v *Validation) valid(step int64) bool {
 }
 
 // measure evaluates, and notes the result in after. It reports whether it is the best so far.
-func (t *Trainer) measure(ctx context.Context, after *Progress, due bool) (best bool, err error) {
-	report, err := t.evaluate(ctx)
+func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (best bool, err error) {
+	report, err := e.evaluate(ctx)
 	if err != nil {
 		return false, err
 	}
-	t.laps.end("evaluation")
-	t.evaluated = &report
-	t.cfg.Observer.Evaluated(report)
-	if t.cfg.EvalText != 0 {
-		after.Validation.Text = t.cfg.EvalText
+	e.laps.end("evaluation")
+	e.evaluated = &report
+	e.cfg.Observer.Evaluated(report)
+	if data := e.task.EvalData(); data != 0 {
+		after.Validation.Text = data
 	}
 	if due {
-		after.Plateau.measure(report.Loss, t.cfg.Schedule.Patience)
+		after.Plateau.measure(report.Loss, e.cfg.Schedule.Patience)
 	}
 	return after.Validation.measure(report, due), nil
 }

@@ -121,6 +121,8 @@ func (x *Flag) GetAlways() bool {
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Its choices are the list in folder task.
+	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Corpus.
 	Corpus             string  `protobuf:"bytes,10,opt,name=corpus,proto3" json:"corpus,omitempty"`
 	Tokenizer          string  `protobuf:"bytes,11,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
@@ -261,6 +263,13 @@ func (*JobSpec) Descriptor() ([]byte, []int) {
 func (x *JobSpec) GetJob() string {
 	if x != nil {
 		return x.Job
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTask() string {
+	if x != nil {
+		return x.Task
 	}
 	return ""
 }
@@ -911,10 +920,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xe9c\n" +
+	"\x04_max\"\xafd\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12D\n" +
+	"\x04task\x18\x02 \x01(\tB0\xaa\xbb\x18,\n" +
+	"&what is trained (lm: a language model)\x12\x02lmR\x04task\x12\x7f\n" +
 	"\x06corpus\x18\n" +
 	" \x01(\tBg\xaa\xbb\x18c\n" +
 	"Ptext to train on: a path, a blob URL (s3://, gs://, file://), or builtin:opticks\x12\x0fbuiltin:opticksR\x06corpus\x12E\n" +
