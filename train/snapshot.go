@@ -84,14 +84,12 @@ func (t *Trainer) load(s *Snapshot) error {
 	}
 	t.hasState, t.touched = false, true
 	t.dev.Upload(t.task.Params(), s.Params)
-	if t.shards == nil {
-		for i, slot := range s.Slots {
-			t.dev.Upload(t.slots[i], slot.Data)
-		}
-	} else {
-		t.loadShards(s)
-	}
 	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
+	slots := make([][]float32, len(s.Slots))
+	for i, slot := range s.Slots {
+		slots[i] = slot.Data
+	}
+	t.slots.Load(slots)
 	t.progress.startEvaluations(t.task.EvalData())
 	t.pending, t.progress.Pending = s.Progress.Pending, false
 	t.stopped, t.hasState = false, true
@@ -113,31 +111,28 @@ func fits(what string, x []float32, want int) error {
 // them otherwise.
 func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
 	lanes := t.laneStates.At(t.version()).States
-	var s *Snapshot
-	if t.cfg.HostMemory {
-		s = &Snapshot{Progress: progress, Views: t.task.Tensors(), Params: t.task.Params(),
-			Lanes: lanes, LaneSize: t.laneSize}
-		for i, x := range t.slots {
-			s.Slots = append(s.Slots, Slot{t.slotNames()[i], x})
-		}
-	} else {
-		if t.copied == nil && t.shards == nil {
-			t.copied = t.NewSnapshot()
-		} else if t.copied == nil {
+	s := Snapshot{Views: t.task.Tensors(), Params: t.task.Params(), Lanes: lanes,
+		LaneSize: t.laneSize}
+	if !t.cfg.HostMemory {
+		if t.copied == nil {
 			t.copied = t.withoutSlots()
 		}
-		s = t.copied
+		s = *t.copied
 		t.dev.Download(s.Params, t.task.Params())
-		for i, x := range t.slots {
-			t.dev.Download(s.Slots[i].Data, x)
-		}
 		copy(s.Lanes, lanes)
-		s.Progress = progress
 	}
-	if t.shards != nil {
-		return t.withShards(*s)
+	s.Progress = progress
+	slots, err := t.slots.Host()
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
+	for i, name := range t.slotNames() {
+		if !allFinite(slots[i]) {
+			return nil, errNotFinite
+		}
+		s.Slots = append(s.Slots, Slot{name, slots[i]})
+	}
+	return &s, nil
 }
 
 // save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver, with what the
@@ -150,13 +145,12 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 	if err := t.lastStates().Gather(ctx, t.ranks); err != nil {
 		return err
 	}
-	if err := t.gatherShards(ctx, false); err != nil {
+	if err := t.slots.Gather(ctx, false); err != nil {
 		return err
 	}
 	if t.ring.Rank != 0 {
 		return nil
 	}
-	defer t.dropWhole()
 	err := t.handOver(ctx, progress)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -200,10 +194,8 @@ var errNotFinite = errors.New("the parameters or what the optimizer keeps are no
 // handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
 // finite would only push a sound one out.
 func (t *Trainer) handOver(ctx context.Context, progress Progress) error {
-	for _, x := range t.tensors() {
-		if !isFinite(t.dev.SumSquares(x)) {
-			return errNotFinite
-		}
+	if !isFinite(t.dev.SumSquares(t.task.Params())) {
+		return errNotFinite
 	}
 	snapshot, err := t.snapshot(progress)
 	if err != nil {
