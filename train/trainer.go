@@ -24,11 +24,8 @@ type Trainer struct {
 	rollCaller
 	evaluator
 	reporter
-
-	copied       *Snapshot // used again by snapshot
-	saveAgain    bool      // the snapshot of the job's end may have been lost with another rank
-	saveErr      error     // of the last save that failed
-	saveFailures int
+	keeper
+	saveAgain bool // the snapshot of the job's end may have been lost with another rank
 }
 
 // Result is how a run ended.
@@ -71,7 +68,7 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	b := &batch{updater: newUpdater(c), finishes: task.Finishes(),
 		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}
 	t := &Trainer{core: c, batch: b, rollCaller: rollCaller{batch: b},
-		evaluator: evaluator{batch: b}, reporter: reporter{core: c}}
+		evaluator: evaluator{batch: b}, reporter: reporter{core: c}, keeper: keeper{core: c}}
 	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
