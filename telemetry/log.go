@@ -49,6 +49,8 @@ type LogView struct {
 }
 
 // none is the evaluation of a job that has not been evaluated.
+//
+//nolint:gochecknoglobals // a constant, but for Go
 var none = Eval{Loss: math.NaN()}
 
 // NewLogView writes to log, step lines at most one an interval by the clock now.

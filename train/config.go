@@ -32,17 +32,13 @@ type Config struct {
 	// job. At least 1.
 	NonfiniteLimit int64
 
-	// ShardCopies says that the ranks share out what the optimizer keeps, and how many keep each
-	// part of it: 1 or 2, so that a rank that is lost takes nothing with it. 0: each keeps all.
-	// Each Ring has a Scatterer then.
-	ShardCopies int
+	// NewSlots makes this rank's part of the slots, if the ranks share them out. Each Ring's Sum is
+	// an Updater then. Nil: each rank keeps all slots.
+	NewSlots func(SlotsConfig) (Slots, error)
 
 	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
 	// evaluate on; 0: one is at each epoch's end. Another is after the last step.
 	EvalEvery int64
-	// EvalText is a number that tells the data to evaluate on from others; 0: it is not known. The
-	// losses on different data are not compared.
-	EvalText int64
 
 	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
 	// improved on the best of them; 0: never.
@@ -59,8 +55,8 @@ type Config struct {
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
-	// Sample, that of rank 0, writes text with the model every SampleEvery steps (0: never), and
-	// after the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
+	// Sample, that of rank 0, shows what was learned every SampleEvery steps (0: never), and after
+	// the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
 	// again in the ring only, so it must be short beside the ring's timeout.
 	Sample      func(ctx context.Context, step int64) (string, error)
 	SampleEvery int64
@@ -146,9 +142,7 @@ func (c *Config) validatePasses() error {
 	case c.Local.on() && c.LaneGroups > 0:
 		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
 			"--lane-groups, --reduce canonical and --clip-scope group")
-	case c.ShardCopies < 0 || c.ShardCopies > MaxShardCopies:
-		return fmt.Errorf("--shard-copies %d: must be 1 to %d", c.ShardCopies, MaxShardCopies)
-	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
+	case c.NewSlots != nil && (c.Canonical || c.Local.on()):
 		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
 			"each worker has the sum of its own range only, of each step's gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:

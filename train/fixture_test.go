@@ -280,6 +280,7 @@ type job struct {
 
 	bptt       int                              // 0: testT
 	evaluation Evaluation                       // nil: there is nothing to evaluate on
+	evalData   int64                            // that tells it from others
 	from       *Snapshot                        // nil: from scratch
 	reload     func(trainer *Trainer) *Snapshot // instead of from
 
@@ -295,6 +296,7 @@ type job struct {
 	update sum.Update // what the summer's sum changes of the update
 
 	bucketBytes int64
+	shardCopies int    // ranks that keep each slot; 0: all do
 	tracer      Tracer // of rank 0's sums; nil: none
 }
 
@@ -363,7 +365,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 		return err
 	}
 	defer m.Close()
-	cfg := j.config
+	cfg := j.shared()
 	cfg.Observer = &o.recorder
 	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &o.shelf
@@ -377,7 +379,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	if j.ends == nil {
 		at.LaneEnds = j.dealt(j.ranks)
 	}
-	by := parts{ring: ring, heard: &o.recorder}
+	by := parts{ring: ring, slots: trainer.slots, heard: &o.recorder}
 	if j.group != nil {
 		by.group = j.group(rank, dev)
 	}

@@ -48,7 +48,7 @@ func processRooms() []room {
 	return []room{
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
-			"allreduce/grpclink audit checkpoint compute job model rehearsal sum " +
+			"allreduce/grpclink audit checkpoint compute job model rehearsal sum sum/sharded " +
 			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
@@ -61,9 +61,9 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"sum task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"sum task task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
 			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
+		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "job/jobspec", never: graphs},
@@ -105,11 +105,14 @@ func otherRooms() []room {
 		{path: "train/agree", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
 		{path: "train", imports: "compute train/agree",
-			tests: "compute/cpu compute/devicetest model allreduce/compress sum",
+			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
+		{path: "sum/sharded", imports: "compute train/agree", tests: "compute/cpu",
+			never: network + " " + graphs + " " + storage},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
-		{path: "task/lm", imports: "compute model train", never: network + " " + storage},
+		{path: "task"},
+		{path: "task/lm", imports: "compute corpus model train", never: network + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",
