@@ -102,23 +102,24 @@ func (m *Metrics) define(k registrar) {
 	m.epoch = k.runGauge("rondo_epoch", "Pass over the corpus, from 1.")
 	m.loss = k.runGauge("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
 		"global batch.")
-	m.epochLoss = k.runGauge("rondo_epoch_loss", "Mean loss of the epoch so far, in nats per token.")
+	m.epochLoss = k.runGauge("rondo_epoch_loss",
+		"Mean loss of the epoch so far, in nats per token.")
 	m.perplexity = k.runGauge("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
-	m.tokenRate = k.runGauge("rondo_tokens_per_second", "Tokens that all workers together read per "+
-		"second, in the last step.")
+	m.tokenRate = k.runGauge("rondo_tokens_per_second", "Tokens that all workers together read "+
+		"per second, in the last step.")
 	m.learningRate = k.runGauge("rondo_learning_rate", "Learning rate of the last step.")
-	m.gradientNorm = k.runGauge("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
-		"clipping; of rank 0's own lanes where each worker clips its own.")
+	m.gradientNorm = k.runGauge("rondo_gradient_norm", "L2 norm of the last step's gradient "+
+		"before clipping; if each worker clips its own, of rank 0's own lanes.")
 	m.compute = k.runGauge("rondo_compute_seconds", "Rank 0's time for the last step's reading, "+
 		"forward, backward, clipping and updating.")
-	m.exposed = k.runGauge("rondo_exposed_seconds", "Rank 0's time for the part of the last step's "+
-		"all-reduce that did not overlap with backward.")
+	m.exposed = k.runGauge("rondo_exposed_seconds", "Rank 0's time for the part of the last "+
+		"step's all-reduce that did not overlap with backward.")
 	m.waiting = k.runGauge("rondo_waiting_seconds", "The part of rondo_exposed_seconds before a "+
 		"slower rank arrived at the all-reduce.")
 	m.evalLoss = k.runGauge("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
 	m.checkpointStep = k.runGauge("rondo_checkpoint_step", "Step of the newest checkpoint.")
-	m.checkpointTime = k.runGauge("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
-		"was reported, in seconds since 1970.")
+	m.checkpointTime = k.runGauge("rondo_checkpoint_timestamp_seconds", "When the newest "+
+		"checkpoint was reported, in seconds since 1970.")
 	m.worldSize = k.gauge("rondo_world_size", "Workers of the ring.")
 	m.minWorkers = k.gauge("rondo_min_workers", "With fewer workers the job pauses.")
 	m.limit = k.gauge("rondo_worker_limit", "Maximum number of workers in the ring.")
