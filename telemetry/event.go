@@ -241,6 +241,7 @@ type JSONView struct{ w io.Writer }
 // NewJSONView writes to w.
 func NewJSONView(w io.Writer) *JSONView { return &JSONView{w: w} }
 
+// Show writes the event's line.
 func (v *JSONView) Show(e Event) error {
 	line, err := MarshalEvent(e)
 	if err != nil {
