@@ -114,6 +114,11 @@ vet: ## go vet
 .PHONY: lint
 lint: $(LINT) ## golangci-lint
 	CGO_ENABLED=$(CGO) $(LINT) run --allow-parallel-runners
+	CGO_ENABLED=0 $(LINT) run --allow-parallel-runners --build-tags race,$(TAGS) \
+		./allreduce/shm ./compute/cpu
+	@# What only other builds have, as far as no types are needed.
+	CGO_ENABLED=0 GOOS=windows GOARCH=arm64 $(LINT) run --allow-parallel-runners \
+		--build-tags race,cuda,$(TAGS) --enable-only funlen,gochecknoinits,revive ./...
 	LINT=$(LINT) scripts/test-cuda.sh lint
 
 .PHONY: generate

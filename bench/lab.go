@@ -133,7 +133,7 @@ type passes struct {
 // free.
 func (l *lab) layer(cell compute.Cell, hidden, width int) passes {
 	s, n := l.shape, l.shape.Tokens()
-	rows, columns := cell.Gates()*hidden, width
+	columns := width
 	var in compute.RecurrentInput
 	var dx []float32
 	if width == 0 {
@@ -142,24 +142,13 @@ func (l *lab) layer(cell compute.Cell, hidden, width int) passes {
 	} else {
 		in.X, dx = l.random(n*width, 1), l.zeros(n*width)
 	}
-	weights := func(tensor func(n int) []float32) compute.RecurrentWeights {
-		return compute.RecurrentWeights{IH: tensor(rows * columns),
-			HH: tensor(rows * hidden), BiasIH: tensor(rows), BiasHH: tensor(rows)}
-	}
-	state := func() compute.RecurrentState {
-		x := compute.RecurrentState{H: l.zeros(s.Batch * hidden)}
-		if cell.States() == 2 {
-			x.C = l.zeros(s.Batch * hidden)
-		}
-		return x
-	}
+	shape := compute.RecurrentShape{Cell: cell, T: s.BPTT, B: s.Batch, D: columns, H: hidden}
 	bound := 1 / math.Sqrt(float64(hidden))
-	w := weights(func(n int) []float32 { return l.random(n, bound) })
-	dw := weights(l.zeros)
-	before, after := state(), state()
+	w := shape.Weights(func(n int) []float32 { return l.random(n, bound) })
+	dw := shape.Weights(l.zeros)
+	before, after := shape.State(l.zeros), shape.State(l.zeros)
 	y, dy := l.zeros(n*hidden), l.random(n*hidden, 1/float64(n))
-	layer := l.dev.NewRecurrent(compute.RecurrentShape{Cell: cell, T: s.BPTT, B: s.Batch,
-		D: columns, H: hidden}, false)
+	layer := l.dev.NewRecurrent(shape, false)
 	return passes{
 		forward: func() { layer.Forward(w, in, before, y, after) },
 		backward: func() {

@@ -145,6 +145,7 @@ func (s RecurrentShape) checkWeights(what string, w RecurrentWeights) {
 	checkPart(what, "HH", len(w.HH), rows*s.H)
 	checkPart(what, "BiasIH", len(w.BiasIH), rows)
 	checkPart(what, "BiasHH", len(w.BiasHH), rows)
+	checkPart(what, "Peephole", len(w.Peephole), s.Cell.Peepholes()*s.H)
 }
 
 // checkState panics unless a state has its shape.

@@ -9,7 +9,8 @@
 //	B  lanes that this worker reads (its share of --batch)
 //	D  width of a layer's input; the vocabulary when the input is one-hot
 //	H  width of a layer's hidden state (--hidden)
-//	K  gates of a cell: 1 (RNN), 3 (GRU), 4 (LSTM)
+//	K  gates of a cell (Cell.Gates)
+//	P  peepholes of a cell (Cell.Peepholes)
 //	V  vocabulary, E embedding width, N = T*B rows
 //
 // Every matrix is row-major float32. Sequences are time-major, [T, B, D], so that one time step
@@ -31,46 +32,6 @@ import (
 	"strings"
 )
 
-// Cell is the recurrence of a layer.
-type Cell int
-
-// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
-const (
-	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
-	RNNTanh Cell = iota
-	// RNNReLU: the same with max(0, ·).
-	RNNReLU
-	// GRU, reset after the product, as cuDNN and PyTorch have it:
-	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
-	GRU
-	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
-	// and as the textbooks write it: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
-	GRUResetBefore
-	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
-	// forget gate of Gers et al. (2000).
-	LSTM
-)
-
-// cells are all of them, in order, and their names.
-func cells() []string {
-	return []string{RNNTanh: "rnn", RNNReLU: "rnn-relu", GRU: "gru",
-		GRUResetBefore: "gru-reset-before", LSTM: "lstm"}
-}
-
-// ParseCell returns the cell that String calls by this name.
-func ParseCell(name string) (Cell, error) {
-	at, err := parse(name, cells())
-	return Cell(at), err
-}
-
-// String is the cell's name: rnn, rnn-relu, gru, gru-reset-before or lstm.
-func (c Cell) String() string {
-	if c < 0 || int(c) >= len(cells()) {
-		return fmt.Sprintf("cell %d", int(c))
-	}
-	return cells()[c]
-}
-
 // parse returns where a name is among all of its kind.
 func parse(name string, all []string) (int, error) {
 	for i, n := range all {
@@ -79,27 +40,6 @@ func parse(name string, all []string) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(all, ", "))
-}
-
-// Gates returns K, the number of H-row blocks in the cell's weights.
-func (c Cell) Gates() int {
-	switch c {
-	case RNNTanh, RNNReLU:
-		return 1
-	case GRU, GRUResetBefore:
-		return 3
-	case LSTM:
-		return 4
-	}
-	panic(fmt.Sprintf("compute: cell %d is not one of 0..4", int(c)))
-}
-
-// States returns how many [B, H] tensors the cell carries between segments: h, and c for LSTM.
-func (c Cell) States() int {
-	if c == LSTM {
-		return 2
-	}
-	return 1
 }
 
 // Precision is what a device's products multiply. Parameters, states, sums and gradients are
@@ -152,12 +92,34 @@ type RecurrentWeights struct {
 	HH     []float32 // [K*H, H]
 	BiasIH []float32 // [K*H]
 	BiasHH []float32 // [K*H]
+
+	Peephole []float32 // [P*H]; nil unless the cell has peepholes
+}
+
+// Weights makes the parameters of a layer. tensor is asked for each of its length.
+func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
+	rows := s.Cell.Gates() * s.H
+	w := RecurrentWeights{IH: tensor(rows * s.D), HH: tensor(rows * s.H), BiasIH: tensor(rows),
+		BiasHH: tensor(rows)}
+	if n := s.Cell.Peepholes(); n > 0 {
+		w.Peephole = tensor(n * s.H)
+	}
+	return w
+}
+
+// State makes a state of a layer likewise.
+func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
+	state := RecurrentState{H: tensor(s.B * s.H)}
+	if s.Cell.States() == 2 {
+		state.C = tensor(s.B * s.H)
+	}
+	return state
 }
 
 // RecurrentState is what a layer carries from one segment to the next.
 type RecurrentState struct {
 	H []float32 // [B, H]
-	C []float32 // [B, H]; nil unless the cell is LSTM
+	C []float32 // [B, H]; nil unless the cell has two states
 }
 
 // RecurrentInput is a layer's input over a segment: token ids (one-hot vectors of width D that
@@ -192,8 +154,9 @@ type Telling interface {
 	// BackwardTelling is Backward, to the last bit, and calls told with how many tensors of dw are
 	// what it leaves them as, and how many rows of the next: with (1, 0) when dw.IH is, with
 	// (1, H), (1, 2H) and so on when another gate's rows of dw.HH are, but for the last gate's, and
-	// with (4, 0) when all of dw is. Others may read and write what was told of from then on, while
-	// it goes on with the rest of dw, and last with dx, which layers beneath wait for anyway.
+	// with (Cell.Tensors, 0) when all of dw is. Others may read and write what was told of from
+	// then on, while it goes on with the rest of dw, and last with dx, which layers beneath wait
+	// for anyway.
 	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
 		dx []float32, dstate RecurrentState, told func(tensors, rows int))
 }

@@ -1,10 +1,78 @@
 package compute
 
-import "testing"
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write cells_gen.h anew")
+
+// TestHeader holds the header of C and CUDA to the table. With -update it writes it.
+func TestHeader(t *testing.T) {
+	const file = "cells_gen.h"
+	var want bytes.Buffer
+	want.WriteString("// The table of cells of package compute for C and CUDA. " +
+		"Made from cell.go by\n// go test ./compute -run TestHeader -update\n\n" +
+		"#ifndef RONDO_CELLS_H\n#define RONDO_CELLS_H\n\n" +
+		"// CELL(name, gates, states, kept, peepholes) of each, in the order of their numbers.\n" +
+		"#define RONDO_CELLS(CELL)")
+	for _, p := range table() {
+		name := strings.ToUpper(strings.ReplaceAll(p.name, "-", "_"))
+		fmt.Fprintf(&want, " \\\n    CELL(%s, %d, %d, %d, %d)", name, p.gates, p.states, p.kept,
+			p.peepholes)
+	}
+	want.WriteString("\n\n// RNN is a cell's number, RNN_GATES its gates.\n" +
+		"#define RONDO_CELL(name, gates, states, kept, peepholes) name,\n" +
+		"#define RONDO_GATES(name, gates, states, kept, peepholes) name##_GATES = gates,\n" +
+		"enum { RONDO_CELLS(RONDO_CELL) CELLS };\n" +
+		"enum { RONDO_CELLS(RONDO_GATES) };\n\n#endif\n")
+	if *update {
+		if err := os.WriteFile(file, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%s is not what the table gives (%v): run go test ./compute -update", file, err)
+	}
+}
+
+// TestDocs wants every cell in docs/training.md as the table has it, and every file that
+// docs/adding-a-cell.md names to be there.
+func TestDocs(t *testing.T) {
+	training, err := os.ReadFile("../docs/training.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range table() {
+		row := fmt.Sprintf("(?m)^\\| `%s` \\| %d[^|]* \\| %d \\|", p.name, p.gates, p.states)
+		if !regexp.MustCompile(row).Match(training) {
+			t.Errorf("docs/training.md has no row %s", row)
+		}
+	}
+	adding, err := os.ReadFile("../docs/adding-a-cell.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`((?:compute|model|docs)/[^` ]+)`").FindAllSubmatch(adding, -1)
+	for _, file := range named {
+		if _, err := os.Stat("../" + string(file[1])); err != nil {
+			t.Errorf("docs/adding-a-cell.md: %v", err)
+		}
+	}
+	if len(named) < 8 {
+		t.Errorf("docs/adding-a-cell.md names %d files", len(named))
+	}
+}
 
 // The names are those that parse, and nothing else does.
 func TestNames(t *testing.T) {
-	for cell := RNNTanh; cell <= LSTM; cell++ {
+	for _, cell := range Cells() {
 		if got, err := ParseCell(cell.String()); err != nil || got != cell {
 			t.Errorf("%q is %v, %v; want %d", cell.String(), got, err, int(cell))
 		}
@@ -17,8 +85,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q is %v, %v; want %d", p.String(), got, err, int(p))
 		}
 	}
-	for _, name := range []string{"", "LSTM", "transformer", Cell(-1).String(), Cell(5).String(),
-		Precision(4).String()} {
+	for _, name := range []string{"", "LSTM", "transformer", Cell(-1).String(),
+		Cell(cellCount).String(), Precision(4).String()} {
 		if got, err := ParseCell(name); err == nil {
 			t.Errorf("%q is the cell %v", name, got)
 		}

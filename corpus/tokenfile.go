@@ -36,6 +36,8 @@ const (
 )
 
 // castagnoli is the CRC polynomial for which processors have an instruction.
+//
+//nolint:gochecknoglobals // a table that nothing changes
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errCorrupt says that a token file is damaged and must be rebuilt.

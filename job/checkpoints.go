@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -133,12 +134,26 @@ func checkOwner(
 	return newest, nil
 }
 
+// SpecText is a job as a manifest has it. It has all fields, so that a zero in it is no default.
+func SpecText(spec *rondov1.JobSpec) (json.RawMessage, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(spec)
+}
+
 // Spec is the job that has made a checkpoint. What its version of the program did not know has its
 // default.
 func Spec(c *checkpoint.Checkpoint) (*rondov1.JobSpec, error) {
-	spec := jobspec.Default()
-	options := protojson.UnmarshalOptions{DiscardUnknown: true}
-	if err := options.Unmarshal(c.Spec, spec); err != nil {
+	fields, spec := map[string]json.RawMessage{}, &rondov1.JobSpec{}
+	text, err := SpecText(jobspec.Default())
+	if err == nil {
+		err = errors.Join(json.Unmarshal(text, &fields), json.Unmarshal(c.Spec, &fields))
+	}
+	if err == nil {
+		text, err = json.Marshal(fields)
+	}
+	if err == nil {
+		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, spec)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: its spec cannot be read: %w", c.Path, err)
 	}
 	return spec, nil

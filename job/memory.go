@@ -230,18 +230,13 @@ func (s sizes) graph(steps int64, inference bool) (bytes int64) {
 func (s sizes) layer(steps, width int64, inference bool) int64 {
 	hidden := upTo(int64(s.config.Hidden), blockColumns)
 	gates := int64(s.config.Cell.Gates())
-	lstm, gru := s.config.Cell == compute.LSTM, s.config.Cell == compute.GRU
-	before := s.config.Cell == compute.GRUResetBefore
-	tensors := gates // for a step of a lane, so many rows of hidden floats
-	if gru {
-		tensors++ // q, the part of n that r acts on
-	}
+	// Of a step of a lane, so many rows of hidden floats: gates, states and what else is kept.
+	tensors := gates + int64(s.config.Cell.States()+s.config.Cell.Kept())
 	rows := (max(steps, 2) + 1) * upTo(s.lanes, 2) // and one for the state before
 	spread := rows + blockColumns
-	kept := 1 + count(lstm) + count(before) // h, c, what a gate has made of h
-	bytes := floats(hidden * spread * (tensors + kept))
+	bytes := floats(hidden * spread * tensors)
 	if s.bf16 { // operands beside the floats, as rows and as pairs
-		bytes += 2 * hidden * (spread + blockColumns) * (2*tensors + 2*kept)
+		bytes += 2 * hidden * (spread + blockColumns) * 2 * tensors
 	}
 	weights := gates * hidden * hidden * s.operand()
 	input := floats(gates * hidden * min(int64(s.config.Vocab), steps*s.lanes))

@@ -92,7 +92,7 @@ func (s sizes) gpuGraph(steps int64, inference bool) (bytes int64) {
 	widest := max(gates*hidden, int64(c.Embed))
 	state := s.lanes * hidden
 	tape := rows * gates * hidden // a row of gates for each token, and the states
-	kept := 1 + count(gates > 1)  // h, and c or q
+	kept := int64(c.Cell.States() + c.Cell.Kept())
 	// What a kernel's blocks tell each other of a pass, of whole tiles: without room for that, a
 	// layer does with less, and is slower.
 	told := steps * upTo(s.lanes, tileLanes) * gates * upTo(hidden, blockColumns)

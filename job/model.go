@@ -14,6 +14,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // The files of a checkpoint.
@@ -112,7 +113,7 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 		return nil, err
 	}
 	defer func() { _ = store.Close() }()
-	spec, err := Spec(c)
+	spec, config, err := languageModel(c)
 	if err != nil {
 		return nil, err
 	}
@@ -120,10 +121,6 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 		return nil, err
 	}
 	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
-	if err != nil {
-		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
-	}
-	config, err := ModelConfig(spec, vocabulary.Len())
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -142,6 +139,23 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 		return nil, err
 	}
 	return t, nil
+}
+
+// languageModel returns the job of a checkpoint and its model. It refuses one of another task.
+func languageModel(c *checkpoint.Checkpoint) (*rondov1.JobSpec, model.Config, error) {
+	spec, err := Spec(c)
+	if err != nil {
+		return nil, model.Config{}, err
+	}
+	if spec.Task != task.LM {
+		return nil, model.Config{}, app.Usagef("checkpoint %s is of --task %s, and one of --task "+
+			"%s is needed: give another folder", c.Path, spec.Task, task.LM)
+	}
+	config, err := ModelConfig(spec, len(c.Vocabulary))
+	if err != nil {
+		err = fmt.Errorf("manifest.json in %s: %w", c.Path, err)
+	}
+	return spec, config, err
 }
 
 // read reads the parameters: where they lie, or by way of the host's memory.
@@ -175,43 +189,4 @@ func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
 			Data: flat[v.Offset : v.Offset+v.Len]})
 	}
 	return tensors
-}
-
-// Text writes a sample: it continues prefix, which the named flag gave, or begins with a line's
-// start where that is empty. When ctx's deadline passes it is as long as it has got.
-func Text(
-	ctx context.Context, m *model.Model, v *corpus.Vocabulary, t corpus.Tokenizer,
-	flag, prefix string, tokens int, how model.Sampling,
-) (string, error) {
-	ids, err := v.Encode(t, prefix)
-	if err != nil {
-		return "", app.Usage(fmt.Errorf("%s: %w", flag, err))
-	}
-	given := len(ids)
-	if given == 0 {
-		ids = []int32{firstToken(v, t)}
-	}
-	g, err := m.NewGenerator()
-	if err != nil {
-		return "", err
-	}
-	defer g.Close()
-	next, err := g.Generate(ctx, ids, tokens, how)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return "", err
-	}
-	return v.Decode(t.Unit, append(ids[:given:given], next...)), nil
-}
-
-// firstToken is what an empty prefix stands for: the end of a line, or a space, or the most
-// frequent token.
-func firstToken(v *corpus.Vocabulary, t corpus.Tokenizer) int32 {
-	if t.Unit == corpus.Char {
-		for _, token := range []string{"\n", " "} {
-			if id := v.ID(token); id != 0 {
-				return id
-			}
-		}
-	}
-	return int32(min(1, v.Len()-1))
 }

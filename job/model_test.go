@@ -1,12 +1,12 @@
 package job
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
-
-	"google.golang.org/protobuf/encoding/protojson"
 
 	"rondo/checkpoint"
 	"rondo/checkpoint/bucket"
@@ -110,6 +110,66 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	}
 }
 
+// A manifest without a task is of the language model. A checkpoint of another task is refused in a
+// line that names both.
+func TestTaskOfACheckpoint(t *testing.T) {
+	ctx := t.Context()
+	spec := jobspec.Textbook()
+	text, err := OpenCorpus(ctx, spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = text.Close() }()
+	vocabulary := text.Vocabulary().Tokens()
+	const other = "is of --task translate, and one of --task lm is needed: give another folder"
+	for _, c := range []struct{ task, used, resumed string }{
+		{"lm", "", "another text with the same vocabulary"}, // saveUntrained knows no text
+		{"", "", "another text with the same vocabulary"},
+		{"translate", other, "belongs to another job, which has --task translate instead of lm: " +
+			"choose another folder, or give that job's flags"},
+	} {
+		made := jobspec.Textbook()
+		made.Task, spec.CheckpointDir = c.task, t.TempDir()
+		_ = saveUntrained(t, spec.CheckpointDir, made, vocabulary).Close()
+		trained, err := LoadTrained(ctx, spec.CheckpointDir, Use{Device: "cpu"})
+		if err == nil {
+			trained.Close()
+		}
+		refused(t, err, c.used)
+		_, err = Show(ctx, spec.CheckpointDir)
+		refused(t, err, c.used)
+		_, err = OpenCheckpoints(ctx, spec, text, nil)
+		refused(t, err, c.resumed)
+	}
+}
+
+// refused wants a usage error with these words, or none if want is empty.
+func refused(t *testing.T, err error, want string) {
+	t.Helper()
+	var usage *app.UsageError
+	if (want != "") != errors.As(err, &usage) || want == "" && err != nil ||
+		!strings.Contains(fmt.Sprint(err), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// without is a manifest's spec as a version wrote it that did not know these fields.
+func without(t *testing.T, spec json.RawMessage, names ...string) json.RawMessage {
+	t.Helper()
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(spec, &fields); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		delete(fields, name)
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // saveUntrained saves a checkpoint of a job's model as it begins.
 func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 	vocabulary []string) *checkpoint.Store {
@@ -133,9 +193,12 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 		t.Fatal(err)
 	}
 	defer m.Close()
-	text, err := protojson.Marshal(spec)
+	text, err := SpecText(spec)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if spec.Task == "" {
+		text = without(t, text, "task")
 	}
 	if _, err := store.Save(t.Context(), checkpoint.Snapshot{Step: 1, Spec: text,
 		Vocabulary: vocabulary, Training: []byte("{}"), Files: []checkpoint.File{

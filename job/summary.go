@@ -63,6 +63,7 @@ type Summary struct {
 	Job        string    `json:"job"`
 	Created    time.Time `json:"created"`
 
+	Task       string  `json:"task"`
 	Cell       string  `json:"cell"`
 	Layers     int64   `json:"layers"`
 	Hidden     int64   `json:"hidden"`
@@ -165,13 +166,9 @@ func ownFolder(path, location string) bool {
 // Summarize reads a checkpoint's manifest. Location is where the checkpoint was found: its own
 // folder, or a folder of checkpoints whose newest it is.
 func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
-	spec, err := Spec(c)
+	spec, config, err := languageModel(c)
 	if err != nil {
 		return nil, err
-	}
-	config, err := ModelConfig(spec, len(c.Vocabulary))
-	if err != nil {
-		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
 	metric := func(name string) *float64 {
 		if value, ok := c.Metrics[name]; ok {
@@ -180,8 +177,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		return nil
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
-		Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden, Embed: spec.Embed,
-		Dropout: spec.Dropout, Parameters: model.Count(model.Layout(config)),
+		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
+		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(model.Layout(config)),
 		Corpus: spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
 		TrainTokens:      metric(metricTrainTokens),
 		ValidationTokens: metric(metricValidationTokens),

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"rondo/checkpoint"
@@ -24,7 +23,7 @@ func manifest(
 	t *testing.T, spec *rondov1.JobSpec, training string, metrics checkpoint.Metrics,
 ) *checkpoint.Checkpoint {
 	t.Helper()
-	text, err := protojson.Marshal(spec)
+	text, err := SpecText(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,6 +149,7 @@ func TestSummaryOfAnOldManifest(t *testing.T) {
 	for training, want := range map[string]Evaluated{`{"step":30}`: EvaluatedUnknown,
 		`{"validation":{"best_step":0}}`: EvaluatedNever, "": EvaluatedUnknown} {
 		c := manifest(t, songSpec(), training, checkpoint.Metrics{"loss": 1.5})
+		c.Spec = without(t, c.Spec, "task", "link", "accumulate")
 		s, err := Summarize(c, "runs/a")
 		if err != nil {
 			t.Fatal(err)
@@ -158,8 +158,8 @@ func TestSummaryOfAnOldManifest(t *testing.T) {
 			s.TotalSteps != nil || s.Done() || !s.Evaluates || s.Evaluated != want {
 			t.Errorf("%+v", s)
 		}
-		if line := strings.Join(s.GoOn, " "); !strings.Contains(line, "--steps 30") {
-			t.Errorf("go on: %s", line)
+		if got := parsed(t, s.GoOn); s.Task != "lm" || got.Link != "auto" || got.Steps != 30 {
+			t.Errorf("task %q, go on: %v", s.Task, s.GoOn)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func TestShowNamesTheBestOfTheFolder(t *testing.T) {
 	folder := t.TempDir()
 	store := saveUntrained(t, folder, songSpec(), []string{"<unk>", "a", "b"})
 	defer func() { _ = store.Close() }()
-	spec, err := protojson.Marshal(songSpec())
+	spec, err := SpecText(songSpec())
 	if err != nil {
 		t.Fatal(err)
 	}

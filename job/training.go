@@ -1,9 +1,12 @@
 package job
 
 import (
+	"fmt"
+
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
+	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/lm"
 	"rondo/train"
@@ -44,7 +47,6 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Local:          local(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,
-		EvalText:       d.EvalText(spec),
 		EarlyStop:      spec.EarlyStop,
 		SaveEvery:      spec.CheckpointEvery,
 		SampleEvery:    spec.SampleEvery,
@@ -55,15 +57,24 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 	return c, nil
 }
 
-// Reads is what the job's language model reads.
+// Reads is what the job's language model reads, and the samples that it writes.
 func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
-	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches()}
+	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches(), EvalData: d.EvalText(spec)}
 	if d.Validation != nil {
 		evaluation, err := corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
 		if err != nil {
 			return c, app.Usage(err)
 		}
 		c.Evaluation = evaluation
+	}
+	if spec.SampleTokens > 0 {
+		writer, err := lm.NewWriter(d.Corpus.Vocabulary(), Tokenizer(spec), spec.SamplePrefix,
+			int(spec.SampleTokens), model.Sampling{Temperature: spec.SampleTemperature,
+				Greedy: spec.SampleTemperature == 0, Seed: spec.Seed})
+		if err != nil {
+			return c, app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+		}
+		c.Writer = writer
 	}
 	return c, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"rondo/compute"
 )
@@ -34,7 +35,7 @@ type Config struct {
 	TieWeights bool
 
 	Init Init
-	// ForgetBias is added to the initial bias of the LSTM's forget gates (Jozefowicz et al.
+	// ForgetBias is added to the initial bias of a cell's forget gates (Jozefowicz et al.
 	// 2015). It goes to bias_ih, so that the two biases' sum has it once.
 	ForgetBias float64
 	// Seed determines the initial weights and, with a step, the dropout masks.
@@ -55,7 +56,7 @@ func (c Config) shape() string {
 
 // Validate says what is wrong with c in one line that names the flag, or returns nil.
 func (c Config) Validate() error {
-	if c.Cell < compute.RNNTanh || c.Cell > compute.LSTM {
+	if !c.Cell.Known() {
 		return fmt.Errorf("--cell: %d is not a cell", int(c.Cell))
 	}
 	if c.Vocab < 1 || c.Vocab > maxVocab {
@@ -106,9 +107,9 @@ func (c Config) validateInit() error {
 	if !(math.Abs(c.ForgetBias) <= math.MaxFloat32) {
 		return fmt.Errorf("--forget-bias %v: must be finite", c.ForgetBias)
 	}
-	if c.ForgetBias != 0 && c.Cell != compute.LSTM {
-		return fmt.Errorf("--forget-bias %v needs --cell lstm: no other cell has a forget gate",
-			c.ForgetBias)
+	if _, ok := c.Cell.ForgetGate(); c.ForgetBias != 0 && !ok {
+		return fmt.Errorf("--forget-bias %v needs --cell %s: %v has no forget gate",
+			c.ForgetBias, strings.Join(compute.ForgetCellNames(), " or "), c.Cell)
 	}
 	return c.Init.validate()
 }

@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"cell":        {func(c *Config) { c.Cell = 5 }, "--cell"},
+		"cell":        {func(c *Config) { c.Cell = compute.Cell(len(compute.Cells())) }, "--cell"},
 		"vocabulary":  {func(c *Config) { c.Vocab = 0 }, "--corpus"},
 		"no hidden":   {func(c *Config) { c.Hidden = 0 }, "--hidden 0"},
 		"much hidden": {func(c *Config) { c.Hidden = 65537 }, "--hidden 65537"},
@@ -67,6 +67,8 @@ func TestLayout(t *testing.T) {
 	tied := lstm
 	tied.Embed, tied.TieWeights = 4, true
 	embedded := Config{Cell: compute.GRU, Vocab: 10, Hidden: 6, Layers: 1, Embed: 3}
+	holes := lstm
+	holes.Cell, holes.Layers = compute.LSTMPeephole, 1
 	same := tied
 	same.Embed, same.Layers = 6, 1
 	for _, c := range []struct {
@@ -81,6 +83,9 @@ func TestLayout(t *testing.T) {
 			" rnn.weight_hh_l0[24 6] rnn.bias_ih_l0[24] rnn.bias_hh_l0[24] embedding.weight[10 4]"},
 		{embedded, "output.weight[10 6] output.bias[10] rnn.weight_ih_l0[18 3]" +
 			" rnn.weight_hh_l0[18 6] rnn.bias_ih_l0[18] rnn.bias_hh_l0[18] embedding.weight[10 3]"},
+		{holes, "output.weight[10 6] output.bias[10] rnn.weight_ih_l0[24 10]" +
+			" rnn.weight_hh_l0[24 6] rnn.bias_ih_l0[24] rnn.bias_hh_l0[24]" +
+			" rnn.weight_peephole_l0[18]"},
 		{same, "output.bias[10] rnn.weight_ih_l0[24 6] rnn.weight_hh_l0[24 6] rnn.bias_ih_l0[24]" +
 			" rnn.bias_hh_l0[24] embedding.weight[10 6]"},
 	} {

@@ -15,14 +15,14 @@ import (
 type InitKind int
 
 const (
-	// Uniform is PyTorch's: U(-1/sqrt(H), 1/sqrt(H)) for weights and biases of recurrent layers,
+	// Uniform is PyTorch's: U(-1/sqrt(H), 1/sqrt(H)) for all that recurrent layers have,
 	// U(±1/sqrt(n)) for linear layers with n inputs, N(0, 1) for the embedding. A tied embedding
 	// has the output layer's U(±1/sqrt(E)) instead: logits begin sqrt(E) times too large else.
 	Uniform InitKind = iota
 	// Normal is N(0, STD^2) for every weight, and biases of zero.
 	Normal
 	// Xavier is U(±sqrt(6 / (inputs + outputs))) for every weight, with each gate of a recurrent
-	// layer a matrix of its own, and biases of zero. Glorot and Bengio (2010).
+	// layer a matrix of its own, and biases and peepholes of zero. Glorot and Bengio (2010).
 	Xavier
 	// Orthogonal makes each gate's recurrent matrix orthogonal: Q of the QR decomposition of a
 	// Gaussian matrix, uniform over the orthogonal group (Saxe et al., arXiv:1312.6120; Mezzadri,
@@ -92,9 +92,9 @@ func initial(c Config, views []View) []float32 {
 		name.Write([]byte(v.Name))
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng)
-		if v.role == roleInputBias && c.ForgetBias != 0 {
-			for i := range c.Hidden { // gates i, f, g, o: the forget gate is block 1
-				v.of(flat)[c.Hidden+i] += float32(c.ForgetBias)
+		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
+			for i := range c.Hidden {
+				v.of(flat)[gate*c.Hidden+i] += float32(c.ForgetBias)
 			}
 		}
 	}
@@ -103,15 +103,15 @@ func initial(c Config, views []View) []float32 {
 
 // fill sets one tensor's initial values.
 func (c Config) fill(v View, x []float32, rng *rand.Rand) {
-	bias := len(v.Shape) == 1
+	matrix := len(v.Shape) == 2
 	switch kind := c.Init.Kind; {
 	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
 		fillNormal(x, rng, 1)
 	case kind == Uniform:
 		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v.role))))
-	case bias: // zero
-	case kind == Normal:
+	case kind == Normal && (matrix || v.role == rolePeephole):
 		fillNormal(x, rng, c.Init.STD)
+	case !matrix: // zero
 	case kind == Orthogonal && v.role == roleRecurrent:
 		for block := 0; block < len(x); block += c.Hidden * c.Hidden {
 			fillOrthogonal(x[block:block+c.Hidden*c.Hidden], rng, c.Hidden)

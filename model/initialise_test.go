@@ -69,8 +69,10 @@ func moments(x []float32) (mean, std, largest float64) {
 func TestInitialDistributions(t *testing.T) {
 	const V, E, H = 300, 100, 64
 	base := Config{Cell: compute.LSTM, Vocab: V, Embed: E, Hidden: H, Layers: 2, Seed: 3}
-	tied := base
+	tied, holes := base, base
 	tied.TieWeights = true
+	holes.Cell = compute.LSTMPeephole
+	peephole := "rnn.weight_peephole_l1"
 	uniform := func(bound float64) [2]float64 { return [2]float64{bound / math.Sqrt(3), bound} }
 	normal := func(std float64) [2]float64 { return [2]float64{std, 6 * std} }
 	xavier := func(in, out float64) [2]float64 { return uniform(math.Sqrt(6 / (in + out))) }
@@ -84,6 +86,9 @@ func TestInitialDistributions(t *testing.T) {
 		{base, "uniform", map[string][2]float64{"output.weight": root(H), "output.bias": root(H),
 			"rnn.weight_ih_l0": root(H), "rnn.weight_hh_l1": root(H), "rnn.bias_ih_l0": root(H),
 			"embedding.weight": normal(1)}},
+		{holes, "uniform", map[string][2]float64{peephole: root(H)}},
+		{holes, "normal:0.01", map[string][2]float64{peephole: normal(0.01)}},
+		{holes, "xavier", map[string][2]float64{peephole: zero}},
 		{tied, "uniform", map[string][2]float64{"output.bias": root(E),
 			"projection.weight": root(H), "embedding.weight": root(E)}},
 		{base, "normal:0.01", map[string][2]float64{"output.weight": normal(0.01),

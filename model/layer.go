@@ -47,7 +47,7 @@ func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 	if name == "" {
 		return nil, errors.New("model: a layer needs a name, unique in its graph")
 	}
-	if s.Cell < compute.RNNTanh || s.Cell > compute.LSTM {
+	if !s.Cell.Known() {
 		return nil, fmt.Errorf("model: layer %q: %d is not a cell", name, int(s.Cell))
 	}
 	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"rondo/compute"
 )
@@ -32,6 +33,7 @@ const (
 	roleRecurrent                 // [K*H, H]
 	roleInputBias                 // [K*H]
 	roleRecurrentBias             // [K*H]
+	rolePeephole                  // [P*H]
 	roleOutput                    // [V, H]
 	roleOutputBias                // [V]
 	roleProjection                // [E, H]
@@ -62,13 +64,16 @@ func (l *layouter) add(role role, name string, shape ...int) {
 	l.next += roundUp(n)
 }
 
-// layer adds the four tensors of a recurrent layer; name(what) gives each its name.
+// layer adds the tensors of a recurrent layer; name(what) gives each its name.
 func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string) {
 	rows := s.Cell.Gates() * s.H
 	l.add(roleInput, name("weight_ih"), rows, s.D)
 	l.add(roleRecurrent, name("weight_hh"), rows, s.H)
 	l.add(roleInputBias, name("bias_ih"), rows)
 	l.add(roleRecurrentBias, name("bias_hh"), rows)
+	if n := s.Cell.Peepholes(); n > 0 {
+		l.add(rolePeephole, name("weight_peephole"), n*s.H)
+	}
 }
 
 // Layout returns where each tensor lies in the flat parameters: the output layer first, then the
@@ -83,6 +88,7 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 //	rnn.weight_hh_l{k} [K*H, H]
 //	rnn.bias_ih_l{k}   [K*H]
 //	rnn.bias_hh_l{k}   [K*H]
+//	rnn.weight_peephole_l{k} [P*H], of cells that have peepholes; PyTorch has no name for it
 //	embedding.weight   [V, E]     absent when one-hot; the output layer's too when tied
 func Layout(c Config) []View {
 	var l layouter
@@ -103,7 +109,8 @@ func Layout(c Config) []View {
 }
 
 // LayerLayout returns where the tensors of one recurrent layer (weight_ih, weight_hh, bias_ih,
-// bias_hh) lie in the vector that Layer takes as its weights. T and B of s do not matter.
+// bias_hh, and weight_peephole if the cell has it) lie in the vector that Layer takes as its
+// weights. T and B of s do not matter.
 func LayerLayout(s compute.RecurrentShape) []View {
 	var l layouter
 	l.layer(s, func(what string) string { return what })
@@ -133,7 +140,8 @@ func Finishes(c Config) []int {
 				ends = append(ends, w.Offset+g*c.Hidden*c.Hidden)
 			}
 		}
-		add(layerName("bias_hh", k))
+		_, end := layerSpan(views, k)
+		ends = append(ends, end)
 	}
 	if c.Embed > 0 {
 		add(embeddingWeight)
@@ -172,15 +180,24 @@ func find(views []View, name string) View {
 
 // layerSpan returns recurrent layer k's part of the flat parameters: [begin, end).
 func layerSpan(views []View, k int) (begin, end int) {
-	return find(views, layerName("weight_ih", k)).Offset, find(views, layerName("bias_hh", k)).end()
+	for _, v := range views {
+		if strings.HasSuffix(v.Name, layerName("", k)[len("rnn."):]) {
+			end = v.end()
+		}
+	}
+	return find(views, layerName("weight_ih", k)).Offset, end
 }
 
 // recurrentWeights cuts a layer's vector, laid out as LayerLayout says, into its tensors.
 func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
-	return compute.RecurrentWeights{
+	w := compute.RecurrentWeights{
 		IH: views[0].of(flat), HH: views[1].of(flat),
 		BiasIH: views[2].of(flat), BiasHH: views[3].of(flat),
 	}
+	if len(views) > 4 {
+		w.Peephole = views[4].of(flat)
+	}
+	return w
 }
 
 // roundUp rounds n up to a multiple of the alignment.

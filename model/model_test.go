@@ -90,17 +90,14 @@ func relative[F float32 | float64](got []float32, want []F) float64 {
 	return difference / magnitude
 }
 
-var cellNames = map[compute.Cell]string{compute.RNNTanh: "rnn", compute.RNNReLU: "rnn-relu",
-	compute.GRU: "gru", compute.GRUResetBefore: "gru-reset-before", compute.LSTM: "lstm"}
-
 // shapes are models that between them have every part, small enough for slow oracles.
 func shapes() map[string]Config {
 	all := map[string]Config{}
-	for cell, name := range cellNames {
+	for _, cell := range compute.Cells() {
 		for layers := 1; layers <= 3; layers++ {
 			c := Config{Cell: cell, Vocab: 6, Hidden: 5, Layers: layers, Seed: 7}
 			add := func(what string, c Config) {
-				all[fmt.Sprintf("%s/%d/%s", name, layers, what)] = c
+				all[fmt.Sprintf("%v/%d/%s", cell, layers, what)] = c
 			}
 			add("one-hot", c)
 			c.Dropout = 0.4

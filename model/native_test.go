@@ -125,6 +125,10 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 		}
 		return nodes
 	}
+	var holes []*gorgonia.Node // [1, H] each
+	for p := range n.c.Cell.Peepholes() {
+		holes = append(holes, n.weight(layerName("weight_peephole", k), p, H))
+	}
 	w, u, b, d := block("weight_ih"), block("weight_hh"), block("bias_ih"), block("bias_hh")
 	h, c := zero, zero
 	var ys []*gorgonia.Node
@@ -152,6 +156,13 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 			i, f, o := n.sigmoid(both(0)), n.sigmoid(both(1)), n.sigmoid(both(3))
 			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
 			h = n.times(o, n.tanh(c))
+		case compute.LSTMPeephole:
+			see := func(gate, hole int) *gorgonia.Node {
+				return n.sigmoid(n.add(both(gate), n.times(c, n.mul(n.column, holes[hole]))))
+			}
+			i, f := see(0, 0), see(1, 1)
+			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
+			h = n.times(see(3, 2), n.tanh(c))
 		}
 		ys = append(ys, h)
 	}
@@ -271,9 +282,9 @@ func wide(v gorgonia.Value) []float64 {
 // TestGradientsAgainstNativeGorgonia holds every cell against the same cell unrolled from
 // Gorgonia's operators.
 func TestGradientsAgainstNativeGorgonia(t *testing.T) {
-	for cell, name := range cellNames {
+	for _, cell := range compute.Cells() {
 		for layers := 1; layers <= 2; layers++ {
-			t.Run(fmt.Sprintf("%s/%d", name, layers), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v/%d", cell, layers), func(t *testing.T) {
 				checkNative(t, Config{Cell: cell, Vocab: 5, Hidden: 4, Layers: layers,
 					Seed: 11}, -1)
 			})
@@ -284,9 +295,9 @@ func TestGradientsAgainstNativeGorgonia(t *testing.T) {
 // TestFusedLayerAmongNativeOperators puts a fused layer below, between and above layers of
 // Gorgonia's operators, in one graph: the gradients of all of them are those of the model.
 func TestFusedLayerAmongNativeOperators(t *testing.T) {
-	for cell, name := range cellNames {
+	for _, cell := range compute.Cells() {
 		for at := range 3 {
-			t.Run(fmt.Sprintf("%s/%d", name, at), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%v/%d", cell, at), func(t *testing.T) {
 				checkNative(t, Config{Cell: cell, Vocab: 5, Hidden: 4, Layers: 3, Seed: 11}, at)
 			})
 		}

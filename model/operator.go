@@ -17,7 +17,9 @@ import (
 
 // building serialises the building, differentiation and compilation of Gorgonia graphs, which
 // share the library's package variables (constant nodes, whose hashes are computed when first
-// needed, and pools). It is the one package variable here, and exists because those do.
+// needed, and pools).
+//
+//nolint:gochecknoglobals // exists because Gorgonia's do
 var building sync.Mutex
 
 // Build runs build while no other graph is built through this package. Whoever builds graphs of

@@ -142,7 +142,7 @@ func TestZeroState(t *testing.T) {
 // TestSmallestModels runs models whose tensors have dimensions of one, which libraries like to
 // take for scalars and vectors.
 func TestSmallestModels(t *testing.T) {
-	for cell := range cellNames {
+	for _, cell := range compute.Cells() {
 		for _, embed := range []int{0, 1, 2} {
 			for _, V := range []int{1, 2} {
 				c := Config{Cell: cell, Vocab: V, Hidden: 1, Layers: 2, Embed: embed,
@@ -153,7 +153,7 @@ func TestSmallestModels(t *testing.T) {
 					Lanes: []int{0}}
 				want, _ := newTwin(m).loss(in, 1, 1, make([]float64, c.StateSize()), true)
 				if loss := run(t, s, in); math.Abs(loss-want) > 1e-6 {
-					t.Errorf("%s, V %d, E %d: loss %v, want %v", cellNames[cell], V, embed, loss,
+					t.Errorf("%v, V %d, E %d: loss %v, want %v", cell, V, embed, loss,
 						want)
 				}
 			}

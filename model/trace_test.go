@@ -44,11 +44,11 @@ type traceTensor struct {
 
 // TestPyTorchTrace trains each model of the PyTorch trace from its weights: loss, every gradient,
 // ten losses under SGD and the weights after them agree.
-func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 8) }
+func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 10) }
 
 // TestPyTorchTraceOfDropout does so with dropout of the embedding and of every layer's output.
 // PyTorch was given the masks. The last layer's output agrees, too.
-func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 5) }
+func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 6) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
 	files, err := filepath.Glob(pattern)

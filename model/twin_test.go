@@ -18,7 +18,7 @@ type twin struct {
 	outputs, biasOut []float64
 }
 
-type twinLayer struct{ ih, hh, biasIH, biasHH []float64 }
+type twinLayer struct{ ih, hh, biasIH, biasHH, peephole []float64 }
 
 // newTwin has the model's parameters.
 func newTwin(m *Model) twin {
@@ -31,9 +31,12 @@ func newTwin(m *Model) twin {
 		return w.flat[v.Offset : v.Offset+v.Len]
 	}
 	for k := range w.c.Layers {
-		w.layers = append(w.layers, twinLayer{view(layerName("weight_ih", k)),
-			view(layerName("weight_hh", k)), view(layerName("bias_ih", k)),
-			view(layerName("bias_hh", k))})
+		l := twinLayer{view(layerName("weight_ih", k)), view(layerName("weight_hh", k)),
+			view(layerName("bias_ih", k)), view(layerName("bias_hh", k)), nil}
+		if w.c.Cell.Peepholes() > 0 {
+			l.peephole = view(layerName("weight_peephole", k))
+		}
+		w.layers = append(w.layers, l)
 	}
 	if w.c.Embed > 0 {
 		w.table = view(embeddingWeight)
@@ -94,6 +97,12 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 			i, f := sigmoid(ih(0, j)+hh(0, j)), sigmoid(ih(1, j)+hh(1, j))
 			g, o := math.Tanh(ih(2, j)+hh(2, j)), sigmoid(ih(3, j)+hh(3, j))
 			c2[j] = f*c[j] + i*g
+			h2[j] = o * math.Tanh(c2[j])
+		case compute.LSTMPeephole:
+			i := sigmoid(ih(0, j) + hh(0, j) + l.peephole[j]*c[j])
+			f := sigmoid(ih(1, j) + hh(1, j) + l.peephole[H+j]*c[j])
+			c2[j] = f*c[j] + i*math.Tanh(ih(2, j)+hh(2, j))
+			o := sigmoid(ih(3, j) + hh(3, j) + l.peephole[2*H+j]*c2[j])
 			h2[j] = o * math.Tanh(c2[j])
 		}
 	}

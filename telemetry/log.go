@@ -50,6 +50,8 @@ type LogView struct {
 }
 
 // noEval is the value of LogView.evaluated before the first evaluation.
+//
+//nolint:gochecknoglobals // Go has no constant structs
 var noEval = Eval{Loss: math.NaN()}
 
 // NewLogView writes to log. Step lines are limited to one per interval; now is the clock.

@@ -40,9 +40,6 @@ type Config struct {
 	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
 	// evaluate on; 0: one is at each epoch's end. Another is after the last step.
 	EvalEvery int64
-	// EvalText is a number that tells the data to evaluate on from others; 0: it is not known. The
-	// losses on different data are not compared.
-	EvalText int64
 
 	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
 	// improved on the best of them; 0: never.
@@ -59,8 +56,8 @@ type Config struct {
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
-	// Sample, that of rank 0, writes text with the model every SampleEvery steps (0: never), and
-	// after the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
+	// Sample, that of rank 0, shows what was learned every SampleEvery steps (0: never), and after
+	// the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
 	// again in the ring only, so it must be short beside the ring's timeout.
 	Sample      func(ctx context.Context, step int64) (string, error)
 	SampleEvery int64

@@ -280,6 +280,7 @@ type job struct {
 
 	bptt       int                              // 0: testT
 	evaluation Evaluation                       // nil: there is nothing to evaluate on
+	evalData   int64                            // that tells it from others
 	from       *Snapshot                        // nil: from scratch
 	reload     func(trainer *Trainer) *Snapshot // instead of from
 

@@ -21,6 +21,8 @@ type Optimizer struct {
 
 // optimizers are the rules by name, as flags have them, with the names of what they keep, as
 // torch.optim has them.
+//
+//nolint:gochecknoglobals // a table that nothing changes
 var optimizers = []struct {
 	rule  compute.Optimizer
 	name  string

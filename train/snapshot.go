@@ -92,7 +92,7 @@ func (t *Trainer) load(s *Snapshot) error {
 		t.loadShards(s)
 	}
 	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
-	t.progress.startEvaluations(t.cfg.EvalText)
+	t.progress.startEvaluations(t.task.EvalData())
 	t.pending, t.progress.Pending = s.Progress.Pending, false
 	t.stopped, t.hasState = false, true
 	e := t.laneStates.At(t.version())

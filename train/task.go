@@ -39,6 +39,9 @@ type Task interface {
 	Targets() int
 	// Evaluates says whether there are data to evaluate on.
 	Evaluates() bool
+	// EvalData is a number that tells these data from others; 0: it is not known. Losses on
+	// different data are not compared.
+	EvalData() int64
 
 	// Open makes a seat for so many lanes at a time. It fails if the device has no memory for it.
 	Open(lanes int) (Seat, error)

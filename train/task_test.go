@@ -32,6 +32,7 @@ type textTask struct {
 	bptt       int
 	batches    Batches
 	evaluation Evaluation
+	evalData   int64
 	ledger     intender
 }
 
@@ -42,7 +43,7 @@ func (j job) task(m *model.Model, ledger Ledger) textTask {
 		bptt = testT
 	}
 	hears, _ := ledger.(intender)
-	return textTask{m, bptt, j.batches, j.evaluation, hears}
+	return textTask{m, bptt, j.batches, j.evaluation, j.evalData, hears}
 }
 
 func (t textTask) Tensors() (tensors []compute.Tensor) {
@@ -59,6 +60,7 @@ func (t textTask) Reset(segment int64) bool { return t.batches.Reset(segment) }
 func (t textTask) SegmentsPerEpoch() int64  { return t.batches.SegmentsPerEpoch() }
 func (t textTask) Targets() int             { return t.bptt }
 func (t textTask) Evaluates() bool          { return t.evaluation != nil }
+func (t textTask) EvalData() int64          { return t.evalData }
 
 func (t textTask) Open(lanes int) (Seat, error) {
 	s, err := t.NewSegment(t.bptt, lanes)

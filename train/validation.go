@@ -8,7 +8,7 @@ type Validation struct {
 	Step int64   `json:"step"` // after which the newest finite loss was measured; 0: there is none
 	Loss float64 `json:"loss"` // the newest that is finite
 
-	// Text is the Config.EvalText of the evaluations; 0: it is not known.
+	// Text is the Task.EvalData of the evaluations; 0: it is not known.
 	Text int64 `json:"text,omitempty"`
 
 	// The best is the lowest loss of the evaluations that were due by Config.EvalEvery. An
@@ -70,8 +70,8 @@ func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (bes
 	e.laps.end("evaluation")
 	e.evaluated = &report
 	e.cfg.Observer.Evaluated(report)
-	if e.cfg.EvalText != 0 {
-		after.Validation.Text = e.cfg.EvalText
+	if data := e.task.EvalData(); data != 0 {
+		after.Validation.Text = data
 	}
 	if due {
 		after.Plateau.measure(report.Loss, e.cfg.Schedule.Patience)

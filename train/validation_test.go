@@ -140,7 +140,7 @@ func TestEarlyStopIsResumed(t *testing.T) {
 // The losses of another text are not compared: the best and the count begin anew.
 func TestAnotherTextIsNotCompared(t *testing.T) {
 	j := stale(2)
-	j.config.EvalText, j.config.Schedule.Kind = 7, OnPlateau
+	j.evalData, j.config.Schedule.Kind = 7, OnPlateau
 	j.config.Schedule.Decay, j.config.Schedule.Patience = 0.5, 1
 	ended := j.mustRun(t)
 	last := ended.saved[len(ended.saved)-1]
@@ -149,7 +149,7 @@ func TestAnotherTextIsNotCompared(t *testing.T) {
 	}
 	for text, want := range map[int64]int64{7: 16, 0: 16, 8: 32} {
 		again := j
-		again.config.EvalText = text
+		again.evalData = text
 		again.reload = func(trainer *Trainer) *Snapshot { return reload(t, trainer, last) }
 		o := again.mustRun(t)
 		p := o.result.Progress

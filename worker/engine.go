@@ -117,12 +117,16 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 	if e.stored.Store != nil {
 		settings.Save, settings.SaveBest, settings.Saver = true, true, e.saver
 	}
-	if w.spec.SampleTokens > 0 {
-		settings.Sample = e.sample
-	}
 	task, err := lm.New(e.model, reads)
 	if err != nil {
 		return nil, app.Usage(err)
+	}
+	if reads.Writer != nil {
+		settings.Sample = func(ctx context.Context, step int64) (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, e.patience())
+			defer cancel()
+			return task.Sample(ctx, step)
+		}
 	}
 	trainer, err := train.New(task, settings)
 	return trainer, app.Usage(err)
@@ -272,17 +276,6 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 
 // patience is how long rank 0 may do what the others only wait for, in the ring.
 func (e *engine) patience() time.Duration { return e.worker.spec.StepTimeout.AsDuration() / 2 }
-
-// sample lets the model write; the draws depend on the seed and the step alone.
-func (e *engine) sample(ctx context.Context, step int64) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, e.patience())
-	defer cancel()
-	spec := e.worker.spec
-	return job.Text(ctx, e.model, e.worker.data.Corpus.Vocabulary(), job.Tokenizer(spec),
-		"--sample-prefix", spec.SamplePrefix, int(spec.SampleTokens), model.Sampling{
-			Temperature: spec.SampleTemperature, Greedy: spec.SampleTemperature == 0,
-			Seed: spec.Seed + uint64(step)})
-}
 
 // joined notes that the ring has formed: the steps that follow are in it.
 func (e *engine) joined(s *session, j agree.Joined) error {

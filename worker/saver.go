@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"rondo/checkpoint"
 	"rondo/compute"
 	"rondo/job"
@@ -33,9 +31,7 @@ type saver struct {
 }
 
 func newSaver(e *engine) (*saver, error) {
-	// A value of zero must not come back as a default that is another.
-	options := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
-	spec, err := options.Marshal(e.worker.spec)
+	spec, err := job.SpecText(e.worker.spec)
 	if err != nil {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}

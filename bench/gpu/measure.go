@@ -92,7 +92,6 @@ func (g gpu) chain(cell compute.Cell, hidden int) float64 {
 // segment is the shortest time of a segment of one lane, there and back.
 func (g gpu) segment(cell compute.Cell, hidden, steps int) float64 {
 	const rounds = 20
-	rows := cell.Gates() * hidden
 	var held [][]float32
 	random := func(n int) []float32 {
 		held = append(held, g.random(n))
@@ -103,21 +102,10 @@ func (g gpu) segment(cell compute.Cell, hidden, steps int) float64 {
 			g.Free(x)
 		}
 	}()
-	weights := func() compute.RecurrentWeights {
-		return compute.RecurrentWeights{IH: random(rows * hidden), HH: random(rows * hidden),
-			BiasIH: random(rows), BiasHH: random(rows)}
-	}
-	state := func() compute.RecurrentState {
-		s := compute.RecurrentState{H: random(hidden)}
-		if cell.States() == 2 {
-			s.C = random(hidden)
-		}
-		return s
-	}
-	w, dw, before, after := weights(), weights(), state(), state()
+	s := compute.RecurrentShape{Cell: cell, T: steps, B: 1, D: hidden, H: hidden}
+	w, dw, before, after := s.Weights(random), s.Weights(random), s.State(random), s.State(random)
 	y, dy := random(steps*hidden), random(steps*hidden)
-	layer := g.NewRecurrent(compute.RecurrentShape{Cell: cell, T: steps, B: 1, D: hidden,
-		H: hidden}, false)
+	layer := g.NewRecurrent(s, false)
 	defer layer.Close()
 	in := compute.RecurrentInput{X: random(steps * hidden)}
 	least := math.Inf(1)

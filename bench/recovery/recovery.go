@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"rondo/compute"
 )
 
 // vocabulary is how many tokens --normalize letters gives: 26 letters, space and <unk>.
@@ -50,7 +52,7 @@ func (c config) validate() error {
 // parameters of an LSTM of one layer over one-hot tokens, and its linear layer.
 func (c config) parameters() int {
 	h, v := c.Hidden, vocabulary
-	return 4*h*(v+h) + 8*h + h*v + v
+	return compute.LSTM.Gates()*h*(v+h+2) + h*v + v
 }
 
 // shape is the flags that both sides have under the same names.

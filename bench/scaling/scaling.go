@@ -14,6 +14,7 @@ import (
 	"rondo/bench"
 	"rondo/bench/busbw"
 	"rondo/bench/internal/hosts"
+	"rondo/compute"
 	"rondo/internal/netns"
 )
 
@@ -86,7 +87,9 @@ func (c config) validate() error {
 			return fmt.Errorf("-cores: %q is not the number of a core", core)
 		}
 	}
-	if gates(c.Cell) == 0 {
+	switch c.Cell {
+	case "rnn", "gru", "lstm": // which PyTorch has
+	default:
 		return fmt.Errorf("-cell %q: must be rnn, gru or lstm", c.Cell)
 	}
 	if c.Python == "" && c.Ratio > 0 {
@@ -95,14 +98,12 @@ func (c config) validate() error {
 	return nil
 }
 
-// gates of a cell; 0 of one that is not known.
-func gates(cell string) int { return map[string]int{"rnn": 1, "gru": 3, "lstm": 4}[cell] }
-
 // bytes of the gradient: float32, with PyTorch's two biases for each gate.
 func (c config) bytes() int {
+	cell, _ := compute.ParseCell(c.Cell) // validate knows it
 	width, n := vocabulary, 0
 	for range c.Layers {
-		n += gates(c.Cell) * c.Hidden * (width + c.Hidden + 2)
+		n += cell.Gates() * c.Hidden * (width + c.Hidden + 2)
 		width = c.Hidden
 	}
 	return 4 * (n + vocabulary*(c.Hidden+1))

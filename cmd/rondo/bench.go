@@ -34,7 +34,7 @@ func benchCommand() *cobra.Command {
 
 // flopsHelp is how operations are counted, for help.
 const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
-	"6 K H (H + D) in each layer (K gates: LSTM 4, GRU 3, RNN 1; D: the width of the input,\n" +
+	"6 K H (H + D) in each layer (K: gates of the cell; D: the width of the input,\n" +
 	"0 where it is one-hot) and 6 H V in the output layer. The peak is what the product\n" +
 	"instruction of the precision reaches in registers on as many threads: the highest seen\n" +
 	"in the run, before and after each measurement and in it."
@@ -142,7 +142,7 @@ func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
 		cores = append(cores, n)
 	}
 	set.StringSliceVar(&f.cells, "cell", []string{"lstm"},
-		"cells by commas: rnn|rnn-relu|gru|gru-reset-before|lstm")
+		"cells by commas: "+strings.Join(compute.CellNames(), "|"))
 	set.IntSliceVar(&f.lists.Hidden, "hidden", []int{256}, "widths H of the hidden state")
 	set.IntSliceVar(&f.lists.Layers, "layers", []int{1}, "numbers L of recurrent layers")
 	set.IntSliceVar(&f.lists.Batch, "batch", []int{32}, "numbers B of lanes")

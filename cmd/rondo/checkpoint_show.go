@@ -67,6 +67,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	for _, row := range [][2]string{
 		{"checkpoint", s.Checkpoint},
 		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
+		{"task", s.Task},
 		{"model", fmt.Sprintf("%s, %d x %d hidden units, %s, dropout %g", s.Cell, s.Layers,
 			s.Hidden, input, s.Dropout)},
 		{"parameters", thousands(float64(s.Parameters))},

@@ -12,14 +12,10 @@ import (
 	"rondo/internal/app"
 	"rondo/job"
 	"rondo/job/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
 	"rondo/telemetry"
 )
-
-// evalLanes is how many rows of the text are read at a time. Each row but the first begins without
-// what stands before it; few rows keep that from mattering.
-const evalLanes = 8
 
 // addUseFlags adds what commands that use a trained model have.
 func addUseFlags(flags *pflag.FlagSet) *job.Use {
@@ -76,7 +72,7 @@ func sayStep(cmd *cobra.Command, t *job.Trained) {
 	}
 }
 
-// evaluate reads the text in rows through the model; every token but the first is predicted once.
+// evaluate measures how well a trained model predicts a text.
 func evaluate(
 	cmd *cobra.Command, location, source string, use job.Use,
 ) (telemetry.Eval, error) {
@@ -92,23 +88,22 @@ func evaluate(
 		return telemetry.Eval{}, err
 	}
 	defer func() { _ = text.Close() }()
-	lanes := int(min(evalLanes, max(1, text.Tokens().Len()/t.Spec.Bptt)))
-	pass, err := corpus.NewEvaluation(text.Tokens(), lanes, int(t.Spec.Bptt))
-	if err != nil {
-		return telemetry.Eval{}, app.Usage(fmt.Errorf("corpus %s: %w", source, err))
+	if n := text.Tokens().Len(); n < 2 {
+		return telemetry.Eval{}, app.Usagef("corpus %s has %d tokens, and 2 are needed: give a "+
+			"longer text", source, n)
 	}
-	sum, err := lossSum(ctx, t.Model, pass, lanes, int(t.Spec.Bptt))
+	sum, targets, err := lm.Score(ctx, t.Model, text.Tokens(), int(t.Spec.Bptt))
 	if err != nil {
 		return telemetry.Eval{}, err
 	}
-	loss := sum / float64(pass.Targets())
+	loss := sum / float64(targets)
 	perCharacter, err := charactersPerToken(ctx, text, source, t.Spec)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}
 	return telemetry.Eval{Step: t.Step, Loss: loss, Perplexity: telemetry.Perplexity(loss),
 		BitsPerToken: loss / math.Ln2, BitsPerCharacter: loss / math.Ln2 / perCharacter,
-		Tokens: pass.Targets()}, nil
+		Tokens: targets}, nil
 }
 
 // charactersPerToken is 1 for characters. For words it is how many characters the normalised text
@@ -127,28 +122,4 @@ func charactersPerToken(
 	}
 	defer func() { _ = characters.Close() }()
 	return float64(characters.Tokens().Len()) / float64(text.Tokens().Len()), nil
-}
-
-// lossSum is the cross-entropy of all of the pass's targets, in nats.
-func lossSum(
-	ctx context.Context, m *model.Model, pass *corpus.Evaluation, lanes, bptt int,
-) (float64, error) {
-	evaluator, err := m.NewEvaluator(bptt, lanes)
-	if err != nil {
-		return 0, err
-	}
-	defer evaluator.Close()
-	inputs, targets := make([]int32, bptt*lanes), make([]int32, bptt*lanes)
-	var sum float64
-	for segment := range pass.Segments() {
-		if err := pass.Fill(ctx, segment, 0, lanes, inputs, targets); err != nil {
-			return 0, err
-		}
-		loss, _, err := evaluator.Evaluate(inputs, targets)
-		if err != nil {
-			return 0, err
-		}
-		sum += loss
-	}
-	return sum, nil
 }

@@ -9,6 +9,7 @@ import (
 	"rondo/internal/app"
 	"rondo/job"
 	"rondo/model"
+	"rondo/task/lm"
 )
 
 func generateCommand() *cobra.Command {
@@ -37,8 +38,11 @@ func generateCommand() *cobra.Command {
 		}
 		defer t.Close()
 		sayStep(cmd, t)
-		text, err := job.Text(cmd.Context(), t.Model, t.Vocabulary, job.Tokenizer(t.Spec),
-			"--prefix", prefix, tokens, how)
+		writer, err := lm.NewWriter(t.Vocabulary, job.Tokenizer(t.Spec), prefix, tokens, how)
+		if err != nil {
+			return app.Usage(fmt.Errorf("--prefix: %w", err))
+		}
+		text, err := writer.Write(cmd.Context(), t.Model)
 		if err != nil {
 			return err
 		}

@@ -105,8 +105,9 @@ func flag(b bool) C.int {
 // nativeLayer is a recurrent layer in C.
 type nativeLayer struct {
 	*native
-	work          *C.struct_layer
-	gates, hidden int
+	work   *C.struct_layer
+	cell   compute.Cell
+	hidden int
 }
 
 func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
@@ -117,14 +118,14 @@ func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
 		panic(&compute.MemoryError{What: fmt.Sprintf("a recurrent layer of shape %+v", s),
 			Bytes: rows * (4*int64(s.T)*int64(s.B) + 2*int64(s.H))}) // gates, and W_hh in bf16
 	}
-	return &nativeLayer{native: n, work: w, gates: s.Cell.Gates(), hidden: s.H}
+	return &nativeLayer{native: n, work: w, cell: s.Cell, hidden: s.H}
 }
 
 func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	ok := C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
-		floats(w.BiasIH), floats(w.BiasHH), ints(in.IDs), floats(in.X), floats(state.H),
-		floats(state.C), floats(y), floats(out.H), floats(out.C))
+		floats(w.BiasIH), floats(w.BiasHH), floats(w.Peephole), ints(in.IDs), floats(in.X),
+		floats(state.H), floats(state.C), floats(y), floats(out.H), floats(out.C))
 	if ok == 0 {
 		panic(&compute.MemoryError{What: fmt.Sprintf("the input of a recurrent layer, %d ids or "+
 			"%d elements, and its weights, %d elements", len(in.IDs), len(in.X), len(w.IH)),
@@ -138,7 +139,8 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	run := func(parts C.int) {
 		C.rondo_layer_backward(l.kernels, l.team, l.work, parts, floats(w.IH), floats(w.HH),
 			ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
-			floats(dw.BiasIH), floats(dw.BiasHH), floats(dx), floats(dstate.H), floats(dstate.C))
+			floats(dw.BiasIH), floats(dw.BiasHH), floats(dw.Peephole), floats(dx), floats(dstate.H),
+			floats(dstate.C))
 	}
 	if told == nil {
 		run(C.BACK_ALL)
@@ -150,7 +152,7 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	if !even {
 		run(C.BACK_HIDDEN_WEIGHTS)
 	}
-	for g := range l.gates {
+	for g := range l.cell.Gates() {
 		if g > 0 {
 			told(1, g*l.hidden)
 		}
@@ -159,7 +161,7 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 		}
 	}
 	run(C.BACK_BIASES)
-	told(4, 0)
+	told(l.cell.Tensors(), 0)
 	if dx != nil {
 		run(C.BACK_INPUT)
 	}

@@ -113,9 +113,13 @@ func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []floa
 // pureLayer is the reference layer in float32.
 type pureLayer struct{ ref *refLayer[float32] }
 
+func pureWeights(w compute.RecurrentWeights) refWeights[float32] {
+	return refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH, w.Peephole}
+}
+
 func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
-	l.ref.forward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
+	l.ref.forward(pureWeights(w),
 		refInput[float32]{in.IDs, in.X}, refState[float32]{state.H, state.C}, y,
 		refState[float32]{out.H, out.C})
 }
@@ -123,9 +127,9 @@ func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput
 func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 	dstate compute.RecurrentState, told func(tensors, rows int)) {
-	l.ref.backward(refWeights[float32]{w.IH, w.HH, w.BiasIH, w.BiasHH},
+	l.ref.backward(pureWeights(w),
 		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
-		refWeights[float32]{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}, dx,
+		pureWeights(dw), dx,
 		refState[float32]{dstate.H, dstate.C}, told)
 }
 

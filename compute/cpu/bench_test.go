@@ -10,15 +10,6 @@ import (
 	"rondo/compute"
 )
 
-// cells are all of them, by name.
-var cells = []struct {
-	name string
-	cell compute.Cell
-}{
-	{"rnn", compute.RNNTanh}, {"rnn-relu", compute.RNNReLU}, {"gru", compute.GRU},
-	{"gru-reset-before", compute.GRUResetBefore}, {"lstm", compute.LSTM},
-}
-
 // stepModel is one layer over one-hot ids, an output layer, and all parameters flat: what a
 // training step of the smallest model does, without the model.
 type stepModel struct {
@@ -36,7 +27,7 @@ type stepModel struct {
 
 func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepModel {
 	k, n := s.Cell.Gates()*s.H, s.T*s.B
-	size := k*s.D + k*s.H + 2*k + s.D*s.H + s.D
+	size := k*s.D + k*s.H + 2*k + s.Cell.Peepholes()*s.H + s.D*s.H + s.D
 	m := &stepModel{device: d, params: d.Alloc(size), grads: d.Alloc(size), rate: 1, clip: 1,
 		y: d.Alloc(n * s.H), dy: d.Alloc(n * s.H), layer: d.NewRecurrent(s, false),
 		head: d.NewOutput(compute.OutputShape{N: n, H: s.H, V: s.D})}
@@ -49,9 +40,7 @@ func newStepModel(d *Device, s compute.RecurrentShape, random *rand.Rand) *stepM
 			flat = flat[n:]
 			return x
 		}
-		w := compute.RecurrentWeights{IH: next(k * s.D), HH: next(k * s.H),
-			BiasIH: next(k), BiasHH: next(k)}
-		return w, [2][]float32{next(s.D * s.H), next(s.D)}
+		return s.Weights(next), [2][]float32{next(s.D * s.H), next(s.D)}
 	}
 	m.weights, m.out = view(m.params)
 	m.dw, m.dout = view(m.grads)
@@ -99,10 +88,10 @@ func (m *stepModel) close() {
 func BenchmarkStep(b *testing.B) {
 	for _, p := range precisions {
 		for threads := 1; threads <= 2; threads++ {
-			for _, c := range cells {
-				b.Run(fmt.Sprintf("%s/%d/%s", p, threads, c.name), func(b *testing.B) {
+			for _, cell := range compute.Cells() {
+				b.Run(fmt.Sprintf("%s/%d/%v", p, threads, cell), func(b *testing.B) {
 					d := newDevice(b, "", Config{Threads: threads, Precision: p})
-					benchmarkStep(b, d, c.cell)
+					benchmarkStep(b, d, cell)
 				})
 			}
 		}

@@ -7,7 +7,7 @@ static void rnn_step(struct layer *l, const struct strip *s)
 {
     float *restrict a = gate_at(l, 0, s), *restrict h = after(&l->h, s);
     for (long i = 0; i < s->lanes * BLOCK; i += VW)
-        if (l->cell == RNN_TANH)
+        if (l->cell == RNN)
             store(h + i, tangent(load(a + i)));
         else
             store(h + i, larger(splat(0), load(a + i)));
@@ -21,7 +21,7 @@ static void rnn_backstep(struct layer *l, const struct strip *s)
         vf bias = splat(0);
         for (long i = col; i < s->lanes * BLOCK; i += BLOCK) {
             vf y = load(h + i), d = load(dh + i);
-            if (l->cell == RNN_TANH)
+            if (l->cell == RNN)
                 d *= splat(1) - y * y;
             else
                 d = (vf)((vi)d & (y != splat(0)));
@@ -88,6 +88,70 @@ static void lstm_backstep(struct layer *l, const struct strip *s)
         add_to(bias + l->U * BLOCK, bf);
         add_to(bias + 2 * l->U * BLOCK, bg);
         add_to(bias + 3 * l->U * BLOCK, bo);
+    }
+}
+
+// The LSTM with peepholes i, f, o.
+static void peephole_step(struct layer *l, const struct strip *s)
+{
+    float *restrict gi = gate_at(l, 0, s), *restrict gf = gate_at(l, 1, s);
+    float *restrict gg = gate_at(l, 2, s), *restrict go = gate_at(l, 3, s);
+    const float *restrict old = before(&l->c, s);
+    float *restrict new = after(&l->c, s);
+    float *restrict h = after(&l->h, s);
+    for (int col = 0; col < BLOCK; col += VW) {
+        const vf pi = load(peephole_at(l, 0, s) + col), pf = load(peephole_at(l, 1, s) + col);
+        const vf po = load(peephole_at(l, 2, s) + col);
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf was = load(old + j), i = sigmoid(fused(pi, was, load(gi + j)));
+            vf f = sigmoid(fused(pf, was, load(gf + j))), g = tangent(load(gg + j));
+            vf c = fused(f, was, i * g), o = sigmoid(fused(po, c, load(go + j)));
+            store(gi + j, i);
+            store(gf + j, f);
+            store(gg + j, g);
+            store(go + j, o);
+            store(new + j, c);
+            store(h + j, o * tangent(c));
+        }
+    }
+}
+
+static void peephole_backstep(struct layer *l, const struct strip *s)
+{
+    const float *gi = gate_at(l, 0, s), *gf = gate_at(l, 1, s);
+    const float *gg = gate_at(l, 2, s), *go = gate_at(l, 3, s);
+    float *to = gradient_at(l, 0, s); // may be the gates' own memory
+    const long gap = gradient_gap(l);
+    const float *restrict old = before(&l->c, s);
+    const float *restrict new = after(&l->c, s);
+    float *restrict dhs = carried(l, l->dh, s), *restrict dcs = carried(l, l->dc, s);
+    const vf one = splat(1), zero = splat(0);
+    for (int col = 0; col < BLOCK; col += VW) {
+        const vf pi = load(peephole_at(l, 0, s) + col), pf = load(peephole_at(l, 1, s) + col);
+        const vf po = load(peephole_at(l, 2, s) + col);
+        vf sums[7] = {zero, zero, zero, zero, zero, zero, zero}; // biases i, f, g, o; p_i, p_f, p_o
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf i = load(gi + j), f = load(gf + j), g = load(gg + j), o = load(go + j);
+            vf was = load(old + j), c = load(new + j), tc = tangent(c), dh = load(dhs + j);
+            vf d_o = dh * tc * o * (one - o);
+            vf dc = fused(po, d_o, fused(dh * o, one - tc * tc, load(dcs + j)));
+            vf di = dc * g * i * (one - i), df = dc * was * f * (one - f);
+            vf dg = dc * i * (one - g * g);
+            store(to + j, di);
+            store(to + gap + j, df);
+            store(to + 2 * gap + j, dg);
+            store(to + 3 * gap + j, d_o);
+            store(dcs + j, fused(pi, di, fused(pf, df, dc * f)));
+            store(dhs + j, zero);
+            const vf terms[7] = {di, df, dg, d_o, di * was, df * was, d_o * c};
+            UNROLL
+            for (int k = 0; k < 7; k++)
+                sums[k] += terms[k];
+        }
+        float *bias = dbias_at(l, 0, s) + col;
+        UNROLL
+        for (int k = 0; k < 7; k++)
+            add_to(bias + k * l->U * BLOCK, sums[k]);
     }
 }
 
@@ -213,5 +277,28 @@ static void gru_before_backfinish(struct layer *l, const struct strip *s,
             br += dr;
         }
         add_to(dbias_at(l, 0, s) + col, br);
+    }
+}
+
+// A step of the layer's cell, and its derivative; of GRU_RESET_BEFORE the first half.
+INLINE void cell_step(struct layer *l, const struct strip *s)
+{
+    switch (l->cell) {
+    case LSTM: lstm_step(l, s); break;
+    case LSTM_PEEPHOLE: peephole_step(l, s); break;
+    case GRU: gru_step(l, s); break;
+    case GRU_RESET_BEFORE: gru_before_step(l, s); break;
+    default: rnn_step(l, s);
+    }
+}
+
+INLINE void cell_backstep(struct layer *l, const struct strip *s)
+{
+    switch (l->cell) {
+    case LSTM: lstm_backstep(l, s); break;
+    case LSTM_PEEPHOLE: peephole_backstep(l, s); break;
+    case GRU: gru_backstep(l, s); break;
+    case GRU_RESET_BEFORE: gru_before_backstep(l, s); break;
+    default: rnn_backstep(l, s);
     }
 }

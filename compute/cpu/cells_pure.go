@@ -13,6 +13,38 @@ import (
 // A backstep reads dh, the gradient of h_t, writes din and drec at the step, and starts dhNew,
 // the gradient of h_{t-1}, with what does not pass through W_hh.
 
+// step is a step of the layer's cell.
+func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
+	switch l.Cell {
+	case compute.LSTM:
+		l.lstmStep(t, act, after)
+	case compute.LSTMPeephole:
+		l.peepholeStep(t, w.peephole, act, after)
+	case compute.GRU:
+		l.gruStep(t, act, before, after)
+	case compute.GRUResetBefore:
+		l.gruBeforeStep(t, w, act, before, after)
+	default:
+		l.rnnStep(act, after)
+	}
+}
+
+// backstep is its derivative. It adds to the gradients of peepholes in dw.
+func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
+	switch l.Cell {
+	case compute.LSTM:
+		l.lstmBackstep(t, at)
+	case compute.LSTMPeephole:
+		l.peepholeBackstep(t, at, w.peephole, dw.peephole)
+	case compute.GRU:
+		l.gruBackstep(t, at)
+	case compute.GRUResetBefore:
+		l.gruBeforeBackstep(t, at, w)
+	default:
+		l.rnnBackstep(t, at)
+	}
+}
+
 // rnnStep: h' = tanh or relu of (input + recurrent).
 func (l *refLayer[F]) rnnStep(act, after []F) {
 	for i, x := range act {
@@ -72,6 +104,46 @@ func (l *refLayer[F]) lstmBackstep(t, at int) {
 			din[2*l.H+j] = dc * i * (1 - g*g)
 			din[3*l.H+j] = dh * tc * o * (1 - o)
 			l.dc[s] = dc * f
+		}
+	}
+}
+
+// peepholeStep is lstmStep with p_i ⊙ c in i's sum, p_f ⊙ c in f's and p_o ⊙ c' in o's.
+func (l *refLayer[F]) peepholeStep(t int, p, act, after []F) {
+	state := l.B * l.H
+	before, c := l.c[t*state:], l.c[(t+1)*state:(t+2)*state]
+	for b := range l.B {
+		gates, rec := act[b*4*l.H:(b+1)*4*l.H], l.rec[b*4*l.H:]
+		for j := range l.H {
+			at := b*l.H + j
+			i := sigmoid(gates[j] + rec[j] + p[j]*before[at])
+			f := sigmoid(gates[l.H+j] + rec[l.H+j] + p[l.H+j]*before[at])
+			g := tanh(gates[2*l.H+j] + rec[2*l.H+j])
+			c[at] = f*before[at] + i*g
+			o := sigmoid(gates[3*l.H+j] + rec[3*l.H+j] + p[2*l.H+j]*c[at])
+			gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j] = i, f, g, o
+			after[at] = o * tanh(c[at])
+		}
+	}
+}
+
+func (l *refLayer[F]) peepholeBackstep(t, at int, p, dp []F) {
+	state := l.B * l.H
+	before, c := l.c[t*state:], l.c[(t+1)*state:]
+	for b := range l.B {
+		gates, din := l.act[at+b*4*l.H:], l.din[at+b*4*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			i, f, g, o := gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j]
+			tc, dh := tanh(c[s]), l.dh[s]
+			do := dh * tc * o * (1 - o)
+			dc := l.dc[s] + dh*o*(1-tc*tc) + do*p[2*l.H+j]
+			di, df := dc*g*i*(1-i), dc*before[s]*f*(1-f)
+			din[j], din[l.H+j], din[2*l.H+j], din[3*l.H+j] = di, df, dc*i*(1-g*g), do
+			l.dc[s] = dc*f + di*p[j] + df*p[l.H+j]
+			dp[j] += di * before[s]
+			dp[l.H+j] += df * before[s]
+			dp[2*l.H+j] += do * c[s]
 		}
 	}
 }

@@ -46,11 +46,11 @@ func junk(d *Device, n int) []float32 {
 func TestStepAllocates(t *testing.T) {
 	for _, p := range precisions {
 		d := newDevice(t, "", Config{Threads: 2, Precision: p})
-		for _, c := range cells {
-			s := compute.RecurrentShape{Cell: c.cell, T: 3, B: 2, D: 7, H: 9}
+		for _, cell := range compute.Cells() {
+			s := compute.RecurrentShape{Cell: cell, T: 3, B: 2, D: 7, H: 9}
 			m := newStepModel(d, s, rand.New(rand.NewPCG(1, 2)))
 			if n := testing.AllocsPerRun(20, func() { m.step() }); n != 0 {
-				t.Errorf("%s in %s: %v allocations a step", c.name, p, n)
+				t.Errorf("%v in %s: %v allocations a step", cell, p, n)
 			}
 			m.close()
 		}

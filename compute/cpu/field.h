@@ -40,11 +40,18 @@ INLINE float *carried(const struct layer *l, float *gradient, const struct strip
     return gradient + (s->u * l->B + s->b) * BLOCK;
 }
 
-// Where the strip adds to the bias of gate tensor g. The lanes of one sum are always the same, so
-// that it does not depend on how lanes are shared among threads.
+// Where the strip adds to the gradient of the bias of gate tensor g, or of peephole g - G. The
+// lanes of one sum are always the same, so that it does not depend on how lanes are shared among
+// threads.
 INLINE float *dbias_at(const struct layer *l, long g, const struct strip *s)
 {
-    return l->dbias + (s->b / l->lanes * l->G * l->U + g * l->U + s->u) * BLOCK;
+    return l->dbias + (s->b / l->lanes * l->sums * l->U + g * l->U + s->u) * BLOCK;
+}
+
+// A strip's block of peephole p.
+INLINE const float *peephole_at(const struct layer *l, long p, const struct strip *s)
+{
+    return l->peephole + (p * l->U + s->u) * BLOCK;
 }
 
 INLINE void add_to(float *p, vf v) { store(p, load(p) + v); }

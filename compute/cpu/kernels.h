@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../cells_gen.h"
 #include "team.h"
 
 #define BLOCK 32
@@ -30,9 +31,6 @@ static inline long blocks_up(long n, long size) { return (n + size - 1) / size; 
 
 // Rows of a dense input that go through a layer's weights at a time, at most.
 enum { INPUT_ROWS = 512 };
-
-// The cells, in the order of compute.Cell.
-enum { RNN_TANH, RNN_RELU, GRU, GRU_BEFORE, LSTM };
 
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
@@ -48,15 +46,19 @@ struct tensor {
 // of operands are those of the floats.
 struct layer {
     int cell, inference;
+    int states, kept; // as compute.Cell has them
     long T, B, D, H, N, K, U, X;
+    long P;       // peepholes
     long G;       // gate tensors: K, and one more for GRU
+    long sums;    // rows of dbias: G, and P for the gradients of the peepholes
     long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
     long lanes;   // that share a sum of the biases' gradient
     float *bias;  // [G*U][BLOCK]: what the sums of a step start from
+    float *peephole; // [P*U][BLOCK]
     void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
-    struct tensor h, c, aux;          // U: h_0, then every h_t; c (LSTM); r h (GRU_BEFORE)
+    struct tensor h, c, aux;          // U: h_0, then every h_t; c; r h (GRU_RESET_BEFORE)
     struct tensor h_rows, h_pairs;    // h as operands
     struct tensor aux_rows, aux_pairs;
 
@@ -65,7 +67,7 @@ struct layer {
     struct tensor d_rows, d_pairs;
     float *dh;                  // [U][B][BLOCK]: gradient of h_t
     float *dc;                  // [U][B][BLOCK]: gradient of c_t
-    float *dbias;               // [B/lanes, rounded up][G*U][BLOCK]
+    float *dbias;               // [B/lanes, rounded up][sums*U][BLOCK]
     float *tile;                // [threads][tile_rows][BLOCK]
     long tile_rows;             // at least B and INPUT_ROWS
 
@@ -90,9 +92,9 @@ struct input {
 };
 
 // The parts of a layer's backward pass, in the order in which they are asked for: the recurrence,
-// W_ih's gradient, W_hh's, the biases', and the input's. They may be asked for together. A gate's
-// rows of W_hh's are a part, gate g's BACK_HIDDEN_GATE << g; those that are asked for together
-// follow one another.
+// W_ih's gradient, W_hh's, that of the biases and peepholes, and the input's. They may be asked for
+// together. A gate's rows of W_hh's are a part, gate g's BACK_HIDDEN_GATE << g; those that are
+// asked for together follow one another.
 enum {
     BACK_RECURRENCE = 1,
     BACK_INPUT_WEIGHTS = 2,
@@ -106,12 +108,12 @@ enum {
 // What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
 struct layer_call {
     int parts; // of a backward pass
-    const float *ih, *hh, *bih, *bhh;
+    const float *ih, *hh, *bih, *bhh, *peephole;
     const int32_t *ids;
     const float *x, *h0, *c0;
     float *y, *h, *c;
     const float *dy, *dh, *dc;
-    float *dih, *dhh, *dbih, *dbhh, *dx, *dh0, *dc0;
+    float *dih, *dhh, *dbih, *dbhh, *dpeephole, *dx, *dh0, *dc0;
 };
 
 // An output layer's workspace. Tokens go through it by strips: the weights of so many blocks are
@@ -243,13 +245,13 @@ int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 // for its input, and else 1.
 int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
                         const float *ih, const float *hh, const float *bih, const float *bhh,
-                        const int32_t *ids, const float *x, const float *h0, const float *c0,
-                        float *y, float *h, float *c);
+                        const float *peephole, const int32_t *ids, const float *x,
+                        const float *h0, const float *c0, float *y, float *h, float *c);
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,
-                          float *dhh, float *dbih, float *dbhh, float *dx, float *dh0,
-                          float *dc0);
+                          float *dhh, float *dbih, float *dbhh, float *dpeephole, float *dx,
+                          float *dh0, float *dc0);
 double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
                       const float *w, const float *b, const int32_t *targets, float scale,
                       float *dx, float *dw, float *db);

@@ -22,11 +22,16 @@ static struct tensor tensor(long steps, long lanes, long rows, size_t element)
 // Fills in what follows from the cell and the shape.
 static void measure(struct layer *l, int bf16)
 {
-    static const int gates[] = {[RNN_TANH] = 1, [RNN_RELU] = 1, [GRU] = 3, [GRU_BEFORE] = 3,
-                                [LSTM] = 4};
+#define ROW(name, gates, states, kept, peepholes) {gates, states, kept, peepholes},
+    static const struct { int gates, states, kept, peepholes; } cells[] = {RONDO_CELLS(ROW)};
+#undef ROW
+    l->states = cells[l->cell].states;
+    l->kept = cells[l->cell].kept;
     l->N = l->T * l->B;
-    l->K = gates[l->cell];
+    l->K = cells[l->cell].gates;
+    l->P = cells[l->cell].peepholes;
     l->G = l->K + (l->cell == GRU);
+    l->sums = l->G + l->P;
     l->U = (l->H + BLOCK - 1) / BLOCK;
     l->X = (l->D + BLOCK - 1) / BLOCK;
     l->lanes = LANES;
@@ -34,8 +39,8 @@ static void measure(struct layer *l, int bf16)
     long even = up(l->B, 2); // pairs begin each step anew
     l->M = bf16 ? up(l->T * even, DEPTH) : l->N;
 
-    // The backward pass reads every h but an LSTM's, as float only if it is no operand.
-    long steps = l->T + 1, kept = bf16 && l->cell == LSTM ? 2 : steps;
+    // As float, if it is no operand, the backward pass reads every h but of cells that have a c.
+    long steps = l->T + 1, kept = bf16 && l->states == 2 ? 2 : steps;
     l->gates = l->aux = tensor(l->T, l->B, 0, sizeof(float));
     l->h = tensor(kept, l->B, 0, sizeof(float));
     l->c = tensor(l->inference ? 2 : steps, l->B, 0, sizeof(float));
@@ -58,12 +63,13 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
     measure(&l, k->bf16);
     size_t whole = sizeof(float), half = k->bf16 ? sizeof(uint16_t) : 0; // bytes of an element
     long wide = l.K * l.U * BLOCK, back = !inference;
-    long lstm = cell == LSTM, before = cell == GRU_BEFORE, strips = up(B, LANES) / LANES;
+    long two = l.states == 2, before = cell == GRU_RESET_BEFORE, strips = up(B, LANES) / LANES;
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
+        FLOATS(l.peephole, l.P * l.U * BLOCK),
         OPERANDS(k, l.hidden, wide * l.U * BLOCK),
         part_of(&l.h, l.U, whole),
-        part_of(&l.c, lstm * l.U, whole),
+        part_of(&l.c, two * l.U, whole),
         part_of(&l.aux, before * l.U, whole),
         part_of(&l.gates, l.G * l.U, whole),
         part_of(&l.h_rows, l.U, half),
@@ -75,8 +81,8 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
         part_of(&l.d_pairs, back * l.G * l.U, half),
         OPERANDS(k, l.hidden_back, back * l.U * wide * BLOCK),
         FLOATS(l.dh, back * l.U * B * BLOCK),
-        FLOATS(l.dc, back * lstm * l.U * B * BLOCK),
-        FLOATS(l.dbias, back * strips * l.G * l.U * BLOCK),
+        FLOATS(l.dc, back * two * l.U * B * BLOCK),
+        FLOATS(l.dbias, back * strips * l.sums * l.U * BLOCK),
         FLOATS(l.tile, back * threads * l.tile_rows * BLOCK),
     };
     struct layer *w = rondo_arena_new(&l, sizeof l, parts, sizeof parts / sizeof *parts);
@@ -141,8 +147,8 @@ static void run_pass(void *with, const struct member *m)
 
 int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
                         const float *ih, const float *hh, const float *bih, const float *bhh,
-                        const int32_t *ids, const float *x, const float *h0, const float *c0,
-                        float *y, float *h, float *c)
+                        const float *peephole, const int32_t *ids, const float *x,
+                        const float *h0, const float *c0, float *y, float *h, float *c)
 {
     if (l->in && l->in->ids != !!ids) {
         free(l->in);
@@ -150,8 +156,8 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
     }
     if (!l->in && !(l->in = input_new(k, l, !!ids)))
         return 0;
-    struct layer_call call = {.ih = ih, .hh = hh, .bih = bih, .bhh = bhh, .ids = ids, .x = x,
-                              .h0 = h0, .c0 = c0, .y = y, .h = h, .c = c};
+    struct layer_call call = {.ih = ih, .hh = hh, .bih = bih, .bhh = bhh, .peephole = peephole,
+                              .ids = ids, .x = x, .h0 = h0, .c0 = c0, .y = y, .h = h, .c = c};
     struct pass p = {k->layer_forward, l, &call};
     rondo_team_run(t, run_pass, &p);
     return 1;
@@ -165,12 +171,13 @@ int rondo_layer_gates_even(const struct team *t, const struct layer *l)
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
                           const float *dy, const float *dh, const float *dc, float *dih,
-                          float *dhh, float *dbih, float *dbhh, float *dx, float *dh0,
-                          float *dc0)
+                          float *dhh, float *dbih, float *dbhh, float *dpeephole, float *dx,
+                          float *dh0, float *dc0)
 {
     struct layer_call call = {.parts = parts, .ih = ih, .hh = hh, .ids = ids, .dy = dy,
                               .dh = dh, .dc = dc, .dih = dih, .dhh = dhh, .dbih = dbih,
-                              .dbhh = dbhh, .dx = dx, .dh0 = dh0, .dc0 = dc0};
+                              .dbhh = dbhh, .dpeephole = dpeephole, .dx = dx, .dh0 = dh0,
+                              .dc0 = dc0};
     struct pass p = {k->layer_backward, l, &call};
     rondo_team_run(t, run_pass, &p);
 }

@@ -48,9 +48,12 @@ static void pack_gates_back(const struct member *m, const struct layer *l, opera
 }
 
 // bias: [G*U][BLOCK]. Both biases of a gate go into its sum, but for GRU's n, whose recurrent one
-// belongs to q.
-static void pack_bias(struct layer *l, const float *bih, const float *bhh)
+// belongs to q. peephole: [P*U][BLOCK].
+static void pack_bias(struct layer *l, const float *bih, const float *bhh, const float *peephole)
 {
+    for (long p = 0; p < l->P; p++)
+        for (long j = 0; j < l->H; j++)
+            l->peephole[p * l->U * BLOCK + j] = peephole[p * l->H + j];
     for (long g = 0; g < l->G; g++)
         for (long j = 0; j < l->U * BLOCK; j++) {
             float *b = l->bias + g * l->U * BLOCK + j;
@@ -84,7 +87,7 @@ static void prefetch_strip(const struct layer *l, struct strip s, long state)
     for (long g = 0; g < l->G; g++)
         prefetch_rows(s.lanes, gate_at(l, g, &s));
     s.t = state;
-    prefetch_rows(s.lanes, before(l->cell == LSTM ? &l->c : &l->h, &s));
+    prefetch_rows(s.lanes, before(l->states == 2 ? &l->c : &l->h, &s));
 }
 
 // The same for its columns of y or dy: [T, B, H].
@@ -128,7 +131,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
                          const struct layer_call *c)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
-    long early = l->K == 3 ? 2 : l->K;
+    long early = l->K - l->kept; // gates whose sums take their part of the product
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;
@@ -141,20 +144,14 @@ static void step_forward(const struct member *m, const struct field *f, struct l
         recurrent_sums(l, &s, 0, 0, early, &l->h_rows);
         if (l->cell == GRU)
             recurrent_sums(l, &s, 2, 3, 1, &l->h_rows);
-        switch (l->cell) {
-        case LSTM: lstm_step(l, &s); break;
-        case GRU: gru_step(l, &s); break;
-        case GRU_BEFORE:
-            gru_before_step(l, &s);
+        cell_step(l, &s);
+        if (l->cell == GRU_RESET_BEFORE)
             put_strip(l, &l->aux_rows, &l->aux_pairs, s.u, &s, t, before(&l->aux, &s));
-            break;
-        default: rnn_step(l, &s);
-        }
-        if (l->cell != GRU_BEFORE)
+        else
             finish_strip(l, &s, c);
     }
     meet(f, m);
-    if (l->cell != GRU_BEFORE)
+    if (l->cell != GRU_RESET_BEFORE)
         return;
     for (s.u = f->u; s.u < f->ue; s.u++) {
         recurrent_sums(l, &s, 2, 2, 1, &l->aux_rows);
@@ -202,11 +199,11 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
 {
     const struct field f = field_of(l, m);
     if (m->index == 0)
-        pack_bias(l, c->bih, c->bhh);
+        pack_bias(l, c->bih, c->bhh, c->peephole);
     if (m->index == 0 && c->ids)
         number_ids(l->in, l->N, c->ids);
     load_state(l, &f, &l->h, c->h0);
-    if (l->cell == LSTM)
+    if (l->states == 2)
         load_state(l, &f, &l->c, c->c0);
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; s.u < f.ue; s.u++)
         put_strip(l, &l->h_rows, &l->h_pairs, s.u, &s, 0, before(&l->h, &s));
@@ -224,7 +221,7 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
     for (long t = 0; t < l->T; t++)
         step_forward(m, &f, l, t, c);
     save_state(l, &f, c->h, &l->h);
-    if (l->cell == LSTM)
+    if (l->states == 2)
         save_state(l, &f, c->c, &l->c);
 }
 
@@ -256,12 +253,7 @@ static void backstep(struct layer *l, const struct strip *whole)
 {
     for (long b = 0; b < whole->lanes; b += l->lanes) {
         struct strip s = sub_strip(l, whole, b);
-        switch (l->cell) {
-        case LSTM: lstm_backstep(l, &s); break;
-        case GRU: gru_backstep(l, &s); break;
-        case GRU_BEFORE: gru_before_backstep(l, &s); break;
-        default: rnn_backstep(l, &s);
-        }
+        cell_backstep(l, &s);
     }
 }
 
@@ -287,7 +279,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
     const float *dy = c->dy + (t * l->B + s.b) * l->H;
-    long through = l->cell == GRU_BEFORE ? 2 : l->K; // gates that h_t went into
+    long through = l->cell == GRU_RESET_BEFORE ? 2 : l->K; // gates that h_t went into
     for (; s.u < f->ue; s.u++) {
         float *dh = carried(l, l->dh, &s);
         struct strip next = s;
@@ -300,12 +292,12 @@ static void step_backward(const struct member *m, const struct field *f, struct 
             recurrent_gradients(l, &next, least(2, f->ue - s.u), dh, 0, through);
         add_to_block(s.lanes, dh, dy + s.u * BLOCK, l->H, columns_of(l->H, s.u));
         backstep(l, &s);
-        if (l->cell == GRU_BEFORE)
+        if (l->cell == GRU_RESET_BEFORE)
             put_gradients(l, &s, 1, 2);
         else
             put_gradients(l, &s, 0, l->G);
     }
-    if (l->cell == GRU_BEFORE)
+    if (l->cell == GRU_RESET_BEFORE)
         finish_backward(m, f, l, t);
     if (c->ids)
         scatter_step(m, f, l, t);
@@ -325,13 +317,13 @@ static void input_block(struct layer *l, long g, long u, long n, long rows, floa
 static void hidden_block(struct layer *l, long g, long u, long n, long rows, float *dhh)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
-    int on_aux = l->cell == GRU_BEFORE && g == 2; // what W_hh multiplied
+    int on_aux = l->cell == GRU_RESET_BEFORE && g == 2; // what W_hh multiplied
     const struct tensor *d = &l->d_pairs, *states = on_aux ? &l->aux_pairs : &l->h_pairs;
     outers(dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
            operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
 }
 
-// Block u of a bias's gradient: the sum over all lanes of gate tensor g's.
+// Block u of a bias's gradient: the sum over all lanes of gate tensor g's, or peephole g - G's.
 static void bias_gradient(const struct layer *l, long g, long u, float *to)
 {
     long strips = blocks_up(l->B, l->lanes);
@@ -339,7 +331,7 @@ static void bias_gradient(const struct layer *l, long g, long u, float *to)
         const float *from = l->dbias + (g * l->U + u) * BLOCK + j;
         float sum = 0;
         for (long i = 0; i < strips; i++)
-            sum += from[i * l->G * l->U * BLOCK];
+            sum += from[i * l->sums * l->U * BLOCK];
         to[j] = sum;
     }
 }
@@ -379,7 +371,7 @@ static void hidden_weights(const struct member *m, struct layer *l, const struct
     weight_gradient(m, l, c->dhh, from, to, hidden_block);
 }
 
-// The gradients of both biases.
+// The gradients of both biases and of the peepholes.
 static void bias_gradients(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     long i, end;
@@ -388,6 +380,9 @@ static void bias_gradients(const struct member *m, struct layer *l, const struct
         bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
         bias_gradient(l, apart(l, g), u, c->dbih + g * l->H + u * BLOCK);
     }
+    for (rondo_share(m, l->P * l->U, 1, &i, &end); i < end; i++)
+        bias_gradient(l, l->G + i / l->U, i % l->U,
+                      c->dpeephole + i / l->U * l->H + i % l->U * BLOCK);
 }
 
 // The recurrence from its end, which leaves the gradients of the sums of all steps.
@@ -400,17 +395,18 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
     if (m->index == 0 && BF16) // only dx needs more than two steps of the rows
         l->d_rows.steps = c->dx && l->T > 2 ? l->T : 2;
     if (m->index == 0)
-        memset(l->dbias, 0, blocks_up(l->B, l->lanes) * l->G * l->U * BLOCK * sizeof *l->dbias);
+        memset(l->dbias, 0, blocks_up(l->B, l->lanes) * l->sums * l->U * BLOCK * sizeof *l->dbias);
     if (c->ids)
         zero_table(m, l);
     load_blocks(l, &f, l->dh, l->B, c->dh);
-    if (l->cell == LSTM)
+    if (l->states == 2)
         load_blocks(l, &f, l->dc, l->B, c->dc);
     rondo_team_meet(m);
     for (long t = l->T - 1; t >= 0; t--)
         step_backward(m, &f, l, t, c);
+    long through = l->cell == GRU_RESET_BEFORE ? 2 : l->K;
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; c->dh0 && s.u < f.ue; s.u++)
-        recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, l->cell == GRU_BEFORE ? 2 : l->K);
+        recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, through);
     if (c->dh0)
         save_blocks(l, &f, c->dh0, l->B, l->dh);
     if (c->dc0)

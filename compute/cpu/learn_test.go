@@ -36,18 +36,18 @@ func learn(d *Device, cell compute.Cell) float64 {
 // TestLearns trains in both precisions: text that a model without memory cannot predict is learnt
 // well below its entropy, and bf16 ends within a tenth, or 0.01 nats, of fp32.
 func TestLearns(t *testing.T) {
-	for _, c := range cells {
+	for _, cell := range compute.Cells() {
 		var fp32 float64
 		d := newDevice(t, "", Config{Threads: 2})
-		if fp32 = learn(d, c.cell); !(fp32 < 0.2) {
-			t.Errorf("%s: loss %.4f in fp32", c.name, fp32)
+		if fp32 = learn(d, cell); !(fp32 < 0.2) {
+			t.Errorf("%v: loss %.4f in fp32", cell, fp32)
 		}
 		for _, isa := range []string{isaPortable, ""} {
 			d := newDevice(t, isa, Config{Threads: 2, Precision: compute.BF16})
-			loss := learn(d, c.cell)
-			t.Logf("%s on %s: loss %.6f in bf16, %.6f in fp32", c.name, d.Name(), loss, fp32)
+			loss := learn(d, cell)
+			t.Logf("%v on %s: loss %.6f in bf16, %.6f in fp32", cell, d.Name(), loss, fp32)
 			if e := math.Abs(loss - fp32); !(e <= 0.01+0.1*fp32) {
-				t.Errorf("%s on %s: loss %.6f in bf16, %.6f in fp32", c.name, d.Name(), loss,
+				t.Errorf("%v on %s: loss %.6f in bf16, %.6f in fp32", cell, d.Name(), loss,
 					fp32)
 			}
 		}

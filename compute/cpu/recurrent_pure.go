@@ -5,7 +5,7 @@ package cpu
 import "rondo/compute"
 
 // refWeights are a layer's parameters, or their gradients; shapes as compute.RecurrentWeights.
-type refWeights[F float] struct{ ih, hh, biasIH, biasHH []F }
+type refWeights[F float] struct{ ih, hh, biasIH, biasHH, peephole []F }
 
 // refInput is token ids or dense rows, as compute.RecurrentInput.
 type refInput[F float] struct {
@@ -13,7 +13,7 @@ type refInput[F float] struct {
 	x   []F
 }
 
-// refState is h and, for LSTM, c: [B, H] each.
+// refState is h and, of cells with two states, c: [B, H] each.
 type refState[F float] struct{ h, c []F }
 
 // refLayer is the reference of a recurrent layer. Letters as in package compute; N = T*B.
@@ -24,7 +24,7 @@ type refLayer[F float] struct {
 
 	// Written by forward, read by backward.
 	h []F // [T+1, B, H], from h_0 on
-	c []F // [T+1, B, H], from c_0 on (LSTM)
+	c []F // [T+1, B, H], from c_0 on; nil of cells with one state
 	// act: [N, K*H]; sums of the input side first, then the gates' values.
 	act []F
 	q   []F // [N, H]: W_hn h + b_hn (GRU), r ⊙ h (GRUResetBefore)
@@ -36,7 +36,7 @@ type refLayer[F float] struct {
 	drec  []F // [N, K*H]: of the recurrent side's; differs from din for GRU only
 	dh    []F // [B, H]: gradient of h_t
 	dhNew []F // [B, H]: of h_{t-1}
-	dc    []F // [B, H]: of c_t, then of c_{t-1} (LSTM)
+	dc    []F // [B, H]: of c_t, then of c_{t-1}
 	drh   []F // [B, H]: of r ⊙ h (GRUResetBefore)
 }
 
@@ -49,13 +49,10 @@ func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool) *
 		act: make([]F, n*wide),
 		rec: make([]F, s.B*wide),
 	}
-	gru := s.Cell == compute.GRU || s.Cell == compute.GRUResetBefore
-	if s.Cell == compute.LSTM {
+	if s.Cell.States() == 2 {
 		l.c = make([]F, state+n*s.H)
 	}
-	if gru {
-		l.q = make([]F, n*s.H)
-	}
+	l.q = make([]F, s.Cell.Kept()*n*s.H)
 	if inference {
 		return l
 	}
@@ -86,16 +83,7 @@ func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F]
 		}
 		l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
 		act := l.act[t*l.B*wide : (t+1)*l.B*wide]
-		switch l.Cell {
-		case compute.LSTM:
-			l.lstmStep(t, act, after)
-		case compute.GRU:
-			l.gruStep(t, act, before, after)
-		case compute.GRUResetBefore:
-			l.gruBeforeStep(t, w, act, before, after)
-		default:
-			l.rnnStep(act, after)
-		}
+		l.step(t, w, act, before, after)
 	}
 	copy(y, l.h[state0:])
 	copy(out.h, l.h[l.T*state0:])
@@ -128,22 +116,14 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
 	clear(l.dh)
 	clear(l.dc)
+	clear(dw.peephole)
 	copy(l.dh, dout.h)
 	copy(l.dc, dout.c)
 	for t := l.T - 1; t >= 0; t-- {
 		refAdd(l.dh, dy[t*state:(t+1)*state])
 		clear(l.dhNew)
 		at := t * l.B * wide
-		switch l.Cell {
-		case compute.LSTM:
-			l.lstmBackstep(t, at)
-		case compute.GRU:
-			l.gruBackstep(t, at)
-		case compute.GRUResetBefore:
-			l.gruBeforeBackstep(t, at, w)
-		default:
-			l.rnnBackstep(t, at)
-		}
+		l.backstep(t, at, w, dw)
 		drec := l.drec[at : at+l.B*wide]
 		k := wide // as sums in forward
 		if l.Cell == compute.GRUResetBefore {
@@ -167,7 +147,7 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 	sumRows(dw.biasIH, l.din, wide, 0)
 	sumRows(dw.biasHH, l.drec, wide, 0)
-	told(4, 0)
+	told(l.Cell.Tensors(), 0)
 	if dx != nil {
 		clear(dx)
 		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)

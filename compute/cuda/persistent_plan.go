@@ -41,6 +41,15 @@ func (p persistentPlan) exchange(steps int) int {
 // persistentShape is one kernel: tiles of 16 rows, and columns that a warp has in registers.
 type persistentShape struct{ rowTiles, inRegisters int }
 
+// hasPersistent says whether the kernels have a cell; the others take a product a step.
+func hasPersistent(c compute.Cell) bool {
+	switch c {
+	case compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM:
+		return true
+	}
+	return false
+}
+
 // persistentKernels are those that there are.
 func persistentKernels(o operands, backward bool) []persistentShape {
 	switch {
@@ -80,7 +89,7 @@ func (k persistentShape) unitsOf(cell compute.Cell, backward bool) int {
 // thought faster: for one step, and for many lanes.
 func planPersistent(s compute.RecurrentShape, o operands, multiprocessors, sharedPerBlock int,
 	backward bool) (best persistentPlan, ok bool) {
-	if s.Cell == compute.GRUResetBefore || s.T < 2 ||
+	if !hasPersistent(s.Cell) || s.T < 2 ||
 		max((s.T+1)*s.B, s.H)*s.Cell.Gates()*s.H > math.MaxInt32 {
 		return best, false // the kernels count elements in 32 bits
 	}

@@ -16,7 +16,8 @@ import (
 
 // persistentCells are those that a persistent loop has.
 func persistentCells() []compute.Cell {
-	return []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM}
+	lacks := func(c compute.Cell) bool { return !hasPersistent(c) }
+	return slices.DeleteFunc(compute.Cells(), lacks)
 }
 
 // overPersistent makes layers over the recurrence in one launch.

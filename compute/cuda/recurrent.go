@@ -15,8 +15,12 @@ type tape struct {
 	// is given has it; after forward the gates' values; after backward the gradients of the input
 	// side's sums. A row is K blocks of H in PyTorch's order of gates.
 	act unsafe.Pointer
-	// h and, for LSTM, cell: [T+1, B, H], the state before step t at t. The layer puts the first.
+	// h and, of cells with two states, cell: [T+1, B, H], the state before step t at t. The layer
+	// puts the first.
 	h, cell unsafe.Pointer
+	// peephole: [P, H], the weights; on the way back dpeephole receives their gradient. Nil for the
+	// cells that have none.
+	peephole, dpeephole unsafe.Pointer
 	// q: [T, B, H]. GRU: W_hn h + b_hn after forward, its gradient after backward.
 	// GRUResetBefore: r ⊙ h after forward. Nil for the others.
 	q unsafe.Pointer
@@ -118,12 +122,10 @@ func (r *recurrent) makeTape() {
 		floats int
 	}{{&r.tape.act, rows * r.wide}, {&r.tape.h, state + rows*s.H}, {&r.tape.cell, 0},
 		{&r.tape.q, 0}, {&r.biases, r.wide}}
-	switch s.Cell {
-	case compute.LSTM:
+	if s.Cell.States() == 2 {
 		parts[2].floats = state + rows*s.H
-	case compute.GRU, compute.GRUResetBefore:
-		parts[3].floats = rows * s.H
 	}
+	parts[3].floats = s.Cell.Kept() * rows * s.H
 	if s.Cell == compute.GRU {
 		parts[4].floats = 0
 	}
@@ -157,11 +159,12 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	}
 	n := s.B * s.H
 	first := []copied{{r.tape.h, at(state.H), n}}
-	if s.Cell == compute.LSTM {
+	if s.Cell.States() == 2 {
 		first = append(first, copied{r.tape.cell, at(state.C), n})
 	}
 	r.copy(first)
 	bias := r.loopBias(w, in)
+	r.tape.peephole = at(w.Peephole)
 	for t := 0; t < s.T; t += r.steps {
 		r.inputSums(w, in, t)
 		r.loop.forward(at(w.HH), bias, r.tape)
@@ -179,7 +182,7 @@ func (r *recurrent) results(y unsafe.Pointer, last gradients) []copied {
 	n := r.shape.B * r.shape.H
 	all := []copied{{y, behind(r.tape.h, n), r.steps * n},
 		{last.h, behind(r.tape.h, r.steps*n), n}}
-	if r.shape.Cell == compute.LSTM {
+	if r.shape.Cell.States() == 2 {
 		all = append(all, copied{last.c, behind(r.tape.cell, r.steps*n), n})
 	}
 	return all
@@ -227,6 +230,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.ran = false
 	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
+	r.tape.dpeephole = at(dw.Peephole)
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
 	r.inputGradients(dw)

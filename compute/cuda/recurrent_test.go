@@ -39,16 +39,11 @@ func newRecurrentProblem(s compute.RecurrentShape, dense bool,
 		}
 		return x
 	}
-	wide, state, size := s.Cell.Gates()*s.H, s.B*s.H, 1/math.Sqrt(float64(s.H))
-	p := &recurrentProblem{RecurrentShape: s, dy: values(s.T*state, 1),
-		w: compute.RecurrentWeights{IH: values(wide*s.D, size), HH: values(wide*s.H, size),
-			BiasIH: values(wide, size), BiasHH: values(wide, size)},
-		state:    compute.RecurrentState{H: values(state, 1)},
-		dout:     compute.RecurrentState{H: values(state, 1)},
+	weights := func(n int) []float32 { return values(n, 1/math.Sqrt(float64(s.H))) }
+	states := func(n int) []float32 { return values(n, 1) }
+	p := &recurrentProblem{RecurrentShape: s, dy: states(s.T * s.B * s.H), w: s.Weights(weights),
+		state: s.State(states), dout: s.State(states),
 		withDout: random.IntN(2) == 0, withDx: random.IntN(2) == 0}
-	if s.Cell == compute.LSTM {
-		p.state.C, p.dout.C = values(state, 1), values(state, 1)
-	}
 	if dense {
 		p.in.X = values(s.T*s.B*s.D, 1)
 		return p
@@ -105,9 +100,9 @@ func newLayerMemory(d compute.Device, p *recurrentProblem) *layerMemory {
 	}
 	m := &layerMemory{Device: d, in: compute.RecurrentInput{IDs: p.in.IDs, X: put(p.in.X)},
 		w: compute.RecurrentWeights{IH: put(p.w.IH), HH: put(p.w.HH), BiasIH: put(p.w.BiasIH),
-			BiasHH: put(p.w.BiasHH)},
+			BiasHH: put(p.w.BiasHH), Peephole: put(p.w.Peephole)},
 		dw: compute.RecurrentWeights{IH: junk(p.w.IH), HH: junk(p.w.HH),
-			BiasIH: junk(p.w.BiasIH), BiasHH: junk(p.w.BiasHH)},
+			BiasIH: junk(p.w.BiasIH), BiasHH: junk(p.w.BiasHH), Peephole: junk(p.w.Peephole)},
 		state: compute.RecurrentState{H: put(p.state.H), C: put(p.state.C)},
 		out:   compute.RecurrentState{H: junk(p.state.H), C: junk(p.state.C)},
 		y:     junk(p.dy), dy: put(p.dy)}
@@ -121,8 +116,8 @@ func newLayerMemory(d compute.Device, p *recurrentProblem) *layerMemory {
 	m.tensors = tensors
 	m.forwards = []layerResult{{"y", m.y}, {"h_T", m.out.H}, {"c_T", m.out.C}}
 	m.backwards = []layerResult{{"dIH", m.dw.IH}, {"dHH", m.dw.HH},
-		{"dBiasIH", m.dw.BiasIH}, {"dBiasHH", m.dw.BiasHH}, {"dx", m.dx},
-		{"dh_0", m.dstate.H}, {"dc_0", m.dstate.C}}
+		{"dBiasIH", m.dw.BiasIH}, {"dBiasHH", m.dw.BiasHH}, {"dPeephole", m.dw.Peephole},
+		{"dx", m.dx}, {"dh_0", m.dstate.H}, {"dc_0", m.dstate.C}}
 	return m
 }
 
@@ -149,6 +144,9 @@ func (m *layerMemory) put(p *recurrentProblem) {
 	m.Upload(m.w.HH, p.w.HH)
 	m.Upload(m.w.BiasIH, p.w.BiasIH)
 	m.Upload(m.w.BiasHH, p.w.BiasHH)
+	if p.w.Peephole != nil {
+		m.Upload(m.w.Peephole, p.w.Peephole)
+	}
 	m.Upload(m.dy, p.dy)
 	m.Upload(m.state.H, p.state.H)
 	m.Upload(m.dout.H, p.dout.H)
@@ -193,16 +191,10 @@ func (p *recurrentProblem) results(d compute.Device, newLayer newLayerOf) []laye
 		{"c in place", m.state.C}})...)
 }
 
-// allCells are the cells.
-func allCells() []compute.Cell {
-	return []compute.Cell{compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.GRUResetBefore,
-		compute.LSTM}
-}
-
 // recurrentProblems are every cell in awkward shapes, with ids and dense.
 func recurrentProblems(random *rand.Rand) []*recurrentProblem {
 	var all []*recurrentProblem
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for i, s := range []compute.RecurrentShape{
 			{T: 1, B: 1, D: 1, H: 1}, {T: 3, B: 2, D: 5, H: 1}, {T: 5, B: 1, D: 7, H: 37},
 			{T: 4, B: 3, D: 33, H: 37}, {T: 6, B: 5, D: 12, H: 8}, {T: 3, B: 17, D: 20, H: 36},
@@ -349,7 +341,7 @@ func TestLayersHeld(t *testing.T) {
 func TestLayersUnaligned(t *testing.T) {
 	random, d := rand.New(rand.NewPCG(13, 14)), newGPU(t, compute.FP32)
 	var problems []*recurrentProblem
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		p := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 5, D: 8, H: 12},
 			cell%2 == 0, random)
 		p.shift = 1
@@ -419,7 +411,7 @@ func TestFrequentTokens(t *testing.T) {
 func TestLayersAgain(t *testing.T) {
 	for _, p := range []compute.Precision{compute.FP32, compute.BF16} {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
-		for _, cell := range allCells() {
+		for _, cell := range compute.Cells() {
 			for _, dense := range []bool{false, true} {
 				problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 20, B: 7,
 					D: 9, H: 20}, dense, random)
@@ -441,7 +433,7 @@ func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bit
 // and weights, the bits of the calls themselves.
 func TestLayerReplay(t *testing.T) {
 	d := newGPU(t, compute.BF16)
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			replays(t, d, d.NewRecurrent, cell, dense)
 			replays(t, d, d.overSteps, cell, dense)
@@ -533,7 +525,7 @@ func TestLayerInParts(t *testing.T) {
 		}
 	}
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(7, 8))
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			p := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 6, B: 3, D: 5, H: 7},
 				dense, random)
@@ -560,7 +552,7 @@ func TestLayerInParts(t *testing.T) {
 func TestLayerDifferences(t *testing.T) {
 	const step, tolerance = 1.0 / 128, 4e-3
 	d := newGPU(t, compute.FP32)
-	for _, cell := range allCells() {
+	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 3, B: 2, D: 3, H: 4}
 		p := newRecurrentProblem(s, true, rand.New(rand.NewPCG(9, uint64(cell))))
 		p.withDout, p.withDx = true, true

@@ -216,6 +216,9 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 		case compute.LSTM:
 			l.step("cell_lstm_forward", o,
 				memoryOf(now.act, l.rec, biasHH, now.cell, after.c, after.h, held.x))
+		case compute.LSTMPeephole:
+			l.step("cell_peephole_forward", o, memoryOf(now.act, l.rec, biasHH, t.peephole,
+				now.cell, after.c, after.h, held.x))
 		case compute.GRU:
 			l.step("cell_gru_forward", o,
 				memoryOf(now.act, l.rec, biasHH, now.h, now.q, after.h, held.x))
@@ -248,6 +251,12 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 		}
 		later = to
 	}
+	if l.Cell == compute.LSTMPeephole {
+		sums := launch{grid: [3]int{blocksFor(l.H, columnWidth), l.Cell.Peepholes(), 1},
+			block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
+		l.device.launch("cell_peephole_sums", sums, t.dpeephole, t.act, t.cell, int32(l.T*l.B),
+			int32(l.B), int32(l.H))
+	}
 }
 
 // backstep takes step's gates to the gradients of its sums. later is the gradient of the state
@@ -260,6 +269,9 @@ func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, ste
 	case compute.LSTM:
 		l.step("cell_lstm_backward", o,
 			memoryOf(now.act, now.cell, after.c, dy, later.h, later.c, to.c, held.x))
+	case compute.LSTMPeephole:
+		l.step("cell_peephole_backward", o, memoryOf(now.act, t.peephole, now.cell, after.c, dy,
+			later.h, later.c, to.c, held.x))
 	case compute.GRU:
 		l.step("cell_gru_backward", o,
 			memoryOf(now.act, now.q, l.rec, held.x, now.h, dy, later.h, to.h))

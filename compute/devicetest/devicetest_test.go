@@ -39,7 +39,7 @@ func differences(t *testing.T, name string, x, gradient []float64, loss func() f
 // TestLayerOracle holds the oracle's gradients of every cell against differences in float64.
 func TestLayerOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/dense=%t", cell, dense), func(t *testing.T) {
 				p := newLayerProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 2, D: 3, H: 5},
@@ -50,7 +50,8 @@ func TestLayerOracle(t *testing.T) {
 					return inner(a["y"], p.dy) + inner(a["h_T"], p.doutH) + inner(a["c_T"], p.doutC)
 				}
 				for name, x := range map[string][]float64{"dIH": p.ih, "dHH": p.hh,
-					"dBiasIH": p.biasIH, "dBiasHH": p.biasHH, "dx": p.x, "dh_0": p.h, "dc_0": p.c} {
+					"dBiasIH": p.biasIH, "dBiasHH": p.biasHH, "dPeephole": p.peephole,
+					"dx": p.x, "dh_0": p.h, "dc_0": p.c} {
 					differences(t, name, x, got[name], loss)
 				}
 			})

@@ -14,9 +14,10 @@ type layerProblem struct {
 	shape              compute.RecurrentShape
 	ih, hh             []float64
 	biasIH, biasHH     []float64
+	peephole           []float64 // nil but of cells that have it
 	ids                []int32
 	x                  []float64
-	h, c               []float64 // c is nil but for LSTM
+	h, c               []float64 // c is nil but of cells with two states
 	dy, doutH, doutC   []float64
 	gradientFromBehind bool // doutH and doutC are given; otherwise they are zeros
 }
@@ -31,10 +32,13 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 		biasIH: normal(random, k, size), biasHH: normal(random, k, size),
 		h: draw(state), dy: draw(s.T * state), gradientFromBehind: behind,
 		doutH: make([]float64, state)}
+	if n := s.Cell.Peepholes() * s.H; n > 0 {
+		p.peephole = draw(n)
+	}
 	if behind {
 		p.doutH = draw(state)
 	}
-	if s.Cell == compute.LSTM {
+	if s.Cell.States() == 2 {
 		p.c, p.doutC = draw(state), make([]float64, state)
 		if behind {
 			p.doutC = draw(state)
@@ -52,9 +56,9 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 // more tokens in the vocabulary than in the segment, a long one, and those given.
 func layerProblems(random *rand.Rand, trials int,
 	given []compute.RecurrentShape) []*layerProblem {
-	var all []*layerProblem
+	cells, all := compute.Cells(), []*layerProblem{}
 	for trial := range trials {
-		s := compute.RecurrentShape{Cell: compute.Cell(trial % 5), T: 1 + random.IntN(9),
+		s := compute.RecurrentShape{Cell: cells[trial%len(cells)], T: 1 + random.IntN(9),
 			B: 1 + random.IntN(40), D: 1 + random.IntN(67), H: 1 + random.IntN(67)}
 		dense := random.IntN(2) == 0
 		if trial%7 == 6 {
@@ -62,7 +66,7 @@ func layerProblems(random *rand.Rand, trials int,
 		}
 		all = append(all, newLayerProblem(s, dense, random.IntN(2) == 0, random))
 	}
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		all = append(all, newLayerProblem(
 			compute.RecurrentShape{Cell: cell, T: 1, B: 1, D: 1, H: 1}, true, true, random))
 	}
@@ -80,7 +84,8 @@ func layerProblems(random *rand.Rand, trials int,
 func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	s, t := p.shape, newTape(precision)
 	wide := s.Cell.Gates() * s.H
-	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide)}
+	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide),
+		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H)}
 	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
 	h0, c0, x := given(p.h, s.B, s.H), given(p.c, s.B, s.H), given(p.x, s.T*s.B, s.D)
 	var in *value
@@ -111,14 +116,17 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	if p.c != nil {
 		all["c_T"], all["dc_0"] = c.v, c0.g
 	}
+	if p.peephole != nil {
+		all["dPeephole"] = w.peephole.g
+	}
 	if p.x != nil {
 		all["dx"] = x.g
 	}
 	return all
 }
 
-// cellWeights are what a step multiplies with: [K*H, H], and a row of K*H.
-type cellWeights struct{ hh, biasHH *value }
+// cellWeights are what a step multiplies with: [K*H, H], and rows of K*H and of P*H.
+type cellWeights struct{ hh, biasHH, peephole *value }
 
 // cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
 func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, *value) {
@@ -145,10 +153,15 @@ func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, 
 	case compute.RNNReLU:
 		return t.relu(sum), c
 	}
-	i, f := t.sigmoid(gate(sum, 0)), t.sigmoid(gate(sum, 1))
-	g, o := t.tanh(gate(sum, 2)), t.sigmoid(gate(sum, 3))
+	see := func(k, hole int, c *value) *value {
+		if cell != compute.LSTMPeephole {
+			return gate(sum, k)
+		}
+		return t.add(gate(sum, k), t.times(c, gate(w.peephole, hole)), 1)
+	}
+	i, f, g := t.sigmoid(see(0, 0, c)), t.sigmoid(see(1, 1, c)), t.tanh(gate(sum, 2))
 	c = t.add(t.times(f, c), t.times(i, g), 1)
-	return t.times(o, t.tanh(c)), c
+	return t.times(t.sigmoid(see(3, 2, c)), t.tanh(c)), c
 }
 
 // layerArguments are a problem's in device memory.
@@ -162,7 +175,7 @@ type layerArguments struct {
 func (p *layerProblem) arguments(dev compute.Device) layerArguments {
 	a := layerArguments{in: compute.RecurrentInput{IDs: p.ids, X: put(dev, p.x)},
 		w: compute.RecurrentWeights{IH: put(dev, p.ih), HH: put(dev, p.hh),
-			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH)},
+			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH), Peephole: put(dev, p.peephole)},
 		state: compute.RecurrentState{H: put(dev, p.h), C: put(dev, p.c)}, dy: put(dev, p.dy)}
 	if p.gradientFromBehind {
 		a.dout = compute.RecurrentState{H: put(dev, p.doutH), C: put(dev, p.doutC)}
@@ -177,7 +190,8 @@ func (p *layerProblem) likeState(dev compute.Device) compute.RecurrentState {
 
 func (p *layerProblem) likeWeights(dev compute.Device) compute.RecurrentWeights {
 	return compute.RecurrentWeights{IH: junk(dev, len(p.ih)), HH: junk(dev, len(p.hh)),
-		BiasIH: junk(dev, len(p.biasIH)), BiasHH: junk(dev, len(p.biasHH))}
+		BiasIH: junk(dev, len(p.biasIH)), BiasHH: junk(dev, len(p.biasHH)),
+		Peephole: junk(dev, len(p.peephole))}
 }
 
 // run computes everything that a layer can: twice, the second time on a used workspace; once
@@ -199,6 +213,9 @@ func (p *layerProblem) run(dev compute.Device) []Result {
 	c.add("dHH", dw.HH)
 	c.add("dBiasIH", dw.BiasIH)
 	c.add("dBiasHH", dw.BiasHH)
+	if p.peephole != nil {
+		c.add("dPeephole", dw.Peephole)
+	}
 	c.add("dh_0", dstate.H)
 	if p.x != nil {
 		c.add("dx", dx)
@@ -235,8 +252,8 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
 	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
 	c := results{dev: dev, problem: p.name}
-	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH"}
-	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH}
+	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH", "dPeephole"}[:p.shape.Cell.Tensors()]
+	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH, dw.Peephole}[:len(names)]
 	heard := make([][]float32, len(tensors))
 	hear := func(i, end int) {
 		part := tensors[i][len(heard[i]):end]

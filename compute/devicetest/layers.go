@@ -23,7 +23,7 @@ func testLayers(r *rig) {
 // state in place, as in generating: what comes out is the whole's.
 func testSegments(r *rig) {
 	compared := NewComparison(r, BoundsOf(r.precision))
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 6, B: 5, D: 9, H: 21}
 		for _, dense := range []bool{false, true} {
 			p := newLayerProblem(s, dense, false, r.random)
@@ -67,7 +67,7 @@ func (p *layerProblem) inParts(dev compute.Device, parts int, inference bool, y 
 
 // testOrder wants Backward to have a Forward of its own before it.
 func testOrder(r *rig) {
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 2, B: 2, D: 3, H: 4}
 		p := newLayerProblem(s, false, false, r.random)
 		a, out, y := p.arguments(r.dev), p.likeState(r.dev), junk(r.dev, len(p.dy))
@@ -89,7 +89,7 @@ func testOrder(r *rig) {
 
 // testLayerNaN puts one NaN into a weight; it must reach the output and the gradients.
 func testLayerNaN(r *rig) {
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 3, B: 2, D: 3, H: 5}
 		for _, dense := range []bool{false, true} {
 			p := newLayerProblem(s, dense, false, r.random)
@@ -149,7 +149,8 @@ func testShapes(r *rig) {
 		},
 		"layer": func() { d.NewRecurrent(compute.RecurrentShape{T: 1, B: 1, D: 1}, false) },
 		"cell": func() {
-			d.NewRecurrent(compute.RecurrentShape{Cell: 5, T: 1, B: 1, D: 1, H: 1}, true)
+			unknown := compute.Cell(len(compute.Cells()))
+			d.NewRecurrent(compute.RecurrentShape{Cell: unknown, T: 1, B: 1, D: 1, H: 1}, true)
 		},
 		"weights": func() { layer.Forward(short, a.in, a.state, y, out) },
 		"no input": func() {

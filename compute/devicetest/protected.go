@@ -145,7 +145,7 @@ type protectedRecurrent struct {
 
 func (r protectedRecurrent) weights(w compute.RecurrentWeights) compute.RecurrentWeights {
 	return compute.RecurrentWeights{IH: r.p.at(w.IH), HH: r.p.at(w.HH),
-		BiasIH: r.p.at(w.BiasIH), BiasHH: r.p.at(w.BiasHH)}
+		BiasIH: r.p.at(w.BiasIH), BiasHH: r.p.at(w.BiasHH), Peephole: r.p.at(w.Peephole)}
 }
 func (r protectedRecurrent) state(s compute.RecurrentState) compute.RecurrentState {
 	return compute.RecurrentState{H: r.p.at(s.H), C: r.p.at(s.C)}

@@ -15,7 +15,7 @@ func testRecorder(r *rig) {
 	if !ok {
 		r.Skip("this device does not record")
 	}
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		for _, E := range []int{0, 9} {
 			seed := r.random.Uint64()
 			called := randomStack(d, rand.New(rand.NewPCG(seed, 1)), cell, 2, E)

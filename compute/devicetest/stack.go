@@ -87,6 +87,9 @@ func randomStack(dev compute.Device, random *rand.Rand, cell compute.Cell, layer
 		draw(fmt.Sprintf("rnn.weight_hh_l%d", l), wide*H)
 		draw(fmt.Sprintf("rnn.bias_ih_l%d", l), wide)
 		draw(fmt.Sprintf("rnn.bias_hh_l%d", l), wide)
+		if n := cell.Peepholes() * H; n > 0 {
+			draw(fmt.Sprintf("rnn.weight_peephole_l%d", l), n)
+		}
 	}
 	draw("output.weight", V*H)
 	draw("output.bias", V)
@@ -122,7 +125,7 @@ func (s *stack) close() {
 func of(tensors map[string][]float32, l int) compute.RecurrentWeights {
 	name := func(part string) []float32 { return tensors[fmt.Sprintf("rnn.%s_l%d", part, l)] }
 	return compute.RecurrentWeights{IH: name("weight_ih"), HH: name("weight_hh"),
-		BiasIH: name("bias_ih"), BiasHH: name("bias_hh")}
+		BiasIH: name("bias_ih"), BiasHH: name("bias_hh"), Peephole: name("weight_peephole")}
 }
 
 // drop is dropout after layer l, of x in place.
@@ -202,7 +205,7 @@ func testSlope(r *rig) {
 	if r.precision != compute.FP32 {
 		tolerance, length = 5e-2, 5e-2
 	}
-	for cell := compute.RNNTanh; cell <= compute.LSTM; cell++ {
+	for _, cell := range compute.Cells() {
 		// The same on every run, lest a kink be just there.
 		s := randomStack(r.dev, rand.New(rand.NewPCG(1, 2)), cell, 2, 9)
 		s.step()

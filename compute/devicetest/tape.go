@@ -113,16 +113,16 @@ func (t *tape) add(x, y *value, sign float64) *value {
 	return z
 }
 
-// times is x ⊙ y.
+// times is x ⊙ y, where y may be one row that multiplies all.
 func (t *tape) times(x, y *value) *value {
 	z := newValue(x.rows, x.cols)
 	for i := range z.v {
-		z.v[i] = x.v[i] * y.v[i]
+		z.v[i] = x.v[i] * y.v[i%len(y.v)]
 	}
 	t.undo = append(t.undo, func() {
 		for i, g := range z.g {
-			x.g[i] += g * y.v[i]
-			y.g[i] += g * x.v[i]
+			x.g[i] += g * y.v[i%len(y.v)]
+			y.g[i%len(y.v)] += g * x.v[i]
 		}
 	})
 	return z

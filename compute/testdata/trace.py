@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes the traces that Rondo's layers are held against: one <cell>-<layers>.json per case.
 
-    python3 trace.py [folder]        (the committed files were written with torch 2.5.1 on a CPU)
+    python3 trace.py [folder]        (the committed files were written with torch 2.5.1 on a CPU,
+                                     those of lstm-peephole with 2.15.0)
 
 A case is a one-hot language model, torch.nn.{RNN,GRU,LSTM} and a linear output layer, on one
 batch: initial state zero, loss = mean cross-entropy over the T*B targets. The file holds
@@ -24,6 +25,8 @@ import sys
 import torch
 from torch import nn
 
+from peephole import PeepholeLSTM
+
 T, B, V, H = 6, 3, 7, 8
 STEPS, LR = 10, 0.5
 CELLS = {
@@ -31,6 +34,7 @@ CELLS = {
     "rnn-relu": lambda layers: nn.RNN(V, H, layers, nonlinearity="relu"),
     "gru": lambda layers: nn.GRU(V, H, layers),
     "lstm": lambda layers: nn.LSTM(V, H, layers),
+    "lstm-peephole": lambda layers: PeepholeLSTM(V, H, layers),
 }
 
 

@@ -61,9 +61,9 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"sum task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"sum task task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
 			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "proto/rondo/v1 rehearsal",
+		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "job/jobspec", never: graphs},
@@ -109,7 +109,8 @@ func otherRooms() []room {
 			never: network + " " + graphs},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
-		{path: "task/lm", imports: "compute model train", never: network + " " + storage},
+		{path: "task"},
+		{path: "task/lm", imports: "compute corpus model train", never: network + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

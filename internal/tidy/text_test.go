@@ -103,6 +103,8 @@ func forbidden() map[string]*regexp.Regexp {
 			`(^|[^\w.-])/(ro` + `ot|wo` + `rk|ho` + `me|Us` + `ers)/`),
 		"the name of a private host": regexp.MustCompile(
 			`\b[\w-]+\.(int` + `ernal|co` + `rp|l` + `an|intr` + `anet)(:\d|/|")`),
+		// golangci-lint takes these for errors and versions that are constant.
+		"a variable of the package": regexp.MustCompile(`^var (version|[eE]rr\w*) [^=]*$`),
 		"a private address": regexp.MustCompile(
 			`\b(1` + `0(\.\d{1,3}){3}|192\.` + `168(\.\d{1,3}){2}` +
 				`|172\.(1[6-9]|2\d|3[01])(\.\d{1,3}){2})\b`),
@@ -144,6 +146,9 @@ func TestWordProblems(t *testing.T) {
 		"framework/x, work/y, a/wo" + "rk/b":       "",
 		"dial(etcd-0.co" + "rp:2379)":              "private host",
 		`import "rondo/internal/app"`:              "",
+		"var errLast error":                        "variable of the package",
+		"var errTest = errors.New(`broke`)":        "",
+		"	var err error":                           "",
 		"--etcd 1" + "0.1.2.3:2379":                "private address",
 		"--etcd 192.0.2.1:2379, 127.0.0.1:2":       "",
 		"Goodfellow et al., Deep Learning 10.11.1": "",

@@ -33,7 +33,7 @@ func AddFlags(set *pflag.FlagSet) *Flags {
 		"YAML file of the job; keys are the flags' names with _ for -")
 	for _, f := range fields() {
 		help := f.flag.Help
-		if choices := f.flag.Choices; len(choices) > 0 {
+		if choices := f.choices(); len(choices) > 0 {
 			help += ": " + strings.Join(choices, "|")
 		}
 		value := &flagValue{field: f, spec: flags.given.ProtoReflect()}

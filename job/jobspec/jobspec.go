@@ -1,7 +1,8 @@
 // Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
 // file and the checks of what a person wrote. All four are read from the message's descriptor
 // (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
-// nothing of what the values do. It imports proto, and rehearsal for the grammar of --inject.
+// nothing of what the values do. It imports proto, compute for the table of cells, task for the
+// names of tasks, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
@@ -9,12 +10,15 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"rondo/compute"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // A UsageError is a mistake in what a person wrote: a flag, a key of the YAML file, or their
@@ -59,8 +63,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
 	}
-	if spec.ForgetBias != 0 && spec.Cell != "lstm" {
-		return usagef("--forget-bias is for --cell lstm, and the cell is %s", spec.Cell)
+	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
+		return usagef("--forget-bias is for --cell %s, and the cell is %s",
+			strings.Join(can, " or "), spec.Cell)
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
@@ -158,7 +163,14 @@ func ParseResumeStep(text string) (int64, error) {
 // specs with one identity may differ in the number of workers, the learning rate or the length of
 // the run.
 func Identity(spec *rondov1.JobSpec, corpus string) string {
-	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasting(spec))
+	lasts := lasting(spec)
+	if lasts.Task == task.LM { // as jobs were before they had these fields
+		lasts.Task = ""
+	}
+	if lasts.Accumulate == 1 {
+		lasts.Accumulate = 0
+	}
+	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasts)
 	if err != nil {
 		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
 	}
@@ -170,9 +182,7 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 // "--hidden 256 instead of 128".
 func Differences(spec, other *rondov1.JobSpec) []string {
 	var out []string
-	one, two := lasting(spec), lasting(other)
-	one.Accumulate, two.Accumulate = max(1, one.Accumulate), max(1, two.Accumulate)
-	a, b := one.ProtoReflect(), two.ProtoReflect()
+	a, b := lasting(spec).ProtoReflect(), lasting(other).ProtoReflect()
 	for _, f := range fields() {
 		if x, y := f.format(a.Get(f.desc)), f.format(b.Get(f.desc)); x != y {
 			out = append(out, fmt.Sprintf("--%s %s instead of %s", f.flagName(),
@@ -185,27 +195,18 @@ func Differences(spec, other *rondov1.JobSpec) []string {
 // lasting returns a spec with only the fields that must not change within a job.
 func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	lasts := &rondov1.JobSpec{
-		Job: spec.Job, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
+		Job: spec.Job, Task: spec.Task, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
 		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
-		Accumulate: lastingAccumulate(spec),
+		Accumulate: max(1, spec.Accumulate),
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // whose momentum is saved
 		lasts.OuterOptimizer = spec.OuterOptimizer
 	}
 	return lasts
-}
-
-// lastingAccumulate is --accumulate as Identity has it: 1 is what all jobs had before there was
-// such a flag.
-func lastingAccumulate(spec *rondov1.JobSpec) int64 {
-	if spec.Accumulate == 1 {
-		return 0
-	}
-	return spec.Accumulate
 }
 
 // field is one field of JobSpec with what its options say.

@@ -87,6 +87,7 @@ func TestWrongFlags(t *testing.T) {
 		want string
 	}{
 		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
+		{"--task seq2seq", `--task "seq2seq" is not one of lm`},
 		{"--precision fp8", `--precision "fp8" is not one of fp32, bf16, tf32, fp16`},
 		{"--precision fp16 --device cpu", "--precision fp16 is of GPUs, and this would compute " +
 			"on a CPU: give --device cuda, or --precision fp32 or bf16"},
@@ -304,7 +305,12 @@ func TestIdentityAndDifferences(t *testing.T) {
 	if Identity(other, "other tokens") == base {
 		t.Error("another text has the same identity")
 	}
-	other.Hidden, other.Cell = 32, "gru"
+	other.Task = "translate"
+	if got := Differences(other, Default()); Identity(other, "tokens") == base ||
+		!slices.Equal(got, []string{"--task translate instead of lm"}) {
+		t.Errorf("another task: %q", got)
+	}
+	other.Task, other.Hidden, other.Cell = "lm", 32, "gru"
 	if Identity(other, "tokens") == base {
 		t.Error("another width has the same identity")
 	}

@@ -10,6 +10,9 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"rondo/compute"
+	"rondo/task"
 )
 
 // parse reads what a person typed into a value of the field's kind.
@@ -54,11 +57,22 @@ func (f field) parse(text string) (protoreflect.Value, error) {
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
 }
 
+// choices are the values that a string takes; none: any. Tasks and cells have tables of their own.
+func (f field) choices() []string {
+	switch f.desc.Name() {
+	case "task":
+		return task.Names()
+	case "cell":
+		return compute.CellNames()
+	}
+	return f.flag.Choices
+}
+
 // check holds a value against the field's choices and bounds.
 func (f field) check(value protoreflect.Value) error {
 	switch f.desc.Kind() {
 	case protoreflect.StringKind:
-		if n := f.flag.Choices; len(n) > 0 && !slices.Contains(n, value.String()) {
+		if n := f.choices(); len(n) > 0 && !slices.Contains(n, value.String()) {
 			return usagef("--%s %q is not one of %s", f.flagName(), value.String(),
 				strings.Join(n, ", "))
 		}

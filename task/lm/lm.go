@@ -1,8 +1,8 @@
 // Package lm is the language model as a train.Task: each lane reads a text, T tokens in a segment,
 // and predicts after each token the next. It joins a model.Model to the tokens that it reads, and
-// does not know where these come from. It opens nothing.
+// does not know where these come from. A trained model writes text and scores it. It opens nothing.
 //
-// Of this module it may import compute, model and train.
+// Of this module it may import compute, corpus, model and train.
 package lm
 
 import (
@@ -43,12 +43,14 @@ type Ledger interface {
 	Intend(step int64, segment, first, count int, inputs []int32) error
 }
 
-// Config is what a language model reads.
+// Config is what a language model reads, and what it shows.
 type Config struct {
 	BPTT       int // T
 	Batches    Batches
 	Evaluation Evaluation // nil: there is nothing to evaluate on
+	EvalData   int64      // see train.Task
 	Ledger     Ledger     // nil: none
+	Writer     *Writer    // of samples; nil: there are none
 }
 
 // Task is a language model and its text. It implements train.Task.
@@ -95,6 +97,16 @@ func (t *Task) Targets() int { return t.cfg.BPTT }
 
 // Evaluates implements train.Task.
 func (t *Task) Evaluates() bool { return t.cfg.Evaluation != nil }
+
+// EvalData implements train.Task.
+func (t *Task) EvalData() int64 { return t.cfg.EvalData }
+
+// Sample writes a text. What is drawn depends on the seed of the Writer and the step alone.
+func (t *Task) Sample(ctx context.Context, step int64) (string, error) {
+	w := *t.cfg.Writer
+	w.how.Seed += uint64(step)
+	return w.Write(ctx, t.Model)
+}
 
 // Open implements train.Task.
 func (t *Task) Open(lanes int) (train.Seat, error) {

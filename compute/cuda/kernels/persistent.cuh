@@ -16,6 +16,7 @@
 // cooperative grid, so that all run at once, and none waits for a later step: each wait ends.
 #pragma once
 
+#include "../../cells_gen.h"
 #include "mma.cuh"
 
 namespace persistent {
@@ -444,8 +445,9 @@ template <class Operand, int MT, int InRegisters> struct held {
 // of partial: 0, 4, 2, 6, 1, 5, 3, 7.
 DEVICE int spread(int i) { return (i & 8) | (i & 1) << 2 | (i & 2) | (i & 4) >> 2; }
 
-// The cells, as package compute numbers them.
-constexpr int kReLU = 1, kGRU = 2, kLSTM = 4;
-DEVICE int gates_of(int cell) { return cell == kLSTM ? 4 : cell == kGRU ? 3 : 1; }
+// The cells that these kernels have: the others take a product a step.
+DEVICE int gates_of(int cell) { return cell == LSTM ? LSTM_GATES : cell == GRU ? GRU_GATES : 1; }
+static_assert(RNN_GATES == 1 && RNN_RELU_GATES == 1, "gates_of");
+static_assert(RNN < GRU && RNN_RELU < GRU && GRU < LSTM, "from GRU on there are several gates");
 
 } // namespace persistent

@@ -62,17 +62,17 @@ struct backward_item {
 		const bool last = t == p.T - 1;
 		dh = p.dy[state];
 		gates[0] = from[0];
-		if (p.kind >= kGRU) {
+		if (p.kind >= GRU) {
 			gates[1] = from[p.H];
 			gates[2] = from[2 * p.H];
-			before = (p.kind == kLSTM ? p.cell : p.h)[state];
-			const float *rest = !last ? p.carry : p.kind == kLSTM ? p.dout_c : nullptr;
+			before = (p.kind == LSTM ? p.cell : p.h)[state];
+			const float *rest = !last ? p.carry : p.kind == LSTM ? p.dout_c : nullptr;
 			carry = rest ? rest[own] : 0;
 		}
-		if (p.kind == kLSTM) {
+		if (p.kind == LSTM) {
 			gates[3] = from[3 * p.H];
 			after = p.cell[state + p.B * p.H];
-		} else if (p.kind == kGRU) {
+		} else if (p.kind == GRU) {
 			gates[3] = p.q[state];
 		}
 	}
@@ -81,14 +81,14 @@ struct backward_item {
 	// later is from the loss of later steps. dh (GRU) and carry (LSTM) become what the step before
 	// takes up.
 	DEVICE void step(const backward_pass &p, float later) {
-		dh += p.kind == kGRU ? carry + later : later;
-		if (p.kind == kLSTM) {
+		dh += p.kind == GRU ? carry + later : later;
+		if (p.kind == LSTM) {
 			cells::lstm_backward(
 				gates[0], gates[1], gates[2], gates[3], before, after, dh, carry);
-		} else if (p.kind == kGRU) {
+		} else if (p.kind == GRU) {
 			cells::gru_backward(gates[0], gates[1], gates[2], gates[3], before, dh);
 		} else {
-			gates[0] = cells::rnn_backward(gates[0], dh, p.kind == kReLU);
+			gates[0] = cells::rnn_backward(gates[0], dh, p.kind == RNN_RELU);
 		}
 	}
 
@@ -99,7 +99,7 @@ struct backward_item {
 #pragma unroll
 		for (int g = 0; g < 4; g++) {
 			if (g < gates_of(p.kind)) {
-				const float own = p.kind == kGRU && g == 2 ? gates[3] : gates[g];
+				const float own = p.kind == GRU && g == 2 ? gates[3] : gates[g];
 				publish<Operand>(tile, place, g * wide + unit, inside ? own : 0, wanted);
 			}
 		}
@@ -109,17 +109,17 @@ struct backward_item {
 		const int row = t * p.B + lane, state = row * p.H + unit, own = lane * p.H + unit;
 		float *to = p.act + row * gates_of(p.kind) * p.H + unit;
 		to[0] = gates[0];
-		if (p.kind >= kGRU) {
+		if (p.kind >= GRU) {
 			to[p.H] = gates[1];
 			to[2 * p.H] = gates[2];
-			p.carry[own] = p.kind == kLSTM ? carry : dh;
+			p.carry[own] = p.kind == LSTM ? carry : dh;
 		}
-		if (p.kind == kLSTM) {
+		if (p.kind == LSTM) {
 			to[3 * p.H] = gates[3];
 			if (t == 0 && p.dstate_c) {
 				p.dstate_c[own] = carry;
 			}
-		} else if (p.kind == kGRU) {
+		} else if (p.kind == GRU) {
 			p.q[state] = gates[3];
 		}
 	}
@@ -173,7 +173,7 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 				}
 				if (t < 0) {
 					if (inside) {
-						p.dstate_h[own] = later + (p.kind == kGRU ? p.carry[own] : 0);
+						p.dstate_h[own] = later + (p.kind == GRU ? p.carry[own] : 0);
 					}
 					continue;
 				}

@@ -74,12 +74,12 @@ struct forward_item {
 		const int row = t * p.B + lane;
 		const float *from = p.act + row * gates_of(p.kind) * p.H + unit;
 		sums[0] = from[0];
-		if (p.kind >= kGRU) {
+		if (p.kind >= GRU) {
 			sums[1] = from[p.H];
 			sums[2] = from[2 * p.H];
-			before = (p.kind == kLSTM ? p.cell : p.h)[row * p.H + unit];
+			before = (p.kind == LSTM ? p.cell : p.h)[row * p.H + unit];
 		}
-		if (p.kind == kLSTM) {
+		if (p.kind == LSTM) {
 			sums[3] = from[3 * p.H];
 		}
 	}
@@ -89,7 +89,7 @@ struct forward_item {
 	DEVICE float step(
 		const forward_pass &p, const forward_bias &bias, const float (&product)[4]) {
 		float h;
-		if (p.kind == kLSTM) {
+		if (p.kind == LSTM) {
 			float c;
 #pragma unroll
 			for (int g = 0; g < 4; g++) {
@@ -97,7 +97,7 @@ struct forward_item {
 			}
 			cells::lstm_forward(sums[0], sums[1], sums[2], sums[3], before, c, h);
 			before = c;
-		} else if (p.kind == kGRU) {
+		} else if (p.kind == GRU) {
 			sums[0] = sums[0] + bias.gates[0] + product[0];
 			sums[1] = sums[1] + bias.gates[1] + product[1];
 			const float q = product[2] + bias.gates[2];
@@ -105,7 +105,7 @@ struct forward_item {
 			before = q;
 		} else {
 			const float sum = sums[0] + bias.gates[0] + product[0];
-			h = sums[0] = cells::rnn_forward(sum, p.kind == kReLU);
+			h = sums[0] = cells::rnn_forward(sum, p.kind == RNN_RELU);
 		}
 		return h;
 	}
@@ -115,14 +115,14 @@ struct forward_item {
 		const int after = state + p.B * p.H;
 		float *gates = p.act + row * gates_of(p.kind) * p.H + unit;
 		gates[0] = sums[0];
-		if (p.kind >= kGRU) {
+		if (p.kind >= GRU) {
 			gates[p.H] = sums[1];
 			gates[2 * p.H] = sums[2];
 		}
-		if (p.kind == kLSTM) {
+		if (p.kind == LSTM) {
 			gates[3 * p.H] = sums[3];
 			p.cell[after] = before;
-		} else if (p.kind == kGRU) {
+		} else if (p.kind == GRU) {
 			p.q[state] = before;
 		}
 		p.h[after] = h;

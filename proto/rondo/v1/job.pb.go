@@ -121,6 +121,8 @@ func (x *Flag) GetAlways() bool {
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Its choices are the list in folder task.
+	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Corpus.
 	Corpus             string  `protobuf:"bytes,10,opt,name=corpus,proto3" json:"corpus,omitempty"`
 	Tokenizer          string  `protobuf:"bytes,11,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
@@ -129,7 +131,7 @@ type JobSpec struct {
 	MaxTokens          int64   `protobuf:"varint,14,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
 	ValidationFraction float64 `protobuf:"fixed64,16,opt,name=validation_fraction,json=validationFraction,proto3" json:"validation_fraction,omitempty"`
-	// Model.
+	// Model. The cells are those of the table in package compute.
 	Cell         string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
 	Hidden       int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
 	Layers       int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
@@ -261,6 +263,13 @@ func (*JobSpec) Descriptor() ([]byte, []int) {
 func (x *JobSpec) GetJob() string {
 	if x != nil {
 		return x.Job
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTask() string {
+	if x != nil {
+		return x.Task
 	}
 	return ""
 }
@@ -911,10 +920,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xe9c\n" +
+	"\x04_max\"\x8ad\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x7f\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12D\n" +
+	"\x04task\x18\x02 \x01(\tB0\xaa\xbb\x18,\n" +
+	"&what is trained (lm: a language model)\x12\x02lmR\x04task\x12\x7f\n" +
 	"\x06corpus\x18\n" +
 	" \x01(\tBg\xaa\xbb\x18c\n" +
 	"Ptext to train on: a path, a blob URL (s3://, gs://, file://), or builtin:opticks\x12\x0fbuiltin:opticksR\x06corpus\x12E\n" +
@@ -931,9 +942,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	".text to evaluate on, tokenised like the corpusR\n" +
 	"evalCorpus\x12\xb0\x01\n" +
 	"\x13validation_fraction\x18\x10 \x01(\x01B\x7f\xaa\xbb\x18{\n" +
-	"`evaluate on this share of the corpus, cut from its end; with --eval-corpus, 0 unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12Z\n" +
-	"\x04cell\x18\x14 \x01(\tBF\xaa\xbb\x18B\n" +
-	"\x0erecurrent cell\x12\x04lstm\x1a\x03rnn\x1a\brnn-relu\x1a\x03gru\x1a\x10gru-reset-before\x1a\x04lstmR\x04cell\x12K\n" +
+	"`evaluate on this share of the corpus, cut from its end; with --eval-corpus, 0 unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12.\n" +
+	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
+	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12K\n" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
 	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
 	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
@@ -948,9 +959,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +
 	"\x04init\x18\x1a \x01(\tBV\xaa\xbb\x18R\n" +
-	"Ginitial weights: uniform (PyTorch's), xavier, orthogonal, or normal:STD\x12\auniformR\x04init\x12h\n" +
-	"\vforget_bias\x18\x1b \x01(\x01BG\xaa\xbb\x18C\n" +
-	",added to the LSTM's initial forget-gate bias\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
+	"Ginitial weights: uniform (PyTorch's), xavier, orthogonal, or normal:STD\x12\auniformR\x04init\x12o\n" +
+	"\vforget_bias\x18\x1b \x01(\x01BN\xaa\xbb\x18J\n" +
+	"3added to the initial bias of an LSTM's forget gates\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
 	"forgetBias\x12v\n" +
 	"\x05batch\x18\x1e \x01(\x03B`\xaa\xbb\x18\\\n" +
 	"Dlanes: sequences in the global batch, whatever the number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +

@@ -16,7 +16,7 @@
 
 extern const struct kernels rondo_amx, rondo_portable_bf16;
 
-enum { SKIPPED = 77, CELLS = 5, LARGEST = 67 };
+enum { SKIPPED = 77, LARGEST = 67 };
 
 static int wrong;
 
@@ -155,8 +155,8 @@ static void check_products(void)
 
 // What a layer gives, as vectors one after another.
 struct results {
-    float *at[9];
-    long size[9];
+    float *at[10];
+    long size[10];
     int count;
 };
 
@@ -186,34 +186,42 @@ static void compare_results(const char *what, const struct results *got,
     }
 }
 
+#define GATES(name, gates, states, kept, peepholes) gates,
+#define STATES(name, gates, states, kept, peepholes) states,
+#define PEEPHOLES(name, gates, states, kept, peepholes) peepholes,
+
 struct layer_shape {
     int cell, dense;
     long T, B, D, H;
 };
 
 struct layer_inputs {
-    float *ih, *hh, *bih, *bhh, *x, *h0, *c0, *dy;
+    float *ih, *hh, *bih, *bhh, *peephole, *x, *h0, *c0, *dy;
     int32_t *ids;
 };
 
 static struct results run_layer(const struct kernels *k, int threads, const struct layer_shape *s,
                                 const struct layer_inputs *in)
 {
-    static const int gate_counts[CELLS] = {1, 1, 3, 3, 4};
+    static const int gate_counts[] = {RONDO_CELLS(GATES)}, states[] = {RONDO_CELLS(STATES)};
+    static const int peepholes[] = {RONDO_CELLS(PEEPHOLES)};
+    int two = states[s->cell] == 2;
     long gates = gate_counts[s->cell] * s->H, n = s->T * s->B, state = s->B * s->H;
     struct results r = {.count = 0};
     float *y = result(&r, n * s->H), *h = result(&r, state);
-    float *c = s->cell == LSTM ? result(&r, state) : 0;
+    float *c = two ? result(&r, state) : 0;
     float *dih = result(&r, gates * s->D), *dhh = result(&r, gates * s->H);
     float *dbih = result(&r, gates), *dbhh = result(&r, gates);
+    long holes = peepholes[s->cell] * s->H;
+    float *dpeephole = holes ? result(&r, holes) : 0;
     float *dx = s->dense ? result(&r, n * s->D) : 0, *dh0 = result(&r, state);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
     struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0);
     const int32_t *ids = s->dense ? 0 : in->ids;
-    rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, ids, s->dense ? in->x : 0,
-                        in->h0, s->cell == LSTM ? in->c0 : 0, y, h, c);
+    rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, in->peephole, ids,
+                        s->dense ? in->x : 0, in->h0, two ? in->c0 : 0, y, h, c);
     rondo_layer_backward(k, t, l, BACK_ALL, in->ih, in->hh, ids, in->dy, 0, 0, dih, dhh, dbih,
-                         dbhh, dx, dh0, 0);
+                         dbhh, dpeephole, dx, dh0, 0);
     rondo_layer_free(l);
     if (t)
         rondo_team_free(t);
@@ -228,7 +236,8 @@ static void check_layer(const struct layer_shape *s)
     char what[100];
     struct layer_inputs in = {
         .ih = randoms(gates * s->D, size), .hh = randoms(gates * s->H, size),
-        .bih = randoms(gates, size), .bhh = randoms(gates, size), .x = randoms(n * s->D, 1),
+        .bih = randoms(gates, size), .bhh = randoms(gates, size),
+        .peephole = randoms(gates, size), .x = randoms(n * s->D, 1),
         .h0 = randoms(s->B * s->H, 1), .c0 = randoms(s->B * s->H, 1), .dy = randoms(n * s->H, 1),
         .ids = memory(n * sizeof *in.ids),
     };
@@ -247,7 +256,7 @@ static void check_layer(const struct layer_shape *s)
     free_results(&want);
     free_results(&one);
     free(in.ih), free(in.hh), free(in.bih), free(in.bhh), free(in.x), free(in.h0), free(in.c0);
-    free(in.dy), free(in.ids);
+    free(in.dy), free(in.ids), free(in.peephole);
 }
 
 static void check_layers(void)

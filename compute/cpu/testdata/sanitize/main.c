@@ -10,7 +10,7 @@
 
 #include "mistakes.h"
 
-enum { CELLS = 5, THREADS = 3 };
+enum { THREADS = 3 };
 
 // Rows of a layer's segment or of an output: enough for several chunks of what holds fewest.
 enum { ROWS = 300 };
@@ -26,6 +26,10 @@ struct place {
 static const char *const sets[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
 enum { SETS = sizeof sets / sizeof *sets };
 
+#define GATES(name, gates, states, kept, peepholes) gates,
+#define STATES(name, gates, states, kept, peepholes) states,
+#define PEEPHOLES(name, gates, states, kept, peepholes) peepholes,
+
 struct layer_shape {
     int cell, dense, optional; // optional: what may be null is not
     long T, B, D, H;
@@ -34,15 +38,19 @@ struct layer_shape {
 // The pass of a layer: forward, and backward twice, with what is optional and without.
 static void run_layer(const struct place *p, const struct layer_shape *s)
 {
-    static const int gates[CELLS] = {1, 1, 3, 3, 4};
+    static const int gates[] = {RONDO_CELLS(GATES)}, states[] = {RONDO_CELLS(STATES)};
+    static const int peepholes[] = {RONDO_CELLS(PEEPHOLES)};
     struct bag b = {0};
     snprintf(b.name, sizeof b.name, "%s, %d threads: cell %d dense %d T %ld B %ld D %ld H %ld",
              rondo_name(p->k), p->threads, s->cell, s->dense, s->T, s->B, s->D, s->H);
     long k = gates[s->cell] * s->H, n = s->T * s->B, state = s->B * s->H;
-    int lstm = s->cell == LSTM;
+    int lstm = states[s->cell] == 2;
     float size = 1 / sqrtf((float)s->H);
     float *ih = values(&b, k * s->D, size), *hh = values(&b, k * s->H, size);
     float *bih = values(&b, k, size), *bhh = values(&b, k, size);
+    long holes = peepholes[s->cell] * s->H;
+    float *peephole = holes ? values(&b, holes, size) : 0;
+    float *dpeephole = holes ? output(&b, holes) : 0;
     int32_t *tokens = s->dense ? 0 : ids(&b, n, 0, s->D);
     float *x = s->dense ? values(&b, n * s->D, 1) : 0;
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
@@ -60,14 +68,15 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     }
     struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
-        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, tokens, x, h0, c0, y, h, c);
+        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y,
+                            h, c);
         for (int parts = again ? BACK_ALL : BACK_RECURRENCE; parts <= BACK_ALL; parts *= 2)
             rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, dy, dh, dc, dih, dhh,
-                                 dbih, dbhh, dx, dh0, dc0);
+                                 dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
     l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1);
-    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, tokens, x, h0, c0, y, h0, c0);
+    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y, h0, c0);
     rondo_layer_free(l);
     give_back(&b);
 }

@@ -1,0 +1,131 @@
+package compute
+
+import "fmt"
+
+// Cell is the recurrence of a layer: the number of a row in the table of cells.
+type Cell int
+
+// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
+// docs/adding-a-cell.md says what a new one takes.
+const (
+	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
+	RNNTanh Cell = iota
+	// RNNReLU: the same with max(0, ·).
+	RNNReLU
+	// GRU, reset after the product, as cuDNN and PyTorch have it:
+	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
+	GRU
+	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
+	// and as the textbooks write it: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
+	GRUResetBefore
+	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
+	// forget gate of Gers et al. (2000).
+	LSTM
+	// LSTMPeephole: the LSTM whose gates see the cell, each unit its own, through peepholes p. Gers
+	// and Schmidhuber (2000), "Recurrent nets that time and count". With a gate's sum
+	// a = W x + b_ih + U h + b_hh: i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g),
+	// c' = f ⊙ c + i ⊙ g, o = σ(a_o + p_o ⊙ c'), h' = o ⊙ tanh(c').
+	LSTMPeephole
+
+	cellCount = iota
+)
+
+// properties are what everything but the arithmetic needs to know of a cell.
+type properties struct {
+	name   string // of --cell
+	gates  int    // K: blocks of H rows in the weights
+	states int    // 1: h; 2: h and c
+	kept   int    // [B, H] values of a step that its way back reads, besides gates and states
+	// P: vectors of H weights through which gates see c. No product: each unit sees its own c.
+	peepholes int
+	forget    int // the gate that ForgetBias is for; 0: there is none
+}
+
+// table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
+// cells_gen.h, which is made from it (TestHeader).
+func table() [cellCount]properties {
+	return [...]properties{
+		RNNTanh:        {name: "rnn", gates: 1, states: 1},
+		RNNReLU:        {name: "rnn-relu", gates: 1, states: 1},
+		GRU:            {name: "gru", gates: 3, states: 1, kept: 1},              // W_hn h + b_hn
+		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1}, // r ⊙ h
+		LSTM:           {name: "lstm", gates: 4, states: 2, forget: 1},           // i, f, g, o
+		// p: i, f, o
+		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1},
+	}
+}
+
+// properties are a cell's row; it must be one of Cells.
+func (c Cell) properties() properties {
+	if !c.Known() {
+		panic(fmt.Sprintf("compute: cell %d is not one of 0..%d", int(c), cellCount-1))
+	}
+	return table()[c]
+}
+
+// Cells returns all cells, in the order of their numbers.
+func Cells() []Cell {
+	all := make([]Cell, cellCount)
+	for i := range all {
+		all[i] = Cell(i)
+	}
+	return all
+}
+
+// CellNames returns their names, in the same order.
+func CellNames() []string {
+	var all []string
+	for _, p := range table() {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// ForgetCellNames returns the names of the cells that have a forget gate.
+func ForgetCellNames() []string {
+	var all []string
+	for _, p := range table() {
+		if p.forget > 0 {
+			all = append(all, p.name)
+		}
+	}
+	return all
+}
+
+// ParseCell returns the cell that String calls by this name.
+func ParseCell(name string) (Cell, error) {
+	at, err := parse(name, CellNames())
+	return Cell(at), err
+}
+
+// String is the cell's name, as --cell has it.
+func (c Cell) String() string {
+	if !c.Known() {
+		return fmt.Sprintf("cell %d", int(c))
+	}
+	return c.properties().name
+}
+
+// Known says whether the table has the cell.
+func (c Cell) Known() bool { return c >= 0 && c < cellCount }
+
+// Gates returns K, the number of H-row blocks in the cell's weights.
+func (c Cell) Gates() int { return c.properties().gates }
+
+// States returns how many [B, H] tensors the cell carries between segments: h, or h and c.
+func (c Cell) States() int { return c.properties().states }
+
+// Kept returns how many [B, H] tensors a step leaves for its way back, besides gates and states.
+func (c Cell) Kept() int { return c.properties().kept }
+
+// Peepholes returns P, the number of [H] vectors in the cell's peephole weights.
+func (c Cell) Peepholes() int { return c.properties().peepholes }
+
+// Tensors returns how many tensors of weights a layer of the cell has.
+func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }
+
+// ForgetGate returns the number of the forget gate, and whether there is one.
+func (c Cell) ForgetGate() (gate int, ok bool) {
+	gate = c.properties().forget
+	return gate, gate > 0
+}

@@ -1,0 +1,93 @@
+package lm
+
+import (
+	"context"
+	"errors"
+
+	"rondo/corpus"
+	"rondo/model"
+)
+
+// Writer lets a language model write text.
+type Writer struct {
+	vocabulary *corpus.Vocabulary
+	unit       corpus.Unit
+	prefix     []int32 // begins the text; empty: nothing does
+	first      int32   // what the model reads where the prefix is empty
+	tokens     int
+	how        model.Sampling
+}
+
+// NewWriter makes a writer of so many tokens that continue a prefix, or a line's start where that
+// is empty. It fails if the prefix is no text that t can split.
+func NewWriter(
+	v *corpus.Vocabulary, t corpus.Tokenizer, prefix string, tokens int, how model.Sampling,
+) (*Writer, error) {
+	ids, err := v.Encode(t, prefix)
+	return &Writer{v, t.Unit, ids, firstToken(v, t.Unit), tokens, how}, err
+}
+
+// Write returns the prefix and what the model writes behind it. When ctx's deadline passes that is
+// as long as it has got.
+func (w Writer) Write(ctx context.Context, m *model.Model) (string, error) {
+	read := w.prefix
+	if len(read) == 0 {
+		read = []int32{w.first}
+	}
+	g, err := m.NewGenerator()
+	if err != nil {
+		return "", err
+	}
+	defer g.Close()
+	next, err := g.Generate(ctx, read, w.tokens, w.how)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return "", err
+	}
+	return w.vocabulary.Decode(w.unit, append(w.prefix[:len(w.prefix):len(w.prefix)], next...)), nil
+}
+
+// firstToken is what an empty prefix stands for: the end of a line, or a space, or the most
+// frequent token.
+func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
+	if unit == corpus.Char {
+		for _, token := range []string{"\n", " "} {
+			if id := v.ID(token); id != 0 {
+				return id
+			}
+		}
+	}
+	return int32(min(1, v.Len()-1))
+}
+
+// maxRows is how many rows of a text are evaluated at a time. Each row but the first begins without
+// what stands before it; few rows keep that from mattering.
+const maxRows = 8
+
+// Score reads a text in rows through the model, in segments of T tokens. It returns the loss summed
+// over the targets, in nats, and their number: each token but the first is one.
+func Score(
+	ctx context.Context, m *model.Model, text corpus.Tokens, bptt int,
+) (lossSum float64, targets int64, err error) {
+	rows := int(min(maxRows, max(1, text.Len()/int64(bptt))))
+	pass, err := corpus.NewEvaluation(text, rows, bptt)
+	if err != nil {
+		return 0, 0, err
+	}
+	evaluator, err := m.NewEvaluator(bptt, rows)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer evaluator.Close()
+	b := newBatch(bptt * rows)
+	for segment := range pass.Segments() {
+		if err := pass.Fill(ctx, segment, 0, rows, b.inputs, b.targets); err != nil {
+			return 0, 0, err
+		}
+		loss, _, err := evaluator.Evaluate(b.inputs, b.targets)
+		if err != nil {
+			return 0, 0, err
+		}
+		lossSum += loss
+	}
+	return lossSum, pass.Targets(), nil
+}
