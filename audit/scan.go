@@ -218,7 +218,7 @@ func (p *prover) next(s *stream) error {
 		s.number++
 		entry, err := parse(s.lines.Bytes())
 		if err != nil {
-			if bytes.HasPrefix(s.lines.Bytes(), []byte(`{"read":`)) { // else scanFile has reported it
+			if bytes.HasPrefix(s.lines.Bytes(), []byte(`{"read":`)) { // others are reported
 				p.find("%s line %d %v", s.file, s.number, err)
 			}
 			continue

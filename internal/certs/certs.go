@@ -78,8 +78,8 @@ func (i *Identity) read() error {
 	var invalid x509.CertificateInvalidError
 	err = check(chain(own.Certificate), trusted, "")
 	if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
-		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile), TrustFile,
-			err)
+		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile),
+			TrustFile, err)
 	}
 	i.content, i.own, i.trusted = content, &own, trusted
 	return nil

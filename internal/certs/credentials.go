@@ -17,7 +17,8 @@ import (
 // ServerCredentials returns credentials for a gRPC server. log receives a line for each refused
 // client.
 func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCredentials {
-	return &server{TransportCredentials: credentials.NewTLS(i.Server()), refusals: newRefusalLog(log)}
+	return &server{TransportCredentials: credentials.NewTLS(i.Server()),
+		refusals: newRefusalLog(log)}
 }
 
 // ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
