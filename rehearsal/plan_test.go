@@ -51,7 +51,8 @@ func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"explode rank=1": `"explode rank=1": unknown verb "explode"; there are kill, stop, ` +
 			`delay, drop, duplicate, corrupt, nan, disk-full, fsync-error, io-error`,
-		"kill rank=0; kill": `"kill": rank= is missing: give rank=N, the rank in the ring`,
+		"kill rank=0; kill": `"kill": rank= is missing: give rank=N, the rank in ` +
+			`the ring, or rank=* for any`,
 		"kill rank=1 phase=lunch": `"kill rank=1 phase=lunch": phase=lunch is not one of load, ` +
 			`forward, backward, carry, reduce-scatter, all-gather, update, checkpoint`,
 		"drop rank=1 phase=load":         "drop has no phase=load; it has carry, reduce-scatter",
