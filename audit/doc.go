@@ -16,9 +16,9 @@
 //
 // A read line says that the worker is about to take a step. "first" is its first lane, and
 // "offsets" has one entry per lane: the position in the text of the lane's segment. A worker that
-// computes its lanes in groups writes one line per group. "crc" is the CRC-32C of the inputs [T,
-// count] as little-endian int32. If a step reads several segments per lane, the ring line has their
-// number as "accumulate", and each read line the index of its segment, from 0, as "segment".
+// computes its lanes in groups writes one line per group. "crc" is the CRC-32C of the inputs
+// [T, count] as little-endian int32. If a step reads several segments per lane, the ring line has
+// their number as "accumulate", and each read line the index of its segment, from 0, as "segment".
 //
 // A commit line says that the worker has updated its parameters by a step. Steps count from 1.
 //
@@ -47,7 +47,4 @@
 //
 // This package neither reads text nor decides anything about training. It imports corpus, for the
 // sampler, and nothing else of this module.
-//
-// The package does not read text itself, nor decide anything about training. Of ours it imports
-// corpus, for the sampler.
 package audit

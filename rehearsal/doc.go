@@ -43,13 +43,4 @@
 // The package does not know what the faults hit. It decides when they happen; the trainer, the
 // ring's links and the checkpoint store ask it through their own hooks. It imports nothing of this
 // module.
-//
-// While a ring forms its messages are of no step, and no rule matches.
-//
-// A fault changes the ring, and the next ring repeats the step with another process at the same
-// rank. So what counts how often a rule was carried out must be the job's, not a process's: see
-// Config.Spend. Only rules with times=0 go without.
-//
-// The package does not know what the faults hit. It says when; the trainer, the ring's links and
-// the checkpoint's store ask it through hooks of their own. It imports nothing of ours.
 package rehearsal
