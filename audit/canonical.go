@@ -46,7 +46,7 @@ type scanner struct {
 	ok   bool
 }
 
-// has consumes word if it comes next.
+// has reports whether word comes next, and consumes it if it does.
 func (s *scanner) has(word string) bool {
 	rest, found := bytes.CutPrefix(s.rest, []byte(word))
 	s.rest = rest

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// proveRing checks a ring step by step, reading the sections of all its workers in parallel.
+// proveRing checks a ring step by step. It reads the sections of all its workers side by side.
 func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 	var streams []*stream
 	defer func() {

@@ -236,9 +236,9 @@ func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
 	return keys
 }
 
-// tidy deletes the files of the replaced manifest, and files older than staleAfter. Newer files may
-// belong to another writer that is about to commit. Files that cannot be deleted go when the folder
-// is removed.
+// tidy deletes the files of the replaced manifest, and files older than staleAfter, whose writers
+// must be dead. Newer files may belong to another writer that is about to commit. Files that cannot
+// be deleted go when the folder is removed.
 func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 	own := d.key(d.folder, d.attempt) + "/"
 	objects := d.b.List(&blob.ListOptions{Prefix: d.key(d.folder) + "/"})

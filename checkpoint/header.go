@@ -204,7 +204,7 @@ func (p headerParser) tensor(name string) (TensorInfo, error) {
 	return t, t.check()
 }
 
-// check holds the range of a tensor's data against its shape and dtype.
+// check returns an error unless the tensor's byte range fits its shape and dtype.
 func (t TensorInfo) check() error {
 	size := dtypeBytes(t.DType)
 	if size == 0 {

@@ -154,8 +154,8 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 }
 
 // SaveOnce is Save, but it does nothing if the job already has a sound checkpoint of the step. A
-// worker that takes over from a dead one does not know whether the last step was saved. The dead
-// worker saved the same step of the same job, though perhaps with sums in another order.
+// worker that takes over from a dead one does not know whether the last step was saved. If it was,
+// that checkpoint serves too: it may only differ in the order of the ranks' sums.
 func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err error) {
 	if s.cfg.Job == "" {
 		return s.Save(ctx, snap) // refuses

@@ -21,7 +21,7 @@ const (
 	idlePause = time.Second
 	// waitLogInterval is the time between two lines about a run that waits for an older one.
 	waitLogInterval = time.Minute
-	// specPause is the time between two attempts of a new leader to read from etcd.
+	// specPause is the time between two attempts of a new leader to read the spec from etcd.
 	specPause = 200 * time.Millisecond
 )
 

@@ -15,8 +15,8 @@ func mix(z uint64) uint64 {
 // hash3 hashes three words.
 func hash3(a, b, c uint64) uint64 { return mix(mix(mix(a)^b) ^ c) }
 
-// below maps a hash to [0, n) by multiplication (Lemire 2019). It omits the rejection step, which
-// biases each value by less than n/2^64.
+// below maps a hash to [0, n) by multiplication (Lemire 2019). There is no rejection step; without
+// it each value is biased by less than n/2^64.
 func below(h, n uint64) uint64 {
 	high, _ := bits.Mul64(h, n)
 	return high

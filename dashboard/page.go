@@ -27,7 +27,8 @@ func newPage() page {
 	return page{body: []byte(pageHTML), policy: policy}
 }
 
-// hashOf returns the hash of the text of the page's only such element, in the form of a policy.
+// hashOf returns the hash of the text of the page's only element of that name, in the form of a
+// policy.
 func hashOf(element string) string {
 	_, after, opened := strings.Cut(pageHTML, "<"+element+">")
 	text, _, closed := strings.Cut(after, "</"+element+">")

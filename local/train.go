@@ -354,7 +354,7 @@ func (r Run) retryLog(log *slog.Logger) *slog.Logger {
 	return nil
 }
 
-// lineWriter calls itself with what is written, without the final line feed.
+// lineWriter passes each write to the function, without the final line feed.
 type lineWriter func(string)
 
 func (w lineWriter) Write(p []byte) (int, error) {

@@ -110,8 +110,8 @@ func (w *watch) scale(workers int) {
 	}
 }
 
-// guard handles the end of worker processes until the job ends. It reports a dead one at once and
-// starts it again. A process that died soon after its start waits before its restart.
+// guard handles the end of worker processes until the job ends. It unregisters a dead one at once
+// and starts it again. A process that died soon after its start waits before its restart.
 func (w *watch) guard(life context.Context) {
 	restarts, pause := 0, time.Duration(0)
 	due := time.NewTimer(0)

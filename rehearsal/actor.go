@@ -188,9 +188,9 @@ func (a *Actor) act(ctx context.Context, r Rule) error {
 	}
 }
 
-// Message is the links' hook before a message in one of the ring's phases. Its step is the step of
-// the last At. While a ring forms, before its first step, no rule matches. The process may die or
-// halt in Message. The error is ErrKilled or Stop's.
+// Message is the links' hook before a message in one of the ring's phases. Its step is that of the
+// last At in a phase other than load and checkpoint. While a ring forms, before its first step, no
+// rule matches. The process may die or halt in Message. The error is ErrKilled or Stop's.
 func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 	if len(a.plan) == 0 {
 		return Verdict{}, nil

@@ -159,7 +159,7 @@ func (w *worker) openDevice() (err error) {
 	return job.Share(w.device, w.spec, runtime.GOMAXPROCS(0))
 }
 
-// closeDevice closes it, once.
+// closeDevice closes the device if it is open.
 func (w *worker) closeDevice() error {
 	if w.device == nil {
 		return nil
@@ -169,14 +169,14 @@ func (w *worker) closeDevice() error {
 	return tryFree(device.Close)
 }
 
-// tryFree calls what frees memory of a device, which may have failed.
+// tryFree calls free, which frees device memory. The panic of a failed device becomes an error.
 func tryFree(free func()) (err error) {
 	defer compute.Catch(&err)
 	free()
 	return nil
 }
 
-// close frees everything but the device; the saver's last checkpoint is waited for.
+// close frees everything except the device. It waits for the saver's last checkpoint.
 func (e *engine) close() error {
 	var errs []error
 	if e.saver != nil {

@@ -289,7 +289,7 @@ func (s *session) train(
 }
 
 // soundRing reports whether all ranks got the same error from a collective, so that the ring is
-// sound. They then join again in it, or use it until the leader plans another.
+// sound. They then go on in the same ring until the leader plans another.
 func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *agree.SplitError
 	var late *agree.StragglerError
@@ -320,9 +320,9 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	return true
 }
 
-// judge decides the consequence of an error that ended a session: the job's end; the end of life;
-// nil, if another ring can follow; or this worker's failure. A rank that itself saw which neighbour
-// failed reports it.
+// judge decides the consequence of an error that ended a session: the job's end, life's end, nil if
+// another ring can follow, or this worker's failure. A rank that itself saw which neighbour failed
+// reports it.
 func (s *session) judge(life context.Context, err error) error {
 	var (
 		lost    *allreduce.PeerError

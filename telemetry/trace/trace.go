@@ -3,7 +3,7 @@
 // and imports nothing of this module.
 //
 // Times are wall-clock times, so the files of several processes can be loaded side by side. They
-// fit as well as their machines' clocks agree.
+// align only as well as the machines' clocks agree.
 package trace
 
 import (
