@@ -111,8 +111,8 @@ func (p *prover) makeSampler() error {
 			p.sampler, first = sampler, s
 		}
 		if batches != p.sampler.Config() || s.ring.segments() != first.ring.segments() {
-			p.find("%s line %d: the ring of generation %d is of another job than that of "+
-				"generation %d in %s: %s", s.file, s.line, s.ring.Generation,
+			p.find("%s line %d: the ring of generation %d belongs to another job than the ring "+
+				"of generation %d in %s: %s", s.file, s.line, s.ring.Generation,
 				first.ring.Generation, first.file, differences(first.ring, s.ring, true))
 			continue
 		}
@@ -171,7 +171,7 @@ func (p *prover) link() {
 		}
 		r := &p.rings[len(p.rings)-1]
 		if s.ring != r.ringLine {
-			p.find("%s line %d: the ring of generation %d is another one in %s: %s", s.file, s.line,
+			p.find("%s line %d: the ring of generation %d differs from %s: %s", s.file, s.line,
 				s.ring.Generation, r.sections[0].file, differences(s.ring, r.ringLine, false))
 		}
 		r.sections = append(r.sections, s)

@@ -282,13 +282,13 @@ func TestDifferencesInWords(t *testing.T) {
 	other.Batches = corpus.SamplerConfig{Tokens: 1001, Lanes: 16, BPTT: 6, Seed: 2,
 		Sampling: corpus.Random}
 	next.Batches.Lanes = 16
-	const another = "b.jsonl line 1: the ring of generation 7 is of another job than that of " +
-		"generation 4 in a.jsonl: "
+	const another = "b.jsonl line 1: the ring of generation 7 belongs to another job than the " +
+		"ring of generation 4 in a.jsonl: "
 	for second, want := range map[Ring]string{
 		next: another + "--batch 8 and 16",
 		other: another + "--batch 8 and 16, --bptt 5 and 6, --sampling sequential and random, " +
 			"--seed 1 and 2, tokens of the text 1000 and 1001",
-		same: "b.jsonl line 1: the ring of generation 4 is another one in a.jsonl: workers " +
+		same: "b.jsonl line 1: the ring of generation 4 differs from a.jsonl: workers " +
 			"2 and 3, steps done before 40 and 41",
 	} {
 		logs := fstest.MapFS{"a.jsonl": {Data: []byte(ringText(ring))},

@@ -231,7 +231,7 @@ func (p *prover) next(s *stream) error {
 		}
 		switch {
 		case generation != s.ring.Generation:
-			p.find("%s line %d is of generation %d, within that of %d", s.file, s.number,
+			p.find("%s line %d has generation %d, in the ring of generation %d", s.file, s.number,
 				generation, s.ring.Generation)
 		case s.step < max(s.lastRead, s.lastCommit):
 			p.find("%s line %d goes back from step %d to %d within generation %d", s.file,

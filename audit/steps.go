@@ -61,7 +61,7 @@ func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 // missing reports steps that count but were not committed.
 func (p *prover) missing(r *ring, from, to int64) {
 	if from <= to {
-		p.find("steps %d to %d of generation %d were committed by nobody", from, to, r.Generation)
+		p.find("no worker committed steps %d to %d of generation %d", from, to, r.Generation)
 	}
 }
 
