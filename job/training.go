@@ -43,7 +43,6 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 		Accumulate:     int(spec.Accumulate),
 		LaneGroups:     int(jobspec.LaneGroups(spec)),
 		Canonical:      jobspec.Canonical(spec),
-		ShardCopies:    int(jobspec.ShardCopies(spec)),
 		Local:          local(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
 		EvalEvery:      spec.EvalEvery,

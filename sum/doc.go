@@ -7,6 +7,8 @@
 //   - [AsTree]: the lane groups' gradients in the order of one binary tree (tree.go);
 //   - [Between]: between the devices themselves, as NCCL does (group.go).
 //
+// Package sum/sharded has one more, which updates the parameters as it sums.
+//
 // All of them end a step in the same way: a tail of numbers behind the gradient is summed around
 // the ring after all else. A rank that completes it knows that every rank has the gradient's sum.
 //

@@ -32,10 +32,9 @@ type Config struct {
 	// job. At least 1.
 	NonfiniteLimit int64
 
-	// ShardCopies says that the ranks share out what the optimizer keeps, and how many keep each
-	// part of it: 1 or 2, so that a rank that is lost takes nothing with it. 0: each keeps all.
-	// Each Ring has a Scatterer then.
-	ShardCopies int
+	// NewSlots makes this rank's part of the slots, if the ranks share them out. Each Ring's Sum is
+	// an Updater then. Nil: each rank keeps all slots.
+	NewSlots func(SlotsConfig) (Slots, error)
 
 	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
 	// evaluate on; 0: one is at each epoch's end. Another is after the last step.
@@ -143,9 +142,7 @@ func (c *Config) validatePasses() error {
 	case c.Local.on() && c.LaneGroups > 0:
 		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
 			"--lane-groups, --reduce canonical and --clip-scope group")
-	case c.ShardCopies < 0 || c.ShardCopies > MaxShardCopies:
-		return fmt.Errorf("--shard-copies %d: must be 1 to %d", c.ShardCopies, MaxShardCopies)
-	case c.ShardCopies > 0 && (c.Canonical || c.Local.on()):
+	case c.NewSlots != nil && (c.Canonical || c.Local.on()):
 		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
 			"each worker has the sum of its own range only, of each step's gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:

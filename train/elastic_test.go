@@ -222,7 +222,7 @@ func (e *elastic) hire() int {
 	if h.model, err = model.New(e.job.model, h.dev); err != nil {
 		e.t.Fatal(err)
 	}
-	cfg := e.job.config
+	cfg := e.job.shared()
 	cfg.Observer, cfg.Ledger = &h.recorder, h
 	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &h.shelf
@@ -269,7 +269,7 @@ func (e *elastic) ringUntil(
 		if len(workers) > 1 {
 			place := seat{meeting: met, rank: rank, timing: h.timing}
 			f := &frail{seat: place, how: how, ring: shared}
-			by := parts{ring: f}
+			by := parts{ring: f, slots: h.trainer.slots}
 			if e.wrap != nil {
 				by.ring = e.wrap(f)
 			}

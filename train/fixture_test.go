@@ -296,6 +296,7 @@ type job struct {
 	update sum.Update // what the summer's sum changes of the update
 
 	bucketBytes int64
+	shardCopies int    // ranks that keep each slot; 0: all do
 	tracer      Tracer // of rank 0's sums; nil: none
 }
 
@@ -364,7 +365,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 		return err
 	}
 	defer m.Close()
-	cfg := j.config
+	cfg := j.shared()
 	cfg.Observer = &o.recorder
 	if cfg.Save && cfg.Saver == nil {
 		cfg.Saver = &o.shelf
@@ -378,7 +379,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	if j.ends == nil {
 		at.LaneEnds = j.dealt(j.ranks)
 	}
-	by := parts{ring: ring, heard: &o.recorder}
+	by := parts{ring: ring, slots: trainer.slots, heard: &o.recorder}
 	if j.group != nil {
 		by.group = j.group(rank, dev)
 	}

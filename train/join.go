@@ -15,10 +15,8 @@ type Ring struct {
 	Peers Peers // nil: this rank is alone
 	// NewSum makes the ring's Sum, of a gradient that backward finishes up to each of finishes in
 	// turn. With Config.Canonical what is summed are also the nodes of a tree: see package sum. It
-	// is nil if this rank is alone, or where Scatter sums.
-	NewSum func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
-	// Scatter sums where Config.ShardCopies has the ranks share out the optimizer.
-	Scatter    Scatterer
+	// is nil if this rank is alone.
+	NewSum     func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
 	Rank       int
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
 	Generation int64    // of each ring greater than of those before
@@ -63,7 +61,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 func (t *Trainer) agree(ctx context.Context, restore Restore) (agree.Joined, error) {
 	m := member{t}
 	j := agree.Join[Progress]{Ranks: t.ranks, State: m, Tensors: t.tensors(), Memory: t.memory,
-		Shards: m, Compare: t.cfg.CheckEvery > 0, Replayer: t.task,
+		Shards: t.slots, Compare: t.cfg.CheckEvery > 0, Replayer: t.task,
 		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice}
 	if restore != nil {
 		j.Look = func(ctx context.Context, why agree.Reason) (func() error, error) {
@@ -74,7 +72,11 @@ func (t *Trainer) agree(ctx context.Context, restore Restore) (agree.Joined, err
 			return func() error { return t.load(s) }, nil
 		}
 	}
-	return j.Run(ctx)
+	joined, err := j.Run(ctx)
+	if err == nil && joined.From == agree.FromReplay && joined.LostSlots > 0 {
+		t.progress.Held = 0 // a second moment of zeros must take gradients in
+	}
+	return joined, err
 }
 
 // enter takes a seat in a ring.
@@ -101,14 +103,14 @@ func (t *Trainer) enter(ring Ring) error {
 func (t *Trainer) enterSum(ring Ring) (err error) {
 	x := t.exchange
 	x.rank, x.ranks, x.busy, x.sum = ring.Rank, len(ring.LaneEnds), 0, noSum{}
-	switch {
-	case (t.shards != nil) != (ring.Scatter != nil) && ring.Peers != nil:
-		return errors.New("train: ranks that share out the optimizer sum by a Scatterer, and " +
-			"only they")
-	case t.shards != nil:
-		t.enterShards()
-	case ring.NewSum != nil:
-		x.sum, err = ring.NewSum(x.gradient, t.finishes, t.fold.sums)
+	t.slots.Enter(t.ranks)
+	if ring.NewSum == nil {
+		return nil
+	}
+	x.sum, err = ring.NewSum(x.gradient, t.finishes, t.fold.sums)
+	if _, updates := x.sum.(Updater); err == nil && updates != (t.cfg.NewSlots != nil) {
+		return errors.New("train: ranks that share out the optimizer sum by an Updater, and only " +
+			"they")
 	}
 	return err
 }
@@ -143,7 +145,7 @@ func (r Ring) validate(lanes int) error {
 	if end != lanes {
 		return fmt.Errorf("train: the ranks' lanes end at %d; the job has %d", end, lanes)
 	}
-	if sums := r.NewSum != nil || r.Scatter != nil; sums != (r.Peers != nil) || !sums && n > 1 {
+	if sums := r.NewSum != nil; sums != (r.Peers != nil) || !sums && n > 1 {
 		return fmt.Errorf("train: %d ranks without Peers and a sum", n)
 	}
 	if r.Names != nil && len(r.Names) != n {

@@ -7,6 +7,7 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
+	"rondo/sum/sharded"
 )
 
 // ofItsOwn are kinds of devices whose memory is their own: it faults where the host touches it, is
@@ -103,11 +104,11 @@ func TestDeviceMemoryThroughRings(t *testing.T) {
 // of one after the other, in which what a device has recorded is of slots that are no more.
 func TestShardsInDeviceMemory(t *testing.T) {
 	for name, own := range ofItsOwn(t) {
-		for copies := 1; copies <= MaxShardCopies; copies++ {
+		for copies := 1; copies <= sharded.MaxCopies; copies++ {
 			j := shardJob(compute.AdamW, 3)
 			j.model.Layers, j.model.Embed = 2, 8
 			want := j.mustRun(t)
-			j.config.HostMemory, j.model.GradientTail, j.config.ShardCopies = false, 0, copies
+			j.config.HostMemory, j.model.GradientTail, j.shardCopies = false, 0, copies
 			j.device = func(_ int, dev compute.Device) compute.Device { return own(dev) }
 			alikeButForNorms(t, j.mustRun(t), want)
 

@@ -10,7 +10,9 @@ import (
 
 // tensors are all that is the same on every rank: the parameters, and what the optimizer keeps. It
 // is called between steps only.
-func (c *core) tensors() [][]float32 { return append([][]float32{c.task.Params()}, c.slots...) }
+func (c *core) tensors() [][]float32 {
+	return append([][]float32{c.task.Params()}, c.slots.Same()...)
+}
 
 func (c *core) digest() uint64 { return c.memory.Digest(c.tensors()) }
 
@@ -31,7 +33,7 @@ func (c *rollCaller) rollCall(ctx context.Context) error {
 	if err != nil {
 		return c.distrust(err)
 	}
-	if err := c.alikeShards(ctx); err != nil || late == nil {
+	if err := c.slots.Alike(ctx); err != nil || late == nil {
 		return err
 	}
 	notices, err := c.roll.Judge(c.ranks, step, late, c.cfg.EvictStragglers)

@@ -144,7 +144,7 @@ func (r *round) update(
 	}
 	r.copyWithin(r.task.Params(), r.start[0])
 	var momentum []float32
-	if outer := r.slots[r.innerSlots():]; len(outer) > 0 {
+	if outer := r.slots.Own()[r.innerSlots():]; len(outer) > 0 {
 		momentum = outer[0]
 	}
 	r.dev.Update(r.cfg.Local.update(), r.task.Params(), r.grads, momentum, nil)

@@ -45,35 +45,43 @@ func (c *core) slotNames() []string {
 	return append(slices.Clone(slotNames(c.cfg.Optimizer.Rule)), c.cfg.Local.slots()...)
 }
 
+// keeper makes snapshots of the state, and hands them to the Saver.
+type keeper struct {
+	*core
+	copied       *Snapshot // used again by snapshot
+	saveErr      error     // of the last save that failed
+	saveFailures int
+}
+
 // NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
 // restored from.
-func (t *Trainer) NewSnapshot() *Snapshot {
-	s := t.withoutSlots()
-	for _, name := range t.slotNames() {
+func (k *keeper) NewSnapshot() *Snapshot {
+	s := k.withoutSlots()
+	for _, name := range k.slotNames() {
 		s.Slots = append(s.Slots, Slot{name, make([]float32, len(s.Params))})
 	}
 	return s
 }
 
-func (t *Trainer) withoutSlots() *Snapshot {
-	return &Snapshot{Views: t.task.Tensors(), Params: make([]float32, len(t.task.Params())),
-		Lanes: make([]float32, t.cfg.Lanes*t.laneSize), LaneSize: t.laneSize}
+func (k *keeper) withoutSlots() *Snapshot {
+	return &Snapshot{Views: k.task.Tensors(), Params: make([]float32, len(k.task.Params())),
+		Lanes: make([]float32, k.cfg.Lanes*k.laneSize), LaneSize: k.laneSize}
 }
 
 // load makes a snapshot this rank's state.
-func (t *Trainer) load(s *Snapshot) error {
-	if err := s.Progress.validate(t.cfg.Steps); err != nil {
+func (k *keeper) load(s *Snapshot) error {
+	if err := s.Progress.validate(k.cfg.Steps); err != nil {
 		return err
 	}
-	names := t.slotNames()
+	names := k.slotNames()
 	named := func(slot Slot, name string) bool { return slot.Name == name }
 	if !slices.EqualFunc(s.Slots, names, named) {
 		return fmt.Errorf("the checkpoint's optimizer kept other values than %v: give the "+
 			"--optimizer (with --sync-every, the --outer-optimizer) that it was made with", names)
 	}
-	n := len(t.task.Params())
+	n := len(k.task.Params())
 	problems := []error{fits("parameters", s.Params, n),
-		fits("lane states", s.Lanes, t.cfg.Lanes*t.laneSize)}
+		fits("lane states", s.Lanes, k.cfg.Lanes*k.laneSize)}
 	for _, slot := range s.Slots {
 		problems = append(problems, fits(slot.Name, slot.Data, n))
 	}
@@ -82,22 +90,20 @@ func (t *Trainer) load(s *Snapshot) error {
 			return err
 		}
 	}
-	t.hasState, t.touched = false, true
-	t.dev.Upload(t.task.Params(), s.Params)
-	if t.shards == nil {
-		for i, slot := range s.Slots {
-			t.dev.Upload(t.slots[i], slot.Data)
-		}
-	} else {
-		t.loadShards(s)
+	k.hasState, k.touched = false, true
+	k.dev.Upload(k.task.Params(), s.Params)
+	k.progress, k.committed, k.joined = s.Progress, k.ring.Generation, 0
+	slots := make([][]float32, len(s.Slots))
+	for i, slot := range s.Slots {
+		slots[i] = slot.Data
 	}
-	t.progress, t.committed, t.joined = s.Progress, t.ring.Generation, 0
-	t.progress.startEvaluations(t.task.EvalData())
-	t.pending, t.progress.Pending = s.Progress.Pending, false
-	t.stopped, t.hasState = false, true
-	e := t.laneStates.At(t.version())
+	k.slots.Load(slots)
+	k.progress.startEvaluations(k.task.EvalData())
+	k.pending, k.progress.Pending = s.Progress.Pending, false
+	k.stopped, k.hasState = false, true
+	e := k.laneStates.At(k.version())
 	copy(e.States, s.Lanes)
-	e.Know(agree.Lanes{Count: t.cfg.Lanes})
+	e.Know(agree.Lanes{Count: k.cfg.Lanes})
 	return nil
 }
 
@@ -111,63 +117,59 @@ func fits(what string, x []float32, want int) error {
 
 // snapshot returns the job as it is. In host memory it has the tensors themselves, and copies of
 // them otherwise.
-func (t *Trainer) snapshot(progress Progress) (*Snapshot, error) {
-	lanes := t.laneStates.At(t.version()).States
-	var s *Snapshot
-	if t.cfg.HostMemory {
-		s = &Snapshot{Progress: progress, Views: t.task.Tensors(), Params: t.task.Params(),
-			Lanes: lanes, LaneSize: t.laneSize}
-		for i, x := range t.slots {
-			s.Slots = append(s.Slots, Slot{t.slotNames()[i], x})
+func (k *keeper) snapshot(progress Progress) (*Snapshot, error) {
+	lanes := k.laneStates.At(k.version()).States
+	s := Snapshot{Views: k.task.Tensors(), Params: k.task.Params(), Lanes: lanes,
+		LaneSize: k.laneSize}
+	if !k.cfg.HostMemory {
+		if k.copied == nil {
+			k.copied = k.withoutSlots()
 		}
-	} else {
-		if t.copied == nil && t.shards == nil {
-			t.copied = t.NewSnapshot()
-		} else if t.copied == nil {
-			t.copied = t.withoutSlots()
-		}
-		s = t.copied
-		t.dev.Download(s.Params, t.task.Params())
-		for i, x := range t.slots {
-			t.dev.Download(s.Slots[i].Data, x)
-		}
+		s = *k.copied
+		k.dev.Download(s.Params, k.task.Params())
 		copy(s.Lanes, lanes)
-		s.Progress = progress
 	}
-	if t.shards != nil {
-		return t.withShards(*s)
+	s.Progress = progress
+	slots, err := k.slots.Host()
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
+	for i, name := range k.slotNames() {
+		if !allFinite(slots[i]) {
+			return nil, errNotFinite
+		}
+		s.Slots = append(s.Slots, Slot{name, slots[i]})
+	}
+	return &s, nil
 }
 
 // save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver, with what the
 // ranks have shared out of the optimizer's. A Saver that fails does not end the training: the
 // failure is told at once, and again at the end.
-func (t *Trainer) save(ctx context.Context, progress Progress) error {
-	if err := t.at(ctx, PhaseCheckpoint, t.progress.Step); err != nil {
+func (k *keeper) save(ctx context.Context, progress Progress) error {
+	if err := k.at(ctx, PhaseCheckpoint, k.progress.Step); err != nil {
 		return err
 	}
-	if err := t.lastStates().Gather(ctx, t.ranks); err != nil {
+	if err := k.lastStates().Gather(ctx, k.ranks); err != nil {
 		return err
 	}
-	if err := t.gatherShards(ctx, false); err != nil {
+	if err := k.slots.Gather(ctx, false); err != nil {
 		return err
 	}
-	if t.ring.Rank != 0 {
+	if k.ring.Rank != 0 {
 		return nil
 	}
-	defer t.dropWhole()
-	err := t.handOver(ctx, progress)
+	err := k.handOver(ctx, progress)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		t.saveFailures++
-		t.saveErr = fmt.Errorf("step %d was not saved: %w", t.progress.Step, err)
-		t.cfg.Observer.Notice(t.saveErr.Error())
+		k.saveFailures++
+		k.saveErr = fmt.Errorf("step %d was not saved: %w", k.progress.Step, err)
+		k.cfg.Observer.Notice(k.saveErr.Error())
 		return nil
 	}
-	t.cfg.Observer.Checkpoint(t.progress.Step)
+	k.cfg.Observer.Checkpoint(k.progress.Step)
 	return nil
 }
 
@@ -175,22 +177,22 @@ func (t *Trainer) save(ctx context.Context, progress Progress) error {
 // leaves when no other is left to hold it. It does nothing where this rank has no state, and fails
 // where it does not know the states of all lanes; after a Run that ended with Regroup it does. What
 // is due after the last step needs all lanes, so whoever restores the snapshot does it.
-func (t *Trainer) Keep(ctx context.Context) error {
-	if !t.cfg.Save || !t.hasState {
+func (k *keeper) Keep(ctx context.Context) error {
+	if !k.cfg.Save || !k.hasState {
 		return nil
 	}
-	step := t.progress.Step
-	if lost := t.lastStates().Lost(); len(lost) > 0 {
+	step := k.progress.Step
+	if lost := k.lastStates().Lost(); len(lost) > 0 {
 		return fmt.Errorf("step %d was not saved: this worker does not know the states of the "+
 			"lanes %v; the steps since the newest checkpoint are lost unless others have them",
 			step, lost)
 	}
-	progress := t.progress
-	progress.Pending = t.pending
-	if err := t.handOver(ctx, progress); err != nil {
+	progress := k.progress
+	progress.Pending = k.pending
+	if err := k.handOver(ctx, progress); err != nil {
 		return fmt.Errorf("step %d was not saved: %w", step, err)
 	}
-	return t.cfg.Saver.Flush(ctx)
+	return k.cfg.Saver.Flush(ctx)
 }
 
 // errNotFinite is why a state is not saved.
@@ -199,36 +201,34 @@ var errNotFinite = errors.New("the parameters or what the optimizer keeps are no
 
 // handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
 // finite would only push a sound one out.
-func (t *Trainer) handOver(ctx context.Context, progress Progress) error {
-	for _, x := range t.tensors() {
-		if !isFinite(t.dev.SumSquares(x)) {
-			return errNotFinite
-		}
+func (k *keeper) handOver(ctx context.Context, progress Progress) error {
+	if !isFinite(k.dev.SumSquares(k.task.Params())) {
+		return errNotFinite
 	}
-	snapshot, err := t.snapshot(progress)
+	snapshot, err := k.snapshot(progress)
 	if err != nil {
 		return err
 	}
 	if err := context.Cause(ctx); err != nil { // a Saver may not look
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.SaveTimeout)
 	defer cancel()
-	return t.cfg.Saver.Save(ctx, snapshot)
+	return k.cfg.Saver.Save(ctx, snapshot)
 }
 
 // flush waits for the Saver at the job's end, and says what it did not save.
-func (t *Trainer) flush(ctx context.Context) error {
-	if !t.cfg.Save || t.ring.Rank != 0 {
+func (k *keeper) flush(ctx context.Context) error {
+	if !k.cfg.Save || k.ring.Rank != 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.SaveTimeout)
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.SaveTimeout)
 	defer cancel()
-	err := t.saveErr
-	if t.saveFailures > 1 {
-		err = fmt.Errorf("%d checkpoints were not saved; the last: %w", t.saveFailures, err)
+	err := k.saveErr
+	if k.saveFailures > 1 {
+		err = fmt.Errorf("%d checkpoints were not saved; the last: %w", k.saveFailures, err)
 	}
-	if err = errors.Join(err, t.cfg.Saver.Flush(ctx)); err != nil {
+	if err = errors.Join(err, k.cfg.Saver.Flush(ctx)); err != nil {
 		return &SaveError{err}
 	}
 	return nil

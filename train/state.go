@@ -1,12 +1,14 @@
 package train
 
 import (
-	"context"
 	"sync/atomic"
 
 	"rondo/compute"
 	"rondo/train/agree"
 )
+
+// version is a step and the ring that completed it.
+type version = agree.Version
 
 // state is what a rank goes on from, beside its tensors. It lasts from ring to ring. A step changes
 // it when the ring has summed.
@@ -33,8 +35,7 @@ type core struct {
 	segmentsPerEpoch int64
 
 	state
-	slots    [][]float32  // of the optimizer, and the outer one's, device memory
-	shards   *shards      // instead of slots, where the ranks share them out; nil: they do not
+	slots    Slots
 	grads    []float32    // device memory
 	copyRows []int32      // copyWithin's rows: 0, 1, 2 and so on
 	memory   agree.Memory // of the tensors
@@ -50,7 +51,7 @@ type core struct {
 	stopping, regrouping atomic.Bool
 }
 
-// member is the trainer as agree.Join knows it: an agree.State and agree.Shards.
+// member is the trainer as agree.Join knows it.
 type member struct{ t *Trainer }
 
 func (m member) Standing() agree.Standing[Progress] {
@@ -66,19 +67,16 @@ func (m member) StartFresh() error {
 	t := m.t
 	if t.touched {
 		t.task.Initialise()
-		for _, s := range t.slots {
-			t.dev.Zero(s)
-		}
 		t.touched = false
 	}
 	t.progress, t.committed, t.joined = Progress{}, t.ring.Generation, 0
 	t.pending, t.stopped, t.hasState = false, false, true
 	t.laneStates.At(t.version()).Zero()
-	return t.freshShards()
+	return t.slots.Fresh()
 }
 
 func (m member) Overwrite(by agree.Version) {
-	m.t.catchUp(by)
+	m.t.slots.CatchUp(by)
 	m.t.hasState, m.t.touched = false, true
 }
 
@@ -90,14 +88,8 @@ func (m member) Adopt(from agree.Standing[Progress]) {
 
 func (m member) Lanes() *agree.Entry { return m.t.lastStates() }
 
-func (m member) Meet(ctx context.Context) (gaps int, err error) { return m.t.meetWithShards(ctx) }
-
-func (m member) Deal(ctx context.Context, gaps int) error {
-	if gaps > 0 {
-		m.t.progress.Held = 0 // a second moment of zeros must take gradients in
-	}
-	return m.t.dealShards(ctx)
-}
+// version is that of this rank's parameters.
+func (c *core) version() version { return version{Step: c.progress.Step, Ring: c.committed} }
 
 // lastStates returns the lanes' states after the last step, as far as this rank can know them by
 // itself.

@@ -155,7 +155,7 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	t.progress.Held = t.next.Held
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
-	t.committedShards()
+	t.slots.Commit()
 }
 
 // recordStates stores the states of this rank's lanes after the step in e, unless the passes have.

@@ -6,6 +6,7 @@ import (
 	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/sum"
+	"rondo/sum/sharded"
 )
 
 // Reducer is a rank's part in a ring, of which these tests make the sums of package sum.
@@ -17,9 +18,20 @@ type (
 // parts is what a rank's ring sums by.
 type parts struct {
 	ring   Reducer          // nil: this rank is alone
+	slots  Slots            // of this rank
 	group  compute.Group    // nil: there is none
 	summer *compress.Summer // nil: there is none
 	heard  *recorder        // nil: nobody
+}
+
+// shared returns the configuration of a rank's trainer.
+func (j job) shared() Config {
+	if j.shardCopies > 0 {
+		j.config.NewSlots = func(c SlotsConfig) (Slots, error) {
+			return sharded.New(j.shardCopies, sharded.Config(c))
+		}
+	}
+	return j.config
 }
 
 // over returns the ring that sums by the parts.
@@ -28,10 +40,6 @@ func (j job) over(at Ring, p parts) Ring {
 		return at
 	}
 	at.Peers = p.ring
-	if j.config.ShardCopies > 0 {
-		at.Scatter = p.ring
-		return at
-	}
 	at.NewSum = func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error) {
 		c := sum.Config{Gradient: g, Finishes: finishes, Overlaps: j.config.Overlaps(),
 			BucketBytes: j.bucketBytes, Ranks: len(at.LaneEnds), Now: time.Now}
@@ -43,7 +51,10 @@ func (j job) over(at Ring, p parts) Ring {
 				j.tracer.Span(TrackRing, bucket, began, ended)
 			}
 		}
+		own, shared := p.slots.(*sharded.Slots)
 		switch {
+		case shared:
+			return own.NewSum(p.ring), nil
 		case p.group != nil:
 			return sum.NewGroup(g, p.ring, p.group), nil
 		case p.summer != nil:

@@ -24,11 +24,8 @@ type Trainer struct {
 	rollCaller
 	evaluator
 	reporter
-
-	copied       *Snapshot // used again by snapshot
-	saveAgain    bool      // the snapshot of the job's end may have been lost with another rank
-	saveErr      error     // of the last save that failed
-	saveFailures int
+	keeper
+	saveAgain bool // the snapshot of the job's end may have been lost with another rank
 }
 
 // Result is how a run ended.
@@ -55,7 +52,7 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	}
 	n := len(task.Params())
 	c := &core{cfg: cfg, task: task, dev: task.Device(), grads: task.Gradients()[:n:n],
-		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch}
+		laneSize: task.StateSize(), segmentsPerEpoch: perEpoch, slots: &wholeSlots{}}
 	_, c.records = c.dev.(compute.Recorder)
 	now := func() time.Time { return c.cfg.Now() }
 	c.laps = laps{tracer: cfg.Tracer, now: now}
@@ -71,7 +68,7 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	b := &batch{updater: newUpdater(c), finishes: task.Finishes(),
 		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}
 	t := &Trainer{core: c, batch: b, rollCaller: rollCaller{batch: b},
-		evaluator: evaluator{batch: b}, reporter: reporter{core: c}}
+		evaluator: evaluator{batch: b}, reporter: reporter{core: c}, keeper: keeper{core: c}}
 	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
@@ -84,11 +81,8 @@ func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
 	t.stride = oneStep{t.batch}
-	if t.shards = t.newShards(n); t.shards != nil {
-		return nil // the rest depends on the ring
-	}
-	for range t.slotNames() {
-		t.slots = append(t.slots, t.dev.Alloc(n))
+	if err := t.newSlots(n); err != nil {
+		return err
 	}
 	if t.cfg.Local.on() {
 		r := &round{batch: t.batch}
@@ -126,7 +120,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if !t.done() { // whoever is in the next ring, it will know all lanes and slots
 		err := t.lastStates().Gather(ctx, t.ranks)
 		if err == nil {
-			err = t.gatherShards(ctx, true)
+			err = t.slots.Gather(ctx, true)
 		}
 		if err != nil {
 			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
@@ -178,7 +172,7 @@ func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 func (c *core) Forget() {
 	c.hasState = false
 	c.laneStates.Forget()
-	c.shards.forget()
+	c.slots.Forget()
 }
 
 // HasState says whether this rank has a state to go on from.
@@ -193,14 +187,10 @@ func (t *Trainer) Close() {
 		t.seat.Close()
 		t.seat = nil
 	}
-	for _, s := range t.slots {
-		t.dev.Free(s)
-	}
-	t.slots = nil
+	t.slots.Close()
 	if t.stride != nil {
 		t.stride.close()
 	}
-	t.closeShards()
 	if t.clipper != nil {
 		t.clipper.Close()
 	}

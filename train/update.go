@@ -48,11 +48,11 @@ func (b *batch) newEnding() ending {
 	default:
 		e = parts
 	}
-	switch {
+	switch sum, updates := b.exchange.sum.(Updater); {
 	case alone && behind:
 		return updatesBehind{e, b.updater}
-	case b.shards != nil && !alone:
-		return updatesShards{e, b.takeShards}
+	case updates:
+		return updatesInSum{e, b.updater, sum}
 	}
 	return e
 }
@@ -166,14 +166,23 @@ func (updatesBehind) update(_ context.Context, _ int64, all tally) (float64, err
 	return all.norm.value(), nil
 }
 
-// updatesShards takes what the ranks that share out the optimizer have made of the gradient.
-type updatesShards struct {
+// updatesInSum takes the parameters that the Sum has updated.
+type updatesInSum struct {
 	ending
-	take func(all tally) (norm float64)
+	u   *updater
+	sum Updater
 }
 
-func (u updatesShards) update(_ context.Context, _ int64, all tally) (float64, error) {
-	return u.take(all), nil
+func (u updatesInSum) update(_ context.Context, _ int64, all tally) (norm float64, err error) {
+	norm = u.sum.Norm()
+	if all.nonfinite == 0 && isFinite(norm) {
+		u.u.tear()
+		u.sum.Update()
+	}
+	if u.u.cfg.Clip.beforeRing() && isFinite(norm) {
+		return all.norm.value(), nil
+	}
+	return norm, nil
 }
 
 // updater asks the device for what it is to do with a gradient.

@@ -81,7 +81,7 @@ func TestEarlyStop(t *testing.T) {
 			j.config.Clip.Scope = ScopeWorker
 			j.config.Local = Local{Every: 2, Outer: OuterAverage}
 		},
-		"shards": func(j *job) { j.config.ShardCopies = 1 },
+		"shards": func(j *job) { j.shardCopies = 1 },
 	}
 	for name, way := range ways {
 		for ranks := 1; ranks <= 3; ranks++ {

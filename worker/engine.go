@@ -15,6 +15,7 @@ import (
 	"rondo/job"
 	"rondo/job/jobspec"
 	"rondo/model"
+	"rondo/sum/sharded"
 	"rondo/task/lm"
 	"rondo/telemetry/trace"
 	"rondo/train"
@@ -28,6 +29,7 @@ type engine struct {
 	stored  *job.Checkpoints
 	trainer *train.Trainer
 	summer  *compress.Summer // nil: all of a gradient is summed, as it is
+	slots   *sharded.Slots   // nil: each worker keeps all that the optimizer keeps
 	// overlaps says that a gradient may be summed while backward goes on.
 	overlaps bool
 	observer *observer
@@ -96,6 +98,12 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 		return nil, err
 	}
 	e.watch(&settings)
+	if copies := int(jobspec.ShardCopies(w.spec)); copies > 0 {
+		settings.NewSlots = func(c train.SlotsConfig) (_ train.Slots, err error) {
+			e.slots, err = sharded.New(copies, sharded.Config(c))
+			return e.slots, err
+		}
+	}
 	if w.spec.AuditDir != "" {
 		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Sampler.Offset); err != nil {
 			return nil, app.Usage(err)

@@ -15,6 +15,7 @@ import (
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/sum"
+	"rondo/sum/sharded"
 	"rondo/telemetry"
 	"rondo/train"
 	"rondo/train/agree"
@@ -294,7 +295,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *agree.SplitError
 	var late *agree.StragglerError
 	var unsummed *sum.GroupError
-	var apart *train.ShardsDifferError
+	var apart *sharded.DifferError
 	switch {
 	case errors.As(err, &apart): // the next Join goes by neither
 	case errors.As(err, &unsummed):

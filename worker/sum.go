@@ -38,10 +38,6 @@ func (s *session) trainRing() train.Ring {
 	}
 	around := timedRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
 	ring.Peers = around
-	if s.spec.ShardOptimizer {
-		ring.Scatter = around
-		return ring
-	}
 	ring.NewSum = func(
 		g *compute.Mirror, finishes []int, nodes func() [][]float32,
 	) (train.Sum, error) {
@@ -70,6 +66,8 @@ func (s *session) newSum(
 	c sum.Config, around timedRing, ring train.Ring, nodes func() [][]float32,
 ) (train.Sum, error) {
 	switch summer := s.engine.summer; {
+	case s.engine.slots != nil:
+		return s.engine.slots.NewSum(around), nil
 	case s.group != nil:
 		return sum.NewGroup(c.Gradient, around, s.group), nil
 	case jobspec.Canonical(s.spec):

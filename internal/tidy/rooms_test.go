@@ -48,7 +48,7 @@ func processRooms() []room {
 	return []room{
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
-			"allreduce/grpclink audit checkpoint compute job model rehearsal sum " +
+			"allreduce/grpclink audit checkpoint compute job model rehearsal sum sum/sharded " +
 			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
@@ -105,8 +105,10 @@ func otherRooms() []room {
 		{path: "train/agree", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
 		{path: "train", imports: "compute train/agree",
-			tests: "compute/cpu compute/devicetest model allreduce/compress sum",
+			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
+		{path: "sum/sharded", imports: "compute train/agree", tests: "compute/cpu",
+			never: network + " " + graphs + " " + storage},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
 		{path: "task"},

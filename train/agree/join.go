@@ -25,7 +25,7 @@ type Shards interface {
 	// has any.
 	Meet(ctx context.Context) (gaps int, err error)
 	// Deal gives this rank what it is to keep: zeros where there are gaps.
-	Deal(ctx context.Context, gaps int) error
+	Deal(ctx context.Context) error
 }
 
 // Join is a rank's part in what the ranks of a new ring agree on.
@@ -82,7 +82,7 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		return err
 	}
 	if len(lost) == 0 && gaps == 0 {
-		return j.Shards.Deal(ctx, 0)
+		return j.Shards.Deal(ctx)
 	}
 	joined.LostLanes, joined.LostSlots = lost, gaps
 	if all, err = j.restore(ctx, LostLanes); err != nil {
@@ -97,7 +97,7 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			panic(fmt.Sprintf("agree: a snapshot without the lanes %v and %d parameters' shards",
 				lost, gaps))
 		}
-		return j.Shards.Deal(ctx, 0)
+		return j.Shards.Deal(ctx)
 	}
 	joined.From = FromReplay
 	if len(lost) > 0 {
@@ -105,7 +105,7 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			return err
 		}
 	}
-	return j.Shards.Deal(ctx, gaps)
+	return j.Shards.Deal(ctx)
 }
 
 // share makes the donor's state every rank's, and deals the lanes. It returns the lanes that nobody

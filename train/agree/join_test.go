@@ -22,7 +22,7 @@ type rank struct {
 	memory   Memory
 	states   LaneStates
 	gaps     int // what Meet says
-	dealt    int // the gaps that Deal heard of; -1: not called
+	dealt    bool
 	notices  []string
 }
 
@@ -33,7 +33,7 @@ const (
 
 // newRank has a state after a step, if that is not 0, and knows some lanes.
 func newRank(step int64, known ...int) *rank {
-	r := &rank{states: NewLaneStates(lanes, 2), dealt: -1}
+	r := &rank{states: NewLaneStates(lanes, 2)}
 	for i := range r.tensors {
 		r.tensors[i] = make([]float32, longest-i)
 	}
@@ -76,8 +76,8 @@ func (r *rank) Adopt(from Standing[int64]) {
 
 func (r *rank) Meet(context.Context) (gaps int, err error) { return r.gaps, nil }
 
-func (r *rank) Deal(_ context.Context, gaps int) error {
-	r.dealt = gaps
+func (r *rank) Deal(context.Context) error {
+	r.dealt = true
 	return nil
 }
 
@@ -286,7 +286,7 @@ func TestJoinRestores(t *testing.T) {
 					}
 					return 7
 				}, ranks)
-				if ranks[1].dealt != 4 || joined[0].Replayed != 11 ||
+				if !ranks[1].dealt || joined[0].Replayed != 11 ||
 					!strings.Contains(ranks[0].notices[0], "replaying the last 11 segments") {
 					t.Errorf("%+v, %q", joined[0], ranks[0].notices)
 				}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/sum/sharded"
 )
 
 // rates are learning rates that suit the optimizers.
@@ -51,8 +52,8 @@ func TestShardedIsTheSame(t *testing.T) {
 					j := shardJob(rule, ranks)
 					change(&j)
 					want := j.mustRun(t)
-					for copies := 1; copies <= MaxShardCopies; copies++ {
-						j.config.ShardCopies = copies
+					for copies := 1; copies <= sharded.MaxCopies; copies++ {
+						j.shardCopies = copies
 						alikeButForNorms(t, j.mustRun(t), want)
 					}
 				}
@@ -83,57 +84,12 @@ func alikeButForNorms(t *testing.T, got, want *outcome) {
 	}
 }
 
-// A rank keeps no more of what the optimizer keeps than its own range's, and with two copies its
-// predecessor's.
-func TestShardsAreParts(t *testing.T) {
-	for copies := 1; copies <= 2; copies++ {
-		for ranks := 2; ranks <= 4; ranks++ {
-			j := shardJob(compute.Adam, ranks)
-			j.config.ShardCopies = copies
-			j.prepare = func(rank int, trainer *Trainer) {
-				s := trainer.shards
-				most := (s.n/shardUnit + ranks) / ranks * shardUnit
-				floats := 0
-				for _, h := range s.held {
-					for _, x := range h.slots {
-						floats += len(x)
-					}
-				}
-				if floats > 2*copies*most || floats == 0 || len(trainer.slots) > 0 ||
-					len(s.held) != copies || s.whole != nil {
-					t.Errorf("rank %d of %d keeps %d floats of %d in %d ranges", rank, ranks,
-						floats, 2*s.n, len(s.held))
-				}
-			}
-			j.mustRun(t)
-		}
-	}
-}
-
-func TestShardEnds(t *testing.T) {
-	for _, n := range []int{1, 15, 16, 17, 100, 4096, 4100} {
-		for ranks := 1; ranks <= 8; ranks++ {
-			ends := shardEnds(n, ranks)
-			begin, most := 0, (n+shardUnit*ranks-1)/(shardUnit*ranks)*shardUnit
-			for _, end := range ends {
-				if end < begin || end-begin > most || end != n && end%shardUnit != 0 {
-					t.Errorf("%d floats on %d ranks: %v", n, ranks, ends)
-				}
-				begin = end
-			}
-			if begin != n {
-				t.Errorf("%d floats on %d ranks: %v", n, ranks, ends)
-			}
-		}
-	}
-}
-
 // Whatever collective a worker is killed in, and whoever completes it, the others go on with all
 // that the optimizer has kept, and lose nothing.
 func TestShardedKilledInAnyCollective(t *testing.T) {
 	j := shardJob(compute.AdamW, 1)
 	oracle := j.mustRun(t)
-	j.config.ShardCopies = 2
+	j.shardCopies = 2
 	hows := kills()
 	hows["nobody dies"] = breakage{completes: []int{0, 2}}
 	for name, how := range hows {
@@ -199,37 +155,51 @@ type still struct{ ringOfOne }
 // parameters: the norm, clipping, the update and what is copied, of about 10M parameters and Adam.
 func BenchmarkUpdate(b *testing.B) {
 	for _, ranks := range []int{1, 2, 4, 8} {
-		for copies := 0; copies <= MaxShardCopies; copies++ {
+		for copies := 0; copies <= sharded.MaxCopies; copies++ {
 			if copies > 0 && ranks == 1 || copies == 0 && ranks > 1 {
 				continue // which every rank does alike
 			}
 			b.Run(fmt.Sprintf("ranks=%d/copies=%d", ranks, copies), func(b *testing.B) {
 				j := tenMillion()
-				j.config.ShardCopies = copies
-				alone(b, j, func(trainer *Trainer) { benchmarkUpdate(b, trainer, ranks) })
+				j.shardCopies = copies
+				j.device = func(_ int, dev compute.Device) compute.Device {
+					return &countingAllocs{Device: dev}
+				}
+				alone(b, j, func(trainer *Trainer) { benchmarkUpdate(b, j, trainer, ranks) })
 			})
 		}
 	}
 }
 
-func benchmarkUpdate(b *testing.B, trainer *Trainer, ranks int) {
+// countingAllocs is a device that counts the floats that it is asked for.
+type countingAllocs struct {
+	compute.Device
+	floats int
+}
+
+func (c *countingAllocs) Alloc(n int) []float32 {
+	c.floats += n
+	return c.Device.Alloc(n)
+}
+
+func benchmarkUpdate(b *testing.B, j job, trainer *Trainer, ranks int) {
 	kept := 0
+	for _, x := range trainer.slots.Own() {
+		kept += len(x)
+	}
 	if ranks > 1 {
-		trainer.ring = Ring{Peers: still{}, Scatter: still{}, LaneEnds: dealt(ranks), Generation: 2}
-		err := trainer.enterSum(trainer.ring)
+		device := trainer.dev.(*countingAllocs)
+		ring := j.over(Ring{LaneEnds: dealt(ranks), Generation: 2},
+			parts{ring: still{}, slots: trainer.slots})
+		err := trainer.enter(ring)
+		device.floats = 0
 		if err == nil {
-			err = trainer.freshShards()
+			err = trainer.slots.Fresh()
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
-		trainer.ending = trainer.newEnding()
-		for _, h := range trainer.shards.held {
-			kept += len(h.slots)*(h.end-h.first) + len(h.log)
-		}
-	}
-	for _, x := range trainer.slots {
-		kept += len(x)
+		kept = device.floats
 	}
 	b.ResetTimer()
 	b.ReportMetric(float64(4*kept)/1e6, "MB-kept")

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/sum/sharded"
 	"rondo/train/agree"
 )
 
 // Workers come and go between two steps, and take with them what the optimizer keeps, whoever has
 // it and however many workers there are.
 func TestShardedWorkersComeAndGo(t *testing.T) {
-	for copies := 1; copies <= MaxShardCopies; copies++ {
+	for copies := 1; copies <= sharded.MaxCopies; copies++ {
 		for _, host := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d copies, host memory %v", copies, host), func(t *testing.T) {
 				j := shardJob(compute.AdamW, 1)
@@ -23,7 +24,7 @@ func TestShardedWorkersComeAndGo(t *testing.T) {
 					j.model.GradientTail = 0
 				}
 				oracle := j.mustRun(t)
-				j.config.ShardCopies = copies
+				j.shardCopies = copies
 				e := newElastic(t, j, 3)
 				regroupAt(e, 1, 2)
 				e.ring(breakage{}, 0, 1, 2)
@@ -59,13 +60,13 @@ func TestShardedResume(t *testing.T) {
 	oracle := j.mustRun(t)
 	for _, copies := range []int{0, 1, 2} {
 		before := j
-		before.config.ShardCopies, before.config.Steps = copies, 4
+		before.shardCopies, before.config.Steps = copies, 4
 		o := before.mustRun(t)
 		snapshot := o.saved[len(o.saved)-1]
 		for _, after := range []int{0, 1, 2} {
 			for ranks := 1; ranks <= 4; ranks++ {
 				then := j
-				then.config.ShardCopies, then.ranks = after, ranks
+				then.shardCopies, then.ranks = after, ranks
 				then.reload = func(trainer *Trainer) *Snapshot {
 					return reload(t, trainer, snapshot)
 				}
@@ -126,7 +127,7 @@ func TestShardsLost(t *testing.T) {
 				}
 				j.config.Steps = 9
 				oracle := j.mustRun(t)
-				j.config.ShardCopies = c.copies
+				j.shardCopies = c.copies
 				e := lostInStep(t, j, saved, c.dead...)
 				left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(worker int) bool {
 					return slices.Contains(c.dead, worker)
@@ -166,7 +167,7 @@ func TestShardsLost(t *testing.T) {
 func TestShardedKilledWhileJoining(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
 	oracle := j.mustRun(t)
-	j.config.ShardCopies = 2
+	j.shardCopies = 2
 	wentOn, wentBack, commit := 0, 0, 1
 	for joining, call := true, 1; joining; call++ {
 		e := oneKnows(t, j, &commit)
@@ -226,7 +227,7 @@ func TestShardedNonfinite(t *testing.T) {
 		"grad, global": {gradInf, Clip{1, ByNorm, ScopeGlobal}},
 		"huge, never":  {gradHuge, Clip{0, ByNorm, ScopeGlobal}},
 	} {
-		for copies := 1; copies <= MaxShardCopies; copies++ {
+		for copies := 1; copies <= sharded.MaxCopies; copies++ {
 			t.Run(fmt.Sprintf("%s, %d copies", name, copies), func(t *testing.T) {
 				j := shardJob(compute.Adam, 3)
 				j.config.Clip = c.clip
@@ -242,7 +243,7 @@ func TestShardedNonfinite(t *testing.T) {
 				if want.result.Progress.Nonfinite != 1 {
 					t.Fatalf("%+v", want.result.Progress)
 				}
-				j.config.ShardCopies = copies
+				j.shardCopies = copies
 				got := j.mustRun(t)
 				for i := range got.steps { // of the skipped one it is not a number
 					got.steps[i].GradientNorm, want.steps[i].GradientNorm = 0, 0
@@ -259,10 +260,10 @@ func TestShardedNonfinite(t *testing.T) {
 // One of two workers has all with two copies, and keeps it when the other is lost; with one it says
 // why it cannot.
 func TestShardedKeep(t *testing.T) {
-	for copies := 1; copies <= MaxShardCopies; copies++ {
+	for copies := 1; copies <= sharded.MaxCopies; copies++ {
 		j := shardJob(compute.Adam, 1)
 		oracle := j.mustRun(t)
-		j.config.ShardCopies = copies
+		j.shardCopies = copies
 		e := breaksAt(t, j, []int{0, 1}, func(t *Trainer) bool { return t.Progress().Step == 6 })
 		h := e.hands[0]
 		n := len(h.saved)
@@ -283,25 +284,26 @@ func TestShardedKeep(t *testing.T) {
 
 func TestShardedRefuses(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
-	j.config.ShardCopies = 1
+	j.shardCopies = 1
 	e := newElastic(t, j, 1)
 	place := &frail{seat: seat{meeting: newMeeting(2)}}
 	whole := func(*compute.Mirror, []int, func() [][]float32) (Sum, error) { return noSum{}, nil }
 	_, err := e.hands[0].trainer.Join(t.Context(), Ring{LaneEnds: dealt(2), Generation: 1,
 		Peers: place, NewSum: whole}, nil)
-	if err == nil || !strings.Contains(err.Error(), "share out the optimizer sum by a Scatterer") {
+	if err == nil || !strings.Contains(err.Error(), "share out the optimizer sum by an Updater") {
 		t.Errorf("%v", err)
 	}
-	for want, change := range map[string]func(*Config){
-		"--shard-copies 3: must be 1 to 2": func(c *Config) { c.ShardCopies = 3 },
-		"--shard-optimizer is not for --reduce canonical and --sync-every": func(c *Config) {
-			c.Local = Local{Every: 2, Outer: OuterAverage}
-			c.Clip.Scope = ScopeWorker
+	for want, change := range map[string]func(*job){
+		"--shard-copies 3: must be 1 to 2": func(j *job) { j.shardCopies = 3 },
+		"--shard-optimizer is not for --reduce canonical and --sync-every": func(j *job) {
+			j.config.Local = Local{Every: 2, Outer: OuterAverage}
+			j.config.Clip.Scope = ScopeWorker
 		},
 	} {
-		wrong := j.config
+		j := j
+		change(&j)
+		wrong := j.shared()
 		wrong.Saver = &shelf{}
-		change(&wrong)
 		_, err := New(j.task(e.hands[0].model, nil), wrong)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

@@ -8,16 +8,32 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/sum/sharded"
 	"rondo/train/agree"
 )
 
-// flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's.
-func flipSlot(e *elastic, holding int, after int64) {
-	trainer := e.hands[1].trainer
-	trainer.cfg.Observer = &once{trainer.cfg.Observer, after, func() {
-		x := &trainer.shards.held[holding].slots[1][0]
-		*x = math.Float32frombits(math.Float32bits(*x) ^ 1<<3)
-	}}
+// flipping is a device whose memory flips a bit of a second slot after so many updates.
+type flipping struct {
+	compute.Device
+	after, updates int
+}
+
+func (f *flipping) Update(u compute.Update, params, grads, s1, s2 []float32) {
+	f.Device.Update(u, params, grads, s1, s2)
+	if f.updates++; f.updates == f.after {
+		s2[0] = math.Float32frombits(math.Float32bits(s2[0]) ^ 1<<3)
+	}
+}
+
+// flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's, in a step.
+// Each step has three updates: of parameters, of the own slots, and of the predecessor's.
+func flipSlot(j *job, holding, step int) {
+	j.device = func(worker int, dev compute.Device) compute.Device {
+		if worker != 1 {
+			return dev
+		}
+		return &flipping{Device: dev, after: 3*step - 1 + holding}
+	}
 }
 
 // Where two ranks keep the same slots, and a bit flips in one of them, all hear of it before one
@@ -34,13 +50,14 @@ func TestShardsThatDiffer(t *testing.T) {
 		"planned":   {check: 100, regroup: true},
 		"broken":    {check: 100, how: breakage{call: brokenCall, completes: []int{}}},
 	} {
-		for i := range 2 * MaxShardCopies {
+		for i := range 2 * sharded.MaxCopies {
 			holding, saved := i/2, i%2 == 0
 			t.Run(fmt.Sprintf("%s, copy %d, saved %v", name, holding, saved), func(t *testing.T) {
 				j := shardJob(compute.Adam, 1)
 				j.config.Steps, j.config.SaveEvery, j.config.EvalEvery = 9, 3, 100
 				oracle := j.mustRun(t)
-				j.config.ShardCopies, j.config.CheckEvery = 2, c.check
+				j.shardCopies, j.config.CheckEvery = 2, c.check
+				flipSlot(&j, holding, 4)
 				e := newElastic(t, j, 4)
 				e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
 					if !saved || why == agree.NoState {
@@ -48,13 +65,12 @@ func TestShardsThatDiffer(t *testing.T) {
 					}
 					return e.hands[0].saved[0], nil
 				}
-				flipSlot(e, holding, 4)
 				if c.regroup {
 					regroupAt(e, 2, 5)
 				}
 				e.ring(c.how, 0, 1, 2, 3)
 				for worker, h := range e.hands {
-					var differ *ShardsDifferError
+					var differ *sharded.DifferError
 					if step := h.trainer.Progress().Step; step < 4 || step > 6 ||
 						errors.As(h.err, &differ) == (name == "broken") {
 						t.Fatalf("worker %d at step %d: %v", worker, step, h.err)

@@ -1,0 +1,166 @@
+package train
+
+import (
+	"context"
+	"time"
+
+	"rondo/compute"
+	"rondo/train/agree"
+)
+
+// Slots are the values that the optimizer keeps for each parameter, on this rank. They last from
+// ring to ring. All ranks call Meet, Deal, Alike and Gather together.
+type Slots interface {
+	agree.Shards
+	// Enter says which ring is next. Fresh or Deal comes before its first step.
+	Enter(r agree.Ranks)
+	// Fresh makes them those of a job that has not begun.
+	Fresh() error
+	// Load makes them those of a snapshot. It may keep the memory.
+	Load(slots [][]float32)
+	// CatchUp prepares for parameters of another rank, which are of a version.
+	CatchUp(to agree.Version)
+	// Commit hears that a step, or a round, is committed.
+	Commit()
+	// Forget drops them: they are not to be trusted.
+	Forget()
+	// Alike compares slots that more than one rank keeps and Same does not return.
+	Alike(ctx context.Context) error
+	// Gather has Host work on rank 0, or on all ranks, until the next step.
+	Gather(ctx context.Context, all bool) error
+	// Same returns the slots that are the same on all ranks between two steps, device memory.
+	Same() [][]float32
+	// Own returns the slots that this rank updates by itself, of all parameters, device memory.
+	Own() [][]float32
+	// Host returns the slots of all parameters in host memory, until the next step.
+	Host() ([][]float32, error)
+	Close()
+}
+
+// SlotsConfig is what Slots need of a rank's trainer. The numbers are the same on all ranks. It
+// converts to sharded.Config, since that package may not import this one.
+type SlotsConfig struct {
+	Device   compute.Device
+	Clipper  compute.Clipper
+	Gradient *compute.Mirror
+	Params   []float32    // device memory
+	Slots    int          // of each parameter
+	Clip     compute.Clip // of the summed gradient
+	Compare  bool         // ranks that keep the same slots compare them
+
+	Copy      func(dst, src []float32)                    // within device memory
+	Version   func() agree.Version                        // of the parameters
+	Updates   func() int64                                // that the parameters have had
+	Nonfinite func() bool                                 // this rank's loss or gradient is
+	Updating  func(ctx context.Context, step int64) error // is called before a range is updated
+	Lap       func(work string)                           // is called when work is done
+	Replace   func()                                      // is called before slots are freed
+	Notice    func(text string)                           // tells people
+	Now       func() time.Time
+}
+
+// Updater is a Sum that updates as it sums: behind Finish it has the new parameters.
+type Updater interface {
+	Sum
+	// Norm returns the norm of the summed gradient. It is not finite if the step is to be skipped.
+	Norm() float64
+	// Update makes the new parameters the task's. It is not called in a step that is skipped.
+	Update()
+}
+
+// newSlots makes this rank's slots, of n parameters.
+func (u *updater) newSlots(n int) error {
+	if u.cfg.NewSlots == nil {
+		whole := &wholeSlots{dev: u.dev, inHost: u.cfg.HostMemory}
+		u.slots = whole
+		for range u.slotNames() {
+			whole.slots = append(whole.slots, u.dev.Alloc(n))
+		}
+		return nil
+	}
+	clip := compute.Clip{Share: 1}
+	if !u.cfg.Clip.beforeRing() {
+		clip = u.cfg.Clip.by(1, 0)
+	}
+	slots, err := u.cfg.NewSlots(SlotsConfig{Device: u.dev, Clipper: u.clipper,
+		Gradient: u.exchange.gradient, Params: u.task.Params(), Slots: u.innerSlots(), Clip: clip,
+		Compare: u.cfg.CheckEvery > 0, Copy: u.copyWithin, Version: u.version,
+		Updates:   func() int64 { return u.progress.Updates },
+		Nonfinite: func() bool { return u.exchange.own.nonfinite > 0 },
+		Updating: func(ctx context.Context, step int64) error {
+			return u.at(ctx, PhaseUpdate, step)
+		},
+		Lap: u.laps.end, Replace: u.dropRecording, Now: u.exchange.now,
+		Notice: func(text string) { u.cfg.Observer.Notice(text) }})
+	if err == nil {
+		u.slots = slots
+	}
+	return err
+}
+
+// dropRecording closes the seat if the device has recorded its work, which may update slots that
+// are about to be freed.
+func (c *core) dropRecording() {
+	if c.records && c.seat != nil {
+		c.seat.Close()
+		c.seat = nil
+	}
+}
+
+// ownSlots returns the slots of all parameters for an update that this rank does by itself.
+func (c *core) ownSlots() (slots [2][]float32) {
+	copy(slots[:], c.slots.Own()[:c.innerSlots()])
+	return slots
+}
+
+// wholeSlots are the slots of all parameters on each rank, with those of the outer optimizer.
+type wholeSlots struct {
+	dev    compute.Device
+	inHost bool        // device memory is host memory
+	slots  [][]float32 // device memory
+	host   [][]float32 // copies of slots; used again
+}
+
+func (s *wholeSlots) Meet(context.Context) (gaps int, err error) { return 0, nil }
+func (s *wholeSlots) Deal(context.Context) error                 { return nil }
+func (s *wholeSlots) Enter(agree.Ranks)                          {}
+func (s *wholeSlots) CatchUp(agree.Version)                      {}
+func (s *wholeSlots) Commit()                                    {}
+func (s *wholeSlots) Forget()                                    {}
+func (s *wholeSlots) Alike(context.Context) error                { return nil }
+func (s *wholeSlots) Gather(context.Context, bool) error         { return nil }
+func (s *wholeSlots) Same() [][]float32                          { return s.slots }
+func (s *wholeSlots) Own() [][]float32                           { return s.slots }
+
+func (s *wholeSlots) Fresh() error {
+	for _, x := range s.slots {
+		s.dev.Zero(x)
+	}
+	return nil
+}
+
+func (s *wholeSlots) Load(slots [][]float32) {
+	for i, x := range slots {
+		s.dev.Upload(s.slots[i], x)
+	}
+}
+
+func (s *wholeSlots) Host() ([][]float32, error) {
+	if s.inHost {
+		return s.slots, nil
+	}
+	for i, x := range s.slots {
+		if i == len(s.host) {
+			s.host = append(s.host, make([]float32, len(x)))
+		}
+		s.dev.Download(s.host[i], x)
+	}
+	return s.host, nil
+}
+
+func (s *wholeSlots) Close() {
+	for _, x := range s.slots {
+		s.dev.Free(x)
+	}
+	s.slots = nil
+}
