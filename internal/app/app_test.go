@@ -67,7 +67,7 @@ func TestLastWord(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		run  func(*cobra.Command) error
-		want string // a regular expression
+		want string // a regular expression for the file's content
 	}{
 		{"nothing to say", func(*cobra.Command) error { return nil }, "^before$"},
 		{"done", func(c *cobra.Command) error {
