@@ -28,9 +28,9 @@ type engine struct {
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
-	summer  *compress.Summer // nil: all of a gradient is summed, as it is
-	slots   *sharded.Slots   // nil: each worker keeps all that the optimizer keeps
-	// overlaps says that a gradient may be summed while backward goes on.
+	summer  *compress.Summer // nil: gradients are summed uncompressed
+	slots   *sharded.Slots   // nil: each worker has the whole optimizer state
+	// overlaps: gradients may be summed while backward runs.
 	overlaps bool
 	observer *observer
 	saver    *saver
