@@ -21,6 +21,12 @@ import (
 // annotations is what the names of a job's annotations begin with.
 const annotations = "rondo.dev/"
 
+// Values of the annotation "forget": a command asks for it, an observer has done it.
+const (
+	toForget  = "please"
+	forgotten = "done"
+)
+
 // Limits of the waits for the API server.
 const (
 	requestTimeout = 10 * time.Second // for an answer
@@ -37,6 +43,9 @@ type Progress struct {
 	WorldSize, Generation             int64
 	Checkpoint                        string // path; empty: none is known
 	CheckpointStep                    int64
+	Leader                            string // the pod whose coordinator leads
+	Ring                              string // the ring's workers, by rank: IP=FROM-TO,... of lanes
+	Evicted                           string // workers that the leader keeps out, and why
 }
 
 // Over says whether the job has ended, well or not.
@@ -52,6 +61,15 @@ func (p Progress) annotate(now time.Time) map[string]any {
 	out := map[string]any{
 		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
 		"updated": now.UTC().Format(time.RFC3339), "reason": nil,
+	}
+	if p.Over() || p.Phase == telemetry.PhaseStopping {
+		out["stop"] = nil // it is done
+	}
+	for name, value := range map[string]string{"leader": p.Leader, "ring": p.Ring,
+		"evicted": p.Evicted} {
+		if out[name] = nil; value != "" {
+			out[name] = value
+		}
 	}
 	if !p.Over() {
 		for _, name := range []string{"step", "total-steps", "epoch", "loss", "perplexity",
@@ -101,25 +119,37 @@ func (c *Cluster) WorkerJob(name string) *WorkerJob {
 
 // Annotate writes the job's progress into the Job's annotations.
 func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": p.annotate(now)},
-	})
+	err := j.patch(ctx, p.annotate(now), "rondo-observer")
+	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+}
+
+// Forgotten says in the Job's annotations that etcd holds nothing of the job any more.
+func (j *WorkerJob) Forgotten(ctx context.Context) error {
+	err := j.patch(ctx, map[string]any{annotations + "forget": forgotten}, "rondo-observer")
+	return Explain(err, fmt.Sprintf("annotating job %s/%s", j.namespace, j.name))
+}
+
+// patch sets annotations of the Job. A nil value removes one.
+func (j *WorkerJob) patch(ctx context.Context, notes map[string]any, as string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": notes}})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err = j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: "rondo-observer"})
-	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+		metav1.PatchOptions{FieldManager: as})
+	return err
 }
 
 // Wanted is what the Job says of its workers.
 type Wanted struct {
 	Workers   int // 0: there is no such Job
 	Suspended bool
-	Run       int64 // that its pods belong to; 0: it does not say
-	Over      bool  // its annotations say that the run has ended
+	Run       int64  // that its pods belong to; 0: it does not say
+	Over      bool   // its annotations say that the run has ended
+	Stop      string // why the run is to stop; empty: it is not
+	Forget    bool   // the run is to stop, and etcd to keep nothing of it
 }
 
 // Read asks for what the Job says at this moment.
@@ -224,5 +254,7 @@ func wantedBy(job *batchv1.Job) Wanted {
 	w.Suspended = job.Spec.Suspend != nil && *job.Spec.Suspend
 	w.Run, _ = strconv.ParseInt(job.Spec.Template.Annotations[annotationRun], 10, 64)
 	w.Over = over(job.Annotations[annotations+"phase"])
+	w.Stop = job.Annotations[annotations+"stop"]
+	w.Forget = job.Annotations[annotations+"forget"] == toForget
 	return w
 }

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -86,7 +84,7 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	}
 	var others []string
 	for _, d := range all.Items {
-		if name := d.Labels[labelJob]; name != job && usesOwnEtcd(&d) {
+		if name := d.Labels[labelJob]; name != job && usesOwnEtcd(&d.Spec.Template) {
 			others = append(others, name)
 		}
 	}
@@ -97,9 +95,9 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	return nil
 }
 
-// deleteJob removes a job's objects, all at once, and then what etcd holds of it: a coordinator
-// that still ran would submit the job anew. Workers that train go first, while a coordinator can
-// still plan rings without them. It says whether there was anything.
+// deleteJob removes what etcd holds of a job, and then its objects, all at once. Workers that still
+// train then go first, while a coordinator can plan rings without them. It says whether there was
+// anything.
 func (c *Cluster) deleteJob(
 	ctx context.Context, o *objects, job string, how Delete,
 ) (some bool, err error) {
@@ -124,6 +122,11 @@ func (c *Cluster) deleteJob(
 				"deletes it as it is", job, c.command("stop", job))
 		}
 		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
+		if !how.forgotten {
+			if err := c.forget(ctx, job, led); err != nil {
+				how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
+			}
+		}
 		if trains && led {
 			if err := c.removeAll(ctx, []stored{work}, how); err != nil {
 				return some, err
@@ -135,15 +138,7 @@ func (c *Cluster) deleteJob(
 			c.hurry(ctx, job)
 		}
 	}
-	if err := c.removeAll(ctx, all, how); err != nil {
-		return some, err
-	}
-	if !how.forgotten {
-		if err := c.forget(ctx, job, workers); err != nil {
-			how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
-		}
-	}
-	return some, nil
+	return some, c.removeAll(ctx, all, how)
 }
 
 // leaderlessGrace is how many seconds workers without a leader have to end.
@@ -222,33 +217,6 @@ func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error
 		})
 	}
 	return group.Wait()
-}
-
-// forget removes what etcd holds of a job, so that the next of its name begins with nothing.
-func (c *Cluster) forget(ctx context.Context, job string,
-	workers *unstructured.Unstructured) error {
-	if workers == nil {
-		return nil
-	}
-	spec := workers.Object
-	if workers.GetKind() == "JobSet" {
-		spec = templateOf(workers)
-	}
-	j := &Job{Name: job, Workers: &batchv1.Job{}}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, j.Workers); err != nil {
-		return err
-	}
-	way, err := c.Way(ctx, j)
-	if err != nil {
-		return err
-	}
-	defer way.Close()
-	store, err := way.Store(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	return store.Forget(ctx)
 }
 
 // jobKinds are the kinds of a job's objects but its workers. The coordinators come first, because
