@@ -235,8 +235,7 @@ func (s *scene) ofClaims(now time.Time) []Problem {
 			p.Text, p.Remedy = "its volume is lost", "delete the claim and make a new one"
 		default:
 			event := s.last(now, "PersistentVolumeClaim", name)
-			if event == nil || event.Type == corev1.EventTypeNormal &&
-				event.Reason != "FailedBinding" {
+			if event == nil {
 				continue
 			}
 			p = problemOf(event)
@@ -246,8 +245,7 @@ func (s *scene) ofClaims(now time.Time) []Problem {
 				p.Remedy = "submit again with --etcd-storage CLASS:SIZE (see kubectl get " +
 					"storageclass), or --etcd-storage ephemeral"
 			}
-			// No volume fits, and nothing makes one.
-			p.Fatal = event.Reason == "FailedBinding"
+			p.Fatal = event.Reason == failedBinding
 		}
 		problems = append(problems, p)
 	}
@@ -389,12 +387,17 @@ func lost(pod *corev1.Pod) bool {
 		})
 }
 
-// last is the newest event of an object, unless it is too old to speak of now; nil: none.
+// failedBinding is a claim's reason where no volume fits and nothing makes one. Its event is a
+// normal one.
+const failedBinding = "FailedBinding"
+
+// last is the newest warning of an object, unless it is too old to speak of now; nil: none.
 func (s *scene) last(now time.Time, kind, name string) *corev1.Event {
 	var newest *corev1.Event
 	for i := range s.events {
 		e := &s.events[i]
 		if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name &&
+			(e.Type != corev1.EventTypeNormal || e.Reason == failedBinding) &&
 			now.Sub(when(e)) < eventsFrom && (newest == nil || when(newest).Before(when(e))) {
 			newest = e
 		}

@@ -90,7 +90,7 @@ func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 		now.Sub(pod.CreationTimestamp.Time) < startGrace {
 		return problems
 	}
-	if e := s.last(now, "Pod", pod.Name); e != nil && e.Type != corev1.EventTypeNormal {
+	if e := s.last(now, "Pod", pod.Name); e != nil {
 		return []Problem{problemOf(e)}
 	}
 	return nil
@@ -117,8 +117,9 @@ func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
 	if !is {
 		return nil
 	}
-	return &Problem{Text: fmt.Sprintf("%s: image %s: %s", waiting.Reason, c.Image,
-		oneLine(waiting.Message)), Remedy: known.remedy, Fatal: known.fatal}
+	text := fmt.Sprintf("%s: image %s: %s", waiting.Reason, c.Image, oneLine(waiting.Message))
+	return &Problem{Text: strings.TrimSuffix(text, ": "), Remedy: known.remedy,
+		Fatal: known.fatal}
 }
 
 // ofEnd says what is wrong with how a process ended; nil for an end that was asked for.
