@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 )
 
 // logFollower follows the logs of all pods of a job at once.
@@ -46,7 +45,12 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 		return say(source, text)
 	}
 	begun := time.Now()
-	stop, err := f.discover(ctx, func(pod *corev1.Pod) { f.take(ctx, pod, begun) })
+	stop, err := watchObjects(ctx, r.cluster.Client.CoreV1().Pods(r.cluster.Namespace),
+		&corev1.Pod{}, r.selection(), func(pod *corev1.Pod, gone bool) {
+			if !gone {
+				f.take(ctx, pod, begun)
+			}
+		}, nil)
 	if err != nil {
 		cancel(nil)
 		return err
@@ -84,30 +88,6 @@ func (f *logFollower) lastLines(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	return nil
-}
-
-// discover calls found with each pod of the selection, and again when it has changed, until stop.
-func (f *logFollower) discover(ctx context.Context, found func(*corev1.Pod)) (
-	stop func(), err error) {
-	pods := newInformer(f.cluster.Client.CoreV1().Pods(f.cluster.Namespace), &corev1.Pod{},
-		f.selection().LabelSelector)
-	take := func(object any) {
-		if pod, is := object.(*corev1.Pod); is {
-			found(pod)
-		}
-	}
-	_, err = pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: take,
-		UpdateFunc: func(_, object any) { take(object) }})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { pods.RunWithContext(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}, nil
 }
 
 // take begins to read a pod's log when there is one.

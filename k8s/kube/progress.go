@@ -9,11 +9,9 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"rondo/telemetry"
 )
@@ -27,13 +25,8 @@ const (
 	forgotten = "done"
 )
 
-// Limits of the waits for the API server.
-const (
-	requestTimeout = 10 * time.Second // for an answer
-	watchTime      = time.Minute      // of one watch
-	watchAgain     = time.Second      // before the next, at least
-	watchPauseMax  = 30 * time.Second // before the next, after one failure upon another
-)
+// requestTimeout is how long the API server may take to answer.
+const requestTimeout = 10 * time.Second
 
 // Progress is how far a job has come, as the annotations of the Job of its workers say.
 type Progress struct {
@@ -154,96 +147,38 @@ type Wanted struct {
 
 // Read asks for what the Job says at this moment.
 func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
-	job, err := j.get(ctx)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	job, err := j.client.BatchV1().Jobs(j.namespace).Get(ctx, j.name, metav1.GetOptions{})
 	if err != nil {
 		return Wanted{}, Explain(err, fmt.Sprintf("reading job %s/%s", j.namespace, j.name))
 	}
 	return wantedBy(job), nil
 }
 
-func (j *WorkerJob) get(ctx context.Context) (*batchv1.Job, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return j.client.BatchV1().Jobs(j.namespace).Get(ctx, j.name, metav1.GetOptions{})
-}
-
 // Watch calls changed with what the Job says of its workers, now and whenever that may have
-// changed, and reached with why the API server cannot be asked, or nil when it answers. What is
-// not answered is asked again, ever more slowly, until ctx ends.
+// changed, and reached with why the API server cannot be asked, or nil when it answers. It goes on
+// until ctx ends.
 func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
-	for pause := watchAgain; ; {
-		err := j.watchOnce(ctx, changed, reached)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-			pause = watchAgain
-		default:
+	own := metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", j.name).String()}
+	stop, err := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
+		func(job *batchv1.Job, gone bool) {
+			if gone {
+				changed(Wanted{})
+				return
+			}
+			changed(wantedBy(job))
+			reached(nil)
+		}, func(err error) {
 			reached(Explain(err, fmt.Sprintf("watching job %s/%s", j.namespace, j.name)))
-			pause = min(2*pause, watchPauseMax)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-		}
-	}
-}
-
-// watchOnce reads the Job, and follows it for a minute: a watch that has silently died is missed
-// no longer than that.
-func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
-	reached func(error)) error {
-	ctx, cancel := context.WithTimeout(ctx, watchTime+requestTimeout)
-	defer cancel()
-	job, err := j.get(ctx)
-	switch {
-	case apierrors.IsNotFound(err):
-		changed(Wanted{})
-		return err
-	case err != nil:
-		return err
-	}
-	changed(wantedBy(job))
-	reached(nil)
-	seconds := int64(watchTime.Seconds())
-	jobs := j.client.BatchV1().Jobs(j.namespace)
-	watching, err := jobs.Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
-		FieldSelector:   fields.OneTermEqualSelector("metadata.name", j.name).String(),
-		ResourceVersion: job.ResourceVersion})
+		})
 	if err != nil {
 		return err
 	}
-	defer watching.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil // it is time to read the Job again
-		case event, open := <-watching.ResultChan():
-			if !open {
-				return nil
-			}
-			if err := take(event, changed); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func take(event watch.Event, changed func(Wanted)) error {
-	switch event.Type {
-	case watch.Error:
-		return apierrors.FromObject(event.Object)
-	case watch.Deleted:
-		changed(Wanted{})
-	case watch.Added, watch.Modified:
-		if job, ok := event.Object.(*batchv1.Job); ok {
-			changed(wantedBy(job))
-		}
-	}
-	return nil
+	defer stop()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func wantedBy(job *batchv1.Job) Wanted {
