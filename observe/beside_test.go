@@ -300,7 +300,7 @@ func TestKeeperScales(t *testing.T) {
 	asks("ended")
 }
 
-// The leader is asked once to stop, by the observer in its pod, and again if it has not for a while.
+// The leader is asked to stop once, by the observer in its pod, and again after a while.
 func TestKeeperStops(t *testing.T) {
 	b := newBench(t)
 	b.look(time.Second)

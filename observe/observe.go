@@ -2,7 +2,8 @@
 // etcd and its leader, whoever that is, for one run after another, and shows it as a web page, as
 // JSON, and as figures for Prometheus. In Kubernetes it also writes the job's progress into
 // annotations of the Job that runs the workers, asks the leader for as many workers as that Job is
-// to have, and to stop when an annotation says so. It goes on without etcd, the leader and the API server, and says what it misses.
+// to have, and to stop when an annotation says so. It goes on without etcd, the leader and the API
+// server, and says what it misses.
 package observe
 
 import (

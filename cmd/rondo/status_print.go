@@ -198,9 +198,9 @@ func printPods(out io.Writer, pods []kube.PodStatus, now time.Time) error {
 		if p.Rank != nil {
 			rank, lanes = strconv.Itoa(*p.Rank), fmt.Sprintf("[%d, %d)", p.Lanes[0], p.Lanes[1])
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", *p.Index, rank, lanes, p.Pod, dash(p.Node), p.Phase,
-			yesNo(p.Ready), p.Restarts, age(p.Created, now), dash(p.Memory),
-			dash(cut(p.LastEnd, maxReason)))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", *p.Index, rank,
+			lanes, p.Pod, dash(p.Node), p.Phase, yesNo(p.Ready), p.Restarts, age(p.Created, now),
+			dash(p.Memory), dash(cut(p.LastEnd, maxReason)))
 	}
 	return table.Flush()
 }

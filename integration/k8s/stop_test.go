@@ -17,7 +17,8 @@ import (
 )
 
 // TestStopAndResume: what a person does with a job that trains: follows its logs and its status,
-// asks who its workers are, opens its page, stops it, and goes on from the checkpoint with fewer workers.
+// asks who its workers are, opens its page, stops it, and goes on from the checkpoint with fewer
+// workers.
 func TestStopAndResume(t *testing.T) {
 	c := connect(t)
 	c.cut(t) // the audit's volume is made by it

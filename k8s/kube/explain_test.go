@@ -49,7 +49,8 @@ func TestExplain(t *testing.T) {
 			[]string{"no such resource", "Kubernetes 1.31"}},
 		"credentials": {apierrors.NewUnauthorized("Unauthorized"),
 			[]string{"does not know who you are", "log in again"}},
-		"conflict": {conflict, []string{`.spec.replicas: conflict with "kubectl-scale"`, "rondo delete"}},
+		"conflict": {conflict, []string{`.spec.replicas: conflict with "kubectl-scale"`,
+			"rondo delete"}},
 		"changed": {apierrors.NewConflict(jobs, "song-worker", errors.New("the object has been "+
 			"modified")), []string{"changed meanwhile", "try again"}},
 		"immutable": {immutable, []string{"Job song-worker is refused: spec.template: field is " +
@@ -65,7 +66,8 @@ func TestExplain(t *testing.T) {
 			[]string{`PodSecurity "restricted:latest"`, "runAsNonRoot != true",
 				"own manifests unchanged"}},
 		"account": {forbidden(`error looking up service account music/song-worker: ` +
-			`serviceaccount "song-worker" not found`), []string{`serviceaccount "song-worker" not found`}},
+			`serviceaccount "song-worker" not found`),
+			[]string{`serviceaccount "song-worker" not found`}},
 		"terminating": {forbidden("unable to create new content in namespace music because it is " +
 			"being terminated"), []string{"namespace music", "wait until the namespace is gone"}},
 		"escalation": {apierrors.NewForbidden(schema.GroupResource{Resource: "roles"}, "x",

@@ -96,7 +96,7 @@ func TestStopSaysWhatCannotBe(t *testing.T) {
 	}{
 		"over":       {at("ended", 0), how, nil, "job book has ended: why", false},
 		"not begun":  {someJob(2, nil), how, nil, "job book has not begun", false},
-		"silent":     {at("running", time.Minute), how, nil, "nothing was heard of it for 1m", false},
+		"silent":     {at("running", time.Minute), how, nil, "was heard of it for 1m", false},
 		"model lost": {at("running", 0), careful, nil, "its model would be lost", true},
 		"slow":       {at("running", 0), how, nil, "has not ended within 1s", false},
 		"fails": {at("running", 0), how, []Progress{{Phase: "failed",
@@ -113,7 +113,7 @@ func TestStopSaysWhatCannotBe(t *testing.T) {
 	}
 }
 
-// TestForget: an observer is asked, and waited for, if there may be something and somebody is there.
+// TestForget: an observer is asked, and waited for, if there may be something to forget.
 func TestForget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -72,7 +72,8 @@ func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 			return []Problem{{Object: name, Since: c.LastTransitionTime.Time,
 				Text: "no node takes it: " + oneLine(c.Message),
 				Remedy: "ask for less (--workers, --cpus-per-worker, --memory-per-worker, " +
-					"--node-selector), allow more (--toleration), or have nodes added or uncordoned"}}
+					"--node-selector), allow more (--toleration), or have nodes added or " +
+					"uncordoned"}}
 		}
 	}
 	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
