@@ -82,13 +82,14 @@ func (s *scene) problems(now time.Time) []Problem {
 	if s.workers != nil && (&Job{Workers: s.workers}).Ended() {
 		return nil // whatever is still there, or is not, keeps nobody waiting
 	}
-	all := s.ofNodes()
+	claims := s.ofClaims(now)
+	all := slices.Concat(s.ofNodes(), claims)
 	for i := range s.pods {
-		if s.counts(&s.pods[i]) {
-			all = append(all, s.ofPod(&s.pods[i], now)...)
+		pod := &s.pods[i]
+		if s.counts(pod) && (pod.Spec.NodeName != "" || !waits(pod, claims)) {
+			all = append(all, s.ofPod(pod, now)...)
 		}
 	}
-	all = append(all, s.ofClaims(now)...)
 	all = append(all, s.ofCreation(now)...)
 	if s.quorum() {
 		for i := range all { // a member that is missing holds nobody up
@@ -250,6 +251,16 @@ func (s *scene) ofClaims(now time.Time) []Problem {
 		problems = append(problems, p)
 	}
 	return problems
+}
+
+// waits says whether a pod that has no node mounts one of the claims that have a problem: that is
+// why no node takes it.
+func waits(pod *corev1.Pod, claims []Problem) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && slices.ContainsFunc(claims, func(p Problem) bool {
+			return p.Object == "persistentvolumeclaim/"+v.PersistentVolumeClaim.ClaimName
+		})
+	})
 }
 
 // claimed are the names of the claims that pods mount.

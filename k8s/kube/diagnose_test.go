@@ -211,7 +211,11 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"cpu": {func(p *patient) { p.unplaced("0/3 nodes are available: 3 Insufficient cpu.") },
 			[]string{"no node takes it: 0/3 nodes are available: 3 Insufficient cpu",
 				"--cpus-per-worker"}, false},
-		"no claim": {func(p *patient) { p.claim("texts", ""); p.claims = nil },
+		"no claim": {func(p *patient) {
+			p.unplaced(`persistentvolumeclaim "texts" not found`)
+			p.claim("texts", "")
+			p.claims = nil
+		},
 			[]string{"persistentvolumeclaim/texts: there is no such claim", "pvc://"}, true},
 		"unbound": {claimed("texts", "FailedBinding", unbound),
 			[]string{"persistentvolumeclaim/texts: FailedBinding: no persistent", "storageclass"},
