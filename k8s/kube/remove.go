@@ -109,7 +109,7 @@ func (c *Cluster) deleteJob(
 	if err == nil && how.WithEtcd {
 		var shared []stored
 		shared, err = c.find(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
-		all = append(all, shared...)
+		all = append(shared, all...)
 	}
 	if err != nil {
 		return false, err
@@ -135,21 +135,22 @@ func (c *Cluster) deleteJob(
 			all = append(all, work)
 		}
 		if trains && !led {
-			c.hurry(ctx, job)
+			c.hurry(ctx, selecting(job, Worker))
 		}
 	}
 	return some, c.removeAll(ctx, all, how)
 }
 
-// leaderlessGrace is how many seconds workers without a leader have to end.
-const leaderlessGrace = 1
+// shortGrace is how many seconds pods have to end that have nothing to save.
+const shortGrace = 1
 
-// hurry shortens the grace period of workers that nobody leads: they would wait in vain for a ring
-// without them. A user who may not delete pods waits with them.
-func (c *Cluster) hurry(ctx context.Context, job string) {
-	grace := int64(leaderlessGrace)
+// hurry shortens the grace period of pods: of workers that nobody leads, which would wait in vain
+// for a ring without them, and of etcd's members whose data goes, since their leader would wait for
+// another one to take over. A user who may not delete pods waits with them.
+func (c *Cluster) hurry(ctx context.Context, pods metav1.ListOptions) {
+	grace := int64(shortGrace)
 	_ = c.Client.CoreV1().Pods(c.Namespace).DeleteCollection(ctx,
-		metav1.DeleteOptions{GracePeriodSeconds: &grace}, selecting(job, Worker))
+		metav1.DeleteOptions{GracePeriodSeconds: &grace}, pods)
 }
 
 // stored is an object, and where it is.
@@ -207,6 +208,9 @@ func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error
 	var saying sync.Mutex
 	for _, each := range all {
 		group.Go(func() error {
+			if each.object.GetKind() == "StatefulSet" { // etcd's: it is deleted before its pods end
+				c.hurry(ctx, selecting("", Etcd))
+			}
 			if err := remove(ctx, each.from, each.object); err != nil {
 				return err
 			}
