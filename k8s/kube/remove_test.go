@@ -113,7 +113,7 @@ func TestDeleteLeavesAnEtcdOfOthers(t *testing.T) {
 	check(t, s.Delete(t.Context(), "song", how))
 	if changes := s.changes(); !slices.Contains(changes, claim) ||
 		!slices.Contains(changes, "DELETE pods/") {
-		t.Errorf("the claim of an etcd that was deleted stays, or it may take its time: %q", changes)
+		t.Errorf("a deleted etcd's claim stays, or its members take their time: %q", changes)
 	}
 }
 
