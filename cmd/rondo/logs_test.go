@@ -52,7 +52,6 @@ func TestCommandsThatRefuse(t *testing.T) {
 		"logs --component etcd":                 {1, "(context c) has no pods of etcd"},
 		"stop --job book":                       {1, "job book has ended: the reason"},
 		"scale 3 --job book":                    {1, "job book has ended: the reason"},
-		"workers --job other":                   {2, "has no job other"},
 		"workers --job book --etcd nowhere":     {2, `--etcd "nowhere" is not host:port`},
 		"status --job book --context elsewhere": {2, "--context elsewhere: the kubeconfig has no"},
 	} {
