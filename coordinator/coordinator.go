@@ -116,6 +116,11 @@ func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 		case errors.Is(err, errSuperseded) && p.cfg.Stay:
 			p.log.Warn("the run was over before this coordinator led it", "run", spec.Submitted)
 			continue
+		case errors.Is(err, cluster.ErrNoSpec) && p.cfg.Stay:
+			// The job is being deleted: this coordinator must not submit it anew.
+			p.log.Info("etcd has forgotten the run", "run", spec.Submitted)
+			p.last = max(spec.Submitted, 0)
+			continue
 		case err != nil && ended.Phase != cluster.Ended:
 			return plan, err
 		}

@@ -127,6 +127,9 @@ type Notice struct {
 	Text string `json:"text"`
 }
 
+// KindDone is what Line calls a Done.
+const KindDone = "done"
+
 func (Folder) name() string     { return "folder" }
 func (Page) name() string       { return "page" }
 func (Worker) name() string     { return "worker" }
@@ -135,7 +138,7 @@ func (Step) name() string       { return "step" }
 func (Checkpoint) name() string { return "checkpoint" }
 func (Sample) name() string     { return "sample" }
 func (Eval) name() string       { return "eval" }
-func (Done) name() string       { return "done" }
+func (Done) name() string       { return KindDone }
 func (Failed) name() string     { return "failed" }
 func (Notice) name() string     { return "notice" }
 
