@@ -83,7 +83,7 @@ func (r *Ring) check(s Sum) error {
 		return fmt.Errorf("a carry ahead of %d floats, want at least %d", len(s.Buf),
 			minCarryingFloats)
 	case s.Element > Float16:
-		return fmt.Errorf("no ring sends numbers as %v", s.Element)
+		return fmt.Errorf("unknown %v: want %v, %v or %v", s.Element, Float32, BFloat16, Float16)
 	case s.Residual != nil && s.Element == Float32:
 		return fmt.Errorf("a residual beside %v, which rounds nothing", s.Element)
 	case s.Residual != nil && len(s.Residual) != len(s.Buf):

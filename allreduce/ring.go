@@ -56,7 +56,7 @@ func (c Config) validate(links Links) (Config, error) {
 	}
 	switch {
 	case !littleEndian():
-		return c, errors.New("ring: this machine is big endian, which no ring knows")
+		return c, errors.New("ring: this machine is big endian; rings need little-endian machines")
 	case c.World < 1 || c.World > MaxWorld:
 		return c, fmt.Errorf("ring: world %d is not 1 to %d", c.World, MaxWorld)
 	case c.Rank < 0 || int(c.Rank) >= c.World:

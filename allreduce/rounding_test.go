@@ -128,7 +128,7 @@ func TestWrongSums(t *testing.T) {
 		sum  allreduce.Sum
 		want string
 	}{
-		{allreduce.Sum{Element: 9}, "all-reduce: no ring sends numbers as element 9"},
+		{allreduce.Sum{Element: 9}, "all-reduce: unknown element 9: want fp32, bf16 or fp16"},
 		{allreduce.Sum{Buf: make([]float32, 3), Residual: make([]float32, 3)},
 			"all-reduce: a residual beside fp32, which rounds nothing"},
 		{allreduce.Sum{Buf: make([]float32, 3), Residual: make([]float32, 4),

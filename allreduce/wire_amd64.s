@@ -12,9 +12,9 @@
 	VMOVD        AX, X15; \
 	VPBROADCASTD X15, Y15
 
-// round sets out to the bfloat16s nearest to the floats x, in the lower 16 bits; it overwrites t. It
-// adds 0x7fff, and 1 if the upper half is odd, which carries into the upper half where x rounds up.
-// That could turn a NaN into an infinity, so a NaN only gets its quiet bit.
+// round sets out to the bfloat16s nearest to the floats x, in the lower 16 bits; it overwrites t.
+// It adds 0x7fff, and 1 if the upper half is odd, which carries into the upper half where x rounds
+// up. That could turn a NaN into an infinity, so a NaN only gets its quiet bit.
 #define round(x, out, t) \
 	VPSRLD    $16, x, out; \
 	VPAND     Y14, out, out; \

@@ -305,8 +305,8 @@ func (p Plan) Validate() error {
 	}
 	for _, e := range p.Evicted {
 		if e.ID == "" || seen[e.ID] || e.Remedy < Rejoin || e.Remedy > Leave {
-			return fmt.Errorf("plan of generation %d: the eviction %+v is of nobody, of a member, "+
-				"told twice, or without a remedy", p.Generation, e)
+			return fmt.Errorf("plan of generation %d: the eviction %+v has no id, an id that is "+
+				"taken, or no valid remedy", p.Generation, e)
 		}
 		seen[e.ID] = true
 	}

@@ -142,10 +142,10 @@ func TestPlanValidate(t *testing.T) {
 		{"a last ring and none before", Plan{Generation: 2, Phase: Paused, Last: two},
 			"none was formed"},
 		{"evicted member", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
-			Phase: Running, Evicted: []Eviction{{ID: "w2", Remedy: Wait}}}, "of a member"},
+			Phase: Running, Evicted: []Eviction{{ID: "w2", Remedy: Wait}}}, "an id that is taken"},
 		{"evicted twice", Plan{Evicted: []Eviction{{ID: "w", Remedy: Wait},
-			{ID: "w", Remedy: Wait}}}, "told twice"},
-		{"no remedy", Plan{Evicted: []Eviction{{ID: "w"}}}, "without a remedy"},
+			{ID: "w", Remedy: Wait}}}, "an id that is taken"},
+		{"no remedy", Plan{Evicted: []Eviction{{ID: "w"}}}, "no valid remedy"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

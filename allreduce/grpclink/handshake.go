@@ -150,7 +150,7 @@ func parseHello(md metadata.MD) (hello, error) {
 func one(md metadata.MD, key string) (string, error) {
 	values := md.Get(key)
 	if len(values) != 1 {
-		return "", fmt.Errorf("metadata %s is there %d times, not once", key, len(values))
+		return "", fmt.Errorf("metadata %s has %d values, want 1", key, len(values))
 	}
 	return values[0], nil
 }

@@ -139,8 +139,8 @@ func TestMetadataRefused(t *testing.T) {
 		want   string
 	}{
 		{func(md metadata.MD) { md.Set("rondo-format", "1") }, "ring format 1, this worker 2"},
-		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format is there 0 times"},
-		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world is there 2 times"},
+		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format has 0 values"},
+		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world has 2 values"},
 		{func(md metadata.MD) { md.Set("rondo-world", "-1") }, `"-1" is not a number`},
 		{func(md metadata.MD) { md.Set("rondo-world", "99999") }, "rondo-world is 99999"},
 		{func(md metadata.MD) { md.Set("rondo-job-bin", strings.Repeat("x", 2000)) }, "2000 bytes"},

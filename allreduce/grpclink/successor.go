@@ -175,7 +175,7 @@ func (s *successor) open(ctx context.Context) error {
 	md, err := stream.Header() // the successor's acceptance
 	if err == nil && len(md.Get(keyFormat)) == 0 {
 		if err = stream.RecvMsg(&incoming{}); err == nil || errors.Is(err, io.EOF) {
-			err = errors.New("it answered without saying who it is")
+			err = errors.New("its answer lacks the metadata of a ring")
 		}
 	}
 	var answer hello

@@ -182,7 +182,7 @@ func TestALeaderTurnsThoughNothingHappens(t *testing.T) {
 			t.Errorf("the leader has turned %d times, leads: %t", n, leading)
 		}
 		if n, _ := drain(two); n != 0 {
-			t.Errorf("who does not lead has turned %d times", n)
+			t.Errorf("a coordinator that does not lead has turned %d times", n)
 		}
 		one.cancel()
 		<-one.ended

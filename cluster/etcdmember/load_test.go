@@ -166,7 +166,7 @@ func TestMutualTLS(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), askTimeout)
 		if _, err := stranger.Get(ctx, "k"); err == nil {
-			t.Errorf("%s serves whoever has no certificate", address)
+			t.Errorf("%s serves a client without a certificate", address)
 		}
 		cancel()
 		_ = stranger.Close()
