@@ -36,7 +36,7 @@ func TestExitCodesAndLines(t *testing.T) {
 	}{
 		{[]string{"train"}, none, 0, ""},
 		{[]string{"train", "--cell", "lstmx"}, none, 2, "rondo train: --cell \"lstmx\" is not " +
-			"one of rnn, rnn-relu, gru, gru-reset-before, lstm\n"},
+			"one of rnn, rnn-relu, gru, gru-reset-before, lstm, lstm-peephole\n"},
 		{[]string{"train", "--bogus"}, none, 2,
 			"rondo train: unknown flag: --bogus (see `rondo train --help`)\n"},
 		{[]string{"train", "extra"}, none, 2,
