@@ -45,7 +45,7 @@ func (idle) Close()                                                    {}
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
 	j.config.Steps, j.bucketBytes = int64(n), onePiece
 	j.prepare = func(_ int, trainer *Trainer) {
-		trainer.cfg.Observer = silence{}
+		trainer.cfg.Observer = noObserver{}
 		if !withModel {
 			trainer.seat.Close()
 			trainer.seat = idle{}

@@ -16,7 +16,7 @@ import (
 // rehearse gives a trainer that is in a ring a Rehearsal.
 func rehearse(t *Trainer, r Rehearsal) {
 	t.cfg.Rehearsal = r
-	t.ending = t.newEnding()
+	t.path = t.newUpdatePath()
 }
 
 // rehearsed is a Rehearsal that notes what it hears.

@@ -208,7 +208,7 @@ func benchmarkUpdate(b *testing.B, j job, trainer *Trainer, ranks int) {
 		if _, err := trainer.exchange.sum.Sum(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := trainer.ending.update(b.Context(), index, tally{}); err != nil {
+		if _, err := trainer.path.update(b.Context(), index, tally{}); err != nil {
 			b.Fatal(err)
 		}
 		trainer.torn = false
