@@ -138,11 +138,11 @@ func (c *Config) validatePasses() error {
 	case c.LaneGroups == 0 && (c.Canonical || byGroup):
 		return errors.New("train: --reduce canonical and --clip-scope group need lane groups")
 	case c.Local.on() && c.LaneGroups > 0:
-		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
-			"--lane-groups, --reduce canonical and --clip-scope group")
+		return errors.New("--sync-every cannot be used with --lane-groups, --reduce canonical " +
+			"or --clip-scope group: each worker trains its lanes together")
 	case c.NewSlots != nil && (c.Canonical || c.Local.on()):
-		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
-			"each worker has the sum of its own range only, of each step's gradient")
+		return errors.New("--shard-optimizer cannot be used with --reduce canonical or " +
+			"--sync-every: each worker has only its own range of each step's summed gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
@@ -188,7 +188,7 @@ func (c *Config) validateIntervals() error {
 		return fmt.Errorf("train: a save timeout of %v", c.SaveTimeout)
 	}
 	if c.Save && c.Saver == nil {
-		return errors.New("train: the job is to be saved, and there is no Saver")
+		return errors.New("train: Config.Save needs a Saver, and there is no Saver")
 	}
 	return nil
 }

@@ -109,8 +109,8 @@ func (t *Trainer) enterSum(ring Ring) (err error) {
 	}
 	x.sum, err = ring.NewSum(x.gradient, t.finishes, t.fold.sums)
 	if _, updates := x.sum.(Updater); err == nil && updates != (t.cfg.NewSlots != nil) {
-		return errors.New("train: ranks that share out the optimizer sum by an Updater, and only " +
-			"they")
+		return errors.New("train: Config.NewSlots needs a Sum that is an Updater, and without " +
+			"NewSlots the Sum must not be one")
 	}
 	return err
 }
@@ -132,7 +132,8 @@ func (t *Trainer) ranksOf(ring Ring) agree.Ranks {
 func (r Ring) validate(lanes int) error {
 	n := len(r.LaneEnds)
 	if n < 1 || n > maxRanks || r.Rank < 0 || r.Rank >= n {
-		return fmt.Errorf("train: rank %d of %d: want 0 to N-1 of at most %d", r.Rank, n, maxRanks)
+		return fmt.Errorf("train: rank %d of %d ranks: want 0 to N-1, and N at most %d", r.Rank, n,
+			maxRanks)
 	}
 	end := 0
 	for rank, next := range r.LaneEnds {
@@ -146,7 +147,7 @@ func (r Ring) validate(lanes int) error {
 		return fmt.Errorf("train: the ranks' lanes end at %d; the job has %d", end, lanes)
 	}
 	if sums := r.NewSum != nil; sums != (r.Peers != nil) || !sums && n > 1 {
-		return fmt.Errorf("train: %d ranks without Peers and a sum", n)
+		return fmt.Errorf("train: %d ranks: a ring needs both Peers and NewSum", n)
 	}
 	if r.Names != nil && len(r.Names) != n {
 		return fmt.Errorf("train: %d names for %d ranks", len(r.Names), n)

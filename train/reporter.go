@@ -17,8 +17,8 @@ type reporter struct {
 func (r *reporter) reportUnrecorded() {
 	if err := r.task.Unrecorded(); err != nil && !r.unrecorded {
 		r.unrecorded = true
-		r.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
-			"recorded it: %v", err))
+		r.cfg.Observer.OwnNotice(fmt.Sprintf("some steps, evaluations or samples are slower: "+
+			"the device could not record them: %v", err))
 	}
 }
 
