@@ -313,7 +313,7 @@ type activations struct {
 	gradient  [2][]float32 // [T, B, max(E, H)]
 }
 
-// allocate allocates memory for T steps of B lanes.
+// allocate makes room for T steps of B lanes.
 func (a *activations) allocate(m *Model, T, B int) {
 	c, n := m.config, T*B
 	a.embedded = m.dev.Alloc(n * c.Embed)
@@ -324,7 +324,7 @@ func (a *activations) allocate(m *Model, T, B int) {
 		a.projected = m.dev.Alloc(n * c.Embed)
 	}
 	a.gradient[0] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
-	if c.Embed > 0 || c.Layers > 1 { // one layer over token ids passes no gradient down
+	if c.Embed > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
 		a.gradient[1] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
 	}
 }
