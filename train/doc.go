@@ -6,9 +6,10 @@
 // state and copy it to the ranks that lack it. Read agree/join.go third.
 //
 // Everything else comes through small interfaces: Task (a network and its data), Sum (sums
-// gradients over the ranks), Peers (the ranks' other collectives), Saver (stores snapshots),
-// Observer (receives reports), Ledger (records committed steps) and Rehearsal (injects faults). The
-// package does not know corpora, links, clusters or files. It starts no process and opens nothing.
+// gradients over the ranks), Slots (the optimizer's values per parameter), Peers (the ranks' other
+// collectives), Saver (stores snapshots), Observer (receives reports), Ledger (records committed
+// steps) and Rehearsal (injects faults). The package does not know corpora, links, clusters or
+// files. It starts no process and opens nothing.
 //
 // Letters: G lanes in the global batch, B of them on this rank, T tokens of a lane in a step, N
 // ranks. A step index counts from 0 and selects a batch. A step number counts completed steps, from

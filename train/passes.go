@@ -158,7 +158,7 @@ func (b *batch) runPass(ctx context.Context, p pass) (lossSum float64, err error
 	if in.BeforeBackward != nil {
 		b.laps.end("backward")
 	} else {
-		b.laps.end("forward, and backward asked for")
+		b.laps.end("forward, backward queued")
 	}
 	return lossSum, nil
 }

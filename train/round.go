@@ -54,7 +54,7 @@ func (r *round) compute(
 			}
 		}
 	}
-	r.laps.end("averaging the optimizer's")
+	r.laps.end("averaging the slots")
 	r.copyWithin(r.grads, r.task.Params())
 	r.dev.Scale(r.grads, -1)
 	r.dev.Add(r.grads, r.start[0])

@@ -212,7 +212,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 		t.laps.end("roll call")
-	} else if saveDue || mayBeBest { // if the ranks differ, the job resumes from what is saved here
+	} else if saveDue || mayBeBest { // after a split all ranks resume from this snapshot
 		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func TestSpansOfRounds(t *testing.T) {
 	}
 	j.runQueued(t)
 	nested(t, heard, map[string]int{"round": 3, "keeping the round's start": 3, "load": 12,
-		"forward": 12, "backward": 12, "clip": 12, "update": 12, "averaging the optimizer's": 3,
+		"forward": 12, "backward": 12, "clip": 12, "update": 12, "averaging the slots": 3,
 		"outer gradient": 3, "exposed to the ring": 3, "outer update": 3, "bucket 1 of 1": 3})
 }
 
