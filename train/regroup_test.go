@@ -426,13 +426,13 @@ func (i *infinite) Backward(in Pass) (float64, error) {
 func TestJoinRefuses(t *testing.T) {
 	e := newElastic(t, elasticJob(1), 1)
 	for want, ring := range map[string]Ring{
-		"rank 1 of 1":                                 {Rank: 1, LaneEnds: []int{testG}},
-		"rank -1 of 1":                                {Rank: -1, LaneEnds: []int{testG}},
-		"rank 0 of 0":                                 {},
-		"rank 1's lanes end at 4":                     {LaneEnds: []int{4, 4}},
-		"lanes end at 11; the job has 12":             {LaneEnds: []int{11}},
-		"2 ranks: a ring needs both Peers and NewSum": {LaneEnds: []int{4, testG}},
-		"2 names for 1 ranks":                         {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
+		"rank 1 of 1":                        {Rank: 1, LaneEnds: []int{testG}},
+		"rank -1 of 1":                       {Rank: -1, LaneEnds: []int{testG}},
+		"rank 0 of 0":                        {},
+		"rank 1's lanes end at 4":            {LaneEnds: []int{4, 4}},
+		"lanes end at 11; the job has 12":    {LaneEnds: []int{11}},
+		"a ring needs both Peers and NewSum": {LaneEnds: []int{4, testG}},
+		"2 names for 1 ranks":                {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
 	} {
 		_, err := e.workers[0].trainer.Join(t.Context(), ring, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || e.workers[0].trainer.HasState() {
