@@ -52,7 +52,7 @@ func OpenCheckpoints(
 		Fault:      fault,
 	})
 	if err != nil {
-		return nil, misplaced(checkpointFlag, err)
+		return nil, folderError(checkpointFlag, err)
 	}
 	c := &Checkpoints{Store: store}
 	step, err := jobspec.ParseResumeStep(spec.Resume)
@@ -93,15 +93,16 @@ func (c *Checkpoints) Elapsed(now time.Time) (elapsed time.Duration, known bool)
 	return c.before + max(0, now.Sub(c.since)), !c.since.IsZero()
 }
 
-// checkOwner returns the folder's newest checkpoint if this job can continue it. Otherwise the error
-// names the flags that differ. For a damaged checkpoint it returns nil: Find reports the damage.
+// checkOwner returns the folder's newest checkpoint if this job can continue it. Otherwise the
+// error names the flags that differ. For a damaged checkpoint it returns nil: Find reports the
+// damage.
 func checkOwner(
 	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
 ) (*checkpoint.Checkpoint, error) {
 	folder := spec.CheckpointDir
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
-		return nil, misplaced(checkpointFlag, err)
+		return nil, folderError(checkpointFlag, err)
 	}
 	defer func() { _ = store.Close() }()
 	newest, err := store.Latest(ctx)
@@ -110,7 +111,7 @@ func checkOwner(
 		return nil, nil
 	}
 	if err != nil {
-		return nil, wrongPlace(err)
+		return nil, storageError(err)
 	}
 	owner, err := Spec(newest)
 	if err != nil {
@@ -164,11 +165,11 @@ func Probe(spec *rondov1.JobSpec) error {
 		return nil // opening a blob URL checks that
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
@@ -289,7 +290,7 @@ func (c *Checkpoints) explain(ctx context.Context, err error) error {
 	if fallback != nil {
 		return fmt.Errorf("%w; no other checkpoint there is sound", err)
 	}
-	return fmt.Errorf("%w; the newest sound one is of step %d: --resume %d continues from it",
+	return fmt.Errorf("%w; the newest sound one is of step %d: give --resume %d",
 		err, sound.Step, sound.Step)
 }
 

@@ -57,7 +57,7 @@ func openText(
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
 	})
-	if err != nil && ctx.Err() == nil && !passing(err) {
+	if err != nil && ctx.Err() == nil && !transient(err) {
 		return nil, app.Usage(err)
 	}
 	return c, err

@@ -14,7 +14,8 @@ import (
 // CUDA says whether this binary can compute on GPUs.
 const CUDA = true
 
-// GPUs lists the GPUs that this process may use. If there are none, the error may say what is missing.
+// GPUs lists the GPUs that this process may use. If there are none, the error may say what is
+// missing.
 func GPUs() ([]GPU, error) {
 	found, err := cuda.Devices()
 	var all []GPU

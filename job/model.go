@@ -100,8 +100,9 @@ func (u Use) Count() (int, error) {
 	return Threads(&rondov1.JobSpec{Threads: int64(u.Threads)}, 1), nil
 }
 
-// LoadTrained reads the model of a checkpoint. location is a checkpoint's own folder, or a folder of
-// checkpoints: then it takes the one with the lowest validation loss, or the newest if none has one.
+// LoadTrained reads the model of a checkpoint. location is a checkpoint's own folder, or a folder
+// of checkpoints: then it takes the one with the lowest validation loss, or the newest if none has
+// one.
 func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
 	store, c, why, err := checkpoint.ResolveBest(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})

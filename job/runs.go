@@ -19,8 +19,8 @@ const RunsFolder = "runs"
 // maxRunsInSecond bounds the runs of one name that start in the same second.
 const maxRunsInSecond = 1000
 
-// NewRunFolder makes an empty folder NAME-TIME under RunsFolder for a run's checkpoints. Two callers
-// never get the same one. remove deletes the folder and RunsFolder if they are empty.
+// NewRunFolder makes an empty folder NAME-TIME under RunsFolder for a run's checkpoints. Two
+// callers never get the same one. remove deletes the folder and RunsFolder if they are empty.
 func NewRunFolder(name string, now time.Time) (folder string, remove func(), err error) {
 	runs, err := filepath.Abs(RunsFolder)
 	if err != nil {
@@ -46,7 +46,7 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 			break
 		}
 	}
-	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
+	return "", nil, folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
 		"written, or none to keep no model", err))
 }
 

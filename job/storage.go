@@ -14,10 +14,10 @@ import (
 	"rondo/internal/app"
 )
 
-// passing reports whether opening a text or a folder failed for a reason that may pass, so that a
+// transient reports whether opening a text or a folder failed for a reason that may pass, so that a
 // retry, here or on another machine, may succeed. Mistakes do not pass: a missing file, an invalid
 // URL, a file that is no text, missing permissions.
-func passing(err error) bool {
+func transient(err error) bool {
 	var (
 		unread  *corpus.PassingError
 		address *url.Error
@@ -39,18 +39,18 @@ func passing(err error) bool {
 	return false
 }
 
-// misplaced is an error from opening the folder that a flag names.
-func misplaced(flag string, err error) error {
+// folderError is an error from opening the folder that a flag names.
+func folderError(flag string, err error) error {
 	err = fmt.Errorf("%s: %w", flag, err)
-	if passing(err) {
+	if transient(err) {
 		return err
 	}
 	return app.Usage(err)
 }
 
-// wrongPlace turns the storage's "not found" and "permission denied" into usage errors. Other errors
-// may be retried.
-func wrongPlace(err error) error {
+// storageError turns the storage's "not found" and "permission denied" into usage errors. Other
+// errors may be retried.
+func storageError(err error) error {
 	switch gcerrors.Code(err) {
 	case gcerrors.NotFound, gcerrors.PermissionDenied:
 		return app.Usage(err)

@@ -89,8 +89,9 @@ type Summary struct {
 
 	Loss      *float64 `json:"loss"` // of the last step, in nats per token
 	EpochLoss *float64 `json:"epoch_loss"`
-	// Evaluates says that the job has text to evaluate on. Evaluated is what is known of evaluations
-	// up to this step. ValidationLoss is this step's. Best is the folder's best checkpoint.
+	// Evaluates says that the job has text to evaluate on. Evaluated is what is known of
+	// evaluations up to this step. ValidationLoss is this step's. Best is the folder's best
+	// checkpoint.
 	Evaluates      bool      `json:"evaluates"`
 	Evaluated      Evaluated `json:"evaluated"`
 	ValidationLoss *float64  `json:"validation_loss"`
@@ -203,8 +204,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	return s, nil
 }
 
-// validation reads the evaluations' part of the training's progress; nil: an older version wrote the
-// manifest, without it.
+// validation reads the evaluations' part of the training's progress; nil: an older version wrote
+// the manifest, without it.
 func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
 	var progress struct {
 		Validation *train.Validation `json:"validation"`

@@ -11,8 +11,8 @@ import (
 	"rondo/sum"
 )
 
-// SummerConfig configures the compressed sum of a job of so many steps; nil: the ring sums the whole
-// gradient in fp32.
+// SummerConfig configures the compressed sum of a job of so many steps; nil: the ring sums the
+// whole gradient in fp32.
 func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress.Config, error) {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	if err != nil {
@@ -44,9 +44,9 @@ func SumUpdate(spec *rondov1.JobSpec, steps int64) sum.Update {
 }
 
 // gradientScale is the factor that makes the best use of fp16's range, or 0 for none. Most of a
-// gradient is below 2^-14, where fp16 loses bits, or even below 2^-25, where it is 0. If each worker
-// clips, no number of the sum exceeds --clip, so the largest power of two is known with which the
-// sum and its rounding errors do not overflow.
+// gradient is below 2^-14, where fp16 loses bits, or even below 2^-25, where it is 0. If each
+// worker clips, no number of the sum exceeds --clip, so the largest power of two is known with
+// which the sum and its rounding errors do not overflow.
 func gradientScale(spec *rondov1.JobSpec) float64 {
 	clipped := spec.Clip > 0 && spec.ClipScope == "worker"
 	if spec.Wire != "fp16" || !clipped || spec.SyncEvery > 1 || spec.Clip > jobspec.MostHalf {
@@ -96,8 +96,8 @@ func holdAfter(spec *rondov1.JobSpec, steps int64) int64 {
 }
 
 // momentumAfter is the step after which each worker keeps the momentum of its own gradients; 0: it
-// stays in the update. It stays there if the sum is clipped, because a sum of momenta is no gradient,
-// and if the second moment is not frozen, because that needs gradients.
+// stays in the update. It stays there if the sum is clipped, because a sum of momenta is no
+// gradient, and if the second moment is not frozen, because that needs gradients.
 func momentumAfter(spec *rondov1.JobSpec, steps int64) int64 {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	whole := wholeSteps(spec, steps)
@@ -131,8 +131,8 @@ func tensor(v model.View) compress.Tensor {
 	return t
 }
 
-// repeats is the most tokens per vocabulary entry that a step may read with sparse rows. Words are so
-// unevenly distributed that a step of several times as many tokens as entries still misses most.
+// repeats is the most tokens per vocabulary entry that a step may read with sparse rows. Words are
+// so unevenly distributed that a step of several times as many tokens as entries still misses most.
 const repeats = 4
 
 // lookup is the tensor whose gradient is limited to the tokens that were read; nil: none. Tied
