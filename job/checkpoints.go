@@ -165,11 +165,11 @@ func Probe(spec *rondov1.JobSpec) error {
 		return nil // opening a blob URL checks that
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a writable folder", err))
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a writable folder", err))
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }

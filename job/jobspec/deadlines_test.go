@@ -182,7 +182,9 @@ func TestDeadlinesTable(t *testing.T) {
 		"| `step across hosts` | 45s | the same wait, in the rings across hosts (--topology): " +
 		"one and a half times --step-timeout | as long as --step-timeout: the neighbour may " +
 		"itself be waiting for one on its host, and must notice first |\n" +
-		"| `gather within a host` | 1m | the same wait, within a host for its sums across hosts; twice --step-timeout | as long as step across hosts: the neighbour may itself be waiting for another host, and must notice first |\n" +
+		"| `gather within a host` | 1m | the same wait, within a host for its sums " +
+		"across hosts; twice --step-timeout | as long as step across hosts: the neighbour " +
+		"may itself be waiting for another host, and must notice first |\n" +
 		"| `--regroup-timeout` | 1m | the wait for the next ring | twice --lease-ttl: if " +
 		"the leader is gone too, its lease must run out before another is elected and " +
 		"plans; as long as gather within a host: the first to leave the ring waits for the last " +
