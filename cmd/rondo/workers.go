@@ -23,7 +23,7 @@ func workersCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "workers",
-		Short: "List the workers of a running job, and what each does",
+		Short: "List the workers of a running job, with their states",
 	}
 	named := jobFlags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
@@ -44,7 +44,7 @@ func workersCommand() *cobra.Command {
 	return c
 }
 
-// jobState is what the command says of a job.
+// jobState is the command's output for a job.
 type jobState struct {
 	Job           string        `json:"job"`
 	Phase         string        `json:"phase"`
@@ -59,7 +59,7 @@ type jobState struct {
 	Workers       []workerState `json:"workers"`
 }
 
-// workerState is a worker as the command shows it.
+// workerState is the command's output for a worker.
 type workerState struct {
 	Rank    *int   `json:"rank,omitempty"`
 	State   string `json:"state"` // as telemetry.Seat has it
@@ -73,7 +73,7 @@ type workerState struct {
 	Lanes   []int  `json:"lanes,omitempty"` // from, to (exclusive)
 }
 
-// jobStateOf adds to how the job stands where its workers are reached, and what evicted ones do.
+// jobStateOf adds the workers' addresses and the evicted ones' remedies to the job's state.
 func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 	plan, standing := view.Plan, observe.StandingOf(job, view)
 	state := jobState{Job: name, Phase: plan.Phase.String(), Reason: plan.Reason,
@@ -99,7 +99,7 @@ func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 	return state
 }
 
-// print writes a line about the job, one about why it is so, and a table.
+// print writes a line about the job, one with the reason, and a table.
 func (s jobState) print(out io.Writer) error {
 	leader := "nobody leads it"
 	if s.Leader != "" {
