@@ -6,22 +6,22 @@ import "fmt"
 type Cell int
 
 // The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
-// docs/adding-a-cell.md says what a new one takes.
+// docs/adding-a-cell.md says how to add one.
 const (
 	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
 	RNNTanh Cell = iota
 	// RNNReLU: the same with max(0, ·).
 	RNNReLU
-	// GRU, reset after the product, as cuDNN and PyTorch have it:
+	// GRU, reset after the product, as in cuDNN and PyTorch:
 	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
 	GRU
 	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
-	// and as the textbooks write it: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
+	// and in the textbooks: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
 	GRUResetBefore
 	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
 	// forget gate of Gers et al. (2000).
 	LSTM
-	// LSTMPeephole: the LSTM whose gates see the cell, each unit its own, through peepholes p. Gers
+	// LSTMPeephole: an LSTM whose gates read the unit's own cell through peepholes p. Gers
 	// and Schmidhuber (2000), "Recurrent nets that time and count". With a gate's sum
 	// a = W x + b_ih + U h + b_hh: i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g),
 	// c' = f ⊙ c + i ⊙ g, o = σ(a_o + p_o ⊙ c'), h' = o ⊙ tanh(c').
@@ -30,19 +30,19 @@ const (
 	cellCount = iota
 )
 
-// properties are what everything but the arithmetic needs to know of a cell.
+// properties describe a cell to everything but its arithmetic.
 type properties struct {
-	name   string // of --cell
+	name   string // its --cell
 	gates  int    // K: blocks of H rows in the weights
 	states int    // 1: h; 2: h and c
-	kept   int    // [B, H] values of a step that its way back reads, besides gates and states
-	// P: vectors of H weights through which gates see c. No product: each unit sees its own c.
+	kept   int    // [B, H] tensors of a step that backward reads, besides gates and states
+	// P: [H] vectors of weights through which gates read c, each unit its own: no product.
 	peepholes int
-	forget    int // the gate that ForgetBias is for; 0: there is none
+	forget    int // the number of the forget gate, for ForgetBias; 0: none
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
-// cells_gen.h, which is made from it (TestHeader).
+// cells_gen.h, generated from it (TestHeader).
 func table() [cellCount]properties {
 	return [...]properties{
 		RNNTanh:        {name: "rnn", gates: 1, states: 1},
@@ -72,7 +72,7 @@ func Cells() []Cell {
 	return all
 }
 
-// CellNames returns their names, in the same order.
+// CellNames returns the names of Cells, in the same order.
 func CellNames() []string {
 	var all []string
 	for _, p := range table() {
@@ -92,13 +92,13 @@ func ForgetCellNames() []string {
 	return all
 }
 
-// ParseCell returns the cell that String calls by this name.
+// ParseCell returns the cell whose String is name.
 func ParseCell(name string) (Cell, error) {
 	at, err := parse(name, CellNames())
 	return Cell(at), err
 }
 
-// String is the cell's name, as --cell has it.
+// String is the cell's name in --cell.
 func (c Cell) String() string {
 	if !c.Known() {
 		return fmt.Sprintf("cell %d", int(c))
@@ -112,16 +112,17 @@ func (c Cell) Known() bool { return c >= 0 && c < cellCount }
 // Gates returns K, the number of H-row blocks in the cell's weights.
 func (c Cell) Gates() int { return c.properties().gates }
 
-// States returns how many [B, H] tensors the cell carries between segments: h, or h and c.
+// States returns the number of [B, H] tensors carried between segments: h, or h and c.
 func (c Cell) States() int { return c.properties().states }
 
-// Kept returns how many [B, H] tensors a step leaves for its way back, besides gates and states.
+// Kept returns the number of [B, H] tensors that a step saves for backward, besides gates and
+// states.
 func (c Cell) Kept() int { return c.properties().kept }
 
 // Peepholes returns P, the number of [H] vectors in the cell's peephole weights.
 func (c Cell) Peepholes() int { return c.properties().peepholes }
 
-// Tensors returns how many tensors of weights a layer of the cell has.
+// Tensors returns the number of weight tensors in a layer of the cell.
 func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }
 
 // ForgetGate returns the number of the forget gate, and whether there is one.

@@ -2,9 +2,8 @@ package compute
 
 import "fmt"
 
-// What every device refuses. A shape that does not fit is a broken invariant: each of these panics,
-// naming what there is and what there should be. They look at lengths, and at host memory; what is
-// on the device they cannot see.
+// Checks that every device makes. A wrong shape is a broken invariant: each of these panics, naming
+// the actual and the required value. They read lengths and host memory, not device memory.
 
 // CheckSame panics unless two lengths agree.
 func CheckSame(what string, a, b int) {
@@ -13,14 +12,14 @@ func CheckSame(what string, a, b int) {
 	}
 }
 
-// CheckLength panics unless a slice has the length that its shape says.
+// CheckLength panics unless a slice has the length of its shape.
 func CheckLength(what string, got, want int) {
 	if got != want {
 		panic(fmt.Sprintf("compute: %s has %d elements, its shape has %d", what, got, want))
 	}
 }
 
-// checkPart is CheckLength of a part, whose name it makes only to panic.
+// checkPart is CheckLength; it builds the part's name only to panic.
 func checkPart(what, part string, got, want int) {
 	if got != want {
 		CheckLength(what+" "+part, got, want)
@@ -36,8 +35,8 @@ func CheckIDs(what string, ids []int32, limit int) {
 	}
 }
 
-// CheckTable panics unless rows, which there are n of, are as wide as table's; it returns the
-// width, and how many rows the table has. n is at least 1.
+// CheckTable panics unless rows are n rows of a table's width. It returns the width, and the number
+// of the table's rows. n is at least 1.
 func CheckTable(what string, table, rows []float32, n int) (width, all int) {
 	width = len(rows) / n
 	if width == 0 || len(rows) != n*width || len(table)%width != 0 {
@@ -61,8 +60,8 @@ func CheckBias(x, b []float32) {
 	}
 }
 
-// CheckDropout panics unless Dropout's y and x are steps of a row for each key, and p is a
-// probability; it returns how many rows there are.
+// CheckDropout panics unless Dropout's y and x have a row for each step and key, and p is a
+// probability. It returns the number of rows.
 func CheckDropout(y, x []float32, steps int, p float32, keys []uint64) (rows int) {
 	CheckSame("Dropout", len(y), len(x))
 	if !(p >= 0 && p <= 1) {
@@ -76,14 +75,14 @@ func CheckDropout(y, x []float32, steps int, p float32, keys []uint64) (rows int
 	return rows
 }
 
-// Check panics unless a gradient can be limited so.
+// Check panics unless the limit is valid.
 func (c *Clip) Check() {
 	if !(c.Limit >= 0) {
 		panic(fmt.Sprintf("compute: Clip to a limit of %v", c.Limit))
 	}
 }
 
-// Check panics unless the slices of an update are of one length, as far as its optimizer has them.
+// Check panics unless the slices of an update, with its optimizer's slots, have one length.
 func (u Update) Check(params, grads, s1, s2 []float32) {
 	slots := u.Optimizer.Slots()
 	CheckSame("Update's gradients", len(params), len(grads))
@@ -156,7 +155,7 @@ func (s RecurrentShape) checkState(what string, state RecurrentState) {
 	}
 }
 
-// checkGradientState does the same for a gradient, of which any part may be nil.
+// checkGradientState checks the gradient of a state; any part may be nil.
 func (s RecurrentShape) checkGradientState(what string, state RecurrentState) {
 	if state.H != nil {
 		checkPart(what, "H", len(state.H), s.B*s.H)
@@ -183,7 +182,7 @@ func (s OutputShape) CheckForward(x, w, b []float32, targets []int32) {
 	CheckLength("targets", len(targets), s.N)
 }
 
-// CheckBackward panics unless the gradients have the shapes of what they are of.
+// CheckBackward panics unless the gradients have the shapes of their tensors.
 func (s OutputShape) CheckBackward(b, dx, dw, db []float32) {
 	CheckLength("output dx", len(dx), s.N*s.H)
 	CheckLength("output dw", len(dw), s.V*s.H)

@@ -1,12 +1,11 @@
-// Package compute is the contract of a device: what a CPU or a GPU must do for a recurrent
-// language model to be trained on it, and refuse (check.go). It holds no arithmetic over tensors;
-// compute/cpu and compute/cuda do.
-// It imports nothing of ours.
+// Package compute is the contract of a device: what a CPU or a GPU must compute to train a
+// recurrent language model, and what it must refuse (check.go). It has no tensor arithmetic;
+// compute/cpu and compute/cuda have. It imports no other package of this module.
 //
 // Shapes use these letters throughout:
 //
 //	T  time steps of a segment (--bptt)
-//	B  lanes that this worker reads (its share of --batch)
+//	B  lanes of this worker (its share of --batch)
 //	D  width of a layer's input; the vocabulary when the input is one-hot
 //	H  width of a layer's hidden state (--hidden)
 //	K  gates of a cell (Cell.Gates)
@@ -17,13 +16,11 @@
 // is contiguous. Weights have PyTorch's layout and gate order (LSTM i,f,g,o; GRU r,z,n), so that
 // a checkpoint loads into torch.nn as it is.
 //
-// A []float32 handed to a Device comes from its Alloc and lives in its memory: code outside the
-// device reads and writes it only through Upload and Download (on a CPU they are copies within
-// one memory; on a GPU the slice's memory is not the host's). Integer slices (token ids) and
-// float32 arguments passed by value are host memory. A Device and what it makes are used by one
-// goroutine at a time. A shape that does not fit is a broken invariant and panics; so does a lack
-// of memory, with a *MemoryError, and a device that fails, with a *DeviceError; Catch makes these
-// two errors.
+// A []float32 passed to a Device comes from its Alloc and lies in its memory, which for a GPU is
+// not the host's: other code reads and writes it only through Upload and Download. Integer slices
+// (token ids) and float32 values are host memory. One goroutine at a time uses a Device and the
+// objects that it makes. A wrong shape is a broken invariant and panics. A lack of memory panics
+// with a *MemoryError and a failed device with a *DeviceError; Catch turns these two into errors.
 package compute
 
 import (
@@ -32,7 +29,7 @@ import (
 	"strings"
 )
 
-// parse returns where a name is among all of its kind.
+// parse returns the index of name in all.
 func parse(name string, all []string) (int, error) {
 	for i, n := range all {
 		if n == name {
@@ -42,8 +39,8 @@ func parse(name string, all []string) (int, error) {
 	return 0, fmt.Errorf("%q is not one of %s", name, strings.Join(all, ", "))
 }
 
-// Precision is what a device's products multiply. Parameters, states, sums and gradients are
-// float32 whatever it is.
+// Precision is the format of the operands of a device's products. Parameters, states, sums and
+// gradients are always float32.
 type Precision int
 
 // The precisions.
@@ -51,22 +48,22 @@ const (
 	// FP32: float32 operands.
 	FP32 Precision = iota
 	// BF16: both operands of a product are rounded to bfloat16 (8 bits of significand, to
-	// nearest, ties to even) and their products summed in float32. What a token id picks from
-	// one-hot weights is no product and stays float32, and so does all that is elementwise.
+	// nearest, ties to even) and their products summed in float32. Rows that token ids select from
+	// one-hot weights, and elementwise operations, stay float32.
 	BF16
-	// TF32: both operands are rounded to 10 bits of significand. Of GPUs alone.
+	// TF32: both operands are rounded to 10 bits of significand. GPUs only.
 	TF32
 	// FP16: the operands of the forward pass are rounded to IEEE 754 half precision, and those of
-	// the backward pass, whose gradients may be below its range, to bfloat16. Of GPUs alone.
+	// the backward pass, whose gradients may be below its range, to bfloat16. GPUs only.
 	FP16
 )
 
-// precisions are all of them, in order, and their names.
+// precisions are the names of all precisions, in order.
 func precisions() []string {
 	return []string{FP32: "fp32", BF16: "bf16", TF32: "tf32", FP16: "fp16"}
 }
 
-// ParsePrecision returns the precision that String calls by this name.
+// ParsePrecision returns the precision whose String is name.
 func ParsePrecision(name string) (Precision, error) {
 	at, err := parse(name, precisions())
 	return Precision(at), err
@@ -96,7 +93,7 @@ type RecurrentWeights struct {
 	Peephole []float32 // [P*H]; nil unless the cell has peepholes
 }
 
-// Weights makes the parameters of a layer. tensor is asked for each of its length.
+// Weights makes the parameters of a layer; tensor allocates n floats.
 func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
 	rows := s.Cell.Gates() * s.H
 	w := RecurrentWeights{IH: tensor(rows * s.D), HH: tensor(rows * s.H), BiasIH: tensor(rows),
@@ -107,7 +104,7 @@ func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
 	return w
 }
 
-// State makes a state of a layer likewise.
+// State makes a state of a layer; tensor allocates n floats.
 func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
 	state := RecurrentState{H: tensor(s.B * s.H)}
 	if s.Cell.States() == 2 {
@@ -116,7 +113,7 @@ func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
 	return state
 }
 
-// RecurrentState is what a layer carries from one segment to the next.
+// RecurrentState is the state that a layer carries from one segment to the next.
 type RecurrentState struct {
 	H []float32 // [B, H]
 	C []float32 // [B, H]; nil unless the cell has two states
@@ -129,34 +126,31 @@ type RecurrentInput struct {
 	X   []float32 // [T, B, D]
 }
 
-// Recurrent is one layer with its workspace for one shape. Backward refers to the last Forward
-// and its inputs, which must not have changed since; a Forward has at most one.
+// Recurrent is one layer with its workspace for one shape. Backward uses the last Forward and its
+// inputs, which must not have changed since. It may follow each Forward once.
 type Recurrent interface {
-	// Forward computes y: [T, B, H], which Backward does not need, and the state after the
-	// segment. The state out may be the same memory as the state in only if Backward is never
-	// called.
+	// Forward computes y: [T, B, H], which Backward does not read, and the state after the segment.
+	// The output state may share the input state's memory only if Backward is never called.
 	Forward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
 		y []float32, out RecurrentState)
-	// Backward overwrites the gradients of the loss with respect to the weights, and to X when
-	// dx ([T, B, D]) is not nil. The gradient does not flow into the initial state (truncated
-	// BPTT), nor in from the final one unless dout is set. dstate, when set, receives the
-	// gradient of the initial state.
+	// Backward overwrites dw with the gradients of the weights and, unless it is nil, dx ([T, B,
+	// D]) with the gradient of X. dout, if set, is the gradient of the final state; without it BPTT
+	// is truncated there. dstate, if set, receives the gradient of the initial state.
 	Backward(dy []float32, dout RecurrentState, dw RecurrentWeights,
 		dx []float32, dstate RecurrentState)
 	// Close frees the workspace.
 	Close()
 }
 
-// Telling is a Recurrent that is through with the gradients of some weights before it is through
-// with the others, and says so. Its work is done when its calls return.
+// Telling is a Recurrent that finishes the gradients of some weights before the others, and reports
+// each. Its work is done when its calls return.
 type Telling interface {
 	Recurrent
-	// BackwardTelling is Backward, to the last bit, and calls told with how many tensors of dw are
-	// what it leaves them as, and how many rows of the next: with (1, 0) when dw.IH is, with
-	// (1, H), (1, 2H) and so on when another gate's rows of dw.HH are, but for the last gate's, and
-	// with (Cell.Tensors, 0) when all of dw is. Others may read and write what was told of from
-	// then on, while it goes on with the rest of dw, and last with dx, which layers beneath wait
-	// for anyway.
+	// BackwardTelling is Backward, to the last bit. It calls told with the number of finished
+	// tensors of dw, and of finished rows in the next one: (1, 0) after dw.IH, (1, H), (1, 2H) and
+	// so on after each gate's rows of dw.HH except the last gate's, and (Cell.Tensors, 0) after all
+	// of dw. From then on others may read and write the finished part, while BackwardTelling
+	// computes the rest of dw, and last dx.
 	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
 		dx []float32, dstate RecurrentState, told func(tensors, rows int))
 }
@@ -164,23 +158,23 @@ type Telling interface {
 // OutputShape is the last layer: N rows of width H to a distribution over V tokens.
 type OutputShape struct{ N, H, V int }
 
-// Output is the fused linear layer and softmax cross-entropy. It may compute the logits in
-// chunks of rows, so that they are never all in memory.
+// Output is the fused linear layer and softmax cross-entropy. It may compute the logits in chunks
+// of rows to save memory.
 type Output interface {
-	// Forward computes the sum, over rows whose target is not negative, of
+	// Forward computes the sum, over rows with a target that is not negative, of
 	// -log softmax(x w^T + b)[target], in nats. x: [N, H], w: [V, H], b: [V] or nil.
 	Forward(x, w, b []float32, targets []int32)
-	// ForwardBackward does the same, and overwrites with the gradients of scale*sum:
+	// ForwardBackward computes the same sum, and overwrites these with the gradients of scale*sum:
 	// dx: [N, H], dw: [V, H], db: [V] (nil when b is).
 	ForwardBackward(x, w, b []float32, targets []int32, scale float32, dx, dw, db []float32)
-	// Sum returns the sum that the last of the two, or of a Recording that holds one, has computed.
-	// It waits for the device.
+	// Sum waits for the device and returns the sum of the last call of the two, or of the last
+	// Replay with one.
 	Sum() float64
 	// Close frees the workspace.
 	Close()
 }
 
-// Optimizer is the rule of an update.
+// Optimizer is the update rule.
 type Optimizer int
 
 // The optimizers, with the definitions of torch.optim (g: gradient with weight decay added, except
@@ -200,7 +194,7 @@ const (
 	Adagrad
 )
 
-// Slots returns how many values per parameter the optimizer keeps.
+// Slots returns the number of values that the optimizer keeps per parameter.
 func (o Optimizer) Slots() int {
 	switch o {
 	case SGD:
@@ -223,14 +217,13 @@ type Update struct {
 	Rho          float32
 	Epsilon      float32
 	WeightDecay  float32
-	// Held keeps the second moment of Adam, AdamW and RMSProp as it is, that of so many updates;
-	// 0: it takes in the gradient. Gradients that arrive in bursts would make it too large (1-bit
-	// Adam; Tang et al. 2021, arXiv:2102.02888, Algorithm 1).
+	// Held, unless 0, freezes the second moment of Adam, AdamW and RMSProp, which is of that many
+	// updates, because gradients in bursts would make it too large (1-bit Adam; Tang et al. 2021,
+	// arXiv:2102.02888, Algorithm 1).
 	Held int64
 }
 
-// Decays are what an update multiplies the second moments by: beta2 and rho, or 1 where they are
-// Held.
+// Decays are the factors of the second moments in an update: beta2 and rho, or 1 if they are Held.
 func (u Update) Decays() (beta2, rho float32) {
 	if u.Held > 0 {
 		return 1, 1
@@ -238,9 +231,9 @@ func (u Update) Decays() (beta2, rho float32) {
 	return u.Beta2, u.Rho
 }
 
-// Correction is Adam's of its moments' bias, computed in float64, once for all parameters: the
-// step's size lr/(1-beta1^step), and 1/sqrt(1-beta2^step), by which sqrt of the second moment is
-// multiplied. Other optimizers have none.
+// Correction is Adam's bias correction, computed in float64 once for all parameters: the step size
+// lr/(1-beta1^step), and 1/sqrt(1-beta2^step), the factor of the second moment's square root. It is
+// zero for other optimizers.
 func (u Update) Correction() (size, root float32) {
 	if u.Optimizer.Slots() < 2 {
 		return 0, 0
@@ -254,17 +247,17 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
-// Clip is how a gradient is limited.
+// Clip says how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
 	ByValue bool
-	Share   float64 // what the gradient is multiplied by afterwards
-	// LossLimit is what the magnitude of the loss must be below, where there is one to look at.
+	Share   float64 // factor of the limited gradient
+	// LossLimit bounds the magnitude of the loss, if one is given: it must be smaller.
 	LossLimit float64
 }
 
-// Factor is what a gradient of this norm is multiplied by, after its elements have been limited if
-// they are: the share, times the limit by the norm if that is above it.
+// Factor is the multiplier of a gradient with this norm, after any limit of its elements: the
+// share, times limit/norm if the norm is above the limit.
 func (c *Clip) Factor(norm float64) float32 {
 	factor := c.Share
 	if c.Limit > 0 && !c.ByValue && norm > c.Limit {
@@ -273,42 +266,42 @@ func (c *Clip) Factor(norm float64) float32 {
 	return float32(factor)
 }
 
-// Loss is a sum in parts: those that are known, and the one that an Output computes last.
+// Loss is a sum of a known part and the Sum of an Output.
 type Loss struct {
 	Known float64
 	Last  Output
 }
 
-// Sum returns all of it. It waits for the device.
+// Sum waits for the device and returns the whole sum.
 func (l *Loss) Sum() float64 { return l.Known + l.Last.Sum() }
 
-// Clipper limits a gradient and updates by it where its norm is computed, so that nobody has to
-// wait for the norm in between. What Clip and Update are given by address they read when they are
-// called, and a Recording reads it anew at each Replay; only the optimizer must be the same.
+// Clipper limits a gradient and updates the parameters on the device, so that the host need not
+// wait for the norm in between. Clip and Update read their pointers' targets when they are called,
+// and a Recording at each Replay; only the optimizer must stay the same.
 type Clipper interface {
-	// Clip computes the norm of g, the square root of SumSquares. Where that is finite, and loss,
-	// if it is not nil, is below c.LossLimit in magnitude, it limits g to c.Limit and multiplies it
-	// by c.Share: each element is limited, then multiplied by the Factor. Elsewhere g stays.
+	// Clip computes the norm of g, the square root of SumSquares. If the norm is finite, and loss
+	// is nil or below c.LossLimit in magnitude, it limits each element (ByValue) and multiplies g
+	// by the Factor. Otherwise g stays unchanged.
 	Clip(g []float32, c *Clip, loss *Loss)
-	// Update is Device's, but where the last Clip has left g as it was it changes nothing.
+	// Update is Device.Update, unless the last Clip left g unchanged: then it does nothing.
 	Update(u *Update, params, grads, s1, s2 []float32)
-	// Norm returns the norm of the last Clip's g, before it was limited. It is not finite where g
-	// was left as it was, be it for the loss. It waits for the device.
+	// Norm waits for the device and returns the norm of the last Clip's g before limiting. It is
+	// not finite if g was left unchanged, even because of the loss.
 	Norm() float64
 	// Close frees the clipper.
 	Close()
 }
 
-// Device does the arithmetic. Its work may be done after the call that asked for it has returned,
-// in the order of the calls; Download, SumSquares, Output's Sum and Clipper's Norm wait for what
-// they return. Host memory that a call reads is the caller's again when the call returns.
+// Device does the arithmetic. It may do the work of a call after the call has returned, in the
+// order of the calls; Download, SumSquares, Output.Sum and Clipper.Norm wait for their results. A
+// call does not read the caller's host memory after it has returned.
 type Device interface {
 	// Name describes the device and how it computes, for people: "cpu (AVX-512; 2 threads)".
 	Name() string
 
 	// Alloc returns n zeros, aligned to 64 bytes.
 	Alloc(n int) []float32
-	// Free gives memory from Alloc back.
+	// Free frees memory from Alloc.
 	Free(x []float32)
 	// Upload copies host memory to the device; Download copies back. Lengths are equal.
 	Upload(dst, src []float32)
@@ -335,74 +328,72 @@ type Device interface {
 	// Dropout sets y = x / (1-p) where an element is kept and 0 where it is dropped, for
 	// x, y: [T, B, H] (they may be the same memory), T: steps, B: len(keys). Whether element
 	// (t, b, h) is kept is a function of keys[b] and t*H+h alone (DropoutKeep), so that a lane's
-	// mask does not depend on the worker that holds it, and the backward pass is the same call on
-	// the gradient.
+	// mask does not depend on its worker. The backward pass is the same call on the gradient.
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
 
-	// SumSquares returns the sum of squares in float64, the same bits on every device: of each
-	// SquaresBlock elements SquaresLanes sums, each over every SquaresLanes-th element, and their
-	// sum; of each SquaresPart elements the sum of those; and the sum of those, all in order. It
-	// is finite if and only if every element is.
+	// SumSquares returns the sum of squares in float64, with the same bits on every device. The
+	// order is fixed: in each block of SquaresBlock elements, SquaresLanes sums, each over every
+	// SquaresLanes-th element, are added; then the blocks of each SquaresPart elements; then the
+	// parts. The sum is finite if and only if every element is.
 	SumSquares(x []float32) float64
 	// Scale multiplies x by a; Add adds x to y.
 	Scale(x []float32, a float32)
 	Add(y, x []float32)
-	// Update applies the optimizer, each product rounded before it is added; s1 and s2 are its
-	// slots, nil where it has fewer. These four, and a Clipper's, give the same bits on every
-	// device, so that ranks with different ones keep the same parameters.
+	// Update applies the optimizer and rounds each product before adding it; s1 and s2 are the
+	// slots, nil if there are fewer. SumSquares, Scale, Add, Update and a Clipper give the same
+	// bits on every device, so that ranks with different devices keep the same parameters.
 	Update(u Update, params, grads, s1, s2 []float32)
-	// NewClipper makes what limits gradients.
+	// NewClipper makes a Clipper.
 	NewClipper() Clipper
 
 	// Close frees everything.
 	Close()
 }
 
-// Recorder is a Device that can keep the work of a sequence of calls and do it again at once,
-// without what the calls cost the host: a CUDA graph.
+// Recorder is a Device that can record a sequence of calls and repeat it without the host's cost of
+// the calls: a CUDA graph.
 type Recorder interface {
 	Device
-	// Record has f call the device and what it has made, and returns the work of those calls, which
-	// has not been done. f neither makes nor frees anything, nor reads back from the device. Where
-	// the device cannot record, it returns an error, and f may have been called.
+	// Record runs f, which calls the device and its objects, and returns the work of these calls
+	// without doing it. f must not make or free anything, nor read from the device. If the device
+	// cannot record, Record returns an error; f may have been called.
 	Record(f func() error) (Recording, error)
 }
 
 // Recording is the work of a sequence of calls.
 type Recording interface {
-	// Replay does the work again, as if each call had been made with the same arguments: numbers
-	// with the same values, and slices and what a Clipper is given by address with what is in them
-	// now, host memory included.
+	// Replay repeats the calls with the same arguments: numbers with their old values, slices and a
+	// Clipper's pointers with their current contents, host memory included.
 	Replay()
 	// Close frees the recording.
 	Close()
 }
 
-// Stager is a Device with memory of its own that copies between it and the host's beside its other
+// Stager is a Device with its own memory that can copy between it and host memory during other
 // work.
 type Stager interface {
 	Device
-	// AllocHost returns n zeros of host memory that the device reads and writes by itself (it is
-	// page-locked); FreeHost gives it back.
+	// AllocHost returns n zeros of page-locked host memory, which the device can read and write;
+	// FreeHost frees it.
 	AllocHost(n int) []float32
 	FreeHost(x []float32)
-	// StartDownload begins to copy src to dst, which is of AllocHost's memory, as soon as the work
-	// asked for so far is done, and beside what is asked for next. wait waits until dst has it all;
-	// until then src must not change. It may be recorded, and wait is then for the last Replay.
+	// StartDownload copies src to dst, which is AllocHost's memory, after the work queued so far
+	// and during later work. wait waits for the copy; until then src must not change. It may be
+	// recorded: wait then waits for the last Replay.
 	StartDownload(dst, src []float32) (wait func())
-	// StartUpload copies src, which is of AllocHost's memory, to dst before what is asked for next
-	// is done. src must not change until something is waited for.
+	// StartUpload copies src, which is AllocHost's memory, to dst before later work. src must not
+	// change until a call has waited for the device.
 	StartUpload(dst, src []float32)
 }
 
-// Staged is a part of a gradient, from where the part before ends up to End, on its way to memory
-// of Stager.AllocHost. Wait waits until it is there; until then the gradient must not change.
+// Staged is a part of a gradient, from the previous part's End to its own, in transfer to memory of
+// Stager.AllocHost. Wait waits for the transfer; until then the gradient must not change.
 type Staged struct {
 	End  int
 	Wait func()
 }
 
-// Tensor is a tensor's place in a flat slice: parameters, gradients, what an optimizer keeps.
+// Tensor is a tensor's place in a flat slice of parameters, gradients or optimizer state.
 type Tensor struct {
 	Name   string // PyTorch's, as rnn.weight_ih_l0
 	Shape  []int
@@ -417,8 +408,8 @@ const (
 	SquaresPart  = 1 << 20
 )
 
-// DropoutKeep says whether dropout with probability p keeps element index of the lane and layer
-// that key stands for: a SplitMix64 hash (Steele, Lea and Flood 2014) compared with p.
+// DropoutKeep says whether dropout with probability p keeps an element. key stands for the lane and
+// layer; a SplitMix64 hash (Steele, Lea and Flood 2014) of key and index is compared with p.
 func DropoutKeep(key uint64, index int, p float32) bool {
 	z := key + (uint64(index)+1)*0x9E3779B97F4A7C15
 	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
@@ -427,8 +418,8 @@ func DropoutKeep(key uint64, index int, p float32) bool {
 	return float32(z>>40)/(1<<24) >= p
 }
 
-// DropoutShift returns the key under which element i is what element index+i is under key, so
-// that a part of a segment drops what the whole does.
+// DropoutShift returns a key whose element i is element index+i of key, so that a part of a segment
+// drops the same elements as the whole.
 func DropoutShift(key uint64, index int) uint64 {
 	return key + uint64(index)*0x9E3779B97F4A7C15
 }

@@ -2,13 +2,13 @@ package compute
 
 import "fmt"
 
-// MemoryError is what a Device, or what it made, panics with when it has no memory for what it is
-// to make or compute. It may be used on, and what it holds can be freed.
+// MemoryError is the panic of a Device, or of an object that it made, that lacks memory. The Device
+// stays usable, and its memory can be freed.
 type MemoryError struct {
 	What  string // with its shape
-	Bytes int64  // that it takes, or more; 0 if that is not known
-	Free  int64  // bytes that the device has left; 0 if that is not known
-	Total int64  // bytes of the device; 0 if that is not known
+	Bytes int64  // needed, at least; 0: unknown
+	Free  int64  // bytes free on the device; 0: unknown
+	Total int64  // bytes of the device; 0: unknown
 }
 
 func (e *MemoryError) Error() string {
@@ -22,11 +22,11 @@ func (e *MemoryError) Error() string {
 	return text
 }
 
-// DeviceError is what a Device, or what it made, panics with when it has failed: a GPU that is
-// gone, or whose memory is damaged. Nothing can be computed on it any more.
+// DeviceError is the panic of a Device, or of an object that it made, that has failed, such as a
+// lost GPU or one with damaged memory. The Device cannot compute any more.
 type DeviceError struct {
 	Device string // its name
-	Doing  string // what it was asked for
+	Doing  string // the failed operation
 	Err    error
 }
 
@@ -34,11 +34,11 @@ func (e *DeviceError) Error() string {
 	return fmt.Sprintf("%s failed, %s: %v", e.Device, e.Doing, e.Err)
 }
 
-// Unwrap returns what the device said.
+// Unwrap returns the device's own error.
 func (e *DeviceError) Unwrap() error { return e.Err }
 
-// Catch is deferred by a function that calls a Device: it makes a panic with a MemoryError or a
-// DeviceError the function's error, and is no obstacle to any other.
+// Catch is deferred by a function that calls a Device. It turns a panic with a MemoryError or a
+// DeviceError into the function's error, and lets other panics pass.
 func Catch(err *error) {
 	switch p := recover().(type) {
 	case nil:

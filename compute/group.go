@@ -2,36 +2,35 @@ package compute
 
 import "context"
 
-// Peer is what a device is to others that it may form a group with: they have the same Host and the
-// same Library, and each a Unit of its own.
+// Peer identifies a device to others. Devices can form a group if they have the same Host and
+// Library, and different Units.
 type Peer struct {
-	Unit    string // which piece of hardware it is: a GPU's UUID
-	Host    string // where it is, and where it can reach others without a network
-	Library string // what sums, with its version: "NCCL 2.23.4"
+	Unit    string // the hardware: a GPU's UUID
+	Host    string // the host, within which it reaches others without a network
+	Library string // the library that sums, with its version: "NCCL 2.23.4"
 }
 
-// Grouper is a Device with memory of its own that can sum with others of its kind, those of other
-// processes included, without a way through the host's memory.
+// Grouper is a Device that can sum with others of its kind, also in other processes, without a copy
+// through host memory.
 type Grouper interface {
 	Device
-	// Peer says what the device is to others; the error is why it can be in no group.
+	// Peer identifies the device; the error says why it can join no group.
 	Peer() (Peer, error)
-	// NewGroupID makes the name of a group, for Join: one member does, and tells the others.
+	// NewGroupID makes a group's id for Join. One member calls it and sends it to the others.
 	NewGroupID() ([]byte, error)
-	// Join makes the device one of so many in the group of this name, and waits for the others
-	// until ctx ends, which has a deadline.
+	// Join joins the group of an id and size, and waits for the other members until the deadline
+	// that ctx must have.
 	Join(ctx context.Context, id []byte, rank, world int) (Group, error)
 }
 
-// Group is a device's place among others. It is used as its device is, by one goroutine at a time.
+// Group is a device's membership. One goroutine at a time uses it and its device.
 type Group interface {
-	// AllReduce replaces x by its sum over the members, the same bits on all, as soon as the work
-	// asked for so far is done, and waits for it. All members ask for the same sums in the same
-	// order. A member that is gone is not missed: the others wait until ctx ends, which has a
-	// deadline. After an error x may be anything, and so it is with every later call; the device
-	// computes as before.
+	// AllReduce replaces x by its sum over the members, the same bits on all, after the work queued
+	// so far, and waits for it. All members must ask for the same sums in the same order. A lost
+	// member is not detected: the others wait until the deadline that ctx must have. After an error
+	// the contents of x, and the results of later calls, are undefined; the device still works.
 	AllReduce(ctx context.Context, x []float32) error
-	// Close leaves the group. The others must have their sums by then: those that still wait get
-	// none, or a wrong one.
+	// Close leaves the group. The others must have their sums by then: a sum still under way fails
+	// or is wrong.
 	Close()
 }

@@ -2,21 +2,21 @@ package compute
 
 import "context"
 
-// Mirror is a gradient in device memory, and the host memory in which ranks sum it. Where the
-// device's memory is the host's, both are the same floats.
+// Mirror is a gradient in device memory, with the host memory in which ranks sum it. Both are the
+// same floats if the device uses host memory.
 type Mirror struct {
 	Device []float32
-	// Host has the gradient's floats, and behind them those that travel with it.
+	// Host has the gradient's floats, followed by those sent with it.
 	Host    []float32
 	InPlace bool // Host begins with Device itself
 
 	dev    Device
-	stager Stager   // that Host is of; nil: copies are waited for
-	staged []Staged // parts of the gradient on their way to Host
+	stager Stager   // the owner of Host; nil: each copy is waited for
+	staged []Staged // parts of the gradient in transfer to Host
 }
 
-// NewMirror returns the mirror of a gradient, with so many floats behind it in host memory. It
-// panics with a *MemoryError if there is no memory.
+// NewMirror returns a gradient's mirror in new host memory, with behind more floats. It panics with
+// a *MemoryError if there is no memory.
 func NewMirror(dev Device, gradient []float32, behind int) *Mirror {
 	m := &Mirror{Device: gradient, dev: dev}
 	if s, ok := dev.(Stager); ok {
@@ -27,8 +27,8 @@ func NewMirror(dev Device, gradient []float32, behind int) *Mirror {
 	return m
 }
 
-// NewMirrorInPlace returns the mirror of the first n floats of host memory, which the device
-// computes in. What is behind them travels with the gradient.
+// NewMirrorInPlace returns the mirror for a device that computes in host memory: the gradient is
+// the first n floats of memory, and the rest is sent with it.
 func NewMirrorInPlace(dev Device, memory []float32, n int) *Mirror {
 	return &Mirror{Device: memory[:n:n], Host: memory, InPlace: true, dev: dev}
 }
@@ -47,7 +47,7 @@ func (m *Mirror) Gradient() []float32 { return m.Host[:len(m.Device)] }
 // Behind is the host memory behind the gradient.
 func (m *Mirror) Behind() []float32 { return m.Host[len(m.Device):] }
 
-// Stage is where the gradient may be copied to while it is computed; nil: it cannot be.
+// Stage is the memory for copies of the gradient while it is computed; nil: none are possible.
 func (m *Mirror) Stage() []float32 {
 	if m.stager == nil {
 		return nil
@@ -55,10 +55,10 @@ func (m *Mirror) Stage() []float32 {
 	return m.Gradient()
 }
 
-// Staged says which parts of the gradient are on their way to Stage.
+// Staged sets the parts of the gradient that are in transfer to Stage.
 func (m *Mirror) Staged(parts []Staged) { m.staged = parts }
 
-// Arrive waits until all parts that are on their way to the host are there.
+// Arrive waits for the transfer of all parts to the host.
 func (m *Mirror) Arrive() {
 	for _, part := range m.staged {
 		part.Wait()
@@ -66,8 +66,8 @@ func (m *Mirror) Arrive() {
 	m.staged = nil
 }
 
-// Download brings the gradient to host memory. It calls ready, if that is set, with the end of each
-// part that is there.
+// Download copies the gradient to host memory. It calls ready, if set, with the end of each part
+// that has arrived.
 func (m *Mirror) Download(ctx context.Context, ready func(ctx context.Context, end int)) {
 	if ready == nil {
 		ready = func(context.Context, int) {}
@@ -88,8 +88,8 @@ func (m *Mirror) Download(ctx context.Context, ready func(ctx context.Context, e
 	ready(ctx, n)
 }
 
-// Upload copies host memory back to the device. What the device is asked for next finds it there.
-// The host memory must not change before the next Download.
+// Upload copies host memory back to the device, before the device's later work. The host memory
+// must not change before the next Download.
 func (m *Mirror) Upload() {
 	switch {
 	case m.InPlace:
@@ -100,5 +100,5 @@ func (m *Mirror) Upload() {
 	}
 }
 
-// Copy copies device memory beside the gradient, such as a part of it, to host memory.
+// Copy copies device memory, such as a part of the gradient, to host memory dst.
 func (m *Mirror) Copy(dst, src []float32) { m.dev.Download(dst, src) }

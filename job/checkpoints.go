@@ -20,21 +20,21 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Checkpoints is a job's checkpoint folder. The zero value is that of a job that keeps none.
+// Checkpoints is a job's checkpoint folder. The zero value belongs to a job without one.
 type Checkpoints struct {
 	Store *checkpoint.Store // nil: the job keeps none
 
-	before time.Duration // of training until since
-	since  time.Time     // zero: it is not known
+	before time.Duration // training time before since
+	since  time.Time     // zero: unknown
 }
 
 const checkpointFlag = "--checkpoint-dir"
 
-// Fault is what goes wrong with an operation on a checkpoint's files; see checkpoint.Config.
+// Fault injects a failure into an operation on a checkpoint's files; see checkpoint.Config.
 type Fault func(op checkpoint.Op, step int64, path string) error
 
-// OpenCheckpoints opens the folder that the spec names, and refuses one whose checkpoints this
-// job, which reads text, cannot continue. Fault may be nil.
+// OpenCheckpoints opens the spec's folder. It refuses a folder with checkpoints that this job, on
+// this text, cannot continue. Fault may be nil.
 func OpenCheckpoints(
 	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus, fault Fault,
 ) (*Checkpoints, error) {
@@ -52,23 +52,23 @@ func OpenCheckpoints(
 		Fault:      fault,
 	})
 	if err != nil {
-		return nil, misplaced(checkpointFlag, err)
+		return nil, folderError(checkpointFlag, err)
 	}
 	c := &Checkpoints{Store: store}
 	step, err := jobspec.ParseResumeStep(spec.Resume)
 	if err == nil && newest != nil && newest.Created.Before(time.Unix(0, spec.Submitted)) {
-		newest, _ = store.Load(ctx, step) // what is wrong with it, Find says
+		newest, _ = store.Load(ctx, step) // Find reports its error
 	}
 	c.startClock(spec, newest)
 	return c, nil
 }
 
-// leastTime is a Unix time in nanoseconds, in 2001. A run that was submitted with a smaller number
-// has counted its runs by hand: the number is no time.
+// leastTime is a Unix time in nanoseconds, in 2001. A smaller JobSpec.submitted is a run's number,
+// set by hand, not a time.
 const leastTime = 1e18
 
-// startClock finds from which moment on the time of training counts, and how much there was before
-// it. The newest checkpoint is of this run, of the run that this one goes on from, or nil.
+// startClock sets the moment from which training time counts, and the time before it. newest is a
+// checkpoint of this run or of the run that it continues, or nil.
 func (c *Checkpoints) startClock(spec *rondov1.JobSpec, newest *checkpoint.Checkpoint) {
 	if spec.Submitted < leastTime {
 		return
@@ -87,22 +87,22 @@ func (c *Checkpoints) startClock(spec *rondov1.JobSpec, newest *checkpoint.Check
 	c.since = since
 }
 
-// Elapsed is how long the job has trained, the runs that it goes on from included, if that is
-// known. Waits and pauses count from the submission on.
+// Elapsed is the job's training time, with the runs that it continues, if it is known. Waits and
+// pauses after the submission count.
 func (c *Checkpoints) Elapsed(now time.Time) (elapsed time.Duration, known bool) {
 	return c.before + max(0, now.Sub(c.since)), !c.since.IsZero()
 }
 
-// checkOwner compares the job with the one whose newest checkpoint lies in its folder, flag by
-// flag, so that the error says what to change, and returns that checkpoint. A damaged one is left
-// for Find to judge: it then returns nil.
+// checkOwner returns the folder's newest checkpoint if this job can continue it. Otherwise the
+// error names the flags that differ. For a damaged checkpoint it returns nil: Find reports the
+// damage.
 func checkOwner(
 	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
 ) (*checkpoint.Checkpoint, error) {
 	folder := spec.CheckpointDir
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
-		return nil, misplaced(checkpointFlag, err)
+		return nil, folderError(checkpointFlag, err)
 	}
 	defer func() { _ = store.Close() }()
 	newest, err := store.Latest(ctx)
@@ -111,7 +111,7 @@ func checkOwner(
 		return nil, nil
 	}
 	if err != nil {
-		return nil, wrongPlace(err)
+		return nil, storageError(err)
 	}
 	owner, err := Spec(newest)
 	if err != nil {
@@ -134,13 +134,12 @@ func checkOwner(
 	return newest, nil
 }
 
-// SpecText is a job as a manifest has it. It has all fields, so that a zero in it is no default.
+// SpecText is a job as a manifest has it: with all fields, so that a zero is not read as a default.
 func SpecText(spec *rondov1.JobSpec) (json.RawMessage, error) {
 	return protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(spec)
 }
 
-// Spec is the job that has made a checkpoint. What its version of the program did not know has its
-// default.
+// Spec is the job that made a checkpoint. Fields that its version did not have get their defaults.
 func Spec(c *checkpoint.Checkpoint) (*rondov1.JobSpec, error) {
 	fields, spec := map[string]json.RawMessage{}, &rondov1.JobSpec{}
 	text, err := SpecText(jobspec.Default())
@@ -159,23 +158,23 @@ func Spec(c *checkpoint.Checkpoint) (*rondov1.JobSpec, error) {
 	return spec, nil
 }
 
-// Probe makes sure, before anything is trained, that a checkpoint could be written.
+// Probe checks before training that a checkpoint can be written.
 func Probe(spec *rondov1.JobSpec) error {
 	folder := spec.CheckpointDir
 	if !jobspec.KeepsModel(spec) || strings.Contains(folder, "://") {
-		return nil // storage says so when it is opened
+		return nil // opening a blob URL checks that
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a writable folder", err))
 	}
 	probe, err := os.CreateTemp(folder, ".rondo-probe-")
 	if err != nil {
-		return misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be written", err))
+		return folderError(checkpointFlag, fmt.Errorf("%w: choose a writable folder", err))
 	}
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// Find returns the checkpoint that --resume asks for, every byte of it verified; nil to start from
+// Find returns the checkpoint that --resume asks for, with every byte verified; nil to start from
 // scratch.
 func (c *Checkpoints) Find(
 	ctx context.Context, spec *rondov1.JobSpec,
@@ -216,8 +215,8 @@ func (c *Checkpoints) Find(
 	return found, c.explain(ctx, err)
 }
 
-// FindNewest returns the newest checkpoint every byte of which is sound, for a job that has lost
-// what its workers held; nil if there is none.
+// FindNewest returns the newest checkpoint whose bytes are all sound, for a job whose workers have
+// lost its state; nil if there is none.
 func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	if c.Store == nil {
 		return nil, nil
@@ -229,9 +228,8 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 	return found, err
 }
 
-// Start returns what a ring starts from in which nobody has a state: the newest sound checkpoint,
-// if this very run of the job has made one, and else the one that --resume asks for; nil for a
-// start from scratch.
+// Start returns the checkpoint for a ring in which no worker has a state: the newest sound one if
+// this run has made one, else the one that --resume asks for; nil to start from scratch.
 func (c *Checkpoints) Start(
 	ctx context.Context, spec *rondov1.JobSpec,
 ) (*checkpoint.Checkpoint, error) {
@@ -265,8 +263,8 @@ func (c *Checkpoints) hasOwn(ctx context.Context, spec *rondov1.JobSpec) (bool, 
 	return owner.Submitted != 0 && owner.Submitted == spec.Submitted, nil
 }
 
-// Abandon removes the checkpoints after the one that --resume STEP names, before this run of the
-// job makes its first: the job takes another way from there, and they would pass for its newest.
+// Abandon removes the checkpoints after the one that --resume STEP names, before this run makes its
+// first. Otherwise these old ones would pass for the run's newest.
 func (c *Checkpoints) Abandon(ctx context.Context, spec *rondov1.JobSpec) error {
 	if spec.Resume == "auto" || spec.Resume == "never" {
 		return nil
@@ -282,7 +280,7 @@ func (c *Checkpoints) Abandon(ctx context.Context, spec *rondov1.JobSpec) error 
 	return c.Store.RemoveAfter(ctx, step)
 }
 
-// explain adds to the report of a damaged checkpoint which one could be used instead.
+// explain adds a sound checkpoint that could be used instead to the report of a damaged one.
 func (c *Checkpoints) explain(ctx context.Context, err error) error {
 	var damage *checkpoint.DamageError
 	if !errors.As(err, &damage) {
@@ -292,7 +290,7 @@ func (c *Checkpoints) explain(ctx context.Context, err error) error {
 	if fallback != nil {
 		return fmt.Errorf("%w; no other checkpoint there is sound", err)
 	}
-	return fmt.Errorf("%w; the newest sound one is of step %d: --resume %d goes on from it",
+	return fmt.Errorf("%w; the newest sound one is of step %d: give --resume %d",
 		err, sound.Step, sound.Step)
 }
 

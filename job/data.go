@@ -1,5 +1,5 @@
-// Package job turns a JobSpec into what the rooms take: a corpus and its lanes, a model, a
-// training configuration, a checkpoint folder. Workers and the commands for people share it.
+// Package job turns a JobSpec into a corpus and its lanes, a model, a training configuration and a
+// checkpoint folder. Workers and commands share it.
 package job
 
 import (
@@ -15,7 +15,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Data is a job's text as its lanes read it.
+// Data is a job's text, cut into lanes.
 type Data struct {
 	Corpus     *corpus.Corpus
 	Train      corpus.Tokens
@@ -25,20 +25,20 @@ type Data struct {
 	evaluated *corpus.Corpus
 }
 
-// Tokenizer is how the spec splits text.
+// Tokenizer is the spec's way to split text.
 func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
 	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
 		Normalize: corpus.Normalization(spec.Normalize)}
 }
 
-// OpenCorpus opens the text that the job trains on; vocabulary nil builds one.
+// OpenCorpus opens the job's training text; with a nil vocabulary it builds one.
 func OpenCorpus(
 	ctx context.Context, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
 	return openText(ctx, spec.Corpus, spec.MaxTokens, spec, vocabulary)
 }
 
-// OpenText opens the whole of another text, tokenised like the job's, with its vocabulary.
+// OpenText opens another text as a whole, tokenised like the job's, with the given vocabulary.
 func OpenText(
 	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
@@ -57,13 +57,13 @@ func openText(
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
 	})
-	if err != nil && ctx.Err() == nil && !passing(err) {
+	if err != nil && ctx.Err() == nil && !transient(err) {
 		return nil, app.Usage(err)
 	}
 	return c, err
 }
 
-// OpenData opens the job's corpus, and the text to evaluate on if it names one.
+// OpenData opens the job's corpus, and its evaluation text if it has one.
 func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
 	text, err := OpenCorpus(ctx, spec, nil)
 	if err != nil {
@@ -117,8 +117,7 @@ func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
 	return nil
 }
 
-// EvalText is a number that tells the text to evaluate on from others; 0: there is none. A float64
-// holds it exactly.
+// EvalText is a fingerprint of the evaluation text; 0: there is none. A float64 holds it exactly.
 func (d *Data) EvalText(spec *rondov1.JobSpec) int64 {
 	if d.Validation == nil {
 		return 0
@@ -131,8 +130,8 @@ func (d *Data) EvalText(spec *rondov1.JobSpec) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:])>>11) | 1
 }
 
-// Steps is the number of steps of the whole job: --steps, or the whole steps that --epochs have,
-// whichever ends first.
+// Steps is the number of steps of the whole job: --steps, or the whole steps in --epochs, whichever
+// is less.
 func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
 	steps := spec.Epochs * d.Sampler.SegmentsPerEpoch() / max(1, spec.Accumulate)
 	if spec.Steps > 0 && (steps == 0 || spec.Steps < steps) {
@@ -141,7 +140,7 @@ func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
 	return steps
 }
 
-// Ending is why a job ends that comes to its last step.
+// Ending is the reason for the end of a job that completes its last step.
 func (d *Data) Ending(spec *rondov1.JobSpec) string {
 	if spec.Steps > 0 && d.Steps(spec) == spec.Steps {
 		return fmt.Sprintf("--steps %d reached", spec.Steps)

@@ -15,7 +15,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// GPU is one of this machine's that CUDA_VISIBLE_DEVICES lets this process see.
+// GPU is one that CUDA_VISIBLE_DEVICES lets this process see.
 type GPU struct {
 	Index      int    `json:"index"` // N of cuda:N
 	Name       string `json:"name"`
@@ -23,13 +23,13 @@ type GPU struct {
 	Memory     int64  `json:"memory"` // bytes
 	Capability string `json:"compute_capability"`
 	Driver     string `json:"driver"`
-	// What only opening it tells.
+	// Known only after opening the GPU.
 	Free    int64  `json:"free"`
-	CUBLAS  bool   `json:"cublas"`            // products are cuBLAS's
+	CUBLAS  bool   `json:"cublas"`            // cuBLAS computes the products
 	Problem string `json:"problem,omitempty"` // why it cannot be opened
 }
 
-// InspectGPUs is GPUs, and opens each.
+// InspectGPUs lists the GPUs like GPUs, and opens each.
 func InspectGPUs() ([]GPU, error) {
 	all, err := GPUs()
 	for i := range all {
@@ -40,10 +40,10 @@ func InspectGPUs() ([]GPU, error) {
 	return all, err
 }
 
-// Choice is what --device stands for on this machine.
+// Choice is the meaning of --device on this machine.
 type Choice struct {
-	GPUs []GPU  // that workers take in turn; none: they compute on the CPU
-	Note string // how auto was decided, for people, where there was something to decide
+	GPUs []GPU  // workers take them in turn; none: they compute on the CPU
+	Note string // how auto was decided, for people; empty if there was no choice
 }
 
 // Choose looks for the devices that --device asks for.
@@ -77,11 +77,11 @@ func Choose(device string) (Choice, error) {
 	return Choice{GPUs: found}, nil
 }
 
-// oldestCapability is the first compute capability that there are kernels for. Who asks for an
-// older GPU by name hears it from compute/cuda.
+// oldestCapability is the first compute capability with kernels. compute/cuda reports an older GPU
+// that --device names.
 const oldestCapability = 7.0
 
-// chooseAuto leaves out the GPUs that are too old: nobody has asked for them.
+// chooseAuto picks the GPUs that are new enough.
 func chooseAuto(found []GPU) (Choice, error) {
 	var c Choice
 	var old []string
@@ -112,7 +112,7 @@ func chooseAuto(found []GPU) (Choice, error) {
 	return c, nil
 }
 
-// Of is the --device of one of this machine's workers, which take the GPUs in turn.
+// Of is the --device of one of this machine's workers.
 func (c Choice) Of(worker int) string {
 	if len(c.GPUs) == 0 {
 		return "cpu"
@@ -120,7 +120,7 @@ func (c Choice) Of(worker int) string {
 	return fmt.Sprintf("cuda:%d", c.GPUs[worker%len(c.GPUs)].Index)
 }
 
-// On is the spec of a worker that was told its device; "": it has the job's.
+// On is the spec of a worker with its own device; "" keeps the job's.
 func On(spec *rondov1.JobSpec, device string) *rondov1.JobSpec {
 	if device == "" {
 		return spec
@@ -130,8 +130,8 @@ func On(spec *rondov1.JobSpec, device string) *rondov1.JobSpec {
 	return own
 }
 
-// OpenDevice opens the device that the spec asks for. processes is how many workers share this
-// machine's cores; see Threads.
+// OpenDevice opens the spec's device. processes is the number of workers that share this machine's
+// cores; see Threads.
 func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	precision, err := compute.ParsePrecision(spec.Precision)
 	if err != nil {
@@ -141,7 +141,7 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if asked.Auto { // only then must all GPUs be looked at, which takes a while
+	if asked.Auto { // looking at all GPUs takes a while
 		chosen, err := Choose(spec.Device)
 		if err != nil {
 			return nil, err
@@ -169,7 +169,7 @@ func HostMemory(device compute.Device) bool {
 	return is
 }
 
-// Share makes a device that OpenDevice has opened for one worker that of one of so many.
+// Share gives a device that was opened for one worker the threads of one of so many workers.
 func Share(device compute.Device, spec *rondov1.JobSpec, processes int) error {
 	d, ok := device.(interface{ SetThreads(count int) error })
 	if !ok {
@@ -178,8 +178,8 @@ func Share(device compute.Device, spec *rondov1.JobSpec, processes int) error {
 	return d.SetThreads(Threads(spec, processes))
 }
 
-// Threads is how many threads one of so many workers of this machine computes with: --threads, or
-// an equal share of the cores that this process may use, and at least one.
+// Threads is the number of threads of one of processes workers on this machine: --threads, or an
+// equal share of the cores that this process may use, and at least one.
 func Threads(spec *rondov1.JobSpec, processes int) int {
 	if spec.Threads > 0 {
 		return int(spec.Threads)
@@ -187,8 +187,8 @@ func Threads(spec *rondov1.JobSpec, processes int) int {
 	return max(1, runtime.GOMAXPROCS(0)/max(1, processes))
 }
 
-// Crowded says, in a line for people, that so many processes with so many threads each have fewer
-// cores than threads; "" if they have enough, or if threads is 0: they share what there is.
+// Crowded returns a line for people if the processes have more threads than cores, else "". With
+// threads 0 they share the cores.
 func Crowded(threads, processes, cores int) string {
 	if threads == 0 || processes == 0 || threads*processes <= cores {
 		return ""

@@ -14,8 +14,8 @@ import (
 // CUDA says whether this binary can compute on GPUs.
 const CUDA = true
 
-// GPUs lists the GPUs that this process may use. Without any the error, if there is one, says what
-// was looked for.
+// GPUs lists the GPUs that this process may use. If there are none, the error may say what is
+// missing.
 func GPUs() ([]GPU, error) {
 	found, err := cuda.Devices()
 	var all []GPU
@@ -26,10 +26,10 @@ func GPUs() ([]GPU, error) {
 	return all, withoutPackage(err)
 }
 
-// NCCL is the version of the library that sums between GPUs; the error is why there is none.
+// NCCL is the version of NVIDIA's collective library; the error says why there is none.
 func NCCL() (string, error) { return cuda.NCCLVersion() }
 
-// openCUDA opens one of them.
+// openCUDA opens the GPU of an index.
 func openCUDA(index int, precision compute.Precision) (_ compute.Device, err error) {
 	defer compute.Catch(&err)
 	device, err := cuda.New(cuda.Config{Index: index, Precision: precision})
@@ -39,8 +39,8 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
-// open fills in what only opening a GPU tells. What is free of one that workers cannot open is told
-// where that can be known.
+// open fills in the fields that need an open GPU. If the GPU cannot be opened, Free is still set
+// where the driver tells it.
 func (g *GPU) open() (err error) {
 	defer compute.Catch(&err)
 	device, err := cuda.New(cuda.Config{Index: g.Index, Precision: compute.FP32})
@@ -55,7 +55,7 @@ func (g *GPU) open() (err error) {
 	return nil
 }
 
-// withoutPackage drops the package's name from an error that the flag's name goes before.
+// withoutPackage drops the package's name from an error that will follow a flag's name.
 func withoutPackage(err error) error {
 	if err == nil {
 		return nil

@@ -18,19 +18,19 @@ func GPUs() ([]GPU, error) {
 		"cuda, or use the image rondo:VERSION-cuda"))
 }
 
-// NCCL is of builds with CUDA alone.
+// NCCL needs a build with CUDA.
 func NCCL() (string, error) {
 	_, err := GPUs()
 	return "", err
 }
 
-// open has none to look at.
+// open fails without CUDA.
 func (*GPU) open() error {
 	_, err := GPUs()
 	return err
 }
 
-// openCUDA opens none.
+// openCUDA fails without CUDA.
 func openCUDA(int, compute.Precision) (compute.Device, error) {
 	_, err := GPUs()
 	return nil, err

@@ -17,8 +17,8 @@ func TestOpenDevice(t *testing.T) {
 	for _, c := range []struct{ device, own, precision, want string }{
 		{"auto", "cpu", "fp32", ""},
 		{"cuda", "cpu", "bf16", ""},
-		{"cpu", "", "tf32", "--precision tf32 is of GPUs"},
-		{"auto", "cpu", "fp16", "--precision fp16 is of GPUs"},
+		{"cpu", "", "tf32", "--precision tf32 needs a GPU"},
+		{"auto", "cpu", "fp16", "--precision fp16 needs a GPU"},
 		{"cpu", "tpu", "fp32", `--device "tpu" is not one of auto, cpu, cuda, cuda:N`},
 	} {
 		spec := jobspec.Textbook()

@@ -24,7 +24,7 @@ const (
 	LanesFile     = "lanes.safetensors"
 )
 
-// ModelConfig is the model of a job whose vocabulary has so many tokens.
+// ModelConfig is the model of a job; vocabulary is the number of tokens.
 func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	initial, err := model.ParseInit(spec.Init)
 	if err != nil {
@@ -51,28 +51,28 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	return c, app.Usage(c.Validate())
 }
 
-// Trained is a model as a checkpoint holds it.
+// Trained is a model loaded from a checkpoint.
 type Trained struct {
 	Spec       *rondov1.JobSpec
 	Vocabulary *corpus.Vocabulary
 	Model      *model.Model
 	Path       string // of the checkpoint
-	Why        string // why this step was chosen; empty if the location names a step
+	Why        string // reason for this step; empty if the location names the step
 	Step       int64
 }
 
-// Use is how a trained model computes, which may differ from how it was trained.
+// Use says how to compute with a trained model, which may differ from its training.
 type Use struct {
 	Device    string // --device; "": auto
-	Precision string // --precision; "": that of the training, or fp32 if that is not the device's
+	Precision string // --precision; "": the training's, or fp32 if the device lacks that
 	Threads   int    // --threads; 0: all cores that this process may use
 }
 
-// maxThreads bounds Use.Threads, as it does the --threads of a job.
+// maxThreads bounds Use.Threads, like a job's --threads.
 const maxThreads = 1024
 
-// apply makes a spec one of a job that computes so. The device and the threads of the training do
-// not count: it may have been done on another machine.
+// apply sets the spec's device, threads and precision. The training's device and threads do not
+// count: it may have run on another machine.
 func (u Use) apply(spec *rondov1.JobSpec) error {
 	if _, err := u.Count(); err != nil {
 		return err
@@ -89,7 +89,7 @@ func (u Use) apply(spec *rondov1.JobSpec) error {
 	return err
 }
 
-// Count is with how many threads that is on this machine.
+// Count is the number of threads on this machine.
 func (u Use) Count() (int, error) {
 	if u.Threads < 0 {
 		return 0, app.Usagef("--threads %d is below its least value, 0", u.Threads)
@@ -100,9 +100,9 @@ func (u Use) Count() (int, error) {
 	return Threads(&rondov1.JobSpec{Threads: int64(u.Threads)}, 1), nil
 }
 
-// LoadTrained reads the model of a checkpoint, to be used so; location is a folder of checkpoints,
-// of which it takes the one with the lowest validation loss, and without any the newest, or the
-// folder of one.
+// LoadTrained reads the model of a checkpoint. location is a checkpoint's own folder, or a folder
+// of checkpoints: then it takes the one with the lowest validation loss, or the newest if none has
+// one.
 func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
 	store, c, why, err := checkpoint.ResolveBest(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
@@ -141,7 +141,7 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 	return t, nil
 }
 
-// languageModel returns the job of a checkpoint and its model. It refuses one of another task.
+// languageModel returns a checkpoint's job and model. It refuses other tasks.
 func languageModel(c *checkpoint.Checkpoint) (*rondov1.JobSpec, model.Config, error) {
 	spec, err := Spec(c)
 	if err != nil {
@@ -158,7 +158,7 @@ func languageModel(c *checkpoint.Checkpoint) (*rondov1.JobSpec, model.Config, er
 	return spec, config, err
 }
 
-// read reads the parameters: where they lie, or by way of the host's memory.
+// read reads the parameters into the device, through host memory if the device has its own.
 func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
 	defer compute.Catch(&err)
 	params, device := t.Model.Params(), t.Model.Device()
@@ -180,8 +180,8 @@ func (t *Trained) Close() {
 	device.Close()
 }
 
-// Tensors are the model's tensors as a checkpoint names them, cut from a flat slice that is laid
-// out like its parameters.
+// Tensors are the model's tensors under their checkpoint names, as views of flat, which is laid out
+// like the parameters.
 func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
 	var tensors []checkpoint.Tensor
 	for _, v := range m.Layout() {

@@ -13,14 +13,14 @@ import (
 	"rondo/internal/app"
 )
 
-// RunsFolder holds the runs of jobs without --checkpoint-dir. It lies in the current folder.
+// RunsFolder, in the current folder, holds the runs of jobs without --checkpoint-dir.
 const RunsFolder = "runs"
 
-// maxRunsInSecond bounds how many runs of one name may start in the same second.
+// maxRunsInSecond bounds the runs of one name that start in the same second.
 const maxRunsInSecond = 1000
 
-// NewRunFolder makes an empty folder NAME-TIME for a run's checkpoints under RunsFolder. Two
-// callers never get the same one. Remove takes away what is empty: the folder, and RunsFolder.
+// NewRunFolder makes an empty folder NAME-TIME under RunsFolder for a run's checkpoints. Two
+// callers never get the same one. remove deletes the folder and RunsFolder if they are empty.
 func NewRunFolder(name string, now time.Time) (folder string, remove func(), err error) {
 	runs, err := filepath.Abs(RunsFolder)
 	if err != nil {
@@ -38,7 +38,7 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 		}
 		if err == nil {
 			return folder, func() {
-				_ = os.Remove(folder) // both fail while there is something in them, as they should
+				_ = os.Remove(folder) // fails, as it should, if the folder is not empty
 				_ = os.Remove(runs)
 			}, nil
 		}
@@ -46,14 +46,13 @@ func NewRunFolder(name string, now time.Time) (folder string, remove func(), err
 			break
 		}
 	}
-	return "", nil, misplaced(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
+	return "", nil, folderError(checkpointFlag, fmt.Errorf("%w: choose a folder that can be "+
 		"written, or none to keep no model", err))
 }
 
-// NewestRun returns the folder under RunsFolder whose newest checkpoint is the newest of all, and
-// that checkpoint's step. Folders without a checkpoint do not count. If the newest checkpoint of a
-// folder cannot be read, its time is that of the folder's last change, and it is an error for it
-// to be the newest of all.
+// NewestRun returns the folder under RunsFolder with the newest checkpoint of all, and that
+// checkpoint's step. Folders without a checkpoint do not count. A folder whose newest checkpoint
+// cannot be read counts with its modification time; if it is the newest, that is an error.
 func NewestRun(ctx context.Context) (folder string, step int64, err error) {
 	entries, err := os.ReadDir(RunsFolder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

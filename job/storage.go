@@ -14,10 +14,10 @@ import (
 	"rondo/internal/app"
 )
 
-// passing reports whether an error of opening a text or a folder says nothing about what a person
-// wrote: another try may do better, here or on another machine. A missing file, a name that is no
-// URL, a text that is none, and what may not be read are wrong for everybody.
-func passing(err error) bool {
+// transient reports whether opening a text or a folder failed for a reason that may pass, so that a
+// retry, here or on another machine, may succeed. Mistakes do not pass: a missing file, an invalid
+// URL, a file that is no text, missing permissions.
+func transient(err error) bool {
 	var (
 		unread  *corpus.PassingError
 		address *url.Error
@@ -33,24 +33,24 @@ func passing(err error) bool {
 			syscall.ENAMETOOLONG, syscall.ELOOP}, number)
 	case errors.As(err, &address) && address.Op == "parse":
 		return false
-	case errors.As(err, &network): // names that are not found, TLS and timeouts
+	case errors.As(err, &network): // unknown host names, TLS and timeouts
 		return true
 	}
 	return false
 }
 
-// misplaced is an error of opening the folder that a flag names.
-func misplaced(flag string, err error) error {
+// folderError is an error from opening the folder that a flag names.
+func folderError(flag string, err error) error {
 	err = fmt.Errorf("%s: %w", flag, err)
-	if passing(err) {
+	if transient(err) {
 		return err
 	}
 	return app.Usage(err)
 }
 
-// wrongPlace makes a usage error of what storage itself says is wrong with a folder's place, and
-// leaves any other failure to be tried again.
-func wrongPlace(err error) error {
+// storageError turns the storage's "not found" and "permission denied" into usage errors. Other
+// errors may be retried.
+func storageError(err error) error {
 	switch gcerrors.Code(err) {
 	case gcerrors.NotFound, gcerrors.PermissionDenied:
 		return app.Usage(err)

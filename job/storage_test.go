@@ -44,8 +44,8 @@ func TestWhatMayPassIsNoUsage(t *testing.T) {
 		{context.DeadlineExceeded, true},
 		{&corpus.PassingError{Err: errors.New("503")}, true},
 	} {
-		if got := passing(fmt.Errorf("opening: %w", c.err)); got != c.want {
-			t.Errorf("%v: passing: %t", c.err, got)
+		if got := transient(fmt.Errorf("opening: %w", c.err)); got != c.want {
+			t.Errorf("%v: transient: %t", c.err, got)
 		}
 	}
 }

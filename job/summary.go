@@ -33,7 +33,7 @@ const (
 	metricSeconds          = "seconds"     // of training, from the job's submission on
 )
 
-// Metrics are the figures that a manifest has of a step, beside the training's progress.
+// Metrics are a step's figures in the manifest, besides the training's progress.
 func (d *Data) Metrics(
 	spec *rondov1.JobSpec, progress *train.Progress, elapsed time.Duration, timed bool,
 ) checkpoint.Metrics {
@@ -57,7 +57,7 @@ func (d *Data) Metrics(
 	return metrics
 }
 
-// Summary says what a checkpoint holds. A nil pointer is a figure that its manifest lacks.
+// Summary describes a checkpoint. A nil pointer is a figure that its manifest lacks.
 type Summary struct {
 	Checkpoint string    `json:"checkpoint"`
 	Job        string    `json:"job"`
@@ -89,19 +89,20 @@ type Summary struct {
 
 	Loss      *float64 `json:"loss"` // of the last step, in nats per token
 	EpochLoss *float64 `json:"epoch_loss"`
-	// Evaluates says that the job has text to evaluate on, Evaluated what is known of evaluations
-	// until this step. ValidationLoss was measured at it. Best is the folder's best checkpoint.
+	// Evaluates says that the job has text to evaluate on. Evaluated is what is known of
+	// evaluations up to this step. ValidationLoss is this step's. Best is the folder's best
+	// checkpoint.
 	Evaluates      bool      `json:"evaluates"`
 	Evaluated      Evaluated `json:"evaluated"`
 	ValidationLoss *float64  `json:"validation_loss"`
 	Best           *Best     `json:"best"`
 
-	Repeat   []string `json:"repeat"`   // trains the same again
-	GoOn     []string `json:"go_on"`    // trains further
+	Repeat   []string `json:"repeat"`   // repeats the training
+	GoOn     []string `json:"go_on"`    // continues it
 	Generate []string `json:"generate"` // writes text
 }
 
-// Evaluated is what a manifest says of evaluations.
+// Evaluated is what a manifest tells about evaluations.
 type Evaluated string
 
 // The values of Evaluated.
@@ -112,7 +113,7 @@ const (
 	EvaluatedHere    Evaluated = "at this step"
 )
 
-// evaluated says what is known of a checkpoint's evaluations; v may be nil.
+// evaluated judges by the progress v, which may be nil, and the step's own validation loss.
 func evaluated(v *train.Validation, loss *float64) Evaluated {
 	switch {
 	case loss != nil:
@@ -134,8 +135,8 @@ type Best struct {
 // Done reports whether the job has done all its steps.
 func (s *Summary) Done() bool { return s.TotalSteps != nil && float64(s.Steps) >= *s.TotalSteps }
 
-// Show summarizes the checkpoint at a location: its own folder, or a folder of checkpoints, whose
-// newest it takes and whose best it names.
+// Show summarizes the checkpoint at a location: its own folder, or a folder of checkpoints. Of a
+// folder it takes the newest, and names the best.
 func Show(ctx context.Context, location string) (*Summary, error) {
 	store, c, err := checkpoint.Resolve(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
@@ -158,13 +159,13 @@ func Show(ctx context.Context, location string) (*Summary, error) {
 	return s, nil
 }
 
-// ownFolder says whether a location is that of one checkpoint, and not of a folder of them.
+// ownFolder says whether a location is a checkpoint's own folder, not a folder of checkpoints.
 func ownFolder(path, location string) bool {
 	return filepath.Clean(location) == filepath.Clean(path)
 }
 
-// Summarize reads a checkpoint's manifest. Location is where the checkpoint was found: its own
-// folder, or a folder of checkpoints whose newest it is.
+// Summarize reads a checkpoint's manifest. location is the checkpoint's own folder, or a folder of
+// checkpoints of which it is the newest.
 func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	spec, config, err := languageModel(c)
 	if err != nil {
@@ -203,8 +204,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	return s, nil
 }
 
-// validation reads from the training's progress what the job remembers of its evaluations; nil:
-// the manifest is of a version that did not write it.
+// validation reads the evaluations' part of the training's progress; nil: an older version wrote
+// the manifest, without it.
 func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
 	var progress struct {
 		Validation *train.Validation `json:"validation"`
@@ -218,8 +219,8 @@ func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
 	return progress.Validation, nil
 }
 
-// CheckEarlyStop refuses to go on from a checkpoint at which --early-stop ends the job before its
-// last step. A job that is evaluated on another text than before goes on.
+// CheckEarlyStop refuses to continue from a checkpoint at which --early-stop ended the job, unless
+// its steps are done. A job that is evaluated on another text than before may continue.
 func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) error {
 	v, err := validation(c)
 	if err != nil || v == nil || c.Step >= d.Steps(spec) {
@@ -232,8 +233,8 @@ func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) e
 	return nil
 }
 
-// commands fills in the command lines. Faults and logs that a run was ordered are left out.
-// Early says that --early-stop has ended the job.
+// commands fills in the command lines, without the run's --inject, logs and traces. early says that
+// --early-stop has ended the job.
 func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
 	spec := proto.CloneOf(of)
 	plain := jobspec.Default()
@@ -249,7 +250,7 @@ func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
 		}
 		spec.Resume = strconv.FormatInt(s.Steps, 10)
 	}
-	if s.Done() { // there is nothing left to do: twice as much is as good an example as any
+	if s.Done() { // nothing is left to do: suggest twice as much
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
 	if early {

@@ -11,8 +11,8 @@ import (
 	"rondo/sum"
 )
 
-// SummerConfig is how the ranks of a job of so many steps sum the gradient of a model where the
-// ring does not simply sum all of it in fp32; nil: it does.
+// SummerConfig configures the compressed sum of a job of so many steps; nil: the ring sums the
+// whole gradient in fp32.
 func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress.Config, error) {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	if err != nil {
@@ -37,16 +37,16 @@ func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress
 	return &c, nil
 }
 
-// SumUpdate is what a compressed sum changes of the update, in a job of so many steps.
+// SumUpdate says how a compressed sum changes the update, in a job of so many steps.
 func SumUpdate(spec *rondov1.JobSpec, steps int64) sum.Update {
 	return sum.Update{Scale: float32(gradientScale(spec)), HoldAfter: holdAfter(spec, steps),
 		MomentumAfter: momentumAfter(spec, steps), Decay: momentum(spec).Decay}
 }
 
-// gradientScale is what makes the most of binary16's range, whose numbers lose bits below 2^-14,
-// as most of a gradient is, and are 0 below 2^-25; 0: nothing. What each worker has clipped adds up
-// to no number above --clip, so that the greatest power of two is known with which that, and what
-// rounding adds, does not overflow.
+// gradientScale is the factor that makes the best use of fp16's range, or 0 for none. Most of a
+// gradient is below 2^-14, where fp16 loses bits, or even below 2^-25, where it is 0. If each
+// worker clips, no number of the sum exceeds --clip, so the largest power of two is known with
+// which the sum and its rounding errors do not overflow.
 func gradientScale(spec *rondov1.JobSpec) float64 {
 	clipped := spec.Clip > 0 && spec.ClipScope == "worker"
 	if spec.Wire != "fp16" || !clipped || spec.SyncEvery > 1 || spec.Clip > jobspec.MostHalf {
@@ -55,7 +55,7 @@ func gradientScale(spec *rondov1.JobSpec) float64 {
 	return math.Exp2(min(maxScale, math.Floor(math.Log2(jobspec.MostHalf/spec.Clip))))
 }
 
-// maxScale bounds a gradientScale where --clip is tiny, as an exponent of two.
+// maxScale bounds gradientScale for a tiny --clip, as an exponent of two.
 const maxScale = 60
 
 // divides says whether the optimizer divides by second moments.
@@ -67,15 +67,14 @@ func divides(spec *rondov1.JobSpec) bool {
 	return false
 }
 
-// wholeShare is what part of a job --compress does not begin in yet, one in so many steps, if
-// --compress-after does not say when. PyTorch's PowerSGD asks for a tenth at least; a second moment
-// that is to stay needs more.
+// wholeShare: without --compress-after, one in so many of a job's steps precedes --compress.
+// PyTorch's PowerSGD asks for at least a tenth; a frozen second moment needs more.
 const wholeShare = 5
 
-// leastHeld is how many gradients a second moment is of, at least, if it is to stay.
+// leastHeld is the least number of gradients that a frozen second moment is made of.
 const leastHeld = 100
 
-// wholeSteps is how many of a job's first steps send all numbers, of a job of so many.
+// wholeSteps is the number of first steps, in a job of so many, that send all numbers.
 func wholeSteps(spec *rondov1.JobSpec, steps int64) int64 {
 	if spec.Compress == "none" {
 		return 0
@@ -86,8 +85,8 @@ func wholeSteps(spec *rondov1.JobSpec, steps int64) int64 {
 	return steps / wholeShare
 }
 
-// holdAfter is after which step the optimizer's second moment stays; 0: it never does. What it is
-// made of within rounds is each worker's own gradient.
+// holdAfter is the step after which the optimizer's second moment is frozen; 0: never. With local
+// SGD it stays free, because it is made of each worker's own gradients.
 func holdAfter(spec *rondov1.JobSpec, steps int64) int64 {
 	whole := wholeSteps(spec, steps)
 	if !divides(spec) || spec.SyncEvery > 1 || whole < leastHeld {
@@ -96,9 +95,9 @@ func holdAfter(spec *rondov1.JobSpec, steps int64) int64 {
 	return whole
 }
 
-// momentumAfter is after which step each worker has the momentum of its own gradients; 0: it is in
-// the update always. A sum of momenta is not clipped as gradients are, and a second moment that is
-// not held is of gradients.
+// momentumAfter is the step after which each worker keeps the momentum of its own gradients; 0: it
+// stays in the update. It stays there if the sum is clipped, because a sum of momenta is no
+// gradient, and if the second moment is not frozen, because that needs gradients.
 func momentumAfter(spec *rondov1.JobSpec, steps int64) int64 {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	whole := wholeSteps(spec, steps)
@@ -112,7 +111,7 @@ func momentumAfter(spec *rondov1.JobSpec, steps int64) int64 {
 	return whole
 }
 
-// momentum is the optimizer's; none: it has none.
+// momentum is the optimizer's, or zero.
 func momentum(spec *rondov1.JobSpec) compress.Momentum {
 	switch spec.Optimizer {
 	case "momentum", "nesterov":
@@ -132,16 +131,15 @@ func tensor(v model.View) compress.Tensor {
 	return t
 }
 
-// repeats is how often a text's tokens are read again, at most, before it is likely that a step
-// reads most of the vocabulary: words are so unevenly distributed that steps of several times as
-// many tokens as there are different ones still miss most of them.
+// repeats is the most tokens per vocabulary entry that a step may read with sparse rows. Words are
+// so unevenly distributed that a step of several times as many tokens as entries still misses most.
 const repeats = 4
 
-// lookup is the tensor of which only what belongs to tokens that were read may travel; nil: none.
-// Tied weights are the output layer's too, whose gradient is of all tokens.
+// lookup is the tensor whose gradient is limited to the tokens that were read; nil: none. Tied
+// weights are also the output layer's, whose gradient covers all tokens.
 func lookup(spec *rondov1.JobSpec, m model.Config, views []model.View) *compress.Lookup {
 	always := spec.SparseRows == "always"
-	if spec.SyncEvery > 1 { // momenta change the rows of tokens that were not read
+	if spec.SyncEvery > 1 { // momenta change the rows of other tokens too
 		return nil
 	}
 	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.WholeGradients(spec) {

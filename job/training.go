@@ -12,7 +12,7 @@ import (
 	"rondo/train"
 )
 
-// Batches are a job's segments, as train reads them.
+// Batches are a job's segments, in the form that task/lm reads.
 type Batches struct {
 	*corpus.Reader
 	*corpus.Sampler
@@ -23,7 +23,7 @@ func (d *Data) Batches() Batches {
 	return Batches{corpus.NewReader(d.Train, d.Sampler), d.Sampler}
 }
 
-// TrainConfig is the step loop of a job, without what differs from rank to rank.
+// TrainConfig configures the step loop, without the settings that differ from rank to rank.
 func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 	rule, err := train.ParseOptimizer(spec.Optimizer)
 	if err != nil {
@@ -56,7 +56,7 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 	return c, nil
 }
 
-// Reads is what the job's language model reads, and the samples that it writes.
+// Reads configures the language model's data, evaluation and samples.
 func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
 	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches(), EvalData: d.EvalText(spec)}
 	if d.Validation != nil {
@@ -78,7 +78,7 @@ func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
 	return c, nil
 }
 
-// local are the job's rounds; the zero value where each step's gradient is summed.
+// local configures local SGD; the zero value sums each step's gradient.
 func local(spec *rondov1.JobSpec) train.Local {
 	if spec.SyncEvery <= 1 {
 		return train.Local{}

@@ -58,7 +58,7 @@ func TestMissingDeviceIsOwnFailure(t *testing.T) {
 	spec.Device, spec.Precision = "cpu", "fp16"
 	w := &worker{spec: spec}
 	err := w.openDevice()
-	if err == nil || !strings.Contains(err.Error(), "--precision fp16 is of GPUs") {
+	if err == nil || !strings.Contains(err.Error(), "--precision fp16 needs a GPU") {
 		t.Fatal(err)
 	}
 	if f := w.failure(err).GetFailure(); f.Usage || f.Fatal || f.Text != err.Error() {

@@ -1,4 +1,4 @@
-// Command coordinator is the coordinator of a job: see `coordinator --help`.
+// Command coordinator coordinates a job: see `coordinator --help`.
 package main
 
 import (

@@ -26,10 +26,10 @@ func auditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit DIR",
 		Short: "Prove from the logs in --audit-dir that a job read every segment exactly once",
-		Long: "Audit reads the logs that the workers of a job wrote into its --audit-dir, and\n" +
-			"proves that every lane read its segment of the text exactly once at every step,\n" +
-			"whatever failed meanwhile. With --corpus, and the same flags for it as the job\n" +
-			"had, it also compares the tokens that were read with the text.",
+		Long: "Audit reads the logs that a job's workers wrote into its --audit-dir. It proves\n" +
+			"that every lane read its segment of the text exactly once at every step, despite\n" +
+			"any failures. With --corpus, and the job's other text flags, it also compares the\n" +
+			"tokens with the text.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the job's --audit-dir", len(args))
@@ -61,16 +61,16 @@ func auditCommand() *cobra.Command {
 	return c
 }
 
-// proveLogs proves the logs of a folder, with the text if the spec names one.
+// proveLogs checks the logs of a folder, and compares them with the text if the spec names one.
 func proveLogs(
 	ctx context.Context, dir string, spec *rondov1.JobSpec,
 ) (report *audit.Report, err error) {
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, app.Usagef("there is no folder %s: give the --audit-dir that the job had", dir)
+		return nil, app.Usagef("there is no folder %s: give the job's --audit-dir", dir)
 	} else if err != nil {
 		return nil, app.Usage(err)
 	} else if !info.IsDir() {
-		return nil, app.Usagef("%s is not a folder: give the --audit-dir that the job had", dir)
+		return nil, app.Usagef("%s is not a folder: give the job's --audit-dir", dir)
 	}
 	var tokens corpus.Tokens
 	if spec.Corpus != "" {
@@ -90,7 +90,7 @@ func proveLogs(
 	return report, nil
 }
 
-// showProof prints a report. The error, if the proof fails, is one line more.
+// showProof prints a report. A failed proof also returns an error of one line.
 func showProof(w io.Writer, r *audit.Report, asJSON bool) error {
 	var err error
 	if asJSON {

@@ -122,7 +122,7 @@ func TestAudit(t *testing.T) {
 	for _, path := range []string{filepath.Join(dir, "nowhere"), log} {
 		code, _, complaint := rondo(t, "audit", path)
 		if code != 2 || !strings.Contains(complaint, path) || strings.Count(complaint, "\n") != 1 ||
-			!strings.Contains(complaint, "give the --audit-dir that the job had") {
+			!strings.Contains(complaint, "give the job's --audit-dir") {
 			t.Errorf("no such folder: exit code %d, %q", code, complaint)
 		}
 	}

@@ -32,29 +32,29 @@ func benchCommand() *cobra.Command {
 	return c
 }
 
-// flopsHelp is how operations are counted, for help.
+// flopsHelp explains GFLOP/s and the peak.
 const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
-	"6 K H (H + D) in each layer (K: gates of the cell; D: the width of the input,\n" +
-	"0 where it is one-hot) and 6 H V in the output layer. The peak is what the product\n" +
-	"instruction of the precision reaches in registers on as many threads: the highest seen\n" +
-	"in the run, before and after each measurement and in it."
+	"6 K H (H + D) in each layer (K: gates of the cell; D: width of the input, 0 for\n" +
+	"one-hot) and 6 H V in the output layer. The peak is the rate of the precision's product\n" +
+	"instruction on registers, on as many threads: the highest in the run, before, during\n" +
+	"and after the measurements."
 
 func benchTrainCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Measure whole training steps",
 		Long: "Measures whole training steps (reading the batch, forward, backward, clipping,\n" +
-			"SGD) on random tokens, as `rondo train` does them with one worker. Tokens a second\n" +
-			"are the median of the windows; --json has all windows, and the best. Bytes are the\n" +
+			"SGD) on random tokens, like `rondo train` with one worker. Tokens per second are\n" +
+			"the median of the windows; --json has all windows, and the best. Bytes are the\n" +
 			"weights' and the most that training held.\n\n" + benchShapesHelp + "\n\n" +
 			flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), time.Second)
-	windows := c.Flags().Int("windows", 3, "how many windows are measured")
-	c.Flags().StringVar(&flags.device, "device", flags.device, "what is measured: cpu, cuda, "+
+	windows := c.Flags().Int("windows", 3, "windows to measure")
+	c.Flags().StringVar(&flags.device, "device", flags.device, "device to measure: cpu, cuda, "+
 		"cuda:N, or auto: a GPU if there is one")
 	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0},
-		"steps of which a segment holds activations at a time, and computes them again for its "+
+		"steps of a segment that hold activations at a time, and are recomputed for its "+
 			"backward pass; 0: of all")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		w, err := flags.windows(*windows)
@@ -82,13 +82,14 @@ func benchKernelsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "kernels",
 		Short: "Measure the parts of a training step",
-		Long: "Measures what a training step consists of, each part alone: the recurrent\n" +
-			"product, the input product, the weight gradient and the gates of the layers, the\n" +
-			"output layer with its loss, clipping, and the update beside a plain pass over as\n" +
-			"much memory (y += x). Times are medians of the fastest of several rounds. What is\n" +
-			"inside a layer is found by comparing it, in each round, with one of ReLU units,\n" +
-			"which has next to no gates, with as many recurrent weights, and with products of\n" +
-			"its sizes. Gates that the machine's noise hides are n/a.\n\n" +
+		Long: "Measures each part of a training step alone: the layers' recurrent product,\n" +
+			"input product, weight gradient and gates, the output layer with its loss,\n" +
+			"clipping, and the update beside a plain pass over as much memory (y += x). Times " +
+			"are medians of\n" +
+			"the fastest of several rounds. A layer's parts are found by comparing it, in each\n" +
+			"round, with a layer of ReLU units, which has next to no gates and as many\n" +
+			"recurrent weights, and with products of its sizes. Gates below the noise are\n" +
+			"n/a.\n\n" +
 			benchShapesHelp + "\n\n" + flopsHelp,
 	}
 	flags := addBenchFlags(c.Flags(), 300*time.Millisecond)
@@ -113,16 +114,16 @@ func benchKernelsCommand() *cobra.Command {
 	return c
 }
 
-const benchShapesHelp = "Without flags of the shape it measures the textbook's models:\n" +
-	"hidden 256, batch 32, 35 steps, 28 characters, one-hot. A flag of the shape replaces\n" +
-	"them by all combinations of its values with the other flags'."
+const benchShapesHelp = "Without shape flags it measures the textbook's models: hidden 256,\n" +
+	"batch 32, 35 steps, 28 characters, one-hot. Shape flags replace them by all\n" +
+	"combinations of their values."
 
-// shapeFlags are the flags that say what is measured.
+// shapeFlags are the flags that set a shape.
 func shapeFlags() []string {
 	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed", "recompute"}
 }
 
-// benchFlags are what both commands have.
+// benchFlags are the flags of both commands.
 type benchFlags struct {
 	set        *pflag.FlagSet
 	cells      []string
@@ -143,25 +144,27 @@ func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
 	}
 	set.StringSliceVar(&f.cells, "cell", []string{"lstm"},
 		"cells by commas: "+strings.Join(compute.CellNames(), "|"))
-	set.IntSliceVar(&f.lists.Hidden, "hidden", []int{256}, "widths H of the hidden state")
-	set.IntSliceVar(&f.lists.Layers, "layers", []int{1}, "numbers L of recurrent layers")
-	set.IntSliceVar(&f.lists.Batch, "batch", []int{32}, "numbers B of lanes")
-	set.IntSliceVar(&f.lists.BPTT, "bptt", []int{35}, "numbers T of tokens of a segment")
-	set.IntSliceVar(&f.lists.Vocab, "vocab", []int{28}, "numbers V of tokens of the vocabulary")
-	set.IntSliceVar(&f.lists.Embed, "embed", []int{0}, "widths E of the embedding; 0: one-hot")
+	set.IntSliceVar(&f.lists.Hidden, "hidden", []int{256}, "widths H of the hidden state, by "+
+		"commas")
+	set.IntSliceVar(&f.lists.Layers, "layers", []int{1}, "numbers of layers L, by commas")
+	set.IntSliceVar(&f.lists.Batch, "batch", []int{32}, "lanes B, by commas")
+	set.IntSliceVar(&f.lists.BPTT, "bptt", []int{35}, "tokens T of a segment, by commas")
+	set.IntSliceVar(&f.lists.Vocab, "vocab", []int{28}, "tokens V of the vocabulary, by commas")
+	set.IntSliceVar(&f.lists.Embed, "embed", []int{0}, "widths E of the embedding, by commas; 0: "+
+		"one-hot")
 	set.BoolVar(&f.large, "large", false, "add word models: hidden 512, 1024 (2 layers) and 2048, "+
-		"batch 64, 64 steps, 10,000 words, an embedding as wide")
+		"batch 64, 64 steps, 10,000 words, embedding as wide as hidden")
 	set.StringSliceVar(&f.precisions, "precision", []string{"fp32", "bf16"},
-		"what products multiply, by commas: fp32|bf16, and on a GPU tf32|fp16")
+		"operands of products, by commas: fp32|bf16, and on a GPU tf32|fp16")
 	set.IntSliceVar(&f.threads, "threads", cores,
-		"numbers of threads of a CPU; 0: the cores that this process may use")
+		"CPU threads, by commas; 0: the cores that this process may use")
 	set.Float64Var(&f.seconds, "seconds", window.Seconds(),
-		"how long each thing is measured")
-	set.BoolVar(&f.json, "json", false, "print one JSON object a row")
+		"seconds of each measurement")
+	set.BoolVar(&f.json, "json", false, "print one JSON object per row")
 	return f
 }
 
-// windows are how long to measure.
+// windows are the number and length of measurements.
 func (f *benchFlags) windows(count int) (bench.Windows, error) {
 	const longest = float64(1 << 30) // seconds, so that no duration overflows
 	if math.IsNaN(f.seconds) || math.Abs(f.seconds) > longest {
@@ -172,7 +175,7 @@ func (f *benchFlags) windows(count int) (bench.Windows, error) {
 	return w, w.Validate()
 }
 
-// shapes are what is measured.
+// shapes are the shapes to measure.
 func (f *benchFlags) shapes() ([]bench.Shape, error) {
 	var given []string
 	for _, name := range shapeFlags() {
@@ -188,7 +191,7 @@ func (f *benchFlags) shapes() ([]bench.Shape, error) {
 		return all, nil
 	}
 	if f.large {
-		return nil, fmt.Errorf("--large adds shapes of its own: leave out %s",
+		return nil, fmt.Errorf("--large adds its own shapes: leave out %s",
 			strings.Join(given, ", "))
 	}
 	for _, name := range f.cells {
@@ -201,8 +204,8 @@ func (f *benchFlags) shapes() ([]bench.Shape, error) {
 	return f.lists.Shapes()
 }
 
-// each opens a device for every shape and setting and has it measured. Begin hears of the devices
-// and shapes before.
+// each opens a device for every shape and setting and measures it. It calls begin first, with the
+// devices and shapes.
 func (f *benchFlags) each(cmd *cobra.Command,
 	begin func(devices []string, shapes []bench.Shape) error,
 	measure func(context.Context, bench.Device, bench.Shape) error) error {
@@ -235,8 +238,7 @@ func (f *benchFlags) each(cmd *cobra.Command,
 	return nil
 }
 
-// largestCache is how many bytes the largest cache of this machine's processor has, as Linux says;
-// 0 if nobody says.
+// largestCache is the size of the processor's largest cache in bytes, from Linux; 0: unknown.
 func largestCache() int64 {
 	sizes, err := filepath.Glob("/sys/devices/system/cpu/cpu0/cache/index*/size")
 	if err != nil {

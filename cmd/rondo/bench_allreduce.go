@@ -15,26 +15,26 @@ import (
 	"rondo/internal/app"
 )
 
-// allReduceRank is the hidden command that is a rank's process.
+// allReduceRank is the hidden command that runs one rank.
 const allReduceRank = "allreduce-rank"
 
 func benchAllReduceCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Measure the ring that sums gradients",
-		Long: "Measures the all-reduce of workers' gradients on this machine, a process for\n" +
-			"each rank, beside a ring of the same schedule on bare TCP and beside one direction\n" +
-			"of a TCP connection on loopback, all in turns. A repetition takes as long as its\n" +
+		Long: "Measures the all-reduce of workers' gradients on this machine, with one process\n" +
+			"per rank. By turns it measures a ring of the same schedule on bare TCP, and one\n" +
+			"direction of a TCP connection on loopback. A repetition takes as long as its\n" +
 			"slowest rank; sums and bits are checked first.\n\n" +
 			"--link tcp     gRPC on loopback, as between hosts\n" +
-			"       unix    gRPC on a socket of the host, which ranks on one host find\n" +
-			"       shm     memory that the processes share, as a job's between neighbours on\n" +
-			"               one host; fails where they cannot\n" +
-			"       memory  goroutines of one process that pass slices: no link at all, so that\n" +
-			"               it shows what the ring itself costs\n\n" +
+			"       unix    gRPC on a unix socket, between ranks on one host\n" +
+			"       shm     shared memory, as between a job's neighbours on one host; fails\n" +
+			"               where that cannot be\n" +
+			"       memory  goroutines of one process that pass slices: the cost of the ring\n" +
+			"               without a link\n\n" +
 			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9). With\n" +
-			"16 bits on the wire bytes are still those of float32, and the bare ring sums half\n" +
-			"as many numbers, so that as many bytes travel.\n\n" +
+			"16 bits on the wire, bytes are still those of float32; the bare ring then sums\n" +
+			"half as many numbers, so that as many bytes travel.\n\n" +
 			"--reduce canonical has a job's --reduce canonical in the same turns: the sum of 8\n" +
 			"lane groups, in the order of one tree.",
 	}
@@ -44,11 +44,11 @@ func benchAllReduceCommand() *cobra.Command {
 		"bytes of the buffer, by commas")
 	c.Flags().StringVar(&config.Link, "link", "tcp", strings.Join(busbw.Links(), "|"))
 	c.Flags().StringVar(&config.Wire, "wire", "fp32",
-		"what numbers travel as: "+strings.Join(busbw.Wires(), "|"))
+		"format on the wire: "+strings.Join(busbw.Wires(), "|"))
 	c.Flags().StringVar(&config.Reduce, "reduce", busbw.ReduceRing,
 		strings.Join(busbw.Reduces(), "|")+": canonical measures that sum beside the ring's")
-	seconds := c.Flags().Float64("seconds", 2, "how long each ring is measured at each size")
-	asJSON := c.Flags().Bool("json", false, "print one JSON object a row")
+	seconds := c.Flags().Float64("seconds", 2, "seconds to measure each ring at each size")
+	asJSON := c.Flags().Bool("json", false, "print one JSON object per row")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		const longest = float64(1 << 30) // seconds, so that no duration overflows
 		if math.IsNaN(*seconds) || math.Abs(*seconds) > longest {
@@ -78,7 +78,7 @@ func benchAllReduceCommand() *cobra.Command {
 	return c
 }
 
-// printBusBW returns what prints rows as a table.
+// printBusBW returns a printer of rows as a table.
 func printBusBW(out io.Writer) func(busbw.Row) error {
 	head := fmt.Sprintf("%-6s %-5s %5s %10s %9s %9s %6s %8s %7s %8s %11s\n", "link",
 		"wire", "world", "bytes", "ms", "p99 ms", "busbw", "raw ring", "of raw", "loopback",
@@ -93,7 +93,7 @@ func printBusBW(out io.Writer) func(busbw.Row) error {
 	}
 }
 
-// printCanonical returns what prints rows of the canonical sum beside the ring's as a table.
+// printCanonical returns a printer of rows with the canonical sum beside the ring's.
 func printCanonical(out io.Writer) func(busbw.Row) error {
 	head := fmt.Sprintf("%-6s %5s %10s %9s %9s %12s %9s %7s\n", "link", "world", "bytes",
 		"ring ms", "p99 ms", "canonical ms", "p99 ms", "of ring")
@@ -105,12 +105,12 @@ func printCanonical(out io.Writer) func(busbw.Row) error {
 	}
 }
 
-// benchAllReduceRankCommand is one rank, led by `rondo bench allreduce`. It ends with its leader,
-// who also says when.
+// benchAllReduceRankCommand runs one rank for `rondo bench allreduce`, which leads it. It ends with
+// its leader.
 func benchAllReduceRankCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    allReduceRank,
-		Short:  "Be one rank of `rondo bench allreduce`, which starts this",
+		Short:  "Run one rank for `rondo bench allreduce`",
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return busbw.Serve(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())

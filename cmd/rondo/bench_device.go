@@ -13,7 +13,7 @@ import (
 	"rondo/job/jobspec"
 )
 
-// benchSetting is a device, and how it computes.
+// benchSetting is a device with its precision and threads.
 type benchSetting struct {
 	device    string // as --device names it
 	precision string
@@ -27,7 +27,7 @@ func (s benchSetting) String() string {
 	return s.precision
 }
 
-// open opens the device, for as long as one row takes: its memory is counted from nothing.
+// open opens the device for one row, so that its memory count starts at zero.
 func (s benchSetting) open() (bench.Device, error) {
 	spec := jobspec.Default()
 	spec.Device, spec.Precision, spec.Threads = s.device, s.precision, int64(s.threads)
@@ -45,7 +45,7 @@ func (s benchSetting) open() (bench.Device, error) {
 	return nil, fmt.Errorf("%s cannot be measured: it does not count its memory", device.Name())
 }
 
-// with opens the device for as long as do needs it.
+// with opens the device while do runs.
 func (s benchSetting) with(do func(bench.Device) error) (err error) {
 	defer compute.Catch(&err)
 	dev, err := s.open()
@@ -56,22 +56,21 @@ func (s benchSetting) with(do func(bench.Device) error) (err error) {
 	return do(dev)
 }
 
-// countingRecorder is what a GPU offers.
+// countingRecorder is a GPU's interface.
 type countingRecorder interface {
 	compute.Recorder
 	Bytes() (now, peak int64)
 	Precision() compute.Precision
 }
 
-// gpuBench is a GPU as package bench sees it. What its peak is nobody measures, and it has no
-// threads of its own.
+// gpuBench adapts a GPU for package bench. It has no measured peak and no threads.
 type gpuBench struct{ countingRecorder }
 
 func (gpuBench) Peak(time.Duration) float64 { return 0 }
 func (gpuBench) Threads() int               { return 0 }
 func (gpuBench) HostMemory() bool           { return false }
 
-// settings are how it is measured, and the names of the devices that do.
+// settings are the devices with their settings, and their names.
 func (f *benchFlags) settings() (all []benchSetting, names []string, err error) {
 	chosen, err := job.Choose(f.device)
 	if err != nil {
@@ -80,7 +79,8 @@ func (f *benchFlags) settings() (all []benchSetting, names []string, err error) 
 	device, threads, precisions := chosen.Of(0), f.threads, f.precisions
 	if device != "cpu" {
 		if f.set.Changed("threads") {
-			return nil, nil, app.Usagef("--threads is of CPUs, and --device %s is a GPU: leave it "+
+			return nil, nil, app.Usagef("--threads is for CPUs, and --device %s is a GPU: leave "+
+				"it "+
 				"out", f.device)
 		}
 		if threads = []int{0}; !f.set.Changed("precision") {
@@ -93,7 +93,7 @@ func (f *benchFlags) settings() (all []benchSetting, names []string, err error) 
 			if s.threads, err = (job.Use{Threads: n}).Count(); err != nil {
 				return nil, nil, err
 			}
-			probe, err := s.open() // so that what cannot be is told before the first row
+			probe, err := s.open() // so that an error comes before the first row
 			if err != nil {
 				return nil, nil, told(err)
 			}
@@ -113,7 +113,7 @@ func (f *benchFlags) settings() (all []benchSetting, names []string, err error) 
 	return all, names, nil
 }
 
-// told drops the package's name from an error of a CPU, which is always one of a flag.
+// told drops the package's name from a CPU's error, which always concerns a flag.
 func told(err error) error {
 	if text, of := strings.CutPrefix(err.Error(), "cpu: "); of {
 		return app.Usage(errors.New(text))

@@ -17,26 +17,25 @@ import (
 	"rondo/internal/app"
 )
 
-const simulateHelp = `Predicts steps of training on more workers than there are, by a model:
-a message of n bytes occupies its link for --message + n / --bandwidth, arrives --alpha
-after that, and is reduced at --reduce-bandwidth; chunks flow through reduce-scatter and
-all-gather without barriers. Computing varies, workers fail, and buckets travel while
-backward runs. docs/scaling.md has the equations, and real rings beside them.
+const simulateHelp = `Predicts training steps on many workers by a model: a message of n bytes
+occupies its link for --message + n / --bandwidth, arrives --alpha later, and is reduced
+at --reduce-bandwidth; chunks flow through reduce-scatter and all-gather without barriers.
+Computing varies, workers fail, and buckets travel while backward runs. docs/scaling.md
+has the equations, and a comparison with real rings.
 
   flat          one ring of all workers, host after host
   hierarchical  reduce-scatter within each host, rings of hosts, all-gather within
 
---measured takes --alpha and --bandwidth from a file that "rondo bench allreduce --json"
-has printed, --measured-local those of links within hosts. Without them the defaults are:
-10 Gb/s Ethernet, with a latency and a cost of messages as gRPC has them over TCP on one
-machine; within hosts, shared memory of a processor; an MTBF of 50,000 hours, as of the
-419 failures in 54 days of 16,384 GPUs in Llama 3's training (2024, table 5); buckets of
-25 MB, as PyTorch DDP's (Li et al., 2020).
+--measured takes --alpha and --bandwidth from the output of "rondo bench allreduce --json",
+--measured-local those of links within hosts. The defaults are: 10 Gb/s Ethernet, with
+gRPC's latency and cost of a message over TCP on one machine; within hosts, a processor's
+shared memory; an MTBF of 50,000 hours, from the 419 failures in 54 days of 16,384 GPUs in
+Llama 3's training (2024, table 5); buckets of 25 MB, as in PyTorch DDP (Li et al., 2020).
 
-Efficiency is the throughput against that of as many workers each alone; goodput counts
-failures too. One seed gives the same numbers.`
+Efficiency is the throughput divided by that of as many independent workers; goodput
+counts failures too. The same seed gives the same numbers.`
 
-// simulateFlags are the flags in the units in which they are given.
+// simulateFlags are the flags, in the user's units.
 type simulateFlags struct {
 	config                                   predict.Config
 	workers                                  []int
@@ -55,7 +54,7 @@ type simulateFlags struct {
 func benchSimulateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "simulate",
-		Short: "Predict steps of training on up to 16,384 workers",
+		Short: "Predict training steps on up to 16,384 workers",
 		Long:  simulateHelp,
 	}
 	s := &simulateFlags{}
@@ -86,7 +85,7 @@ func benchSimulateCommand() *cobra.Command {
 	return c
 }
 
-// topologies are those that differ.
+// topologies are the different ones.
 func (s *simulateFlags) topologies() []predict.Topology {
 	if s.config.HostWorkers == 1 {
 		return []predict.Topology{predict.Flat}
@@ -101,47 +100,48 @@ func (s *simulateFlags) add(c *cobra.Command) {
 	}
 	f := c.Flags()
 	f.IntSliceVar(&s.workers, "workers", workers, "numbers of workers, by commas")
-	f.IntVar(&s.parameters, "parameters", 10_000_000, "of the model")
-	f.StringVar(&s.wire, "wire", "fp32", "fp32|bf16|fp16: how gradients travel")
-	f.IntVar(&s.bucket, "bucket-bytes", 25_000_000, "of the gradient that travel together, at "+
-		"most; 0: all")
-	f.IntVar(&s.chunk, "chunk-bytes", allreduce.MaxChunkBytes, "of a message at most")
-	f.BoolVar(&s.config.Overlap, "overlap", true, "buckets travel when backward has finished them")
+	f.IntVar(&s.parameters, "parameters", 10_000_000, "parameters of the model")
+	f.StringVar(&s.wire, "wire", "fp32", "format of gradients on the wire: fp32|bf16|fp16")
+	f.IntVar(&s.bucket, "bucket-bytes", 25_000_000, "most bytes of the gradient in a "+
+		"bucket; 0: all")
+	f.IntVar(&s.chunk, "chunk-bytes", allreduce.MaxChunkBytes, "most bytes of a message")
+	f.BoolVar(&s.config.Overlap, "overlap", true, "send buckets while backward runs")
 	f.IntVar(&s.config.SyncEvery, "sync-every", 1, "steps between sums: local SGD")
 	f.DurationVar(&s.alpha, "alpha", 30*time.Microsecond, "latency between hosts")
-	f.DurationVar(&s.message, "message", 10*time.Microsecond, "what a message costs its sender")
+	f.DurationVar(&s.message, "message", 10*time.Microsecond, "sender's time per message")
 	f.Float64Var(&s.bandwidth, "bandwidth", 10, "Gb/s of a host's link")
 	f.IntVar(&s.config.HostWorkers, "host-workers", 8, "workers on a host")
 	f.DurationVar(&s.localAlpha, "local-alpha", 5*time.Microsecond, "latency within a host")
-	f.DurationVar(&s.localMessage, "local-message", 2*time.Microsecond, "the same as --message "+
-		"within a host")
+	f.DurationVar(&s.localMessage, "local-message", 2*time.Microsecond, "sender's time per "+
+		"message within a host")
 	f.Float64Var(&s.localBandwidth, "local-bandwidth", 24, "Gb/s between two workers of a host")
-	f.Float64Var(&s.reduce, "reduce-bandwidth", 10, "GB/s that a worker adds")
-	f.DurationVar(&s.jitter, "link-jitter", 10*time.Microsecond, "mean of what messages between "+
-		"hosts take longer, exponentially distributed")
-	f.DurationVar(&s.compute, "compute", 100*time.Millisecond, "of a worker's step, the mean")
+	f.Float64Var(&s.reduce, "reduce-bandwidth", 10, "GB/s at which a worker adds")
+	f.DurationVar(&s.jitter, "link-jitter", 10*time.Microsecond, "mean extra latency of messages "+
+		"between hosts, exponentially distributed")
+	f.DurationVar(&s.compute, "compute", 100*time.Millisecond, "mean computing time of a "+
+		"worker's step")
 	f.Float64Var(&s.config.Compute.Sigma, "compute-jitter", 0.05, "standard deviation of the "+
 		"logarithm of computing times")
 	f.StringVar(&s.computeSamples, "compute-samples", "", "JSON file with a list of seconds, "+
-		"drawn in the place of --compute and --compute-jitter")
+		"used instead of --compute and --compute-jitter")
 	f.Float64Var(&s.config.Compute.Forward, "forward", 1.0/3, "fraction of a step before backward")
 	f.Float64Var(&s.config.Compute.Stragglers, "stragglers", 0, "fraction of workers' steps that "+
 		"are slow")
 	f.Float64Var(&s.config.Compute.StragglerFactor, "straggler-factor", 2, "how many times as "+
-		"long these take")
+		"long slow steps take")
 	f.DurationVar(&s.mtbf, "mtbf", 50_000*time.Hour, "mean time between a worker's failures; 0: "+
 		"none fails")
-	f.DurationVar(&s.detect, "detect", 5*time.Second, "until a failure is known: a job's "+
+	f.DurationVar(&s.detect, "detect", 5*time.Second, "time to detect a failure: a job's "+
 		"--chunk-timeout")
-	f.DurationVar(&s.regroup, "regroup", time.Second, "until the ring is formed anew")
-	f.Float64Var(&s.threshold, "threshold", 0.9, "efficiency under which a topology does not pay")
+	f.DurationVar(&s.regroup, "regroup", time.Second, "time to form a new ring")
+	f.Float64Var(&s.threshold, "threshold", 0.9, "efficiency below which a topology does not pay")
 	f.StringVar(&s.measured, "measured", "", "file of `rondo bench allreduce --json`")
-	f.StringVar(&s.measuredLocal, "measured-local", "", "the same, of links within a host")
-	f.Uint64Var(&s.config.Seed, "seed", 1, "of jitter and stragglers")
-	f.BoolVar(&s.json, "json", false, "print one JSON object a row, and one with the verdict")
+	f.StringVar(&s.measuredLocal, "measured-local", "", "the same for links within a host")
+	f.Uint64Var(&s.config.Seed, "seed", 1, "seed of jitter and stragglers")
+	f.BoolVar(&s.json, "json", false, "print one JSON object per row, and one with the verdict")
 }
 
-// complete makes the configuration, in seconds and bytes.
+// complete converts the flags to the configuration, in seconds and bytes.
 func (s *simulateFlags) complete() error {
 	if len(s.workers) == 0 {
 		return errors.New("--workers is empty: give numbers of workers, by commas")
@@ -177,7 +177,7 @@ func (s *simulateFlags) complete() error {
 	return s.readFiles()
 }
 
-// readFiles takes from files what was measured.
+// readFiles reads the measurements from files.
 func (s *simulateFlags) readFiles() error {
 	c := &s.config
 	for _, from := range []struct {
@@ -208,7 +208,7 @@ func (s *simulateFlags) readFiles() error {
 	return c.Validate()
 }
 
-// readMeasured reads the rows that `rondo bench allreduce --json` has printed.
+// readMeasured reads rows of `rondo bench allreduce --json`.
 func readMeasured(file string) ([]predict.Measured, error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -230,7 +230,7 @@ func readMeasured(file string) ([]predict.Measured, error) {
 	}
 }
 
-// simulateTable prints rows, and what they say.
+// simulateTable prints rows and a verdict.
 type simulateTable struct {
 	out    io.Writer
 	json   bool

@@ -19,10 +19,10 @@ type trainTable struct {
 	columns []trainColumn
 }
 
-// trainColumn is a column; numbers stand right.
+// trainColumn is a column; numbers are right-aligned.
 type trainColumn struct {
 	head  string
-	width int // negative: it stands left
+	width int // negative: left-aligned
 	value func(r bench.TrainRow) string
 }
 
@@ -34,8 +34,8 @@ func newTrainTable(out io.Writer, asJSON bool) *trainTable {
 	return t
 }
 
-// begin prints which devices are to be measured, and the table's head. The embedding and what is
-// computed again have a column where a shape has them.
+// begin prints the devices to measure, and the table's head. Embedding and recomputation have a
+// column if a shape has them.
 func (t *trainTable) begin(devices []string, shapes []bench.Shape) error {
 	if t.lines != nil {
 		return nil // every row names its device
@@ -114,7 +114,7 @@ func newKernelTable(out io.Writer, asJSON bool) kernelTable {
 	return t
 }
 
-// add prints the parts of a step, of which there is at least one.
+// add prints the parts of a step; there is at least one.
 func (t kernelTable) add(rows []bench.KernelRow) error {
 	if t.lines != nil {
 		for _, r := range rows {
@@ -152,7 +152,7 @@ func (t kernelTable) add(rows []bench.KernelRow) error {
 	return err
 }
 
-// figure leaves a cell empty that means nothing, and says so where noise hides what it means.
+// figure writes a number: empty if it means nothing, n/a if it is below the noise.
 func figure(format string, f bench.Figure) string {
 	if !f.Known() {
 		return "n/a"
@@ -160,7 +160,7 @@ func figure(format string, f bench.Figure) string {
 	return unlessZero(format, float64(f))
 }
 
-// unlessZero leaves a cell empty that means nothing.
+// unlessZero leaves zero empty.
 func unlessZero(format string, v float64) string {
 	if v == 0 {
 		return ""
@@ -168,7 +168,7 @@ func unlessZero(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// thousands writes a rate as people read it: 101,234. None is empty, and NaN is n/a.
+// thousands writes a rate with separators: 101,234. Zero is empty, and NaN is n/a.
 func thousands(v float64) string {
 	if math.IsNaN(v) {
 		return "n/a"

@@ -15,12 +15,12 @@ import (
 )
 
 func checkpointCommand() *cobra.Command {
-	c := &cobra.Command{Use: "checkpoint", Short: "Look at a folder of checkpoints"}
+	c := &cobra.Command{Use: "checkpoint", Short: "Inspect a folder of checkpoints"}
 	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand(), checkpointShowCommand())
 	return c
 }
 
-// checkpointRow is what a command says of one checkpoint.
+// checkpointRow is a command's output for one checkpoint.
 type checkpointRow struct {
 	Step    int64     `json:"step"`
 	Epoch   int64     `json:"epoch"`
@@ -45,7 +45,7 @@ func checkpointListCommand() *cobra.Command {
 			return eachCheckpoint(cmd, location, asJSON, false)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return c
 }
 
@@ -53,7 +53,7 @@ func checkpointVerifyCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "verify [FOLDER]",
-		Short: "Read every checkpoint of a folder and hold it against its manifest",
+		Short: "Compare every checkpoint of a folder with its manifest",
 		Args:  oneFolder,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			location, err := folderOrNewestRun(cmd, args)
@@ -63,7 +63,7 @@ func checkpointVerifyCommand() *cobra.Command {
 			return eachCheckpoint(cmd, location, asJSON, true)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	return c
 }
 
@@ -75,7 +75,7 @@ func oneFolder(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// folderOrNewestRun is the folder that a command was given, or that of the newest run.
+// folderOrNewestRun is the given folder, or the newest run's.
 func folderOrNewestRun(cmd *cobra.Command, args []string) (location string, err error) {
 	if len(args) == 1 {
 		location = args[0]
@@ -144,8 +144,7 @@ func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) er
 	return nil
 }
 
-// oneCheckpoint prints the line of a location that is one step's folder; done is false if it is
-// not.
+// oneCheckpoint prints the line of a step's folder; done is false if location is no such folder.
 func oneCheckpoint(
 	cmd *cobra.Command, location string, asJSON, verify bool,
 ) (done bool, err error) {

@@ -21,10 +21,10 @@ func checkpointShowCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "show [FOLDER]",
-		Short: "Say what a checkpoint holds: what was trained on what, how long, how good",
-		Long: "Shows the newest checkpoint of a folder or blob URL, or the one whose folder is\n" +
-			"given; without FOLDER that of the newest run under ./runs. It reads the manifest\n" +
-			"alone: `rondo checkpoint verify` reads the tensors.",
+		Short: "Show a checkpoint's model, text, training time and loss",
+		Long: "Shows the newest checkpoint of a folder or blob URL, or the one whose own folder\n" +
+			"is given; without FOLDER, the newest run's under ./runs. It reads the manifest\n" +
+			"only; `rondo checkpoint verify` reads the tensors.",
 		Args: oneFolder,
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -48,7 +48,7 @@ func checkpointShowCommand() *cobra.Command {
 	return c
 }
 
-// notRecorded stands for a figure that the manifest of an older version lacks.
+// notRecorded replaces a figure that an older version's manifest lacks.
 const notRecorded = "not recorded"
 
 func printSummary(out io.Writer, s *job.Summary) error {
@@ -97,7 +97,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	return nil
 }
 
-// recorded writes a figure that the manifest of an older version may lack.
+// recorded writes a figure that an older version's manifest may lack.
 func recorded(v *float64, write func(float64) string) string {
 	if v == nil {
 		return notRecorded

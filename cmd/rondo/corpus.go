@@ -19,7 +19,7 @@ import (
 )
 
 func corpusCommand() *cobra.Command {
-	c := &cobra.Command{Use: "corpus", Short: "Look at a text as training sees it"}
+	c := &cobra.Command{Use: "corpus", Short: "Inspect a text as training reads it"}
 	c.AddCommand(statsCommand())
 	return c
 }

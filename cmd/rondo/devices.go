@@ -17,9 +17,9 @@ func devicesCommand() *cobra.Command {
 	var format string
 	c := &cobra.Command{
 		Use:   "devices",
-		Short: "List what this machine can compute on",
-		Long: "Lists the processor and the GPUs of this machine as --device names them. Which\n" +
-			"GPUs a process may see, and in which order, CUDA_VISIBLE_DEVICES says.",
+		Short: "List this machine's devices",
+		Long: "Lists the processor and the GPUs of this machine under their --device names.\n" +
+			"CUDA_VISIBLE_DEVICES selects and orders the GPUs that a process sees.",
 	}
 	c.Flags().StringVarP(&format, "output", "o", "", "json; default: for people")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -38,14 +38,14 @@ func devicesCommand() *cobra.Command {
 	return c
 }
 
-// devices are what this machine can compute on.
+// devices are this machine's.
 type devices struct {
 	CPU  processor `json:"cpu"`
 	CUDA bool      `json:"cuda"` // whether this binary can compute on GPUs
 	GPUs []job.GPU `json:"gpus"`
-	// NCCL is the version of the library that sums between GPUs, or says why there is none.
+	// NCCL is the library's version, or the reason why there is none.
 	NCCL string `json:"nccl,omitempty"`
-	// Reason says why there are no GPUs, where that is known.
+	// Reason says why there are no GPUs, if that is known.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -54,7 +54,7 @@ type processor struct {
 	Threads int    `json:"threads"`
 }
 
-// findDevices looks for them. Without a GPU there is still the processor.
+// findDevices lists the devices. Without a GPU there is still the processor.
 func findDevices() (devices, error) {
 	threads, err := job.Use{}.Count()
 	if err != nil {
@@ -83,7 +83,7 @@ func findDevices() (devices, error) {
 	return found, nil
 }
 
-// print writes a table, and why there is no GPU in it.
+// print writes a table, and the reason if it has no GPU.
 func (d devices) print(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "DEVICE\tNAME\tFREE\tMEMORY\tCAPABILITY\tDRIVER\tCUBLAS\tUUID")

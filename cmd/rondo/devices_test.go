@@ -56,10 +56,10 @@ NCCL, which sums between GPUs of a host: 2.23.4`
 func TestDeviceIsRefused(t *testing.T) {
 	want := map[string]string{
 		"train --device=tpu":                        `--device "tpu" is not one of auto, cpu`,
-		"train --device=cpu --precision=tf32":       "--precision tf32 is of GPUs",
+		"train --device=cpu --precision=tf32":       "--precision tf32 needs a GPU",
 		"train --workers=many":                      `--workers "many" is not a whole number`,
 		"bench train --device=tpu":                  `--device "tpu" is not one of`,
-		"bench train --device=cpu --precision=fp16": "--precision fp16 is of GPUs",
+		"bench train --device=cpu --precision=fp16": "--precision fp16 needs a GPU",
 		"bench kernels --device=cpu":                "unknown flag: --device",
 		"devices -o yaml":                           `--output "yaml" is not json`,
 		"worker --etcd=a:1 --job=a --device=gpu":    `--device "gpu" is not one of`,
@@ -70,7 +70,7 @@ func TestDeviceIsRefused(t *testing.T) {
 		want["train --device=cuda"] = "rondo train: --device cuda" + none
 		want["train --device=cuda:1"] = "rondo train: --device cuda:1" + none
 		want["train --device=cuda --workers=auto"] = "rondo train: --device cuda" + none
-		want["train --precision=fp16"] = "--precision fp16 is of GPUs"
+		want["train --precision=fp16"] = "--precision fp16 needs a GPU"
 		want["bench train --device=cuda"] = "rondo bench train: --device cuda" + none
 	}
 	for line, want := range want {

@@ -17,16 +17,16 @@ import (
 	"rondo/telemetry"
 )
 
-// addUseFlags adds what commands that use a trained model have.
+// addUseFlags adds the flags of commands that use a trained model.
 func addUseFlags(flags *pflag.FlagSet) *job.Use {
 	use := &job.Use{}
 	flags.StringVar(&use.Device, "device", "auto",
 		"where to compute: auto (a GPU if there is one), cpu, cuda or cuda:N")
 	flags.StringVar(&use.Precision, "precision", "",
-		"what products multiply, fp32 or bf16, or on a GPU tf32 or fp16; default: what the model "+
-			"was trained in, or fp32 on a CPU that cannot")
+		"operands of products: fp32 or bf16, or on a GPU tf32 or fp16; default: the training's, "+
+			"or fp32 if that needs a GPU and this is a CPU")
 	flags.IntVar(&use.Threads, "threads", 0,
-		"threads to compute with; 0: the cores of this machine, whatever it was trained with")
+		"threads; 0: the cores of this machine")
 	return use
 }
 
@@ -39,7 +39,7 @@ func evalCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is taken), or the folder of one; "+
+		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
 			"default: the newest run under runs in the current folder")
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
@@ -65,7 +65,7 @@ func evalCommand() *cobra.Command {
 	return c
 }
 
-// sayStep tells which of a folder's checkpoints is used, and why.
+// sayStep prints which of a folder's checkpoints is used, and why.
 func sayStep(cmd *cobra.Command, t *job.Trained) {
 	if t.Why != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "using "+t.Why)
@@ -106,8 +106,8 @@ func evaluate(
 		Tokens: targets}, nil
 }
 
-// charactersPerToken is 1 for characters. For words it is how many characters the normalised text
-// has, white space included, for each of its tokens.
+// charactersPerToken is 1 for characters. For words it is the characters of the normalised text,
+// white space included, divided by its tokens.
 func charactersPerToken(
 	ctx context.Context, text *corpus.Corpus, source string, spec *rondov1.JobSpec,
 ) (float64, error) {

@@ -58,12 +58,12 @@ func generateCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is taken), or the folder of one; "+
+		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
 			"default: the newest run under runs in the current folder")
 	flags.StringVar(&prefix, "prefix", "", "text to continue")
 	flags.IntVar(&tokens, "tokens", 200, "how many tokens to write")
 	flags.Float64Var(&how.Temperature, "temperature", how.Temperature,
-		"below 1 keeps to what is likely, above 1 strays")
+		"below 1 prefers likely tokens, above 1 unlikely ones")
 	flags.IntVar(&how.TopK, "top-k", 0, "draw among the K most likely tokens; 0: all")
 	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
 	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")

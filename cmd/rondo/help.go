@@ -8,7 +8,7 @@ import (
 	"rondo/job/jobspec"
 )
 
-// groupFlags has a command's help list its flags in groups, those for beginners first.
+// groupFlags lists a command's flags in groups in its help, those for beginners first.
 func groupFlags(c *cobra.Command) {
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		examples := ""

@@ -1,4 +1,4 @@
-// Command rondo trains recurrent language models and uses what they learned. See `rondo --help`.
+// Command rondo trains recurrent language models and uses them. See `rondo --help`.
 package main
 
 import (
@@ -33,7 +33,7 @@ func root() *cobra.Command {
 	return c
 }
 
-// group adds commands that help lists together.
+// group adds commands under one heading of the help.
 func group(c *cobra.Command, id, title string, commands ...*cobra.Command) {
 	c.AddGroup(&cobra.Group{ID: id, Title: title})
 	for _, command := range commands {

@@ -17,10 +17,10 @@ func observeCommand() *cobra.Command {
 	var kubeJob, pod string
 	c := &cobra.Command{
 		Use:   "observe",
-		Short: "Show a job as a web page, and its figures to Prometheus",
-		Long: "Follows a job, whoever leads it and for one run after another, until a signal:\n" +
-			"/ is a web page, /api/state the same as JSON, /api/events what changes of it,\n" +
-			"/metrics what Prometheus reads, /healthz and /readyz what probes ask.\n\n" +
+		Short: "Serve a job's web page and its Prometheus metrics",
+		Long: "Follows a job through changes of leader and from run to run, until a signal:\n" +
+			"/ is a web page, /api/state the same as JSON, /api/events its changes,\n" +
+			"/metrics for Prometheus, /healthz and /readyz for probes.\n\n" +
 			"In Kubernetes it runs beside each coordinator (--kube-job): there it also writes\n" +
 			"the progress into annotations of the Job of the workers, and asks the leader for\n" +
 			"as many workers as that Job is to have.",

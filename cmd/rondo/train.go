@@ -26,7 +26,7 @@ import (
 	"rondo/worker"
 )
 
-// plainInterval is the least time between two step lines where there is no terminal.
+// plainInterval is the least time between two step lines without a terminal.
 const plainInterval = 2 * time.Second
 
 func trainCommand() *cobra.Command {
@@ -38,9 +38,9 @@ func trainCommand() *cobra.Command {
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
 		Long: "Train starts etcd (or uses --etcd), a coordinator and --workers processes on\n" +
-			"this machine, and shows what they do. Ctrl-C stops them all after the same step\n" +
-			"and saves a checkpoint. The model is kept in --checkpoint-dir, by default in a new\n" +
-			"folder runs/JOB-TIME of the current folder.",
+			"this machine, and shows their progress. Ctrl-C stops all of them after the same\n" +
+			"step and saves a checkpoint. The model is kept in --checkpoint-dir, by default in\n" +
+			"a new folder runs/JOB-TIME of the current folder.",
 	}
 	flags := jobspec.AddFlags(c.Flags())
 	flags.AutoWorkers(func(spec *rondov1.JobSpec) (int64, error) {
@@ -48,15 +48,15 @@ func trainCommand() *cobra.Command {
 		return int64(max(1, len(chosen.GPUs))), err
 	})
 	c.Flags().StringSliceVar(&etcd, "etcd", nil,
-		"host:port,... of an etcd to use; default: one of our own, for this run")
-	c.Flags().IntVar(&localWorkers, "local-workers", -1, "how many of the --workers run on this "+
-		"machine; -1: all; the others come from elsewhere, with --etcd")
-	c.Flags().IntVar(&restarts, "restarts", 10, "how many worker processes that died are started "+
-		"again")
+		"host:port,... of an etcd to use; default: start one for this run")
+	c.Flags().IntVar(&localWorkers, "local-workers", -1, "number of --workers on this machine; "+
+		"-1: "+
+		"all; the others run on other machines, with --etcd")
+	c.Flags().IntVar(&restarts, "restarts", 10, "number of restarts of worker processes that died")
 	c.Flags().StringVar(&dashboard, "dashboard", "127.0.0.1:0", "ADDRESS:PORT of the job's web "+
 		"page; port 0: any free one; off: no page")
-	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	c.Flags().BoolVar(&verbose, "verbose", false, "log what the processes do, and say where "+
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	c.Flags().BoolVar(&verbose, "verbose", false, "log the processes' actions, and show where "+
 		"the steps' time goes")
 	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -94,7 +94,7 @@ func trainCommand() *cobra.Command {
 	return c
 }
 
-// pageAt opens a job's web page at --dashboard; nil: there is to be none.
+// pageAt opens a job's web page at --dashboard; nil: off.
 func pageAt(
 	address string,
 ) (func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error), error) {
@@ -117,8 +117,8 @@ func pageAt(
 	}, nil
 }
 
-// resumeCommand is the command line with which a job that was stopped goes on: the same without the
-// rehearsed faults, and from the newest checkpoint in the job's folder.
+// resumeCommand is the command line that resumes a stopped job from the newest checkpoint in its
+// folder: the same flags, without --inject.
 func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
 	var again []string
 	for i := 0; i < len(args); i++ {
@@ -135,14 +135,14 @@ func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
 	return append(again, "--checkpoint-dir", spec.CheckpointDir, "--resume", "auto")
 }
 
-// workerCommand is what train starts: cmd/worker in the same binary.
+// workerCommand runs a worker process for train: cmd/worker in the same binary.
 func workerCommand() *cobra.Command {
 	c := worker.Command()
 	c.Hidden = true
 	return c
 }
 
-// quoted writes words as a shell reads them.
+// quoted quotes words for a shell.
 func quoted(words []string) []string {
 	out := make([]string, len(words))
 	for i, w := range words {
@@ -154,7 +154,7 @@ func quoted(words []string) []string {
 	return out
 }
 
-// screen is where a job shows: events on standard output, logs on standard error, one at a time.
+// screen shows a job: events on standard output, logs on standard error, one at a time.
 type screen struct {
 	mu     sync.Mutex
 	view   telemetry.View
@@ -184,12 +184,12 @@ func (s *screen) show(_ context.Context, e telemetry.Event) error {
 	return s.view.Show(e)
 }
 
-// log writes a line to standard error; while a bar is drawn, above the bar.
+// log writes a line to standard error, above the progress bar if there is one.
 func (s *screen) log(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bar {
-		_ = s.view.Show(telemetry.Notice{Text: line}) // a terminal that is gone loses its log
+		_ = s.view.Show(telemetry.Notice{Text: line}) // without a terminal the line is lost
 		return
 	}
 	fmt.Fprintln(s.stderr, line)

@@ -23,9 +23,13 @@ func workersCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "workers",
+<<<<<<< HEAD
 		Short: "List the workers of a running job, and what each does",
 		Long: "Lists the workers of a running job, as its etcd has them. In Kubernetes (without\n" +
 			"--etcd) it shows what rondo status does: each pod with its rank and lanes.",
+=======
+		Short: "List the workers of a running job, with their states",
+>>>>>>> plain4
 	}
 	named := jobFlags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
@@ -57,7 +61,7 @@ func workersCommand() *cobra.Command {
 	return c
 }
 
-// jobState is what the command says of a job.
+// jobState is the command's output for a job.
 type jobState struct {
 	Job           string        `json:"job"`
 	Phase         string        `json:"phase"`
@@ -72,7 +76,7 @@ type jobState struct {
 	Workers       []workerState `json:"workers"`
 }
 
-// workerState is a worker as the command shows it.
+// workerState is the command's output for a worker.
 type workerState struct {
 	Rank    *int   `json:"rank,omitempty"`
 	State   string `json:"state"` // as telemetry.Seat has it
@@ -86,7 +90,7 @@ type workerState struct {
 	Lanes   []int  `json:"lanes,omitempty"` // from, to (exclusive)
 }
 
-// jobStateOf adds to how the job stands where its workers are reached, and what evicted ones do.
+// jobStateOf adds the workers' addresses and the evicted ones' remedies to the job's state.
 func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 	plan, standing := view.Plan, observe.StandingOf(job, view)
 	state := jobState{Job: name, Phase: plan.Phase.String(), Reason: plan.Reason,
@@ -112,7 +116,7 @@ func jobStateOf(name string, job cluster.Job, view cluster.View) jobState {
 	return state
 }
 
-// print writes a line about the job, one about why it is so, and a table.
+// print writes a line about the job, one with the reason, and a table.
 func (s jobState) print(out io.Writer) error {
 	leader := "nobody leads it"
 	if s.Leader != "" {

@@ -6,7 +6,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Arguments are the flags with which `rondo train` runs a job: those that differ from the defaults.
+// Arguments are a job's flags for `rondo train`: those that differ from the defaults.
 func Arguments(spec *rondov1.JobSpec) []string {
 	given := needed(spec)
 	var out []string
@@ -23,7 +23,7 @@ func Arguments(spec *rondov1.JobSpec) []string {
 	return out
 }
 
-// needed returns the fields that must be given so that resolve gives the others their values.
+// needed returns the fields that must be given; resolve derives the others.
 func needed(spec *rondov1.JobSpec) map[protoreflect.Name]bool {
 	given := map[protoreflect.Name]bool{}
 	for {

@@ -7,13 +7,13 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Compression is a value of --compress; none: both are zero.
+// Compression is a value of --compress; none: both fields are zero.
 type Compression struct {
-	TopK     float64 // the share of each tensor's numbers that travels
-	PowerSGD int     // the rank of what a matrix is approximated by
+	TopK     float64 // share of each tensor's numbers that is sent
+	PowerSGD int     // rank of a matrix's approximation
 }
 
-// MaxPowerSGD is the highest rank of PowerSGD: above it there is less to save than to compute.
+// MaxPowerSGD is the highest rank of PowerSGD: higher ranks cost more computing than they save.
 const MaxPowerSGD = 64
 
 // ParseCompress reads the value of --compress: none, topk:SHARE or powersgd:RANK.
@@ -41,19 +41,19 @@ func ParseCompress(text string) (Compression, error) {
 	return Compression{}, usagef("--compress %q is not none, topk:SHARE or powersgd:RANK", text)
 }
 
-// Exact says whether gradients travel as they are: what sums them may then be the ring, or
-// something else between devices.
+// Exact says whether gradients travel unchanged, so that something other than the ring may sum
+// them.
 func Exact(spec *rondov1.JobSpec) bool { return spec.Wire == "fp32" && spec.Compress == "none" }
 
-// Hierarchical says whether gradients could be summed within hosts first: a canonical tree, what
-// top-k chooses and the ranges of a sharded optimizer go around the ring of all.
+// Hierarchical says whether gradients could be summed within hosts first. A canonical tree, top-k's
+// choice and the ranges of a sharded optimizer go around the ring of all workers.
 func Hierarchical(spec *rondov1.JobSpec) bool {
 	way, err := ParseCompress(spec.Compress)
 	return err == nil && way.TopK == 0 && !WholeGradients(spec)
 }
 
-// MostHalf is the largest --clip of what travels in fp16, whose largest number is 65504: with room
-// for what rounding adds to a sum.
+// MostHalf is the largest --clip for fp16, whose largest number is 65504. The rest is room for the
+// rounding errors of a sum.
 const MostHalf = 1 << 15
 
 func validateCompress(spec *rondov1.JobSpec) error {
@@ -67,30 +67,30 @@ func validateCompress(spec *rondov1.JobSpec) error {
 	}
 	switch {
 	case spec.Compress != "none" && spec.Wire != "fp32":
-		return usagef("--compress %s and --wire %s both say what travels: give one", spec.Compress,
+		return usagef("--compress %s and --wire %s both set the format of gradients: give "+
+			"one", spec.Compress,
 			spec.Wire)
 	case spec.Wire == "fp16" && spec.ClipScope != "global" && spec.Clip > MostHalf:
 		return usagef("--wire fp16 has no numbers above 65504, and workers that clip their own "+
 			"gradients to %g may sum to more: give a --clip of at most %d, or --wire bf16",
 			spec.Clip, MostHalf)
 	case spec.Compress != "none" && spec.SparseRows == "always":
-		return usagef("--sparse-rows always is without --compress, which sends parts of all " +
-			"tensors")
+		return usagef("--sparse-rows always excludes --compress, which sends parts of all tensors")
 	case spec.Topology == "hierarchical" && way.TopK > 0:
 		return usagef("--compress %s has each worker send to all others what it has chosen, which "+
 			"--topology hierarchical cannot sum within hosts: give --topology auto or flat",
 			spec.Compress)
 	case spec.CompressAfter > 0 && spec.Compress == "none":
-		return usagef("--compress-after says when --compress begins: give that too")
+		return usagef("--compress-after needs --compress: give both")
 	case spec.ErrorFeedback && Exact(spec):
 		return usagef("--error-feedback adds what --wire or --compress leaves out to the next " +
 			"gradient, and --wire fp32 leaves nothing out: give --wire bf16 or fp16 with it")
 	case spec.IntraHost == "nccl" && !Exact(spec):
-		return usagef("%s is of gradients on the ring, and with --intra-host nccl none are there: "+
-			"give --intra-host auto", lossy)
+		return usagef("%s is for gradients on the ring, and --intra-host nccl sums them "+
+			"elsewhere: give --intra-host auto", lossy)
 	case spec.IntraHost == "nccl" && spec.SparseRows == "always":
-		return usagef("--sparse-rows always is of gradients on the ring, and with --intra-host " +
-			"nccl none are there: give --intra-host auto")
+		return usagef("--sparse-rows always is for gradients on the ring, and --intra-host nccl " +
+			"sums them elsewhere: give --intra-host auto")
 	case spec.SparseRows == "always" && spec.TieWeights:
 		return usagef("--sparse-rows always needs an embedding of its own: with --tie-weights " +
 			"the output layer changes all of its rows in each step")

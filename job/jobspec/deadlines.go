@@ -10,38 +10,38 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// HeartbeatsPerChunkTimeout is how many signs of life an idle sender gives within the time after
-// which its neighbour counts it as gone: so many must be lost or late in a row.
+// HeartbeatsPerChunkTimeout is the number of signs of life that an idle sender gives within
+// --chunk-timeout. So many must be lost or late in a row before its neighbour counts it as dead.
 const HeartbeatsPerChunkTimeout = 4
 
-// MinChunkTimeout is the shortest --chunk-timeout: with less, a heartbeat that the system schedules
-// a little late is taken for a death.
+// MinChunkTimeout is the shortest --chunk-timeout. With less, a heartbeat that the system schedules
+// slightly late would look like a death.
 const MinChunkTimeout = 100 * time.Millisecond
 
 // Rung is one deadline of a job.
 type Rung struct {
-	Name   string // of the flag, if it has one
+	Name   string // the flag's, if Flag
 	Flag   bool
-	Of     string // the flag that it follows from, if it has none
+	Of     string // the flag that it is derived from, unless Flag
 	Value  time.Duration
-	Bounds string // what it bounds
+	Bounds string // the wait that it bounds, for people
 	Needs  []Need
 }
 
-// Need says that a rung must be at least so many times as long as another.
+// Need says that a rung must be at least Times as long as another, and why.
 type Need struct {
 	Times int
 	Rung  string
 	Why   string
 }
 
-// Deadlines returns the ladder of a job's deadlines, the shortest first. A rung is at least twice
-// as long as one that must have run out before it: then there is as long again to act on it.
+// Deadlines returns the ladder of a job's deadlines, the shortest first. A rung that must follow
+// another's end is at least twice as long, which leaves as much time again to act.
 func Deadlines(spec *rondov1.JobSpec) []Rung {
 	return []Rung{
 		{Name: "heartbeat", Of: "chunk-timeout",
 			Value: spec.ChunkTimeout.AsDuration() / HeartbeatsPerChunkTimeout,
-			Bounds: "the silence of a worker that waits for others itself; a quarter of " +
+			Bounds: "the silence of a worker that is itself waiting; a quarter of " +
 				"--chunk-timeout"},
 		{Name: "chunk-timeout", Flag: true, Value: spec.ChunkTimeout.AsDuration(),
 			Bounds: "the silence of a neighbour in the ring; it must leave time for one chunk of " +
@@ -51,36 +51,35 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 		{Name: "lease-ttl", Flag: true, Value: spec.LeaseTtl.AsDuration(),
 			Bounds: "the silence of a worker or leader towards etcd",
 			Needs: []Need{{2, "chunk-timeout",
-				"the ring sees who is gone, and speaks first; the lease is the backstop"}}},
+				"the ring must report a dead worker first; the lease is the backstop"}}},
 		{Name: "step-timeout", Flag: true, Value: spec.StepTimeout.AsDuration(),
 			Bounds: "the wait for a neighbour that lives but sends nothing new; up to a quarter " +
 				"more in later ring steps",
-			Needs: []Need{{2, "chunk-timeout", "the neighbour may itself be waiting for one that " +
-				"is gone, and must find out first"}}},
+			Needs: []Need{{2, "chunk-timeout", "the neighbour may itself be waiting for a dead " +
+				"worker, and must notice first"}}},
 		{Name: "step across hosts", Of: "step-timeout",
 			Value: AcrossHosts(spec.StepTimeout.AsDuration()),
 			Bounds: "the same wait, in the rings across hosts (--topology): one and a half " +
 				"times --step-timeout",
 			Needs: []Need{{1, "step-timeout", "the neighbour may itself be waiting for one on " +
-				"its host, and must find out first"}}},
+				"its host, and must notice first"}}},
 		{Name: "gather within a host", Of: "step-timeout",
-			Value: WithinHost(spec.StepTimeout.AsDuration()),
-			Bounds: "the same wait, within a host for what its others sum across hosts; twice " +
-				"--step-timeout",
+			Value:  WithinHost(spec.StepTimeout.AsDuration()),
+			Bounds: "the same wait, within a host for its sums across hosts; twice --step-timeout",
 			Needs: []Need{{1, "step across hosts", "the neighbour may itself be waiting for " +
-				"another host, and must find out first"}}},
+				"another host, and must notice first"}}},
 		{Name: "regroup-timeout", Flag: true, Value: spec.RegroupTimeout.AsDuration(),
 			Bounds: "the wait for the next ring",
 			Needs: []Need{
 				{2, "lease-ttl", "if the leader is gone too, its lease must run out before " +
 					"another is elected and plans"},
-				{1, "gather within a host", "whoever left the ring first waits for the last to " +
+				{1, "gather within a host", "the first to leave the ring waits for the last to " +
 					"notice"},
 			}},
 		{Name: "join-timeout", Flag: true, Value: spec.JoinTimeout.AsDuration(),
 			Bounds: "the wait for --workers when a job starts",
 			Needs: []Need{{1, "regroup-timeout",
-				"a ring that breaks meanwhile must have the time to form again"}}},
+				"a ring that breaks in this time must be able to form again"}}},
 		{Name: "pause-timeout", Flag: true, Value: spec.PauseTimeout.AsDuration(),
 			Bounds: "the wait of a job with fewer than --min-workers, or of a worker without etcd",
 			Needs: []Need{{1, "join-timeout",
@@ -88,14 +87,14 @@ func Deadlines(spec *rondov1.JobSpec) []Rung {
 	}
 }
 
-// AcrossHosts and WithinHost are the waits of the rings of a hierarchy, where a step's is so long:
-// allreduce.Config has them, and says why.
+// AcrossHosts is the wait in a hierarchy's rings across hosts, from the --step-timeout. See
+// allreduce.Config for the reason.
 func AcrossHosts(step time.Duration) time.Duration { return min(step/2, math.MaxInt64-step) + step }
 
-// WithinHost is the wait for what the ranks of a host gather: see AcrossHosts.
+// WithinHost is the wait in a hierarchy's gather within a host; see AcrossHosts.
 func WithinHost(step time.Duration) time.Duration { return min(step, math.MaxInt64-step) + step }
 
-// label names a rung as a person would type it.
+// label is a rung's name as a user types it.
 func (r Rung) label() string {
 	if r.Flag {
 		return "--" + r.Name
@@ -103,7 +102,7 @@ func (r Rung) label() string {
 	return r.Name
 }
 
-// validateDeadlines holds each rung against those that it must be longer than.
+// validateDeadlines compares each rung with those that must be shorter.
 func validateDeadlines(spec *rondov1.JobSpec) error {
 	if d := spec.ChunkTimeout.AsDuration(); d < MinChunkTimeout {
 		return usagef("--chunk-timeout %v is too short for any machine: give at least %v", d,
@@ -129,7 +128,7 @@ func validateDeadlines(spec *rondov1.JobSpec) error {
 	return nil
 }
 
-// atLeast says "twice --chunk-timeout".
+// atLeast writes a need, such as "twice --chunk-timeout".
 func atLeast(need Need, other Rung) string {
 	switch need.Times {
 	case 1:

@@ -169,30 +169,28 @@ func TestInjectMustBePossible(t *testing.T) {
 func TestDeadlinesTable(t *testing.T) {
 	const want = "| deadline | value | bounds | at least |\n" +
 		"| --- | --- | --- | --- |\n" +
-		"| `heartbeat` | 1.25s | the silence of a worker that waits for others itself; a " +
+		"| `heartbeat` | 1.25s | the silence of a worker that is itself waiting; a " +
 		"quarter of --chunk-timeout |  |\n" +
 		"| `--chunk-timeout` | 5s | the silence of a neighbour in the ring; it must leave time " +
 		"for one chunk of 1 MiB on the slowest link | 4 times heartbeat: a late sign of life is " +
 		"not a death |\n" +
 		"| `--lease-ttl` | 10s | the silence of a worker or leader towards etcd | twice " +
-		"--chunk-timeout: the ring sees who is gone, and speaks first; the lease is the " +
-		"backstop |\n" +
+		"--chunk-timeout: the ring must report a dead worker first; the lease is the backstop |\n" +
 		"| `--step-timeout` | 30s | the wait for a neighbour that lives but sends " +
 		"nothing new; up to a quarter more in later ring steps | twice --chunk-timeout: the " +
-		"neighbour may itself be waiting for one that is gone, and must find out first |\n" +
+		"neighbour may itself be waiting for a dead worker, and must notice first |\n" +
 		"| `step across hosts` | 45s | the same wait, in the rings across hosts (--topology): " +
 		"one and a half times --step-timeout | as long as --step-timeout: the neighbour may " +
-		"itself be waiting for one on its host, and must find out first |\n" +
-		"| `gather within a host` | 1m | the same wait, within a host for what its others sum " +
-		"across hosts; twice --step-timeout | as long as step across hosts: the neighbour may " +
-		"itself be waiting for another host, and must find out first |\n" +
+		"itself be waiting for one on its host, and must notice first |\n" +
+		"| `gather within a host` | 1m | the same wait, within a host for its sums " +
+		"across hosts; twice --step-timeout | as long as step across hosts: the neighbour " +
+		"may itself be waiting for another host, and must notice first |\n" +
 		"| `--regroup-timeout` | 1m | the wait for the next ring | twice --lease-ttl: if " +
 		"the leader is gone too, its lease must run out before another is elected and " +
-		"plans; as long as gather within a host: whoever left the ring first waits for the " +
-		"last to notice |\n" +
+		"plans; as long as gather within a host: the first to leave the ring waits for the last " +
+		"to notice |\n" +
 		"| `--join-timeout` | 5m | the wait for --workers when a job starts | as long as " +
-		"--regroup-timeout: a ring that breaks meanwhile must have the time to form " +
-		"again |\n" +
+		"--regroup-timeout: a ring that breaks in this time must be able to form again |\n" +
 		"| `--pause-timeout` | 1h | the wait of a job with fewer than --min-workers, or " +
 		"of a worker without etcd | as long as --join-timeout: workers come back no " +
 		"faster than they come |\n"

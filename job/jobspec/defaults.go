@@ -6,16 +6,15 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Default returns the spec of a job of which nothing was given.
+// Default returns the spec of a job without any flag.
 func Default() *rondov1.JobSpec {
 	spec := unresolved()
 	resolve(spec, nil)
 	return spec
 }
 
-// Textbook returns the job of the textbooks: one layer, plain SGD with a constant rate of 1, no
-// dropout, 10 epochs over all of the text, and nothing to evaluate on. Everything else has its
-// default.
+// Textbook returns the textbooks' job: one layer, plain SGD with a constant rate of 1, no dropout,
+// 10 epochs over the whole text, no evaluation, and defaults otherwise.
 func Textbook() *rondov1.JobSpec {
 	spec := Default()
 	spec.Layers, spec.Dropout, spec.Bptt = 1, 0, 35
@@ -24,7 +23,7 @@ func Textbook() *rondov1.JobSpec {
 	return spec
 }
 
-// unresolved returns a spec in which each field has the default that its flag shows.
+// unresolved returns a spec with the defaults in the flags' help.
 func unresolved() *rondov1.JobSpec {
 	spec := &rondov1.JobSpec{}
 	for _, f := range fields() {
@@ -41,10 +40,9 @@ func unresolved() *rondov1.JobSpec {
 	return spec
 }
 
-// resolve replaces the defaults that depend on other fields. given has the fields that a flag or
-// the YAML file sets: they stay, but for a learning rate of 0, which means the optimizer's own. It
-// is the only place that knows such defaults; every spec that leaves this package has been through
-// it.
+// resolve sets the defaults that depend on other fields. Fields in given, which a flag or the YAML
+// file sets, stay; only a learning rate of 0 becomes the optimizer's own. Every spec that leaves
+// this package has been through resolve.
 func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
@@ -59,8 +57,8 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 
 // ownRate is an optimizer's default learning rate. SGD's is the textbooks', for recurrent networks
 // with clipped gradients. Momentum 0.9 multiplies a step by ten, so its rate is a tenth of that.
-// The others divide by the gradient's size, so that a rate is about the change of a parameter in a
-// step; adagrad's falls from there.
+// The others divide by the gradient's size: their rate is about a parameter's change in a step, and
+// adagrad's change shrinks from there.
 func ownRate(optimizer string) float64 {
 	switch optimizer {
 	case "sgd":
@@ -74,5 +72,5 @@ func ownRate(optimizer string) float64 {
 	case "adagrad":
 		return 0.03
 	}
-	return 0 // Validate names the optimizers that there are
+	return 0 // Validate reports an unknown optimizer
 }

@@ -7,11 +7,11 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Device is what --device asks for. The zero value is the CPU.
+// Device is a value of --device. The zero value is the CPU.
 type Device struct {
-	Auto bool // a GPU if there is one, and else the CPU
+	Auto bool // a GPU if there is one, else the CPU
 	CUDA bool // a GPU
-	GPU  int  // which, where one is named; negative: none is
+	GPU  int  // N of cuda:N; negative: any
 }
 
 // maxGPU bounds N of cuda:N.
@@ -36,12 +36,12 @@ func ParseDevice(text string) (Device, error) {
 	return Device{CUDA: true, GPU: n}, nil
 }
 
-// OfGPUs says whether only GPUs have a precision.
+// OfGPUs says whether a precision needs a GPU.
 func OfGPUs(precision string) bool { return precision == "tf32" || precision == "fp16" }
 
-// NotOnCPU is the error of a job, or a worker, that is to compute on a CPU in a precision of GPUs.
+// NotOnCPU is the error for a precision that needs a GPU, on a CPU.
 func NotOnCPU(precision string) error {
-	return usagef("--precision %s is of GPUs, and this would compute on a CPU: give --device "+
+	return usagef("--precision %s needs a GPU, and this would compute on a CPU: give --device "+
 		"cuda, or --precision fp32 or bf16", precision)
 }
 

@@ -16,13 +16,13 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Flags are the flags of a job, one for each field of JobSpec.
+// Flags are a job's flags, one for each field of JobSpec that has the option.
 type Flags struct {
 	set    *pflag.FlagSet
 	given  *rondov1.JobSpec
 	config string
 
-	count func(*rondov1.JobSpec) (int64, error) // of --workers auto; nil: a number is needed
+	count func(*rondov1.JobSpec) (int64, error) // for --workers auto; nil: auto is refused
 	auto  bool                                  // --workers auto was given
 }
 
@@ -45,8 +45,8 @@ func AddFlags(set *pflag.FlagSet) *Flags {
 	return flags
 }
 
-// AutoWorkers has --workers take the word auto, too: count then says how many, of the job that all
-// else gives.
+// AutoWorkers lets --workers take the word auto. count then returns the number for the job that the
+// other flags give.
 func (f *Flags) AutoWorkers(count func(*rondov1.JobSpec) (int64, error)) {
 	f.count = count
 	workers := f.set.Lookup("workers")
@@ -54,7 +54,7 @@ func (f *Flags) AutoWorkers(count func(*rondov1.JobSpec) (int64, error)) {
 	workers.Usage += "; auto: one for each GPU, or one on a CPU"
 }
 
-// autoValue is a number's flag that takes the word auto.
+// autoValue lets a number's flag take the word auto.
 type autoValue struct {
 	pflag.Value
 	auto *bool
@@ -74,8 +74,8 @@ func (v *autoValue) String() string {
 	return v.Value.String()
 }
 
-// Spec returns the job: the defaults, over them the YAML file if --config names one, over it the
-// flags that were given; validated.
+// Spec returns the validated job. Flags override the YAML file of --config, which overrides the
+// defaults.
 func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 	spec, given := unresolved(), map[protoreflect.Name]bool{}
 	if f.config != "" {
@@ -103,8 +103,8 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 	return spec, Validate(spec)
 }
 
-// FromYAML reads a job's YAML over the defaults; name is the file's, for errors. A value is written
-// as its flag's would be. It does not check bounds.
+// FromYAML reads a job's YAML over the defaults, without checking bounds. Values are written as for
+// flags. name is the file's, for errors.
 func FromYAML(name string, text []byte) (*rondov1.JobSpec, error) {
 	spec, given := unresolved(), map[protoreflect.Name]bool{}
 	if err := readYAML(name, text, spec, given); err != nil {
@@ -114,7 +114,7 @@ func FromYAML(name string, text []byte) (*rondov1.JobSpec, error) {
 	return spec, nil
 }
 
-// readYAML sets the fields of spec whose keys are in the text, and notes in given which they are.
+// readYAML sets the fields of spec whose keys are in the text, and records them in given.
 func readYAML(
 	name string, text []byte, spec *rondov1.JobSpec, given map[protoreflect.Name]bool,
 ) error {

@@ -15,8 +15,8 @@ type flagGroup struct {
 	flags []string
 }
 
-// flagGroups is the order in which help lists the flags of the commands that take a job. A flag
-// that a command does not have is left out of its help.
+// flagGroups is the order of flags in the help of commands that take a job. A command's help leaves
+// out the flags that it lacks.
 func flagGroups() []flagGroup {
 	return []flagGroup{
 		{"To begin with", []string{"corpus", "cell", "hidden", "layers", "dropout", "epochs",
@@ -50,7 +50,7 @@ func flagGroups() []flagGroup {
 	}
 }
 
-// GroupsOf returns the titles of the groups that list a flag. There should be one.
+// GroupsOf returns the titles of the groups with a flag. There should be one.
 func GroupsOf(flag string) []string {
 	var titles []string
 	for _, g := range flagGroups() {
@@ -61,14 +61,14 @@ func GroupsOf(flag string) []string {
 	return titles
 }
 
-// Columns of the help: where a flag's name and its text begin, and where lines end.
+// Columns of the help: the start of a flag's name and of its text, and the end of lines.
 const (
 	nameColumn = 2
 	textColumn = 30
 	helpWidth  = 96
 )
 
-// Usages is the help of a command's flags in groups. Flags without a group come last.
+// Usages is the help for a command's flags, in groups. Flags without a group come last.
 func Usages(set *pflag.FlagSet) string {
 	groups := append(flagGroups(), flagGroup{title: "Other"})
 	set.VisitAll(func(flag *pflag.Flag) {
@@ -92,7 +92,7 @@ func Usages(set *pflag.FlagSet) string {
 	return out.String()
 }
 
-// usage is a flag's lines: its name and type, its text, its default.
+// usage is a flag's help: name, type, text, default.
 func usage(flag *pflag.Flag) string {
 	kind, text := pflag.UnquoteUsage(flag)
 	name := "--" + flag.Name
@@ -104,7 +104,7 @@ func usage(flag *pflag.Flag) string {
 	}
 	words := strings.Fields(text)
 	switch flag.DefValue {
-	case "", "0", "0s", "false", "[]": // the text says what it means
+	case "", "0", "0s", "false", "[]": // the text explains these
 	default:
 		words = append(words, "(default "+flag.DefValue+")")
 	}
@@ -124,7 +124,7 @@ func usage(flag *pflag.Flag) string {
 	return out.String()
 }
 
-// wrap joins words to lines of at most so many characters. A longer word has a line of its own.
+// wrap joins words to lines of at most width characters. A longer word gets its own line.
 func wrap(words []string, width int) []string {
 	lines := []string{""}
 	for _, word := range words {

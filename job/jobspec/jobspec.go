@@ -1,8 +1,7 @@
-// Package jobspec makes the JobSpec message usable by people: its defaults, its flags, its YAML
-// file and the checks of what a person wrote. All four are read from the message's descriptor
-// (option rondo.v1.flag), so that a field, its flag and its YAML key cannot disagree. It knows
-// nothing of what the values do. It imports proto, compute for the table of cells, task for the
-// names of tasks, and rehearsal for the grammar of --inject.
+// Package jobspec has the defaults, flags, YAML file and checks of the JobSpec message. It reads
+// them from the message's descriptor (option rondo.v1.flag), so a field, its flag and its YAML key
+// cannot disagree. It does not act on the values. It may import proto, compute for the table of
+// cells, task for the names of tasks, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
@@ -21,8 +20,8 @@ import (
 	"rondo/task"
 )
 
-// A UsageError is a mistake in what a person wrote: a flag, a key of the YAML file, or their
-// combination. Commands exit with code 2 for it.
+// A UsageError is a user's mistake in a flag, a key of the YAML file, or their combination.
+// Commands exit with code 2 for it.
 type UsageError struct{ text string }
 
 func (e *UsageError) Error() string { return e.text }
@@ -34,8 +33,8 @@ func usagef(format string, a ...any) error {
 // NoCheckpoints is the --checkpoint-dir of a job that keeps no model.
 const NoCheckpoints = "none"
 
-// KeepsModel reports whether a submitted job has a folder for its checkpoints. `rondo train` fills
-// in the folder before it submits a job; elsewhere a job without one keeps nothing.
+// KeepsModel reports whether a submitted job has a folder for checkpoints. `rondo train` fills in
+// the folder before it submits a job; other jobs without one keep no model.
 func KeepsModel(spec *rondov1.JobSpec) bool {
 	return spec.CheckpointDir != "" && spec.CheckpointDir != NoCheckpoints
 }
@@ -85,7 +84,7 @@ func validateRun(spec *rondov1.JobSpec) error {
 		return usagef("--lr-min %g is above --lr %g", spec.LrMin, spec.Lr)
 	}
 	if spec.EvalCorpus != "" && spec.ValidationFraction > 0 {
-		return usagef("--eval-corpus and --validation-fraction both say what to evaluate on: " +
+		return usagef("--eval-corpus and --validation-fraction both set the evaluation text: " +
 			"set one")
 	}
 	if spec.EvalEvery > 0 && !evaluates(spec) {
@@ -114,7 +113,7 @@ func validateRun(spec *rondov1.JobSpec) error {
 	return nil
 }
 
-// evaluates says whether a job has anything to evaluate on.
+// evaluates says whether a job has text to evaluate on.
 func evaluates(spec *rondov1.JobSpec) bool {
 	return spec.EvalCorpus != "" || spec.ValidationFraction > 0
 }
@@ -138,8 +137,8 @@ func validateSync(spec *rondov1.JobSpec) error {
 			spec.SyncEvery)
 	}
 	if spec.SparseRows == "always" {
-		return usagef("--sparse-rows always is of gradients, and --sync-every %d sums changes of "+
-			"parameters, which may be of rows that were not read: give --sparse-rows never",
+		return usagef("--sparse-rows always is for gradients, and --sync-every %d sums parameter "+
+			"changes, also of rows that were not read: give --sparse-rows never",
 			spec.SyncEvery)
 	}
 	if spec.OuterLr == 0 && spec.OuterOptimizer != "average" {
@@ -158,13 +157,13 @@ func ParseResumeStep(text string) (int64, error) {
 	return step, nil
 }
 
-// Identity is a fingerprint of what makes a checkpoint continue this job: the tokens, which corpus
-// is the fingerprint of, the model, the optimizer, and what decides the order of the data. Two
-// specs with one identity may differ in the number of workers, the learning rate or the length of
-// the run.
+// Identity is a fingerprint of the settings that a job and its checkpoints must share: the tokens,
+// with corpus as their fingerprint, the model, the optimizer, and the order of the data. Specs with
+// the same identity may differ in the number of workers, the learning rate or the length of the
+// run.
 func Identity(spec *rondov1.JobSpec, corpus string) string {
 	lasts := lasting(spec)
-	if lasts.Task == task.LM { // as jobs were before they had these fields
+	if lasts.Task == task.LM { // older jobs lack these fields, and must keep their identity
 		lasts.Task = ""
 	}
 	if lasts.Accumulate == 1 {
@@ -178,7 +177,7 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Differences lists the flags in which two specs differ so that one cannot continue the other:
+// Differences lists the flags whose difference keeps one spec from continuing the other, such as
 // "--hidden 256 instead of 128".
 func Differences(spec, other *rondov1.JobSpec) []string {
 	var out []string
@@ -203,13 +202,13 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
-	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // whose momentum is saved
+	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer
 	}
 	return lasts
 }
 
-// field is one field of JobSpec with what its options say.
+// field is a field of JobSpec with its flag option.
 type field struct {
 	desc protoreflect.FieldDescriptor
 	flag *rondov1.Flag
@@ -221,7 +220,7 @@ func fields() []field {
 	for i := range all.Len() {
 		desc := all.Get(i)
 		flag, _ := proto.GetExtension(desc.Options(), rondov1.E_Flag).(*rondov1.Flag)
-		if flag != nil { // a field without the option is not for people to set
+		if flag != nil { // a field without the option has no flag
 			out = append(out, field{desc: desc, flag: flag})
 		}
 	}

@@ -89,9 +89,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
 		{"--task seq2seq", `--task "seq2seq" is not one of lm`},
 		{"--precision fp8", `--precision "fp8" is not one of fp32, bf16, tf32, fp16`},
-		{"--precision fp16 --device cpu", "--precision fp16 is of GPUs, and this would compute " +
+		{"--precision fp16 --device cpu", "--precision fp16 needs a GPU, and this would compute " +
 			"on a CPU: give --device cuda, or --precision fp32 or bf16"},
-		{"--precision tf32 --device cpu", "--precision tf32 is of GPUs"},
+		{"--precision tf32 --device cpu", "--precision tf32 needs a GPU"},
 		{"--device tpu", `--device "tpu" is not one of auto, cpu, cuda, cuda:N`},
 		{"--device cuda:x", `--device "cuda:x" is not one of`},
 		{"--device cuda:-1", `--device "cuda:-1" is not one of`},
@@ -109,8 +109,8 @@ func TestWrongFlags(t *testing.T) {
 		{"--min-workers 3", "--min-workers 3 is above --workers 2"},
 		{"--max-workers 1", "--max-workers 1 is below --workers 2"},
 		{"--link carrier", `--link "carrier" is not one of auto, tcp, unix, shm`},
-		{"--link unix --intra-host grpc", "--intra-host grpc says what links are made of, and " +
-			"so does --link unix: leave --intra-host out"},
+		{"--link unix --intra-host grpc", "--intra-host grpc and --link unix both set the links: " +
+			"leave --intra-host out"},
 		{"--evict-stragglers 1", "--evict-stragglers 1 would evict workers that are as fast"},
 		{"--evict-stragglers 3 --check-every 0", "--evict-stragglers needs --check-every above 0"},
 		{"--chunk-timeout 99ms", "--chunk-timeout 99ms is too short for any machine: give at " +
@@ -124,14 +124,14 @@ func TestWrongFlags(t *testing.T) {
 		{"--clip-scope group --batch 11 --max-workers 3", "3 workers cannot share 1 groups"},
 		{"--reduce canonical", "--reduce canonical gives the same weights on any number of " +
 			"workers, and --clip-scope worker clips by worker"},
-		{"--bucket-bytes 1000", "--bucket-bytes 1000 is of sums that begin during the backward " +
+		{"--bucket-bytes 1000", "--bucket-bytes 1000 is for sums that begin during the backward " +
 			"pass, and --clip-scope worker needs"},
-		{"--bucket-bytes 1000 --clip 0 --sync-every 4", "--bucket-bytes 1000 is of sums that " +
+		{"--bucket-bytes 1000 --clip 0 --sync-every 4", "--bucket-bytes 1000 is for sums that " +
 			"begin during the backward pass, and --sync-every 4"},
 		{"--bucket-bytes 1000 --clip-scope global --compress topk:0.1", "--bucket-bytes 1000 is " +
-			"of sums that begin during the backward pass, and --compress topk:0.1"},
+			"for sums that begin during the backward pass, and --compress topk:0.1"},
 		{"--bucket-bytes 1000 --clip-scope global --reduce canonical", "--bucket-bytes 1000 is " +
-			"of sums that begin during the backward pass, and --reduce canonical"},
+			"for sums that begin during the backward pass, and --reduce canonical"},
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
 		{"--compress topk:0.1 --topology hierarchical",
 			"--compress topk:0.1 has each worker send to all others"},
@@ -141,15 +141,15 @@ func TestWrongFlags(t *testing.T) {
 		{"--shard-copies 2", "--shard-copies 2 is for --shard-optimizer"},
 		{"--shard-optimizer --shard-copies 3", "--shard-copies 3 is above its greatest value, 2"},
 		{"--shard-optimizer --reduce canonical --clip-scope global", "--reduce canonical " +
-			"is of whole gradients, and with --shard-optimizer each worker has the sum of its " +
+			"needs whole gradients, and with --shard-optimizer each worker has the sum of its " +
 			"own range only, in fp32 and around one ring: give --reduce ring, or leave out"},
-		{"--shard-optimizer --sync-every 4", "--sync-every 4 is of whole gradients"},
-		{"--shard-optimizer --compress topk:0.1", "--compress topk:0.1 is of whole gradients"},
-		{"--shard-optimizer --wire bf16", "--wire bf16 is of whole gradients"},
-		{"--shard-optimizer --sparse-rows always", "--sparse-rows always is of whole"},
-		{"--shard-optimizer --topology hierarchical", "--topology hierarchical is of whole"},
-		{"--shard-optimizer --intra-host nccl", "--intra-host nccl is of whole gradients"},
-		{"--shard-optimizer --bucket-bytes 1000 --clip 0", "--bucket-bytes 1000 is of sums that " +
+		{"--shard-optimizer --sync-every 4", "--sync-every 4 needs whole gradients"},
+		{"--shard-optimizer --compress topk:0.1", "--compress topk:0.1 needs whole gradients"},
+		{"--shard-optimizer --wire bf16", "--wire bf16 needs whole gradients"},
+		{"--shard-optimizer --sparse-rows always", "--sparse-rows always needs whole"},
+		{"--shard-optimizer --topology hierarchical", "--topology hierarchical needs whole"},
+		{"--shard-optimizer --intra-host nccl", "--intra-host nccl needs whole gradients"},
+		{"--shard-optimizer --bucket-bytes 1000 --clip 0", "--bucket-bytes 1000 is for sums that " +
 			"begin during the backward pass, and --shard-optimizer sums all of it at once"},
 		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
@@ -157,7 +157,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
-		{"--sync-every 4 --sparse-rows always", "--sparse-rows always is of gradients"},
+		{"--sync-every 4 --sparse-rows always", "--sparse-rows always is for gradients"},
 		{"--sync-every 4 --outer-optimizer sgd --outer-lr 0", "--outer-lr 0 would train nothing"},
 		{"--epochs 0", "--epochs and --steps are both 0"},
 		{"--resume yesterday", `--resume "yesterday" is not auto, never or the step`},
@@ -175,15 +175,15 @@ func TestWrongFlags(t *testing.T) {
 		{"--compress topk:NaN", "--compress topk:NaN: topk: takes the share"},
 		{"--compress powersgd:0", "--compress powersgd:0: powersgd: takes a rank from 1 to 64"},
 		{"--compress powersgd:65", "--compress powersgd:65: powersgd: takes a rank"},
-		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both say what"},
-		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always is without --compress"},
+		{"--compress topk:0.1 --wire bf16", "--compress topk:0.1 and --wire bf16 both set the"},
+		{"--compress topk:0.1 --sparse-rows always", "--sparse-rows always excludes --compress"},
 		{"--wire fp16 --clip 40000", "--wire fp16 has no numbers above 65504"},
-		{"--compress-after 9", "--compress-after says when --compress begins"},
+		{"--compress-after 9", "--compress-after needs --compress"},
 		{"--error-feedback", "--error-feedback adds what --wire or --compress leaves out"},
-		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is of gradients on " +
-			"the ring, and with --intra-host nccl none are there"},
-		{"--wire fp16 --intra-host nccl", "--wire fp16 is of gradients on the ring"},
-		{"--sparse-rows always --intra-host nccl", "--sparse-rows always is of gradients on the"},
+		{"--compress powersgd:4 --intra-host nccl", "--compress powersgd:4 is for gradients on " +
+			"the ring, and --intra-host nccl sums them"},
+		{"--wire fp16 --intra-host nccl", "--wire fp16 is for gradients on the ring"},
+		{"--sparse-rows always --intra-host nccl", "--sparse-rows always is for gradients on the"},
 		{"--sparse-rows always --embed 8 --tie-weights", "--sparse-rows always needs an embedding"},
 		{"--config /nowhere.yaml", "--config: open /nowhere.yaml"},
 	} {

@@ -6,14 +6,14 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Canonical says whether gradients are added up in one order, whatever the number of workers.
+// Canonical says whether the order of gradient sums is independent of the number of workers.
 func Canonical(spec *rondov1.JobSpec) bool { return spec.Reduce == "canonical" }
 
-// defaultLaneGroups is how many groups of lanes there are at most where --lane-groups does not say.
+// defaultLaneGroups is the most lane groups if --lane-groups is 0.
 const defaultLaneGroups = 8
 
-// LaneGroups is into how many groups of lanes a job's batch is cut; 0: into none. It does not
-// depend on the number of workers, on which nothing that the groups are for may depend.
+// LaneGroups is the number of lane groups in a job's batch; 0: no groups. It does not depend on the
+// number of workers, so that results do not either.
 func LaneGroups(spec *rondov1.JobSpec) int64 {
 	if !Canonical(spec) && spec.ClipScope != "group" {
 		return 0
@@ -59,13 +59,13 @@ func validateReduction(spec *rondov1.JobSpec) error {
 			"hierarchical in another: give --topology auto or flat")
 	}
 	if spec.IntraHost == "nccl" {
-		return usagef("--intra-host nccl adds gradients up in an order of its own, which " +
+		return usagef("--intra-host nccl adds gradients in its own order, which " +
 			"--reduce canonical does not allow: give --intra-host auto, shm or grpc")
 	}
 	return nil
 }
 
-// validateBuckets refuses a size of buckets where none travels while backward goes on.
+// validateBuckets refuses --bucket-bytes where no sum overlaps with backward.
 func validateBuckets(spec *rondov1.JobSpec) error {
 	if spec.BucketBytes == 0 {
 		return nil
@@ -86,6 +86,6 @@ func validateBuckets(spec *rondov1.JobSpec) error {
 	default:
 		return nil
 	}
-	return usagef("--bucket-bytes %d is of sums that begin during the backward pass, and %s: "+
+	return usagef("--bucket-bytes %d is for sums that begin during the backward pass, and %s: "+
 		"leave it out", spec.BucketBytes, why)
 }

@@ -6,7 +6,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// ShardCopies is how many workers keep each part of what the optimizer keeps; 0: each keeps all.
+// ShardCopies is the number of workers that keep each part of the optimizer state; 0: all keep all.
 func ShardCopies(spec *rondov1.JobSpec) int64 {
 	if !spec.ShardOptimizer {
 		return 0
@@ -14,18 +14,18 @@ func ShardCopies(spec *rondov1.JobSpec) int64 {
 	return spec.ShardCopies
 }
 
-// ShardsAtRisk says whether a worker that is killed takes along what no other worker has and no
-// checkpoint.
+// ShardsAtRisk says whether a killed worker's optimizer state is lost: no other worker and no
+// checkpoint has it.
 func ShardsAtRisk(spec *rondov1.JobSpec) bool {
 	saved := KeepsModel(spec) && (spec.CheckpointEvery > 0 || evaluates(spec))
 	return ShardCopies(spec) == 1 && !saved && spec.Optimizer != "sgd" && spec.Workers > 1
 }
 
-// WholeGradients says whether gradients are summed, in fp32, by the ring of all workers alone: as a
-// tree, or each worker's range of them.
+// WholeGradients says whether gradients need one fp32 ring of all workers: to sum them as a tree,
+// or by the workers' ranges.
 func WholeGradients(spec *rondov1.JobSpec) bool { return Canonical(spec) || spec.ShardOptimizer }
 
-// validateShards refuses what sums gradients in another way than by ranges around one ring.
+// validateShards refuses flags that do not sum gradients by ranges around one ring.
 func validateShards(spec *rondov1.JobSpec) error {
 	if !spec.ShardOptimizer {
 		if spec.ShardCopies > 1 {
@@ -53,7 +53,7 @@ func validateShards(spec *rondov1.JobSpec) error {
 	default:
 		return nil
 	}
-	return usagef("%s is of whole gradients, and with --shard-optimizer each worker has the sum "+
+	return usagef("%s needs whole gradients, and with --shard-optimizer each worker has the sum "+
 		"of its own range only, in fp32 and around one ring: give %s, or leave out "+
 		"--shard-optimizer", other, instead)
 }

@@ -15,7 +15,7 @@ import (
 	"rondo/task"
 )
 
-// parse reads what a person typed into a value of the field's kind.
+// parse converts text to a value of the field's kind.
 func (f field) parse(text string) (protoreflect.Value, error) {
 	fail := func(what string) (protoreflect.Value, error) {
 		return protoreflect.Value{}, usagef("--%s %q is not %s", f.flagName(), text, what)
@@ -57,7 +57,7 @@ func (f field) parse(text string) (protoreflect.Value, error) {
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
 }
 
-// choices are the values that a string takes; none: any. Tasks and cells have tables of their own.
+// choices are a string's allowed values; none: any. Tasks and cells have their own tables.
 func (f field) choices() []string {
 	switch f.desc.Name() {
 	case "task":
@@ -68,7 +68,7 @@ func (f field) choices() []string {
 	return f.flag.Choices
 }
 
-// check holds a value against the field's choices and bounds.
+// check compares a value with the field's choices and bounds.
 func (f field) check(value protoreflect.Value) error {
 	switch f.desc.Kind() {
 	case protoreflect.StringKind:

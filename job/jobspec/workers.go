@@ -7,7 +7,7 @@ import (
 	"rondo/rehearsal"
 )
 
-// MaxWorkers is how many workers the ring has at most.
+// MaxWorkers is the most workers in the ring.
 func MaxWorkers(spec *rondov1.JobSpec) int64 {
 	if spec.MaxWorkers == 0 {
 		return spec.Workers
@@ -34,21 +34,21 @@ func validateWorkers(spec *rondov1.JobSpec) error {
 		}
 	}
 	if spec.Link != "auto" && (spec.IntraHost == "grpc" || spec.IntraHost == "shm") {
-		return usagef("--intra-host %s says what links are made of, and so does --link %s: leave "+
-			"--intra-host out", spec.IntraHost, spec.Link)
+		return usagef("--intra-host %s and --link %s both set the links: leave --intra-host "+
+			"out", spec.IntraHost, spec.Link)
 	}
 	if factor := spec.EvictStragglers; factor != 0 && factor <= 1 {
 		return usagef("--evict-stragglers %g would evict workers that are as fast as the others: "+
 			"give more than 1, such as 3, or 0 to evict none", factor)
 	}
 	if spec.EvictStragglers != 0 && spec.CheckEvery == 0 {
-		return usagef("--evict-stragglers needs --check-every above 0: who is late is judged at " +
-			"these checks")
+		return usagef("--evict-stragglers needs --check-every above 0: these checks find late " +
+			"workers")
 	}
 	return nil
 }
 
-// validateRehearsal checks that every fault that is ordered could happen.
+// validateRehearsal checks that every ordered fault could happen.
 func validateRehearsal(spec *rondov1.JobSpec) error {
 	if strings.Contains(spec.AuditDir, "://") {
 		return usagef("--audit-dir %s: logs are appended to, so this must be a local folder",

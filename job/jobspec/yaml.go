@@ -9,9 +9,9 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// ToYAML writes a job's YAML, in the order of the flags: the keys that differ from the defaults,
-// and those whose flag says always. FromYAML reads the same job from it, but for what no flag sets:
-// `submitted`.
+// ToYAML writes a job's YAML in the order of the flags: the keys that differ from the defaults, and
+// those whose flag says always. FromYAML reads the same job from it, except for `submitted`, which
+// has no flag.
 func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
 	var out bytes.Buffer
 	plain := Default().ProtoReflect()

@@ -21,15 +21,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Remedy is what an evicted worker does.
+// Remedy is an evicted worker's next action.
 type Remedy int32
 
 const (
 	Remedy_REMEDY_UNSPECIFIED Remedy = 0
-	Remedy_REMEDY_REJOIN      Remedy = 1 // register anew, under a new id, with the state that it has
-	Remedy_REMEDY_RESYNC      Remedy = 2 // the same without its state, which is not to be trusted
-	Remedy_REMEDY_WAIT        Remedy = 3 // stay as a spare for when there are too few: it is too slow
-	Remedy_REMEDY_LEAVE       Remedy = 4 // end: it does not fit the job
+	Remedy_REMEDY_REJOIN      Remedy = 1 // register under a new id, and keep its state
+	Remedy_REMEDY_RESYNC      Remedy = 2 // the same, but drop its state, which may be wrong
+	Remedy_REMEDY_WAIT        Remedy = 3 // too slow: stay as a spare in case too few are left
+	Remedy_REMEDY_LEAVE       Remedy = 4 // exit: it does not fit the job
 )
 
 // Enum value maps for Remedy.
@@ -132,16 +132,16 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{1}
 }
 
-// Member is a worker as it registers under /rondo/<job>/members/<id>, with a lease.
+// Member is a worker's registration under /rondo/<job>/members/<id>, with a lease.
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`           // unique to this run of the process
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // host:port of its Ring service
 	Host          string                 `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`
-	Pid           int64                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`          // negative: in a container, a number that tells its processes apart
+	Pid           int64                  `protobuf:"varint,4,opt,name=pid,proto3" json:"pid,omitempty"`          // negative: in a container, a number unique there
 	Device        string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`     // as compute.Device names it
-	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`   // of the protocol between workers: all of a ring have the same
-	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of the job as this worker has it, its text included
+	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`   // of the protocol between workers; the same in a whole ring
+	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of this worker's job and text
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -225,20 +225,20 @@ func (x *Member) GetIdentity() string {
 	return ""
 }
 
-// Plan is what the coordinator decides, stored under /rondo/<job>/plan.
+// Plan is the coordinator's decision, stored under /rondo/<job>/plan.
 type Plan struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`                    // grows each time the ring is formed anew
+	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`                    // grows with each new ring
 	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`                           // in ring order: the index is the rank
 	LaneEnds      []int64                `protobuf:"varint,3,rep,packed,name=lane_ends,json=laneEnds,proto3" json:"lane_ends,omitempty"` // rank r holds lanes [lane_ends[r-1], lane_ends[r])
 	Phase         Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`      // why this plan was made, for people
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`      // for this plan, for people
 	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`     // with PHASE_ENDED: the job failed, and reason says why
 	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`       // with failed: the job's input is wrong, not the run
-	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`       // workers of the ring at most, as `rondo scale` set it; 0: the spec's
+	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`       // most workers in the ring, set by `rondo scale`; 0: the spec's
 	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`       // rings formed in this run of the job
 	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
-	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, from the first ring on
+	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
 	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -419,7 +419,7 @@ func (x *Eviction) GetRemedy() Remedy {
 	return Remedy_REMEDY_UNSPECIFIED
 }
 
-// Leader is what a coordinator writes under its election key.
+// Leader is the elected coordinator's entry under its election key.
 type Leader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -472,14 +472,14 @@ func (x *Leader) GetAddress() string {
 	return ""
 }
 
-// Record is one event of one source. A leader takes each record once, and so does a watcher,
-// whatever was sent again after a broken stream or a change of leader.
+// Record is one event of one source. Leaders and watchers take each record once, even if it is sent
+// again after a broken stream or a change of leader.
 type Record struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`      // id of the worker or coordinator
-	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // from 1, growing; a step event that was dropped leaves a gap
+	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // from 1, growing; a dropped step event leaves a gap
 	Event         *Event                 `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
-	Retold        bool                   `protobuf:"varint,4,opt,name=retold,proto3" json:"retold,omitempty"` // an earlier leader had it
+	Retold        bool                   `protobuf:"varint,4,opt,name=retold,proto3" json:"retold,omitempty"` // an earlier leader has handled it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -783,7 +783,7 @@ func (*ScaleResponse) Descriptor() ([]byte, []int) {
 	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
-// Event is one thing that happened.
+// Event is one event of a worker or coordinator.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -1026,7 +1026,7 @@ func (*Event_Leaving) isEvent_Kind() {}
 
 func (*Event_Scale) isEvent_Kind() {}
 
-// WorkerEvent: a worker is in the ring of a generation, and has the job's state.
+// WorkerEvent: a worker has joined a generation's ring and has the job's state.
 type WorkerEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          int64                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -1189,15 +1189,15 @@ type StepEvent struct {
 	Loss            float64                `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`                            // nats per token, mean over the global batch
 	EpochLoss       float64                `protobuf:"fixed64,5,opt,name=epoch_loss,json=epochLoss,proto3" json:"epoch_loss,omitempty"` // mean over the epoch so far
 	LearningRate    float64                `protobuf:"fixed64,6,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
-	GradientNorm    float64                `protobuf:"fixed64,7,opt,name=gradient_norm,json=gradientNorm,proto3" json:"gradient_norm,omitempty"`            // before clipping; of rank 0's own lanes with clip_scope worker
+	GradientNorm    float64                `protobuf:"fixed64,7,opt,name=gradient_norm,json=gradientNorm,proto3" json:"gradient_norm,omitempty"`            // before clipping; with clip_scope worker, of rank 0's lanes
 	TokensPerSecond float64                `protobuf:"fixed64,8,opt,name=tokens_per_second,json=tokensPerSecond,proto3" json:"tokens_per_second,omitempty"` // of the whole job
 	WorldSize       int64                  `protobuf:"varint,9,opt,name=world_size,json=worldSize,proto3" json:"world_size,omitempty"`
 	Generation      uint64                 `protobuf:"varint,10,opt,name=generation,proto3" json:"generation,omitempty"`
 	Skipped         bool                   `protobuf:"varint,11,opt,name=skipped,proto3" json:"skipped,omitempty"` // not finite: no update was made
 	// Rank 0's time for the step, in seconds.
 	ComputeSeconds float64 `protobuf:"fixed64,12,opt,name=compute_seconds,json=computeSeconds,proto3" json:"compute_seconds,omitempty"` // reading, forward, backward, clipping, updating
-	ExposedSeconds float64 `protobuf:"fixed64,13,opt,name=exposed_seconds,json=exposedSeconds,proto3" json:"exposed_seconds,omitempty"` // of the sum over the ranks, what backward did not hide
-	WaitingSeconds float64 `protobuf:"fixed64,14,opt,name=waiting_seconds,json=waitingSeconds,proto3" json:"waiting_seconds,omitempty"` // the part of that in which a slower rank had not come yet
+	ExposedSeconds float64 `protobuf:"fixed64,13,opt,name=exposed_seconds,json=exposedSeconds,proto3" json:"exposed_seconds,omitempty"` // the sum over the ranks, less the part hidden by backward
+	WaitingSeconds float64 `protobuf:"fixed64,14,opt,name=waiting_seconds,json=waitingSeconds,proto3" json:"waiting_seconds,omitempty"` // the part of exposed_seconds before the slowest rank arrived
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1497,8 +1497,8 @@ func (x *EvalEvent) GetTokens() int64 {
 	return 0
 }
 
-// DoneEvent: the job ended, by completion or because it was asked to stop. Every rank reports one
-// and stays until the plan has ended; watchers get rank 0's, when all have.
+// DoneEvent: the job is complete, or stopped as asked. Every rank reports one and stays until the
+// plan has ended; watchers get rank 0's after all have reported.
 type DoneEvent struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Step            int64                  `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
@@ -1508,9 +1508,9 @@ type DoneEvent struct {
 	Checkpoint      string                 `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                                      // path; empty if none is kept
 	Stopped         bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                           // before the last step
 	NonfiniteSteps  int64                  `protobuf:"varint,7,opt,name=nonfinite_steps,json=nonfiniteSteps,proto3" json:"nonfinite_steps,omitempty"`
-	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`               // of the ring in which it ended; what is said of an older one is stale
-	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                        // why the job ended, such as "--steps 3000 reached"
-	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`  // with the lowest validation loss; 0: there was no evaluation
+	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`               // of the ring in which it ended; an older one's event is stale
+	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                        // for the end, such as "--steps 3000 reached"
+	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`  // with the lowest validation loss; 0: no evaluation
 	BestLoss        float64                `protobuf:"fixed64,11,opt,name=best_loss,json=bestLoss,proto3" json:"best_loss,omitempty"` // its validation loss in nats per token
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1623,7 +1623,7 @@ func (x *DoneEvent) GetBestLoss() float64 {
 	return 0
 }
 
-// NoticeEvent: something a person should know, such as a slower build or a skipped step.
+// NoticeEvent: a message for people, such as a slower build or a skipped step.
 type NoticeEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the worker
@@ -1676,15 +1676,15 @@ func (x *NoticeEvent) GetText() string {
 	return ""
 }
 
-// FailureEvent: a worker cannot go on, and says why. What watchers get is the job's end.
+// FailureEvent: a worker cannot continue, with the reason. To watchers it means the job's end.
 type FailureEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	Usage         bool                   `protobuf:"varint,3,opt,name=usage,proto3" json:"usage,omitempty"`           // the job's input is wrong, not the run
-	Fatal         bool                   `protobuf:"varint,4,opt,name=fatal,proto3" json:"fatal,omitempty"`           // every worker would fail in this way: the job ends
-	Resync        bool                   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`         // the worker's state is not to be trusted
-	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring that it was in; 0: in none
+	Fatal         bool                   `protobuf:"varint,4,opt,name=fatal,proto3" json:"fatal,omitempty"`           // every worker would fail like this: the job ends
+	Resync        bool                   `protobuf:"varint,5,opt,name=resync,proto3" json:"resync,omitempty"`         // the worker's state may be wrong
+	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"` // of its ring; 0: it was in none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1761,16 +1761,16 @@ func (x *FailureEvent) GetGeneration() uint64 {
 	return 0
 }
 
-// SuspectEvent: a worker accuses another one of its ring, which is then evicted. What is said of a
-// ring that is no more does not count.
+// SuspectEvent: a worker accuses another one of its ring, which is then evicted. Accusations from
+// earlier rings do not count.
 type SuspectEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // who says so
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the accuser
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`     // the accused
-	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`      // what was seen of it
+	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`      // the evidence, for people
 	Slow          bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"`     // it works, but keeps the others waiting
-	Resync        bool                   `protobuf:"varint,6,opt,name=resync,proto3" json:"resync,omitempty"` // its state is not to be trusted
+	Resync        bool                   `protobuf:"varint,6,opt,name=resync,proto3" json:"resync,omitempty"` // its state may be wrong
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1847,8 +1847,8 @@ func (x *SuspectEvent) GetResync() bool {
 	return false
 }
 
-// LeavingEvent: a worker was asked to go, and does when a ring without it is planned. In a ring it
-// says so when the ring trains, so that the others have what it has.
+// LeavingEvent: a worker was asked to leave, and leaves when a ring without it is planned. A worker
+// in a ring reports it while the ring trains, so that the others have its state.
 type LeavingEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1901,7 +1901,7 @@ func (x *LeavingEvent) GetGeneration() uint64 {
 	return 0
 }
 
-// ScaleEvent: the ring has so many workers at most from now on.
+// ScaleEvent: the most workers in the ring from now on.
 type ScaleEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Workers       int64                  `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`

@@ -29,21 +29,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Coordinator is the service of the elected coordinator. It is off the data path: training goes
-// on while nobody answers it.
+// Coordinator is the service of the elected coordinator. It is off the data path: training goes on
+// without it.
 type CoordinatorClient interface {
-	// Report carries what happens on a worker, in order, for as long as it lives. The first record
-	// names the source and has no event; the answer to it is the highest sequence that this leader
-	// has from that source, and the worker goes on from there. Every later record is answered with
-	// its own sequence once the leader has it.
+	// Report carries a worker's events, in order, for as long as it lives. The first record has the
+	// source and no event; the leader answers with the highest sequence that it has from that source,
+	// and the worker continues after it. The leader answers each later record with its sequence.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Record, Receipt], error)
-	// Watch sends the events of the job as they come, first those kept from before, and ends when
-	// the job has: the last event is `done`, or `failure` with the job's reason.
+	// Watch sends the job's kept events, then new ones as they come. It ends with the job: the last
+	// event is `done`, or `failure` with the job's reason.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Record], error)
-	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
-	// when that is decided and stored.
+	// Stop asks all workers to stop at the same step and to save a checkpoint. It answers when the
+	// decision is stored.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
-	// Scale sets how many workers the ring has at most. The answer comes when that is stored.
+	// Scale sets the most workers in the ring. It answers when that is stored.
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleResponse, error)
 }
 
@@ -111,21 +110,20 @@ func (c *coordinatorClient) Scale(ctx context.Context, in *ScaleRequest, opts ..
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
 //
-// Coordinator is the service of the elected coordinator. It is off the data path: training goes
-// on while nobody answers it.
+// Coordinator is the service of the elected coordinator. It is off the data path: training goes on
+// without it.
 type CoordinatorServer interface {
-	// Report carries what happens on a worker, in order, for as long as it lives. The first record
-	// names the source and has no event; the answer to it is the highest sequence that this leader
-	// has from that source, and the worker goes on from there. Every later record is answered with
-	// its own sequence once the leader has it.
+	// Report carries a worker's events, in order, for as long as it lives. The first record has the
+	// source and no event; the leader answers with the highest sequence that it has from that source,
+	// and the worker continues after it. The leader answers each later record with its sequence.
 	Report(grpc.BidiStreamingServer[Record, Receipt]) error
-	// Watch sends the events of the job as they come, first those kept from before, and ends when
-	// the job has: the last event is `done`, or `failure` with the job's reason.
+	// Watch sends the job's kept events, then new ones as they come. It ends with the job: the last
+	// event is `done`, or `failure` with the job's reason.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[Record]) error
-	// Stop asks all workers to stop at the same step and to save a checkpoint. The answer comes
-	// when that is decided and stored.
+	// Stop asks all workers to stop at the same step and to save a checkpoint. It answers when the
+	// decision is stored.
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
-	// Scale sets how many workers the ring has at most. The answer comes when that is stored.
+	// Scale sets the most workers in the ring. It answers when that is stored.
 	Scale(context.Context, *ScaleRequest) (*ScaleResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }

@@ -4,7 +4,7 @@
 // 	protoc        v3.21.12
 // source: rondo/v1/job.proto
 
-// Package rondo.v1 holds what Rondo's processes say to each other and store in etcd.
+// Package rondo.v1 has the messages between Rondo's processes, and those stored in etcd.
 
 package rondov1
 
@@ -25,20 +25,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Flag describes a field of JobSpec as a flag of `rondo train` and a key of its YAML file. It is
-// the one place for a flag's default, choices and help.
+// Flag describes a field of JobSpec as a flag of `rondo train` and a key of its YAML file. A flag's
+// default, choices and help are defined only here.
 type Flag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Help  string                 `protobuf:"bytes,1,opt,name=help,proto3" json:"help,omitempty"`
-	// The default, as it would be typed. Empty: the zero value.
+	// The default, as a user types it. Empty: the zero value.
 	Default string `protobuf:"bytes,2,opt,name=default,proto3" json:"default,omitempty"`
-	// The values a string field takes; empty: any.
+	// The values of a string field; empty: any.
 	Choices []string `protobuf:"bytes,3,rep,name=choices,proto3" json:"choices,omitempty"`
 	// Bounds of a number, inclusive.
 	Min *float64 `protobuf:"fixed64,4,opt,name=min,proto3,oneof" json:"min,omitempty"`
 	Max *float64 `protobuf:"fixed64,5,opt,name=max,proto3,oneof" json:"max,omitempty"`
-	// Write the key into a job's YAML even at its default: the default depends on other keys, or was
-	// another one in an earlier version.
+	// Write the key into a job's YAML even at its default, because the default depends on other keys
+	// or was different in an earlier version.
 	Always        bool `protobuf:"varint,6,opt,name=always,proto3" json:"always,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -121,7 +121,7 @@ func (x *Flag) GetAlways() bool {
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// Its choices are the list in folder task.
+	// Its choices are in package task.
 	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Corpus.
 	Corpus             string  `protobuf:"bytes,10,opt,name=corpus,proto3" json:"corpus,omitempty"`
@@ -131,7 +131,7 @@ type JobSpec struct {
 	MaxTokens          int64   `protobuf:"varint,14,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
 	ValidationFraction float64 `protobuf:"fixed64,16,opt,name=validation_fraction,json=validationFraction,proto3" json:"validation_fraction,omitempty"`
-	// Model. The cells are those of the table in package compute.
+	// Model. The cells are in the table of package compute.
 	Cell         string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
 	Hidden       int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
 	Layers       int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
@@ -166,12 +166,12 @@ type JobSpec struct {
 	Steps          int64   `protobuf:"varint,51,opt,name=steps,proto3" json:"steps,omitempty"`
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
-	// Steps without a sum: local SGD, DiLoCo.
+	// Local SGD, DiLoCo.
 	SyncEvery      int64   `protobuf:"varint,120,opt,name=sync_every,json=syncEvery,proto3" json:"sync_every,omitempty"`
 	OuterOptimizer string  `protobuf:"bytes,121,opt,name=outer_optimizer,json=outerOptimizer,proto3" json:"outer_optimizer,omitempty"`
 	OuterLr        float64 `protobuf:"fixed64,122,opt,name=outer_lr,json=outerLr,proto3" json:"outer_lr,omitempty"`
 	OuterMomentum  float64 `protobuf:"fixed64,123,opt,name=outer_momentum,json=outerMomentum,proto3" json:"outer_momentum,omitempty"`
-	// Who keeps what the optimizer keeps.
+	// Sharded optimizer.
 	ShardOptimizer bool  `protobuf:"varint,124,opt,name=shard_optimizer,json=shardOptimizer,proto3" json:"shard_optimizer,omitempty"`
 	ShardCopies    int64 `protobuf:"varint,125,opt,name=shard_copies,json=shardCopies,proto3" json:"shard_copies,omitempty"`
 	// How a step is computed.
@@ -192,15 +192,15 @@ type JobSpec struct {
 	Threads         int64   `protobuf:"varint,62,opt,name=threads,proto3" json:"threads,omitempty"`
 	EvictStragglers float64 `protobuf:"fixed64,81,opt,name=evict_stragglers,json=evictStragglers,proto3" json:"evict_stragglers,omitempty"`
 	CheckEvery      int64   `protobuf:"varint,82,opt,name=check_every,json=checkEvery,proto3" json:"check_every,omitempty"`
-	// The gradient on its way.
+	// Overlap of the sum with backward.
 	BucketBytes int64 `protobuf:"varint,100,opt,name=bucket_bytes,json=bucketBytes,proto3" json:"bucket_bytes,omitempty"`
-	// What travels of gradients.
+	// Compression of gradients.
 	Wire          string `protobuf:"bytes,105,opt,name=wire,proto3" json:"wire,omitempty"`
 	ErrorFeedback bool   `protobuf:"varint,106,opt,name=error_feedback,json=errorFeedback,proto3" json:"error_feedback,omitempty"`
 	SparseRows    string `protobuf:"bytes,107,opt,name=sparse_rows,json=sparseRows,proto3" json:"sparse_rows,omitempty"`
 	Compress      string `protobuf:"bytes,108,opt,name=compress,proto3" json:"compress,omitempty"`
 	CompressAfter int64  `protobuf:"varint,109,opt,name=compress_after,json=compressAfter,proto3" json:"compress_after,omitempty"`
-	// Deadlines: each is longer than the one that it depends on (see job/jobspec/deadlines.go).
+	// Deadlines, each longer than those it depends on (see job/jobspec/deadlines.go).
 	ChunkTimeout   *durationpb.Duration `protobuf:"bytes,65,opt,name=chunk_timeout,json=chunkTimeout,proto3" json:"chunk_timeout,omitempty"`
 	LeaseTtl       *durationpb.Duration `protobuf:"bytes,64,opt,name=lease_ttl,json=leaseTtl,proto3" json:"lease_ttl,omitempty"`
 	StepTimeout    *durationpb.Duration `protobuf:"bytes,68,opt,name=step_timeout,json=stepTimeout,proto3" json:"step_timeout,omitempty"`
@@ -210,7 +210,7 @@ type JobSpec struct {
 	// Rehearsal and proof.
 	Inject   string `protobuf:"bytes,84,opt,name=inject,proto3" json:"inject,omitempty"`
 	AuditDir string `protobuf:"bytes,83,opt,name=audit_dir,json=auditDir,proto3" json:"audit_dir,omitempty"`
-	// What a worker does when.
+	// Timelines.
 	Trace string `protobuf:"bytes,101,opt,name=trace,proto3" json:"trace,omitempty"`
 	// Checkpoints, evaluation and samples.
 	CheckpointDir     string  `protobuf:"bytes,70,opt,name=checkpoint_dir,json=checkpointDir,proto3" json:"checkpoint_dir,omitempty"`
@@ -223,8 +223,7 @@ type JobSpec struct {
 	SamplePrefix      string  `protobuf:"bytes,76,opt,name=sample_prefix,json=samplePrefix,proto3" json:"sample_prefix,omitempty"`
 	SampleTokens      int64   `protobuf:"varint,77,opt,name=sample_tokens,json=sampleTokens,proto3" json:"sample_tokens,omitempty"`
 	SampleTemperature float64 `protobuf:"fixed64,78,opt,name=sample_temperature,json=sampleTemperature,proto3" json:"sample_temperature,omitempty"`
-	// Set when the job is submitted, not by a flag: Unix time in nanoseconds. It orders the runs of
-	// one name.
+	// Time of the submission, in Unix nanoseconds; no flag sets it. It orders the runs of one name.
 	Submitted     int64 `protobuf:"varint,90,opt,name=submitted,proto3" json:"submitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -920,29 +919,29 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x8ad\n" +
+	"\x04_max\"\x91c\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12D\n" +
-	"\x04task\x18\x02 \x01(\tB0\xaa\xbb\x18,\n" +
-	"&what is trained (lm: a language model)\x12\x02lmR\x04task\x12\x7f\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12H\n" +
+	"\x04task\x18\x02 \x01(\tB4\xaa\xbb\x180\n" +
+	"*what the job trains (lm: a language model)\x12\x02lmR\x04task\x12|\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tBg\xaa\xbb\x18c\n" +
-	"Ptext to train on: a path, a blob URL (s3://, gs://, file://), or builtin:opticks\x12\x0fbuiltin:opticksR\x06corpus\x12E\n" +
+	" \x01(\tBd\xaa\xbb\x18`\n" +
+	"Mtraining text: a path, a blob URL (s3://, gs://, file://), or builtin:opticks\x12\x0fbuiltin:opticksR\x06corpus\x12E\n" +
 	"\ttokenizer\x18\v \x01(\tB'\xaa\xbb\x18#\n" +
-	"\x0fwhat a token is\x12\x04char\x1a\x04char\x1a\x04wordR\ttokenizer\x12p\n" +
-	"\tnormalize\x18\f \x01(\tBR\xaa\xbb\x18N\n" +
-	"7letters: lower-case, everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12Z\n" +
+	"\x0funit of a token\x12\x04char\x1a\x04char\x1a\x04wordR\ttokenizer\x12t\n" +
+	"\tnormalize\x18\f \x01(\tBV\xaa\xbb\x18R\n" +
+	";letters: lower-case, and everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
 	"max_tokens\x18\x0e \x01(\x03B5\xaa\xbb\x181\n" +
-	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12U\n" +
-	"\veval_corpus\x18\x0f \x01(\tB4\xaa\xbb\x180\n" +
-	".text to evaluate on, tokenised like the corpusR\n" +
-	"evalCorpus\x12\xb0\x01\n" +
-	"\x13validation_fraction\x18\x10 \x01(\x01B\x7f\xaa\xbb\x18{\n" +
-	"`evaluate on this share of the corpus, cut from its end; with --eval-corpus, 0 unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12.\n" +
+	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12Q\n" +
+	"\veval_corpus\x18\x0f \x01(\tB0\xaa\xbb\x18,\n" +
+	"*evaluation text, tokenised like the corpusR\n" +
+	"evalCorpus\x12\xba\x01\n" +
+	"\x13validation_fraction\x18\x10 \x01(\x01B\x88\x01\xaa\xbb\x18\x83\x01\n" +
+	"hshare of the corpus, from its end, that is kept for evaluation; with --eval-corpus 0, unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12.\n" +
 	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
 	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12K\n" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
@@ -950,11 +949,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
 	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12_\n" +
 	"\x05embed\x18\x17 \x01(\x03BI\xaa\xbb\x18E\n" +
-	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12\x80\x01\n" +
-	"\adropout\x18\x18 \x01(\x01Bf\xaa\xbb\x18b\n" +
-	"Gprobability with which training drops an element of each layer's output\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12s\n" +
-	"\rdropout_input\x18\x1c \x01(\x01BN\xaa\xbb\x18J\n" +
-	"3the same for the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12^\n" +
+	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
+	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
+	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
+	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +
@@ -962,13 +961,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"Ginitial weights: uniform (PyTorch's), xavier, orthogonal, or normal:STD\x12\auniformR\x04init\x12o\n" +
 	"\vforget_bias\x18\x1b \x01(\x01BN\xaa\xbb\x18J\n" +
 	"3added to the initial bias of an LSTM's forget gates\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
-	"forgetBias\x12v\n" +
-	"\x05batch\x18\x1e \x01(\x03B`\xaa\xbb\x18\\\n" +
-	"Dlanes: sequences in the global batch, whatever the number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +
+	"forgetBias\x12q\n" +
+	"\x05batch\x18\x1e \x01(\x03B[\xaa\xbb\x18W\n" +
+	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +
 	"\x04bptt\x18\x1f \x01(\x03B\\\xaa\xbb\x18X\n" +
-	"@tokens of each lane that a step reads and differentiates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xaa\x01\n" +
-	"\bsampling\x18  \x01(\tB\x8d\x01\xaa\xbb\x18\x88\x01\n" +
-	"fsequential: the hidden state is carried from segment to segment; random: each segment begins from zero\x12\n" +
+	"@tokens of each lane that a step reads and backpropagates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xa2\x01\n" +
+	"\bsampling\x18  \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
+	"^sequential: carry the hidden state from segment to segment; random: begin each segment at zero\x12\n" +
 	"sequential\x1a\n" +
 	"sequential\x1a\x06randomR\bsampling\x12o\n" +
 	"\toptimizer\x18! \x01(\tBQ\xaa\xbb\x18M\n" +
@@ -976,152 +975,152 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x02lr\x18\" \x01(\x01B\x90\x01\xaa\xbb\x18\x8b\x01\n" +
 	"{learning rate; 0: the optimizer's own (sgd 1, momentum and nesterov 0.1, adam and adamw 0.003, rmsprop 0.001, adagrad 0.03)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x02lr\x12w\n" +
 	"\vlr_schedule\x18# \x01(\tBV\xaa\xbb\x18R\n" +
-	"\x1dhow the learning rate changes\x12\x06cosine\x1a\bconstant\x1a\x04step\x1a\x06cosine\x1a\x06linear\x1a\aplateau0\x01R\n" +
-	"lrSchedule\x12g\n" +
-	"\fwarmup_steps\x18$ \x01(\x03BD\xaa\xbb\x18@\n" +
-	"2steps over which the learning rate grows from zero\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vwarmupSteps\x12`\n" +
+	"\x1dschedule of the learning rate\x12\x06cosine\x1a\bconstant\x1a\x04step\x1a\x06cosine\x1a\x06linear\x1a\aplateau0\x01R\n" +
+	"lrSchedule\x12e\n" +
+	"\fwarmup_steps\x18$ \x01(\x03BB\xaa\xbb\x18>\n" +
+	"0steps in which the learning rate grows from zero\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vwarmupSteps\x12`\n" +
 	"\blr_decay\x18% \x01(\x01BE\xaa\xbb\x18A\n" +
 	"(factor of the step and plateau schedules\x12\x030.5!\x8d\xed\xb5\xa0\xf7ư>)\x00\x00\x00\x00\x00\x00\xf0?R\alrDecay\x12m\n" +
 	"\rlr_step_every\x18& \x01(\x03BI\xaa\xbb\x18E\n" +
 	"7steps between decays of the step schedule; 0: one epoch\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vlrStepEvery\x12x\n" +
 	"\vlr_patience\x18' \x01(\x03BW\xaa\xbb\x18S\n" +
 	"Eevaluations (epochs without any) that plateau waits for a better loss\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
-	"lrPatience\x12@\n" +
-	"\x06lr_min\x18( \x01(\x01B)\xaa\xbb\x18%\n" +
-	"\x17floor of every schedule\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05lrMin\x12Q\n" +
-	"\bmomentum\x18) \x01(\x01B5\xaa\xbb\x181\n" +
-	"\x18of momentum and nesterov\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\bmomentum\x12D\n" +
-	"\x05beta1\x18* \x01(\x01B.\xaa\xbb\x18*\n" +
-	"\x11of adam and adamw\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x05beta1\x12F\n" +
-	"\x05beta2\x18+ \x01(\x01B0\xaa\xbb\x18,\n" +
-	"\x11of adam and adamw\x12\x050.999!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x05beta2\x12N\n" +
+	"lrPatience\x12N\n" +
+	"\x06lr_min\x18( \x01(\x01B7\xaa\xbb\x183\n" +
+	"%least learning rate of every schedule\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05lrMin\x12Z\n" +
+	"\bmomentum\x18) \x01(\x01B>\xaa\xbb\x18:\n" +
+	"!momentum of momentum and nesterov\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\bmomentum\x12^\n" +
+	"\x05beta1\x18* \x01(\x01BH\xaa\xbb\x18D\n" +
+	"+decay of the first moment of adam and adamw\x12\x030.9!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x05beta1\x12a\n" +
+	"\x05beta2\x18+ \x01(\x01BK\xaa\xbb\x18G\n" +
+	",decay of the second moment of adam and adamw\x12\x050.999!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x05beta2\x12N\n" +
 	"\x03rho\x18, \x01(\x01B<\xaa\xbb\x188\n" +
-	"\x1edecay of rmsprop's mean square\x12\x040.99!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x03rho\x12R\n" +
-	"\aepsilon\x18- \x01(\x01B8\xaa\xbb\x184\n" +
-	"#of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
+	"\x1edecay of rmsprop's mean square\x12\x040.99!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x03rho\x12Z\n" +
+	"\aepsilon\x18- \x01(\x01B@\xaa\xbb\x18<\n" +
+	"+epsilon of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
 	"\fweight_decay\x18. \x01(\x01B5\xaa\xbb\x181\n" +
 	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12`\n" +
 	"\x04clip\x18/ \x01(\x01BL\xaa\xbb\x18H\n" +
 	":clip gradients to this norm or value (--clip-by); 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
 	"\aclip_by\x180 \x01(\tBP\xaa\xbb\x18L\n" +
-	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x9e\x02\n" +
+	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x89\x02\n" +
 	"\n" +
-	"clip_scope\x181 \x01(\tB\xfe\x01\xaa\xbb\x18\xf9\x01\n" +
-	"\xd7\x01worker: each worker clips its own gradient before the sum; group: each lane group (--lane-groups) is clipped before the sum, so the number of workers does not matter; global: the sum is clipped, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12u\n" +
+	"clip_scope\x181 \x01(\tB\xe9\x01\xaa\xbb\x18\xe4\x01\n" +
+	"\xc2\x01worker: clip each worker's gradient before the sum; group: clip each lane group's (--lane-groups) before the sum, independent of the number of workers; global: clip the sum, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12u\n" +
 	"\x06epochs\x182 \x01(\x03B]\xaa\xbb\x18Y\n" +
-	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x85\x01\n" +
-	"\x05steps\x183 \x01(\x03Bo\xaa\xbb\x18k\n" +
-	"]stop after this many steps; with --epochs too, after whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12F\n" +
-	"\x04seed\x184 \x01(\x04B2\xaa\xbb\x18.\n" +
-	")of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x8f\x01\n" +
-	"\x0fnonfinite_limit\x185 \x01(\x03Bf\xaa\xbb\x18b\n" +
-	"Send the job after so many steps in a row with a loss or gradient that is not finite\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xef\x01\n" +
+	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x82\x01\n" +
+	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
+	"Zstop after this many steps; with --epochs too, at whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12K\n" +
+	"\x04seed\x184 \x01(\x04B7\xaa\xbb\x183\n" +
+	".seed of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x91\x01\n" +
+	"\x0fnonfinite_limit\x185 \x01(\x03Bh\xaa\xbb\x18d\n" +
+	"Uend the job after this many steps in a row with a loss or gradient that is not finite\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xf2\x01\n" +
 	"\n" +
-	"sync_every\x18x \x01(\x03B\xcf\x01\xaa\xbb\x18\xca\x01\n" +
-	"\xb2\x01for slow links: steps that each worker takes alone, with its own lanes, optimizer and clipping, before the workers average their parameters; 1: gradients are summed in every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\x82\x02\n" +
-	"\x0fouter_optimizer\x18y \x01(\tB\xd8\x01\xaa\xbb\x18\xd3\x01\n" +
-	"\xae\x01with --sync-every above 1: average takes the workers' mean as it is (local SGD); sgd and nesterov update the parameters of the last sync by the mean change (DiLoCo: nesterov)\x12\bnesterov\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
+	"sync_every\x18x \x01(\x03B\xd2\x01\xaa\xbb\x18\xcd\x01\n" +
+	"\xb5\x01local SGD for slow links: steps that each worker takes alone, with its own lanes, optimizer and clipping, before the workers average their parameters; 1: sum gradients in every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\xf2\x01\n" +
+	"\x0fouter_optimizer\x18y \x01(\tB\xc8\x01\xaa\xbb\x18\xc3\x01\n" +
+	"\x9e\x01with --sync-every above 1: average: take the workers' mean (local SGD); sgd, nesterov: update the last sync's parameters by the mean change (DiLoCo: nesterov)\x12\bnesterov\x1a\aaverage\x1a\x03sgd\x1a\bnesterovR\x0eouterOptimizer\x12c\n" +
 	"\bouter_lr\x18z \x01(\x01BH\xaa\xbb\x18D\n" +
-	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12\x8a\x01\n" +
-	"\x0eouter_momentum\x18{ \x01(\x01Bc\xaa\xbb\x18_\n" +
-	"Fof the outer nesterov; DiLoCo, in rounds of hundreds of steps, has 0.9\x12\x030.5!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xd3\x01\n" +
+	"+learning rate of the outer sgd and nesterov\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\aouterLr\x12\x94\x01\n" +
+	"\x0eouter_momentum\x18{ \x01(\x01Bm\xaa\xbb\x18i\n" +
+	"Pmomentum of the outer nesterov; DiLoCo, in rounds of hundreds of steps, uses 0.9\x12\x030.5!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\routerMomentum\x12\xd3\x01\n" +
 	"\x0fshard_optimizer\x18| \x01(\bB\xa9\x01\xaa\xbb\x18\xa4\x01\n" +
-	"\xa1\x01ZeRO stage 1: each worker keeps a part of the optimizer's state and updates that part of the parameters; the bytes on the wire stay the same (see --shard-copies)R\x0eshardOptimizer\x12\xf4\x01\n" +
-	"\fshard_copies\x18} \x01(\x03B\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
-	"\xb3\x01with --shard-optimizer, how many workers keep each part; 1: the least memory and time, and a worker that is killed costs the steps since the newest checkpoint; 2: it costs no step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa4\x01\n" +
-	"\tprecision\x186 \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
-	"`what products multiply; sums, parameters, state and gradients are fp32; tf32 and fp16 need a GPU\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc9\x01\n" +
-	"\trecompute\x187 \x01(\x03B\xaa\x01\xaa\xbb\x18\xa5\x01\n" +
-	"\x8d\x01for a long --bptt: hold activations of this many steps of a segment at a time, and compute the others again in the backward pass; 0: hold all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
+	"\xa1\x01ZeRO stage 1: each worker keeps a part of the optimizer's state and updates that part of the parameters; the bytes on the wire stay the same (see --shard-copies)R\x0eshardOptimizer\x12\xe4\x01\n" +
+	"\fshard_copies\x18} \x01(\x03B\xc0\x01\xaa\xbb\x18\xbb\x01\n" +
+	"\xa3\x01with --shard-optimizer, workers that keep each part; 1: least memory and time, but a killed worker costs the steps since the newest checkpoint; 2: it costs no step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00@R\vshardCopies\x12\xa1\x01\n" +
+	"\tprecision\x186 \x01(\tB\x82\x01\xaa\xbb\x18~\n" +
+	"^operands of products; sums, parameters, state and gradients are fp32; tf32 and fp16 need a GPU\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04tf32\x1a\x04fp16R\tprecision\x12\xc5\x01\n" +
+	"\trecompute\x187 \x01(\x03B\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
+	"\x89\x01for a long --bptt: hold activations of this many steps of a segment at a time, and recompute the others in the backward pass; 0: hold all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\trecompute\x12n\n" +
 	"\n" +
 	"accumulate\x18s \x01(\x03BN\xaa\xbb\x18J\n" +
 	"3gradient accumulation: segments per lane and update\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\n" +
-	"accumulate\x12\xd9\x01\n" +
-	"\x06reduce\x18t \x01(\tB\xc0\x01\xaa\xbb\x18\xbb\x01\n" +
-	"\xa1\x01ring: the order in which gradients are added up depends on the number of workers; canonical: it does not, nor do the weights, to the last bit (see --lane-groups)\x12\x04ring\x1a\x04ring\x1a\tcanonicalR\x06reduce\x12\xf9\x01\n" +
-	"\vlane_groups\x18u \x01(\x03B\xd7\x01\xaa\xbb\x18\xd2\x01\n" +
-	"\xba\x01groups of lanes, each computed by itself on one worker, for --reduce canonical and --clip-scope group; it must divide --batch, and is as many workers as there can be; 0: the most up to 8\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\n" +
-	"laneGroups\x12|\n" +
-	"\aworkers\x18< \x01(\x03Bb\xaa\xbb\x18^\n" +
-	"Gprocesses that share the batch; the job starts when so many have joined\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12x\n" +
+	"accumulate\x12\xc8\x01\n" +
+	"\x06reduce\x18t \x01(\tB\xaf\x01\xaa\xbb\x18\xaa\x01\n" +
+	"\x90\x01ring: the order of gradient sums depends on the number of workers; canonical: neither it nor the weights do, to the last bit (see --lane-groups)\x12\x04ring\x1a\x04ring\x1a\tcanonicalR\x06reduce\x12\xe4\x01\n" +
+	"\vlane_groups\x18u \x01(\x03B\xc2\x01\xaa\xbb\x18\xbd\x01\n" +
+	"\xa5\x01groups of lanes for --reduce canonical and --clip-scope group, each computed alone on one worker; it must divide --batch, and limits the workers; 0: the most up to 8\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x000AR\n" +
+	"laneGroups\x12~\n" +
+	"\aworkers\x18< \x01(\x03Bd\xaa\xbb\x18`\n" +
+	"Iprocesses that share the batch; the job starts when this many have joined\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\aworkers\x12x\n" +
 	"\vmin_workers\x18B \x01(\x03BW\xaa\xbb\x18S\n" +
 	"<with fewer workers the job pauses, holds its state and waits\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"minWorkers\x12\x9f\x01\n" +
-	"\vmax_workers\x18C \x01(\x03B~\xaa\xbb\x18z\n" +
-	"cworkers that appear later are taken in, up to this many; 0: --workers; rondo scale may go beyond it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"maxWorkers\x12\x85\x02\n" +
+	"minWorkers\x12\x98\x01\n" +
+	"\vmax_workers\x18C \x01(\x03Bw\xaa\xbb\x18s\n" +
+	"\\most workers in the ring, for those that join later; 0: --workers; rondo scale may exceed it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"maxWorkers\x12\xf0\x01\n" +
 	"\n" +
-	"ring_order\x18U \x01(\tB\xe5\x01\xaa\xbb\x18\xe0\x01\n" +
-	"\xc1\x01adjacent: the workers of a host side by side, so that few links leave it; spread: neighbours on different hosts where that is possible, so that a host that is lost takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\x81\x02\n" +
-	"\x04link\x18\x7f \x01(\tB\xec\x01\xaa\xbb\x18\xe7\x01\n" +
-	"\xc8\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a socket of the host; shm: memory that neighbours on one host share; auto: on one host the first of shm, unix and tcp that works, tcp between hosts\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
+	"ring_order\x18U \x01(\tB\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
+	"\xac\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that a lost host takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x01\n" +
+	"\x04link\x18\x7f \x01(\tB\xce\x01\xaa\xbb\x18\xc9\x01\n" +
+	"\xaa\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a unix socket; shm: shared memory; auto: tcp between hosts, and on one host the first of shm, unix and tcp that works\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
 	"\n" +
 	"intra_host\x18V \x01(\tB\x86\x02\xaa\xbb\x18\x81\x02\n" +
 	"\xe1\x01how gradients are summed within a host: nccl: by NVIDIA's library, if all workers are on GPUs of one host; shm and grpc: by the ring, with --link shm and --link tcp; auto: nccl where it works and --link is auto, else the ring\x12\x04auto\x1a\x04auto\x1a\x04nccl\x1a\x03shm\x1a\x04grpcR\tintraHost\x12\xa1\x02\n" +
 	"\btopology\x18\x82\x01 \x01(\tB\x83\x02\xaa\xbb\x18\xfe\x01\n" +
-	"\xdb\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical on two hosts of two workers or more each, and from 2048 workers on\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa7\x01\n" +
-	"\x06device\x18= \x01(\tB\x8e\x01\xaa\xbb\x18\x89\x01\n" +
-	"\x80\x01where a worker computes: auto (a GPU if there is one), cpu, cuda (rondo train gives each of its workers a GPU in turn) or cuda:N\x12\x04autoR\x06device\x12y\n" +
+	"\xdb\x01how gradients are summed: flat: around one ring of all workers; hierarchical: within each host first, then by rings across the hosts; auto: hierarchical on two hosts of two workers or more each, and from 2048 workers on\x12\x04auto\x1a\x04flat\x1a\fhierarchical\x1a\x04autoR\btopology\x12\xa1\x01\n" +
+	"\x06device\x18= \x01(\tB\x88\x01\xaa\xbb\x18\x83\x01\n" +
+	"{where a worker computes: auto (a GPU if there is one), cpu, cuda (rondo train gives its workers the GPUs in turn) or cuda:N\x12\x04autoR\x06device\x12y\n" +
 	"\athreads\x18> \x01(\x03B_\xaa\xbb\x18[\n" +
-	"Dthreads per worker; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfb\x01\n" +
-	"\x10evict_stragglers\x18Q \x01(\x01B\xcf\x01\xaa\xbb\x18\xca\x01\n" +
-	"\xb2\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until there are too few others; 0: only name it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
+	"Dthreads per worker; 0: the machine's cores divided among its workers\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\x90@R\athreads\x12\xfc\x01\n" +
+	"\x10evict_stragglers\x18Q \x01(\x01B\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
+	"\xb3\x01evict a worker whose steps take more than this many times the median at three checks (--check-every) in a row; it waits as a spare until too few others are left; 0: only report it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\x0fevictStragglers\x12\x8a\x01\n" +
 	"\vcheck_every\x18R \x01(\x03Bi\xaa\xbb\x18e\n" +
-	"Vsteps between checks that all workers hold the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
-	"checkEvery\x12\xc0\x02\n" +
-	"\fbucket_bytes\x18d \x01(\x03B\x9c\x02\xaa\xbb\x18\x97\x02\n" +
-	"\xff\x01sum the gradient in buckets of at least so many bytes while backward goes on; 0: the size is measured at the start, so that with three or more workers two runs differ in rounding; has no effect where each worker clips by its own norm (--clip-scope worker)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12s\n" +
-	"\x04wire\x18i \x01(\tB_\xaa\xbb\x18[\n" +
-	"Anumber format of gradients on the ring; they are added up in fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04fp16R\x04wire\x12|\n" +
-	"\x0eerror_feedback\x18j \x01(\bBU\xaa\xbb\x18Q\n" +
-	"Oadd what --wire has rounded off to the next gradient; --compress always does soR\rerrorFeedback\x12\xe9\x01\n" +
-	"\vsparse_rows\x18k \x01(\tB\xc7\x01\xaa\xbb\x18\xc2\x01\n" +
-	"\xa4\x01send only the rows of an embedding's gradient (one-hot: of the input weights') whose tokens were read: auto: where that is less; always: decided in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
+	"Vsteps between checks that all workers have the same parameters and keep pace; 0: never\x12\x0250!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
+	"checkEvery\x12\x90\x02\n" +
+	"\fbucket_bytes\x18d \x01(\x03B\xec\x01\xaa\xbb\x18\xe7\x01\n" +
+	"\xcf\x01sum the gradient in buckets of at least this many bytes while backward goes on; 0: tune the size at the start, so with three or more workers two runs differ in rounding; needs --clip-scope global or --clip 0\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00pBR\vbucketBytes\x12p\n" +
+	"\x04wire\x18i \x01(\tB\\\xaa\xbb\x18X\n" +
+	">number format of gradients on the ring; they are added in fp32\x12\x04fp32\x1a\x04fp32\x1a\x04bf16\x1a\x04fp16R\x04wire\x12}\n" +
+	"\x0eerror_feedback\x18j \x01(\bBV\xaa\xbb\x18R\n" +
+	"Padd the rounding error of --wire to the next gradient; --compress always does soR\rerrorFeedback\x12\xea\x01\n" +
+	"\vsparse_rows\x18k \x01(\tB\xc8\x01\xaa\xbb\x18\xc3\x01\n" +
+	"\xa5\x01send only those rows of an embedding's gradient (one-hot: of the input weights') whose tokens were read: auto: where that is less; always: decide in each step; never\x12\x04auto\x1a\x04auto\x1a\x05never\x1a\x06alwaysR\n" +
 	"sparseRows\x12\xea\x01\n" +
 	"\bcompress\x18l \x01(\tB\xcd\x01\xaa\xbb\x18\xc8\x01\n" +
-	"\xbf\x01for slow links: topk:SHARE sends that share of each tensor, the largest numbers, such as topk:0.01; powersgd:RANK sends each matrix as two thin factors; the rest is added to the next gradient\x12\x04noneR\bcompress\x12\xeb\x01\n" +
-	"\x0ecompress_after\x18m \x01(\x03B\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
-	"\xaf\x01steps before --compress begins, because the first gradients change fastest; 0: a fifth of the job; from 100 on, the second moment of adam, adamw and rmsprop stays from then on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x98\x01\n" +
+	"\xbf\x01for slow links: topk:SHARE sends that share of each tensor, its largest numbers, such as topk:0.01; powersgd:RANK sends each matrix as two thin factors; the rest is added to the next gradient\x12\x04noneR\bcompress\x12\xef\x01\n" +
+	"\x0ecompress_after\x18m \x01(\x03B\xc7\x01\xaa\xbb\x18\xc2\x01\n" +
+	"\xb3\x01steps before --compress begins, because the first gradients change fastest; 0: a fifth of the job; from 100 on, the second moment of adam, adamw and rmsprop is frozen at that step\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\rcompressAfter\x12\x98\x01\n" +
 	"\rchunk_timeout\x18A \x01(\v2\x19.google.protobuf.DurationBX\xaa\xbb\x18T\n" +
-	"Na neighbour that sends nothing for this long, not even a sign of life, is gone\x12\x025sR\fchunkTimeout\x12\x83\x01\n" +
+	"Na neighbour that sends nothing for this long, not even a sign of life, is dead\x12\x025sR\fchunkTimeout\x12\x83\x01\n" +
 	"\tlease_ttl\x18@ \x01(\v2\x19.google.protobuf.DurationBK\xaa\xbb\x18G\n" +
-	"@a worker or leader that etcd does not hear for this long is gone\x12\x0310sR\bleaseTtl\x12\x95\x01\n" +
+	"@a worker or leader that etcd does not hear for this long is dead\x12\x0310sR\bleaseTtl\x12\x95\x01\n" +
 	"\fstep_timeout\x18D \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
-	"La worker that is alive but keeps the others waiting for this long is evicted\x12\x0330sR\vstepTimeout\x12\xac\x01\n" +
-	"\x0fregroup_timeout\x18E \x01(\v2\x19.google.protobuf.DurationBh\xaa\xbb\x18d\n" +
-	"^how long workers without a ring wait for a coordinator to plan the next one before they say so\x12\x021mR\x0eregroupTimeout\x12\x89\x01\n" +
-	"\fjoin_timeout\x18? \x01(\v2\x19.google.protobuf.DurationBK\xaa\xbb\x18G\n" +
-	"Ahow long a start waits for --workers before it goes on with fewer\x12\x025mR\vjoinTimeout\x12\x97\x01\n" +
-	"\rpause_timeout\x18P \x01(\v2\x19.google.protobuf.DurationBW\xaa\xbb\x18S\n" +
-	"Mhow long a paused job, or a worker that is cut off from etcd, holds its state\x12\x021hR\fpauseTimeout\x12|\n" +
-	"\x06inject\x18T \x01(\tBd\xaa\xbb\x18`\n" +
-	"^faults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; several are separated by ;R\x06inject\x12o\n" +
+	"La worker that is alive but keeps the others waiting for this long is evicted\x12\x0330sR\vstepTimeout\x12\xa7\x01\n" +
+	"\x0fregroup_timeout\x18E \x01(\v2\x19.google.protobuf.DurationBc\xaa\xbb\x18_\n" +
+	"Ytime that workers without a ring wait for a coordinator's next plan before they report it\x12\x021mR\x0eregroupTimeout\x12\x8a\x01\n" +
+	"\fjoin_timeout\x18? \x01(\v2\x19.google.protobuf.DurationBL\xaa\xbb\x18H\n" +
+	"Btime that a start waits for --workers before it goes on with fewer\x12\x025mR\vjoinTimeout\x12\x98\x01\n" +
+	"\rpause_timeout\x18P \x01(\v2\x19.google.protobuf.DurationBX\xaa\xbb\x18T\n" +
+	"Ntime that a paused job, or a worker that is cut off from etcd, holds its state\x12\x021hR\fpauseTimeout\x12w\n" +
+	"\x06inject\x18T \x01(\tB_\xaa\xbb\x18[\n" +
+	"Yfaults to rehearse, such as \"kill rank=1 step=20 phase=all-gather\"; separate several by ;R\x06inject\x12o\n" +
 	"\taudit_dir\x18S \x01(\tBR\xaa\xbb\x18N\n" +
-	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x91\x01\n" +
-	"\x05trace\x18e \x01(\tB{\xaa\xbb\x18w\n" +
-	"ufolder in which each worker writes what it does when, for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x9a\x01\n" +
-	"\x0echeckpoint_dir\x18F \x01(\tBs\xaa\xbb\x18o\n" +
-	"mfolder or blob URL for checkpoints; default: runs/JOB-TIME in the current folder; none: the model is not keptR\rcheckpointDir\x12\x9d\x01\n" +
+	"Lfolder in which each worker logs what it reads, for rondo audit; empty: noneR\bauditDir\x12\x89\x01\n" +
+	"\x05trace\x18e \x01(\tBs\xaa\xbb\x18o\n" +
+	"mfolder in which each worker writes a timeline for Perfetto (ui.perfetto.dev) or chrome://tracing; empty: noneR\x05trace\x12\x92\x01\n" +
+	"\x0echeckpoint_dir\x18F \x01(\tBk\xaa\xbb\x18g\n" +
+	"efolder or blob URL for checkpoints; default: runs/JOB-TIME in the current folder; none: keep no modelR\rcheckpointDir\x12\x9d\x01\n" +
 	"\x10checkpoint_every\x18G \x01(\x03Br\xaa\xbb\x18n\n" +
 	"`steps between checkpoints; 0: only at the end, and after each evaluation that is the best so far\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x0fcheckpointEvery\x12\x8e\x01\n" +
 	"\x0fcheckpoint_keep\x18H \x01(\x03Be\xaa\xbb\x18a\n" +
-	"Snewest checkpoints to keep, besides the one with the lowest validation loss; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\xa4\x01\n" +
-	"\x06resume\x18I \x01(\tB\x8b\x01\xaa\xbb\x18\x86\x01\n" +
-	"~auto: from the newest checkpoint if there is one; never: from scratch; a step: from its checkpoint, and later ones are removed\x12\x04autoR\x06resume\x12\x80\x01\n" +
+	"Snewest checkpoints to keep, besides the one with the lowest validation loss; 0: all\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\x0echeckpointKeep\x12\x9c\x01\n" +
+	"\x06resume\x18I \x01(\tB\x83\x01\xaa\xbb\x18\x7f\n" +
+	"wauto: from the newest checkpoint if there is one; never: from scratch; a step: from its checkpoint, removing later ones\x12\x04autoR\x06resume\x12|\n" +
 	"\n" +
-	"eval_every\x18J \x01(\x03Ba\xaa\xbb\x18]\n" +
-	"Osteps between evaluations; 0: one an epoch, if there is anything to evaluate on\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12\x99\x01\n" +
+	"eval_every\x18J \x01(\x03B]\xaa\xbb\x18Y\n" +
+	"Ksteps between evaluations; 0: one per epoch, if there is an evaluation text\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tevalEvery\x12\x8d\x01\n" +
 	"\n" +
-	"early_stop\x18\x8c\x01 \x01(\x03By\xaa\xbb\x18u\n" +
-	"gend the job when this many evaluations in a row have not improved on the best validation loss; 0: never\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tearlyStop\x12c\n" +
+	"early_stop\x18\x8c\x01 \x01(\x03Bm\xaa\xbb\x18i\n" +
+	"[end the job after this many evaluations in a row without a better validation loss; 0: never\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tearlyStop\x12c\n" +
 	"\fsample_every\x18K \x01(\x03B@\xaa\xbb\x18<\n" +
 	".steps between sample texts; 0: only at the end\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vsampleEvery\x12E\n" +
 	"\rsample_prefix\x18L \x01(\tB \xaa\xbb\x18\x1c\n" +
 	"\x1atext that samples continueR\fsamplePrefix\x12]\n" +
 	"\rsample_tokens\x18M \x01(\x03B8\xaa\xbb\x184\n" +
-	"\x1blength of a sample; 0: none\x12\x03200!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00j\xf8@R\fsampleTokens\x12a\n" +
-	"\x12sample_temperature\x18N \x01(\x01B2\xaa\xbb\x18.\n" +
-	"\x15of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x12\x1c\n" +
+	"\x1btokens of a sample; 0: none\x12\x03200!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00j\xf8@R\fsampleTokens\x12m\n" +
+	"\x12sample_temperature\x18N \x01(\x01B>\xaa\xbb\x18:\n" +
+	"!temperature of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x12\x1c\n" +
 	"\tsubmitted\x18Z \x01(\x03R\tsubmittedJ\x04\bO\x10PR\bstop_dir:F\n" +
 	"\x04flag\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\v2\x0e.rondo.v1.FlagR\x04flag\x88\x01\x01B\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 

@@ -26,12 +26,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Ring is the service by which a worker's predecessor in the ring reaches it.
+// Ring is a worker's service for its predecessor in the ring.
 type RingClient interface {
-	// Link is one neighbour's stream: chunks flow from the caller (the predecessor) to the callee,
-	// in order; the callee answers with an acceptance, with signs of life, and with the reason when
-	// it breaks off. Job, generation and rank are in the request's metadata. Messages are raw bytes
-	// (a fixed header and float32 payload; see allreduce/grpclink), not protobuf.
+	// Link carries chunks, in order, from the caller (the predecessor) to the callee. The callee
+	// answers with an acceptance, with signs of life, and with the reason when it aborts. Job,
+	// generation and rank are in the request's metadata. Messages are raw bytes (a fixed header and
+	// float32 payload; see allreduce/grpclink), not protobuf.
 	Link(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Chunk, Chunk], error)
 }
 
@@ -60,12 +60,12 @@ type Ring_LinkClient = grpc.BidiStreamingClient[Chunk, Chunk]
 // All implementations must embed UnimplementedRingServer
 // for forward compatibility.
 //
-// Ring is the service by which a worker's predecessor in the ring reaches it.
+// Ring is a worker's service for its predecessor in the ring.
 type RingServer interface {
-	// Link is one neighbour's stream: chunks flow from the caller (the predecessor) to the callee,
-	// in order; the callee answers with an acceptance, with signs of life, and with the reason when
-	// it breaks off. Job, generation and rank are in the request's metadata. Messages are raw bytes
-	// (a fixed header and float32 payload; see allreduce/grpclink), not protobuf.
+	// Link carries chunks, in order, from the caller (the predecessor) to the callee. The callee
+	// answers with an acceptance, with signs of life, and with the reason when it aborts. Job,
+	// generation and rank are in the request's metadata. Messages are raw bytes (a fixed header and
+	// float32 payload; see allreduce/grpclink), not protobuf.
 	Link(grpc.BidiStreamingServer[Chunk, Chunk]) error
 	mustEmbedUnimplementedRingServer()
 }
