@@ -39,6 +39,15 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
+// GPUSizer says what a model of that --precision takes of a GPU's memory.
+func GPUSizer(g GPU, precision string) (compute.Sizer, error) {
+	p, err := compute.ParsePrecision(precision)
+	if err != nil {
+		return nil, err
+	}
+	return cuda.NewSizer(cuda.Config{Index: g.Index, Precision: p})
+}
+
 // open fills in what only opening a GPU tells. What is free of one that workers cannot open is told
 // where that can be known.
 func (g *GPU) open() (err error) {

@@ -30,6 +30,12 @@ func (*GPU) open() error {
 	return err
 }
 
+// GPUSizer knows none.
+func GPUSizer(GPU, string) (compute.Sizer, error) {
+	_, err := GPUs()
+	return nil, err
+}
+
 // openCUDA opens none.
 func openCUDA(int, compute.Precision) (compute.Device, error) {
 	_, err := GPUs()
