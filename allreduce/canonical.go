@@ -10,34 +10,33 @@ import (
 type TreeSum struct {
 	// Buf is replaced on every rank by the sum over the leaves.
 	Buf []float32
-	// Ends says who has which leaves: rank i those from Ends[i-1] to Ends[i], at least one. It is
-	// the same on all ranks.
+	// Ends deals the leaves: rank i has [Ends[i-1], Ends[i]), at least one. It is the same on all
+	// ranks.
 	Ends []int
-	// Parts are the sums of this rank's nodes, those of [Nodes] for its leaves, each as long as
-	// Buf. They are the ring's as Buf is, and hold nothing in particular then. One of them may be
-	// Buf.
+	// Parts are the sums of this rank's nodes ([Nodes] of its leaves), each as long as Buf. The
+	// ring owns and overwrites them as it does Buf. One of them may be Buf.
 	Parts [][]float32
 }
 
-// The sum is made block by block, so that the memory for nodes that pass through does not grow with
-// the buffer: of each segment a block has so many chunks.
+// treeChunks is the number of chunks that each segment of a block has. The sum is made block by
+// block, so the scratch memory does not grow with the buffer.
 const treeChunks = 2
 
-// treeBlocks is how many blocks are on the way at once: the next begins while one ends. They have
-// the same memory for what passes through. A rank that receives the first of a block has received
-// the sums of the one before; these have passed through its successor, which by then has taken all
-// that was sent from that memory.
+// treeBlocks is the number of blocks that are summed at once: the next begins while one ends. They
+// share their scratch memory. That is safe: a rank that receives the first chunk of a block has
+// received all sums of the block before. Those sums came through its successor, which had by then
+// received every chunk sent from the scratch memory.
 const treeBlocks = 2
 
-// AllReduceTree replaces s.Buf on every rank by the sum over all leaves. It has the same bits on
-// every rank, and whatever the number of ranks and who has which leaves, unless it is NaN. What
-// travels is float32.
+// AllReduceTree replaces s.Buf on every rank by the sum over all leaves, as float32. Its bits are
+// the same on every rank, for any number of ranks and any dealing of leaves, unless the sum is NaN.
 //
-// The ring's steps are those of [Ring.AllReduce]. In the first N-1 of them a segment travels as the
-// nodes that are pending, those whose parents are not complete: each rank joins its own with them
-// and passes on what then is pending, until at the segment's owner only the root is left. So more
-// than a segment is sent in a step, at most twice the tree's depth. With 8 leaves, dealt as evenly
-// as may be, the busiest rank sends so many times the buffer's bytes, in the two halves:
+// The ring's steps are those of [Ring.AllReduce]. In the first N-1 steps a segment travels as its
+// pending nodes, those whose parents are not complete. Each rank joins its own nodes with them and
+// sends on the nodes that are then pending. The segment's owner ends with the root. So a step may
+// send up to two segments' floats per level of the tree. With 8 leaves, dealt as evenly as
+// possible, the busiest rank sends this multiple of the buffer's bytes (reduce-scatter + all-
+// gather):
 //
 //	N   AllReduce            AllReduceTree
 //	2   1     (1/2 + 1/2)    1     (1/2 + 1/2)
@@ -45,8 +44,7 @@ const treeBlocks = 2
 //	4   1.5   (3/4 + 3/4)    2     (5/4 + 3/4)
 //	8   1.75  (7/8 + 7/8)    3.13  (18/8 + 7/8)
 //
-// It carries nothing. Where no rank may count the sum before all have it, an [Ring.AllReduceCarry]
-// behind it says when that is so.
+// It has no carry. A following [Ring.AllReduceCarry] proves that every rank has the sum.
 func (r *Ring) AllReduceTree(ctx context.Context, s TreeSum) error {
 	plan, err := r.treePlan(s)
 	if err != nil {
@@ -80,13 +78,13 @@ func (r *Ring) AllReduceTree(ctx context.Context, s TreeSum) error {
 	return err
 }
 
-// trees is what a ring keeps from one tree's sum to the next.
+// trees holds what a ring reuses for its next tree sum.
 type trees struct {
-	plan    *treePlan // made anew only where leaves have moved
+	plan    *treePlan // made anew only when leaves have moved
 	scratch [][]float32
 }
 
-// slots returns n slots of so many floats.
+// slots returns n scratch slots of at least so many floats.
 func (t *trees) slots(n, floats int) [][]float32 {
 	for len(t.scratch) < n {
 		t.scratch = append(t.scratch, nil)
@@ -99,7 +97,6 @@ func (t *trees) slots(n, floats int) [][]float32 {
 	return t.scratch[:n]
 }
 
-// treePlan checks s, and returns this rank's plan.
 func (r *Ring) treePlan(s TreeSum) (*treePlan, error) {
 	const what = "tree sum"
 	if err := r.checkEnds(what, s.Ends); err != nil {
@@ -130,14 +127,14 @@ func (r *Ring) treePlan(s TreeSum) (*treePlan, error) {
 	return plan, nil
 }
 
-// treeRun is the sum of a block of the buffer.
+// treeRun is the sum of one block of the buffer.
 type treeRun struct {
 	*treePlan
 	parts, scratch [][]float32
-	base           int // where the block begins in the parts
+	base           int // start of the block in the parts
 }
 
-// floats returns the chunk h in a slot.
+// floats returns chunk h of a slot.
 func (t *treeRun) floats(slot int, h Header) []float32 {
 	if slot < len(t.parts) {
 		return h.of(t.parts[slot][t.base:])
@@ -145,31 +142,29 @@ func (t *treeRun) floats(slot int, h Header) []float32 {
 	return h.of(t.scratch[slot-len(t.parts)])
 }
 
-// ofNodes reports whether the chunks of a ring step are those of nodes.
 func (s *schedule) ofNodes(step int) bool { return s.tree.treePlan != nil && step < s.world-1 }
 
-// ofNode returns the header of the chunk h of node i of n. On the way they are one buffer, in which
-// one node is behind the other.
+// ofNode returns the header of chunk h of node i of n. The n nodes travel as one buffer, one behind
+// the other.
 func ofNode(h Header, i, n int) Header {
 	h.Offset += i * h.Total
 	h.Total *= n
 	return h
 }
 
-// handNodes hands over the chunk h of all nodes that are pending.
-func (r *Ring) handNodes(p *Pending, h Header, step, chunk int) error {
+func (r *Ring) sendNodes(p *Pending, h Header, step, chunk int) error {
 	tree := &p.plan.tree
 	sent := tree.steps[step].sent
 	for i, slot := range sent {
 		payload := Bytes(tree.floats(slot, h))
-		if err := r.hand(p, ofNode(h, i, len(sent)), payload, step, chunk); err != nil {
+		if err := r.sendMessage(p, ofNode(h, i, len(sent)), payload, step, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// receiveNodes receives the chunk h of all nodes that come, and joins them with this rank's own.
+// receiveNodes receives chunk h of all nodes of a step, and joins them with this rank's own.
 func (r *Ring) receiveNodes(p *Pending, h Header, m *Message, step, chunk int) error {
 	tree := &p.plan.tree
 	received := tree.steps[step].received
@@ -188,13 +183,13 @@ func (r *Ring) receiveNodes(p *Pending, h Header, m *Message, step, chunk int) e
 			add(dst, Bytes(tree.floats(other, h)))
 		}
 	}
-	if step == p.plan.world-2 { // the segment is this rank's
+	if step == p.plan.world-2 { // the last step: this rank owns the segment
 		put(h.of(p.Buf), tree.floats(tree.root, h))
 	}
 	return nil
 }
 
-// put copies src to dst, unless they are the same.
+// put copies src to dst unless they are the same memory.
 func put(dst, src []float32) {
 	if len(dst) > 0 && &dst[0] != &src[0] {
 		copy(dst, src)

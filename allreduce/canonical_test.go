@@ -12,7 +12,7 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// TestAllReduceTree: the bits of the sum are those of the tree's definition, which knows of no
+// TestAllReduceTree compares the sum's bits with the tree's definition, which is independent of the
 // ranks.
 func TestAllReduceTree(t *testing.T) {
 	for world := 1; world <= 8; world++ {
@@ -35,8 +35,8 @@ func TestAllReduceTree(t *testing.T) {
 	}
 }
 
-// TestWrongNodes: a node in the place of another, or twice, ends the sum with an error that names
-// who sent it.
+// TestWrongNodes: a node in another's place, or sent twice, fails the sum, and the error names the
+// sender.
 func TestWrongNodes(t *testing.T) {
 	for name, change := range map[string]func(letter, *[]letter) []letter{
 		"swapped": func(l letter, held *[]letter) []letter {
@@ -87,11 +87,11 @@ func TestWrongTrees(t *testing.T) {
 			t.Errorf("ends %v: %v, want %q", test.ends, err, test.want)
 		}
 	}
-	linktest.CheckTree(t, rings, rand.New(rand.NewPCG(0, 0)), []int{3, 8}, 10) // nothing is broken
+	linktest.CheckTree(t, rings, rand.New(rand.NewPCG(0, 0)), []int{3, 8}, 10) // the ring is whole
 }
 
-// TestTreeFailsMidway: a message that is cut off between a sum's blocks ends it on all ranks, and
-// what comes after it.
+// TestTreeFailsMidway: a message cut off between a sum's blocks fails the sum and later collectives
+// on all ranks.
 func TestTreeFailsMidway(t *testing.T) {
 	const floats, cut = 10_000, 100
 	count := 0

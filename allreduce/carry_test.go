@@ -13,13 +13,13 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// carried is what rank hands out: as many floats as lengths says, all of them its own.
+// carried returns the n floats that rank hands its successor, all of rank's own value.
 func carried(rank, n int) []float32 {
 	return slices.Repeat([]float32{float32(rank + 1)}, n)
 }
 
-// carryAll reduces n floats on all ranks, with a carry of the lengths, and returns each one's
-// error and what was carried in.
+// carryAll reduces n floats on all ranks. Rank i carries lengths[i] floats out. It returns each
+// rank's error, its carried-in floats and its sum.
 func carryAll(rings []*allreduce.Ring, lengths []int, n int) (errs []error, in, bufs [][]float32) {
 	world := len(rings)
 	in, bufs = make([][]float32, world), make([][]float32, world)
@@ -32,7 +32,7 @@ func carryAll(rings []*allreduce.Ring, lengths []int, n int) (errs []error, in, 
 	return errs, in, bufs
 }
 
-// completeIn reports whether rank has got all that its predecessor handed out.
+// completeIn reports whether rank received its predecessor's whole carry.
 func completeIn(in []float32, rank int, lengths []int) bool {
 	from := (rank + len(lengths) - 1) % len(lengths)
 	return slices.Equal(in, carried(from, lengths[from]))
@@ -41,7 +41,7 @@ func completeIn(in []float32, rank int, lengths []int) bool {
 func TestCarry(t *testing.T) {
 	for world := 2; world <= 6; world++ {
 		rings := linktest.Rings(t, raggedRing(world), generation, 64, time.Minute)
-		for round := range 5 { // lengths of 0, of less and of more than a chunk
+		for round := range 5 { // lengths of 0, below and above a chunk
 			lengths := make([]int, world)
 			for rank := range lengths {
 				lengths[rank] = (rank*13 + round*11) % 50 * min(round, 1)
@@ -66,12 +66,12 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// counted stops sending at the chunk that fuse counts down to: its rank dies, or what it sends
-// arrives no more. Heartbeats do not count.
+// counted stops sending at the chunk that fuse counts down to, by the death of its rank or by
+// losing its messages. Heartbeats do not count.
 type counted struct {
 	allreduce.Successor
 	fuse int
-	kill func() // nil to send nothing from then on
+	kill func() // nil: messages are lost from then on
 }
 
 func (c *counted) Send(h allreduce.Header, payload []byte) error {
@@ -87,8 +87,8 @@ func (c *counted) Send(h allreduce.Header, payload []byte) error {
 	return c.Successor.Send(h, payload)
 }
 
-// TestCarryIsCompleteBeforeTheSum: a ring that breaks at any chunk of a collective, on any rank,
-// leaves no rank with the sum while another's carry is not complete.
+// TestCarryIsCompleteBeforeTheSum: whichever chunk and rank break the ring, no rank has the sum
+// while another's carry is incomplete.
 func TestCarryIsCompleteBeforeTheSum(t *testing.T) {
 	for _, dies := range []bool{true, false} {
 		some := 0
@@ -116,8 +116,8 @@ func TestCarryIsCompleteBeforeTheSum(t *testing.T) {
 	}
 }
 
-// breakAt breaks off the link of rank gone before it sends a chunk, counted from 1, and reports
-// whether any rank completed the collective, and whether gone sent so many.
+// breakAt breaks the link of rank gone before it sends a chunk, counted from 1. It reports whether
+// any rank completed the collective, and whether gone sent that many chunks.
 func breakAt(t *testing.T, world, n, gone, chunk int, dies bool) (completed, broke bool) {
 	const chunkFloats = 1
 	nodes := connect(world)
@@ -146,7 +146,7 @@ func breakAt(t *testing.T, world, n, gone, chunk int, dies bool) (completed, bro
 
 func TestCarryMismatch(t *testing.T) {
 	for _, test := range []struct {
-		out, in int // of rank 0, and what rank 1 expects
+		out, in int // rank 0's carry, and the length that rank 1 expects
 		want    string
 	}{
 		{10, 20, "carries 10 floats, this rank expects 20"},
@@ -191,7 +191,7 @@ func TestCarryWrongArguments(t *testing.T) {
 	}
 }
 
-// TestTiming: what a rank waits for is counted where it waited.
+// TestTiming: a wait counts for the neighbour that caused it.
 func TestTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rings := linktest.Rings(t, connect(2), generation, 64, time.Minute)

@@ -5,52 +5,50 @@ import (
 	"fmt"
 )
 
-// Sum is an all-reduce: what it sums, what of it travels, and what travels ahead of it.
+// Sum is an all-reduce: a buffer, its wire format, and the carry ahead of it.
 type Sum struct {
 	// Buf is replaced on every rank by the sum over the ranks, the same bits everywhere.
 	Buf []float32
 
-	// Element is what travels, the same on all ranks. What is added is float32 whatever it is. A
-	// ring of one sends nothing, and so rounds nothing.
+	// Element is the wire format, the same on all ranks. The arithmetic is float32 with each of
+	// them. A ring of one sends nothing, so it rounds nothing.
 	Element Element
 
-	// Residual, as long as Buf, is what this rank has withheld by rounding in earlier sums: it is
-	// added to what the rank sends, and then holds what that has withheld. It is zero before the
-	// first sum. After a sum that failed it is in no defined state: the caller forgets it, as all
-	// ranks do. nil: what is rounded away is lost. A sum of Float32 withholds nothing, and has
-	// none.
+	// Residual holds the rounding errors that this rank has withheld, as long as Buf. The sum adds
+	// them to the numbers that the rank sends, and stores the new errors. It is zero before the
+	// first sum. A failed sum leaves it undefined: the caller must discard it, as all ranks do.
+	// nil: rounding errors are lost. It must be nil for Float32.
 	Residual []float32
 
 	// Carry goes one place along the ring ahead of the sum, as float32.
 	Carry Carry
 }
 
-// Carry is what travels one place along the ring ahead of a sum: Out goes to the successor, In
-// is filled with what the predecessor hands out, which must be of In's length.
+// Carry is what travels one place along the ring ahead of a sum. Out goes to the successor. In is
+// filled with the predecessor's Out, which must have the same length.
 //
-// Both are the ring's while the collective runs. In is the caller's again when it returns, even
-// with an error; it may then be complete, in part or untouched. Out is the caller's to write to
-// as the buffer is: at once after a success, after Close else.
+// The ring owns both while the collective runs. The caller may use In again when it returns. After
+// an error In may be complete, partly filled or untouched. The caller may write to Out as it may to
+// the buffer: at once after a success, and after Close otherwise.
 type Carry struct {
 	Out, In []float32
 }
 
-// minCarryingFloats is the shortest sum behind a carry. Of two floats each rank receives at
-// least one before any rank can know the sum; a single one's sum is known to a rank whose
-// successor has not received anything.
+// minCarryingFloats is the length of the shortest sum behind a carry. With two floats each rank
+// receives at least one before any rank has the sum. With one float a rank may have the sum
+// although its successor has received nothing.
 const minCarryingFloats = 2
 
-// AllReduce replaces buf on every rank by the sum over the ranks, the same bits everywhere. It
+// AllReduce replaces buf on every rank by the sum over the ranks, with the same bits everywhere. It
 // takes 2(N-1) steps and sends 2(N-1)/N of buf's bytes.
 func (r *Ring) AllReduce(ctx context.Context, buf []float32) error {
 	return r.wait(ctx, Sum{Buf: buf})
 }
 
-// AllReduceCarry is [Ring.AllReduce] with a carry ahead of it on the same stream. It adds neither
-// a step nor a wait: the sum follows behind the carry. When any rank completes the sum, every
-// rank's In is complete, whatever breaks then, and so is every collective that was started before.
-// Behind a carry on any rank the sum has at least 2 floats. In a ring of one Out is ignored, and In
-// must be empty.
+// AllReduceCarry is [Ring.AllReduce] with a carry ahead of it on the same stream. It adds no step
+// and no wait. When any rank completes the sum, every rank's In is complete, even if the ring
+// breaks then, and so is every collective that was started before. If any rank carries floats, the
+// sum must have at least 2. In a ring of one Out is ignored, and In must be empty.
 func (r *Ring) AllReduceCarry(ctx context.Context, buf []float32, carry Carry) error {
 	return r.wait(ctx, Sum{Buf: buf, Carry: carry})
 }
@@ -63,13 +61,11 @@ func (r *Ring) wait(ctx context.Context, s Sum) error {
 	return p.Wait(ctx)
 }
 
-// Start queues an all-reduce behind the collectives that were started before, of which at most
-// [MaxQueued] are on the way: it waits for room among them, and for nothing else. The sum's slices
-// are the ring's until [Pending.Wait] has returned.
+// Start queues an all-reduce behind those started before. It waits only while [MaxQueued]
+// collectives are unfinished. The ring owns the sum's slices until [Pending.Wait] has returned.
 //
-// No collective waits for the one before it: each half of the ring, the one that sends and the one
-// that receives, goes on to the next as soon as its own part is done. Between a rank's calls of
-// Start the others wait for it: see [Config.StepTimeout].
+// No collective waits for the one before it: each half of the ring goes on to the next when its own
+// part is done. The other ranks wait between this rank's calls of Start: see [Config.StepTimeout].
 func (r *Ring) Start(ctx context.Context, s Sum) (*Pending, error) {
 	if err := r.check(s); err != nil {
 		return nil, fmt.Errorf("all-reduce: %w", err)
@@ -87,7 +83,7 @@ func (r *Ring) check(s Sum) error {
 		return fmt.Errorf("a carry ahead of %d floats, want at least %d", len(s.Buf),
 			minCarryingFloats)
 	case s.Element > Float16:
-		return fmt.Errorf("no ring sends numbers as %v", s.Element)
+		return fmt.Errorf("unknown %v: want %v, %v or %v", s.Element, Float32, BFloat16, Float16)
 	case s.Residual != nil && s.Element == Float32:
 		return fmt.Errorf("a residual beside %v, which rounds nothing", s.Element)
 	case s.Residual != nil && len(s.Residual) != len(s.Buf):
@@ -96,8 +92,8 @@ func (r *Ring) check(s Sum) error {
 	return nil
 }
 
-// AllGather gives every rank what each one has: rank i contributes buf[ends[i-1]:ends[i]], which
-// may be empty, and exactly these bits arrive. It takes N-1 steps and sends all of buf but the
+// AllGather gives every rank all ranks' ranges of buf. Rank i contributes buf[ends[i-1]:ends[i]],
+// which may be empty; its bits arrive unchanged. It takes N-1 steps and sends all of buf but the
 // successor's range. ends is the same on all ranks.
 func (r *Ring) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	plan := schedule{first: r.config.World - 1, last: 2 * (r.config.World - 1), ends: ends}
@@ -105,15 +101,14 @@ func (r *Ring) AllGather(ctx context.Context, buf []float32, ends []int) error {
 }
 
 // ReduceScatter gives every rank the sum over the ranks of its own range: rank i's is
-// buf[ends[i-1]:ends[i]], which may be empty. What the rest of buf then holds is not defined. It is
-// the first half of an all-reduce, as [Ring.AllGather] is the second: it takes N-1 steps and sends
-// all of buf but this rank's range. ends is the same on all ranks.
+// buf[ends[i-1]:ends[i]], which may be empty. The rest of buf is undefined after it. It is the
+// first half of an all-reduce, as [Ring.AllGather] is the second. It takes N-1 steps and sends all
+// of buf but this rank's range. ends is the same on all ranks.
 func (r *Ring) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
 	plan := schedule{last: r.config.World - 1, ends: ends}
 	return r.overRanges(ctx, "reduce-scatter", buf, plan)
 }
 
-// overRanges runs a collective over ranges of the caller's.
 func (r *Ring) overRanges(
 	ctx context.Context, what string, buf []float32, plan schedule,
 ) error {
@@ -130,7 +125,7 @@ func (r *Ring) overRanges(
 	return p.Wait(ctx)
 }
 
-// checkEnds holds ends to name one range for each rank, one behind the other.
+// checkEnds returns an error unless ends name one range for each rank, in order.
 func (r *Ring) checkEnds(what string, ends []int) error {
 	if len(ends) != r.config.World {
 		return fmt.Errorf("%s: %d ranges for %d ranks", what, len(ends), r.config.World)

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Ending is how one end of a link ends: by its own Close or Abort ([ErrClosed]), because the
-// neighbour left ([ErrLeft]), or because it broke off (any other error). The first counts.
-// Implementations of [Link] are built on it.
+// Ending records how one end of a link ended: by its own Close or Abort ([ErrClosed]), because the
+// neighbour left ([ErrLeft]), or because the link broke (any other error). The first of them
+// counts. Implementations of [Link] embed it.
 type Ending struct {
 	mu     sync.Mutex
 	err    error
@@ -41,7 +41,7 @@ func (e *Ending) Over() <-chan struct{} { return e.over }
 // Broken is closed when the neighbour has broken off.
 func (e *Ending) Broken() <-chan struct{} { return e.broken }
 
-// Err says how the link ended; it is nil while it is open.
+// Err returns how the link ended; nil while it is open.
 func (e *Ending) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// watch is what the guard knows of time, all of it counted from the ring's epoch.
+// watch is the guard's state. All times count from the ring's epoch.
 type watch struct {
-	due   time.Duration // when the guard meant to look next
-	awake time.Duration // no wait counts from before: this process itself stood still until then
-	beats uint64        // of the successor
-	heard time.Duration // when the guard saw that there were more of them
+	due   time.Duration // when the guard planned its next look
+	awake time.Duration // end of this process's last standstill; waits count from there
+	beats uint64        // of the successor, so far
+	heard time.Duration // when the guard noticed the last of them
 }
 
-// guard waits for the first failure, here or of a neighbour, and tells both neighbours. It does
-// so between collectives too, so that no rank finds out late. Meanwhile it shows the predecessor
-// that this rank lives, and judges the waits of both halves.
+// guard waits for the first failure, of this rank or a neighbour, and tells both neighbours. It
+// runs between collectives too, so that all ranks learn of a failure at once. Meanwhile it sends
+// beats to the predecessor and checks the waits of both halves.
 func (r *Ring) guard() {
 	defer close(r.guarded)
 	before, after := r.links.Predecessor, r.links.Successor
@@ -34,9 +34,9 @@ func (r *Ring) guard() {
 			}
 		case <-r.failed:
 		case <-before.Broken():
-			r.fail(breakOf(before, before.Err()))
+			r.fail(linkError(before, before.Err()))
 		case <-after.Broken():
-			r.fail(breakOf(after, after.Err()))
+			r.fail(linkError(after, after.Err()))
 		case <-beat.C:
 			before.Beat()
 			r.listen(&w)
@@ -46,7 +46,7 @@ func (r *Ring) guard() {
 			look.Reset(pause)
 		}
 	}
-	reason := fmt.Sprintf("at rank %d: %v", r.config.called(int(r.config.Rank)), r.err)
+	reason := fmt.Sprintf("at rank %d: %v", r.config.rankAt(int(r.config.Rank)), r.err)
 	var abort *AbortError
 	if errors.As(r.err, &abort) {
 		reason = abort.Reason
@@ -55,32 +55,32 @@ func (r *Ring) guard() {
 	after.Abort(reason)
 }
 
-// listen notes whether the successor has given a sign of life since the last time.
+// listen records whether the successor has sent a beat since the last call.
 func (r *Ring) listen(w *watch) {
 	if beats := r.links.Successor.Beats(); beats != w.beats {
 		w.beats, w.heard = beats, r.now()
 	}
 }
 
-// look fails the ring if a neighbour has been silent or has kept a half waiting for too long, and
+// look fails the ring if a neighbour has been silent, or has kept a half waiting, for too long. It
 // returns how long the guard may sleep: no wait that begins later can run out before.
 func (r *Ring) look(w *watch) time.Duration {
 	r.listen(w)
 	now := r.now()
 	if now-w.due > r.config.beatInterval() {
-		w.awake = now // a rank that was stopped itself has no right to call others silent
+		w.awake = now // this process stood still, so the others' silence proves nothing
 	}
 	before, after := r.links.Predecessor, r.links.Successor
 	pause := r.config.ChunkTimeout
 	if since := time.Duration(r.listening.Load()); since != 0 {
-		limit := r.silence(r.heard.Load())
-		pause = min(pause, r.judge(since, now, w, limit, func() error {
+		limit := r.silenceLimit(r.heard.Load())
+		pause = min(pause, r.checkWait(since, now, w, limit, func() error {
 			return silent(before, limit)
 		}))
 	}
-	if after.Err() == nil { // one that has left in good order may be silent
-		limit := r.silence(w.beats > 0)
-		pause = min(pause, r.judge(w.heard, now, w, limit, func() error {
+	if after.Err() == nil { // a successor that left in good order may be silent
+		limit := r.silenceLimit(w.beats > 0)
+		pause = min(pause, r.checkWait(w.heard, now, w, limit, func() error {
 			return silent(after, limit)
 		}))
 	}
@@ -99,16 +99,17 @@ func (r *Ring) look(w *watch) time.Duration {
 			continue
 		}
 		step, chunk := judged.half.at()
-		limit := r.patience(&p.plan, step)
-		pause = min(pause, r.judge(since, now, w, limit, func() error {
+		limit := r.waitLimit(&p.plan, step)
+		pause = min(pause, r.checkWait(since, now, w, limit, func() error {
 			return r.blame(p, judged.link, step, chunk, fmt.Errorf("%s %v", judged.what, limit))
 		}))
 	}
 	return max(pause, 1)
 }
 
-// judge fails the ring if a wait since then has reached its limit, and returns how much is left.
-func (r *Ring) judge(
+// checkWait fails the ring with verdict if the wait has reached its limit, and returns the rest of
+// it.
+func (r *Ring) checkWait(
 	since, now time.Duration, w *watch, limit time.Duration, verdict func() error,
 ) time.Duration {
 	rest := max(since, w.awake) + limit - now
@@ -118,8 +119,8 @@ func (r *Ring) judge(
 	return rest
 }
 
-// silence is how long a neighbour may be silent that has, or has not, been heard before.
-func (r *Ring) silence(heard bool) time.Duration {
+// silenceLimit returns how long a neighbour may be silent; it is longer before its first message.
+func (r *Ring) silenceLimit(heard bool) time.Duration {
 	if heard {
 		return r.config.ChunkTimeout
 	}
@@ -131,12 +132,12 @@ func silent(link Link, limit time.Duration) error {
 		link.Peer(), limit)}
 }
 
-// patience is how long a half waits in a ring step. When a rank is stuck, its neighbour is
-// stuck in the earliest step, and each rank further on in one more: with a little more patience
-// a step, the rank that knows who is stuck speaks first, and the others hear of it in time. The
-// neighbour's wait may begin later than theirs: its receiver may still be at the last step of the
-// collective before, while its sender is in this one. So it is more patience than that can take.
-func (r *Ring) patience(s *schedule, step int) time.Duration {
+// waitLimit returns how long a half waits in a ring step. If a rank is stuck, its neighbour stops
+// in the earliest step, and each rank further on one step later. The limit grows with the step, so
+// that the neighbour reports the stuck rank first and the others hear of it in time. The
+// neighbour's wait may also begin later than theirs, while its receiver is still at the last step
+// of the collective before. The growth covers that.
+func (r *Ring) waitLimit(s *schedule, step int) time.Duration {
 	least := r.config.StepTimeout
 	if s.first > 0 && r.config.GatherTimeout > 0 {
 		least = r.config.GatherTimeout
@@ -145,11 +146,11 @@ func (r *Ring) patience(s *schedule, step int) time.Duration {
 	return least + time.Duration(max(0, step-s.first))*more
 }
 
-// blame adds to err which neighbour it is about, and where in the collective.
+// blame adds to err the neighbour and the place in the collective.
 func (r *Ring) blame(p *Pending, link Link, step, chunk int, err error) error {
 	var abort *AbortError
 	if errors.As(err, &abort) {
-		return breakOf(link, err)
+		return linkError(link, err)
 	}
 	s := &p.plan
 	if step == carryStep {
@@ -165,7 +166,7 @@ func (r *Ring) blame(p *Pending, link Link, step, chunk int, err error) error {
 		step-s.first+1, s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)}
 }
 
-// fail breaks the ring; the first failure counts.
+// fail breaks the ring. Only the first failure is kept.
 func (r *Ring) fail(err error) {
 	r.failing.Do(func() {
 		r.err = err
@@ -173,8 +174,9 @@ func (r *Ring) fail(err error) {
 	})
 }
 
-// breakOf names the neighbour that broke off. What it passes on is about another rank.
-func breakOf(link Link, err error) error {
+// linkError returns the error for a neighbour that broke off. An abort is another rank's failure,
+// so it is not a PeerError.
+func linkError(link Link, err error) error {
 	var abort *AbortError
 	if errors.As(err, &abort) {
 		return fmt.Errorf("%v broke off: %w", link.Peer(), err)

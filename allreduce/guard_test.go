@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// TestSleeperAccusesNobody: a rank whose process was stopped for longer than its timeouts finds
-// that nothing has come, and gives its neighbours their time anew; one that looked when it meant
-// to knows that they are silent.
+// TestSleeperAccusesNobody: a rank whose process was stopped for longer than its timeouts gives its
+// neighbours their full time again. A rank that looked on time accuses silent neighbours.
 func TestSleeperAccusesNobody(t *testing.T) {
 	const timeout = 5 * time.Second
 	for _, slept := range []bool{true, false} {
@@ -21,7 +20,7 @@ func TestSleeperAccusesNobody(t *testing.T) {
 			failed: make(chan struct{}),
 			epoch:  time.Now().Add(-time.Minute),
 		}
-		r.listening.Store(1) // nothing has come since the ring began, a minute ago
+		r.listening.Store(1) // nothing has arrived since the ring began, a minute ago
 		r.heard.Store(true)
 		w := watch{due: r.now()}
 		if slept {

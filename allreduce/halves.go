@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// carryStep is the ring step of a carry in a half's place: before the first.
+// carryStep stands for the carry in a half's position. The carry comes before ring step 0.
 const carryStep = -1
 
-// place is where a half is in its schedule, for the guard: which chunk it waits for, since when.
-type place struct {
+// position is the chunk that a half is at, and since when it waits. The guard reads it.
+type position struct {
 	chunk atomic.Uint64 // step and chunk, 32 bits each
-	since atomic.Int64  // Ring.now in nanoseconds; 0 when it does not wait
-	total atomic.Int64  // nanoseconds waited in all
+	since atomic.Int64  // Ring.now in nanoseconds; 0: not waiting
+	total atomic.Int64  // nanoseconds waited since the ring began
 }
 
-// wait begins a wait, or goes on with one that has begun.
-func (p *place) wait(now time.Duration, step, chunk int) {
+// wait begins a wait, or moves one that has begun to another chunk.
+func (p *position) wait(now time.Duration, step, chunk int) {
 	p.chunk.Store(uint64(uint32(int32(step)))<<32 | uint64(uint32(chunk)))
 	p.since.CompareAndSwap(0, int64(now))
 }
 
-func (p *place) proceed(now time.Duration) {
+func (p *position) proceed(now time.Duration) {
 	if since := p.since.Swap(0); since != 0 {
 		p.total.Add(int64(now) - since)
 	}
 }
 
-func (p *place) at() (step, chunk int) {
+func (p *position) at() (step, chunk int) {
 	at := p.chunk.Load()
 	return int(int32(at >> 32)), int(uint32(at))
 }
 
-// sender is the half of a ring that sends. A chunk of step k+1 may go as soon as the receiver has
-// counted the same chunk of step k. Whenever it has nothing to send it sends heartbeats.
+// sender is the sending half of a ring. It may send a chunk of step k+1 as soon as the receiver has
+// counted the same chunk of step k. It sends heartbeats while it has no chunk to send.
 type sender struct {
 	sending   half
 	sendEnded chan struct{} // closed when the sender's goroutine has ended
@@ -42,17 +42,17 @@ type sender struct {
 	rounded   roundedChunks
 }
 
-// receiver is the half of a ring that receives and reduces. It listens between collectives too,
-// so that heartbeats never pile up in the link; the first chunk of a collective that has not
-// begun here stays in its hand.
+// receiver is the half of a ring that receives and reduces. It listens between collectives too, so
+// that heartbeats do not pile up in the link. It holds the first chunk of a collective that this
+// rank has not started yet.
 type receiver struct {
 	receiving half
-	advanced  chan struct{} // has a token after a collective's count of chunks has grown
+	advanced  chan struct{} // has a token after a chunk has been reduced
 
-	listening atomic.Int64 // since when, as in place; 0 when it does not
-	heard     atomic.Bool  // whether anything has ever come
-	inHand    bool         // what Receive has returned between collectives
-	handErr   error
+	listening atomic.Int64 // start of Receive, in Ring.now's nanoseconds; 0: not in it
+	heard     atomic.Bool  // whether the predecessor has sent anything yet
+	held      bool         // whether a result of Receive is held for the next collective
+	heldErr   error
 }
 
 // runSender sends this rank's part of each collective until the ring is closed.
@@ -60,7 +60,7 @@ func (r *Ring) runSender() {
 	defer close(r.sendEnded)
 	r.beat = time.NewTicker(r.config.beatInterval())
 	defer r.beat.Stop()
-	r.sendHeartbeat() // at once, so that the successor knows from when on it may expect them
+	r.sendHeartbeat() // from its first one on, ChunkTimeout limits our silence
 	for {
 		if p := r.head(&r.sending); p != nil {
 			r.finish(&r.sending, p, r.attempt(p, r.sendAll))
@@ -78,8 +78,8 @@ func (r *Ring) runSender() {
 	}
 }
 
-// attempt runs a half's part of a collective, unless the ring has failed, and reports whether it is
-// complete. What goes wrong breaks the ring.
+// attempt runs a half's part of a collective unless the ring has failed, and reports whether the
+// part is complete. An error breaks the ring.
 func (r *Ring) attempt(p *Pending, part func(*Pending) error) bool {
 	if r.Err() != nil {
 		return false
@@ -91,21 +91,21 @@ func (r *Ring) attempt(p *Pending, part func(*Pending) error) bool {
 	return err == nil
 }
 
-// sendHeartbeat leaves errors to whoever needs the link: the guard, if it broke, or the next
-// collective, if the successor has left.
+// sendHeartbeat ignores errors. The guard sees a broken link, and the next collective sees a
+// successor that has left.
 func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
 
-// sendAll sends every chunk as it becomes ready, and returns when the link reads none of the
-// caller's memory any more.
+// sendAll sends every chunk as it becomes ready. It returns when the link has stopped reading the
+// caller's memory.
 func (r *Ring) sendAll(p *Pending) error {
 	s := &p.plan
 	for chunk := range s.carries(len(p.Carry.Out)) {
 		h := s.carried(len(p.Carry.Out), chunk)
-		if err := r.hand(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
+		if err := r.sendMessage(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
 			return err
 		}
 	}
-	ready := int64(0) // how many chunks must have been reduced before the next may go
+	ready := int64(0) // chunks that must be reduced before the next may be sent
 	var step, chunk int
 	for step = s.first; step < s.last; step++ {
 		segment := s.sent(step)
@@ -116,13 +116,13 @@ func (r *Ring) sendAll(p *Pending) error {
 			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
 				return err
 			}
-			if err := r.handChunk(p, s.at(step, segment, chunk), chunk, ready); err != nil {
+			if err := r.sendChunk(p, s.at(step, segment, chunk), chunk, ready); err != nil {
 				return err
 			}
 		}
 	}
 	if s.header.Element != Float32 && len(p.Carry.Out) == 0 {
-		return nil // what the buffer had for the link has been read: see short
+		return nil // the link has read all that it was given of the buffer: see short
 	}
 	r.sending.wait(r.now(), step-1, chunk)
 	if err := r.links.Successor.Flush(); err != nil {
@@ -131,16 +131,15 @@ func (r *Ring) sendAll(p *Pending) error {
 	return nil
 }
 
-// handChunk gives the link a chunk of a segment, the last of ready that have been reduced.
-func (r *Ring) handChunk(p *Pending, h Header, chunk int, ready int64) error {
+// sendChunk sends a chunk of a segment. It is the last of ready reduced chunks, if ready > 0.
+func (r *Ring) sendChunk(p *Pending, h Header, chunk int, ready int64) error {
 	if p.plan.ofNodes(h.Step) {
-		return r.handNodes(p, h, h.Step, chunk)
+		return r.sendNodes(p, h, h.Step, chunk)
 	}
-	return r.hand(p, h, r.payload(p, h, ready), h.Step, chunk)
+	return r.sendMessage(p, h, r.payload(p, h, ready), h.Step, chunk)
 }
 
-// hand gives the link a message.
-func (r *Ring) hand(p *Pending, h Header, payload []byte, step, chunk int) error {
+func (r *Ring) sendMessage(p *Pending, h Header, payload []byte, step, chunk int) error {
 	r.sending.wait(r.now(), step, chunk)
 	if err := r.links.Successor.Send(h, payload); err != nil {
 		return r.blame(p, r.links.Successor, step, chunk, err)
@@ -150,8 +149,8 @@ func (r *Ring) hand(p *Pending, h Header, payload []byte, step, chunk int) error
 	return nil
 }
 
-// awaitReduced waits until n chunks of the collective are reduced. step and chunk say what will be
-// sent then.
+// awaitReduced waits until n chunks of the collective are reduced. step and chunk name the chunk to
+// be sent after that.
 func (r *Ring) awaitReduced(p *Pending, n int64, step, chunk int) error {
 	for p.reduced.Load() < n {
 		select {
@@ -177,9 +176,9 @@ func (r *Ring) runReceiver() {
 			r.finish(&r.receiving, p, r.attempt(p, part))
 			continue
 		}
-		if !r.inHand {
-			r.handErr = r.next(&m)
-			r.inHand = true
+		if !r.held {
+			r.heldErr = r.next(&m)
+			r.held = true
 			continue // a collective may have been queued meanwhile
 		}
 		select {
@@ -192,7 +191,6 @@ func (r *Ring) runReceiver() {
 	}
 }
 
-// next waits for the next message that is no heartbeat.
 func (r *Ring) next(m *Message) error {
 	for {
 		r.listening.Store(int64(r.now()))
@@ -235,7 +233,6 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	return nil
 }
 
-// receiveChunk waits for a chunk of a segment and reduces it.
 func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
 	if p.plan.ofNodes(h.Step) {
 		return r.receiveNodes(p, h, m, h.Step, chunk)
@@ -248,14 +245,14 @@ func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
 	return nil
 }
 
-// receive waits for the chunk that is wanted. Whoever has made use of it releases m.
+// receive waits for the chunk want. The caller releases m.
 func (r *Ring) receive(p *Pending, want Header, m *Message, step, chunk int) error {
 	r.receiving.wait(r.now(), step, chunk)
-	err := r.handErr
-	if !r.inHand {
+	err := r.heldErr
+	if !r.held {
 		err = r.next(m)
 	}
-	r.inHand, r.handErr = false, nil
+	r.held, r.heldErr = false, nil
 	if err == nil {
 		r.receiving.proceed(r.now())
 		if err = check(m, want, len(p.Carry.In)); err != nil {
@@ -268,7 +265,7 @@ func (r *Ring) receive(p *Pending, want Header, m *Message, step, chunk int) err
 	return nil
 }
 
-// check holds a message to be the chunk that is wanted of a collective that carries carryIn floats
+// check returns an error unless m is the chunk want, of a collective that carries carryIn floats
 // in.
 func check(m *Message, want Header, carryIn int) error {
 	if m.Header.Generation != want.Generation {
@@ -288,7 +285,7 @@ func check(m *Message, want Header, carryIn int) error {
 	return nil
 }
 
-// mismatch says how what came differs from what is wanted, in a collective that carries carryIn
+// mismatch returns the error for a chunk got in place of want, in a collective that carries carryIn
 // floats in.
 func mismatch(got, want Header, carryIn int) error {
 	sent := carryIn

@@ -7,21 +7,20 @@ import (
 	"sync"
 )
 
-// Layout is a rank's place in a hierarchy: which ranks it shares a host with, and which of the
-// other hosts' ranks it sums with.
+// Layout is a rank's place in a hierarchy of hosts.
 type Layout struct {
-	// Host are the ranks on this rank's host, in order.
+	// Host lists the ranks on this rank's host, in order.
 	Host []Rank
-	// Across are the ranks, one of each host, that sum the same part as this one; nil where a host
-	// has more ranks than the smallest, and this is one of those over.
+	// Across lists the ranks, one of each host, that sum the same part as this one. It is nil for a
+	// rank beyond the first Columns of its host.
 	Across []Rank
-	// Columns is how many parts there are: as many as the smallest host has ranks.
+	// Columns is the number of parts: the number of ranks on the smallest host.
 	Columns int
-	// Hosts and Ranks are how many there are in all.
+	// Hosts and Ranks are the totals of the hierarchy.
 	Hosts, Ranks int
 }
 
-// NewLayout returns rank's place where rank i is on hosts[i].
+// NewLayout returns rank's layout. hosts[i] is the host of rank i.
 func NewLayout(hosts []string, rank Rank) Layout {
 	var names []string
 	members := map[string][]Rank{}
@@ -44,50 +43,51 @@ func NewLayout(hosts []string, rank Rank) Layout {
 	return l
 }
 
-// Pays reports whether a hierarchy is worth its steps within the hosts, one after the other with
-// those across. For each of H hosts it sends 2(H-1)/H of a buffer, where a ring of N ranks whose
-// hosts lie together sends 2(N-1)/N: a quarter less or better with two hosts, and about the same
-// with many. There it is the latency of 2(N-1) steps that it saves, from thousands of ranks on
-// (`rondo bench simulate`). Each host must have two ranks or more.
+// Pays reports whether a hierarchy is faster than one ring. Its steps within hosts and across them
+// add up. Across H hosts it sends 2(H-1)/H of a buffer per host. A ring of N ranks whose hosts'
+// ranks are neighbours sends 2(N-1)/N. The hierarchy pays where that saves a quarter, as with two
+// hosts. With many hosts the bytes are about the same, and only the latency of 2(N-1) steps is
+// saved, which pays from thousands of ranks on (`rondo bench simulate`). Each host must have two
+// ranks or more.
 func (l Layout) Pays() bool {
 	hosts, ranks := l.Hosts, l.Ranks
 	fewer := 4*(hosts-1)*ranks <= 3*hosts*(ranks-1)
 	return l.Columns > 1 && hosts > 1 && (fewer || ranks >= manyRanks)
 }
 
-// leastBlock is how many floats a block has at least.
+// leastBlock is the smallest block, in floats.
 const leastBlock = 1 << 20
 
-// Block is how many floats of a buffer are summed at a time: while one block's sums cross between
-// hosts, the next is summed within. Each block costs the messages of both rings, so it grows with
-// the ranks: its chunks are not shorter than those that a ring cuts for the sake of its pipeline.
+// Block returns the number of floats that are summed at a time. While one block's sums cross
+// between hosts, the next is summed within them. Each block costs the messages of both rings, so it
+// grows with the ranks: its chunks stay as long as leastChunkBytes.
 func (l Layout) Block() int {
 	return max(leastBlock, l.Ranks*(leastChunkBytes/Float32.Bytes()))
 }
 
-// manyRanks is from how many ranks on a ring of all is slower for its latency alone.
+// manyRanks is the number of ranks from which the latency alone makes one ring of all slower.
 const manyRanks = 2048
 
-// Hierarchy is one rank's part in sums that go within hosts first. Of each block of a buffer the
-// ranks of a host reduce-scatter, by a ring of their own, so that each has the host's sum of one
-// part; the ranks that have the same part all-reduce it, by a ring across the hosts; and the host's
-// ring all-gathers the parts. This is the hierarchy of Jia et al., "Highly scalable deep learning
-// training system with mixed-precision" (arXiv:1807.11205), with as many leaders on a host as the
-// smallest host has ranks.
+// Hierarchy is one rank's part in sums that go within hosts first. For each block of a buffer, the
+// host's ring reduce-scatters, so that each rank has the host's sum of one part. The ranks with the
+// same part all-reduce it in a ring across the hosts. The host's ring then all-gathers the parts.
+// This is the hierarchy of Jia et al., "Highly scalable deep learning training system with
+// mixed-precision" (arXiv:1807.11205), with one leader per part: as many as the smallest host has
+// ranks.
 //
 // Cost for B bytes on H hosts of M ranks:
 //
 //	within a host   2(M-1) steps, 2(M-1)/M * B bytes for each rank
 //	across hosts    2(H-1) steps, 2(H-1)/H * B bytes for each host
 //
-// A part's sum is made by one chain of ranks, and copied, so that all ranks end with the same bits.
-// All ranks begin sums of the same lengths in the same order, one goroutine at a time.
+// One chain of ranks makes a part's sum, and the others copy it, so all ranks end with the same
+// bits. All ranks begin sums of the same lengths in the same order, one goroutine at a time.
 type Hierarchy struct {
 	host    *Ring
 	across  *Ring // nil: this rank sums no part with other hosts
 	columns int
-	block   int   // floats that are summed at a time
-	ends    []int // where each rank of the host's part ends, in a block
+	block   int   // floats summed at a time
+	ends    []int // of the parts of the host's ranks, in a block
 
 	queue   chan *Summing
 	closed  chan struct{}
@@ -95,18 +95,18 @@ type Hierarchy struct {
 	running sync.WaitGroup
 }
 
-// Summing is a sum of a [Hierarchy] that has begun.
+// Summing is a sum of a [Hierarchy] that has been started.
 type Summing struct {
 	hierarchy *Hierarchy
 	sum       Sum
-	done      chan error // gets one
+	done      chan error // receives the sum's result once
 }
 
-// maxBegun bounds the sums of a hierarchy that have begun, beyond which Start waits.
+// maxBegun is the number of queued sums beyond which Start waits.
 const maxBegun = 64
 
-// NewHierarchy returns the sums of a rank over its rings. They stay the caller's; a failure of one
-// is to break all of them ([Bind]). across is nil where the layout has none.
+// NewHierarchy returns a rank's hierarchy over its rings. The caller still owns the rings, and must
+// break all of them when one fails ([Bind]). across is nil if the layout has none.
 func NewHierarchy(layout Layout, host, across *Ring) (*Hierarchy, error) {
 	switch {
 	case host.config.World != len(layout.Host):
@@ -124,22 +124,22 @@ func NewHierarchy(layout Layout, host, across *Ring) (*Hierarchy, error) {
 	return h, nil
 }
 
-// WithinHost and AcrossHosts are how the rings of a hierarchy wait, of ranks that wait for a step
-// as c has it. Who waits for another host may wait for a rank there that waits itself, as does who
-// gathers what others have summed across: neither must accuse the one it waits for before those
-// speak who wait for the one that is stuck, also if they have come later.
+// WithinHost returns the limits of a ring within a host, given those of a plain ring. Ranks of a
+// host may wait for one that itself waits for another host. The longer limits of WithinHost and
+// [Config.AcrossHosts] let the neighbours of a stuck rank accuse it first, even if their own wait
+// began later.
 func (c Config) WithinHost() Config {
 	c.GatherTimeout = 2 * c.StepTimeout
 	return c
 }
 
-// AcrossHosts is of a ring across hosts: see [Config.WithinHost].
+// AcrossHosts returns the limits of a ring across hosts: see [Config.WithinHost].
 func (c Config) AcrossHosts() Config {
 	c.StepTimeout += c.StepTimeout / 2
 	return c
 }
 
-// run does the sums one by one. They end when the rings break, if not before.
+// run does the sums in order. A broken ring ends the current one.
 func (h *Hierarchy) run() {
 	for {
 		select {
@@ -151,18 +151,18 @@ func (h *Hierarchy) run() {
 	}
 }
 
-// Close ends the goroutine of the hierarchy. A sum that is under way ends first, so that the rings
-// are broken or its ranks have come; those behind it are never done.
+// Close ends the hierarchy's goroutine. The current sum ends first, by success or because the rings
+// break. Queued sums are not done.
 func (h *Hierarchy) Close() {
 	h.closing.Do(func() { close(h.closed) })
 	h.running.Wait()
 }
 
-// Start begins a sum as [Ring.Start] does, of s.Buf over all ranks of the hierarchy. What crosses
-// between hosts is of s.Element, and its residual in those ranges of s.Residual that this rank
-// sums; within a host all is float32. What s.Residual has elsewhere is from a ring in which this
-// rank rounded other parts: it is added to Buf, so that it goes to who sums them now, and cleared.
-// There is no carry. Close must not run beside it.
+// Start begins a sum of s.Buf over all ranks of the hierarchy, as [Ring.Start] does. Numbers travel
+// as s.Element across hosts and as float32 within a host, so s.Residual keeps the rounding errors
+// of this rank's part only. Errors elsewhere in s.Residual come from a ring in which this rank
+// rounded other parts. They are added to Buf and cleared. s has no carry. Close must not run at the
+// same time.
 func (h *Hierarchy) Start(ctx context.Context, s Sum) (*Summing, error) {
 	if len(s.Carry.In)+len(s.Carry.Out) > 0 {
 		return nil, fmt.Errorf("hierarchy: a sum of it has no carry")
@@ -179,8 +179,8 @@ func (h *Hierarchy) Start(ctx context.Context, s Sum) (*Summing, error) {
 	}
 }
 
-// Wait waits for the sum. When ctx ends the rings break, as a [Ring] does: Buf is the caller's
-// again after a success, and after Close and those of the rings else.
+// Wait waits for the sum. If ctx ends first, the host's ring breaks. Buf is the caller's again
+// after a success; after an error only when the hierarchy and its rings are closed.
 func (s *Summing) Wait(ctx context.Context) error {
 	select {
 	case err := <-s.done:
@@ -189,7 +189,7 @@ func (s *Summing) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-s.done: // both have come
+	case err := <-s.done: // the sum is complete: its result counts
 		return err
 	default:
 	}
@@ -200,7 +200,8 @@ func (s *Summing) Wait(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// part is what of a block of n floats a rank of the host sums with other hosts: [lo, hi).
+// part returns the range [lo, hi) of a block of n floats that this rank sums with other hosts. It
+// also sets h.ends for blocks of this length.
 func (h *Hierarchy) part(n int) (lo, hi int) {
 	for place := range h.ends {
 		h.ends[place] = n * min(place+1, h.columns) / h.columns
@@ -212,18 +213,17 @@ func (h *Hierarchy) part(n int) (lo, hi int) {
 	return lo, h.ends[place]
 }
 
-// add sums all blocks of a buffer.
 func (h *Hierarchy) add(ctx context.Context, s Sum) error {
-	var before block // on its way between the hosts
+	var before block // being summed across hosts
 	for at := 0; at < len(s.Buf)+h.block; at += h.block {
 		var next block
 		if at < len(s.Buf) {
 			var err error
-			if next, err = h.cross(ctx, s, at); err != nil {
+			if next, err = h.startBlock(ctx, s, at); err != nil {
 				return err
 			}
 		}
-		if err := h.collect(ctx, before); err != nil {
+		if err := h.finishBlock(ctx, before); err != nil {
 			return err
 		}
 		before = next
@@ -234,18 +234,18 @@ func (h *Hierarchy) add(ctx context.Context, s Sum) error {
 // block is a range of a buffer that is being summed.
 type block struct {
 	buf     []float32
-	pending *Pending // of this rank's part; nil: it has none
+	pending *Pending // sum of this rank's part; nil: it has none
 }
 
-// cross sums the block of s that begins at a number within the host, and begins to sum this rank's
-// part of it with the other hosts.
-func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
+// startBlock sums the block of s from at on within the host, and starts the sum of this rank's part
+// across hosts.
+func (h *Hierarchy) startBlock(ctx context.Context, s Sum, at int) (block, error) {
 	end := min(at+h.block, len(s.Buf))
 	b := block{buf: s.Buf[at:end]}
 	lo, hi := h.part(len(b.buf))
 	if s.Residual != nil {
 		residual, keeps := s.Residual[at:end], hi
-		if h.across == nil || h.across.config.World == 1 { // it rounds nothing
+		if h.across == nil || h.across.config.World == 1 { // nothing is rounded
 			keeps = lo
 		}
 		release(b.buf[:lo], residual[:lo])
@@ -263,14 +263,14 @@ func (h *Hierarchy) cross(ctx context.Context, s Sum, at int) (block, error) {
 	return b, err
 }
 
-// release adds a residual to what it was withheld from.
+// release adds a residual to the numbers that it was withheld from, and clears it.
 func release(buf, residual []float32) {
 	add(buf, Bytes(residual))
 	clear(residual)
 }
 
-// collect waits for a block's parts and gives all of them to every rank of the host.
-func (h *Hierarchy) collect(ctx context.Context, b block) error {
+// finishBlock waits for this rank's part of a block and all-gathers the parts within the host.
+func (h *Hierarchy) finishBlock(ctx context.Context, b block) error {
 	if b.pending != nil {
 		if err := b.pending.Wait(ctx); err != nil {
 			return err
@@ -280,8 +280,8 @@ func (h *Hierarchy) collect(ctx context.Context, b block) error {
 	return h.host.AllGather(ctx, b.buf, h.ends)
 }
 
-// Bind has each of the rings break when one of them does, for the same reason. It returns what ends
-// that, and waits until it has.
+// Bind breaks all of the rings when one of them breaks, for the same reason. The function returned
+// ends that, and waits for Bind's goroutines.
 func Bind(rings ...*Ring) (release func()) {
 	over := make(chan struct{})
 	var watching sync.WaitGroup

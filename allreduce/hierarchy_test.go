@@ -48,7 +48,7 @@ func TestLayout(t *testing.T) {
 			}
 		}
 	}
-	// With many hosts a hierarchy sends what a ring sends, and pays by its fewer steps alone.
+	// With many hosts a hierarchy sends as much as a ring, and pays only by its fewer steps.
 	for hosts, want := range map[int]bool{2: true, 3: false, 8: false, 1024: true} {
 		names := make([]string, 2*hosts)
 		for rank := range names {
@@ -60,30 +60,31 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// Blocks are long enough for the chunks that cross between many hosts.
+// TestBlock: blocks are long enough for full chunks between many hosts.
 func TestBlock(t *testing.T) {
 	for ranks, want := range map[int]int{2: 1 << 20, 64: 1 << 20, 256: 4 << 20, 2048: 32 << 20} {
 		l := allreduce.Layout{Ranks: ranks}
-		segment := 4 * l.Block() / ranks // bytes: a part is cut into one for each of its hosts
+		segment := 4 * l.Block() / ranks // bytes: each host sums one segment of a part
 		if l.Block() != want || segment < 64<<10 {
 			t.Errorf("%d ranks: blocks of %d floats", ranks, l.Block())
 		}
 	}
 }
 
-// rack is the ranks of a hierarchy in one process.
+// rack holds the ranks of a hierarchy in one process.
 type rack struct {
 	hierarchies  []*allreduce.Hierarchy
 	host, across []*allreduce.Ring
 }
 
-// newRack connects hosts[i], the host of rank i, by pipes; its rings end with the test.
+// newRack connects the ranks by pipes; hosts[i] is the host of rank i. Its rings close with the
+// test.
 func newRack(t *testing.T, hosts []string) *rack {
 	t.Helper()
 	return newPatientRack(t, hosts, 2*linktest.Moment)
 }
 
-// newPatientRack is newRack, with a step timeout.
+// newPatientRack is newRack with a given step timeout.
 func newPatientRack(t *testing.T, hosts []string, patience time.Duration) *rack {
 	t.Helper()
 	config := allreduce.Config{Generation: 3, ChunkTimeout: min(5*time.Second, patience/2),
@@ -112,7 +113,6 @@ func newPatientRack(t *testing.T, hosts []string, patience time.Duration) *rack 
 	return r
 }
 
-// sum sums by a rank's hierarchy.
 func (r *rack) sum(rank int, s allreduce.Sum) error {
 	p, err := r.hierarchies[rank].Start(context.Background(), s)
 	if err != nil {
@@ -121,7 +121,6 @@ func (r *rack) sum(rank int, s allreduce.Sum) error {
 	return p.Wait(context.Background())
 }
 
-// join connects some ranks in a ring.
 func (r *rack) join(
 	t *testing.T, rings []*allreduce.Ring, ranks []allreduce.Rank, config allreduce.Config,
 ) {
@@ -145,8 +144,8 @@ func (r *rack) join(
 	}
 }
 
-// TestHierarchySums: every rank ends with the same bits, close to a sum in float64, whatever the
-// hosts are and whatever the length.
+// TestHierarchySums: for any hosts and lengths, every rank ends with the same bits, close to a
+// float64 sum.
 func TestHierarchySums(t *testing.T) {
 	lengths := []int{0, 1, 2, 3, 5, 8, 31, 70, 1000}
 	const blocks = 2<<20 + 7 // three of them
@@ -203,9 +202,9 @@ func testHierarchySum(t *testing.T, r *rack, n int, element allreduce.Element) {
 	}
 }
 
-// TestHierarchyRounds: between hosts go numbers of 16 bits, and what they lack is in the residuals
-// of the ranks that have sent them, and of no others: what these have kept from another ring goes
-// into the sum. A single host rounds nothing.
+// TestHierarchyRounds: numbers travel as 16 bits between hosts, and only the ranks that sent them
+// keep their rounding errors. Residuals kept from another ring enter the sum. A single host rounds
+// nothing.
 func TestHierarchyRounds(t *testing.T) {
 	const n = 1<<20 + 1000 // two blocks
 	for _, hosts := range []string{"aa", "aabb", "aaabb"} {
@@ -216,7 +215,7 @@ func TestHierarchyRounds(t *testing.T) {
 			want := make([]float64, n)
 			for rank := range bufs {
 				bufs[rank], residuals[rank] = make([]float32, n), make([]float32, n)
-				for i := range want { // the residuals are from a ring in which all were rounded
+				for i := range want { // residuals from a ring in which all numbers were rounded
 					bufs[rank][i] = rng.Float32() - 0.5
 					residuals[rank][i] = 1e-3 * (rng.Float32() - 0.5)
 					want[i] += float64(bufs[rank][i]) + float64(residuals[rank][i])
@@ -262,7 +261,8 @@ func TestHierarchyRounds(t *testing.T) {
 	}
 }
 
-// TestHierarchyBreaks: when one ring of a rank breaks, all ranks of all rings hear the reason.
+// TestHierarchyBreaks: when one ring of a rank breaks, all rings of all ranks break with the same
+// reason.
 func TestHierarchyBreaks(t *testing.T) {
 	r := newRack(t, []string{"a", "a", "b", "b"})
 	for rank := range r.host {
@@ -279,8 +279,8 @@ func TestHierarchyBreaks(t *testing.T) {
 	}
 }
 
-// TestHierarchyBlames: of a rank that lives and does not come to a sum, its neighbours on its host
-// speak before the other host, where all that can be seen is that its neighbours have not come.
+// TestHierarchyBlames: a live rank that does not join a sum is accused by its neighbours on its
+// host first. The other host could only accuse those neighbours.
 func TestHierarchyBlames(t *testing.T) {
 	for _, hosts := range []string{"aaaabbbb", "aaabb"} {
 		t.Run(hosts, func(t *testing.T) {

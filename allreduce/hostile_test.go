@@ -14,8 +14,8 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// hostile alters what comes over a link: change gets each message's header and payload and
-// returns what arrives instead of it, which may be nothing or several messages.
+// hostile alters the messages of a link: change gets each header and payload and returns the
+// messages to deliver instead.
 type hostile struct {
 	allreduce.Predecessor
 	change func(letter) []letter
@@ -33,7 +33,7 @@ func (h *hostile) Receive(m *allreduce.Message) error {
 			return err
 		}
 		if m.Header.Phase == allreduce.Heartbeat {
-			return nil // how many there are is a matter of time
+			return nil // their number depends on time
 		}
 		l := letter{m.Header, slices.Concat(m.Pieces...)}
 		m.Release()
@@ -52,8 +52,8 @@ func hostileRing(change func(letter) []letter) []linktest.Node {
 	return nodes
 }
 
-// TestWrongMessages: whatever arrives instead of the wanted chunk ends the collective, with an
-// error that names who sent it and both values.
+// TestWrongMessages: any message but the wanted chunk fails the collective, with an error that
+// names the sender and both values.
 func TestWrongMessages(t *testing.T) {
 	header := func(change func(*allreduce.Header)) func(letter) []letter {
 		return func(l letter) []letter {
@@ -113,7 +113,7 @@ func TestWrongMessages(t *testing.T) {
 	}
 }
 
-// TestUnlikeBuffers: ranks that differ in their buffers' lengths or in what they call all fail.
+// TestUnlikeBuffers: ranks that differ in buffer length or collective all fail.
 func TestUnlikeBuffers(t *testing.T) {
 	ctx := context.Background()
 	for name, call := range map[string]func(r *allreduce.Ring, rank int) error{
@@ -143,9 +143,9 @@ func TestUnlikeBuffers(t *testing.T) {
 	}
 }
 
-// FuzzMessages alters the messages of a ring as the input says: lost, doubled, out of order, of
-// another generation, place or length. A collective then either fails on every rank or has the
-// right sum on each rank where it does not; it never hangs.
+// FuzzMessages alters a ring's messages as the input says: lost, doubled, out of order, of another
+// generation, offset or length. A collective then fails, or has the right sum on each rank that
+// returns one. It never hangs.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1})
 	f.Add([]byte{2, 0, 3, 0})
@@ -168,7 +168,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// alter applies one kind of mishap to a message; held are those kept back before.
+// alter applies one kind of fault to a message. held are messages kept back before.
 func alter(l letter, kind byte, held []letter) (out, stillHeld []letter) {
 	by := int(kind) / 10
 	switch kind % 10 {
@@ -198,8 +198,8 @@ func plainSum(ring *allreduce.Ring, _ int, buf []float32) error {
 	return ring.AllReduce(context.Background(), buf)
 }
 
-// treeOfThree is a sum over three ranks in a tree that leaves two nodes pending between them: what
-// a rank has in buf is the sum of its leaves, of which the ranks have 3, 3 and 2.
+// treeOfThree sums over three ranks in a tree that leaves two nodes pending between them. The ranks
+// have 3, 3 and 2 leaves, and buf is the sum of a rank's leaves.
 func treeOfThree(ring *allreduce.Ring, rank int, buf []float32) error {
 	s := allreduce.TreeSum{Buf: buf, Ends: []int{3, 6, 8}}
 	first := []int{0, 3, 6}[rank]

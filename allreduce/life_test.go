@@ -12,8 +12,8 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// TestIdleRingLives: a ring without a collective lives for as long as its ranks do, and does not
-// take one that has left in good order for dead.
+// TestIdleRingLives: a ring without collectives lives as long as its ranks. A rank that left in
+// good order does not count as dead.
 func TestIdleRingLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rings := linktest.Rings(t, connect(3), generation, 0, 10*time.Second)
@@ -32,15 +32,15 @@ func TestIdleRingLives(t *testing.T) {
 	})
 }
 
-// TestSilence: each end of a link names a neighbour of which nothing comes, after the chunk
-// timeout if it had been heard before, and else, as its ring may still be forming, after the step
-// timeout; in a collective and without one.
+// TestSilence: each end of a link reports a silent neighbour: after the chunk timeout if it was
+// heard before, and otherwise after the step timeout, as its ring may still be forming. This holds
+// in a collective and without one.
 func TestSilence(t *testing.T) {
 	const step, chunk = 10 * time.Second, 5 * time.Second
 	for name, test := range map[string]struct {
 		busy       bool
-		breath     time.Duration // for how long the neighbour lives
-		stream     bool          // what it then still does: send heartbeats, or signs of life
+		breath     time.Duration // how long the neighbour lives
+		stream     bool          // what it sends afterwards: true: heartbeats; false: beats
 		atLeast    time.Duration
 		atMost     time.Duration
 		neverHeard bool
@@ -90,7 +90,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestBreak: a rank that gives the ring up tells the others why, also between collectives.
+// TestBreak: a rank that breaks the ring tells the others why, also between collectives.
 func TestBreak(t *testing.T) {
 	rings := linktest.Rings(t, connect(3), generation, 0, time.Minute)
 	rings[1].Break(errors.New("superseded by generation 4"))
@@ -104,8 +104,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// TestUnreadHeartbeats: heartbeats that nobody reads fill the link and no more; the collective
-// that they hold up ends at its deadline all the same, and Close at its own.
+// TestUnreadHeartbeats: unread heartbeats fill the link and no more. The collective behind them
+// still ends at its deadline, and so does Close.
 func TestUnreadHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const leaveGrace = 250 * time.Millisecond

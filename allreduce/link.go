@@ -16,21 +16,20 @@ type Generation uint64
 // MaxChunkBytes is the largest payload of a message.
 const MaxChunkBytes = 1 << 20
 
-// MaxFlight is how many messages a link may have in hand at most, so that it may still read their
-// payloads.
+// MaxFlight is the largest number of messages whose payloads a link may still read.
 const MaxFlight = 4
 
 // Phase says what the receiver of a chunk does with it.
 type Phase uint8
 
 const (
-	// ReduceScatter chunks are added to what the receiver has.
+	// ReduceScatter chunks are added to the receiver's floats.
 	ReduceScatter Phase = 1
-	// AllGather chunks replace what the receiver has.
+	// AllGather chunks replace the receiver's floats.
 	AllGather Phase = 2
-	// Carried chunks are no part of the sum: they go from a rank to its successor ahead of it.
+	// Carried chunks go from a rank to its successor ahead of a sum, and are not part of it.
 	Carried Phase = 3
-	// Heartbeat messages have no payload and say only that the sender lives.
+	// Heartbeat messages have no payload; they show that the sender is alive.
 	Heartbeat Phase = 4
 )
 
@@ -49,17 +48,17 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase %d", uint8(p))
 }
 
-// Element is the form that a number of a payload has on the wire, little endian.
+// Element is the wire format of a number in a payload, little endian.
 type Element uint8
 
-// The elements. What is added is float32 whatever travels.
+// The elements. The arithmetic is float32 with each of them.
 const (
 	Float32  Element = 0
 	BFloat16 Element = 1 // the upper half of a float32
 	Float16  Element = 2 // IEEE 754 binary16
 )
 
-// Bytes is the size of one.
+// Bytes returns the size of one number.
 func (e Element) Bytes() int {
 	if e == Float32 {
 		return 4
@@ -67,7 +66,7 @@ func (e Element) Bytes() int {
 	return 2
 }
 
-// String returns the name that --wire has for it.
+// String returns the element's name in --wire.
 func (e Element) String() string {
 	switch e {
 	case Float32:
@@ -80,7 +79,7 @@ func (e Element) String() string {
 	return fmt.Sprintf("element %d", uint8(e))
 }
 
-// Header says which chunk a message carries. Offset, Length and Total count numbers.
+// Header identifies a message's chunk. Offset, Length and Total count numbers.
 type Header struct {
 	Generation Generation
 	Sequence   uint64 // of the collective on its ring, from 1
@@ -105,12 +104,11 @@ func (h Header) String() string {
 		h.Sequence, h.Phase, h.Step+1, h.Offset, h.Offset+h.Length, h.Total)
 }
 
-// of returns the chunk's range of the buffer.
 func (h Header) of(floats []float32) []float32 { return floats[h.Offset : h.Offset+h.Length] }
 
-// Message is a chunk that has been received. The payload is Header.Length numbers of
-// Header.Element, in the link's own buffers: pieces of any length, at any address, that may split
-// a number. They are valid until Release.
+// Message is a received chunk. Its payload is Header.Length numbers of Header.Element, in the
+// link's buffers. The pieces may have any length and address, and may split a number. They are
+// valid until Release.
 type Message struct {
 	Header Header
 	Pieces [][]byte
@@ -131,19 +129,19 @@ func (m *Message) Release() {
 // Peer names a neighbour.
 type Peer struct {
 	Rank    Rank
-	Address string // host:port, or what names the link to a person
+	Address string // host:port, or another name of the link for people
 }
 
 // String returns the peer as errors name it.
 func (p Peer) String() string { return fmt.Sprintf("rank %d (%s)", p.Rank, p.Address) }
 
-// ErrLeft is what a link returns when the neighbour has closed its end in good order.
+// ErrLeft is the error of a link whose neighbour has closed its end in good order.
 var ErrLeft = errors.New("has left the ring")
 
-// ErrClosed is what a link or a ring returns after its own Close.
+// ErrClosed is the error of a link or a ring after its own Close.
 var ErrClosed = errors.New("closed")
 
-// PeerError is a failure of a ring that this rank saw with its own eyes, on its link to Peer.
+// PeerError is a failure that this rank observed itself, on its link to Peer.
 type PeerError struct {
 	Peer Peer
 	Err  error // names the peer too
@@ -155,70 +153,70 @@ func (e *PeerError) Error() string { return e.Err.Error() }
 // Unwrap returns the failure.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// AbortError is what a link returns when the neighbour has called Abort.
+// AbortError is the error of a link whose neighbour has called Abort.
 type AbortError struct {
-	Reason string // as the rank that broke off first wrote it
+	Reason string // written by the rank that broke off first
 }
 
 // Error returns the reason.
 func (e *AbortError) Error() string { return e.Reason }
 
-// Link is what both ends of a connection between neighbours have in common. Its methods, unlike
+// Link is the common part of both ends of a connection between neighbours. Its methods, unlike
 // those of [Successor] and [Predecessor], may be called from any goroutine.
 //
 // Calls that wait take no context: they end when the link is aborted or closed, as with net.Conn.
-// [Ring] watches over them.
+// [Ring] limits their waits.
 type Link interface {
 	Peer() Peer
-	// Broken is closed when the neighbour has aborted or is gone without a word. A neighbour that
+	// Broken is closed when the neighbour has aborted, or is gone without Close. A neighbour that
 	// left in good order ends only the calls that still need it.
 	Broken() <-chan struct{}
-	// Err says how the link has ended; it is nil while it is open.
+	// Err returns why the link has ended; nil while it is open.
 	Err() error
-	// Abort tells the neighbour the reason, if it can within a moment, and ends all calls.
+	// Abort sends the neighbour the reason, if that takes only a moment, and ends all calls.
 	Abort(reason string)
-	// Close leaves in good order: what was sent still arrives. It releases everything that the
-	// link holds, and ends all calls. It may wait a moment for the neighbour.
+	// Close leaves in good order: chunks already sent still arrive. It releases all resources of
+	// the link and ends all calls. It may wait a moment for the neighbour.
 	Close() error
 }
 
-// Successor is the link to the next rank, which chunks are sent to. Send and Flush are called by
-// one goroutine at a time.
+// Successor is the link to the next rank, for sending. One goroutine at a time calls Send and
+// Flush.
 type Successor interface {
 	Link
-	// Send hands over one chunk, of h.Length numbers of h.Element: at least 1 and at most
-	// MaxChunkBytes of them, or none for a heartbeat. It waits while the link's bounded buffers
-	// are full. The link may read payload until the neighbour has all of it, MaxFlight more
-	// messages have been sent, or Flush has returned.
+	// Send sends one chunk, of h.Length numbers of h.Element: one number to MaxChunkBytes, or no
+	// payload for a heartbeat. It waits while the link's bounded buffers are full. The link may
+	// read payload until the neighbour has all of it, MaxFlight more messages have been sent, or
+	// Flush has returned.
 	Send(h Header, payload []byte) error
-	// Flush waits until the link reads no payload any more.
+	// Flush waits until the link has stopped reading payloads.
 	Flush() error
-	// Beats counts what has come of the successor's [Predecessor.Beat], from any goroutine.
+	// Beats returns the number of [Predecessor.Beat] calls received from the successor. Any
+	// goroutine may call it.
 	Beats() uint64
 }
 
-// Predecessor is the link to the previous rank, which chunks come from, in the order in which
-// they were sent. Receive is called by one goroutine at a time.
+// Predecessor is the link to the previous rank, for receiving. Chunks arrive in the order in which
+// they were sent. One goroutine at a time calls Receive.
 type Predecessor interface {
 	Link
-	// Receive waits for the next chunk and fills m, which must have been released. The pieces
-	// hold exactly m.Header.Length numbers.
+	// Receive waits for the next chunk and fills m, which must have been released. The pieces hold
+	// exactly m.Header.Length numbers.
 	Receive(m *Message) error
-	// Beat gives the predecessor a sign of life, against the stream: without it a predecessor
-	// whose chunks are not taken could not tell a dead neighbour from one that is busy. It never
-	// waits: while the link still has the last one in hand it does nothing. One goroutine at a
-	// time calls it.
+	// Beat sends the predecessor a sign of life. Without it, a predecessor whose chunks are not
+	// taken cannot tell a dead neighbour from a busy one. It never waits: it does nothing while the
+	// link has not sent the last beat. One goroutine at a time calls it.
 	Beat()
 }
 
-// Links are a rank's two neighbours. In a ring of two they are the same rank.
+// Links are the links to a rank's two neighbours, which are the same rank in a ring of two.
 type Links struct {
 	Predecessor Predecessor
 	Successor   Successor
 }
 
-// Bytes returns the memory of floats. [New] refuses a machine where those are not the bytes of the
-// wire, which are little endian.
+// Bytes returns the memory of floats as bytes. [New] refuses big-endian machines, so they are the
+// bytes of the wire.
 func Bytes(floats []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(floats))), 4*len(floats))
 }

@@ -5,9 +5,9 @@ import "sync/atomic"
 // memoryDepth is how many chunks a memory link holds before Send waits.
 const memoryDepth = MaxFlight
 
-// Pipe returns the two ends of a link between two ranks of one process: what from sends on the
-// Successor, to receives on the Predecessor. The receiver reads the sender's own memory, so that
-// nothing is copied or allocated for a chunk.
+// Pipe returns the two ends of a link between two ranks of one process: from holds the Successor,
+// to holds the Predecessor. The receiver reads the sender's own memory, so no chunk is copied or
+// allocated.
 func Pipe(from, to Peer) (Successor, Predecessor) {
 	p := &pipe{
 		chunks:  make(chan *memoryChunk, memoryDepth),
@@ -25,13 +25,13 @@ func Pipe(from, to Peer) (Successor, Predecessor) {
 	return s, r
 }
 
-// pipe is what both ends share. A chunk is in free, in chunks, or in one end's hand.
+// pipe is the state that both ends share. A chunk is in free, in chunks, or held by one end.
 type pipe struct {
 	chunks  chan *memoryChunk
 	free    chan *memoryChunk
-	flight  atomic.Int32  // chunks whose payload may be read
+	flight  atomic.Int32  // chunks that the receiver may still read
 	drained chan struct{} // has a token after flight became 0
-	beats   atomic.Uint64 // against the stream
+	beats   atomic.Uint64 // beats that the receiver has sent
 }
 
 type memoryChunk struct {
@@ -62,12 +62,12 @@ func (s *memorySuccessor) Peer() Peer { return s.peer }
 
 func (s *memorySuccessor) Abort(reason string) {
 	if s.Err() == nil {
-		s.other.End(&AbortError{Reason: reason}) // before it can see that this end is over
+		s.other.End(&AbortError{Reason: reason}) // before s.End: else the receiver sees a plain end
 	}
 	s.End(ErrClosed)
 }
 
-// Close needs no word to the receiver, which looks at this end when it has no chunk.
+// Close sends nothing: a receiver without a chunk looks at this end's Over.
 func (s *memorySuccessor) Close() error {
 	s.End(ErrClosed)
 	return nil
@@ -81,7 +81,7 @@ func (s *memorySuccessor) Send(h Header, payload []byte) error {
 	case c := <-s.free:
 		c.header, c.payload = h, payload
 		s.flight.Add(1)
-		s.chunks <- c // never waits: there is room for all chunks that exist
+		s.chunks <- c // never waits: it has room for every chunk of the pipe
 		return nil
 	case <-s.Over():
 		return s.Err()
@@ -135,12 +135,12 @@ func (r *memoryPredecessor) Receive(m *Message) error {
 		return r.Err()
 	case <-r.other.Over():
 	}
-	select { // the sender has gone: what it sent before still counts
+	select { // the sender has ended: its earlier chunks are still delivered
 	case c := <-r.chunks:
 		r.take(m, c)
 		return nil
 	default:
-		r.End(ErrLeft) // unless it said something else
+		r.End(ErrLeft) // does nothing if the sender gave another reason
 		return r.Err()
 	}
 }

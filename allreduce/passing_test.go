@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// roundedSums are how a chunk that comes is added to x and rounded, by the steps that the ring once
-// took: what goes on, and what is left in x and in the residual, which may be nil.
+// roundedSums is the reference for rounding: it adds a chunk to x and rounds in separate steps. x
+// and residual, which may be nil, are updated; out is sent on.
 func roundedSums(x []float32, src []byte, residual []float32, e Element) (out []byte) {
 	out = make([]byte, e.Bytes()*len(x))
 	addDecodedLoop(x, src, e)
@@ -21,8 +21,8 @@ func roundedSums(x []float32, src []byte, residual []float32, e Element) (out []
 	return out
 }
 
-// TestAddAndRound: at any length and address the sum is that of one step after the other, and
-// nothing past the end is touched; a partial one lies where its floats were.
+// TestAddAndRound: at any length and address the sum equals that of separate steps, and no memory
+// past the end is touched. A partial sum takes the memory of its floats.
 func TestAddAndRound(t *testing.T) {
 	const margin = 40
 	rng := rand.New(rand.NewPCG(8, 8))
@@ -67,7 +67,8 @@ func TestAddAndRound(t *testing.T) {
 	}
 }
 
-// TestReductionInPieces: where a chunk's pieces are cut changes nothing, nor whether it goes on.
+// TestReductionInPieces: the result does not depend on how a chunk is cut into pieces, or on
+// whether it is sent on.
 func TestReductionInPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	const n = 3*settleBlock + 11
@@ -105,13 +106,13 @@ func TestReductionInPieces(t *testing.T) {
 	}
 }
 
-// TestPassingChunks: a chunk's memory is not given to another while a link may read it, and a
-// chunk for which there was no room takes that of none.
+// TestPassingChunks: a chunk's memory is not reused while a link may read it. A chunk for which
+// there was no room gets no other's memory.
 func TestPassingChunks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(10, 10))
 	var c passingChunks
 	content := func(n int) string { return fmt.Sprintf("%8d", n) }
-	var ready []passed // of which those in room have memory
+	var ready []passed // those with room have memory
 	var read [][]byte  // by the link
 	var says []string
 	room := map[passed]bool{}

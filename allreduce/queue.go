@@ -7,24 +7,24 @@ import (
 	"sync/atomic"
 )
 
-// MaxQueued is how many collectives of a ring may be on the way at once.
+// MaxQueued is the largest number of unfinished collectives of a ring.
 const MaxQueued = 64
 
-// Pending is a collective that has been started. It is the caller's until [Pending.Wait], and then
-// the ring's again.
+// Pending is a collective that has been started. The caller may use it until [Pending.Wait]
+// returns; then the ring reuses it.
 type Pending struct {
-	ring *Ring // nil while nobody has it
+	ring *Ring // nil while it is unused
 	Sum
 	plan schedule
 
-	reduced atomic.Int64  // chunks that are in the buffer
-	left    int           // halves that are not done with it; under queue.mu
-	broken  bool          // whether either of them has given up; under queue.mu
-	done    chan struct{} // has a token when both are done
+	reduced atomic.Int64  // chunks reduced into the buffer
+	left    int           // halves that still work on it; under queue.mu
+	broken  bool          // whether a half has given up; under queue.mu
+	done    chan struct{} // has a token when both halves are done
 }
 
-// Wait waits until this rank's part of the collective is done. The sum's slices are the caller's
-// then. When ctx ends before, the ring breaks. It is called once.
+// Wait waits until this rank's part of the collective is done, and gives the sum's slices back to
+// the caller. If ctx ends first, the ring breaks. It is called once.
 func (p *Pending) Wait(ctx context.Context) error {
 	r := p.ring
 	if r == nil {
@@ -34,7 +34,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	case <-p.done:
 	case <-ctx.Done():
 		select {
-		case <-p.done: // both have come: what is done needs no broken ring
+		case <-p.done: // a collective that is complete does not break the ring
 		default:
 			r.fail(p.interrupted(ctx))
 			<-p.done
@@ -44,7 +44,7 @@ func (p *Pending) Wait(ctx context.Context) error {
 	if p.broken {
 		err = r.Err()
 	}
-	r.reuse(p)
+	r.recycle(p)
 	return err
 }
 
@@ -52,24 +52,24 @@ func (p *Pending) interrupted(ctx context.Context) error {
 	return fmt.Errorf("collective %d: %w", p.plan.header.Sequence, context.Cause(ctx))
 }
 
-// queue holds the collectives that are on the way, in the order in which they were started. Each
-// half of the ring goes through them in that order.
+// queue holds the unfinished collectives, in the order of their start. Each half of the ring works
+// through them in that order.
 type queue struct {
-	mu       sync.Mutex // held to change what follows, and by the guard, which judges by it
+	mu       sync.Mutex // guards the fields below; the guard holds it while it checks waits
 	slots    [MaxQueued]*Pending
-	started  uint64        // collectives so far
-	sequence uint64        // of the last
-	room     chan struct{} // has a token of each that is on the way
-	spare    []*Pending    // for collectives to come
+	started  uint64        // collectives queued since the ring began
+	sequence uint64        // number of the last collective
+	room     chan struct{} // has a token for each unfinished collective
+	spare    []*Pending    // for later collectives
 	shutting bool
 }
 
-// start queues a collective. Without ends plan's segments are of one length, as near as may be.
+// start queues a collective. If plan.ends is nil, all segments have nearly the same length.
 func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error) {
-	if err := r.enter(ctx); err != nil {
+	if err := r.awaitRoom(ctx); err != nil {
 		return nil, err
 	}
-	alone := r.config.World == 1 || len(s.Buf) == 0 // the ring's halves have no part in it
+	alone := r.config.World == 1 || len(s.Buf) == 0 // nothing to send or receive
 	p := r.add(s, plan, !alone)
 	switch {
 	case p == nil:
@@ -79,13 +79,13 @@ func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error
 		r.conclude(p)
 		return p, nil
 	}
-	r.sending.rouse()
-	r.receiving.rouse()
+	r.sending.notify()
+	r.receiving.notify()
 	return p, nil
 }
 
-// add counts a collective, and puts it into the queue if it is for the halves. It returns nil when
-// the ring is being closed.
+// add numbers a collective and, if queued, appends it to the queue. It returns nil when the ring is
+// closing.
 func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +102,7 @@ func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
 	plan.rank, plan.world = int(r.config.Rank), r.config.World
 	plan.chunk = ChunkNumbers(len(s.Buf), plan.world, r.config.ChunkBytes, s.Element)
 	plan.carry = r.config.ChunkBytes / Float32.Bytes()
-	p := r.take()
+	p := r.newPending()
 	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false
 	p.reduced.Store(0)
 	if !queued {
@@ -116,9 +116,8 @@ func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
 	return p
 }
 
-// expect begins a half's wait for a collective that has been queued, if that is the first in its
-// queue. A receiver that gets nothing may be listening for what comes after this collective: it is
-// spared it.
+// expect starts a half's wait for collective p if p is the first in that half's queue. A half that
+// takes no part in p skips it, so that the receiver can listen for the next collective.
 func (r *Ring) expect(h *half, p *Pending, takesPart bool) {
 	switch {
 	case h.ended+1 != r.started:
@@ -130,8 +129,8 @@ func (r *Ring) expect(h *half, p *Pending, takesPart bool) {
 	}
 }
 
-// enter waits for room in the queue, of a ring that is whole.
-func (r *Ring) enter(ctx context.Context) error {
+// awaitRoom waits until the queue has room. It fails if the ring is broken or closed.
+func (r *Ring) awaitRoom(ctx context.Context) error {
 	if err := r.Err(); err != nil {
 		return err
 	}
@@ -152,8 +151,8 @@ func (r *Ring) enter(ctx context.Context) error {
 	}
 }
 
-// take returns a Pending that nobody has.
-func (q *queue) take() *Pending {
+// newPending returns an unused Pending.
+func (q *queue) newPending() *Pending {
 	if n := len(q.spare); n > 0 {
 		p := q.spare[n-1]
 		q.spare = q.spare[:n-1]
@@ -162,8 +161,8 @@ func (q *queue) take() *Pending {
 	return &Pending{done: make(chan struct{}, 1)}
 }
 
-// reuse takes a Pending whose collective has ended back.
-func (q *queue) reuse(p *Pending) {
+// recycle stores an ended Pending for a later collective.
+func (q *queue) recycle(p *Pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p.ring, p.Sum, p.plan = nil, Sum{}, schedule{}
@@ -172,7 +171,7 @@ func (q *queue) reuse(p *Pending) {
 	}
 }
 
-// shut lets nothing more into the queue, and reports whether anything is in it.
+// shut closes the queue to new collectives, and reports whether any is unfinished.
 func (r *Ring) shut() (busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,30 +179,30 @@ func (r *Ring) shut() (busy bool) {
 	return min(r.sending.ended, r.receiving.ended) < r.started
 }
 
-// half is what the sender and the receiver have in common: how far in the queue they are, and
-// where in the collective there.
+// half is the progress of the ring's sender or receiver: its place in the queue, and its position
+// in the collective there.
 type half struct {
-	place
-	ended uint64        // collectives that it is done with; under queue.mu
+	position
+	ended uint64        // collectives that this half has finished; under queue.mu
 	wake  chan struct{} // has a token after a collective has been queued
 }
 
-// rouse tells a half that a collective has been queued.
-func (h *half) rouse() {
+// notify tells a half that a collective has been queued.
+func (h *half) notify() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
 	}
 }
 
-// head returns the collective that a half is to work on, nil if there is none.
+// head returns the first unfinished collective of a half, or nil.
 func (r *Ring) head(h *half) *Pending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.headOf(h)
 }
 
-// headOf is head under mu.
+// headOf is head for a caller that holds mu.
 func (q *queue) headOf(h *half) *Pending {
 	if h.ended == q.started {
 		return nil
@@ -218,8 +217,8 @@ func (r *Ring) finish(h *half, p *Pending, complete bool) {
 	}
 }
 
-// pass moves a half behind its collective, and begins its wait for the next one if there is one. It
-// reports whether both halves are done with p.
+// pass moves a half behind its collective p and starts its wait for the next one, if any. It
+// reports whether both halves have finished p.
 func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,8 +235,7 @@ func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
 	return p.left == 0
 }
 
-// conclude hands a collective that is done to who waits for it: not under mu, which that takes
-// next.
+// conclude marks p as done for its waiter. The caller must not hold mu: the waiter locks it next.
 func (r *Ring) conclude(p *Pending) {
 	<-r.room
 	p.done <- struct{}{}

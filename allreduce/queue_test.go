@@ -14,8 +14,8 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// TestQueuedSums: sums of different lengths that are on the way together, with gathers and carries
-// between them, are what they are one by one, whatever travels.
+// TestQueuedSums: queued sums of different lengths, with gathers and carries between them, have the
+// same results as one by one, for each element.
 func TestQueuedSums(t *testing.T) {
 	for world := 1; world <= 8; world++ {
 		rings := linktest.Rings(t, raggedRing(world), generation, 64, time.Minute)
@@ -33,7 +33,7 @@ func TestQueuedSums(t *testing.T) {
 }
 
 // TestNoBarrierBetweenCollectives: a rank sends chunks of the next collective while it still waits
-// for the last ones of this.
+// for the last chunks of this one.
 func TestNoBarrierBetweenCollectives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, successor, predecessor := alone(t, 0, time.Minute)
@@ -67,7 +67,7 @@ func TestNoBarrierBetweenCollectives(t *testing.T) {
 		receive(1, allreduce.ReduceScatter)
 		send(1, allreduce.ReduceScatter, 0, 10)
 		receive(1, allreduce.AllGather)
-		receive(2, allreduce.ReduceScatter) // though nobody has gathered the first sum
+		receive(2, allreduce.ReduceScatter) // before any rank has gathered the first sum
 		send(1, allreduce.AllGather, 1, 12)
 		if err := sums[0].Wait(context.Background()); err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func TestNoBarrierBetweenCollectives(t *testing.T) {
 	})
 }
 
-// TestStartWaitsForRoom: a full queue holds up Start alone, and its context ends that.
+// TestStartWaitsForRoom: a full queue makes Start wait, and the end of its context ends that.
 func TestStartWaitsForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, _, _ := alone(t, 0, time.Hour)
@@ -111,7 +111,7 @@ func TestStartWaitsForRoom(t *testing.T) {
 	})
 }
 
-// TestWaitEndsWithItsContext: it breaks the ring, and with it all that is queued.
+// TestWaitEndsWithItsContext: the end of Wait's context breaks the ring and all queued collectives.
 func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, _, _ := alone(t, 0, time.Hour)
@@ -135,7 +135,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestCloseEndsQueued: Close ends all collectives that are on the way, and a Start that waits.
+// TestCloseEndsQueued: Close ends all unfinished collectives and a waiting Start.
 func TestCloseEndsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, _, _ := alone(t, 0, time.Hour)
@@ -167,8 +167,8 @@ func TestCloseEndsQueued(t *testing.T) {
 	})
 }
 
-// TestLateToStart: a rank that starts one collective and not the next is blamed for the next, by
-// the rank behind it, and the first is complete everywhere.
+// TestLateToStart: a rank that starts one collective but not the next is accused in the next by its
+// successor. The first is complete on all ranks.
 func TestLateToStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const world, late = 4, 2

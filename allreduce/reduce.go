@@ -5,22 +5,22 @@ import (
 	"math"
 )
 
-// Combine does to dst what the ring does with a chunk of phase, ReduceScatter or AllGather, whose
-// payload is pieces, len(dst) numbers of e in all: for what is to be measured beside the ring.
+// Combine applies a received chunk to dst as the ring does: ReduceScatter adds, AllGather copies.
+// pieces hold len(dst) numbers of e in all. It is exported for benchmarks beside the ring.
 func Combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
 	combine(dst, pieces, phase, e)
 }
 
 // combine adds the payload of a message to dst, or copies it there. The pieces hold len(dst)
-// numbers of e in all; a number may be split between pieces.
+// numbers of e in all. A number may be split between two pieces.
 func combine(dst []float32, pieces [][]byte, phase Phase, e Element) {
 	reduction{dst: dst, phase: phase, element: e}.of(pieces)
 }
 
-// reduction is what becomes of a chunk that is received: it is added to dst in the reduce-scatter,
-// and else copied there. Of 16 bits a number, a sum that rounds goes to out, and only if it is
-// complete to dst, rounded; what comes complete goes to out as it is. out may be nil but for a
-// partial sum, and there be dst's own memory, from its beginning.
+// reduction says how a received chunk is applied to dst. A ReduceScatter chunk is added; any other
+// is copied. With 16-bit elements there are three cases: a partial sum is rounded into out, which
+// may begin at dst's own address; a complete sum is rounded into dst and, if out is not nil, into
+// out; an all-gather chunk is decoded into dst and, if out is not nil, copied to out.
 type reduction struct {
 	dst      []float32
 	phase    Phase
@@ -33,7 +33,7 @@ type reduction struct {
 
 // of reduces the payload of a message.
 func (r reduction) of(pieces [][]byte) {
-	var carry [4]byte // the head of a number whose tail is in the next piece
+	var carry [4]byte // first bytes of a number that the next piece completes
 	width := r.element.Bytes()
 	held, at := 0, 0
 	for _, piece := range pieces {
@@ -53,7 +53,7 @@ func (r reduction) of(pieces [][]byte) {
 	}
 }
 
-// apply reduces the whole numbers of src, the first of which is number at of the chunk.
+// apply reduces the whole numbers of src. The first of them is number at of the chunk.
 func (r *reduction) apply(at int, src []byte) {
 	width := r.element.Bytes()
 	dst := r.dst[at : at+len(src)/width]

@@ -2,7 +2,7 @@ package allreduce
 
 import "golang.org/x/sys/cpu"
 
-// add adds the little-endian floats of src, at any address, to dst.
+// add adds src, little-endian floats at any address, to dst.
 func add(dst []float32, src []byte) {
 	if cpu.X86.HasAVX && !raceDetector {
 		n := addVector(dst, src)
@@ -11,8 +11,8 @@ func add(dst []float32, src []byte) {
 	addLoop(dst, src)
 }
 
-// addVector adds as many floats as whole vectors hold, and returns how many. The race detector
-// does not see what it reads and writes.
+// addVector adds as many floats as fill whole vectors, and returns that count. The race detector
+// does not see its memory accesses.
 func addVector(dst []float32, src []byte) int {
 	n := len(dst) &^ 7
 	if n > 0 {
@@ -22,7 +22,7 @@ func addVector(dst []float32, src []byte) int {
 	return n
 }
 
-// addAVX adds n floats, a multiple of 8, at src to those at dst. Neither need be aligned.
+// addAVX adds n floats at src to those at dst; n is a multiple of 8. Addresses need no alignment.
 //
 //go:noescape
 func addAVX(dst *float32, src *byte, n int)

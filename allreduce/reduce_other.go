@@ -2,5 +2,5 @@
 
 package allreduce
 
-// add adds the little-endian floats of src, at any address, to dst.
+// add adds src, little-endian floats at any address, to dst.
 func add(dst []float32, src []byte) { addLoop(dst, src) }

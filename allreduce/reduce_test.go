@@ -45,7 +45,7 @@ func checkCombine(t *testing.T, rng *rand.Rand, e Element, n int) {
 	}
 }
 
-// cut returns b in pieces of random lengths, 0 included, each at its own odd address.
+// cut returns b in pieces of random length, 0 included, each at an odd address.
 func cut(rng *rand.Rand, b []byte) [][]byte {
 	var pieces [][]byte
 	for len(b) > 0 {
@@ -93,8 +93,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestSchedule: what a rank receives is what its predecessor sends in that step; no byte more
-// than the cost that the package states.
+// TestSchedule: a rank receives what its predecessor sends in that step, and sends no byte more
+// than the package comment states.
 func TestSchedule(t *testing.T) {
 	for world := 2; world <= 8; world++ {
 		for _, total := range []int{0, 1, world - 1, world, 70, 1001} {
@@ -132,7 +132,7 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
-// sentFloats counts what s sends in step k, and checks that its chunks tile the segment.
+// sentFloats counts the floats that s sends in step k, and checks that its chunks tile the segment.
 func sentFloats(t *testing.T, s *schedule, k int) int {
 	t.Helper()
 	lo, hi := s.segment(s.sent(k))
@@ -152,7 +152,7 @@ func sentFloats(t *testing.T, s *schedule, k int) int {
 
 func BenchmarkCombine(b *testing.B) {
 	const floats = MaxChunkBytes / 4
-	const piece = 16<<10 - 5 // a frame less a message's prefix
+	const piece = 16<<10 - 5 // an HTTP/2 frame less a message's prefix
 	dst, src := make([]float32, floats), make([]byte, MaxChunkBytes)
 	pieces := slices.Collect(slices.Chunk(src, piece))
 	for _, phase := range []Phase{ReduceScatter, AllGather} {

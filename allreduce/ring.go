@@ -7,43 +7,45 @@ import (
 	"time"
 )
 
-// MaxWorld is the largest ring.
+// MaxWorld is the largest number of ranks in a ring.
 const MaxWorld = 1 << 14
 
-// Config is a rank's place in the ring and how it goes about a collective. All ranks have the
-// same World, Generation and ChunkBytes.
+// Config sets a rank's place in the ring and its limits. All ranks have the same World, Generation
+// and ChunkBytes.
 type Config struct {
 	Rank       Rank // this rank's place in the ring
 	World      int  // ranks in the ring, 1 to MaxWorld
 	Generation Generation
 
-	// Ranks are, in order, what errors call the members of a ring that only some of a
-	// generation's ranks are in, and what its links do; nil: each is called by its place.
+	// Ranks names the members of a ring that has only some of a generation's ranks, in ring order.
+	// Errors and links use these names. nil: each member's name is its place in the ring.
 	Ranks []Rank
 
-	// ChunkBytes is the payload of a message at most, a multiple of 4; 0 is MaxChunkBytes. Short
-	// segments are cut into smaller chunks, so that one is reduced while the next is on the way.
+	// ChunkBytes is the largest payload of a message, a multiple of 4; 0 is MaxChunkBytes. Short
+	// segments are cut into smaller chunks, so that one is reduced while the next is in flight.
 	ChunkBytes int
 
-	// ChunkTimeout is how long nothing at all may come from a neighbour, in a collective or
-	// between two, before it is taken for dead. Each rank sends both its neighbours a sign of
-	// life four times in it, so it must be longer than one chunk takes on the slowest link.
+	// ChunkTimeout is how long a neighbour may be silent, in a collective or between two, before it
+	// counts as dead. Each rank sends both neighbours HeartbeatsPerChunkTimeout signs of life
+	// within it, so it must be longer than one chunk takes on the slowest link.
 	ChunkTimeout time.Duration
 
-	// StepTimeout is how long a rank waits in a collective for a chunk, or for its own to be
-	// taken, while the neighbour shows signs of life, and up to a quarter more in later ring
-	// steps. The first chunk of a collective waits for the slowest rank to start it, so this must
-	// be longer than the ranks' steps may differ, and longer than ChunkTimeout. Where collectives
-	// are queued each has its own wait: it counts from when this rank has started the collective
-	// and is done with the one before. So a rank may also take this long, and no longer, from one
-	// Start to the next while the others wait in the later one. A neighbour from which nothing has
-	// come yet, as its own ring is still being formed, has this long too.
+	// StepTimeout is how long a rank waits in a collective for a chunk to arrive or to be taken
+	// while the neighbour shows signs of life. Later ring steps wait up to a quarter longer. It
+	// must be longer than ChunkTimeout and than the ranks' step times differ, because the first
+	// chunk of a collective waits for the slowest rank to start it.
+	//
+	// Each queued collective has a wait of its own. The wait begins when this rank has started the
+	// collective and finished the one before. So the time from one Start to the next is limited to
+	// StepTimeout too, while other ranks wait in the later collective. A neighbour that has not
+	// been heard yet also has this long: its own ring may still be forming.
 	StepTimeout time.Duration
-	// GatherTimeout is StepTimeout of an all-gather by itself; 0: the same.
+	// GatherTimeout replaces StepTimeout in an all-gather by itself; 0: StepTimeout.
 	GatherTimeout time.Duration
 }
 
-// HeartbeatsPerChunkTimeout is how often a rank shows that it lives within ChunkTimeout.
+// HeartbeatsPerChunkTimeout is the number of signs of life that a rank sends each neighbour per
+// ChunkTimeout.
 const HeartbeatsPerChunkTimeout = 4
 
 func (c Config) beatInterval() time.Duration { return c.ChunkTimeout / HeartbeatsPerChunkTimeout }
@@ -54,7 +56,7 @@ func (c Config) validate(links Links) (Config, error) {
 	}
 	switch {
 	case !littleEndian():
-		return c, errors.New("ring: this machine is big endian, which no ring knows")
+		return c, errors.New("ring: this machine is big endian; rings need little-endian machines")
 	case c.World < 1 || c.World > MaxWorld:
 		return c, fmt.Errorf("ring: world %d is not 1 to %d", c.World, MaxWorld)
 	case c.Rank < 0 || int(c.Rank) >= c.World:
@@ -81,19 +83,19 @@ func (c Config) validate(links Links) (Config, error) {
 		name      string
 		got, want Rank
 	}{
-		{"predecessor", links.Predecessor.Peer().Rank, c.called(int(c.Rank) - 1)},
-		{"successor", links.Successor.Peer().Rank, c.called(int(c.Rank) + 1)},
+		{"predecessor", links.Predecessor.Peer().Rank, c.rankAt(int(c.Rank) - 1)},
+		{"successor", links.Successor.Peer().Rank, c.rankAt(int(c.Rank) + 1)},
 	} {
 		if end.got != end.want {
 			return c, fmt.Errorf("ring: the %s of rank %d of %d is rank %d, the link's is rank %d",
-				end.name, c.called(int(c.Rank)), c.World, end.want, end.got)
+				end.name, c.rankAt(int(c.Rank)), c.World, end.want, end.got)
 		}
 	}
 	return c, nil
 }
 
-// called is what the member at a place of the ring is called.
-func (c Config) called(place int) Rank {
+// rankAt returns the rank at a place of the ring, counted around it.
+func (c Config) rankAt(place int) Rank {
 	if place = mod(place, c.World); c.Ranks != nil {
 		return c.Ranks[place]
 	}
@@ -101,14 +103,14 @@ func (c Config) called(place int) Rank {
 }
 
 // Ring is one rank's part in the collectives of one generation. All ranks start the same
-// collectives, on buffers of the same length, in the same order; one goroutine at a time calls a
-// Ring. A [Pending] is waited for by one goroutine, which may be another.
+// collectives, on buffers of the same length, in the same order. One goroutine at a time calls a
+// Ring. One goroutine waits for a [Pending]; it may be another.
 //
-// A collective that returns an error, but for a wrong argument, has left its buffer in no
-// defined state and the ring broken: the neighbours are told, so that all ranks fail within a
-// moment, and those that are queued behind it, and later calls, return the same error. The link may
-// go on reading the buffer, and Carry.Out, until Close has returned: until then the caller must not
-// write to them. The ring itself writes to no buffer after its call has returned.
+// A collective that fails for any reason but a wrong argument leaves its buffer undefined and
+// breaks the ring. The ring tells its neighbours, so all ranks fail within a moment. Queued
+// collectives and later calls return the same error. The link may read the buffer and Carry.Out
+// until Close has returned, so the caller must not write to them before. The ring itself writes to
+// no buffer after its call has returned.
 type Ring struct {
 	config Config
 	links  Links
@@ -117,7 +119,7 @@ type Ring struct {
 	receiver
 	passing   passingChunks // from the receiver to the sender
 	heartbeat Header
-	epoch     time.Time // what the halves' times count from
+	epoch     time.Time // Ring.now counts from here
 	trees     trees
 
 	failed  chan struct{} // closed by the first failure, after err is set
@@ -130,12 +132,12 @@ type Ring struct {
 	running sync.WaitGroup
 }
 
-// leaveGrace is how long Close waits for a heartbeat that the successor has no room for, so that
-// the chunks before it still arrive.
+// leaveGrace is how long Close waits for the sender while the successor has no room for a
+// heartbeat, so that the chunks before it still arrive.
 const leaveGrace = 250 * time.Millisecond
 
-// New returns the ring of one rank and starts its goroutines. The ring owns the links from then
-// on, and closes them. A ring of one has none.
+// New returns the ring of one rank and starts its goroutines. The ring then owns the links and
+// closes them. A ring of one has no links.
 func New(config Config, links Links) (*Ring, error) {
 	config, err := config.validate(links)
 	if err != nil {
@@ -167,18 +169,18 @@ func New(config Config, links Links) (*Ring, error) {
 	return r, nil
 }
 
-// now is the time since the ring began. It is never 0, which stands for no time at all.
+// now returns the time since the ring began. It is never 0: position.since uses 0 for no wait.
 func (r *Ring) now() time.Duration { return time.Since(r.epoch) + 1 }
 
-// Timing is how long a rank's collectives have waited for its neighbours, since the ring began.
+// Timing holds how long a rank's collectives have waited for its neighbours since the ring began.
 type Timing struct {
-	// Sending is the wait for the successor, or the link to it, to take chunks.
+	// Sending is the time waited for the successor, or its link, to take chunks.
 	Sending time.Duration
-	// Waiting is the wait for the predecessor's chunks.
+	// Waiting is the time waited for the predecessor's chunks.
 	Waiting time.Duration
 }
 
-// Timing returns the waits of all collectives that have ended. It never decreases.
+// Timing returns the waits of all collectives that have ended. They never decrease.
 func (r *Ring) Timing() Timing {
 	return Timing{
 		Sending: time.Duration(r.sending.total.Load()),
@@ -186,15 +188,15 @@ func (r *Ring) Timing() Timing {
 	}
 }
 
-// Break breaks the ring off: the neighbours are told why, as they are of any other failure. It
-// does nothing on a ring that is broken. A rank that gives up a ring which some of its members
-// may have left for dead breaks it before Close, which then waits for nobody.
+// Break breaks the ring and tells the neighbours why. It does nothing on a broken ring. A rank
+// calls it before Close when it gives up a ring that other members may have left already: Close
+// then waits for nobody.
 func (r *Ring) Break(err error) { r.fail(err) }
 
 // Broken is closed when the ring breaks, in a collective or between two. Close does not break it.
 func (r *Ring) Broken() <-chan struct{} { return r.failed }
 
-// Err says why the ring is broken; it is nil while it is not.
+// Err returns why the ring is broken, or nil.
 func (r *Ring) Err() error {
 	if isClosed(r.failed) {
 		return r.err
@@ -202,8 +204,8 @@ func (r *Ring) Err() error {
 	return nil
 }
 
-// Close leaves the ring and closes its links. Collectives that are on the way are broken off. It
-// returns when all goroutines of the ring have ended.
+// Close leaves the ring and closes its links. It breaks off unfinished collectives, and returns
+// when all goroutines of the ring have ended.
 func (r *Ring) Close() error {
 	var err error
 	r.closing.Do(func() {
@@ -218,10 +220,10 @@ func (r *Ring) Close() error {
 	return err
 }
 
-// leave closes the links: first the end on which a neighbour may wait for us, and on which the
-// receiver listens, then the one we may wait on.
+// leave closes the predecessor's link first, because a neighbour may wait on it and the receiver
+// listens on it. The successor's link, which may make this rank wait, comes second.
 func (r *Ring) leave() error {
-	<-r.guarded // it may be telling the neighbours why the ring is broken
+	<-r.guarded // it may still be sending the abort to the neighbours
 	err := r.links.Predecessor.Close()
 	grace := time.NewTimer(leaveGrace)
 	defer grace.Stop()

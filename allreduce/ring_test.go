@@ -17,8 +17,8 @@ import (
 
 const generation = allreduce.Generation(3)
 
-// ragged re-cuts what comes over a link into pieces of random length at odd addresses, as a
-// transport's buffers are.
+// ragged cuts the messages of a link into pieces of random length at odd addresses, like a
+// transport's buffers.
 type ragged struct {
 	allreduce.Predecessor
 	rng *rand.Rand
@@ -117,7 +117,7 @@ func TestWrongArguments(t *testing.T) {
 			}
 		}
 	}
-	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(0, 0)), 10) // nothing is broken by it
+	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(0, 0)), 10) // the ring is whole
 }
 
 func TestConfig(t *testing.T) {
@@ -151,8 +151,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestStuckPredecessor: the rank after the one that does not come says which it is, where and
-// how long, and all others pass it on.
+// TestStuckPredecessor: the successor of a stuck rank reports the rank, the place and the time. All
+// others pass that on.
 func TestStuckPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const world, silent = 4, 2
@@ -187,7 +187,7 @@ func TestStuckPredecessor(t *testing.T) {
 	})
 }
 
-// TestSlowRank: a rank may come as late as the timeout allows.
+// TestSlowRank: a rank may be as late as the timeout allows.
 func TestSlowRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rings := linktest.Rings(t, connect(3), generation, 0, 5*time.Second)
@@ -204,7 +204,7 @@ func TestSlowRank(t *testing.T) {
 	})
 }
 
-// alone makes rank 0 of a ring of two, and returns the ends of its links that rank 1 would have.
+// alone returns rank 0 of a ring of two, and rank 1's ends of its links.
 func alone(t *testing.T, chunkBytes int, timeout time.Duration) (
 	*allreduce.Ring, allreduce.Successor, allreduce.Predecessor,
 ) {
@@ -221,7 +221,7 @@ func alone(t *testing.T, chunkBytes int, timeout time.Duration) (
 	return ring, nodes[1].Successor, nodes[1].Predecessor
 }
 
-// awaitChunk receives the next message that is no heartbeat.
+// awaitChunk receives the next message that is not a heartbeat.
 func awaitChunk(p allreduce.Predecessor, m *allreduce.Message) error {
 	for {
 		if err := p.Receive(m); err != nil || m.Header.Phase != allreduce.Heartbeat {
@@ -231,7 +231,7 @@ func awaitChunk(p allreduce.Predecessor, m *allreduce.Message) error {
 	}
 }
 
-// breathe shows rank 0 that rank 1 lives, until the test ends.
+// breathe sends rank 0 rank 1's signs of life until the test ends.
 func breathe(t *testing.T, successor allreduce.Successor, predecessor allreduce.Predecessor) {
 	t.Helper()
 	heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
@@ -252,20 +252,20 @@ func breathe(t *testing.T, successor allreduce.Successor, predecessor allreduce.
 	}()
 }
 
-// TestStuckSuccessor: chunks that nobody takes are blamed on the successor.
+// TestStuckSuccessor: the successor is accused of chunks that it does not take.
 func TestStuckSuccessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, successor, predecessor := alone(t, 4, time.Second)
 		breathe(t, successor, predecessor)
 		go func() {
-			time.Sleep(time.Second / 2) // so that the chunks which are not taken wait longer
+			time.Sleep(time.Second / 2) // so that the untaken chunks wait longer than the receiver
 			successor.Send(allreduce.Header{
 				Generation: generation, Sequence: 1, Phase: allreduce.ReduceScatter,
 				Offset: 0, Length: 1, Total: 100,
 			}, allreduce.Bytes([]float32{1}))
 		}()
 		err := ring.AllReduce(context.Background(), make([]float32, 100))
-		// The link holds 4 messages, the first of which is a heartbeat.
+		// The link holds 4 messages, and the first is a heartbeat.
 		want := "collective 1, ring step 1 of 2, chunk 4 of 50, rank 1 (host-b:7000): " +
 			"is alive, but has not taken a chunk for 1s"
 		if err == nil || err.Error() != want {
@@ -336,7 +336,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestNeighbourLeaves: a ring that still needs a neighbour which has closed its ring fails.
+// TestNeighbourLeaves: a ring that still needs a neighbour fails when that has closed its ring.
 func TestNeighbourLeaves(t *testing.T) {
 	ring, successor, predecessor := alone(t, 0, time.Minute)
 	successor.Close()
@@ -371,7 +371,7 @@ func TestNoAllocations(t *testing.T) {
 	checkAllocations(t, "two all-reduces, an all-gather and a tree's sum", both)
 }
 
-// checkAllocations fails the test if what both of two ranks do together allocates.
+// checkAllocations fails the test if the concurrent calls of two ranks allocate.
 func checkAllocations(t *testing.T, what string, both func(rank int) error) {
 	t.Helper()
 	step, stepped := make(chan struct{}), make(chan error)

@@ -2,17 +2,17 @@ package allreduce
 
 import "sync/atomic"
 
-// What travels as 16 bits a number is rounded once by each rank: by the sender in the first ring
-// step, and by the receiver, as it adds, in the others of a reduce-scatter. A partial sum is only
-// passed on, and the buffer's floats there are of no use any more: its 16 bits take the first half
-// of their place. A sum that is complete is in the buffer as float32, and what passes on of it in
-// memory beside that.
+// A number that travels as 16 bits is rounded once by each rank: by the sender in the first ring
+// step, and by the receiver, as it adds, in the other steps of a reduce-scatter. A rank only
+// forwards a partial sum and needs its own floats there no more, so the 16 bits take the first half
+// of their memory. A complete sum is in the buffer as float32, so its 16 bits are kept in separate
+// memory (passingChunks).
 
-// short returns where the 16 bits of numbers lie that this rank only passes on. The link may read
-// them until the sum of the same numbers comes, which has been through the successor.
+// short returns the memory of the 16-bit partial sums that this rank forwards. The link may read it
+// until the complete sum of the same numbers arrives, which has come through the successor.
 func short(floats []float32, e Element) []byte { return Bytes(floats)[:e.Bytes()*len(floats)] }
 
-// residual returns that of a chunk, nil where the sum has none.
+// residual returns the chunk's range of the residual; nil if the sum has none.
 func (p *Pending) residual(h Header) []float32 {
 	if p.Residual == nil {
 		return nil
@@ -20,11 +20,11 @@ func (p *Pending) residual(h Header) []float32 {
 	return h.of(p.Residual)
 }
 
-// shortBytes is what a chunk takes at most.
+// shortBytes returns the most bytes of a chunk.
 func (s *schedule) shortBytes() int { return s.chunk * s.header.Element.Bytes() }
 
-// payload returns what travels as chunk h of the collective. Before it this rank must have reduced
-// n chunks: the last of them is this one, if any is.
+// payload returns the bytes to send for chunk h. n chunks of the collective are reduced by then; if
+// n > 0, chunk h is the last of them.
 func (r *Ring) payload(p *Pending, h Header, n int64) []byte {
 	floats := h.of(p.Buf)
 	switch {
@@ -40,12 +40,12 @@ func (r *Ring) payload(p *Pending, h Header, n int64) []byte {
 	if residual := p.residual(h); residual != nil && n == 0 {
 		encodeFeedback(out, floats, residual, h.Element)
 	} else {
-		encode(out, floats, h.Element) // what is rounded already stays the same
+		encode(out, floats, h.Element) // rounded numbers stay the same
 	}
 	return out
 }
 
-// reductionOf returns what becomes of chunk h when it comes, the n-th of the collective.
+// reductionOf returns how to apply chunk h, the n-th of the collective.
 func (r *Ring) reductionOf(p *Pending, h Header, n int64) reduction {
 	how := reduction{dst: h.of(p.Buf), phase: h.Phase, element: h.Element}
 	if h.Element == Float32 {
@@ -66,14 +66,14 @@ func (r *Ring) reductionOf(p *Pending, h Header, n int64) reduction {
 	return how
 }
 
-// roundedChunks is the sender's memory for payloads that are not the buffer's own bytes. A link
-// reads the last MaxFlight of them, and the next is written meanwhile.
+// roundedChunks is the sender's memory for payloads that it encodes. The link may read the last
+// MaxFlight of them while the next is written.
 type roundedChunks struct {
 	slots [MaxFlight + 1][]byte
 	next  int
 }
 
-// take returns n bytes, of most at most, that no link reads any more.
+// take returns n bytes that no link reads. The collective takes at most most bytes at once.
 func (c *roundedChunks) take(n, most int) []byte {
 	slot := &c.slots[c.next]
 	c.next = (c.next + 1) % len(c.slots)
@@ -83,32 +83,33 @@ func (c *roundedChunks) take(n, most int) []byte {
 	return (*slot)[:n]
 }
 
-// passingAhead is how many chunks the receiver may have ready for a sender that still sends those
-// before them: a segment's, where these are few.
+// passingAhead is the number of complete chunks that the receiver may store ahead of a sender that
+// still sends earlier ones. It covers a segment of few chunks.
 const passingAhead = 6
 
-// passed is a chunk that has come complete: the n-th of a collective.
+// passed identifies a complete chunk: the n-th of a collective.
 type passed struct {
 	sequence uint64
 	n        int64
 }
 
-// passingChunks are complete chunks as they travel, from when the receiver has them until the link
-// has read them, in that order. Where the sender is too far behind there is no room, and it makes
-// their bytes from the buffer.
+// passingChunks queues complete chunks in their wire form, from the receiver to the sender, until
+// the link has read them. If the queue is full, the sender encodes the chunk from the buffer
+// instead.
 type passingChunks struct {
 	slots [MaxFlight + passingAhead]struct {
 		chunk passed
 		bytes []byte
-		sent  uint64 // messages when the sender has sent this one
+		sent  uint64 // value of passingChunks.sent when this one was sent
 	}
-	filled atomic.Uint64 // slots so far, by the receiver
-	taken  uint64        // of these, by the sender
-	sent   uint64        // messages so far, by the sender
-	free   atomic.Uint64 // slots that no link reads any more
+	filled atomic.Uint64 // slots filled so far, by the receiver
+	taken  uint64        // slots taken so far, by the sender
+	sent   uint64        // messages sent so far, by the sender
+	free   atomic.Uint64 // slots that the link has finished reading
 }
 
-// put returns n bytes, of most at most, for what travels of a chunk; nil where there is no room.
+// put returns n bytes for a chunk's wire form, or nil if the queue is full. The collective takes at
+// most most bytes at once.
 func (c *passingChunks) put(chunk passed, n, most int) []byte {
 	filled := c.filled.Load()
 	if filled-c.free.Load() == uint64(len(c.slots)) {
@@ -123,7 +124,7 @@ func (c *passingChunks) put(chunk passed, n, most int) []byte {
 	return slot.bytes
 }
 
-// take returns what travels of a chunk; nil where there was no room for it.
+// take returns a chunk's wire form, or nil if put had no room for it.
 func (c *passingChunks) take(chunk passed) []byte {
 	if c.taken == c.filled.Load() {
 		return nil
@@ -137,7 +138,7 @@ func (c *passingChunks) take(chunk passed) []byte {
 	return slot.bytes
 }
 
-// count notes that the sender has sent another message.
+// count records that the sender has sent another message.
 func (c *passingChunks) count() {
 	c.sent++
 	free := c.free.Load()

@@ -12,7 +12,8 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// sumOn sums a number of each rank, as often as bufs is long, and returns rank 0's sum.
+// sumOn sums value(rank) over the ranks, in each rank's Sum of s, and returns the first number of
+// rank 0's sum.
 func sumOn(
 	t *testing.T, rings []*allreduce.Ring, value func(rank int) float32, s []allreduce.Sum,
 ) float32 {
@@ -33,8 +34,8 @@ func sumOn(
 	return s[0].Buf[0]
 }
 
-// TestErrorFeedback: a number that no rounding keeps is lost in every step without a residual, and
-// in the mean over many steps not lost with it.
+// TestErrorFeedback: without a residual, a number smaller than the rounding is lost in every step.
+// With one, the mean over many steps keeps it.
 func TestErrorFeedback(t *testing.T) {
 	const world, steps = 3, 256
 	for e, small := range map[allreduce.Element]float32{
@@ -57,7 +58,7 @@ func TestErrorFeedback(t *testing.T) {
 		for range steps {
 			mean += float64(sumOn(t, rings, value, sums)) / steps
 		}
-		// What is withheld in the end is at most half a last place on each rank.
+		// A rank withholds at most half a last place in the end.
 		limit := world * 8 * float64(small) * 2 / steps
 		if off := math.Abs(mean - exact); off > limit {
 			t.Errorf("%v: the mean of %d sums is %v, want %v within %v",
@@ -66,7 +67,7 @@ func TestErrorFeedback(t *testing.T) {
 	}
 }
 
-// TestNotFinite: what overflows or is not a number is so on all ranks, and not withheld.
+// TestNotFinite: an overflow or NaN reaches all ranks and is not withheld.
 func TestNotFinite(t *testing.T) {
 	const world = 4
 	for _, test := range []struct {
@@ -103,7 +104,7 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// TestRoundedWithoutAllocations: the memory of what travels is the ring's, and kept.
+// TestRoundedWithoutAllocations: the ring reuses its memory for rounded payloads.
 func TestRoundedWithoutAllocations(t *testing.T) {
 	rings := linktest.Rings(t, connect(2), generation, 64, time.Minute)
 	sums := make([]allreduce.Sum, 2)
@@ -127,7 +128,7 @@ func TestWrongSums(t *testing.T) {
 		sum  allreduce.Sum
 		want string
 	}{
-		{allreduce.Sum{Element: 9}, "all-reduce: no ring sends numbers as element 9"},
+		{allreduce.Sum{Element: 9}, "all-reduce: unknown element 9: want fp32, bf16 or fp16"},
 		{allreduce.Sum{Buf: make([]float32, 3), Residual: make([]float32, 3)},
 			"all-reduce: a residual beside fp32, which rounds nothing"},
 		{allreduce.Sum{Buf: make([]float32, 3), Residual: make([]float32, 4),

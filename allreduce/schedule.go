@@ -1,23 +1,23 @@
 package allreduce
 
-// schedule is what one rank sends and receives in one collective, and where in the buffer.
+// schedule holds the steps of one rank in one collective, and the buffer's segments and chunks.
 type schedule struct {
 	header Header // generation, sequence, element and total of every message
 	rank   int
 	world  int
-	chunk  int     // numbers of a chunk at most
-	carry  int     // floats of a chunk of the carry at most
+	chunk  int     // most numbers in a chunk
+	carry  int     // most floats in a chunk of the carry
 	first  int     // first ring step: 0, or N-1 for an all-gather by itself
 	last   int     // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
-	ends   []int   // segment s is [ends[s-1], ends[s]); nil: all of one length, or less by one
-	tree   treeRun // of a tree's sum; without a plan: none
+	ends   []int   // segment s is [ends[s-1], ends[s]); nil: equal lengths, give or take 1
+	tree   treeRun // set for a tree sum; its treePlan is nil otherwise
 }
 
-// sent and received are the segments that this rank sends and receives in ring step k.
+// sent and received return the segments that this rank sends and receives in ring step k.
 func (s *schedule) sent(k int) int     { return mod(s.rank-1-k, s.world) }
 func (s *schedule) received(k int) int { return mod(s.rank-2-k, s.world) }
 
-// receives reports whether any chunk comes; a rank that alone has floats to gather gets none.
+// receives reports whether any chunk arrives. None does if no other rank has floats to gather.
 func (s *schedule) receives() bool {
 	for k := s.first; k < s.last; k++ {
 		if s.chunks(s.received(k)) > 0 {
@@ -40,13 +40,13 @@ func (s *schedule) segment(i int) (lo, hi int) {
 	return lo, s.ends[i]
 }
 
-// chunks is the number of messages that carry segment i.
+// chunks returns the number of messages that carry segment i.
 func (s *schedule) chunks(i int) int {
 	lo, hi := s.segment(i)
 	return parts(hi-lo, s.chunk)
 }
 
-// carries is the number of messages of a carry of total floats.
+// carries returns the number of messages for a carry of total floats.
 func (s *schedule) carries(total int) int { return parts(total, s.carry) }
 
 // carried returns the header of chunk c of a carry of total floats.
@@ -71,19 +71,19 @@ func (s *schedule) at(k, i, c int) Header {
 	return h
 }
 
-// leastChunkBytes is how short chunks are cut for the sake of the pipeline: in a shorter one a
-// message's own cost would be most of it.
+// leastChunkBytes is the shortest chunk that a segment is split into for pipelining. In a shorter
+// one the cost per message dominates.
 const leastChunkBytes = 64 << 10
 
-// ChunkNumbers is how many numbers a chunk has at most, of total that are cut into segments for
-// each of world ranks: half a segment, so that one chunk is reduced while another is on the way,
-// within bounds. mostBytes is [Config.ChunkBytes].
+// ChunkNumbers returns the most numbers that a chunk holds, for a buffer of total numbers on world
+// ranks. It is half a segment, so that one chunk is reduced while another is in flight, but at
+// least leastChunkBytes and at most mostBytes ([Config.ChunkBytes]).
 func ChunkNumbers(total, world, mostBytes int, e Element) int {
 	half := parts(total, 2*world)
 	return min(max(half, leastChunkBytes/e.Bytes()), mostBytes/e.Bytes())
 }
 
-// parts is how many parts of at most size n makes.
+// parts returns how many parts of at most size n divides into.
 func parts(n, size int) int { return (n + size - 1) / size }
 
 func mod(a, n int) int { return ((a % n) + n) % n }

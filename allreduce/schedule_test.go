@@ -2,20 +2,20 @@ package allreduce
 
 import "testing"
 
-// TestChunkNumbers: a segment of more than a few messages' worth is cut into two chunks at least,
-// none of them longer than a message may be.
+// TestChunkNumbers: a segment of more than a few messages is cut into at least two chunks, none
+// longer than a message may be.
 func TestChunkNumbers(t *testing.T) {
 	for _, test := range []struct {
 		total, world, most int
 		element            Element
 		want               int
 	}{
-		{16 << 10, 2, MaxChunkBytes, Float32, 16 << 10},   // 64 KiB: a chunk a segment
+		{16 << 10, 2, MaxChunkBytes, Float32, 16 << 10},   // 64 KiB: one chunk per segment
 		{256 << 10, 2, MaxChunkBytes, Float32, 64 << 10},  // 1 MiB: two of 256 KiB
-		{4 << 20, 2, MaxChunkBytes, Float32, 256 << 10},   // 16 MiB: as long as may be
+		{4 << 20, 2, MaxChunkBytes, Float32, 256 << 10},   // 16 MiB: the longest
 		{4 << 20, 2, MaxChunkBytes, BFloat16, 512 << 10},  // twice as many numbers
 		{256 << 10, 4, MaxChunkBytes, BFloat16, 32 << 10}, // the shortest
-		{1 << 20, 2, 64, Float32, 16},                     // as short as the ring has them
+		{1 << 20, 2, 64, Float32, 16},                     // limited by ChunkBytes
 		{1, 8, MaxChunkBytes, Float16, 32 << 10},
 	} {
 		got := ChunkNumbers(test.total, test.world, test.most, test.element)
@@ -25,7 +25,7 @@ func TestChunkNumbers(t *testing.T) {
 	}
 }
 
-// TestForwardedBytes: what has been rounded is the same bytes when it is rounded again.
+// TestForwardedBytes: rounding a rounded number again gives the same bytes.
 func TestForwardedBytes(t *testing.T) {
 	for _, e := range []Element{BFloat16, Float16} {
 		var float [1]float32

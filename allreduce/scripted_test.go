@@ -11,8 +11,8 @@ import (
 	"rondo/allreduce"
 )
 
-// honest is what rank 1 of a ring of two would send in the collectives of scriptedSums: its numbers
-// are 2, those of rank 0 are 1, so that every sum is 3.
+// honest returns what rank 1 of a ring of two sends in the collectives of scriptedSums. Its numbers
+// are 2 and rank 0's are 1, so every sum is 3.
 func honest(sums []allreduce.Sum, chunkBytes int) []letter {
 	var letters []letter
 	for i, s := range sums {
@@ -32,7 +32,7 @@ func honest(sums []allreduce.Sum, chunkBytes int) []letter {
 	return letters
 }
 
-// numbers returns n numbers of 2 or of 3 as they travel.
+// numbers returns n numbers of value 2 or 3 in wire form.
 func numbers(e allreduce.Element, n, value int) []byte {
 	switch {
 	case e == allreduce.BFloat16 && value == 2:
@@ -47,7 +47,7 @@ func numbers(e allreduce.Element, n, value int) []byte {
 	return allreduce.Bytes(slices.Repeat([]float32{float32(value)}, n))
 }
 
-// scriptedSums are on the way together.
+// scriptedSums returns the sums that are queued together.
 func scriptedSums() []allreduce.Sum {
 	sums := []allreduce.Sum{
 		{Buf: make([]float32, 41)},
@@ -63,8 +63,8 @@ func scriptedSums() []allreduce.Sum {
 	return sums
 }
 
-// deface changes the honest letters as script says, two bytes a change: which letter, and what
-// becomes of it. A letter is altered once: what is cut and filled up again nobody could see.
+// deface changes letters as script says, two bytes a change: which letter, and how. Each letter is
+// changed at most once, because a cut followed by a fill may restore it.
 func deface(right []letter, script []byte) []letter {
 	letters := slices.Clone(right)
 	for ; len(script) >= 2 && len(letters) > 0; script = script[2:] {
@@ -82,19 +82,19 @@ func deface(right []letter, script []byte) []letter {
 			j := min(i+by, len(letters))
 			letters = slices.Insert(letters, j, l)
 			continue
-		case 2: // in the place of another
+		case 2: // in another's place
 			j := (i + by) % len(letters)
 			letters[i], letters[j] = letters[j], letters[i]
 			continue
 		case 3:
 			l.header.Generation += allreduce.Generation(by)
 		case 4: // more than it says
-			l.payload = slices.Concat(l.payload, make([]byte, by))
-		case 5: // less
+			l.payload = slices.Concat(l.payload, make([]byte, by)) // longer than its header says
+		case 5: // shorter
 			l.payload = l.payload[:max(0, len(l.payload)-by)]
 		case 6:
 			l.header.Element = (l.header.Element + allreduce.Element(by)) % 4
-		case 7: // as long as it says, but not what is wanted
+		case 7: // right length, wrong content
 			l.header.Length += by
 			l.payload = slices.Concat(l.payload, make([]byte, by*4))
 		case 8:
@@ -113,7 +113,7 @@ func (l letter) equals(other letter) bool {
 	return l.header == other.header && slices.Equal(l.payload, other.payload)
 }
 
-// scripted plays letters to a ring, beside signs of life.
+// scripted delivers letters to a ring, and then the link's own messages.
 type scripted struct {
 	allreduce.Predecessor
 	letters []letter
@@ -129,9 +129,9 @@ func (s *scripted) Receive(m *allreduce.Message) error {
 	return nil
 }
 
-// FuzzScript plays to a ring, whose sums are on the way together, what a predecessor may have sent
-// that is late, doubled, out of order, lost, of another generation, element, phase or length. Each
-// sum is either right or an error, which comes within the timeouts.
+// FuzzScript delivers altered predecessor messages to a ring with queued sums: late, doubled, out
+// of order, lost, or of another generation, element, phase or length. Each sum is right or fails
+// within the timeouts.
 func FuzzScript(f *testing.F) {
 	f.Add([]byte{})
 	for change := range byte(10) {
@@ -161,7 +161,7 @@ func playScript(
 		t.Fatal(err)
 	}
 	breathe(t, nodes[1].Successor, nodes[1].Predecessor)
-	go func() { // what rank 0 sends is not looked at
+	go func() { // rank 0's messages are discarded
 		var m allreduce.Message
 		for nodes[1].Predecessor.Receive(&m) == nil {
 			m.Release()

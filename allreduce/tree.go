@@ -2,17 +2,16 @@ package allreduce
 
 import "slices"
 
-// Node is a node of the binary tree over leaves 0 to L-1, by the leaves [First, End) below it.
+// Node is a node of the binary tree over leaves 0 to L-1. The leaves [First, End) are below it.
 //
-// The tree is the perfect one over the next power of two, without what lies from L on: node i of
-// level k has the leaves from i*2^k to (i+1)*2^k, as far as there are any, and the sum of its two
-// children, or what the left one has where there is no right one. With seven leaves the root is
-// ((0+1)+(2+3)) + ((4+5)+6).
+// The tree is the perfect one over the next power of two, cut off at L: node i of level k has the
+// leaves from i*2^k to (i+1)*2^k that exist. A node's value is the sum of its two children, or its
+// left child's value if it has no right one. With seven leaves the root is ((0+1)+(2+3)) +
+// ((4+5)+6).
 type Node struct{ First, End int }
 
-// Nodes returns the fewest nodes of the tree over leaves 0 to leaves-1 that have just the leaves
-// [first, end), from left to right: no two of them have a parent within. There are at most two of
-// each level.
+// Nodes returns the fewest nodes of the tree over leaves 0 to leaves-1 that together have the
+// leaves [first, end), from left to right. There are at most two of each level.
 func Nodes(first, end, leaves int) []Node {
 	var nodes []Node
 	for first < end {
@@ -27,8 +26,8 @@ func Nodes(first, end, leaves int) []Node {
 	return nodes
 }
 
-// isNode reports whether the tree over so many leaves has node n. The sum of two nodes side by side
-// that are one together is that node's, as they can only be its children.
+// isNode reports whether n is a node of the tree over so many leaves. If two adjacent nodes
+// together form a node, they are its children.
 func isNode(n Node, leaves int) bool {
 	size := 1
 	for size < n.End-n.First {
@@ -37,8 +36,9 @@ func isNode(n Node, leaves int) bool {
 	return n.First%size == 0 && min(n.First+size, leaves) == n.End
 }
 
-// pendingNodes are what ranks first to last, around the ring, have together: the nodes whose sums
-// they can make, and no parent's. Rank i has the leaves [ends[i-1], ends[i]), at least one.
+// pendingNodes returns the nodes that ranks first to last, counted around the ring, can sum
+// together, and whose parents they cannot. Rank i has the leaves [ends[i-1], ends[i]), at least
+// one.
 func pendingNodes(ends []int, first, last int) []Node {
 	leaves := ends[len(ends)-1]
 	lo, hi := 0, ends[last]
@@ -54,37 +54,36 @@ func pendingNodes(ends []int, first, last int) []Node {
 	return append(Nodes(0, hi, leaves), Nodes(lo, leaves, leaves)...)
 }
 
-// treePlan is what one rank does in the reduce-scatter of a tree's sum. The nodes that are pending
-// of a segment travel with it, from the rank behind its owner around to the owner, who gets to the
-// root. What a rank has of them lies in slots: first those of its own nodes, then scratch.
+// treePlan is one rank's plan for the reduce-scatter of a tree sum. A segment travels as its
+// pending nodes: those whose parents are not complete. They go from the rank after its owner around
+// to the owner, which computes the root. A rank keeps nodes in slots: first its own nodes, then
+// scratch.
 //
-// A slot is as long as the buffer, and each segment has its place in it. So what is done to one
-// segment leaves the others alone, as in the buffer of a plain sum.
+// A slot is as long as the buffer, and each segment keeps its own range in it. So work on one
+// segment leaves the others unchanged.
 type treePlan struct {
 	ends    []int
 	own     []Node
-	scratch int        // slots that are none of the rank's own
+	scratch int        // number of scratch slots
 	steps   []treeStep // one for each ring step of a reduce-scatter
-	root    int        // the slot that has the sum of the owned segment after them
+	root    int        // slot that has the sum of the owned segment after the last step
 }
 
-// treeStep is what is sent and received of a chunk in a ring step, one message for each node, from
-// left to right.
+// treeStep lists the nodes of a chunk that are sent and received in a ring step, one message each,
+// from left to right.
 type treeStep struct {
 	sent     []int // slots
 	received []arrival
 }
 
-// arrival is what becomes of a node that is received: it is copied to a slot, or added to one that
-// has its sibling, and then to the slots in folded, one after the other, are added to that, as with
-// them the parent is there, and the parent's parent.
+// arrival says how a received node is stored. It is copied to a slot, or added to its sibling's
+// slot. Then the slots in folded are added in order, each of which completes the next parent.
 type arrival struct {
 	slot   int
 	added  bool
 	folded []int
 }
 
-// planTree returns the plan of a rank.
 func planTree(ends []int, rank int) *treePlan {
 	world := len(ends)
 	p := &treePlan{ends: slices.Clone(ends), own: pendingNodes(ends, rank, rank)}
@@ -98,18 +97,18 @@ func planTree(ends []int, rank int) *treePlan {
 		p.steps = append(p.steps, treeStep{sent, received})
 		sent = pending
 	}
-	p.root = sent[0] // all leaves have come together
+	p.root = sent[0] // the last step leaves only the root
 	return p
 }
 
-// slotted is a node and where its sum is.
+// slotted is a node and the slot of its sum.
 type slotted struct {
 	Node
 	slot int
 }
 
-// merge says how the nodes that come are joined with the rank's own, and in which slots what is
-// pending then lies.
+// merge plans how the nodes in came join this rank's own. pending are the slots of the nodes that
+// then remain.
 func (p *treePlan) merge(came []Node) (arrivals []arrival, pending []int) {
 	leaves := p.ends[len(p.ends)-1]
 	var have []slotted
@@ -154,7 +153,7 @@ func (p *treePlan) merge(came []Node) (arrivals []arrival, pending []int) {
 	return arrivals, pending
 }
 
-// sibling returns where the other child of the parent of node at is, if it is there.
+// sibling returns the index of the other child of the parent of node at, if have contains it.
 func sibling(have []slotted, at, leaves int) (other int, ok bool) {
 	n := have[at].Node
 	if at > 0 && have[at-1].End == n.First && isNode(Node{have[at-1].First, n.End}, leaves) {

@@ -31,8 +31,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// naiveSum is the sum of a node by the tree's definition: of as many leaves as the largest power of
-// two below their number, and the rest.
+// naiveSum sums a node by the tree's definition: the largest power of two below the number of
+// leaves on the left, the rest on the right.
 func naiveSum(leaves []float32) float32 {
 	if len(leaves) == 1 {
 		return leaves[0]
@@ -44,7 +44,6 @@ func naiveSum(leaves []float32) float32 {
 	return naiveSum(leaves[:half]) + naiveSum(leaves[half:])
 }
 
-// deal deals leaves to ranks as evenly as may be.
 func deal(world, leaves int) []int {
 	ends := make([]int, world)
 	for i := range ends {
@@ -53,7 +52,7 @@ func deal(world, leaves int) []int {
 	return ends
 }
 
-// spreads are ways to deal leaves to ranks: evenly, and at random.
+// spreads returns ways to deal leaves to ranks: evenly, and at random.
 func spreads(rng *rand.Rand, world, leaves int) [][]int {
 	all := [][]int{deal(world, leaves)}
 	for range 3 {
@@ -67,7 +66,7 @@ func spreads(rng *rand.Rand, world, leaves int) [][]int {
 	return all
 }
 
-// TestTreePlan goes through the plans of all ranks in step, a float for each segment.
+// TestTreePlan runs the plans of all ranks in step, with one float per segment.
 func TestTreePlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	for _, leaves := range []int{1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 31} {
@@ -88,7 +87,7 @@ func TestTreePlan(t *testing.T) {
 	}
 }
 
-// walkPlans returns what each rank has of its segment in the end.
+// walkPlans returns the root of each rank's segment.
 func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
 	t.Helper()
 	world := len(ends)
@@ -137,7 +136,7 @@ func walkPlans(t *testing.T, ends []int, given []float32) []float32 {
 	return sums
 }
 
-// TestTreeCost holds the table in the documentation of AllReduceTree, which is of eight leaves.
+// TestTreeCost checks the table in AllReduceTree's comment, which is for eight leaves.
 func TestTreeCost(t *testing.T) {
 	for _, test := range []struct{ world, all, busiest, scratch int }{
 		{2, 2, 1, 0}, {3, 12, 5, 1}, {4, 18, 5, 1}, {8, 120, 18, 3},

@@ -5,20 +5,19 @@ import (
 	"math"
 )
 
-// What travels is rounded to the nearest number of the element, ties to the even one, as IEEE 754
-// has it: NaN stays a NaN, and what lies beyond the largest finite number becomes an infinity. So
-// a gradient with a number above 65504 makes a sum in binary16 infinite, and all ranks skip the
-// step together. To saturate instead would hide the overflow: a partial sum that is cut off on its
-// way is a wrong gradient that looks like a right one, and a residual that keeps 1e30 for later
-// sends the largest number for ever after.
+// Numbers are rounded to the nearest number of the element, ties to even (IEEE 754). NaN stays NaN,
+// and a number beyond the largest finite one becomes an infinity. So a gradient above 65504 makes a
+// sum in binary16 infinite, and all ranks skip the step together. Saturating instead would hide the
+// overflow: a partial sum that is cut off is a wrong gradient that looks right, and a residual of
+// 1e30 would send the largest number in every later step.
 //
-// With error feedback (Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et
-// al., "Error feedback fixes SignSGD", 2019) what rounding takes away is added next time. A
-// float32 holds it exactly: let u be the last place of x, and w, the nearest number of the
-// element, finite. w is a multiple of u, as its own last place is coarser, and |x-w| <= |x| <
-// 2^24 u, as 0 is no nearer. So x-w is a whole number of u with at most 24 binary digits.
+// Error feedback (Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al.,
+// "Error feedback fixes SignSGD", 2019) adds the rounding error to the next sum. A float32 holds
+// this error exactly. Let u be the last place of x, and w its nearest number of the element,
+// finite. w is a multiple of u, because its own last place is coarser. |x-w| <= |x| < 2^24 u,
+// because 0 is no nearer. So x-w is a whole number of u with at most 24 binary digits.
 
-// encode writes src to dst as numbers of e. dst has e.Bytes() for each, at any address.
+// encode writes src to dst as numbers of e. dst holds e.Bytes() for each number, at any address.
 func encode(dst []byte, src []float32, e Element) {
 	if e == Float32 {
 		copy(dst, Bytes(src))
@@ -28,9 +27,9 @@ func encode(dst []byte, src []float32, e Element) {
 	encodeLoop(dst[2*n:], src[n:], e)
 }
 
-// encodeFeedback is encode of src+residual, and leaves in residual what rounding has taken away.
-// Where the sum is not finite, or not any more when it is rounded, the residual is 0 then: the step
-// is lost, and must not come back in the next.
+// encodeFeedback encodes src+residual, and stores the rounding error in residual. The residual
+// becomes 0 where the sum is not finite before or after rounding: the step is lost, and must not
+// return in the next one.
 func encodeFeedback(dst []byte, src, residual []float32, e Element) {
 	if e == Float32 {
 		for i, x := range src {
@@ -43,11 +42,13 @@ func encodeFeedback(dst []byte, src, residual []float32, e Element) {
 	encodeFeedbackLoop(dst[2*n:], src[n:], residual[n:], e)
 }
 
-// settleBlock is how many floats settle goes over twice while they are in the first cache.
+// settleBlock is the number of floats that settle encodes and decodes at a time, so that they stay
+// in the first-level cache.
 const settleBlock = 1 << 10
 
-// settle is encodeFeedback, or encode where residual is nil, and leaves in src what dst says: so
-// that the rank that has a sum keeps what the others will have.
+// settle encodes src to dst and then writes the rounded numbers back to src, so that the rank that
+// completes a sum keeps the same numbers as the others. residual may be nil: then the rounding
+// error is lost.
 func settle(dst []byte, src, residual []float32, e Element) {
 	width := e.Bytes()
 	for len(src) > 0 {
@@ -63,8 +64,8 @@ func settle(dst []byte, src, residual []float32, e Element) {
 	}
 }
 
-// addSettle adds src, which has numbers of e at any address, to dst, and settles that. out is nil
-// where nothing goes on.
+// addSettle adds src, numbers of e at any address, to dst and settles the result. out may be nil:
+// then nothing is sent on.
 func addSettle(out []byte, dst []float32, src []byte, residual []float32, e Element) {
 	var unsent [2 * settleBlock]byte
 	width := e.Bytes()
@@ -87,11 +88,11 @@ func addSettle(out []byte, dst []float32, src []byte, residual []float32, e Elem
 	}
 }
 
-// addBlock is how many floats addEncode adds beside the buffer, which it leaves alone but for out.
+// addBlock is the number of floats that addEncode adds at a time in memory of its own.
 const addBlock = 1 << 8
 
-// addEncode is encode, or encodeFeedback where there is a residual, of the sum of x and src, which
-// has numbers of e at any address. out may begin where x does.
+// addEncode encodes the sum of x and src, numbers of e at any address, to out. x stays as it is,
+// except where out begins at x's address, which is allowed. residual may be nil.
 func addEncode(out []byte, x []float32, src []byte, residual []float32, e Element) {
 	if residual == nil {
 		n := addEncodeVector(out, x, src, e)
@@ -113,7 +114,7 @@ func addEncode(out []byte, x []float32, src []byte, residual []float32, e Elemen
 	}
 }
 
-// decode fills dst from src, which has numbers of e at any address.
+// decode fills dst from src, numbers of e at any address.
 func decode(dst []float32, src []byte, e Element) {
 	if e == Float32 {
 		copy(Bytes(dst), src)
@@ -123,7 +124,7 @@ func decode(dst []float32, src []byte, e Element) {
 	decodeLoop(dst[n:], src[2*n:], e)
 }
 
-// addDecoded adds src, which has numbers of e at any address, to dst.
+// addDecoded adds src, numbers of e at any address, to dst.
 func addDecoded(dst []float32, src []byte, e Element) {
 	if e == Float32 {
 		add(dst, src)
@@ -133,8 +134,8 @@ func addDecoded(dst []float32, src []byte, e Element) {
 	addDecodedLoop(dst[n:], src[2*n:], e)
 }
 
-// encodeLoop is encode without vector instructions, for elements of two bytes, as are the other
-// loops.
+// encodeLoop is encode without vector instructions. This loop and those below take elements of two
+// bytes only.
 func encodeLoop(dst []byte, src []float32, e Element) {
 	if e == Float16 {
 		for i, x := range src {
@@ -186,15 +187,15 @@ func widen(short uint16, e Element) float32 {
 	return math.Float32frombits(uint32(short) << 16)
 }
 
-// A float32 has its sign in bit 31, 8 bits of exponent and 23 of fraction, a NaN that is quiet the
-// highest of these; a bfloat16 is its upper half. A binary16 has 5 bits of exponent, less by 112,
-// and 10 of fraction.
+// A float32 has a sign in bit 31, 8 bits of exponent and 23 of fraction; the highest fraction bit
+// makes a NaN quiet. A bfloat16 is its upper half. A binary16 has 5 bits of exponent, with a bias
+// smaller by 112, and 10 of fraction.
 const (
 	signBit       = 1 << 31
 	infinityBits  = 0x7f800000
 	quietBit      = 0x00400000
 	leastNormal16 = 0x38800000 // 2^-14
-	overflow16    = 0x477ff000 // 65520, halfway between 65504 and what would be next
+	overflow16    = 0x477ff000 // 65520, halfway between 65504 and the next step
 	infinity16    = 0x7c00
 	quiet16       = 0x0200
 )
@@ -215,7 +216,7 @@ func narrowFloat16(x float32) uint16 {
 		return sign | infinity16 | quiet16 | uint16(b>>13&0x3ff)
 	case b >= overflow16:
 		return sign | infinity16
-	case b < leastNormal16: // 0.5 has the last place of subnormals, so the sum is rounded right
+	case b < leastNormal16: // 0.5 has the last place of subnormals, so the addition rounds right
 		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-math.Float32bits(0.5))
 	}
 	return sign | uint16((b-112<<23+0xfff+b>>13&1)>>13)

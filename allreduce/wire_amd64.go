@@ -2,10 +2,10 @@ package allreduce
 
 import "golang.org/x/sys/cpu"
 
-// The functions below do as many numbers of e as whole vectors hold, and return how many. The race
-// detector does not see what they read and write.
+// The functions below process as many numbers of e as fill whole vectors, and return that count.
+// The race detector does not see their memory accesses.
 
-// vectors is how many of n numbers of e the processor has vectors for.
+// vectors returns how many of n numbers of e the processor's vector instructions can process.
 func vectors(n int, e Element) int {
 	if raceDetector || !cpu.X86.HasAVX2 || e == Float16 && !cpu.X86.HasF16C {
 		return 0
@@ -71,8 +71,7 @@ func addDecodedVector(dst []float32, src []byte, e Element) int {
 	return n
 }
 
-// addEncodeVector leaves bfloat16s to others on a processor without AVX-512, as does
-// addSettleVector.
+// addEncodeVector does no bfloat16s on a processor without AVX-512; neither does addSettleVector.
 func addEncodeVector(out []byte, x []float32, src []byte, e Element) int {
 	n := vectors(len(x), e)
 	if n == 0 || e == BFloat16 && !cpu.X86.HasAVX512F {
@@ -101,8 +100,9 @@ func addSettleVector(out []byte, x []float32, src []byte, e Element) int {
 	return n
 }
 
-// Each does n numbers, a multiple of 16 that is not 0. No address need be aligned. To round to a
-// bfloat16 takes arithmetic, which is faster in vectors of 64 bytes; the others wait for memory.
+// Each function below processes n numbers; n is a multiple of 16 and not 0. Addresses need no
+// alignment. Rounding to bfloat16 is bound by arithmetic, so it also has AVX-512 forms; the other
+// operations are bound by memory.
 
 //go:noescape
 func encodeBFloat16AVX2(dst *byte, src *float32, n int)

@@ -1,6 +1,6 @@
 #include "textflag.h"
 
-// constants sets Y13 to the bit that makes a NaN quiet, Y14 to 1 and Y15 to 0x7fff, in each lane.
+// constants sets each lane of Y13 to the quiet bit of a NaN, of Y14 to 1 and of Y15 to 0x7fff.
 #define constants \
 	MOVL         $0x00400000, AX; \
 	VMOVD        AX, X13; \
@@ -12,9 +12,9 @@
 	VMOVD        AX, X15; \
 	VPBROADCASTD X15, Y15
 
-// round sets out to the bfloat16s nearest to the floats x, shifted to the right; t is lost. To add
-// half of the last place, less one where the upper half is even, carries into it where it should;
-// a NaN might become an infinity by it, and is only made quiet.
+// round sets out to the bfloat16s nearest to the floats x, in the lower 16 bits; it overwrites t.
+// It adds 0x7fff, and 1 if the upper half is odd, which carries into the upper half where x rounds
+// up. That could turn a NaN into an infinity, so a NaN only gets its quiet bit.
 #define round(x, out, t) \
 	VPSRLD    $16, x, out; \
 	VPAND     Y14, out, out; \
@@ -25,7 +25,7 @@
 	VBLENDVPS Y12, t, out, out; \
 	VPSRLD    $16, out, out
 
-// lose sets x to what it loses when it becomes the float w, or 0 where that is not finite.
+// lose sets x to its rounding error x-w, or to 0 where that is not finite; it overwrites w.
 #define lose(x, w) \
 	VSUBPS w, x, x; \
 	VSUBPS x, x, w; \
@@ -86,7 +86,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// constants512 sets Z13 to Z16 to what round512 needs.
+// constants512 sets Z13 to Z16 to round512's constants.
 #define constants512 \
 	MOVL         $0x00400000, AX; \
 	VPBROADCASTD AX, Z13; \
@@ -97,7 +97,7 @@ loop:
 	MOVL         $0x8000, AX; \
 	VPBROADCASTD AX, Z16
 
-// round512 is round.
+// round512 is round in AVX-512.
 #define round512(x, out) \
 	VPTESTMD x, Z14, K1; \
 	VCMPPS   $3, x, x, K2; \

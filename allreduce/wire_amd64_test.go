@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestBFloat16Vectors: those that this machine's better ones are taken for are right too.
+// TestBFloat16Vectors tests the AVX2 forms too, which this machine may not choose.
 func TestBFloat16Vectors(t *testing.T) {
 	src := awkwardFloats(rand.New(rand.NewPCG(7, 7)))
 	n := len(src) &^ 15

@@ -2,7 +2,7 @@
 
 package allreduce
 
-// There are no vector instructions here: the loops do it all.
+// This platform has no vector functions: the loops process all numbers.
 
 func encodeVector([]byte, []float32, Element) int { return 0 }
 

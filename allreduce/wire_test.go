@@ -11,9 +11,9 @@ import (
 
 func shortElements() []Element { return []Element{BFloat16, Float16} }
 
-// format is what IEEE 754 says of an element.
+// format describes an element by IEEE 754.
 type format struct {
-	digits   int // of the significand, the hidden one included
+	digits   int // of the significand, with the hidden one
 	least    int // exponent of the least normal number
 	greatest int // exponent of the greatest number
 }
@@ -25,7 +25,7 @@ func formatOf(e Element) format {
 	return format{digits: 8, least: -126, greatest: 127}
 }
 
-// round is x rounded to a number of f by arithmetic on float64s, none of which rounds.
+// round returns x rounded to a number of f, by float64 arithmetic that is exact.
 func (f format) round(x float32) float64 {
 	v := float64(x)
 	if v == 0 || math.IsInf(v, 0) || math.IsNaN(v) {
@@ -39,7 +39,7 @@ func (f format) round(x float32) float64 {
 	return v
 }
 
-// value is the number that the bits of an element stand for.
+// value returns the number that an element's bits stand for.
 func (f format) value(short uint16) float64 {
 	fraction := int(short) & (1<<(f.digits-1) - 1)
 	exponent := int(short&0x7fff) >> (f.digits - 1)
@@ -58,13 +58,13 @@ func (f format) value(short uint16) float64 {
 	return v
 }
 
-// same reports whether two numbers are the same, or both NaN.
+// same reports whether two numbers have the same bits, or both are NaN.
 func same(a, b float64) bool {
 	return math.Float64bits(a) == math.Float64bits(b) || math.IsNaN(a) && math.IsNaN(b)
 }
 
-// TestDecodeAllValues: what each of the 65536 stands for, by loop and by vector, and that it is
-// what it becomes when it is sent on.
+// TestDecodeAllValues decodes each of the 65536 values, by loop and by vector. Encoding the result
+// gives the same bits, with NaNs made quiet.
 func TestDecodeAllValues(t *testing.T) {
 	const values = 1 << 16
 	src := make([]byte, 2*values)
@@ -93,18 +93,18 @@ func TestDecodeAllValues(t *testing.T) {
 	}
 }
 
-// quietOf is the bit that a quiet NaN of e has set.
+// quietOf returns the bit that makes a NaN of e quiet.
 func quietOf(e Element) int { return 1 << (formatOf(e).digits - 2) }
 
-// awkwardFloats are of all signs, exponents and, at random, fractions, among them many halfway
-// between two short numbers or just beside.
+// awkwardFloats returns floats of all signs and exponents with random fractions. Many of them lie
+// halfway between two 16-bit numbers, or just beside.
 func awkwardFloats(rng *rand.Rand) []float32 {
 	var floats []float32
 	for head := range uint32(1 << 9) {
 		for range 64 {
 			bits := head<<23 | rng.Uint32()>>9
 			floats = append(floats, math.Float32frombits(bits))
-			drop := rng.IntN(24) // halfway, if the element drops as many digits
+			drop := rng.IntN(24) // halfway, if the element drops this many digits
 			half := bits&^(1<<drop-1) | 1<<drop>>1
 			for _, near := range []uint32{half - 1, half, half + 1} {
 				floats = append(floats, math.Float32frombits(near))
@@ -136,8 +136,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestFeedback: nothing is lost between what is sent and what is kept, and what cannot be sent is
-// not kept.
+// TestFeedback: number sent plus error kept equal the input exactly. A number that cannot be sent
+// leaves no error.
 func TestFeedback(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	src := awkwardFloats(rng)
@@ -181,7 +181,7 @@ func TestFeedback(t *testing.T) {
 	}
 }
 
-// TestSettle: src becomes what decode makes of what is sent.
+// TestSettle: src becomes the decoded wire numbers.
 func TestSettle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for _, e := range []Element{Float32, BFloat16, Float16} {
@@ -209,7 +209,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestWireAtEveryLengthAndAddress: no number is left out, and none past the end is touched.
+// TestWireAtEveryLengthAndAddress: every number is processed, and no memory past the end is
+// touched.
 func TestWireAtEveryLengthAndAddress(t *testing.T) {
 	const longest, margin = 100, 40
 	rng := rand.New(rand.NewPCG(6, 6))
@@ -254,7 +255,7 @@ func checkBytes(t *testing.T, what string, e Element, n, shift int, got, want []
 	}
 }
 
-// BenchmarkWire counts the bytes of the floats, beside a copy of them.
+// BenchmarkWire counts the floats' bytes, and measures a copy for comparison.
 func BenchmarkWire(b *testing.B) {
 	const floats = MaxChunkBytes / 4
 	a, c, wire := make([]float32, floats), make([]float32, floats), make([]byte, 4*floats+1)[1:]

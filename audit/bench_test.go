@@ -9,7 +9,7 @@ import (
 	"rondo/corpus"
 )
 
-// BenchmarkProve proves the logs of two workers of 16 lanes each, a step an iteration.
+// BenchmarkProve proves the logs of two workers with 16 lanes each, one step per iteration.
 func BenchmarkProve(b *testing.B) {
 	batches := corpus.SamplerConfig{Tokens: 1 << 30, Lanes: 32, BPTT: 35, Seed: 1,
 		Sampling: corpus.Sequential}

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// canonical reads a read or commit line in the form that Log writes, without the detours of
-// encoding/json; there may be millions. Whatever has another form is left to encoding/json.
+// canonical parses a read or commit line in the exact form that Log writes. It is faster than
+// encoding/json, and a log may have millions of lines. It returns false for any other form.
 func canonical(text []byte) (e line, ok bool) {
 	s := scanner{rest: text, ok: true}
 	if s.has(`{"read":{"generation":`) {
@@ -40,23 +40,23 @@ func canonical(text []byte) (e line, ok bool) {
 	return e, s.ok && len(s.rest) == 0
 }
 
-// scanner reads words and numbers; ok is false from the first that is not there.
+// scanner reads words and numbers. ok turns false at the first one that is missing.
 type scanner struct {
 	rest []byte
 	ok   bool
 }
 
-// has takes a word if it is next.
+// has reports whether word comes next, and consumes it if it does.
 func (s *scanner) has(word string) bool {
 	rest, found := bytes.CutPrefix(s.rest, []byte(word))
 	s.rest = rest
 	return found
 }
 
-// want takes a word that must be next.
+// want consumes word, which must come next.
 func (s *scanner) want(word string) { s.ok = s.has(word) && s.ok }
 
-// unsigned takes a number without a sign, and without zeros before it.
+// unsigned consumes a number without sign and leading zeros.
 func (s *scanner) unsigned(bits int) uint64 {
 	n := 0
 	for n < len(s.rest) && '0' <= s.rest[n] && s.rest[n] <= '9' {
@@ -68,5 +68,5 @@ func (s *scanner) unsigned(bits int) uint64 {
 	return value
 }
 
-// whole takes a number that is not negative, as steps and offsets are.
+// whole consumes a step or an offset: a number that is not negative.
 func (s *scanner) whole() int64 { return int64(s.unsigned(63)) }

@@ -10,9 +10,10 @@ import (
 	"testing/fstest"
 )
 
-// cutOff is a job of which one worker completes step 42, and is cut off. The others, who did not,
-// do it again in the next ring, go on to step 45, and die. The job goes on from the state of the
-// first, of generation 1, which the last ring notes as given.
+// cutOff returns the logs of a job in which one worker completes step 42 and is cut off. The
+// others, which did not complete it, repeat it in the next ring, go on to step 45 and die. The job
+// goes on from the first worker's state, of generation 1. The last ring records committed as that
+// state's generation.
 func cutOff(t *testing.T, committed uint64) fstest.MapFS {
 	t.Helper()
 	h := newHistory(t, 1)
@@ -35,13 +36,13 @@ func cutOff(t *testing.T, committed uint64) fstest.MapFS {
 		}
 	}
 	do(h.workers, 40, 41, 1)
-	h.doStep(h.workers, 42, len(h.workers)+1) // all read it, and the first commits it
+	h.doStep(h.workers, 42, len(h.workers)+1) // all read it, but only the first commits it
 	do(others, 41, 45, 1)
 	do(cut, 42, 44, committed)
 	return h.logs()
 }
 
-// counted says which steps of each ring count.
+// counted returns the steps of each ring that count.
 func counted(t *testing.T, logs fstest.MapFS) string {
 	t.Helper()
 	p := &prover{logs: logs}
@@ -55,11 +56,12 @@ func counted(t *testing.T, logs fstest.MapFS) string {
 	return strings.Join(all, ", ")
 }
 
-// TestTheStateSaysWhoseStepsCount follows the state, and not the ring that did a step last.
+// TestTheStateSaysWhoseStepsCount: the state decides which ring's steps count, not the order of
+// rings.
 func TestTheStateSaysWhoseStepsCount(t *testing.T) {
 	for committed, want := range map[uint64]string{
 		1: "1: (40, 42], 2: (0, 0], 3: (42, 44]",
-		0: "1: (40, 41], 2: (41, 42], 3: (42, 44]", // not known
+		0: "1: (40, 41], 2: (41, 42], 3: (42, 44]", // the generation is not known
 	} {
 		logs := cutOff(t, committed)
 		if got := counted(t, logs); got != want {
@@ -85,7 +87,7 @@ func TestTheStateSaysWhoseStepsCount(t *testing.T) {
 	}
 }
 
-// TestLogsOfBefore reads the lines of rings that do not say whose state they started from.
+// TestLogsOfBefore reads logs of older versions, whose ring lines have no "committed".
 func TestLogsOfBefore(t *testing.T) {
 	logs := cutOff(t, 0)
 	for name, file := range logs {

@@ -1,44 +1,50 @@
-// Package audit writes down what each worker reads, and proves from it that a job read every
-// segment of its text exactly once, whatever failed meanwhile.
+// Package audit records what each worker reads. From the records it proves that a job read every
+// segment of its text exactly once, despite failures.
 //
-// A worker appends to DIR/WORKER.jsonl, one JSON object a line:
+// A worker appends to DIR/WORKER.jsonl, one JSON object per line:
 //
 //	{"ring":{"run":R,"generation":7,"from":41,"committed":6,"world":3,"lanes":32,
 //	         "bptt":35,"tokens":N,"seed":1,"sampling":"sequential"}}
 //	{"read":{"generation":7,"step":42,"first":11,"offsets":[...],"crc":305419896}}
 //	{"commit":{"generation":7,"step":42}}
 //
-// A ring line says that the worker is in the ring of a generation, which has done the first 41
-// steps; committed is the generation in which the state that it starts from was committed, its own
-// where that state is from a checkpoint or from scratch, and 0 or missing if it is not known.
-// Another one of the same generation follows where all its workers begin anew together, from
-// a checkpoint or where they are. A read line says that it is about to take step 42 with the lanes
-// from 11 on, each lane's segment from that token of the text; where a worker computes its lanes in
-// groups it writes a line of each. crc is CRC-32C of those inputs
-// [T, count], as little-endian int32. A commit line says that it has updated its parameters by
-// step 42. Steps count from 1. Where a step reads several segments of each lane, the ring line has
-// their number as "accumulate", and a read line which of them it is of, from 0, as "segment".
+// A ring line says that the worker has joined the ring of a generation. The ring starts after step
+// "from". "committed" is the generation that committed the state from which it starts. It is the
+// ring's own generation if the state comes from a checkpoint or from scratch, and 0 or missing if
+// it is not known. A second ring line of the same generation says that all workers start again
+// together, from a checkpoint or from their current state.
 //
-// The read line is written before the worker gives its gradient to the sum, and nobody can
-// complete a sum without everybody's part. So a commit line of anybody implies the read lines of
-// all. Each line is one write(2): what a process has written is kept when it is killed, but not
-// when the machine loses power.
+// A read line says that the worker is about to take a step. "first" is its first lane, and
+// "offsets" has one entry per lane: the position in the text of the lane's segment. A worker that
+// computes its lanes in groups writes one line per group. "crc" is the CRC-32C of the inputs
+// [T, count] as little-endian int32. If a step reads several segments per lane, the ring line has
+// their number as "accumulate", and each read line the index of its segment, from 0, as "segment".
+//
+// A commit line says that the worker has updated its parameters by a step. Steps count from 1.
+//
+// A worker writes the read line before it adds its gradient to the sum, and no worker can complete
+// the sum without all parts. So one worker's commit line implies the read lines of all. Each line
+// is one write(2): it survives the death of the process, but not a loss of power.
 //
 // # What is proved
 //
-// A run of the job is a chain of rings. When a ring starts from step F, whatever earlier rings did
-// beyond F is thrown away and done again. Prove walks that chain backwards from the last ring to
-// the first: each ring counts from its own beginning up to where the ring after it in the chain
-// begins, which it must have committed. A ring that never got so far adds nothing; nor does one of
-// a later generation than that in which the state was committed, whose workers all died, say, while
-// one that was not among them kept its state. Of several rings that could have committed a step the
-// last counts: a state from a checkpoint, or one whose generation is not known, does not say more.
-// Then it reads the logs once more and holds every step that
-// anybody committed, counted or not, against the sampler: each lane read once, at its place.
+// A run of the job is a chain of rings. When a ring starts after step F, all steps beyond F of
+// earlier rings are discarded and repeated. Prove follows the chain backwards from the last ring to
+// the first. Each ring counts from its own start up to the start of its successor in the chain, and
+// it must have committed all those steps.
 //
-// What the log cannot show: a history that was cut off at its end (the last lines of all logs, or
-// the only log of the last rings), and steps done before there was a log.
+// A ring does not count if it never reached its successor's start. Nor does a ring whose generation
+// is later than the one that committed the successor's state: for example, its workers all died,
+// and a worker outside of it had kept an older state. If several rings could have committed a step,
+// the last one counts; this happens when the state comes from a checkpoint or its generation is not
+// known.
 //
-// The package does not read text itself, nor decide anything about training. Of ours it imports
-// corpus, for the sampler.
+// Then Prove reads the logs again and checks every committed step, whether it counts or not,
+// against the sampler: each lane must be read once, at its position.
+//
+// The logs cannot show a history that was cut off at its end (the last lines of all logs, or the
+// only log of the last rings), nor steps done before logging began.
+//
+// This package neither reads text nor decides anything about training. It imports corpus, for the
+// sampler, and nothing else of this module.
 package audit

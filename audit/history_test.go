@@ -19,15 +19,15 @@ type actor struct {
 	state
 }
 
-// state is what a worker has: the last ring that it noted, the last step, or -1 if it has none,
-// and the ring that committed it.
+// state is a worker's state: the last ring that it recorded, its last step (-1: none), and the ring
+// that committed that step.
 type state struct {
 	joined    uint64
 	done      int64
 	committed uint64
 }
 
-// newer says whether a ring would rather go on from s than from o; below 0: rather from o.
+// newer compares two states: positive if a ring prefers to start from s, negative if from o.
 func (s state) newer(o state) int {
 	return cmp.Or(cmp.Compare(s.joined, o.joined), cmp.Compare(s.done, o.done),
 		cmp.Compare(s.committed, o.committed))
@@ -35,7 +35,7 @@ func (s state) newer(o state) int {
 
 func stateless() state { return state{done: -1} }
 
-// history is a job that is simulated: rings that form, do steps, break and form again.
+// history simulates a job: rings form, do steps, break and form again.
 type history struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -45,14 +45,14 @@ type history struct {
 	text    corpus.IDs
 	reader  *corpus.Reader
 	workers []*actor // alive
-	each    int      // segments of each lane in a step
-	alone   bool     // each lane is read by itself
+	each    int      // segments per lane and step
+	alone   bool     // each lane has its own read line
 	born    int
 	saved   int64 // step of the newest checkpoint
 	run     int64
 	ring    uint64
 	first   int64 // steps done before there were logs
-	last    int64 // what the last ring reached
+	last    int64 // last step of the last ring
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
@@ -92,19 +92,19 @@ func (h *history) join() {
 	h.workers = append(h.workers, &actor{id: id, log: log, state: stateless()})
 }
 
-// leave ends a worker.
+// leave stops a worker.
 func (h *history) leave(a *actor) {
 	check(h.t, a.log.Close())
 	h.workers = slices.DeleteFunc(h.workers, func(b *actor) bool { return a == b })
 }
 
-// play does a number of rings, and returns the logs.
+// play simulates a number of rings and returns the logs.
 func (h *history) play(rings int) fstest.MapFS {
 	for range 1 + h.random.IntN(h.batches.Lanes) {
 		h.join()
 	}
 	h.first = int64(h.random.IntN(2) * h.random.IntN(10))
-	h.saved = h.first // a checkpoint from before there were logs, or the beginning
+	h.saved = h.first // a checkpoint from before logging, or the beginning
 	for i := range rings {
 		h.doRing(i == rings-1)
 		if i < rings-1 {
@@ -114,7 +114,7 @@ func (h *history) play(rings int) fstest.MapFS {
 	return h.logs()
 }
 
-// logs ends all workers, and returns what they wrote.
+// logs stops all workers and returns their logs.
 func (h *history) logs() fstest.MapFS {
 	logs := fstest.MapFS{}
 	for _, a := range slices.Clone(h.workers) {
@@ -130,9 +130,9 @@ func (h *history) logs() fstest.MapFS {
 	return logs
 }
 
-// trouble changes who is there between two rings.
+// trouble changes the workers between two rings.
 func (h *history) trouble() {
-	if h.random.IntN(6) == 0 { // all die; the next run goes on from the checkpoint
+	if h.random.IntN(6) == 0 { // all die; the next run starts from the checkpoint
 		for _, a := range slices.Clone(h.workers) {
 			h.leave(a)
 		}
@@ -146,14 +146,14 @@ func (h *history) trouble() {
 	for len(h.workers) == 0 || h.random.IntN(2) == 0 && len(h.workers) < h.batches.Lanes {
 		h.join()
 	}
-	if h.random.IntN(8) == 0 { // two neighbours died at once: back to the checkpoint
+	if h.random.IntN(8) == 0 { // two neighbours died together: back to the checkpoint
 		for _, a := range h.workers {
 			a.state = stateless()
 		}
 	}
 }
 
-// doRing forms a ring of some of the workers and does steps until it breaks, or all are done.
+// doRing forms a ring of some workers. It does steps until the ring breaks or the job ends.
 func (h *history) doRing(last bool) {
 	h.ring += 1 + h.random.Uint64N(3)
 	h.random.Shuffle(len(h.workers), func(i, j int) {
@@ -161,26 +161,26 @@ func (h *history) doRing(last bool) {
 	})
 	members := slices.Clone(h.workers)
 	if len(members) > 1 && h.random.IntN(3) == 0 && !last {
-		members = members[1:] // one is cut off, keeps its state, and may come back
+		members = members[1:] // one worker is cut off with its state; it may come back
 	}
 	from := slices.MaxFunc(members, func(a, b *actor) int { return a.newer(b.state) }).state
 	if from.done < 0 {
 		from = h.checkpoint()
 	}
 	for h.begin(members, from, last) && h.saved < h.last && h.random.IntN(4) == 0 {
-		from = h.checkpoint() // nobody's state is to be trusted: all begin anew, in the same ring
+		from = h.checkpoint() // no state can be trusted: all start again in the same ring
 	}
 }
 
-// checkpoint is the newest one, as the ring has it that is being formed.
+// checkpoint returns the state of the newest checkpoint, as the forming ring records it.
 func (h *history) checkpoint() state { return state{done: h.saved, committed: h.ring} }
 
-// begin has the workers of a ring begin with a state and do more, and says whether none was lost.
+// begin starts a ring's workers from a state and does steps. It returns false if a worker was lost.
 func (h *history) begin(members []*actor, with state, last bool) bool {
 	for i, a := range members {
 		if h.random.IntN(10) == 0 && !last {
 			for _, b := range members[i:] {
-				b.state = with // it died while the ring formed: only some have noted it
+				b.state = with // it died while the ring formed, so only some recorded it
 			}
 			return false
 		}
@@ -206,7 +206,7 @@ func (h *history) begin(members []*actor, with state, last bool) bool {
 	return true
 }
 
-// doStep does a step; reached is how many of its intents, and then commits, happen.
+// doStep does a step. reached is the number of its intents and then commits that happen.
 func (h *history) doStep(members []*actor, step int64, reached int) {
 	ends := make([]int, len(members))
 	for i := range ends {
@@ -232,7 +232,7 @@ func (h *history) doStep(members []*actor, step int64, reached int) {
 	}
 }
 
-// read has a worker read some lanes for a step.
+// read makes a worker read some lanes for a step.
 func (h *history) read(a *actor, step int64, first, count int) {
 	inputs := make([]int32, h.batches.BPTT*count)
 	for segment := range h.each {

@@ -14,44 +14,44 @@ import (
 	"rondo/corpus"
 )
 
-// extension ends the name of every log.
+// extension is the file name extension of every log.
 const extension = ".jsonl"
 
-// Ring is a ring that a worker is in.
+// Ring describes a ring that a worker has joined.
 type Ring struct {
 	Run        int64  // orders the runs of a job: JobSpec.submitted
 	Generation uint64 // orders the rings of a run
-	From       int64  // steps that are done when it starts: its first is From+1
-	// Committed is the generation in which the state that it starts from was committed; this one
-	// where the state is from a checkpoint or from scratch. 0: not known.
+	From       int64  // steps done before it starts; its first step is From+1
+	// Committed is the generation that committed the state from which the ring starts. It is the
+	// ring's own Generation if the state comes from a checkpoint or from scratch. 0: not known.
 	Committed uint64
 	World     int // workers
-	// Accumulate is how many segments of each lane a step reads, from the sampler's step
-	// (step-1)*Accumulate on. 0: 1.
+	// Accumulate is the number of segments per lane and step. Step s starts with the sampler's step
+	// (s-1)*Accumulate. 0 means 1.
 	Accumulate int
 	Batches    corpus.SamplerConfig
-	// SyncEvery is how many steps a round has, which is committed with its last; 0 or 1: there are
-	// none. Rounds end at its multiples, and with the job.
+	// SyncEvery is the number of steps per round. A round's steps are committed together with its
+	// last one. Rounds end at multiples of SyncEvery and with the job. 0 or 1: there are no rounds.
 	SyncEvery int64
 }
 
-// Log is one worker's log. One goroutine at a time does steps with it.
+// Log is one worker's log. Steps must be logged by one goroutine at a time.
 type Log struct {
 	offset func(step int64, lane int) int64
 
-	mu     sync.Mutex // guards all that follows
+	mu     sync.Mutex // guards the fields below
 	file   *os.File   // nil after Close
 	ring   *Ring
 	failed error
 
-	offsets []int64 // used again, as are
+	offsets []int64 // this and the next two are reused
 	tokens  []byte
 	line    []byte
 }
 
-// Open starts the log of a worker in a folder, which it makes. The worker's id is its own: a log
-// of that name must not be there. Offset says where the worker reads a lane, as
-// corpus.Sampler.Offset does, whose steps count from 0.
+// Open creates the log of a worker in dir, which it creates if necessary. The worker's id must be
+// unique: a log of that name must not exist. offset returns the position of a lane's segment, as
+// corpus.Sampler.Offset does; its steps count from 0.
 func Open(dir, worker string, offset func(step int64, lane int) int64) (*Log, error) {
 	if worker == "" || strings.ContainsAny(worker, `/\`) || strings.HasPrefix(worker, ".") {
 		return nil, fmt.Errorf("audit log of worker %q: this cannot name a file", worker)
@@ -67,7 +67,7 @@ func Open(dir, worker string, offset func(step int64, lane int) int64) (*Log, er
 	return &Log{offset: offset, file: file}, nil
 }
 
-// Ring begins the ring of a generation: what follows is in it.
+// Ring records that the worker has joined a ring. All later lines belong to it.
 func (l *Log) Ring(r Ring) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +75,9 @@ func (l *Log) Ring(r Ring) error {
 	return l.write(&line{Ring: newRingLine(r)})
 }
 
-// Intend says that the worker is about to take a step (from 1) with the lanes [first,
-// first+count), whose inputs [T, count] it has read: one of the step's segments, from 0.
+// Intend records that the worker is about to take a step (from 1) with the lanes [first,
+// first+count). segment, from 0, is the index of the step's segment; inputs [T, count] are the
+// tokens read.
 func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +93,8 @@ func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) erro
 		Segment: segment, First: first, Offsets: l.offsets, CRC: l.checksum(inputs)}})
 }
 
-// Commit says that the worker has updated its parameters by a step, and by all others of its round.
+// Commit records that the worker has updated its parameters by a step, and by all other steps of
+// its round.
 func (l *Log) Commit(step int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,8 +116,8 @@ func (l *Log) Close() error {
 	return file.Close()
 }
 
-// write appends a line by one write(2). After a line that failed, which may be there in part, no
-// other is written.
+// write appends a line with one write(2). A failed write may leave a part of its line, so no line
+// follows it.
 func (l *Log) write(entry *line) error {
 	if l.failed != nil {
 		return l.failed
@@ -143,10 +145,10 @@ func (l *Log) checksum(inputs []int32) uint32 {
 	return crc32.Checksum(l.tokens, castagnoli())
 }
 
-// castagnoli is CRC-32C's table; the standard library keeps it.
+// castagnoli returns the table of CRC-32C, which the standard library caches.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
-// line is one line of a log; one of its fields is set.
+// line is one line of a log. Exactly one field is set.
 type line struct {
 	Ring   *ringLine   `json:"ring"`
 	Read   *readLine   `json:"read"`
@@ -157,15 +159,15 @@ type ringLine struct {
 	Run        int64           `json:"run"`
 	Generation uint64          `json:"generation"`
 	From       int64           `json:"from"`
-	Committed  uint64          `json:"committed"` // 0, or not there: not known
+	Committed  uint64          `json:"committed"` // 0 or missing: not known
 	World      int             `json:"world"`
 	Lanes      int             `json:"lanes"`
 	BPTT       int             `json:"bptt"`
 	Tokens     int64           `json:"tokens"`
 	Seed       uint64          `json:"seed"`
 	Sampling   corpus.Sampling `json:"sampling"`
-	Accumulate int             `json:"accumulate"` // 0, or not there: 1
-	SyncEvery  int64           `json:"sync_every"` // 0, or not there: 1
+	Accumulate int             `json:"accumulate"` // 0 or missing: 1
+	SyncEvery  int64           `json:"sync_every"` // 0 or missing: 1
 }
 
 func newRingLine(r Ring) *ringLine {
@@ -178,11 +180,11 @@ func newRingLine(r Ring) *ringLine {
 	return l
 }
 
-// segments is how many segments of each lane a step reads.
+// segments returns the number of segments per lane and step.
 func (r *ringLine) segments() int { return max(1, r.Accumulate) }
 
-// within says whether a step is one of a round that does not end with it, as far as that is known:
-// the job may.
+// within reports whether step is not the last of its round. The job's last step may end a round
+// early; that is not known here.
 func (r *ringLine) within(step int64) bool { return r.SyncEvery > 1 && step%r.SyncEvery != 0 }
 
 func (r *ringLine) batches() corpus.SamplerConfig {
@@ -193,7 +195,7 @@ func (r *ringLine) batches() corpus.SamplerConfig {
 type readLine struct {
 	Generation uint64  `json:"generation"`
 	Step       int64   `json:"step"`
-	Segment    int     `json:"segment"` // of the step's, from 0; not there: 0
+	Segment    int     `json:"segment"` // index of the step's segment; missing: 0
 	First      int     `json:"first"`
 	Offsets    []int64 `json:"offsets"`
 	CRC        uint32  `json:"crc"`
@@ -204,7 +206,8 @@ type commitLine struct {
 	Step       int64  `json:"step"`
 }
 
-// append writes the line as JSON, with its end. It is by hand because it is in every step's way.
+// append appends the line as JSON, with a line feed. It avoids encoding/json because it runs in
+// every step.
 func (e *line) append(b []byte) []byte {
 	switch {
 	case e.Ring != nil:

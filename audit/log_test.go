@@ -45,7 +45,7 @@ func TestStepsNeedARing(t *testing.T) {
 	}
 }
 
-// TestFullDiskEndsTheLog writes no line after one that may be there in part.
+// TestFullDiskEndsTheLog: after a failed write, no line is written.
 func TestFullDiskEndsTheLog(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if errors.Is(err, os.ErrNotExist) {

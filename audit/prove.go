@@ -10,35 +10,35 @@ import (
 	"rondo/corpus"
 )
 
-// maxFindings is how many findings a report holds.
+// maxFindings is the largest number of findings in a report.
 const maxFindings = 100
 
-// Report is what the logs of a job show. Without findings, each lane was read exactly once, at its
-// place, at each step from First to Last.
+// Report is the result of a proof. If it has no findings, each lane was read exactly once, at its
+// position, in each step from First to Last.
 type Report struct {
-	First    int64    `json:"first"`    // step of the history that the logs hold
+	First    int64    `json:"first"`    // first step of the logged history
 	Last     int64    `json:"last"`     // First-1 if nothing was committed
-	Lanes    int      `json:"lanes"`    // of the batch
-	Each     int      `json:"each"`     // segments of each lane in a step
-	Segments int64    `json:"segments"` // read, of the steps that count
+	Lanes    int      `json:"lanes"`    // lanes of the batch
+	Each     int      `json:"each"`     // segments per lane and step
+	Segments int64    `json:"segments"` // segments read in the steps that count
 	Runs     int      `json:"runs"`
 	Rings    int      `json:"rings"`
-	Workers  int      `json:"workers"`  // logs
+	Workers  int      `json:"workers"`  // number of logs
 	Repeated int64    `json:"repeated"` // attempts at a step that do not count
-	Torn     int      `json:"torn"`     // logs whose last line is cut off
-	Tokens   bool     `json:"tokens"`   // the tokens were compared, not only the places
-	Findings []string `json:"findings"` // the first of them
-	More     int64    `json:"more"`     // findings beyond those
+	Torn     int      `json:"torn"`     // logs with an incomplete last line
+	Tokens   bool     `json:"tokens"`   // whether tokens were compared, not only positions
+	Findings []string `json:"findings"` // the first maxFindings
+	More     int64    `json:"more"`     // number of further findings
 }
 
-// Sound says whether nothing was found.
+// Sound reports whether there are no findings.
 func (r *Report) Sound() bool { return len(r.Findings) == 0 }
 
-// Prove reads all logs of a job. With tokens, those that the job trained on, it also compares what
-// was read with the text. The error is one of reading; what is wrong in the logs is a finding.
+// Prove reads all logs of a job. tokens may be the job's training tokens; then Prove also compares
+// what was read with the text. Problems in the logs are findings; the error is only one of reading.
 //
-// It holds one ring at a time: a line and a buffer of each of its workers, besides a few words for
-// each ring that a worker was in.
+// Memory holds one ring at a time, with a line and a buffer per worker, and a few words for each
+// ring of each worker.
 func Prove(ctx context.Context, logs fs.FS, tokens corpus.Tokens) (*Report, error) {
 	p := &prover{logs: logs, tokens: tokens}
 	p.report.Tokens, p.report.Findings = tokens != nil, []string{}
@@ -61,30 +61,30 @@ func Prove(ctx context.Context, logs fs.FS, tokens corpus.Tokens) (*Report, erro
 	return &p.report, nil
 }
 
-// prover is a proof being made.
+// prover is the state of Prove.
 type prover struct {
 	logs     fs.FS
-	tokens   corpus.Tokens // nil: not compared
+	tokens   corpus.Tokens // nil: tokens are not compared
 	sampler  *corpus.Sampler
-	sections []*section // in the order of their rings
+	sections []*section // sorted by ring
 	rings    []ring
 	report   Report
-	inputs   []int32 // of one read
+	inputs   []int32 // of one read line
 	window   []int32
 	bytes    []byte
 }
 
-// ring is a ring with its workers' sections. The steps (counted, until] of it count.
+// ring is a ring with its workers' sections. Its steps (counted, until] count.
 type ring struct {
 	ringLine
 	sections       []*section
-	last           int64 // greatest step that anybody committed, or From
+	last           int64 // largest step that any worker committed, or From
 	counted, until int64
 }
 
-// holds says whether a section is of the ring, which has one. All its workers begin anew within a
-// generation together, so that the first sections of it are of one ring, the second of another.
-func (r *ring) holds(s *section) bool {
+// contains reports whether a section belongs to the ring. Within a generation all workers restart
+// together, so the n-th sections of all workers form one ring.
+func (r *ring) contains(s *section) bool {
 	return r.sections[0].sameRing(s) && r.sections[0].attempt == s.attempt
 }
 
@@ -96,7 +96,7 @@ func (p *prover) find(format string, a ...any) {
 	p.report.Findings = append(p.report.Findings, fmt.Sprintf(format, a...))
 }
 
-// makeSampler takes the batches from the first ring, and drops sections that have others.
+// makeSampler makes the sampler from the first valid ring. It drops sections with other batches.
 func (p *prover) makeSampler() error {
 	kept := p.sections[:0]
 	var first *section
@@ -111,8 +111,8 @@ func (p *prover) makeSampler() error {
 			p.sampler, first = sampler, s
 		}
 		if batches != p.sampler.Config() || s.ring.segments() != first.ring.segments() {
-			p.find("%s line %d: the ring of generation %d is of another job than that of "+
-				"generation %d in %s: %s", s.file, s.line, s.ring.Generation,
+			p.find("%s line %d: the ring of generation %d belongs to another job than the ring "+
+				"of generation %d in %s: %s", s.file, s.line, s.ring.Generation,
 				first.ring.Generation, first.file, differences(first.ring, s.ring, true))
 			continue
 		}
@@ -134,8 +134,8 @@ func (p *prover) makeSampler() error {
 	return nil
 }
 
-// differences says in what two rings differ, or only their batches, as people know it: "--batch 8
-// and 16".
+// differences lists the differences of two rings as flags: "--batch 8 and 16". With batches it
+// compares only the batches.
 func differences(a, b ringLine, batches bool) string {
 	if batches {
 		a.From, a.Committed, a.World, a.SyncEvery = b.From, b.Committed, b.World, b.SyncEvery
@@ -160,10 +160,10 @@ func differences(a, b ringLine, batches bool) string {
 	return strings.Join(all, ", ")
 }
 
-// link groups the sections by ring, and finds the chain of rings that made the history.
+// link groups the sections by ring and finds the chain of rings.
 func (p *prover) link() {
 	for _, s := range p.sections {
-		if n := len(p.rings); n == 0 || !p.rings[n-1].holds(s) {
+		if n := len(p.rings); n == 0 || !p.rings[n-1].contains(s) {
 			p.rings = append(p.rings, ring{ringLine: s.ring, last: s.ring.From})
 			if n == 0 || p.rings[n-1].Run != s.ring.Run {
 				p.report.Runs++
@@ -171,7 +171,7 @@ func (p *prover) link() {
 		}
 		r := &p.rings[len(p.rings)-1]
 		if s.ring != r.ringLine {
-			p.find("%s line %d: the ring of generation %d is another one in %s: %s", s.file, s.line,
+			p.find("%s line %d: the ring of generation %d differs from %s: %s", s.file, s.line,
 				s.ring.Generation, r.sections[0].file, differences(s.ring, r.ringLine, false))
 		}
 		r.sections = append(r.sections, s)
@@ -181,8 +181,8 @@ func (p *prover) link() {
 	p.chain()
 }
 
-// chain goes backwards from the last ring: each that counts is the latest that reached the
-// beginning of the one after it, of those that the state it starts from can be of.
+// chain walks from the last ring backwards. The predecessor of a ring is the latest ring that
+// reached its start and may have committed its state.
 func (p *prover) chain() {
 	next := &p.rings[len(p.rings)-1]
 	next.counted, next.until = next.From, next.last
@@ -204,9 +204,9 @@ func (p *prover) chain() {
 	p.report.First = next.From + 1
 }
 
-// follows says whether the state from which a ring starts can be that of an earlier one. From a
-// checkpoint it can be of any; otherwise it is of the generation that it was committed in, or, if
-// that has it from a checkpoint, of one before.
+// follows reports whether the ring's state may come from an earlier ring. A state of unknown
+// generation, or of another run, may come from any ring. Otherwise the state's generation is the
+// latest possible.
 func (r *ring) follows(earlier *ring) bool {
 	return r.Committed == 0 || r.Run != earlier.Run || earlier.Generation <= r.Committed
 }

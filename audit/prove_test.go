@@ -14,7 +14,7 @@ import (
 	"rondo/corpus"
 )
 
-// histories is how many are simulated, seeds from 1.
+// histories is the number of simulated histories. Their seeds start at 1.
 const histories = 80
 
 func prove(t *testing.T, logs fstest.MapFS, tokens corpus.Tokens) *Report {
@@ -30,7 +30,7 @@ func prove(t *testing.T, logs fstest.MapFS, tokens corpus.Tokens) *Report {
 	return report
 }
 
-// TestHistoriesProve lets jobs fail in many ways, none of which loses or repeats anything.
+// TestHistoriesProve: jobs that fail in many ways, but lose and repeat nothing, are proved.
 func TestHistoriesProve(t *testing.T) {
 	var repeated, runs, rings int64
 	for seed := range uint64(histories) {
@@ -52,14 +52,14 @@ func TestHistoriesProve(t *testing.T) {
 	}
 }
 
-// place is where a line lies, and what it says.
+// place is a line with its position.
 type place struct {
 	file   string
 	index  int
 	entry  line
 	run    int64
 	gen    uint64
-	follow line // what comes next in the same log
+	follow line // the next line of the same log
 }
 
 // places lists all lines of all logs.
@@ -90,7 +90,7 @@ func textLines(data []byte) [][]byte {
 	return bytes.Split(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
 }
 
-// edited returns the logs with one line replaced by others.
+// edited returns the logs with one line replaced.
 func edited(logs fstest.MapFS, at place, with ...[]byte) fstest.MapFS {
 	lines := slices.Replace(slices.Clone(textLines(logs[at.file].Data)), at.index, at.index+1,
 		with...)
@@ -103,7 +103,7 @@ func edited(logs fstest.MapFS, at place, with ...[]byte) fstest.MapFS {
 	return changed
 }
 
-// commits counts who committed a step in a ring.
+// commits counts the workers that committed a step in a ring.
 func commits(all []place, of place, step int64) (n int) {
 	for _, p := range all {
 		if p.run == of.run && p.gen == of.gen && p.entry.Commit != nil &&
@@ -114,8 +114,8 @@ func commits(all []place, of place, step int64) (n int) {
 	return n
 }
 
-// TestTamperingIsFound changes every line of a history in turn. What is not found must be what the
-// logs cannot show, and the report is then of a history that could have been.
+// TestTamperingIsFound changes every line of a history in turn. A change may go unnoticed only if
+// the logs cannot show it. The report must then describe a history that is possible.
 func TestTamperingIsFound(t *testing.T) {
 	found, harmless := map[string]int{}, map[string]int{}
 	for seed := range uint64(histories / 8) {
@@ -146,7 +146,7 @@ func TestTamperingIsFound(t *testing.T) {
 	}
 }
 
-// tamperings are the ways to change one line.
+// tamperings returns all ways of changing one line.
 func tamperings(logs fstest.MapFS, at place) map[string]fstest.MapFS {
 	text := textLines(logs[at.file].Data)[at.index]
 	ways := map[string]fstest.MapFS{"drop": edited(logs, at),
@@ -173,7 +173,7 @@ func tamperings(logs fstest.MapFS, at place) map[string]fstest.MapFS {
 	return ways
 }
 
-// mustBeFound says why a change that was not found should have been.
+// mustBeFound returns why an unnoticed change should have been found, or "".
 func mustBeFound(all []place, at place, how string, whole, now *Report) string {
 	same := now.First == whole.First && now.Last == whole.Last
 	switch {
@@ -189,7 +189,7 @@ func mustBeFound(all []place, at place, how string, whole, now *Report) string {
 		if at.follow.Read != nil {
 			return "what follows is of no ring"
 		}
-		return "" // a worker that did nothing in the ring
+		return "" // a worker that did nothing in the ring may be missing
 	case at.entry.Read != nil:
 		if commits(all, at, at.entry.Read.Step) > 0 {
 			return "the step was committed"
@@ -211,8 +211,8 @@ func mustBeFound(all []place, at place, how string, whole, now *Report) string {
 	return ""
 }
 
-// TestMissingLogsAreFound removes each log in turn. It is found whenever another worker committed
-// a step with the lost one in a ring.
+// TestMissingLogsAreFound removes each log in turn. The loss must be found if another worker
+// committed a step in a ring with the lost one.
 func TestMissingLogsAreFound(t *testing.T) {
 	found := 0
 	for seed := range uint64(histories) {
@@ -246,7 +246,8 @@ func TestMissingLogsAreFound(t *testing.T) {
 	}
 }
 
-// TestTornLine cuts the last line of a log at every byte: it is told, and no finding.
+// TestTornLine cuts the last line of a log at every byte. The report counts it, but not as a
+// finding.
 func TestTornLine(t *testing.T) {
 	logs := newHistory(t, 3).play(4)
 	for file := range logs {
@@ -268,26 +269,26 @@ func TestTornLine(t *testing.T) {
 	}
 }
 
-// ringText is a ring's line.
+// ringText returns the log line of a ring.
 func ringText(r Ring) string { return string((&line{Ring: newRingLine(r)}).append(nil)) }
 
-// TestDifferencesInWords says flag by flag in what two rings differ that should be alike.
+// TestDifferencesInWords: differences between rings of one job are reported by flag.
 func TestDifferencesInWords(t *testing.T) {
 	ring := Ring{Run: 1, Generation: 4, From: 41, World: 3, Batches: corpus.SamplerConfig{
 		Tokens: 1000, Lanes: 8, BPTT: 5, Seed: 1, Sampling: corpus.Sequential}}
 	next, other, same := ring, ring, ring
 	next.Generation, other.Generation, same.From, same.World = 7, 7, 40, 2
-	other.From, other.World = 50, 2 // as any two rings may differ
+	other.From, other.World = 50, 2 // these may differ between any two rings
 	other.Batches = corpus.SamplerConfig{Tokens: 1001, Lanes: 16, BPTT: 6, Seed: 2,
 		Sampling: corpus.Random}
 	next.Batches.Lanes = 16
-	const another = "b.jsonl line 1: the ring of generation 7 is of another job than that of " +
-		"generation 4 in a.jsonl: "
+	const another = "b.jsonl line 1: the ring of generation 7 belongs to another job than the " +
+		"ring of generation 4 in a.jsonl: "
 	for second, want := range map[Ring]string{
 		next: another + "--batch 8 and 16",
 		other: another + "--batch 8 and 16, --bptt 5 and 6, --sampling sequential and random, " +
 			"--seed 1 and 2, tokens of the text 1000 and 1001",
-		same: "b.jsonl line 1: the ring of generation 4 is another one in a.jsonl: workers " +
+		same: "b.jsonl line 1: the ring of generation 4 differs from a.jsonl: workers " +
 			"2 and 3, steps done before 40 and 41",
 	} {
 		logs := fstest.MapFS{"a.jsonl": {Data: []byte(ringText(ring))},
@@ -301,7 +302,7 @@ func TestDifferencesInWords(t *testing.T) {
 func TestFindingsAreBounded(t *testing.T) {
 	text := strings.Repeat("nonsense\n", maxFindings+7)
 	report := prove(t, fstest.MapFS{"a.jsonl": {Data: []byte(text)}}, nil)
-	// and one more: there is no ring
+	// plus one: there is no ring
 	if len(report.Findings) != maxFindings || report.More != 8 {
 		t.Errorf("%d findings and %d more", len(report.Findings), report.More)
 	}
@@ -323,7 +324,7 @@ func TestNothingToProve(t *testing.T) {
 	}
 }
 
-// TestLinesAreJSON holds what is written by hand against encoding/json.
+// TestLinesAreJSON compares the handwritten encoding with encoding/json.
 func TestLinesAreJSON(t *testing.T) {
 	for _, e := range []line{
 		{Ring: newRingLine(Ring{Run: -1, Generation: 1<<64 - 1, From: 3, World: 4,
@@ -342,7 +343,7 @@ func TestLinesAreJSON(t *testing.T) {
 	}
 }
 
-// FuzzCanonical holds the short way to read a line against the long one.
+// FuzzCanonical compares canonical with encoding/json.
 func FuzzCanonical(f *testing.F) {
 	f.Add([]byte(`{"read":{"generation":1,"step":2,"first":3,"offsets":[4,50],"crc":6}}`))
 	f.Add([]byte(`{"commit":{"generation":18446744073709551615,"step":9223372036854775807}}`))
@@ -362,7 +363,7 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// TestLogsAreCanonical makes sure that the short way is taken.
+// TestLogsAreCanonical: canonical parses all read and commit lines that Log writes.
 func TestLogsAreCanonical(t *testing.T) {
 	for _, file := range newHistory(t, 4).play(3) {
 		for _, text := range textLines(file.Data) {

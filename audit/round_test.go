@@ -12,8 +12,9 @@ import (
 	"rondo/corpus"
 )
 
-// rounds are the logs of two workers in rounds of four steps: two rounds, one that breaks off, and
-// that again as the job's last, which is cut short after step 10. A step reads so many segments.
+// rounds returns the logs of two workers in rounds of four steps: two complete rounds and a third
+// that breaks off. The third is repeated as the job's last round, which ends early after step 10.
+// segments is the number of segments per lane and step.
 func rounds(t *testing.T, segments int) fstest.MapFS {
 	t.Helper()
 	batches := corpus.SamplerConfig{Tokens: 1000, Lanes: 4, BPTT: 5, Seed: 1,
@@ -47,7 +48,7 @@ func rounds(t *testing.T, segments int) fstest.MapFS {
 	return logs
 }
 
-// without leaves out the lines of a log that begin with a text.
+// without removes the lines of a log that begin with the given text.
 func without(logs fstest.MapFS, name, begin string) fstest.MapFS {
 	left := maps.Clone(logs)
 	left[name] = &fstest.MapFile{Data: bytes.Join(slices.DeleteFunc(
@@ -57,7 +58,7 @@ func without(logs fstest.MapFS, name, begin string) fstest.MapFS {
 	return left
 }
 
-// A commit is of all steps of a round, and of nothing else.
+// TestRounds: a commit covers all steps of its round and no others.
 func TestRounds(t *testing.T) {
 	for segments := 1; segments <= 3; segments++ {
 		report := prove(t, rounds(t, segments), nil)

@@ -14,23 +14,23 @@ import (
 	"slices"
 )
 
-// Limits of what is read.
+// Limits on the logs.
 const (
-	// maxLine is the longest line: MaxLanes offsets of twenty characters, and some.
+	// maxLine is the longest line in bytes: MaxLanes offsets of up to 20 characters, and a margin.
 	maxLine = 32 << 20
-	// maxSections bounds what is remembered of all logs: one a worker and ring.
+	// maxSections bounds the memory for all logs. There is one section per worker and ring.
 	maxSections = 1 << 20
-	// maxInputs bounds the tokens of one read line, T times its lanes.
+	// maxInputs bounds the tokens of one read line: T times its lanes.
 	maxInputs = 1 << 28
-	// maxAccumulate bounds the segments of each lane that a step reads.
+	// maxAccumulate bounds the segments per lane and step.
 	maxAccumulate = 1 << 20
 )
 
-// lines reads a log line by line, and knows where in the file it is.
+// lines reads a log line by line and tracks the position in the file.
 type lines struct {
 	*bufio.Scanner
-	end  int64 // of the line, from where reading began
-	torn bool  // the line has no end
+	end  int64 // end of the line, relative to where reading began
+	torn bool  // the last line has no line feed
 }
 
 func newLines(r io.Reader) *lines {
@@ -48,7 +48,7 @@ func newLines(r io.Reader) *lines {
 	return l
 }
 
-// parse reads a line. The error says what is wrong with it.
+// parse parses a line. The error completes the sentence "line N ...".
 func parse(text []byte) (line, error) {
 	e, ok := canonical(text)
 	if !ok {
@@ -73,10 +73,10 @@ func parse(text []byte) (line, error) {
 	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 || e.Ring.SyncEvery < 0 ||
 		e.Ring.Committed > e.Ring.Generation || e.Ring.Accumulate < 0 ||
 		e.Ring.Accumulate > maxAccumulate):
-		return e, errors.New("is of a ring that cannot be")
+		return e, errors.New("describes an impossible ring")
 	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 ||
 		len(e.Read.Offsets) == 0):
-		return e, errors.New("reads nothing")
+		return e, errors.New("is not a possible read")
 	case e.Commit != nil && e.Commit.Step < 1:
 		return e, errors.New("commits a step before the first")
 	}
@@ -86,20 +86,20 @@ func parse(text []byte) (line, error) {
 // section is the part of a log that belongs to one ring.
 type section struct {
 	file       string
-	line       int // number of the ring's line in the file
+	line       int // line number of the ring line
 	begin, end int64
 	ring       ringLine
-	attempt    int   // sections of the same ring before it in the file
-	last       int64 // greatest step that it commits
+	attempt    int   // number of earlier sections of the same ring in the file
+	last       int64 // largest step that it commits
 }
 
-// sameRing says whether two sections are of one generation of one run.
+// sameRing reports whether two sections have the same run and generation.
 func (s *section) sameRing(t *section) bool {
 	return s.ring.Run == t.ring.Run && s.ring.Generation == t.ring.Generation
 }
 
-// scan finds the sections of all logs. It parses all but the lines of reads, of which there is
-// the most; those are read when their ring is.
+// scan finds the sections of all logs. It does not parse read lines, which are the most numerous;
+// proveRing does.
 func (p *prover) scan(ctx context.Context) error {
 	names, err := fs.Glob(p.logs, "*"+extension)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *prover) scanFile(ctx context.Context, name string) error {
 			return err
 		}
 		if all.torn {
-			p.report.Torn++ // its writer died in the middle of it, and acted on none of it
+			p.report.Torn++ // its writer died while writing it, before acting on it
 			break
 		}
 		if current != nil && bytes.HasPrefix(all.Bytes(), []byte(`{"read":`)) {
@@ -150,7 +150,7 @@ func (p *prover) scanFile(ctx context.Context, name string) error {
 			p.find("%s line %d %v", name, number, err)
 		case entry.Ring != nil:
 			if len(p.sections) == maxSections {
-				return fmt.Errorf("more than %d parts of rings in all logs", maxSections)
+				return fmt.Errorf("more than %d ring lines in all logs", maxSections)
 			}
 			before := current
 			current = &section{file: name, line: number, begin: all.end, ring: *entry.Ring}
@@ -174,21 +174,21 @@ func (p *prover) scanFile(ctx context.Context, name string) error {
 	return all.Err()
 }
 
-// stream reads a section's steps, in order.
+// stream reads a section's lines in order.
 type stream struct {
 	*section
 	source io.Closer
 	lines  *lines
-	number int // of the line in the file
+	number int // line number in the file
 	head   line
-	step   int64 // of head
+	step   int64 // step of head
 	done   bool
 
 	lastRead, lastCommit   int64
-	lastFirst, lastSegment int // of the last read
+	lastFirst, lastSegment int // of the last read line
 }
 
-// open begins to read a section.
+// open starts reading a section.
 func (p *prover) open(s *section) (*stream, error) {
 	file, err := p.logs.Open(s.file)
 	if err != nil {
@@ -207,18 +207,18 @@ func (p *prover) open(s *section) (*stream, error) {
 		lastRead: s.ring.From, lastCommit: s.ring.From}, nil
 }
 
-// worker names whose log it is.
+// worker returns the worker's id, which is the log's file name without extension.
 func (s *section) worker() string {
 	return s.file[:len(s.file)-len(path.Ext(s.file))]
 }
 
-// next moves head to the next line that can be taken in order.
+// next advances head to the next valid line. It reports invalid ones.
 func (p *prover) next(s *stream) error {
 	for s.lines.Scan() {
 		s.number++
 		entry, err := parse(s.lines.Bytes())
 		if err != nil {
-			if bytes.HasPrefix(s.lines.Bytes(), []byte(`{"read":`)) { // else it is told already
+			if bytes.HasPrefix(s.lines.Bytes(), []byte(`{"read":`)) { // others are reported
 				p.find("%s line %d %v", s.file, s.number, err)
 			}
 			continue
@@ -231,7 +231,7 @@ func (p *prover) next(s *stream) error {
 		}
 		switch {
 		case generation != s.ring.Generation:
-			p.find("%s line %d is of generation %d, within that of %d", s.file, s.number,
+			p.find("%s line %d has generation %d, in the ring of generation %d", s.file, s.number,
 				generation, s.ring.Generation)
 		case s.step < max(s.lastRead, s.lastCommit):
 			p.find("%s line %d goes back from step %d to %d within generation %d", s.file,

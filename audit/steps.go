@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// proveRing goes through a ring step by step, through the sections of all its workers at once.
+// proveRing checks a ring step by step. It reads the sections of all its workers side by side.
 func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 	var streams []*stream
 	defer func() {
@@ -29,7 +29,7 @@ func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 			return err
 		}
 	}
-	expected := r.counted + 1 // next step that must be there
+	expected := r.counted + 1 // next step that must be committed
 	for {
 		step, any := int64(0), false
 		for _, s := range streams {
@@ -58,14 +58,14 @@ func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 	return nil
 }
 
-// missing reports steps that count and that nobody committed.
+// missing reports steps that count but were not committed.
 func (p *prover) missing(r *ring, from, to int64) {
 	if from <= to {
-		p.find("steps %d to %d of generation %d were committed by nobody", from, to, r.Generation)
+		p.find("no worker committed steps %d to %d of generation %d", from, to, r.Generation)
 	}
 }
 
-// reading is what one worker read of one of a step's segments.
+// reading describes the lanes that one worker read for one of a step's segments.
 type reading struct {
 	worker  string
 	segment int
@@ -73,7 +73,7 @@ type reading struct {
 	count   int
 }
 
-// proveStep takes what all streams have of a step.
+// proveStep checks one step over all streams. It returns whether any worker committed it.
 func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bool, err error) {
 	var readings []reading
 	for _, s := range streams {
@@ -82,7 +82,7 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 				p.proveRead(s, read)
 				committed = committed || s.ring.within(step) && step <= s.last
 				lanes := reading{s.worker(), read.Segment, read.First, len(read.Offsets)}
-				// Otherwise it is told already.
+				// proveRead has reported readings outside of these limits.
 				if lanes.first <= p.report.Lanes-lanes.count && lanes.segment < p.report.Each {
 					readings = append(readings, lanes)
 				}
@@ -116,7 +116,7 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 	return true, nil
 }
 
-// proveCommit holds a commit against what its worker did before.
+// proveCommit checks a commit line against the worker's earlier lines.
 func (p *prover) proveCommit(s *stream) {
 	if s.lastRead != s.step {
 		p.find("%s line %d: %s committed step %d of generation %d without having read it", s.file,
@@ -129,13 +129,14 @@ func (p *prover) proveCommit(s *stream) {
 	s.lastRead, s.lastCommit = s.step, s.step
 }
 
-// proveRead holds a read against what its worker did before, the sampler and the text.
+// proveRead checks a read line against the worker's earlier lines, the sampler and the text.
 func (p *prover) proveRead(s *stream, read *readLine) {
 	at := func(format string, a ...any) {
 		p.find("%s line %d: step %d of generation %d: "+format, append([]any{s.file, s.number,
 			read.Step, read.Generation}, a...)...)
 	}
-	more := s.lastRead != s.lastCommit && read.Step == s.lastRead // other lanes or segments of it
+	// more: further lanes or segments of the same step.
+	more := s.lastRead != s.lastCommit && read.Step == s.lastRead
 	switch {
 	case more && cmp.Or(cmp.Compare(read.First, s.lastFirst),
 		cmp.Compare(read.Segment, s.lastSegment)) <= 0:
@@ -175,8 +176,8 @@ func (p *prover) proveRead(s *stream, read *readLine) {
 	}
 }
 
-// proveLanes holds the readings of a segment of a step that was committed, ordered by their lanes,
-// against the lanes.
+// proveLanes checks that the readings of a committed step's segment cover each lane once. The
+// readings are sorted by lane.
 func (p *prover) proveLanes(r *ring, step int64, segment int, readings []reading) {
 	next, which := 0, ""
 	if p.report.Each > 1 {
@@ -199,7 +200,7 @@ func (p *prover) proveLanes(r *ring, step int64, segment int, readings []reading
 	skipped(p.report.Lanes)
 }
 
-// checksum is what the read's checksum should be, by the text.
+// checksum computes the checksum that the read line should have, from the text.
 func (p *prover) checksum(read *readLine) (uint32, error) {
 	bptt, count := p.sampler.Config().BPTT, len(read.Offsets)
 	p.inputs = slices.Grow(p.inputs[:0], bptt*count)[:bptt*count] // [T, count]

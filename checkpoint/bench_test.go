@@ -33,8 +33,8 @@ func benchmarkStore(b *testing.B) *Store {
 	return store
 }
 
-// BenchmarkSave saves 64 MiB, and in turn writes and syncs the same bytes as bare files. Its
-// figures are GB/s of both, and their ratio (1 is as fast as the bare files).
+// BenchmarkSave saves 64 MiB, and alternately writes and syncs the same bytes as plain files. It
+// reports GB/s of both and their ratio (1: as fast as plain files).
 func BenchmarkSave(b *testing.B) {
 	store, snap, bare := benchmarkStore(b), benchmarkSnapshot(), b.TempDir()
 	var ours, raw time.Duration
@@ -65,7 +65,7 @@ func BenchmarkSave(b *testing.B) {
 	report(b, ours, raw)
 }
 
-// report gives the rates of ours and of the bare files.
+// report reports the rates of ours and of the plain files.
 func report(b *testing.B, ours, raw time.Duration) {
 	gigabytes := 4 * benchmarkFloats * float64(b.N) / 1e9
 	b.ReportMetric(gigabytes/ours.Seconds(), "GB/s")
@@ -89,7 +89,8 @@ func writeBare(name string, data []byte) error {
 	return f.Sync()
 }
 
-// BenchmarkLoad reads 64 MiB with its checks into memory, and in turn the same files bare.
+// BenchmarkLoad reads 64 MiB with its checks into memory, and alternately reads the same files
+// plainly.
 func BenchmarkLoad(b *testing.B) {
 	store, snap := benchmarkStore(b), benchmarkSnapshot()
 	path, err := store.Save(b.Context(), snap)
@@ -131,7 +132,7 @@ func readBare(name string, data []byte) error {
 	return err
 }
 
-// BenchmarkSHA256 is the bound that hashing sets to both.
+// BenchmarkSHA256 measures hashing alone, the upper bound of BenchmarkSave and BenchmarkLoad.
 func BenchmarkSHA256(b *testing.B) {
 	data := floatMemory(make([]float32, benchmarkFloats/4))
 	b.SetBytes(int64(len(data)))

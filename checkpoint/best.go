@@ -10,23 +10,25 @@ import (
 	"slices"
 )
 
-// ValidationLoss is the metric of a checkpoint that was evaluated at its step: the mean loss in
-// nats per token.
+// ValidationLoss names the metric with the mean validation loss in nats per token. Only a
+// checkpoint that was evaluated at its step has it.
 const ValidationLoss = "validation_loss"
 
-// ValidationText is the metric that tells the text of ValidationLoss from others: a whole number.
+// ValidationText names the metric that identifies the text of ValidationLoss by a whole number.
 // Manifests of older versions lack it.
 const ValidationText = "validation_text"
 
-// evaluated returns a checkpoint's validation loss; false: it has none that is finite.
+// evaluated returns the checkpoint's validation loss. It returns false if there is none or if it is
+// not finite.
 func (m *Manifest) evaluated() (loss float64, ok bool) {
 	loss, ok = m.Metrics[ValidationLoss]
 	return loss, ok && !math.IsNaN(loss) && !math.IsInf(loss, 0)
 }
 
-// Best opens the checkpoint with the lowest validation loss, as Load does: of equal ones the
-// earliest. It compares the checkpoints that were evaluated on the same text as the newest one. It
-// passes over those that are damaged, and says which. ErrNone says that no sound one was evaluated.
+// Best opens the checkpoint with the lowest validation loss; of equal losses, the earliest. It
+// compares only checkpoints that were evaluated on the same text as the newest one. It skips
+// damaged checkpoints and returns their steps. If no sound checkpoint was evaluated, the error
+// wraps ErrNone.
 func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, err error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
@@ -62,9 +64,9 @@ func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, er
 	return best, damaged, nil
 }
 
-// ResolveBest is Resolve, except that for a folder of checkpoints it opens the best one, and the
-// newest only if none was evaluated. why says which one it opened. It is empty if the location
-// names a step.
+// ResolveBest opens a checkpoint by location, as Resolve does. In a folder of checkpoints it opens
+// the best one, or the newest if none was evaluated. why describes this choice; it is empty if the
+// location is a single step's folder.
 func ResolveBest(
 	ctx context.Context, location string, cfg Config,
 ) (s *Store, c *Checkpoint, why string, err error) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// scored is a snapshot of a step that was evaluated.
+// scored returns a snapshot with a validation loss.
 func scored(step int64, loss float64) Snapshot {
 	s := snapshot(step, 0)
 	s.Metrics = maps.Clone(s.Metrics)
@@ -19,7 +19,8 @@ func scored(step int64, loss float64) Snapshot {
 	return s
 }
 
-// testBestOfOneText: a job that goes on with another text to evaluate on is judged by that text.
+// testBestOfOneText: after a job has changed its evaluation text, Best compares only checkpoints of
+// the new text.
 func testBestOfOneText(t *testing.T, s storage) {
 	store, ctx := s.store(t), t.Context()
 	save := func(step int64, loss, text float64) {
@@ -37,7 +38,7 @@ func testBestOfOneText(t *testing.T, s storage) {
 			t.Errorf("best %+v, %v; want step %d", c, err, want)
 		}
 	}
-	save(1, 2, 0) // of an older version: its text counts as the same
+	save(1, 2, 0) // an older version's: its text counts as the same
 	save(2, 3, 7)
 	wantBest(1)
 	save(3, 1.5, 7)
@@ -97,7 +98,7 @@ func testBest(t *testing.T, s storage) {
 	wantSteps(4, 7, 8) // the best, and the newest two
 	check(t, store.Retain(ctx, 1))
 	wantSteps(4, 8)
-	// A worse one after it does not push it out; a better one does.
+	// A worse one does not displace it; a better one does.
 	_, err = store.Save(ctx, scored(9, 1.6))
 	check(t, err)
 	check(t, store.retain(ctx, 1, 9))

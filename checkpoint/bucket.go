@@ -15,18 +15,18 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// bucket is a place in an object store, where nothing can be renamed and every object appears
-// whole. The manifest is the switch: it is written last and deleted first.
+// bucket is a place in an object store. Objects cannot be renamed, and each appears whole. The
+// manifest makes a checkpoint complete, so it is written last and deleted first.
 type bucket struct {
-	b        objects
-	prefix   string   // of every key: empty, or ends in /
-	base     *url.URL // what the user gave, with the prefix as its path
-	fault    faults
-	now      func() time.Time
-	patience time.Duration // with an answer
+	b           objects
+	prefix      string   // of every key; empty, or ends in /
+	base        *url.URL // the user's URL, with the prefix as its path
+	fault       faults
+	now         func() time.Time
+	answerLimit time.Duration // limit for each answer of the store
 }
 
-// objects is what of a *blob.Bucket is used.
+// objects is the part of *blob.Bucket that bucket uses.
 type objects interface {
 	List(*blob.ListOptions) *blob.ListIterator
 	NewReader(ctx context.Context, key string, opts *blob.ReaderOptions) (*blob.Reader, error)
@@ -37,14 +37,14 @@ type objects interface {
 	Close() error
 }
 
-// attemptPrefix begins the sub-folder of a step that holds the files of one save. Each save has one
-// of its own, so that two writers of a step never write to one key.
+// attemptPrefix begins the name of a save's sub-folder within the step's folder. Each save has its
+// own, so two writers of one step never write to the same key.
 const attemptPrefix = "attempt-"
 
 func (b *bucket) at(folder string) string { return b.base.JoinPath(folder).String() }
 func (b *bucket) close() error            { return b.b.Close() }
 
-// notExist makes a missing object fs.ErrNotExist, as a missing file is.
+// notExist turns the store's "not found" into fs.ErrNotExist, as a local folder reports it.
 func notExist(err error) error {
 	if err != nil && gcerrors.Code(err) == gcerrors.NotFound {
 		return fmt.Errorf("%w (%w)", fs.ErrNotExist, err)
@@ -52,7 +52,7 @@ func notExist(err error) error {
 	return err
 }
 
-// key returns the key of a file, or of a folder within the place.
+// key returns the object key of a file or folder of this place.
 func (b *bucket) key(elements ...string) string { return b.prefix + path.Join(elements...) }
 
 // keys calls visit for every object whose key begins with prefix.
@@ -86,7 +86,7 @@ func (b *bucket) erase(ctx context.Context, key string) error {
 }
 
 func (b *bucket) list(ctx context.Context) (complete, partial []string, err error) {
-	done := make(map[string]bool) // by folder: does it have a manifest
+	done := make(map[string]bool) // folder name to whether it has a manifest
 	err = b.keys(ctx, b.prefix+stepPrefix, func(key string) error {
 		name, file, _ := strings.Cut(strings.TrimPrefix(key, b.prefix), "/")
 		if _, ok := parseStepFolder(name); ok {
@@ -108,7 +108,7 @@ func (b *bucket) list(ctx context.Context) (complete, partial []string, err erro
 }
 
 func (b *bucket) open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error) {
-	r, err := b.await(ctx, b.key(folder, file))
+	r, err := b.openObject(ctx, b.key(folder, file))
 	if err != nil {
 		return nil, 0, notExist(err)
 	}
@@ -135,7 +135,8 @@ func (b *bucket) remove(ctx context.Context, folder string) error {
 	return b.deleteAll(ctx, b.key(folder)+"/")
 }
 
-// deleteAll deletes the objects that begin with prefix. One that is gone already is no error.
+// deleteAll deletes all objects whose key begins with prefix. An object that is already gone is no
+// error.
 func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
 	return b.keys(ctx, prefix, func(key string) error {
 		if err := b.erase(ctx, key); !errors.Is(err, fs.ErrNotExist) {
@@ -149,8 +150,8 @@ func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
 type bucketDraft struct {
 	*bucket
 	folder  string
-	attempt string   // where its files go within the folder
-	written []string // of the objects begun
+	attempt string   // sub-folder of this save's files
+	written []string // keys of the objects begun
 }
 
 func (b *bucket) begin(_ context.Context, folder string) (draft, error) {
@@ -163,7 +164,7 @@ func (d *bucketDraft) create(ctx context.Context, file string) (io.WriteCloser, 
 	if err := d.fault.check(OpCreate, d.folder, key); err != nil {
 		return nil, "", err
 	}
-	// The context of the upload: an error ends it before Close, which would complete the object.
+	// Cancelling this context abandons the upload. Close alone would complete the object.
 	ctx, cancel := context.WithCancel(ctx)
 	w, err := d.b.NewWriter(ctx, key, &blob.WriterOptions{ContentType: "application/octet-stream"})
 	if err != nil {
@@ -174,7 +175,7 @@ func (d *bucketDraft) create(ctx context.Context, file string) (io.WriteCloser, 
 	return &bucketFile{w, d, key, cancel}, name, nil
 }
 
-// bucketFile is an object of a draft, which Close completes.
+// bucketFile is an object of a draft. Close completes the upload.
 type bucketFile struct {
 	object *blob.Writer
 	draft  *bucketDraft
@@ -193,7 +194,7 @@ func (f *bucketFile) Close() error {
 	defer f.cancel()
 	if err := f.draft.fault.check(OpSync, f.draft.folder, f.key); err != nil {
 		f.cancel()
-		_ = f.object.Close() // says that it was given up
+		_ = f.object.Close() // reports the cancelled upload
 		return err
 	}
 	return f.object.Close()
@@ -213,15 +214,15 @@ func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 			&blob.WriterOptions{ContentType: "application/json"})
 	})
 	if err != nil {
-		// The manifest may be there all the same, so the files must stay: files without a
-		// manifest are nothing, a manifest without files would be a damaged checkpoint.
+		// The manifest may have been written despite the error, so the files stay. Files without a
+		// manifest are harmless; a manifest without files would be a damaged checkpoint.
 		return err
 	}
 	d.tidy(ctx, replaced)
 	return nil
 }
 
-// filesOf returns the keys that the folder's manifest names, if there is one that can be read.
+// filesOf returns the keys that the folder's manifest lists, or nil if it cannot be read.
 func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
 	c := &Checkpoint{Path: d.at(d.folder), place: d.bucket, folder: d.folder}
 	m, err := c.readManifest(ctx)
@@ -235,9 +236,9 @@ func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
 	return keys
 }
 
-// tidy deletes the files of the manifest that was replaced, and what is so old that its writer must
-// be dead. Other files may be those of a writer that is about to replace this one's manifest. What
-// cannot be deleted now goes with the folder.
+// tidy deletes the files of the replaced manifest, and files older than staleAfter, whose writers
+// must be dead. Newer files may belong to another writer that is about to commit. Files that cannot
+// be deleted go when the folder is removed.
 func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 	own := d.key(d.folder, d.attempt) + "/"
 	objects := d.b.List(&blob.ListOptions{Prefix: d.key(d.folder) + "/"})
@@ -256,7 +257,7 @@ func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 	}
 }
 
-// abortTimeout bounds the cleaning up after a failure, whose own context may have ended.
+// abortTimeout bounds the cleanup after a failed save, when the save's own context may have ended.
 const abortTimeout = 10 * time.Second
 
 func (d *bucketDraft) abort() {

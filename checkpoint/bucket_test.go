@@ -9,8 +9,8 @@ import (
 	"gocloud.dev/blob/memblob"
 )
 
-// dyingObjects is a bucket whose process dies before its n-th change: that one and all after it
-// fail.
+// dyingObjects simulates a process that dies before its n-th change to the bucket: that change and
+// all later ones fail.
 type dyingObjects struct {
 	objects
 	left int
@@ -49,8 +49,8 @@ func (d *dyingObjects) Delete(ctx context.Context, key string) error {
 	return d.objects.Delete(ctx, key)
 }
 
-// TestBucketCrash ends each operation before each of its changes to the bucket: every checkpoint
-// that is still listed is sound, and the operation succeeds when it is done again.
+// TestBucketCrash interrupts each operation before each of its changes to the bucket. All
+// checkpoints listed afterwards must be sound, and repeating the operation must succeed.
 func TestBucketCrash(t *testing.T) {
 	ctx := t.Context()
 	for name, operation := range map[string]func(*Store) error{

@@ -73,7 +73,7 @@ func testDamage(t *testing.T, s storage) {
 	}
 }
 
-// damage changes a file of a saved checkpoint; the change nil removes it.
+// damage changes a file of a saved checkpoint. A nil change removes it.
 func (s storage) damage(t *testing.T, folder, file string, change func([]byte) []byte) {
 	key := path.Join(folder, file)
 	if change == nil {
@@ -117,7 +117,7 @@ func testRetain(t *testing.T, s storage) {
 		_, err := store.Save(ctx, snapshot(step, 0))
 		check(t, err)
 	}
-	_, err := store.Save(ctx, snapshot(1, 1)) // has its files elsewhere in a bucket
+	_, err := store.Save(ctx, snapshot(1, 1)) // in a bucket, the files now have other paths
 	check(t, err)
 	wantError(t, store.Retain(ctx, 0), "at least 1")
 	wantSteps := func(want ...int64) {
@@ -134,7 +134,7 @@ func testRetain(t *testing.T, s storage) {
 	wantSteps(1, 2, 3, 4, 5)
 	check(t, store.retain(ctx, 3, 1))
 	wantSteps(1, 3, 4, 5)
-	// Two damaged ones do not count, and stay while they are newer than the two kept.
+	// Two damaged ones do not count, and stay while they are newer than the two that are kept.
 	s.damage(t, "step-00000005", "model.safetensors", nil)
 	s.damage(t, "step-00000004", "manifest.json", func([]byte) []byte { return []byte("{") })
 	check(t, store.Retain(ctx, 2))
@@ -145,8 +145,9 @@ func testRetain(t *testing.T, s storage) {
 	check(t, err)
 	check(t, store.Retain(ctx, 1))
 	wantSteps(6)
-	// What dead writers left before the newest goes in a bucket; in a local folder they have names
-	// of their own, and a step's folder without a manifest is somebody else's.
+	// In a bucket, Retain deletes files that dead writers left before the newest step. In a local
+	// folder it keeps them: drafts have hidden names, so a step folder without a manifest is
+	// foreign.
 	s.write(t, "step-00000002/model.safetensors", []byte("x"))
 	s.write(t, "step-00000009/model.safetensors", []byte("x"))
 	check(t, store.Retain(ctx, 1))
@@ -227,9 +228,9 @@ func testResolve(t *testing.T, s storage) {
 		_, err := s.store(t).Save(ctx, snapshot(step, 0))
 		check(t, err)
 	}
-	where, err := s.store(t).Save(ctx, snapshot(1, 7)) // again
+	where, err := s.store(t).Save(ctx, snapshot(1, 7)) // saved again
 	check(t, err)
-	for _, key := range s.keys(t) { // a copy under a name of the user's
+	for _, key := range s.keys(t) { // a copy under a name that the user chose
 		if rest, ok := strings.CutPrefix(key, "step-00000001/"); ok {
 			s.write(t, "best/"+rest, s.read(t, key))
 		}
@@ -307,7 +308,7 @@ func testCancelled(t *testing.T, s storage) {
 	}
 }
 
-// testNothingHalfDone saves what cannot be saved: nothing must be written.
+// testNothingHalfDone saves invalid snapshots. Save must write nothing.
 func testNothingHalfDone(t *testing.T, s storage) {
 	store, ctx := s.store(t), t.Context()
 	_, err := store.Save(ctx, snapshot(1, 0))

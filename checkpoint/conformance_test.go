@@ -24,10 +24,10 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// storage is one kind of place, empty, with a way around the Store to its files.
+// storage is an empty place of one kind, with direct access to its files that bypasses the Store.
 type storage struct {
 	location string
-	query    string // what a location ends in
+	query    string // suffix of a location
 	open     func(context.Context, string) (*blob.Bucket, error)
 	read     func(t *testing.T, key string) []byte
 	write    func(t *testing.T, key string, b []byte)
@@ -107,7 +107,7 @@ func folderStorage(t *testing.T) storage {
 	}
 }
 
-// bucketStorage keeps everything under a prefix, beside an object that is nobody's.
+// bucketStorage keeps everything under a prefix, beside a foreign object.
 func bucketStorage(t *testing.T, b *blob.Bucket) storage {
 	ctx := t.Context()
 	check(t, b.WriteAll(ctx, "runs/ab", []byte("not ours"), nil))
@@ -156,7 +156,7 @@ func bucketStorage(t *testing.T, b *blob.Bucket) storage {
 	}
 }
 
-// plainKeys takes the folders that each save to a bucket has of its own out of keys.
+// plainKeys removes the attempt sub-folders of a bucket's saves from keys.
 func plainKeys(keys []string) []string {
 	for i, key := range keys {
 		if e := strings.Split(key, "/"); len(e) > 2 && strings.HasPrefix(e[1], attemptPrefix) {
@@ -167,7 +167,7 @@ func plainKeys(keys []string) []string {
 	return keys
 }
 
-// whereIs returns the key of a step's file, which lies where the step's manifest says.
+// whereIs returns the key of a step's file as the step's manifest records it.
 func whereIs(t *testing.T, b *blob.Bucket, key string) string {
 	t.Helper()
 	folder, file := path.Split(key)
@@ -194,7 +194,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// wantError fails unless err says every one of the words.
+// wantError fails unless err contains all of the words.
 func wantError(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for _, word := range words {
@@ -213,7 +213,7 @@ func (s storage) at(folder string) string { return s.location + folder + s.query
 // store opens the storage as a job. The bucket under it stays open for the next store.
 func (s storage) store(t *testing.T) *Store { return s.storeOf(t, "opticks", "sha256:11") }
 
-// later opens the storage when whoever wrote there before must be dead.
+// later opens the storage at a time when any earlier writer counts as dead.
 func (s storage) later(t *testing.T) *Store {
 	store := s.store(t)
 	if b, ok := store.place.(*bucket); ok {
@@ -232,7 +232,7 @@ func (s storage) storeOf(t *testing.T, job, identity string) *Store {
 	return store
 }
 
-// snapshot makes a snapshot whose every number depends on step and variant.
+// snapshot makes a snapshot whose numbers all depend on step and variant.
 func snapshot(step int64, variant float32) Snapshot {
 	floats := func(n int, scale float32) []float32 {
 		x := make([]float32, n)
@@ -258,7 +258,7 @@ func snapshot(step int64, variant float32) Snapshot {
 	}
 }
 
-// wantHolds reads everything in a checkpoint and compares it with what was saved.
+// wantHolds compares the full content of a checkpoint with the saved snapshot.
 func wantHolds(t *testing.T, c *Checkpoint, want Snapshot) {
 	t.Helper()
 	check(t, c.Verify(t.Context()))
@@ -323,10 +323,10 @@ func testRoundTrip(t *testing.T, s storage) {
 	_, err = store.Save(ctx, want)
 	check(t, err)
 	for key, b := range before {
-		// A bucket's manifest says where the files lie, and that is another place.
+		// A bucket's manifest records other paths when it is saved again.
 		moved := s.open != nil && path.Base(key) == manifestName
 		if !moved && !bytes.Equal(b, s.read(t, key)) {
-			t.Errorf("%s is another when the same is saved again", key)
+			t.Errorf("%s differs when the same snapshot is saved again", key)
 		}
 	}
 }

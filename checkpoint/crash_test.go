@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// errCrash is what a place answers from the moment of the crash on.
+// errCrash is the result of every operation from the crash on.
 var errCrash = errors.New("the process has died")
 
-// crashing is a place whose process dies before its n-th operation: that one and all after it
-// fail, and nothing is cleaned up.
+// crashing is a place whose process dies before its n-th operation: that operation and all later
+// ones fail, and nothing is cleaned up.
 type crashing struct {
 	place
 	left int
@@ -54,7 +54,7 @@ func (d *crashingDraft) commit(ctx context.Context, manifest []byte) error {
 	return d.draft.commit(ctx, manifest)
 }
 
-// abort does what the death of a process does: it frees the locks.
+// abort frees the locks and does nothing else, as the death of a process would.
 func (d *crashingDraft) abort() {
 	if local, ok := d.draft.(*folderDraft); ok {
 		local.dir.Close()
@@ -75,14 +75,14 @@ func (f *crashingFile) Write(p []byte) (int, error) {
 
 func (f *crashingFile) Close() error {
 	if err := f.c.step(); err != nil {
-		f.WriteCloser.Close() // a cancelled upload, or a file that is closed with the process
+		f.WriteCloser.Close() // a cancelled upload, or a file closed by the process's death
 		return err
 	}
 	return f.WriteCloser.Close()
 }
 
-// testCrash ends a save before each of its operations: what is found afterwards is the old set or
-// the new one, and the next save leaves no trace of the dead one.
+// testCrash interrupts a save before each of its operations. Afterwards either the old or the new
+// checkpoint must be found, and the next save must delete all remains.
 func testCrash(t *testing.T, s storage) {
 	ctx := t.Context()
 	for _, step := range []int64{50, 60} { // saved again, and new

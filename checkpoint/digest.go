@@ -6,15 +6,15 @@ import (
 	"sync"
 )
 
-// digest computes the SHA-256 of what is read, in a goroutine of its own, so that the next piece is
-// read while the last is hashed. The caller must call stop.
+// digest computes a SHA-256 in its own goroutine, so that reading goes on while a piece is hashed.
+// The caller must call stop.
 type digest struct {
 	pieces chan []byte
 	sum    chan string
 	once   sync.Once
 }
 
-// digestQueue is how many pieces may wait to be hashed.
+// digestQueue is the number of pieces that may wait to be hashed.
 const digestQueue = 8
 
 func newDigest() *digest {
@@ -30,7 +30,7 @@ func newDigest() *digest {
 	return d
 }
 
-// add appends p, which must not change until finish has returned.
+// add appends p to the hashed data. p must not change until finish has returned.
 func (d *digest) add(p []byte) { d.pieces <- p }
 
 // finish returns the hash in hexadecimal.
@@ -39,7 +39,7 @@ func (d *digest) finish() string {
 	return <-d.sum
 }
 
-// stop ends the goroutine, whether or not finish was called.
+// stop ends the goroutine. It may be called before or after finish.
 func (d *digest) stop() {
 	d.once.Do(func() { close(d.pieces) })
 	for range d.sum {

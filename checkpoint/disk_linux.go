@@ -11,7 +11,7 @@ import (
 // exchangePaths swaps two paths atomically (renameat2(2), RENAME_EXCHANGE).
 func exchangePaths(a, b string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
-	if errors.Is(err, unix.EINVAL) { // what NFS, among others, answers
+	if errors.Is(err, unix.EINVAL) { // NFS and others do not support the flag
 		err = errors.ErrUnsupported
 	}
 	if err != nil {
@@ -26,7 +26,7 @@ func lockFolder(dir *os.File) error {
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return errLocked
-	case errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOLCK): // NFS
+	case errors.Is(err, unix.EBADF) || errors.Is(err, unix.ENOLCK): // some NFS mounts have no locks
 		return errors.ErrUnsupported
 	}
 	return err

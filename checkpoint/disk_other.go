@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// exchangePaths has no portable form; an old folder is moved aside instead.
+// exchangePaths is not supported here. The caller moves the old folder aside instead.
 func exchangePaths(string, string) error { return errors.ErrUnsupported }
 
-// lockFolder has no portable form; a draft's age decides instead.
+// lockFolder is not supported here. A draft counts as abandoned by its age instead.
 func lockFolder(*os.File) error { return errors.ErrUnsupported }

@@ -8,20 +8,23 @@
 //	        lanes.safetensors
 //	        manifest.json             written last: sizes and SHA-256 of the files above
 //
-// A folder without a manifest does not exist. In a local folder a checkpoint is written under a
-// temporary name, synced and renamed, so that a crash at any point leaves the old set or the
-// complete new one. In a bucket each save puts its files into a folder of its own within the step's
-// (attempt-MARK/model.safetensors), and the manifest, which says where they are, switches over. So
-// two writers of one step, of which one should not be alive any more, never mix: the last manifest
-// or rename decides, and what it names is whole. What dead writers leave goes when the step is
-// removed or, a day later, saved again.
+// A folder without a manifest is no checkpoint.
 //
-// Everything read is checked: the manifest against its own SHA-256, every file against the
-// manifest, every tensor's shape against the memory it goes to. What is damaged is reported as a
-// *DamageError that names the file.
+// A local checkpoint is written under a temporary name, synced and renamed. A crash at any point
+// leaves either the old files or the complete new ones.
 //
-// The package knows neither models nor training: a parameter is a named slice of floats here, and
-// the job's specification is JSON that it carries unread. It does not choose a bucket's driver
-// either (Config.OpenBucket does). It imports nothing of ours; of others, gocloud.dev's blob and
-// golang.org/x/sys.
+// In a bucket, each save writes into its own sub-folder of the step's folder
+// (attempt-MARK/model.safetensors). The manifest records these paths and is written last. So two
+// writers of one step, one of which has been evicted without knowing it, never mix their files. The
+// last manifest or rename wins, and all files that it names come from one save. Files of dead
+// writers are deleted when the step is removed, or when it is saved again after a day.
+//
+// Everything is checked as it is read: the manifest against its own SHA-256, each file against the
+// manifest, each tensor's shape against its destination. Damage is reported as a *DamageError,
+// which names the file.
+//
+// The package knows neither models nor training. A parameter is a named slice of floats, and the
+// job's specification is JSON that is stored unread. The caller chooses the bucket driver
+// (Config.OpenBucket). The package imports nothing of this module; of others, gocloud.dev's blob
+// and golang.org/x/sys.
 package checkpoint

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// testFaults lets each operation of a save fail in turn, as a full or broken disk would: the
-// checkpoint before stays, the failed one is none, the error says where and why, and the next save
-// works.
+// testFaults makes each operation of a save fail in turn, as a full or broken disk would. The
+// earlier checkpoint must stay, the failed one must not appear, the error must say where and why,
+// and the next save must succeed.
 func testFaults(t *testing.T, s storage) {
 	ctx := t.Context()
 	for _, cause := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
@@ -66,7 +66,7 @@ func testFaults(t *testing.T, s storage) {
 	}
 }
 
-// setFault gives a store's place faults.
+// setFault sets the faults of a store's place.
 func setFault(store *Store, fault faults) {
 	switch p := store.place.(type) {
 	case *folder:
@@ -76,8 +76,8 @@ func setFault(store *Store, fault faults) {
 	}
 }
 
-// wantAfterFault checks what a save that failed has left. When the very last sync failed, the new
-// one may be there.
+// wantAfterFault checks the folder after a failed save. late means that only the last sync failed;
+// then the new checkpoint may be there.
 func wantAfterFault(t *testing.T, s storage, step int64, late bool) {
 	t.Helper()
 	store := s.store(t)
@@ -104,14 +104,13 @@ func wantAfterFault(t *testing.T, s storage, step int64, late bool) {
 	}
 }
 
-// testTwoWriters lets two stores save the same step with other contents, in every interleaving of
-// their operations that a seed gives, and a third look on: what is listed is always one or the
-// other, whole.
+// testTwoWriters lets two stores save different content for the same step, in interleavings drawn
+// from a seed, while a third reads. The listed checkpoint must always be one of the two, whole.
 func testTwoWriters(t *testing.T, s storage) {
 	ctx := t.Context()
 	for round := range 20 {
 		check(t, s.store(t).Remove(ctx, 50))
-		if round%2 == 1 { // there is one to replace
+		if round%2 == 1 { // with a checkpoint to replace
 			_, err := s.store(t).Save(ctx, snapshot(50, 9))
 			check(t, err)
 		}
@@ -139,7 +138,7 @@ func testTwoWriters(t *testing.T, s storage) {
 	}
 }
 
-// turns lets two writers go on one operation at a time, in an order that a seed gives.
+// turns interleaves two writers one operation at a time, in an order drawn from a seed.
 type turns struct {
 	mu    sync.Mutex
 	moved *sync.Cond
@@ -174,7 +173,7 @@ func (t *turns) leave(who int) {
 	t.moved.Broadcast()
 }
 
-// testSaveOnce leaves a sound checkpoint alone, and replaces a damaged one.
+// testSaveOnce: SaveOnce keeps a sound checkpoint and replaces a damaged one.
 func testSaveOnce(t *testing.T, s storage) {
 	ctx := t.Context()
 	for _, variant := range []float32{1, 2} {
@@ -192,7 +191,7 @@ func testSaveOnce(t *testing.T, s storage) {
 	}
 	wantVariant(1)
 	s.damage(t, "step-00000050", "model.safetensors", func(b []byte) []byte {
-		b[len(b)-1] ^= 1 // in the full size, so that only reading it shows
+		b[len(b)-1] ^= 1 // the size is unchanged, so only reading shows the damage
 		return b
 	})
 	_, err := s.store(t).SaveOnce(ctx, snapshot(50, 3))
@@ -203,7 +202,7 @@ func testSaveOnce(t *testing.T, s storage) {
 	wantVariant(3)
 }
 
-// TestFaultIsConfigured hands a fault to both kinds of place.
+// TestFaultIsConfigured passes a Fault to both kinds of place.
 func TestFaultIsConfigured(t *testing.T) {
 	for name, s := range map[string]storage{"folder": folderStorage(t), "bucket": memStorage(t)} {
 		store, err := Open(t.Context(), s.at(""), Config{Job: "a", Identity: "b",

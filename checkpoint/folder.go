@@ -12,32 +12,30 @@ import (
 	"time"
 )
 
-// folder is a place on a local file system. A checkpoint is written to a hidden sibling folder
-// ("draft"), synced, and renamed. What the file system must do is in fields, so that tests can
-// make it fail.
+// folder is a place on a local file system. A checkpoint is written to a hidden sibling folder (its
+// draft), synced and renamed. The system calls are fields, so that tests can make them fail.
 type folder struct {
 	root string
 	// sync makes a file or a folder durable.
 	sync func(*os.File) error
-	// exchange swaps two paths atomically. Where the file system cannot it returns
-	// errors.ErrUnsupported, and an old folder is moved aside first.
+	// exchange swaps two paths atomically. It returns errors.ErrUnsupported where the file system
+	// cannot; the old folder is then moved aside before the rename.
 	exchange func(a, b string) error
-	// lock takes an exclusive lock on an open folder, which ends with the process: a draft that
-	// can be locked has lost its writer. errLocked when another holds it; errors.ErrUnsupported
-	// where the file system has no locks, and the folder's age decides.
+	// lock takes an exclusive lock on an open folder; the process's death releases it. So a draft
+	// that can be locked has no living writer. It returns errLocked if another process holds the
+	// lock, and errors.ErrUnsupported where there are no locks; then the folder's age decides.
 	lock  func(*os.File) error
 	now   func() time.Time
 	fault faults
 }
 
-// errLocked is a lock held by a writer that is alive.
+// errLocked says that a living writer holds the lock.
 var errLocked = errors.New("locked by another writer")
 
-// staleAfter is the age at which a draft counts as abandoned where locks do not work.
+// staleAfter is the age from which a draft counts as abandoned where locks are not supported.
 const staleAfter = 24 * time.Hour
 
-// replaceAttempts bounds how often a rename is tried again when a reader restored the old folder
-// in between.
+// replaceAttempts bounds the renames that are retried after a reader has restored the old folder.
 const replaceAttempts = 3
 
 func newFolder(root string, fault faults) *folder {
@@ -68,7 +66,7 @@ func (f *folder) list(context.Context) (complete, partial []string, err error) {
 	return complete, nil, nil
 }
 
-// entries reads the root, which need not exist yet.
+// entries lists the root; a missing root is empty.
 func (f *folder) entries() ([]os.DirEntry, error) {
 	entries, err := os.ReadDir(f.root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +75,7 @@ func (f *folder) entries() ([]os.DirEntry, error) {
 	return entries, err
 }
 
-// has says whether a path below the root exists.
+// has reports whether name exists below the root.
 func (f *folder) has(name string) (bool, error) {
 	_, err := os.Lstat(f.at(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +104,8 @@ func (f *folder) size(_ context.Context, name, file string) (int64, error) {
 	return info.Size(), nil
 }
 
-// remove hides the folder under a draft's name before it deletes it, so that it disappears at once,
-// and a crash leaves a draft that the next begin sweeps up.
+// remove renames the folder to a draft's name before it deletes it. So the checkpoint disappears at
+// once, and after a crash the next begin deletes the rest.
 func (f *folder) remove(_ context.Context, name string) error {
 	hidden := f.at(hiddenName(name, draftKind))
 	err := os.Rename(f.at(name), hidden)
@@ -126,7 +124,7 @@ const (
 	asideKind = "aside" // the old folder, while the new one takes its name
 )
 
-// hiddenName returns a fresh name such as .step-00000050.draft-0123456789abcdef.
+// hiddenName returns a new name, for example .step-00000050.draft-0123456789abcdef.
 func hiddenName(step, kind string) string { return "." + step + "." + kind + "-" + newMark() }
 
 // parseHidden is the inverse of hiddenName.
@@ -140,8 +138,8 @@ func parseHidden(name string) (step, kind string, ok bool) {
 	return parts[1], kind, isStep && isMark(mark) && (kind == draftKind || kind == asideKind)
 }
 
-// restore gives an old folder its name back when its writer died between moving it aside and
-// renaming the new one.
+// restore renames an old folder back if its writer died after moving it aside and before renaming
+// the new one.
 func (f *folder) restore() error {
 	entries, err := f.entries()
 	if err != nil {
@@ -166,8 +164,9 @@ func (f *folder) restore() error {
 	return nil
 }
 
-// sweep deletes what dead writers left behind. It touches only hidden folders with this package's
-// names that hold nothing but checkpoint files. What cannot be deleted stays for the next time.
+// sweep deletes the hidden folders of dead writers. It deletes only folders with names of this
+// package that contain nothing but checkpoint files. Folders that it cannot delete stay until the
+// next sweep.
 func (f *folder) sweep() error {
 	if err := f.restore(); err != nil {
 		return err
@@ -184,7 +183,7 @@ func (f *folder) sweep() error {
 	return nil
 }
 
-// isOurs says whether a folder has a hidden folder's name and nothing but a checkpoint's files.
+// isOurs reports whether a folder has a hidden folder's name and contains only checkpoint files.
 func (f *folder) isOurs(name string) bool {
 	if _, _, ok := parseHidden(name); !ok {
 		return false
@@ -198,8 +197,8 @@ func (f *folder) isOurs(name string) bool {
 	return err == nil
 }
 
-// discardDead deletes a hidden folder unless its writer is alive, or it holds the only copy of a
-// step whose new folder is not in place yet.
+// discardDead deletes a hidden folder of a dead writer. It keeps an old folder that is the only
+// copy of its step, because the new one is not in place yet.
 func (f *folder) discardDead(name string) {
 	if step, kind, _ := parseHidden(name); kind == asideKind {
 		if replaced, err := f.has(step); err != nil || !replaced {
@@ -223,7 +222,7 @@ func (f *folder) discardDead(name string) {
 	}
 }
 
-// makeRoot creates the root and makes its name durable in every folder above that was made with it.
+// makeRoot creates the root and syncs the parent of each folder that it made.
 func (f *folder) makeRoot() error {
 	var made []string
 	for dir := filepath.Clean(f.root); ; dir = filepath.Dir(dir) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// localStore opens a folder as a job, with its place for tests to meddle with.
+// localStore opens a folder as a job. Tests may change its place.
 func localStore(t *testing.T, root string) (*Store, *folder) {
 	t.Helper()
 	store := storage{location: root}.store(t)
@@ -48,7 +48,7 @@ func wantLatest(t *testing.T, root string, want Snapshot) {
 	wantHolds(t, c, want)
 }
 
-// TestFolderSyncs records what is made durable, and in which order.
+// TestFolderSyncs checks which files and folders are synced, and in which order.
 func TestFolderSyncs(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "a", "b")
 	store, place := localStore(t, root)
@@ -79,7 +79,7 @@ func TestFolderSyncs(t *testing.T) {
 	}
 }
 
-// TestFolderSyncFails lets every sync of a save fail in turn.
+// TestFolderSyncFails makes every sync of a save fail in turn.
 func TestFolderSyncFails(t *testing.T) {
 	const syncs = 6 // four files, the draft, the root
 	for n := range syncs {
@@ -97,7 +97,7 @@ func TestFolderSyncFails(t *testing.T) {
 			wantError(t, err, "save checkpoint "+root+"/step-00000060", "sync "+root,
 				"input/output error; older checkpoints are untouched: check the disk")
 			want := []string{"step-00000050"}
-			if n == syncs-1 { // the very last: the new one is in its place
+			if n == syncs-1 { // after the last sync's failure the new one is in place
 				want = append(want, "step-00000060")
 			}
 			if list := names(t, root); !slices.Equal(list, want) {
@@ -114,8 +114,8 @@ func TestFolderSyncFails(t *testing.T) {
 	}
 }
 
-// dies runs a save that panics, which like the death of the process frees the lock and cleans up
-// nothing else. The hooks panic before they do anything, or after.
+// dies runs a save that panics. Like the death of the process, the panic frees the lock and cleans
+// up nothing else. The place's hooks panic before or after their work.
 func dies(t *testing.T, store *Store, snap Snapshot) (died bool) {
 	t.Helper()
 	defer func() {
@@ -132,8 +132,8 @@ func dies(t *testing.T, store *Store, snap Snapshot) (died bool) {
 	return false
 }
 
-// TestFolderCrash lets the process die before and after every sync and exchange of a save, with
-// and without an exchange that works.
+// TestFolderCrash crashes before and after every sync and exchange of a save, with and without a
+// working exchange.
 func TestFolderCrash(t *testing.T) {
 	for _, exchanges := range []bool{true, false} {
 		for _, step := range []int64{50, 60} { // saved again, and new
@@ -197,7 +197,7 @@ func TestFolderCrash(t *testing.T) {
 	}
 }
 
-// TestFolderWithoutExchange saves a step again where paths cannot be exchanged.
+// TestFolderWithoutExchange saves a step again on a file system that cannot exchange paths.
 func TestFolderWithoutExchange(t *testing.T) {
 	root := saved(t)
 	store, place := localStore(t, root)
@@ -208,7 +208,7 @@ func TestFolderWithoutExchange(t *testing.T) {
 	if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
 		t.Errorf("the folder holds %q", list)
 	}
-	// A reader that thinks the writer dead puts the old folder back; the writer tries again.
+	// A reader that takes the writer for dead puts the old folder back. The writer must try again.
 	aside := filepath.Join(root, hiddenName("step-00000050", asideKind))
 	place.exchange = func(_, final string) error {
 		place.exchange = func(string, string) error { return errors.ErrUnsupported }
@@ -229,18 +229,18 @@ func TestFolderWithoutExchange(t *testing.T) {
 	}
 }
 
-// TestFolderRestores finds a step that was moved aside when its writer died.
+// TestFolderRestores: a step is found although its writer died after moving it aside.
 func TestFolderRestores(t *testing.T) {
 	root := saved(t)
 	final := filepath.Join(root, "step-00000050")
 	check(t, os.Rename(final, filepath.Join(root, hiddenName("step-00000050", asideKind))))
 	wantLatest(t, root, snapshot(50, 1))
-	// One that is moved aside after the sweep has looked for such is not swept up.
+	// A folder that is moved aside after the sweep's restore must not be swept.
 	aside := hiddenName("step-00000050", asideKind)
 	check(t, os.Rename(final, filepath.Join(root, aside)))
 	newFolder(root, nil).discardDead(aside)
 	wantLatest(t, root, snapshot(50, 1))
-	// When the new one is in place already, the old one is only a leftover.
+	// Once the new folder is in place, the old one may go.
 	check(t, os.CopyFS(filepath.Join(root, aside), os.DirFS(final)))
 	wantLatest(t, root, snapshot(50, 1))
 	store, _ := localStore(t, root)
@@ -251,7 +251,7 @@ func TestFolderRestores(t *testing.T) {
 	}
 }
 
-// TestFolderSweeps removes dead writers' drafts, and nothing else.
+// TestFolderSweeps: a save removes the drafts of dead writers and nothing else.
 func TestFolderSweeps(t *testing.T) {
 	root := saved(t)
 	draft := func(file string) (name string) {
@@ -292,7 +292,7 @@ func TestFolderSweeps(t *testing.T) {
 	}
 }
 
-// TestFolderWithoutLocks lets age decide which drafts are dead.
+// TestFolderWithoutLocks: without locks, the age decides which drafts are dead.
 func TestFolderWithoutLocks(t *testing.T) {
 	root := saved(t)
 	name := hiddenName("step-00000060", draftKind)
@@ -313,7 +313,7 @@ func TestFolderWithoutLocks(t *testing.T) {
 	wantLatest(t, root, snapshot(50, 2))
 }
 
-// TestFolderSweptBeforeLock lets another writer sweep a draft in the moment before its lock.
+// TestFolderSweptBeforeLock lets another writer sweep a draft just before it is locked.
 func TestFolderSweptBeforeLock(t *testing.T) {
 	root := saved(t)
 	store, place := localStore(t, root)
@@ -336,10 +336,10 @@ func TestFolderSweptBeforeLock(t *testing.T) {
 		return errLocked
 	}
 	_, err = store.Save(t.Context(), snapshot(70, 2))
-	wantError(t, err, "another writer removes step-00000070's drafts")
+	wantError(t, err, "another writer removes the drafts of step-00000070")
 }
 
-// TestFolderIsAFile gives a path that cannot be a folder.
+// TestFolderIsAFile opens a path that is a file.
 func TestFolderIsAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	check(t, os.WriteFile(path, nil, 0o666))

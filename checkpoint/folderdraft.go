@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 )
 
-// folderDraft is a checkpoint under its temporary name. Its open folder carries the lock that says
-// its writer is alive.
+// folderDraft is a checkpoint under its temporary name. Its open folder holds the lock that marks
+// its writer as alive.
 type folderDraft struct {
 	*folder
-	name string // of the step's folder
+	name string // name of the step's folder
 	tmp  string // path of the draft
 	dir  *os.File
 }
@@ -26,7 +26,7 @@ func (f *folder) begin(_ context.Context, name string) (draft, error) {
 	if err := f.sweep(); err != nil {
 		return nil, err
 	}
-	// Another writer may sweep a draft in the moment before it is locked: then make another.
+	// Another writer may sweep a draft before it is locked. Then begin makes a new one.
 	for range replaceAttempts {
 		d := &folderDraft{folder: f, name: name, tmp: f.at(hiddenName(name, draftKind))}
 		if err := f.fault.check(OpCreate, name, d.tmp); err != nil {
@@ -53,8 +53,8 @@ func (f *folder) begin(_ context.Context, name string) (draft, error) {
 		}
 		dir.Close()
 	}
-	return nil, fmt.Errorf("another writer removes %s's drafts: is a second job writing to %s?",
-		name, f.root)
+	return nil, fmt.Errorf("another writer removes the drafts of %s: is a second job writing "+
+		"to %s?", name, f.root)
 }
 
 func (d *folderDraft) create(_ context.Context, file string) (io.WriteCloser, string, error) {
@@ -69,7 +69,7 @@ func (d *folderDraft) create(_ context.Context, file string) (io.WriteCloser, st
 	return &draftFile{w, d}, file, nil
 }
 
-// draftFile is a file of a draft, whose Close makes it durable.
+// draftFile is a file of a draft. Close makes it durable.
 type draftFile struct {
 	file  *os.File
 	draft *folderDraft
@@ -133,12 +133,13 @@ func (d *folderDraft) commit(ctx context.Context, manifest []byte) (err error) {
 		return err
 	}
 	if old != "" {
-		os.RemoveAll(old) // what stays is hidden, and swept up next time
+		os.RemoveAll(old) // a remainder is hidden, and the next sweep deletes it
 	}
 	return nil
 }
 
-// replace gives the draft its final name. What had that name before is at old then.
+// replace renames the draft to its final name. It returns the path of the folder that had that name
+// before, or "" if there was none.
 func (d *folderDraft) replace() (old string, err error) {
 	final := d.at(d.name)
 	if err := d.fault.check(OpRename, d.name, final); err != nil {

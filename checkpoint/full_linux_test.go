@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFullDisk saves to a file system of 64 KiB, where it may mount one; TestFileSizeLimit covers
-// the same path everywhere.
+// TestFullDisk saves to a 64 KiB file system if it may mount one. TestFileSizeLimit covers the same
+// path everywhere.
 func TestFullDisk(t *testing.T) {
 	mount := t.TempDir()
 	err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=64k")
@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 	wantError(t, err, "save checkpoint "+root+"/step-00000060", "no space left on device",
 		"older checkpoints are untouched: free space there or choose another folder")
 	wantUntouched(t, root)
-	// Even the folder itself may not fit.
+	// The folder itself may not fit either.
 	check(t, fill(filepath.Join(mount, "filler")))
 	_, err = store.Save(t.Context(), snapshot(60, 1))
 	wantError(t, err, "no space left on device", "free space")

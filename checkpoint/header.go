@@ -21,23 +21,23 @@ const (
 	metadataKey     = "__metadata__"
 )
 
-// TensorInfo is what a file's header says about a tensor.
+// TensorInfo describes a tensor, as the file's header does.
 type TensorInfo struct {
 	Name  string
-	DType string // the format's name, such as F32
+	DType string // the format's name, for example F32
 	Shape []int
-	// Begin and End are the range of its bytes in the file's data, after the header.
+	// Begin and End are the tensor's byte range in the data, which follows the header.
 	Begin, End int64
 }
 
-// elements is the product of the shape, which parseHeader has checked.
+// elements is the product of the shape. parseHeader has checked that it does not overflow.
 func (t TensorInfo) elements() int {
 	n, _ := elements(t.Shape)
 	return int(n)
 }
 
-// appendHeader appends the length and the header of a file of the tensors, whose data follows in
-// their order without gaps.
+// appendHeader appends the length and the header of a file that holds the tensors. Their data
+// follows in the same order, without gaps.
 func appendHeader(b []byte, tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	b = append(b, make([]byte, lengthBytes)...)
 	b = append(b, '{')
@@ -82,8 +82,8 @@ func appendHeader(b []byte, tensors []Tensor, metadata map[string]string) ([]byt
 	return b, nil
 }
 
-// parseHeader reads the JSON header of a file with dataBytes of data after it. The tensors come in
-// the order of their data, which they tile without hole or overlap.
+// parseHeader reads the JSON header of a file with dataBytes of data after it. It
+// returns the tensors in file order. They must cover the data without gaps or overlaps.
 func parseHeader(header []byte, dataBytes int64) ([]TensorInfo, map[string]string, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, nil, errors.New("the header does not begin with {")
@@ -116,7 +116,7 @@ func parseHeader(header []byte, dataBytes int64) ([]TensorInfo, map[string]strin
 	return infos, metadata, nil
 }
 
-// checkTiling sorts the tensors by their data and holds them against the format's rule.
+// checkTiling sorts the tensors by offset. It returns an error unless they cover the data exactly.
 func checkTiling(infos []TensorInfo, dataBytes int64) error {
 	slices.SortStableFunc(infos, func(a, b TensorInfo) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End))
@@ -136,11 +136,11 @@ func checkTiling(infos []TensorInfo, dataBytes int64) error {
 	return nil
 }
 
-// headerParser walks the header token by token, because encoding/json on its own accepts repeated
-// keys, keys in another case, and null for anything.
+// headerParser reads the header token by token, because json.Unmarshal accepts repeated keys, keys
+// in another case, and null for any value.
 type headerParser struct{ dec *json.Decoder }
 
-// object reads an object and calls field for every key, which reads the value.
+// object reads an object. It calls field for every key, and field reads the value.
 func (p headerParser) object(field func(key string) error) error {
 	if err := p.delim('{'); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (p headerParser) tensor(name string) (TensorInfo, error) {
 	return t, t.check()
 }
 
-// check holds the range of a tensor's data against its shape and dtype.
+// check returns an error unless the tensor's byte range fits its shape and dtype.
 func (t TensorInfo) check() error {
 	size := dtypeBytes(t.DType)
 	if size == 0 {

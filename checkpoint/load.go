@@ -19,18 +19,19 @@ type Checkpoint struct {
 	folder string
 }
 
-// DamageError is a checkpoint that is not what was saved: a file is missing, truncated or altered.
+// DamageError says that a checkpoint differs from what was saved: a file is missing, truncated or
+// altered.
 type DamageError struct {
-	File    string // such as model.safetensors
+	File    string // for example model.safetensors
 	Path    string // the step's folder
 	Problem string
 }
 
 func (e *DamageError) Error() string { return e.File + " in " + e.Path + " " + e.Problem }
 
-// Load opens the checkpoint of a step. Its manifest is checked, and that every file is there in
-// its full size; what the files hold is checked when they are read. A checkpoint that is saved
-// again or removed meanwhile may look damaged.
+// Load opens the checkpoint of a step. It checks the manifest, and that each file exists in its
+// full size; the content of files is checked when it is read. A checkpoint that is saved again or
+// removed during Load may look damaged.
 func (s *Store) Load(ctx context.Context, step int64) (*Checkpoint, error) {
 	c, err := s.load(ctx, stepFolder(step), step)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +40,7 @@ func (s *Store) Load(ctx context.Context, step int64) (*Checkpoint, error) {
 	return c, err
 }
 
-// have lists the newest steps there are, for an error.
+// have lists the newest steps, for an error message.
 func (s *Store) have(ctx context.Context) string {
 	const most = 5
 	steps, err := s.Steps(ctx)
@@ -52,10 +53,11 @@ func (s *Store) have(ctx context.Context) string {
 	return fmt.Sprintf("; there are %d", steps)
 }
 
-// anyStep is load's step for a folder whose name does not say it.
+// anyStep tells load to accept a checkpoint of any step.
 const anyStep = -1
 
-// load opens the checkpoint in a folder; fs.ErrNotExist says that there is no manifest.
+// load opens the checkpoint in a folder. If the folder has no manifest, the error is
+// fs.ErrNotExist.
 func (s *Store) load(ctx context.Context, folder string, step int64) (*Checkpoint, error) {
 	c := &Checkpoint{Path: s.place.at(folder), place: s.place, folder: folder}
 	m, err := c.readManifest(ctx)
@@ -106,12 +108,12 @@ func (c *Checkpoint) readManifest(ctx context.Context) (*Manifest, error) {
 	return m, nil
 }
 
-// damaged makes a DamageError of a file of the checkpoint.
+// damaged returns a DamageError about a file of the checkpoint.
 func (c *Checkpoint) damaged(file, format string, args ...any) error {
 	return &DamageError{file, c.Path, fmt.Errorf(format, args...).Error()}
 }
 
-// checkSize judges the result of asking for a file's size.
+// checkSize turns the size of a file, or the error of asking for it, into a DamageError or nil.
 func (c *Checkpoint) checkSize(f FileEntry, size int64, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -128,8 +130,8 @@ func (c *Checkpoint) checkSize(f FileEntry, size int64, err error) error {
 	return nil
 }
 
-// Latest opens the newest checkpoint as Load does. When that one is damaged it says so, and does
-// not take an older one: LatestValid does.
+// Latest opens the newest checkpoint. If that is damaged it returns the damage, and does not try
+// older ones as LatestValid does.
 func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
@@ -147,9 +149,9 @@ type Skipped struct {
 	Err  *DamageError
 }
 
-// LatestValid reads all of the newest checkpoint, then of the one before, until one is sound, and
-// says which it skipped and why. Only damage is skipped: a newer format, another job or storage
-// that fails is an error.
+// LatestValid reads the newest checkpoint in full, then the one before it, until one is sound. It
+// returns the damaged ones that it skipped. A newer format, another job's checkpoint and failing
+// storage are errors; they are not skipped.
 func (s *Store) LatestValid(ctx context.Context) (*Checkpoint, []Skipped, error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
@@ -177,7 +179,7 @@ func (s *Store) LatestValid(ctx context.Context) (*Checkpoint, []Skipped, error)
 	return nil, nil, fmt.Errorf("%w in %s", ErrNone, s.place.at(""))
 }
 
-// Verify reads everything in a step's checkpoint and holds it against the manifest.
+// Verify reads all files of a step's checkpoint and checks them against the manifest.
 func (s *Store) Verify(ctx context.Context, step int64) error {
 	c, err := s.Load(ctx, step)
 	if err != nil {
@@ -186,8 +188,8 @@ func (s *Store) Verify(ctx context.Context, step int64) error {
 	return c.Verify(ctx)
 }
 
-// Resolve opens a checkpoint by a location that is either a checkpoint folder, of which it takes
-// the newest, or one step's folder, under whatever name. The caller closes the Store when done.
+// Resolve opens a checkpoint by location. The location is either a checkpoint folder, whose newest
+// checkpoint is opened, or one step's folder under any name. The caller closes the Store when done.
 func Resolve(ctx context.Context, location string, cfg Config) (*Store, *Checkpoint, error) {
 	s, err := Open(ctx, location, cfg)
 	if err != nil {

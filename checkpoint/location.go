@@ -12,8 +12,8 @@ import (
 	"gocloud.dev/blob"
 )
 
-// openPlace opens a local path, a file:// URL (the same) or another blob URL. A blob URL's path is
-// a prefix within the bucket: s3://bucket/runs/a is s3://bucket?prefix=runs/a/.
+// openPlace opens a local path, a file:// URL (also a local path) or another blob URL. The path of
+// a blob URL is a prefix within the bucket: s3://bucket/runs/a means s3://bucket?prefix=runs/a/.
 func openPlace(
 	ctx context.Context, location string, open func(context.Context, string) (*blob.Bucket, error),
 	fault faults,

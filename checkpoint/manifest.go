@@ -17,39 +17,39 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	// FormatVersion is the newest manifest that this package writes and reads.
+	// FormatVersion is the newest manifest format that this package writes and reads.
 	FormatVersion = 1
-	// maxManifestBytes bounds what is read into memory; a vocabulary is the bulk of a manifest.
+	// maxManifestBytes bounds the memory for a manifest. Most of a manifest is the vocabulary.
 	maxManifestBytes = 256 << 20
-	// maxFiles bounds the files of one checkpoint.
+	// maxFiles is the largest number of files in one checkpoint.
 	maxFiles = 64
 )
 
-// Manifest describes one checkpoint and makes its folder complete.
+// Manifest describes one checkpoint. A folder without it is no checkpoint.
 type Manifest struct {
 	Format int `json:"format"`
-	// Job is the run's name, Identity the fingerprint that tells it from others of the name.
+	// Job is the run's name. Identity is a fingerprint that tells runs of one name apart.
 	Job      string      `json:"job"`
 	Identity string      `json:"identity"`
 	Step     int64       `json:"step"`
 	Epoch    int64       `json:"epoch"`
 	Created  time.Time   `json:"created"`
 	Files    []FileEntry `json:"files"`
-	// Spec is the job's specification, Training the scalar state of its schedules and counters;
-	// this package only carries them.
+	// Spec is the job's specification; Training holds the scalars of its schedules and counters.
+	// This package does not read them.
 	Spec       json.RawMessage `json:"spec,omitempty"`
 	Training   json.RawMessage `json:"training,omitempty"`
 	Metrics    Metrics         `json:"metrics,omitempty"`
 	Vocabulary []string        `json:"vocabulary,omitempty"`
-	// SHA256 is of the manifest itself: of its compact JSON with this field empty.
+	// SHA256 is the hash of the manifest's compact JSON with this field empty.
 	SHA256 string `json:"manifest_sha256"`
 }
 
 // FileEntry is one file of a checkpoint.
 type FileEntry struct {
 	Name string `json:"name"`
-	// Path is where the file lies in the step's folder, when that is not its name: a step that
-	// was saved again in a bucket.
+	// Path is the file's path within the step's folder if it differs from Name. Buckets use it:
+	// each save has its own sub-folder.
 	Path   string `json:"path,omitempty"`
 	Size   int64  `json:"size"` // bytes
 	SHA256 string `json:"sha256"`
@@ -62,7 +62,7 @@ func (f FileEntry) path() string {
 	return f.Name
 }
 
-// File returns the entry of a name.
+// File returns the entry with the given name.
 func (m *Manifest) File(name string) (FileEntry, bool) {
 	for _, f := range m.Files {
 		if f.Name == name {
@@ -73,7 +73,7 @@ func (m *Manifest) File(name string) (FileEntry, bool) {
 }
 
 // Metrics are named figures of a step. In JSON a value that is not finite is a string ("NaN",
-// "+Inf", "-Inf"), so that a run that diverged can still be saved.
+// "+Inf", "-Inf"), so that a diverged run can be saved.
 type Metrics map[string]float64
 
 // MarshalJSON writes the metrics in sorted order.
@@ -112,7 +112,7 @@ func (m *Metrics) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// checksum returns the SHA-256 of the manifest's compact JSON with its own field empty.
+// checksum returns the SHA-256 of the manifest's compact JSON with the SHA256 field empty.
 func (m Manifest) checksum() (string, error) {
 	m.SHA256 = ""
 	b, err := json.Marshal(m)
@@ -123,7 +123,7 @@ func (m Manifest) checksum() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// encode fills in the checksum and returns the file's bytes.
+// encode sets the checksum and returns the bytes of the manifest file.
 func (m *Manifest) encode() ([]byte, error) {
 	sum, err := m.checksum()
 	if err != nil {
@@ -144,7 +144,8 @@ func (m *Manifest) encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// newerFormatError is a manifest of a later version: not damaged, only not for us.
+// newerFormatError says that the manifest has a later format. That is not damage, but this program
+// cannot read it.
 type newerFormatError struct{ format int }
 
 func (e *newerFormatError) Error() string {
@@ -191,7 +192,7 @@ func parseManifest(b []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// compact removes the white space from JSON, and turns none into nil.
+// compact removes the white space from JSON. It returns nil for empty input.
 func compact(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -203,8 +204,8 @@ func compact(raw json.RawMessage) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// check holds the manifest's fields against what this package writes. Names and paths are
-// patterns without "..", so that no manifest can reach outside its folder.
+// check checks the manifest's fields. Names and paths follow patterns without "..", so no manifest
+// can reach outside its folder.
 func (m *Manifest) check() error {
 	switch {
 	case m.Format < 1:
@@ -224,7 +225,7 @@ func (m *Manifest) check() error {
 		case !isFileName(f.Name) || seen[f.Name]:
 			return fmt.Errorf("lists a file %q, which is not a name or comes twice", f.Name)
 		case f.Path != "" && !isAttemptPath(f.Path):
-			return fmt.Errorf("has %s at %q, which is no path of a checkpoint", f.Name, f.Path)
+			return fmt.Errorf("has %s at %q, which is not a checkpoint's path", f.Name, f.Path)
 		case f.Size < lengthBytes:
 			return fmt.Errorf("says that %s has %d bytes", f.Name, f.Size)
 		case len(f.SHA256) != 2*sha256.Size:
@@ -235,7 +236,7 @@ func (m *Manifest) check() error {
 	return m.checkText()
 }
 
-// checkText finds strings that JSON could not carry unchanged.
+// checkText returns an error if a string is not UTF-8, which JSON could not carry unchanged.
 func (m *Manifest) checkText() error {
 	for i, token := range m.Vocabulary {
 		if !utf8.ValidString(token) {
@@ -253,14 +254,14 @@ func (m *Manifest) checkText() error {
 	return nil
 }
 
-// isFileName says whether s is the name of a safetensors file in a checkpoint: lower-case letters,
-// digits, _ and - before the ending.
+// isFileName reports whether s is a valid name of a checkpoint file: lower-case letters, digits, _
+// and - before ".safetensors".
 func isFileName(s string) bool {
 	base, ok := strings.CutSuffix(s, ".safetensors")
 	return ok && base != "" && strings.Trim(base, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
-// isAttemptPath says whether s is where a bucket keeps a file of a step that was saved again.
+// isAttemptPath reports whether s is a file's path within a bucket's attempt sub-folder.
 func isAttemptPath(s string) bool {
 	attempt, file, ok := strings.Cut(s, "/")
 	mark, attemptOK := strings.CutPrefix(attempt, attemptPrefix)

@@ -73,7 +73,7 @@ func TestMetricsThatAreNotFinite(t *testing.T) {
 	}
 }
 
-// FuzzManifest feeds arbitrary manifests: what is accepted reaches no file outside its folder.
+// FuzzManifest parses arbitrary manifests. An accepted one must not reach outside its folder.
 func FuzzManifest(f *testing.F) {
 	m := Manifest{Format: 1, Job: "a", Identity: "b", Created: time.Unix(1, 0).UTC(),
 		Metrics: Metrics{"x": 1}, Files: []FileEntry{{Name: "m.safetensors", Size: 8,

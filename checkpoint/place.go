@@ -10,35 +10,35 @@ import (
 	"strings"
 )
 
-// place is where the folders of checkpoints lie: a local folder or a bucket. A folder's name may
-// be empty, which is the place itself (when it is a single step's folder). A file that is not
-// there is fs.ErrNotExist.
+// place stores checkpoint folders in a local folder or a bucket. An empty folder name is the place
+// itself, which may be a single step's folder. A missing file is fs.ErrNotExist.
 type place interface {
-	// list returns the names of the step folders that have a manifest, and of those without one
-	// that a dead writer left where drafts are not told apart by name; in any order.
+	// list returns the names of the step folders with a manifest (complete), in any order. A bucket
+	// also returns those without one (partial), which dead writers left; a local folder hides
+	// drafts.
 	list(ctx context.Context) (complete, partial []string, err error)
-	// begin starts a checkpoint that nobody sees before it is committed.
+	// begin starts a checkpoint that stays invisible until it is committed.
 	begin(ctx context.Context, folder string) (draft, error)
 	// open returns a file's content and its size in bytes.
 	open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error)
 	// size returns a file's size in bytes.
 	size(ctx context.Context, folder, file string) (int64, error)
-	// remove deletes a folder and everything in it. It is no checkpoint any more before the first
-	// of its files is gone. A folder that is not there is no error.
+	// remove deletes a folder and everything in it. The folder stops being a checkpoint before its
+	// first file is deleted. A missing folder is no error.
 	remove(ctx context.Context, folder string) error
-	// at says where a folder is, in the form that a user would type.
+	// at returns a folder's location as a user would type it.
 	at(folder string) string
 	close() error
 }
 
 // draft is a checkpoint being written. Exactly one of commit and abort is called.
 type draft interface {
-	// create starts a file, and says where in the committed folder it will lie. The file is
-	// complete when Close has succeeded; to give it up, cancel ctx before Close.
+	// create starts a file and returns its path within the committed folder. A successful Close
+	// completes the file; cancelling ctx before Close abandons it.
 	create(ctx context.Context, file string) (w io.WriteCloser, path string, err error)
-	// commit writes the manifest and makes the checkpoint take the place of what the folder held.
+	// commit writes the manifest and replaces the checkpoint that the folder held.
 	commit(ctx context.Context, manifest []byte) error
-	// abort removes what was written, as far as possible.
+	// abort removes the written files, as far as possible.
 	abort()
 }
 
@@ -59,19 +59,19 @@ func parseStepFolder(name string) (step int64, ok bool) {
 
 const markBytes = 8
 
-// newMark returns a random name for what two writers must not share.
+// newMark returns a random name that no other writer uses.
 func newMark() string {
 	b := make([]byte, markBytes)
 	rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
 
-// isMark says whether s has the form of newMark's result.
+// isMark reports whether s looks like a result of newMark.
 func isMark(s string) bool {
 	return len(s) == 2*markBytes && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// commas writes an integer with its thousands apart, for people.
+// commas formats an integer with commas between thousands.
 func commas(n int64) string {
 	digits := strconv.FormatInt(n, 10)
 	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {

@@ -19,8 +19,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childVariable makes the test's binary a writer that a test starts as a process of its own:
-// "mode folder".
+// childVariable, set to "mode folder", makes the test binary run as a writer process.
 const childVariable = "RONDO_CHECKPOINT_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -63,7 +62,7 @@ func child(mode, root string) error {
 	return ctx.Err()
 }
 
-// large is a snapshot of about 400 kB, whose first file is small.
+// large returns a snapshot of about 400 kB whose first file is small.
 func large(step int64) Snapshot {
 	snap := snapshot(step, 2)
 	snap.Files[1].Tensors[0] = Tensor{"momentum", []int{100_000}, make([]float32, 100_000)}
@@ -77,7 +76,7 @@ func command(t *testing.T, mode, root string) *exec.Cmd {
 	return cmd
 }
 
-// TestFileSizeLimit saves in a process that may not write files of more than 64 KiB.
+// TestFileSizeLimit saves in a process that may not write files larger than 64 KiB.
 func TestFileSizeLimit(t *testing.T) {
 	root := saved(t)
 	out, err := command(t, "limited", root).CombinedOutput()
@@ -90,7 +89,7 @@ func TestFileSizeLimit(t *testing.T) {
 	wantUntouched(t, root)
 }
 
-// wantUntouched checks that a folder of saved holds the one checkpoint and no more.
+// wantUntouched checks that the folder holds only the checkpoint of step 50.
 func wantUntouched(t *testing.T, root string) {
 	t.Helper()
 	if list := names(t, root); !slices.Equal(list, []string{"step-00000050"}) {
@@ -99,8 +98,8 @@ func wantUntouched(t *testing.T, root string) {
 	wantLatest(t, root, snapshot(50, 1))
 }
 
-// TestKill kills a process that saves two steps in turn, after times that are drawn. Whatever is
-// found then is sound, and nothing is left over after the next save.
+// TestKill kills a process that alternately saves two steps, after random times. Afterwards all
+// checkpoints must be sound, and the next save must leave no remains.
 func TestKill(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	for round := range 12 {
@@ -135,8 +134,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestListWhileSaving lists while another process saves the steps again and again: a step that is
-// replaced is never missing in between.
+// TestListWhileSaving lists while another process saves the steps repeatedly. A step that is being
+// replaced must never be missing.
 func TestListWhileSaving(t *testing.T) {
 	root := t.TempDir()
 	cmd := command(t, "forever", root)

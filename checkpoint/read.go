@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// ReadInto reads a file's tensors into the memory of dst: each lands in the Data of the tensor of
-// its name, which must have its shape. The file must hold the tensors of dst and no others. After
-// an error the memory holds anything.
+// ReadInto reads a file's tensors into dst, by name. Each shape must agree, and the file must hold
+// exactly the tensors of dst. After an error the content of dst is undefined.
 //
 // The file's SHA-256 is checked as it is read. BF16 is widened to float32; I64 and U64 are
 // converted where float32 holds them exactly.
@@ -26,14 +25,14 @@ func (c *Checkpoint) ReadInto(ctx context.Context, file string, dst []Tensor) er
 	})
 }
 
-// ReadSubset is ReadInto for a part of a file's tensors; the others are read past.
+// ReadSubset is ReadInto for some of the file's tensors. It skips the others.
 func (c *Checkpoint) ReadSubset(ctx context.Context, file string, dst []Tensor) error {
 	return c.read(ctx, file, func(infos []TensorInfo) ([][]float32, error) {
 		return match(infos, dst)
 	})
 }
 
-// ReadAll reads all tensors of a file into new memory, in the order of their data.
+// ReadAll reads all tensors of a file into new memory, in file order.
 func (c *Checkpoint) ReadAll(ctx context.Context, file string) ([]Tensor, error) {
 	var tensors []Tensor
 	err := c.read(ctx, file, func(infos []TensorInfo) (data [][]float32, err error) {
@@ -51,8 +50,8 @@ func (c *Checkpoint) ReadAll(ctx context.Context, file string) ([]Tensor, error)
 	return tensors, nil
 }
 
-// Tensors lists what a file holds, in the order of its data. It reads the header only, so the
-// file's SHA-256 is not checked.
+// Tensors lists a file's tensors in file order. It reads only the header, so the file's SHA-256 is
+// not checked.
 func (c *Checkpoint) Tensors(ctx context.Context, file string) ([]TensorInfo, error) {
 	entry, r, err := c.open(ctx, file)
 	if err != nil {
@@ -63,7 +62,7 @@ func (c *Checkpoint) Tensors(ctx context.Context, file string) ([]TensorInfo, er
 	return infos, c.explain(entry, err)
 }
 
-// match returns the memory for each of a file's tensors, nil for one that dst does not have.
+// match returns the destination of each tensor in infos, or nil for a tensor that dst lacks.
 func match(infos []TensorInfo, dst []Tensor) ([][]float32, error) {
 	index := make(map[string]int, len(infos))
 	for i, info := range infos {
@@ -93,7 +92,7 @@ func match(infos []TensorInfo, dst []Tensor) ([][]float32, error) {
 	return data, nil
 }
 
-// open opens a file whose size is what the manifest says.
+// open opens a file after checking its size against the manifest.
 func (c *Checkpoint) open(ctx context.Context, file string) (FileEntry, io.ReadCloser, error) {
 	entry, ok := c.File(file)
 	if !ok {
@@ -109,8 +108,8 @@ func (c *Checkpoint) open(ctx context.Context, file string) (FileEntry, io.ReadC
 	return entry, r, nil
 }
 
-// read reads a whole file: the tensors into the memory that plan gives for them, those that get
-// nil past it. That the file was altered goes before any other complaint about what it holds.
+// read reads a whole file. plan gives the destination of each tensor; nil skips it. If the file was
+// altered, read reports that before any other error about its content.
 func (c *Checkpoint) read(
 	ctx context.Context, file string, plan func([]TensorInfo) ([][]float32, error),
 ) error {
@@ -137,7 +136,7 @@ func (c *Checkpoint) read(
 	return c.explain(entry, content)
 }
 
-// explain says which file an error of a source is about.
+// explain adds the file's name to an error of a source.
 func (c *Checkpoint) explain(f FileEntry, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return c.damaged(f.Name, "is truncated: it ends before its %s bytes", commas(f.Size))
@@ -148,7 +147,7 @@ func (c *Checkpoint) explain(f FileEntry, err error) error {
 	return nil
 }
 
-// Verify reads everything in the checkpoint and holds it against the manifest.
+// Verify reads all files of the checkpoint and checks them against the manifest.
 func (c *Checkpoint) Verify(ctx context.Context) error {
 	for _, f := range c.Files {
 		err := c.read(ctx, f.Name, func(infos []TensorInfo) ([][]float32, error) {

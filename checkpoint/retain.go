@@ -7,15 +7,16 @@ import (
 	"slices"
 )
 
-// Retain keeps the newest checkpoints, keep of them, and the one with the lowest validation loss.
-// It deletes the others. A checkpoint counts when its manifest is sound and its files have their
-// sizes: one that is damaged never pushes a complete one out, and goes when it is older than those
-// that are kept. It also deletes what a dead writer left in a bucket before the newest checkpoint.
+// Retain keeps the newest keep checkpoints and the one with the lowest validation loss, and deletes
+// the others. Only checkpoints with a sound manifest and files of the right sizes count. So a
+// damaged checkpoint never displaces a complete one; it is deleted when it is older than those
+// kept. Retain also deletes files that a dead writer left in a bucket, for steps before the newest
+// checkpoint.
 func (s *Store) Retain(ctx context.Context, keep int) error {
 	return s.retain(ctx, keep, -1)
 }
 
-// retain is Retain that also keeps the step spared.
+// retain is Retain, but it never deletes the step spared.
 func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 	if keep < 1 {
 		return fmt.Errorf("keep %d checkpoints in %s: at least 1 must stay", keep, s.place.at(""))
@@ -49,7 +50,7 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 			return err
 		}
 	}
-	// Later ones may be being written.
+	// A partial folder of a later step may still have a writer.
 	for _, step := range partial {
 		if len(steps) > 0 && step < steps[len(steps)-1] {
 			if err := s.Remove(ctx, step); err != nil {
@@ -60,7 +61,7 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 	return nil
 }
 
-// Remove deletes a step's folder with everything in it. One that is not there is no error.
+// Remove deletes a step's folder. A missing folder is no error.
 func (s *Store) Remove(ctx context.Context, step int64) error {
 	if err := s.checkOwner(ctx); err != nil {
 		return err
@@ -71,8 +72,8 @@ func (s *Store) Remove(ctx context.Context, step int64) error {
 	return nil
 }
 
-// RemoveAfter deletes the checkpoints of all steps after step, newest first: a run that goes on
-// from an earlier step, or from scratch (step -1), has left the branch that they are on.
+// RemoveAfter deletes the checkpoints of all steps after step, newest first. A run that resumes
+// from an earlier step, or starts anew (step -1), makes them obsolete.
 func (s *Store) RemoveAfter(ctx context.Context, step int64) error {
 	if err := s.checkOwner(ctx); err != nil {
 		return err

@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// encode returns the bytes of a safetensors file in pieces, which stay as they are until the
-// tensors change: on a little-endian host they are the tensors' own memory. The order of tensors
-// is the caller's, so equal input gives equal bytes.
+// encode returns the bytes of a safetensors file in pieces. On a little-endian host the pieces are
+// the tensors' own memory, so they are valid until the tensors change. Tensors keep the caller's
+// order, so equal input gives equal bytes.
 func encode(tensors []Tensor, metadata map[string]string) (iter.Seq[[]byte], error) {
 	if err := checkTensors(tensors); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func encode(tensors []Tensor, metadata map[string]string) (iter.Seq[[]byte], err
 	}, nil
 }
 
-// checkTensors finds what a file cannot hold.
+// checkTensors returns an error if a safetensors file cannot hold the tensors.
 func checkTensors(tensors []Tensor) error {
 	seen := make(map[string]bool, len(tensors))
 	for _, t := range tensors {
@@ -65,8 +65,8 @@ func checkTensors(tensors []Tensor) error {
 	return nil
 }
 
-// WriteSafetensors writes tensors in the given order as a safetensors file, with the free-form
-// metadata if there is any. Equal arguments give equal bytes.
+// WriteSafetensors writes tensors in the given order as a safetensors file. The metadata is
+// optional and free-form. Equal arguments give equal bytes.
 func WriteSafetensors(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	pieces, err := encode(tensors, metadata)
 	if err != nil {
@@ -80,8 +80,8 @@ func WriteSafetensors(w io.Writer, tensors []Tensor, metadata map[string]string)
 	return nil
 }
 
-// ReadSafetensors reads a safetensors file of size bytes: its tensors in the order of their data,
-// and its metadata. BF16 is widened; I64 and U64 are converted where float32 holds them exactly.
+// ReadSafetensors reads a safetensors file of size bytes. It returns the tensors in file order and
+// the metadata. BF16 is widened; I64 and U64 are converted where float32 holds them exactly.
 func ReadSafetensors(r io.Reader, size int64) ([]Tensor, map[string]string, error) {
 	s := &source{r: r}
 	infos, metadata, err := s.header(size)
@@ -100,7 +100,7 @@ func ReadSafetensors(r io.Reader, size int64) ([]Tensor, map[string]string, erro
 	return tensors, metadata, nil
 }
 
-// allocate makes tensors for what a header lists.
+// allocate makes the tensors that a header lists.
 func allocate(infos []TensorInfo) ([]Tensor, error) {
 	tensors := make([]Tensor, len(infos))
 	for i, info := range infos {
@@ -112,21 +112,21 @@ func allocate(infos []TensorInfo) ([]Tensor, error) {
 	return tensors, nil
 }
 
-// source reads a safetensors file from its beginning to its end.
+// source reads a safetensors file once, from beginning to end.
 type source struct {
 	r io.Reader
 	n int64 // bytes read
-	// digest, if there is one, sees all of them.
+	// digest, if set, hashes all bytes.
 	digest *digest
-	// stopped, if there is one, returns the error that ends the reading early.
+	// stopped, if set, returns an error to end the reading early.
 	stopped func() error
-	// buffers are used in turn, so many that the digest is done with one before its next turn: it
-	// holds digestQueue pieces and one more.
+	// buffers are used in turn. There are enough that the digest has finished with one before it is
+	// used again: the digest holds up to digestQueue pieces and the one that it hashes.
 	buffers [digestQueue + 2][]byte
 	turn    int
 }
 
-// read fills p, which must not change until the digest is done with it.
+// read fills p. p must not change until the digest has hashed it.
 func (s *source) read(p []byte) error {
 	if s.stopped != nil {
 		if err := s.stopped(); err != nil {
@@ -144,7 +144,7 @@ func (s *source) read(p []byte) error {
 	return nil
 }
 
-// scratch reads n bytes, at most pieceBytes, into a buffer that lives until its next turn.
+// scratch reads n bytes, at most pieceBytes. The result is valid until its buffer's next turn.
 func (s *source) scratch(n int) ([]byte, error) {
 	s.turn = (s.turn + 1) % len(s.buffers)
 	if s.buffers[s.turn] == nil {
@@ -154,7 +154,7 @@ func (s *source) scratch(n int) ([]byte, error) {
 	return piece, s.read(piece)
 }
 
-// readError marks what storage failed at, apart from what the bytes got wrong.
+// readError marks an error of storage, as opposed to invalid content.
 type readError struct{ err error }
 
 func (e *readError) Error() string {
@@ -166,7 +166,7 @@ func (e *readError) Error() string {
 
 func (e *readError) Unwrap() error { return e.err }
 
-// header reads the length and the header of a file of size bytes.
+// header reads the length and the header. size is the file's size in bytes.
 func (s *source) header(size int64) ([]TensorInfo, map[string]string, error) {
 	if size < lengthBytes {
 		return nil, nil, fmt.Errorf("%d bytes are too few for a safetensors file", size)
@@ -187,8 +187,7 @@ func (s *source) header(size int64) ([]TensorInfo, map[string]string, error) {
 	return parseHeader(header, size-lengthBytes-int64(n))
 }
 
-// tensors reads the whole file: each tensor into the memory that plan gives for it, or past it
-// where plan gives nil.
+// tensors reads the whole file. plan gives the destination of each tensor; nil skips it.
 func (s *source) tensors(size int64, plan func([]TensorInfo) ([][]float32, error)) error {
 	infos, _, err := s.header(size)
 	if err != nil {
@@ -211,7 +210,7 @@ func (s *source) tensors(size int64, plan func([]TensorInfo) ([][]float32, error
 	return nil
 }
 
-// tensor reads the next tensor's data into dst, which has as many elements.
+// tensor reads the next tensor into dst, which has the tensor's number of elements.
 func (s *source) tensor(info TensorInfo, dst []float32) error {
 	size := int(dtypeBytes(info.DType))
 	for x := range slices.Chunk(dst, pieceBytes/size) {
@@ -232,7 +231,7 @@ func (s *source) tensor(info TensorInfo, dst []float32) error {
 	return nil
 }
 
-// skip reads n bytes for the digest's sake.
+// skip reads n bytes only to hash them.
 func (s *source) skip(n int64) error {
 	for n > 0 {
 		piece, err := s.scratch(int(min(n, pieceBytes)))

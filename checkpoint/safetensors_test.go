@@ -14,13 +14,13 @@ import (
 	"testing"
 )
 
-// file makes the bytes of a safetensors file from a header's JSON.
+// file makes a safetensors file from a header's JSON and zeros.
 func file(header string, dataBytes int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), make([]byte, dataBytes)...)
 }
 
-// entry is one tensor of a header.
+// entry makes the JSON of one tensor in a header.
 func entry(name, dtype, shape, offsets string) string {
 	return fmt.Sprintf(`"%s":{"dtype":"%s","shape":%s,"data_offsets":%s}`, name, dtype, shape,
 		offsets)
@@ -131,7 +131,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// equalBits compares floats by their bits, so that NaN is equal to itself and 0 is not to -0.
+// equalBits compares floats by their bits, so NaN equals itself and 0 differs from -0.
 func equalBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool {
 		return math.Float32bits(x) == math.Float32bits(y)
@@ -186,7 +186,7 @@ func TestWriteSafetensors(t *testing.T) {
 	}
 }
 
-// TestBytesOnFile pins the bytes, so that files stay readable by others and stay the same.
+// TestBytesOnFile pins the bytes, so that other readers and later versions can read the files.
 func TestBytesOnFile(t *testing.T) {
 	var b bytes.Buffer
 	err := WriteSafetensors(&b, []Tensor{{"w1", []int{1, 2}, []float32{1, -2}}}, nil)
@@ -226,7 +226,7 @@ func TestWriteSafetensorsRefuses(t *testing.T) {
 	}
 }
 
-// TestByteOrder holds the conversion for hosts of the other byte order against this host's memory.
+// TestByteOrder checks the big-endian host's conversion against this host's memory.
 func TestByteOrder(t *testing.T) {
 	x := []float32{1, -2.5, float32(math.Inf(1)), math.Float32frombits(0x7fc12345), 0}
 	b := littleEndianFloats(x)
@@ -264,8 +264,8 @@ func TestIntegersMustBeExact(t *testing.T) {
 	}
 }
 
-// strictCheck holds a file against the format's rules, written down a second time and independently
-// of the package: the bytes are walked through a generic JSON value.
+// strictCheck checks a file against the format's rules. It is written independently of the package,
+// on a generic JSON value.
 func strictCheck(b []byte) error {
 	if len(b) < 8 {
 		return errors.New("shorter than its length field")
@@ -288,7 +288,7 @@ func strictCheck(b []byte) error {
 	if err := json.Unmarshal(header, &entries); err != nil {
 		return err
 	}
-	owner := make([]string, len(data)) // of every byte
+	owner := make([]string, len(data)) // the tensor that owns each byte
 	for name, e := range entries {
 		if name == "__metadata__" {
 			for key, value := range e {
@@ -331,7 +331,8 @@ func claim(owner []string, name string, e map[string]any) error {
 	return nil
 }
 
-// FuzzHeader feeds arbitrary headers: what is accepted must be valid JSON and tile the data.
+// FuzzHeader parses arbitrary headers. An accepted one must be valid JSON, and its tensors must
+// tile the data.
 func FuzzHeader(f *testing.F) {
 	f.Add([]byte(`{}`), int64(0))
 	f.Add([]byte(`{"__metadata__":{"a":"b"}}  `), int64(0))
@@ -368,7 +369,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// FuzzReadSafetensors feeds arbitrary files: what is accepted survives being written again.
+// FuzzReadSafetensors reads arbitrary files. An accepted one must survive a write and a read.
 func FuzzReadSafetensors(f *testing.F) {
 	f.Add(file("{"+entry("a", "F32", "[1]", "[0,4]")+"}", 4))
 	f.Add(file("{"+entry("a", "BF16", "[2]", "[0,4]")+"}", 4))
@@ -381,7 +382,7 @@ func FuzzReadSafetensors(f *testing.F) {
 		var again bytes.Buffer
 		if err := WriteSafetensors(&again, tensors, metadata); err != nil {
 			if slices.ContainsFunc(tensors, func(x Tensor) bool { return x.Name == "" }) {
-				return // readable, but not a name that we write
+				return // readable, but not a name that this package writes
 			}
 			t.Fatal(err)
 		}

@@ -10,71 +10,72 @@ import (
 	"gocloud.dev/blob"
 )
 
-// answerTimeout is how long an object store may take for an answer, or for the next part of an
-// object. Uploads have their caller's deadline.
+// answerTimeout bounds the wait for an object store's answer, or for the next part of an object.
+// Uploads have their caller's deadline instead.
 const answerTimeout = time.Minute
 
-// silent is an object store's silence, as a person should read it.
-type silent struct{ limit time.Duration }
+// silenceError is the error of an object store that did not answer in time.
+type silenceError struct{ limit time.Duration }
 
-func (e *silent) Error() string { return fmt.Sprintf("the store has not answered for %v", e.limit) }
-
-// ask makes one request within the store's time to answer.
-func (b *bucket) ask(ctx context.Context, request func(context.Context) error) error {
-	limited, cancel := context.WithTimeoutCause(ctx, b.patience, &silent{b.patience})
-	defer cancel()
-	return heard(limited, request(limited))
+func (e *silenceError) Error() string {
+	return fmt.Sprintf("the store has not answered for %v", e.limit)
 }
 
-// heard returns the silence that ended ctx in place of the error that followed from it.
-func heard(ctx context.Context, err error) error {
-	var cause *silent
+// ask makes one request, bounded by the answer limit.
+func (b *bucket) ask(ctx context.Context, request func(context.Context) error) error {
+	limited, cancel := context.WithTimeoutCause(ctx, b.answerLimit, &silenceError{b.answerLimit})
+	defer cancel()
+	return silenceCause(limited, request(limited))
+}
+
+// silenceCause replaces err by the silence error if that is what ended ctx.
+func silenceCause(ctx context.Context, err error) error {
+	var cause *silenceError
 	if err != nil && errors.As(context.Cause(ctx), &cause) {
 		return cause
 	}
 	return err
 }
 
-// awaited is an object being read, of which each part comes in time or the read fails.
-type awaited struct {
+// objectReader is an object being read. Each Read is bounded by the answer limit.
+type objectReader struct {
 	*blob.Reader
 	ctx     context.Context
-	silence *time.Timer // ends ctx
+	silence *time.Timer // cancels ctx when it fires
 	cancel  context.CancelCauseFunc
 	limit   time.Duration
 }
 
-// await opens an object.
-func (b *bucket) await(ctx context.Context, key string) (*awaited, error) {
+func (b *bucket) openObject(ctx context.Context, key string) (*objectReader, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &awaited{ctx: ctx, cancel: cancel, limit: b.patience}
-	a.silence = time.AfterFunc(a.limit, func() { cancel(&silent{a.limit}) })
+	r := &objectReader{ctx: ctx, cancel: cancel, limit: b.answerLimit}
+	r.silence = time.AfterFunc(r.limit, func() { cancel(&silenceError{r.limit}) })
 	var err error
-	if a.Reader, err = b.b.NewReader(ctx, key, nil); err != nil {
-		err = heard(ctx, err)
-		a.end()
+	if r.Reader, err = b.b.NewReader(ctx, key, nil); err != nil {
+		err = silenceCause(ctx, err)
+		r.end()
 		return nil, err
 	}
-	a.silence.Stop() // until something is asked for
-	return a, nil
+	r.silence.Stop() // until the first Read
+	return r, nil
 }
 
-func (a *awaited) end() {
-	a.silence.Stop()
-	a.cancel(nil)
+func (r *objectReader) end() {
+	r.silence.Stop()
+	r.cancel(nil)
 }
 
-func (a *awaited) Read(p []byte) (int, error) {
-	a.silence.Reset(a.limit)
-	n, err := a.Reader.Read(p)
-	a.silence.Stop()
+func (r *objectReader) Read(p []byte) (int, error) {
+	r.silence.Reset(r.limit)
+	n, err := r.Reader.Read(p)
+	r.silence.Stop()
 	if errors.Is(err, io.EOF) {
 		return n, io.EOF
 	}
-	return n, heard(a.ctx, err)
+	return n, silenceCause(r.ctx, err)
 }
 
-func (a *awaited) Close() error {
-	defer a.end()
-	return a.Reader.Close()
+func (r *objectReader) Close() error {
+	defer r.end()
+	return r.Reader.Close()
 }

@@ -14,7 +14,7 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// silentDriver is an object store that never answers, or stops in the middle of an object.
+// silentDriver is an object store that never answers, or stops answering within an object.
 type silentDriver struct {
 	driver.Bucket
 	opens bool
@@ -49,7 +49,7 @@ func (d silentDriver) NewRangeReader(
 	return &silentReader{ctx: ctx}, nil
 }
 
-// silentReader has one byte.
+// silentReader delivers one byte and then blocks.
 type silentReader struct {
 	driver.Reader
 	ctx  context.Context
@@ -71,7 +71,7 @@ func (r *silentReader) Read(p []byte) (int, error) {
 
 func (r *silentReader) Close() error { return nil }
 
-// TestSilentStore: whatever is asked of a store that never answers ends in time, and says why.
+// TestSilentStore: every request to a silent store ends in time with an error that says why.
 func TestSilentStore(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *bucket) error{
 		"list": func(ctx context.Context, b *bucket) error {
@@ -93,7 +93,7 @@ func TestSilentStore(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			time.Sleep(2 * b.patience) // whoever reads may take his time
+			time.Sleep(2 * b.answerLimit) // the limit does not cover the time between reads
 			_, err = io.ReadAll(r)
 			return errors.Join(err, r.Close())
 		},
@@ -101,9 +101,9 @@ func TestSilentStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := &bucket{b: blob.NewBucket(silentDriver{}), base: &url.URL{},
-					patience: time.Minute}
+					answerLimit: time.Minute}
 				began := time.Now()
-				var cause *silent
+				var cause *silenceError
 				if err := ask(t.Context(), b); !errors.As(err, &cause) {
 					t.Errorf("error %v", err)
 				}

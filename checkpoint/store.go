@@ -17,27 +17,27 @@ import (
 	"gocloud.dev/blob"
 )
 
-// Config says whose checkpoints a Store holds, and how it reaches them.
+// Config configures a Store.
 type Config struct {
-	// Job and Identity say which run's checkpoints these are; both are needed to save. Identity
-	// is a fingerprint of what must not change within a run. When it is set, a checkpoint of
-	// another identity is refused; when it is empty, any is read.
+	// Job and Identity name the run; saving needs both. Identity is a fingerprint of everything
+	// that must not change within a run. When it is set, checkpoints of another identity are
+	// refused; when it is empty, all are read.
 	Job, Identity string
-	// OpenBucket opens a blob URL, which has no path and no prefix any more: the Store puts them
-	// before its keys. It closes the bucket. Nil allows local folders only.
+	// OpenBucket opens a blob URL. The URL has no path and no prefix: the Store adds them to its
+	// keys. The Store closes the bucket. Nil allows local folders only.
 	OpenBucket func(ctx context.Context, url string) (*blob.Bucket, error)
-	// Now is the clock of the time of creation; nil is time.Now.
+	// Now gives the creation time; nil means time.Now.
 	Now func() time.Time
-	// Fault, if set, is asked before each operation of a Save, and its error is the operation's: to
-	// rehearse what a disk that is full or broken does. Path is the file's or the folder's.
+	// Fault, if set, is called before each operation of a Save. Its error becomes the operation's
+	// error, to rehearse a full or broken disk. path is the operation's file or folder.
 	Fault func(op Op, step int64, path string) error
 }
 
-// Op is an operation of a Save on storage.
+// Op is a storage operation of a Save.
 type Op string
 
-// The operations. An object in a bucket is synced when its upload is completed, and a manifest
-// there is renamed in place of the one before.
+// The operations. In a bucket, completing an upload counts as sync, and replacing the manifest
+// counts as rename.
 const (
 	OpCreate Op = "create"
 	OpWrite  Op = "write"
@@ -45,10 +45,10 @@ const (
 	OpRename Op = "rename"
 )
 
-// faults asks Config.Fault for one place; nil never fails.
+// faults is Config.Fault; nil never fails.
 type faults func(op Op, step int64, path string) error
 
-// check returns the error of an operation on a file of a step's folder, as the system gives it.
+// check returns the configured error for an operation, as an *fs.PathError as the system would.
 func (f faults) check(op Op, folder, path string) error {
 	if f == nil {
 		return nil
@@ -63,11 +63,11 @@ func (f faults) check(op Op, folder, path string) error {
 	return nil
 }
 
-// ErrNone is wrapped by the errors that say that a checkpoint is not there.
+// ErrNone is wrapped by errors about a missing checkpoint.
 var ErrNone = errors.New("no checkpoint")
 
-// File is a safetensors file to save. Its name ends in ".safetensors"; before that it has
-// lower-case letters, digits, _ and -.
+// File is a safetensors file to save. Name consists of lower-case letters, digits, _ and -, and
+// ends in ".safetensors".
 type File struct {
 	Name    string
 	Tensors []Tensor
@@ -83,18 +83,17 @@ type Snapshot struct {
 	Metrics        map[string]float64
 }
 
-// Store is a checkpoint folder: the checkpoints of one run. Its methods may be called at the same
-// time, except that one step is saved or removed by one caller at a time.
+// Store is a folder with the checkpoints of one run. Its methods may be called concurrently, but a
+// step must be saved or removed by one caller at a time.
 type Store struct {
 	place place
 	cfg   Config
-	// owned is set when the folder is known to belong to the job.
+	// owned is set once the folder is known to belong to the job.
 	owned atomic.Bool
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
-// gs://bucket?prefix=runs/a/, file:///path). A local folder need not exist; the first Save makes
-// it.
+// gs://bucket?prefix=runs/a/, file:///path). The first Save creates a missing local folder.
 func Open(ctx context.Context, location string, cfg Config) (*Store, error) {
 	if (cfg.Job == "") != (cfg.Identity == "") {
 		return nil, fmt.Errorf("checkpoint folder %s: job %q and identity %q: give both or none",
@@ -113,13 +112,13 @@ func Open(ctx context.Context, location string, cfg Config) (*Store, error) {
 // Close closes the bucket.
 func (s *Store) Close() error { return s.place.close() }
 
-// Save writes a checkpoint and returns its path. When it fails, what the folder held before is
-// untouched, the checkpoint of the same step included; only when the very last sync of a local
-// folder fails may the new one be in its place. The tensors must not change meanwhile. When it
-// succeeds, the checkpoint that the step's folder held before is gone.
+// Save writes a checkpoint and returns its path. It replaces an earlier checkpoint of the same
+// step. If it fails, the folder's checkpoints are unchanged, with one exception: when the last sync
+// of a local folder fails, the new checkpoint may be in place. The tensors must not change during
+// the call.
 //
-// Two processes may save one step at the same time, as when a worker that was evicted does not
-// know it yet: each writes files of its own, and the last manifest says which they are.
+// Two processes may save one step at the same time, for example when an evicted worker does not
+// know it yet. Each writes its own files, and the last manifest wins.
 func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
 	name := stepFolder(snap.Step)
 	defer func() {
@@ -154,10 +153,9 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	return s.place.at(name), nil
 }
 
-// SaveOnce is Save, unless the step has a checkpoint of this job already, every byte of it sound:
-// then it does nothing and succeeds. A worker that takes over from one that died does not know
-// whether that one had saved the last step; what it saved is the same step of the same job, though
-// perhaps summed in another order.
+// SaveOnce is Save, but it does nothing if the job already has a sound checkpoint of the step. A
+// worker that takes over from a dead one does not know whether the last step was saved. If it was,
+// that checkpoint serves too: it may only differ in the order of the ranks' sums.
 func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err error) {
 	if s.cfg.Job == "" {
 		return s.Save(ctx, snap) // refuses
@@ -176,7 +174,7 @@ func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err e
 	return "", fmt.Errorf("save checkpoint %s: %w", s.place.at(stepFolder(snap.Step)), err)
 }
 
-// remedy says what to do about an error of storage.
+// remedy suggests what to do about a storage error.
 func remedy(err error) string {
 	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
 		if errors.Is(err, full) {
@@ -192,8 +190,8 @@ func remedy(err error) string {
 	return ""
 }
 
-// manifest makes a snapshot's manifest, without its files, and checks what it can before anything
-// is written.
+// manifest makes a snapshot's manifest without its files. It checks the snapshot before anything is
+// written.
 func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	if s.cfg.Job == "" {
 		return nil, errors.New("the store was opened without a job: it can only read")
@@ -229,8 +227,8 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	return m, nil
 }
 
-// writeFiles writes the files of a draft. They are hashed at the same time, in a goroutine that
-// goes its own pace through the same memory and ends before this returns.
+// writeFiles writes the files of a draft. A second goroutine hashes the same memory at the same
+// time; it ends before writeFiles returns.
 func writeFiles(ctx context.Context, d draft, files []File) ([]FileEntry, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	contents := make([]iter.Seq[[]byte], len(files))
@@ -269,8 +267,8 @@ func writeFiles(ctx context.Context, d draft, files []File) ([]FileEntry, error)
 	return entries, nil
 }
 
-// hashAll sends the SHA-256 of each content in hexadecimal, and closes sums at the end or when ctx
-// ends.
+// hashAll sends the SHA-256 of each content in hexadecimal. It closes sums when it has finished or
+// ctx has ended.
 func hashAll(ctx context.Context, contents []iter.Seq[[]byte], sums chan<- string) {
 	defer close(sums)
 	for _, content := range contents {
@@ -285,7 +283,7 @@ func hashAll(ctx context.Context, contents []iter.Seq[[]byte], sums chan<- strin
 	}
 }
 
-// writeFile writes one file of a draft, and returns its path and its size in bytes.
+// writeFile writes one file of a draft. It returns the path and the size in bytes.
 func writeFile(
 	ctx context.Context, d draft, name string, content iter.Seq[[]byte],
 ) (path string, size int64, err error) {
@@ -300,7 +298,7 @@ func writeFile(
 			_, err = w.Write(piece)
 		}
 		if err != nil {
-			cancel() // so that Close gives the file up
+			cancel() // Close then abandons the file
 			w.Close()
 			return "", 0, err
 		}
@@ -309,8 +307,8 @@ func writeFile(
 	return path, size, w.Close()
 }
 
-// checkOwner refuses to write among another job's checkpoints. It asks once a Store; checkpoints
-// that cannot be read do not say whose they are.
+// checkOwner returns an error if the folder holds another job's checkpoints. It checks once per
+// Store. Unreadable checkpoints are ignored, since they do not name their job.
 func (s *Store) checkOwner(ctx context.Context) error {
 	if s.owned.Load() {
 		return nil
@@ -334,14 +332,14 @@ func (s *Store) checkOwner(ctx context.Context) error {
 	return nil
 }
 
-// Steps returns the steps that have a checkpoint, in rising order.
+// Steps returns the steps with a complete checkpoint, in ascending order.
 func (s *Store) Steps(ctx context.Context) ([]int64, error) {
 	complete, _, err := s.list(ctx)
 	return complete, err
 }
 
-// list returns the steps that have a checkpoint, and those of which a dead writer left files that
-// are none, in rising order.
+// list returns the steps with a complete checkpoint, and those with only files of dead writers, in
+// ascending order.
 func (s *Store) list(ctx context.Context) (complete, partial []int64, err error) {
 	names, rest, err := s.place.list(ctx)
 	if err != nil {
@@ -350,7 +348,7 @@ func (s *Store) list(ctx context.Context) (complete, partial []int64, err error)
 	return stepsOf(names), stepsOf(rest), nil
 }
 
-// stepsOf sorts the steps of folders.
+// stepsOf returns the steps of the folders, sorted.
 func stepsOf(folders []string) []int64 {
 	steps := make([]int64, 0, len(folders))
 	for _, name := range folders {

@@ -8,18 +8,18 @@ import (
 	"unsafe"
 )
 
-// Tensor is a named array of float32 in row-major order. Data has as many elements as the shape
-// says; an empty shape is a scalar.
+// Tensor is a named float32 array in row-major order. len(Data) is the product of Shape; an empty
+// shape is a scalar.
 type Tensor struct {
 	Name  string
 	Shape []int
 	Data  []float32
 }
 
-// pieceBytes is how much data is handed on at once: written, read or hashed.
+// pieceBytes is the size of the pieces in which data is read, written and hashed.
 const pieceBytes = 1 << 20
 
-// hostIsLittleEndian says whether a float32 in memory has the bytes that it has in a file.
+// hostIsLittleEndian reports whether a float32 has the same bytes in memory as in a file.
 func hostIsLittleEndian() bool {
 	return binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 }
@@ -32,7 +32,7 @@ func floatMemory(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// littleEndianFloats converts x to the bytes of a file, for hosts of the other byte order.
+// littleEndianFloats converts x to a file's bytes on a big-endian host.
 func littleEndianFloats(x []float32) []byte {
 	b := make([]byte, 0, 4*len(x))
 	for _, v := range x {
@@ -41,8 +41,8 @@ func littleEndianFloats(x []float32) []byte {
 	return b
 }
 
-// toFloats converts the little-endian elements of src to dst. It reports an integer that float32
-// cannot hold exactly, and a dtype that has no conversion.
+// toFloats converts the little-endian elements of src to dst. It returns an error for an integer
+// that float32 cannot hold exactly, and for a dtype without conversion.
 func toFloats(dst []float32, src []byte, dtype string) error {
 	switch dtype {
 	case "F32":
@@ -69,8 +69,8 @@ func toFloats(dst []float32, src []byte, dtype string) error {
 	return nil
 }
 
-// integerToFloat converts the 64 bits of an integer. It is exact when the magnitude's significant
-// bits fit into float32's 24.
+// integerToFloat converts an integer from its 64 bits. exact says whether the magnitude's
+// significant bits fit into the 24 of a float32.
 func integerToFloat(v uint64, signed bool) (f float32, exact bool) {
 	negative := signed && int64(v) < 0
 	if negative {
@@ -83,7 +83,7 @@ func integerToFloat(v uint64, signed bool) (f float32, exact bool) {
 	return f, v == 0 || bits.Len64(v)-bits.TrailingZeros64(v) <= 24
 }
 
-// dtypeBytes returns the size of one element, or 0 for a dtype that the format does not have.
+// dtypeBytes returns the size of one element, or 0 for a dtype that the format does not define.
 func dtypeBytes(dtype string) uint64 {
 	switch dtype {
 	case "BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ":
@@ -98,8 +98,8 @@ func dtypeBytes(dtype string) uint64 {
 	return 0
 }
 
-// elements multiplies the dimensions of a shape; ok is false when one is negative or the product
-// does not fit.
+// elements multiplies the dimensions of a shape. ok is false if one is negative or the product
+// overflows an int64.
 func elements(shape []int) (n uint64, ok bool) {
 	n = 1
 	for _, d := range shape {

@@ -11,60 +11,61 @@ import (
 
 // WriterConfig configures a Writer.
 type WriterConfig struct {
-	// Keep is how many checkpoints to keep after each save; 0 keeps all.
+	// Keep is the number of checkpoints to keep after each save; 0 keeps all.
 	Keep int
-	// Timeout bounds one save with its retention; 0 is DefaultTimeout.
+	// Timeout bounds one save with its retention; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Done, if set, hears of every save, on the Writer's goroutine and in the order of Submit.
+	// Done, if set, is called after every save, on the Writer's goroutine and in the order of
+	// Submit.
 	Done func(Result)
 }
 
-// DefaultTimeout bounds a save unless WriterConfig says otherwise.
+// DefaultTimeout bounds a save if WriterConfig.Timeout is 0.
 const DefaultTimeout = 10 * time.Minute
 
-// closeGrace is how long Close waits for a save that it has cancelled to give up.
+// closeGrace is how long Close waits for a cancelled save to return.
 const closeGrace = 5 * time.Second
 
-// Result is what became of a snapshot.
+// Result is the outcome of saving a snapshot.
 type Result struct {
 	Step int64
-	Path string // of the checkpoint, when it was saved
+	Path string // of the saved checkpoint; empty if the save failed
 	Took time.Duration
-	// Err says that the snapshot was not saved, RetainErr that older ones could not be removed.
+	// Err is the error of the save, RetainErr that of deleting older checkpoints.
 	Err, RetainErr error
 }
 
-// ErrWriterClosed is Submit's error after Close.
+// ErrWriterClosed is returned by Submit after Close.
 var ErrWriterClosed = errors.New("the checkpoint writer is closed")
 
-// Writer saves snapshots in the background, each as SaveOnce does: one is being written and one may
-// wait. It holds its own copies of them, in memory that it uses again.
+// Writer saves snapshots in the background, with SaveOnce. One may be in progress and one may wait.
+// It copies them into memory that it reuses.
 type Writer struct {
 	store *Store
 	cfg   WriterConfig
 
-	slots   chan struct{} // a token for each snapshot held
-	queue   chan *held
+	slots   chan struct{} // one token for each copy in use
+	queue   chan *snapshotCopy
 	closing chan struct{}
-	done    chan struct{} // closed when the goroutine has ended
+	done    chan struct{} // closed when the goroutine ends
 	cancel  func()
 
-	mu     sync.Mutex // guards what follows, and sending to queue
+	mu     sync.Mutex // guards the fields below and sends to queue
 	closed bool
-	idle   []*held
-	last   error // of the last save
+	idle   []*snapshotCopy
+	last   error // error of the last save
 }
 
-// held is a snapshot and the memory of its tensors.
-type held struct {
+// snapshotCopy is a copied snapshot with the memory of its tensors.
+type snapshotCopy struct {
 	snap   Snapshot
 	memory []float32
 }
 
-// writerSlots is how many snapshots a Writer holds.
+// writerSlots is the largest number of snapshots that a Writer holds.
 const writerSlots = 2
 
-// NewWriter starts a Writer over a store that was opened with a job. Close stops it.
+// NewWriter starts a Writer. The store must have been opened with a job. Close stops the Writer.
 func NewWriter(store *Store, cfg WriterConfig) (*Writer, error) {
 	if store.cfg.Job == "" {
 		return nil, fmt.Errorf("checkpoint folder %s was opened without a job: it can only be read",
@@ -80,15 +81,15 @@ func NewWriter(store *Store, cfg WriterConfig) (*Writer, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Writer{
 		store: store, cfg: cfg, cancel: cancel,
-		slots: make(chan struct{}, writerSlots), queue: make(chan *held, writerSlots),
+		slots: make(chan struct{}, writerSlots), queue: make(chan *snapshotCopy, writerSlots),
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run(ctx)
 	return w, nil
 }
 
-// Submit copies a snapshot and returns; the caller may then change everything in it. While one
-// snapshot is being written and another waits, it blocks until ctx ends: none is dropped.
+// Submit copies a snapshot and returns; the caller may then change it. While one snapshot is being
+// written and another waits, Submit blocks until ctx ends. No snapshot is dropped.
 func (w *Writer) Submit(ctx context.Context, snap Snapshot) error {
 	select {
 	case w.slots <- struct{}{}:
@@ -110,9 +111,9 @@ func (w *Writer) Submit(ctx context.Context, snap Snapshot) error {
 	return nil
 }
 
-// take returns memory that is idle, the last used first, so that a second copy is made only when
-// saving is slower than the snapshots come.
-func (w *Writer) take() *held {
+// take returns idle memory, most recently used first. So a second copy is allocated only if
+// snapshots come faster than they are saved.
+func (w *Writer) take() *snapshotCopy {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.idle); n > 0 {
@@ -120,11 +121,11 @@ func (w *Writer) take() *held {
 		w.idle = w.idle[:n-1]
 		return h
 	}
-	return new(held)
+	return new(snapshotCopy)
 }
 
 // copy makes h a copy of snap.
-func (h *held) copy(snap Snapshot) {
+func (h *snapshotCopy) copy(snap Snapshot) {
 	total := 0
 	for _, f := range snap.Files {
 		for _, t := range f.Tensors {
@@ -152,7 +153,7 @@ func (h *held) copy(snap Snapshot) {
 	}
 }
 
-// run saves what is queued until the queue is closed.
+// run saves queued snapshots until the queue is closed.
 func (w *Writer) run(ctx context.Context) {
 	defer close(w.done)
 	for h := range w.queue {
@@ -168,7 +169,7 @@ func (w *Writer) run(ctx context.Context) {
 	}
 }
 
-// save saves one snapshot and removes the oldest.
+// save saves one snapshot and deletes old checkpoints.
 func (w *Writer) save(ctx context.Context, snap Snapshot) Result {
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Timeout)
 	defer cancel()
@@ -182,8 +183,8 @@ func (w *Writer) save(ctx context.Context, snap Snapshot) Result {
 	return r
 }
 
-// Close waits until every snapshot submitted is saved, and returns the error of the last save.
-// When ctx ends before, it cancels the saving and says so. It does not close the Store.
+// Close waits until all submitted snapshots are saved, and returns the error of the last save. If
+// ctx ends first, it cancels the saving and returns an error. It does not close the Store.
 func (w *Writer) Close(ctx context.Context) error {
 	w.mu.Lock()
 	if !w.closed {
@@ -202,7 +203,7 @@ func (w *Writer) Close(ctx context.Context) error {
 		select {
 		case <-w.done:
 		case <-time.After(closeGrace):
-			return fmt.Errorf("%w; storage does not answer, so its writer is left behind", late)
+			return fmt.Errorf("%w; storage does not answer, so its goroutine was abandoned", late)
 		}
 	}
 	w.mu.Lock()

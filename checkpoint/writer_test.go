@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// gated is a place whose saves wait for the test before they commit.
+// gated is a place whose saves wait for the test's permission to commit.
 type gated struct {
 	place
 	begun chan string
@@ -31,7 +31,7 @@ func (g *gated) begin(ctx context.Context, folder string) (draft, error) {
 	}
 }
 
-// deaf is a place whose begin does not listen to its context.
+// deaf is a place whose begin ignores its context.
 type deaf struct {
 	place
 	release chan struct{}
@@ -63,7 +63,7 @@ func TestWriter(t *testing.T) {
 	for step := range int64(5) {
 		snap := snapshot(step, 1)
 		check(t, w.Submit(t.Context(), snap))
-		for _, f := range snap.Files { // the caller may go on at once
+		for _, f := range snap.Files { // the caller may change the snapshot at once
 			for _, x := range f.Tensors {
 				clear(x.Data)
 				clear(x.Shape)
@@ -77,7 +77,7 @@ func TestWriter(t *testing.T) {
 		clear(snap.Metrics)
 	}
 	check(t, w.Close(t.Context()))
-	check(t, w.Close(t.Context())) // again
+	check(t, w.Close(t.Context())) // a second time
 	if err := w.Submit(t.Context(), snapshot(9, 1)); !errors.Is(err, ErrWriterClosed) {
 		t.Errorf("Submit after Close: %v", err)
 	}
@@ -98,8 +98,8 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// TestWriterBlocks holds one snapshot back: one more may wait, the third blocks until its deadline
-// or until there is room.
+// TestWriterBlocks holds one save back. One more snapshot may wait; the third Submit blocks until
+// its deadline or until there is room.
 func TestWriterBlocks(t *testing.T) {
 	store, g, w := newGated(t, WriterConfig{})
 	check(t, w.Submit(t.Context(), snapshot(1, 0)))
@@ -125,7 +125,7 @@ func TestWriterBlocks(t *testing.T) {
 	}
 }
 
-// TestWriterFails goes on after a save that failed, and reports the last one on Close.
+// TestWriterFails: the Writer goes on after a failed save, and Close returns the last save's error.
 func TestWriterFails(t *testing.T) {
 	failure := errors.New("no luck")
 	var failed []int64
@@ -145,7 +145,6 @@ func TestWriterFails(t *testing.T) {
 	}
 }
 
-// TestWriterTimeout ends a save that takes too long.
 func TestWriterTimeout(t *testing.T) {
 	_, _, w := newGated(t, WriterConfig{Timeout: time.Millisecond})
 	check(t, w.Submit(t.Context(), snapshot(1, 0)))
@@ -154,7 +153,7 @@ func TestWriterTimeout(t *testing.T) {
 	}
 }
 
-// TestWriterCloseDeadline gives up what is not saved when Close's context ends, and says so.
+// TestWriterCloseDeadline: when Close's context ends, unsaved snapshots are given up with an error.
 func TestWriterCloseDeadline(t *testing.T) {
 	store, g, w := newGated(t, WriterConfig{})
 	check(t, w.Submit(t.Context(), snapshot(1, 0)))
@@ -168,7 +167,7 @@ func TestWriterCloseDeadline(t *testing.T) {
 	}
 }
 
-// TestWriterCloseDeaf closes over storage that does not answer at all.
+// TestWriterCloseDeaf closes a Writer whose storage does not answer.
 func TestWriterCloseDeaf(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +189,7 @@ func TestWriterCloseDeaf(t *testing.T) {
 	})
 }
 
-// TestWriterSubmitAfterClose wakes a Submit that waits when the Writer is closed.
+// TestWriterSubmitAfterClose: Close wakes a waiting Submit.
 func TestWriterSubmitAfterClose(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +203,7 @@ func TestWriterSubmitAfterClose(t *testing.T) {
 		}
 		waiting := make(chan error)
 		go func() { waiting <- w.Submit(t.Context(), snapshot(9, 0)) }()
-		synctest.Wait() // it waits for a slot now
+		synctest.Wait() // Submit waits for a slot
 		closed := make(chan error)
 		go func() { closed <- w.Close(t.Context()) }()
 		if err := <-waiting; !errors.Is(err, ErrWriterClosed) {
@@ -215,9 +214,9 @@ func TestWriterSubmitAfterClose(t *testing.T) {
 	})
 }
 
-// TestWriterMemory uses the memory of its copies again.
+// TestWriterMemory: a copy reuses the memory of the last one.
 func TestWriterMemory(t *testing.T) {
-	h := new(held)
+	h := new(snapshotCopy)
 	h.copy(snapshot(1, 0))
 	first := &h.memory[0]
 	h.copy(snapshot(2, 0))
@@ -240,7 +239,7 @@ func TestNewWriterRefuses(t *testing.T) {
 	wantError(t, err, "keep -1")
 }
 
-// TestNoSecondCopy measures what a save allocates: no more than a small part of the data.
+// TestNoSecondCopy: a save allocates only a small part of the data's size.
 func TestNoSecondCopy(t *testing.T) {
 	const floats = 16 << 20 // 64 MiB
 	data := make([]float32, floats)

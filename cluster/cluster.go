@@ -1,10 +1,10 @@
-// Package cluster is the membership of a job: who is in the ring, which lanes each holds, and what
-// happens when a worker joins, fails or is done. Decide is a pure function of state, event and
-// time; the interfaces in store.go say what a coordinator and a worker need of etcd.
+// Package cluster decides the membership of a job: the workers in the ring, their lanes, and the
+// response when a worker joins, fails or is done. Decide is a pure function of state, event and
+// time. The interfaces in store.go are the coordinator's and the workers' view of etcd.
 //
-// The package reads no clock, opens no socket and starts no goroutine: cluster/coordinator runs
-// it, cluster/etcdstore keeps its plans, cluster/rpc carries its events. It imports nothing of
-// ours.
+// The package reads no clock, opens no socket and starts no goroutine. cluster/coordinator runs it,
+// cluster/etcdstore stores its plans, and cluster/rpc carries its events. It imports no other
+// package of Rondo.
 package cluster
 
 import (
@@ -16,24 +16,25 @@ import (
 // Rank is a worker's place in the ring of one generation, from 0.
 type Rank int
 
-// Generation grows each time the members of the ring change. The first ring's is above 0.
+// Generation grows each time the members of the ring change. The first ring's generation is above
+// 0.
 type Generation int
 
 // Lane is one row of the global batch, from 0.
 type Lane int
 
-// Job is what membership needs to know of a JobSpec.
+// Job is the part of a JobSpec that membership depends on.
 type Job struct {
-	Workers      int           // a start waits for so many
-	MinWorkers   int           // with fewer the job pauses
-	MaxWorkers   int           // of the ring, unless `rondo scale` says otherwise; 0: Workers
+	Workers      int           // a start waits for this many
+	MinWorkers   int           // the job pauses with fewer
+	MaxWorkers   int           // most in the ring, unless `rondo scale` sets another; 0: Workers
 	Lanes        int           // of the global batch
-	Groups       int           // of lanes that are not parted; divides Lanes; 0: each is one
+	Groups       int           // of lanes held by one worker; divides Lanes; 0: one per lane
 	JoinTimeout  time.Duration // how long a start waits for Workers
 	PauseTimeout time.Duration // how long a pause waits for MinWorkers
-	Spread       bool          // neighbours in the ring are of different hosts where possible
-	Version      string        // of the protocol between workers; another one's are refused
-	Next         int64         // a newer run, which waits for the end of this one; 0: none
+	Spread       bool          // put neighbours in the ring on different hosts where possible
+	Version      string        // of the protocol between workers; others are refused
+	Next         int64         // number of a newer run that waits for this one's end; 0: none
 }
 
 // Validate returns an error that names the flag at fault.
@@ -66,7 +67,7 @@ func (j Job) Validate() error {
 	return nil
 }
 
-// CheckScale returns an error that says the bounds if a ring cannot be asked to have n workers.
+// CheckScale returns an error with the bounds if a ring cannot have n workers.
 func (j Job) CheckScale(n int) error {
 	most := "--batch: each worker needs a lane"
 	if j.Groups > 0 {
@@ -79,7 +80,7 @@ func (j Job) CheckScale(n int) error {
 	return nil
 }
 
-// Limit returns how many workers a ring may have under a plan.
+// Limit returns the most workers that a ring may have under a plan.
 func (j Job) Limit(p Plan) int {
 	if p.Limit > 0 {
 		return min(p.Limit, j.shares())
@@ -87,7 +88,7 @@ func (j Job) Limit(p Plan) int {
 	return min(j.max(), j.shares())
 }
 
-// shares is among how many workers the lanes can be dealt.
+// shares returns the most workers among which the lanes can be dealt.
 func (j Job) shares() int {
 	if j.Groups > 0 {
 		return j.Groups
@@ -95,7 +96,7 @@ func (j Job) shares() int {
 	return j.Lanes
 }
 
-// deal returns the lane ends of a ring of n workers, which have whole groups.
+// deal returns the lane ends of a ring of n workers. Each worker gets whole groups.
 func (j Job) deal(n int) []Lane {
 	ends := DealLanes(j.shares(), n)
 	for r := range ends {
@@ -111,20 +112,20 @@ func (j Job) max() int {
 	return j.MaxWorkers
 }
 
-// Member is a worker process as it registers.
+// Member is a worker process's registration.
 type Member struct {
 	ID      string // unique to this registration of the process
 	Address string // host:port of its Ring service
 	Host    string
-	// PID is its process id, or in a container a negative number that it has drawn. Host and PID
-	// together tell a process from every other.
+	// PID is the process id, or a random negative number in a container. Host and PID together
+	// identify a process.
 	PID      int
 	Device   string // as compute.Device names it
 	Version  string // of the protocol between workers
-	Identity string // fingerprint of the job as this worker has it, its text included
+	Identity string // fingerprint of the job, with its text, as this worker reads it
 }
 
-// Place is where the process is, for people. A container's is named by the worker's ID.
+// Place returns the process's place for people. In a container the worker's ID names the process.
 func (m Member) Place() string {
 	if m.PID < 0 {
 		return "host " + m.Host
@@ -132,15 +133,15 @@ func (m Member) Place() string {
 	return fmt.Sprintf("host %s, pid %d", m.Host, m.PID)
 }
 
-// Remedy is what an evicted worker does.
+// Remedy tells an evicted worker what to do.
 type Remedy int
 
 // The remedies.
 const (
-	Rejoin Remedy = 1 + iota // register anew, under a new id, with the state that it has
-	Resync                   // the same without its state, which is not to be trusted
-	Wait                     // stay out: too slow, but a spare if too few are left; or not sound
-	Leave                    // end: it does not fit the job
+	Rejoin Remedy = 1 + iota // register under a new id, with its state
+	Resync                   // register under a new id, without its state, which may be wrong
+	Wait                     // stay out: too slow (a spare if too few are left), or wrong state
+	Leave                    // exit: it does not fit the job
 )
 
 func (r Remedy) String() string {
@@ -157,23 +158,23 @@ func (r Remedy) String() string {
 	return fmt.Sprintf("remedy %d", int(r))
 }
 
-// Eviction keeps a worker out of the ring for as long as it is registered under this id.
+// Eviction keeps a worker out of the ring while it is registered under this id.
 type Eviction struct {
 	ID     string
 	Reason string
 	Remedy Remedy
 }
 
-// Phase is how far a job has come.
+// Phase is the progress of a job.
 type Phase int
 
 // The phases, in the order in which a job goes through them.
 const (
-	Forming  Phase = iota // no ring yet: workers join
+	Forming  Phase = iota // no ring yet: wait for workers
 	Running               // train
 	Stopping              // stop together at a step boundary, and save
-	Paused                // too few workers: hold the state, and wait
-	Ended                 // done, or failed: leave
+	Paused                // too few workers: keep the state and wait
+	Ended                 // done or failed: leave
 )
 
 func (p Phase) String() string {
@@ -192,23 +193,23 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase %d", int(p))
 }
 
-// Plan is what the leader decides and the store keeps. The zero value is the plan of a job that
-// nobody has decided anything about.
+// Plan is the leader's decision, kept by the store. The zero value is the plan of a job before any
+// decision.
 type Plan struct {
 	Generation Generation
 	Members    []Member // in ring order: the index is the rank
 	LaneEnds   []Lane   // rank r holds lanes [LaneEnds[r-1], LaneEnds[r])
 	Phase      Phase
-	Reason     string // why this plan was made, for people
+	Reason     string // for people: why this plan was made
 	Failed     bool   // with Ended: the job failed, and Reason says why
-	Usage      bool   // with Failed: the job's input is wrong, not the run
-	Limit      int    // workers of the ring at most, as `rondo scale` set it; 0: the job's
-	Rings      int    // formed in this run of the job
+	Usage      bool   // with Failed: the job's input is at fault
+	Limit      int    // most workers in the ring, set by `rondo scale`; 0: the job's
+	Rings      int    // rings formed in this run of the job
 	Evicted    []Eviction
-	Identity   string // Member.Identity of this run's workers, from the first ring on
-	// Last is the last ring, by rank, while there is none, or while the present one has newcomers
-	// that may not have the job's state yet: the members of the last one may. Those whose state is
-	// not to be trusted are left out.
+	Identity   string // Member.Identity of this run's workers, set by the first ring
+	// Last is the last ring, by rank, without members whose state may be wrong. It is set while
+	// there is no ring, and while the present ring has newcomers that may lack the job's state,
+	// which members of the last ring may have.
 	Last []Member
 }
 
@@ -218,7 +219,8 @@ func (p Plan) Rank(id string) (Rank, bool) {
 	return Rank(i), i >= 0
 }
 
-// veterans returns who may have the job's state: the ring, or the one before it.
+// veterans returns the members that may have the job's state: the last ring's if Last is set,
+// otherwise the present ring's.
 func (p Plan) veterans() []Member {
 	if len(p.Last) > 0 {
 		return p.Last
@@ -226,7 +228,7 @@ func (p Plan) veterans() []Member {
 	return p.Members
 }
 
-// Eviction returns why a worker gets no rank; false if it may have one.
+// Eviction returns the worker's eviction; false if it has none.
 func (p Plan) Eviction(id string) (Eviction, bool) {
 	i := slices.IndexFunc(p.Evicted, func(e Eviction) bool { return e.ID == id })
 	if i < 0 {
@@ -243,7 +245,7 @@ func (p Plan) Lanes(r Rank) (from, to Lane) {
 	return from, p.LaneEnds[r]
 }
 
-// Equal reports whether two plans say the same.
+// Equal reports whether two plans have equal fields.
 func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
@@ -252,13 +254,13 @@ func (p Plan) Equal(q Plan) bool {
 		slices.Equal(p.Evicted, q.Evicted) && slices.Equal(p.Last, q.Last)
 }
 
-// Next returns the plan with which a job of the same name starts anew after this one has ended.
-// The generation goes on growing, so that a message of the old run is stale in the new.
+// Next returns the first plan of a new run of this job, which has ended. The generation goes on
+// growing, so that messages of the old run are stale in the new one.
 func (p Plan) Next() Plan {
 	return Plan{Generation: p.Generation + 1, Phase: Forming, Reason: "a new run of the job"}
 }
 
-// Validate checks a plan that was read from outside: its shape, not whether it is wise.
+// Validate checks the shape of a plan that was read from outside. It does not check the decision.
 func (p Plan) Validate() error {
 	if p.Generation < 0 {
 		return fmt.Errorf("plan: generation %d is negative", p.Generation)
@@ -303,8 +305,8 @@ func (p Plan) Validate() error {
 	}
 	for _, e := range p.Evicted {
 		if e.ID == "" || seen[e.ID] || e.Remedy < Rejoin || e.Remedy > Leave {
-			return fmt.Errorf("plan of generation %d: the eviction %+v is of nobody, of a member, "+
-				"told twice, or without a remedy", p.Generation, e)
+			return fmt.Errorf("plan of generation %d: the eviction %+v has no id, an id that is "+
+				"taken, or no valid remedy", p.Generation, e)
 		}
 		seen[e.ID] = true
 	}
@@ -320,8 +322,8 @@ func (p Plan) Fits(j Job) error {
 	return nil
 }
 
-// DealLanes returns the lane ends of a ring: rank r of n holds [lanes*r/n, lanes*(r+1)/n), so that
-// shares differ by one lane at most.
+// DealLanes returns the lane ends of a ring: rank r of n holds [lanes*r/n, lanes*(r+1)/n). Shares
+// differ by at most one lane.
 func DealLanes(lanes, n int) []Lane {
 	ends := make([]Lane, n)
 	for r := range ends {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// obviousOwner finds a lane's rank by asking each rank for its share, as the rule is written.
+// obviousOwner finds a lane's rank by comparing it with each rank's share.
 func obviousOwner(lane, lanes, workers int) Rank {
 	for r := range workers {
 		if lanes*r/workers <= lane && lane < lanes*(r+1)/workers {
@@ -42,7 +42,7 @@ func TestDealLanesAgainstTheRule(t *testing.T) {
 	}
 }
 
-// TestDealGroups: workers have whole groups, and none has two more than another.
+// TestDealGroups: workers get whole groups, in numbers that differ by at most one.
 func TestDealGroups(t *testing.T) {
 	for groups := 1; groups <= 9; groups++ {
 		const size = 3
@@ -72,8 +72,8 @@ func TestDealGroups(t *testing.T) {
 	}
 }
 
-// TestRingOrder holds the order against what it is for: a permutation, the same for every order
-// of joining, that enters each host once.
+// TestRingOrder: the order is a permutation, independent of the order of joining, and enters each
+// host once.
 func TestRingOrder(t *testing.T) {
 	check := func(hosts []uint8, rotate uint8) bool {
 		members := make([]Member, len(hosts))
@@ -114,7 +114,7 @@ func TestPlanValidate(t *testing.T) {
 	cases := []struct {
 		name string
 		plan Plan
-		want string // in the error; empty: valid
+		want string // in the error; empty: the plan is valid
 	}{
 		{"zero", Plan{}, ""},
 		{"next run", Plan{Generation: 4}.Next(), ""},
@@ -142,10 +142,10 @@ func TestPlanValidate(t *testing.T) {
 		{"a last ring and none before", Plan{Generation: 2, Phase: Paused, Last: two},
 			"none was formed"},
 		{"evicted member", Plan{Generation: 1, Members: two, LaneEnds: []Lane{1, 2},
-			Phase: Running, Evicted: []Eviction{{ID: "w2", Remedy: Wait}}}, "of a member"},
+			Phase: Running, Evicted: []Eviction{{ID: "w2", Remedy: Wait}}}, "an id that is taken"},
 		{"evicted twice", Plan{Evicted: []Eviction{{ID: "w", Remedy: Wait},
-			{ID: "w", Remedy: Wait}}}, "told twice"},
-		{"no remedy", Plan{Evicted: []Eviction{{ID: "w"}}}, "without a remedy"},
+			{ID: "w", Remedy: Wait}}}, "an id that is taken"},
+		{"no remedy", Plan{Evicted: []Eviction{{ID: "w"}}}, "no valid remedy"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -181,8 +181,8 @@ func TestDecideBeforeElectedPanics(t *testing.T) {
 	Decide(NewState(Job{Workers: 1, Lanes: 1}), Tick{}, time.Unix(0, 0))
 }
 
-// TestStatesShareNoMemory takes two ways from every state, and looks whether the second shows in
-// what came of the first.
+// TestStatesShareNoMemory applies two events to each state, and checks that the second does not
+// change the first one's result.
 func TestStatesShareNoMemory(t *testing.T) {
 	const workers = 9
 	now := time.Unix(0, 0)
@@ -239,7 +239,7 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// TestTextsAreClipped: whatever workers and people say, the plan stays small enough to be stored.
+// TestTextsAreClipped: long texts by workers and people do not make the plan too large to store.
 func TestTextsAreClipped(t *testing.T) {
 	long := strings.Repeat("\u00e9", 1<<20)
 	now := time.Unix(0, 0)

@@ -6,48 +6,50 @@ import (
 	"time"
 )
 
-// How long a leader waits for more workers to appear when some have.
+// Waits of a leader for more workers.
 const (
-	// One ring is formed for all of them.
+	// settleTime is the wait after a worker appears or asks to leave, so that one ring serves all
+	// of them.
 	settleTime = 300 * time.Millisecond
-	// A paused job that only newcomers have come to would begin anew, from a checkpoint at best:
-	// those that were cut off come back with its state, a second or two after etcd does.
+	// returnTime is how long a paused job waits for workers with its state if only newcomers are
+	// there. Workers that were cut off return a second or two after etcd does. Without them the job
+	// would start again from a checkpoint or the beginning.
 	returnTime = 5 * time.Second
 )
 
-// vacancyTime is how long a run that does not train has nobody before one that waits for its end
-// supersedes it: those that were cut off from etcd are back sooner.
+// vacancyTime is how long a run may have no workers and no ring before the next run, which waits,
+// supersedes it. Workers that were cut off from etcd return sooner.
 const vacancyTime = 2 * returnTime
 
-// State is everything that a leader knows of a job. It is a value: Decide returns a new one and
-// changes neither the old one nor what its slices hold.
+// State is a leader's knowledge of a job. It is a value: Decide returns a new State and changes
+// neither the old one nor its slices.
 type State struct {
-	job     Job
-	leading bool      // Elected has come
-	plan    Plan      // the last one decided
-	members []Member  // who is registered now, by host and id
-	done    []string  // ids of the ring's workers that have reported their end
-	asked   []string  // ids of the ring's workers that were asked to go: no plan says so yet
-	leaving []string  // ids of registered workers that were asked to go, and are chosen no more
-	before  []Member  // of the ring before the present one: what is said of them may come late
-	giveUp  time.Time // while forming or paused: when to wait no longer
-	settled time.Time // when who appeared is taken in, and who was asked to go is let go; or zero
-	anew    bool      // until settled those that have the state are waited for, and then no longer
-	vacant  time.Time // when the next run supersedes this one, which has nobody; or zero
-	// evictions is how often processes were put out that are registered, or were not long ago.
-	evictions []repeats
+	job         Job
+	leading     bool      // Elected has arrived
+	plan        Plan      // last decided
+	members     []Member  // registered now, by host and id
+	done        []string  // ids of the ring's workers that reported their end
+	asked       []string  // ids of the ring's workers that asked to leave; not planned yet
+	leaving     []string  // ids of registered workers that asked to leave; not chosen any more
+	lastMembers []Member  // last ring's members: reports about them may come late
+	giveUp      time.Time // while forming or paused: end of the wait
+	settled     time.Time // when newcomers join and asked workers leave; zero: not set
+	awaitsState bool      // until settled wait for members with the job's state
+	vacant      time.Time // when the next run supersedes this one without workers; zero: not set
+	// evictions counts the evictions of processes that are registered or were recently.
+	evictions []evictionCount
 }
 
-// NewState returns the state of a job before anybody leads it.
+// NewState returns the state of a job without a leader.
 func NewState(job Job) State { return State{job: job} }
 
-// Plan returns the last plan that was decided.
+// Plan returns the last decided plan.
 func (s State) Plan() Plan { return s.plan }
 
-// Members returns who is registered now, by host and id. The slice is not to be changed.
+// Members returns the registered members, by host and id. The caller must not change the slice.
 func (s State) Members() []Member { return s.members }
 
-// Wake returns when Decide wants a Tick; the zero time: not before something else happens.
+// Wake returns when Decide needs a Tick; the zero time: only after another event.
 func (s State) Wake() time.Time {
 	at := s.due()
 	if !s.vacant.IsZero() && (at.IsZero() || s.vacant.Before(at)) {
@@ -56,7 +58,7 @@ func (s State) Wake() time.Time {
 	return at
 }
 
-// due is Wake, but for the next run.
+// due is Wake without regard to the next run.
 func (s State) due() time.Time {
 	switch {
 	case !s.leading:
@@ -71,69 +73,69 @@ func (s State) due() time.Time {
 	return time.Time{}
 }
 
-// Event is something that happened, as Decide takes it.
+// Event is an input of Decide.
 type Event interface{ event() }
 
-// Elected comes first: this process leads, the store holds this plan and these members. A leader
-// that takes over goes on from there.
+// Elected is the first event: this process leads, and the store holds this plan and these members.
+// A new leader continues from them.
 type Elected struct {
 	Plan    Plan
 	Members []Member
 }
 
-// Joined is a member that registered, or changed its entry.
+// Joined reports a member that registered or changed its entry.
 type Joined struct{ Member Member }
 
-// Left are members whose registrations are gone: they left, or their leases ended. Those that are
-// seen to be gone together come together, so that one new ring is formed without all of them.
+// Left reports members whose registrations are gone: they left, or their leases ended. Members that
+// leave together come in one event, so that one new ring is formed without all of them.
 type Left struct{ IDs []string }
 
-// Failed is a worker that cannot go on in its ring, in its own words or in those of whoever saw
-// its process end.
+// Failed reports a worker that cannot go on in its ring. The report comes from the worker, or from
+// the process that saw it end.
 type Failed struct {
 	ID         string
-	Generation Generation // of the ring that it was in; 0: in none, or not known
+	Generation Generation // of its ring; 0: none or unknown
 	Text       string
-	Usage      bool // the job's input is wrong, not the run
-	Fatal      bool // every worker would fail in this way
-	Resync     bool // its state is not to be trusted
+	Usage      bool // the job's input is at fault
+	Fatal      bool // every worker would fail in the same way
+	Resync     bool // its state may be wrong
 }
 
-// Suspected is a worker that accuses another one of its ring.
+// Suspected is a worker's accusation of another one in its ring.
 type Suspected struct {
-	ID         string     // who says so
-	Generation Generation // of the ring of which it speaks
+	ID         string     // the accuser
+	Generation Generation // of their ring
 	Rank       Rank       // the accused
-	Text       string     // what was seen of it
-	Slow       bool       // it works, but keeps the others waiting
-	Resync     bool       // its state is not to be trusted
+	Text       string     // the observation
+	Slow       bool       // it works, but delays the others
+	Resync     bool       // its state may be wrong
 }
 
-// Leaving is a worker that was asked to go, and does when a ring without it is planned.
+// Leaving reports a worker that was asked to leave. It leaves when a ring without it is planned.
 type Leaving struct {
 	ID         string
-	Generation Generation // of the ring that it is in; 0: of none, or of the present one
+	Generation Generation // of its ring; 0: none, or the present one
 }
 
-// Seated is a worker whose ring has formed: it, and so every member, has the job's state.
+// Seated reports that a worker's ring has formed, so every member has the job's state.
 type Seated struct {
 	ID         string
 	Generation Generation
 }
 
-// ScaleRequested sets how many workers the ring has at most.
+// ScaleRequested sets the most workers in the ring.
 type ScaleRequested struct{ Workers int }
 
-// Done is a worker that has nothing left to do: it completed the last step, or stopped.
+// Done reports a worker that has completed the last step or has stopped.
 type Done struct {
 	ID         string
-	Generation Generation // of the ring in which it did; 0: the present one
+	Generation Generation // of the ring in which it ended; 0: the present one
 }
 
-// StopRequested asks the workers to stop at the same step and to save.
+// StopRequested makes the workers stop at the same step, and save.
 type StopRequested struct{ Reason string }
 
-// Tick says only that time has passed; see State.Wake.
+// Tick reports that time has passed; see State.Wake.
 type Tick struct{}
 
 func (Elected) event()        {}
@@ -148,24 +150,24 @@ func (Done) event()           {}
 func (StopRequested) event()  {}
 func (Tick) event()           {}
 
-// Action is something that the leader must do, in the order in which Decide returns them.
+// Action is an output of Decide. The leader performs actions in the order returned.
 type Action interface{ action() }
 
-// WritePlan stores the plan. Nothing that follows may be done before it is stored.
+// WritePlan stores the plan. Later actions must wait until it is stored.
 type WritePlan struct{ Plan Plan }
 
-// Notify tells people, and the worker ID if there is one, what is going on.
+// Notify sends a message to people, and to worker ID if it is set.
 type Notify struct{ ID, Text string }
 
-// End says that the job has ended, and its last plan is stored. The leader's work is over.
+// End reports that the job has ended and its last plan is stored. The leader's work is over.
 type End struct{}
 
 func (WritePlan) action() {}
 func (Notify) action()    {}
 func (End) action()       {}
 
-// Decide returns what a leader in state s does about an event at the time now. The first event is
-// Elected; another one first is a broken invariant, and panics.
+// Decide returns the next state and the leader's actions for an event at time now. The first event
+// must be Elected; any other panics.
 func Decide(s State, event Event, now time.Time) (State, []Action) {
 	s, actions := decide(s, event, now)
 	idle := s.plan.Phase == Forming || s.plan.Phase == Paused
@@ -214,8 +216,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 	panic(fmt.Sprintf("cluster: unknown event %#v", event))
 }
 
-// elected takes over the job as the store holds it. What workers have reported before they report
-// again to a new leader.
+// elected takes over the job from the store. Workers repeat their earlier reports to a new leader.
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
@@ -271,14 +272,14 @@ func stopRequested(s State, reason string) (State, []Action) {
 	case Paused:
 		s.plan.Phase = Stopping
 		if there := s.choose(1); len(there) > 0 {
-			return s.with(there, "stopped while paused: "+reason)
+			return s.formRing(there, "stopped while paused: "+reason)
 		}
 		return end(s, "stopped while paused: "+reason)
 	}
 	return s, nil
 }
 
-// scaleRequested stores the limit, and has the ring follow it at once.
+// scaleRequested stores the limit and applies it to the ring at once.
 func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	if err := s.job.CheckScale(workers); err != nil {
 		return s, []Action{Notify{Text: "rondo scale: " + err.Error()}}
@@ -293,7 +294,7 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	switch {
 	case s.plan.Phase == Forming && len(there) >= s.wanted(),
 		s.plan.Phase == Paused && s.complete(there):
-		s, actions = s.with(there, text)
+		s, actions = s.formRing(there, text)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		s, actions = regroup(s, text, now)
 	default:
@@ -337,7 +338,7 @@ func end(s State, reason string) (State, []Action) {
 	return s, append(actions, End{})
 }
 
-// write stores the plan as it is now, without the evictions of those that have gone.
+// write stores the present plan, without evictions of workers that are not registered.
 func (s State) write() (State, []Action) {
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return !s.registered(e.ID)

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// lose plans a ring without members that are gone.
 func lose(s State, ids []string, text string, now time.Time) (State, []Action) {
 	return regroup(s, s.describe(ids...)+": "+text, now)
 }
 
-// failed is the end of a worker's part in its ring, or of the job, where every worker would fail in
-// the same way. What one worker says of the input is proof of it only until a first ring has
-// trained on it. What is said of a ring that is no more is stale.
+// failed handles a worker's failure. It ends the job if every worker would fail in the same way. A
+// worker's report against the input proves it only until the first ring has trained on that input.
+// A report about an earlier ring is stale.
 func failed(s State, e Failed, now time.Time) (State, []Action) {
-	_, evicted := s.plan.Eviction(e.ID) // it fails because it was told to go
+	_, evicted := s.plan.Eviction(e.ID) // it fails because it was evicted
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
 	if stale || evicted || slices.Contains(s.done, e.ID) {
 		return s.count(e.ID, false, e.Resync, now), nil
@@ -26,7 +25,7 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	switch {
 	case s.plan.Phase == Forming && !e.Usage && !e.Fatal:
 		if s.plan.Reason == reason {
-			return s, nil // a new leader hears it again
+			return s, nil // a repeated report, to a new leader
 		}
 		s.plan.Reason = reason
 		s, actions := s.write()
@@ -52,8 +51,8 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	return regroup(s, reason+s.history(m), now)
 }
 
-// suspected evicts the accused, if the word is about the present ring and comes from it. A slow
-// one is evicted only where enough others are there; it waits as a spare.
+// suspected evicts the accused, if the report comes from the present ring and is about it. A slow
+// worker is evicted only if enough others are there; it waits as a spare.
 func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	by, inRing := s.plan.Rank(e.ID)
 	if e.Generation != s.plan.Generation || !inRing || e.Rank == by ||

@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// checkWord holds what is done about a worker's word against whom and what it is about.
 func (s *simulation) checkWord(e Event, actions []Action) error {
 	var about Generation
 	switch e := e.(type) {
@@ -29,7 +28,6 @@ func (s *simulation) checkWord(e Event, actions []Action) error {
 	return nil
 }
 
-// check holds a new plan against the one before it.
 func (s *simulation) check(e Event, p Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -75,7 +73,7 @@ func (s *simulation) check(e Event, p Plan) error {
 	return s.checkRing(e, p)
 }
 
-// fit returns how many workers could be in a ring, as the leader knows it.
+// fit returns the number of workers that could be in a ring, as far as the leader knows.
 func (s *simulation) fit() (fit int) {
 	for _, m := range s.known {
 		e, evicted := s.stored.Eviction(m.ID)
@@ -87,8 +85,8 @@ func (s *simulation) fit() (fit int) {
 	return fit
 }
 
-// checkEvictions: nobody is evicted but by a word against it, or because it does not fit; all are
-// registered, and nobody comes back but a slow one that is needed.
+// checkEvictions: a worker is evicted only after a report against it or because it does not fit.
+// Evicted workers are registered. Only a slow one may return, when it is needed.
 func (s *simulation) checkEvictions(e Event, p Plan) error {
 	for _, x := range p.Evicted {
 		if find(s.known, x.ID) < 0 {
@@ -127,13 +125,12 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 	return nil
 }
 
-// checkRing looks at a ring that is new.
 func (s *simulation) checkRing(e Event, p Plan) error {
 	limit := s.job.MaxWorkers
 	if p.Limit > 0 {
 		limit = p.Limit
 	}
-	if _, is := e.(Leaving); is { // it hands over to another one
+	if _, is := e.(Leaving); is { // it hands over to another worker
 		limit = max(limit, 2)
 	}
 	switch {
@@ -178,9 +175,8 @@ func (s *simulation) veteran(m Member) bool {
 	})
 }
 
-// checkVeterans: the state of the job is not thrown away. Whoever may have it is chosen before
-// those that have nothing, and leads; a ring without any of them waits until they had time to come
-// back.
+// checkVeterans: the job's state is kept. Members that may have it are chosen before newcomers, and
+// lead. A ring without any of them is formed only after they had time to return.
 func (s *simulation) checkVeterans(p Plan) error {
 	if s.stored.Rings == 0 {
 		return nil
@@ -213,8 +209,7 @@ func (s *simulation) checkVeterans(p Plan) error {
 	return nil
 }
 
-// checkHeirs: a leader that has only the stored plan knows who may have the job's state, and of
-// nobody else thinks so.
+// checkHeirs: the stored plan alone tells a new leader which members may have the job's state.
 func (s *simulation) checkHeirs() error {
 	next := State{plan: s.stored}
 	for _, m := range s.members {
@@ -226,7 +221,7 @@ func (s *simulation) checkHeirs() error {
 	return nil
 }
 
-// checkOrder: hosts are entered once, or neighbours are of different hosts as far as can be.
+// checkOrder: each host is entered once, or as few neighbours as possible share a host.
 func (s *simulation) checkOrder(p Plan) error {
 	equal, hosts := 0, make(map[string]int)
 	for i, m := range p.Members {
@@ -271,7 +266,7 @@ func (s *simulation) checkLanes(p Plan) error {
 	return nil
 }
 
-// count notes which of the ways there are has been gone.
+// count counts the cases that the simulation has covered.
 func (s *simulation) count(e Event, p Plan) {
 	left, several := e.(Left)
 	before := s.stored

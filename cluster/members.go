@@ -14,8 +14,8 @@ func joined(s State, m Member, now time.Time) (State, []Action) {
 	return admit(s, []Member{m}, now)
 }
 
-// admit does what is to be done about members that have appeared and are in no ring: none at all
-// is an answer too, for a leader that takes over.
+// admit handles members that have appeared and are in no ring. A leader that takes over also calls
+// it without any.
 func admit(s State, newcomers []Member, now time.Time) (State, []Action) {
 	s, refusals := s.refuse(newcomers)
 	s, actions := s.receive(newcomers, now)
@@ -34,7 +34,7 @@ func admit(s State, newcomers []Member, now time.Time) (State, []Action) {
 	return s, append(actions, refusals...)
 }
 
-// receive does what the phase asks for when members have appeared.
+// receive applies the phase's response to new members.
 func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
 	switch {
 	case s.plan.Phase == Forming:
@@ -50,7 +50,7 @@ func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
 	return s, s.waitAsSpares(newcomers)
 }
 
-// refuse evicts the newcomers that do not fit the job, or are not to be trusted, and says so.
+// refuse evicts newcomers that do not fit the job or that are distrusted, and notifies them.
 func (s State) refuse(newcomers []Member) (State, []Action) {
 	var told []Action
 	for _, m := range newcomers {
@@ -73,8 +73,8 @@ func (s State) refuse(newcomers []Member) (State, []Action) {
 	return s, told
 }
 
-// misfit says why a newcomer cannot be of the job; empty if it can. Whoever is in a ring has the
-// ring's version, and everybody has the first ring's identity.
+// misfit returns why a newcomer does not fit the job; empty: it fits. The ring's version and the
+// first ring's identity count.
 func (s State) misfit(m Member) string {
 	version := s.job.Version
 	if ring := s.plan.veterans(); len(ring) > 0 {
@@ -95,14 +95,14 @@ func (s State) evict(e Eviction) State {
 	return s
 }
 
-// waitAsSpares tells those that have appeared, and that nobody needs.
+// waitAsSpares notifies the newcomers that are spares.
 func (s State) waitAsSpares(newcomers []Member) []Action {
 	return slices.DeleteFunc(s.spares(), func(a Action) bool {
 		return find(newcomers, a.(Notify).ID) < 0
 	})
 }
 
-// start says how many workers have joined, and starts the job when that is enough.
+// start reports how many workers have joined, and starts the job when they are enough.
 func start(s State) (State, []Action) {
 	there := s.choose(1)
 	for _, m := range there {
@@ -116,36 +116,35 @@ func start(s State) (State, []Action) {
 	if len(there) < s.wanted() {
 		return s, []Action{told}
 	}
-	s, actions := s.with(there, text)
+	s, actions := s.formRing(there, text)
 	return s, append([]Action{told}, actions...)
 }
 
-// startWithFewer starts the job when not all workers have come in time.
+// startWithFewer starts the job when the join timeout ends before all workers have joined.
 func startWithFewer(s State) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
 	text := fmt.Sprintf("%s have joined within %v (--join-timeout); see the logs of those that "+
 		"are missing", s.counted(), s.job.JoinTimeout)
 	if len(there) < s.job.MinWorkers {
-		if s.plan.Reason != "" { // such as why a worker has failed
+		if s.plan.Reason != "" { // such as a worker's failure
 			text += "; the last of it: " + s.plan.Reason
 		}
 		return fail(s, text, false)
 	}
-	s, actions := s.with(there, text)
+	s, actions := s.formRing(there, text)
 	return s, append(actions, Notify{Text: text + "; the job starts without them"})
 }
 
-// goOn forms a ring in a paused job if nobody else is waited for, and otherwise waits for more to
-// appear.
+// goOn forms a ring in a paused job if no other member is expected, and otherwise waits for more.
 func goOn(s State, now time.Time) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
 	switch {
 	case s.complete(there):
-		return s.with(there, s.counted()+" are there again")
+		return s.formRing(there, s.counted()+" are there again")
 	case !s.allNew(there):
-		s.settled, s.anew = now.Add(settleTime), false
-	case s.settled.IsZero(): // more newcomers do not make those that have the state come later
-		s.settled, s.anew = now.Add(returnTime), true
+		s.settled, s.awaitsState = now.Add(settleTime), false
+	case s.settled.IsZero(): // more newcomers do not extend the wait for members with the state
+		s.settled, s.awaitsState = now.Add(returnTime), true
 	}
 	text := fmt.Sprintf("paused: %d of at least %d workers are there", len(there),
 		s.job.MinWorkers)
@@ -155,25 +154,24 @@ func goOn(s State, now time.Time) (State, []Action) {
 	return s, []Action{Notify{Text: text}}
 }
 
-// goOnOrFail ends a pause that was long enough: whoever is there goes on, if those are enough.
+// goOnOrFail ends a pause at its timeout: the job goes on if enough members are there.
 func goOnOrFail(s State) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
 	if len(there) >= s.job.MinWorkers {
-		return s.with(there, fmt.Sprintf("%s are there, and nobody else has come within %v "+
+		return s.formRing(there, fmt.Sprintf("%s are there, and nobody else has come within %v "+
 			"(--pause-timeout)", s.counted(), s.job.PauseTimeout))
 	}
 	return fail(s, fmt.Sprintf("%s; too few have come for %v", s.plan.Reason,
 		s.job.PauseTimeout)+resumeHint, false)
 }
 
-// complete reports whether a paused job has nobody to wait for: the ring is full, and of members
-// that were in the last one. While a newcomer is among them, the one that it replaces, with the
-// state that it holds, may be on its way back.
+// complete reports whether a paused job need not wait: the ring is full, and all members were in
+// the last one. A newcomer may stand in for a member that is on its way back with its state.
 func (s State) complete(there []Member) bool {
 	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.isNew)
 }
 
-// settle takes in those that have appeared.
+// settle applies the changes that waited for settled.
 func settle(s State, now time.Time) (State, []Action) {
 	s.settled = time.Time{}
 	there := s.choose(s.job.MinWorkers)
@@ -182,10 +180,10 @@ func settle(s State, now time.Time) (State, []Action) {
 		return depart(s, now)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
-	case s.plan.Phase == Paused && s.allNew(there) && !s.anew: // who had the state has gone
-		s.settled, s.anew = now.Add(returnTime), true
+	case s.plan.Phase == Paused && s.allNew(there) && !s.awaitsState: // the veterans left again
+		s.settled, s.awaitsState = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
-		return s.with(there, s.counted()+" are there again")
+		return s.formRing(there, s.counted()+" are there again")
 	}
 	return s, nil
 }
@@ -207,17 +205,17 @@ func left(s State, ids []string, now time.Time) (State, []Action) {
 	return lose(s, lost, "not registered any more: killed, cut off, or stuck", now)
 }
 
-// leaving has a ring planned without a worker that was asked to go, and without others that are
-// within a moment: whoever drains a host or suspends a job asks many at once. Where the job is
-// about to end, it goes with the others. Where nobody else has what it has, those who are to go on
-// join it first: it asks again when they do. What it said in another ring is stale.
+// leaving plans a ring without a worker that was asked to leave. It first waits for other such
+// workers, because a drained host or a suspended job asks many at once. If the job is about to end,
+// the worker leaves with the others. If no other member has its state, successors first join a ring
+// with it; the worker asks again in that ring. A request from another ring is stale.
 func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
 	if stale || !s.registered(e.ID) || slices.Contains(s.leaving, e.ID) ||
 		slices.Contains(s.asked, e.ID) {
 		return s, nil
 	}
-	if e.Generation != 0 { // it speaks when the ring has begun
+	if e.Generation != 0 { // it reports from a ring that has begun
 		s.plan.Last = nil
 	}
 	without := s.release([]string{e.ID})
@@ -229,10 +227,11 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.isVeteran) {
 		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
 		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
-		return s.with(heirs, s.describe(e.ID)+" hands over before it leaves, as it was asked to")
+		why := s.describe(e.ID) + " hands over before it leaves, as it was asked to"
+		return s.formRing(heirs, why)
 	}
 	s.asked = append(slices.Clone(s.asked), e.ID)
-	if len(s.plan.Members) == 1 { // there is nobody else to wait for
+	if len(s.plan.Members) == 1 { // no other member can ask to leave
 		return depart(s, now)
 	}
 	if s.settled.IsZero() {
@@ -241,12 +240,12 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 	return s, nil
 }
 
-// depart plans a ring without as many of those that were asked to go as it can be without: one of
-// those who have the job's state stays, and --min-workers if they can. A ring that ends for a plan
-// has told all of its members of all lanes, so that any of them may go on from there. The others
-// ask again in the ring that follows. If even one is too many, it goes, and the job pauses.
+// depart plans a ring without as many asked workers as possible. One member with the job's state
+// stays, and --min-workers members if there are as many. A ring that ends for a plan has told all
+// members the states of all lanes, so any of them may continue. The asked workers that stay ask
+// again in the next ring. If even one cannot be spared, it leaves, and the job pauses.
 func depart(s State, now time.Time) (State, []Action) {
-	if len(s.done) > 0 { // the others are about to go too
+	if len(s.done) > 0 { // the others are about to leave too
 		return s.release(s.asked), nil
 	}
 	var going []string
@@ -269,7 +268,7 @@ func depart(s State, now time.Time) (State, []Action) {
 	return regroup(s.release(going), s.describe(going...)+verb, now)
 }
 
-// release has workers that were asked to go be chosen no more.
+// release excludes workers that were asked to leave from later rings.
 func (s State) release(ids []string) State {
 	s.leaving = append(slices.Clone(s.leaving), ids...)
 	s.asked = slices.DeleteFunc(slices.Clone(s.asked), func(id string) bool {

@@ -5,22 +5,21 @@ import (
 	"slices"
 )
 
-// RingOrder returns the members in the order of the ring: one host's workers side by side, so
-// that as few links as possible leave a host, then by id. The order does not depend on who joined
-// first.
+// RingOrder returns the members in ring order: by host, so that as few links as possible leave a
+// host, and then by id. It does not depend on the order of joining.
 func RingOrder(members []Member) []Member {
 	return slices.SortedFunc(slices.Values(members), func(a, b Member) int {
 		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// SpreadOrder returns the members in the order of a ring whose neighbours, the last and the first
-// among them, are of different hosts: then the successor of each worker of a lost host, which knows
-// its lanes' states, is still there. Where one host has more than half of the members, as few
-// neighbours as possible share it. The order does not depend on who joined first.
+// SpreadOrder returns the members in a ring order whose neighbours are on different hosts, the last
+// and the first too. If a host is lost, each of its workers' successors survives with its lanes'
+// states. If one host has more than half of the members, as few neighbours as possible share a
+// host. It does not depend on the order of joining.
 //
-// The fullest host takes every second place, and the others fill up after it: a host that is not
-// the fullest cannot go round as far as its own neighbours.
+// It places members at every second position, fullest host first, and then fills the gaps. A host
+// other than the fullest is too small to reach around the ring to its own neighbours.
 func SpreadOrder(members []Member) []Member {
 	ordered := RingOrder(members)
 	size := make(map[string]int)
@@ -42,9 +41,9 @@ func SpreadOrder(members []Member) []Member {
 	return ring
 }
 
-// mix has members that are as good as each other, which rank tells, take turns by host: a ring of
-// the first of them can be spread if a ring of any of them could. The first stays the first.
-func mix(members []Member, rank func(Member) int) {
+// interleaveHosts makes members of equal rank take turns by host, so that a ring of the first few
+// can be spread if any choice of them could. The first member stays the first.
+func interleaveHosts(members []Member, rank func(Member) int) {
 	type turn struct{ rank, of int }
 	turns, seen := make(map[string]turn), make(map[string]int)
 	for _, m := range members {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// everyHosting calls try with n members on up to hosts hosts, in every way.
+// everyHosting calls try with n members in every assignment to up to hosts hosts.
 func everyHosting(n, hosts int, try func([]Member)) {
 	ways := 1
 	for range n {
@@ -24,7 +24,7 @@ func everyHosting(n, hosts int, try func([]Member)) {
 	}
 }
 
-// sharing counts the neighbours that are of one host, in a ring.
+// sharing counts the neighbours in a ring that share a host.
 func sharing(hosts []string) (n int) {
 	for i, host := range hosts {
 		if len(hosts) > 1 && host == hosts[(i+1)%len(hosts)] {
@@ -42,7 +42,7 @@ func hostsOf(members []Member) []string {
 	return hosts
 }
 
-// leastSharing tries every ring there is of these hosts.
+// leastSharing returns the least sharing of all rings of these hosts.
 func leastSharing(hosts []string, known map[string]int) int {
 	hosts = slices.Sorted(slices.Values(hosts))
 	key := fmt.Sprint(hosts)
@@ -62,13 +62,13 @@ func leastSharing(hosts []string, known map[string]int) int {
 			hosts[at], hosts[i] = hosts[i], hosts[at]
 		}
 	}
-	fill(1) // the first stays: a ring may be turned
+	fill(1) // the first stays, because a ring may be rotated
 	known[key] = least
 	return least
 }
 
-// TestSpreadOrderAgainstEveryRing holds the order against the best of all rings, for every way in
-// which up to seven members lie on up to four hosts.
+// TestSpreadOrderAgainstEveryRing compares the order with the best of all rings, for every
+// assignment of up to seven members to up to four hosts.
 func TestSpreadOrderAgainstEveryRing(t *testing.T) {
 	known := make(map[string]int)
 	random := rand.New(rand.NewPCG(1, 1))
@@ -98,7 +98,8 @@ func TestSpreadOrderAgainstEveryRing(t *testing.T) {
 	}
 }
 
-// TestSpreadOrderOfMany: the rule that half of the ring is not too many holds of large rings too.
+// TestSpreadOrderOfMany: in large rings, too, no neighbours share a host unless one host has more
+// than half of the members.
 func TestSpreadOrderOfMany(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	for range 300 {
@@ -118,9 +119,9 @@ func TestSpreadOrderOfMany(t *testing.T) {
 	}
 }
 
-// TestMixChoosesWhatCanBeSpread holds a choice of k against every other choice of k that passes
-// over nobody of a better standing.
-func TestMixChoosesWhatCanBeSpread(t *testing.T) {
+// TestInterleaveHostsChoosesWhatCanBeSpread compares the first k members with every choice of k
+// that skips no member of better standing.
+func TestInterleaveHostsChoosesWhatCanBeSpread(t *testing.T) {
 	const n, ranks = 5, 3
 	known := make(map[string]int)
 	for first := range n + 1 {
@@ -137,7 +138,7 @@ func TestMixChoosesWhatCanBeSpread(t *testing.T) {
 			}
 			everyHosting(n, 3, func(members []Member) {
 				mixed := slices.Clone(members)
-				mix(mixed, rankOf)
+				interleaveHosts(mixed, rankOf)
 				if !slices.IsSortedFunc(mixed, func(a, b Member) int {
 					return rankOf(a) - rankOf(b)
 				}) || mixed[0] != members[0] {
@@ -154,7 +155,7 @@ func TestMixChoosesWhatCanBeSpread(t *testing.T) {
 	}
 }
 
-// bestChoice tries every choice of k members.
+// bestChoice returns the least sharing of all choices of k members.
 func bestChoice(members []Member, k int, rank func(Member) int, known map[string]int) int {
 	best := len(members)
 	worst := rank(members[k-1])

@@ -7,36 +7,36 @@ import (
 )
 
 const (
-	// A process whose state was not to be trusted so often stays out: its memory or its device is
-	// likelier to be at fault than chance.
+	// corruptLimit is the number of wrong states after which a process stays out. Its memory or
+	// device is then more likely at fault than chance.
 	corruptLimit = 3
-	// What a process did is forgotten when it has been gone for so long. Coming back takes a worker
-	// half a minute at most.
+	// forgetTime is how long a process must be gone until its evictions are forgotten. A worker
+	// returns within half a minute.
 	forgetTime = 2 * time.Minute
 )
 
-// repeats is how often one process was put out of a ring, as far as this leader knows.
-type repeats struct {
+// evictionCount counts the evictions of one process, as far as this leader knows.
+type evictionCount struct {
 	host    string
 	pid     int
-	out     int       // times evicted to come back
-	corrupt int       // members of this process whose state was not to be trusted
-	last    string    // the id of the last one of these
-	seen    time.Time // when it was last registered
+	out     int       // evictions that allow a return
+	corrupt int       // members of this process whose state was wrong
+	last    string    // id of the last such member
+	seen    time.Time // when the process was last registered
 }
 
-func (r repeats) of(m Member) bool { return r.host == m.Host && r.pid == m.PID }
+func (r evictionCount) of(m Member) bool { return r.host == m.Host && r.pid == m.PID }
 
-func (s State) repeats(m Member) repeats {
-	if i := slices.IndexFunc(s.evictions, func(r repeats) bool { return r.of(m) }); i >= 0 {
+func (s State) evictionsOf(m Member) evictionCount {
+	if i := slices.IndexFunc(s.evictions, func(r evictionCount) bool { return r.of(m) }); i >= 0 {
 		return s.evictions[i]
 	}
-	return repeats{host: m.Host, pid: m.PID}
+	return evictionCount{host: m.Host, pid: m.PID}
 }
 
-// forget drops what was counted of processes that have been gone for long.
+// forget drops the counts of processes that have been gone for forgetTime.
 func (s State) forget(now time.Time) State {
-	var kept []repeats
+	var kept []evictionCount
 	for _, r := range s.evictions {
 		if slices.ContainsFunc(s.members, r.of) {
 			r.seen = now
@@ -49,15 +49,15 @@ func (s State) forget(now time.Time) State {
 	return s
 }
 
-// count notes that a member is put out, or, with corrupt, that its state is not to be trusted,
-// which it may say when it is out already.
+// count records an eviction (out), or a wrong state (corrupt), which may be reported after the
+// eviction.
 func (s State) count(id string, out, corrupt bool, now time.Time) State {
-	known := slices.Concat(s.members, s.plan.veterans(), s.before)
+	known := slices.Concat(s.members, s.plan.veterans(), s.lastMembers)
 	at := find(known, id)
 	if at < 0 {
 		return s
 	}
-	r := s.repeats(known[at])
+	r := s.evictionsOf(known[at])
 	if out {
 		r.out++
 	}
@@ -65,19 +65,19 @@ func (s State) count(id string, out, corrupt bool, now time.Time) State {
 		r.corrupt, r.last = r.corrupt+1, id
 	}
 	r.seen = now
-	others := slices.DeleteFunc(slices.Clone(s.evictions), func(o repeats) bool {
+	others := slices.DeleteFunc(slices.Clone(s.evictions), func(o evictionCount) bool {
 		return o.of(known[at])
 	})
-	s.evictions = slices.Concat(others, []repeats{r})
+	s.evictions = slices.Concat(others, []evictionCount{r})
 	return s
 }
 
-// distrusted reports whether a member's process stays out of every ring.
-func (s State) distrusted(m Member) bool { return s.repeats(m).corrupt >= corruptLimit }
+// distrusted reports whether a member's process must stay out of every ring.
+func (s State) distrusted(m Member) bool { return s.evictionsOf(m).corrupt >= corruptLimit }
 
-// history says of a member that is put out how often its process was, if that is worth a word.
+// history returns a note on a process's earlier evictions; empty if there is nothing to note.
 func (s State) history(m Member) string {
-	r := s.repeats(m)
+	r := s.evictionsOf(m)
 	switch {
 	case r.corrupt >= corruptLimit:
 		return fmt.Sprintf("; its state was wrong %d times: it stays out; restart it, or look at "+

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// wanted is how many workers a start waits for.
+// wanted returns the number of workers that a start waits for.
 func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
-// seniority orders members by what they may have of the job's state, the lowest first: members of
-// the last ring by rank, then those that were in it under another id, which is told by host and
-// process, then newcomers, which have nothing.
+// seniority orders members by how much of the job's state they may have, lowest first: members of
+// the last ring by rank; then processes that were in it under another id, known by host and PID;
+// then newcomers, which have none.
 func (s State) seniority(m Member) int {
 	ring := s.plan.veterans()
 	if rank := find(ring, m.ID); rank >= 0 {
@@ -27,8 +27,8 @@ func (s State) seniority(m Member) int {
 	return math.MaxInt
 }
 
-// standing is seniority without the order among equals: 0 for members of the last ring, 1 for those
-// that were in it under another id, 2 for newcomers.
+// standing is seniority without the order within a class: 0 for members of the last ring, 1 for
+// processes that were in it under another id, 2 for newcomers.
 func (s State) standing(m Member) int {
 	switch rank := s.seniority(m); {
 	case rank < len(s.plan.veterans()):
@@ -39,17 +39,17 @@ func (s State) standing(m Member) int {
 	return 2
 }
 
-// isNew reports whether a member has nothing of the job's state, as far as this leader knows.
+// isNew reports whether a member has no part of the job's state, as far as this leader knows.
 func (s State) isNew(m Member) bool { return s.seniority(m) == math.MaxInt }
 
-// allNew reports whether a ring of these members would have nothing of the job's state.
+// allNew reports whether none of the members has any of the job's state.
 func (s State) allNew(members []Member) bool {
 	return !slices.ContainsFunc(members, func(m Member) bool { return !s.isNew(m) })
 }
 
-// choose returns who would be in a ring now, by seniority and then by host; where the ring is to be
-// spread, those of equal standing by turns of their hosts. The slow ones, which wait, are taken
-// only as far as fewer than least are there without them.
+// choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
+// be spread, members of equal standing take turns by host. Slow members, evicted with Wait, are
+// chosen only to reach least members.
 func (s State) choose(least int) []Member {
 	var chosen, slow []Member
 	for _, m := range s.members {
@@ -65,18 +65,18 @@ func (s State) choose(least int) []Member {
 	bySeniority := func(a, b Member) int { return cmp.Compare(s.seniority(a), s.seniority(b)) }
 	slices.SortStableFunc(chosen, bySeniority)
 	if s.job.Spread {
-		mix(chosen, s.standing)
+		interleaveHosts(chosen, s.standing)
 	}
 	if short := least - len(chosen); short > 0 {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
 	if s.plan.Phase == Stopping && len(chosen) > 0 && !s.isNew(chosen[0]) {
-		chosen = slices.DeleteFunc(chosen, s.isNew) // which have nothing to save
+		chosen = slices.DeleteFunc(chosen, s.isNew) // they have nothing to save
 	}
 	return chosen[:min(len(chosen), s.job.Limit(s.plan))]
 }
 
-// ringWouldChange reports whether a ring that is formed now has other members than the present.
+// ringWouldChange reports whether a ring formed now would have other members than the present one.
 func (s State) ringWouldChange() bool {
 	chosen := s.choose(s.job.MinWorkers)
 	return len(chosen) != len(s.plan.Members) || slices.ContainsFunc(chosen, func(m Member) bool {
@@ -84,18 +84,18 @@ func (s State) ringWouldChange() bool {
 	})
 }
 
-// regroup plans a ring of whoever can be in it, or pauses the job if those are too few. why is
-// what has happened; what follows from it is added.
+// regroup plans a ring of all available members, or pauses the job if they are too few. why is the
+// cause; the plan's reason adds the consequence.
 func regroup(s State, why string, now time.Time) (State, []Action) {
 	least := s.job.MinWorkers
 	if s.plan.Phase == Stopping {
 		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
-	lost := s.plan.Phase == Running && s.allNew(chosen) // with the ring went the job's state
+	lost := s.plan.Phase == Running && s.allNew(chosen) // the job's state left with the ring
 	switch {
 	case len(chosen) < least && s.plan.Phase == Stopping:
-		s.plan.Evicted = nil // its members stay those of the last ring
+		s.plan.Evicted = nil // so that its members remain those of the last ring
 		return fail(s, why+"; nobody is left to save"+resumeHint, false)
 	case len(chosen) < least:
 		return pause(s, fmt.Sprintf("%s; paused: %d of at least %d workers left; waiting for %d "+
@@ -106,22 +106,22 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 		return pause(s, fmt.Sprintf("%s; paused: only workers without the job's state are left; "+
 			"waiting for one that has it, for %v", why, wait), now.Add(wait), now)
 	}
-	return s.with(chosen, why)
+	return s.formRing(chosen, why)
 }
 
-// pause dissolves the ring. Those who are there go on without others when the time has settled.
+// pause dissolves the ring. At settled the members that are there go on without others.
 func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Last = s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.asked, s.giveUp = nil, nil, now.Add(s.job.PauseTimeout)
-	s.settled, s.anew = settled, !settled.IsZero()
+	s.settled, s.awaitsState = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
 	return s, append(actions, Notify{Text: reason})
 }
 
-// trusted returns the veterans, but for those whose state is known to be wrong.
+// trusted returns the veterans without those whose state is known to be wrong.
 func (s State) trusted() []Member {
 	return slices.DeleteFunc(slices.Clone(s.plan.veterans()), func(m Member) bool {
 		e, _ := s.plan.Eviction(m.ID)
@@ -129,7 +129,7 @@ func (s State) trusted() []Member {
 	})
 }
 
-// seated notes that the present ring has begun: all of it have the job's state.
+// seated records that the present ring has begun, so all its members have the job's state.
 func seated(s State, e Seated) (State, []Action) {
 	if e.Generation != s.plan.Generation || len(s.plan.Members) == 0 || len(s.plan.Last) == 0 {
 		return s, nil
@@ -140,9 +140,9 @@ func seated(s State, e Seated) (State, []Action) {
 
 const resumeHint = "; --resume auto goes on from the newest checkpoint, if one was kept"
 
-// with plans a ring of the chosen, in the phase of the plan. A worker that waited, and is needed
-// now, is evicted no more.
-func (s State) with(chosen []Member, why string) (State, []Action) {
+// formRing plans a ring of the chosen members, in the plan's phase. It lifts the evictions of the
+// chosen.
+func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	var newcomers []string
 	for _, m := range chosen {
 		if s.plan.Rings > 0 && find(s.plan.veterans(), m.ID) < 0 {
@@ -159,10 +159,10 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	if s.plan.Phase != Stopping {
 		s.plan.Phase = Running
 	}
-	s.before = s.plan.veterans()
+	s.lastMembers = s.plan.veterans()
 	last := s.trusted()
 	if !slices.ContainsFunc(chosen, s.isNew) || s.allNew(chosen) {
-		last = nil // all have the state, or it is given up
+		last = nil // all members have the state, or it is given up
 	}
 	s.plan.Generation++
 	s.plan.Rings++
@@ -177,8 +177,8 @@ func (s State) with(chosen []Member, why string) (State, []Action) {
 	return s, append(actions, s.spares()...)
 }
 
-// order returns the ring of the chosen: ring order, turned so that the most senior leads. Rank 0 is
-// thus never a newcomer while somebody of the last ring is there.
+// order returns the chosen members in ring order, rotated so that the most senior has rank 0. So
+// rank 0 is a newcomer only if all are.
 func (s State) order(chosen []Member) []Member {
 	ring, first := RingOrder(chosen), 0
 	if s.job.Spread {
@@ -192,7 +192,6 @@ func (s State) order(chosen []Member) []Member {
 	return slices.Concat(ring[first:], ring[:first])
 }
 
-// describe names workers for people.
 func (s State) describe(ids ...string) string {
 	names := make([]string, len(ids))
 	for i, id := range ids {
@@ -206,12 +205,12 @@ func (s State) describe(ids ...string) string {
 	return strings.Join(names, ", ")
 }
 
-// counted says how many of those that a start waits for are there.
+// counted returns how many of the workers that a start waits for are there, for people.
 func (s State) counted() string {
 	return fmt.Sprintf("%d of %d workers", min(len(s.choose(1)), s.wanted()), s.wanted())
 }
 
-// spares tells each registered worker that has no rank.
+// spares notifies each registered worker that is left over.
 func (s State) spares() []Action {
 	var actions []Action
 	for _, m := range s.members {
@@ -231,22 +230,22 @@ func spare(m Member) Action {
 
 func (s State) registered(id string) bool { return find(s.members, id) >= 0 }
 
-// find returns where a member is; negative: nowhere.
+// find returns the index of a member; negative: not there.
 func find(members []Member, id string) int {
 	return slices.IndexFunc(members, func(m Member) bool { return m.ID == id })
 }
 
-// without returns a copy of members that lacks ids.
+// without returns a copy of members without ids.
 func without(members []Member, ids ...string) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool {
 		return slices.Contains(ids, m.ID)
 	})
 }
 
-// textLimit bounds what others say of a plan, in bytes: it is stored with it.
+// textLimit is the longest text by others in a plan, in bytes. It is stored with the plan.
 const textLimit = 1000
 
-// clip cuts a text that is too long.
+// clip cuts a text to textLimit.
 func clip(text string) string {
 	if len(text) <= textLimit {
 		return text

@@ -14,30 +14,30 @@ import (
 
 var update = flag.Bool("update", false, "write what the scripts in testdata should say")
 
-// TestScripts plays testdata/*.txt. A script is a row of commands, each followed by ---- and what
-// Decide does about it, up to an empty line:
+// TestScripts plays testdata/*.txt. A script is a list of commands. Each is followed by ---- and
+// Decide's response, up to an empty line:
 //
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
 //	    [version=] [generation=0] [order=adjacent] [next=0]   a fresh store
-//	elect                   a leader takes over from what the store holds
+//	elect                   a leader takes over from the store
 //	join ID [host=a] [pid=] [version=] [identity=]   the pid of w3 is 30
-//	register ID ...         a join of which the leader does not hear
-//	leave ID...             registrations end, all at once
-//	vanish ID               a registration ends, and the leader does not hear of it
+//	register ID ...         a join that the leader does not see
+//	leave ID...             registrations end together
+//	vanish ID               a registration ends that the leader does not see
 //	fail ID TEXT            the worker cannot go on
 //	fail@GENERATION ID TEXT ... in the ring of that generation
-//	usage ID TEXT           ... for the job's input is wrong
-//	fatal ID TEXT           ... as every worker could not
-//	resync ID TEXT          ... for its state is not to be trusted
+//	usage ID TEXT           ... because of the job's input
+//	fatal ID TEXT           ... and neither could any other worker
+//	resync ID TEXT          ... because its state may be wrong
 //	suspect ID RANK TEXT    the worker accuses another one of the present ring
 //	suspect@GENERATION ID RANK TEXT
-//	slow ID RANK TEXT       it accuses another one of being slow
+//	slow ID RANK TEXT       the worker accuses another one of being slow
 //	leaving ID              the worker was asked to go
 //	scale N
 //	done ID
 //	done@GENERATION ID
 //	stop REASON
-//	after DURATION          the clock moves on, and ticks
+//	after DURATION          the clock advances, with ticks
 //
 // Text after a # is a comment.
 func TestScripts(t *testing.T) {
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// playScript returns the script with the expectations that are true.
+// playScript returns the script with the actual responses.
 func playScript(t *testing.T, text string) string {
 	w := &scriptWorld{now: time.Unix(0, 0)}
 	var out strings.Builder
@@ -255,7 +255,7 @@ func memberOf(args []string) Member {
 	return m
 }
 
-// describePlan says what a plan has that the one before had not.
+// describePlan describes the parts of a plan that differ from the one before.
 func describePlan(before, p Plan) string {
 	var out strings.Builder
 	result := ""

@@ -14,11 +14,11 @@ var (
 	seedCount = flag.Uint64("seeds", 300, "how many simulations to run")
 )
 
-// TestSimulation plays random histories: workers come, finish, fail, die, are accused and come back
-// under other ids; people scale and stop the job; leaders die in the middle of what they do. It
-// checks every plan that is stored, and that the job ends once nothing goes wrong any more.
+// TestSimulation plays random histories. Workers join, finish, fail, die, are accused and return
+// under other ids; people scale and stop the job; leaders die between actions. It checks every
+// stored plan, and that the job ends after the last fault.
 func TestSimulation(t *testing.T) {
-	// Two where a process is distrusted, its leader dies, and the next one goes by the plan.
+	// In these two a process is distrusted, its leader dies, and the next leader has only the plan.
 	seeds := []uint64{5719, 10238}
 	for seed := range *seedCount {
 		seeds = append(seeds, seed+1)
@@ -42,7 +42,7 @@ func TestSimulation(t *testing.T) {
 	if *seedFlag != 0 || *seedCount < 200 {
 		return
 	}
-	// Simulations that never see one of these prove nothing about it.
+	// A simulation that never covers one of these cases proves nothing about it.
 	for _, what := range []string{
 		"ended: failed false, in a ring false", "ended: failed false, in a ring true",
 		"ended: failed true, in a ring false", "ended: failed true, in a ring true",
@@ -60,7 +60,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// simulation is one job: its store, its workers, and its leader if there is one.
+// simulation is one job: its store, its workers, and its leader if it has one.
 type simulation struct {
 	random  *rand.Rand
 	log     []logLine
@@ -68,17 +68,17 @@ type simulation struct {
 	now     time.Time
 	job     Job
 	stored  Plan
-	last    []Member           // the last ring, less those whose state is not to be trusted
+	last    []Member           // the last ring, without members whose state may be wrong
 	members []Member           // registered
-	away    []Member           // processes that are cut off from the store, and come back
-	since   time.Time          // when the leader came, or the pause, whichever is later
-	lost    time.Time          // the same, or when the leader last heard that a veteran has gone
-	said    map[string][]Event // what each worker has reported, to be told to every new leader
+	away    []Member           // cut off from the store; they return
+	since   time.Time          // when the leader was elected or the pause began, whichever is later
+	lost    time.Time          // the same, or when the leader last heard that a veteran left
+	said    map[string][]Event // each worker's reports; every new leader hears them
 	spawned int
-	faulty  bool // the first process has bad memory, and the leader time to see it
+	faulty  bool // the first process has bad memory, and the leader lives long enough to see it
 
 	leader *State
-	known  []Member // what the leader knows to be registered
+	known  []Member // members registered as far as the leader knows
 	heard  map[string]int
 }
 
@@ -109,7 +109,7 @@ func (s *simulation) run() error {
 	return s.quiet()
 }
 
-// quiet is what follows when nothing goes wrong any more: the job must come to its end.
+// quiet runs the job without further faults until it ends.
 func (s *simulation) quiet() error {
 	s.note("from here on nothing goes wrong")
 	for len(s.away) > 0 {
@@ -138,7 +138,6 @@ func (s *simulation) quiet() error {
 	return fmt.Errorf("the job has not ended: %+v, leaving %v", s.stored, s.leader.leaving)
 }
 
-// obey has a worker do what the stored plan says.
 func (s *simulation) obey(m Member) {
 	_, inRing := s.stored.Rank(m.ID)
 	e, evicted := s.stored.Eviction(m.ID)
@@ -161,13 +160,12 @@ func (s *simulation) spawn(version, identity string) {
 		Identity: identity})
 }
 
-// comeBack registers the same process under another id.
 func (s *simulation) comeBack(m Member) {
 	s.spawned++
 	s.register(m)
 }
 
-// outage ends the leases of the whole ring and of some spares at once. Most of them come back.
+// outage ends the leases of the whole ring and of some spares at once. Most of them return.
 func (s *simulation) outage() {
 	for _, m := range slices.Clone(s.members) {
 		if _, inRing := s.stored.Rank(m.ID); !inRing && s.random.IntN(2) == 0 {
@@ -180,7 +178,7 @@ func (s *simulation) outage() {
 	}
 }
 
-// spoil has the first process find its own state wrong: it says so, goes, and comes back.
+// spoil makes the first process find its own state wrong: it reports that, leaves and returns.
 func (s *simulation) spoil() {
 	for _, m := range slices.Clone(s.members) {
 		if _, inRing := s.stored.Rank(m.ID); inRing && m.PID == 1 {
@@ -210,7 +208,7 @@ func (s *simulation) unregister(id string) {
 	s.members = without(s.members, id)
 }
 
-// step is one thing that happens.
+// step makes one random thing happen.
 func (s *simulation) step() error {
 	var m Member
 	if len(s.members) > 0 {
@@ -249,7 +247,7 @@ func (s *simulation) step() error {
 	return s.leaderStep()
 }
 
-// report has a worker say something, which may be about a ring that is no more.
+// report makes a worker send a random report, possibly about an earlier ring.
 func (s *simulation) report(m Member) {
 	generation := max(1, s.stored.Generation-Generation(max(0, s.random.IntN(6)-3)))
 	switch n := s.random.IntN(14); {
@@ -301,13 +299,13 @@ func (s *simulation) elect() error {
 	return s.decide(Elected{Plan: s.stored, Members: slices.Clone(s.members)}, false)
 }
 
-// say keeps a report. Like the reports of a real worker it reaches every leader, in order.
+// say stores a report. Like a real worker's reports it reaches every leader, in order.
 func (s *simulation) say(id string, e Event) {
 	s.note("%s says %#v", id, e)
 	s.said[id] = append(s.said[id], e)
 }
 
-// unheard returns what the leader does not know yet; of each source the next thing.
+// unheard returns the next event of each source that the leader has not heard.
 func (s *simulation) unheard() []Event {
 	var unheard []Event
 	var gone []string
@@ -337,7 +335,7 @@ func (s *simulation) unheard() []Event {
 	return unheard
 }
 
-// deliver tells the leader one thing that it does not know yet.
+// deliver gives the leader one event that it has not heard.
 func (s *simulation) deliver(crash bool) error {
 	unheard := s.unheard()
 	if s.leader == nil || len(unheard) == 0 {
@@ -370,13 +368,13 @@ func (s *simulation) deliver(crash bool) error {
 	return s.decide(event, crash)
 }
 
-// decide runs the leader; with crash it dies before the first thing that it would do.
+// decide runs the leader. With crash it dies before its first action.
 func (s *simulation) decide(e Event, crash bool) error {
 	if s.leader == nil {
 		return nil
 	}
 	s.note("%#v", e)
-	look := s.random.IntN(16) == 0 // it takes longer than all the rest
+	look := s.random.IntN(16) == 0 // it takes longer than everything else
 	before := ""
 	if look {
 		before = fmt.Sprintf("%+v", *s.leader)
@@ -418,12 +416,11 @@ func (s *simulation) decide(e Event, crash bool) error {
 	return nil
 }
 
-// keep stores a plan.
 func (s *simulation) keep(p Plan) {
 	if p.Phase == Paused && s.stored.Phase != Paused {
 		s.since, s.lost = s.now, s.now
 	}
-	begun := p.Generation == s.stored.Generation && len(p.Last) == 0 // of the ring that it was
+	begun := p.Generation == s.stored.Generation && len(p.Last) == 0 // of the stored ring
 	newcomer := func(m Member) bool { return !s.veteran(m) }
 	if len(p.Members) > 0 && (begun || !slices.ContainsFunc(p.Members, newcomer) ||
 		!slices.ContainsFunc(p.Members, s.veteran)) {
@@ -436,12 +433,12 @@ func (s *simulation) keep(p Plan) {
 			s.last = without(s.last, e.ID)
 		}
 	}
-	if anew { // a ring that stays is written as it was, whatever was heard of its members since
+	if anew { // a later write of the same ring must not change it
 		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
 	}
 }
 
-// logLine is written only if it is needed.
+// logLine is formatted only if it is needed.
 type logLine struct {
 	format string
 	args   []any

@@ -11,10 +11,10 @@ import (
 	"rondo/telemetry"
 )
 
-// logInterval is the least time between two lines about steps in the leader's log.
+// logInterval is the least time between two step lines in the leader's log.
 const logInterval = 10 * time.Second
 
-// Command is `coordinator --etcd … --job …`.
+// Command returns the command `coordinator --etcd … --job …`.
 func Command() *cobra.Command {
 	var cfg Config
 	c := &cobra.Command{
@@ -23,10 +23,10 @@ func Command() *cobra.Command {
 		Short:   "Lead a job, or stand by for its leader",
 	}
 	where := meet.AddFlags(c)
-	c.Flags().StringVar(&cfg.Spec, "spec", "", "YAML file of the job, to be submitted as run "+
-		"--run when no older run goes on; default: somebody else submits it")
-	c.Flags().BoolVar(&cfg.Stay, "stay", false, "stay when the job has ended, and lead its next "+
-		"run; wait for etcd at the start")
+	c.Flags().StringVar(&cfg.Spec, "spec", "", "YAML file of the job; it is submitted as run "+
+		"--run as soon as no older run is active; default: another process submits the job")
+	c.Flags().BoolVar(&cfg.Stay, "stay", false, "stay after the job's end and lead its next run; "+
+		"at the start, wait for etcd")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Config, err = where(slog.LevelInfo); err != nil {

@@ -1,6 +1,8 @@
-// Package coordinator is a coordinator process: it wires the elected state machine of
-// cluster/coordinator to etcd and to the gRPC service of cluster/rpc, for one run of a job or,
-// where it stays, for one after the other. It may submit the job itself.
+// Package coordinator is a coordinator process. It connects the elected state machine of
+// cluster/coordinator with etcd and with the gRPC service of cluster/rpc, for one run of a job or,
+// with Config.Stay, for one run after another. It can submit the job itself. It decides nothing
+// about membership: cluster does. It may import cluster and its adapters, job/jobspec, proto and
+// telemetry.
 package coordinator
 
 import (
@@ -27,29 +29,28 @@ import (
 )
 
 const (
-	// drainTimeout is how long watchers and workers have to hear of the job's end.
+	// drainTimeout bounds the wait for watchers and workers to receive the job's end.
 	drainTimeout = 5 * time.Second
-	// stayPatience is how long a coordinator that stays waits for etcd, which may have been started
-	// in the same moment.
+	// stayPatience bounds the wait for etcd with Config.Stay: etcd may start at the same time.
 	stayPatience = 5 * time.Minute
 )
 
-// Config is where the job is, and what this process does beside leading it.
+// Config says where the job is and how this process leads it.
 type Config struct {
 	meet.Config
-	// Spec is the YAML file of the job, which this process submits as run Config.Run; empty:
-	// somebody else does.
+	// Spec is the YAML file of the job, which this process submits as run Config.Run. Empty:
+	// another process submits it.
 	Spec string
-	// Stay: the process outlasts the job, and leads its next run.
+	// Stay makes the process outlast the job and lead its next run.
 	Stay bool
-	// Show logs the job's events while this process leads; nil: events are not shown. It remembers
-	// those that an earlier leader had, and does not log them again.
+	// Show logs the job's events while this process leads; nil: they are not shown. Events of an
+	// earlier leader are remembered, but not logged again.
 	Show *telemetry.LogView
 }
 
-// Run campaigns for the leadership of a job, leads it when elected, and returns its last plan when
-// it has ended; its failure is the error. When ctx ends it gives the leadership up, and the job
-// goes on; the error is an app.LeftError.
+// Run campaigns for the leadership of a job, leads it if elected, and returns its last plan when it
+// has ended. The job's failure is the error. When ctx ends, Run resigns, the job goes on, and the
+// error is an app.LeftError.
 func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if err := cfg.Validate(); err != nil {
 		return cluster.Plan{}, app.Usage(err)
@@ -65,7 +66,7 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	plan, err := p.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		if p.idle {
-			return plan, nil // the job had ended; this process only stayed
+			return plan, nil // the job had ended before
 		}
 		err = &app.LeftError{Text: "asked to go before the job's end; another coordinator can " +
 			"lead it"}
@@ -73,21 +74,20 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	return plan, err
 }
 
-// process is a coordinator process.
 type process struct {
-	cfg     Config
-	log     *slog.Logger
-	own     *rondov1.JobSpec // the run that it submits; nil: none
-	store   *etcdstore.Store
-	last    int64       // the run that ended last; -1: none has
-	idle    bool        // it waits for the next run
-	started health.Flag // etcd has answered
-	ready   health.Flag
-	pulse   pulse
-	told    bool // that its own spec is not what runs
+	cfg              Config
+	log              *slog.Logger
+	own              *rondov1.JobSpec // the run that it submits; nil: none
+	store            *etcdstore.Store
+	last             int64       // number of the last run that has ended; -1: none
+	idle             bool        // it waits for the next run
+	started          health.Flag // etcd has answered
+	ready            health.Flag
+	pulse            pulse
+	differenceLogged bool // logDifference has logged
 }
 
-// run leads one run, or, with --stay, one after the other.
+// run leads one run or, with Config.Stay, one run after another.
 func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 	stop, err := health.Serve(p.cfg.Health, health.Checks{Started: p.started.Is, Ready: p.ready.Is,
 		Alive: func() bool { return p.pulse.beats(time.Now()) }})
@@ -116,6 +116,11 @@ func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 		case errors.Is(err, errSuperseded) && p.cfg.Stay:
 			p.log.Warn("the run was over before this coordinator led it", "run", spec.Submitted)
 			continue
+		case errors.Is(err, cluster.ErrNoSpec) && p.cfg.Stay:
+			// The job is being deleted: this coordinator must not submit it anew.
+			p.log.Info("etcd has forgotten the run", "run", spec.Submitted)
+			p.last = max(spec.Submitted, 0)
+			continue
 		case err != nil && ended.Phase != cluster.Ended:
 			return plan, err
 		}
@@ -127,13 +132,13 @@ func (p *process) run(ctx context.Context) (plan cluster.Plan, err error) {
 	}
 }
 
-// leadRun leads one run until it has ended. The error is why it has failed, or why this process
-// cannot lead it any more; only with the first has the plan ended.
+// leadRun leads one run until it has ended. The error is why the run failed, or why this process
+// cannot lead it any more. Only in the first case has the returned plan ended.
 func (p *process) leadRun(ctx context.Context, spec *rondov1.JobSpec) (cluster.Plan, error) {
 	if p.own != nil && spec.Submitted < p.own.Submitted {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go p.tellWaiting(ctx, spec.Submitted)
+		go p.logWaiting(ctx, spec.Submitted)
 	}
 	plan, err := p.lead(ctx, spec)
 	switch {
@@ -161,8 +166,8 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	// A container's process has the same number after each restart: what it reports then is another
-	// source's.
+	// A container's process has the same number after each restart, but its events must count as
+	// another source's. So the id includes the time.
 	id := fmt.Sprintf("coordinator-%s-%d-%d", meet.HostName(), os.Getpid(),
 		time.Now().UnixNano()%1e9)
 	job := JobOf(spec)
@@ -183,7 +188,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 			err = errors.Join(err, stopped)
 		}
 	}()
-	p.ready.Set(true) // for good: who stays between two runs does what it is there for
+	p.ready.Set(true) // permanently: a process that waits between two runs works as intended
 	p.pulse.follow(spec.LeaseTtl.AsDuration())
 	return elected.Run(ctx, elected.Config{
 		Job:      job,
@@ -198,7 +203,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	})
 }
 
-// heard shows an event that reached this process while it leads.
+// heard shows an event that this process receives while it leads. retold marks an earlier leader's.
 func (p *process) heard(e *rondov1.Event, retold bool) {
 	if p.cfg.Show == nil {
 		return
@@ -216,7 +221,7 @@ func (p *process) heard(e *rondov1.Event, retold bool) {
 	}
 }
 
-// JobOf is what membership needs to know of the spec.
+// JobOf returns what cluster needs to know of the spec.
 func JobOf(spec *rondov1.JobSpec) cluster.Job {
 	return cluster.Job{Workers: int(spec.Workers), MinWorkers: int(spec.MinWorkers),
 		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
@@ -225,7 +230,7 @@ func JobOf(spec *rondov1.JobSpec) cluster.Job {
 		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
 }
 
-// drain waits until somebody has heard of the job's end, and everybody who listens.
+// drain waits until at least one watcher has the job's end, and all streams have ended.
 func drain(ctx context.Context, service *rpc.Server, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()

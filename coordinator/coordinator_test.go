@@ -29,14 +29,14 @@ import (
 
 const (
 	patience = 2 * time.Minute
-	// quick is a job that is over in a moment.
+	// quick is a job that takes a moment.
 	quick = "max_tokens: 1200\nhidden: 4\nbatch: 4\nbptt: 4\nsteps: 3\nepochs: 0\n" +
 		"sample_tokens: 0\nworkers: 1\nlease_ttl: 2s\nchunk_timeout: 1s\n"
 )
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
-// testMain keeps the workers' caches out of the user's, and the user's credentials out of theirs.
+// testMain isolates the tests from the user's caches and credentials.
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "rondo-coordinator-")
 	if err == nil {
@@ -52,7 +52,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// place is an etcd with processes of one job, all of which have ended when the test has.
+// place is an etcd with processes of one job. All end with the test.
 type place struct {
 	t         *testing.T
 	ctx       context.Context
@@ -113,7 +113,8 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// coordinator starts one that stays, and returns what asks it to go, and its result.
+// coordinator starts a coordinator that stays. It returns a function that asks it to leave, and its
+// result.
 func (p *place) coordinator(spec string, run int64) (leave func(), result <-chan error) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -128,17 +129,17 @@ func (p *place) coordinator(spec string, run int64) (leave func(), result <-chan
 	return cancel, ended
 }
 
-// work runs a worker of a run to its end.
+// work runs a worker of a run until it ends.
 func (p *place) work(run int64) (did string, err error) { return p.workUntil(p.ctx, run) }
 
-// workUntil is work for a worker that is asked to go when ctx ends.
+// workUntil is work with a worker that is asked to leave when ctx ends.
 func (p *place) workUntil(ctx context.Context, run int64) (did string, err error) {
 	where := p.where
 	where.Run = run
 	return worker.Run(ctx, worker.Config{Config: where})
 }
 
-// until waits for the job to be as a test wants it.
+// until waits until the job's state satisfies holds.
 func (p *place) until(what string, holds func(cluster.View, int64) bool) cluster.View {
 	p.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -156,8 +157,8 @@ func (p *place) until(what string, holds func(cluster.View, int64) bool) cluster
 	}
 }
 
-// TestRunsFollowEachOther: several coordinators bring the same run, at the same time and later; it
-// runs once. A newer one follows it, and what is of the older one hears so.
+// TestRunsFollowEachOther: several coordinators bring the same run, together and later; it runs
+// once. A newer run follows it, and processes of the older one are told so.
 func TestRunsFollowEachOther(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -180,7 +181,7 @@ func TestRunsFollowEachOther(t *testing.T) {
 	for _, words := range []string{`msg="joined the ring" rank=0 of=1`, "threads=",
 		`msg="ring of 1, generation 1`, `msg="step 3/3`,
 		`msg="done after step 3 (--steps 3 reached): loss `} {
-		if n := p.log.count(words); n != 1 { // a coordinator that does not lead says nothing of it
+		if n := p.log.count(words); n != 1 { // a coordinator that does not lead does not log it
 			t.Errorf("the log has %s %d times", words, n)
 		}
 	}
@@ -227,8 +228,8 @@ func await(t *testing.T, p *place, what string, holds func() bool) {
 	}
 }
 
-// TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so, and leads what there is,
-// for as long as somebody works on it, or waits to.
+// TestAnOlderRunIsLedToItsEnd: a coordinator whose run must wait says so. It leads the older run as
+// long as a worker works on it or waits to.
 func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -246,7 +247,7 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	await(t, p, "the wait is told", func() bool {
 		return p.log.count("an older run of the job has not ended") > 0
 	})
-	const enough = 12 * time.Second // for a run that has nobody to be superseded
+	const enough = 12 * time.Second // an abandoned run would be superseded by then
 	time.Sleep(enough)
 	p.until("still run 1", func(v cluster.View, run int64) bool {
 		return run == 1 && v.Plan.Phase == cluster.Forming && len(v.Members) == 1
@@ -263,8 +264,8 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	})
 }
 
-// TestAnAbandonedRunMakesWay: a run that waits for workers, none of which is there, does not hold
-// the next one up. It was never started, or is paused.
+// TestAnAbandonedRunMakesWay: a run that has no workers does not delay the next one. It has never
+// started, or it is paused.
 func TestAnAbandonedRunMakesWay(t *testing.T) {
 	t.Parallel()
 	for name, abandon := range map[string]func(*place){
@@ -304,7 +305,8 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 	}
 }
 
-// TestAnotherSpecOfTheSameRunIsTold: it changes nothing, and whoever wrote it must know.
+// TestAnotherSpecOfTheSameRunIsTold: a different spec for a submitted run changes nothing and is
+// reported.
 func TestAnotherSpecOfTheSameRunIsTold(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -325,7 +327,7 @@ func TestAnotherSpecOfTheSameRunIsTold(t *testing.T) {
 	}
 }
 
-// TestAFailedRunIsOutlasted: the process stays for a run that does better.
+// TestAFailedRunIsOutlasted: the process stays after a failed run and leads the next one.
 func TestAFailedRunIsOutlasted(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -342,8 +344,8 @@ func TestAFailedRunIsOutlasted(t *testing.T) {
 	}
 }
 
-// TestSeveralMayKeepTheSameStep: workers that are suspended together, where none can go on without
-// the others, each keep what they have, and whoever comes goes on from it.
+// TestSeveralMayKeepTheSameStep: workers are suspended together, and none can go on without the
+// others. Each saves its state, and later workers go on from it.
 func TestSeveralMayKeepTheSameStep(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -390,8 +392,7 @@ func TestSeveralMayKeepTheSameStep(t *testing.T) {
 	t.Logf("%d workers kept step %d", kept, newest.Step)
 }
 
-// TestEtcdMayComeLater: what is started together with etcd waits for it, longer than a person
-// would.
+// TestEtcdMayComeLater: with Stay, a process waits for etcd longer than usual.
 func TestEtcdMayComeLater(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -408,7 +409,7 @@ func TestEtcdMayComeLater(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, "tcp", address)
 	}
 	_, result := p.coordinator(quick, 1)
-	const usual = 10 * time.Second // after which others give up
+	const usual = 10 * time.Second // the limit without Stay
 	select {
 	case err := <-result:
 		t.Fatalf("it gave up: %v", err)

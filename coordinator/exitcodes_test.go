@@ -22,7 +22,7 @@ import (
 	"rondo/k8s"
 )
 
-// shelf is a bucket with one text, which goes through what buckets go through.
+// shelf is a bucket with one text whose failures a test can choose.
 type shelf struct{ state atomic.Int64 }
 
 // The states of a shelf.
@@ -34,7 +34,7 @@ const (
 	rewritten
 )
 
-// text is what the workers read; another one has the same length.
+// text is what the workers read. The rewritten text has the same length.
 func (s *shelf) text() []byte {
 	text := strings.Repeat("a text that is read by all of the workers. ", 300)
 	if s.state.Load() == rewritten {
@@ -43,7 +43,7 @@ func (s *shelf) text() []byte {
 	return []byte(text)
 }
 
-// ServeHTTP implements http.Handler as S3 does.
+// ServeHTTP answers as S3 does.
 func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch s.state.Load() {
 	case busy:
@@ -58,14 +58,15 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// corpus is the shelf's text as a spec names it.
+// corpus returns the spec's line for the shelf's text.
 func (s *shelf) corpus(t *testing.T) string {
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	return "corpus: s3://shelf/text?region=here&use_path_style=true&endpoint=" + server.URL + "\n"
 }
 
-// actions are what the Job does about a worker's exit code; none: it starts another worker.
+// actions returns what the Kubernetes Job does for each exit code of a worker. Without an action it
+// starts another worker.
 func actions(t *testing.T) map[int]batchv1.PodFailurePolicyAction {
 	t.Helper()
 	text, err := fs.ReadFile(k8s.FS(), "job/worker.yaml")
@@ -87,7 +88,7 @@ func actions(t *testing.T) map[int]batchv1.PodFailurePolicyAction {
 	return out
 }
 
-// exitCode is that of a command that ends with err.
+// exitCode returns the exit code of a command that fails with err.
 func exitCode(err error) int {
 	c := &cobra.Command{Use: "worker", RunE: func(*cobra.Command, []string) error { return err }}
 	return app.Run(context.Background(), c, []string{}, io.Discard)
@@ -98,8 +99,8 @@ const (
 	failJob = batchv1.PodFailurePolicyActionFailJob
 )
 
-// TestWhatTheJobDoesAboutAFailure: at the start, what is wrong for everybody ends the Job, and what
-// may pass does not. Once a ring trains, nothing that one worker meets ends it.
+// TestWhatTheJobDoesAboutAFailure: at the start, an error that every worker would have ends the
+// Job; a passing one does not. Once a ring trains, no error of a single worker ends it.
 func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 	t.Parallel()
 	policy := actions(t)
@@ -107,7 +108,7 @@ func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 		name    string
 		state   int64
 		words   string
-		starts  batchv1.PodFailurePolicyAction // when the first worker meets it
+		starts  batchv1.PodFailurePolicyAction // if the first worker meets it
 		missing bool                           // a first worker cannot meet it
 	}{
 		{"storage is busy", busy, "503", another, false},
@@ -169,8 +170,8 @@ func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 	}
 }
 
-// TestWhatTheJobDoesAboutItsEnd: a failure that the leader has decided upon is everybody's, and so
-// are wrong flags.
+// TestWhatTheJobDoesAboutItsEnd: a failure that the leader has decided ends the Job, and so do
+// wrong flags.
 func TestWhatTheJobDoesAboutItsEnd(t *testing.T) {
 	t.Parallel()
 	policy := actions(t)

@@ -7,7 +7,8 @@ import (
 	elected "rondo/cluster/coordinator"
 )
 
-// TestALeaderMustTurn: one that is stuck is told from one that waits to lead, or for etcd.
+// TestALeaderMustTurn: a stuck leader is detected; a process that waits to lead, or for etcd, is
+// not stuck.
 func TestALeaderMustTurn(t *testing.T) {
 	var p pulse
 	const ttl, late = 10 * time.Second, 10 * time.Minute

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// idlePause is between two looks for a next run, for as long as the process stays.
+	// idlePause is the time between two checks for the next run.
 	idlePause = time.Second
-	// tellInterval is between two lines about a run that another one waits for.
-	tellInterval = time.Minute
-	// lookPause is between two looks of a new leader at an etcd that does not answer.
-	lookPause = 200 * time.Millisecond
+	// waitLogInterval is the time between two lines about a run that waits for an older one.
+	waitLogInterval = time.Minute
+	// specPause is the time between two attempts of a new leader to read the spec from etcd.
+	specPause = 200 * time.Millisecond
 )
 
-// ownSpec reads the spec that this process submits; nil if it submits none.
+// ownSpec reads the spec that this process submits. It returns nil if there is none.
 func (c Config) ownSpec() (*rondov1.JobSpec, error) {
 	if c.Spec == "" {
 		return nil, nil
@@ -51,8 +51,8 @@ func (c Config) ownSpec() (*rondov1.JobSpec, error) {
 	return spec, app.Usage(err)
 }
 
-// next returns the spec of the run to lead: one that has not been led to its end here. It submits
-// this process's own, if it may, and otherwise waits for somebody else's.
+// next returns the spec of the run to lead, which must be newer than p.last. It submits this
+// process's own spec when it may, and otherwise waits for another process to submit one.
 func (p *process) next(ctx context.Context) (*rondov1.JobSpec, error) {
 	if p.last < 0 && p.own == nil {
 		return p.cfg.Config.Spec(ctx, p.store)
@@ -78,7 +78,7 @@ func (p *process) next(ctx context.Context) (*rondov1.JobSpec, error) {
 	}
 }
 
-// stored returns the stored spec, after this process's own was submitted, if that was to be.
+// stored returns the stored spec. If this process's own run is due, stored submits it first.
 func (p *process) stored(ctx context.Context) ([]byte, error) {
 	if p.own == nil || p.own.Submitted <= p.last {
 		return p.store.Spec(ctx)
@@ -93,26 +93,26 @@ func (p *process) stored(ctx context.Context) ([]byte, error) {
 	if created {
 		p.log.Info("the job is submitted", "job", p.own.Job, "run", p.own.Submitted)
 	}
-	p.tellDifference(stored)
+	p.logDifference(stored)
 	return stored, err
 }
 
-// tellDifference says, once, that the run of this process's spec was submitted with another.
-func (p *process) tellDifference(stored []byte) {
+// logDifference logs once that this process's run was submitted with another spec.
+func (p *process) logDifference(stored []byte) {
 	spec := &rondov1.JobSpec{}
-	if p.told || meet.RunOf(stored) != p.own.Submitted || proto.Unmarshal(stored, spec) != nil ||
-		proto.Equal(spec, p.own) {
+	if p.differenceLogged || meet.RunOf(stored) != p.own.Submitted ||
+		proto.Unmarshal(stored, spec) != nil || proto.Equal(spec, p.own) {
 		return
 	}
-	p.told = true
+	p.differenceLogged = true
 	p.log.Warn("this file is not what the run was submitted with, and changes nothing: raise the "+
 		"run's number (--run, rondo.dev/run) to run it", "file", p.cfg.Spec, "job", p.own.Job,
 		"run", p.own.Submitted)
 }
 
-// tellWaiting says, until ctx ends, that this process's own run waits for an older one.
-func (p *process) tellWaiting(ctx context.Context, older int64) {
-	tick := time.NewTicker(tellInterval)
+// logWaiting logs, until ctx ends, that this process's own run waits for an older one.
+func (p *process) logWaiting(ctx context.Context, older int64) {
+	tick := time.NewTicker(waitLogInterval)
 	defer tick.Stop()
 	for {
 		p.log.Warn("an older run of the job has not ended: leading that; the new one waits until "+
@@ -126,11 +126,11 @@ func (p *process) tellWaiting(ctx context.Context, older int64) {
 	}
 }
 
-// errSuperseded: the run that a process was elected to lead has ended, and another was submitted.
+// errSuperseded says that the run to lead has ended, and another was submitted.
 var errSuperseded = errors.New("another run of the job has been submitted meanwhile")
 
-// election is that of the leader of one run. Who was elected after the end of that run, and when
-// the next one was submitted already, must not lead the next one by the spec of the last.
+// election elects the leader of one run. A process elected after that run's end, when the next run
+// is already submitted, must not lead the next run by the old spec.
 type election struct {
 	cluster.Election
 	registry cluster.Registry
@@ -152,8 +152,8 @@ type runLeadership struct {
 	election *election
 }
 
-// LoadPlan implements cluster.Leadership. The spec is looked at after the plan: who submits a run
-// replaces both at once, and only after the end of the last.
+// LoadPlan implements cluster.Leadership. It reads the spec after the plan: submitting a run
+// replaces both at once, and happens only after the end of the last run.
 func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	plan, err := l.Leadership.LoadPlan(ctx)
 	if err != nil {
@@ -174,7 +174,7 @@ func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 			return cluster.Plan{}, cluster.ErrDeposed
 		case <-ctx.Done():
 			return cluster.Plan{}, ctx.Err()
-		case <-time.After(lookPause):
+		case <-time.After(specPause):
 		}
 	}
 }

@@ -22,7 +22,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	b.Run("cached", func(b *testing.B) {
 		cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: b.TempDir()}
-		b.SetBytes(2 * open(b, cfg).Tokens().Len()) // of the token file
+		b.SetBytes(2 * open(b, cfg).Tokens().Len()) // size of the token file
 		for b.Loop() {
 			open(b, cfg).Close()
 		}
@@ -69,7 +69,6 @@ func BenchmarkMeasure(b *testing.B) {
 	}
 }
 
-// TestReadingBatchesAllocatesNothing holds for both passes over a token file.
 func TestReadingBatchesAllocatesNothing(t *testing.T) {
 	const lanes, bptt = 8, 35
 	c := open(t, Config{Source: Opticks, Tokenizer: Tokenizer{Char, None}, CacheDir: t.TempDir()})

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	maxCachedFiles   = 32 // token files in a cache folder; the least recently used go first
+	maxCachedFiles   = 32 // in a cache folder; the least recently used are removed
 	tokenFileSuffix  = ".tokens"
 	partialSuffix    = ".partial"
 	abandonedAfter   = 24 * time.Hour // since the last write to a partial file
 	lockPollInterval = 50 * time.Millisecond
 )
 
-// cache is a folder of token files, shared by all processes of a host. A file in it is complete:
-// it was written under another name, synced and renamed.
+// cache is a folder of token files that all processes of a host share. Its files are complete: each
+// was written under another name, synced and renamed.
 type cache struct{ dir string }
 
-// openCache makes the folder where it is missing; empty is the user's own.
+// openCache creates the folder if it is missing. Empty means the user's cache folder.
 func openCache(dir string) (cache, error) {
 	if dir == "" {
 		dir = userCache()
@@ -40,7 +40,7 @@ func openCache(dir string) (cache, error) {
 	return cache{dir}, nil
 }
 
-// userCache is the user's cache folder, or one of the temporary folder where there is no home.
+// userCache returns the user's cache folder, or a temporary one if the user has no home folder.
 func userCache() string {
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "rondo", "corpus")
@@ -48,8 +48,8 @@ func userCache() string {
 	return filepath.Join(os.TempDir(), "rondo-corpus-"+strconv.Itoa(os.Getuid()))
 }
 
-// tokens returns the token file of a key. Where there is none, or a damaged one, it calls build
-// under a lock that one process of the host holds at a time.
+// tokens returns the token file of a key. If it is missing or damaged, tokens calls build, under a
+// lock that one process of the host holds at a time.
 func (c cache) tokens(
 	ctx context.Context, key string, build func(dst io.WriteSeeker) error,
 ) (*tokenFile, error) {
@@ -63,7 +63,7 @@ func (c cache) tokens(
 		return nil, err
 	}
 	defer unlock()
-	file, err = c.find(ctx, path) // another process may have built it meanwhile
+	file, err = c.find(ctx, path) // another process may have built it
 	if file != nil || err != nil {
 		return file, err
 	}
@@ -74,7 +74,7 @@ func (c cache) tokens(
 	return openTokenFile(ctx, path)
 }
 
-// find opens a token file; nil without an error says that it must be built.
+// find opens a token file. It returns nil without an error if the file must be built.
 func (c cache) find(ctx context.Context, path string) (*tokenFile, error) {
 	file, err := openTokenFile(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errCorrupt) {
@@ -84,12 +84,12 @@ func (c cache) find(ctx context.Context, path string) (*tokenFile, error) {
 		return nil, fmt.Errorf("token cache: %w", err)
 	}
 	now := time.Now()
-	// The time of use only guides eviction, so a cache that cannot be written serves as well.
+	// The time of use matters only for eviction, so a read-only cache works too.
 	_ = os.Chtimes(path, now, now)
 	return file, nil
 }
 
-// write builds a file under a temporary name and puts it in place when it is safe on disk.
+// write builds a file under a temporary name, syncs it and renames it.
 func (c cache) write(path string, build func(dst io.WriteSeeker) error) (err error) {
 	partial := strings.TrimSuffix(path, tokenFileSuffix) + partialSuffix
 	file, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -125,9 +125,9 @@ func (c cache) syncFolder() error {
 	return nil
 }
 
-// lock waits until this process alone builds files whose keys begin as this one does, or ctx
-// ends. The kernel lets go of a dead process's lock. There are sixteen lock files, so that they
-// need never be removed.
+// lock waits until this process alone may build files whose keys have the same first digit, or
+// until ctx ends. The kernel releases a dead process's lock. There are sixteen lock files, so they
+// never need to be removed.
 func (c cache) lock(ctx context.Context, key string) (unlock func(), err error) {
 	path := filepath.Join(c.dir, "lock-"+key[:1])
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -154,9 +154,9 @@ func (c cache) lock(ctx context.Context, key string) (unlock func(), err error) 
 	}
 }
 
-// evict removes the least recently used token files beyond maxCachedFiles, and what killed
-// processes left. Who has such a file open keeps it. A file that cannot be removed is tried again
-// after the next build.
+// evict removes the least recently used token files beyond maxCachedFiles, and old partial files of
+// killed processes. A process that has a removed file open can still read it. Errors are ignored:
+// the next build tries again.
 func (c cache) evict(keep string) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

@@ -57,14 +57,14 @@ func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 		"longer":    append(slices.Clone(good), 0),
 		"text":      []byte(strings.Repeat("no token file ", 100)),
 	}
-	// One flipped bit in every field of the prelude, in the header, and in the ids.
+	// Flip one bit in every field of the prelude, in the header, and in the ids.
 	for _, at := range []int{0, 9, 12, 17, 25, 30, 62, 66, preludeBytes + 5, len(good) - 1} {
 		bad := slices.Clone(good)
 		bad[at] ^= 4
 		damage[fmt.Sprintf("bit at %d", at)] = bad
 	}
 	for name, bad := range damage {
-		if err := os.Remove(path); err != nil { // c keeps its own
+		if err := os.Remove(path); err != nil { // c still has its own open
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
@@ -86,7 +86,7 @@ func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary stand in for the processes of one host.
+// TestMain lets the test binary act as another process of the host.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("CORPUS_TEST_CACHE"); dir != "" {
 		c, err := Open(context.Background(), Config{
@@ -174,7 +174,7 @@ func TestOneProcessBuildsAndOthersWait(t *testing.T) {
 	}
 }
 
-// writeTokens writes a token file of the given ids and a vocabulary of so many tokens.
+// writeTokens writes a token file of ids. vocabulary is the number of tokens in its vocabulary.
 func writeTokens(dst io.WriteSeeker, ids []int32, vocabulary int) error {
 	tokens := []string{Unknown}
 	for i := 1; i < vocabulary; i++ {

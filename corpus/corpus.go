@@ -1,15 +1,15 @@
 // Package corpus turns text into tokens and tokens into the lanes that training reads.
 //
 // Open reads a text (the embedded one, a local file or an object in blob storage), splits it into
-// characters or words, builds or takes a vocabulary, and writes the token ids to a token file in
-// a cache folder, once; all later reads are ranges of that file. No step holds the text or its
-// tokens in memory, so a corpus may be larger than memory. A Sampler says which tokens each lane
-// reads at each step, as a pure function; a Reader fetches them, time-major; an Evaluation covers
-// a range of tokens exactly once; Measure counts n-grams and fits Zipf's law.
+// characters or words, and builds a vocabulary or takes the given one. It writes the token ids
+// once, to a file in a cache folder; all later reads are ranges of that file. Neither the text nor
+// its tokens are held in memory, so a corpus may be larger than memory. A Sampler says which tokens
+// each lane reads at each step; it is a pure function. A Reader fetches them in time-major order.
+// An Evaluation covers a range of tokens exactly once. Measure counts n-grams and fits Zipf's law.
 //
-// The package knows nothing of models, workers or storage credentials: whoever wants blob URLs
-// hands in a function that opens buckets. It imports internal/flock; of what others
-// made, gocloud.dev/blob alone.
+// The package knows nothing of models, workers or storage credentials. A caller that wants blob
+// URLs passes a function that opens buckets. It imports internal/flock and, outside of this module,
+// gocloud.dev/blob.
 package corpus
 
 import (
@@ -24,23 +24,23 @@ import (
 	"gocloud.dev/blob"
 )
 
-// Config says which text to read and how.
+// Config selects a text and its tokenization.
 type Config struct {
 	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key).
 	Source    string
 	Tokenizer Tokenizer
-	// MinFrequency makes rarer tokens <unk>. It has no effect when Vocabulary is given.
+	// MinFrequency: rarer tokens become <unk>. It is ignored when Vocabulary is given.
 	MinFrequency int64
-	// Reserved tokens follow <unk> in a new vocabulary, in this order. They have no effect when
+	// Reserved tokens follow <unk> in a new vocabulary, in this order. They are ignored when
 	// Vocabulary is given.
 	Reserved []string
-	// MaxTokens cuts the tokens to the first so many, after the vocabulary was built from the
-	// whole text; 0 is all.
+	// MaxTokens keeps only the first tokens; 0 keeps all. The vocabulary is still built from the
+	// whole text.
 	MaxTokens int64
-	// Vocabulary encodes the text with the vocabulary of an earlier run: of the job that is
-	// resumed, or of the model that is evaluated. Nil builds one.
+	// Vocabulary is the vocabulary of an earlier run: of the resumed job or the evaluated model.
+	// Nil builds a new one.
 	Vocabulary *Vocabulary
-	// CacheDir holds the token files; empty is rondo/corpus in the user's cache folder.
+	// CacheDir holds the token files; empty means rondo/corpus in the user's cache folder.
 	CacheDir string
 	// OpenBucket opens the bucket of a blob URL (without the object's key). Nil refuses URLs,
 	// except file://. The corpus closes the bucket.
@@ -63,7 +63,7 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Corpus is a tokenised text. Its methods may be called from several goroutines.
+// Corpus is a tokenised text. Its methods may be called concurrently.
 type Corpus struct {
 	file       *tokenFile
 	vocabulary *Vocabulary
@@ -71,9 +71,9 @@ type Corpus struct {
 	tokenizer  Tokenizer
 }
 
-// Open tokenises the source, or finds it tokenised in the cache, where one process per host does
-// the work and others that start at the same time wait for it until ctx ends. It verifies the
-// checksum of the whole token file and builds a damaged one anew.
+// Open tokenises the source, or finds its token file in the cache. One process per host tokenises;
+// others that start at the same time wait for it until ctx ends. Open verifies the checksum of the
+// whole token file and rebuilds a damaged one.
 func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -106,14 +106,14 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	}, nil
 }
 
-// Vocabulary returns the tokens that ids stand for.
+// Vocabulary returns the corpus's vocabulary.
 func (c *Corpus) Vocabulary() *Vocabulary { return c.vocabulary }
 
-// Tokens returns the ids of the text, at most MaxTokens of them.
+// Tokens returns the ids of the text, limited to Config.MaxTokens.
 func (c *Corpus) Tokens() Tokens { return c.tokens }
 
-// Fingerprint is a SHA-256, in hexadecimal, of the tokenizer, the vocabulary and the token ids:
-// equal on two machines exactly when they train on the same tokens.
+// Fingerprint is a SHA-256, in hexadecimal, of the tokenizer, the vocabulary and the token ids. It
+// is equal on two machines exactly when they train on the same tokens.
 func (c *Corpus) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "rondo corpus 1\n%s\n%s\n%s\n%x\n%d\n", c.tokenizer.Unit, c.tokenizer.Normalize,
@@ -124,7 +124,7 @@ func (c *Corpus) Fingerprint() string {
 // Close releases the token file.
 func (c *Corpus) Close() error { return c.file.close() }
 
-// identity is all that a token file depends on; its hash is the file's name in the cache.
+// identity is everything that a token file depends on. Its hash is the file's name in the cache.
 type identity struct {
 	Format       int           `json:"format"`
 	Source       string        `json:"source"`
@@ -132,7 +132,7 @@ type identity struct {
 	Normalize    Normalization `json:"normalize"`
 	MinFrequency int64         `json:"min_frequency"`
 	Reserved     []string      `json:"reserved"`
-	Vocabulary   string        `json:"vocabulary"` // fingerprint of the given one, or empty
+	Vocabulary   string        `json:"vocabulary"` // fingerprint of Config.Vocabulary, or empty
 }
 
 func identify(src source, cfg Config) identity {
@@ -146,7 +146,7 @@ func identify(src source, cfg Config) identity {
 		id.Vocabulary = cfg.Vocabulary.Fingerprint()
 		return id
 	}
-	id.MinFrequency = max(cfg.MinFrequency, 1) // a token that occurs has at least one
+	id.MinFrequency = max(cfg.MinFrequency, 1) // 0 and 1 give the same vocabulary
 	id.Reserved = cfg.Reserved
 	return id
 }
@@ -160,8 +160,8 @@ func (id identity) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// buildTokens writes the token file: one pass to count tokens for the vocabulary unless it is
-// given, and one to encode them.
+// buildTokens writes the token file. A first pass over the text counts tokens unless the vocabulary
+// is given; the last pass encodes them.
 func buildTokens(
 	ctx context.Context, src source, cfg Config, scratch string, id identity, dst io.WriteSeeker,
 ) error {

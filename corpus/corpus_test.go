@@ -38,7 +38,7 @@ func all(t testing.TB, tokens Tokens) []int32 {
 	return ids
 }
 
-// textFile writes a text to a file of its own folder.
+// textFile writes a text to a file in a new folder.
 func textFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text.txt")
@@ -159,7 +159,7 @@ func TestWideIds(t *testing.T) {
 	}
 }
 
-// bucketOf returns an opener of buckets that hold one object.
+// bucketOf returns a function that opens buckets holding one object.
 func bucketOf(key string, text []byte) func(context.Context, string) (*blob.Bucket, error) {
 	return func(ctx context.Context, url string) (*blob.Bucket, error) {
 		if url != "mem://shelf?option=1" {
@@ -193,7 +193,7 @@ func TestSourcesAgree(t *testing.T) {
 		cfg.Vocabulary = nil
 		c := open(t, cfg)
 		prints = append(prints, c.Fingerprint())
-		cfg.Vocabulary = c.Vocabulary() // a single pass, which needs no scratch file
+		cfg.Vocabulary = c.Vocabulary() // needs one pass, so no scratch file
 		prints = append(prints, open(t, cfg).Fingerprint())
 	}
 	if got := slices.Compact(slices.Clone(prints)); len(got) != 1 {
@@ -270,7 +270,7 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 	if files := tokenFiles(t, dir); len(files) != 0 {
 		t.Errorf("wrong input left %q", files)
 	}
-	// Root, which tests may run as, is refused nothing, so the system's answer is made here.
+	// Tests may run as root, whom the system never refuses, so the error is made here.
 	refused := &os.PathError{Op: "open", Path: text, Err: syscall.EACCES}
 	if err := openError(text, refused); !strings.Contains(err.Error(), "may not be read by user") {
 		t.Errorf("a file that may not be read: %v", err)
@@ -282,8 +282,8 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded builds and opens a token file of a text of many blocks, and counts every
-// byte that is allocated meanwhile, whether or not it is freed.
+// TestMemoryIsBounded builds and opens a token file of a text of many blocks. It counts all
+// allocated bytes, whether or not they are freed.
 func TestMemoryIsBounded(t *testing.T) {
 	const size = 8 << 20
 	path := textFile(t, strings.Repeat("The bounded text goes on and on.\n", size/33))

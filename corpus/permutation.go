@@ -2,9 +2,9 @@ package corpus
 
 import "math/bits"
 
-// mix is the finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64-bit words
-// in which every input bit reaches every output bit. It is our own, so that samples do not
-// change with a release of Go.
+// mix is the finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64-bit words in
+// which every input bit affects every output bit. It does not come from Go's library, so that a new
+// release of Go cannot change the samples.
 func mix(z uint64) uint64 {
 	z += 0x9E3779B97F4A7C15
 	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
@@ -15,21 +15,21 @@ func mix(z uint64) uint64 {
 // hash3 hashes three words.
 func hash3(a, b, c uint64) uint64 { return mix(mix(mix(a)^b) ^ c) }
 
-// below maps a hash to [0, n) (Lemire 2019, without the rejection, whose absence biases a value
-// by less than n/2^64).
+// below maps a hash to [0, n) by multiplication (Lemire 2019). There is no rejection step; without
+// it each value is biased by less than n/2^64.
 func below(h, n uint64) uint64 {
 	high, _ := bits.Mul64(h, n)
 	return high
 }
 
-// feistelRounds is the number of rounds of the network. Four make a pseudorandom permutation
-// (Luby and Rackoff 1988); the rest is margin for the small halves of small domains.
+// feistelRounds is the number of rounds of the network. Four rounds make a pseudorandom permutation
+// (Luby and Rackoff 1988); the others are a margin for small domains, whose halves have few bits.
 const feistelRounds = 8
 
-// permutation is a pseudorandom permutation of [0, n) that is computed, not stored: a balanced
-// Feistel network over the least even number of bits that holds n-1, applied again until the
-// value falls below n (cycle walking; Black and Rogaway 2002). The network's domain is less than
-// 4n (but at least 4), so that four applications are enough on average.
+// permutation is a pseudorandom permutation of [0, n) that is computed, not stored. It is a
+// balanced Feistel network over the least even number of bits that holds n-1. The network is
+// applied again until the value is below n (cycle walking; Black and Rogaway 2002). Its domain is
+// smaller than 4n (but at least 4), so the average is at most four applications.
 type permutation struct {
 	n, key uint64
 	half   uint // bits of one half

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Reader fetches what a Sampler points at. One goroutine uses it at a time.
+// Reader reads the tokens that a Sampler selects. It must not be used concurrently.
 type Reader struct {
 	tokens  Tokens
 	sampler *Sampler
 	window  []int32 // T+1 tokens of one lane
 }
 
-// NewReader reads the sampler's windows of the tokens it was made for.
+// NewReader makes a Reader. tokens must have the length that the sampler was made for.
 func NewReader(tokens Tokens, sampler *Sampler) *Reader {
 	if tokens.Len() != sampler.cfg.Tokens {
 		panic(fmt.Sprintf("corpus: %d tokens and a sampler of %d", tokens.Len(),
@@ -21,8 +21,8 @@ func NewReader(tokens Tokens, sampler *Sampler) *Reader {
 	return &Reader{tokens, sampler, make([]int32, sampler.cfg.BPTT+1)}
 }
 
-// Fill reads a step's segments of the lanes [first, first+count): inputs and targets, both
-// [T, count], target one token after input. It allocates nothing.
+// Fill reads a step's segments of the lanes [first, first+count). inputs and targets are [T,
+// count]; a target is the token after its input. Fill does not allocate.
 func (r *Reader) Fill(
 	ctx context.Context, step int64, first, count int, inputs, targets []int32,
 ) error {
@@ -35,14 +35,14 @@ func (r *Reader) Fill(
 		if err := r.tokens.ReadTokens(r.window, offset); err != nil {
 			return fmt.Errorf("step %d, lane %d: %w", step, first+b, err)
 		}
-		scatter(inputs, r.window[:len(r.window)-1], b, count)
-		scatter(targets, r.window[1:], b, count)
+		writeColumn(inputs, r.window[:len(r.window)-1], b, count)
+		writeColumn(targets, r.window[1:], b, count)
 	}
 	return nil
 }
 
-// scatter writes a lane's tokens to column b of dst: [len(row), count].
-func scatter(dst, row []int32, b, count int) {
+// writeColumn writes a lane's tokens to column b of dst: [len(row), count].
+func writeColumn(dst, row []int32, b, count int) {
 	for _, id := range row {
 		dst[b] = id
 		b += count
@@ -59,16 +59,15 @@ func checkBatch(bptt, first, count, lanes int, inputs, targets []int32) {
 	}
 }
 
-// Padding is the target of a place that has none; such a place counts for nothing in the loss.
-// Its input is 0.
+// Padding marks a place without a target; it does not count in the loss. Its input is 0.
 const Padding = -1
 
-// Evaluation covers tokens exactly once: every token but the first, which nothing precedes, is
-// the target of one place in one segment. The tokens are cut into one row a lane, as equal as
-// they can be, and each segment reads the next T tokens of every row; what a row lacks is
-// padding. The state is zero before segment 0 and carried on from there, so that the first token
-// of each row is predicted without what comes before it; one lane predicts everything in full
-// context. One goroutine uses an Evaluation at a time.
+// Evaluation covers tokens exactly once: every token but the first is the target of one place in
+// one segment. The tokens are cut into one row per lane, of nearly equal lengths. Each segment
+// reads the next T tokens of every row, with padding after a row's end. The state is zero before
+// segment 0 and is then carried on. So the first token of each row is predicted without its
+// context; a single lane predicts everything in full context. An Evaluation must not be used
+// concurrently.
 type Evaluation struct {
 	tokens Tokens
 	lanes  int
@@ -77,7 +76,7 @@ type Evaluation struct {
 	window []int32
 }
 
-// NewEvaluation cuts at least two tokens into lanes and segments of bptt tokens.
+// NewEvaluation cuts tokens, at least two, into lanes and segments of bptt tokens.
 func NewEvaluation(tokens Tokens, lanes, bptt int) (*Evaluation, error) {
 	if lanes < 1 || lanes > MaxLanes {
 		return nil, fmt.Errorf("evaluation: %d lanes are not in [1, %d]", lanes, MaxLanes)
@@ -98,17 +97,17 @@ func NewEvaluation(tokens Tokens, lanes, bptt int) (*Evaluation, error) {
 	}, nil
 }
 
-// Targets returns how many targets all segments have together: Len()-1.
+// Targets returns the number of targets in all segments: Len()-1.
 func (e *Evaluation) Targets() int64 { return e.tokens.Len() - 1 }
 
-// Segments returns the number of steps of the pass.
+// Segments returns the number of segments of the pass.
 func (e *Evaluation) Segments() int64 { return (e.row + int64(e.bptt) - 1) / int64(e.bptt) }
 
-// Reset says whether the recurrent state is zero before the segment.
+// Reset reports whether the recurrent state must be zero before the segment.
 func (e *Evaluation) Reset(segment int64) bool { return segment == 0 }
 
-// Fill reads a segment of the lanes [first, first+count): inputs and targets, both [T, count],
-// with Padding where there is no target. It allocates nothing.
+// Fill reads a segment of the lanes [first, first+count). inputs and targets are [T, count];
+// targets are Padding where there is none. Fill does not allocate.
 func (e *Evaluation) Fill(
 	ctx context.Context, segment int64, first, count int, inputs, targets []int32,
 ) error {
@@ -135,8 +134,8 @@ func (e *Evaluation) Fill(
 		if err := e.tokens.ReadTokens(window, from); err != nil {
 			return fmt.Errorf("segment %d, lane %d: %w", segment, first+b, err)
 		}
-		scatter(inputs, window[:len(window)-1], b, count)
-		scatter(targets, window[1:], b, count)
+		writeColumn(inputs, window[:len(window)-1], b, count)
+		writeColumn(targets, window[1:], b, count)
 	}
 	return nil
 }

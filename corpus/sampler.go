@@ -2,14 +2,14 @@ package corpus
 
 import "fmt"
 
-// T: tokens of a segment (--bptt). G: lanes of the global batch (--batch). N: tokens of the text.
+// T: tokens per segment (--bptt). G: lanes of the global batch (--batch). N: tokens of the text.
 
-// Sampling is how an epoch is cut into segments (--sampling).
+// Sampling says how an epoch is cut into segments (--sampling).
 type Sampling string
 
 const (
-	// Sequential cuts the text into G rows, one a lane; each step reads the next T tokens of
-	// every row, so that the state can be carried on.
+	// Sequential cuts the text into G rows, one per lane. Each step reads the next T tokens of
+	// every row, so the state can be carried on.
 	Sequential Sampling = "sequential"
 	// Random cuts the text into windows of T tokens and deals them out in random order.
 	Random Sampling = "random"
@@ -21,7 +21,7 @@ const (
 	MaxBPTT  = 1 << 20
 )
 
-// SamplerConfig says which batches there are.
+// SamplerConfig describes the text and the batches.
 type SamplerConfig struct {
 	Tokens   int64 // N
 	Lanes    int   // G
@@ -31,19 +31,19 @@ type SamplerConfig struct {
 }
 
 // Sampler says which tokens every lane reads at every step. It follows Dive into Deep Learning,
-// "Language Models and the Dataset": each epoch skips a fresh random number of tokens in [0, T),
-// then partitions the rest sequentially, or shuffles its non-overlapping windows. No token is a
-// target twice in an epoch. Unlike the book, every epoch has the same number of steps: those that
-// fit whatever the offset. So a step gives its epoch, and its place in it, by division.
+// "Language Models and the Dataset": each epoch skips a new random number of tokens in [0, T), then
+// partitions the rest sequentially, or shuffles its non-overlapping windows. No token is a target
+// twice in an epoch. Unlike the book's, all epochs have the same number of steps: as many as fit
+// after the largest skip. So a step's epoch, and its place in the epoch, follow by division.
 //
-// All is a pure function of the config and the step; nothing is stored, whatever N is. Steps,
-// epochs and lanes count from 0.
+// Everything is a pure function of the config and the step; nothing is stored, however large N is.
+// Steps, epochs and lanes count from 0.
 type Sampler struct {
 	cfg   SamplerConfig
 	steps int64
 }
 
-// NewSampler checks that there is at least one step in an epoch.
+// NewSampler returns an error if an epoch would have no step.
 func NewSampler(cfg SamplerConfig) (*Sampler, error) {
 	if cfg.Lanes < 1 || cfg.Lanes > MaxLanes {
 		return nil, fmt.Errorf("--batch %d is not in [1, %d]", cfg.Lanes, MaxLanes)
@@ -54,7 +54,7 @@ func NewSampler(cfg SamplerConfig) (*Sampler, error) {
 	if cfg.Sampling != Sequential && cfg.Sampling != Random {
 		return nil, fmt.Errorf("--sampling %q is not one of sequential, random", cfg.Sampling)
 	}
-	// The greatest offset skips T-1 tokens, and the last target has no token after it to predict.
+	// The largest skip is T-1 tokens, and the last token is a target only.
 	batch := int64(cfg.Lanes) * int64(cfg.BPTT)
 	steps := (cfg.Tokens - int64(cfg.BPTT)) / batch
 	if cfg.Tokens < batch+int64(cfg.BPTT) {
@@ -66,13 +66,13 @@ func NewSampler(cfg SamplerConfig) (*Sampler, error) {
 	return &Sampler{cfg, steps}, nil
 }
 
-// Config returns what the sampler was made with.
+// Config returns the sampler's config.
 func (s *Sampler) Config() SamplerConfig { return s.cfg }
 
 // SegmentsPerEpoch is floor((N-T) / (G*T)).
 func (s *Sampler) SegmentsPerEpoch() int64 { return s.steps }
 
-// Epoch returns the epoch that a step belongs to.
+// Epoch returns the epoch of a step.
 func (s *Sampler) Epoch(step int64) int64 {
 	if step < 0 {
 		panic(fmt.Sprintf("corpus: step %d of an epoch of %d steps", step, s.steps))
@@ -80,20 +80,20 @@ func (s *Sampler) Epoch(step int64) int64 {
 	return step / s.steps
 }
 
-// Reset says whether the recurrent state is zero before the step: at each epoch's first step, and
-// in random sampling at every step.
+// Reset reports whether the recurrent state must be zero before the step: at each epoch's first
+// step, and in random sampling at every step.
 func (s *Sampler) Reset(step int64) bool {
 	return s.cfg.Sampling == Random || step%s.steps == 0
 }
 
-// Purposes keep the hashes of one epoch apart.
+// A purpose makes an epoch's hashes for the offset and for the shuffle independent.
 const (
 	purposeOffset = iota
 	purposeShuffle
 )
 
-// Offset returns where the lane's T+1 tokens of the step start: T inputs, and their T targets one
-// token later.
+// Offset returns the position of the first of the T+1 tokens that the lane reads at the step: T
+// inputs, and T targets one token later.
 func (s *Sampler) Offset(step int64, lane int) int64 {
 	epoch := s.Epoch(step)
 	if lane < 0 || lane >= s.cfg.Lanes {

@@ -9,7 +9,6 @@ import (
 	"testing"
 )
 
-// sampler makes a sampler or fails.
 func sampler(t testing.TB, cfg SamplerConfig) *Sampler {
 	t.Helper()
 	s, err := NewSampler(cfg)
@@ -19,7 +18,7 @@ func sampler(t testing.TB, cfg SamplerConfig) *Sampler {
 	return s
 }
 
-// shapes are small jobs, the shortest possible texts among them.
+// shapes returns small configs, among them the shortest possible texts.
 func shapes() []SamplerConfig {
 	var all []SamplerConfig
 	for _, lanes := range []int{1, 2, 3, 8} {
@@ -66,8 +65,8 @@ func TestNoTokenIsATargetTwiceInAnEpoch(t *testing.T) {
 	}
 }
 
-// TestOffsetsFollowTheBook compares with the textbook's two iterators, written as it has them,
-// given the offset that the epoch drew.
+// TestOffsetsFollowTheBook compares with the textbook's two iterators. They are written as in the
+// book, but take the offset that the epoch drew.
 func TestOffsetsFollowTheBook(t *testing.T) {
 	for _, cfg := range shapes() {
 		s := sampler(t, cfg)
@@ -140,8 +139,8 @@ func TestTheTextbooksEpoch(t *testing.T) {
 	}
 }
 
-// TestSamplesNeverChange pins what a seed means: a resumed job must read what it would have read,
-// whatever built it.
+// TestSamplesNeverChange pins the samples of a seed: a resumed job must read the same tokens,
+// whichever version resumes it.
 func TestSamplesNeverChange(t *testing.T) {
 	for _, c := range []struct {
 		sampling Sampling
@@ -170,7 +169,7 @@ func TestEpochsAndSeedsDiffer(t *testing.T) {
 		for epoch := range int64(epochs) {
 			skips[s.Offset(epoch*s.SegmentsPerEpoch(), 0)%10]++
 		}
-		// Each offset is drawn 200 times on average; six standard deviations are 80.
+		// Each offset is expected 200 times; six standard deviations are 80.
 		for skip, n := range skips {
 			if n < 120 || n > 280 {
 				t.Errorf("%s: offset %d in %d of %d epochs", sampling, skip, n, epochs)
@@ -227,7 +226,7 @@ func TestPermutationsAreBijections(t *testing.T) {
 			seen[image] = true
 		}
 	}
-	// Beyond memory: images of a huge domain stay in it and differ.
+	// In a huge domain the images must lie in the domain and differ.
 	huge := newPermutation(1<<62+12345, 9)
 	seen := map[uint64]bool{}
 	for i := range uint64(10000) {
@@ -239,8 +238,8 @@ func TestPermutationsAreBijections(t *testing.T) {
 	}
 }
 
-// TestPermutationsLookRandom holds where each element lands, and which element follows which,
-// against the uniform distribution by a chi-squared test over many keys.
+// TestPermutationsLookRandom tests each element's position, and each pair of neighbours, for a
+// uniform distribution, by a chi-squared test over many keys.
 func TestPermutationsLookRandom(t *testing.T) {
 	for _, n := range []uint64{2, 3, 5, 16, 17, 31} {
 		const keys = 4000

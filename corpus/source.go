@@ -18,34 +18,34 @@ import (
 	"gocloud.dev/gcerrors"
 )
 
-// Opticks is the default corpus: Isaac Newton's "Opticks", fourth edition (1730), a text in the
-// public domain, as the Go distribution has it.
+// Opticks is the default corpus: Isaac Newton's "Opticks", fourth edition (1730). The text is in
+// the public domain, and this copy is the Go distribution's.
 const Opticks = "builtin:opticks"
 
 //go:embed opticks.txt
 var opticks string
 
-// blobStall ends a transfer from blob storage that brings nothing for so long.
+// blobStall is the longest time without data before a transfer from blob storage is ended.
 const blobStall = 60 * time.Second
 
-// A PassingError says that a text could not be read this time, which is no fault of the text's nor
-// of its name: another time, or on another machine, it may be.
+// A PassingError says that a text could not be read for a passing reason. It may succeed later, or
+// on another machine.
 type PassingError struct{ Err error }
 
 func (e *PassingError) Error() string { return e.Err.Error() }
 func (e *PassingError) Unwrap() error { return e.Err }
 
-// source is a text that can be read from its start more than once.
+// source is a text that can be read repeatedly from its start.
 type source interface {
 	// identity changes when the text does.
 	identity() string
-	// passes hands the text to each function in turn, from its start. Scratch is a folder for
-	// what must be kept between them.
+	// passes calls each function in turn with the text from its start. scratch is a folder for
+	// temporary files.
 	passes(ctx context.Context, scratch string, each []func(io.Reader) error) error
 	close()
 }
 
-// openSource finds out what name means, and that it is there.
+// openSource opens the text that name describes, and checks that it exists.
 func openSource(
 	ctx context.Context, name string, open func(context.Context, string) (*blob.Bucket, error),
 ) (source, error) {
@@ -91,7 +91,7 @@ func (b builtinSource) passes(_ context.Context, _ string, each []func(io.Reader
 
 func (builtinSource) close() {}
 
-// fileSource is a local file; all passes read the one that was opened.
+// fileSource is a local file. All passes read the same open file.
 type fileSource struct {
 	path string
 	file *os.File
@@ -106,7 +106,7 @@ func openFile(name string) (source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("corpus %s: %w", name, err)
 	}
-	// A named pipe without a writer would block an ordinary open.
+	// Opening a named pipe without a writer would block.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("corpus %s is not a regular file: give one text file", name)
 	}
@@ -122,7 +122,7 @@ func openFile(name string) (source, error) {
 	return fileSource{path, file, info}, nil
 }
 
-// openError says what to do about a file that cannot be opened.
+// openError adds what to do about a file that cannot be opened.
 func openError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -216,7 +216,7 @@ func (b *blobSource) identity() string {
 		b.attrs.ModTime.UnixNano())
 }
 
-// passes reads the object once: straight into a single pass, or through a scratch file.
+// passes reads the object from storage only once. Several passes read a scratch copy.
 func (b *blobSource) passes(
 	ctx context.Context, scratch string, each []func(io.Reader) error,
 ) error {
@@ -238,7 +238,8 @@ func (b *blobSource) passes(
 	return rereads(file, each)
 }
 
-// read opens the object that was found, not one that has replaced it since, and hands it to use.
+// read opens the object and calls use with its content. It returns a PassingError if the object was
+// replaced since it was found.
 func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -246,7 +247,7 @@ func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error 
 	watch := time.AfterFunc(blobStall, func() { cancel(stalled) })
 	defer watch.Stop()
 	text, err := b.bucket.NewReader(ctx, b.key, nil)
-	if err != nil { // it was there a moment ago
+	if err != nil { // it existed before, so the error may pass
 		err = &PassingError{err}
 	} else {
 		defer text.Close()
@@ -263,8 +264,8 @@ func (b *blobSource) read(ctx context.Context, use func(io.Reader) error) error 
 
 func (b *blobSource) close() { b.bucket.Close() }
 
-// watchedReader puts off the watchdog with every read that brings something. What storage fails
-// with passes.
+// watchedReader resets the watchdog whenever a read brings data. It marks errors of storage as
+// passing.
 type watchedReader struct {
 	io.Reader
 	watch *time.Timer

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// stored opens an object of a bucket in memory.
+// stored opens an object in an in-memory bucket.
 func stored(t *testing.T, text string) *blobSource {
 	t.Helper()
 	src, err := openSource(t.Context(), "mem://shelf/k?option=1", bucketOf("k", []byte(text)))
@@ -43,7 +43,7 @@ func TestATransferMayBeSlowButNotStop(t *testing.T) {
 					if _, err := text.Read(make([]byte, 1)); err != nil {
 						return nil
 					}
-					time.Sleep(pause) // of the test's own clock
+					time.Sleep(pause) // on the test's fake clock
 				}
 			})
 		}

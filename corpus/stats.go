@@ -12,38 +12,38 @@ import (
 	"slices"
 )
 
-// Stats is how often tokens, and sequences of two and three of them, occur.
+// Stats counts tokens, and sequences of two and three tokens.
 type Stats struct {
 	Tokens     int64  `json:"tokens"`
-	Vocabulary int    `json:"vocabulary"` // <unk> included
+	Vocabulary int    `json:"vocabulary"` // including <unk>
 	Unigrams   NGrams `json:"unigrams"`
 	Bigrams    NGrams `json:"bigrams"`
 	Trigrams   NGrams `json:"trigrams"`
 }
 
-// NGrams is how often the sequences of n adjacent tokens occur. All counts are exact.
+// NGrams counts the sequences of n adjacent tokens. All counts are exact.
 type NGrams struct {
 	N        int     `json:"n"`
 	Total    int64   `json:"total"`
 	Distinct int64   `json:"distinct"`
-	Top      []NGram `json:"top"` // the most frequent first
+	Top      []NGram `json:"top"` // most frequent first
 	Zipf     Zipf    `json:"zipf"`
-	// Ranks is the rank-frequency curve: for each count, the ranks of the n-grams that have it.
+	// Ranks is the rank-frequency curve: for each count, the ranks of the n-grams with that count.
 	Ranks []Rank `json:"-"`
 }
 
-// NGram is a sequence of tokens and how often it occurs.
+// NGram is a sequence of tokens and its number of occurrences.
 type NGram struct {
 	Tokens []string `json:"tokens"`
 	Count  int64    `json:"count"`
 }
 
-// Rank says that the n-grams of ranks [First, Last], from 1, occur Count times each.
+// Rank says that each n-gram of the ranks First to Last occurs Count times. Ranks start at 1.
 type Rank struct{ First, Last, Count int64 }
 
-// Zipf is the least-squares line through the points (log rank, log count), one for each distinct
-// n-gram: log count = Intercept - Alpha log rank (Zipf 1949; natural logarithms), and the share of
-// the variance of log count that it explains. All are 0 where there are fewer than two n-grams.
+// Zipf is the least-squares line through the points (log rank, log count) of all distinct n-grams:
+// log count = Intercept - Alpha log rank (Zipf 1949; natural logarithms). R2 is the share of the
+// variance of log count that the line explains. All are 0 if there are fewer than two n-grams.
 type Zipf struct {
 	Alpha     float64 `json:"alpha"`
 	Intercept float64 `json:"intercept"`
@@ -53,9 +53,9 @@ type Zipf struct {
 // maxTop bounds the table of the most frequent n-grams.
 const maxTop = 10000
 
-// Measure counts the n-grams of the tokens, which may run across line ends, and keeps the top of
-// each. Memory is bounded: counts that do not fit are sorted in files of the scratch folder (empty
-// is the system's), which are gone when it returns.
+// Measure counts n-grams and lists the top most frequent ones. N-grams may cross line ends. Memory
+// is bounded: counts that do not fit are sorted in files in scratch (empty means the system's
+// temporary folder). Measure removes these files before it returns.
 func Measure(
 	ctx context.Context, tokens Tokens, v *Vocabulary, top int, scratch string,
 ) (*Stats, error) {
@@ -65,9 +65,9 @@ func Measure(
 	if scratch == "" {
 		scratch = os.TempDir()
 	}
-	var counts [3]*tally
+	var counts [3]*keyCounter
 	for i := range counts {
-		counts[i] = newTally(scratch, tallyBytes)
+		counts[i] = newKeyCounter(scratch, counterBytes)
 		defer counts[i].close()
 	}
 	if err := countNGrams(ctx, tokens, counts); err != nil {
@@ -85,12 +85,12 @@ func Measure(
 }
 
 const (
-	idBytes     = 4       // of a token in the key of an n-gram, big-endian
-	statsTokens = 1 << 15 // read at a time
+	idBytes     = 4       // size of a token in an n-gram's key, big-endian
+	statsTokens = 1 << 15 // tokens read at a time
 )
 
 // countNGrams adds every n-gram to counts[n-1].
-func countNGrams(ctx context.Context, tokens Tokens, counts [3]*tally) error {
+func countNGrams(ctx context.Context, tokens Tokens, counts [3]*keyCounter) error {
 	block := make([]int32, statsTokens)
 	var key [len(counts) * idBytes]byte // the last three tokens
 	for off := int64(0); off < tokens.Len(); off += int64(len(block)) {
@@ -120,12 +120,12 @@ type counted struct {
 	count int64
 }
 
-// before orders n-grams for the table: the most frequent first, equally frequent ones by ids.
+// before orders n-grams for the table: by falling count, then by ids.
 func before(a, b counted) int {
 	return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.key, b.key))
 }
 
-// topHeap has the last of the table's entries on top.
+// topHeap has the table's last entry on top.
 type topHeap []counted
 
 func (h topHeap) Len() int           { return len(h) }
@@ -139,20 +139,20 @@ func (h *topHeap) Pop() any {
 }
 
 func rankNGrams(
-	ctx context.Context, n int, counts *tally, v *Vocabulary, top int,
+	ctx context.Context, n int, counts *keyCounter, v *Vocabulary, top int,
 ) (NGrams, error) {
 	out := NGrams{N: n, Top: []NGram{}}
-	having := map[int64]int64{} // count to the number of n-grams that have it
+	frequencies := map[int64]int64{} // count to the number of n-grams with that count
 	var table topHeap
 	err := counts.each(func(key []byte, count int64) error {
 		out.Total += count
 		if out.Distinct++; out.Distinct%statsTokens == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		having[count]++
+		frequencies[count]++
 		if len(table) < top {
 			heap.Push(&table, counted{string(key), count})
-		} else if top > 0 && count > table[0].count { // keys come in order: a tie is after it
+		} else if top > 0 && count > table[0].count { // keys come in order, so a tie ranks after it
 			table[0] = counted{string(key), count}
 			heap.Fix(&table, 0)
 		}
@@ -166,9 +166,9 @@ func rankNGrams(
 		out.Top = append(out.Top, NGram{spell([]byte(entry.key), v), entry.count})
 	}
 	rank := int64(1)
-	for _, count := range slices.Backward(slices.Sorted(maps.Keys(having))) {
-		out.Ranks = append(out.Ranks, Rank{rank, rank + having[count] - 1, count})
-		rank += having[count]
+	for _, count := range slices.Backward(slices.Sorted(maps.Keys(frequencies))) {
+		out.Ranks = append(out.Ranks, Rank{rank, rank + frequencies[count] - 1, count})
+		rank += frequencies[count]
 	}
 	out.Zipf = fitZipf(out.Ranks)
 	return out, nil
@@ -183,7 +183,7 @@ func spell(key []byte, v *Vocabulary) []string {
 	return tokens
 }
 
-// fitZipf fits the line over all ranks, in two passes: the means, then the deviations from them.
+// fitZipf fits the line over all ranks in two passes: the means, then the deviations from them.
 func fitZipf(curve []Rank) Zipf {
 	if len(curve) == 0 || curve[len(curve)-1].Last < 2 {
 		return Zipf{}
@@ -207,7 +207,7 @@ func fitZipf(curve []Rank) Zipf {
 		}
 	}
 	fit := Zipf{Alpha: -xy / xx, Intercept: meanY - xy/xx*meanX}
-	if yy > 0 { // else the counts are equal, and there is nothing to explain
+	if yy > 0 { // if all counts are equal there is no variance to explain
 		fit.R2 = xy * xy / (xx * yy)
 	}
 	return fit

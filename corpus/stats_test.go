@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// slowNGrams counts n-grams in a map and ranks them all.
+// slowNGrams counts n-grams in a map and ranks all of them.
 func slowNGrams(tokens []string, n int) []NGram {
 	counts := map[string]int64{}
 	for i := 0; i+n <= len(tokens); i++ {
@@ -24,7 +24,7 @@ func slowNGrams(tokens []string, n int) []NGram {
 	return ranked
 }
 
-// slowFit is the textbook's formula for a least-squares line and its R^2.
+// slowFit is the textbook formula for a least-squares line and its R^2.
 func slowFit(ranked []NGram) Zipf {
 	n := float64(len(ranked))
 	var sx, sy, sxx, sxy, syy float64
@@ -89,7 +89,7 @@ func TestMeasureMatchesItsTwin(t *testing.T) {
 }
 
 func TestZipfFindsAKnownLaw(t *testing.T) {
-	// count = 2^20 rank^-2 exactly, at ranks that are powers of two, has R^2 = 1.
+	// count = 2^20 rank^-2 is exact at ranks that are powers of two, so R^2 = 1.
 	var curve []Rank
 	for rank := int64(1); rank <= 2; rank++ {
 		curve = append(curve, Rank{rank, rank, (1 << 20) / (rank * rank)})
@@ -128,8 +128,8 @@ func TestMeasureShortTexts(t *testing.T) {
 	}
 }
 
-// TestTheTextbooksCounts holds the most frequent words of The Time Machine against the figures
-// of Dive into Deep Learning.
+// TestTheTextbooksCounts compares the most frequent words of The Time Machine with the figures in
+// Dive into Deep Learning.
 func TestTheTextbooksCounts(t *testing.T) {
 	path := os.Getenv("RONDO_TIMEMACHINE")
 	want := "the 2261, i 1267, and 1245, of 1155, a 816"

@@ -16,17 +16,17 @@ import (
 	"unsafe"
 )
 
-// A token file is, all integers little-endian:
+// The layout of a token file; all integers are little-endian:
 //
 //	[0, 8)    "RONDOTOK"
 //	[8, 12)   version
 //	[12, 16)  width of an id in bytes: 2 for vocabularies of at most 65536 tokens, else 4
 //	[16, 24)  number of ids
 //	[24, 28)  length L of the header
-//	[28, 60)  SHA-256 of the ids' bytes, to tell texts apart
-//	[60, 64)  CRC-32C of the ids' bytes, to find damage quickly
+//	[28, 60)  SHA-256 of the ids' bytes, identifies the text
+//	[60, 64)  CRC-32C of the ids' bytes, detects damage quickly
 //	[64, 68)  CRC-32C of the bytes [0, 64) and of the header
-//	[68, 68+L) the header, JSON: what was tokenised and how, and the vocabulary
+//	[68, 68+L) the header, JSON: the identity (source and tokenization) and the vocabulary
 //	[68+L, …) the ids
 const (
 	tokenFileMagic   = "RONDOTOK"
@@ -35,12 +35,12 @@ const (
 	maxHeaderBytes   = 1 << 30
 )
 
-// castagnoli is the polynomial that processors have an instruction for.
+// castagnoli is the CRC polynomial for which processors have an instruction.
 //
 //nolint:gochecknoglobals // a table that nothing changes
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errCorrupt says that a token file is not what was written; it is to be built anew.
+// errCorrupt says that a token file is damaged and must be rebuilt.
 var errCorrupt = errors.New("damaged token file")
 
 // header is the JSON part of a token file.
@@ -58,7 +58,7 @@ type prelude struct {
 	sum    uint32 // CRC-32C of the ids
 }
 
-// encode returns the prelude's bytes, with the checksum over them and the header.
+// encode returns the prelude's bytes. They include the checksum over the prelude and the header.
 func (p prelude) encode(header []byte) []byte {
 	b := make([]byte, 0, preludeBytes)
 	b = append(b, tokenFileMagic...)
@@ -76,9 +76,9 @@ func (p prelude) encode(header []byte) []byte {
 type tokenWriter struct {
 	prelude
 	dst     io.WriteSeeker
-	text    []byte // of the header
+	text    []byte // the header
 	hash    hash.Hash
-	pending []byte // ids that are not yet written
+	pending []byte // ids not yet written
 }
 
 func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWriter, error) {
@@ -100,7 +100,7 @@ func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWrite
 	if v.Len() > math.MaxUint16+1 {
 		w.width = 4
 	}
-	// The prelude is known at the end; until then zeros, which no reader takes for a token file.
+	// The prelude is known only at the end. Until then it is zero, and no reader accepts that.
 	if _, err := dst.Write(append(make([]byte, preludeBytes), text...)); err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
@@ -131,7 +131,7 @@ func (w *tokenWriter) flush() error {
 	return nil
 }
 
-// finish writes what is pending, and the prelude.
+// finish writes the pending ids and the prelude.
 func (w *tokenWriter) finish() error {
 	if err := w.flush(); err != nil {
 		return err
@@ -151,12 +151,12 @@ type tokenFile struct {
 	prelude
 	vocabulary *Vocabulary
 	name       string
-	ids        io.ReaderAt // from the first id on
+	ids        io.ReaderAt // all ids
 	close      func() error
 }
 
-// openTokenFile opens a token file and verifies all of it. The error wraps errCorrupt when its
-// content is wrong, and not when it cannot be read.
+// openTokenFile opens a token file and verifies its whole content. The error wraps errCorrupt if
+// the content is wrong, but not if reading fails.
 func openTokenFile(ctx context.Context, path string) (*tokenFile, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -195,13 +195,13 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 	start := preludeBytes + int64(p.header)
 	switch {
 	case string(fixed[:8]) != tokenFileMagic:
-		return nil, fmt.Errorf("%w: no token file", errCorrupt)
+		return nil, fmt.Errorf("%w: not a token file", errCorrupt)
 	case binary.LittleEndian.Uint32(fixed[8:]) != tokenFileVersion:
-		return nil, fmt.Errorf("%w: of another version", errCorrupt)
+		return nil, fmt.Errorf("%w: it has another version", errCorrupt)
 	case p.width != 2 && p.width != 4, p.header > maxHeaderBytes,
 		p.count < 0, start > size, p.count > (size-start)/int64(p.width),
 		p.count*int64(p.width) != size-start:
-		return nil, fmt.Errorf("%w: %d bytes do not hold what it says", errCorrupt, size)
+		return nil, fmt.Errorf("%w: %d bytes do not match its header", errCorrupt, size)
 	}
 	text := make([]byte, p.header)
 	if _, err := r.ReadAt(text, preludeBytes); err != nil {
@@ -228,7 +228,7 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 	return t, nil
 }
 
-// verify reads all ids, and checks their checksum and that each is in the vocabulary.
+// verify reads all ids. It checks their checksum, and that each is in the vocabulary.
 func (t *tokenFile) verify(ctx context.Context) error {
 	var sum uint32
 	r := io.NewSectionReader(t.ids, 0, t.count*int64(t.width))
@@ -273,15 +273,14 @@ func (t *tokenFile) greatest(block []byte) uint32 {
 // Len returns the number of tokens.
 func (t *tokenFile) Len() int64 { return t.count }
 
-// ReadTokens reads a range of the file. It allocates nothing, keeps nothing, and may be called
-// from several goroutines.
+// ReadTokens reads a range of the file. It does not allocate and may be called concurrently.
 func (t *tokenFile) ReadTokens(dst []int32, off int64) error {
 	checkRange(int64(len(dst)), off, t.count)
 	if len(dst) == 0 {
 		return nil
 	}
-	// The ids are read into the end of dst's own memory and widened in place from its start:
-	// the place of id i is never beyond the bytes of the ids that are still to be widened.
+	// The ids are read into the end of dst's memory and widened in place from its start. Writing id
+	// i never overwrites ids that are not widened yet.
 	width := int(t.width)
 	memory := unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst))
 	packed := memory[(4-width)*len(dst):]

@@ -133,8 +133,8 @@ func TestAnIdBeyondTheVocabularyIsDamage(t *testing.T) {
 	}
 }
 
-// FuzzTokenFile holds that any bytes are either refused or give tokens of their vocabulary; as
-// they come, and with checksums that let them pass for a token file.
+// FuzzTokenFile: any bytes are refused, or give tokens of their vocabulary. It tries the bytes as
+// they are, and with valid checksums.
 func FuzzTokenFile(f *testing.F) {
 	good := encodedTokens(f, []int32{0, 1, 2, 1}, 3)
 	f.Add(good)
@@ -161,8 +161,8 @@ func FuzzTokenFile(f *testing.F) {
 	})
 }
 
-// signed returns a copy of the bytes with the magic, the version and both checksums of a token
-// file, where its own lengths leave room for them.
+// signed returns a copy of the bytes with the magic, version and checksums of a token file, if
+// there is room for them.
 func signed(file []byte) []byte {
 	if len(file) < preludeBytes {
 		return file

@@ -10,18 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// Unit is what one token is (--tokenizer).
+// Unit is the unit of a token (--tokenizer).
 type Unit string
 
 const (
-	// Char makes every Unicode code point a token, line ends included.
+	// Char makes every Unicode code point a token, including line ends.
 	Char Unit = "char"
-	// Word splits at white space (unicode.IsSpace) and keeps everything else, punctuation and
-	// capitals included. White space is no token: line ends vanish, and there is no <eos>.
+	// Word splits at white space (unicode.IsSpace) and keeps everything else, including punctuation
+	// and capitals. White space is dropped, so line ends vanish and there is no <eos>.
 	Word Unit = "word"
 )
 
-// Separator is what stands between two tokens of a text: a space between words, else nothing.
+// Separator is the text between two tokens: a space between words, nothing between characters.
 func (u Unit) Separator() string {
 	if u == Word {
 		return " "
@@ -29,19 +29,19 @@ func (u Unit) Separator() string {
 	return ""
 }
 
-// Normalization is what happens to the text before it is split (--normalize).
+// Normalization is applied to the text before it is split (--normalize).
 type Normalization string
 
 const (
-	// None leaves the text as it is.
+	// None leaves the text unchanged.
 	None Normalization = "none"
-	// Letters is the preprocessing of "The Time Machine" in Dive into Deep Learning (Zhang,
-	// Lipton, Li and Smola), section "Text Preprocessing", in the edition that reads the book
-	// line by line: of each line, every run of bytes other than A-Z and a-z becomes one space,
-	// spaces at both ends go, letters become lower case, and the lines are joined with nothing
-	// between them. Characters of two lines thus touch ("himwas"); words do not. The book has
-	// 170,580 characters in this form and 173,428 where a line end becomes a space, as a later
-	// edition has it; the symbols are the same: 26 letters, space and <unk>.
+	// Letters is the preprocessing of "The Time Machine" in Dive into Deep Learning (Zhang, Lipton,
+	// Li and Smola), section "Text Preprocessing", in the edition that reads the book line by line.
+	// In each line, every run of bytes other than A-Z and a-z becomes one space, spaces at both
+	// ends are removed, and letters become lower case. The lines are then joined without a
+	// separator, so characters of two lines touch ("himwas"), but words do not. The book has
+	// 170,580 characters in this form, and 173,428 in a later edition that turns a line end into a
+	// space. Both have the same symbols: 26 letters, space and <unk>.
 	Letters Normalization = "letters"
 )
 
@@ -62,31 +62,31 @@ func (t Tokenizer) validate() error {
 }
 
 const (
-	blockBytes   = 256 << 10 // of text held at a time
-	maxWordBytes = 64 << 10  // bounds memory where a text has no white space
+	blockBytes   = 256 << 10 // size of the text blocks held in memory
+	maxWordBytes = 64 << 10  // bounds memory for a text without white space
 )
 
-// sink takes normalised text in blocks of whole code points. Blocks are valid until the call
+// sink receives normalised text in blocks of whole code points. A block is valid until text
 // returns.
 type sink interface {
 	text(block []byte) error
 	end() error
 }
 
-// scan reads r to its end, checks that it is UTF-8, normalises it, and hands it to dst. A
-// byte-order mark at the start is skipped.
+// scan reads r to its end, checks that it is UTF-8, normalises it and passes it to dst. It skips a
+// byte-order mark at the start.
 func (t Tokenizer) scan(ctx context.Context, r io.Reader, dst sink) error {
 	return t.scanBlocks(ctx, r, dst, blockBytes)
 }
 
-// scanBlocks is scan with blocks of a given size, which can hold any code point.
+// scanBlocks is scan with a given block size, which must hold at least one code point.
 func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size int) error {
 	var (
 		buf    = make([]byte, size)
 		clean  []byte
 		rules  = letters{lines: t.Unit == Word}
-		held   int   // bytes of an unfinished code point at the start of buf
-		offset int64 // of buf[0] in the source
+		held   int   // bytes of an incomplete code point at the start of buf
+		offset int64 // position of buf[0] in the source
 	)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -125,7 +125,7 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 	}
 }
 
-// completeRunes returns the length of b without an unfinished code point at its end.
+// completeRunes returns the length of b without an incomplete code point at its end.
 func completeRunes(b []byte) int {
 	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {
@@ -138,7 +138,7 @@ func completeRunes(b []byte) int {
 	return len(b)
 }
 
-// invalidUTF8 returns the index of the first byte that does not belong to valid UTF-8, or -1.
+// invalidUTF8 returns the index of the first byte that is not valid UTF-8, or -1.
 func invalidUTF8(b []byte) int {
 	if utf8.Valid(b) {
 		return -1
@@ -152,12 +152,12 @@ func invalidUTF8(b []byte) int {
 	}
 }
 
-// letters applies Letters to text that arrives in pieces. Bytes of a code point beyond ASCII are
-// no letters, so that bytes can be judged one at a time.
+// letters applies Letters to text that arrives in pieces. No byte of a code point beyond ASCII is a
+// letter, so each byte can be classified alone.
 type letters struct {
-	lines bool // write a line feed where a line ends, for the sake of words
-	begun bool // the line has a letter
-	gap   bool // something else came after that letter
+	lines bool // write a line feed at each line end, to separate words
+	begun bool // the line has had a letter
+	gap   bool // a non-letter followed the last letter
 }
 
 func (l *letters) append(dst, src []byte) []byte {
@@ -183,10 +183,11 @@ func (l *letters) append(dst, src []byte) []byte {
 	return dst
 }
 
-// words is a sink that splits text at white space. A word is valid until word returns.
+// words is a sink that splits text at white space. The argument of word is valid until word
+// returns.
 type words struct {
 	word func(word []byte) error
-	held []byte // the start of a word whose end is in a later block
+	held []byte // the start of a word that continues in the next block
 }
 
 func (w *words) text(block []byte) error {
@@ -213,7 +214,7 @@ func (w *words) text(block []byte) error {
 
 func (w *words) end() error { return w.finish(nil) }
 
-// finish ends the word whose last part is given; it may be empty.
+// finish ends a word. part, which may be empty, is its last part.
 func (w *words) finish(part []byte) error {
 	if len(w.held) > 0 {
 		w.held = append(w.held, part...)
@@ -233,7 +234,7 @@ func (w *words) tooLong() error {
 	return fmt.Errorf("a word is longer than %d bytes: use --tokenizer char", maxWordBytes)
 }
 
-// chars is a sink that hands on code points.
+// chars is a sink that calls char for each code point.
 type chars struct {
 	char func(r rune) error
 }

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// tokenStrings collects the tokens that a tokenizer finds, reading blocks of the given size.
+// tokenStrings returns the tokens of a text that is read in blocks of the given size.
 func tokenStrings(t Tokenizer, text []byte, size int) ([]string, error) {
 	var found []string
 	var to sink = chars{char: func(r rune) error {
@@ -30,8 +30,7 @@ func tokenStrings(t Tokenizer, text []byte, size int) ([]string, error) {
 
 var notLetters = regexp.MustCompile("[^A-Za-z]+")
 
-// bookLetters is the textbook's preprocessing as it is written: line by line, with a regular
-// expression.
+// bookLetters is the textbook's preprocessing as printed: line by line, with a regular expression.
 func bookLetters(text string) []string {
 	text = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(text)
 	var lines []string
@@ -42,7 +41,7 @@ func bookLetters(text string) []string {
 	return lines
 }
 
-// slowTokens is the obvious twin of the streaming tokenizer.
+// slowTokens is a simple reference for the streaming tokenizer.
 func slowTokens(t Tokenizer, text string) []string {
 	text = strings.TrimPrefix(text, "\ufeff")
 	var found []string
@@ -124,8 +123,9 @@ func TestAWordHasALimit(t *testing.T) {
 	}
 }
 
-// timeMachine opens the book that RONDO_TIMEMACHINE names; without it, a text that has all its
-// features: blank lines, indented lines, digits, dashes, apostrophes and every letter.
+// timeMachine returns the path of the book that RONDO_TIMEMACHINE names. Without it, it returns a
+// text with all the book's features: blank lines, indented lines, digits, dashes, apostrophes and
+// every letter.
 func timeMachine(t *testing.T) (path string, whole bool) {
 	if path := os.Getenv("RONDO_TIMEMACHINE"); path != "" {
 		return path, true
@@ -162,7 +162,7 @@ func TestLettersGiveTheTextbooksVocabulary(t *testing.T) {
 	if !whole {
 		return
 	}
-	// The counts of the textbook's edition that reads line by line.
+	// The figures of the textbook edition that reads line by line.
 	if c.Tokens().Len() != 170580 || c.Vocabulary().Len() != 28 {
 		t.Errorf("%d characters, %d symbols; want 170580, 28", c.Tokens().Len(),
 			c.Vocabulary().Len())

@@ -6,8 +6,8 @@ import "fmt"
 type Tokens interface {
 	// Len returns the number of tokens.
 	Len() int64
-	// ReadTokens fills dst with the tokens from off on. A range that is not within [0, Len())
-	// is a broken invariant and panics; what fails to be read is an error.
+	// ReadTokens fills dst with the tokens from off on. It panics if the range is not within [0,
+	// Len()), and returns an error if reading fails.
 	ReadTokens(dst []int32, off int64) error
 }
 
@@ -51,8 +51,8 @@ func checkRange(count, off, size int64) {
 	}
 }
 
-// Split cuts the given fraction of the tokens (--validation-fraction, in [0, 1)) from their end,
-// rounded down, for validation. The two parts share no token.
+// Split cuts a fraction of the tokens off their end for validation (--validation-fraction, in [0,
+// 1)). The number of validation tokens is rounded down. The two parts share no token.
 func Split(t Tokens, fraction float64) (train, validation Tokens, err error) {
 	if !(fraction >= 0 && fraction < 1) {
 		return nil, nil, fmt.Errorf("--validation-fraction %v is not in [0, 1)", fraction)

@@ -13,21 +13,21 @@ import (
 	"unicode/utf8"
 )
 
-// Unknown is the token with id 0: every token that is not in the vocabulary.
+// Unknown is the token with id 0. It stands for every token that is not in the vocabulary.
 const Unknown = "<unk>"
 
-// MaxVocabulary bounds the number of tokens in a vocabulary.
+// MaxVocabulary is the largest number of tokens in a vocabulary.
 const MaxVocabulary = 1 << 22
 
-// Vocabulary maps tokens to ids, 0 to Len()-1, and back. It does not change once made. In JSON it
-// is the list of its tokens in the order of their ids.
+// Vocabulary maps tokens to ids, 0 to Len()-1, and back. It is immutable. Its JSON is the list of
+// tokens in the order of their ids.
 type Vocabulary struct {
 	tokens []string
 	ids    map[string]int32
 }
 
-// NewVocabulary makes a vocabulary of tokens in the order of their ids. The first is <unk>; none
-// is empty or occurs twice.
+// NewVocabulary makes a vocabulary of tokens in the order of their ids. The first must be <unk>,
+// and none may be empty or occur twice.
 func NewVocabulary(tokens []string) (*Vocabulary, error) {
 	if len(tokens) == 0 || tokens[0] != Unknown {
 		return nil, fmt.Errorf("vocabulary: the first token is not %s", Unknown)
@@ -48,22 +48,22 @@ func NewVocabulary(tokens []string) (*Vocabulary, error) {
 	return v, nil
 }
 
-// Len returns the number of tokens, <unk> included.
+// Len returns the number of tokens, including <unk>.
 func (v *Vocabulary) Len() int { return len(v.tokens) }
 
 // Token returns the token of an id in [0, Len()).
 func (v *Vocabulary) Token(id int32) string { return v.tokens[id] }
 
-// Tokens returns all tokens in the order of their ids; the caller owns the slice.
+// Tokens returns a copy of all tokens in the order of their ids.
 func (v *Vocabulary) Tokens() []string { return slices.Clone(v.tokens) }
 
-// ID returns the id of a token, 0 where it is unknown.
+// ID returns the id of a token, or 0 if it is unknown.
 func (v *Vocabulary) ID(token string) int32 { return v.ids[token] }
 
 // MarshalJSON writes the list of tokens.
 func (v *Vocabulary) MarshalJSON() ([]byte, error) { return json.Marshal(v.tokens) }
 
-// UnmarshalJSON reads a list of tokens and checks it as NewVocabulary does.
+// UnmarshalJSON reads a list of tokens. It has the conditions of NewVocabulary.
 func (v *Vocabulary) UnmarshalJSON(text []byte) error {
 	var tokens []string
 	if err := json.Unmarshal(text, &tokens); err != nil {
@@ -77,7 +77,7 @@ func (v *Vocabulary) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Fingerprint is a SHA-256 of the tokens in order, in hexadecimal.
+// Fingerprint is a SHA-256 of the tokens in the order of their ids, in hexadecimal.
 func (v *Vocabulary) Fingerprint() string {
 	h := sha256.New()
 	for _, token := range v.tokens {
@@ -86,8 +86,8 @@ func (v *Vocabulary) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Encode splits a text as t says and returns the ids; tokens that are not in the vocabulary
-// become 0. The text is taken as a whole corpus would be, so that Letters trims its ends.
+// Encode splits a text with t and returns the ids; unknown tokens become 0. The text is treated as
+// a whole corpus, so Letters trims its ends.
 func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	return ids, nil
 }
 
-// Decode joins the tokens of ids as the unit has it. Ids lie in [0, Len()).
+// Decode joins the tokens of ids with the unit's separator. Ids must be in [0, Len()).
 func (v *Vocabulary) Decode(unit Unit, ids []int32) string {
 	var text strings.Builder
 	for i, id := range ids {
@@ -115,7 +115,7 @@ func (v *Vocabulary) Decode(unit Unit, ids []int32) string {
 	return text.String()
 }
 
-// encoder returns a sink that hands on the id of every token.
+// encoder returns a sink that calls put with the id of every token.
 func (v *Vocabulary) encoder(unit Unit, put func(id int32) error) sink {
 	if unit == Word {
 		return &words{word: func(word []byte) error { return put(v.ids[string(word)]) }}
@@ -129,7 +129,7 @@ func (v *Vocabulary) encoder(unit Unit, put func(id int32) error) sink {
 	}}
 }
 
-// runes returns the ids of the tokens that are one code point, by code point, and 0 elsewhere.
+// runes returns the ids of tokens of one code point, indexed by code point. Other entries are 0.
 func (v *Vocabulary) runes() []int32 {
 	var table []int32
 	for id, token := range v.tokens {
@@ -145,15 +145,14 @@ func (v *Vocabulary) runes() []int32 {
 	return table
 }
 
-// frequency is how often a token occurs.
+// frequency is a token's number of occurrences.
 type frequency struct {
 	token string
 	count int64
 }
 
-// countVocabulary builds the vocabulary of a text: <unk>, the reserved tokens, then the text's
-// tokens that occur at least MinFrequency times, the most frequent first and equally frequent ones
-// in the order of their bytes.
+// countVocabulary builds the vocabulary of a text: <unk>, the reserved tokens, then the tokens that
+// occur at least MinFrequency times. They are sorted by falling frequency, then by bytes.
 func countVocabulary(
 	ctx context.Context, text io.Reader, cfg Config, scratch string,
 ) (*Vocabulary, error) {
@@ -182,7 +181,7 @@ func countVocabulary(
 }
 
 func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]frequency, error) {
-	var counts []int64 // by code point, up to the greatest
+	var counts []int64 // by code point
 	err := cfg.Tokenizer.scan(ctx, text, chars{char: func(r rune) error {
 		if int(r) >= len(counts) {
 			counts = append(counts, make([]int64, int(r)+1-len(counts))...)
@@ -205,7 +204,7 @@ func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]fr
 func countWords(
 	ctx context.Context, text io.Reader, cfg Config, scratch string,
 ) ([]frequency, error) {
-	counts := newTally(scratch, tallyBytes)
+	counts := newKeyCounter(scratch, counterBytes)
 	defer counts.close()
 	if err := cfg.Tokenizer.scan(ctx, text, &words{word: counts.add}); err != nil {
 		return nil, err

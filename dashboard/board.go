@@ -1,6 +1,6 @@
-// Package dashboard is a job's web page: what is known of the job, within bounds, as one page of
-// HTML that needs nothing else, as JSON, and as a stream of what changes. It follows no job
-// itself: it is shown events. It may import telemetry.
+// Package dashboard is a job's web page: a bounded summary of the job as one self-contained HTML
+// page, as JSON, and as a stream of changes. It does not follow the job itself; the caller passes
+// it events. It may import telemetry.
 package dashboard
 
 import (
@@ -24,20 +24,20 @@ const (
 	checkpointLimit = 10
 	workerLimit     = 1024
 	textLimit       = 4 << 10 // bytes of one text
-	// history is told at once: an event that comes sooner than this after the beginning may be
-	// old, and is given no time.
-	history = 2 * time.Second
+	// Old events are shown right after a run begins. An event within this time may be old, so it
+	// gets no time of its own.
+	replayTime = 2 * time.Second
 )
 
-// State is what is known of a job. Its JSON members are what the page and /api/state have.
+// State is the known state of a job. Its JSON is served to the page and at /api/state.
 type State struct {
 	Job    string     `json:"job"`
-	Run    int64      `json:"run,string"` // when it was submitted, in nanoseconds since 1970
+	Run    int64      `json:"run,string"` // when the run was submitted, in nanoseconds since 1970
 	Phase  string     `json:"phase"`
 	Reason string     `json:"reason"`
-	Since  *time.Time `json:"since"` // when it came into the phase, as far as was seen
+	Since  *time.Time `json:"since"` // when the job entered the phase, as observed
 	Leader string     `json:"leader"`
-	// Troubles are what keeps the observer from knowing more, by whom it does not reach.
+	// Troubles has, by peer, the reason why the observer cannot reach it.
 	Troubles map[string]Trouble `json:"troubles"`
 
 	Generation int64 `json:"generation"`
@@ -48,12 +48,12 @@ type State struct {
 
 	Progress    Progress         `json:"progress"`
 	Workers     []telemetry.Seat `json:"workers"`
-	Others      int              `json:"others"` // workers that are not listed
+	Others      int              `json:"others"` // number of workers that are not listed
 	Formed      []Ring           `json:"formed"`
 	Evals       []Eval           `json:"evals"`
-	Samples     []Sample         `json:"samples"`     // the newest last
-	Checkpoints []Checkpoint     `json:"checkpoints"` // the newest last
-	Notices     []Notice         `json:"notices"`     // the newest last
+	Samples     []Sample         `json:"samples"`     // newest last
+	Checkpoints []Checkpoint     `json:"checkpoints"` // newest last
+	Notices     []Notice         `json:"notices"`     // newest last
 	Curve       Curve            `json:"curve"`
 }
 
@@ -66,24 +66,24 @@ type Progress struct {
 	EpochLoss       Number  `json:"epoch_loss"`
 	Perplexity      Number  `json:"perplexity"`
 	TokensPerSecond Number  `json:"tokens_per_second"`
-	StepSeconds     Number  `json:"step_seconds"` // mean of the last steps
-	SecondsLeft     *Number `json:"seconds_left"` // null: it cannot be told
+	StepSeconds     Number  `json:"step_seconds"` // moving average
+	SecondsLeft     *Number `json:"seconds_left"` // null: not known
 	LearningRate    Number  `json:"learning_rate"`
 	GradientNorm    Number  `json:"gradient_norm"`
 	Skipped         int64   `json:"nonfinite_steps"`
 }
 
-// Trouble is since when somebody is not reached, and why.
+// Trouble says why a peer is not reached, and since when.
 type Trouble struct {
 	Text  string    `json:"text"`
 	Since time.Time `json:"since"`
 }
 
-// Ring is a ring that formed.
+// Ring describes a ring that formed.
 type Ring struct {
 	Generation uint64 `json:"generation"`
 	WorldSize  int64  `json:"world_size"`
-	Step       int64  `json:"step"` // the last one before it
+	Step       int64  `json:"step"` // last step before it
 	Reason     string `json:"reason"`
 }
 
@@ -94,40 +94,40 @@ type Eval struct {
 	Perplexity Number `json:"perplexity"`
 }
 
-// Sample is text that the model wrote.
+// Sample is text that the model generated.
 type Sample struct {
 	Step int64  `json:"step"`
 	Text string `json:"text"`
 }
 
-// Checkpoint is one that is complete on storage.
+// Checkpoint is a checkpoint that is complete on storage.
 type Checkpoint struct {
 	Step int64      `json:"step"`
 	Path string     `json:"path"`
-	Time *time.Time `json:"time"` // null: before it was watched
+	Time *time.Time `json:"time"` // null: before the job was watched
 }
 
-// Notice is an event for people.
+// Notice is one line about an event.
 type Notice struct {
 	Kind string     `json:"kind"`
-	Step int64      `json:"step"` // the last one before it
-	Time *time.Time `json:"time"` // null: before it was watched
+	Step int64      `json:"step"` // last step before it
+	Time *time.Time `json:"time"` // null: before the job was watched
 	Text string     `json:"text"`
 }
 
-// Board keeps what is known of a job. Its methods may be called from any goroutine.
+// Board keeps a job's state. Its methods may be called concurrently.
 type Board struct {
 	now func() time.Time
 
 	mu      sync.Mutex
 	run     telemetry.Run
 	began   time.Time
-	state   State // but for its curve
+	state   State // without Curve
 	curve   curve
 	changed chan struct{} // closed at the next change
 }
 
-// NewBoard returns the board of a job of which nothing is known, by the clock now.
+// NewBoard returns the board of a job. Only its name is known yet. now is the clock.
 func NewBoard(job string, now func() time.Time) *Board {
 	b := &Board{now: now, changed: make(chan struct{})}
 	b.state.Job = job
@@ -137,7 +137,7 @@ func NewBoard(job string, now func() time.Time) *Board {
 	return b
 }
 
-// clear forgets what was known of a run. The lock is held, or nobody else has the board.
+// clear resets the state of the run. The lock is held, or the board is not shared yet.
 func (b *Board) clear() {
 	b.began = b.now()
 	s := &b.state
@@ -152,17 +152,17 @@ func (b *Board) clear() {
 	b.curve = newCurve()
 }
 
-// Begin says that what follows is of another run, or that what was shown of this one is shown
-// again.
+// Begin resets the board before a run's events: for another run, or when this run's events are
+// shown again.
 func (b *Board) Begin(run telemetry.Run) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.run, b.state.Run = run, run.Number
 	b.clear()
-	b.touch()
+	b.notify()
 }
 
-// Show takes an event.
+// Show applies an event.
 func (b *Board) Show(e telemetry.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,45 +172,45 @@ func (b *Board) Show(e telemetry.Event) {
 		b.step(e)
 	case telemetry.Generation:
 		ring := Ring{Generation: e.Generation, WorldSize: e.WorldSize, Step: e.Step,
-			Reason: short(e.Reason)}
+			Reason: truncate(e.Reason)}
 		s.Formed = keep(s.Formed, ring, ringLimit)
 	case telemetry.Eval:
 		s.Evals = keep(s.Evals, Eval{e.Step, Number(e.Loss), Number(e.Perplexity)}, evalLimit)
 	case telemetry.Sample:
-		s.Samples = keep(s.Samples, Sample{e.Step, short(e.Text)}, sampleLimit)
+		s.Samples = keep(s.Samples, Sample{e.Step, truncate(e.Text)}, sampleLimit)
 	case telemetry.Checkpoint:
 		s.Checkpoints = slices.DeleteFunc(s.Checkpoints, func(c Checkpoint) bool {
 			return c.Path == e.Path
 		})
-		s.Checkpoints = keep(s.Checkpoints, Checkpoint{e.Step, short(e.Path), b.stamp()},
+		s.Checkpoints = keep(s.Checkpoints, Checkpoint{e.Step, truncate(e.Path), b.stamp()},
 			checkpointLimit)
 	case telemetry.Done:
 		if e.Step > 0 {
 			s.Progress.Step = e.Step
 		}
 		b.phase(telemetry.PhaseEnded)
-		s.Reason = cmp.Or(short(e.Reason), s.Reason)
+		s.Reason = cmp.Or(truncate(e.Reason), s.Reason)
 	case telemetry.Failed:
 		b.phase(telemetry.PhaseFailed)
-		s.Reason = short(e.Reason)
+		s.Reason = truncate(e.Reason)
 	}
 	if kind, text := telemetry.Line(e); text != "" && kind != "sample" {
-		s.Notices = keep(s.Notices, Notice{kind, s.Progress.Step, b.stamp(), short(text)},
+		s.Notices = keep(s.Notices, Notice{kind, s.Progress.Step, b.stamp(), truncate(text)},
 			noticeLimit)
 	}
-	b.touch()
+	b.notify()
 }
 
-// stamp is the time of an event that comes now; nil while old ones may come. The lock is held.
+// stamp returns the time of a new event, or nil while old events may come. The lock is held.
 func (b *Board) stamp() *time.Time {
 	now := b.now()
-	if now.Sub(b.began) < history {
+	if now.Sub(b.began) < replayTime {
 		return nil
 	}
 	return &now
 }
 
-// step takes a step. Skipped ones make a line. The lock is held.
+// step applies a step. The lock is held.
 func (b *Board) step(e telemetry.Step) {
 	p := &b.state.Progress
 	p.Step, p.TotalSteps, p.Epoch = e.Step, e.TotalSteps, e.Epoch
@@ -221,7 +221,7 @@ func (b *Board) step(e telemetry.Step) {
 		p.Skipped++
 	}
 	b.curve.add(e.Step, e.Loss, e.TokensPerSecond)
-	const newest = 0.05 // its share of the mean
+	const newest = 0.05 // its share in the moving average
 	seconds := Number(float64(b.run.TokensPerStep) / e.TokensPerSecond)
 	if !(seconds > 0) || math.IsInf(float64(seconds), 0) {
 		return
@@ -234,15 +234,15 @@ func (b *Board) step(e telemetry.Step) {
 	p.SecondsLeft = &left
 }
 
-// Stand takes how the job stands.
+// Stand applies the job's stored standing.
 func (b *Board) Stand(st telemetry.Standing) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := &b.state
 	ended := s.Phase == telemetry.PhaseEnded && st.Phase == telemetry.PhaseEnded
 	b.phase(st.Phase)
-	if !ended || s.Reason == "" { // the job's last event says more about the end
-		s.Reason = short(st.Reason)
+	if !ended || s.Reason == "" { // the job's last event has the better reason
+		s.Reason = truncate(st.Reason)
 	}
 	s.Leader = st.Leader
 	s.Generation, s.Rings, s.WorldSize = st.Generation, st.Rings, st.WorldSize
@@ -250,10 +250,10 @@ func (b *Board) Stand(st telemetry.Standing) {
 	shown := min(len(st.Seats), workerLimit)
 	s.Workers = append([]telemetry.Seat{}, st.Seats[:shown]...)
 	s.Others = len(st.Seats) - shown
-	b.touch()
+	b.notify()
 }
 
-// phase notes the phase, and when it was entered. The lock is held.
+// phase sets the phase and when it was entered. The lock is held.
 func (b *Board) phase(name string) {
 	if b.state.Phase != name || b.state.Since == nil {
 		now := b.now()
@@ -261,7 +261,7 @@ func (b *Board) phase(name string) {
 	}
 }
 
-// Trouble says what keeps the observer from hearing from a peer; empty: nothing does.
+// Trouble sets why the observer cannot reach a peer; an empty text says that it can.
 func (b *Board) Trouble(peer, text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,19 +274,19 @@ func (b *Board) Trouble(peer, text string) {
 		if !was {
 			old.Since = b.now()
 		}
-		b.state.Troubles[peer] = Trouble{short(text), old.Since}
+		b.state.Troubles[peer] = Trouble{truncate(text), old.Since}
 	}
-	b.touch()
+	b.notify()
 }
 
-// State returns what is known now.
+// State returns the current state.
 func (b *Board) State() State {
-	state, _ := b.look()
+	state, _ := b.snapshot()
 	return state
 }
 
-// look returns what is known now, and a channel that is closed when it has changed.
-func (b *Board) look() (State, <-chan struct{}) {
+// snapshot returns the current state, and a channel that is closed at the next change.
+func (b *Board) snapshot() (State, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.state
@@ -302,20 +302,20 @@ func (b *Board) look() (State, <-chan struct{}) {
 	return s, b.changed
 }
 
-// touch wakes whoever waits for a change. The lock is held.
-func (b *Board) touch() {
+// notify wakes all waiters for a change. The lock is held.
+func (b *Board) notify() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// keep adds to a list that forgets its oldest.
+// keep appends to a list and drops the oldest entries beyond limit.
 func keep[T any](list []T, item T, limit int) []T {
 	list = append(list, item)
 	return slices.Delete(list, 0, max(0, len(list)-limit))
 }
 
-// short cuts a text to what is kept of one.
-func short(text string) string {
+// truncate truncates a text to textLimit.
+func truncate(text string) string {
 	if len(text) <= textLimit {
 		return text
 	}

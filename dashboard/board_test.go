@@ -11,14 +11,15 @@ import (
 	"rondo/telemetry"
 )
 
-// clock is a time that tests move.
+// clock is a clock that tests set.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
 func newClock() *clock { return &clock{time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)} }
 
-// A curve stays within its limit, spans the whole run, and its points are the means of stretches.
+// TestCurveOfALongRun: a curve stays within its limit and spans the whole run, and each point is
+// the mean of its steps.
 func TestCurveOfALongRun(t *testing.T) {
 	c := newCurve()
 	const steps = 100_000
@@ -45,8 +46,8 @@ func TestCurveOfALongRun(t *testing.T) {
 	}
 }
 
-// Steps that are done again replace what was known of them; those that are not finite have no part
-// in a mean.
+// TestCurveGoesBack: repeated steps replace their old values, and values that are not finite do not
+// count in a mean.
 func TestCurveGoesBack(t *testing.T) {
 	c := newCurve()
 	for step := int64(1); step <= 10; step++ {
@@ -71,10 +72,10 @@ func TestCurveGoesBack(t *testing.T) {
 	}
 }
 
-// What a page is told of a curve makes it the whole curve, whatever happened meanwhile.
+// TestCurveSince: the changes sent to a page always add up to the whole curve.
 func TestCurveSince(t *testing.T) {
 	c := newCurve()
-	page, told := []Point(nil), Curve{}
+	page, sent := []Point(nil), Curve{}
 	step := int64(0)
 	for i := range 3000 {
 		step++
@@ -86,16 +87,16 @@ func TestCurveSince(t *testing.T) {
 			continue
 		}
 		now := c.whole()
-		part := now.since(told)
+		part := now.since(sent)
 		page = append(page[:part.From:part.From], part.Points...)
-		told = now
+		sent = now
 		if got, want := fmt.Sprint(page), fmt.Sprint(now.Points); got != want {
 			t.Fatalf("after %d steps the page has %s, not %s", i, got, want)
 		}
 	}
 }
 
-// Everything that is kept is bounded, and the newest is kept.
+// TestBoardIsBounded: every list is bounded and keeps its newest entries.
 func TestBoardIsBounded(t *testing.T) {
 	b := NewBoard("demo", newClock().now)
 	long := strings.Repeat("é", textLimit)
@@ -129,7 +130,7 @@ func TestBoardIsBounded(t *testing.T) {
 	}
 }
 
-// The state of a run, in the words in which it is served.
+// TestStateOfARun checks the JSON of a run's state.
 func TestStateOfARun(t *testing.T) {
 	c := newClock()
 	b := NewBoard("demo", c.now)
@@ -139,7 +140,7 @@ func TestStateOfARun(t *testing.T) {
 	b.Begin(telemetry.Run{Number: 1795293174581460705, TokensPerStep: 100})
 	b.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c"})
 	b.Show(telemetry.Notice{Text: "old"})
-	c.at = c.at.Add(history)
+	c.at = c.at.Add(replayTime)
 	b.Show(telemetry.Step{Step: 5, TotalSteps: 25, Loss: math.NaN(), Perplexity: math.NaN(),
 		TokensPerSecond: 50, Skipped: true})
 	b.Trouble("etcd", "away")
@@ -173,7 +174,8 @@ func TestStateOfARun(t *testing.T) {
 	}
 }
 
-// TestReasonOfTheEnd: the job's last event says why it ended, and the leader's last plan less.
+// TestReasonOfTheEnd: the reason in the job's last event prevails over the one in the leader's last
+// plan.
 func TestReasonOfTheEnd(t *testing.T) {
 	b := NewBoard("song", time.Now)
 	ended := telemetry.Standing{Phase: telemetry.PhaseEnded, Reason: "all workers are done"}

@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-// curveLimit is how many points a curve has at most. It is even.
+// curveLimit is the largest number of points in a curve. It is even.
 const curveLimit = 800
 
-// A Number is written as null where JSON has no number for it.
+// A Number is a float64 whose JSON is null if it is not finite.
 type Number float64
 
-// MarshalJSON writes six digits, as many as a curve or a table shows.
+// MarshalJSON writes six digits, enough for a curve or a table.
 func (n Number) MarshalJSON() ([]byte, error) {
 	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
 		return []byte("null"), nil
@@ -21,14 +21,13 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(n), 'g', 6, 64), nil
 }
 
-// A Point is the mean over the steps of one stretch of a curve. In JSON it is [Step, Loss,
-// Rate].
+// A Point is the mean over a range of steps. Its JSON is [Step, Loss, Rate].
 type Point struct {
-	Step   int64  // the last of the stretch
-	Loss   Number // nats per token; NaN: no step of it was finite
+	Step   int64  // last step of the range
+	Loss   Number // nats per token; NaN: it was finite in no step
 	Rate   Number // tokens/s
-	finite int    // steps that Loss is the mean of
-	count  int    // steps that Rate is the mean of
+	finite int    // number of steps in the mean Loss
+	count  int    // number of steps in the mean Rate
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -36,7 +35,7 @@ func (p Point) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{p.Step, p.Loss, p.Rate})
 }
 
-// add takes another stretch in.
+// add merges the steps of q into p.
 func (p *Point) add(q Point) {
 	p.Step = q.Step
 	p.Loss, p.finite = mean(p.Loss, p.finite, q.Loss, q.finite)
@@ -53,8 +52,8 @@ func mean(a Number, countA int, b Number, countB int) (Number, int) {
 	return a + (b-a)*Number(countB)/Number(countA+countB), countA + countB
 }
 
-// curve is a whole run in at most curveLimit points, each of stride steps: when they are too many,
-// the stride doubles.
+// curve is a whole run in at most curveLimit points of stride steps each. When there are too many
+// points, the stride doubles.
 type curve struct {
 	stride int64
 	points []Point
@@ -62,8 +61,7 @@ type curve struct {
 
 func newCurve() curve { return curve{stride: 1} }
 
-// add takes a step. A job that went back to a checkpoint does steps again: what was known of them
-// goes.
+// add adds a step. A job that returned to a checkpoint repeats steps; their old values are dropped.
 func (c *curve) add(step int64, loss, rate float64) {
 	keep := len(c.points)
 	for keep > 0 && c.points[keep-1].Step >= step {
@@ -83,7 +81,7 @@ func (c *curve) add(step int64, loss, rate float64) {
 	}
 }
 
-// put adds a stretch to the last one, or starts another.
+// put merges a point into the last one if both are in one range, or appends it.
 func (c *curve) put(p Point) {
 	last := len(c.points) - 1
 	if last >= 0 && (c.points[last].Step-1)/c.stride == (p.Step-1)/c.stride {
@@ -93,7 +91,7 @@ func (c *curve) put(p Point) {
 	c.points = append(c.points, p)
 }
 
-// thin doubles the stride until the points are few enough.
+// thin doubles the stride until there are few enough points.
 func (c *curve) thin() {
 	for len(c.points) > curveLimit {
 		old := c.points
@@ -105,9 +103,9 @@ func (c *curve) thin() {
 	}
 }
 
-// Curve is how loss and rate went, from one point on.
+// Curve is the loss and rate over time, from one point on.
 type Curve struct {
-	From   int     `json:"from"` // index of the first of Points in the whole curve
+	From   int     `json:"from"` // index of Points[0] in the whole curve
 	Stride int64   `json:"stride"`
 	Points []Point `json:"points"`
 }
@@ -115,7 +113,7 @@ type Curve struct {
 // whole returns all points.
 func (c *curve) whole() Curve { return Curve{Stride: c.stride, Points: slices.Clone(c.points)} }
 
-// since returns what of the curve is not in an older state of it.
+// since returns the points that differ from an older state of the curve.
 func (c Curve) since(old Curve) Curve {
 	if c.Stride != old.Stride {
 		return c

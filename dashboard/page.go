@@ -13,8 +13,8 @@ import (
 //go:embed page.html
 var pageHTML string
 
-// page is the one page, and what a browser may do with it: run its one script, use its one
-// style sheet, and ask this server.
+// page is the HTML page and its content security policy. The policy allows its one script, its one
+// style sheet and requests to this server.
 type page struct {
 	body   []byte
 	policy string
@@ -27,7 +27,8 @@ func newPage() page {
 	return page{body: []byte(pageHTML), policy: policy}
 }
 
-// hashOf is the hash of the text of the page's one element of a name, as a policy has it.
+// hashOf returns the hash of the text of the page's only element of that name, in the form of a
+// policy.
 func hashOf(element string) string {
 	_, after, opened := strings.Cut(pageHTML, "<"+element+">")
 	text, _, closed := strings.Cut(after, "</"+element+">")
@@ -46,5 +47,5 @@ func (p page) serve(w http.ResponseWriter, _ *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache")
-	_, _ = w.Write(p.body) // who has gone needs no answer
+	_, _ = w.Write(p.body) // a client that has gone needs no answer
 }

@@ -13,27 +13,27 @@ import (
 
 // Limits of the stream of changes.
 const (
-	streamLimit   = 64               // people who watch at a time
-	streamBacklog = 16               // messages that wait for one; who is slower is dropped
-	streamPause   = time.Second / 2  // between messages of changes
-	streamWrite   = 10 * time.Second // for one message to be taken
-	streamIdle    = 15 * time.Second // between signs of life
+	streamLimit   = 64               // clients at a time
+	streamBacklog = 16               // messages queued per client; a slower client is dropped
+	streamPause   = time.Second / 2  // between two messages
+	streamWrite   = 10 * time.Second // to write one message
+	streamIdle    = 15 * time.Second // between messages that keep the connection alive
 )
 
-// Server serves a board: the page at /, its state at /api/state, and what changes of it as
-// server-sent events at /api/events. Run feeds the stream.
+// Server serves a board: the page at /, its state at /api/state, and its changes as server-sent
+// events at /api/events. Run sends the changes.
 type Server struct {
 	board *Board
 	page  page
 
 	mu       sync.Mutex
-	watching int // people, those included who are about to join
+	watching int // clients, including those that are about to join
 	streams  map[*stream]struct{}
 	joined   chan *stream
-	over     bool
+	closed   bool
 }
 
-// stream is one who watches.
+// stream is the queue of one client.
 type stream struct {
 	messages chan []byte
 }
@@ -59,40 +59,40 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, _ = w.Write(append(body, '\n')) // who has gone needs no answer
+	_, _ = w.Write(append(body, '\n')) // a client that has gone needs no answer
 }
 
-// Run tells everybody who watches what changes, until ctx ends; then it tells the last changes and
-// ends all streams.
+// Run sends changes to all clients until ctx ends. Then it sends the last changes and ends all
+// streams.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.end()
-	told, changed := s.board.look()
+	sent, changed := s.board.snapshot()
 	var pause <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
-			s.tellLast(told, changed)
+			s.broadcastLast(sent, changed)
 			return ctx.Err()
 		case <-changed:
 			pause, changed = time.After(streamPause), nil
 		case <-pause:
 			var now State
-			now, changed = s.board.look()
+			now, changed = s.board.snapshot()
 			pause = nil
-			s.tell(told, now)
-			told = now
+			s.broadcast(sent, now)
+			sent = now
 		case newcomer := <-s.joined:
 			s.mu.Lock()
 			s.streams[newcomer] = struct{}{}
 			s.mu.Unlock()
-			newcomer.messages <- message("state", members(told)) // its first: there is room
+			newcomer.messages <- message("state", members(sent)) // never blocks: its first message
 		}
 	}
 }
 
-// tellLast tells what has changed since the last message, such as how the job has ended. changed is
-// nil if a change is known.
-func (s *Server) tellLast(told State, changed <-chan struct{}) {
+// broadcastLast sends the changes since the last message, for example how the job ended. changed is
+// nil if a change is already known.
+func (s *Server) broadcastLast(sent State, changed <-chan struct{}) {
 	if changed != nil {
 		select {
 		case <-changed:
@@ -100,19 +100,19 @@ func (s *Server) tellLast(told State, changed <-chan struct{}) {
 			return
 		}
 	}
-	now, _ := s.board.look()
-	s.tell(told, now)
+	now, _ := s.board.snapshot()
+	s.broadcast(sent, now)
 }
 
-// tell sends everybody what is not as they were told. Who has not taken what was sent before is
-// dropped: a page comes back by itself, and is told everything anew.
-func (s *Server) tell(told, now State) {
+// broadcast sends all clients the difference between two states. A client whose queue is full is
+// dropped; its page reconnects and gets the whole state.
+func (s *Server) broadcast(sent, now State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.streams) == 0 {
 		return
 	}
-	text := message("change", difference(told, now))
+	text := message("change", difference(sent, now))
 	for to := range s.streams {
 		select {
 		case to.messages <- text:
@@ -127,14 +127,14 @@ func (s *Server) tell(told, now State) {
 func (s *Server) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
+	s.closed = true
 	for to := range s.streams {
 		delete(s.streams, to)
 		close(to.messages)
 	}
 }
 
-// members are a state's JSON members.
+// members returns the JSON members of a state.
 func members(s State) map[string]json.RawMessage {
 	var all map[string]json.RawMessage
 	body, err := json.Marshal(s)
@@ -142,13 +142,13 @@ func members(s State) map[string]json.RawMessage {
 		err = json.Unmarshal(body, &all)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("dashboard: %v in a state", err)) // all of it is ours
+		panic(fmt.Sprintf("dashboard: %v in a state", err)) // a State always has a JSON form
 	}
 	return all
 }
 
-// difference is those members of a state that differ from an older one. Of the curve it is what
-// is new.
+// difference returns the members of a state that differ from an older one. For the curve it returns
+// only the new points.
 func difference(old, now State) map[string]json.RawMessage {
 	tail := now.Curve.since(old.Curve)
 	same := len(tail.Points) == 0 && tail.From == len(old.Curve.Points)
@@ -167,23 +167,23 @@ func difference(old, now State) map[string]json.RawMessage {
 func message(name string, data map[string]json.RawMessage) []byte {
 	body, err := json.Marshal(data)
 	if err != nil {
-		panic(fmt.Sprintf("dashboard: %v in a state", err)) // it was JSON already
+		panic(fmt.Sprintf("dashboard: %v in a state", err)) // the members are JSON already
 	}
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, body)
 }
 
-// enter makes room for one more who watches; leave is due when one has gone.
+// enter reserves a place for a client, if there is one. leave frees it.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watching >= streamLimit || s.over {
+	if s.watching >= streamLimit || s.closed {
 		return false
 	}
 	s.watching++
 	return true
 }
 
-// join adds one who watches, and returns the first message.
+// join adds a client and returns its first message.
 func (s *Server) join(ctx context.Context) (*stream, []byte, error) {
 	newcomer := &stream{messages: make(chan []byte, streamBacklog)}
 	limited, cancel := context.WithTimeout(ctx, streamWrite)
@@ -196,7 +196,7 @@ func (s *Server) join(ctx context.Context) (*stream, []byte, error) {
 	}
 }
 
-// leave takes one out who has gone, or who did not get as far as a stream.
+// leave frees a client's place. gone is nil if it never got a stream.
 func (s *Server) leave(gone *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, why, http.StatusServiceUnavailable)
 	}
 	if !s.enter() {
-		refuse("too many people watch already; try again later")
+		refuse("too many clients are connected; try again later")
 		return
 	}
 	from, text, err := s.join(r.Context())
@@ -221,12 +221,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // a proxy holds nothing back
+	w.Header().Set("X-Accel-Buffering", "no") // tells proxies not to buffer
 	out := http.NewResponseController(w)
 	alive := time.NewTicker(streamIdle)
 	defer alive.Stop()
 	for {
-		_ = out.SetWriteDeadline(time.Now().Add(streamWrite)) // where there is none, none is due
+		_ = out.SetWriteDeadline(time.Now().Add(streamWrite)) // does nothing if not supported
 		if _, err := w.Write(text); err != nil || out.Flush() != nil {
 			return
 		}

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// served is a board on a loopback port.
+// served is a board served on a loopback port.
 type served struct {
 	*Server
 	t     *testing.T
@@ -57,7 +57,7 @@ func serve(t *testing.T) *served {
 	return s
 }
 
-// reply is an answer; its body is closed at the test's end.
+// reply is an answer. Its body is closed when the test ends.
 type reply struct {
 	status int
 	header http.Header
@@ -89,7 +89,7 @@ func (s *served) text(path string) string {
 	return string(body)
 }
 
-// event reads the next event of a stream; false at its end.
+// event reads the next event of a stream. It returns false at the end.
 func event(lines *bufio.Scanner) (name string, data map[string]json.RawMessage, ok bool) {
 	for lines.Scan() {
 		if text, is := strings.CutPrefix(lines.Text(), "event: "); is {
@@ -108,7 +108,7 @@ func linesOf(answer reply) *bufio.Scanner {
 	return lines
 }
 
-// The page needs nothing but this server, and a browser is told so.
+// TestPageIsWhole: the page needs only this server, and its policy enforces that.
 func TestPageIsWhole(t *testing.T) {
 	s := serve(t)
 	answer := s.get("/")
@@ -142,7 +142,7 @@ func TestPageIsWhole(t *testing.T) {
 	}
 }
 
-// The script speaks of elements that the page has, and of members that a state has.
+// TestScriptFitsPageAndState: the script uses only elements of the page and members of a state.
 func TestScriptFitsPageAndState(t *testing.T) {
 	ids := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`id="([\w-]+)"`).FindAllStringSubmatch(pageHTML, -1) {
@@ -179,7 +179,8 @@ func TestScriptFitsPageAndState(t *testing.T) {
 	}
 }
 
-// A stream begins with the whole state; with what follows, it is always the state that is served.
+// TestStreamTellsEverything: the first message is the whole state; with all later messages it
+// equals the served state.
 func TestStreamTellsEverything(t *testing.T) {
 	s := serve(t)
 	s.board.Begin(telemetry.Run{Number: 7, TokensPerStep: 10})
@@ -214,7 +215,8 @@ func TestStreamTellsEverything(t *testing.T) {
 	}
 }
 
-// Only so many may watch, and whoever does not read is dropped without holding up the others.
+// TestStreamsAreBounded: the number of clients is limited, and a client that does not read is
+// dropped without delaying the others.
 func TestStreamsAreBounded(t *testing.T) {
 	s := serve(t)
 	for range streamLimit {
@@ -240,7 +242,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		now := s.board.State()
 		now.Generation = int64(i + 1)
-		s.tell(old, now)
+		s.broadcast(old, now)
 		s.mu.Lock()
 		_, still := s.streams[slow]
 		s.mu.Unlock()
@@ -248,11 +250,11 @@ func TestStreamsAreBounded(t *testing.T) {
 			break
 		}
 	}
-	for range slow.messages { // ends because it is closed
+	for range slow.messages { // until it is closed
 	}
 }
 
-// At the server's end all streams end, and nobody joins any more.
+// TestStreamsEnd: when the server ends, all streams end and no client can join.
 func TestStreamsEnd(t *testing.T) {
 	s := serve(t)
 	lines := linesOf(s.get("/api/events"))
@@ -268,7 +270,7 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// What changes right before the server's end is told, too.
+// TestStreamsTellTheEnd: changes right before the server's end are sent.
 func TestStreamsTellTheEnd(t *testing.T) {
 	s := serve(t)
 	lines := linesOf(s.get("/api/events"))

@@ -56,12 +56,13 @@ func cutLink(t *testing.T, bothWays bool) {
 }
 
 func slowLink(t *testing.T) {
-	// A gradient that no buffer of the link holds.
+	// A gradient that no buffer of the link holds. The link takes seconds for it, so that even on a
+	// busy machine the network is later than any worker's own work.
 	model := []string{"--hidden", "256"}
 	r := newRig(t, rigConfig{network: newNetwork(t), allow: allowance{reference: model},
-		flags: append(model, "--check-every", "3", "--step-timeout", "10s")})
+		flags: append(model, "--check-every", "2", "--step-timeout", "10s")})
 	slow := r.of(1)
-	r.hosts[slow].throttle(20_000)
+	r.hosts[slow].throttle(5_000)
 	notice := r.untilNotice("rank 1", "(network)")
 	t.Logf("event: %s", notice.text("text"))
 	r.untilMore(3)

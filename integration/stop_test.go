@@ -118,7 +118,7 @@ func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 	t.Run("while it runs", func(t *testing.T) {
 		code, _, stderr := run(t, endless(flags...)...)
 		waiting, refusal, _ := strings.Cut(stderr, "\n")
-		if !strings.Contains(waiting, "waiting 4s to see whether that lives") {
+		if !strings.Contains(waiting, "waiting 4s to see whether it is alive") {
 			t.Errorf("standard error does not say first what it waits for:\n%s", stderr)
 		}
 		oneLine(t, code, 2, refusal, `"again"`, "running already")

@@ -43,7 +43,7 @@ func TestWrongInput(t *testing.T) {
 		{"short corpus", "train --corpus " + short, 2, []string{short, "360", "1155", "--batch"}},
 		{"invalid UTF-8", "train --corpus " + invalid, 2, []string{invalid, "byte 1003"}},
 		{"unknown cell", "train --cell lstmx", 2,
-			[]string{"--cell", "rnn, rnn-relu, gru, gru-reset-before, lstm"}},
+			[]string{"--cell", "rnn, rnn-relu, gru, gru-reset-before, lstm, lstm-peephole"}},
 		{"unknown optimizer", "train --optimizer lion", 2,
 			[]string{"sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad"}},
 		{"unknown init", "train --init zeros", 2, []string{"--init", "orthogonal"}},

@@ -12,17 +12,17 @@ import (
 	"rondo/internal/app"
 )
 
-// errSeen ends a watch that was for one look.
+// errSeen ends a watch after its first result.
 var errSeen = errors.New("seen")
 
-// endAbandoned ends a run that nobody leads and no worker is registered for. It waits for the
-// leases of processes that died a moment ago; a run that lives is a usage error.
+// endAbandoned ends a run that has no leader and no registered worker. It waits for the leases of
+// recently died processes. If the run is alive it returns a usage error.
 func (r Run) endAbandoned(ctx context.Context, store *etcdstore.Store) error {
 	ttl := r.Spec.LeaseTtl.AsDuration()
 	alive := app.Usagef("it is running already: see it with rondo workers, end it with rondo " +
 		"stop, or choose another name with --job")
 	if leader, err := store.Leader(ctx); err == nil {
-		r.Log(fmt.Sprintf("job %s is led by %s at %s; waiting %v to see whether that lives",
+		r.Log(fmt.Sprintf("job %s is led by %s at %s; waiting %v to see whether it is alive",
 			r.Spec.Job, leader.ID, leader.Address, 2*ttl))
 	}
 	wait, cancel := context.WithTimeout(ctx, 2*ttl)
@@ -32,14 +32,14 @@ func (r Run) endAbandoned(ctx context.Context, store *etcdstore.Store) error {
 	leadership, err := store.Campaign(wait, self, ttl)
 	if err != nil {
 		if ctx.Err() == nil && wait.Err() != nil {
-			return alive // somebody leads it
+			return alive // another process leads it
 		}
 		return err
 	}
 	defer func() {
 		resign, cancel := context.WithTimeout(context.WithoutCancel(ctx), killDelay)
 		defer cancel()
-		_ = leadership.Resign(resign) // or its lease ends
+		_ = leadership.Resign(resign) // if this fails, its lease ends
 	}()
 	plan, err := leadership.LoadPlan(wait)
 	if err != nil || plan.Phase == cluster.Ended {
@@ -53,7 +53,7 @@ func (r Run) endAbandoned(ctx context.Context, store *etcdstore.Store) error {
 	})
 	switch {
 	case ctx.Err() == nil && wait.Err() != nil:
-		return alive // its workers stay
+		return alive // its workers are alive
 	case !errors.Is(err, errSeen):
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"rondo/job"
 )
 
-// chooseDevices finds what this machine's workers compute on, and what is wrong with --device and
-// --precision. What a GPU itself refuses, the worker says that opens it.
+// chooseDevices chooses the devices of this machine's workers, and checks --device and --precision.
+// Errors of a GPU itself are reported by the worker that opens it.
 func (r Run) chooseDevices() (job.Choice, error) {
 	if r.localWorkers() == 0 {
 		return job.Choice{}, nil
@@ -24,9 +24,9 @@ func (r Run) chooseDevices() (job.Choice, error) {
 	return chosen, err
 }
 
-// tellDevices says how --device auto was decided, and what may surprise: GPUs that workers share,
-// GPUs that nobody uses, and memory that seems too little.
-func (r Run) tellDevices(vocabulary int) {
+// logDevices logs how --device auto was decided, and possible surprises: shared GPUs, idle GPUs,
+// and memory that may be too small.
+func (r Run) logDevices(vocabulary int) {
 	if r.devices.Note != "" {
 		r.Log(r.devices.Note)
 	}

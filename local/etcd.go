@@ -1,5 +1,7 @@
-// Package local is a cluster on one machine: an embedded etcd and worker processes. It links the
-// etcd server, so the lean commands do not import it.
+// Package local runs a job on one machine: an embedded etcd, a coordinator, worker processes, and a
+// watch over them. It links the etcd server, so the lean commands do not import it. It does not
+// train, and knows nothing of Kubernetes. It may import coordinator, cluster and its adapters, job,
+// proto and telemetry.
 package local
 
 import (
@@ -29,7 +31,7 @@ func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 	config := embed.NewConfig()
 	config.Dir = dir
 	config.LogLevel = "panic"
-	config.UnsafeNoFsync = true // the state is worth no more than this run of the processes
+	config.UnsafeNoFsync = true // the data is worthless after this run of the processes
 	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
 	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
@@ -51,14 +53,14 @@ func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 	return nil, fmt.Errorf("embedded etcd in %s did not become ready: %w", dir, err)
 }
 
-// Endpoint is the host:port that clients reach.
+// Endpoint returns the host:port for clients.
 func (e *Etcd) Endpoint() string { return e.server.Clients[0].Addr().String() }
 
-// etcdFolder is the beginning of the name of a run's folder for etcd's data.
+// etcdFolder begins the name of a run's folder with etcd's data.
 const etcdFolder = "rondo-etcd-"
 
-// temporaryEtcd starts an etcd whose data is gone when stop returns. Folders of processes that
-// were killed are removed first: a folder is locked for as long as its process lives.
+// temporaryEtcd starts an etcd; stop ends it and deletes its data. First it deletes the folders of
+// killed processes. A folder is locked as long as its process lives.
 func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 	sweep(os.TempDir())
 	dir, err := os.MkdirTemp("", etcdFolder)
@@ -73,7 +75,7 @@ func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 		return nil, nil, errors.Join(fmt.Errorf("embedded etcd: %w", err), os.RemoveAll(dir))
 	}
 	remove := func() {
-		_ = os.RemoveAll(dir) // what is left is swept the next time
+		_ = os.RemoveAll(dir) // the next sweep removes a remainder
 		_ = lock.Close()
 	}
 	if etcd, err = StartEtcd(ctx, filepath.Join(dir, "data")); err != nil {
@@ -86,8 +88,8 @@ func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 	}, nil
 }
 
-// etcdBytes is the disk space that an etcd takes for its log and what it holds, with some to
-// spare. Where it does not get it, it panics in a goroutine of its own.
+// etcdBytes is the disk space that an etcd needs for its log and data, with a margin. Without it,
+// etcd panics in one of its own goroutines.
 const etcdBytes = 192 << 20
 
 func enoughSpace(dir string) error {
@@ -97,12 +99,12 @@ func enoughSpace(dir string) error {
 	}
 	if free < etcdBytes {
 		return fmt.Errorf("the embedded etcd needs %d MiB in %s, and %d are free: free some, set "+
-			"TMPDIR, or use an --etcd of yours", etcdBytes>>20, filepath.Dir(dir), free>>20)
+			"TMPDIR, or give --etcd", etcdBytes>>20, filepath.Dir(dir), free>>20)
 	}
 	return nil
 }
 
-// lockFolder takes the lock of a run's folder, or fails at once.
+// lockFolder locks a run's folder, or fails at once.
 func lockFolder(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -114,8 +116,8 @@ func lockFolder(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweep removes the folders of processes that have died. One that is being made right now has no
-// lock file yet, and is left alone.
+// sweep removes the folders of dead processes. It ignores folders without a lock file, which may be
+// just being created.
 func sweep(temporary string) {
 	dirs, err := filepath.Glob(filepath.Join(temporary, etcdFolder+"*"))
 	if err != nil {

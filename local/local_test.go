@@ -88,7 +88,7 @@ func start(t *testing.T, workers *Workers, n int) {
 	}
 }
 
-// all have the same command line.
+// all returns the same command line for every worker.
 func all(argv ...string) func(int) []string { return func(int) []string { return argv } }
 
 func TestStartFails(t *testing.T) {

@@ -17,8 +17,8 @@ type Page interface {
 	Serve(ctx context.Context, store cluster.Viewer) error
 }
 
-// openPage serves the job's web page until closePage is called, which waits for the server's end. A
-// page that cannot be served costs a line, not the job.
+// openPage serves the job's web page until closePage is called. closePage waits until the server
+// has ended. If the page cannot be served, openPage logs that and the job goes on.
 func (r Run) openPage(ctx context.Context, store cluster.Viewer) (page Page, closePage func()) {
 	if r.OpenPage == nil {
 		return nil, func() {}
@@ -31,7 +31,7 @@ func (r Run) openPage(ctx context.Context, store cluster.Viewer) (page Page, clo
 	if err := r.Show(ctx, telemetry.Page{URL: page.URL()}); err != nil {
 		r.Log(fmt.Sprintf("showing the page's address: %v", err))
 	}
-	// Ctrl-C stops the job, which then saves: the page stays until it has ended.
+	// After Ctrl-C the job still saves, so the page stays until the job has ended.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan struct{})
 	go func() {

@@ -4,5 +4,5 @@ package local
 
 import "math"
 
-// freeBytes does not know: an etcd that finds too little says so by itself.
+// freeBytes does not know the free space. An etcd without enough space reports it.
 func freeBytes(string) (uint64, error) { return math.MaxUint64, nil }

@@ -4,7 +4,7 @@ package local
 
 import "golang.org/x/sys/unix"
 
-// freeBytes is how much a process without privileges can still write in dir.
+// freeBytes returns the number of bytes that an unprivileged process can still write in dir.
 func freeBytes(dir string) (uint64, error) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {

@@ -23,7 +23,7 @@ import (
 	"rondo/telemetry"
 )
 
-// maxRestarts bounds --restarts.
+// maxRestarts is the largest --restarts.
 const maxRestarts = maxProcesses / 2
 
 // Run is a job on this machine.
@@ -31,17 +31,17 @@ type Run struct {
 	Spec    *rondov1.JobSpec
 	Etcd    []string // endpoints; nil: an embedded one
 	Verbose bool
-	// LocalWorkers is how many of the job's workers run on this machine; negative: all.
+	// LocalWorkers is the number of the job's workers on this machine; negative: all.
 	LocalWorkers int
-	// Restarts is how many worker processes that died are started again.
+	// Restarts is the number of dead worker processes that are replaced.
 	Restarts int
 	// OpenPage opens the job's web page; nil: there is none.
 	OpenPage func(ctx context.Context, spec *rondov1.JobSpec) (Page, error)
-	// Show is called with each event, in order; Log with each line of log.
+	// Show is called with each event, in order. Log is called with each log line.
 	Show func(context.Context, telemetry.Event) error
 	Log  func(line string)
 
-	devices job.Choice // what this machine's workers compute on
+	devices job.Choice // devices of this machine's workers
 	page    Page       // nil: there is none
 }
 
@@ -70,8 +70,8 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 		}
 		defer stop()
 		endpoints = []string{etcd.Endpoint()}
-		r.Log(fmt.Sprintf("meanwhile: rondo workers --etcd %s --job %s; rondo scale N, likewise",
-			endpoints[0], r.Spec.Job))
+		r.Log(fmt.Sprintf("meanwhile: rondo workers --etcd %s --job %s; rondo scale N, with the "+
+			"same flags", endpoints[0], r.Spec.Job))
 	}
 	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger()}
 	store, err := where.Store(ctx)
@@ -91,8 +91,8 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	return r.supervise(ctx, where, store)
 }
 
-// complete checks the run's own flags, and makes the spec's paths absolute: a worker's current
-// folder may be another.
+// complete checks the run's own flags and makes the spec's paths absolute, because workers may have
+// another current folder.
 func (r Run) complete() error {
 	if r.LocalWorkers < -1 || r.LocalWorkers > int(r.Spec.Workers) {
 		return app.Usagef("--local-workers %d is not -1 (all) or 0 to --workers, %d",
@@ -122,8 +122,8 @@ func (r Run) complete() error {
 	return nil
 }
 
-// nameFolder makes a folder for the checkpoints of a job without --checkpoint-dir, and writes it
-// into the spec. The returned function removes the folder if nothing was saved.
+// nameFolder makes a checkpoint folder for a job without --checkpoint-dir and enters it in the
+// spec. remove deletes the folder if nothing was saved.
 func (r Run) nameFolder(now time.Time) (remove func(), err error) {
 	if r.Spec.CheckpointDir != "" {
 		return func() {}, nil
@@ -140,7 +140,7 @@ func (r Run) nameFolder(now time.Time) (remove func(), err error) {
 	return remove, nil
 }
 
-// folder is where the job's checkpoints go; empty: nowhere.
+// folder returns the job's checkpoint folder; empty: none.
 func (r Run) folder() string {
 	if !jobspec.KeepsModel(r.Spec) {
 		return ""
@@ -148,7 +148,7 @@ func (r Run) folder() string {
 	return r.Spec.CheckpointDir
 }
 
-// check finds what is wrong with the job before anything is started.
+// check reports errors in the job before anything is started.
 func (r Run) check(ctx context.Context) error {
 	text := job.Crowded(int(r.Spec.Threads), r.localWorkers(), runtime.GOMAXPROCS(0))
 	if text != "" {
@@ -162,7 +162,7 @@ func (r Run) check(ctx context.Context) error {
 	if _, err := job.ModelConfig(r.Spec, data.Corpus.Vocabulary().Len()); err != nil {
 		return err
 	}
-	r.tellDevices(data.Corpus.Vocabulary().Len())
+	r.logDevices(data.Corpus.Vocabulary().Len())
 	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
 	if err != nil {
 		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
@@ -195,7 +195,7 @@ func (r Run) check(ctx context.Context) error {
 	return data.CheckEarlyStop(r.Spec, found)
 }
 
-// probeFolder makes sure that files can be written to a flag's folder, which it makes.
+// probeFolder creates a flag's folder if necessary and checks that files can be written to it.
 func probeFolder(flag, folder string) error {
 	if folder == "" {
 		return nil
@@ -210,8 +210,8 @@ func probeFolder(flag, folder string) error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// submit stores the job's spec. A run of the name that its processes have left without an end, as
-// a power cut does, is ended first.
+// submit stores the job's spec. First it ends an earlier run of the same name whose processes died
+// without ending it, for example in a power cut.
 func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
 	r.Spec.Submitted = time.Now().UnixNano()
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(r.Spec)
@@ -232,8 +232,8 @@ func (r Run) submit(ctx context.Context, store *etcdstore.Store) error {
 	return err
 }
 
-// supervise starts the coordinator and the workers, and watches until the job has ended. The
-// processes outlive ctx, which only asks them to stop.
+// supervise starts the coordinator and the workers, and watches until the job has ended. The end of
+// ctx only asks the processes to stop.
 func (r Run) supervise(
 	ctx context.Context, where meet.Config, store *etcdstore.Store,
 ) (outcome telemetry.Done, err error) {
@@ -241,7 +241,7 @@ func (r Run) supervise(
 	defer end()
 	led := make(chan error, 1)
 	go func() { led <- lead(life, where) }()
-	// While nobody leads, the workers hold their state for as long; so the job is not over.
+	// Without a leader the workers keep their state for PauseTimeout. So the client waits as long.
 	quiet := where
 	quiet.Log = r.retryLog(where.Log)
 	client, err := quiet.Client(store, r.Spec.PauseTimeout.AsDuration())
@@ -261,7 +261,7 @@ func (r Run) supervise(
 		}
 	}
 	unhook := context.AfterFunc(ctx, func() {
-		r.Log("stopping after this step; once more ends at once")
+		r.Log("stopping after this step; interrupt again to end at once")
 		w.stop(life, "interrupted")
 	})
 	defer unhook()
@@ -281,7 +281,7 @@ func (r Run) supervise(
 		}
 		ledErr = <-led
 		end()
-	case ledErr = <-led: // it has told its watchers, or nobody was there to be told
+	case ledErr = <-led: // its watchers have the last event, or there were none
 		end()
 		watchErr = <-watched
 	}
@@ -297,7 +297,7 @@ func (r Run) supervise(
 	return outcome, err
 }
 
-// lead runs the coordinator. The job's failure is this command's own.
+// lead runs the coordinator. The job's failure becomes this command's error.
 func lead(ctx context.Context, where meet.Config) error {
 	_, err := coordinator.Run(ctx, coordinator.Config{Config: where})
 	var failed *app.JobError
@@ -306,12 +306,12 @@ func lead(ctx context.Context, where meet.Config) error {
 	case errors.As(err, &failed):
 		return failed.Err
 	case errors.As(err, &left):
-		return context.Canceled // by this command
+		return context.Canceled // this command asked it to leave
 	}
 	return err
 }
 
-// localWorkers is how many worker processes this machine has of the job.
+// localWorkers returns the number of the job's worker processes on this machine.
 func (r Run) localWorkers() int {
 	if r.LocalWorkers >= 0 {
 		return r.LocalWorkers
@@ -319,7 +319,7 @@ func (r Run) localWorkers() int {
 	return int(r.Spec.Workers)
 }
 
-// workerCommand is the command line of one of this machine's workers.
+// workerCommand returns the command line of one of this machine's workers.
 func (r Run) workerCommand(where meet.Config, worker int) []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -338,15 +338,15 @@ func (r Run) workerLog(worker int, line string) {
 }
 
 func (r Run) logger() *slog.Logger {
-	level := slog.LevelWarn // the run's screen shows the rest
+	level := slog.LevelWarn // events show the rest
 	if r.Verbose {
 		level = slog.LevelDebug
 	}
 	return slog.New(slog.NewTextHandler(lineWriter(r.Log), &slog.HandlerOptions{Level: level}))
 }
 
-// retryLog is the log of what is tried again, which is told only when it is asked for: until a
-// coordinator is elected, trying again is what is expected.
+// retryLog returns the log for retries. Only --verbose shows them, because retries are normal until
+// a coordinator is elected.
 func (r Run) retryLog(log *slog.Logger) *slog.Logger {
 	if r.Verbose {
 		return log
@@ -354,7 +354,7 @@ func (r Run) retryLog(log *slog.Logger) *slog.Logger {
 	return nil
 }
 
-// lineWriter passes what is written on, without the line's end.
+// lineWriter passes each write to the function, without the final line feed.
 type lineWriter func(string)
 
 func (w lineWriter) Write(p []byte) (int, error) {

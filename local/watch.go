@@ -19,35 +19,35 @@ import (
 	"rondo/telemetry"
 )
 
-// Limits of the waits for a job's end.
+// Time limits at a job's end.
 const (
-	// stopTimeout is from a request to stop to the end: the step in progress and the last
-	// checkpoint.
+	// stopTimeout is the time from the request to stop until the end. It covers the current step
+	// and the last checkpoint.
 	stopTimeout = 5 * time.Minute
-	// reportTimeout is for etcd or the coordinator to hear of a worker's end.
+	// reportTimeout bounds a request to etcd or the coordinator about a worker's end.
 	reportTimeout = 5 * time.Second
 )
 
-// watch is what a run hears of its job.
+// watch supervises a run: it receives the job's events and replaces dead workers.
 type watch struct {
 	run     Run
 	client  *rpc.Client
 	store   *etcdstore.Store
 	workers *Workers
-	end     context.CancelFunc // of everything, without an orderly end
+	end     context.CancelFunc // ends everything at once
 
 	stopping sync.Once
 
-	mu       sync.Mutex
-	wanted   int             // processes of this machine
-	done     *telemetry.Done // the job's end
-	failed   bool            // the job's end is a failure
-	showErr  error           // why events are not shown any more
-	deserted error           // nobody works on the job any more
+	mu          sync.Mutex
+	wanted      int             // processes on this machine
+	done        *telemetry.Done // the job's end
+	failed      bool            // the job failed
+	showErr     error           // why events are no longer shown
+	giveUpError error           // why the job was given up
 }
 
-// hear passes an event on, and keeps the job's end. When nobody can be shown anything any more, it
-// asks the job to stop.
+// hear shows an event and keeps the job's end. If events cannot be shown any more, it asks the job
+// to stop.
 func (w *watch) hear(life context.Context, e *rondov1.Event) error {
 	shown, err := events.Telemetry(e)
 	if err != nil {
@@ -76,7 +76,7 @@ func (w *watch) hear(life context.Context, e *rondov1.Event) error {
 	return nil
 }
 
-// stop asks the job to stop, and ends everything if it does not in time.
+// stop asks the job to stop. If the job does not stop in time, everything is ended.
 func (w *watch) stop(life context.Context, reason string) {
 	w.stopping.Do(func() {
 		limited, cancel := context.WithTimeout(life, stopTimeout)
@@ -94,8 +94,8 @@ func (w *watch) stop(life context.Context, reason string) {
 	})
 }
 
-// scale starts the processes that a bigger ring needs, where all workers are of this machine. What
-// a smaller one does not need stays as a spare.
+// scale starts the processes for a larger ring, if all workers run on this machine. Processes that
+// a smaller ring does not need stay as spares.
 func (w *watch) scale(workers int) {
 	if w.run.LocalWorkers >= 0 {
 		return
@@ -110,14 +110,14 @@ func (w *watch) scale(workers int) {
 	}
 }
 
-// guard sees to it that a worker process that dies is missed at once, and starts it again, until
-// the job ends. One that dies soon after it was started waits before it is started again.
+// guard handles the end of worker processes until the job ends. It unregisters a dead one at once
+// and starts it again. A process that died soon after its start waits before its restart.
 func (w *watch) guard(life context.Context) {
 	restarts, pause := 0, time.Duration(0)
 	due := time.NewTimer(0)
 	due.Stop()
 	defer due.Stop()
-	var waiting []int // numbers of workers to start again
+	var waiting []int // numbers of the workers to restart
 	for {
 		select {
 		case <-life.Done():
@@ -139,7 +139,7 @@ func (w *watch) guard(life context.Context) {
 			if text != "" {
 				w.run.Log(text)
 			}
-			alone := len(w.run.Etcd) == 0 // nobody else can come
+			alone := len(w.run.Etcd) == 0 // no other machine can add workers
 			if alone && w.giveUp(life, exit, w.workers.Running()+len(waiting)) {
 				return
 			}
@@ -147,8 +147,7 @@ func (w *watch) guard(life context.Context) {
 	}
 }
 
-// shortLife is of a process whose death says something about the job; longPause is the longest wait
-// before such a one is started again.
+// shortLife is the lifetime up to which a restart is delayed. longPause is the longest delay.
 const (
 	shortLife = 5 * time.Second
 	longPause = 30 * time.Second
@@ -161,13 +160,13 @@ func nextPause(last, lived time.Duration) time.Duration {
 	return min(max(2*last, time.Second/2), longPause)
 }
 
-// judge says whether the process that ended is to be started again, and what people should know.
+// judge decides whether an ended process is restarted. text is a line for the log, or empty.
 func (w *watch) judge(life context.Context, exit Exit, restarts *int) (again bool, text string) {
 	var status *exec.ExitError
 	if errors.As(exit.Err, &status) {
 		switch status.ExitCode() {
 		case app.ExitUsage, app.ExitJob, app.ExitLeft:
-			return false, "" // it has said what is wrong, or was asked to go
+			return false, "" // it has reported why, or was asked to leave
 		}
 	}
 	if exit.Err == nil {
@@ -187,7 +186,7 @@ func (w *watch) judge(life context.Context, exit Exit, restarts *int) (again boo
 		w.run.Restarts)
 }
 
-// unregister takes a dead process out of the job's members: its lease would end by itself, later.
+// unregister removes a dead process from the job's members before its lease ends.
 func (w *watch) unregister(life context.Context, exit Exit) {
 	ctx, cancel := context.WithTimeout(life, reportTimeout)
 	defer cancel()
@@ -198,9 +197,9 @@ func (w *watch) unregister(life context.Context, exit Exit) {
 	}
 }
 
-// giveUp ends a job of this machine alone when too few processes are left: none, or before the
-// first ring fewer than that needs, and says whether it did. Why the job has come to that is in
-// its plan.
+// giveUp ends a job that runs only on this machine if too few processes are left: none, or, before
+// the first ring, fewer than --min-workers. It returns whether it did. The reason of the job's plan
+// is added to the error.
 func (w *watch) giveUp(life context.Context, exit Exit, left int) bool {
 	if left >= int(w.run.Spec.MinWorkers) {
 		return false
@@ -209,7 +208,7 @@ func (w *watch) giveUp(life context.Context, exit Exit, left int) bool {
 	defer cancel()
 	view, err := w.store.View(ctx)
 	if err == nil && view.Plan.Phase == cluster.Ended && !view.Plan.Failed {
-		return false // its last event is on its way
+		return false // its last event will arrive
 	}
 	if left > 0 && (err != nil || view.Plan.Phase != cluster.Forming) {
 		return false
@@ -230,14 +229,14 @@ func (w *watch) giveUp(life context.Context, exit Exit, left int) bool {
 		text += "; the last of it: " + reason
 	}
 	w.mu.Lock()
-	w.deserted = errors.New(text + "; --resume auto goes on from the newest checkpoint, if one " +
-		"was kept")
+	w.giveUpError = errors.New(text + "; --resume auto goes on from the newest checkpoint, if " +
+		"one was kept")
 	w.mu.Unlock()
 	w.end()
 	return true
 }
 
-// last shows a failure of which nobody has been told by an event.
+// last shows a failure that no event has reported.
 func (w *watch) last(ctx context.Context, failure error) {
 	w.mu.Lock()
 	told := w.failed || w.showErr != nil
@@ -252,8 +251,7 @@ func (w *watch) last(ctx context.Context, failure error) {
 	}
 }
 
-// result is the job's end, or why there is none. The job's own reason goes before what followed
-// from it.
+// result returns the job's end, or the error. The job's own reason precedes consequences of it.
 func (w *watch) result(led, watched error) (telemetry.Done, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,8 +260,8 @@ func (w *watch) result(led, watched error) (telemetry.Done, error) {
 		outcome = *w.done
 	}
 	switch {
-	case w.deserted != nil && w.done == nil && !w.failed:
-		return outcome, w.deserted
+	case w.giveUpError != nil && w.done == nil && !w.failed:
+		return outcome, w.giveUpError
 	case led != nil && !errors.Is(led, context.Canceled):
 		return outcome, led
 	case w.showErr != nil:

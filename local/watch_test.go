@@ -13,8 +13,8 @@ import (
 	"rondo/job/jobspec"
 )
 
-// TestAStartThatCannotSucceedEndsSoon: where each process that is started again fails in the same
-// way, nobody waits for --join-timeout, and the reason is that of the failure.
+// TestAStartThatCannotSucceedEndsSoon: if every restarted process fails in the same way, the job
+// ends before --join-timeout, and the reason is the failure.
 func TestAStartThatCannotSucceedEndsSoon(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -54,8 +54,8 @@ func TestAStartThatCannotSucceedEndsSoon(t *testing.T) {
 	}
 }
 
-// TestGiveUp: a job is given up where too few of its processes are left for what it is at, and
-// never one that has ended well, whose last event is on its way.
+// TestGiveUp: a job is given up when too few of its processes are left for its phase, but never
+// after a good end, whose last event is still to come.
 func TestGiveUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -85,15 +85,15 @@ func TestGiveUp(t *testing.T) {
 			defer end()
 			w := &watch{run: Run{Spec: spec}, store: store, end: end}
 			got := w.giveUp(life, Exit{PID: 1}, c.left)
-			if got != c.want || (life.Err() != nil) != c.want || (w.deserted != nil) != c.want {
+			if got != c.want || (life.Err() != nil) != c.want || (w.giveUpError != nil) != c.want {
 				t.Errorf("given up: %t, ended: %t, because %v; want %t", got, life.Err() != nil,
-					w.deserted, c.want)
+					w.giveUpError, c.want)
 			}
 		})
 	}
 }
 
-// planned is the store of a job with that plan.
+// planned returns the store of a job with the given plan.
 func planned(ctx context.Context, t *testing.T, etcd *Etcd, job string,
 	plan cluster.Plan) *etcdstore.Store {
 	t.Helper()

@@ -15,17 +15,17 @@ import (
 	"rondo/internal/procgroup"
 )
 
-// killDelay is how long a worker has to end by itself when the job has ended, and again when it is
-// asked to, before it is killed.
+// killDelay is the time for a worker to end by itself after the job's end, and again after SIGTERM,
+// before it is killed.
 const killDelay = 5 * time.Second
 
-// maxLogLine bounds a line of a worker's log that is passed on.
+// maxLogLine bounds a forwarded line of a worker's log.
 const maxLogLine = 64 << 10
 
-// maxProcesses bounds how many worker processes one run starts, those that replace others included.
+// maxProcesses bounds the worker processes that one run starts, including replacements.
 const maxProcesses = 1 << 10
 
-// Workers are worker processes of this machine.
+// Workers starts and ends worker processes on this machine.
 type Workers struct {
 	argv    func(worker int) []string
 	log     func(worker int, line string)
@@ -33,28 +33,28 @@ type Workers struct {
 	waiting sync.WaitGroup
 
 	mu       sync.Mutex
-	commands map[int]*exec.Cmd // those that run, by process id
+	commands map[int]*exec.Cmd // running processes, by process id
 	started  int
 	ending   bool // no more are started
 }
 
-// Exit is the end of a worker process; Err is nil when it exited with code 0.
+// Exit is the end of a worker process. Err is nil if its exit code was 0.
 type Exit struct {
-	Worker int // from 0, in the order of the first start
+	Worker int // number of the worker, from 0
 	PID    int
 	Err    error
 	Lived  time.Duration
 }
 
-// NewWorkers returns workers of these command lines, none of which runs. Each line that they write
-// to standard error goes to log with the worker's number. They run in process groups of their
-// own, so that Ctrl-C in a terminal reaches only the parent, which then stops them in order.
+// NewWorkers returns Workers without processes. argv gives a worker's command line; log receives
+// each line of its standard error. Each process has its own process group, so Ctrl-C in a terminal
+// reaches only the parent, which then stops them in order.
 func NewWorkers(argv func(worker int) []string, log func(worker int, line string)) *Workers {
 	return &Workers{argv: argv, log: log, exits: make(chan Exit, maxProcesses),
 		commands: map[int]*exec.Cmd{}}
 }
 
-// Start starts a process under a worker's number, unless the workers are being ended.
+// Start starts a process for a worker's number. It does nothing once the workers are being ended.
 func (w *Workers) Start(worker int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,13 +62,13 @@ func (w *Workers) Start(worker int) error {
 		return nil
 	}
 	if w.started == maxProcesses {
-		return fmt.Errorf("worker %d: %d processes have been started already", worker, w.started)
+		return fmt.Errorf("worker %d: the limit of %d processes is reached", worker, w.started)
 	}
 	argv := w.argv(worker)
 	command := exec.Command(argv[0], argv[1:]...)
 	procgroup.Set(command)
-	// The worker reads its standard input, and ends when this process, the only one that holds
-	// the other end, is gone.
+	// The worker reads its standard input, whose other end only this process holds. So it ends when
+	// this process is gone.
 	if _, err := command.StdinPipe(); err != nil {
 		return fmt.Errorf("worker %d: %w", worker, err)
 	}
@@ -89,13 +89,12 @@ func (w *Workers) Start(worker int) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.commands, exit.PID)
-		w.exits <- exit // has room for all there are
+		w.exits <- exit // never blocks: it has room for maxProcesses
 	})
 	return nil
 }
 
-// Running is how many processes run, with those whose end waits in Exits: what becomes of them is
-// not settled yet.
+// Running returns the number of processes, including those whose Exit was not received yet.
 func (w *Workers) Running() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,11 +107,11 @@ func copyLines(r io.Reader, line func(string)) {
 	for scanner.Scan() {
 		line(scanner.Text())
 	}
-	// A line over the limit ends the scan; what follows must still be read, or the worker blocks.
+	// Too long a line ends the scan. The rest must still be read, or the worker would block.
 	_, _ = io.Copy(io.Discard, r)
 }
 
-// Exits delivers each worker's end.
+// Exits returns the channel with each process's end.
 func (w *Workers) Exits() <-chan Exit { return w.exits }
 
 // Terminate asks all workers to end.
@@ -126,12 +125,12 @@ func (w *Workers) signal(s syscall.Signal) {
 	defer w.mu.Unlock()
 	w.ending = true
 	for pid := range w.commands {
-		_ = procgroup.Signal(pid, s) // it may have ended already
+		_ = procgroup.Signal(pid, s) // fails if it has ended already
 	}
 }
 
-// Wait returns when all workers have ended. When ctx ends first they are asked to end, and killed
-// if they do not within a while; it returns the processes that had to be.
+// Wait returns when all processes have ended. If ctx ends first, it asks them to end and kills
+// those that do not. It returns the ids of the killed processes.
 func (w *Workers) Wait(ctx context.Context) (killed []int) {
 	w.mu.Lock()
 	w.ending = true

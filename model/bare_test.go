@@ -11,16 +11,16 @@ import (
 	"rondo/compute"
 )
 
-// bare is a model's training step composed by hand from the kernels: the oracle that Gorgonia's
-// graph must equal to the bit, and the yardstick of its speed.
+// bare is a model's training step composed by hand from the kernels. It is the oracle that
+// Gorgonia's graph must equal bit for bit, and the reference for its speed.
 type bare struct {
 	m        *Model
 	T, B     int
 	w, g     weights
 	kernels  []compute.Recurrent
 	in, out  []compute.RecurrentState
-	y, dy    [][]float32 // of each layer [T, B, H]
-	dropped  [][]float32 // dropout's outputs, likewise
+	y, dy    [][]float32 // per layer [T, B, H]
+	dropped  [][]float32 // dropout's outputs, per layer
 	embedded []float32   // [T, B, E]
 	dembed   []float32
 	proj     []float32 // [T, B, E]
@@ -54,7 +54,7 @@ func newBare(t testing.TB, m *Model, T, B int) *bare {
 	return s
 }
 
-// dropout drops x's elements into y, as after layer k; -1 is the embedding.
+// dropout drops elements of x into y, with the mask of layer k; -1 is the embedding.
 func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
 	p := s.m.config.Dropout
 	if k < 0 {
@@ -66,7 +66,7 @@ func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
 	s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
 }
 
-// run is Segment.Run.
+// run does what Segment.Run does.
 func (s *bare) run(in SegmentInput) float64 {
 	c, dev, last := s.m.config, s.m.dev, s.m.config.Layers-1
 	x := compute.RecurrentInput{IDs: in.Inputs}
@@ -122,8 +122,8 @@ func (s *bare) run(in SegmentInput) float64 {
 	return s.output.Sum()
 }
 
-// TestSegmentEqualsBareKernels holds the graph against the kernels composed by hand: loss,
-// gradients and states have the same bits over steps that carry the state.
+// TestSegmentEqualsBareKernels compares the graph with the hand-composed kernels: loss, gradients
+// and states have the same bits over steps that carry the state.
 func TestSegmentEqualsBareKernels(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -158,10 +158,9 @@ func TestSegmentEqualsBareKernels(t *testing.T) {
 	}
 }
 
-// maxAllocations bounds the allocations of a step, whatever the model.
+// maxAllocations bounds a step's allocations, for any model.
 const maxAllocations = 200
 
-// TestSegmentAllocations bounds the allocations of a step in its steady state.
 func TestSegmentAllocations(t *testing.T) {
 	for _, name := range []string{"lstm/1/one-hot", "gru/2/embed", "lstm/3/dropout",
 		"lstm/3/tied-projected"} {
@@ -177,7 +176,7 @@ func TestSegmentAllocations(t *testing.T) {
 	}
 }
 
-// benchmarks are the textbook's shape, and a stack.
+// benchmarks are the textbook's model and a stack of layers.
 func benchmarks() map[string]Config {
 	base := Config{Cell: compute.LSTM, Vocab: 28, Hidden: 256, Layers: 1, Seed: 1}
 	stack := base
@@ -202,7 +201,7 @@ func benchmarkSteps(b *testing.B,
 	}
 }
 
-// BenchmarkSegment is a step through Gorgonia; BenchmarkBareKernels is the same step without it.
+// BenchmarkSegment measures a step through Gorgonia.
 func BenchmarkSegment(b *testing.B) {
 	benchmarkSteps(b, func(b *testing.B, graph, _ func(), tokens float64) {
 		for b.Loop() {
@@ -212,7 +211,7 @@ func BenchmarkSegment(b *testing.B) {
 	})
 }
 
-// BenchmarkBareKernels is the yardstick of BenchmarkSegment.
+// BenchmarkBareKernels measures the same step without Gorgonia.
 func BenchmarkBareKernels(b *testing.B) {
 	benchmarkSteps(b, func(b *testing.B, _, kernels func(), tokens float64) {
 		for b.Loop() {
@@ -222,8 +221,8 @@ func BenchmarkBareKernels(b *testing.B) {
 	})
 }
 
-// BenchmarkGraphOverKernels takes the two steps in turn and reports the graph's speed over the
-// bare kernels', each at its fastest: other work on the machine can only slow a step.
+// BenchmarkGraphOverKernels alternates the two steps and reports the graph's speed over the bare
+// kernels'. Each counts with its fastest run, since other work on the machine only slows a step.
 func BenchmarkGraphOverKernels(b *testing.B) {
 	benchmarkSteps(b, func(b *testing.B, graph, kernels func(), _ float64) {
 		fastest := [2]time.Duration{math.MaxInt64, math.MaxInt64}

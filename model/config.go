@@ -9,14 +9,14 @@ import (
 	"rondo/compute"
 )
 
-// Limits of a Config: beyond what a machine holds, so that a slip of the hand is told.
+// Limits of a Config. They are beyond any machine's memory, and catch typing mistakes.
 const (
 	maxVocab  = math.MaxInt32 // token ids are int32
-	maxWidth  = 65536         // of hidden state and embedding
+	maxWidth  = 65536         // width of the hidden state and the embedding
 	maxLayers = 64
 )
 
-// Config is the shape of a model and how its weights begin.
+// Config is a model's shape and its initial weights.
 type Config struct {
 	Cell   compute.Cell
 	Vocab  int // V, tokens
@@ -24,37 +24,38 @@ type Config struct {
 	Hidden int // H
 	Layers int // L
 
-	// Dropout is the probability with which training drops an element of a recurrent layer's
-	// output, of every layer: torch.nn drops those of all layers but the last.
+	// Dropout is the probability of dropping an element of a recurrent layer's output in training.
+	// It applies to every layer; torch.nn's dropout leaves out the last layer.
 	Dropout float64
-	// DropoutInput is the same for the embedding's output, which is the first layer's input.
+	// DropoutInput is the same probability for the embedding's output, the first layer's input.
 	DropoutInput float64
-	// TieWeights makes the embedding [V, E] the output layer's weights as well (Press and Wolf,
-	// arXiv:1608.05859). When E differs from H, a linear layer without bias, projection.weight
-	// [E, H], stands before the output layer.
+	// TieWeights uses the embedding [V, E] as the output layer's weights too (Press and Wolf,
+	// arXiv:1608.05859). If E differs from H, a linear layer without bias, projection.weight [E,
+	// H], precedes the output layer.
 	TieWeights bool
 
 	Init Init
-	// ForgetBias is added to the initial bias of a cell's forget gates (Jozefowicz et al.
-	// 2015). It goes to bias_ih, so that the two biases' sum has it once.
+	// ForgetBias is added to the initial bias of a cell's forget gates (Jozefowicz et al. 2015). It
+	// is added to bias_ih alone, so that the sum of both biases has it once.
 	ForgetBias float64
-	// Seed determines the initial weights and, with a step, the dropout masks.
+	// Seed determines the initial weights and, with step, layer and lane, the dropout masks.
 	Seed uint64
 
-	// Recompute, unless 0, is of how many steps a segment holds activations at a time: see Segment.
+	// Recompute, if not 0, is the number of steps whose activations a segment holds at a time: see
+	// Segment.
 	Recompute int
-	// GradientTail is how many floats GradientsWithTail has after the gradients: room for values
-	// that travel in the same all-reduce.
+	// GradientTail is how many floats GradientsWithTail has behind the gradients, for values that
+	// travel in the same all-reduce.
 	GradientTail int
 }
 
-// shape is the model's shape, for messages.
+// shape describes the model's shape in messages.
 func (c Config) shape() string {
 	return fmt.Sprintf("%v, hidden %d, layers %d, vocabulary %d, embedding %d", c.Cell, c.Hidden,
 		c.Layers, c.Vocab, c.Embed)
 }
 
-// Validate says what is wrong with c in one line that names the flag, or returns nil.
+// Validate returns nil, or an error of one line that names the wrong flag.
 func (c Config) Validate() error {
 	if !c.Cell.Known() {
 		return fmt.Errorf("--cell: %d is not a cell", int(c.Cell))
@@ -92,7 +93,7 @@ func (c Config) validateDropout() error {
 		flag string
 		p    float64
 	}{{"--dropout", c.Dropout}, {"--dropout-input", c.DropoutInput}} {
-		if !(d.p >= 0 && float32(d.p) < 1) { // kernels have it in float32
+		if !(d.p >= 0 && float32(d.p) < 1) { // kernels take it as float32
 			return fmt.Errorf("%s %v: must be at least 0 and less than 1", d.flag, d.p)
 		}
 	}
@@ -114,10 +115,10 @@ func (c Config) validateInit() error {
 	return c.Init.validate()
 }
 
-// StateSize is how many floats one lane carries between segments: [L, States, H].
+// StateSize is the number of floats that a lane carries between segments: [L, States, H].
 func (c Config) StateSize() int { return c.Layers * c.Cell.States() * c.Hidden }
 
-// inputWidth is D of layer l.
+// inputWidth is the input width D of layer l.
 func (c Config) inputWidth(l int) int {
 	switch {
 	case l > 0:
@@ -129,7 +130,7 @@ func (c Config) inputWidth(l int) int {
 	}
 }
 
-// projects says whether projection.weight stands before the output layer.
+// projects reports whether projection.weight precedes the output layer.
 func (c Config) projects() bool { return c.TieWeights && c.Embed != c.Hidden }
 
 // outputWidth is the width of the output layer's input.
@@ -140,7 +141,7 @@ func (c Config) outputWidth() int {
 	return c.Hidden
 }
 
-// layerShape is recurrent layer l over a segment of T steps and B lanes.
+// layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
 	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden}
 }

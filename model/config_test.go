@@ -10,7 +10,7 @@ import (
 	"rondo/compute"
 )
 
-// TestValidate wants one line for each mistake, with the flag that made it.
+// TestValidate expects one line for each mistake, with its flag.
 func TestValidate(t *testing.T) {
 	good := Config{Cell: compute.LSTM, Vocab: 28, Hidden: 16, Layers: 2, Embed: 8, Dropout: 0.5,
 		TieWeights: true, ForgetBias: 1}
@@ -60,8 +60,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestLayout checks names, shapes, order and alignment, and that views neither overlap nor leave
-// more than padding between them.
+// TestLayout checks names, shapes, order and alignment. Views must not overlap, and only padding
+// lies between them.
 func TestLayout(t *testing.T) {
 	lstm := Config{Cell: compute.LSTM, Vocab: 10, Hidden: 6, Layers: 2}
 	tied := lstm
@@ -112,7 +112,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestParameters checks the flat slices: their lengths, the tail, and that views share memory.
+// TestParameters checks the flat slices: lengths, tail, and that views share their memory.
 func TestParameters(t *testing.T) {
 	c := shapes()["lstm/2/tied-projected"]
 	c.GradientTail = 3

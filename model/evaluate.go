@@ -6,7 +6,7 @@ import (
 	"rondo/compute"
 )
 
-// inference is the forward pass alone, straight on the kernels, up to the output layer's input.
+// inference is the forward pass up to the output layer's input, without Gorgonia.
 type inference struct {
 	model   *Model
 	weights weights
@@ -15,12 +15,12 @@ type inference struct {
 	n       int          // T*B
 }
 
-// newInference is of T steps of B lanes, and has no workspaces yet.
+// newInference makes an inference for T steps of B lanes, without workspaces.
 func newInference(m *Model, T, B int) *inference {
 	return &inference{model: m, weights: m.weights(), n: T * B}
 }
 
-// allocate makes the workspaces for B lanes.
+// allocate allocates the workspaces for B lanes.
 func (f *inference) allocate(B int) {
 	m, c := f.model, f.model.config
 	T := f.n / B
@@ -32,11 +32,11 @@ func (f *inference) allocate(B int) {
 	}
 }
 
-// run returns the output layer's input, [T*B, outputWidth], and carries the state on. The memory
-// is used again by the next run.
+// run returns the output layer's input, [T*B, outputWidth], and advances the state. The next run
+// overwrites the result.
 func (f *inference) run(ids []int32, s state) []float32 {
 	m, c := f.model, f.model.config
-	current := 0 // which of rows the layer's input is
+	current := 0 // index in rows of the layer's input
 	in := compute.RecurrentInput{IDs: ids}
 	if c.Embed > 0 {
 		in = compute.RecurrentInput{X: f.rows[current][:f.n*c.Embed]}
@@ -65,24 +65,24 @@ func (f *inference) close() {
 	f.kernels, f.rows = nil, [2][]float32{}
 }
 
-// Evaluator computes the loss of a model on text, without dropout and without gradients.
+// Evaluator computes a model's loss on text, without dropout and gradients.
 type Evaluator struct {
 	model       *Model
 	T, B        int
 	state       state
-	host        []float32 // as state.flat, on its way to State; made when first needed
-	chunk, rest *reading  // of Config.Recompute steps or T; of those left at the end, or nil
+	host        []float32  // host copy of state.flat for State; allocated when first needed
+	chunk, rest *evalChunk // of Config.Recompute steps, or T; of the last steps, or nil
 	recordings  forwards
 }
 
-// reading is the forward pass of some steps, of what was copied to ids and targets: [T*B].
-type reading struct {
+// evalChunk is the forward pass of some steps. It reads ids and targets, [T*B] each.
+type evalChunk struct {
 	*inference
 	output       compute.Output
 	ids, targets []int32
 }
 
-func (r *reading) allocate(B int) {
+func (r *evalChunk) allocate(B int) {
 	m := r.model
 	r.inference.allocate(B)
 	r.ids, r.targets = make([]int32, r.n), make([]int32, r.n)
@@ -90,7 +90,7 @@ func (r *reading) allocate(B int) {
 		compute.OutputShape{N: r.n, H: m.config.outputWidth(), V: m.config.Vocab})
 }
 
-func (r *reading) close() {
+func (r *evalChunk) close() {
 	if r == nil {
 		return
 	}
@@ -100,8 +100,8 @@ func (r *reading) close() {
 	r.inference.close()
 }
 
-// NewEvaluator makes an evaluator for T steps of B lanes at a time, with a state of zeros. It fails
-// if the device has no memory for it. Close frees it.
+// NewEvaluator makes an evaluator for T steps of B lanes at a time, with a zero state. It fails if
+// the device lacks memory. Close frees it.
 func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 	if T < 1 || B < 1 {
 		return nil, fmt.Errorf("model: an evaluation of %d steps and %d lanes; each must be at "+
@@ -116,21 +116,21 @@ func (m *Model) NewEvaluator(T, B int) (*Evaluator, error) {
 	return e, nil
 }
 
-// allocate makes all that an evaluator has, for k steps at a time. Of what fails, all is there so
-// far.
+// allocate allocates the evaluator's parts, with chunks of k steps. On an error the evaluator keeps
+// what was allocated before it.
 func (e *Evaluator) allocate(k int) (err error) {
 	defer compute.Catch(&err)
 	e.state = newState(e.model, e.B)
-	e.chunk = &reading{inference: newInference(e.model, k, e.B)}
+	e.chunk = &evalChunk{inference: newInference(e.model, k, e.B)}
 	e.chunk.allocate(e.B)
 	if rest := e.T % k; rest > 0 {
-		e.rest = &reading{inference: newInference(e.model, rest, e.B)}
+		e.rest = &evalChunk{inference: newInference(e.model, rest, e.B)}
 		e.rest.allocate(e.B)
 	}
 	return nil
 }
 
-// read runs the forward pass over inputs [T, B], and returns the summed loss of targets [T, B],
+// read runs the forward pass over inputs [T, B]. It returns the summed loss of targets [T, B],
 // unless they are nil.
 func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 	defer compute.Catch(&err)
@@ -164,8 +164,9 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 	return lossSum, nil
 }
 
-// Evaluate returns the summed cross-entropy in nats of targets [T, B] after inputs [T, B], and
-// how many targets count: those that are -1 do not. The state is carried on to the next call.
+// Evaluate returns the summed cross-entropy, in nats, of targets [T, B] after inputs [T, B], and
+// the number of targets that count. A target of -1 does not count. The next call continues from
+// this call's state.
 func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count int, err error) {
 	m := e.model
 	if n := e.T * e.B; len(inputs) != n || len(targets) != n {
@@ -189,7 +190,7 @@ func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count in
 	return lossSum, count, nil
 }
 
-// Advance carries the state on over inputs [T, B], as Evaluate does, and computes no loss.
+// Advance advances the state over inputs [T, B] like Evaluate, without a loss.
 func (e *Evaluator) Advance(inputs []int32) (err error) {
 	if n := e.T * e.B; len(inputs) != n {
 		return fmt.Errorf("model: an evaluation takes %d inputs, not %d", n, len(inputs))
@@ -217,7 +218,7 @@ func (e *Evaluator) State(dst []float32) error {
 // ZeroState sets the state of all lanes to zero.
 func (e *Evaluator) ZeroState() { e.state.zero() }
 
-// Close frees the evaluator's memory; the model stays.
+// Close frees the evaluator's memory, not the model's.
 func (e *Evaluator) Close() {
 	e.recordings.close()
 	e.chunk.close()

@@ -13,8 +13,8 @@ import (
 	"rondo/model"
 )
 
-// gatedUnit is a cell of one's own, unrolled over y: [T, B, H] from Gorgonia's operators:
-// f = sigmoid(y_t U), h = h + f ⊙ (tanh(y_t W) - h). It returns the last h: [B, H].
+// gatedUnit is a custom cell, unrolled over y: [T, B, H] with Gorgonia's operators: f = sigmoid(y_t
+// U), h = h + f ⊙ (tanh(y_t W) - h). It returns the last h: [B, H].
 func gatedUnit(y, u, w, h *gorgonia.Node) *gorgonia.Node {
 	for t := range y.Shape()[0] {
 		yt := gorgonia.Must(gorgonia.Slice(y, gorgonia.S(t)))
@@ -26,7 +26,7 @@ func gatedUnit(y, u, w, h *gorgonia.Node) *gorgonia.Node {
 	return h
 }
 
-// input adds an input node with those values.
+// input adds an input node with these values.
 func input[E int32 | float32](g *gorgonia.ExprGraph, name string, x []E,
 	shape ...int) *gorgonia.Node {
 	value := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))
@@ -43,7 +43,7 @@ func random(rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-// learn takes steps of Adam and returns the first and the last cost.
+// learn runs steps of Adam and returns the first and the last cost.
 func learn(machine gorgonia.VM, cost *gorgonia.Node, weights gorgonia.Nodes, steps int) (
 	first, last float32, err error) {
 	solver := gorgonia.NewAdamSolver(gorgonia.WithLearnRate(0.02))
@@ -62,7 +62,7 @@ func learn(machine gorgonia.VM, cost *gorgonia.Node, weights gorgonia.Nodes, ste
 	return first, last, nil
 }
 
-// A fused GRU reads tokens, a cell of Gorgonia's operators reads the GRU, and both learn to say
+// A fused GRU reads tokens, and a cell of Gorgonia's operators reads the GRU. Both learn to tell
 // which token came first.
 func ExampleLayer() {
 	const T, B, V, H = 4, 8, 3, 8

@@ -8,8 +8,8 @@ import (
 	"rondo/compute"
 )
 
-// What Finished tells of is final: whoever overwrites it from then on does not change what is told
-// of next, and what is told of all together is what a run without it leaves.
+// Finished gradients are final: overwriting them does not change the later ones, and all together
+// they equal those of a run without Finished.
 func TestFinishedGradientsAreFinal(t *testing.T) {
 	for name, cfg := range shapes() {
 		for _, k := range []int{0, 2} {
@@ -39,9 +39,9 @@ func checkFinished(t *testing.T, cfg Config) {
 		ends = append(ends, end)
 		part := m.Gradients()[begin:end]
 		copy(got[begin:], part)
-		if cfg.TieWeights || end < len(want) { // a next run adds to what an embedding's holds
+		if cfg.TieWeights || end < len(want) { // the next run adds to an embedding's gradient
 			for i := range part {
-				part[i] *= 3 // as a sum would: padding stays zeros
+				part[i] *= 3 // as a sum would; padding stays zero
 			}
 		}
 	}
@@ -61,8 +61,8 @@ func checkFinished(t *testing.T, cfg Config) {
 	}
 }
 
-// Of one layer seven prefixes are told of: the output layer's, W_ih's, one for each gate of W_hh
-// but the last, the layer's, and the embedding's.
+// A one-layer model reports seven prefixes: the output layer, W_ih, each gate of W_hh but the last,
+// the whole layer, and the embedding.
 func TestFinishesOfOneLayer(t *testing.T) {
 	cfg := Config{Cell: compute.LSTM, Vocab: 7, Hidden: 5, Layers: 1, Embed: 3}
 	views := Layout(cfg)
@@ -74,7 +74,7 @@ func TestFinishesOfOneLayer(t *testing.T) {
 	}
 }
 
-// A device that has not done what it was asked for cannot tell that it is finished.
+// A device that only queues its work cannot report finished gradients.
 func TestFinishedNeedsWorkThatIsDone(t *testing.T) {
 	m := newModel(t, shapes()["gru/2/dropout"])
 	s := newSegment(t, m, 3, 2)

@@ -12,22 +12,22 @@ import (
 	"rondo/compute"
 )
 
-// sampleStream is the random stream of sampled tokens, apart from those of initial weights.
+// sampleStream is the random stream of sampled tokens, distinct from those of initial weights.
 const sampleStream = 0x73616d706c65 // "sample"
 
-// Sampling says how the next token is chosen.
+// Sampling configures the choice of the next token.
 type Sampling struct {
 	// Temperature divides the logits before the softmax; it must be positive unless Greedy.
 	Temperature float64
-	// TopK limits the choice to the most probable tokens; 0 does not.
+	// TopK limits the choice to the most probable tokens; 0: no limit.
 	TopK int
-	// Greedy takes the most probable token; Temperature, TopK and Seed have no say.
+	// Greedy takes the most probable token, and ignores Temperature, TopK and Seed.
 	Greedy bool
-	// Seed determines what is drawn.
+	// Seed determines the random draws.
 	Seed uint64
 }
 
-// Validate says what is wrong in one line that names the flag, or returns nil.
+// Validate returns nil, or an error of one line that names the wrong flag.
 func (s Sampling) Validate() error {
 	if !s.Greedy && !(s.Temperature > 0 && s.Temperature <= math.MaxFloat64) {
 		return fmt.Errorf("--temperature %v: must be positive and finite (--greedy takes the most"+
@@ -51,9 +51,8 @@ type Generator struct {
 	recordings forwards
 }
 
-// NewGenerator makes a generator that reads the model's parameters as they are at each call.
-// Close frees it.
-// It fails if the device has no memory for it.
+// NewGenerator makes a generator. Each call to it uses the model's current parameters. It fails if
+// the device lacks memory. Close frees it.
 func (m *Model) NewGenerator() (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
@@ -66,7 +65,7 @@ func (m *Model) NewGenerator() (*Generator, error) {
 	return g, nil
 }
 
-// allocate makes room for a step of one lane.
+// allocate allocates memory for a step of one lane.
 func (g *Generator) allocate() (err error) {
 	defer compute.Catch(&err)
 	m := g.inference.model
@@ -76,8 +75,8 @@ func (g *Generator) allocate() (err error) {
 	return nil
 }
 
-// Generate reads the prefix, which has at least one token, from a state of zeros, and returns n
-// tokens that follow. A cancelled ctx ends it with the tokens so far and ctx's error.
+// Generate reads the prefix, at least one token, from a zero state, and returns n tokens that
+// follow. A cancelled ctx ends it with the tokens so far and ctx's error.
 func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
 	text []int32, err error) {
 	if err := s.Validate(); err != nil {
@@ -122,7 +121,8 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	return text, nil
 }
 
-// read carries the state on over the token and, to predict the next, computes the logits after it.
+// read advances the state over the token. If predict is set, it also computes the logits of the
+// next token.
 func (g *Generator) read(predict bool) error {
 	m, w, recordings := g.inference.model, g.inference.weights, g.recordings.of(predict)
 	recordings.begin(setting{}, false)
@@ -140,7 +140,7 @@ func (g *Generator) read(predict bool) error {
 	return err
 }
 
-// Close frees the generator's memory; the model stays.
+// Close frees the generator's memory, not the model's.
 func (g *Generator) Close() {
 	g.recordings.close()
 	g.inference.model.dev.Free(g.logits)
@@ -151,12 +151,12 @@ func (g *Generator) Close() {
 
 // chooser picks a token from logits.
 type chooser struct {
-	order  []int32   // tokens, the most probable first when it matters
+	order  []int32   // tokens, sorted by probability if TopK applies
 	weight []float64 // of order[i]
 }
 
-// choose returns a token drawn from softmax(logits / temperature), in float64, among the TopK
-// largest. Of equal logits the smaller token comes first, so that ties are the same everywhere.
+// choose draws a token from softmax(logits / temperature), in float64, among the TopK largest. Of
+// equal logits the smaller token comes first, so ties are resolved alike everywhere.
 func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, error) {
 	best := 0
 	for i, x := range logits {
@@ -186,7 +186,7 @@ func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, e
 		c.weight[i] = math.Exp((float64(logits[token]) - float64(logits[best])) / s.Temperature)
 		sum += c.weight[i]
 	}
-	// The running sum ends at exactly sum, which is more than u, so a token is always found, and
+	// The running sum ends at exactly sum, which is more than u, so it always finds a token, and
 	// never one of weight zero.
 	u, running := rng.Float64()*sum, 0.0
 	for i, token := range c.order[:kept] {

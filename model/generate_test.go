@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// TestGenerateGreedy holds greedy text against the twin's most probable token, read anew from the
-// beginning for each.
+// TestGenerateGreedy compares greedy text with the twin's most probable token, computed from the
+// beginning for each token.
 func TestGenerateGreedy(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
-			cfg.Init = Init{Kind: Normal, STD: 1} // tokens far apart
+			cfg.Init = Init{Kind: Normal, STD: 1} // well separated logits
 			m := newModel(t, cfg)
 			g, err := m.NewGenerator()
 			if err != nil {
@@ -44,7 +44,7 @@ func TestGenerateGreedy(t *testing.T) {
 	}
 }
 
-// TestGenerateSeed checks that text is a function of the seed, and begins anew at each call.
+// TestGenerateSeed checks that text depends on the seed alone, and restarts at each call.
 func TestGenerateSeed(t *testing.T) {
 	m := newModel(t, shapes()["lstm/2/embed"])
 	g, err := m.NewGenerator()
@@ -105,8 +105,8 @@ func TestGenerateErrors(t *testing.T) {
 	}
 }
 
-// TestChoose checks frequencies against softmax(logits / temperature) over the top K, with ties
-// that go to the smaller token.
+// TestChoose checks frequencies against softmax(logits / temperature) over the top K. Ties go to
+// the smaller token.
 func TestChoose(t *testing.T) {
 	const draws = 40000
 	logits := []float32{1, 3, 2, 3, -1, 2}

@@ -9,29 +9,29 @@ import (
 	"rondo/compute"
 )
 
-// graph is the training graph of a model for T steps of B lanes. It has no state of its own.
+// graph is the training graph of a model for T steps of B lanes. It keeps no state.
 type graph struct {
 	model  *Model
 	T, B   int
 	memory *activations
-	grads  []float32 // where gradients go, but that of an embedding that is not tied: the model's
+	grads  []float32 // laid out as the model's gradients; an untied embedding's part is unused
 
 	weights    weights
 	ids        []int32 // [T, B], the graph's input
 	embedding  *embedding
 	layers     []*Layer
-	dropouts   []*dropout // of the embedding's output and of each layer's, as far as there is any
+	dropouts   []*dropout // of the embedding's and the layers' outputs, if there is dropout
 	projection *projection
 	output     *crossEntropy
 	machine    gorgonia.VM
 
-	// finished, unless nil, is called in a run whenever the gradients up to end, of the model's
-	// layout, have been asked for. Set before a run.
+	// finished, if set, is called in a run when the gradients up to end, in the model's layout,
+	// have been queued. Set before a run.
 	finished func(end int)
 }
 
-// newGraph builds the graph. Its memory is for T steps of B lanes or more, and its grads are laid
-// out as the model's.
+// newGraph builds the graph. memory must suffice for T steps of B lanes, and grads is laid out as
+// the model's gradients.
 func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph, error) {
 	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
 		ids: make([]int32, T*B)}
@@ -58,7 +58,7 @@ func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph,
 	return g, nil
 }
 
-// build adds the forward pass. It returns the cost and the nodes of all weights.
+// build adds the forward pass. It returns the cost and all weights' nodes.
 func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights gorgonia.Nodes,
 	err error) {
 	m, c := g.model, g.model.config
@@ -93,25 +93,25 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	weights = append(weights, recurrent...)
 	if c.projects() {
 		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
-			cut(g.memory.projected, g.T, g.B, c.Embed), g.downward(0, c.Hidden))
+			cut(g.memory.projected, g.T, g.B, c.Embed), g.inputGradient(0, c.Hidden))
 		g.projection.done = g.finishing(projectionWeight)
 		x, err = g.projection.apply(x, weight(projectionWeight, projectionWeight))
 		if err != nil {
 			return nil, nil, err
 		}
 	}
-	// A tied embedding is a node of its own here. Were it one node, Gorgonia would add the two
-	// gradients, which are the same memory, in which the embedding's operator has added them.
+	// A tied embedding has a second node here. With a single node Gorgonia would add the two
+	// gradients, but they share memory, and the embedding's operator has already added them.
 	g.output = newCrossEntropy(m.dev, g.gradient(c.outputWeights()), g.gradient(outputBias),
-		cut(g.memory.gradient[g.outputAt()], g.T, g.B, c.outputWidth()))
+		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
 	g.output.done = g.finishing(outputBias)
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
 		weight(outputBias, outputBias))
 	return cost, weights, err
 }
 
-// recurrent adds the recurrent layers, each with dropout of its output. It returns the last
-// layer's output and the nodes of all layers' weights.
+// recurrent adds the recurrent layers and their dropout. It returns the last layer's output and all
+// layers' weight nodes.
 func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgonia.Node,
 	weights gorgonia.Nodes, err error) {
 	m, c := g.model, g.model.config
@@ -133,12 +133,12 @@ func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgo
 	return x, weights, nil
 }
 
-// drop adds dropout of y, which is the output of a layer or, with inputDropout, the embedding's.
-// x is y's node.
+// drop adds dropout of y, the output of a layer or, with inputDropout, of the embedding. x is y's
+// node.
 func (g *graph) drop(x *gorgonia.Node, layer int, p float64, y *buffer) (*gorgonia.Node, error) {
 	width := y.value.Shape()[2]
 	d := &dropout{dev: g.model.dev, layer: layer, p: float32(p), keys: make([]uint64, g.B), y: y,
-		dy: g.downward(g.model.config.Layers-1-layer, width)}
+		dy: g.inputGradient(g.model.config.Layers-1-layer, width)}
 	g.dropouts = append(g.dropouts, d)
 	return d.apply(x)
 }
@@ -149,34 +149,34 @@ func (g *graph) newLayer(k int) *Layer {
 	begin, end := layerSpan(m.views, k)
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
-	l.told = func(tensors, rows int) {
+	l.gradientReady = func(tensors, rows int) {
 		if rows == 0 {
 			g.finish(begin + l.views[tensors-1].end())
-		} else if k == 0 { // of others, Finishes has whole tensors
+		} else if k == 0 { // Finishes lists partial tensors of the first layer only
 			g.finish(begin + l.views[tensors].Offset + rows*l.views[tensors].Shape[1])
 		}
 	}
 	if k > 0 || c.Embed > 0 {
-		l.dx = g.downward(c.Layers-k, c.inputWidth(k))
+		l.dx = g.inputGradient(c.Layers-k, c.inputWidth(k))
 	}
 	return l
 }
 
-// finishing is what to call when the gradients of this tensor and of all that are laid out before
-// it have been asked for.
+// finishing returns a callback for when the gradient of this tensor, and of all tensors before it,
+// has been queued.
 func (g *graph) finishing(name string) func() {
 	end := find(g.model.views, name).end()
 	return func() { g.finish(end) }
 }
 
-// finish says that the gradients up to end have been asked for.
+// finish reports that the gradients up to end have been queued.
 func (g *graph) finish(end int) {
 	if g.finished != nil {
 		g.finished(end)
 	}
 }
 
-// gradient is where a tensor's gradient goes.
+// gradient returns the memory of a tensor's gradient.
 func (g *graph) gradient(name string) []float32 {
 	if name == embeddingWeight && !g.model.config.TieWeights {
 		return g.model.view(name, g.model.grads)
@@ -184,21 +184,22 @@ func (g *graph) gradient(name string) []float32 {
 	return g.model.view(name, g.grads)
 }
 
-// downward is the gradient of what comes out below so many layers, from the last: [T, B, width].
-func (g *graph) downward(layers, width int) *buffer {
+// inputGradient is the gradient buffer below this many layers, counted from the last: [T, B,
+// width].
+func (g *graph) inputGradient(layers, width int) *buffer {
 	return cut(g.memory.gradient[layers%2], g.T, g.B, width)
 }
 
-// outputAt is where the output layer leaves its gradient: such that what the last recurrent layer
-// reads is downward(0).
-func (g *graph) outputAt() int {
+// outputGradientIndex is the buffer that the output layer writes its input's gradient to. The last
+// recurrent layer then reads inputGradient(0).
+func (g *graph) outputGradientIndex() int {
 	if g.model.config.projects() {
 		return 1
 	}
 	return 0
 }
 
-// load sets what the next pass reads: in's steps from first on.
+// load sets the input of the next pass: in's steps from first on.
 func (g *graph) load(in SegmentInput, first int) {
 	c, at, n := g.model.config, first*g.B, g.T*g.B
 	copy(g.ids, in.Inputs[at:at+n])
@@ -209,8 +210,8 @@ func (g *graph) load(in SegmentInput, first int) {
 	}
 }
 
-// advance is the forward pass alone, up to the last recurrent layer: it computes the state after
-// the steps that were loaded.
+// advance runs only the forward pass, up to the last recurrent layer: it computes the state after
+// the loaded steps.
 func (g *graph) advance(before, after state) {
 	in := compute.RecurrentInput{IDs: g.ids}
 	if e := g.embedding; e != nil {
@@ -220,15 +221,15 @@ func (g *graph) advance(before, after state) {
 	}
 	for k, l := range g.layers {
 		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
-		if k < len(g.layers)-1 { // nothing here reads the last layer's output
+		if k < len(g.layers)-1 { // no operator here reads the last layer's output
 			g.dropForward(k)
 		}
 		in = compute.RecurrentInput{X: l.y.flat}
 	}
 }
 
-// dropForward drops elements of a layer's output, or with inputDropout of the embedding's, if there
-// is dropout of it.
+// dropForward applies the dropout of a layer's output, or with inputDropout of the embedding's, if
+// there is any.
 func (g *graph) dropForward(layer int) {
 	for _, d := range g.dropouts {
 		if d.layer == layer {
@@ -237,10 +238,10 @@ func (g *graph) dropForward(layer int) {
 	}
 }
 
-// run is both passes over the steps that were loaded, from the state before them; it computes the
-// state after. dafter, unless it is zero, is the gradient that comes from the steps after these,
-// and dbefore, unless it is zero, receives that of the state before. between is called before the
-// backward pass; its error is returned as it is. The loss is the output kernel's sum.
+// run runs forward and backward over the loaded steps. It computes the state after from the state
+// before. dafter, if not zero, is the gradient of after from the later steps; dbefore, if not zero,
+// receives the gradient of before. between is called before the backward pass; its error is
+// returned unchanged. The loss is the output kernel's sum.
 func (g *graph) run(before, after, dafter, dbefore state, between func() error) error {
 	g.carry(before, after, dafter, dbefore)
 	g.output.between, g.output.halted = between, nil
@@ -251,12 +252,12 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 		return g.output.halted
 	}
 	if err != nil {
-		return fmt.Errorf("model: running a segment: %w", told(err))
+		return fmt.Errorf("model: running a segment: %w", unwrapVM(err))
 	}
 	return nil
 }
 
-// carry sets the states that the recurrent layers carry and, as in run, their gradients.
+// carry sets the recurrent layers' states and, as in run, their gradients.
 func (g *graph) carry(before, after, dafter, dbefore state) {
 	for k := range g.model.config.Layers {
 		var dout, dstate compute.RecurrentState
@@ -271,11 +272,11 @@ func (g *graph) carry(before, after, dafter, dbefore state) {
 	}
 }
 
-// told is what an operator has said: the lack of memory or the failure of the device, if it is one
-// of them, without the registers in which Gorgonia wraps it; and otherwise all.
-func told(err error) error {
+// unwrapVM returns the MemoryError or DeviceError that an operator raised, without Gorgonia's
+// register dump. Other errors pass unchanged.
+func unwrapVM(err error) error {
 	inner := err
-	if machine, ok := err.(interface{ Err() error }); ok { // it has no Unwrap
+	if machine, ok := err.(interface{ Err() error }); ok { // the type has no Unwrap
 		inner = machine.Err()
 	}
 	if lack, ok := errors.AsType[*compute.MemoryError](inner); ok {
@@ -301,13 +302,13 @@ func (g *graph) close() {
 	g.layers, g.output = nil, nil
 }
 
-// activations is the memory that a graph works in besides its kernels' own: what the layers put
-// out, which the backward pass reads, and two places for the gradient on its way down, of which
-// each operator reads one and writes the other. Graphs that run in turn share it.
+// activations is a graph's working memory besides its kernels' own: the layers' outputs, which
+// backward reads, and two buffers for the gradient on its way down. Each operator reads one of
+// these and writes the other. Graphs that run in turn share it.
 type activations struct {
 	dev       compute.Device
 	embedded  []float32    // [T, B, E]
-	hidden    [][]float32  // of each layer, [T, B, H]
+	hidden    [][]float32  // each layer's output, [T, B, H]
 	projected []float32    // [T, B, E]
 	gradient  [2][]float32 // [T, B, max(E, H)]
 }

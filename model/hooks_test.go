@@ -9,8 +9,8 @@ import (
 	"rondo/compute"
 )
 
-// What is called before the backward pass finds the loss known and no gradient written; its error
-// ends the run, which leaves the state, and the segment fit for the next run.
+// At BeforeBackward the loss is known and no gradient is written. Its error ends the run; the state
+// is unchanged, and the segment can run again.
 func TestBeforeBackward(t *testing.T) {
 	m := newModel(t, Config{Cell: compute.LSTM, Vocab: 7, Hidden: 5, Layers: 2, Seed: 3})
 	const T, B = 4, 3
@@ -58,7 +58,7 @@ func TestBeforeBackward(t *testing.T) {
 	}
 }
 
-// An evaluator that only advances comes to the state that a segment comes to.
+// An evaluator that only advances reaches the same state as a segment.
 func TestAdvance(t *testing.T) {
 	for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
 		m := newModel(t, Config{Cell: cell, Vocab: 7, Hidden: 5, Layers: 2, Embed: 4, Seed: 3})
@@ -100,7 +100,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// Initial weights come back.
+// Initialise restores the initial weights.
 func TestInitialise(t *testing.T) {
 	m := newModel(t, Config{Cell: compute.GRU, Vocab: 7, Hidden: 5, Layers: 1, Seed: 3})
 	want := slices.Clone(m.Params())

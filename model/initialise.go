@@ -11,32 +11,33 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// InitKind is a family of initial weights.
+// InitKind is a family of initial weight distributions.
 type InitKind int
 
 const (
-	// Uniform is PyTorch's: U(-1/sqrt(H), 1/sqrt(H)) for all that recurrent layers have,
+	// Uniform is PyTorch's default: U(±1/sqrt(H)) for all tensors of recurrent layers,
 	// U(±1/sqrt(n)) for linear layers with n inputs, N(0, 1) for the embedding. A tied embedding
-	// has the output layer's U(±1/sqrt(E)) instead: logits begin sqrt(E) times too large else.
+	// takes the output layer's U(±1/sqrt(E)), since logits would otherwise start sqrt(E) times too
+	// large.
 	Uniform InitKind = iota
-	// Normal is N(0, STD^2) for every weight, and biases of zero.
+	// Normal is N(0, STD^2) for every weight, and zero for biases.
 	Normal
 	// Xavier is U(±sqrt(6 / (inputs + outputs))) for every weight, with each gate of a recurrent
 	// layer a matrix of its own, and biases and peepholes of zero. Glorot and Bengio (2010).
 	Xavier
 	// Orthogonal makes each gate's recurrent matrix orthogonal: Q of the QR decomposition of a
 	// Gaussian matrix, uniform over the orthogonal group (Saxe et al., arXiv:1312.6120; Mezzadri,
-	// arXiv:math-ph/0609050). All else is as Xavier has it.
+	// arXiv:math-ph/0609050). Everything else is as in Xavier.
 	Orthogonal
 )
 
-// Init is how weights begin; the zero value is Uniform.
+// Init configures the initial weights. The zero value is Uniform.
 type Init struct {
 	Kind InitKind
 	STD  float64 // of Normal
 }
 
-// ParseInit reads the value of --init: uniform, xavier, orthogonal, or normal:STD.
+// ParseInit parses the value of --init: uniform, xavier, orthogonal, or normal:STD.
 func ParseInit(s string) (Init, error) {
 	switch s {
 	case "uniform":
@@ -58,7 +59,7 @@ func ParseInit(s string) (Init, error) {
 		"--init %q: give uniform, xavier, orthogonal, or normal:STD (as normal:0.01)", s)
 }
 
-// String is what ParseInit reads.
+// String returns the text that ParseInit parses.
 func (in Init) String() string {
 	switch in.Kind {
 	case Uniform:
@@ -83,8 +84,8 @@ func (in Init) validate() error {
 	return nil
 }
 
-// initial returns the model's initial parameters, laid out as views say. Every tensor has a
-// random stream of its own, named by it, so its values do not depend on other tensors.
+// initial returns the initial parameters, laid out as views. Every tensor has its own random
+// stream, seeded by its name, so its values do not depend on other tensors.
 func initial(c Config, views []View) []float32 {
 	flat := make([]float32, Span(views))
 	for _, v := range views {
@@ -125,7 +126,7 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand) {
 	}
 }
 
-// fanIn is n of the bound 1/sqrt(n) that PyTorch has for a layer's weights and biases.
+// fanIn is n in the bound 1/sqrt(n) that PyTorch uses for a tensor of this role.
 func (c Config) fanIn(r role) int {
 	switch r {
 	case roleOutput, roleOutputBias, roleEmbedding:
@@ -148,8 +149,8 @@ func fillNormal(x []float32, rng *rand.Rand, std float64) {
 	}
 }
 
-// fillOrthogonal draws an orthogonal n by n matrix: Q of a Gaussian matrix's QR, its columns'
-// signs those of R's diagonal, without which it would not be uniform over the group.
+// fillOrthogonal draws an orthogonal n by n matrix: Q of a Gaussian matrix's QR decomposition. Each
+// column takes the sign of R's diagonal; without that Q would not be uniform over the group.
 func fillOrthogonal(x []float32, rng *rand.Rand, n int) {
 	gaussian := mat.NewDense(n, n, nil)
 	for i := range n {

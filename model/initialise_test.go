@@ -33,7 +33,7 @@ func TestParseInit(t *testing.T) {
 	}
 }
 
-// FuzzParseInit checks that what is read is valid and is what String writes.
+// FuzzParseInit checks that a parsed value is valid, and that String writes it back.
 func FuzzParseInit(f *testing.F) {
 	for _, text := range []string{"uniform", "normal:0.01", "normal:1e400", "normal:-0"} {
 		f.Add(text)
@@ -64,8 +64,8 @@ func moments(x []float32) (mean, std, largest float64) {
 	return mean, math.Sqrt(std), largest
 }
 
-// TestInitialDistributions checks each tensor's distribution under each kind. A uniform one with
-// bound b has standard deviation b/sqrt(3).
+// TestInitialDistributions checks each tensor's distribution for each kind. A uniform distribution
+// with bound b has standard deviation b/sqrt(3).
 func TestInitialDistributions(t *testing.T) {
 	const V, E, H = 300, 100, 64
 	base := Config{Cell: compute.LSTM, Vocab: V, Embed: E, Hidden: H, Layers: 2, Seed: 3}
@@ -81,7 +81,7 @@ func TestInitialDistributions(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		init   string
-		want   map[string][2]float64 // standard deviation, and what no magnitude exceeds
+		want   map[string][2]float64 // standard deviation, and bound of the magnitude
 	}{
 		{base, "uniform", map[string][2]float64{"output.weight": root(H), "output.bias": root(H),
 			"rnn.weight_ih_l0": root(H), "rnn.weight_hh_l1": root(H), "rnn.bias_ih_l0": root(H),
@@ -123,8 +123,8 @@ func TestInitialDistributions(t *testing.T) {
 	}
 }
 
-// TestOrthogonal checks that every gate's recurrent matrix times its transpose is the identity,
-// and that its entries' signs are balanced, as QR without a choice of signs would not have them.
+// TestOrthogonal checks that every gate's recurrent matrix times its transpose is the identity. It
+// also checks that the signs of its entries are balanced, which QR alone does not give.
 func TestOrthogonal(t *testing.T) {
 	const H = 48
 	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: H, Layers: 2, Seed: 4,
@@ -157,8 +157,8 @@ func TestOrthogonal(t *testing.T) {
 	}
 }
 
-// TestInitialIsByName checks that a tensor's values depend on the seed and its name alone, and
-// are the same on every machine: the golden values pin the random streams.
+// TestInitialIsByName checks that a tensor's values depend only on the seed and its name. Golden
+// values pin the random streams on every machine.
 func TestInitialIsByName(t *testing.T) {
 	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: 8, Layers: 1, Seed: 1}
 	deep := c
@@ -185,7 +185,7 @@ func TestInitialIsByName(t *testing.T) {
 	}
 }
 
-// TestForgetBias checks that it is added to the forget gate of bias_ih and nowhere else.
+// TestForgetBias checks that the forget bias is added to the forget gate of bias_ih only.
 func TestForgetBias(t *testing.T) {
 	c := Config{Cell: compute.LSTM, Vocab: 9, Hidden: 8, Layers: 2, Seed: 1}
 	views := Layout(c)

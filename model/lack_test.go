@@ -11,7 +11,7 @@ import (
 	"rondo/compute/cpu"
 )
 
-// scarce is a device on which so many things can be made, and no more.
+// scarce is a device that can make only a limited number of objects.
 type scarce struct {
 	*cpu.Device
 	left int
@@ -46,7 +46,7 @@ func (d *scarce) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []fl
 	d.Device.Gemm(transA, transB, m, n, k, alpha, a, b, beta, c)
 }
 
-// use makes and runs all that a model has, once.
+// use makes and runs everything that a model offers, once.
 func use(cfg Config, dev compute.Device) (err error) {
 	const T, B = 7, 3
 	m, err := New(cfg, dev)
@@ -75,8 +75,8 @@ func use(cfg Config, dev compute.Device) (err error) {
 	return err
 }
 
-// TestLackOfMemory lets a device run out of memory at each thing that is made on it: every time
-// there is an error of one line that says of what, and nothing stays taken.
+// TestLackOfMemory lets the device run out of memory at each object in turn. Each time there is an
+// error of one line that names the object, and no memory leaks.
 func TestLackOfMemory(t *testing.T) {
 	cfg := shapes()["gru/3/tied-projected"]
 	cfg.Recompute = 3
@@ -84,7 +84,7 @@ func TestLackOfMemory(t *testing.T) {
 	if err := use(cfg, base); err != nil {
 		t.Fatal(err)
 	}
-	own, _ := base.Bytes() // stays with the device
+	own, _ := base.Bytes() // the device's own
 	for room := 0; ; room++ {
 		err := use(cfg, &scarce{base, room})
 		if err == nil {
@@ -104,7 +104,7 @@ func TestLackOfMemory(t *testing.T) {
 	}
 }
 
-// TestTooLarge asks a processor for more than any has.
+// TestTooLarge requests more memory than any machine has.
 func TestTooLarge(t *testing.T) {
 	dev := newDeviceOf(t, compute.FP32)
 	if strings.Contains(dev.Name(), "pure Go") {

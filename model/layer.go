@@ -10,12 +10,12 @@ import (
 	"rondo/compute"
 )
 
-// Layer is a fused recurrent layer as a Gorgonia operator: one node computes T steps, and one
-// node their gradient, with the kernels of a device. It composes with Gorgonia's own operators,
-// which work in host memory, when the device is a CPU.
+// Layer is a fused recurrent layer as a Gorgonia operator. One node computes T steps, another their
+// gradient, with a device's kernels. On a CPU it combines with Gorgonia's own operators, which need
+// host memory.
 //
-// The state that it starts from is zero, until Advance makes the state after the last run the
-// next run's. Gradients do not flow between segments (truncated BPTT).
+// A run starts from a zero state, until Advance continues from the state after the last run.
+// Gradients do not flow between segments (truncated BPTT).
 type Layer struct {
 	name  string
 	dev   compute.Device
@@ -25,23 +25,24 @@ type Layer struct {
 	kernel       compute.Recurrent
 	input        compute.RecurrentInput
 	in, out      compute.RecurrentState
-	dout, dstate compute.RecurrentState // gradients of out and in; nil but in a chunk of a segment
-	states       []float32              // in and out: [2, States, B, H]; nil when another's
+	dout, dstate compute.RecurrentState // gradients of out and in; nil outside of chunks
+	states       []float32              // in and out: [2, States, B, H]; nil if not the layer's
 	y            *buffer                // [T, B, H]
-	dx           *buffer                // [T, B, D]; nil when the input is token ids
+	dx           *buffer                // [T, B, D]; nil if the input is token ids
 
-	gradient []float32     // of the weights, laid out as they are
-	dw       *tensor.Dense // the same
-	owned    *buffer       // the gradient's memory, when it is the layer's own
-	// told is called with how many of the weights' tensors have their gradients, and how many rows
-	// of the next, when these have been asked for: of a compute.Telling early. Nil: nothing.
-	told    func(tensors, rows int)
-	applied bool
+	gradient []float32     // gradient of the weights, laid out as they are
+	dw       *tensor.Dense // gradient as a tensor
+	owned    *buffer       // memory of gradient if the layer allocated it; else nil
+	// gradientReady is called when weight gradients have been queued: those of the first tensors,
+	// and this many rows of the next one. It is called early if the kernel is a compute.Telling.
+	// Nil: not called.
+	gradientReady func(tensors, rows int)
+	applied       bool
 }
 
-// NewLayer makes a layer. The name is unique in its graph. Gradients of the weights are written
-// to gradient: device memory of Span(LayerLayout(s)) floats, whose padding is left alone; nil
-// makes the layer allocate it. Close frees the layer's memory.
+// NewLayer makes a layer. Its name must be unique in the graph. The weights' gradients go to
+// gradient, device memory of Span(LayerLayout(s)) floats, whose padding is not written. If gradient
+// is nil, the layer allocates it. Close frees the layer's memory.
 func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 	gradient []float32) (*Layer, error) {
 	if name == "" {
@@ -72,7 +73,7 @@ func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 	return l, nil
 }
 
-// newLayer makes a layer that writes to the given memory, and has no state of its own.
+// newLayer makes a layer that writes to the given memory and has no state of its own.
 func newLayer(dev compute.Device, name string, s compute.RecurrentShape, gradient []float32,
 	y *buffer) *Layer {
 	return &Layer{name: name, dev: dev, shape: s, views: LayerLayout(s),
@@ -91,10 +92,9 @@ func cutState(s compute.RecurrentShape, flat []float32) compute.RecurrentState {
 }
 
 // Apply adds the layer to the graph of x and w, and returns y: [T, B, H]. x is [T, B, D] float32,
-// or [T, B] int32: token ids in [0, D), which stand for one-hot vectors and have no gradient.
-// w is the weights as one vector, laid out as LayerLayout says; it feeds no other node, since
-// Gorgonia may add up the gradients of one that does in the layer's own memory. A layer is
-// applied once.
+// or [T, B] int32: token ids in [0, D), which stand for one-hot vectors and have no gradient. w is
+// the weight vector in the layout of LayerLayout. It must feed no other node, because Gorgonia
+// would add that node's gradient in the layer's own memory. A layer can be applied only once.
 func (l *Layer) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 	s, ids := l.shape, false
 	switch got := x.Shape(); {
@@ -140,8 +140,8 @@ func (l *Layer) forward(in []gorgonia.Value) (gorgonia.Value, error) {
 	return l.y.value, nil
 }
 
-// differentiate adds one operator that computes every gradient. Its inputs include y, so that
-// Gorgonia keeps y's memory and that of x until then.
+// differentiate adds one operator that computes all gradients. y is one of its inputs so that
+// Gorgonia keeps the memory of x and y until then.
 func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	value, dx := l.dw, []float32(nil)
 	if l.dx != nil {
@@ -164,23 +164,23 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 	return gorgonia.Nodes{n, dw}, err
 }
 
-// backward runs the kernel's, and tells of the gradients of the weights.
+// backward runs the kernel's backward pass, and reports the weights' gradients.
 func (l *Layer) backward(dy, dx []float32) {
 	dw := recurrentWeights(l.views, l.gradient)
-	if k, ok := l.kernel.(compute.Telling); ok && l.told != nil {
-		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.told)
+	if k, ok := l.kernel.(compute.Telling); ok && l.gradientReady != nil {
+		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.gradientReady)
 		return
 	}
 	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)
-	if l.told != nil {
-		l.told(len(l.views), 0)
+	if l.gradientReady != nil {
+		l.gradientReady(len(l.views), 0)
 	}
 }
 
-// Advance makes the state after the last run the state before the next.
+// Advance continues the next run from the state after the last run.
 func (l *Layer) Advance() { l.in, l.out = l.out, l.in }
 
-// ZeroState makes the next run start from a state of zeros.
+// ZeroState starts the next run from a zero state.
 func (l *Layer) ZeroState() {
 	l.dev.Zero(l.in.H)
 	if l.in.C != nil {
@@ -188,10 +188,11 @@ func (l *Layer) ZeroState() {
 	}
 }
 
-// State is what the next run starts from, in device memory; Advance makes it another.
+// State returns the state that the next run starts from, in device memory. It is valid until
+// Advance.
 func (l *Layer) State() compute.RecurrentState { return l.in }
 
-// Gradient is where the gradient of w is after a run, in device memory.
+// Gradient returns the gradient of w after a run, in device memory.
 func (l *Layer) Gradient() []float32 { return l.gradient }
 
 // Close frees the layer's memory.

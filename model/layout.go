@@ -8,7 +8,7 @@ import (
 	"rondo/compute"
 )
 
-// alignment is what every view begins at a multiple of: 16 floats, 64 bytes, a cache line.
+// alignment is the alignment of every view: 16 floats, 64 bytes, a cache line.
 const alignment = 16
 
 // View is a tensor's place in the flat parameters and in the flat gradients.
@@ -22,10 +22,10 @@ func (v View) of(flat []float32) []float32 {
 	return flat[v.Offset : v.Offset+v.Len : v.Offset+v.Len]
 }
 
-// end is where the next view begins.
+// end is the offset of the next view.
 func (v View) end() int { return v.Offset + roundUp(v.Len) }
 
-// role is what a tensor is for; initialisers go by it.
+// role is a tensor's purpose. It selects the initial distribution.
 type role int
 
 const (
@@ -40,7 +40,7 @@ const (
 	roleEmbedding                 // [V, E]
 )
 
-// Names of the tensors that are not of a recurrent layer.
+// Names of the tensors outside recurrent layers.
 const (
 	outputWeight     = "output.weight"
 	outputBias       = "output.bias"
@@ -48,7 +48,7 @@ const (
 	embeddingWeight  = "embedding.weight"
 )
 
-// layouter lays views out one after the other.
+// layouter places views one after the other.
 type layouter struct {
 	views []View
 	next  int // the offset of the next view
@@ -64,7 +64,7 @@ func (l *layouter) add(role role, name string, shape ...int) {
 	l.next += roundUp(n)
 }
 
-// layer adds the tensors of a recurrent layer; name(what) gives each its name.
+// layer adds a recurrent layer's tensors. name(what) returns the name of each.
 func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string) {
 	rows := s.Cell.Gates() * s.H
 	l.add(roleInput, name("weight_ih"), rows, s.D)
@@ -76,10 +76,10 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 	}
 }
 
-// Layout returns where each tensor lies in the flat parameters: the output layer first, then the
-// recurrent layers from the last to the first, and the embedding last. That is the order in which
-// the backward pass finishes their gradients, so that what is finished is always a prefix. Every
-// view is padded to 64 bytes with floats that stay zero. c must be valid.
+// Layout returns each tensor's place in the flat parameters: the output layer first, then the
+// recurrent layers from the last to the first, and the embedding last. The backward pass finishes
+// gradients in this order, so the finished part is always a prefix. Every view is padded to 64
+// bytes with floats that stay zero. c must be valid.
 //
 //	output.weight      [V, H]     absent when tied
 //	output.bias        [V]
@@ -108,22 +108,23 @@ func Layout(c Config) []View {
 	return l.views
 }
 
-// LayerLayout returns where the tensors of one recurrent layer (weight_ih, weight_hh, bias_ih,
-// bias_hh, and weight_peephole if the cell has it) lie in the vector that Layer takes as its
-// weights. T and B of s do not matter.
+// LayerLayout returns the places of one recurrent layer's tensors (weight_ih, weight_hh, bias_ih,
+// bias_hh, and weight_peephole if the cell has it) in the weight vector of a Layer. T and B of s do
+// not matter.
 func LayerLayout(s compute.RecurrentShape) []View {
 	var l layouter
 	l.layer(s, func(what string) string { return what })
 	return l.views
 }
 
-// Finishes returns the ends of the flat gradient's prefixes that a backward pass finishes one after
-// the other, in floats: each is told of when the tensors before it have their gradients. Of a
-// recurrent layer they are one product over all steps each, when its recurrence is through: W_ih's
-// comes first, then the others', then the gradient for the layer beneath. Of the first layer, whose
-// are the last of all and so have the least to hide behind, W_hh's are told of gate by gate. A
-// device whose layers are no compute.Telling tells of a layer's all together. The last is all of
-// them. c must be valid.
+// Finishes returns the ends, in floats, of the gradient prefixes that a backward pass finishes in
+// turn.
+//
+// After a recurrent layer's recurrence its weight gradients are one product each over all steps:
+// first W_ih's, then the others', then the gradient for the layer below. The first layer's
+// gradients come last and have the least work to overlap with, so W_hh's are reported gate by gate.
+// A device whose layers are no compute.Telling reports all gradients of a layer together. The last
+// end is the whole gradient. c must be valid.
 func Finishes(c Config) []int {
 	views := Layout(c)
 	var ends []int
@@ -149,10 +150,10 @@ func Finishes(c Config) []int {
 	return ends
 }
 
-// layerName is PyTorch's name of a tensor of layer k.
+// layerName returns PyTorch's name of a tensor of layer k.
 func layerName(what string, k int) string { return fmt.Sprintf("rnn.%s_l%d", what, k) }
 
-// Span is how many floats the views take, padding included.
+// Span is the number of floats that the views take, with padding.
 func Span(views []View) int {
 	if len(views) == 0 {
 		return 0
@@ -160,7 +161,7 @@ func Span(views []View) int {
 	return views[len(views)-1].end()
 }
 
-// Count is how many parameters the views hold, padding not included.
+// Count is the number of parameters in the views, without padding.
 func Count(views []View) int {
 	n := 0
 	for _, v := range views {
@@ -169,7 +170,7 @@ func Count(views []View) int {
 	return n
 }
 
-// find returns the view of that name; it must be there.
+// find returns the view with this name. It must exist.
 func find(views []View, name string) View {
 	i := slices.IndexFunc(views, func(v View) bool { return v.Name == name })
 	if i < 0 {
@@ -188,7 +189,7 @@ func layerSpan(views []View, k int) (begin, end int) {
 	return find(views, layerName("weight_ih", k)).Offset, end
 }
 
-// recurrentWeights cuts a layer's vector, laid out as LayerLayout says, into its tensors.
+// recurrentWeights splits a layer's weight vector, in the layout of LayerLayout, into tensors.
 func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
 	w := compute.RecurrentWeights{
 		IH: views[0].of(flat), HH: views[1].of(flat),
@@ -203,8 +204,8 @@ func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
 // roundUp rounds n up to a multiple of the alignment.
 func roundUp(n int) int { return (n + alignment - 1) / alignment * alignment }
 
-// LookupWeight names the tensor that tokens are looked up in: the embedding, by row; or, when
-// one-hot, the first layer's input weights, by column.
+// LookupWeight names the tensor in which tokens are looked up: the embedding, by row, or with
+// one-hot input the first layer's input weights, by column.
 func (c Config) LookupWeight() string {
 	if c.Embed > 0 {
 		return embeddingWeight

@@ -9,18 +9,19 @@ import (
 	"rondo/compute/cpu"
 )
 
-// What a training step may take, in floats.
+// Limits of a training step's memory, in floats.
 const (
-	// activationFloats is the most for each step, lane, and element of H*L+E.
+	// activationFloats bounds the floats per step, lane, and element of H*L+E.
 	activationFloats = 14
-	// weightFloats is the most for each parameter: it, its gradient, that of a chunk, and packed
-	// for the forward and the backward pass, with the edges of blocks.
+	// weightFloats bounds the floats per parameter: the parameter, its gradient, a chunk's
+	// gradient, and packed copies for forward and backward, with partial blocks.
 	weightFloats = 8
-	// chunkFloats is the most whatever the shape: logits of some rows, and packing.
+	// chunkFloats bounds the floats that do not depend on the shape: logits of some rows, and
+	// packing.
 	chunkFloats = 24 << 20
 )
 
-// stepBytes is the most memory that a model, its segment and so many steps take at a time.
+// stepBytes is the peak memory of a model, its segment and this many steps.
 func stepBytes(t testing.TB, cfg Config, p compute.Precision, T, B, steps int) int64 {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: p})
@@ -47,9 +48,8 @@ func stepBytes(t testing.TB, cfg Config, p compute.Precision, T, B, steps int) i
 
 var precisions = []compute.Precision{compute.FP32, compute.BF16}
 
-// TestMemoryGrowsWithTheSegment doubles T: a step's memory is a constant and a share of each step
-// of the segment, of at most activationFloats for each lane and element; with Recompute, that
-// share is of every K-th step, and the state alone.
+// TestMemoryGrowsWithTheSegment doubles T. Memory may grow by at most activationFloats for each
+// step, lane and element. With Recompute it grows by the state at every K-th step only.
 func TestMemoryGrowsWithTheSegment(t *testing.T) {
 	for _, cell := range compute.Cells() {
 		for _, p := range precisions {
@@ -84,7 +84,7 @@ func checkGrowth(t *testing.T, cell compute.Cell, p compute.Precision) {
 	}
 }
 
-// TestMemoryOfDropout wants it to take none: elements are dropped in place.
+// TestMemoryOfDropout expects no extra memory, since dropout works in place.
 func TestMemoryOfDropout(t *testing.T) {
 	for _, p := range precisions {
 		for layers := 1; layers <= 2; layers++ {
@@ -98,9 +98,9 @@ func TestMemoryOfDropout(t *testing.T) {
 	}
 }
 
-// TestMemoryOfALargeVocabulary doubles V, and T by many times: what an embedding and an output
-// layer take more is for their weights and at most a chunk, however long the segment is; the
-// logits of it are never all in memory.
+// TestMemoryOfALargeVocabulary doubles V, and multiplies T. Embedding and output layer may take
+// more memory only for their weights and at most a chunk: the logits of a long segment are never
+// all in memory.
 func TestMemoryOfALargeVocabulary(t *testing.T) {
 	const T, many, B, V = 16, 64, 16, 20000
 	const chunk = 4 * chunkFloats
@@ -132,7 +132,7 @@ func (s stepShape) String() string {
 	return fmt.Sprintf("T%d/B%d/H%d/E%d/L%d/V%d/K%d", s.T, s.B, s.H, s.E, s.L, s.V, s.K)
 }
 
-// stepShapes double one dimension after the other, with all activations and with some.
+// stepShapes doubles one dimension after the other, with and without Recompute.
 func stepShapes() []stepShape {
 	base := stepShape{T: 64, B: 16, H: 128, E: 128, L: 2, V: 10000}
 	var all []stepShape
@@ -156,7 +156,7 @@ func (s stepShape) config() Config {
 		Recompute: s.K}
 }
 
-// limit is the law: O(T*B*(H*L+E)), the weights, and a chunk.
+// limit is the memory bound: O(T*B*(H*L+E)), the weights, and a chunk.
 func (s stepShape) limit() int64 {
 	steps := s.config().chunk(s.T)
 	states := (s.T/steps + 4) * s.B * s.config().StateSize()
@@ -164,7 +164,7 @@ func (s stepShape) limit() int64 {
 		weightFloats*Span(Layout(s.config()))+chunkFloats)
 }
 
-// TestMemoryLaw holds the benchmark's shapes to the law.
+// TestMemoryLaw checks the benchmark's shapes against the bound.
 func TestMemoryLaw(t *testing.T) {
 	for _, s := range stepShapes() {
 		s.V, s.H, s.E, s.B, s.T = s.V/8, s.H/4, s.E/4, s.B/4, min(s.T, 512)
@@ -177,8 +177,8 @@ func TestMemoryLaw(t *testing.T) {
 	}
 }
 
-// BenchmarkStepMemory reports the peak of a model's and its step's memory, and how much of it is
-// neither parameters nor their gradients.
+// BenchmarkStepMemory reports the peak memory of a model and its step, and the part that is neither
+// parameters nor gradients.
 func BenchmarkStepMemory(b *testing.B) {
 	for _, s := range stepShapes() {
 		b.Run(s.String(), func(b *testing.B) {

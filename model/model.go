@@ -16,13 +16,12 @@ type Model struct {
 	params []float32 // Span(views)
 	grads  []float32 // Span(views), padded, then GradientTail
 	rows   gradientRows
-	// unrecorded is why the device could not record some run.
+	// unrecorded is why the device could not record some run; nil: nothing failed.
 	unrecorded error
 }
 
-// New makes a model with initial weights, which are a function of cfg alone: each tensor's of
-// the seed and its name. It fails if cfg is not valid, or the device has no memory for it. Close
-// frees its memory.
+// New makes a model with initial weights. They depend on cfg alone, each tensor on the seed and its
+// name. New fails if cfg is not valid, or if the device lacks memory. Close frees the model.
 func New(cfg Config, dev compute.Device) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -40,7 +39,7 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 	return m, nil
 }
 
-// allocate makes room for so many parameters and their gradients.
+// allocate allocates n parameters and their gradients.
 func (m *Model) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	m.params = m.dev.Alloc(n)
@@ -48,33 +47,33 @@ func (m *Model) allocate(n int) (err error) {
 	return nil
 }
 
-// Initialise sets the parameters to the initial weights again.
+// Initialise resets the parameters to the initial weights.
 func (m *Model) Initialise() { m.dev.Upload(m.params, initial(m.config, m.views)) }
 
-// Config returns what the model was made from.
+// Config returns the model's configuration.
 func (m *Model) Config() Config { return m.config }
 
-// Device returns what the model computes on.
+// Device returns the device that the model computes on.
 func (m *Model) Device() compute.Device { return m.dev }
 
-// Unrecorded is why the device, which can record, has not recorded runs of a segment, an evaluator
-// or a generator of the model: each of them costs the host what it would without. It is nil where
-// nothing has failed.
+// Unrecorded returns why a device that can record could not record a run of one of the model's
+// segments, evaluators or generators. Such runs cost the host as much as without recording. It is
+// nil if nothing failed.
 func (m *Model) Unrecorded() error { return m.unrecorded }
 
-// Layout returns where each tensor lies in Params and Gradients.
+// Layout returns each tensor's place in Params and Gradients.
 func (m *Model) Layout() []View { return slices.Clone(m.views) }
 
-// Count returns how many parameters the model has, padding not included.
+// Count returns the number of parameters, without padding.
 func (m *Model) Count() int { return Count(m.views) }
 
-// Params returns all parameters, padding included, in device memory.
+// Params returns all parameters, with padding, in device memory.
 func (m *Model) Params() []float32 { return m.params }
 
-// Gradients returns all gradients, padding (zeros) included, in device memory.
+// Gradients returns all gradients, with zero padding, in device memory.
 func (m *Model) Gradients() []float32 { return m.grads[:len(m.params):len(m.params)] }
 
-// GradientsWithTail returns the gradients and after them the Config's GradientTail floats.
+// GradientsWithTail returns the gradients followed by the Config's GradientTail floats.
 func (m *Model) GradientsWithTail() []float32 { return m.grads }
 
 // Param returns a tensor's view of Params, and its shape.
@@ -97,7 +96,7 @@ func (m *Model) Gradient(name string) ([]float32, error) {
 	return nil, fmt.Errorf("model: there is no tensor %q in this model", name)
 }
 
-// Close frees the parameters and gradients. Segments and generators are closed before it.
+// Close frees the parameters and gradients. Close segments, evaluators and generators first.
 func (m *Model) Close() {
 	if m.params == nil {
 		return
@@ -107,12 +106,12 @@ func (m *Model) Close() {
 	m.params, m.grads = nil, nil
 }
 
-// view returns a tensor's part of a flat slice laid out as the model is; it must be there.
+// view returns a tensor's part of a flat slice laid out as the model. The tensor must exist.
 func (m *Model) view(name string, flat []float32) []float32 {
 	return find(m.views, name).of(flat)
 }
 
-// weights are the tensors of a model, as kernels take them.
+// weights are a model's tensors in the kernels' form.
 type weights struct {
 	embedding  []float32                  // [V, E]; nil when one-hot
 	layers     []compute.RecurrentWeights // from the first to the last
@@ -139,7 +138,7 @@ func (m *Model) weights() weights {
 	return w
 }
 
-// outputWeights names the tensor that is the output layer's weights [V, outputWidth].
+// outputWeights names the output layer's weight tensor, [V, outputWidth].
 func (c Config) outputWeights() string {
 	if c.TieWeights {
 		return embeddingWeight
@@ -147,7 +146,7 @@ func (c Config) outputWeights() string {
 	return outputWeight
 }
 
-// checkIDs says which id is not a token of the vocabulary; least is 0, or -1 for targets.
+// checkIDs returns an error for an id outside the vocabulary. least is 0, or -1 for targets.
 func (m *Model) checkIDs(what string, ids []int32, least int32) error {
 	for i, id := range ids {
 		if id < least || int(id) >= m.config.Vocab {

@@ -54,7 +54,7 @@ func download(m *Model, x []float32) []float32 {
 	return host
 }
 
-// randomInput draws the tokens of a segment, with some targets that do not count.
+// randomInput draws a segment's tokens. Some targets do not count.
 func randomInput(rng *rand.Rand, T, B, V int) SegmentInput {
 	in := SegmentInput{Scale: 1 / float32(T*B), Step: 3}
 	for range T * B {
@@ -90,7 +90,7 @@ func relative[F float32 | float64](got []float32, want []F) float64 {
 	return difference / magnitude
 }
 
-// shapes are models that between them have every part, small enough for slow oracles.
+// shapes are models that together have every part, small enough for slow oracles.
 func shapes() map[string]Config {
 	all := map[string]Config{}
 	for _, cell := range compute.Cells() {

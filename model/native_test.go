@@ -12,32 +12,32 @@ import (
 	"rondo/compute"
 )
 
-// native is a one-hot model unrolled over its steps from Gorgonia's own operators: the oracle of
-// gradients that, in float64 and without a fused layer, shares no line with the kernels. Each gate
-// has matrices of its own, stored transposed, because Gorgonia 0.9.18 merges some slices of one
-// matrix; biases are added as products with a column of ones.
+// native is a one-hot model unrolled over its steps with Gorgonia's own operators. It is the oracle
+// for gradients: in float64 and without a fused layer it shares no code with the kernels. Each gate
+// has its own matrices, stored transposed, because Gorgonia 0.9.18 merges some slices of one
+// matrix. Biases are added as products with a column of ones.
 type native struct {
 	c       Config
 	dt      tensor.Dtype
-	fused   *Layer // stands for layer fusedAt, in float32; nil when all is Gorgonia's
+	fused   *Layer // replaces layer fusedAt, in float32; nil: no layer is fused
 	fusedAt int
 	g       *gorgonia.ExprGraph
 	ones    *gorgonia.Node // [B, H]
 	column  *gorgonia.Node // [B, 1]
 	weights gorgonia.Nodes
-	sources []source // of weights
+	sources []source // places of the weights' gradients
 	flat    []float32
 	views   []View
 	err     error
 }
 
-// source says which block of a tensor's rows a node holds.
+// source is the block of a tensor's rows that a node holds.
 type source struct {
 	view View
 	gate int
 }
 
-// do keeps the first error.
+// do returns node and keeps the first error.
 func (n *native) do(node *gorgonia.Node, err error) *gorgonia.Node {
 	if n.err == nil {
 		n.err = err
@@ -54,7 +54,7 @@ func (n *native) times(a, b *gorgonia.Node) *gorgonia.Node {
 func (n *native) tanh(a *gorgonia.Node) *gorgonia.Node    { return n.do(gorgonia.Tanh(a)) }
 func (n *native) sigmoid(a *gorgonia.Node) *gorgonia.Node { return n.do(gorgonia.Sigmoid(a)) }
 
-// constant adds an input node that nothing is differentiated by.
+// constant adds an input node without a gradient.
 func (n *native) constant(name string, rows, columns int,
 	at func(i, j int) float64) *gorgonia.Node {
 	value := tensor.New(tensor.WithShape(rows, columns), tensor.Of(n.dt))
@@ -92,7 +92,8 @@ func (n *native) linear(x, w, b *gorgonia.Node) *gorgonia.Node {
 	return n.add(n.mul(x, w), n.mul(n.column, b))
 }
 
-// fuse applies the fused layer to token ids, or to xs stacked, and cuts its output into steps.
+// fuse applies the fused layer to token ids, or to the stacked xs, and splits its output into
+// steps.
 func (n *native) fuse(ids []int32, xs []*gorgonia.Node) []*gorgonia.Node {
 	T, B := n.fused.shape.T, n.fused.shape.B
 	x := leafIDs(n.g, "ids", ids, T, B)
@@ -116,7 +117,7 @@ func (n *native) fuse(ids []int32, xs []*gorgonia.Node) []*gorgonia.Node {
 	return ys
 }
 
-// layer unrolls recurrent layer k over xs, from a state of zeros.
+// layer unrolls recurrent layer k over xs, from a zero state.
 func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgonia.Node {
 	H, gates := n.c.Hidden, n.c.Cell.Gates()
 	block := func(what string) (nodes []*gorgonia.Node) {
@@ -246,9 +247,9 @@ func (n *native) gradients(in SegmentInput, T, B int) (loss float64, flat []floa
 	return wide(cost.Value())[0], flat, nil
 }
 
-// put writes the gradient x of a node of that shape to its place in flat.
+// put writes the gradient x of a node of this shape to its place in flat.
 func (s source) put(flat, x []float64, shape tensor.Shape) {
-	if shape.Dims() == 1 { // a fused layer's, laid out as it is
+	if shape.Dims() == 1 { // a fused layer's gradient, already in layout
 		copy(flat[s.view.Offset:], x)
 		return
 	}
@@ -260,7 +261,7 @@ func (s source) put(flat, x []float64, shape tensor.Shape) {
 	}
 }
 
-// wide returns a value's numbers in float64.
+// wide returns a value's elements as float64.
 func wide(v gorgonia.Value) []float64 {
 	switch x := v.Data().(type) {
 	case float32:
@@ -279,7 +280,7 @@ func wide(v gorgonia.Value) []float64 {
 	panic(fmt.Sprintf("a value of type %T", v.Data()))
 }
 
-// TestGradientsAgainstNativeGorgonia holds every cell against the same cell unrolled from
+// TestGradientsAgainstNativeGorgonia compares every cell with the same cell unrolled from
 // Gorgonia's operators.
 func TestGradientsAgainstNativeGorgonia(t *testing.T) {
 	for _, cell := range compute.Cells() {
@@ -293,7 +294,7 @@ func TestGradientsAgainstNativeGorgonia(t *testing.T) {
 }
 
 // TestFusedLayerAmongNativeOperators puts a fused layer below, between and above layers of
-// Gorgonia's operators, in one graph: the gradients of all of them are those of the model.
+// Gorgonia's operators in one graph. All gradients must equal the model's.
 func TestFusedLayerAmongNativeOperators(t *testing.T) {
 	for _, cell := range compute.Cells() {
 		for at := range 3 {
@@ -304,8 +305,8 @@ func TestFusedLayerAmongNativeOperators(t *testing.T) {
 	}
 }
 
-// checkNative holds a segment against the native model, in which layer fusedAt, if there is such
-// a layer, is fused.
+// checkNative compares a segment with the native model, whose layer fusedAt, if it exists, is
+// fused.
 func checkNative(t *testing.T, cfg Config, fusedAt int) {
 	const T, B = 3, 2
 	m := newModel(t, cfg)

@@ -15,34 +15,33 @@ import (
 	"rondo/compute"
 )
 
-// building serialises the building, differentiation and compilation of Gorgonia graphs, which
-// share the library's package variables (constant nodes, whose hashes are computed when first
-// needed, and pools).
+// buildMutex serialises the building, differentiation and compilation of Gorgonia graphs. They
+// share the library's package variables: pools, and constant nodes whose hashes are computed on
+// first use.
 //
 //nolint:gochecknoglobals // exists because Gorgonia's do
-var building sync.Mutex
+var buildMutex sync.Mutex
 
-// Build runs build while no other graph is built through this package. Whoever builds graphs of
-// their own around a Layer, in more than one goroutine, does so inside it. Running graphs
-// needs no lock.
+// Build runs build while no other graph is built through this package. Programs that build graphs
+// around a Layer in several goroutines must do so inside Build. Running graphs needs no lock.
 func Build(build func() error) error {
-	building.Lock()
-	defer building.Unlock()
+	buildMutex.Lock()
+	defer buildMutex.Unlock()
 	return build()
 }
 
-// operator is a Gorgonia operator made of functions: a gorgonia.SDOp.
+// operator is a gorgonia.SDOp made of functions.
 //
-// Gorgonia tells nodes apart by a 32-bit hash, so name must be unique in its graph; distinct
-// checks the graph.
+// Gorgonia identifies nodes by a 32-bit hash, so name must be unique in its graph; distinct checks
+// the graph.
 type operator struct {
 	name  string
 	types []hm.Type // of the inputs, and last of the output
 	shape tensor.Shape
 	run   func(in []gorgonia.Value) (gorgonia.Value, error)
 
-	// wrt says which inputs have a gradient, and gradient makes their nodes; nil for operators
-	// that are themselves part of a backward pass.
+	// wrt marks the inputs that have a gradient, and gradient makes the gradients' nodes. Both are
+	// nil for operators of a backward pass.
 	wrt      []bool
 	gradient func(in gorgonia.Nodes, out, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
@@ -66,7 +65,7 @@ func (o *operator) apply(in ...*gorgonia.Node) (*gorgonia.Node, error) {
 	return n, nil
 }
 
-// outputType is the type of a float32 tensor of that shape.
+// outputType is the type of a float32 tensor with this shape.
 func outputType(s tensor.Shape) hm.Type {
 	if s.Dims() == 0 {
 		return tensor.Float32
@@ -74,7 +73,7 @@ func outputType(s tensor.Shape) hm.Type {
 	return gorgonia.TensorType{Dims: s.Dims(), Of: tensor.Float32}
 }
 
-// The rest is what gorgonia.SDOp asks for.
+// The remaining methods implement gorgonia.SDOp.
 
 func (o *operator) Arity() int    { return len(o.types) - 1 }
 func (o *operator) Type() hm.Type { return hm.NewFnType(o.types...) }
@@ -89,13 +88,13 @@ func (o *operator) Do(in ...gorgonia.Value) (gorgonia.Value, error) {
 	return v, nil
 }
 
-// runCaught fails where the device does, which panics with an error: for lack of memory, or because
-// it cannot record what it is asked. Gorgonia runs operators in a goroutine of its own, in which a
-// panic is the end of the process.
+// runCaught turns a device's panic into an error. A device panics with an error if it lacks memory
+// or cannot record an operation. Gorgonia runs operators in a goroutine of its own, where a panic
+// would end the process.
 func (o *operator) runCaught(in []gorgonia.Value) (v gorgonia.Value, err error) {
 	defer func() {
 		p := recover()
-		if refusal, ok := p.(error); ok && !isOfGo(refusal) {
+		if refusal, ok := p.(error); ok && !isRuntimeError(refusal) {
 			err = refusal
 		} else if p != nil {
 			panic(p)
@@ -104,8 +103,8 @@ func (o *operator) runCaught(in []gorgonia.Value) (v gorgonia.Value, err error) 
 	return o.run(in)
 }
 
-// isOfGo says whether an error is the runtime's own, as an index out of range is.
-func isOfGo(err error) bool { _, ok := errors.AsType[runtime.Error](err); return ok }
+// isRuntimeError reports whether err is the Go runtime's, such as an index out of range.
+func isRuntimeError(err error) bool { _, ok := errors.AsType[runtime.Error](err); return ok }
 
 func (o *operator) ReturnsPtr() bool      { return true }
 func (o *operator) CallsExtern() bool     { return false } // true would allocate each output
@@ -126,34 +125,34 @@ func (o *operator) SymDiff(in gorgonia.Nodes, out, grad *gorgonia.Node) (gorgoni
 	return o.gradient(in, out, grad)
 }
 
-// port adds an operator that hands on a gradient which backward, another operator, has written
-// by the time that it is done.
+// port adds an operator that returns a gradient which another operator, backward, has already
+// written.
 func port(name string, backward *gorgonia.Node, value *tensor.Dense) (*gorgonia.Node, error) {
 	o := &operator{name: name, shape: value.Shape().Clone(),
 		run: func([]gorgonia.Value) (gorgonia.Value, error) { return value, nil }}
 	return o.apply(backward)
 }
 
-// buffer is device memory with the tensor that Gorgonia sees it as.
+// buffer is device memory with its Gorgonia tensor.
 type buffer struct {
-	dev   compute.Device // nil: the memory is another's
+	dev   compute.Device // nil: the buffer does not own its memory
 	flat  []float32
 	value *tensor.Dense
 }
 
-// newBuffer allocates a buffer of that shape.
+// newBuffer allocates a buffer with this shape.
 func newBuffer(dev compute.Device, shape ...int) *buffer {
 	flat := dev.Alloc(tensor.Shape(shape).TotalSize())
 	return &buffer{dev: dev, flat: flat, value: dense(flat, shape...)}
 }
 
-// cut makes a buffer of that shape from the beginning of memory that stays its owner's.
+// cut makes a buffer with this shape from the start of memory that it does not own.
 func cut(flat []float32, shape ...int) *buffer {
 	n := tensor.Shape(shape).TotalSize()
 	return &buffer{flat: flat[:n:n], value: dense(flat[:n:n], shape...)}
 }
 
-// close frees the buffer; one that is nil, closed or cut from another is left alone.
+// close frees the buffer's own memory. It may be called on nil and repeatedly.
 func (b *buffer) close() {
 	if b != nil && b.dev != nil && b.flat != nil {
 		b.dev.Free(b.flat)
@@ -166,7 +165,7 @@ func dense(flat []float32, shape ...int) *tensor.Dense {
 	return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(flat))
 }
 
-// leaf adds an input node whose value is flat, now and at every run.
+// leaf adds an input node whose value is flat, read at every run.
 func leaf(g *gorgonia.ExprGraph, name string, flat []float32, shape ...int) *gorgonia.Node {
 	return gorgonia.NewTensor(g, tensor.Float32, len(shape), gorgonia.WithName(name),
 		gorgonia.WithShape(shape...), gorgonia.WithValue(dense(flat, shape...)))
@@ -197,7 +196,7 @@ func tokenIDs(v gorgonia.Value, n int) ([]int32, error) {
 	return d.Int32s(), nil
 }
 
-// distinct checks that no two nodes share a hash: Gorgonia would compute one of them only.
+// distinct checks that no two nodes share a hash, since Gorgonia would compute only one of them.
 func distinct(g *gorgonia.ExprGraph) error {
 	seen := map[uint32]*gorgonia.Node{}
 	for _, n := range g.AllNodes() {

@@ -9,9 +9,8 @@ import (
 	"rondo/compute"
 )
 
-// The operators of a model's graph besides Layer. Each is made for one (T, B), writes its output
-// and its input's gradient to memory that the graph gives it, and the gradients of its weights to
-// where the graph wants them.
+// The operators of a model's graph besides Layer. Each is made for one (T, B). The graph provides
+// the memory of its output and of all its gradients.
 
 // embedding is y[i] = table[ids[i]]: [T, B, E].
 type embedding struct {
@@ -19,11 +18,11 @@ type embedding struct {
 	y    *buffer
 	grad []float32 // of the table: [V, E]
 	dw   *tensor.Dense
-	// rows are what is not zero in grad; nil when it is the output layer's too, which overwrites it
-	// before backward gets here.
+	// rows lists the nonzero rows of grad. It is nil if the embedding is tied: the output layer
+	// then overwrites all of grad before this operator runs.
 	rows *gradientRows
-	adds bool   // to what earlier runs have left in grad; set before a run
-	done func() // called when grad has been asked for
+	adds bool   // add to the gradient of earlier runs; set before a run
+	done func() // called when grad has been queued
 }
 
 func newEmbedding(dev compute.Device, V int, grad []float32, rows *gradientRows,
@@ -31,16 +30,16 @@ func newEmbedding(dev compute.Device, V int, grad []float32, rows *gradientRows,
 	return &embedding{dev: dev, y: y, grad: grad, rows: rows, dw: dense(grad, V, len(grad)/V)}
 }
 
-// gradientRows are the rows of an embedding's gradient, [V, E], that have been added to since it
-// was zeros, some of them more than once. The others are zeros, unless someone else has written.
+// gradientRows lists the rows of an embedding's gradient, [V, E], that were written since it was
+// zeroed, possibly more than once. The other rows are zero if exclusive.
 type gradientRows struct {
-	ids   []int32
-	alone bool // nobody else has
+	ids       []int32
+	exclusive bool // only this package has written to the gradient
 }
 
-// zero makes all of grad zeros: where only the rows can be anything else, and are the fewer, those.
+// zero zeroes grad. It zeroes only the listed rows if they are the fewer and exclusive.
 func (r *gradientRows) zero(dev compute.Device, grad []float32, V int) {
-	if E := len(grad) / V; r.alone && len(r.ids) < V {
+	if E := len(grad) / V; r.exclusive && len(r.ids) < V {
 		for _, id := range r.ids {
 			dev.Zero(grad[int(id)*E:][:E])
 		}
@@ -94,18 +93,17 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(ids, table)
 }
 
-// inputDropout stands for a layer where elements of the embedding's output are dropped.
+// inputDropout is the layer number of dropout of the embedding's output.
 const inputDropout = -1
 
-// dropout is y = x ⊙ mask / (1-p) on [T, B, H], with a mask for each lane that its key determines
-// (compute.Device.Dropout). Its gradient is the same operation. Both are done in place.
+// dropout is y = x ⊙ mask / (1-p) on [T, B, H]. Each lane's key determines its mask
+// (compute.Device.Dropout). The gradient is the same operation. Both work in place.
 type dropout struct {
 	dev   compute.Device
-	layer int // whose output it is; inputDropout: the embedding's
+	layer int // layer whose output it drops; inputDropout: the embedding
 	p     float32
 	keys  []uint64 // of each lane; load sets them before a run
-	// y is the output. Neither a layer's nor the embedding's own backward pass reads it. dy is
-	// the gradient that comes to it.
+	// y is the output, which no backward pass reads. dy is its gradient.
 	y, dy *buffer
 }
 
@@ -131,7 +129,7 @@ func (d *dropout) apply(x *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(x)
 }
 
-// operator drops elements of its input, which is x.
+// operator makes an operator that drops elements of its input x.
 func (d *dropout) operator(name string, x *buffer) *operator {
 	return &operator{name: name, shape: x.value.Shape().Clone(),
 		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
@@ -160,7 +158,7 @@ type projection struct {
 	grad    []float32 // of W
 	dw      *tensor.Dense
 	y, dx   *buffer
-	done    func() // called when grad has been asked for
+	done    func() // called when grad has been queued
 }
 
 func newProjection(dev compute.Device, grad []float32, y, dx *buffer) *projection {
@@ -191,7 +189,7 @@ func (p *projection) inputs(in []gorgonia.Value) (x, w []float32, err error) {
 	return x, w, err
 }
 
-// differentiate adds dx = dy W, dW = dy^T x. y is an input of it for x's sake: see Layer.
+// differentiate adds dx = dy W, dW = dy^T x. y is an input so that Gorgonia keeps x: see Layer.
 func (p *projection) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes,
 	error) {
 	backward := &operator{name: "projection.backward", shape: p.dx.value.Shape().Clone(),
@@ -217,9 +215,9 @@ func (p *projection) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gor
 	return gorgonia.Nodes{dx, dw}, err
 }
 
-// crossEntropy is the output layer: scale times the sum, over rows whose target is not negative,
-// of -log softmax(x W^T + b)[target]; x: [T, B, H], W: [V, H], b: [V]. The kernel computes its
-// gradients together with the loss.
+// crossEntropy is the output layer. It computes scale times the sum, over rows whose target is not
+// negative, of -log softmax(x W^T + b)[target]; x: [T, B, H], W: [V, H], b: [V]. The kernel
+// computes the gradients together with the loss.
 type crossEntropy struct {
 	dev     compute.Device
 	kernel  compute.Output
@@ -228,11 +226,11 @@ type crossEntropy struct {
 	dx      *buffer
 	targets []int32      // [T, B]; set before a run
 	scale   float32      // set before a run
-	loss    gorgonia.F32 // a placeholder: nobody waits for the loss in a pass
+	loss    gorgonia.F32 // a placeholder: the pass does not wait for the loss
 
 	between func() error // called before the backward pass; nil: nothing. Set before a run
-	halted  error        // what between returned in the last run
-	done    func()       // called when gw and gb have been asked for
+	halted  error        // the error of between in the last run
+	done    func()       // called when gw and gb have been queued
 }
 
 func newCrossEntropy(dev compute.Device, gw, gb []float32, dx *buffer) *crossEntropy {
@@ -266,8 +264,8 @@ func (c *crossEntropy) forward(in []gorgonia.Value) (gorgonia.Value, error) {
 	return &c.loss, nil
 }
 
-// differentiate adds an operator that has little to do: the gradients of the loss are there, and
-// it multiplies them by the loss's own, unless that is 1.
+// differentiate adds an operator for the gradients, which forward has already computed. It
+// multiplies them by the loss's own gradient, unless that is 1.
 func (c *crossEntropy) differentiate(in gorgonia.Nodes, loss, grad *gorgonia.Node) (
 	gorgonia.Nodes, error) {
 	backward := &operator{name: "cross_entropy.backward", shape: c.dx.value.Shape().Clone(),

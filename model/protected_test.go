@@ -12,7 +12,7 @@ import (
 )
 
 // TestDeviceMemoryIsTheDevices trains, evaluates, generates and moves states on a device whose
-// memory faults when the host touches it. The results are those of one whose memory does not.
+// memory faults when the host touches it. The results equal those of host memory.
 func TestDeviceMemoryIsTheDevices(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestDeviceMemoryIsTheDevices(t *testing.T) {
 	}
 }
 
-// exercise uses everything that a model offers and returns all numbers that come of it.
+// exercise uses everything that a model offers, and returns all resulting numbers.
 func exercise(t *testing.T, cfg Config, dev compute.Device) (results []float32, err error) {
 	const T, B = 3, 2
 	m, err := New(cfg, dev)

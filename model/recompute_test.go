@@ -11,17 +11,17 @@ import (
 	"rondo/compute"
 )
 
-// recomputeTolerance is of gradients summed in another order, over the largest.
+// recomputeTolerance bounds the relative difference of gradients summed in another order.
 const recomputeTolerance = 2e-6
 
-// runs is what three steps of a model come to, which carry the state and update the parameters.
+// runs is the result of three steps that carry the state and update the parameters.
 type runs struct {
 	losses    []float64
 	gradients [][]float32
 	state     []float32
 }
 
-// threeSteps runs cfg's model with a Recompute of k.
+// threeSteps runs cfg's model with Recompute k.
 func threeSteps(t *testing.T, cfg Config, p compute.Precision, T, B, k int) runs {
 	t.Helper()
 	cfg.Recompute = k
@@ -43,13 +43,13 @@ func threeSteps(t *testing.T, cfg Config, p compute.Precision, T, B, k int) runs
 	return r
 }
 
-// TestRecompute holds segments that keep every K-th state against one that keeps all: losses,
-// gradients and states agree, dropout included, for every K.
+// TestRecompute compares segments that keep every K-th state with one that keeps all: losses,
+// gradients and states agree for every K, dropout included.
 func TestRecompute(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) { checkRecompute(t, cfg, compute.FP32) })
 	}
-	// What is rounded to bfloat16 is the same, whatever the order of the sums.
+	// Values are rounded to bfloat16 alike, whatever the order of the sums.
 	for _, name := range []string{"lstm/2/dropout", "gru/3/tied-projected"} {
 		t.Run(name+"/bf16", func(t *testing.T) { checkRecompute(t, shapes()[name], compute.BF16) })
 	}
@@ -73,7 +73,7 @@ func checkRecompute(t *testing.T, cfg Config, p compute.Precision) {
 			}
 		}
 		if p == compute.BF16 {
-			continue // after an update, a parameter may be rounded the other way
+			continue // updated parameters may round differently
 		}
 		if e := relative(got.gradients[2], want.gradients[2]); e > 10*recomputeTolerance {
 			t.Errorf("K %d: the third gradients differ by %.2g", k, e)
@@ -84,8 +84,8 @@ func checkRecompute(t *testing.T, cfg Config, p compute.Precision) {
 	}
 }
 
-// TestRecomputeKeepsTheHook calls the hook once, and before any gradient is written; its error
-// leaves the state and the segment as they were.
+// TestRecomputeKeepsTheHook checks that BeforeBackward is called once, before any gradient is
+// written. Its error leaves the state and the segment unchanged.
 func TestRecomputeKeepsTheHook(t *testing.T) {
 	cfg := shapes()["lstm/2/embed"]
 	cfg.Recompute = 2
@@ -127,8 +127,8 @@ func TestRecomputeKeepsTheHook(t *testing.T) {
 	}
 }
 
-// TestEvaluateInParts reads a long text in parts of every size: the loss and the state are those
-// of the whole.
+// TestEvaluateInParts evaluates a long text in chunks of every size: loss and state equal those
+// without chunks.
 func TestEvaluateInParts(t *testing.T) {
 	const T, B = 7, 2
 	cfg := shapes()["lstm/2/tied-projected"]
@@ -157,7 +157,7 @@ func TestEvaluateInParts(t *testing.T) {
 	}
 }
 
-// BenchmarkRecompute is a long segment, with all of its activations and with fewer.
+// BenchmarkRecompute measures a long segment with all activations and with fewer.
 func BenchmarkRecompute(b *testing.B) {
 	const T, B = 1024, 8
 	for _, k := range []int{0, 128, 32} {

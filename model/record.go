@@ -2,36 +2,36 @@ package model
 
 import "rondo/compute"
 
-// recordings are what runs of one kind, of a segment, an evaluator or a generator, ask of a device
-// that can record, kept to be done again at once. A run's work is that of its chunks, in parts:
-// what each chunk reads is loaded before its part is replayed. A recording is of one setting, so
-// there are none until a run has that of the one before, by which time kernels have made their
-// room; others drop them.
+// recordings keeps a device's recordings for runs of one kind, of a segment, an evaluator or a
+// generator. A run consists of parts, mostly one per chunk; each part's input is loaded before its
+// recording is replayed. A recording is valid for one setting. Recording begins when a run has the
+// same setting as the run before it: by then kernels have allocated their workspaces. Another
+// setting drops the recordings.
 type recordings struct {
 	model *Model
-	dev   compute.Recorder // nil: nothing is recorded, or any more
-	ran   bool             // a run has come to its end
-	last  setting          // of that run
-	use   bool             // in this run
+	dev   compute.Recorder // nil: the device cannot record
+	ran   bool             // a run has completed
+	last  setting          // setting of that run
+	use   bool             // this run is recorded or replayed
 	kept  map[part]recorded
 }
 
-// setting is what the work of a segment's run depends on besides what is loaded.
+// setting is everything that a run's recording depends on besides its loaded input.
 type setting struct {
 	scale float32
-	stage *float32 // where gradients are staged
-	more  bool     // there is something behind the run
+	stage *float32 // destination of staged gradients
+	more  bool     // the run has a Behind callback
 }
 
-// forwards are the recordings of runs without gradients, of which there are two kinds.
+// forwards are the recordings of the two kinds of runs without gradients.
 type forwards struct {
-	carrying   recordings // the state alone
-	predicting recordings // the state, and the loss or the logits
+	carrying   recordings // advance the state only
+	predicting recordings // advance the state, and compute the loss or the logits
 }
 
 func newForwards(m *Model) forwards { return forwards{newRecordings(m), newRecordings(m)} }
 
-// of is a kind's.
+// of returns the recordings of one kind.
 func (f *forwards) of(predicting bool) *recordings {
 	if predicting {
 		return &f.predicting
@@ -44,35 +44,34 @@ func (f *forwards) close() {
 	f.predicting.close()
 }
 
-// recorded is a part's work, and what of it is waited for.
+// recorded is a part's recording, and its pending copies.
 type recorded struct {
 	compute.Recording
 	begun copies
 }
 
-// copies are what a part's work has begun to copy to host memory.
+// copies are a part's pending copies to host memory.
 type copies struct {
-	state     func() // waits for the state after the segment; nil: it is not copied
+	state     func() // waits for the state after the segment; nil: not copied
 	gradients []compute.Staged
 }
 
-// part is a chunk's share of a run, of a segment the forward pass alone, or both. Chunks that load
-// into the same place and do the same are one part.
+// part identifies the work of a chunk: in a segment the forward pass alone, or both passes. Chunks
+// that load into the same memory and do the same work are one part.
 type part struct {
 	chunk int
 	both  bool
-	// turned says that the states before and after the segment have changed places, as they do in
-	// every run, so that there are two recordings of the chunks that touch them.
-	turned bool
+	// swapped: the states before and after the segment are swapped, as after every run. So there
+	// are two recordings for each chunk that uses one of them.
+	swapped bool
 }
 
-// newRecordings keeps none yet.
 func newRecordings(m *Model) recordings {
 	recorder, _ := m.dev.(compute.Recorder)
 	return recordings{model: m, dev: recorder, kept: map[part]recorded{}}
 }
 
-// begin decides whether the parts of a run are replayed. A hook cannot be.
+// begin decides whether the parts of a run are replayed. A run with a hook is not.
 func (r *recordings) begin(now setting, hook bool) {
 	same := r.ran && now == r.last
 	r.use = r.dev != nil && same && !hook
@@ -81,11 +80,11 @@ func (r *recordings) begin(now setting, hook bool) {
 	}
 }
 
-// end notes that a run has come to its end.
+// end notes that a run has completed.
 func (r *recordings) end(now setting) { r.ran, r.last = true, now }
 
-// do does a part's work: by replaying it, once it has been recorded, or by calling work. Where the
-// device cannot record it, nothing is recorded any more.
+// do runs a part: it replays the part's recording, which it makes first if there is none, or calls
+// work. If the device cannot record the part, nothing is recorded from then on.
 func (r *recordings) do(p part, work func() (copies, error)) (begun copies, err error) {
 	if !r.use {
 		return work()
@@ -103,7 +102,7 @@ func (r *recordings) do(p part, work func() (copies, error)) (begun copies, err 
 	return kept.begun, nil
 }
 
-// record records a part's work. A lack of memory for the recording is no lack for the work.
+// record records a part's work. If memory for the recording lacks, the work itself can still run.
 func (r *recordings) record(work func() (copies, error)) (made recorded, err error) {
 	defer compute.Catch(&err)
 	made.Recording, err = r.dev.Record(func() (err error) {
@@ -113,7 +112,7 @@ func (r *recordings) record(work func() (copies, error)) (made recorded, err err
 	return made, err
 }
 
-// close frees what is kept.
+// close drops all recordings.
 func (r *recordings) close() {
 	for p, kept := range r.kept {
 		kept.Close()

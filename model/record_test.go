@@ -10,7 +10,7 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// recordingCase is a model on two devices, of which one records.
+// recordingCase is a model on two devices, one of which records.
 type recordingCase struct {
 	t              *testing.T
 	recorder       *devicetest.Recorder
@@ -23,7 +23,7 @@ func newRecordingCase(t *testing.T, cfg Config, T, B int) recordingCase {
 		newSegment(t, newModelOn(t, cfg, recorder), T, B)}
 }
 
-// step runs both and compares losses, gradients and states, and updates both.
+// step runs both models, compares losses, gradients and states, and updates both.
 func (c recordingCase) step(in SegmentInput) {
 	c.t.Helper()
 	var want []float32
@@ -37,7 +37,7 @@ func (c recordingCase) step(in SegmentInput) {
 	}
 }
 
-// outcome is what a run gives: the loss, the gradients and the state.
+// outcome returns a run's loss, gradients and state.
 func outcome(t *testing.T, s *Segment, in SegmentInput) []float32 {
 	t.Helper()
 	m, state := s.model, make([]float32, s.B*s.model.config.StateSize())
@@ -48,8 +48,8 @@ func outcome(t *testing.T, s *Segment, in SegmentInput) []float32 {
 	return append(got, state...)
 }
 
-// TestRecordingsAreRuns holds segments of a device that records against those of one that does not,
-// to the bit, over steps that read other tokens with other masks, in one chunk and in several.
+// TestRecordingsAreRuns compares a recording device with another, bit for bit, over steps with
+// different tokens and masks, in one chunk and in several.
 func TestRecordingsAreRuns(t *testing.T) {
 	const T, B = 5, 3
 	for name, cfg := range shapes() {
@@ -71,7 +71,7 @@ func TestRecordingsAreRuns(t *testing.T) {
 				if got := c.recorder.Recorded; got != recordings {
 					t.Errorf("recompute %d: %d recordings, want %d", k, got, recordings)
 				}
-				// Of 9 runs, the first is not recorded.
+				// The first of 9 runs is not recorded.
 				if n, want := c.recorder.Replayed, 8*(2*len(c.records.states)-3); n != want {
 					t.Errorf("recompute %d: %d replays, want %d", k, n, want)
 				}
@@ -84,13 +84,13 @@ func TestRecordingsAreRuns(t *testing.T) {
 	}
 }
 
-// TestRecordedEvaluation holds an evaluator of a device that records against that of one that does
-// not, to the bit, on other text each time, with states that were set to zero between, with weights
-// that were trained between, and with runs that carry the state on alone.
+// TestRecordedEvaluation compares evaluators of a recording device and another, bit for bit: with
+// other text each time, zeroed states, trained weights, and runs that only advance the state in
+// between.
 func TestRecordedEvaluation(t *testing.T) {
 	const T, B = 5, 3
 	for name, cfg := range shapes() {
-		for k, recordings := range map[int]int{0: 2, 2: 4} { // 2: of two steps, and of one
+		for k, recordings := range map[int]int{0: 2, 2: 4} { // 2: chunks of two steps, and of one
 			cfg.Recompute = k
 			c := newRecordingCase(t, cfg, T, B)
 			plain, records := newEvaluator(t, c.plain.model, T, B), newEvaluator(t,
@@ -100,7 +100,7 @@ func TestRecordedEvaluation(t *testing.T) {
 				in := randomInput(rng, T, B, cfg.Vocab)
 				var want []float32
 				for _, e := range []*Evaluator{plain, records} {
-					got := evaluateOnce(t, e, in, i/4 == 1) // four that carry, between others
+					got := evaluateOnce(t, e, in, i/4 == 1) // four only advance
 					if want == nil {
 						want = got
 					}
@@ -125,7 +125,7 @@ func TestRecordedEvaluation(t *testing.T) {
 	}
 }
 
-// evaluateOnce is the loss of a text, unless it only carries the state on, and the state after it.
+// evaluateOnce returns the loss of a text, unless it only advances, and the state after it.
 func evaluateOnce(t *testing.T, e *Evaluator, in SegmentInput, carry bool) []float32 {
 	t.Helper()
 	loss, err := 0.0, error(nil)
@@ -154,7 +154,7 @@ func newEvaluator(t *testing.T, m *Model, T, B int) *Evaluator {
 	return e
 }
 
-// TestRecordedGeneration wants the text of a device that does not record, after several prefixes.
+// TestRecordedGeneration expects the same text as without recording, after several prefixes.
 func TestRecordedGeneration(t *testing.T) {
 	for name, cfg := range shapes() {
 		c := newRecordingCase(t, cfg, 2, 1)
@@ -176,8 +176,8 @@ func TestRecordedGeneration(t *testing.T) {
 		if !slices.Equal(all[0], all[1]) {
 			t.Errorf("%s: %v, recorded %v", name, all[0], all[1])
 		}
-		// Each text has nine tokens predicted, and before these a run for each token of the prefix
-		// but the last. The first run of a kind is not recorded; then each kind is, once.
+		// Each text predicts nine tokens. Before these there is one run for each prefix token but
+		// the last. The first run of each kind is not recorded, the second is.
 		r := c.recorder
 		if r.Replayed != 8+(2+9)+(2+9) || r.Recorded != 2 || r.Open != 0 {
 			t.Errorf("%s: %d replays of %d recordings, of which %d are open", name, r.Replayed,
@@ -186,7 +186,7 @@ func TestRecordedGeneration(t *testing.T) {
 	}
 }
 
-// TestRecordingsAreOfOneScale changes it: what was recorded is dropped, and recorded anew.
+// TestRecordingsAreOfOneScale changes the scale: the recordings are dropped and made again.
 func TestRecordingsAreOfOneScale(t *testing.T) {
 	const T, B = 4, 2
 	cfg := shapes()["gru/2/tied"]
@@ -203,7 +203,8 @@ func TestRecordingsAreOfOneScale(t *testing.T) {
 	}
 }
 
-// TestRecordingFails runs on where the device cannot record, and does not ask it again.
+// TestRecordingFails checks that runs go on if the device fails to record, and that it is not asked
+// again.
 func TestRecordingFails(t *testing.T) {
 	const T, B = 5, 2
 	cfg, broken := shapes()["lstm/2/embed"], errors.New("it cannot record")
@@ -233,8 +234,8 @@ func TestRecordingFails(t *testing.T) {
 	}
 }
 
-// TestForwardsAreNotRecorded has the model know of an evaluation, or a text, that the device cannot
-// record, which is what it is elsewhere.
+// TestForwardsAreNotRecorded checks that Unrecorded reports an evaluation or a text that the device
+// could not record, and that the results do not change.
 func TestForwardsAreNotRecorded(t *testing.T) {
 	const T, B = 5, 2
 	broken := errors.New("it cannot record")
@@ -275,8 +276,8 @@ func TestForwardsAreNotRecorded(t *testing.T) {
 	}
 }
 
-// TestDeviceRefusesToRecord has a device find out in the midst of a step, be it in the graph or in
-// the forward pass alone, that it cannot record.
+// TestDeviceRefusesToRecord lets a device refuse to record in the middle of a step, in the graph or
+// in the forward pass.
 func TestDeviceRefusesToRecord(t *testing.T) {
 	const T, B = 5, 2
 	for _, k := range []int{0, 2} {
@@ -294,7 +295,8 @@ func TestDeviceRefusesToRecord(t *testing.T) {
 	}
 }
 
-// TestHookIsNotRecorded calls the hook in each run that has one, between runs that are replayed.
+// TestHookIsNotRecorded checks that BeforeBackward is called in each run that has it, between
+// replayed runs.
 func TestHookIsNotRecorded(t *testing.T) {
 	const T, B = 4, 2
 	cfg := shapes()["lstm/2/dropout"]
@@ -312,8 +314,8 @@ func TestHookIsNotRecorded(t *testing.T) {
 	}
 }
 
-// TestStaging copies gradients to host memory as the backward pass finishes them, from the output
-// layer's on; with chunks, when all are summed.
+// TestStaging checks that gradients are copied to the host as backward finishes them, from the
+// output layer's on; with chunks, when all are summed.
 func TestStaging(t *testing.T) {
 	const T, B = 5, 3
 	for name, all := range map[string]int{"lstm/3/one-hot": 4, "gru/2/embed": 4, "gru/2/tied": 4,
@@ -355,8 +357,8 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// TestBehind has gradients doubled behind the backward pass, as long as the loss is below a limit:
-// of all chunks, also where runs are recorded. What is staged is what is left then.
+// TestBehind doubles the gradients in Behind if the loss is below a limit, also with chunks and
+// recordings. The staged gradients are the doubled ones.
 func TestBehind(t *testing.T) {
 	const T, B = 5, 3
 	for _, k := range []int{0, 2} {
@@ -393,7 +395,7 @@ func TestBehind(t *testing.T) {
 			devicetest.SameBits(t, "the gradients", download(m, m.Gradients()), want)
 			devicetest.SameBits(t, "what is staged of them", stage, want)
 		}
-		if want := 3; calls != want { // by the first run, and for each place of the states
+		if want := 3; calls != want { // the first run, and two recordings
 			t.Errorf("recompute %d: it was asked %d times, want %d", k, calls, want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"rondo/compute"
 )
 
-// fresh are the gradients of a run on a model that has had no other.
+// fresh returns the gradients of the first run of a new model.
 func fresh(t *testing.T, cfg Config, T, B int, in SegmentInput) []float32 {
 	t.Helper()
 	m := newModel(t, cfg)
@@ -17,15 +17,15 @@ func fresh(t *testing.T, cfg Config, T, B int, in SegmentInput) []float32 {
 	return download(m, m.Gradients())
 }
 
-// clip limits the gradients.
+// clip clips the gradients.
 func clip(m *Model, by *compute.Clip) {
 	clipper := m.dev.NewClipper()
 	defer clipper.Close()
 	clipper.Clip(m.Gradients(), by, nil)
 }
 
-// TestEmbeddingRows runs steps of few ids of many: whatever the runs before have read, and whatever
-// has been done to the gradients since, they are those of a fresh model.
+// TestEmbeddingRows runs steps that read few of many ids. The gradients must equal those of a fresh
+// model, whatever earlier runs have read and whatever has been done to the gradients since.
 func TestEmbeddingRows(t *testing.T) {
 	const V, B = 90, 2
 	for _, tied := range []bool{false, true} {
@@ -44,7 +44,7 @@ func TestEmbeddingRows(t *testing.T) {
 				switch step % 8 {
 				case 1: // clipping
 					clip(m, &compute.Clip{Limit: 1e-3, ByValue: true, Share: 0.3})
-				case 3: // a step that was skipped
+				case 3: // a skipped step
 					m.dev.Zero(m.Gradients())
 				case 5: // other ranks have read every id
 					for i := range host {
@@ -52,7 +52,7 @@ func TestEmbeddingRows(t *testing.T) {
 					}
 					m.dev.Upload(m.Gradients(), host)
 					in.OnlySegments = false
-				case 7: // a step that was broken off
+				case 7: // an interrupted step
 					broken := in
 					broken.BeforeBackward = func() error { return errors.New("it broke") }
 					if _, err := s.Run(broken); err == nil {
@@ -63,7 +63,7 @@ func TestEmbeddingRows(t *testing.T) {
 				run(t, s, in)
 				got := host
 				m.dev.Download(got, m.Gradients())
-				if padding := step >= 5; padding { // which no gradient overwrites
+				if padding := step >= 5; padding { // no gradient overwrites padding
 					clearPadding(m, got)
 				}
 				if !slices.Equal(got, fresh(t, cfg, s.T, B, in)) {
@@ -75,7 +75,7 @@ func TestEmbeddingRows(t *testing.T) {
 	}
 }
 
-// clearPadding zeroes what is no tensor's in a host copy of gradients.
+// clearPadding zeroes the padding in a host copy of gradients.
 func clearPadding(m *Model, x []float32) {
 	only := make([]float32, len(x))
 	for _, v := range m.Layout() {
@@ -84,7 +84,7 @@ func clearPadding(m *Model, x []float32) {
 	copy(x, only)
 }
 
-// TestEmbeddingRowsAlone sees that the other rows are left as they are.
+// TestEmbeddingRowsAlone checks that the other rows are not written.
 func TestEmbeddingRowsAlone(t *testing.T) {
 	m := newModel(t, Config{Cell: compute.GRU, Vocab: 90, Embed: 5, Hidden: 5, Layers: 1})
 	s := newSegment(t, m, 3, 2)

@@ -7,80 +7,79 @@ import (
 	"rondo/compute"
 )
 
-// Segment is the training graph of a model for T steps of B lanes, and the state of those lanes.
-// Segments of other shapes share the model's parameters and gradients.
+// Segment is a model's training graph for T steps of B lanes, with the lanes' state. All segments
+// of a model share its parameters and gradients.
 //
-// With Config.Recompute K, the graph is of K steps. A run first carries the state over the T steps
-// and keeps it at every K-th; then, from the last K steps to the first, the graph runs with the
-// state that was kept, and hands the gradient of the state to the steps before: the gradients
-// are those of the whole segment (Chen et al. 2016, arXiv:1604.06174; Gruslys et al. 2016,
-// arXiv:1606.03401). Activations then take K steps, and T/K states; the weights' gradients, but an
-// untied embedding's, are summed over the chunks from a second place as large. Each step's
-// recurrent layers are computed forward twice. When K does not divide T, the kernels of a
-// second, smaller graph come on top.
+// With Config.Recompute K the graph has K steps. A run first advances the state over the T steps
+// and keeps every K-th state. Then it runs the graph on each chunk of K steps, from the last to the
+// first, starting from the kept state, and passes the gradient of the state to the chunk before.
+// The gradients are those of the whole segment (Chen et al. 2016, arXiv:1604.06174; Gruslys et al.
+// 2016, arXiv:1606.03401). This holds activations of K steps and T/K states. The weights'
+// gradients, except an untied embedding's, need a second buffer to be summed over the chunks. The
+// recurrent layers' forward pass runs twice. If K does not divide T, a second, smaller graph adds
+// its kernels' memory.
 type Segment struct {
 	model *Model
 	T, B  int
 
 	memory *activations
-	chunk  *graph    // of K steps
-	rest   *graph    // of the last steps, when they are fewer; or nil
-	partly []float32 // where a chunk's gradients go, to be added up; nil when there is one chunk
-	added  int       // how many of a chunk's have been
-	states []state   // before each chunk, and after the last
-	// dstates[i%2] is the gradient of states[i], while chunk i's gradient is computed; of one
-	// chunk, there are none.
+	chunk  *graph    // graph of K steps
+	rest   *graph    // graph of the remaining steps, or nil
+	partly []float32 // gradients of one chunk, to be added up; nil if there is one chunk
+	added  int       // prefix of partly that has been added
+	states []state   // states before each chunk, and after the last
+	// dstates[i%2] is the gradient of states[i] while chunk i runs backward. It is empty if there
+	// is one chunk.
 	dstates [2]state
 
 	recordings recordings
-	turned     bool // the first and the last of states have changed places, as in every run
+	swapped    bool // the first and the last of states are swapped, as after every run
 	staged     []compute.Staged
-	loss       compute.Loss // of the run
+	loss       compute.Loss // loss of the run
 
-	stager compute.Stager // the device, where it is one, or nil
-	host   []float32      // [L, States, B, H]: a state on its way; AllocHost's of a stager
-	held   bool           // the first of states is in host
+	stager      compute.Stager // the device, if it is a compute.Stager
+	host        []float32      // [L, States, B, H]: host copy of a state; a stager's AllocHost
+	hostCurrent bool           // host holds the first of states
 
 	evaluator *Evaluator
 }
 
-// SegmentInput is what one step reads.
+// SegmentInput is the input of one run.
 type SegmentInput struct {
 	Inputs  []int32 // [T, B]: token ids
-	Targets []int32 // [T, B]: the token after each; one that is -1 does not count
-	// Scale multiplies the loss before it is differentiated: 1/(G*T) for the mean over G lanes,
-	// of which this segment may have a part.
+	Targets []int32 // [T, B]: the token after each; -1 does not count
+	// Scale multiplies the loss before differentiation: 1/(G*T) for the mean over G lanes, of which
+	// this segment may have a part.
 	Scale float32
-	// OnlySegments says that since the model was made, or its gradients were last zeroed, only its
-	// segments have written to them; scaling, limiting and zeroing do not count. Then only those
-	// rows of an embedding's gradient are zeroed that the runs before have written, unless the
-	// device records: a recording zeroes the same each time.
+	// OnlySegments: only the model's segments have written to its gradients since it was made, or
+	// since they were last zeroed. Scaling, clipping and zeroing do not count. Then a run zeroes
+	// only the rows of an embedding's gradient that earlier runs have written. A device that
+	// records zeroes all of them, because a recording is the same each time.
 	OnlySegments bool
-	// Step and Lanes (each lane's number in the global batch, [B]) determine dropout masks with
-	// the model's seed. Without dropout they may be left out.
+	// Step, Lanes (each lane's number in the global batch, [B]) and the model's seed determine the
+	// dropout masks. They may be omitted without dropout.
 	Step  int64
 	Lanes []int
-	// Stage, if set, is host memory of the device, a compute.Stager, as long as Gradients: they are
-	// copied to it while the backward pass goes on. Staged says how far that is.
+	// Stage, if set, is host memory of a compute.Stager, as long as Gradients. The gradients are
+	// copied to it during the backward pass. Staged returns the copies.
 	Stage []float32
-	// Finished, if set, is called from the goroutine of Run whenever the gradients up to end are
-	// what the run leaves them as, while the backward pass goes on: they may then be read and
-	// written by others, beside it. The ends are among those of Finishes; the last is all of the
-	// gradients. The device's work must be done when its calls return, so that it is no Recorder
-	// and no Stager, and there is nothing Behind.
+	// Finished, if set, is called from Run's goroutine during the backward pass, when the gradients
+	// up to end are final. Others may then read and write them concurrently. The ends are those of
+	// Finishes; the last is the whole gradient. The device must complete its work before its calls
+	// return, so it may be no Recorder and no Stager, and Behind must be nil.
 	Finished func(end int)
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
-	// begun. Its error ends the run, which then leaves the state as it was.
+	// begun. Its error ends the run and leaves the state unchanged.
 	BeforeBackward func() error
-	// Behind, if set, is called when all of the backward pass has been asked for, and the loss has
-	// not been waited for: what it asks the device to do with the gradients is done before Run
-	// returns, and before they are staged. Where runs are recorded, so is that: the runs of a
-	// segment that have it are to have the same one, which reads nothing back.
+	// Behind, if set, is called when the whole backward pass is queued, before anything waits for
+	// the loss. The work on the gradients that it queues is done before Run returns, and before
+	// they are staged. It is recorded with the run, so all runs of a segment that have a Behind
+	// must have the same one, and it must not read anything back.
 	Behind func(loss *compute.Loss)
 }
 
-// NewSegment builds the graph for T steps of B lanes, with a state of zeros. It fails if the device
-// has no memory for it. Close frees it.
+// NewSegment builds the graph for T steps of B lanes, with a zero state. It fails if the device
+// lacks memory. Close frees the segment.
 func (m *Model) NewSegment(T, B int) (*Segment, error) {
 	if T < 1 || B < 1 {
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes; each must be at least 1",
@@ -96,7 +95,8 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 	return s, nil
 }
 
-// build makes all that a segment has, in chunks of k steps. Of what fails, all is there so far.
+// build allocates the segment's parts, with chunks of k steps. On an error the segment keeps what
+// was allocated before it.
 func (s *Segment) build(k int) (err error) {
 	defer compute.Catch(&err)
 	m, T, B := s.model, s.T, s.B
@@ -124,7 +124,7 @@ func (s *Segment) build(k int) (err error) {
 	return err
 }
 
-// chunk is how many steps of a segment of T have activations at a time.
+// chunk is the number of steps of a segment of T whose activations are held at a time.
 func (c Config) chunk(T int) int {
 	if c.Recompute == 0 {
 		return T
@@ -141,19 +141,19 @@ func (c Config) summed() int {
 	return Span(Layout(c))
 }
 
-// Run runs the graph once: it overwrites the model's gradients with those of Scale times the
-// summed cross-entropy, carries the state on, and returns the sum, not scaled, in nats. A loss
-// that is not finite is returned as it is. It fails on input that does not fit the segment.
+// Run runs the graph once: it overwrites the model's gradients with those of Scale times the summed
+// cross-entropy, advances the state, and returns the unscaled sum in nats. A loss that is not
+// finite is no error. Run fails on input that does not fit the segment.
 func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 	if err := s.check(in); err != nil {
 		return 0, err
 	}
-	defer compute.Catch(&err) // kernels may make room when they first run
+	defer compute.Catch(&err) // kernels may allocate when they first run
 	_, records := s.model.dev.(compute.Recorder)
-	s.model.rows.alone = in.OnlySegments && !records
+	s.model.rows.exclusive = in.OnlySegments && !records
 	now := setting{scale: in.Scale, stage: unsafe.SliceData(in.Stage), more: in.Behind != nil}
 	s.recordings.begin(now, in.BeforeBackward != nil)
-	s.held = false
+	s.hostCurrent = false
 	end := len(s.states) - 1
 	for i := range end - 1 {
 		g := s.load(i, in)
@@ -166,7 +166,7 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 		}
 	}
 	s.loss = compute.Loss{}
-	arrive, brought := func() {}, false // the state after the segment in host
+	waitState, copied := func() {}, false // wait for the state after the segment in host
 	for i := end - 1; i >= 0; i-- {
 		if s.loss.Last != nil {
 			s.loss.Known = s.loss.Sum()
@@ -177,29 +177,29 @@ func (s *Segment) Run(in SegmentInput) (lossSum float64, err error) {
 			return s.runChunk(i, g, in)
 		})
 		if begun.state != nil {
-			arrive, brought = begun.state, true
+			waitState, copied = begun.state, true
 		}
 		if err != nil {
-			arrive()
+			waitState()
 			return 0, err
 		}
 		s.staged = begun.gradients
 	}
 	lossSum = s.loss.Sum()
-	arrive() // there is nothing left to wait for but what Sum has waited for
+	waitState() // no further wait: Sum has waited for the same work
 	s.states[0], s.states[end] = s.states[end], s.states[0]
-	s.turned, s.held = !s.turned, brought
+	s.swapped, s.hostCurrent = !s.swapped, copied
 	s.recordings.end(now)
 	return lossSum, nil
 }
 
-// part names chunk i's share of a run.
+// part identifies chunk i's work in a run.
 func (s *Segment) part(i int, both bool) part {
-	outer := i == 0 || i == len(s.states)-2 // it touches the state before or after the segment
-	return part{chunk: i, both: both, turned: s.turned && outer}
+	outer := i == 0 || i == len(s.states)-2 // it uses the state before or after the segment
+	return part{chunk: i, both: both, swapped: s.swapped && outer}
 }
 
-// load has the graph of chunk i read its part of in.
+// load loads chunk i's part of in into its graph.
 func (s *Segment) load(i int, in SegmentInput) *graph {
 	g := s.chunk
 	if s.rest != nil && i == len(s.states)-2 {
@@ -209,9 +209,9 @@ func (s *Segment) load(i int, in SegmentInput) *graph {
 	return g
 }
 
-// runChunk runs both passes over chunk i, which g has loaded, after those of the chunks behind it.
-// The last, which is the first to run, has the state copied behind its loss; behind the first comes
-// what the input wants behind it, and the gradients are staged.
+// runChunk runs both passes over chunk i, which g has loaded. Chunks run from the last to the
+// first. The last chunk queues the copy of the state behind its loss. The first chunk, which runs
+// last, calls Behind and stages what is not staged yet.
 func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err error) {
 	last := i == len(s.states)-2
 	var dafter, dbefore state
@@ -260,8 +260,8 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 	return begun, nil
 }
 
-// accumulate adds a chunk's gradients up to end to the sum over the chunks, which begins with the
-// last of them.
+// accumulate adds a chunk's gradients up to end to the sum over the chunks. The last chunk, which
+// runs first, starts the sum.
 func (s *Segment) accumulate(end int, last bool) {
 	if end = min(end, len(s.partly)); end <= s.added {
 		return
@@ -274,7 +274,7 @@ func (s *Segment) accumulate(end int, last bool) {
 	s.added = end
 }
 
-// check says what does not fit in in.
+// check returns an error for input that does not fit the segment.
 func (s *Segment) check(in SegmentInput) error {
 	if n := s.T * s.B; len(in.Inputs) != n || len(in.Targets) != n {
 		return fmt.Errorf("model: a segment of %d steps and %d lanes takes %d inputs and targets,"+
@@ -290,7 +290,7 @@ func (s *Segment) check(in SegmentInput) error {
 			len(s.model.params), len(in.Stage), s.model.dev.Name())
 	}
 	if in.Finished != nil && (s.recordings.dev != nil || s.stager != nil || in.Behind != nil) {
-		return fmt.Errorf("model: nobody can be told while %s computes that gradients are finished",
+		return fmt.Errorf("model: %s cannot report finished gradients during a run",
 			s.model.dev.Name())
 	}
 	if err := s.model.checkIDs("input", in.Inputs, 0); err != nil {
@@ -299,10 +299,10 @@ func (s *Segment) check(in SegmentInput) error {
 	return s.model.checkIDs("target", in.Targets, -1)
 }
 
-// Staged are the parts of the last run's gradients, in the order in which they come.
+// Staged returns the last run's staged gradients, in the order of their copies.
 func (s *Segment) Staged() []compute.Staged { return s.staged }
 
-// stage begins to copy the gradients up to end to host memory, after those that are on their way.
+// stage starts to copy the gradients up to end to host memory, after the parts in before.
 func (m *Model) stage(host []float32, before []compute.Staged, end int) compute.Staged {
 	first := 0
 	if n := len(before); n > 0 {
@@ -313,7 +313,8 @@ func (m *Model) stage(host []float32, before []compute.Staged, end int) compute.
 }
 
 // DropoutKey is the key of a lane's dropout mask after a layer at a step: a chain of SplitMix64
-// hashes (Steele, Lea and Flood 2014) over all four. The first layer is 0; -1 is the embedding.
+// hashes (Steele, Lea and Flood 2014) over all four values. Layers count from 0; -1 is the
+// embedding.
 func DropoutKey(seed uint64, step int64, layer, lane int) uint64 {
 	key := seed
 	for _, x := range [...]uint64{uint64(step), uint64(layer), uint64(lane)} {
@@ -327,38 +328,39 @@ func DropoutKey(seed uint64, step int64, layer, lane int) uint64 {
 
 // ZeroState sets the state of all lanes to zero.
 func (s *Segment) ZeroState() {
-	s.held = false
+	s.hostCurrent = false
 	s.states[0].zero()
 }
 
-// State copies the state after the last run to dst, host memory of B * StateSize floats: lane by
-// lane [B, L, States, H], so that dst[b*StateSize:][:StateSize] is all that lane b carries and
-// may be moved to another lane, segment or machine. Of a compute.Stager, a run has brought it.
+// State copies the state after the last run to dst, host memory of B * StateSize floats. The layout
+// is lane by lane, [B, L, States, H]: dst[b*StateSize:][:StateSize] is lane b's whole state, and
+// may be moved to another lane, segment or machine. With a compute.Stager the run has already
+// copied it.
 func (s *Segment) State(dst []float32) error {
 	if err := s.states[0].check(dst); err != nil {
 		return err
 	}
-	if !s.held {
+	if !s.hostCurrent {
 		s.model.dev.Download(s.host, s.states[0].flat)
-		s.held = true
+		s.hostCurrent = true
 	}
 	s.states[0].toLanes(dst, s.host)
 	return nil
 }
 
-// SetState sets the state that the next run starts from; src is laid out as in State.
+// SetState sets the state that the next run starts from. src is laid out as in State.
 func (s *Segment) SetState(src []float32) error {
 	if err := s.states[0].check(src); err != nil {
 		return err
 	}
 	s.states[0].fromLanes(s.host, src)
 	s.model.dev.Upload(s.states[0].flat, s.host)
-	s.held = true
+	s.hostCurrent = true
 	return nil
 }
 
-// Evaluate runs the forward pass alone, without dropout, on T steps of B lanes: see
-// Evaluator.Evaluate. Its state is its own, not the one that Run carries.
+// Evaluate runs the forward pass, without dropout, on T steps of B lanes: see Evaluator.Evaluate.
+// It has its own state, distinct from Run's.
 func (s *Segment) Evaluate(inputs, targets []int32) (lossSum float64, count int, err error) {
 	if s.evaluator == nil {
 		if s.evaluator, err = s.model.NewEvaluator(s.T, s.B); err != nil {
@@ -368,14 +370,14 @@ func (s *Segment) Evaluate(inputs, targets []int32) (lossSum float64, count int,
 	return s.evaluator.Evaluate(inputs, targets)
 }
 
-// ZeroEvaluationState makes the next Evaluate start from a state of zeros.
+// ZeroEvaluationState starts the next Evaluate from a zero state.
 func (s *Segment) ZeroEvaluationState() {
 	if s.evaluator != nil {
 		s.evaluator.ZeroState()
 	}
 }
 
-// Close frees the segment's memory; the model stays.
+// Close frees the segment's memory, not the model's.
 func (s *Segment) Close() {
 	s.recordings.close()
 	for _, g := range []*graph{s.chunk, s.rest} {

@@ -13,7 +13,7 @@ import (
 	"rondo/compute/cpu"
 )
 
-// TestSegmentErrors wants an error, and an unchanged state, for input that does not fit.
+// TestSegmentErrors expects an error and an unchanged state for input that does not fit.
 func TestSegmentErrors(t *testing.T) {
 	const T, B = 3, 2
 	m := newModel(t, shapes()["gru/2/dropout"])
@@ -60,9 +60,9 @@ func TestSegmentErrors(t *testing.T) {
 	}
 }
 
-// TestLanesMayMove cuts a batch of lanes into two segments of other sizes, with their states, in
-// another order: losses and states are each lane's own, wherever it is, dropout included, and the
-// gradients of the parts sum to the whole's.
+// TestLanesMayMove splits a batch of lanes, with their states, into two segments of other sizes and
+// in another order. Each lane keeps its loss and state, dropout included, and the parts' gradients
+// add up to the whole's.
 func TestLanesMayMove(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestLanesMayMove(t *testing.T) {
 			m := newModel(t, cfg)
 			rng := rand.New(rand.NewPCG(3, 3))
 			whole := newSegment(t, m, T, B)
-			run(t, whole, randomInput(rng, T, B, cfg.Vocab)) // a state that is not zero
+			run(t, whole, randomInput(rng, T, B, cfg.Vocab)) // makes a nonzero state
 			size := cfg.StateSize()
 			state := make([]float32, B*size)
 			if err := whole.State(state); err != nil {
@@ -124,7 +124,7 @@ func TestLanesMayMove(t *testing.T) {
 	}
 }
 
-// TestZeroState checks that a run after ZeroState is a run of a new segment.
+// TestZeroState checks that a run after ZeroState equals a new segment's.
 func TestZeroState(t *testing.T) {
 	m := newModel(t, shapes()["lstm/2/one-hot"])
 	in := randomInput(rand.New(rand.NewPCG(1, 2)), 3, 2, 6)
@@ -139,8 +139,8 @@ func TestZeroState(t *testing.T) {
 	}
 }
 
-// TestSmallestModels runs models whose tensors have dimensions of one, which libraries like to
-// take for scalars and vectors.
+// TestSmallestModels runs models with dimensions of one, which libraries tend to treat as scalars
+// and vectors.
 func TestSmallestModels(t *testing.T) {
 	for _, cell := range compute.Cells() {
 		for _, embed := range []int{0, 1, 2} {
@@ -161,7 +161,7 @@ func TestSmallestModels(t *testing.T) {
 	}
 }
 
-// TestNonFinite checks that a loss that is not a number is returned as such, not as an error.
+// TestNonFinite checks that a NaN loss is returned, without an error.
 func TestNonFinite(t *testing.T) {
 	m := newModel(t, shapes()["lstm/1/one-hot"])
 	x, _, err := m.Param("output.bias")
@@ -179,7 +179,7 @@ func TestNonFinite(t *testing.T) {
 	}
 }
 
-// counting counts the memory and workspaces that a device has given and not got back.
+// counting counts a device's open allocations and workspaces.
 type counting struct {
 	compute.Device
 	open int
@@ -210,7 +210,7 @@ type countingOutput struct {
 
 func (c countingOutput) Close() { c.device.open--; c.Output.Close() }
 
-// TestCloseFreesEverything opens and uses all there is, closes it twice, and counts.
+// TestCloseFreesEverything opens and uses everything, closes it twice, and counts what is left.
 func TestCloseFreesEverything(t *testing.T) {
 	for name, cfg := range shapes() {
 		cfg.Recompute = 2
@@ -249,8 +249,8 @@ func TestCloseFreesEverything(t *testing.T) {
 	}
 }
 
-// TestModelsSideBySide trains models on devices of their own in several goroutines: Gorgonia's
-// package variables come between them neither in race nor in result.
+// TestModelsSideBySide trains models on separate devices in several goroutines. Gorgonia's package
+// variables cause neither races nor other results.
 func TestModelsSideBySide(t *testing.T) {
 	const T, B, steps = 3, 2, 20
 	train := func() ([]float64, error) {
@@ -267,7 +267,7 @@ func TestModelsSideBySide(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var losses []float64
 		for range steps {
-			s, err := m.NewSegment(T, B) // each its own, so that graphs are built all the time
+			s, err := m.NewSegment(T, B) // anew, so that graphs are built all the time
 			if err != nil {
 				return nil, err
 			}
@@ -317,7 +317,7 @@ func TestDropoutKey(t *testing.T) {
 	}
 }
 
-// TestLayerErrors wants an error for a layer that cannot be.
+// TestLayerErrors expects an error for each invalid layer.
 func TestLayerErrors(t *testing.T) {
 	dev := newDevice(t)
 	good := compute.RecurrentShape{Cell: compute.GRU, T: 2, B: 2, D: 3, H: 4}

@@ -11,10 +11,10 @@ type state struct {
 	model  *Model
 	lanes  int                      // B
 	flat   []float32                // [L, States, B, H], device memory
-	layers []compute.RecurrentState // cut from it
+	layers []compute.RecurrentState // views of flat
 }
 
-// newState makes a state of zeros.
+// newState makes a zero state.
 func newState(m *Model, B int) state {
 	c := m.config
 	s := state{model: m, lanes: B, flat: m.dev.Alloc(B * c.StateSize())}
@@ -28,7 +28,7 @@ func newState(m *Model, B int) state {
 // zero sets the state of all lanes to zero.
 func (s state) zero() { s.model.dev.Zero(s.flat) }
 
-// check says what is wrong with the length of a state that is laid out lane by lane.
+// check returns an error if a lane-by-lane state has the wrong length.
 func (s state) check(lanes []float32) error {
 	if len(lanes) != len(s.flat) {
 		return fmt.Errorf("model: the state of %d lanes is %d floats, not %d",
@@ -37,23 +37,23 @@ func (s state) check(lanes []float32) error {
 	return nil
 }
 
-// rows are the places of a state in host memory as it is in the device's, [L, States, B, H], and
-// lane by lane, [B, L, States, H]. each is called with every row of H floats of the two.
+// rows calls each with every row of H floats of a state in two layouts: host in the device's, [L,
+// States, B, H], and lanes lane by lane, [B, L, States, H].
 func (s state) rows(host, lanes []float32, each func(row, lane []float32)) {
 	size, h := s.model.config.StateSize(), s.model.config.Hidden
-	for offset := 0; offset < size; offset += h { // in a lane's state
+	for offset := 0; offset < size; offset += h { // offset within a lane's state
 		for b := range s.lanes {
 			each(host[offset*s.lanes+b*h:][:h], lanes[b*size+offset:][:h])
 		}
 	}
 }
 
-// toLanes lays out host, which is as flat, lane by lane.
+// toLanes copies host, laid out as flat, to lanes, lane by lane.
 func (s state) toLanes(lanes, host []float32) {
 	s.rows(host, lanes, func(row, lane []float32) { copy(lane, row) })
 }
 
-// fromLanes is its inverse.
+// fromLanes is the inverse of toLanes.
 func (s state) fromLanes(host, lanes []float32) {
 	s.rows(host, lanes, func(row, lane []float32) { copy(row, lane) })
 }

@@ -9,7 +9,7 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// copying counts the copies that the host waits for, or makes.
+// copying counts the host's copies from and to the device.
 type copying struct {
 	compute.Device
 	down, up int
@@ -18,14 +18,14 @@ type copying struct {
 func (c *copying) Download(dst, src []float32) { c.down++; c.Device.Download(dst, src) }
 func (c *copying) Upload(dst, src []float32)   { c.up++; c.Device.Upload(dst, src) }
 
-// stateCase is a segment on a device whose copies are counted.
+// stateCase is a segment on a device that counts copies.
 type stateCase struct {
 	*testing.T
 	segment *Segment
 	copies  *copying
 }
 
-// state is the segment's, which takes so many copies from the device, however often it is asked.
+// state returns the segment's state. It expects this many downloads, however often it asks.
 func (c stateCase) state(downloads int) []float32 {
 	c.Helper()
 	c.copies.down = 0
@@ -41,7 +41,7 @@ func (c stateCase) state(downloads int) []float32 {
 	return got
 }
 
-// set sets the state, with one copy.
+// set sets the state, and expects one upload.
 func (c stateCase) set(state []float32) {
 	c.Helper()
 	c.copies.up = 0
@@ -50,9 +50,9 @@ func (c stateCase) set(state []float32) {
 	}
 }
 
-// TestStateIsOneCopy moves the state of two layers of two tensors by one copy, or none after a run
-// on a device that copies beside its work. It is the state of the last run that came to its end, or
-// what was set since.
+// TestStateIsOneCopy checks that the state of two layers of two tensors takes one copy, or none
+// after a run on a device that copies asynchronously. It is the state of the last completed run, or
+// the state set since.
 func TestStateIsOneCopy(t *testing.T) {
 	const T, B = 5, 3
 	for _, k := range []int{0, 2} {
@@ -69,7 +69,7 @@ func TestStateIsOneCopy(t *testing.T) {
 		same("the first state", a.state(1), 1)
 		rng, broken := rand.New(rand.NewPCG(5, 6)), errors.New("it broke")
 		var before []float32
-		for range 5 { // of which some are recorded
+		for range 5 { // some of these are recorded
 			in := randomInput(rng, T, B, cfg.Vocab)
 			run(t, a.segment, in)
 			run(t, b.segment, in)
@@ -89,7 +89,7 @@ func TestStateIsOneCopy(t *testing.T) {
 		same("after it was set", before, 0)
 		b.segment.ZeroState()
 		same("zero", make([]float32, len(before)), 1)
-		for range 2 { // nobody asks in between, and another is set
+		for range 2 { // the state is not read in between, and another is set
 			run(t, b.segment, randomInput(rng, T, B, cfg.Vocab))
 		}
 		b.set(before)
@@ -101,7 +101,7 @@ func TestStateIsOneCopy(t *testing.T) {
 	}
 }
 
-// faulty is a device on which the embedding's last operator fails.
+// faulty is a device whose last operator, the embedding's, fails.
 type faulty struct {
 	*devicetest.Stager
 	fails bool
@@ -114,8 +114,8 @@ func (f *faulty) EmbedBackward(dtable, dy []float32, ids []int32) {
 	f.Stager.EmbedBackward(dtable, dy, ids)
 }
 
-// TestStateOutlivesAFailure has a run fail after its state was copied, be it in the last chunk or
-// in one before it: the state is the one before it.
+// TestStateOutlivesAFailure lets a run fail after its state was copied, in the last chunk or in an
+// earlier one: the state is still the one before the run.
 func TestStateOutlivesAFailure(t *testing.T) {
 	const T, B = 5, 3
 	for _, k := range []int{0, 2} {

@@ -13,8 +13,8 @@ import (
 // tolerance of the comparison with PyTorch: largest difference over largest magnitude.
 const traceTolerance = 1e-4
 
-// trace is a file that compute/testdata/trace.py has written, or testdata/dropout.py, which has
-// more fields. They say what a file holds.
+// trace is a file written by compute/testdata/trace.py, or by testdata/dropout.py, which adds
+// fields. These scripts document the contents.
 type trace struct {
 	Cell         string
 	T, B, V, H   int
@@ -42,12 +42,12 @@ type traceTensor struct {
 	Data  []float64
 }
 
-// TestPyTorchTrace trains each model of the PyTorch trace from its weights: loss, every gradient,
-// ten losses under SGD and the weights after them agree.
+// TestPyTorchTrace trains each model of the PyTorch trace from its weights: the loss, every
+// gradient, ten losses under SGD and the final weights agree.
 func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 10) }
 
-// TestPyTorchTraceOfDropout does so with dropout of the embedding and of every layer's output.
-// PyTorch was given the masks. The last layer's output agrees, too.
+// TestPyTorchTraceOfDropout does the same with dropout of the embedding and of every layer's
+// output. PyTorch received the masks. The last layer's output agrees too.
 func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 6) }
 
 func checkTraces(t *testing.T, pattern string, number int) {

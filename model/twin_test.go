@@ -8,19 +8,19 @@ import (
 	"rondo/compute"
 )
 
-// twin is the whole model once more in float64, one number at a time, straight from the
-// equations: what finite differences are taken of.
+// twin is the whole model in float64, one number at a time, straight from the equations. Finite
+// differences are computed from it.
 type twin struct {
 	c                Config
 	flat             []float64
 	layers           []twinLayer
-	table, proj      []float64 // views of flat, as the slices below are
+	table, proj      []float64 // views of flat, as are the slices below
 	outputs, biasOut []float64
 }
 
 type twinLayer struct{ ih, hh, biasIH, biasHH, peephole []float64 }
 
-// newTwin has the model's parameters.
+// newTwin returns a twin with the model's parameters.
 func newTwin(m *Model) twin {
 	w := twin{c: m.config}
 	for _, x := range download(m, m.params) {
@@ -48,7 +48,7 @@ func newTwin(m *Model) twin {
 	return w
 }
 
-// row is sum over j of W[row, j] x[j].
+// row is the sum over j of W[row, j] x[j].
 func row(w []float64, row int, x []float64) float64 {
 	sum := 0.0
 	for j, v := range x {
@@ -59,7 +59,7 @@ func row(w []float64, row int, x []float64) float64 {
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// step is one lane's step of recurrent layer k: it returns the new h and c.
+// step is one step of one lane in recurrent layer k. It returns the new h and c.
 func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 	H, l := w.c.Hidden, w.layers[k]
 	ih := func(gate, j int) float64 {
@@ -109,8 +109,8 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 	return h2, c2
 }
 
-// loss is the summed cross-entropy of a segment; state is [B, L, States, H], and it returns the
-// state after it.
+// loss returns the summed cross-entropy of a segment, and the state after it. state is [B, L,
+// States, H].
 func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (float64, []float64) {
 	c, size := w.c, w.c.StateSize()
 	after := make([]float64, len(state))
@@ -154,7 +154,7 @@ func (w twin) input(id int32) []float64 {
 	return x
 }
 
-// dropout is of what comes out of layer k; inputDropout: of the embedding.
+// dropout drops elements of layer k's output; inputDropout: of the embedding's.
 func (w twin) dropout(h []float64, k int, probability float64, t int, in SegmentInput,
 	b int) []float64 {
 	if probability == 0 {
@@ -191,16 +191,16 @@ func (w twin) logSoftmax(x []float64, target int) float64 {
 	return picked - math.Log(sum)
 }
 
-// The twin is exact, and a central difference in float64 with step 1e-5 nearly so: what is left
-// is float32 rounding in the kernels.
+// The twin is exact, and a central difference in float64 with step 1e-5 almost exact. The remaining
+// difference is float32 rounding in the kernels.
 const (
 	differenceStep    = 1e-5
 	gradientTolerance = 2e-5
 	lossTolerance     = 1e-6
 )
 
-// TestGradientsAgainstFiniteDifferences holds loss, state and every gradient of a segment, from a
-// random state, against the float64 twin and its central differences.
+// TestGradientsAgainstFiniteDifferences compares loss, state and every gradient of a segment, from
+// a random state, with the twin and its central differences.
 func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +260,7 @@ func (w twin) difference(i int, f func() float64) float64 {
 	return (up - down) / (2 * differenceStep)
 }
 
-// checkPadding checks that what no view covers is zero.
+// checkPadding checks that floats outside of all views are zero.
 func checkPadding(t *testing.T, what string, views []View, flat []float32) {
 	t.Helper()
 	covered := make([]bool, len(flat))
@@ -276,8 +276,8 @@ func checkPadding(t *testing.T, what string, views []View, flat []float32) {
 	}
 }
 
-// TestEvaluate holds the evaluation of two segments on end against the twin, and checks that the
-// training state and dropout play no part in it.
+// TestEvaluate compares the evaluation of two consecutive segments with the twin. Training state
+// and dropout must not affect it.
 func TestEvaluate(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {

@@ -27,6 +27,8 @@ type notebook struct {
 	told []kube.Progress
 	says kube.Wanted // to who reads it now
 	err  error
+
+	forgotten int
 }
 
 func (n *notebook) Read(context.Context) (kube.Wanted, error) { return n.says, n.err }
@@ -35,6 +37,11 @@ func (n *notebook) Annotate(_ context.Context, p kube.Progress, _ time.Time) err
 	if n.err == nil {
 		n.told = append(n.told, p)
 	}
+	return n.err
+}
+
+func (n *notebook) Forgotten(context.Context) error {
+	n.forgotten++
 	return n.err
 }
 
@@ -52,6 +59,8 @@ type bench struct {
 	state    dashboard.State
 	view     cluster.View
 	asked    []int
+	stops    []string // reasons
+	forgets  int
 	answer   error
 	troubles []string
 	notices  []string
@@ -84,8 +93,14 @@ func (b *bench) wants(w kube.Wanted) {
 // look takes the job as it is after so long.
 func (b *bench) look(after time.Duration) {
 	b.at = b.at.Add(after)
-	b.take(b.t.Context(), found{b.view, func(_ context.Context, workers int) error {
+	b.take(b.t.Context(), found{view: b.view, scale: func(_ context.Context, workers int) error {
 		b.asked = append(b.asked, workers)
+		return b.answer
+	}, stop: func(_ context.Context, reason string) error {
+		b.stops = append(b.stops, reason)
+		return b.answer
+	}, forget: func(context.Context) error {
+		b.forgets++
 		return b.answer
 	}})
 }
@@ -285,6 +300,99 @@ func TestKeeperScales(t *testing.T) {
 	asks("ended")
 }
 
+// The leader is asked to stop once, by the observer in its pod, and again after a while.
+func TestKeeperStops(t *testing.T) {
+	b := newBench(t)
+	b.look(time.Second)
+	b.wants(kube.Wanted{Workers: 2, Run: 1, Stop: "rondo stop"})
+	b.view.Leader.ID = "coordinator-other-1"
+	b.look(time.Second)
+	if len(b.stops) > 0 {
+		t.Errorf("another pod's leader is asked: %q", b.stops)
+	}
+	b.view.Leader.ID = "coordinator-demo-coordinator-5d-x7-1"
+	b.answer = errors.New("no coordinator answered")
+	b.look(time.Second)
+	b.look(time.Second)
+	b.answer = nil
+	b.look(askAgain)
+	if !slices.Equal(b.stops, []string{"rondo stop", "rondo stop"}) || len(b.notices) != 1 {
+		t.Errorf("asked %q, notices %q", b.stops, b.notices)
+	}
+	b.view.Plan.Phase = cluster.Stopping
+	b.look(time.Hour)
+	if len(b.stops) != 2 {
+		t.Errorf("a job that stops is asked: %q", b.stops)
+	}
+	b.view.Plan.Phase = cluster.Running
+	b.want(kube.Wanted{Workers: 2, Run: 1, Stop: "of old"})
+	b.job.says = kube.Wanted{Workers: 2, Run: 1}
+	b.look(time.Hour)
+	if len(b.stops) != 2 {
+		t.Errorf("asked for what nobody wants any more: %q", b.stops)
+	}
+}
+
+// A job that etcd is to forget is stopped first. Any observer has it forgotten when it has ended,
+// but not the run that came after it.
+func TestKeeperForgets(t *testing.T) {
+	b := newBench(t)
+	b.wants(kube.Wanted{Workers: 2, Run: 1, Forget: true})
+	b.look(time.Second)
+	if b.forgets > 0 || !slices.Equal(b.stops, []string{forgetReason}) {
+		t.Errorf("of a job that trains: %d times, stopped %q", b.forgets, b.stops)
+	}
+	b.view.Plan.Phase = cluster.Ended
+	b.view.Leader.ID = "coordinator-other-1"
+	b.look(time.Second)
+	if b.forgets != 1 || b.job.forgotten != 1 {
+		t.Errorf("forgotten %d times, said so %d times", b.forgets, b.job.forgotten)
+	}
+	b.wants(kube.Wanted{Workers: 2, Run: 0, Forget: true})
+	b.look(time.Second)
+	if b.forgets != 1 {
+		t.Error("a newer run is forgotten")
+	}
+}
+
+// The end is told when the leader has told of the last checkpoint, or has had the time to.
+func TestKeeperWaitsForTheLastCheckpoint(t *testing.T) {
+	for _, heard := range []bool{true, false} {
+		b := newBench(t)
+		b.view.Plan.Phase, b.state.Phase = cluster.Ended, telemetry.PhaseEnded
+		b.view.Plan.Members = []cluster.Member{{ID: "w"}}
+		b.look(time.Second)
+		if len(b.job.told) > 0 {
+			t.Errorf("told %+v", b.job.told)
+		}
+		if heard {
+			b.state.Notices = []dashboard.Notice{{Kind: telemetry.KindDone}}
+			b.look(time.Second)
+		} else {
+			b.look(endHeard)
+		}
+		if len(b.job.told) != 1 || b.job.told[0].Phase != telemetry.PhaseEnded {
+			t.Errorf("heard %t: told %+v", heard, b.job.told)
+		}
+	}
+}
+
+// The ring, its leader and who is kept out of it stand in the annotations.
+func TestKeeperTellsOfTheRing(t *testing.T) {
+	b := newBench(t)
+	b.view.Plan.Members = []cluster.Member{{ID: "y", Address: "192.0.2.5:7000"},
+		{ID: "x", Address: "[2001:db8::4]:7000"}}
+	b.view.Plan.LaneEnds = []cluster.Lane{3, 6}
+	b.view.Members = []cluster.Member{{ID: "z"}}
+	b.view.Plan.Evicted = []cluster.Eviction{{ID: "z", Reason: "too slow"},
+		{ID: "gone", Reason: "lost"}}
+	b.look(time.Second)
+	if p := b.job.told[0]; p.Ring != "192.0.2.5=0-3,2001:db8::4=3-6" ||
+		p.Leader != "demo-coordinator-5d-x7" || p.Evicted != "z (too slow)" {
+		t.Errorf("told %+v", p)
+	}
+}
+
 // A refusal stands in the annotation, until something else is wanted.
 func TestKeeperTellsOfARefusal(t *testing.T) {
 	j := newJob(t)
@@ -302,7 +410,7 @@ func TestKeeperTellsOfARefusal(t *testing.T) {
 	b.wants(kube.Wanted{Workers: 99})
 	for range 3 {
 		b.at = b.at.Add(time.Minute)
-		b.take(ctx, found{b.view, func(ctx context.Context, workers int) error {
+		b.take(ctx, found{view: b.view, scale: func(ctx context.Context, workers int) error {
 			b.asked = append(b.asked, workers)
 			return client.Scale(ctx, workers)
 		}})

@@ -1,8 +1,9 @@
 // Package observe is a process that watches a job and trains nothing: it follows the job through
 // etcd and its leader, whoever that is, for one run after another, and shows it as a web page, as
 // JSON, and as figures for Prometheus. In Kubernetes it also writes the job's progress into
-// annotations of the Job that runs the workers, and asks the leader for as many workers as that
-// Job is to have. It goes on without etcd, the leader and the API server, and says what it misses.
+// annotations of the Job that runs the workers, asks the leader for as many workers as that Job is
+// to have, and to stop when an annotation says so. It goes on without etcd, the leader and the API
+// server, and says what it misses.
 package observe
 
 import (
@@ -84,10 +85,12 @@ type observer struct {
 	found chan found // the job, each time it was looked at; the newest alone waits
 }
 
-// found is a job as it was found, and how its leader is asked.
+// found is a job as it was found, how its leader is asked, and how etcd forgets it.
 type found struct {
-	view  cluster.View
-	scale func(ctx context.Context, workers int) error
+	view   cluster.View
+	scale  func(ctx context.Context, workers int) error
+	stop   func(ctx context.Context, reason string) error
+	forget func(context.Context) error
 }
 
 func newObserver(cfg Config) *observer {
@@ -134,7 +137,9 @@ func (o *observer) followIn(ctx context.Context, store *etcdstore.Store) error {
 		return err
 	}
 	f := &follower{store: store, watch: watching.Watch, show: o.show, away: notes, log: o.log,
-		ready: o.site.ready, seen: func(v cluster.View) { o.hand(found{v, asking.Scale}) }}
+		ready: o.site.ready, seen: func(v cluster.View) {
+			o.hand(found{v, asking.Scale, asking.Stop, store.Forget})
+		}}
 	return f.run(ctx)
 }
 

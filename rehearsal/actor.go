@@ -13,39 +13,38 @@ import (
 	"time"
 )
 
-// spendLimit bounds one question to Config.Spend.
+// spendLimit bounds one call of Config.Spend.
 const spendLimit = 5 * time.Second
 
-// Config is what an Actor needs of its process.
+// Config is what an Actor needs from its process.
 type Config struct {
-	// Spend takes one of the occurrences [0, Times) of a rule (its index in the Plan) for the job:
-	// it returns true for exactly one of all that ask, in whichever process, at whatever time. A
-	// worker asks etcd to create a key if there is none; a test asks a map. Asked before the fault,
-	// so that one that kills is not repeated by the process that has the rank next. It is asked
-	// when the rule matches, at most Times times a rule and process, from some occurrence on and
-	// around: so a process that is new need not ask for all that are spent. When it fails there is
-	// no fault.
+	// Spend claims one of a rule's occurrences, numbered [0, Times). rule is an index in the Plan.
+	// Of all calls in the job for one occurrence, in any process and at any time, exactly one
+	// returns true. A worker creates a key in etcd; a test uses a map. Spend is called before the
+	// fault, so that the next process with a killed process's rank does not repeat the kill. It is
+	// called when the rule matches, at most Times times per rule and process. Each process starts
+	// at a random occurrence, so that a new process need not try all spent ones. On an error there
+	// is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
-	// Log hears one line of every fault, before it happens, but of a rule that fires whenever it
-	// matches only of the first; nil: nobody does.
+	// Log receives one line before each fault. For a rule that fires at every match it receives
+	// only the first. Nil discards the lines.
 	Log func(line string)
-	// Kill ends the process at once, and Stop halts it: for a time, or with 0 until somebody
-	// continues it. Nil: SIGKILL and SIGSTOP. If they return, so does the hook, with an error
-	// after Kill.
+	// Kill ends the process at once. Stop halts it for a time, or with 0 until it is continued from
+	// outside. Nil means SIGKILL and SIGSTOP. A Kill that returns makes the hook return ErrKilled.
 	Kill func()
 	Stop func(d time.Duration) error
 }
 
-// Act is what is to be done with a message.
+// Act is the fate of a message.
 type Act int
 
-// What can be done with a message. Of several rules the first that matches decides.
+// The fates of a message. If several rules match, the first decides.
 const (
 	Pass Act = iota
 	Lose
 	Double
 	Flip // one bit
-	Wait // for Verdict.For, and then pass
+	Wait // delay by Verdict.For, then pass
 )
 
 // String names an act.
@@ -57,33 +56,33 @@ func (a Act) String() string {
 	return names[a]
 }
 
-// Verdict is what is to be done with a message.
+// Verdict is the fate of a message with its parameter.
 type Verdict struct {
 	Act Act
 	For time.Duration // with Wait
 }
 
-// ErrKilled is what the hooks return after a Kill that returned.
+// ErrKilled is returned by the hooks if Kill returns.
 var ErrKilled = errors.New("killed by rehearsal")
 
-// Actor carries out a plan in one process. Its methods may be called from several goroutines.
+// Actor carries out a plan in one process. Its methods may be called concurrently.
 type Actor struct {
 	plan Plan
 	cfg  Config
 
-	spending sync.Mutex // held while Spend is asked, so that an answer is about the next occurrence
+	spending sync.Mutex // held during Spend, so that one occurrence is claimed at a time
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	generation uint64
 	rank       int // -1 without a ring
 	step       int64
-	first      []int          // by rule: the occurrence that this process asks for first
-	spent      []int          // by rule: how many occurrences from there are spent
-	told       []bool         // by rule: what is told once, that Spend failed or what always fires
-	sent       map[Phase]uint // messages of this step
+	first      []int          // by rule: the occurrence that this process claims first
+	spent      []int          // by rule: occurrences known to be spent, from first on
+	logged     []bool         // by rule: whether its one-time line was logged
+	sent       map[Phase]uint // ringPhases sent in this step
 }
 
-// New makes an Actor. Without a plan every hook passes at once.
+// New makes an Actor. With an empty plan every hook returns at once.
 func New(plan Plan, cfg Config) (*Actor, error) {
 	limited := slices.ContainsFunc(plan, func(r Rule) bool { return r.Times > 0 })
 	if limited && cfg.Spend == nil {
@@ -99,7 +98,7 @@ func New(plan Plan, cfg Config) (*Actor, error) {
 		cfg.Stop = stopSelf
 	}
 	a := &Actor{plan: plan, cfg: cfg, rank: -1, first: make([]int, len(plan)),
-		spent: make([]int, len(plan)), told: make([]bool, len(plan)), sent: map[Phase]uint{}}
+		spent: make([]int, len(plan)), logged: make([]bool, len(plan)), sent: map[Phase]uint{}}
 	for i, r := range plan {
 		if r.Times > 0 {
 			a.first[i] = rand.IntN(r.Times)
@@ -108,8 +107,8 @@ func New(plan Plan, cfg Config) (*Actor, error) {
 	return a, nil
 }
 
-// SetRing says which rank the process has from now on, in which generation; -1: in no ring, where
-// no rule matches.
+// SetRing sets the process's rank and generation. With rank -1 it is in no ring, and no rule
+// matches.
 func (a *Actor) SetRing(generation uint64, rank int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,23 +116,24 @@ func (a *Actor) SetRing(generation uint64, rank int) {
 	clear(a.sent)
 }
 
-// At is the trainer's hook before a phase of a step (from 1): the process may die, halt or be
-// delayed in it. The error is ctx's, or ErrKilled.
+// At is the trainer's hook before a phase of a step (from 1). The process may die, halt or be
+// delayed in it. The error is ctx's, Stop's or ErrKilled.
 func (a *Actor) At(ctx context.Context, phase string, step int64) error {
 	if len(a.plan) == 0 {
 		return nil
 	}
 	p := Phase(phase)
-	if !slices.Contains(moments(), p) {
-		panic(fmt.Sprintf("rehearsal: phase %q of the trainer; there are %v", phase, moments()))
+	if !slices.Contains(trainerPhases(), p) {
+		panic(fmt.Sprintf("rehearsal: phase %q of the trainer; there are %v", phase,
+			trainerPhases()))
 	}
-	if p != Load && p != Checkpoint { // those run ahead of the step, or behind it
+	if p != Load && p != Checkpoint { // these run ahead of the step or after it
 		a.enter(step)
 	}
-	return a.moment(ctx, p, step, 1)
+	return a.selfFaults(ctx, p, step, 1)
 }
 
-// Again is At in a step's later passes: in pass n, from 2.
+// Again is At for the later passes of a step; n is the pass, from 2.
 func (a *Actor) Again(ctx context.Context, phase string, step int64, n int) error {
 	if len(a.plan) == 0 {
 		return nil
@@ -142,11 +142,11 @@ func (a *Actor) Again(ctx context.Context, phase string, step int64, n int) erro
 	if !slices.Contains([]Phase{Load, Forward, Backward}, p) || n < 2 {
 		panic(fmt.Sprintf("rehearsal: phase %q of pass %d", phase, n))
 	}
-	return a.moment(ctx, p, step, n)
+	return a.selfFaults(ctx, p, step, n)
 }
 
-// moment does what a process does to itself in a phase of a pass, from 1.
-func (a *Actor) moment(ctx context.Context, p Phase, step int64, pass int) error {
+// selfFaults carries out kill, stop and delay in a phase of a pass (from 1).
+func (a *Actor) selfFaults(ctx context.Context, p Phase, step int64, pass int) error {
 	for i, r := range a.plan {
 		if r.Verb != Kill && r.Verb != Stop && r.Verb != Delay || max(r.Pass, 1) != pass ||
 			!a.fires(ctx, i, p, step, 0) {
@@ -159,7 +159,7 @@ func (a *Actor) moment(ctx context.Context, p Phase, step int64, pass int) error
 	return nil
 }
 
-// enter notes the step being done, for the messages.
+// enter records the current step, for Message.
 func (a *Actor) enter(step int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -169,7 +169,7 @@ func (a *Actor) enter(step int64) {
 	}
 }
 
-// act does what a process does to itself.
+// act carries out a kill, stop or delay.
 func (a *Actor) act(ctx context.Context, r Rule) error {
 	switch r.Verb {
 	case Kill:
@@ -188,18 +188,18 @@ func (a *Actor) act(ctx context.Context, r Rule) error {
 	}
 }
 
-// Message is the links' hook before a message is sent in one of the ring's phases. The step is the
-// one that At was told last; before the ring's first, while it forms, no rule matches. The process
-// may die or halt in it. The error is ErrKilled, or Stop's.
+// Message is the links' hook before a message in one of the ring's phases. Its step is that of the
+// last At in a phase other than load and checkpoint. While a ring forms, before its first step, no
+// rule matches. The process may die or halt in Message. The error is ErrKilled or Stop's.
 func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 	if len(a.plan) == 0 {
 		return Verdict{}, nil
 	}
 	p := Phase(phase)
-	if !slices.Contains(messages(), p) {
-		panic(fmt.Sprintf("rehearsal: phase %q of the ring; there are %v", phase, messages()))
+	if !slices.Contains(ringPhases(), p) {
+		panic(fmt.Sprintf("rehearsal: phase %q of the ring; there are %v", phase, ringPhases()))
 	}
-	step, number := a.message(p)
+	step, number := a.countMessage(p)
 	if step == 0 {
 		return Verdict{}, nil
 	}
@@ -234,9 +234,9 @@ func (a *Actor) Message(ctx context.Context, phase string) (Verdict, error) {
 	return Verdict{}, nil
 }
 
-// message counts a message of a phase: it returns its step, 0 before the ring's first, and how many
-// that phase of the step had before it.
-func (a *Actor) message(p Phase) (step int64, number uint) {
+// countMessage counts a message of a phase. It returns the current step, or 0 before the ring's
+// first step, and the number of earlier messages of the phase in this step.
+func (a *Actor) countMessage(p Phase) (step int64, number uint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	step, number = a.step, a.sent[p]
@@ -244,8 +244,8 @@ func (a *Actor) message(p Phase) (step int64, number uint) {
 	return step, number
 }
 
-// Spoil is the trainer's hook in a step (from 1): it says whether to make a value of the gradient
-// NaN, and whether to flip a bit of the parameters after the update.
+// Spoil is the trainer's hook in a step (from 1). nan: make a value of the gradient NaN. flip: flip
+// a bit of the parameters after the update.
 func (a *Actor) Spoil(ctx context.Context, step int64) (nan, flip bool) {
 	for i, r := range a.plan {
 		switch {
@@ -258,7 +258,7 @@ func (a *Actor) Spoil(ctx context.Context, step int64) (nan, flip bool) {
 	return nan, flip
 }
 
-// The operations of storage that Disk is asked about.
+// The storage operations that Disk knows.
 const (
 	OpCreate = "create"
 	OpWrite  = "write"
@@ -266,8 +266,8 @@ const (
 	OpRename = "rename"
 )
 
-// Disk is the hook before an operation on a checkpoint's files, of a step from 1: disk-full fails a
-// write, fsync-error a sync, io-error any.
+// Disk is the hook before an operation on the files of a step's checkpoint. disk-full fails a
+// write, fsync-error a sync, io-error any operation.
 func (a *Actor) Disk(ctx context.Context, step int64, op string) error {
 	for i, r := range a.plan {
 		var err error
@@ -286,7 +286,7 @@ func (a *Actor) Disk(ctx context.Context, step int64, op string) error {
 	return nil
 }
 
-// fires says whether rule i is to be carried out here and now, and takes one of its times.
+// fires reports whether rule i matches here and now, and claims one of its occurrences.
 func (a *Actor) fires(
 	ctx context.Context, i int, phase Phase, step int64, message uint,
 ) bool {
@@ -305,19 +305,19 @@ func (a *Actor) fires(
 	if r.Times > 0 && !a.take(ctx, i) {
 		return false
 	}
-	a.tell(i, fmt.Sprintf("rehearsal: %s rank %d at step %d, phase %s", strings.TrimSpace(
+	a.logFault(i, fmt.Sprintf("rehearsal: %s rank %d at step %d, phase %s", strings.TrimSpace(
 		fmt.Sprintf("%s %s", r.Verb, r.duration())), rank, step, phase))
 	return true
 }
 
-// tell logs a fault. Of a rule that fires whenever it matches only the first is told: whoever
-// ordered it knows of the others, of which there may be one a message. What chance draws nobody
-// knows before.
-func (a *Actor) tell(i int, line string) {
+// logFault logs a fault. For a rule that fires at every match it logs only the first: the user
+// knows of the others, and there may be one per message. Faults drawn by chance= cannot be known,
+// so all are logged.
+func (a *Actor) logFault(i int, line string) {
 	if r := a.plan[i]; r.Times > 0 || r.Chance < 1 {
 		a.cfg.Log(line)
-	} else if a.once(i) {
-		a.cfg.Log(line + ", and whenever it matches: told once")
+	} else if a.firstTime(i) {
+		a.cfg.Log(line + ", and at every match: logged once")
 	}
 }
 
@@ -328,17 +328,17 @@ func (r Rule) duration() string {
 	return "for " + r.For.String() + ":"
 }
 
-// take spends an occurrence of rule i that nobody in the job has spent yet.
+// take claims an unspent occurrence of rule i.
 func (a *Actor) take(ctx context.Context, i int) bool {
 	a.spending.Lock()
 	defer a.spending.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, spendLimit)
 	defer cancel()
 	times := a.plan[i].Times
-	for n := a.known(i); n < times; n++ {
+	for n := a.spentCount(i); n < times; n++ {
 		mine, err := a.cfg.Spend(ctx, i, (a.first[i]+n)%times)
 		if err != nil {
-			a.complain(i, err)
+			a.logSpendError(i, err)
 			return false
 		}
 		a.mu.Lock()
@@ -351,31 +351,31 @@ func (a *Actor) take(ctx context.Context, i int) bool {
 	return false
 }
 
-// known returns how many occurrences of rule i are known to be spent.
-func (a *Actor) known(i int) int {
+// spentCount returns the number of occurrences of rule i that are known to be spent.
+func (a *Actor) spentCount(i int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.spent[i]
 }
 
-// once returns true the first time that it is asked for rule i.
-func (a *Actor) once(i int) bool {
+// firstTime returns true on its first call for rule i.
+func (a *Actor) firstTime(i int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	told := a.told[i]
-	a.told[i] = true
-	return !told
+	logged := a.logged[i]
+	a.logged[i] = true
+	return !logged
 }
 
-// complain says once a rule that it could not be noted.
-func (a *Actor) complain(i int, err error) {
-	if a.once(i) {
-		a.cfg.Log(fmt.Sprintf("rehearsal: %q is not done while the job cannot note it: %v",
+// logSpendError logs the first error of Spend for a rule.
+func (a *Actor) logSpendError(i int, err error) {
+	if a.firstTime(i) {
+		a.cfg.Log(fmt.Sprintf("rehearsal: %q does nothing, because its use cannot be recorded: %v",
 			a.plan[i], err))
 	}
 }
 
-// draw returns a number in [0, 1) that depends on nothing else.
+// draw returns a number in [0, 1) that depends only on its arguments and the rule's seed.
 func (r Rule) draw(generation uint64, rank int, step int64, phase Phase, message uint) float64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %d %d %s %d", generation, rank, step, phase, message)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// job is what the processes of a job share: which occurrences are spent.
+// job simulates what the processes of a job share: the spent occurrences.
 type job struct {
 	mu    sync.Mutex
 	spent map[[2]int]bool
@@ -35,7 +35,7 @@ func (j *job) spend(_ context.Context, rule, occurrence int) (bool, error) {
 	return true, nil
 }
 
-// process is an Actor whose deeds are noted and not done.
+// process is an Actor that records its faults instead of carrying them out.
 type process struct {
 	*Actor
 	mu    sync.Mutex
@@ -74,7 +74,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// A rule is carried out in the pass that it names, and without one in the first.
+// TestPasses: a rule fires in the pass that it names, or in the first.
 func TestPasses(t *testing.T) {
 	for order, want := range map[string]int{
 		"kill rank=0 step=2 phase=backward":        1,
@@ -102,7 +102,7 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// pass comes to a phase of a pass, and says whether it dies there.
+// pass enters a phase of a pass and reports whether the process dies there.
 func (p *process) pass(t *testing.T, phase Phase, step int64, n int) (dies bool) {
 	t.Helper()
 	var err error
@@ -117,8 +117,8 @@ func (p *process) pass(t *testing.T, phase Phase, step int64, n int) (dies bool)
 	return err != nil
 }
 
-// TestKilledOnceInTheJob is the trap: the ring of the survivors repeats the step, with another
-// process at the rank that was killed.
+// TestKilledOnceInTheJob: the survivors' ring repeats the step, and another process has the killed
+// rank. It must not be killed too.
 func TestKilledOnceInTheJob(t *testing.T) {
 	var j job
 	ranks := []*process{}
@@ -147,7 +147,7 @@ func TestKilledOnceInTheJob(t *testing.T) {
 	if got := step(20, ranks[0], ranks[2]); got != nil {
 		t.Errorf("killed %d when step 20 was repeated", got)
 	}
-	again := j.start(t, "kill rank=1 step=20 phase=update") // the process that was killed
+	again := j.start(t, "kill rank=1 step=20 phase=update") // the killed process, restarted
 	again.SetRing(3, 1)
 	if got := step(20, again); got != nil {
 		t.Error("killed again after its restart")
@@ -158,7 +158,7 @@ func TestKilledOnceInTheJob(t *testing.T) {
 	}
 }
 
-// TestWithoutAPhase has a process do to itself, once a step, what no phase is said for.
+// TestWithoutAPhase checks where a rule without phase= fires; it fires once per step.
 func TestWithoutAPhase(t *testing.T) {
 	for order, want := range map[string][]string{
 		"kill rank=0 step=2 times=0":         {"load"},
@@ -173,7 +173,7 @@ func TestWithoutAPhase(t *testing.T) {
 		p := j.start(t, order)
 		p.SetRing(1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // a delay says so, and does not wait
+		cancel() // so a delay returns an error and does not wait
 		var got []string
 		note := func(what string, happened bool) {
 			if happened {
@@ -181,8 +181,8 @@ func TestWithoutAPhase(t *testing.T) {
 			}
 		}
 		for step := int64(1); step <= 3; step++ {
-			for _, phase := range phases() {
-				if slices.Contains(messages(), phase) {
+			for _, phase := range allPhases() {
+				if slices.Contains(ringPhases(), phase) {
 					v, err := p.Message(ctx, string(phase))
 					note(string(phase), err != nil || v != Verdict{})
 				} else {
@@ -201,7 +201,7 @@ func TestWithoutAPhase(t *testing.T) {
 	}
 }
 
-// TestTimes counts over all processes, and asks no more than needed.
+// TestTimes counts the faults in all processes, and checks that Spend is not called needlessly.
 func TestTimes(t *testing.T) {
 	for times, want := range map[int]int{1: 1, 7: 7, 0: 60} {
 		var j job
@@ -266,7 +266,7 @@ func TestNothingWithoutARingOrAPlan(t *testing.T) {
 	}
 }
 
-// TestMessages asks for messages of a step that At named.
+// TestMessages checks the verdicts for the messages of a step.
 func TestMessages(t *testing.T) {
 	for order, want := range map[string][]Act{
 		"drop rank=1 step=2":                          {Pass, Lose, Pass},
@@ -286,7 +286,7 @@ func TestMessages(t *testing.T) {
 			if err := p.At(t.Context(), "backward", step); err != nil {
 				t.Fatal(err)
 			}
-			// A batch that is read ahead, or a checkpoint, is not the step being done.
+			// A batch read ahead, or a checkpoint, does not change the current step.
 			if err := p.At(t.Context(), "checkpoint", 1); err != nil {
 				t.Fatal(err)
 			}
@@ -313,8 +313,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestNoMessagesWhileARingForms leaves alone what the ranks of a ring say to each other before its
-// first step, also where the process did steps in another ring.
+// TestNoMessagesWhileARingForms: no rule matches a ring's messages before its first step, even if
+// the process has done steps in another ring.
 func TestNoMessagesWhileARingForms(t *testing.T) {
 	for _, rule := range []string{"kill", "stop", "delay for=1s", "drop", "duplicate", "corrupt"} {
 		for _, phase := range []string{"carry", "reduce-scatter", "all-gather"} {
@@ -327,7 +327,7 @@ func TestNoMessagesWhileARingForms(t *testing.T) {
 			}
 			for generation := range uint64(3) {
 				p.SetRing(generation, 0)
-				check(t, p.At(t.Context(), "checkpoint", 5)) // of a step that was done before
+				check(t, p.At(t.Context(), "checkpoint", 5)) // for an earlier step
 				if hit() {
 					t.Errorf("%s in %s while ring %d forms", rule, phase, generation)
 				}
@@ -388,15 +388,15 @@ func TestDelay(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		want := "rehearsal: delay for 5s: rank 0 at step 1, phase forward, and whenever it " +
-			"matches: told once"
+		want := "rehearsal: delay for 5s: rank 0 at step 1, phase forward, and at every match: " +
+			"logged once"
 		if len(p.lines) != 1 || p.lines[0] != want {
 			t.Errorf("told %q; want %q", p.lines, want)
 		}
 	})
 }
 
-// TestTold tells every fault, but of one that fires at every message only the first.
+// TestTold: every fault is logged, but only the first of a rule that fires at every match.
 func TestTold(t *testing.T) {
 	for order, want := range map[string]int{
 		"drop rank=0 phase=carry times=0":                        1,
@@ -411,7 +411,7 @@ func TestTold(t *testing.T) {
 		var j job
 		p := j.start(t, order)
 		fired := 0
-		for ring := range uint64(2) { // another ring is no news
+		for ring := range uint64(2) { // a new ring does not log it again
 			p.SetRing(ring, 0)
 			for step := int64(1); step <= 10; step++ {
 				check(t, p.At(t.Context(), "forward", step))
@@ -425,7 +425,7 @@ func TestTold(t *testing.T) {
 			}
 		}
 		if want < 0 {
-			want = fired // each of those that chance drew
+			want = fired // every one that chance drew
 		}
 		if len(p.lines) != want {
 			t.Errorf("%q: told %d times, want %d: %q", order, len(p.lines), want, p.lines)
@@ -433,8 +433,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestChance draws the same for the same history, differently for another generation, and as
-// often as it says.
+// TestChance: one history always draws the same faults; another generation draws others; their
+// number fits the probability.
 func TestChance(t *testing.T) {
 	draw := func(generation uint64, seed int) (fired []int64) {
 		var j job
@@ -460,7 +460,7 @@ func TestChance(t *testing.T) {
 	}
 }
 
-// TestNotNoted does nothing while nobody can note it, and says so once.
+// TestNotNoted: while Spend fails there are no faults, and the error is logged once.
 func TestNotNoted(t *testing.T) {
 	j := job{err: errors.New("etcd is away")}
 	p := j.start(t, "kill rank=0 phase=load")
@@ -479,7 +479,7 @@ func TestNotNoted(t *testing.T) {
 	}
 }
 
-// TestManyGoroutines has all hooks called at once: no fault is done twice.
+// TestManyGoroutines calls all hooks concurrently. No fault may happen twice.
 func TestManyGoroutines(t *testing.T) {
 	var j job
 	p := j.start(t, "drop rank=0 times=5; duplicate rank=0 times=3; io-error rank=0 times=4; "+

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Verb is what a fault does.
+// Verb names a fault.
 type Verb string
 
 // The verbs.
@@ -40,49 +40,49 @@ const (
 	Checkpoint    Phase = "checkpoint"
 )
 
-// AnyRank is the Rank of a rule with rank=*.
+// AnyRank is Rule.Rank for rank=*.
 const AnyRank = -1
 
-// MaxRules bounds an order.
+// MaxRules is the largest number of rules in a plan.
 const MaxRules = 256
 
-// maxFor bounds a delay or stop: longer than any deadline of a job that is rehearsed.
+// maxFor bounds the length of a delay or stop. It is longer than any deadline in a rehearsed job.
 const maxFor = 24 * time.Hour
 
-// Rule is one fault that was ordered.
+// Rule is one requested fault.
 type Rule struct {
 	Verb     Verb
-	Rank     int   // AnyRank: whichever comes first
-	From, To int64 // steps, both included; 0 and 0: any
+	Rank     int   // AnyRank: any rank
+	From, To int64 // steps, inclusive; 0 and 0: any
 	Phase    Phase // empty: see Rule.in
-	Pass     int   // of the step's, from 1; 0: the first
+	Pass     int   // pass of the step, from 1; 0: the first
 	Chance   float64
 	Seed     uint64
-	Times    int // 0: whenever it matches
+	Times    int // 0: at every match
 	For      time.Duration
 }
 
-// Plan is all that was ordered.
+// Plan is the list of requested faults.
 type Plan []Rule
 
-// messages, moments and all are the phases of the ring, of the trainer alone, and both.
-func messages() []Phase { return []Phase{Carry, ReduceScatter, AllGather} }
+// ringPhases returns the phases in which the ring sends messages.
+func ringPhases() []Phase { return []Phase{Carry, ReduceScatter, AllGather} }
 
-func moments() []Phase { return []Phase{Load, Forward, Backward, Update, Checkpoint} }
+func trainerPhases() []Phase { return []Phase{Load, Forward, Backward, Update, Checkpoint} }
 
-func phases() []Phase {
+func allPhases() []Phase {
 	return []Phase{Load, Forward, Backward, Carry, ReduceScatter, AllGather, Update, Checkpoint}
 }
 
-// Phases returns the phases in which a verb can be carried out, nil for a verb that there is not.
+// Phases returns the phases in which a verb can fire, or nil for an unknown verb.
 func (v Verb) Phases() []Phase {
 	switch v {
 	case Kill, Stop, Delay:
-		return phases()
+		return allPhases()
 	case Drop, Duplicate:
-		return messages()
+		return ringPhases()
 	case Corrupt:
-		return append(messages(), Update)
+		return append(ringPhases(), Update)
 	case NaN:
 		return []Phase{Backward}
 	case DiskFull, FsyncError, IOError:
@@ -95,8 +95,8 @@ func verbs() []Verb {
 	return []Verb{Kill, Stop, Delay, Drop, Duplicate, Corrupt, NaN, DiskFull, FsyncError, IOError}
 }
 
-// Parse reads an order; one that is empty orders nothing. The error quotes the rule and says what
-// is allowed in its place.
+// Parse parses a request; an empty one gives an empty plan. The error quotes the rule and says what
+// is allowed.
 func Parse(text string) (Plan, error) {
 	var plan Plan
 	for part := range strings.SplitSeq(text, ";") {
@@ -137,7 +137,7 @@ func parseRule(words []string) (Rule, error) {
 	return rule, rule.check(given)
 }
 
-// set reads one key.
+// set parses one key.
 func (r *Rule) set(key, value string) (err error) {
 	wrong := func(want string) error { return fmt.Errorf("%s=%s is not %s", key, value, want) }
 	switch key {
@@ -162,8 +162,8 @@ func (r *Rule) set(key, value string) (err error) {
 		}
 	case "phase":
 		r.Phase = Phase(value)
-		if !slices.Contains(phases(), r.Phase) {
-			return wrong("one of " + list(phases()))
+		if !slices.Contains(allPhases(), r.Phase) {
+			return wrong("one of " + list(allPhases()))
 		}
 	case "pass":
 		if r.Pass, err = strconv.Atoi(value); err != nil || r.Pass < 1 {
@@ -194,10 +194,10 @@ func (r *Rule) set(key, value string) (err error) {
 	return nil
 }
 
-// check holds the keys that were given against the verb and each other.
+// check checks the given keys against the verb and each other.
 func (r *Rule) check(given map[string]bool) error {
 	if !given["rank"] {
-		return fmt.Errorf("whose? Give rank=N, the rank in the ring, or rank=* for any")
+		return fmt.Errorf("rank= is missing: give rank=N, the rank in the ring, or rank=* for any")
 	}
 	if suits := r.Verb.Phases(); r.Phase != "" && !slices.Contains(suits, r.Phase) {
 		return fmt.Errorf("%s has no phase=%s; it has %s", r.Verb, r.Phase, list(suits))
@@ -220,8 +220,8 @@ func (r *Rule) check(given map[string]bool) error {
 	return nil
 }
 
-// in says whether the rule is carried out in a phase. What a process does to itself is done at the
-// beginning of a step unless the rule has a phase; any other verb hits whatever it can.
+// in reports whether the rule fires in a phase. Without phase=, kill, stop and delay fire in load,
+// at the beginning of a step; other verbs fire in any phase that they can hit.
 func (r Rule) in(phase Phase) bool {
 	if r.Phase == "" && (r.Verb == Kill || r.Verb == Stop || r.Verb == Delay) {
 		return phase == Load
@@ -229,12 +229,12 @@ func (r Rule) in(phase Phase) bool {
 	return r.Phase == "" || r.Phase == phase
 }
 
-// Messages says whether the rule is only about messages of the ring.
+// Messages reports whether the rule concerns only messages of the ring.
 func (r Rule) Messages() bool {
-	return r.Verb == Drop || r.Verb == Duplicate || slices.Contains(messages(), r.Phase)
+	return r.Verb == Drop || r.Verb == Duplicate || slices.Contains(ringPhases(), r.Phase)
 }
 
-// list joins words for an error.
+// list joins words for an error message.
 func list[T ~string](words []T) string {
 	texts := make([]string, len(words))
 	for i, w := range words {
@@ -243,7 +243,7 @@ func list[T ~string](words []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// String writes a rule as Parse reads it, without what is as if not given.
+// String formats a rule as Parse reads it, without defaults.
 func (r Rule) String() string {
 	rank := strconv.Itoa(r.Rank)
 	if r.Rank == AnyRank {
@@ -274,7 +274,7 @@ func (r Rule) String() string {
 	return b.String()
 }
 
-// String writes a plan as Parse reads it.
+// String formats a plan as Parse reads it.
 func (p Plan) String() string {
 	rules := make([]string, len(p))
 	for i, r := range p {

@@ -51,7 +51,8 @@ func TestParseRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"explode rank=1": `"explode rank=1": unknown verb "explode"; there are kill, stop, ` +
 			`delay, drop, duplicate, corrupt, nan, disk-full, fsync-error, io-error`,
-		"kill rank=0; kill": `"kill": whose? Give rank=N, the rank in the ring, or rank=* for any`,
+		"kill rank=0; kill": `"kill": rank= is missing: give rank=N, the rank in ` +
+			`the ring, or rank=* for any`,
 		"kill rank=1 phase=lunch": `"kill rank=1 phase=lunch": phase=lunch is not one of load, ` +
 			`forward, backward, carry, reduce-scatter, all-gather, update, checkpoint`,
 		"drop rank=1 phase=load":         "drop has no phase=load; it has carry, reduce-scatter",
@@ -90,7 +91,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse reads back what String writes.
+// FuzzParse parses the output of String.
 func FuzzParse(f *testing.F) {
 	f.Add("kill rank=1 step=20 phase=all-gather; delay rank=* for=50ms chance=0.1 times=0")
 	f.Add("corrupt rank=0 step=1-9 chance=1e-9 seed=18446744073709551615 times=7")
@@ -102,7 +103,7 @@ func FuzzParse(f *testing.F) {
 		}
 		for i := range plan {
 			if plan[i].Chance == 1 {
-				plan[i].Seed = 1 // it is of no use, and not written
+				plan[i].Seed = 1 // it has no effect, so String omits it
 			}
 		}
 		again, err := Parse(plan.String())

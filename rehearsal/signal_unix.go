@@ -17,8 +17,8 @@ func killSelf() {
 	select {}
 }
 
-// stopSelf halts this process. With a time, a shell in a session of its own continues it: nothing
-// within a halted process can.
+// stopSelf halts this process. If d is not 0, a shell in its own session continues the process,
+// because nothing inside a halted process can.
 func stopSelf(d time.Duration) error {
 	if d == 0 {
 		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -28,10 +28,11 @@ func stopSelf(d time.Duration) error {
 		strconv.Itoa(os.Getpid()))
 	waker.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := waker.Start(); err != nil {
-		return fmt.Errorf("rehearsal: stop for %v: nobody to continue it: %w", d, err)
+		return fmt.Errorf("rehearsal: stop for %v: cannot start the shell that continues it: %w",
+			d, err)
 	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("rehearsal: stop: %w", err)
 	}
-	return waker.Wait() // it is at its end: it has just continued us
+	return waker.Wait() // it ends now: it has just continued this process
 }

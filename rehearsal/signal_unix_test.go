@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// helperOrder in the environment makes the test binary carry out an order and say so.
+// helperOrder is the environment variable that makes the test binary carry out a plan and report.
 const helperOrder = "RONDO_REHEARSAL_ORDER"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	fmt.Println("alive", err)
 }
 
-// helper starts the test binary with an order.
+// helper starts the test binary with a plan.
 func helper(t *testing.T, order string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -69,7 +69,6 @@ func TestKillSelf(t *testing.T) {
 	}
 }
 
-// waitStopped waits until the process is halted.
 func waitStopped(t *testing.T, pid int) {
 	t.Helper()
 	var status syscall.WaitStatus
@@ -87,7 +86,7 @@ func TestStopSelf(t *testing.T) {
 			t.Fatalf("said %q", out.Text())
 		}
 		waitStopped(t, c.Process.Pid)
-		if order == "stop rank=0" { // nobody else continues it
+		if order == "stop rank=0" { // the test must continue it
 			if err := c.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}

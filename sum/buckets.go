@@ -8,45 +8,45 @@ import (
 	"rondo/compute"
 )
 
-// Config is what a ring's sum is made with. All ranks' are the same but for the memory and the
+// Config configures a ring's sum. It is the same on all ranks, but for the memory and the
 // callbacks.
 type Config struct {
 	Gradient *compute.Mirror
-	// Finishes are up to where backward finishes the gradient, in order. The last is all of it.
+	// Finishes are the ends of the gradient prefixes that backward finishes, in order. The last is
+	// the whole gradient.
 	Finishes []int
-	// Overlaps says that the gradient may travel while backward goes on: no rank has to know its
-	// norm before.
+	// Overlaps: buckets may travel during the backward pass, since no rank needs the gradient's
+	// norm first.
 	Overlaps bool
-	// BucketBytes is how large a bucket is at least, but for the last; 0: it is measured.
+	// BucketBytes is the least size of a bucket, except the last; 0: found by measurement.
 	BucketBytes int64
 	Ranks       int
 
 	Now   func() time.Time
-	Tuned func(Tuning)                                // hears what was measured; nil: nobody
-	Trace func(bucket string, began, ended time.Time) // hears of each bucket's sum; nil: nobody
+	Tuned func(Tuning)                                // receives the measurement; nil: none
+	Trace func(bucket string, began, ended time.Time) // receives each bucket's sum; nil: none
 }
 
 const floatBytes = 4
 
-// buckets sums a gradient in buckets. Each is a range that begins where the one before ends, and
-// its sum begins as soon as backward has finished it. When that is differs from rank to rank; where
-// the buckets end is the same on all.
+// buckets sums a gradient in consecutive ranges. The sum of a bucket begins when backward has
+// finished it. That time differs from rank to rank, but all ranks cut the same buckets.
 //
-// The last bucket waits for the whole gradient, and for whoever embeds buckets to sum it.
+// The last bucket waits for the whole gradient. The type that embeds buckets sums it.
 type buckets struct {
 	Config
 	ring  Ring
-	ready func(ctx context.Context, end int)                         // Ready, made once
-	begin func(ctx context.Context, first, end int) (Pending, error) // begins to sum a range
-	probe func(ctx context.Context, buf []float32) error             // sums as a range is summed
+	ready func(ctx context.Context, end int)                         // the method Ready, made once
+	begin func(ctx context.Context, first, end int) (Pending, error) // starts the sum of a range
+	probe func(ctx context.Context, buf []float32) error             // sums like begin
 
-	ends    []int     // of the buckets
-	pending []Pending // those that are on their way
-	handed  []time.Time
-	loaded  time.Time
-	err     error // of one that could not be begun
-	points  profile
-	tuning  tuning
+	ends      []int     // of the buckets
+	pending   []Pending // sums that have started
+	startedAt []time.Time
+	loaded    time.Time
+	err       error // error of a bucket that could not start
+	points    profile
+	tuning    tuning
 }
 
 func newBuckets(c Config, ring Ring) *buckets {
@@ -65,8 +65,8 @@ func newBuckets(c Config, ring Ring) *buckets {
 	return b
 }
 
-// bucketsOf cuts a gradient at points that backward finishes it up to, the last of which is its
-// end: into the most buckets of at least so many floats each, but for the last, which is the rest.
+// bucketsOf cuts a gradient at some of points, the ends of its finished prefixes. Each bucket but
+// the last has at least this many floats; there are as many buckets as possible.
 func bucketsOf(points []int, least int) (ends []int) {
 	begin := 0
 	for i, end := range points {
@@ -78,7 +78,7 @@ func bucketsOf(points []int, least int) (ends []int) {
 	return ends
 }
 
-// cut has the gradient travel in buckets of at least so many floats; 0: in one.
+// cut sets buckets of at least this many floats; 0: one bucket.
 func (b *buckets) cut(least int) {
 	points := b.Finishes
 	if least == 0 || !b.Overlaps {
@@ -88,7 +88,7 @@ func (b *buckets) cut(least int) {
 }
 
 // Begin implements train.Sum.
-func (b *buckets) Begin(ctx context.Context, _ int64, _ float64) (met bool, err error) {
+func (b *buckets) Begin(ctx context.Context, _ int64, _ float64) (measured bool, err error) {
 	return b.tune(ctx)
 }
 
@@ -115,8 +115,8 @@ func (b *buckets) Begun() int {
 	return 0
 }
 
-// Ready implements train.Sum. It begins to sum the buckets that are finished, but for the last.
-// What fails is told by Sum.
+// Ready implements train.Sum. It starts the sums of finished buckets, except the last. Sum returns
+// its error.
 func (b *buckets) Ready(ctx context.Context, end int) {
 	if b.points.ends != nil {
 		b.points.pass(end, b.Now())
@@ -129,7 +129,7 @@ func (b *buckets) Ready(ctx context.Context, end int) {
 		}
 		b.pending = append(b.pending, p)
 		if b.Trace != nil {
-			b.handed = append(b.handed, b.Now())
+			b.startedAt = append(b.startedAt, b.Now())
 		}
 	}
 }
@@ -143,12 +143,11 @@ func (b *buckets) Load(ctx context.Context) {
 // Sum implements train.Sum: the last bucket is left to Finish.
 func (b *buckets) Sum(context.Context) (busy time.Duration, err error) { return 0, b.err }
 
-// collect waits until the buckets that are on their way have been summed, and with them all those
-// that the caller has waited for.
+// collect waits for the sums that have started, and traces all buckets.
 func (b *buckets) collect(ctx context.Context) error {
 	defer func() {
 		clear(b.pending)
-		b.pending, b.handed = b.pending[:0], b.handed[:0]
+		b.pending, b.startedAt = b.pending[:0], b.startedAt[:0]
 	}()
 	var before time.Time
 	for i, p := range b.pending {
@@ -163,15 +162,15 @@ func (b *buckets) collect(ctx context.Context) error {
 	return nil
 }
 
-// trace tells of a bucket that has been summed, or is now. The ring sums one at a time: before it
-// has done with the one before, a bucket waits for its turn.
+// trace reports a bucket whose sum has ended. The ring sums one bucket at a time, so a bucket's
+// span starts after the one before has ended.
 func (b *buckets) trace(bucket int, p Pending, before time.Time) (ended time.Time) {
 	if b.Trace == nil {
 		return before
 	}
 	began := b.loaded
-	if bucket < len(b.handed) {
-		began = b.handed[bucket]
+	if bucket < len(b.startedAt) {
+		began = b.startedAt[bucket]
 	}
 	ended = b.Now()
 	if e, ok := p.(Ender); ok {
@@ -207,7 +206,7 @@ func (a Around) Finish(ctx context.Context, out, in []float32) error {
 	return nil
 }
 
-// finishApart sums the tail alone. The gradient was summed before, in one piece or in buckets.
+// finishApart sums only the tail. The gradient has been summed before, in one piece or in buckets.
 func (b *buckets) finishApart(ctx context.Context, out, in []float32) error {
 	if err := b.ring.AllReduceCarry(ctx, b.Gradient.Behind(), out, in); err != nil {
 		return err

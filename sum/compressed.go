@@ -8,50 +8,51 @@ import (
 	"rondo/compute"
 )
 
-// Update is what a compressed sum changes of the optimizer's rule, because of what it sums.
+// Update says how a compressed sum changes the optimizer's rule.
 type Update struct {
-	// Scale is what a gradient is multiplied by while it travels: a power of two, for numbers that
-	// have a narrow range on their way; 0: 1.
+	// Scale multiplies the gradient while it travels, for number formats with a narrow range. It is
+	// a power of two; 0: 1.
 	Scale float32
-	// HoldAfter is the last step whose gradient the optimizer's second moment takes in: gradients
-	// that arrive in bursts would spoil it. See compute.Update.Held. 0: it takes in all.
+	// HoldAfter is the last step whose gradient enters the optimizer's second moment; later
+	// gradients arrive in bursts, which would spoil it. See compute.Update.Held. 0: all steps.
 	HoldAfter int64
-	// MomentumAfter is the last step with the momentum in the optimizer. From then on each rank has
-	// that of its own gradients (compress.Momentum), and the momenta are summed. 0: it always is.
+	// MomentumAfter is the last step in which the optimizer applies the momentum. Later each rank
+	// keeps the momentum of its own gradients (compress.Momentum), and the momenta are summed. 0:
+	// the optimizer always applies it.
 	MomentumAfter int64
-	// Decay is that momentum's.
+	// Decay is the decay of that momentum.
 	Decay float64
 }
 
-// Compressed sums with fewer bytes, as a compress.Summer does. That lasts from ring to ring with
-// what it keeps.
+// Compressed sums with fewer bytes, by a compress.Summer. The Summer and its residuals outlive the
+// ring.
 type Compressed struct {
 	*buckets
 	summer  *compress.Summer
 	update  Update
-	resumed bool    // in this ring
-	step    int64   // in hand, from 1
-	rate    float64 // that its sum changes the parameters at
+	resumed bool    // Resume was called in this ring
+	step    int64   // current step, from 1
+	rate    float64 // the parameters change by rate times the sum
 }
 
-// handed is a range that the Summer waits for with all others.
-type handed struct{}
+// alreadyHanded is a range whose sum the Summer waits for itself.
+type alreadyHanded struct{}
 
-func (handed) Wait(context.Context) error { return nil }
+func (alreadyHanded) Wait(context.Context) error { return nil }
 
 // NewCompressed returns a sum by a Summer that has joined the ring.
 func NewCompressed(c Config, ring Ring, summer *compress.Summer, update Update) *Compressed {
 	c.Overlaps = c.Overlaps && summer.Overlaps()
 	s := &Compressed{buckets: newBuckets(c, ring), summer: summer, update: update}
 	s.begin = func(ctx context.Context, _, end int) (Pending, error) {
-		return handed{}, summer.Ready(ctx, c.Gradient.Gradient(), end)
+		return alreadyHanded{}, summer.Ready(ctx, c.Gradient.Gradient(), end)
 	}
 	s.probe = summer.Probe
 	return s
 }
 
-// Resume implements train.Sum. In a ring's first step the Summer may have to drop what it keeps;
-// later the step before is the one that it has summed.
+// Resume implements train.Sum. In a ring's first step the Summer may drop its residuals. In later
+// steps it commits the step before, which it has summed itself.
 func (c *Compressed) Resume(step, ring int64, skipped bool) {
 	if c.resumed {
 		c.summer.Commit(skipped)
@@ -62,7 +63,7 @@ func (c *Compressed) Resume(step, ring int64, skipped bool) {
 }
 
 // Begin implements train.Sum.
-func (c *Compressed) Begin(ctx context.Context, step int64, rate float64) (met bool, err error) {
+func (c *Compressed) Begin(ctx context.Context, step int64, rate float64) (bool, error) {
 	c.step, c.rate = step, rate
 	return c.tune(ctx)
 }
@@ -70,8 +71,8 @@ func (c *Compressed) Begin(ctx context.Context, step int64, rate float64) (met b
 // Touch implements train.Sum.
 func (c *Compressed) Touch(rows []int32) { c.summer.Touch(rows) }
 
-// Rule implements train.Sum. The weights' decay is not in the summed momenta. It counts as often as
-// if it were.
+// Rule implements train.Sum. The summed momenta do not contain the weight decay. It is scaled up to
+// have the effect that it would have within the momentum.
 func (c *Compressed) Rule(step int64, u compute.Update) compute.Update {
 	if after := c.update.HoldAfter; after > 0 && step > after && u.Held == 0 {
 		u.Held = u.Step - 1
@@ -103,7 +104,7 @@ func (c *Compressed) Sum(ctx context.Context) (busy time.Duration, err error) {
 	return c.summer.Busy(), nil
 }
 
-// scale multiplies by a power of two.
+// scale multiplies x by a power of two.
 func scale(x []float32, by float32) {
 	for i := range x {
 		x[i] *= by

@@ -11,11 +11,11 @@ import (
 	"rondo/compute/cpu"
 )
 
-// pair is a ring whose other rank has the same numbers.
+// pair is a ring of two ranks with the same numbers.
 type pair struct {
 	Ring
-	passed *time.Duration // a second for each sum
-	heard  *[]float32     // what travels
+	passed *time.Duration // grows by a second per sum
+	heard  *[]float32     // the last buffer that was sent
 }
 
 func (p pair) AllReduce(_ context.Context, buf []float32) error {
@@ -31,13 +31,13 @@ func (p pair) AllReduceCarry(ctx context.Context, buf, _, _ []float32) error {
 	return p.AllReduce(ctx, buf)
 }
 
-// compressed is the pair as a compress.Ring, whose sums take another second to compute.
+// compressed is the pair as a compress.Ring.
 type compressed struct{ pair }
 
 func (c compressed) Start(
 	ctx context.Context, buf, _ []float32,
 ) (compress.Pending, error) {
-	return handed{}, c.AllReduce(ctx, buf)
+	return alreadyHanded{}, c.AllReduce(ctx, buf)
 }
 
 // newPair returns a compressed sum of four floats and a tail of one.
@@ -50,7 +50,7 @@ func newPair(t *testing.T, update Update) (s *Compressed, p pair, memory []float
 	t.Cleanup(dev.Close)
 	p = pair{passed: new(time.Duration), heard: new([]float32)}
 	now := func() time.Time {
-		*p.passed += time.Millisecond // each look at the clock is something computed
+		*p.passed += time.Millisecond // each reading of the clock stands for some computing
 		return time.Time{}.Add(*p.passed)
 	}
 	summer, err := compress.New(compress.Config{Length: 4, Now: now,
@@ -64,7 +64,7 @@ func newPair(t *testing.T, update Update) (s *Compressed, p pair, memory []float
 		Finishes: []int{4}, Ranks: 2, Now: now}, p, summer, update), p, memory
 }
 
-// sumOnce does one step.
+// sumOnce runs one step.
 func sumOnce(t *testing.T, s *Compressed) (busy time.Duration) {
 	t.Helper()
 	s.Resume(0, 1, false)
@@ -82,8 +82,8 @@ func sumOnce(t *testing.T, s *Compressed) (busy time.Duration) {
 	return busy
 }
 
-// The gradient travels times the scale, and the sum is as without one. Waiting for the ring is not
-// counted as computing.
+// The gradient is multiplied by Scale on the wire, and the sum is the same as without it. Waiting
+// for the ring does not count as computing.
 func TestCompressedScale(t *testing.T) {
 	s, p, memory := newPair(t, Update{Scale: 1 << 15})
 	var travelled []float32
@@ -100,8 +100,8 @@ func TestCompressedScale(t *testing.T) {
 	}
 }
 
-// From a step on the optimizer's second moment stays, and the momentum is the ranks' own. The decay
-// of the weights then counts as often as if it were in the momentum.
+// After HoldAfter the second moment is held. After MomentumAfter the momentum is the ranks' own,
+// and the weight decay is scaled up as if it were in that momentum.
 func TestCompressedRule(t *testing.T) {
 	s, _, _ := newPair(t, Update{HoldAfter: 4, MomentumAfter: 6, Decay: 0.75})
 	nesterov := compute.Update{Optimizer: compute.Nesterov, Step: 5, Momentum: 0.75,

@@ -1,16 +1,17 @@
-// Package sum has the ways in which ranks sum a gradient. Each is a type behind train.Sum, made for
-// one ring of ranks by the function of its name:
+// Package sum has the ways to sum a gradient over ranks. Each is a type that implements train.Sum,
+// and is made for one ring of ranks:
 //
 //   - [Around]: around the ring, in buckets that travel while backward goes on (buckets.go);
-//   - [ByHosts]: within hosts first, then across them (hierarchy.go);
+//   - [Hierarchy]: within hosts first, then across them (hierarchy.go);
 //   - [Compressed]: with fewer bytes, by allreduce/compress (compressed.go);
-//   - [AsTree]: the lane groups' gradients in the order of one binary tree (tree.go);
-//   - [Between]: between the devices themselves, as NCCL does (group.go).
+//   - [Tree]: the lane groups' gradients in the order of one binary tree (tree.go);
+//   - [Group]: between the devices directly, by NCCL (group.go).
 //
-// Package sum/sharded has one more, which updates the parameters as it sums.
+// Package sum/sharded has one more, which also updates the parameters.
 //
-// All of them end a step in the same way: a tail of numbers behind the gradient is summed around
-// the ring after all else. A rank that completes it knows that every rank has the gradient's sum.
+// Every sum ends a step in the same way: a tail of numbers behind the gradient is summed last,
+// around the ring. A rank that completes it knows that every rank has the gradient's sum.
 //
-// Of this module it may import allreduce, allreduce/compress and compute.
+// The package opens no links. Of this module it may import allreduce, allreduce/compress and
+// compute.
 package sum

@@ -9,31 +9,30 @@ import (
 	"rondo/compute"
 )
 
-// GroupError is what all ranks end a step with when the Group of some has not summed the gradient,
-// and the ring is sound: they may go on in it without a Group. No rank has completed the step.
+// GroupError is returned on all ranks if the Group of some rank has not summed the gradient. No
+// rank has completed the step. The ring is sound: the ranks may go on in it without a Group.
 type GroupError struct {
-	Ranks  int   // whose Group has not summed
-	Faulty int   // those of them whose own part has failed; 0: all came, but too late for others
-	Own    error // how this rank's own part has failed; nil: it has not
+	Ranks  int   // number of ranks whose Group has not summed
+	Faulty int   // ranks whose own part failed; 0: all came, but some too late
+	Own    error // failure of this rank's own part; nil: none
 }
 
 func (e *GroupError) Error() string {
-	text := fmt.Sprintf("the gradient was not summed between the devices, by %d of the ranks",
-		e.Ranks)
+	text := fmt.Sprintf("the devices of %d ranks did not sum the gradient", e.Ranks)
 	switch {
 	case e.Own != nil:
 		text += ": " + e.Own.Error()
 	case e.Faulty == 0:
-		text += ", which have waited for others in vain"
+		text += ", because they waited too long for each other"
 	}
 	return text
 }
 
-// Unwrap returns how this rank's part has failed, if it has.
+// Unwrap returns the failure of this rank's part, if any.
 func (e *GroupError) Unwrap() error { return e.Own }
 
-// UnmetError is what a Group's AllReduce fails with when it gave up before the others came to it.
-// It says nothing of this rank's own part.
+// UnmetError is returned by a Group's AllReduce that gave up before the other ranks came to it. It
+// does not mean that this rank's own part failed.
 type UnmetError struct{ Err error }
 
 func (e *UnmetError) Error() string { return e.Err.Error() }
@@ -41,35 +40,35 @@ func (e *UnmetError) Error() string { return e.Err.Error() }
 // Unwrap returns why it gave up.
 func (e *UnmetError) Unwrap() error { return e.Err }
 
-// What Group's tail has behind the step's, each summed over the ranks.
+// Layout of what Group adds behind the step's tail. Each value is summed over the ranks.
 const (
-	unsummed  = iota // ranks whose Group has not summed the gradient
-	faulty           // those of them whose own part has failed
-	groupTail        // how many there are
+	unsummed  = iota // ranks whose Group has not summed
+	faulty           // ranks whose own part has failed
+	groupTail        // length
 )
 
 // Group sums the gradient between the ranks' devices, where it lies.
 //
-// The tail follows around the ring. When any rank completes that, every rank has the sum, or all
-// hear that one has not. So a step that is completed is complete on all, whoever fails when. If a
-// Group fails because the ring does, the ring says why. If one rank's Group fails, the others must
-// leave theirs before the failed rank's ring timeout.
+// The tail then goes around the ring. When a rank completes the tail, either every rank has the
+// sum, or all learn that some rank has not. So no failure leaves a step completed on some ranks
+// only. If a Group fails because the ring does, the ring's error is returned. If one rank's Group
+// fails, the others must leave theirs before the failed rank's ring timeout.
 type Group struct {
 	ring     Ring
 	group    compute.Group
 	gradient *compute.Mirror
-	failed   error     // how the last sum has
-	tail     []float32 // used again
+	failed   error     // error of the last sum
+	tail     []float32 // reused
 }
 
-// NewGroup returns the sum by a group. It ends a wait when the ring fails.
+// NewGroup returns the sum by a group. The group must end its wait when the ring fails.
 func NewGroup(gradient *compute.Mirror, ring Ring, group compute.Group) *Group {
 	return &Group{ring: ring, group: group, gradient: gradient,
 		tail: make([]float32, len(gradient.Behind())+groupTail)}
 }
 
 // Begin implements train.Sum.
-func (g *Group) Begin(context.Context, int64, float64) (met bool, err error) { return false, nil }
+func (g *Group) Begin(context.Context, int64, float64) (bool, error) { return false, nil }
 
 // Resume implements train.Sum.
 func (g *Group) Resume(int64, int64, bool) {}
@@ -95,7 +94,7 @@ func (g *Group) Begun() int { return 0 }
 // Load implements train.Sum.
 func (g *Group) Load(context.Context) {}
 
-// Sum implements train.Sum. A failure is told by Finish, on all ranks.
+// Sum implements train.Sum. Finish reports a failure, on all ranks.
 func (g *Group) Sum(ctx context.Context) (busy time.Duration, err error) {
 	g.failed = g.group.AllReduce(ctx, g.gradient.Device)
 	return 0, nil

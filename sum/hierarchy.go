@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Hierarchy sums within hosts first and then across them. The tail goes around the ring of all
+// Hierarchy sums within hosts first, and then across hosts. The tail goes around the ring of all
 // ranks.
 type Hierarchy struct{ *buckets }
 
-// NewHierarchy returns a sum of which start begins each range, on all ranks in the same order.
+// NewHierarchy returns a sum that starts each range by start. All ranks start the ranges in the
+// same order.
 func NewHierarchy(
 	c Config, ring Ring, start func(ctx context.Context, buf []float32) (Pending, error),
 ) Hierarchy {

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Tree sums the gradients of the batch's lane groups in the order of one binary tree, whose leaves
-// are the groups: the same bits on any number of ranks.
+// Tree sums the gradients of the batch's lane groups as the leaves of one binary tree. The sum has
+// the same bits on any number of ranks.
 type Tree struct {
 	*buckets
 	ends  []int              // where each rank's leaves end
-	nodes func() [][]float32 // this rank's nodes but the last, device memory
-	host  [][]float32        // copies of the nodes that are in device memory; used again
-	parts [][]float32        // used again
+	nodes func() [][]float32 // this rank's nodes except the last, device memory
+	host  [][]float32        // host copies of nodes in device memory; reused
+	parts [][]float32        // reused
 }
 
-// NewTree returns the sum over the leaves of a tree. Rank r has those up to ends[r]. nodes are this
-// rank's nodes that have no parent among them, from left to right, less the last, which the
-// gradient's memory has.
+// NewTree returns the sum over the leaves of a tree. Rank r has the leaves [ends[r-1], ends[r]).
+// nodes returns this rank's topmost nodes, from left to right, except the last, which is in the
+// gradient's memory.
 func NewTree(c Config, ring Ring, ends []int, nodes func() [][]float32) *Tree {
 	c.Overlaps = false
 	return &Tree{buckets: newBuckets(c, ring), ends: ends, nodes: nodes}
 }
 
-// Leaves returns where each rank's leaves end if the ranks' lanes end at laneEnds, and groups of so
-// many lanes are the leaves.
+// Leaves returns where each rank's leaves end. The ranks' lanes end at laneEnds, and each leaf is a
+// group of this many lanes.
 func Leaves(laneEnds []int, lanes int) ([]int, error) {
 	ends := make([]int, len(laneEnds))
 	for rank, end := range laneEnds {
@@ -38,7 +38,7 @@ func Leaves(laneEnds []int, lanes int) ([]int, error) {
 	return ends, nil
 }
 
-// Load implements train.Sum. In host memory the nodes are summed where they lie.
+// Load implements train.Sum. Nodes in host memory are summed in place.
 func (t *Tree) Load(ctx context.Context) {
 	t.parts = t.parts[:0]
 	for i, node := range t.nodes() {

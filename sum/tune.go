@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// How the buckets' size is found where the job does not give it. The first steps in a ring send the
-// gradient in one piece, and note when backward finishes which part of it; then a short measurement
-// of the links says what a sum costs, and what its bytes cost, and of all ways to cut the gradient
-// the one is taken that leaves the least to wait for behind the backward pass.
+// This file finds the bucket size if the job does not give one. The first steps in a ring send the
+// gradient in one piece, and record when backward finishes each part. Then the ranks measure the
+// latency and the rate of a sum. Of all ways to cut the gradient they choose the one with the least
+// estimated wait after the backward pass.
 const (
-	// warmSteps are not looked at: memory is touched for the first time, kernels make room.
+	// warmSteps are not measured: memory is touched for the first time, and kernels allocate their
+	// workspaces.
 	warmSteps = 1
-	// tuneSteps is how many steps are done in one piece.
+	// tuneSteps is how many steps send the gradient in one piece.
 	tuneSteps = warmSteps + 1
-	// leastTuned is the gradient, in floats, below which it is one bucket anyway: 1 MiB.
+	// leastTuned is the least gradient, in floats, that is cut into buckets: 1 MiB.
 	leastTuned = 1 << 18
-	// The sums that are timed, in floats, and how often; the shortest time counts.
+	// The sizes of the timed sums, in floats, and the number of runs. The shortest time counts.
 	probeSmall, probeLarge, probes = 1 << 10, 1 << 18, 3
-	// leastGain is how much of a gradient's way must be hidden at least to be worth more than one
-	// bucket: what sums cost the processor is in no model.
+	// leastGain is the share of the wait that more buckets must save. The estimate ignores the
+	// processor time of sums.
 	leastGain = 0.1
 )
 
-// Tuning is how the gradient travels from now on in a ring, and why. It is the same on all ranks.
+// Tuning says how a ring sums the gradient from now on, and why. It is the same on all ranks.
 type Tuning struct {
 	Buckets int
-	Bytes   int64 // of a bucket at least, but for the last; 0: there is one
+	Bytes   int64 // least size of a bucket, except the last; 0: one bucket
 
-	// What was measured, the mean over the ranks: the way of the gradient is Latency for each
-	// bucket and its bytes by Rate.
+	// The measurements are means over the ranks. A bucket takes Latency plus its bytes over Rate.
 	Latency  time.Duration
-	Rate     float64       // bytes of a gradient that are summed in a second
-	Backward time.Duration // from when the first part was finished to when the last was
-	// What is left to wait for behind the backward pass, by estimate: in one piece, and so.
+	Rate     float64       // gradient bytes per second
+	Backward time.Duration // from the first finished part to the last
+	// The estimated wait after the backward pass: in one piece, and with these buckets.
 	Whole, Exposed time.Duration
 }
 
@@ -45,14 +45,14 @@ func (t Tuning) String() string {
 	} else {
 		text += fmt.Sprintf(" of at least %d bytes", t.Bytes)
 	}
-	return fmt.Sprintf("%s: a sum costs %v and its bytes pass at %.3g MB/s; backward takes %v "+
-		"from its first part to its last, behind which one piece keeps the ranks waiting for %v, "+
-		"and this for %v", text, t.Latency, t.Rate/1e6, t.Backward, t.Whole, t.Exposed)
+	return fmt.Sprintf("%s: a sum takes %v plus its bytes at %.3g MB/s; backward takes %v "+
+		"from its first finished part to its last; after it the ranks would wait %v in one piece, "+
+		"and wait %v now", text, t.Latency, t.Rate/1e6, t.Backward, t.Whole, t.Exposed)
 }
 
-// profile is when backward has finished the parts of the gradient.
+// profile records when backward finished the parts of the gradient.
 type profile struct {
-	ends []int       // of the parts; nil: nobody looks
+	ends []int       // of the parts; nil: not recorded
 	at   []time.Time // zero: not yet
 }
 
@@ -64,15 +64,15 @@ func (p *profile) pass(end int, now time.Time) {
 	}
 }
 
-// tuning is where the search for a ring's buckets is.
+// tuning is the state of the search for a ring's buckets.
 type tuning struct {
 	wanted bool
-	steps  int // that were done in this ring
+	steps  int // steps done in this ring
 }
 
-// tune is called before each step. When the first steps were done, it cuts the gradient, and says
-// that the ranks have met meanwhile.
-func (b *buckets) tune(ctx context.Context) (met bool, err error) {
+// tune is called before each step. After the first steps it measures the ring and cuts the
+// gradient. measured: the ranks have synchronised for that.
+func (b *buckets) tune(ctx context.Context) (measured bool, err error) {
 	if !b.tuning.wanted {
 		return false, nil
 	}
@@ -83,7 +83,7 @@ func (b *buckets) tune(ctx context.Context) (met bool, err error) {
 	b.tuning.wanted = false
 	at := b.points.at
 	b.points = profile{}
-	means := make([]float32, len(at), len(at)+2) // seconds before the last part was finished
+	means := make([]float32, len(at), len(at)+2) // seconds from each part's end to the last part's
 	for i := range at {
 		means[i] = float32(at[len(at)-1].Sub(at[i]).Seconds())
 	}
@@ -107,8 +107,8 @@ func (b *buckets) tune(ctx context.Context) (met bool, err error) {
 	return true, nil
 }
 
-// measure returns how long a small sum takes and a large one, of numbers that travel as a
-// gradient's do. The ranks begin each together, as the sum before has just ended on all.
+// measure returns the times of a small and a large sum, of numbers in the gradient's wire format.
+// Each sum starts on all ranks at about the same time, because the previous one has just ended.
 func (b *buckets) measure(ctx context.Context) (small, large time.Duration, err error) {
 	buf := make([]float32, probeLarge)
 	shortest := func(n int) (best time.Duration, err error) {
@@ -118,7 +118,7 @@ func (b *buckets) measure(ctx context.Context) (small, large time.Duration, err 
 				return 0, err
 			}
 			took := b.Now().Sub(began)
-			if i == 1 || i > 1 && took < best { // the first waits for whoever comes last
+			if i == 1 || i > 1 && took < best { // the first run waits for the last rank to arrive
 				best = took
 			}
 		}
@@ -130,13 +130,13 @@ func (b *buckets) measure(ctx context.Context) (small, large time.Duration, err 
 	return small, large, err
 }
 
-// choose finds the least bucket, in floats, that leaves the least to wait for; 0: one bucket does.
-// means are how many seconds before the last part each part was finished, and what the two probes
-// took. The arithmetic is rounded step by step, so that ranks of all kinds come to the same.
+// choose returns the least bucket size, in floats, with the least wait; 0: one bucket is enough.
+// means holds for each part the seconds from its end to the last part's, and the times of the two
+// probes. Each operation is rounded explicitly, so all kinds of processors reach the same result.
 func choose(points []int, means []float32) (least int, found Tuning) {
 	n := len(points)
 	small, large := float64(means[n]), float64(means[n+1])
-	each := max(float64(large-small), 0) / (probeLarge - probeSmall) // a float's seconds
+	each := max(float64(large-small), 0) / (probeLarge - probeSmall) // seconds per float
 	latency := max(float64(small-float64(each*probeSmall)), 0)
 	ready := func(i int) float64 { return float64(means[0]) - float64(means[i]) }
 	exposed := func(least int) float64 {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The cut is the one that leaves the least to wait for; where none is much better than one bucket,
-// it is one.
+// choose takes the cut with the least wait, or one bucket if none is much better.
 func TestChoose(t *testing.T) {
 	const million = 1 << 20
 	points := []int{million, 2 * million, 3 * million, 4 * million}

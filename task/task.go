@@ -1,12 +1,12 @@
-// Package task is the list of tasks by name. Each is a package of its own in a folder here, which
-// implements train.Task. The list imports none of them: programs that train nothing read it, too.
+// Package task is the list of task names. Each task is a package in a folder here and implements
+// train.Task. The list does not import them, so that programs that do not train can read it. It may
+// import nothing of this module.
 package task
 
-// LM is the language model of task/lm, the default. Checkpoints of versions that had no name of a
-// task are of it.
+// LM is the language model of task/lm, the default. Checkpoints without a task name are its.
 const LM = "lm"
 
-// Names are what --task, a JobSpec and a checkpoint's manifest may say.
+// Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
 	return []string{
 		LM,

@@ -11,7 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// BarView shows one progress bar on a terminal and writes the other events' lines above it.
+// BarView shows a progress bar on a terminal and writes the lines of other events above it.
 type BarView struct {
 	progress *mpb.Progress
 	bar      *mpb.Bar
@@ -19,14 +19,14 @@ type BarView struct {
 	shown    atomic.Pointer[barState]
 }
 
-// barState is what the bar shows: the newest step, and where the rate is measured from.
+// barState is what the bar shows: the newest step, and the first one for the mean rate.
 type barState struct {
 	step      Step
 	firstStep int64
 	firstTime time.Time
 }
 
-// NewBarView draws on w, a terminal; the time left is measured by the clock now.
+// NewBarView draws on the terminal w. now is the clock for the time left.
 func NewBarView(w io.Writer, now func() time.Time) *BarView {
 	return &BarView{
 		progress: mpb.New(mpb.WithOutput(w), mpb.WithAutoRefresh(),
@@ -42,7 +42,7 @@ func (v *BarView) Show(e Event) error {
 		return nil
 	}
 	if !ok {
-		// The container ends a write where a line ends.
+		// The container expects each write to end with its line.
 		_, err := fmt.Fprintln(v.progress, strings.TrimRight(e.line(), "\n"))
 		return err
 	}
@@ -80,7 +80,7 @@ func (s *barState) text(now time.Time) string {
 		thousands(s.step.TokensPerSecond), s.eta(now), s.step.WorldSize)
 }
 
-// eta is the time left at the mean rate since the first step that was shown.
+// eta estimates the time left from the mean rate since the first step shown.
 func (s *barState) eta(now time.Time) string {
 	done := s.step.Step - s.firstStep
 	if done <= 0 {

@@ -1,6 +1,6 @@
-// Package telemetry shows a job to people and programs: events as JSON lines, as plain lines, as
-// records of a log, or as one progress bar on a terminal. It does not decide or measure anything,
-// and imports nothing of ours.
+// Package telemetry shows a job to people and programs: as JSON lines, plain lines, log records, or
+// a progress bar on a terminal. It neither decides nor measures anything, and imports nothing of
+// this module.
 package telemetry
 
 import (
@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// An Event is one thing that happened in a job; its JSON form has the member "event" with its
-// name first. Losses are nats per token; perplexity is exp(loss).
+// An Event is something that happened in a job. In its JSON the first member, "event", is its name.
+// Losses are in nats per token; perplexity is exp(loss).
 type Event interface {
-	// name is the value of the member "event".
+	// name returns the value of the member "event".
 	name() string
-	// line is the event for people, without a line break; empty: nothing worth a line.
+	// line returns the event as text for people, without a final line break, or "" if it has none.
 	line() string
 }
 
-// Folder says where a job's checkpoints go. An empty Path: the model is not kept.
+// Folder says where a job's checkpoints are saved. An empty Path means that the model is not kept.
 type Folder struct {
 	Path string `json:"path"`
 }
@@ -31,16 +31,16 @@ type Page struct {
 	URL string `json:"url"`
 }
 
-// Worker joined the ring.
+// Worker says that a worker joined the ring.
 type Worker struct {
 	Rank   int64  `json:"rank"`
-	PID    int64  `json:"pid"` // negative: not a process id, as cluster.Member has it
+	PID    int64  `json:"pid"` // negative: not a process id (see cluster.Member)
 	ID     string `json:"id"`
 	Device string `json:"device"`
 	Host   string `json:"host"`
 }
 
-// Generation is a ring that formed; Step is the last one completed before it.
+// Generation says that a ring formed. Step is the last step completed before it.
 type Generation struct {
 	Generation uint64 `json:"generation"`
 	WorldSize  int64  `json:"world_size"`
@@ -48,7 +48,7 @@ type Generation struct {
 	Reason     string `json:"reason"`
 }
 
-// Step is a step that all ranks completed.
+// Step says that all ranks completed a step.
 type Step struct {
 	Step            int64   `json:"step"`
 	Epoch           int64   `json:"epoch"`
@@ -63,21 +63,21 @@ type Step struct {
 	GradientNorm    float64 `json:"gradient_norm"`
 	Skipped         bool    `json:"skipped,omitempty"`
 
-	// Rank 0's time for the step, in seconds: reading, forward, backward, clipping and updating;
-	// what of the sum over the ranks backward did not hide; and the part of that in which a slower
-	// rank had not come yet.
+	// Rank 0's times for the step, in seconds. Compute covers reading, forward, backward, clipping
+	// and updating. Exposed is the part of the all-reduce that did not overlap with backward.
+	// Waiting is the part of Exposed before a slower rank arrived.
 	Compute float64 `json:"compute_seconds"`
 	Exposed float64 `json:"exposed_seconds"`
 	Waiting float64 `json:"waiting_seconds"`
 }
 
-// Checkpoint is a checkpoint that is complete on storage.
+// Checkpoint says that a checkpoint is complete on storage.
 type Checkpoint struct {
 	Step int64  `json:"step"`
 	Path string `json:"path"`
 }
 
-// Sample is text that the model wrote.
+// Sample is text that the model generated.
 type Sample struct {
 	Step int64  `json:"step"`
 	Text string `json:"text"`
@@ -103,27 +103,32 @@ type Done struct {
 	Checkpoint      string  `json:"checkpoint"`
 	Stopped         bool    `json:"stopped"`
 	NonfiniteSteps  int64   `json:"nonfinite_steps"`
-	// Reason is why the job ended, such as "--steps 3000 reached".
+	// Reason is why the job ended, for example "--steps 3000 reached".
 	Reason string `json:"reason"`
-	// BestLoss is the lowest validation loss, measured after BestStep; 0: nothing was evaluated.
+	// BestLoss is the lowest validation loss, measured after BestStep. 0: there was no evaluation.
 	BestStep int64   `json:"best_step,omitempty"`
 	BestLoss float64 `json:"best_loss,omitempty"`
 }
 
-// EarlyStopped is the Reason of a job that --early-stop has ended, with the number of evaluations.
+// EarlyStopped is the Reason of a job that --early-stop ended. Its argument is a number of
+// evaluations.
 const EarlyStopped = "stopped early: validation loss has not improved in %d evaluations"
 
-// Failed is the end of a job that failed. It has no line: the command says it as its error.
+// Failed is the end of a job that failed. It has no line, because the command reports it as its
+// error.
 type Failed struct {
 	Reason string `json:"reason"`
-	Usage  bool   `json:"usage"` // the job's input is wrong, not the run
+	Usage  bool   `json:"usage"` // the job's input was wrong
 }
 
-// Notice is something a person should know.
+// Notice is a message for the user.
 type Notice struct {
 	ID   string `json:"id,omitempty"`
 	Text string `json:"text"`
 }
+
+// KindDone is what Line calls a Done.
+const KindDone = "done"
 
 func (Folder) name() string     { return "folder" }
 func (Page) name() string       { return "page" }
@@ -133,7 +138,7 @@ func (Step) name() string       { return "step" }
 func (Checkpoint) name() string { return "checkpoint" }
 func (Sample) name() string     { return "sample" }
 func (Eval) name() string       { return "eval" }
-func (Done) name() string       { return "done" }
+func (Done) name() string       { return KindDone }
 func (Failed) name() string     { return "failed" }
 func (Notice) name() string     { return "notice" }
 
@@ -148,7 +153,7 @@ func (e Page) line() string { return "page: " + e.URL }
 
 func (e Worker) line() string {
 	process := fmt.Sprintf("process %d", e.PID)
-	if e.PID < 0 { // in a container, whose name is in the id
+	if e.PID < 0 { // in a container; its ID has the container's name
 		process = e.ID
 	}
 	return fmt.Sprintf("rank %d: %s, %s on %s", e.Rank, e.Device, process, e.Host)
@@ -168,7 +173,7 @@ func (e Step) line() string {
 	return text
 }
 
-// times is where the step's time went, for people.
+// times says where the step's time went.
 func (e Step) times() string {
 	return fmt.Sprintf("compute %.1f ms, exposed to the ring %.1f ms, of that waiting for the "+
 		"slowest %.1f ms", 1e3*e.Compute, 1e3*e.Exposed, 1e3*e.Waiting)
@@ -226,15 +231,14 @@ func (e Notice) line() string {
 	return e.ID + ": " + e.Text
 }
 
-// A View receives the events of a job in order, from one goroutine at a time.
+// A View receives the events of a job in order. Its methods are not called concurrently.
 type View interface {
 	Show(Event) error
 	// Close ends the display. No event follows.
 	Close() error
 }
 
-// JSONView writes one JSON object a line. A number that JSON cannot hold (a loss that is not
-// finite) is written as null.
+// JSONView writes one JSON object per line. A number that is not finite is written as null.
 type JSONView struct{ w io.Writer }
 
 // NewJSONView writes to w.
@@ -253,7 +257,7 @@ func (v *JSONView) Show(e Event) error {
 // Close does nothing.
 func (v *JSONView) Close() error { return nil }
 
-// MarshalEvent returns the event's JSON object, its name first.
+// MarshalEvent returns the event's JSON object. Its first member is the name.
 func MarshalEvent(e Event) ([]byte, error) {
 	body, err := json.Marshal(finite(e))
 	if err != nil {
@@ -266,8 +270,8 @@ func MarshalEvent(e Event) ([]byte, error) {
 	return append([]byte(head), body[1:]...), nil
 }
 
-// Line returns an event's name and its line for people. A step has a line only if it was skipped;
-// a failure's is its reason.
+// Line returns an event's name and its text for people. A Step has text only if it was skipped; the
+// text of Failed is its reason.
 func Line(e Event) (name, line string) {
 	switch e := e.(type) {
 	case Step:
@@ -280,15 +284,16 @@ func Line(e Event) (name, line string) {
 	return e.name(), e.line()
 }
 
-// PlainView writes a line for each event; a step at most once an interval, and the last always.
+// PlainView writes a line for each event. Step lines are limited to one per interval; the last step
+// is always written.
 type PlainView struct {
 	w    io.Writer
 	pace pace
-	// Times has a step's line say where its time went.
+	// Times adds to each step line where the step's time went.
 	Times bool
 }
 
-// NewPlainView writes to w, step lines at most one an interval by the clock now.
+// NewPlainView writes to w. Step lines are limited to one per interval; now is the clock.
 func NewPlainView(w io.Writer, interval time.Duration, now func() time.Time) *PlainView {
 	return &PlainView{w: w, pace: pace{interval: interval, now: now}}
 }
@@ -315,7 +320,7 @@ func (v *PlainView) Close() error { return nil }
 // Perplexity is exp(loss), loss in nats per token.
 func Perplexity(loss float64) float64 { return math.Exp(loss) }
 
-// thousands writes a rate as people read it: 1,234,567.
+// thousands formats a rate with commas: 1,234,567.
 func thousands(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) || math.Abs(v) >= 1<<53 {
 		return "?"

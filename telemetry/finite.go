@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// finite returns e as it is when JSON can hold it, and otherwise a map-like struct whose floats
-// that are not finite are null.
+// finite returns e if all its floats are finite. Otherwise it returns a value that marshals the
+// others as null.
 func finite(e Event) any {
 	v := reflect.ValueOf(e)
 	for i := range v.NumField() {
@@ -21,7 +21,7 @@ func finite(e Event) any {
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// ordered marshals a struct's fields in order, with null for what is not finite.
+// ordered marshals a struct's fields in order. Floats that are not finite become null.
 type ordered struct{ v reflect.Value }
 
 func (o ordered) MarshalJSON() ([]byte, error) {

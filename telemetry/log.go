@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// LogFormats are the values of --log-format.
+// LogFormats returns the values of --log-format.
 func LogFormats() []string { return []string{"text", "json"} }
 
-// eventKey is the attribute of a log record that holds an event as MarshalEvent writes it.
+// eventKey is the attribute of a log record with the event's JSON.
 const eventKey = "event"
 
-// NewLog returns a log that writes one line a record to w: "text", or "json" objects. Text leaves
-// the JSON of events out, because the message of the record already says what happened.
+// NewLog returns a log that writes one line per record to w, in the format "text" or "json". The
+// text format omits the JSON of events, because the record's message already describes them.
 func NewLog(w io.Writer, format string, level slog.Level) (*slog.Logger, error) {
 	options := &slog.HandlerOptions{Level: level}
 	switch format {
@@ -37,25 +37,26 @@ func NewLog(w io.Writer, format string, level slog.Level) (*slog.Logger, error) 
 	return nil, fmt.Errorf("--log-format %q is not one of text, json", format)
 }
 
-// LogView writes a job's events to a log, for a process whose output nobody watches. A step has a
-// line at most once an interval; the last step and skipped ones always have. Workers that join have
-// none: each says so in its own log. It may be called from several goroutines.
+// LogView writes a job's events to a log, for processes without a terminal. Step lines are limited
+// to one per interval; the last step and skipped ones are always written. Worker events are
+// omitted, because each worker reports itself in its own log. Its methods may be called
+// concurrently.
 type LogView struct {
 	log *slog.Logger
 
 	mu        sync.Mutex
 	pace      pace
-	evaluated Eval // the newest; its loss is NaN if there is none
+	evaluated Eval // the newest; Loss is NaN if there is none
 }
 
-// none is the evaluation of a job that has not been evaluated.
+// noEval is the value of LogView.evaluated before the first evaluation.
 //
-//nolint:gochecknoglobals // a constant, but for Go
-var none = Eval{Loss: math.NaN()}
+//nolint:gochecknoglobals // Go has no constant structs
+var noEval = Eval{Loss: math.NaN()}
 
-// NewLogView writes to log, step lines at most one an interval by the clock now.
+// NewLogView writes to log. Step lines are limited to one per interval; now is the clock.
 func NewLogView(log *slog.Logger, interval time.Duration, now func() time.Time) *LogView {
-	return &LogView{log: log, pace: pace{interval: interval, now: now}, evaluated: none}
+	return &LogView{log: log, pace: pace{interval: interval, now: now}, evaluated: noEval}
 }
 
 // Show logs the event if it is due.
@@ -79,9 +80,9 @@ func (v *LogView) Show(e Event) error {
 		v.evaluated = e
 	case Done:
 		line = strings.ReplaceAll(line, "\n", "; ")
-		v.evaluated = none // another run may follow
+		v.evaluated = noEval // another run may follow
 	case Failed:
-		v.evaluated = none
+		v.evaluated = noEval
 		level, line = slog.LevelError, "the job has failed: "+e.Reason
 	}
 	body, err := MarshalEvent(e)
@@ -93,12 +94,12 @@ func (v *LogView) Show(e Event) error {
 	return nil
 }
 
-// Remember takes note of an event that another log has, so that step lines can tell the newest
-// evaluation.
+// Remember records an evaluation that another process logs, so that this log's step lines include
+// it.
 func (v *LogView) Remember(e Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	// Several workers may tell of old evaluations, in any order.
+	// Several workers may report old evaluations, in any order.
 	if e, is := e.(Eval); is && e.Step >= v.evaluated.Step {
 		v.evaluated = e
 	}
@@ -107,17 +108,17 @@ func (v *LogView) Remember(e Event) {
 // Close does nothing.
 func (v *LogView) Close() error { return nil }
 
-// rounded keeps the four digits of a loss that people read.
+// rounded rounds a loss to four decimal places.
 func rounded(loss float64) float64 { return math.Round(loss*1e4) / 1e4 }
 
-// pace limits how often steps have a line.
+// pace limits how often steps are written.
 type pace struct {
 	interval time.Duration
 	now      func() time.Time
 	last     time.Time
 }
 
-// due reports whether a step gets a line. The last step and skipped ones always do.
+// due reports whether a step is written. The last step and skipped ones always are.
 func (p *pace) due(step Step) bool {
 	if step.Skipped || step.Step >= step.TotalSteps {
 		return true

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// logged is what a log of a format has of a short job; each step takes 3 seconds.
+// logged returns a short job's log in a format. Each step takes 3 seconds.
 func logged(t *testing.T, format string) []string {
 	t.Helper()
 	var out bytes.Buffer
@@ -61,7 +61,7 @@ func TestLogViewAsText(t *testing.T) {
 	}
 	got := logged(t, "text")
 	for i := range got {
-		_, got[i], _ = strings.Cut(got[i], " ") // the time
+		_, got[i], _ = strings.Cut(got[i], " ") // without the time
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -93,8 +93,8 @@ func TestLogViewAsJSON(t *testing.T) {
 	}
 }
 
-// TestLogViewRemembers: an evaluation that another log has is told of with the steps, until a newer
-// one, or the end of the run.
+// TestLogViewRemembers: step lines include an evaluation of another log until a newer one or the
+// end of the run.
 func TestLogViewRemembers(t *testing.T) {
 	var out bytes.Buffer
 	log, err := NewLog(&out, "text", slog.LevelInfo)
@@ -104,7 +104,7 @@ func TestLogViewRemembers(t *testing.T) {
 	view := NewLogView(log, 0, time.Now)
 	for _, c := range []struct {
 		remembered, shown Event
-		want              string // in the line of the next step; "": no validation loss
+		want              string // in the next step's line; "": no validation loss
 	}{
 		{want: ""},
 		{remembered: Checkpoint{2, "runs/2"}, want: ""},

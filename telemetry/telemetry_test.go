@@ -120,7 +120,8 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// The last line says why the job ended, for people without what it says already.
+// TestDoneSaysWhy: the last line gives the reason why the job ended, unless it repeats the rest of
+// the line.
 func TestDoneSaysWhy(t *testing.T) {
 	const figures = ": loss 1.0000, perplexity 2.718, 7 tokens/s\nthe model was not kept"
 	for reason, want := range map[string]string{

@@ -2,21 +2,21 @@ package train
 
 import "time"
 
-// arrivalSlots is how many ranks each tell how long they took to come to a step's sum. Of more
-// ranks, every so many-th share a slot, and what is known of them is their mean.
+// arrivalSlots is the number of arrival times in a tail. With more ranks, ranks with the same
+// number modulo arrivalSlots share a slot, and only their mean is known.
 const arrivalSlots = 16
 
-// Ranks have no common clock, but a sum that all are given begins a common time: from the sum
-// before, each took so long to where it could only wait for the others. Who took the longest is
-// whom the others waited for, however they look afterwards: from then on all look equally late.
+// Ranks have no common clock, but all leave a sum at about the same time. Each rank measures the
+// time from the last sum to the point where it only waits for the others. The rank with the longest
+// time is the one that the others wait for. Later all ranks look equally late.
 
-// putArrival writes how long a rank took to dst, arrivalSlots long.
+// putArrival writes a rank's time to dst, arrivalSlots long.
 func putArrival(dst []float32, rank int, took time.Duration) {
 	clear(dst[:arrivalSlots])
 	dst[rank%arrivalSlots] = float32(took.Seconds())
 }
 
-// takeArrivals returns how long the slowest of so many ranks took, of what they have put added up.
+// takeArrivals returns the slowest rank's time from the sum of all ranks' putArrival.
 func takeArrivals(src []float32, ranks int) time.Duration {
 	slowest := 0.0
 	for i, sum := range src[:min(arrivalSlots, ranks)] {
@@ -26,8 +26,8 @@ func takeArrivals(src []float32, ranks int) time.Duration {
 	return time.Duration(slowest * float64(time.Second))
 }
 
-// waited is how much of the time that a rank was exposed to the ring it waited for the slowest one,
-// which took so long to come when this one took its own time.
+// waited returns how much of its exposed time a rank waited for the slowest rank. slowest and own
+// are the times that both took to reach the sum.
 func waited(slowest, own, exposed time.Duration) time.Duration {
 	return min(max(slowest-own, 0), exposed)
 }

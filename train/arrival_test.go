@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A rank that is slow is who the other waits for, and does not wait itself.
+// The other ranks wait for a slow rank, which does not wait itself.
 func TestWaitingIsForTheSlowest(t *testing.T) {
 	var sum [arrivalSlots]float32
 	took := make([]time.Duration, arrivalSlots+2) // two slots have two ranks each
@@ -15,7 +15,7 @@ func TestWaitingIsForTheSlowest(t *testing.T) {
 	took[3], took[arrivalSlots] = 4*time.Second, 3*time.Second
 	for rank, d := range took {
 		var own [arrivalSlots]float32
-		own[5] = 7 // of the last step
+		own[5] = 7 // left over from the last step
 		putArrival(own[:], rank, d)
 		for i, v := range own {
 			sum[i] += v

@@ -12,7 +12,7 @@ import (
 	"rondo/model"
 )
 
-// ringOfOne is the Reducer of one rank.
+// ringOfOne is the ring of a single rank.
 type ringOfOne struct{}
 
 func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32) error {
@@ -28,7 +28,7 @@ func (ringOfOne) AllReduceTree(context.Context, []float32, []int, [][]float32) e
 func (ringOfOne) AllReduce(context.Context, []float32) error        { return nil }
 func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil }
 
-// idle is a seat that costs nothing, so that what is measured is the loop.
+// idle is a seat that does nothing, so that a benchmark measures only the loop.
 type idle struct{}
 
 func (idle) Read(context.Context, iter.Seq[Span]) func()               { return func() {} }
@@ -41,11 +41,11 @@ func (idle) Evaluate(context.Context, Lanes, func(float64, int)) error { return 
 func (idle) Staged() []compute.Staged                                  { return nil }
 func (idle) Close()                                                    {}
 
-// steps does n steps of a job on one rank, with its model or without.
+// steps runs n steps of a job on one rank, with its model or without.
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
 	j.config.Steps, j.bucketBytes = int64(n), onePiece
 	j.prepare = func(_ int, trainer *Trainer) {
-		trainer.cfg.Observer = silence{}
+		trainer.cfg.Observer = noObserver{}
 		if !withModel {
 			trainer.seat.Close()
 			trainer.seat = idle{}
@@ -58,7 +58,7 @@ func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {
 	}
 }
 
-// The loop itself allocates nothing from step to step.
+// The step loop allocates no memory from step to step.
 func TestAllocations(t *testing.T) {
 	per := func(withModel bool) float64 {
 		run := func(n int) float64 {
@@ -77,7 +77,7 @@ func TestAllocations(t *testing.T) {
 	t.Logf("a step with its model has %.1f", per(true))
 }
 
-// fixedLanes are batches of any size that cost nothing to read.
+// fixedLanes are batches of any size without reading cost.
 type fixedLanes struct{}
 
 func (fixedLanes) SegmentsPerEpoch() int64 { return 8 }
@@ -90,7 +90,7 @@ func (fixedLanes) Fill(_ context.Context, step int64, _, _ int, inputs, targets 
 	return nil
 }
 
-// textbook is Dive into Deep Learning's job: 28 symbols, hidden 256, batch 32, 35 steps.
+// textbook is the job of Dive into Deep Learning: 28 symbols, hidden 256, batch 32, 35 steps.
 func textbook() job {
 	j := newJob(1)
 	j.model.Vocab, j.model.Hidden = 28, 256
@@ -99,8 +99,8 @@ func textbook() job {
 	return j
 }
 
-// BenchmarkTextbook sets the loop beside the segment that it runs: "loop" is all but forward and
-// backward, "step" is all.
+// BenchmarkTextbook measures the whole step ("step") and the step without forward and backward
+// ("loop").
 func BenchmarkTextbook(b *testing.B) {
 	for _, c := range []struct {
 		name      string
@@ -121,7 +121,7 @@ func BenchmarkTextbook(b *testing.B) {
 	})
 }
 
-// benchmarkSegment runs the textbook's forward and backward alone.
+// benchmarkSegment runs forward and backward alone.
 func benchmarkSegment(b *testing.B, dev compute.Device) {
 	j := textbook()
 	m, err := model.New(j.model, dev)
@@ -147,7 +147,6 @@ func benchmarkSegment(b *testing.B, dev compute.Device) {
 	}
 }
 
-// tenMillion is a job of about 10M parameters.
 func tenMillion() job {
 	j := newJob(1)
 	j.model.Vocab, j.model.Hidden, j.model.Layers = 96, 900, 2
@@ -155,7 +154,7 @@ func tenMillion() job {
 	return j
 }
 
-// BenchmarkDigest is a roll call's part that grows with the model: parameters and two slots.
+// BenchmarkDigest measures the digest of a roll call: parameters and two slots.
 func BenchmarkDigest(b *testing.B) {
 	alone(b, tenMillion(), func(trainer *Trainer) {
 		b.Logf("%d parameters", trainer.task.(textTask).Count())
@@ -166,7 +165,7 @@ func BenchmarkDigest(b *testing.B) {
 	})
 }
 
-// BenchmarkBuild is what a Join costs that gives a rank another number of lanes.
+// BenchmarkBuild measures a Join that changes the rank's number of lanes.
 func BenchmarkBuild(b *testing.B) {
 	j := tenMillion()
 	j.bptt = 35
@@ -181,7 +180,7 @@ func BenchmarkBuild(b *testing.B) {
 	})
 }
 
-// alone joins a ring of one, and has something done in it.
+// alone joins a ring of one rank and calls do in it.
 func alone(b *testing.B, j job, do func(*Trainer)) {
 	b.Helper()
 	j.config.Steps = 1

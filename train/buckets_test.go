@@ -12,9 +12,9 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// queued is a Reducer whose sums are done beside its caller, one behind the other.
+// queued is a ring that sums in a goroutine, one sum after the other.
 type queued struct {
-	Reducer
+	sumRing
 	started *int       // how many sums were begun
 	last    *queuedSum // nil: none
 }
@@ -37,7 +37,7 @@ func (q *queued) Start(ctx context.Context, buf []float32) (Pending, error) {
 		if before != nil {
 			<-before.done
 		}
-		s.err = q.Reducer.AllReduce(ctx, buf)
+		s.err = q.sumRing.AllReduce(ctx, buf)
 		s.at = time.Now()
 	}()
 	return s, nil
@@ -51,31 +51,31 @@ func (q *queued) settle() {
 
 func (q *queued) AllReduce(ctx context.Context, buf []float32) error {
 	q.settle()
-	return q.Reducer.AllReduce(ctx, buf)
+	return q.sumRing.AllReduce(ctx, buf)
 }
 
 func (q *queued) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	q.settle()
-	return q.Reducer.AllReduceCarry(ctx, buf, out, in)
+	return q.sumRing.AllReduceCarry(ctx, buf, out, in)
 }
 
 func (q *queued) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	q.settle()
-	return q.Reducer.AllGather(ctx, buf, ends)
+	return q.sumRing.AllGather(ctx, buf, ends)
 }
 
-// deep is a job whose gradient is finished in six parts.
+// deep is a job whose backward pass finishes the gradient in six parts.
 func deep(ranks int) job {
 	j := newJob(ranks)
 	j.model.Layers, j.model.Embed, j.config.Steps = 2, 8, 12
 	return j
 }
 
-// runQueued runs the job on rings that go on beside their ranks, and returns how many sums rank 0
-// began, and how many of them within its runs.
+// runQueued runs the job on queued rings. It returns how many sums rank 0 started, and how many of
+// them during backward passes.
 func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) {
 	t.Helper()
-	met, errs := newMeeting(j.ranks), make(chan error, j.ranks)
+	met, errs := newLocalRing(j.ranks), make(chan error, j.ranks)
 	prepare := j.prepare
 	j.prepare = func(rank int, trainer *Trainer) {
 		if prepare != nil {
@@ -91,7 +91,8 @@ func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) 
 			begun = &started
 		}
 		outcomes = append(outcomes, o)
-		ring := &queued{Reducer: seat{meeting: met, rank: rank, summed: j.summed}, started: begun}
+		own := localRank{localRing: met, rank: rank, summed: j.summed}
+		ring := &queued{sumRing: own, started: begun}
 		go func() { errs <- j.runRank(t.Context(), rank, ring, o) }()
 	}
 	for range j.ranks {
@@ -102,7 +103,7 @@ func (j job) runQueued(t *testing.T) (outcomes []*outcome, started, within int) 
 	return outcomes, started, within
 }
 
-// counting counts the sums that are begun within runs.
+// counting counts the sums that start during backward passes.
 type counting struct {
 	Seat
 	started, within *int
@@ -114,8 +115,8 @@ func (c counting) Backward(in Pass) (float64, error) {
 	return c.Seat.Backward(in)
 }
 
-// In whatever buckets the gradient is summed, and whenever each rank has its part of it, all ranks
-// come to what one sum of it comes to. The ring adds in the same order here.
+// Summing in buckets gives the same parameters as one sum, whatever the buckets' size and the order
+// in which the ranks finish. The ring adds in the same order here.
 func TestBucketsSumTheGradient(t *testing.T) {
 	for name, change := range map[string]func(*job){
 		"each part": func(*job) {},
@@ -157,16 +158,16 @@ func TestBucketsSumTheGradient(t *testing.T) {
 	}
 }
 
-// The buckets are on their way before backward has come to its end, but for the last; where a rank
-// clips its own gradient, none are.
+// All buckets but the last start before backward ends. If each rank clips its own gradient, none
+// does.
 func TestBucketsBeginWithinBackward(t *testing.T) {
 	for _, c := range []struct {
 		clip Clip
 		size int64
 		each int // in a step
 	}{
-		// The output layer; of each layer W_ih, then the rest, of the first in as many parts as it
-		// has gates; and with the tail the embedding.
+		// The output layer; for each layer W_ih, then the rest, split by gates for the first layer;
+		// then the embedding with the tail.
 		{Clip{1, ByNorm, ScopeGlobal}, 1, 8},
 		{Clip{0, ByNorm, ScopeWorker}, 1, 8},
 		{Clip{1, ByNorm, ScopeGlobal}, onePiece, 0},
@@ -182,7 +183,7 @@ func TestBucketsBeginWithinBackward(t *testing.T) {
 	}
 }
 
-// A bucket that cannot be begun, or fails on its way, ends the step.
+// A bucket that fails, at its start or later, ends the step.
 func TestBucketFails(t *testing.T) {
 	for _, when := range []int{1, 2} {
 		j := deep(1)
@@ -194,7 +195,7 @@ func TestBucketFails(t *testing.T) {
 	}
 }
 
-// bucketless fails when a sum is begun, or while it is on its way.
+// bucketless fails when a sum starts, or while it runs.
 type bucketless struct {
 	ringOfOne
 	when int

@@ -13,7 +13,7 @@ import (
 	"rondo/compute/cpu"
 )
 
-// dealt returns the ends of the lanes of each of n ranks, which have whole groups.
+// dealt returns the ends of the lanes of n ranks with whole groups each.
 func (j job) dealt(n int) []int {
 	if j.config.LaneGroups == 0 {
 		return dealt(n)
@@ -25,8 +25,8 @@ func (j job) dealt(n int) []int {
 	return ends
 }
 
-// leafNodes are the nodes of a tree of so many leaves that have just the leaves [first, end), and
-// no parent that does: by the definition, from the node of size leaves at lo downwards.
+// leafNodes returns the nodes that cover only leaves in [first, end), and whose parents cover
+// others too. It follows the definition, from the node of size leaves at lo downwards.
 func leafNodes(lo, size, first, end, leaves int) [][2]int {
 	hi := min(lo+size, leaves)
 	switch {
@@ -47,7 +47,7 @@ func powerAbove(n int) int {
 	return size
 }
 
-// treeSum is what the node of size leaves at lo has, of so many leaves, when some nodes are known.
+// treeSum returns the sum of the node of size leaves at lo from some known nodes.
 func treeSum(lo, size, leaves int, known map[[2]int][]float32) []float32 {
 	if sum, ok := known[[2]int{lo, min(lo+size, leaves)}]; ok {
 		return slices.Clone(sum)
@@ -61,7 +61,7 @@ func treeSum(lo, size, leaves int, known map[[2]int][]float32) []float32 {
 	return left
 }
 
-func (s seat) AllReduceTree(ctx context.Context, buf []float32, ends []int, parts [][]float32,
+func (s localRank) AllReduceTree(ctx context.Context, buf []float32, ends []int, parts [][]float32,
 ) error {
 	s.mu.Lock()
 	s.parts[s.rank] = parts
@@ -87,10 +87,11 @@ func (s seat) AllReduceTree(ctx context.Context, buf []float32, ends []int, part
 	})
 }
 
-func (f *frail) AllReduceTree(ctx context.Context, buf []float32, ends []int, parts [][]float32,
+func (f *breakingRing) AllReduceTree(
+	ctx context.Context, buf []float32, ends []int, parts [][]float32,
 ) error {
 	return f.do(ctx, func(ctx context.Context) error {
-		return f.seat.AllReduceTree(ctx, buf, ends, parts)
+		return f.localRank.AllReduceTree(ctx, buf, ends, parts)
 	}, func(bool) {
 		for _, part := range append(parts, buf) {
 			fillNaN(part)
@@ -98,7 +99,7 @@ func (f *frail) AllReduceTree(ctx context.Context, buf []float32, ends []int, pa
 	})
 }
 
-// canonical is a job of lane groups, on one rank.
+// canonical is a job with lane groups on one rank.
 func canonical(groups int, scope ClipScope) job {
 	j := newJob(1)
 	j.config.Canonical, j.config.LaneGroups, j.config.Clip.Scope = true, groups, scope
@@ -107,9 +108,8 @@ func canonical(groups int, scope ClipScope) job {
 	return j
 }
 
-// story is all that a rank has to show of a job that does not depend on time: its parameters, and
-// what it has reported.
-func (o *outcome) story() string {
+// report is a rank's result without times: its parameters and its reports.
+func (o *outcome) report() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%x", sha256.Sum256(fmt.Appendf(nil, "%b", o.params)))
 	for _, s := range o.steps {
@@ -119,8 +119,8 @@ func (o *outcome) story() string {
 	return fmt.Sprintf("%s\n%+v\n%+v", b.String(), o.evals, o.result.Progress)
 }
 
-// Weights, losses, norms and evaluations have the same bits on any number of ranks and of threads,
-// and wherever the gradient is.
+// Weights, losses, norms and evaluations have the same bits on any number of ranks and threads, and
+// in any memory.
 func TestCanonical(t *testing.T) {
 	for name, c := range map[string]struct {
 		groups int
@@ -148,13 +148,13 @@ func TestCanonical(t *testing.T) {
 				t.Parallel()
 				j := canonical(c.groups, scope)
 				c.change(&j)
-				want := j.mustRun(t).story()
+				want := j.mustRun(t).report()
 				for _, ranks := range []int{1, 2, 3, 4, 8} {
 					j.threads, j.ranks = 1+ranks%2, ranks
 					if ranks > c.groups {
 						continue
 					}
-					if got := j.mustRun(t).story(); got != want {
+					if got := j.mustRun(t).report(); got != want {
 						t.Errorf("%d ranks of %d threads: %s\nwant %s", ranks, j.threads, got, want)
 					}
 				}
@@ -163,8 +163,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// Groups that are clipped before the ring come to the same on any number of ranks, but for the
-// rounding of the ring's sum.
+// Clipping by group gives the same result on any number of ranks, within the rounding of the ring's
+// sum.
 func TestClipByGroupInARing(t *testing.T) {
 	j := canonical(6, ScopeGroup)
 	j.config.Canonical, j.config.Steps = false, 20
@@ -177,8 +177,8 @@ func TestClipByGroupInARing(t *testing.T) {
 	}
 }
 
-// Whatever collective a worker is killed in, the others, who are fewer and have more groups each,
-// end with the bits of a job that nobody has disturbed.
+// A worker may be killed in any collective: the remaining ones, with more groups each, finish with
+// the same bits as an undisturbed job.
 func TestCanonicalKilled(t *testing.T) {
 	j := elasticJob(6)
 	j.config.Canonical, j.config.LaneGroups, j.config.Accumulate = true, 6, 2
@@ -199,9 +199,9 @@ func TestCanonicalKilled(t *testing.T) {
 					return slices.Contains(how.dead, worker)
 				})
 				e.ring(breakage{}, left...)
-				e.whole(left...)
+				e.allDone(left...)
 				e.audit()
-				h := e.hands[left[0]]
+				h := e.workers[left[0]]
 				if !sameBits(h.params(), oracle.params) ||
 					h.result.Progress != oracle.result.Progress {
 					t.Errorf("call %d: not the bits of an undisturbed job", how.call)
@@ -214,7 +214,7 @@ func TestCanonicalKilled(t *testing.T) {
 	}
 }
 
-// A job that was saved on some ranks goes on, on others, to the same bits.
+// A job that resumes on another number of ranks ends with the same bits.
 func TestCanonicalResume(t *testing.T) {
 	j := canonical(12, ScopeGroup)
 	j.config.Steps, j.config.Accumulate = 23, 2 // 4.5 steps an epoch
@@ -232,7 +232,7 @@ func TestCanonicalResume(t *testing.T) {
 	}
 }
 
-// What a rank's groups are folded into are the nodes of the tree, and their sums.
+// A rank's groups are folded into the nodes of the tree and their sums.
 func TestFold(t *testing.T) {
 	dev, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
@@ -286,7 +286,7 @@ func TestCanonicalRefuses(t *testing.T) {
 		"need lane groups":       func(j *job) { j.config.LaneGroups = 0 },
 		"clips by worker":        func(j *job) { j.config.Clip.Scope = ScopeWorker },
 		"are not whole groups":   func(j *job) { j.ranks, j.ends = 2, []int{3, testG} },
-		"--sync-every has each worker": func(j *job) {
+		"--sync-every cannot be used with": func(j *job) {
 			j.config.Local = Local{Every: 4, Outer: OuterAverage}
 		},
 		"--accumulate -1: must be": func(j *job) { j.config.Accumulate = -1 },

@@ -7,13 +7,13 @@ import (
 	"rondo/compute"
 )
 
-// ClipBy is what a gradient's limit holds for.
+// ClipBy is the quantity that the limit applies to.
 type ClipBy string
 
-// ClipScope is whose gradient is clipped.
+// ClipScope says whose gradient is clipped.
 type ClipScope string
 
-// What Clip offers.
+// Values of Clip's fields.
 const (
 	// ByNorm scales the whole gradient g by limit/|g| when its L2 norm |g| is above the limit
 	// (Pascanu et al., arXiv:1211.5063).
@@ -21,27 +21,27 @@ const (
 	// ByValue limits each element to [-limit, limit].
 	ByValue ClipBy = "value"
 
-	// ScopeWorker clips each rank's mean gradient over its own lanes, and weighs it by the rank's
-	// share of the lanes, before the ranks' are added. With more than one rank this is not the
-	// same as clipping the whole (Goodfellow et al., Deep Learning, 10.11.1), and so depends on
-	// how many ranks there are.
+	// ScopeWorker clips each rank's mean gradient over its own lanes, before the sum, and weights
+	// it by the rank's share of the lanes. The result depends on the number of ranks: with more
+	// than one it differs from clipping the whole gradient (Goodfellow et al., Deep Learning,
+	// 10.11.1).
 	ScopeWorker ClipScope = "worker"
-	// ScopeGlobal clips the sum over the ranks: what one process with the whole batch would do.
+	// ScopeGlobal clips the sum over the ranks, as one process with the whole batch would.
 	ScopeGlobal ClipScope = "global"
-	// ScopeGroup clips each lane group's mean gradient, and weighs it by the group's share of the
-	// lanes, before they are added: as ScopeWorker, but whichever ranks have the groups. It is not
-	// the same as clipping the whole either.
+	// ScopeGroup clips each lane group's mean gradient, before the sum, and weights it by the
+	// group's share of the lanes. The result does not depend on which ranks have the groups. It
+	// also differs from clipping the whole gradient.
 	ScopeGroup ClipScope = "group"
 )
 
-// Clip says how gradients are limited.
+// Clip configures gradient clipping.
 type Clip struct {
-	Limit float64 // 0: not at all
+	Limit float64 // 0: no clipping
 	By    ClipBy
 	Scope ClipScope
 }
 
-// maxClip keeps what was clipped, and a sum of it over the ranks, finite in float32.
+// maxClip keeps a clipped gradient and its sum over the ranks finite in float32.
 const maxClip = 1e30
 
 func (c Clip) validate() error {
@@ -58,10 +58,10 @@ func (c Clip) validate() error {
 	return nil
 }
 
-// beforeRing says whether each rank clips its own gradient, or those of its groups.
+// beforeRing reports whether each rank clips its own gradient, or its groups', before the sum.
 func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope != ScopeGlobal }
 
-// by is how the device limits a gradient of which this rank has a share.
+// by returns the device's clip arguments for a gradient with this share of the lanes.
 func (c Clip) by(share, lossLimit float64) compute.Clip {
 	return compute.Clip{Limit: c.Limit, ByValue: c.By == ByValue, Share: share,
 		LossLimit: lossLimit}
@@ -69,7 +69,7 @@ func (c Clip) by(share, lossLimit float64) compute.Clip {
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// allFinite says whether every element is a number.
+// allFinite reports whether every element is finite.
 func allFinite(x []float32) bool {
 	const exponent = 0x7f800000 // all ones: an infinity, or not a number
 	for _, v := range x {

@@ -59,8 +59,8 @@ func TestClip(t *testing.T) {
 	}
 }
 
-// One step of plain SGD with clipping by each worker, computed as it is written: the mean gradient
-// of each worker's lanes, clipped, weighted by the share of the lanes, summed.
+// One step of plain SGD with clipping by worker equals the formula: each worker's mean gradient,
+// clipped, weighted by its share of the lanes, and summed.
 func TestWorkerClipAsWritten(t *testing.T) {
 	ends := []int{1, 3, testG}
 	for _, clip := range []Clip{{0.05, ByNorm, ScopeWorker}, {0.003, ByValue, ScopeWorker}} {
@@ -71,18 +71,18 @@ func TestWorkerClipAsWritten(t *testing.T) {
 			o := j.mustRun(t)
 			params, norm := byHand(t, j)
 			if got := o.steps[0].GradientNorm; math.Abs(got/norm-1) > 1e-6 {
-				t.Errorf("the norm is %v, by hand %v", got, norm)
+				t.Errorf("the norm is %v, by elasticWorker %v", got, norm)
 			}
 			for i, want := range params {
 				if math.Abs(float64(o.params[i])-want) > 1e-7 {
-					t.Fatalf("parameter %d is %v, by hand %v", i, o.params[i], want)
+					t.Fatalf("parameter %d is %v, by elasticWorker %v", i, o.params[i], want)
 				}
 			}
 		})
 	}
 }
 
-// fresh is the job's model as no step has changed it, on a CPU, until the test ends.
+// fresh returns the job's model with initial weights, on a CPU, until the test ends.
 func (j job) fresh(t *testing.T) *model.Model {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1})
@@ -98,7 +98,7 @@ func (j job) fresh(t *testing.T) *model.Model {
 	return m
 }
 
-// byHand returns the parameters after a job's first step, and the weighted mean of the norms.
+// byHand computes the parameters after a job's first step, and the weighted mean of the norms.
 func byHand(t *testing.T, j job) (params []float64, norm float64) {
 	t.Helper()
 	m := j.fresh(t)

@@ -7,75 +7,73 @@ import (
 	"time"
 )
 
-// Config is a job. What it says is the same on all ranks; what it asks for (Saver, Observer and
-// the like) is each rank's own.
+// Config is a job's training configuration. The values are the same on all ranks; the interfaces
+// (Saver, Observer and others) are each rank's own.
 type Config struct {
 	Lanes int   // G
-	Steps int64 // of the whole job, those done before included
+	Steps int64 // of the whole job, including those already done
 
-	// Accumulate is how many segments of each lane a step reads, one after the other, before it
-	// updates by the mean gradient over all of their targets: K. 0: 1.
+	// Accumulate is gradient accumulation: segments per lane and update, K. The update uses the
+	// mean gradient over all their targets. 0: 1.
 	Accumulate int
-	// LaneGroups is into how many groups of consecutive lanes the batch is cut, which are computed
-	// one by one, all in the same shape whoever has them: each rank has whole groups. It divides
-	// Lanes. 0: each rank computes all of its lanes together.
+	// LaneGroups is the number of groups of consecutive lanes. Each group is computed by itself, so
+	// its shape does not depend on the rank; each rank has whole groups. It divides Lanes. 0: each
+	// rank computes all its lanes together.
 	LaneGroups int
-	// Canonical says that the groups' gradients are added up in one order, whoever has them: the
-	// same bits on any number of ranks. Each Ring's Sum is of a tree then.
+	// Canonical sums the groups' gradients in one fixed order, so that the bits do not depend on
+	// the number of ranks. Each Ring's Sum must then be a tree sum.
 	Canonical bool
 
 	Optimizer Optimizer
 	Schedule  Schedule
 	Clip      Clip
 	Local     Local
-	// NonfiniteLimit is how many steps in a row may be not finite: the last of so many ends the
-	// job. At least 1.
+	// NonfiniteLimit is how many non-finite steps in a row end the job. At least 1.
 	NonfiniteLimit int64
 
-	// NewSlots makes this rank's part of the slots, if the ranks share them out. Each Ring's Sum is
-	// an Updater then. Nil: each rank keeps all slots.
+	// NewSlots makes this rank's slots if the ranks share them out. Each Ring's Sum must then be an
+	// Updater. Nil: each rank keeps all slots.
 	NewSlots func(SlotsConfig) (Slots, error)
 
-	// EvalEvery is how many steps lie between two evaluations, where the Task has something to
-	// evaluate on; 0: one is at each epoch's end. Another is after the last step.
+	// EvalEvery is the number of steps between evaluations, if the Task has evaluation data; 0:
+	// evaluate at each epoch's end. The job also evaluates after the last step.
 	EvalEvery int64
 
-	// EarlyStop ends the job when so many evaluations in a row that were due by EvalEvery have not
-	// improved on the best of them; 0: never.
+	// EarlyStop ends the job after this many evaluations in a row, of those due by EvalEvery,
+	// without a new best loss; 0: never.
 	EarlyStop int64
 
-	// Save says that the Saver of whoever is rank 0 gets a snapshot every SaveEvery steps (0:
-	// never), and after the last step, which may be where the job was asked to stop.
+	// Save gives rank 0's Saver a snapshot every SaveEvery steps (0: never) and after the last
+	// step, also when the job is stopped.
 	Save      bool
 	SaveEvery int64
-	// SaveBest says that it also gets one after each evaluation due by EvalEvery that is the best
-	// so far.
+	// SaveBest also saves after each evaluation due by EvalEvery that is the best so far.
 	SaveBest bool
 	Saver    Saver
 	// SaveTimeout bounds each wait for the Saver; 0: DefaultSaveTimeout.
 	SaveTimeout time.Duration
 
-	// Sample, that of rank 0, shows what was learned every SampleEvery steps (0: never), and after
-	// the last step of a job that was not stopped; nil: none. The other ranks meet rank 0
-	// again in the ring only, so it must be short beside the ring's timeout.
+	// Sample generates a text on rank 0 every SampleEvery steps (0: never), and after the last step
+	// of a job that was not stopped; nil: none. The other ranks wait in the ring meanwhile, so it
+	// must take much less than the ring's timeout.
 	Sample      func(ctx context.Context, step int64) (string, error)
 	SampleEvery int64
 
-	// CheckEvery is how many steps lie between two roll calls, in which the ranks compare what they
-	// have and how fast they are; 0: never.
+	// CheckEvery is the number of steps between roll calls, in which the ranks compare digests and
+	// speed; 0: never.
 	CheckEvery int64
-	// EvictStragglers is how many times slower than the others a rank must be, for a few roll calls
-	// in a row, to end the ring with an agree.StragglerError; 0: that never happens.
+	// EvictStragglers ends the ring with an agree.StragglerError when a rank is this many times
+	// slower than the others for several roll calls in a row; 0: never.
 	EvictStragglers float64
 
-	Observer  Observer  // nil: nobody
+	Observer  Observer  // nil: no reports
 	Ledger    Ledger    // nil: none
-	Rehearsal Rehearsal // nil: nothing goes wrong on purpose
+	Rehearsal Rehearsal // nil: no faults are injected
 	Tracer    Tracer    // nil: none
-	Beat      func()    // called when a phase of a step begins: a sign of life; nil: nobody looks
+	Beat      func()    // called at each phase of a step, as a sign of life; nil: none
 
-	// HostMemory says that the device's memory is the host's, as a CPU's is. The gradient is then
-	// summed over the ranks where it lies, and is copied otherwise.
+	// HostMemory: device memory is host memory, as on a CPU. The gradient is then summed in place;
+	// otherwise it is copied to the host.
 	HostMemory bool
 
 	Now func() time.Time // nil: time.Now
@@ -87,7 +85,7 @@ const maxAccumulate = 1 << 20
 // DefaultSaveTimeout bounds a wait for the Saver unless Config says otherwise.
 const DefaultSaveTimeout = 10 * time.Minute
 
-// complete checks c and fills in what was left out.
+// complete validates c and sets defaults.
 func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	if c.Accumulate == 0 {
 		c.Accumulate = 1
@@ -115,7 +113,7 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 		c.SaveTimeout = DefaultSaveTimeout
 	}
 	if c.Observer == nil {
-		c.Observer = silence{}
+		c.Observer = noObserver{}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -140,11 +138,11 @@ func (c *Config) validatePasses() error {
 	case c.LaneGroups == 0 && (c.Canonical || byGroup):
 		return errors.New("train: --reduce canonical and --clip-scope group need lane groups")
 	case c.Local.on() && c.LaneGroups > 0:
-		return errors.New("--sync-every has each worker train its lanes together: it is not for " +
-			"--lane-groups, --reduce canonical and --clip-scope group")
+		return errors.New("--sync-every cannot be used with --lane-groups, --reduce canonical " +
+			"or --clip-scope group: each worker trains its lanes together")
 	case c.NewSlots != nil && (c.Canonical || c.Local.on()):
-		return errors.New("--shard-optimizer is not for --reduce canonical and --sync-every: " +
-			"each worker has the sum of its own range only, of each step's gradient")
+		return errors.New("--shard-optimizer cannot be used with --reduce canonical or " +
+			"--sync-every: each worker has only its own range of each step's summed gradient")
 	case c.Canonical && c.Clip.beforeRing() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
@@ -152,8 +150,8 @@ func (c *Config) validatePasses() error {
 	return nil
 }
 
-// Overlaps says whether the ranks may begin to sum a gradient while backward goes on: none of them
-// has to know its norm before, nor to add up those of its lane groups.
+// Overlaps reports whether the ranks may begin to sum a gradient during the backward pass: no rank
+// needs its norm first, and none adds up lane groups.
 func (c *Config) Overlaps() bool {
 	return !c.Clip.beforeRing() && !c.Local.on() && c.LaneGroups == 0
 }
@@ -190,7 +188,7 @@ func (c *Config) validateIntervals() error {
 		return fmt.Errorf("train: a save timeout of %v", c.SaveTimeout)
 	}
 	if c.Save && c.Saver == nil {
-		return errors.New("train: the job is to be saved, and there is no Saver")
+		return errors.New("train: Config.Save needs a Saver, and there is no Saver")
 	}
 	return nil
 }

@@ -21,33 +21,34 @@ var (
 	errBroken = errors.New("the ring is broken")
 )
 
-// breakage is how a ring breaks: in the nth collective of each rank, which the ranks in completes
-// still complete.
+// breakage says how a ring breaks, in the call-th collective of each rank. The ranks in completes
+// still complete that collective.
 type breakage struct {
 	call      int
-	dead      []int // ranks; they are gone afterwards
-	carried   bool  // the carry arrives everywhere before; otherwise nothing does
-	completes []int // all arrives everywhere, and these ranks notice; nil: it does not
+	dead      []int // ranks that are killed
+	carried   bool  // the carry arrives at all ranks first; otherwise nothing arrives
+	completes []int // everything arrives, and these ranks complete; nil: nothing arrives
 }
 
-// frail is a rank's Reducer in a ring that breaks.
-type frail struct {
-	seat
+// breakingRing is one rank's part in a ring that breaks.
+type breakingRing struct {
+	localRank
 	how   breakage
 	calls int
-	ring  *frailRing
+	ring  *breakingState
 }
 
-type frailRing struct {
+type breakingState struct {
 	broken context.Context
 	smash  context.CancelCauseFunc
 	hit    sync.Once
-	calls  func() // hears that the breakage has come about
+	calls  func() // called when the ring breaks
 }
 
-// do is one collective: whole does it, and spoil leaves the buffers as a broken one does. A rank
-// whose own ctx has ended hears that, whether or not another has broken the ring by then.
-func (f *frail) do(ctx context.Context, whole func(context.Context) error, spoil func(half bool),
+// do runs one collective: whole completes it, and spoil leaves the buffers of a broken one. A rank
+// whose own ctx has ended returns that cause, even if another has broken the ring by then.
+func (f *breakingRing) do(
+	ctx context.Context, whole func(context.Context) error, spoil func(half bool),
 ) error {
 	f.calls++
 	if err := context.Cause(ctx); err != nil && f.ring.broken.Err() != nil {
@@ -97,18 +98,18 @@ func fillNaN(x []float32) {
 	}
 }
 
-func (f *frail) AllReduce(ctx context.Context, buf []float32) error {
-	return f.do(ctx, func(ctx context.Context) error { return f.seat.AllReduce(ctx, buf) },
+func (f *breakingRing) AllReduce(ctx context.Context, buf []float32) error {
+	return f.do(ctx, func(ctx context.Context) error { return f.localRank.AllReduce(ctx, buf) },
 		func(bool) { fillNaN(buf) })
 }
 
-func (f *frail) Start(ctx context.Context, buf []float32) (Pending, error) {
+func (f *breakingRing) Start(ctx context.Context, buf []float32) (Pending, error) {
 	return summed{}, f.AllReduce(ctx, buf)
 }
 
-func (f *frail) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (f *breakingRing) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	return f.do(ctx, func(ctx context.Context) error {
-		return f.seat.AllReduceCarry(ctx, buf, out, in)
+		return f.localRank.AllReduceCarry(ctx, buf, out, in)
 	}, func(all bool) {
 		fillNaN(buf)
 		if !all && !f.how.carried {
@@ -117,16 +118,17 @@ func (f *frail) AllReduceCarry(ctx context.Context, buf, out, in []float32) erro
 	})
 }
 
-func (f *frail) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
+func (f *breakingRing) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
 	return f.do(ctx, func(ctx context.Context) error {
-		return f.seat.ReduceScatter(ctx, buf, ends)
+		return f.localRank.ReduceScatter(ctx, buf, ends)
 	}, func(bool) { fillNaN(buf) })
 }
 
-// AllGather that breaks off after it has begun leaves the first half of what comes.
-func (f *frail) AllGather(ctx context.Context, buf []float32, ends []int) error {
+// A broken AllGather leaves the first half of the incoming data.
+func (f *breakingRing) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	was := slices.Clone(buf)
-	return f.do(ctx, func(ctx context.Context) error { return f.seat.AllGather(ctx, buf, ends) },
+	whole := func(ctx context.Context) error { return f.localRank.AllGather(ctx, buf, ends) }
+	return f.do(ctx, whole,
 		func(half bool) {
 			if half {
 				copy(buf[len(buf)/2:], was[len(buf)/2:])
@@ -134,24 +136,24 @@ func (f *frail) AllGather(ctx context.Context, buf []float32, ends []int) error 
 		})
 }
 
-// reading is what a worker read for a step, and whether it completed it.
-type reading struct {
+// readRecord is what a worker read for a step, and whether it completed the step.
+type readRecord struct {
 	generation, step int64
 	first, count     int
 	committed        bool
 }
 
-// hand is a worker of an elastic job.
-type hand struct {
+// elasticWorker is a worker of an elastic job.
+type elasticWorker struct {
 	recorder
-	shelf
+	memorySaver
 	dev        compute.Device
 	model      *model.Model
 	trainer    *Trainer
-	readings   []reading
+	reads      []readRecord
 	generation int64
 	batches    Batches
-	timing     func() (sending, waiting time.Duration) // of its Reducers; nil: none
+	timing     func() (sending, waiting time.Duration) // of its rings; nil: none
 
 	result Result
 	joined agree.Joined
@@ -159,65 +161,65 @@ type hand struct {
 	err    error
 }
 
-func (h *hand) Intend(step int64, segment, first, count int, inputs []int32) error {
+func (h *elasticWorker) Intend(step int64, segment, first, count int, inputs []int32) error {
 	want, targets := make([]int32, len(inputs)), make([]int32, len(inputs))
 	at := h.trainer.position(step-1) + int64(segment)
 	err := h.batches.Fill(context.Background(), at, first, count, want, targets)
 	if err == nil && !slices.Equal(want, inputs) {
 		err = fmt.Errorf("step %d of lanes [%d, %d): %v was read", step, first, first+count, inputs)
 	}
-	h.readings = append(h.readings, reading{h.generation, step, first, count, false})
+	h.reads = append(h.reads, readRecord{h.generation, step, first, count, false})
 	return err
 }
 
-func (h *hand) Commit(step int64) error {
-	n := len(h.readings)
-	if last := h.readings[n-1].step; last != step {
+func (h *elasticWorker) Commit(step int64) error {
+	n := len(h.reads)
+	if last := h.reads[n-1].step; last != step {
 		return fmt.Errorf("step %d is committed after step %d was read", step, last)
 	}
 	began := h.trainer.cfg.Local.began(step)
-	for ; n > 0 && h.readings[n-1].generation == h.generation && h.readings[n-1].step > began; n-- {
-		h.readings[n-1].committed = true
+	for ; n > 0 && h.reads[n-1].generation == h.generation && h.reads[n-1].step > began; n-- {
+		h.reads[n-1].committed = true
 	}
 	return nil
 }
 
-// params are a copy of its model's.
-func (h *hand) params() []float32 {
+// params returns a copy of its model's parameters.
+func (h *elasticWorker) params() []float32 {
 	x := make([]float32, len(h.model.Params()))
 	h.dev.Download(x, h.model.Params())
 	return x
 }
 
-// elastic is a job whose rings come and go.
+// elastic is a job whose workers form one ring after another.
 type elastic struct {
 	t       *testing.T
 	job     job
-	hands   []*hand
-	from    map[int64]int64 // by generation: the step that the ring started from
+	workers []*elasticWorker
+	from    map[int64]int64 // the step that each generation started from
 	rings   int64
 	restore Restore
-	wrap    func(*frail) Reducer // nil: as it is
+	wrap    func(*breakingRing) sumRing // nil: as it is
 }
 
 func newElastic(t *testing.T, j job, workers int) *elastic {
 	e := &elastic{t: t, job: j, from: map[int64]int64{}}
 	for range workers {
-		e.hire()
+		e.addWorker()
 	}
 	return e
 }
 
-// hire adds a worker, and returns its number.
-func (e *elastic) hire() int {
+// addWorker adds a worker, and returns its number.
+func (e *elastic) addWorker() int {
 	e.t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1, Precision: e.job.precision})
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	h := &hand{dev: dev, batches: e.job.batches}
+	h := &elasticWorker{dev: dev, batches: e.job.batches}
 	if e.job.device != nil {
-		h.dev = e.job.device(len(e.hands), dev)
+		h.dev = e.job.device(len(e.workers), dev)
 	}
 	if h.model, err = model.New(e.job.model, h.dev); err != nil {
 		e.t.Fatal(err)
@@ -225,31 +227,30 @@ func (e *elastic) hire() int {
 	cfg := e.job.shared()
 	cfg.Observer, cfg.Ledger = &h.recorder, h
 	if cfg.Save && cfg.Saver == nil {
-		cfg.Saver = &h.shelf
+		cfg.Saver = &h.memorySaver
 	}
 	if h.trainer, err = New(e.job.task(h.model, cfg.Ledger), cfg); err != nil {
 		e.t.Fatal(err)
 	}
 	if e.job.prepare != nil {
-		e.job.prepare(len(e.hands), h.trainer)
+		e.job.prepare(len(e.workers), h.trainer)
 	}
 	e.t.Cleanup(func() {
 		h.trainer.Close()
 		h.model.Close()
 		dev.Close()
 	})
-	e.hands = append(e.hands, h)
-	return len(e.hands) - 1
+	e.workers = append(e.workers, h)
+	return len(e.workers) - 1
 }
 
-// ring lets workers join and run, in the order of their ranks, and says whether the breakage came
-// about.
+// ring lets workers join and run, ordered by rank, and reports whether the breakage happened.
 func (e *elastic) ring(how breakage, workers ...int) (broke bool) {
 	e.t.Helper()
 	return e.ringUntil(e.t.Context(), how, workers...)
 }
 
-// ringUntil is ring, whose workers go when life ends.
+// ringUntil is ring, but its workers leave when life ends.
 func (e *elastic) ringUntil(
 	life context.Context, how breakage, workers ...int,
 ) (broke bool) {
@@ -257,18 +258,18 @@ func (e *elastic) ringUntil(
 	e.rings++
 	generation := e.rings
 	ctx, cancel := context.WithCancelCause(e.t.Context())
-	shared := &frailRing{broken: ctx, smash: cancel, calls: func() { broke = true }}
+	shared := &breakingState{broken: ctx, smash: cancel, calls: func() { broke = true }}
 	defer cancel(nil)
-	met := newMeeting(len(workers))
+	met := newLocalRing(len(workers))
 	var running sync.WaitGroup
 	for rank, worker := range workers {
-		h := e.hands[worker]
+		h := e.workers[worker]
 		h.generation = generation
 		ring := Ring{Rank: rank, LaneEnds: e.job.dealt(len(workers)),
 			Generation: generation}
 		if len(workers) > 1 {
-			place := seat{meeting: met, rank: rank, timing: h.timing}
-			f := &frail{seat: place, how: how, ring: shared}
+			place := localRank{localRing: met, rank: rank, timing: h.timing}
+			f := &breakingRing{localRank: place, how: how, ring: shared}
 			by := parts{ring: f, slots: h.trainer.slots}
 			if e.wrap != nil {
 				by.ring = e.wrap(f)
@@ -293,22 +294,22 @@ func (e *elastic) ringUntil(
 	}
 	running.Wait()
 	for _, worker := range workers {
-		if h := e.hands[worker]; h.inRing {
+		if h := e.workers[worker]; h.inRing {
 			e.from[generation] = h.joined.Step
 		}
 	}
 	return broke
 }
 
-// whole fails unless all these workers have done the job to its end.
-func (e *elastic) whole(workers ...int) {
+// allDone fails unless these workers have finished the job.
+func (e *elastic) allDone(workers ...int) {
 	e.t.Helper()
 	for _, worker := range workers {
-		h := e.hands[worker]
+		h := e.workers[worker]
 		if h.err != nil || h.result.Progress.Step != e.job.config.Steps {
 			e.t.Fatalf("worker %d: %v, at step %d", worker, h.err, h.result.Progress.Step)
 		}
-		first := e.hands[workers[0]]
+		first := e.workers[workers[0]]
 		if !sameBits(h.params(), first.params()) || h.result.Progress !=
 			first.result.Progress {
 			e.t.Fatalf("worker %d and %d differ", worker, workers[0])
@@ -316,8 +317,8 @@ func (e *elastic) whole(workers ...int) {
 	}
 }
 
-// audit fails unless every lane was read exactly once in every step that counts: one that a worker
-// completed, in a ring after which no ring started from an earlier step.
+// audit fails unless every lane was read exactly once in every step that counts. A step counts if a
+// worker completed it and no later ring started from an earlier step.
 func (e *elastic) audit() {
 	e.t.Helper()
 	counts := func(generation, step int64) bool {
@@ -329,16 +330,16 @@ func (e *elastic) audit() {
 		return true
 	}
 	committed := map[[2]int64]bool{}
-	for _, h := range e.hands {
-		for _, r := range h.readings {
+	for _, h := range e.workers {
+		for _, r := range h.reads {
 			if r.committed && counts(r.generation, r.step) {
 				committed[[2]int64{r.generation, r.step}] = true
 			}
 		}
 	}
 	reads := make([][testG]int, e.job.config.Steps+1)
-	for _, h := range e.hands {
-		for _, r := range h.readings {
+	for _, h := range e.workers {
+		for _, r := range h.reads {
 			if committed[[2]int64{r.generation, r.step}] {
 				for lane := r.first; lane < r.first+r.count; lane++ {
 					reads[r.step][lane]++
@@ -356,10 +357,10 @@ func (e *elastic) audit() {
 	}
 }
 
-// like fails unless a worker has come to where one rank comes without a disturbance.
-func (e *elastic) like(worker int, oracle *outcome) {
+// matches fails unless a worker ends where an undisturbed single rank ends.
+func (e *elastic) matches(worker int, oracle *outcome) {
 	e.t.Helper()
-	h := e.hands[worker]
+	h := e.workers[worker]
 	got, want := h.result.Progress, oracle.result.Progress
 	if got.Step != want.Step || got.Updates != want.Updates || got.Nonfinite != want.Nonfinite ||
 		math.Abs(got.EpochLossSum/want.EpochLossSum-1) > 1e-4 ||
@@ -375,7 +376,7 @@ func (e *elastic) like(worker int, oracle *outcome) {
 	}
 }
 
-// elasticJob is short, and has all that can be due after a step.
+// elasticJob is a short job with every kind of work that can be due after a step.
 func elasticJob(steps int64) job {
 	j := newJob(1)
 	j.model.Hidden = 8
@@ -386,7 +387,7 @@ func elasticJob(steps int64) job {
 	return j
 }
 
-// kills are the ways in which a worker of four is lost in a collective.
+// kills lists how one of four workers can be lost in a collective.
 func kills() map[string]breakage {
 	return map[string]breakage{
 		"before":                      {dead: []int{1}},
@@ -399,8 +400,8 @@ func kills() map[string]breakage {
 	}
 }
 
-// Whatever collective a worker is killed in, and whoever completes it, the others go on without
-// it, and end where nobody would have been killed.
+// A worker may be killed in any collective, whichever ranks complete it: the others go on without
+// it and reach the undisturbed result.
 func TestKilledInAnyCollective(t *testing.T) {
 	oracle := elasticJob(7).mustRun(t)
 	for name, how := range kills() {
@@ -408,19 +409,19 @@ func TestKilledInAnyCollective(t *testing.T) {
 			for how.call = 1; ; how.call++ {
 				e := newElastic(t, elasticJob(7), 4)
 				if !e.ring(how, 0, 1, 2, 3) {
-					e.whole(0, 1, 2, 3)
+					e.allDone(0, 1, 2, 3)
 					break
 				}
 				left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(worker int) bool {
 					return slices.Contains(how.dead, worker)
 				})
 				e.ring(breakage{}, left...)
-				if lost := e.hands[left[0]].joined.LostLanes; len(lost) > 0 {
+				if lost := e.workers[left[0]].joined.LostLanes; len(lost) > 0 {
 					t.Fatalf("call %d: the lanes %v were lost", how.call, lost)
 				}
-				e.whole(left...)
+				e.allDone(left...)
 				e.audit()
-				e.like(left[0], oracle)
+				e.matches(left[0], oracle)
 				e.saves(left[0])
 			}
 			if how.call < 15 {
@@ -430,10 +431,10 @@ func TestKilledInAnyCollective(t *testing.T) {
 	}
 }
 
-// saves fails unless the last snapshot of the new rank 0 is that of the job's end.
+// saves fails unless the new rank 0 saved the job's final snapshot.
 func (e *elastic) saves(worker int) {
 	e.t.Helper()
-	h := e.hands[worker]
+	h := e.workers[worker]
 	if len(h.saved) == 0 {
 		e.t.Fatal("nothing was saved")
 	}

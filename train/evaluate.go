@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// What the ranks add up for an evaluation.
+// Layout of the buffer that the ranks sum for an evaluation.
 const (
 	evalLoss      = 0               // exact: the loss summed over targets
 	evalTokens    = exactFloats     // exact: the targets that count
@@ -15,14 +15,14 @@ const (
 	evalSize      = evalNonfinite + 1
 )
 
-// evaluator evaluates between steps.
+// evaluator runs evaluations between steps.
 type evaluator struct {
 	*batch
-	evaluated *EvalReport // the last
+	evaluated *EvalReport // the last report
 }
 
-// evaluate computes the mean loss over the whole text. Each rank reads its own lanes, from a state
-// of zeros; the sums do not depend on how the lanes are dealt.
+// evaluate computes the mean loss on all evaluation data. Each rank reads its own lanes from a zero
+// state. The sums do not depend on how the lanes are dealt.
 func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 	sum, tokens, err := e.evaluateOwn(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 		if err := e.ring.Peers.AllReduce(ctx, buf[:]); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
-		e.exchange.met = e.cfg.Now()
+		e.exchange.lastSum = e.cfg.Now()
 	}
 	sum, counted := takeExact(buf[evalLoss:]), takeExact(buf[evalTokens:])
 	report := EvalReport{Step: e.progress.Step, Tokens: int64(counted.value())}
@@ -53,8 +53,8 @@ func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 	return report, nil
 }
 
-// evaluateOwn returns the loss summed over the targets of this rank's lanes, and their number. The
-// lanes are computed in the groups in which they are trained.
+// evaluateOwn returns the loss summed over the targets of this rank's lanes, and the number of
+// targets. It computes the lanes in the same groups as training.
 func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
 	for _, lanes := range e.groups {
 		err := e.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {

@@ -11,7 +11,7 @@ import (
 	"rondo/model"
 )
 
-// oneText is an evaluation of a text cut into G rows, the last ones shorter or empty.
+// oneText is an evaluation of a text cut into G rows. The last rows may be shorter or empty.
 type oneText struct {
 	ids []int32
 	row int // targets of a full row
@@ -36,15 +36,15 @@ func (e *oneText) Fill(ctx context.Context, segment int64, first, count int,
 	return ctx.Err()
 }
 
-// Every target counts once, on any number of ranks, and the loss is that of the rows by
-// themselves.
+// Every target counts once on any number of ranks, and the loss equals that of the rows computed
+// separately.
 func TestEvaluation(t *testing.T) {
 	for _, n := range []int{2, 13, 60, 250} {
 		evaluation := newEvaluation(n)
 		want := rowByRow(t, newJob(1).model, evaluation)
 		for _, ranks := range []int{1, 2, 3, 5} {
 			j := newJob(ranks)
-			// A rate so small that the parameters stay as they were.
+			// The rate is so small that the parameters do not change.
 			j.config.Steps, j.config.Schedule.Rate = 1, 1e-30
 			j.evaluation = evaluation
 			o := j.mustRun(t)
@@ -59,8 +59,8 @@ func TestEvaluation(t *testing.T) {
 	}
 }
 
-// rowByRow is the mean loss of a fresh model over the rows, each in one lane by itself, one
-// token at a time.
+// rowByRow computes a fresh model's mean loss over the rows, each in its own lane, one token at a
+// time.
 func rowByRow(t *testing.T, cfg model.Config, e *oneText) float64 {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1})
@@ -93,7 +93,7 @@ func rowByRow(t *testing.T, cfg model.Config, e *oneText) float64 {
 	return sum / float64(count)
 }
 
-// Evaluation happens when it is due, and disturbs nothing.
+// Evaluation happens when it is due, and does not change the training.
 func TestEvaluationIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		every, steps int64

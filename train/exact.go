@@ -2,23 +2,23 @@ package train
 
 import "math"
 
-// Ranks add up float32 values, in an order that depends on how many they are. A number that must
-// not depend on that travels as digits: each rank's are below 2^10, so the sums of up to 2^14
-// ranks are whole numbers that a float32 holds exactly, in whatever order they are added.
+// The order in which ranks add float32 values depends on their number. A sum that must not depend
+// on it travels as digits. Each rank's digits are below 2^10, so a sum over up to 2^14 ranks is a
+// whole number that float32 holds exactly, in any order.
 const (
 	digitBits   = 10
-	digits      = 6 // of the whole part, and of the fraction
+	digits      = 6 // of the whole part, and as many of the fraction
 	exactFloats = 2 * digits
 	maxRanks    = 1 << (24 - digitBits)
 )
 
-// exactLimit is what a value's magnitude must be below.
+// exactLimit bounds a value's magnitude.
 const exactLimit = 1 << (digitBits*digits - 1)
 
-// exactable says whether putExact takes x: it is finite, and not absurdly large.
+// exactable reports whether putExact can write x: it is finite and below exactLimit.
 func exactable(x float64) bool { return math.Abs(x) < exactLimit }
 
-// putExact writes x to dst, exactFloats long, to within 2^-60.
+// putExact writes x to dst, exactFloats long, within 2^-60.
 func putExact(dst []float32, x float64) {
 	whole, fraction := math.Modf(x)
 	putDigits(dst[digits:], int64(whole))
@@ -33,7 +33,7 @@ func putDigits(dst []float32, v int64) {
 	}
 }
 
-// takeExact returns the sum of the values whose digits were added up in src.
+// takeExact returns the sum of values from the sum of their digits.
 func takeExact(src []float32) (s exactSum) {
 	for i, d := range src[:exactFloats] {
 		s.digits[i] = int64(d)
@@ -41,17 +41,17 @@ func takeExact(src []float32) (s exactSum) {
 	return s
 }
 
-// exactSum is a sum of numbers to which their order does not matter, nor how many of them were
-// added up elsewhere. The zero value is 0.
+// exactSum is a sum that does not depend on the order of its terms, nor on partial sums. The zero
+// value is 0.
 type exactSum struct {
 	digits [exactFloats]int64
-	other  float64 // the sum of what was added and is not exactable: not finite, or 0
+	other  float64 // sum of the terms that are not exactable: not finite, or 0
 }
 
-// add adds x, to within 2^-60. What is not exactable makes a sum that is not finite.
+// add adds x, within 2^-60. An x that is not exactable makes the sum non-finite.
 func (s *exactSum) add(x float64) {
 	if !exactable(x) {
-		s.other += x * math.Inf(1) // of a large number too
+		s.other += x * math.Inf(1) // infinite or NaN for large numbers too
 		return
 	}
 	var d [exactFloats]float32
@@ -61,8 +61,8 @@ func (s *exactSum) add(x float64) {
 	}
 }
 
-// settle makes each digit but the highest less than 2^10, all of the sum's sign, so that equal sums
-// have equal digits.
+// settle normalises the digits: all but the highest are below 2^10, and all have the sum's sign.
+// Equal sums then have equal digits.
 func (s *exactSum) settle() {
 	s.carry()
 	if s.digits[exactFloats-1] < 0 {
@@ -72,7 +72,7 @@ func (s *exactSum) settle() {
 	}
 }
 
-// carry makes each digit but the highest 0 to 2^10-1.
+// carry brings each digit but the highest into 0 to 2^10-1.
 func (s *exactSum) carry() {
 	for i := range exactFloats - 1 {
 		over := s.digits[i] >> digitBits // rounded down
@@ -100,7 +100,7 @@ func (s *exactSum) value() float64 {
 	return x
 }
 
-// put writes the digits of a sum that is exactable as putExact does.
+// put writes the sum's digits as putExact does. The sum must be exactable.
 func (s *exactSum) put(dst []float32) {
 	s.settle()
 	for i, d := range s.digits {

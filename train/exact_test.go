@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// Sums of digits are exact: every order gives the same, and it is the sum to the last bit that a
-// float64 has.
+// Sums of digits are exact: every order gives the same value, and it equals the sum to the last bit
+// of a float64.
 func TestExactSums(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 1))
 	for _, ranks := range []int{1, 2, 7, 300, maxRanks} {
 		values := make([]float64, ranks)
 		for i := range values {
-			// Of any size down to 2^-7, so that 53 bits end above 2^-60.
+			// Of any size down to 2^-7, so that all 53 bits lie above 2^-60.
 			values[i] = math.Ldexp(2*rng.Float64()-1, rng.IntN(40)-7)
 		}
 		want := new(big.Float).SetPrec(200)
@@ -86,7 +86,7 @@ func TestMedianRate(t *testing.T) {
 	if r.median() != 0 {
 		t.Error("a median of nothing")
 	}
-	for i := range 4001 { // the median is 5000, with a slow half and a fast one
+	for i := range 4001 { // the median is 5000; one half is slower, the other faster
 		switch {
 		case i < 2000:
 			r.add(5000 * rng.Float64())

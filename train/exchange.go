@@ -8,59 +8,59 @@ import (
 	"rondo/compute"
 )
 
-// Peers is how the ranks of a ring tell each other what is not a gradient. All ranks call the same
-// methods, with buffers of the same length, in the same order. After an error a buffer may hold
-// anything.
+// Peers are the collectives of a ring's ranks for everything but gradients. All ranks call the same
+// methods, with buffers of the same length, in the same order. After an error a buffer's contents
+// are undefined.
 type Peers interface {
-	// AllReduce replaces buf on every rank by the sum over the ranks: the same bits on all. Whole
-	// numbers below 2^24 are added exactly.
+	// AllReduce replaces buf on every rank by the sum over the ranks, with the same bits on all.
+	// Whole numbers below 2^24 are added exactly.
 	AllReduce(ctx context.Context, buf []float32) error
-	// AllGather gives every rank what rank i has in buf[ends[i-1]:ends[i]]. Bits that a rank has
-	// already may be written again, but no other ones in their place.
+	// AllGather gives every rank buf[ends[i-1]:ends[i]] of each rank i. It may rewrite a range that
+	// a rank already has, but only with the same bits.
 	AllGather(ctx context.Context, buf []float32, ends []int) error
-	// Timing returns for how long in all this rank's sends were blocked, and for how long it waited
-	// to receive.
+	// Timing returns the total time that this rank's sends were blocked, and the total time that it
+	// waited to receive.
 	Timing() (sending, waiting time.Duration)
 }
 
-// Sum replaces the gradient by its sum over the ranks of a ring: the same bits on all. It is made
-// for one ring. Resume, Begin, Load, Sum and Finish are called once a step, in this order.
+// Sum replaces the gradient by its sum over the ranks of a ring, with the same bits on all. It is
+// made for one ring. Each step calls Resume, Begin, Load, Sum and Finish once, in this order.
 type Sum interface {
-	// Resume says after which step the next one begins, and in which ring that was completed.
-	// skipped: it was not applied.
+	// Resume names the last completed step and the generation that completed it. skipped: that step
+	// was not applied.
 	Resume(step, ring int64, skipped bool)
-	// Begin begins a step, from 1. The sum is multiplied by rate when it changes the parameters.
-	// met: the ranks have met meanwhile, to measure the ring.
-	Begin(ctx context.Context, step int64, rate float64) (met bool, err error)
-	// Rule is the update of the parameters by the sum in a step, from 1: u, if what is summed are
-	// gradients.
+	// Begin starts a step, from 1. The parameters change by rate times the sum. measured: the ranks
+	// have synchronised here to measure the ring.
+	Begin(ctx context.Context, step int64, rate float64) (measured bool, err error)
+	// Rule returns the update to apply with the sum in a step, from 1. It is u if the sum is a
+	// plain gradient sum.
 	Rule(step int64, u compute.Update) compute.Update
-	// Touch adds rows to those that this rank's inputs look up in the step: see Seat.Next.
+	// Touch adds table rows that this rank's inputs look up in the step: see Seat.Next.
 	Touch(rows []int32)
-	// Stage is host memory that the gradient may be copied to while it is computed; nil: none.
+	// Stage returns host memory for copying the gradient while it is computed; nil: none.
 	Stage() []float32
-	// Early says whether Ready begins anything in this step.
+	// Early reports whether Ready starts any work in this step.
 	Early() bool
-	// Ready says that the gradient is final up to end. It may be called while backward goes on, or
-	// not at all. Its error is told by Sum.
+	// Ready says that the gradient is final up to end. It may be called during the backward pass,
+	// or not at all. Sum returns its error.
 	Ready(ctx context.Context, end int)
-	// Begun is how far the gradient is on its way to other ranks.
+	// Begun returns the end of the prefix that is on its way to other ranks.
 	Begun() int
-	// Load hands over all of the gradient. Sum and Finish then wait for other ranks only, but for
-	// what Sum computes.
+	// Load hands over the whole gradient. After it, Sum and Finish only wait for other ranks, apart
+	// from Sum's own computing.
 	Load(ctx context.Context)
-	// Sum sums what does not travel with the tail. busy is how long it computed.
+	// Sum sums everything that does not travel with the tail. busy is the time that it computed.
 	Sum(ctx context.Context) (busy time.Duration, err error)
-	// Finish sums what is left, with the tail behind the gradient, and ahead of both hands out to
-	// the successor, whose in it fills. A rank that completes it knows that every rank has the sum,
-	// and every in is complete.
+	// Finish sums the rest, with the tail behind the gradient. Before that, out goes to the
+	// successor and in comes from the predecessor. When a rank completes Finish, every rank has the
+	// sum and its in.
 	Finish(ctx context.Context, out, in []float32) error
 }
 
-// Tail is how many floats travel behind the gradient in the same sum: see Task.Gradients.
+// Tail is the number of floats behind the gradient in the same sum: see Task.Gradients.
 const Tail = tailSize
 
-// What is in the tail, each summed over the ranks.
+// Layout of the tail. Each value is summed over the ranks.
 const (
 	tailLoss      = 0           // exact: the rank's part of the mean loss
 	tailNorm      = exactFloats // exact: the norm of the rank's gradient, weighted by its share
@@ -68,28 +68,28 @@ const (
 	tailStop      = tailNonfinite + 1
 	tailRegroup   = tailStop + 1
 	tailStep      = tailRegroup + 1 // the step's number modulo stepModulus
-	tailArrival   = tailStep + 1    // how long each rank, or several of them, took to come
+	tailArrival   = tailStep + 1    // arrival times, arrivalSlots long
 	tailSize      = tailArrival + arrivalSlots
 )
 
 const stepModulus = 1 << digitBits
 
-// tally is what the ranks tell each other in a step: one rank's, or the sum.
+// tally is what the ranks tell each other in a step: one rank's values, or their sum.
 type tally struct {
-	loss      exactSum // of the rank's lanes, its sum over them divided by K*G*T
-	norm      exactSum // of its gradient, or of the parts of it that are clipped, each by its share
+	loss      exactSum // the rank's loss, summed over its lanes, divided by K*G*T
+	norm      exactSum // of its gradient or its clipped parts, each weighted by its share
 	nonfinite int      // ranks whose loss or gradient is not finite
 	stop      int      // ranks that want to stop after this step
 	regroup   int      // ranks that want to leave the ring after this step
-	// slowest is how long the slowest rank took from the sum before to where it had nothing left
-	// to do but to wait for this one: of the sum alone, and not exact. See arrivals.
+	// slowest is the longest time that a rank took from the previous sum until it only waited for
+	// this one. It is set in a sum only, and not exact. See arrivalSlots.
 	slowest time.Duration
 }
 
-// carry is the lanes' states that travel ahead of a gradient; empty: none do.
+// carry is the lane states that travel ahead of a gradient; empty: none.
 type carry struct{ out, in []float32 }
 
-// exchange sums a gradient and a tally over the ranks, and times that.
+// exchange sums a gradient and a tally over the ranks, and measures the time.
 type exchange struct {
 	sum      Sum // noSum: there is one rank
 	gradient *compute.Mirror
@@ -97,14 +97,14 @@ type exchange struct {
 	ranks    int
 	now      func() time.Time
 
-	own     tally         // of the sum in hand
-	met     time.Time     // when the ranks' last sum was there
-	reached time.Time     // when this rank had nothing left to do but to wait for the step's sum
-	busy    time.Duration // what the sum computed after that
-	took    time.Duration // from the sum before to reached, and busy
+	own     tally         // of the current sum
+	lastSum time.Time     // when the ranks' last sum ended
+	reached time.Time     // when this rank began to only wait for the step's sum
+	busy    time.Duration // time that the sum computed after reached
+	took    time.Duration // time from the previous sum to reached, plus busy
 }
 
-// newMirror lets the ranks sum in the task's memory when that is the host's.
+// newMirror sums in the task's own memory if that is host memory.
 func newMirror(task Task, hostMemory bool) (m *compute.Mirror, err error) {
 	defer compute.Catch(&err)
 	n := len(task.Params())
@@ -119,17 +119,20 @@ func newMirror(task Task, hostMemory bool) (m *compute.Mirror, err error) {
 	return m, nil
 }
 
-// exposed is how long this rank waited for the last sum and did nothing else.
-func (x *exchange) exposed() time.Duration { return x.met.Sub(x.reached) - x.busy }
+// exposed is how long this rank did nothing but wait for the last sum.
+func (x *exchange) exposed() time.Duration { return x.lastSum.Sub(x.reached) - x.busy }
 
-// meet replaces the gradient by its sum over the ranks, and returns the sum of their tallies. The
-// carry goes ahead. It fails when the ranks are not at the same step, an index.
-func (x *exchange) meet(ctx context.Context, step int64, own tally, ahead carry) (tally, error) {
+// sumOverRanks replaces the gradient by its sum over the ranks and returns the sum of their
+// tallies. The carry travels ahead. step is an index; an error is returned if the ranks are not at
+// the same step.
+func (x *exchange) sumOverRanks(
+	ctx context.Context, step int64, own tally, ahead carry,
+) (tally, error) {
 	x.own, x.busy = own, 0
 	x.sum.Load(ctx)
 	x.reached = x.now()
 	if x.sum == (noSum{}) {
-		x.met = x.reached
+		x.lastSum = x.reached
 		return own, nil
 	}
 	var err error
@@ -138,12 +141,12 @@ func (x *exchange) meet(ctx context.Context, step int64, own tally, ahead carry)
 	}
 	tail := x.gradient.Behind()
 	own.put(tail, step)
-	x.took = x.reached.Sub(x.met) + x.busy
+	x.took = x.reached.Sub(x.lastSum) + x.busy
 	putArrival(tail[tailArrival:], x.rank, x.took)
 	if err := x.sum.Finish(ctx, ahead.out, ahead.in); err != nil {
 		return tally{}, err
 	}
-	x.met = x.now()
+	x.lastSum = x.now()
 	if want := float32(x.ranks) * float32(step%stepModulus); tail[tailStep] != want {
 		return tally{}, fmt.Errorf("the ranks are at different steps (their numbers modulo %d add "+
 			"up to %v, not %v): they must start from the same checkpoint", stepModulus,
@@ -154,7 +157,7 @@ func (x *exchange) meet(ctx context.Context, step int64, own tally, ahead carry)
 	return all, nil
 }
 
-// put writes what a rank says into its tail.
+// put writes a rank's tally into its tail.
 func (t tally) put(tail []float32, step int64) {
 	t.loss.put(tail[tailLoss:])
 	t.norm.put(tail[tailNorm:])
@@ -164,7 +167,7 @@ func (t tally) put(tail []float32, step int64) {
 	tail[tailStep] = float32(step % stepModulus)
 }
 
-// takeTally reads the sum of what the ranks say.
+// takeTally reads the sum of the tallies.
 func takeTally(tail []float32) tally {
 	return tally{
 		loss:      takeExact(tail[tailLoss:]),
@@ -175,17 +178,17 @@ func takeTally(tail []float32) tally {
 	}
 }
 
-// noSum is the Sum of a rank alone, whose gradient is the sum.
+// noSum is the Sum of a single rank: its gradient is the sum.
 type noSum struct{}
 
-func (noSum) Resume(int64, int64, bool)                                   {}
-func (noSum) Begin(context.Context, int64, float64) (met bool, err error) { return false, nil }
-func (noSum) Rule(_ int64, u compute.Update) compute.Update               { return u }
-func (noSum) Touch([]int32)                                               {}
-func (noSum) Stage() []float32                                            { return nil }
-func (noSum) Early() bool                                                 { return false }
-func (noSum) Ready(context.Context, int)                                  {}
-func (noSum) Begun() int                                                  { return 0 }
-func (noSum) Load(context.Context)                                        {}
-func (noSum) Sum(context.Context) (busy time.Duration, err error)         { return 0, nil }
-func (noSum) Finish(_ context.Context, _, _ []float32) error              { return nil }
+func (noSum) Resume(int64, int64, bool)                                        {}
+func (noSum) Begin(context.Context, int64, float64) (measured bool, err error) { return false, nil }
+func (noSum) Rule(_ int64, u compute.Update) compute.Update                    { return u }
+func (noSum) Touch([]int32)                                                    {}
+func (noSum) Stage() []float32                                                 { return nil }
+func (noSum) Early() bool                                                      { return false }
+func (noSum) Ready(context.Context, int)                                       {}
+func (noSum) Begun() int                                                       { return 0 }
+func (noSum) Load(context.Context)                                             {}
+func (noSum) Sum(context.Context) (busy time.Duration, err error)              { return 0, nil }
+func (noSum) Finish(_ context.Context, _, _ []float32) error                   { return nil }

@@ -24,14 +24,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The jobs of these tests: G lanes of T tokens out of V.
+// Shape of the tests' jobs: G lanes, T tokens per segment, V tokens in the vocabulary.
 const (
 	testG = 12
 	testT = 7
 	testV = 11
 )
 
-// text returns n tokens that a model can learn to predict: mostly, each follows from the last.
+// text returns n tokens that a model can learn to predict: most follow from the previous one.
 func text(n int) []int32 {
 	rng := rand.New(rand.NewPCG(11, 7))
 	ids := make([]int32, n)
@@ -43,7 +43,7 @@ func text(n int) []int32 {
 	return ids
 }
 
-// lanesOfText deals a text to G lanes: sequentially, or in windows at random places.
+// lanesOfText deals a text to G lanes, in sequence or in windows at random places.
 type lanesOfText struct {
 	ids    []int32
 	steps  int64 // per epoch
@@ -70,13 +70,13 @@ func (l lanesOfText) Fill(ctx context.Context, step int64, first, count int,
 	return ctx.Err()
 }
 
-// newLanes is an epoch of 9 steps.
+// newLanes returns lanes with 9 steps per epoch.
 func newLanes(random bool) lanesOfText {
 	const steps = 9
 	return lanesOfText{text(testG * (steps*testT + 1)), steps, random}
 }
 
-// dealt returns the ends of the lanes of each of n ranks.
+// dealt returns the ends of the lanes of n ranks.
 func dealt(n int) []int {
 	ends := make([]int, n)
 	for r := range ends {
@@ -85,24 +85,25 @@ func dealt(n int) []int {
 	return ends
 }
 
-// meeting is a ring in one process: the last rank to come adds up for all, in the order of ranks.
-type meeting struct {
+// localRing is a ring in one process. The last rank to arrive does the collective for all, in rank
+// order.
+type localRing struct {
 	mu      sync.Mutex
 	bufs    [][]float32
 	outs    [][]float32 // the ranks' carries
 	ins     [][]float32
 	parts   [][][]float32 // the ranks' nodes of a tree
 	arrived int
-	met     chan struct{} // closed when all have come
+	met     chan struct{} // closed when all ranks have arrived
 }
 
-func newMeeting(n int) *meeting {
-	return &meeting{bufs: make([][]float32, n), outs: make([][]float32, n),
+func newLocalRing(n int) *localRing {
+	return &localRing{bufs: make([][]float32, n), outs: make([][]float32, n),
 		ins: make([][]float32, n), parts: make([][][]float32, n), met: make(chan struct{})}
 }
 
-// meet waits for all ranks; the last does what is to be done to their buffers.
-func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) error {
+// meet waits for all ranks. The last one calls do on their buffers.
+func (m *localRing) meet(ctx context.Context, rank int, buf []float32, do func()) error {
 	m.mu.Lock()
 	met := m.met
 	m.bufs[rank] = buf
@@ -118,26 +119,26 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, do func()) 
 	case <-ctx.Done():
 	}
 	select {
-	case <-met: // before ctx ended, or at the same time
+	case <-met: // all arrived before ctx ended, or at the same time
 		return nil
 	default:
 		return context.Cause(ctx)
 	}
 }
 
-// seat is one rank's place in it.
-type seat struct {
-	*meeting
+// localRank is one rank's part in a localRing.
+type localRank struct {
+	*localRing
 	rank   int
-	summed func([]float32) // hears what all-reduces gave; nil: nobody
+	summed func([]float32) // receives the result of each all-reduce; nil: none
 	timing func() (sending, waiting time.Duration)
 }
 
-func (s seat) AllReduce(ctx context.Context, buf []float32) error {
+func (s localRank) AllReduce(ctx context.Context, buf []float32) error {
 	return s.meet(ctx, s.rank, buf, s.add)
 }
 
-func (s seat) add() {
+func (s localRank) add() {
 	for i := range s.bufs[0] {
 		sum := float32(0)
 		for _, b := range s.bufs {
@@ -152,18 +153,18 @@ func (s seat) add() {
 	}
 }
 
-// Start sums at once: all ranks begin the same sums in the same order.
-func (s seat) Start(ctx context.Context, buf []float32) (Pending, error) {
+// Start sums at once, since all ranks start the same sums in the same order.
+func (s localRank) Start(ctx context.Context, buf []float32) (Pending, error) {
 	return summed{}, s.AllReduce(ctx, buf)
 }
 
-// summed is a sum that is done.
+// summed is a completed sum.
 type summed struct{}
 
 func (summed) Wait(context.Context) error { return nil }
 
-// AllReduceCarry lets all ranks' carries arrive, and then sums.
-func (s seat) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+// AllReduceCarry delivers all ranks' carries, and then sums.
+func (s localRank) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	s.mu.Lock()
 	s.outs[s.rank], s.ins[s.rank] = out, in
 	s.mu.Unlock()
@@ -180,7 +181,7 @@ func (s seat) AllReduceCarry(ctx context.Context, buf, out, in []float32) error 
 	return s.AllReduce(ctx, buf)
 }
 
-func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
+func (s localRank) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	return s.meet(ctx, s.rank, buf, func() {
 		begin := 0
 		for owner, end := range ends {
@@ -192,8 +193,8 @@ func (s seat) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	})
 }
 
-// ReduceScatter adds up as AllReduce does, and leaves no sense in the ranges of others.
-func (s seat) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
+// ReduceScatter sums like AllReduce, and overwrites the other ranks' ranges with garbage.
+func (s localRank) ReduceScatter(ctx context.Context, buf []float32, ends []int) error {
 	return s.meet(ctx, s.rank, buf, func() {
 		begin := 0
 		for owner, end := range ends {
@@ -210,14 +211,14 @@ func (s seat) ReduceScatter(ctx context.Context, buf []float32, ends []int) erro
 	})
 }
 
-func (s seat) Timing() (sending, waiting time.Duration) {
+func (s localRank) Timing() (sending, waiting time.Duration) {
 	if s.timing == nil {
 		return 0, 0
 	}
 	return s.timing()
 }
 
-// recorder is an Observer that remembers.
+// recorder is an Observer that records its reports.
 type recorder struct {
 	steps       []StepReport
 	times       []StepTimes // of the steps
@@ -231,7 +232,7 @@ type recorder struct {
 
 func (r *recorder) Step(s StepReport) {
 	r.times = append(r.times, s.Times)
-	s.Times = StepTimes{} // no two runs have the same
+	s.Times = StepTimes{} // times differ from run to run
 	r.steps = append(r.steps, s)
 }
 
@@ -243,15 +244,15 @@ func (r *recorder) Sampled(step int64, text string) {
 	r.samples = append(r.samples, fmt.Sprint(step, " ", text))
 }
 
-// shelf is a Saver that keeps copies.
-type shelf struct {
+// memorySaver is a Saver that keeps copies in memory.
+type memorySaver struct {
 	saved    []*Snapshot
 	err      error // of Save
 	flushErr error
 	flushed  int
 }
 
-func (s *shelf) Save(_ context.Context, snap *Snapshot) error {
+func (s *memorySaver) Save(_ context.Context, snap *Snapshot) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -265,12 +266,12 @@ func (s *shelf) Save(_ context.Context, snap *Snapshot) error {
 	return nil
 }
 
-func (s *shelf) Flush(context.Context) error {
+func (s *memorySaver) Flush(context.Context) error {
 	s.flushed++
 	return s.flushErr
 }
 
-// job is one job on n ranks in this process.
+// job is a job on n ranks in this process.
 type job struct {
 	ranks   int
 	ends    []int // of the ranks' lanes; nil: dealt evenly
@@ -279,29 +280,29 @@ type job struct {
 	config  Config
 
 	bptt       int                              // 0: testT
-	evaluation Evaluation                       // nil: there is nothing to evaluate on
-	evalData   int64                            // that tells it from others
+	evaluation Evaluation                       // nil: no evaluation data
+	evalData   int64                            // identifies the evaluation data
 	from       *Snapshot                        // nil: from scratch
-	reload     func(trainer *Trainer) *Snapshot // instead of from
+	reload     func(trainer *Trainer) *Snapshot // replaces from
 
 	precision compute.Precision
 	threads   int // 0: 1
 
-	device  func(rank int, dev compute.Device) compute.Device // nil: as it is
-	prepare func(rank int, t *Trainer)                        // nil: nothing
-	summed  func([]float32)                                   // hears the sums; nil: nobody
+	device  func(rank int, dev compute.Device) compute.Device // wraps the device; nil: no wrapper
+	prepare func(rank int, t *Trainer)                        // called before Run; nil: nothing
+	summed  func([]float32)                                   // receives the sums; nil: none
 	group   func(rank int, dev compute.Device) compute.Group  // nil: there is none
-	// summer is what a worker sums by in a ring; nil: there is none.
-	summer func(worker int, r Ring, ring Reducer) *compress.Summer
-	update sum.Update // what the summer's sum changes of the update
+	// summer makes the Summer that a worker compresses with; nil: none.
+	summer func(worker int, r Ring, ring sumRing) *compress.Summer
+	update sum.Update // changes of the update rule by the compressed sum
 
 	bucketBytes int64
-	shardCopies int    // ranks that keep each slot; 0: all do
+	shardCopies int    // number of ranks that keep each slot; 0: all
 	tracer      Tracer // of rank 0's sums; nil: none
 }
 
-// onePiece is a job's bucketBytes with which the gradient is summed at once; that of newJob makes
-// as many buckets as there can be.
+// onePiece as bucketBytes sums the gradient in one piece. newJob's bucketBytes makes as many
+// buckets as possible.
 const onePiece = 1 << 40
 
 func newJob(ranks int) job {
@@ -322,27 +323,26 @@ func newJob(ranks int) job {
 	}
 }
 
-// outcome is what one rank has to show.
+// outcome is one rank's result.
 type outcome struct {
 	recorder
-	shelf
+	memorySaver
 	result Result
 	err    error
 	params []float32
 }
 
-// run runs the job and returns what each rank has to show. The first rank that fails ends the
-// others.
+// run runs the job and returns each rank's outcome. The first failing rank ends the others.
 func (j job) run(t *testing.T) []*outcome {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
-	met := newMeeting(j.ranks)
+	met := newLocalRing(j.ranks)
 	outcomes := make([]*outcome, j.ranks)
 	for rank := range outcomes {
 		outcomes[rank] = &outcome{}
 		group.Go(func() error {
 			o := outcomes[rank]
-			o.err = j.runRank(ctx, rank, seat{meeting: met, rank: rank, summed: j.summed}, o)
+			o.err = j.runRank(ctx, rank, localRank{localRing: met, rank: rank, summed: j.summed}, o)
 			return o.err
 		})
 	}
@@ -350,7 +350,7 @@ func (j job) run(t *testing.T) []*outcome {
 	return outcomes
 }
 
-func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) error {
+func (j job) runRank(ctx context.Context, rank int, ring sumRing, o *outcome) error {
 	var dev compute.Device
 	dev, err := cpu.New(cpu.Config{Threads: max(1, j.threads), Precision: j.precision})
 	if err != nil {
@@ -368,7 +368,7 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	cfg := j.shared()
 	cfg.Observer = &o.recorder
 	if cfg.Save && cfg.Saver == nil {
-		cfg.Saver = &o.shelf
+		cfg.Saver = &o.memorySaver
 	}
 	trainer, err := New(j.task(m, cfg.Ledger), cfg)
 	if err != nil {
@@ -405,8 +405,8 @@ func (j job) runRank(ctx context.Context, rank int, ring Reducer, o *outcome) er
 	return err
 }
 
-// mustRun is run without failures; it returns rank 0's outcome, after checking that all ranks
-// have the same parameters.
+// mustRun is run without failures. It checks that all ranks have the same parameters, and returns
+// rank 0's outcome.
 func (j job) mustRun(t *testing.T) *outcome {
 	t.Helper()
 	outcomes := j.run(t)

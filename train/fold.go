@@ -2,36 +2,34 @@ package train
 
 import "rondo/compute"
 
-// fold adds up the gradients that a step's passes leave in one place, one after the other: those of
-// a group's segments in their order, and those of the groups in the order of a binary tree whose
-// leaves are all groups of the batch, whoever has them. Of the leaves [0, N), node i of level l
-// stands for [i*2^l, (i+1)*2^l), as far as these are below N; what it has is the sum of the two
-// nodes below it, or what the only one has. So a node's sum is the same bits on whatever rank it is
-// computed, and what a rank has in the end are the nodes that have no other parent than one whose
-// leaves are partly another rank's: at most two for each level.
+// fold sums the gradients of a step's passes. A group's segments are added in order. The groups are
+// added as the leaves [0, N) of one binary tree over the whole batch: node i of level l covers the
+// leaves [i*2^l, (i+1)*2^l) below N, and holds the sum of its one or two children. So a node's sum
+// has the same bits on every rank. In the end a rank holds the nodes whose parent also covers
+// another rank's leaves: at most two per level.
 //
-// Its memory is device memory: one gradient where a step has several segments, and one for each of
-// a rank's nodes that wait for others, but the last, which stays where the passes leave it.
+// It uses device memory: one gradient if a step has several segments, and one for each waiting
+// node. The last node stays where the passes leave their gradient.
 type fold struct {
 	dev    compute.Device
-	grads  []float32 // where a pass leaves its gradient
+	grads  []float32 // where each pass leaves its gradient
 	leaves int       // N
 
-	segments []float32   // the sum over a group's segments so far; nil until there are several
-	several  bool        // it has such a sum
-	added    int         // up to where that has been added to the last one's
-	nodes    []node      // that wait, from left to right
-	free     [][]float32 // memory for others
-	waiting  [][]float32 // used again
+	segments []float32   // sum over the group's earlier segments; nil until needed
+	several  bool        // segments holds a sum
+	added    int         // the prefix of segments that was added to the last segment's gradient
+	nodes    []node      // nodes that wait for a sibling, from left to right
+	free     [][]float32 // buffers for later nodes
+	waiting  [][]float32 // returned by sums; reused
 }
 
-// node is one of the tree's.
+// node is a node of the tree.
 type node struct {
 	level, index int
 	sum          []float32
 }
 
-// begin begins a step.
+// begin starts a step.
 func (f *fold) begin() {
 	f.several, f.added = false, 0
 	for len(f.nodes) > 0 {
@@ -39,15 +37,15 @@ func (f *fold) begin() {
 	}
 }
 
-// pop frees the last node that waits.
+// pop frees the last waiting node.
 func (f *fold) pop() {
 	last := len(f.nodes) - 1
 	f.free = append(f.free, f.nodes[last].sum)
 	f.nodes = f.nodes[:last]
 }
 
-// addSegment adds a pass's gradient, of a group's segment i of n, to those before it. The last
-// one's place has the sum then.
+// addSegment adds the gradient of a group's segment i of n to the sum. After the last segment,
+// grads holds the group's sum.
 func (f *fold) addSegment(i, n int) {
 	switch {
 	case n == 1:
@@ -66,8 +64,8 @@ func (f *fold) addSegment(i, n int) {
 	}
 }
 
-// addSegmentsUpTo adds the sum over a group's segments, but the last, to the gradient of the last,
-// as far as that is finished.
+// addSegmentsUpTo adds the sum of the earlier segments to the last segment's gradient, up to end,
+// where backward has finished it.
 func (f *fold) addSegmentsUpTo(end int) {
 	if f.several && end > f.added {
 		f.dev.Add(f.grads[f.added:end], f.segments[f.added:end])
@@ -75,15 +73,15 @@ func (f *fold) addSegmentsUpTo(end int) {
 	}
 }
 
-// addLeaf adds a group's gradient to those of this rank's groups before it. The last one's place
-// has the last node then, and the others wait.
+// addLeaf adds a group's gradient to this rank's earlier groups. The resulting node waits in nodes,
+// but after the last group it stays in grads.
 func (f *fold) addLeaf(leaf int, last bool) {
 	at := node{index: leaf}
 	for 1<<at.level < f.leaves {
 		if at.index%2 == 1 {
 			n := len(f.nodes)
 			if n == 0 || f.nodes[n-1].level != at.level || f.nodes[n-1].index != at.index-1 {
-				break // it is another rank's
+				break // the sibling is another rank's
 			}
 			f.dev.Add(f.grads, f.nodes[n-1].sum)
 			f.pop()
@@ -105,7 +103,7 @@ func (f *fold) addLeaf(leaf int, last bool) {
 	f.nodes = append(f.nodes, at)
 }
 
-// collapse adds the nodes that wait to the last one.
+// collapse adds the waiting nodes to grads.
 func (f *fold) collapse() {
 	for len(f.nodes) > 0 {
 		f.dev.Add(f.grads, f.nodes[len(f.nodes)-1].sum)
@@ -113,7 +111,7 @@ func (f *fold) collapse() {
 	}
 }
 
-// sums are what the nodes that wait have, device memory, from left to right.
+// sums returns the waiting nodes' sums, device memory, from left to right.
 func (f *fold) sums() [][]float32 {
 	f.waiting = f.waiting[:0]
 	for _, n := range f.nodes {
@@ -122,7 +120,7 @@ func (f *fold) sums() [][]float32 {
 	return f.waiting
 }
 
-// zero makes the nodes that wait zeros.
+// zero zeroes the waiting nodes.
 func (f *fold) zero() {
 	for _, n := range f.nodes {
 		f.dev.Zero(n.sum)

@@ -11,28 +11,30 @@ import (
 	"rondo/sum"
 )
 
-// company is a Group in one process. Its members sum the contents of their devices' memory.
-type company struct {
-	seat
+// testGroup is a Group in one process. Its members sum the contents of their devices' memory.
+type testGroup struct {
+	localRank
 	dev   compute.Device
-	fails int  // its number of the sum that fails; 0: none does
-	after bool // it fails when the others have their sums
+	fails int  // number of the sum that fails; 0: none
+	after bool // it fails after the others have their sums
 	sums  int
-	// missed ends the others' waits when a part has failed before; nil: nobody waits then.
-	missed *lapse
+	// missed ends the others' waits when this part has failed; nil: they do not wait.
+	missed *waitLimit
 }
 
-// lapse is that the others' patience has come to its end.
-type lapse struct {
+// waitLimit ends the other members' waits.
+type waitLimit struct {
 	over context.Context
 	end  context.CancelFunc
 }
 
-// ofCompany has ranks form Groups, of which one rank's is made to fail by how.
-func ofCompany(ranks int, how func(rank int, c *company)) func(int, compute.Device) compute.Group {
-	met := newMeeting(ranks)
+// testGroups makes the ranks' Groups. how may make one of them fail.
+func testGroups(
+	ranks int, how func(rank int, c *testGroup),
+) func(int, compute.Device) compute.Group {
+	met := newLocalRing(ranks)
 	return func(rank int, dev compute.Device) compute.Group {
-		c := &company{seat: seat{meeting: met, rank: rank}, dev: dev}
+		c := &testGroup{localRank: localRank{localRing: met, rank: rank}, dev: dev}
 		if how != nil {
 			how(rank, c)
 		}
@@ -40,7 +42,7 @@ func ofCompany(ranks int, how func(rank int, c *company)) func(int, compute.Devi
 	}
 }
 
-func (c *company) AllReduce(ctx context.Context, x []float32) error {
+func (c *testGroup) AllReduce(ctx context.Context, x []float32) error {
 	c.sums++
 	if c.sums == c.fails && !c.after {
 		c.dev.Zero(x)
@@ -54,7 +56,7 @@ func (c *company) AllReduce(ctx context.Context, x []float32) error {
 	if c.missed != nil {
 		ctx = c.missed.over
 	}
-	err := c.seat.AllReduce(ctx, host)
+	err := c.localRank.AllReduce(ctx, host)
 	if err != nil {
 		err = &sum.UnmetError{Err: err}
 	}
@@ -65,10 +67,9 @@ func (c *company) AllReduce(ctx context.Context, x []float32) error {
 	return err
 }
 
-func (c *company) Close() {}
+func (c *testGroup) Close() {}
 
-// A job whose gradients are summed between the devices is, to the bit, the one whose ring sums
-// them, and they do not go around its ring.
+// A Group's sums give the same bits as the ring's, and the gradients do not go around the ring.
 func TestGroup(t *testing.T) {
 	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
 		j := resumable(compute.LSTM, false, compute.AdamW)
@@ -80,7 +81,7 @@ func TestGroup(t *testing.T) {
 			j.device = func(rank int, dev compute.Device) compute.Device {
 				return own(spoil(rank, dev))
 			}
-			j.group = ofCompany(j.ranks, nil)
+			j.group = testGroups(j.ranks, nil)
 			var longest int
 			j.summed = func(x []float32) { longest = max(longest, len(x)) }
 			got := j.mustRun(t)
@@ -95,14 +96,14 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Whoever has the sum when another rank's Group fails, nobody completes the step, and all go on in
+// If one rank's Group fails, no rank completes the step, even if others have the sum. All go on in
 // a ring without Groups.
 func TestGroupFails(t *testing.T) {
 	oracle := elasticJob(7).mustRun(t)
 	for _, after := range []bool{false, true} {
 		e := newElastic(t, elasticJob(7), 3)
-		e.job.group = ofCompany(3, func(rank int, c *company) {
-			if c.after = after; after && rank == 1 || !after { // or nobody's sum would come
+		e.job.group = testGroups(3, func(rank int, c *testGroup) {
+			if c.after = after; after && rank == 1 || !after { // else no rank's sum completes
 				c.fails = 4
 			}
 		})
@@ -111,7 +112,7 @@ func TestGroupFails(t *testing.T) {
 		if after {
 			failed = 1
 		}
-		for worker, h := range e.hands {
+		for worker, h := range e.workers {
 			var lost *sum.GroupError
 			own := !after || worker == 1
 			if !errors.As(h.err, &lost) || lost.Ranks != failed || lost.Faulty != failed ||
@@ -123,38 +124,38 @@ func TestGroupFails(t *testing.T) {
 	}
 }
 
-// groupless has the three go on without a group, to the oracle's end.
+// groupless lets the three workers go on without a Group, to the oracle's result.
 func (e *elastic) groupless(oracle *outcome) {
 	e.t.Helper()
 	e.job.group = nil
 	e.ring(breakage{}, 0, 1, 2)
-	e.whole(0, 1, 2)
+	e.allDone(0, 1, 2)
 	e.audit()
-	e.like(0, oracle)
+	e.matches(0, oracle)
 }
 
-// A rank whose part fails before the others come waits for them in the ring until they have given
-// up: all hear that nobody has the sum, and only that rank's part has failed; or nobody's, if all
-// have only waited too long for each other.
+// If one rank's Group fails early, that rank waits in the ring until the others have given up. All
+// learn that no rank has the sum, and that one part has failed, or none if all only waited too long
+// for each other.
 func TestGroupFailsBefore(t *testing.T) {
 	oracle := elasticJob(7).mustRun(t)
 	for _, faulty := range []int{0, 1} {
 		e := newElastic(t, elasticJob(7), 3)
-		missed := &lapse{}
+		missed := &waitLimit{}
 		missed.over, missed.end = context.WithCancel(t.Context())
-		e.job.group = ofCompany(3, func(rank int, c *company) {
+		e.job.group = testGroups(3, func(rank int, c *testGroup) {
 			if c.missed = missed; rank == 1 {
 				c.fails = 4
 			}
 		})
 		if faulty == 0 {
-			company := e.job.group
+			testGroup := e.job.group
 			e.job.group = func(rank int, dev compute.Device) compute.Group {
-				return &blameless{company(rank, dev)}
+				return &unmetGroup{testGroup(rank, dev)}
 			}
 		}
 		e.ring(breakage{}, 0, 1, 2)
-		for worker, h := range e.hands {
+		for worker, h := range e.workers {
 			var lost *sum.GroupError
 			own := faulty == 1 && worker == 1
 			if !errors.As(h.err, &lost) || lost.Ranks != 3 || lost.Faulty != faulty ||
@@ -167,43 +168,43 @@ func TestGroupFailsBefore(t *testing.T) {
 	}
 }
 
-// blameless gives up where another fails.
-type blameless struct{ compute.Group }
+// unmetGroup returns UnmetError where another Group fails.
+type unmetGroup struct{ compute.Group }
 
-func (b *blameless) AllReduce(ctx context.Context, x []float32) error {
+func (b *unmetGroup) AllReduce(ctx context.Context, x []float32) error {
 	if err := b.Group.AllReduce(ctx, x); err != nil {
 		return &sum.UnmetError{Err: err}
 	}
 	return nil
 }
 
-// A ring that breaks while the Groups sum is what is told, and not that their sums did not come.
+// If the ring breaks while the Groups sum, the error is the ring's, not the missing sums.
 func TestGroupInBrokenRing(t *testing.T) {
 	oracle := elasticJob(7).mustRun(t)
 	for _, after := range []bool{false, true} {
 		e := newElastic(t, elasticJob(7), 2)
-		e.job.group = ofCompany(2, func(_ int, c *company) { c.fails, c.after = 4, after })
-		e.wrap = func(f *frail) Reducer { return &behind{f} }
+		e.job.group = testGroups(2, func(_ int, c *testGroup) { c.fails, c.after = 4, after })
+		e.wrap = func(f *breakingRing) sumRing { return &behind{f} }
 		e.ring(breakage{}, 0, 1)
-		for worker, h := range e.hands {
+		for worker, h := range e.workers {
 			if !errors.Is(h.err, errBroken) || h.result.Progress.Step != 3 {
 				t.Errorf("worker %d: %v, after step %d", worker, h.err, h.result.Progress.Step)
 			}
 		}
 		e.job.group, e.wrap = nil, nil
 		e.ring(breakage{}, 0, 1)
-		e.whole(0, 1)
+		e.allDone(0, 1)
 		e.audit()
-		e.like(0, oracle)
+		e.matches(0, oracle)
 	}
 }
 
-// behind breaks a ring in the sum of a tail that says that the gradient was not summed.
-type behind struct{ *frail }
+// behind breaks a ring in the sum of a tail that reports a failed Group.
+type behind struct{ *breakingRing }
 
 func (b *behind) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	if len(buf) > Tail && buf[Tail] != 0 { // ranks whose group has not summed
 		b.ring.smash(errBroken)
 	}
-	return b.frail.AllReduceCarry(ctx, buf, out, in)
+	return b.breakingRing.AllReduceCarry(ctx, buf, out, in)
 }

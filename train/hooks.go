@@ -6,26 +6,26 @@ import (
 	"math"
 )
 
-// Ledger hears which steps count. What was read for them, a Task's own ledger hears.
+// Ledger records committed steps. What was read for them goes to the Task's own ledger.
 type Ledger interface {
-	// Commit hears that this rank has completed a step, and with it all that it has read since the
-	// last Commit: in a job with rounds, those of a round.
+	// Commit says that this rank has completed a step, and with it everything read since the last
+	// Commit. In a job with rounds that is the whole round.
 	Commit(step int64) error
 }
 
-// Rehearsal is where faults are brought about on purpose.
+// Rehearsal injects faults.
 type Rehearsal interface {
-	// At is called at the beginning of each phase of a step, from 1; its error ends the run as a
-	// fault there would.
+	// At is called at the start of each phase of a step, from 1. Its error ends the run like a
+	// fault at that point.
 	At(ctx context.Context, phase string, step int64) error
-	// Again is At of a step's second and later passes, in which it loads, goes forward and backward
-	// once more: of pass n, from 2.
+	// Again is called instead of At in a step's later passes, for load, forward and backward. n is
+	// the pass, from 2.
 	Again(ctx context.Context, phase string, step int64, n int) error
-	// Spoil says what is to go wrong with a step's numbers. It is asked once in a step.
+	// Spoil returns the faults to inject into a step's numbers. It is called once per step.
 	Spoil(ctx context.Context, step int64) Spoil
 }
 
-// The phases of a step that a Rehearsal hears of.
+// The phases of a step.
 const (
 	PhaseLoad       = "load"       // reading the batch
 	PhaseForward    = "forward"    // of this rank's lanes
@@ -34,14 +34,14 @@ const (
 	PhaseCheckpoint = "checkpoint" // gathering the lanes and, on rank 0, handing a snapshot over
 )
 
-// Spoil is what goes wrong with a step's numbers on this rank.
+// Spoil lists faults in a step's numbers on this rank.
 type Spoil struct {
-	NaN  bool // an element of the gradient is not a number, before it is clipped
-	Flip bool // a bit of a parameter's mantissa is flipped, after the update
+	NaN  bool // one element of the gradient becomes NaN, before clipping
+	Flip bool // one mantissa bit of a parameter is flipped, after the update
 }
 
-// at tells of a phase, whoever looks and the Rehearsal.
-func (c *core) at(ctx context.Context, phase string, step int64) error {
+// beginPhase announces a phase of a step to Beat and the Rehearsal.
+func (c *core) beginPhase(ctx context.Context, phase string, step int64) error {
 	c.beat()
 	if c.cfg.Rehearsal == nil {
 		return nil
@@ -52,8 +52,8 @@ func (c *core) at(ctx context.Context, phase string, step int64) error {
 	return nil
 }
 
-// again tells of a phase of a step's later pass n, from 2.
-func (c *core) again(ctx context.Context, phase string, step int64, n int) error {
+// repeatPhase announces a phase of the step's later pass n, from 2.
+func (c *core) repeatPhase(ctx context.Context, phase string, step int64, n int) error {
 	c.beat()
 	if err := context.Cause(ctx); err != nil || c.cfg.Rehearsal == nil {
 		return err
@@ -64,14 +64,13 @@ func (c *core) again(ctx context.Context, phase string, step int64, n int) error
 	return nil
 }
 
-// beat gives a sign of life.
 func (c *core) beat() {
 	if c.cfg.Beat != nil {
 		c.cfg.Beat()
 	}
 }
 
-// askSpoil asks the Rehearsal what is to go wrong in a step.
+// askSpoil asks the Rehearsal for the step's faults.
 func (c *core) askSpoil(ctx context.Context, step int64) {
 	if c.cfg.Rehearsal == nil {
 		return
@@ -79,19 +78,19 @@ func (c *core) askSpoil(ctx context.Context, step int64) {
 	c.spoil = c.cfg.Rehearsal.Spoil(ctx, step)
 }
 
-// spoilGradient does what the Rehearsal wants done to the gradient.
+// spoilGradient injects the gradient's fault.
 func (c *core) spoilGradient() {
 	if c.spoil.NaN {
 		c.dev.Upload(c.grads[:1], []float32{float32(math.NaN())})
 	}
 }
 
-// flip does what the Rehearsal wants done to the parameters.
-func (c *core) flip() {
+// flipBit injects the parameters' fault.
+func (c *core) flipBit() {
 	if !c.spoil.Flip {
 		return
 	}
-	const bit = 1 << 12 // in the middle of the mantissa: the parameter stays a plausible number
+	const bit = 1 << 12 // in the middle of the mantissa, so that the parameter stays plausible
 	one, where := make([]float32, 1), c.task.Params()[:1]
 	c.dev.Download(one, where)
 	one[0] = math.Float32frombits(math.Float32bits(one[0]) ^ bit)

@@ -9,8 +9,8 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// A segment is given what stands in the way of recording and staging its run, a hook, only where a
-// Rehearsal may need it. Whoever looks for a sign of life has one in each phase either way.
+// A pass has a BeforeBackward hook, which prevents recording and staging, only if a Rehearsal may
+// need it. Beat is called in each phase either way.
 func TestBeats(t *testing.T) {
 	const steps, saves = 4, 2
 	for _, rehearses := range []bool{false, true} {
@@ -57,7 +57,7 @@ func TestBeats(t *testing.T) {
 	}
 }
 
-// beaten tells of each run before it.
+// beaten calls a function before each run.
 type beaten struct {
 	Seat
 	before func()
@@ -68,8 +68,8 @@ func (b beaten) Backward(in Pass) (float64, error) {
 	return b.Seat.Backward(in)
 }
 
-// A device that cannot record is told of by its own rank, once, however many rings there are; the
-// job is what it is elsewhere.
+// A device that cannot record is reported by its own rank, once, in any number of rings. The result
+// does not change.
 func TestUnrecordedIsTold(t *testing.T) {
 	j := elasticJob(9)
 	oracle := j.mustRun(t)
@@ -85,17 +85,17 @@ func TestUnrecordedIsTold(t *testing.T) {
 	regroupAt(e, 1, 4)
 	e.ring(breakage{}, 0, 1)
 	e.ring(breakage{}, 1, 0)
-	e.whole(0, 1)
-	e.like(1, oracle)
-	if told := e.hands[0].own; len(told) != 0 {
+	e.allDone(0, 1)
+	e.matches(1, oracle)
+	if told := e.workers[0].own; len(told) != 0 {
 		t.Errorf("of a device that records: %q", told)
 	}
-	if told := e.hands[1].own; len(told) != 1 || !strings.Contains(told[0], errTest.Error()) {
+	if told := e.workers[1].own; len(told) != 1 || !strings.Contains(told[0], errTest.Error()) {
 		t.Errorf("of a device that does not record: %q", told)
 	}
 }
 
-// So is one that records steps, and no evaluation.
+// A device that records steps but not evaluations is reported too.
 func TestUnrecordedEvaluationIsTold(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps, j.evaluation = 4, newEvaluation(250)
@@ -117,7 +117,7 @@ func TestUnrecordedEvaluationIsTold(t *testing.T) {
 	}
 }
 
-// unevaluated is a segment whose device cannot record an evaluation.
+// unevaluated is a seat whose device cannot record an evaluation.
 type unevaluated struct {
 	Seat
 	recorder *devicetest.Recorder

@@ -10,7 +10,7 @@ import (
 	"rondo/train/agree"
 )
 
-// goesOn fails unless the job goes on from a snapshot to where it would be undisturbed.
+// goesOn fails unless the job resumes from a snapshot to the undisturbed result.
 func goesOn(t *testing.T, j job, snapshot *Snapshot, oracle *outcome) {
 	t.Helper()
 	text, err := json.Marshal(snapshot.Progress) // as a checkpoint has it
@@ -25,38 +25,38 @@ func goesOn(t *testing.T, j job, snapshot *Snapshot, oracle *outcome) {
 	e := newElastic(t, j, 2)
 	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return &read, nil }
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
-	e.like(1, oracle)
-	if p := e.hands[1].result.Progress; p.Pending {
+	e.allDone(0, 1)
+	e.matches(1, oracle)
+	if p := e.workers[1].result.Progress; p.Pending {
 		t.Errorf("%+v", p)
 	}
 }
 
-// A rank that leaves a ring which has ended as planned knows all lanes, and keeps them.
+// After a ring that ends as planned, a rank knows all lanes and keeps them.
 func TestKeep(t *testing.T) {
 	j := elasticJob(7)
 	oracle := j.mustRun(t)
 	e := newElastic(t, j, 3)
-	for _, h := range e.hands {
+	for _, h := range e.workers {
 		if err := h.trainer.Keep(t.Context()); err != nil || len(h.saved) != 0 {
 			t.Errorf("without a state: %v, %d saved", err, len(h.saved))
 		}
 	}
 	regroupAt(e, 1, 1)
 	e.ring(breakage{}, 0, 1, 2)
-	h := e.hands[2]
+	h := e.workers[2]
 	if err := h.trainer.Keep(t.Context()); err != nil || len(h.saved) != 1 || h.flushed != 1 ||
 		h.saved[0].Progress != h.trainer.Progress() || h.saved[0].Progress.Step != 2 {
 		t.Fatalf("%v, %d saved", err, len(h.saved))
 	}
 	goesOn(t, j, h.saved[0], oracle)
-	h.shelf.err = errTest
+	h.memorySaver.err = errTest
 	if err := h.trainer.Keep(t.Context()); !errors.Is(err, errTest) {
 		t.Error(err)
 	}
 	ended, end := context.WithCancelCause(t.Context())
 	end(errBroken)
-	h.shelf.err = nil
+	h.memorySaver.err = nil
 	if err := h.trainer.Keep(ended); !errors.Is(err, errBroken) || len(h.saved) != 1 {
 		t.Errorf("%v, %d saved", err, len(h.saved))
 	}
@@ -66,7 +66,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// breaksAt returns an elastic job whose ring has broken where its first rank is there.
+// breaksAt returns an elastic job whose ring breaks when there is true for its first rank.
 func breaksAt(t *testing.T, j job, workers []int, there func(*Trainer) bool) *elastic {
 	t.Helper()
 	for call := 1; ; call++ {
@@ -75,18 +75,18 @@ func breaksAt(t *testing.T, j job, workers []int, there func(*Trainer) bool) *el
 		if !e.ring(breakage{call: call, dead: []int{dead}}, workers...) {
 			t.Fatal("the ring does not break there")
 		}
-		if there(e.hands[0].trainer) {
+		if there(e.workers[0].trainer) {
 			return e
 		}
 	}
 }
 
-// A rank that a broken ring has left without the states of some lanes says which.
+// If a broken ring leaves a rank without some lanes' states, its error names the lanes.
 func TestKeepWithoutAllLanes(t *testing.T) {
 	e := breaksAt(t, elasticJob(7), []int{0, 1, 2}, func(t *Trainer) bool {
 		return t.Progress().Step == 5
 	})
-	h := e.hands[0]
+	h := e.workers[0]
 	err := h.trainer.Keep(t.Context())
 	if err == nil || len(h.saved) != 1 || !strings.Contains(err.Error(), "step 5 was not saved: "+
 		"this worker does not know the states of the lanes [4 5 6 7];") {
@@ -94,14 +94,14 @@ func TestKeepWithoutAllLanes(t *testing.T) {
 	}
 }
 
-// Where the lanes begin anew, nobody needs to know their states.
+// At a point where all lanes start from zero, no rank needs their states.
 func TestKeepWhereLanesBeginAnew(t *testing.T) {
 	for _, random := range []bool{false, true} {
 		j := elasticJob(11)
 		j.batches = newLanes(random) // 9 steps are an epoch
 		oracle := j.mustRun(t)
 		e := breaksAt(t, j, []int{0, 1, 2}, func(t *Trainer) bool { return t.Progress().Step == 9 })
-		h := e.hands[0]
+		h := e.workers[0]
 		n := len(h.saved)
 		if err := h.trainer.Keep(t.Context()); err != nil || len(h.saved) != n+1 {
 			t.Fatalf("random %v: %v, %d saved", random, err, len(h.saved))
@@ -110,21 +110,21 @@ func TestKeepWhereLanesBeginAnew(t *testing.T) {
 	}
 }
 
-// What is due after a step, and was broken off, is done by whoever restores the snapshot.
+// Work that is due after a step and was interrupted is done by the job that restores the snapshot.
 func TestKeepWhatIsPending(t *testing.T) {
 	j := elasticJob(7)
 	j.config.CheckEvery = 0
 	oracle := j.mustRun(t)
 	e := breaksAt(t, j, []int{0, 1}, func(t *Trainer) bool {
-		return t.Progress().Step == 3 && t.pending // its evaluation was broken off
+		return t.Progress().Step == 3 && t.pending // its evaluation was interrupted
 	})
-	h := e.hands[0]
+	h := e.workers[0]
 	if err := h.trainer.Keep(t.Context()); err != nil || len(h.saved) != 1 ||
 		!h.saved[0].Progress.Pending || h.trainer.Progress().Pending {
 		t.Fatalf("%v, %d saved", err, len(h.saved))
 	}
 	goesOn(t, j, h.saved[0], oracle)
-	e.ring(breakage{}, 1, 0) // and here it goes on, as if nothing was kept
-	e.whole(1, 0)
-	e.like(1, oracle)
+	e.ring(breakage{}, 1, 0) // the original job goes on unchanged
+	e.allDone(1, 0)
+	e.matches(1, oracle)
 }

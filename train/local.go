@@ -8,53 +8,54 @@ import (
 	"rondo/compute"
 )
 
-// Outer is the rule that makes the next round's parameters of what the ranks have come to.
+// Outer is the rule that combines the ranks' parameters at a round's end.
 type Outer string
 
-// The outer rules. x are the parameters that a round began with, y_r those that rank r has come to,
-// w_r its share of the lanes; d = sum_r w_r (x - y_r), the outer gradient; a is Local.Rate, mu is
-// Local.Momentum.
+// The outer rules. x are the parameters at the round's start, y_r those of rank r at its end, and
+// w_r is rank r's share of the lanes. d = sum_r w_r (x - y_r) is the outer gradient. a is
+// Local.Rate, mu is Local.Momentum.
 const (
 	// OuterAverage is x - d, the mean of the y_r: local SGD (Stich 2019, arXiv:1805.09767), or
 	// federated averaging (McMahan et al. 2017, arXiv:1602.05629).
 	OuterAverage Outer = "average"
 	// OuterSGD is x - a d (Reddi et al. 2021, arXiv:2003.00295).
 	OuterSGD Outer = "sgd"
-	// OuterNesterov is v = mu v + d; x - a (d + mu v): DiLoCo's (Douillard et al. 2023,
-	// arXiv:2311.08105), which has a = 0.7 and mu = 0.9.
+	// OuterNesterov is v = mu v + d; x - a (d + mu v): DiLoCo (Douillard et al. 2023,
+	// arXiv:2311.08105) with a = 0.7 and mu = 0.9.
 	OuterNesterov Outer = "nesterov"
 )
 
-// Local says that the ranks take several steps by themselves between two sums: a round. Each
-// clips the mean gradient over its own lanes, and updates its own parameters by it, at the rates of
-// the Schedule. At the round's end the ranks sum by how much their parameters have changed, and
-// the outer rule makes the next ones of it. What the inner optimizer keeps (momenta and the like)
-// is averaged over the ranks by their shares there, so that between two rounds all ranks have the
-// same, as they do between two steps without rounds (SlowMo's "average" strategy; Wang et al. 2020,
-// arXiv:1910.00643; DiLoCo leaves each rank its own).
+// Local configures rounds of local SGD: the ranks take several steps by themselves between two
+// sums. In a round each rank clips the mean gradient over its own lanes and updates its own
+// parameters, at the Schedule's rates. At the round's end the ranks sum the changes of their
+// parameters, and the outer rule computes the next parameters. The inner optimizer's slots are then
+// averaged over the ranks, weighted by their shares. So between two rounds all ranks have the same
+// state (SlowMo's "average" strategy; Wang et al. 2020, arXiv:1910.00643; DiLoCo instead leaves
+// each rank its own).
 //
-// A round is what commits, wholly or not at all: one that breaks off is done again from its
-// beginning with the same numbers, and one in which a loss or a gradient of some rank is not finite
-// counts as skipped for all of its steps. What is due every so many steps is done at the end of the
-// round in which it falls due. Rounds end at multiples of Every, and with the job.
+// A round commits as a whole. An interrupted round is repeated from its beginning with the same
+// numbers. If a loss or gradient of some rank is not finite, all steps of the round count as
+// skipped. Work that falls due within a round is done at its end. Rounds end at multiples of Every,
+// and with the job.
 type Local struct {
-	Every    int64 // steps of a round, K; 0: none, the ranks sum each step's gradient
+	Every    int64 // steps of a round, K; 0: no rounds, the ranks sum each step's gradient
 	Outer    Outer
 	Rate     float64 // of OuterSGD and OuterNesterov
 	Momentum float64 // of OuterNesterov
 }
 
-// on says whether there are rounds.
+// on reports whether there are rounds.
 func (l Local) on() bool { return l.Every > 0 }
 
-// end is where the round ends that begins after a step, in a job of so many.
+// end returns the last step of the round that begins after step, in a job of that many steps.
 func (l Local) end(step, steps int64) int64 { return min(steps, (step/l.Every+1)*l.Every) }
 
-// began is after which step the round began that ended with one; without rounds, the step did.
+// began returns the step after which the round that ended with step began. Without rounds it is the
+// step before.
 func (l Local) began(step int64) int64 { return (step - 1) / max(1, l.Every) * max(1, l.Every) }
 
-// due says whether something that is due every interval steps is at the end of the round, or step,
-// that has just ended; 0: it never is.
+// due reports whether a multiple of interval lies within the round or step that just ended. An
+// interval of 0 is never due.
 func (l Local) due(step, interval int64) bool {
 	return interval > 0 && step/interval > l.began(step)/interval
 }
@@ -81,8 +82,8 @@ func (l Local) validate(clip Clip) error {
 	return nil
 }
 
-// Kept is how many values a device keeps of each parameter for rounds with an inner rule: what the
-// outer rule keeps, which is saved, and copies of what a round began with.
+// Kept returns how many values per parameter a device keeps for rounds: slots of the outer rule,
+// which are saved, and copies of the round's start.
 func (l Local) Kept(inner compute.Optimizer) (slots, copies int) {
 	if !l.on() {
 		return 0, 0
@@ -90,7 +91,7 @@ func (l Local) Kept(inner compute.Optimizer) (slots, copies int) {
 	return len(l.slots()), 1 + inner.Slots()
 }
 
-// slots are the names of what the outer rule keeps for each parameter.
+// slots names the outer rule's slots.
 func (l Local) slots() []string {
 	if l.on() && l.Outer == OuterNesterov {
 		return []string{"outer_momentum_buffer"}
@@ -98,7 +99,6 @@ func (l Local) slots() []string {
 	return nil
 }
 
-// update returns the arguments of the outer update.
 func (l Local) update() compute.Update {
 	switch l.Outer {
 	case OuterSGD:

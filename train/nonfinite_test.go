@@ -9,17 +9,17 @@ import (
 	"rondo/compute"
 )
 
-// fault is what goes wrong in the output layer of a step.
+// fault is a fault in the output layer of a step.
 type fault int
 
 const (
 	healthy  fault = iota
-	lossNaN        // the loss is not a number
-	gradInf        // the loss is, a gradient is not
-	gradHuge       // every gradient is finite, their sum over two ranks is not
+	lossNaN        // the loss is NaN
+	gradInf        // the loss is finite, a gradient is not
+	gradHuge       // every gradient is finite, but not their sum over two ranks
 )
 
-// faulty is a device whose output layer fails when it is told to.
+// faulty is a device whose output layer injects faults.
 type faulty struct {
 	compute.Device
 	fault func(run int) fault // run: training steps before this one
@@ -56,8 +56,8 @@ func (f *faultyOutput) Sum() float64 {
 	return f.Output.Sum()
 }
 
-// A step that is not finite on one rank is skipped by all, whatever is wrong and however gradients
-// are clipped, and the job goes on as if the step had not been.
+// All ranks skip a step that is not finite on one rank, for every fault and every way of clipping.
+// The job goes on as if the step had not happened.
 func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 	const bad = 7 // steps before it
 	for name, c := range map[string]struct {
@@ -135,7 +135,7 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 	}
 }
 
-// faultyEvaluation is a device whose evaluations have a loss that is not a number.
+// faultyEvaluation is a device whose evaluations have a NaN loss.
 type faultyEvaluation struct{ compute.Device }
 
 func (f faultyEvaluation) NewOutput(s compute.OutputShape) compute.Output {
@@ -156,7 +156,7 @@ func (f *faultyForward) Sum() float64 {
 	return f.Output.Sum()
 }
 
-// An evaluation that is not finite on one rank says so on all, and does not end the job.
+// An evaluation that is not finite on one rank is reported by all, and does not end the job.
 func TestNonfiniteEvaluation(t *testing.T) {
 	j := newJob(2)
 	j.config.Steps, j.evaluation = 9, newEvaluation(60)
@@ -174,7 +174,7 @@ func TestNonfiniteEvaluation(t *testing.T) {
 	}
 }
 
-// paramWatch keeps the parameters after each step.
+// paramWatch records the parameters after each step.
 type paramWatch struct {
 	Observer
 	trainer *Trainer
@@ -200,7 +200,7 @@ func TestNonfiniteLimit(t *testing.T) {
 	}
 	e := newElastic(t, j, 2)
 	e.ring(breakage{}, 0, 1)
-	for rank, o := range e.hands {
+	for rank, o := range e.workers {
 		p := o.result.Progress
 		if o.err == nil || !strings.Contains(o.err.Error(), "--nonfinite-limit: lower --lr") {
 			t.Fatalf("rank %d: %v", rank, o.err)
@@ -214,7 +214,7 @@ func TestNonfiniteLimit(t *testing.T) {
 	}
 }
 
-// After a skipped step, lanes whose state is not finite start from zero; the others carry on.
+// After a skipped step, lanes whose state is not finite restart from zero; the others go on.
 func TestPoisonedLanesStartFromZero(t *testing.T) {
 	j := newJob(2)
 	j.config.Steps = 6
@@ -250,8 +250,8 @@ func TestPoisonedLanesStartFromZero(t *testing.T) {
 	}
 }
 
-// poisoned is a segment in which one lane's state becomes infinite in one run. It keeps the
-// states that the run left, and those that the next run starts from.
+// poisoned is a seat in which one lane's state becomes infinite in one run. It records the states
+// after that run, and the states before the next.
 type poisoned struct {
 	Seat
 	trainer       *Trainer

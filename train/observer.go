@@ -2,51 +2,50 @@ package train
 
 import "time"
 
-// Observer hears what happens, in order, from the goroutine of Run: it must not wait. Every rank
-// has its own; what they hear is the same but for tokens per second, samples and checkpoints, which
-// are rank 0's, and OwnNotice.
+// Observer receives reports, in order, from Run's goroutine, and must not block. Every rank has
+// one. The reports are the same on all ranks, but for tokens per second, times, OwnNotice, and
+// samples and checkpoints, which only rank 0 reports.
 type Observer interface {
 	Step(StepReport)
 	Evaluated(EvalReport)
-	// Sampled hears the text that Config.Sample wrote.
+	// Sampled reports the text that Config.Sample generated.
 	Sampled(step int64, text string)
-	// Checkpoint hears that the Saver took a snapshot; it may not be on storage yet.
+	// Checkpoint reports that the Saver took a snapshot. It may not be on storage yet.
 	Checkpoint(step int64)
-	// Notice hears what a person should know: a step that was skipped, a save that failed.
+	// Notice reports an event for the operator, such as a skipped step or a failed save.
 	Notice(text string)
-	// OwnNotice hears what a person should know of this rank alone: that its device is slow.
+	// OwnNotice reports an event of this rank alone, such as a slow device.
 	OwnNotice(text string)
 }
 
-// StepReport is one completed step, or round (Local). Of a round, Loss and GradientNorm are the
-// means over its steps, and LearningRate is that of the last.
+// StepReport is one completed step, or round (Local). In a round, Loss and GradientNorm are means
+// over its steps, and LearningRate is the last step's.
 type StepReport struct {
-	Step  int64 // completed steps, this one among them
+	Step  int64 // completed steps, including this one
 	Steps int64 // of the whole job
-	Epoch int64 // that the step belongs to, from 1
+	Epoch int64 // of the step, from 1
 
 	Loss         float64 // mean over all G*T targets; NaN when a rank's is not finite
-	EpochLoss    float64 // mean over the epoch's steps so far that count; NaN when there is none
+	EpochLoss    float64 // mean over the epoch's steps that were not skipped; NaN if all were
 	LearningRate float64
-	// GradientNorm is the L2 norm before clipping: of the whole gradient, or when each rank clips
-	// its own (ScopeWorker) the mean of the ranks' norms, weighted by their lanes.
+	// GradientNorm is the L2 norm before clipping. If each rank clips its own gradient
+	// (ScopeWorker), it is the mean of the ranks' norms, weighted by their lanes.
 	GradientNorm    float64
-	TokensPerSecond float64 // G*T by this rank's time for the step; 0 when that is none
-	// Skipped says that the loss or the gradient was not finite on some rank, so that no rank
-	// updated its parameters and the loss does not count.
+	TokensPerSecond float64 // G*T over this rank's step time; 0 if that time is 0
+	// Skipped: the loss or the gradient was not finite on some rank. No rank updated its
+	// parameters, and the loss does not count.
 	Skipped bool
 
 	Times StepTimes
 }
 
-// StepTimes is where a rank's time for a step went. What was due after the step before is in none
-// of it.
+// StepTimes splits a rank's step time. Work that is due after the step before is not included.
 type StepTimes struct {
-	// Compute is reading, forward, backward, clipping, updating, and what a Sum computes.
+	// Compute is reading, forward, backward, clipping, updating and the Sum's computing.
 	Compute time.Duration
-	Exposed time.Duration // what of the sum over the ranks was not done beside the backward pass
-	// Waiting is the part of Exposed in which a slower rank had not come to the sum yet, judged by
-	// how long each took to get there. Of more than 16 ranks it may be told as less than it is.
+	Exposed time.Duration // part of the sum that does not overlap the backward pass
+	// Waiting is the part of Exposed spent waiting for the slowest rank to reach the sum. With more
+	// than 16 ranks it may be too low.
 	Waiting time.Duration
 }
 
@@ -57,12 +56,12 @@ type EvalReport struct {
 	Tokens int64   // targets that count
 }
 
-// silence is the Observer of those who have none.
-type silence struct{}
+// noObserver discards all reports.
+type noObserver struct{}
 
-func (silence) Step(StepReport)       {}
-func (silence) Evaluated(EvalReport)  {}
-func (silence) Sampled(int64, string) {}
-func (silence) Checkpoint(int64)      {}
-func (silence) Notice(string)         {}
-func (silence) OwnNotice(string)      {}
+func (noObserver) Step(StepReport)       {}
+func (noObserver) Evaluated(EvalReport)  {}
+func (noObserver) Sampled(int64, string) {}
+func (noObserver) Checkpoint(int64)      {}
+func (noObserver) Notice(string)         {}
+func (noObserver) OwnNotice(string)      {}

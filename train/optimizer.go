@@ -8,8 +8,8 @@ import (
 	"rondo/compute"
 )
 
-// Optimizer is an update rule and its constants; compute.Optimizer has the formulas, and says
-// which rule uses which constant.
+// Optimizer is an update rule and its constants. compute.Optimizer has the formulas, and says which
+// constants each rule uses.
 type Optimizer struct {
 	Rule         compute.Optimizer
 	Momentum     float64
@@ -19,8 +19,7 @@ type Optimizer struct {
 	WeightDecay  float64
 }
 
-// optimizers are the rules by name, as flags have them, with the names of what they keep, as
-// torch.optim has them.
+// optimizers lists each rule's flag name and the names that torch.optim gives its slots.
 //
 //nolint:gochecknoglobals // a table that nothing changes
 var optimizers = []struct {
@@ -37,7 +36,7 @@ var optimizers = []struct {
 	{compute.Adagrad, "adagrad", []string{"sum"}},
 }
 
-// ParseOptimizer returns the rule of a name: sgd, momentum, nesterov, adam, adamw, rmsprop or
+// ParseOptimizer returns the rule with this name: sgd, momentum, nesterov, adam, adamw, rmsprop or
 // adagrad.
 func ParseOptimizer(name string) (compute.Optimizer, error) {
 	names := make([]string, len(optimizers))
@@ -50,7 +49,7 @@ func ParseOptimizer(name string) (compute.Optimizer, error) {
 	return 0, fmt.Errorf("--optimizer %q is not one of %s", name, strings.Join(names, ", "))
 }
 
-// slotNames returns the names of what the rule keeps for each parameter.
+// slotNames returns the names of the rule's slots.
 func slotNames(rule compute.Optimizer) []string {
 	for _, o := range optimizers {
 		if o.rule == rule {
@@ -93,7 +92,7 @@ func (o Optimizer) validate() error {
 	return nil
 }
 
-// update returns the arguments of the n-th update, from 1, at a learning rate.
+// update returns the arguments of the n-th update, from 1.
 func (o Optimizer) update(n int64, rate float64) compute.Update {
 	return compute.Update{
 		Optimizer: o.Rule, Step: n, LR: float32(rate), Momentum: float32(o.Momentum),

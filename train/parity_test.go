@@ -8,7 +8,7 @@ import (
 	"rondo/compute"
 )
 
-// apart returns the greatest relative difference of two loss curves.
+// apart returns the largest relative difference of two loss curves.
 func apart(t *testing.T, a, b []float64) float64 {
 	t.Helper()
 	if len(a) != len(b) || len(a) == 0 {
@@ -24,7 +24,7 @@ func apart(t *testing.T, a, b []float64) float64 {
 	return most
 }
 
-// sameJob compares jobs on different numbers of ranks: their losses, and the lanes' last states.
+// sameJob compares the losses and final lane states of jobs on different numbers of ranks.
 func sameJob(t *testing.T, got, want *outcome) {
 	t.Helper()
 	if d := apart(t, got.losses(), want.losses()); !(d <= 1e-4) {
@@ -40,7 +40,7 @@ func sameJob(t *testing.T, got, want *outcome) {
 	}
 }
 
-// Clipped globally, a job is the same however many ranks it has.
+// With global clipping the result does not depend on the number of ranks.
 func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
 	for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
 		for _, random := range []bool{false, true} {
@@ -66,7 +66,7 @@ func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
 	}
 }
 
-// Clipped by each rank, it is the same only while nothing is clipped.
+// With clipping by worker the result is the same only while nothing is clipped.
 func TestWorkerClipDependsOnRanks(t *testing.T) {
 	j := newJob(1)
 	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}

@@ -9,17 +9,16 @@ import (
 	"rondo/train/agree"
 )
 
-// A step consists of passes, forward and backward each. The usual one has a single pass: all lanes
-// of this rank read a segment. With Accumulate K, each lane reads K segments, one after the other;
-// with LaneGroups, the lanes are computed in groups, one after the other. A pass leaves its
-// gradient where the model has it; where there are several, what the passes before have left is
-// added up elsewhere meanwhile. Every pass of a step starts from the same parameters.
+// A step consists of passes, each forward and backward. Usually it is one pass: all lanes of this
+// rank read one segment. With Accumulate K, each lane reads K segments in turn. With LaneGroups,
+// the groups are computed in turn. A pass overwrites the model's gradient, so with several passes
+// the sum is kept elsewhere (fold). All passes of a step use the same parameters.
 
-// pass is one of a step's.
+// pass is one pass of a step.
 type pass struct {
 	Span
-	number int  // of the step's on this rank, from 1
-	first  bool // of them
+	number int  // among the step's passes on this rank, from 1
+	first  bool // first pass of the step
 	last   bool
 }
 
@@ -27,14 +26,14 @@ type pass struct {
 type batch struct {
 	*updater
 	first, count int     // this rank's lanes are [first, first+count)
-	groups       []Lanes // in which they are computed
-	seated       int     // lanes that the seat is for
+	groups       []Lanes // groups of lanes that are computed together
+	seated       int     // the seat's number of lanes
 	fold         fold
-	finishes     []int // up to where backward finishes the gradient, one after the other
-	own          tally // of the step in hand, used again
+	finishes     []int // Task.Finishes
+	own          tally // of the current step; reused
 }
 
-// groupLanes divides this rank's lanes into the groups in which they are computed.
+// groupLanes divides this rank's lanes into groups that are computed together.
 func (b *batch) groupLanes() error {
 	b.groups = append(b.groups[:0], Lanes{First: b.first, Count: b.count})
 	if b.cfg.LaneGroups == 0 {
@@ -52,33 +51,33 @@ func (b *batch) groupLanes() error {
 	return nil
 }
 
-// position is the segment that each lane reads next, after so many steps.
+// position is the segment that each lane reads after this many steps.
 func (c *core) position(steps int64) int64 { return steps * int64(c.cfg.Accumulate) }
 
-// epoch is the epoch, from 1, in which a step, from 0, begins. Where an epoch is not a whole number
-// of steps, a step may end in another one.
+// epoch is the epoch, from 1, in which step, from 0, begins. A step may end in the next epoch if an
+// epoch is not a whole number of steps.
 func (c *core) epoch(step int64) int64 { return c.position(step)/c.segmentsPerEpoch + 1 }
 
-// endsEpoch says whether an epoch ended within the last of so many steps, or the last round.
+// endsEpoch reports whether an epoch ended within the last step or round.
 func (c *core) endsEpoch(steps int64) bool {
 	return c.epoch(steps) > c.epoch(c.cfg.Local.began(steps))
 }
 
-// targets is how many targets a step has: K*G*T.
+// targets is the number of targets of a step: K*G*T.
 func (c *core) targets() int { return c.cfg.Accumulate * c.cfg.Lanes * c.task.Targets() }
 
-// passes is how many a step has on this rank.
+// passes is the number of passes of a step on this rank.
 func (b *batch) passes() int { return len(b.groups) * b.cfg.Accumulate }
 
-// pass is the n-th of a step, from 0. The segments of a group come one after the other, so that
-// what is added up is one group's at a time.
+// pass returns the n-th pass of a step, from 0. A group's segments are consecutive, so that
+// gradients are accumulated for one group at a time.
 func (b *batch) pass(step int64, n int) pass {
 	part := n % b.cfg.Accumulate
 	return pass{Span{step + 1, part, b.position(step) + int64(part), b.groups[n/b.cfg.Accumulate]},
 		n + 1, n == 0, n == b.passes()-1}
 }
 
-// spans are what the steps [from, to) read, in order.
+// spans returns what the steps [from, to) read, in order.
 func (b *batch) spans(from, to int64) iter.Seq[Span] {
 	return func(yield func(Span) bool) {
 		for step := from; step < to; step++ {
@@ -91,10 +90,10 @@ func (b *batch) spans(from, to int64) iter.Seq[Span] {
 	}
 }
 
-// forwardBackward reads the batch, and leaves this rank's part of the global gradient in the model,
-// or in parts of it in t.fold. The mean over all K*G*T targets is the sum of the ranks' parts.
-// Where a gradient is clipped before the ring, it is that of the mean over those lanes' own
-// targets, and is weighted by their share of all lanes afterwards. after takes the lanes' states.
+// forwardBackward runs the step's passes. It leaves this rank's part of the global gradient in the
+// model, or in the nodes of b.fold. The sum of the ranks' parts is the mean over all K*G*T targets.
+// A gradient that is clipped before the ring is first the mean over its own lanes' targets;
+// clipping then weights it by its share of all lanes. The lanes' states go to after.
 func (b *batch) forwardBackward(
 	ctx context.Context, index int64, after *agree.Entry,
 ) (tally, error) {
@@ -131,9 +130,9 @@ func (b *batch) forwardBackward(
 	return *own, nil
 }
 
-// runPass runs a pass, and returns the loss summed over its targets.
+// runPass runs a pass and returns the loss summed over its targets.
 func (b *batch) runPass(ctx context.Context, p pass) (lossSum float64, err error) {
-	if err := b.begin(ctx, PhaseLoad, p); err != nil {
+	if err := b.beginPassPhase(ctx, PhaseLoad, p); err != nil {
 		return 0, err
 	}
 	rows, err := b.seat.Next(ctx)
@@ -141,7 +140,7 @@ func (b *batch) runPass(ctx context.Context, p pass) (lossSum float64, err error
 		return 0, fmt.Errorf("reading the batch: %w", err)
 	}
 	b.exchange.sum.Touch(rows)
-	if err := b.begin(ctx, PhaseForward, p); err != nil {
+	if err := b.beginPassPhase(ctx, PhaseForward, p); err != nil {
 		return 0, err
 	}
 	b.laps.end("load")
@@ -152,28 +151,28 @@ func (b *batch) runPass(ctx context.Context, p pass) (lossSum float64, err error
 		b.askSpoil(ctx, p.Step)
 	}
 	in := b.input(ctx, p)
-	if lossSum, err = b.ending.backward(ctx, in); err != nil {
+	if lossSum, err = b.path.backward(ctx, in); err != nil {
 		return 0, err
 	}
 	b.exchange.gradient.Staged(b.seat.Staged())
 	if in.BeforeBackward != nil {
 		b.laps.end("backward")
 	} else {
-		b.laps.end("forward, and backward asked for")
+		b.laps.end("forward, backward queued")
 	}
 	return lossSum, nil
 }
 
-// begin tells of a phase of a pass.
-func (b *batch) begin(ctx context.Context, phase string, p pass) error {
+// beginPassPhase announces a phase of a pass.
+func (b *batch) beginPassPhase(ctx context.Context, phase string, p pass) error {
 	if p.first {
-		return b.at(ctx, phase, p.Step)
+		return b.beginPhase(ctx, phase, p.Step)
 	}
-	return b.again(ctx, phase, p.Step, p.number)
+	return b.repeatPhase(ctx, phase, p.Step, p.number)
 }
 
-// setStates gives the segment the states that the pass starts from. A group that is the only one
-// has them from its last pass, and others have theirs from laneStates.
+// setStates sets the states that the pass starts from. With one group the seat carries them itself;
+// with several they come from laneStates.
 func (b *batch) setStates(p pass) error {
 	if b.task.Reset(p.Segment) {
 		b.seat.ZeroState()
@@ -184,28 +183,27 @@ func (b *batch) setStates(p pass) error {
 	return nil
 }
 
-// input is what the seat is to do in a pass. Only a step's single pass leaves the gradient as it
-// is to be, so that more can be asked for behind it.
+// input returns the seat's work in a pass.
 func (b *batch) input(ctx context.Context, p pass) Pass {
-	divisor := float64(b.targets()) * b.ending.mean() // K*G*T, or K*B*T
+	divisor := float64(b.targets()) * b.path.mean() // K*G*T, or K*B*T
 	in := Pass{Span: p.Span, Scale: float32(1 / divisor), OnlyPasses: b.onlyPasses}
 	if b.cfg.Rehearsal != nil || b.laps.tracer != nil && b.cfg.HostMemory && !b.records {
 		in.BeforeBackward = func() error {
 			b.laps.end("forward")
-			return b.begin(ctx, PhaseBackward, p)
+			return b.beginPassPhase(ctx, PhaseBackward, p)
 		}
 	}
 	if p.last {
 		in.Finished = b.finished(ctx)
 	}
-	if b.mayStage && b.ending.stages() {
+	if b.mayStage && b.path.stages() {
 		in.Stage = b.exchange.sum.Stage()
 	}
 	return in
 }
 
-// finished is what a step's last pass is to call when a part of the gradient is there; nil where
-// nothing can begin with it.
+// finished returns the callback for parts of the gradient that the last pass has finished. It is
+// nil if the sum cannot begin early.
 func (b *batch) finished(ctx context.Context) func(end int) {
 	x := b.exchange
 	if !b.cfg.HostMemory || b.records || b.spoil.NaN || !b.cfg.Overlaps() || !x.sum.Early() {
@@ -217,10 +215,10 @@ func (b *batch) finished(ctx context.Context) func(end int) {
 	}
 }
 
-// endGroup is the end of a group's last pass: its states are kept, and its gradient clipped, if it
-// is to be by itself, and folded with those of the groups before.
+// endGroup ends a lane group's last pass: it clips the group's gradient if groups are clipped, adds
+// it to the fold, and stores the group's states.
 func (b *batch) endGroup(p pass, after *agree.Entry, own *tally) error {
-	b.ending.endGroup(own)
+	b.path.endGroup(own)
 	if len(b.groups) == 1 {
 		return nil
 	}
@@ -231,13 +229,13 @@ func (b *batch) endGroup(p pass, after *agree.Entry, own *tally) error {
 	return b.seat.State(after.Lanes(p.Lanes))
 }
 
-// endPasses makes one gradient of what the passes have left, unless the ranks are to sum the parts
-// of it, and clips this rank's own, if it is to be and has not been.
+// endPasses combines the passes' gradients into one, unless the ranks sum tree nodes. It clips the
+// result if this rank clips its own gradient as a whole.
 func (b *batch) endPasses(own *tally) {
 	if !b.cfg.Canonical {
 		b.fold.collapse()
 	}
-	b.ending.endPasses(own)
+	b.path.endPasses(own)
 	if !exactable(own.loss.value()) {
 		own.nonfinite = 1
 	}
@@ -248,8 +246,8 @@ func (b *batch) endPasses(own *tally) {
 	}
 }
 
-// zeroGradient makes zeros of what is not on its way to the other ranks yet, so that the ranks' sum
-// is of numbers.
+// zeroGradient zeroes the part of the gradient that is not yet on its way to other ranks, so that
+// the ranks' sum stays finite.
 func (b *batch) zeroGradient() {
 	b.exchange.gradient.Arrive()
 	b.dev.Zero(b.grads[b.exchange.sum.Begun():])

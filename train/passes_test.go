@@ -13,15 +13,15 @@ import (
 	"rondo/model"
 )
 
-// accumulated is a job of steps of several segments, on one rank. An epoch is 9 segments.
+// accumulated is a job on one rank whose steps have several segments. An epoch is 9 segments.
 func accumulated(segments int) job {
 	j := newJob(1)
 	j.config.Accumulate, j.config.Steps = segments, 12
 	return j
 }
 
-// naive does a job's steps by hand: the gradients of its segments, each with the parameters before
-// the step, are added up in float64, and followed at the constant rate. It returns the parameters.
+// naive runs a job's steps by hand: it sums the segments' gradients at the same parameters in
+// float64, and updates at the constant rate. It returns the parameters.
 func naive(t *testing.T, j job) []float32 {
 	t.Helper()
 	m := j.fresh(t)
@@ -61,8 +61,8 @@ func naive(t *testing.T, j job) []float32 {
 	return slices.Clone(m.Params())
 }
 
-// A step of several segments updates by the mean of their gradients, each of which is of the same
-// parameters, of the state that the last has left, and of dropout of its own.
+// A step of several segments updates by the mean of their gradients. Each gradient uses the same
+// parameters, the state left by the previous segment, and its own dropout masks.
 func TestAccumulate(t *testing.T) {
 	for _, segments := range []int{1, 2, 4, 9, 20} {
 		for _, random := range []bool{false, true} {
@@ -84,8 +84,7 @@ func TestAccumulate(t *testing.T) {
 	}
 }
 
-// Any number of ranks has the curve of one, also where the gradient is in a device's own memory, or
-// a device records.
+// Any number of ranks has the loss curve of one, also if the device has its own memory or records.
 func TestAccumulateParity(t *testing.T) {
 	for _, segments := range []int{2, 4} {
 		want := accumulated(segments).mustRun(t)
@@ -117,7 +116,7 @@ func TestAccumulateParity(t *testing.T) {
 	}
 }
 
-// An epoch ends in the step that has read its last segment, and a step is of the epoch in which it
+// An epoch ends in the step that reads its last segment. A step belongs to the epoch in which it
 // begins.
 func TestAccumulateEpochs(t *testing.T) {
 	j := accumulated(4) // steps end after 4, 8, 12, 16, 20, 24, 28, 32, 36 segments
@@ -138,7 +137,7 @@ func TestAccumulateEpochs(t *testing.T) {
 	}
 }
 
-// Whatever collective a worker is killed in, no segment of a step is read twice, or not at all.
+// If a worker is killed in any collective, each segment is still read exactly once.
 func TestAccumulateKilled(t *testing.T) {
 	j := elasticJob(6)
 	j.config.Accumulate = 4
@@ -156,9 +155,9 @@ func TestAccumulateKilled(t *testing.T) {
 					return slices.Contains(how.dead, worker)
 				})
 				e.ring(breakage{}, left...)
-				e.whole(left...)
+				e.allDone(left...)
 				e.audit()
-				e.like(left[0], oracle)
+				e.matches(left[0], oracle)
 			}
 			if how.call < 15 {
 				t.Errorf("only %d collectives", how.call)
@@ -167,7 +166,7 @@ func TestAccumulateKilled(t *testing.T) {
 	}
 }
 
-// A fault in any phase of any pass, of segments and of lane groups, costs no sample and no state.
+// A fault in any phase of any pass, with segments and lane groups, loses no sample and no state.
 func TestPassesRehearsed(t *testing.T) {
 	j := elasticJob(4)
 	j.evaluation = nil
@@ -175,11 +174,11 @@ func TestPassesRehearsed(t *testing.T) {
 	j.config.Clip.Scope = ScopeGroup
 	e := newElastic(t, j, 2)
 	r := &rehearsed{}
-	e.hands[0].trainer.cfg.Rehearsal = r
+	e.workers[0].trainer.cfg.Rehearsal = r
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
+	e.allDone(0, 1)
 	want := "load 1,forward 1,backward 1"
-	passes := e.hands[0].trainer.passes()
+	passes := e.workers[0].trainer.passes()
 	for n := 2; n <= passes; n++ {
 		for _, phase := range []string{"load", "forward", "backward"} {
 			want += fmt.Sprintf(",%s (pass %d) 1", phase, n)
@@ -190,23 +189,23 @@ func TestPassesRehearsed(t *testing.T) {
 	}
 	for _, place := range []string{"load (pass 2) 3", "forward (pass 3) 2", "backward (pass 4) 3"} {
 		e := newElastic(t, j, 2)
-		e.hands[1].trainer.cfg.Rehearsal = failsAt(place)
+		e.workers[1].trainer.cfg.Rehearsal = failsAt(place)
 		e.ring(breakage{}, 0, 1)
-		if err := e.hands[1].err; !errors.Is(err, errTest) ||
+		if err := e.workers[1].err; !errors.Is(err, errTest) ||
 			!strings.Contains(err.Error(), " of pass ") {
 			t.Errorf("%s: %v", place, err)
 		}
-		e.hands[1].trainer.cfg.Rehearsal = nil
+		e.workers[1].trainer.cfg.Rehearsal = nil
 		e.ring(breakage{}, 1, 0)
-		if lost := e.hands[0].joined.LostLanes; len(lost) > 0 {
+		if lost := e.workers[0].joined.LostLanes; len(lost) > 0 {
 			t.Errorf("%s: the lanes %v were lost", place, lost)
 		}
-		e.whole(1, 0)
+		e.allDone(1, 0)
 		e.audit()
 	}
 }
 
-// A job that goes on from a snapshot of any step is the one that was never stopped.
+// A job that resumes from a snapshot of any step equals one that was never stopped.
 func TestAccumulateResume(t *testing.T) {
 	j := accumulated(4)
 	j.model.Layers, j.model.Dropout = 2, 0.3

@@ -11,8 +11,8 @@ import (
 	"rondo/train/agree"
 )
 
-// instructionSets makes a device for each instruction set that this build and processor have, the
-// greatest first.
+// instructionSets makes a device for each instruction set of this build and processor, the highest
+// first.
 func instructionSets(t *testing.T, p compute.Precision) []compute.Device {
 	t.Helper()
 	var devices []compute.Device
@@ -33,8 +33,8 @@ func instructionSets(t *testing.T, p compute.Precision) []compute.Device {
 	return devices
 }
 
-// Ranks on different processors compute different gradients of their own, and apply the same sum
-// alike, whatever the optimizer: they pass every roll call, and end with the same parameters.
+// Ranks on different processors compute slightly different gradients, but apply the same sum with
+// the same bits, for every optimizer. They pass every roll call and end with the same parameters.
 func TestRanksOfDifferentProcessors(t *testing.T) {
 	rules := []compute.Optimizer{compute.SGD, compute.Momentum, compute.Nesterov, compute.Adam,
 		compute.AdamW, compute.RMSProp, compute.Adagrad}
@@ -57,8 +57,7 @@ func TestRanksOfDifferentProcessors(t *testing.T) {
 	}
 }
 
-// In bf16 a job on several ranks is the same job within bf16's rounding, and it is not the job in
-// float32.
+// In bf16 several ranks equal one rank within bf16's rounding, and differ from float32.
 func TestRanksInBFloat16(t *testing.T) {
 	j := newJob(1)
 	j.model.Layers, j.model.Dropout, j.config.CheckEvery = 2, 0.1, 1
@@ -80,18 +79,18 @@ func TestRanksInBFloat16(t *testing.T) {
 	}
 }
 
-// In bf16 too, a rank whose parameters are not the others' is found, and a step whose gradient is
-// not finite is skipped by all.
+// In bf16 too, a rank with different parameters is found, and all ranks skip a step that is not
+// finite.
 func TestFaultsInBFloat16(t *testing.T) {
 	j := elasticJob(6)
 	j.precision, j.config.CheckEvery = compute.BF16, 3
 	e := newElastic(t, j, 3)
-	e.hands[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+	e.workers[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
 		return Spoil{Flip: step == 2}
 	}}
 	e.ring(breakage{}, 0, 1, 2)
 	var corrupt *agree.CorruptError
-	if err := e.hands[1].err; !errors.As(err, &corrupt) || corrupt.Rank != 1 {
+	if err := e.workers[1].err; !errors.As(err, &corrupt) || corrupt.Rank != 1 {
 		t.Errorf("a flipped bit: %v", err)
 	}
 

@@ -5,34 +5,33 @@ import (
 	"math"
 )
 
-// Progress is what a job must know of its past to go on as if it had not been interrupted, beside
-// its tensors. All ranks have the same. Every number in it is finite, so that JSON holds it to
-// the last bit.
+// Progress is a job's past, besides its tensors: what it needs to resume as if it had not been
+// interrupted. It is the same on all ranks. Every number is finite, so JSON keeps it exactly.
 type Progress struct {
 	Step    int64 `json:"step"`    // completed steps
-	Epoch   int64 `json:"epoch"`   // that the last step belongs to, from 1; 0 before the first
-	Updates int64 `json:"updates"` // of the parameters: the steps that were not skipped
+	Epoch   int64 `json:"epoch"`   // of the last step, from 1; 0 before the first
+	Updates int64 `json:"updates"` // updates of the parameters: steps that were not skipped
 
-	// Held is how many updates the optimizer's second moment is of, once it is held: it stays so,
-	// whoever goes on with the job. 0: it takes in every gradient. See compute.Update.
+	// Held is the number of updates that the optimizer's second moment covers, once it is held. It
+	// stays held in later rings. 0: it takes in every gradient. See compute.Update.
 	Held int64 `json:"second_moment_held,omitempty"`
 
-	Loss         float64 `json:"loss"`           // of the last step that counts
-	EpochLossSum float64 `json:"epoch_loss_sum"` // of the steps of the epoch that count
-	EpochSteps   int64   `json:"epoch_steps"`    // how many these are
+	Loss         float64 `json:"loss"`           // of the last step that was not skipped
+	EpochLossSum float64 `json:"epoch_loss_sum"` // over the epoch's steps that were not skipped
+	EpochSteps   int64   `json:"epoch_steps"`    // number of steps in EpochLossSum
 
-	Nonfinite    int64 `json:"nonfinite_steps"`  // skipped because they were not finite
-	NonfiniteRun int64 `json:"nonfinite_in_row"` // how many of these were the last ones
+	Nonfinite    int64 `json:"nonfinite_steps"`  // steps skipped because they were not finite
+	NonfiniteRun int64 `json:"nonfinite_in_row"` // skipped steps since the last good one
 
 	Plateau    Plateau    `json:"plateau"`
 	Validation Validation `json:"validation"`
 
-	// Pending says that what is due after the last step was not done. It is so in a snapshot only.
+	// Pending: the work due after the last step is not done. Only a snapshot sets it.
 	Pending bool `json:"pending,omitempty"`
 }
 
-// EpochLoss is the mean loss of the epoch that the last step belongs to, so far; NaN when none of
-// its steps counts. Its exp is the training perplexity.
+// EpochLoss is the mean loss of the current epoch so far; NaN if all its steps were skipped. Its
+// exp is the training perplexity.
 func (p *Progress) EpochLoss() float64 {
 	if p.EpochSteps == 0 {
 		return math.NaN()
@@ -40,8 +39,8 @@ func (p *Progress) EpochLoss() float64 {
 	return p.EpochLossSum / float64(p.EpochSteps)
 }
 
-// startEvaluations prepares for evaluations of a text: losses of another text are forgotten. The
-// learning rate stays as it is.
+// startEvaluations forgets losses that were measured on another text. The learning rate's
+// reductions stay.
 func (p *Progress) startEvaluations(text int64) {
 	v := p.Validation.On(text)
 	if v != p.Validation {
@@ -49,7 +48,7 @@ func (p *Progress) startEvaluations(text int64) {
 	}
 }
 
-// record counts a step of an epoch, from 1, and its loss.
+// record counts a step of an epoch, from 1, with its loss.
 func (p *Progress) record(epoch int64, loss float64, skipped bool) {
 	if p.Epoch != epoch {
 		p.Epoch, p.EpochLossSum, p.EpochSteps = epoch, 0, 0
@@ -67,7 +66,7 @@ func (p *Progress) record(epoch int64, loss float64, skipped bool) {
 	p.EpochSteps++
 }
 
-// validate finds what no run can have left behind.
+// validate checks for values that no run can leave behind.
 func (p *Progress) validate(steps int64) error {
 	if p.Step > steps {
 		return fmt.Errorf("the checkpoint is of step %d, past the job's last, %d: raise --steps "+

@@ -10,8 +10,8 @@ import (
 	"rondo/sum/sharded"
 )
 
-// ofItsOwn are kinds of devices whose memory is their own: it faults where the host touches it, is
-// copied beside the work, and some record their work.
+// ofItsOwn returns devices with their own memory. It faults when the host touches it, and is copied
+// asynchronously. Some of them record their work.
 func ofItsOwn(t *testing.T) map[string]func(compute.Device) compute.Device {
 	const floats = 1 << 20
 	return map[string]func(compute.Device) compute.Device{
@@ -40,9 +40,9 @@ func ofItsOwn(t *testing.T) map[string]func(compute.Device) compute.Device {
 	}
 }
 
-// A job on devices whose memory is their own is the job on ones whose memory is the host's, to the
-// bit: on one rank and on two, clipped before the ring and after it, with a step that is skipped,
-// evaluation and snapshots, and when it goes on from one.
+// Devices with their own memory give the same bits as devices in host memory: on one rank and on
+// two, with clipping before and after the ring, with a skipped step, evaluation and snapshots, and
+// after a resume.
 func TestDeviceMemoryIsTheDevices(t *testing.T) {
 	for _, clip := range []Clip{{1, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
 		{0.1, ByValue, ScopeWorker}, {0, ByNorm, ScopeGlobal}} {
@@ -75,7 +75,8 @@ func TestDeviceMemoryIsTheDevices(t *testing.T) {
 	}
 }
 
-// A worker that comes is given the state, and one that goes is done without, on such devices too.
+// On such devices too, a newcomer receives the state, and the others go on without a worker that
+// leaves.
 func TestDeviceMemoryThroughRings(t *testing.T) {
 	for name, own := range ofItsOwn(t) {
 		t.Run(name, func(t *testing.T) {
@@ -87,21 +88,21 @@ func TestDeviceMemoryThroughRings(t *testing.T) {
 			e := newElastic(t, j, 2)
 			regroupAt(e, 1, 2)
 			e.ring(breakage{}, 0, 1)
-			newcomer := e.hire()
+			newcomer := e.addWorker()
 			regroupAt(e, newcomer, 5)
 			e.ring(breakage{}, 0, newcomer, 1)
-			e.ring(breakage{call: 3, dead: []int{0}}, newcomer, 1) // it breaks
+			e.ring(breakage{call: 3, dead: []int{0}}, newcomer, 1) // this ring breaks
 			e.ring(breakage{}, 1)
-			e.whole(1)
+			e.allDone(1)
 			e.audit()
-			e.like(1, oracle)
+			e.matches(1, oracle)
 			e.saves(1)
 		})
 	}
 }
 
-// Ranks that share out the optimizer come to the same on such devices, through rings of several and
-// of one after the other, in which what a device has recorded is of slots that are no more.
+// Sharded optimizers give the same result on such devices, through rings of several ranks and of
+// one. Old recordings hold freed slots then, and must not be replayed.
 func TestShardsInDeviceMemory(t *testing.T) {
 	for name, own := range ofItsOwn(t) {
 		for copies := 1; copies <= sharded.MaxCopies; copies++ {
@@ -116,14 +117,14 @@ func TestShardsInDeviceMemory(t *testing.T) {
 			regroupAt(e, 0, 1)
 			e.ring(breakage{}, 0)
 			regroupAt(e, 0, 3)
-			e.ring(breakage{}, 0) // with the lanes that it had
+			e.ring(breakage{}, 0) // with the same lanes
 			regroupAt(e, 1, 5)
 			e.ring(breakage{}, 0, 1)
 			e.ring(breakage{}, 1)
-			e.whole(1)
+			e.allDone(1)
 			e.audit()
-			e.like(1, want)
-			sameSlots(t, e.hands[1], want)
+			e.matches(1, want)
+			sameSlots(t, e.workers[1], want)
 			if from := e.from[4]; from != 6 || t.Failed() {
 				t.Fatalf("%s, %d copies: rings from %v", name, copies, e.from)
 			}

@@ -2,15 +2,15 @@ package train
 
 import "math"
 
-// rates is a histogram of speeds on a logarithmic scale: its size does not grow with the run, and
-// what it says does not depend on the order.
+// rates is a histogram of speeds on a logarithmic scale. Its size does not grow with the run, and
+// the order of the values does not matter.
 type rates struct {
 	counts [rateBuckets]int64
 	total  int64
 }
 
-// A bucket spans 1 %, so that its middle is within 0.5 % of all in it. Together they span 1e-3 to
-// 1e12 tokens/s; what is beyond counts at the end.
+// A bucket spans 1 %, so its middle is within 0.5 % of every value in it. All buckets span 1e-3 to
+// 1e12 tokens/s. Values beyond count in the outermost buckets.
 const (
 	rateWidth   = 0.01
 	rateLeast   = 1e-3
@@ -26,7 +26,7 @@ func (r *rates) add(rate float64) {
 	r.total++
 }
 
-// median returns the middle of the bucket that the median lies in; 0 when there is none.
+// median returns the middle of the median's bucket; 0 if there are no values.
 func (r *rates) median() float64 {
 	below := int64(0)
 	for i, n := range r.counts {

@@ -13,13 +13,13 @@ import (
 	"rondo/train/agree"
 )
 
-// regroupAt has a worker ask for another ring when it has done a step.
+// regroupAt lets a worker request another ring after a step.
 func regroupAt(e *elastic, worker int, step int64) {
-	trainer := e.hands[worker].trainer
+	trainer := e.workers[worker].trainer
 	trainer.cfg.Observer = &once{trainer.cfg.Observer, step, trainer.RequestRegroup}
 }
 
-// once is an observer that does something when a step is done first.
+// once is an Observer that calls a function when a step is first done.
 type once struct {
 	Observer
 	after int64
@@ -34,8 +34,8 @@ func (o *once) Step(r StepReport) {
 	o.Observer.Step(r)
 }
 
-// Workers come and go between two steps, and the job is what it is without that: for every kind of
-// state that must move.
+// Workers joining and leaving between steps do not change the result, for every kind of state that
+// must move.
 func TestWorkersComeAndGo(t *testing.T) {
 	for _, cell := range []compute.Cell{compute.RNNTanh, compute.GRU, compute.LSTM} {
 		for _, rule := range []compute.Optimizer{compute.SGD, compute.Momentum, compute.AdamW} {
@@ -53,7 +53,7 @@ func TestWorkersComeAndGo(t *testing.T) {
 func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, random bool) {
 	j := elasticJob(14)
 	j.model.Cell, j.model.Layers, j.model.Dropout = cell, 2, 0.2
-	if cell == compute.GRU { // an embedding of more tokens than a step reads
+	if cell == compute.GRU { // an embedding with more tokens than a step reads
 		j.model.Embed, j.model.Vocab = 6, 300
 	}
 	j.config.Optimizer.Rule, j.batches = rule, newLanes(random)
@@ -68,30 +68,30 @@ func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, ra
 	regroupAt(e, 1, 2)
 	e.ring(breakage{}, 0, 1)
 	for worker := range 2 {
-		h := e.hands[worker]
+		h := e.workers[worker]
 		if h.err != nil || !h.result.Regroup || h.result.Progress.Step != 3 || h.flushed != 0 {
 			t.Fatalf("worker %d: %+v, %v", worker, h.result, h.err)
 		}
 	}
-	e.hire()
+	e.addWorker()
 	regroupAt(e, 2, 4)
-	e.ring(breakage{}, 0, 1, 2) // one comes
-	if got := e.hands[0].joined; !slices.Equal(got.Copied, []int{2}) || got.Step != 3 ||
+	e.ring(breakage{}, 0, 1, 2) // one worker joins
+	if got := e.workers[0].joined; !slices.Equal(got.Copied, []int{2}) || got.Step != 3 ||
 		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 || got.Committed != 1 {
 		t.Errorf("%+v", got)
 	}
 	regroupAt(e, 2, 10)
-	e.ring(breakage{}, 2) // two go
-	e.hire()
-	e.ring(breakage{}, 3, 2) // another comes, and is rank 0
-	if got := e.hands[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 ||
+	e.ring(breakage{}, 2) // two leave
+	e.addWorker()
+	e.ring(breakage{}, 3, 2) // another joins as rank 0
+	if got := e.workers[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 ||
 		got.Committed != 3 {
 		t.Errorf("%+v", got)
 	}
-	e.whole(3, 2)
+	e.allDone(3, 2)
 	e.audit()
-	e.like(3, oracle)
-	got, want := e.hands[3].saved, oracle.saved
+	e.matches(3, oracle)
+	got, want := e.workers[3].saved, oracle.saved
 	sameLanes(t, got[len(got)-1].Lanes, want[len(want)-1].Lanes)
 }
 
@@ -104,13 +104,13 @@ func sameLanes(t *testing.T, got, want []float32) {
 	}
 }
 
-// A ring that breaks while a newcomer is given the state harms nobody who has it.
+// A ring that breaks while a newcomer receives the state does not harm ranks that have it.
 func TestKilledWhileJoining(t *testing.T) {
 	j := elasticJob(7)
 	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.AdamW, 0.005
 	oracle := j.mustRun(t)
 	for _, host := range []bool{true, false} {
-		for _, dead := range []int{0, 1, 2} { // the donor, another that has the state, the newcomer
+		for _, dead := range []int{0, 1, 2} { // the donor, another with the state, the newcomer
 			for _, completes := range [][]int{nil, {}, {(dead + 1) % 3}, {(dead + 2) % 3}} {
 				call := 1
 				for ; killWhileJoining(t, j, oracle, host, breakage{call: call, dead: []int{dead},
@@ -120,7 +120,7 @@ func TestKilledWhileJoining(t *testing.T) {
 							completes)
 					}
 				}
-				if call < 8 { // standings, three tensors, two for the lanes, and the last word
+				if call < 8 { // standings, three tensors, two for the lanes, the last one
 					t.Errorf("a Join has only %d collectives", call-1)
 				}
 			}
@@ -137,9 +137,9 @@ func killWhileJoining(
 	e := newElastic(t, j, 2)
 	regroupAt(e, 1, 1)
 	e.ring(breakage{}, 0, 1)
-	newcomer := e.hire()
+	newcomer := e.addWorker()
 	e.ring(how, 0, 1, newcomer)
-	for _, h := range e.hands {
+	for _, h := range e.workers {
 		if !strings.HasPrefix(fmt.Sprint(h.err), "joining the ring: ") &&
 			h.trainer.Progress().Step > 2 {
 			return false // in Run
@@ -147,17 +147,17 @@ func killWhileJoining(
 	}
 	left := slices.Delete([]int{0, 1, newcomer}, how.dead[0], how.dead[0]+1)
 	e.ring(breakage{}, left...)
-	if lost := e.hands[left[0]].joined.LostLanes; len(lost) > 0 {
+	if lost := e.workers[left[0]].joined.LostLanes; len(lost) > 0 {
 		t.Errorf("the lanes %v were lost", lost)
 	}
-	e.whole(left...)
+	e.allDone(left...)
 	e.audit()
-	e.like(left[0], oracle)
+	e.matches(left[0], oracle)
 	return true
 }
 
-// When two neighbours are lost at once, the lanes that only they knew are restored from the newest
-// checkpoint, and the steps after it are done again; without one they are replayed.
+// If two neighbours are lost at once, the lanes that only they knew are restored from the newest
+// checkpoint, and the later steps are repeated. Without a checkpoint the lanes are replayed.
 func TestTwoNeighboursLost(t *testing.T) {
 	oracle := elasticJob(9).mustRun(t)
 	for _, saved := range []bool{true, false} {
@@ -167,23 +167,23 @@ func TestTwoNeighboursLost(t *testing.T) {
 			if !saved || why == agree.NoState {
 				return nil, nil
 			}
-			return e.hands[0].saved[0], nil
+			return e.workers[0].saved[0], nil
 		}
-		for call := 1; e.hands[0].result.Progress.Step != 6; call++ { // until it breaks in step 7
+		for call := 1; e.workers[0].result.Progress.Step != 6; call++ { // until it breaks in step 7
 			*e = *newElastic(t, j, 4)
 			e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
 				if !saved || why == agree.NoState {
 					return nil, nil
 				}
-				return e.hands[0].saved[0], nil
+				return e.workers[0].saved[0], nil
 			}
 			e.ring(breakage{call: call, dead: []int{1, 2}}, 0, 1, 2, 3)
 		}
 		e.ring(breakage{}, 0, 3)
-		got := e.hands[0].joined
-		e.whole(0, 3)
+		got := e.workers[0].joined
+		e.allDone(0, 3)
 		e.audit()
-		if !slices.Equal(got.LostLanes, []int{3, 4, 5}) { // rank 1's; rank 3 knows rank 2's
+		if !slices.Equal(got.LostLanes, []int{3, 4, 5}) { // rank 1's lanes; rank 3 knows rank 2's
 			t.Errorf("the lanes %v were lost", got.LostLanes)
 		}
 		if !strings.Contains(got.String(), "[3 4 5]") {
@@ -193,19 +193,19 @@ func TestTwoNeighboursLost(t *testing.T) {
 			if got.From != agree.FromCheckpoint || got.Step != 4 || got.Committed != 2 {
 				t.Errorf("%+v", got)
 			}
-			e.like(0, oracle)
+			e.matches(0, oracle)
 			continue
 		}
 		if got.From != agree.FromReplay || got.Step != 6 || got.Committed != 1 {
 			t.Errorf("%+v", got)
 		}
-		if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
+		if a, b := e.workers[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
 			t.Errorf("the loss is %v after a replay, undisturbed %v", a, b)
 		}
 	}
 }
 
-// With parameters that do not change, a replay gives the states that were lost.
+// If the parameters do not change, a replay gives exactly the lost states.
 func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 	j := elasticJob(8)
 	j.model.Layers = 2
@@ -214,7 +214,7 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 	e := newElastic(t, j, 3)
 	regroupAt(e, 0, 5)
 	e.ring(breakage{}, 0, 1, 2)
-	for _, h := range e.hands { // nobody knows these any more
+	for _, h := range e.workers { // no worker knows these lanes now
 		entry := h.trainer.laneStates.At(agree.Version{Step: 6, Ring: 1})
 		for _, lane := range []int{1, 2, 7, 11} {
 			entry.Known[lane] = false
@@ -222,30 +222,30 @@ func TestReplayIsExactForTheParametersAsTheyAre(t *testing.T) {
 		}
 	}
 	e.ring(breakage{}, 0, 1, 2)
-	if got := e.hands[1].joined; !slices.Equal(got.LostLanes, []int{1, 2, 7, 11}) {
+	if got := e.workers[1].joined; !slices.Equal(got.LostLanes, []int{1, 2, 7, 11}) {
 		t.Errorf("%+v", got)
 	}
-	e.whole(0, 1, 2)
-	sameLanes(t, e.hands[0].saved[1].Lanes, oracle.saved[1].Lanes)
-	if a, b := e.hands[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 1e-5 {
+	e.allDone(0, 1, 2)
+	sameLanes(t, e.workers[0].saved[1].Lanes, oracle.saved[1].Lanes)
+	if a, b := e.workers[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 1e-5 {
 		t.Errorf("the loss is %v, undisturbed %v", a, b)
 	}
 }
 
-// replayLimit is how many segments a replay reads at most.
+// replayLimit is the most segments that a replay reads.
 const replayLimit = 64
 
-// A replay is short, however long ago the states were zero, and is told of before it begins.
+// A replay is short, even if the states were zero long ago, and is reported before it begins.
 func TestReplayIsShort(t *testing.T) {
 	j := elasticJob(replayLimit + 9)
 	j.batches = lanesOfText{text(testG * (2*replayLimit*testT + 1)), 2 * replayLimit, false}
 	j.evaluation = nil
 	e := newElastic(t, j, 2)
-	const after = replayLimit + 6 // of which the last are replayed
+	const after = replayLimit + 6 // only the last replayLimit are replayed
 	regroupAt(e, 0, after-1)
 	e.ring(breakage{}, 0, 1)
-	want := make([]float32, e.hands[0].trainer.laneSize)
-	r, err := e.hands[0].trainer.task.Replay(Lanes{First: 8, Count: 1})
+	want := make([]float32, e.workers[0].trainer.laneSize)
+	r, err := e.workers[0].trainer.task.Replay(Lanes{First: 8, Count: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestReplayIsShort(t *testing.T) {
 	if err := r.State(want); err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range e.hands {
+	for _, h := range e.workers {
 		entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
 		entry.Known[8] = false
 		fillNaN(entry.Lanes(Lanes{First: 8, Count: 1}))
@@ -267,14 +267,14 @@ func TestReplayIsShort(t *testing.T) {
 	regroupAt(e, 0, after+1)
 	var got []float32
 	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
-		if n := len(e.hands[0].notices); n != 0 {
+		if n := len(e.workers[0].notices); n != 0 {
 			t.Errorf("%d notices before it is known whether there is a snapshot", n)
 		}
 		return nil, nil
 	}
-	for _, h := range e.hands {
+	for _, h := range e.workers {
 		h.trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
-			if h == e.hands[1] && phase == PhaseLoad && step == after+1 {
+			if h == e.workers[1] && phase == PhaseLoad && step == after+1 {
 				entry := h.trainer.laneStates.At(agree.Version{Step: after, Ring: 1})
 				got = slices.Clone(entry.Lanes(Lanes{First: 8, Count: 1}))
 			}
@@ -285,21 +285,21 @@ func TestReplayIsShort(t *testing.T) {
 	if !sameBits(got, want) {
 		t.Errorf("lane 8 is %v, computed from the last segments %v", got, want)
 	}
-	for _, h := range e.hands {
+	for _, h := range e.workers {
 		if len(h.notices) != 1 || !strings.Contains(h.notices[0], "lanes [8] after step 70, and "+
 			"there is no checkpoint: replaying the last 64 segments, from zeros") {
 			t.Errorf("%q", h.notices)
 		}
 	}
-	joined := e.hands[0].joined
+	joined := e.workers[0].joined
 	if text := joined.String(); joined.Replayed != replayLimit || joined.Step != after ||
 		!strings.Contains(text, "up to step 70, from zeros 64 segments ago") {
 		t.Errorf("%+v: %s", joined, text)
 	}
 }
 
-// A rank that went on alone, while the others formed a ring without it, goes back to where they
-// are; and one that was torn, or forgot, is given the state.
+// A rank that went on alone, while the others formed a ring without it, takes over their state. So
+// does a rank that was torn or forgot its state.
 func TestTheNewestRingCounts(t *testing.T) {
 	j := elasticJob(9)
 	oracle := j.mustRun(t)
@@ -307,69 +307,69 @@ func TestTheNewestRingCounts(t *testing.T) {
 	regroupAt(e, 0, 3)
 	e.ring(breakage{}, 0, 1, 2)
 	regroupAt(e, 2, 6)
-	e.ring(breakage{}, 2) // to step 7, unknown to the others
+	e.ring(breakage{}, 2) // to step 7, which the others do not learn of
 	regroupAt(e, 0, 5)
 	e.ring(breakage{}, 0, 1) // to step 6
-	e.hands[1].trainer.Forget()
-	if e.hands[1].trainer.HasState() || !e.hands[0].trainer.HasState() {
+	e.workers[1].trainer.Forget()
+	if e.workers[1].trainer.HasState() || !e.workers[0].trainer.HasState() {
 		t.Error("who has forgotten has no state")
 	}
 	e.ring(breakage{}, 2, 1, 0)
-	if got := e.hands[0].joined; got.Step != 6 || got.Donor != 2 ||
+	if got := e.workers[0].joined; got.Step != 6 || got.Donor != 2 ||
 		!slices.Equal(got.Copied, []int{0, 1}) || got.Committed != 3 {
 		t.Errorf("%+v", got)
 	}
-	e.whole(2, 1, 0)
+	e.allDone(2, 1, 0)
 	e.audit()
-	e.like(2, oracle)
+	e.matches(2, oracle)
 }
 
-// When all have forgotten, and there is nothing to restore, the job begins anew, from the same
+// If no rank has a state and there is no checkpoint, the job restarts from the same initial
 // weights.
 func TestFromScratchAgain(t *testing.T) {
 	j := elasticJob(7)
 	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 0.01
 	e := newElastic(t, j, 2)
 	e.ring(breakage{}, 0, 1)
-	params := slices.Clone(e.hands[0].model.Params())
-	for _, h := range e.hands {
+	params := slices.Clone(e.workers[0].model.Params())
+	for _, h := range e.workers {
 		h.trainer.Forget()
 	}
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
-	if got := e.hands[1].joined; got.From != agree.FromScratch || got.Step != 0 ||
-		got.Committed != 2 || !sameBits(e.hands[0].model.Params(), params) {
+	e.allDone(0, 1)
+	if got := e.workers[1].joined; got.From != agree.FromScratch || got.Step != 0 ||
+		got.Committed != 2 || !sameBits(e.workers[0].model.Params(), params) {
 		t.Errorf("%+v, or other parameters", got)
 	}
 }
 
-// A stop holds for the next ring, and its snapshot is taken there if the rank that was to take it
-// is lost with the snapshot.
+// A stop holds in the next ring. That ring also takes the final snapshot again if rank 0 was lost
+// with it.
 func TestStopSurvivesRankZero(t *testing.T) {
 	j := elasticJob(9)
 	e := newElastic(t, j, 3)
-	trainer := e.hands[1].trainer
+	trainer := e.workers[1].trainer
 	trainer.cfg.Observer = &once{trainer.cfg.Observer, 4, trainer.RequestStop}
 	e.ring(breakage{}, 0, 1, 2)
 	e.ring(breakage{}, 2, 1)
 	for worker := 1; worker < 3; worker++ {
-		h := e.hands[worker]
+		h := e.workers[worker]
 		if h.err != nil || !h.result.Stopped || h.result.Progress.Step != 5 {
 			t.Fatalf("worker %d: %+v, %v", worker, h.result, h.err)
 		}
 	}
-	if first, second := e.hands[0], e.hands[2]; len(second.saved) != 1 || second.flushed != 1 {
+	if first, second := e.workers[0], e.workers[2]; len(second.saved) != 1 || second.flushed != 1 {
 		t.Errorf("%d saved", len(second.saved))
 	} else {
 		sameSnapshot(t, second.saved[0], first.saved[1])
 	}
 }
 
-// A lane that became infinite in a skipped step is zero for whoever takes it over.
+// A lane that became infinite in a skipped step is zero on the rank that takes it over.
 func TestReplicasAreHealed(t *testing.T) {
 	j := elasticJob(4)
 	j.config.SaveEvery, j.evaluation, j.config.CheckEvery = 0, nil, 0
-	j.bucketBytes = onePiece // so that a step is one call
+	j.bucketBytes = onePiece // so that a step is one collective
 	j.device = func(worker int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
 			if worker == 1 && run == 2 {
@@ -382,27 +382,27 @@ func TestReplicasAreHealed(t *testing.T) {
 		e := newElastic(t, j, 3)
 		regroupAt(e, 0, 1)
 		e.ring(breakage{}, 0, 1, 2)
-		sick := e.hands[1].trainer
+		sick := e.workers[1].trainer
 		sick.seat = &infinite{Seat: sick.seat, lane: 2, size: sick.laneSize,
 			lanes: sick.count}
 		e.ring(breakage{call: 5, dead: []int{1}, completes: completes}, 0, 1, 2)
-		if p := e.hands[completes[0]].trainer.Progress(); p.Step != 3 || p.Nonfinite != 1 {
-			t.Errorf("%v: %+v before: %v", completes, p, e.hands[0].err)
+		if p := e.workers[completes[0]].trainer.Progress(); p.Step != 3 || p.Nonfinite != 1 {
+			t.Errorf("%v: %+v before: %v", completes, p, e.workers[0].err)
 		}
 		e.ring(breakage{}, 0, 2)
-		if got := e.hands[0].joined; got.Step != 3 || len(got.LostLanes) > 0 {
+		if got := e.workers[0].joined; got.Step != 3 || len(got.LostLanes) > 0 {
 			t.Errorf("%+v", got)
 		}
-		e.whole(0, 2)
+		e.allDone(0, 2)
 		for _, worker := range []int{0, 2} {
-			if p := e.hands[worker].trainer.Progress(); p.Nonfinite != 1 {
+			if p := e.workers[worker].trainer.Progress(); p.Nonfinite != 1 {
 				t.Errorf("%v: %+v", completes, p)
 			}
 		}
 	}
 }
 
-// infinite is a segment that leaves a lane's state infinite after its next run.
+// infinite is a seat whose next run leaves one lane's state infinite.
 type infinite struct {
 	Seat
 	lane, size, lanes int
@@ -426,30 +426,30 @@ func (i *infinite) Backward(in Pass) (float64, error) {
 func TestJoinRefuses(t *testing.T) {
 	e := newElastic(t, elasticJob(1), 1)
 	for want, ring := range map[string]Ring{
-		"rank 1 of 1":                     {Rank: 1, LaneEnds: []int{testG}},
-		"rank -1 of 1":                    {Rank: -1, LaneEnds: []int{testG}},
-		"rank 0 of 0":                     {},
-		"rank 1's lanes end at 4":         {LaneEnds: []int{4, 4}},
-		"lanes end at 11; the job has 12": {LaneEnds: []int{11}},
-		"2 ranks without Peers and a sum": {LaneEnds: []int{4, testG}},
-		"2 names for 1 ranks":             {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
+		"rank 1 of 1":                        {Rank: 1, LaneEnds: []int{testG}},
+		"rank -1 of 1":                       {Rank: -1, LaneEnds: []int{testG}},
+		"rank 0 of 0":                        {},
+		"rank 1's lanes end at 4":            {LaneEnds: []int{4, 4}},
+		"lanes end at 11; the job has 12":    {LaneEnds: []int{11}},
+		"a ring needs both Peers and NewSum": {LaneEnds: []int{4, testG}},
+		"2 names for 1 ranks":                {LaneEnds: []int{testG}, Names: []string{"a", "b"}},
 	} {
-		_, err := e.hands[0].trainer.Join(t.Context(), ring, nil)
-		if err == nil || !strings.Contains(err.Error(), want) || e.hands[0].trainer.HasState() {
+		_, err := e.workers[0].trainer.Join(t.Context(), ring, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || e.workers[0].trainer.HasState() {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
 }
 
-// A snapshot that does not fit, or that cannot be found, ends the Join and leaves no state.
+// A Join fails and leaves no state if the snapshot does not fit or cannot be found.
 func TestRestoreFails(t *testing.T) {
 	e := newElastic(t, elasticJob(4), 2)
 	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return nil, errTest }
 	e.ring(breakage{}, 0, 1)
-	if err := e.hands[0].err; !errors.Is(err, errTest) || e.hands[0].trainer.HasState() {
+	if err := e.workers[0].err; !errors.Is(err, errTest) || e.workers[0].trainer.HasState() {
 		t.Errorf("%v", err)
 	}
 	e.restore = nil
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
+	e.allDone(0, 1)
 }

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// reporter tells the Observer of steps.
+// reporter reports steps to the Observer.
 type reporter struct {
 	*core
 	rates      rates
-	unrecorded bool // the Observer knows that the device does not record
+	unrecorded bool // the Observer was told that the device does not record
 }
 
-// tellUnrecorded tells once that steps, or evaluations or samples, take longer than they should for
-// as long as the job lasts.
-func (r *reporter) tellUnrecorded() {
+// reportUnrecorded reports once that some work of this job is slower than it should be, because the
+// device could not record it.
+func (r *reporter) reportUnrecorded() {
 	if err := r.task.Unrecorded(); err != nil && !r.unrecorded {
 		r.unrecorded = true
-		r.cfg.Observer.OwnNotice(fmt.Sprintf("some work takes longer, since the device has not "+
-			"recorded it: %v", err))
+		r.cfg.Observer.OwnNotice(fmt.Sprintf("some steps, evaluations or samples are slower: "+
+			"the device could not record them: %v", err))
 	}
 }
 
-// NonfiniteError ends a job that has gone astray: every rank has it at the same step.
+// NonfiniteError ends a diverged job. Every rank returns it at the same step.
 type NonfiniteError struct {
 	Steps  int64 // or rounds
 	Rounds bool
@@ -37,8 +37,8 @@ func (e *NonfiniteError) Error() string {
 		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps, what)
 }
 
-// noteSkipped tells of a step that was skipped, and ends the job after too many in a row.
-func (r *reporter) noteSkipped(ranks int) error {
+// reportSkipped reports a skipped step, and ends the job after too many in a row.
+func (r *reporter) reportSkipped(ranks int) error {
 	p := &r.progress
 	if p.NonfiniteRun >= r.cfg.NonfiniteLimit {
 		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: r.cfg.Local.on()}
@@ -57,7 +57,7 @@ func (r *reporter) noteSkipped(ranks int) error {
 	return nil
 }
 
-// speed returns the tokens of some steps by the time that they took, and counts it for the median.
+// speed returns the tokens per second of some steps, and adds it to the histogram.
 func (r *reporter) speed(took time.Duration, steps int64) float64 {
 	seconds := took.Seconds()
 	if seconds <= 0 {
@@ -68,7 +68,7 @@ func (r *reporter) speed(took time.Duration, steps int64) float64 {
 	return rate
 }
 
-// observe fills in what the progress says, and tells the Observer.
+// observe completes a report from the progress and sends it to the Observer.
 func (r *reporter) observe(s StepReport) {
 	p := &r.progress
 	s.Step, s.Steps, s.Epoch, s.EpochLoss = p.Step, r.cfg.Steps, p.Epoch, p.EpochLoss()

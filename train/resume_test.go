@@ -15,14 +15,14 @@ import (
 	"rondo/compute"
 )
 
-// sameBits says whether two slices have the same bytes.
+// sameBits reports whether two slices have the same bits.
 func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool {
 		return math.Float32bits(x) == math.Float32bits(y)
 	})
 }
 
-// sameSnapshot fails unless two snapshots are the same to the last bit.
+// sameSnapshot fails unless two snapshots are bit-identical.
 func sameSnapshot(t *testing.T, got, want *Snapshot) {
 	t.Helper()
 	if got.Progress != want.Progress {
@@ -47,8 +47,8 @@ func sameSnapshot(t *testing.T, got, want *Snapshot) {
 	}
 }
 
-// reload is a snapshot as it comes back from storage: its progress through JSON, its tensors by
-// name into a fresh snapshot of the job, so that what lies between them is lost.
+// reload returns a snapshot as it comes from storage: its progress through JSON, its tensors copied
+// by name into a fresh snapshot, so that padding is lost.
 func reload(t *testing.T, trainer *Trainer, s *Snapshot) *Snapshot {
 	t.Helper()
 	fresh := trainer.NewSnapshot()
@@ -70,7 +70,7 @@ func reload(t *testing.T, trainer *Trainer, s *Snapshot) *Snapshot {
 }
 
 // resumable is a job of 100 steps with everything that a snapshot must carry: two layers with
-// dropout, evaluation, a schedule that remembers, and a step that is skipped.
+// dropout, evaluation, a schedule with memory, and a skipped step.
 func resumable(cell compute.Cell, random bool, rule compute.Optimizer) job {
 	j := newJob(2)
 	j.model.Cell, j.model.Layers, j.model.Dropout, j.model.Hidden = cell, 2, 0.3, 8
@@ -95,8 +95,8 @@ func resumable(cell compute.Cell, random bool, rule compute.Optimizer) job {
 	return j
 }
 
-// A job that is stopped and goes on from its snapshot, on as many ranks, is the job that was never
-// stopped: to the last bit, in all that it reports too.
+// A job that is stopped and resumed on the same number of ranks equals an uninterrupted one, bit
+// for bit, also in its reports.
 func TestResume(t *testing.T) {
 	for _, o := range optimizers {
 		for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
@@ -145,7 +145,7 @@ func testResume(t *testing.T, j job) {
 	}
 }
 
-// stopper asks its trainer to stop once a step is done: the next one is the last.
+// stopper requests a stop once a step is done, so the next step is the last.
 type stopper struct {
 	Observer
 	trainer *Trainer
@@ -159,7 +159,7 @@ func (s *stopper) Step(r StepReport) {
 	s.Observer.Step(r)
 }
 
-// A job goes on with another number of ranks: the lanes' states move with the lanes.
+// A job resumes on another number of ranks: the lanes' states move with the lanes.
 func TestResumeOnOtherRanks(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps, j.config.Save, j.config.SaveEvery = 40, true, 20
@@ -181,7 +181,7 @@ func TestResumeOnOtherRanks(t *testing.T) {
 	}
 }
 
-// A device whose memory is not the host's gives the same, through copies.
+// A device with its own memory gives the same result.
 func TestCopiesGiveTheSame(t *testing.T) {
 	j := newJob(2)
 	j.config.Steps, j.config.Save = 12, true
@@ -227,7 +227,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// Names in a snapshot are PyTorch's.
+// A snapshot uses PyTorch's names.
 func TestSnapshotNames(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps, j.config.Save, j.config.Optimizer.Rule = 1, true, compute.AdamW
@@ -242,36 +242,36 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// slowly is a Saver that takes its time.
+// slowly is a slow Saver.
 type slowly struct {
-	shelf
+	memorySaver
 	takes time.Duration
 }
 
 func (s *slowly) Save(ctx context.Context, snapshot *Snapshot) error {
 	time.Sleep(s.takes)
-	return s.shelf.Save(ctx, snapshot)
+	return s.memorySaver.Save(ctx, snapshot)
 }
 
-// impatient is a rank's Reducer in a ring whose ranks wait for each other for so long only.
+// impatient is one rank's part in a ring with a short timeout.
 type impatient struct {
-	frail
+	breakingRing
 	patience time.Duration
 }
 
 func (i *impatient) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
 	defer cancel()
-	return i.frail.AllGather(ctx, buf, ends)
+	return i.breakingRing.AllGather(ctx, buf, ends)
 }
 
 func (i *impatient) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
 	defer cancel()
-	return i.frail.AllReduceCarry(ctx, buf, out, in)
+	return i.breakingRing.AllReduceCarry(ctx, buf, out, in)
 }
 
-// Each of the things that only rank 0 does after a step may take nearly as long as the others wait.
+// Saving and sampling on rank 0 may each take almost as long as the ring's timeout.
 func TestRanksMeetBetweenSavingAndSampling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
@@ -283,13 +283,13 @@ func TestRanksMeetBetweenSavingAndSampling(t *testing.T) {
 			return "text", nil
 		}
 		e := newElastic(t, j, 3)
-		for _, h := range e.hands[1:] {
-			h.trainer.cfg.Sample = nil // it is rank 0's
+		for _, h := range e.workers[1:] {
+			h.trainer.cfg.Sample = nil // only rank 0 samples
 		}
-		e.wrap = func(f *frail) Reducer { return &impatient{*f, patience} }
+		e.wrap = func(f *breakingRing) sumRing { return &impatient{*f, patience} }
 		e.ring(breakage{}, 0, 1, 2)
-		e.whole(0, 1, 2)
-		if n := len(e.hands[0].samples); n != 3 {
+		e.allDone(0, 1, 2)
+		if n := len(e.workers[0].samples); n != 3 {
 			t.Errorf("%d samples", n)
 		}
 	})

@@ -8,22 +8,22 @@ import (
 	"rondo/train/agree"
 )
 
-// tensors are all that is the same on every rank: the parameters, and what the optimizer keeps. It
-// is called between steps only.
+// tensors returns the tensors that are the same on every rank: the parameters and the slots that
+// are not shared out. It must be called between steps.
 func (c *core) tensors() [][]float32 {
 	return append([][]float32{c.task.Params()}, c.slots.Same()...)
 }
 
 func (c *core) digest() uint64 { return c.memory.Digest(c.tensors()) }
 
-// rollCaller has the ranks compare what they have between steps.
+// rollCaller lets the ranks compare their tensors and speed between steps.
 type rollCaller struct {
 	*batch
 	roll agree.Roll
 }
 
-// rollCall has the ranks compare what they have and how fast they are. All come to the same
-// verdict, at the same step.
+// rollCall compares digests and speed over the ranks. All ranks reach the same verdict at the same
+// step.
 func (c *rollCaller) rollCall(ctx context.Context) error {
 	if c.ring.Peers == nil || len(c.ring.LaneEnds) == 1 {
 		return nil
@@ -31,7 +31,7 @@ func (c *rollCaller) rollCall(ctx context.Context) error {
 	step := c.progress.Step
 	late, err := c.roll.Call(ctx, c.ranks, step, c.digest(), c.blocked())
 	if err != nil {
-		return c.distrust(err)
+		return c.forgetIfCorrupt(err)
 	}
 	if err := c.slots.Alike(ctx); err != nil || late == nil {
 		return err
@@ -43,7 +43,7 @@ func (c *rollCaller) rollCall(ctx context.Context) error {
 	return err
 }
 
-// blocked is for how long this rank's sends were blocked in the ring so far.
+// blocked is the total time that this rank's sends were blocked in this ring.
 func (c *rollCaller) blocked() time.Duration {
 	if c.ring.Peers == nil {
 		return 0
@@ -52,16 +52,16 @@ func (c *rollCaller) blocked() time.Duration {
 	return sending
 }
 
-// alike has the ranks compare what they have after the last step.
-func (c *rollCaller) alike(ctx context.Context) error {
+// compareDigests compares digests of the tensors over the ranks.
+func (c *rollCaller) compareDigests(ctx context.Context) error {
 	if c.cfg.CheckEvery == 0 {
 		return nil
 	}
-	return c.distrust(agree.Alike(ctx, c.ranks, c.progress.Step, c.digest))
+	return c.forgetIfCorrupt(agree.Alike(ctx, c.ranks, c.progress.Step, c.digest))
 }
 
-// distrust drops the state if err says that it is corrupt.
-func (c *rollCaller) distrust(err error) error {
+// forgetIfCorrupt drops the state if err is a CorruptError.
+func (c *rollCaller) forgetIfCorrupt(err error) error {
 	if _, corrupt := errors.AsType[*agree.CorruptError](err); corrupt {
 		c.Forget()
 	}

@@ -13,20 +13,20 @@ import (
 	"rondo/train/agree"
 )
 
-// rehearse gives a trainer that is in a ring a Rehearsal.
+// rehearse sets the Rehearsal of a trainer that is in a ring.
 func rehearse(t *Trainer, r Rehearsal) {
 	t.cfg.Rehearsal = r
-	t.ending = t.newEnding()
+	t.path = t.newUpdatePath()
 }
 
-// rehearsed is a Rehearsal that notes what it hears.
+// rehearsed is a Rehearsal that records its calls.
 type rehearsed struct {
 	at    func(phase string, step int64) error // nil: nothing
 	spoil func(step int64) Spoil               // nil: nothing
 	heard []string
 }
 
-// failsAt fails in a phase of a step, as "update 3" names it.
+// failsAt fails in a phase of a step, given as "update 3".
 func failsAt(place string) *rehearsed {
 	return &rehearsed{at: func(phase string, step int64) error {
 		if fmt.Sprint(phase, " ", step) == place {
@@ -55,8 +55,8 @@ func (r *rehearsed) Spoil(_ context.Context, step int64) Spoil {
 	return r.spoil(step)
 }
 
-// A rank whose parameters are not the others' is found at the next roll call, by all at once. It
-// is given the state of the others, and the job is what it would have been.
+// All ranks find a rank with different parameters at the next roll call. It receives the others'
+// state, and the job ends as it would have.
 func TestCorruptRankIsFound(t *testing.T) {
 	for _, host := range []bool{true, false} {
 		j := elasticJob(9)
@@ -65,10 +65,10 @@ func TestCorruptRankIsFound(t *testing.T) {
 			j.model.GradientTail = 0
 		}
 		oracle := j.mustRun(t)
-		// Found at 6: the bit flips in step 4, of two evaluations and saves only that of step 3 has
-		// been.
+		// The bit flips in step 4 and is found at step 6. Only the evaluation and save of step 3
+		// came before.
 		e := newElastic(t, j, 3)
-		for _, h := range e.hands[1:2] {
+		for _, h := range e.workers[1:2] {
 			h.trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
 				return Spoil{Flip: step == 4}
 			}}
@@ -76,7 +76,7 @@ func TestCorruptRankIsFound(t *testing.T) {
 		e.ring(breakage{}, 0, 1, 2)
 		var corrupt *agree.CorruptError
 		var others *agree.PeerCorruptError
-		for worker, h := range e.hands {
+		for worker, h := range e.workers {
 			found := worker == 1 && errors.As(h.err, &corrupt) && corrupt.Rank == 1 ||
 				worker != 1 && errors.As(h.err, &others) && slices.Equal(others.Ranks, []int{1})
 			if !found || h.trainer.Progress().Step != 6 || len(h.evals) != 1 ||
@@ -84,37 +84,37 @@ func TestCorruptRankIsFound(t *testing.T) {
 				t.Fatalf("worker %d at step %d: %v", worker, h.trainer.Progress().Step, h.err)
 			}
 		}
-		if n := len(e.hands[0].saved); n != 1 {
+		if n := len(e.workers[0].saved); n != 1 {
 			t.Errorf("%d saved: one of what is corrupt", n)
 		}
 		e.ring(breakage{}, 1, 2, 0)
-		if got := e.hands[0].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 6 {
+		if got := e.workers[0].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 6 {
 			t.Errorf("%+v", got)
 		}
-		e.whole(1, 2, 0)
+		e.allDone(1, 2, 0)
 		e.audit()
-		// Steps 5 and 6 had the corrupt rank's gradients, by one bit of one parameter.
-		e.like(1, oracle)
+		// Steps 5 and 6 used the corrupt rank's gradients; one bit of one parameter differed.
+		e.matches(1, oracle)
 	}
 }
 
-// What is saved was agreed on: a bit that flips between a roll call and a save is found before the
-// save, whether most ranks are right, or nobody can say who is.
+// Ranks compare digests before each save: a bit that flips between a roll call and a save is found
+// before the save, with or without a majority.
 func TestNothingCorruptIsSaved(t *testing.T) {
 	for _, ranks := range [][]int{{0, 1, 2}, {0, 1}} {
-		for _, flipped := range []int64{5, 8} { // before the save of step 6, and of the last
+		for _, flipped := range []int64{5, 8} { // before the saves of step 6 and of the last step
 			j := elasticJob(8)
 			j.config.CheckEvery, j.config.SaveEvery, j.config.EvalEvery = 100, 3, 4
 			oracle := j.mustRun(t)
 			e := newElastic(t, j, len(ranks))
-			e.hands[0].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+			e.workers[0].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
 				return Spoil{Flip: step == flipped}
 			}}
 			e.ring(breakage{}, ranks...)
 			var split *agree.SplitError
 			var corrupt *agree.CorruptError
 			var others *agree.PeerCorruptError
-			for worker, h := range e.hands {
+			for worker, h := range e.workers {
 				found := len(ranks) == 2 && errors.As(h.err, &split) ||
 					worker == 0 && errors.As(h.err, &corrupt) ||
 					worker != 0 && errors.As(h.err, &others)
@@ -123,7 +123,7 @@ func TestNothingCorruptIsSaved(t *testing.T) {
 						h.trainer.Progress().Step, h.err)
 				}
 			}
-			saved := e.hands[0].saved
+			saved := e.workers[0].saved
 			for i, s := range saved {
 				sameProgress := s.Progress.Step == oracle.saved[i].Progress.Step
 				for k, p := range s.Params {
@@ -132,47 +132,47 @@ func TestNothingCorruptIsSaved(t *testing.T) {
 					}
 				}
 			}
-			if len(saved) != int(flipped)/4 { // of step 3, and of step 6
+			if len(saved) != int(flipped)/4 { // the saves of step 3 and step 6
 				t.Errorf("%d saved", len(saved))
 			}
 		}
 	}
 }
 
-// Where no more than half agree, nobody is right, and all say so. They may then forget, and begin
-// again from a snapshot, in the same ring.
+// Without a majority no state is trusted, and all ranks report that. They may then forget their
+// state and resume from a snapshot in the same ring.
 func TestSplitRanks(t *testing.T) {
 	j := elasticJob(5)
 	e := newElastic(t, j, 2)
-	e.hands[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+	e.workers[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
 		return Spoil{Flip: step == 1}
 	}}
 	e.ring(breakage{}, 0, 1)
-	for worker, h := range e.hands {
+	for worker, h := range e.workers {
 		var split *agree.SplitError
 		if !errors.As(h.err, &split) || split.Step != 2 {
 			t.Errorf("worker %d: %v", worker, h.err)
 		}
 		h.trainer.Forget()
 	}
-	e.hands[1].trainer.cfg.Rehearsal = nil
+	e.workers[1].trainer.cfg.Rehearsal = nil
 	e.rings--
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
-	e.like(0, j.mustRun(t))
+	e.allDone(0, 1)
+	e.matches(0, j.mustRun(t))
 }
 
-// Phases are heard of in their order, by the step's number, and their errors end the run there:
-// with the state as it was before the step, or after it.
+// Phases come in order, with the step's number. An error in one ends the run there, with the state
+// before or after the step.
 func TestRehearsal(t *testing.T) {
 	j := elasticJob(4)
 	j.evaluation = nil
 	oracle := j.mustRun(t)
 	e := newElastic(t, j, 2)
 	r := &rehearsed{}
-	e.hands[0].trainer.cfg.Rehearsal = r
+	e.workers[0].trainer.cfg.Rehearsal = r
 	e.ring(breakage{}, 0, 1)
-	e.whole(0, 1)
+	e.allDone(0, 1)
 	var want []string
 	for step := 1; step <= 4; step++ {
 		for _, phase := range []string{"load", "forward", "backward", "update"} {
@@ -185,42 +185,43 @@ func TestRehearsal(t *testing.T) {
 	}
 	for _, place := range want {
 		e := newElastic(t, j, 2)
-		e.hands[1].trainer.cfg.Rehearsal = failsAt(place)
+		e.workers[1].trainer.cfg.Rehearsal = failsAt(place)
 		e.ring(breakage{}, 0, 1)
 		phase, _, _ := strings.Cut(place, " ")
-		if err := e.hands[1].err; !errors.Is(err, errTest) || !strings.Contains(err.Error(),
+		if err := e.workers[1].err; !errors.Is(err, errTest) || !strings.Contains(err.Error(),
 			phase+": it broke") {
 			t.Errorf("%s: %v", place, err)
 		}
-		e.hands[1].trainer.cfg.Rehearsal = nil
+		e.workers[1].trainer.cfg.Rehearsal = nil
 		e.ring(breakage{}, 1, 0)
-		if lost := e.hands[0].joined.LostLanes; len(lost) > 0 {
+		if lost := e.workers[0].joined.LostLanes; len(lost) > 0 {
 			t.Errorf("%s: the lanes %v were lost", place, lost)
 		}
-		e.whole(1, 0)
+		e.allDone(1, 0)
 		e.audit()
-		e.like(1, oracle)
+		e.matches(1, oracle)
 	}
 }
 
-// Who wakes up to find that its ctx has ended does not complete the step, and saves nothing, even
-// alone, where no ring says so.
+// A rank whose ctx has ended does not complete the step and saves nothing, even without a ring that
+// would fail.
 func TestNothingIsDoneAfterTheEnd(t *testing.T) {
 	for _, place := range []string{"update 3", "checkpoint 4"} {
 		for _, workers := range [][]int{{0}, {0, 1}} {
 			e := newElastic(t, elasticJob(7), len(workers))
 			life, end := context.WithCancelCause(t.Context())
 			defer end(nil)
-			e.hands[0].trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
+			trainer := e.workers[0].trainer
+			trainer.cfg.Rehearsal = &rehearsed{at: func(phase string, step int64) error {
 				if fmt.Sprint(phase, " ", step) == place {
-					end(errTest) // while it sleeps here
+					end(errTest) // ctx ends in this phase
 				}
 				return nil
 			}}
 			e.ringUntil(life, breakage{}, workers...)
-			h := e.hands[0]
+			h := e.workers[0]
 			want := map[string]int64{"update 3": 2, "checkpoint 4": 4}[place]
-			last := h.readings[len(h.readings)-1]
+			last := h.reads[len(h.reads)-1]
 			if !errors.Is(h.err, errTest) || h.trainer.Progress().Step != want ||
 				last.committed != (want == 4) || len(h.saved) != 0 {
 				t.Errorf("%s: %v at step %d, %d saved, %+v", place, h.err,
@@ -228,30 +229,30 @@ func TestNothingIsDoneAfterTheEnd(t *testing.T) {
 			}
 			h.trainer.cfg.Rehearsal = nil
 			e.ring(breakage{}, workers...)
-			e.whole(workers...)
+			e.allDone(workers...)
 			e.audit()
 		}
 	}
 }
 
-// A gradient that is spoilt is one that is not finite: the step is skipped by all.
+// A spoilt gradient is not finite, so all ranks skip the step.
 func TestSpoiltGradient(t *testing.T) {
 	for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
 		j := elasticJob(5)
 		j.config.Clip.Scope = scope
 		e := newElastic(t, j, 2)
-		e.hands[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+		e.workers[1].trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
 			return Spoil{NaN: step == 3}
 		}}
 		e.ring(breakage{}, 0, 1)
-		e.whole(0, 1)
-		if o := e.hands[0]; !o.steps[2].Skipped || o.result.Progress.Nonfinite != 1 {
+		e.allDone(0, 1)
+		if o := e.workers[0]; !o.steps[2].Skipped || o.result.Progress.Nonfinite != 1 {
 			t.Errorf("%s: %+v", scope, o.result.Progress)
 		}
 	}
 }
 
-// slowClock is the clock of a rank whose own work takes the time that it is told to.
+// slowClock is the clock of a rank with a set computing time.
 type slowClock struct {
 	mu    sync.Mutex
 	now   time.Time
@@ -275,21 +276,21 @@ func (c *slowClock) rehearse() *rehearsed {
 	}}
 }
 
-// Who is late is named once, and again only after it has caught up; whoever is late by the factor
-// for long ends the ring, on all ranks at the same step.
+// A slow rank is named once, and again only after it has caught up. A rank that is slow by the
+// eviction factor for long ends the ring, on all ranks at the same step.
 func TestStragglers(t *testing.T) {
 	j := elasticJob(40)
 	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	j.config.EvictStragglers = 3
 	e := newElastic(t, j, 3)
-	for worker, h := range e.hands {
+	for worker, h := range e.workers {
 		clock := &slowClock{extra: func(step int64) time.Duration {
 			switch {
 			case worker != 1:
 				return 0
-			case step <= 6 || step > 10 && step <= 16 || step == 19: // 2 times as long
+			case step <= 6 || step > 10 && step <= 16 || step == 19: // twice as long
 				return 10 * time.Millisecond
-			case step > 24: // 5 times
+			case step > 24: // five times as long
 				return 40 * time.Millisecond
 			}
 			return 0
@@ -297,7 +298,7 @@ func TestStragglers(t *testing.T) {
 		h.trainer.cfg.Now, h.trainer.cfg.Rehearsal = clock.Now, clock.rehearse()
 	}
 	e.ring(breakage{}, 0, 1, 2)
-	for worker, h := range e.hands {
+	for worker, h := range e.workers {
 		var late *agree.StragglerError
 		if !errors.As(h.err, &late) || late.Rank != 1 || h.trainer.Progress().Step != 30 ||
 			!strings.Contains(h.err.Error(), "rank 1 is late at step 30 (compute): its own work "+
@@ -310,44 +311,44 @@ func TestStragglers(t *testing.T) {
 			t.Errorf("worker %d: %q", worker, h.notices)
 		}
 	}
-	e.ring(breakage{}, 2, 0) // the roll call at step 30 is called again
-	e.whole(2, 0)
+	e.ring(breakage{}, 2, 0) // the roll call of step 30 is repeated
+	e.allDone(2, 0)
 	e.audit()
 }
 
-// A straggler that is let be, since whoever decides keeps the ring, is named once in a generation.
+// If the coordinator keeps the ring, a straggler is named once per generation.
 func TestStragglerIsNamedOnce(t *testing.T) {
 	j := elasticJob(30)
 	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	j.config.EvictStragglers = 3
 	e := newElastic(t, j, 3)
-	for worker, h := range e.hands {
+	for worker, h := range e.workers {
 		clock := &slowClock{extra: func(int64) time.Duration {
 			return time.Duration(worker/2) * 40 * time.Millisecond
 		}}
 		h.trainer.cfg.Now, h.trainer.cfg.Rehearsal = clock.Now, clock.rehearse()
 	}
-	for _, step := range []int64{6, 12} { // the roll call that is done again says nothing of times
+	for _, step := range []int64{6, 12} { // the repeated roll call compares no times
 		e.ring(breakage{}, 0, 1, 2)
-		for worker, h := range e.hands {
+		for worker, h := range e.workers {
 			var late *agree.StragglerError
 			if !errors.As(h.err, &late) || late.Rank != 2 || h.trainer.Progress().Step != step {
 				t.Fatalf("worker %d at step %d: %v", worker, h.trainer.Progress().Step, h.err)
 			}
 		}
 	}
-	e.rings-- // the ring goes on
+	e.rings-- // the same ring goes on
 	e.ring(breakage{}, 0, 1, 2)
-	e.whole(0, 1, 2)
+	e.allDone(0, 1, 2)
 }
 
-// A rank whose chunks do not get out, while all compute alike, is late by the network. What it sent
-// before the ring, and before the last call, does not count.
+// A rank whose sends are blocked, while all compute equally fast, is late because of the network.
+// Blocked time from before the ring, or before the last roll call, does not count.
 func TestSlowLink(t *testing.T) {
 	j := elasticJob(20)
 	j.evaluation, j.config.SaveEvery, j.config.CheckEvery = nil, 0, 2
 	e := newElastic(t, j, 3)
-	for worker, h := range e.hands {
+	for worker, h := range e.workers {
 		clock := &slowClock{extra: func(int64) time.Duration { return 0 }}
 		h.trainer.cfg.Now, h.trainer.cfg.Rehearsal = clock.Now, clock.rehearse()
 		h.timing = func() (sending, waiting time.Duration) {
@@ -359,8 +360,8 @@ func TestSlowLink(t *testing.T) {
 		}
 	}
 	e.ring(breakage{}, 0, 1, 2)
-	e.whole(0, 1, 2)
-	for _, h := range e.hands {
+	e.allDone(0, 1, 2)
+	for _, h := range e.workers {
 		if len(h.notices) != 1 || h.notices[0] != "rank 2 is late at step 14 (network): its link "+
 			"to rank 0 makes a step 2.5 times longer" {
 			t.Errorf("%q", h.notices)

@@ -8,27 +8,27 @@ import (
 	"rondo/train/agree"
 )
 
-// round is a stride of several steps, up to the end of a round: see Local. Until the ranks have met
-// at its end, another ring would go on from what the round began with: copies of the tensors, the
-// progress, and the lanes' states in laneStates.
+// round is a commitUnit of several steps: see Local. Until the ranks have summed at its end,
+// another ring would resume from the round's start: copies of the tensors, the progress, and the
+// lane states in laneStates.
 type round struct {
 	*batch
-	start [][]float32 // what the round began with, device memory
+	start [][]float32 // the tensors at the round's start, device memory
 }
 
 func (*round) name() string { return "round up to step" }
 
 func (r *round) end(from int64) int64 { return r.cfg.Local.end(from, r.cfg.Steps) }
 
-// prepare implements stride. The outer rule's rate is the same in all rounds.
+// prepare implements commitUnit. The outer rule's rate is the same in all rounds.
 func (r *round) prepare(from int64) (rate, sumRate float64) {
 	last := r.end(from) - 1
 	return r.cfg.Schedule.at(last, r.cfg.Steps, r.progress.Plateau.Reductions), 1
 }
 
-// compute implements stride. It leaves in the gradient's place the outer gradient, and in the inner
-// slots' their means over the ranks. A rank alone whose parameters are the mean leaves all as it
-// is.
+// compute implements commitUnit. It leaves the outer gradient in the gradient's memory, and
+// averages the inner slots over the ranks. A single rank with OuterAverage needs neither: its
+// parameters already are the mean.
 func (r *round) compute(
 	ctx context.Context, end int64, after *agree.Entry,
 ) (own tally, err error) {
@@ -40,7 +40,7 @@ func (r *round) compute(
 	if own, err = r.stepsAlone(ctx, end, after); err != nil {
 		return tally{}, err
 	}
-	if err := context.Cause(ctx); err != nil { // a rank alone meets nobody who would say so
+	if err := context.Cause(ctx); err != nil { // a single rank has no collective that would fail
 		return tally{}, err
 	}
 	if r.averagesAlone() {
@@ -48,17 +48,17 @@ func (r *round) compute(
 	}
 	if r.ring.Peers != nil {
 		for _, slot := range r.ownTensors()[1:] {
-			r.dev.Scale(slot, float32(r.ending.mean()))
+			r.dev.Scale(slot, float32(r.path.mean()))
 			if err := r.sumTensor(ctx, slot); err != nil {
 				return tally{}, fmt.Errorf("averaging what --optimizer keeps: %w", err)
 			}
 		}
 	}
-	r.laps.end("averaging the optimizer's")
+	r.laps.end("averaging the slots")
 	r.copyWithin(r.grads, r.task.Params())
 	r.dev.Scale(r.grads, -1)
 	r.dev.Add(r.grads, r.start[0])
-	r.dev.Scale(r.grads, float32(r.ending.mean()))
+	r.dev.Scale(r.grads, float32(r.path.mean()))
 	if own.nonfinite > 0 || !isFinite(r.dev.SumSquares(r.grads)) {
 		own = tally{nonfinite: 1, stop: own.stop, regroup: own.regroup}
 		r.zeroGradient()
@@ -67,13 +67,13 @@ func (r *round) compute(
 	return own, nil
 }
 
-// averagesAlone says that this rank's parameters are the next round's.
+// averagesAlone reports whether this rank's parameters are already the next round's.
 func (r *round) averagesAlone() bool {
 	return r.ring.Peers == nil && r.cfg.Local.Outer == OuterAverage
 }
 
-// stepsAlone does the steps of a round, up to end, with this rank's lanes alone. What it returns is
-// the mean over these steps. after takes the lanes' states.
+// stepsAlone runs the round's steps, up to end, on this rank's lanes alone. It returns the mean
+// tally of these steps. The lanes' states go to after.
 func (r *round) stepsAlone(
 	ctx context.Context, end int64, after *agree.Entry,
 ) (sum tally, err error) {
@@ -83,27 +83,26 @@ func (r *round) stepsAlone(
 		r.plan(index)
 		own, err := r.forwardBackward(ctx, index, after) // batch, forward, backward; clip
 		if err == nil {
-			_, err = r.ending.update(ctx, index, own)
+			_, err = r.path.update(ctx, index, own)
 		}
 		if err != nil {
 			return tally{}, fmt.Errorf("in the round's step %d: %w", index+1, err)
 		}
 		flip = flip || r.spoil.Flip
 		sum.loss.add(own.loss.value() / float64(end-from))
-		sum.norm.add(r.ending.mean() * own.norm.value() / float64(end-from))
+		sum.norm.add(r.path.mean() * own.norm.value() / float64(end-from))
 		sum.nonfinite = max(sum.nonfinite, own.nonfinite)
-		sum.stop, sum.regroup = own.stop, own.regroup // as they are at the end
+		sum.stop, sum.regroup = own.stop, own.regroup // the latest request
 	}
 	r.spoil.Flip = flip
 	return sum, nil
 }
 
-// ownTensors are what a rank changes by itself in a round: the parameters, and what the inner
-// optimizer keeps.
+// ownTensors returns what a rank changes by itself in a round: the parameters and the inner
+// optimizer's slots.
 func (r *round) ownTensors() [][]float32 { return r.tensors()[:1+r.innerSlots()] }
 
-// undo implements stride. If it does not come to its end, because the device fails, forgetTorn
-// drops the state.
+// undo implements commitUnit. If the device fails during it, forgetTorn drops the state.
 func (r *round) undo() {
 	for i, x := range r.ownTensors() {
 		r.copyWithin(x, r.start[i])
@@ -128,8 +127,8 @@ func (r *round) sumTensor(ctx context.Context, tensor []float32) error {
 	return nil
 }
 
-// update implements stride: it makes the next round's parameters by the outer rule, or those of
-// this round's start again if it is skipped. The norm is the mean of the steps' gradients' norms.
+// update implements commitUnit. It computes the next parameters by the outer rule, or restores the
+// round's start if the round is skipped. norm is the mean of the steps' gradient norms.
 func (r *round) update(
 	_ context.Context, _ int64, all tally,
 ) (norm float64, skipped bool, err error) {
@@ -148,7 +147,7 @@ func (r *round) update(
 		momentum = outer[0]
 	}
 	r.dev.Update(r.cfg.Local.update(), r.task.Params(), r.grads, momentum, nil)
-	r.dev.Zero(r.task.Gradients()) // of which segments write only a part
+	r.dev.Zero(r.task.Gradients()) // segments do not write all of them
 	return norm, false, nil
 }
 
@@ -159,8 +158,8 @@ func (r *round) close() {
 	r.start = nil
 }
 
-// missing is the loss of a step, or a round, of which some rank's part is not a number.
-func missing(loss float64, nonfinite int) float64 {
+// lossOrNaN returns NaN if a rank's part of the loss is not finite.
+func lossOrNaN(loss float64, nonfinite int) float64 {
 	if nonfinite > 0 {
 		return math.NaN()
 	}

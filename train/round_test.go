@@ -13,21 +13,20 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// outers are local SGD in all its ways, in rounds of so many steps.
+// outers lists every outer rule, with rounds of this many steps.
 func outers(every int64) []Local {
 	return []Local{{Every: every, Outer: OuterAverage},
 		{Every: every, Outer: OuterSGD, Rate: 0.8},
 		{Every: every, Outer: OuterNesterov, Rate: 0.7, Momentum: 0.5}}
 }
 
-// inRounds makes a job one of rounds.
+// inRounds returns the job with rounds.
 func inRounds(j job, local Local) job {
 	j.config.Local, j.config.Clip.Scope = local, ScopeWorker
 	return j
 }
 
-// Rounds of one worker whose parameters are averaged are no rounds: to the last bit, wherever they
-// end.
+// For one worker with OuterAverage, rounds change no bit, wherever they end.
 func TestRoundsOfOneWorker(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.SGD, compute.Nesterov, compute.AdamW} {
 		for _, memory := range []string{"host", "device", "recorded"} {
@@ -57,7 +56,7 @@ func TestRoundsOfOneWorker(t *testing.T) {
 				for _, every := range []int64{1, 3, 16, 64} {
 					got := alone(inRounds(j, Local{Every: every, Outer: OuterAverage}))
 					s := *got.saved[0]
-					// Each step counts with the mean loss of its round.
+					// Each step counts with its round's mean loss.
 					s.Progress.Loss = want.Progress.Loss
 					s.Progress.EpochLossSum = want.Progress.EpochLossSum
 					s.Progress.Plateau = want.Progress.Plateau
@@ -71,8 +70,8 @@ func TestRoundsOfOneWorker(t *testing.T) {
 	}
 }
 
-// Rounds of one step are steps, within rounding: the mean of what each rank comes to is where the
-// mean of their gradients leads.
+// Rounds of one step equal plain steps within rounding: averaging the parameters is averaging the
+// gradients.
 func TestRoundsOfOneStep(t *testing.T) {
 	for segments, ends := range map[int][]int{1: {6, testG}, 2: {2, 5, testG}} {
 		j := newJob(len(ends))
@@ -86,8 +85,7 @@ func TestRoundsOfOneStep(t *testing.T) {
 	}
 }
 
-// outerByHand is a rank's view of a job's rounds: what the outer rule makes of the deltas' sum, in
-// float64.
+// outerByHand computes the outer rule from the summed change, in float64.
 func outerByHand(l Local, x, delta, v float64) (next, momentum float64) {
 	switch l.Outer {
 	case OuterSGD:
@@ -100,7 +98,7 @@ func outerByHand(l Local, x, delta, v float64) (next, momentum float64) {
 	return x - delta, 0
 }
 
-// The ranks sum by how much their parameters have changed, and the outer rule is its formula.
+// The ranks sum the changes of their parameters, and the outer rule follows its formula.
 func TestOuterRules(t *testing.T) {
 	for _, local := range outers(5) {
 		t.Run(string(local.Outer), func(t *testing.T) {
@@ -127,7 +125,7 @@ func TestOuterRules(t *testing.T) {
 				at, v := outerByHand(local, float64(x), float64(sums[0][i]), 0)
 				at, _ = outerByHand(local, at, float64(sums[1][i]), v)
 				if d := math.Abs(at - float64(o.params[i])); !(d <= 1e-5) {
-					t.Fatalf("parameter %d is %v, by hand %v", i, o.params[i], at)
+					t.Fatalf("parameter %d is %v, by elasticWorker %v", i, o.params[i], at)
 				}
 				moved = max(moved, math.Abs(at-float64(x)))
 			}
@@ -138,7 +136,7 @@ func TestOuterRules(t *testing.T) {
 	}
 }
 
-// roundJob is a job of two rounds and a shorter one, with all that a round must undo.
+// roundJob is a job of two rounds and a shorter one, with everything that a round must undo.
 func roundJob(local Local, rule compute.Optimizer) job {
 	j := inRounds(elasticJob(7), local)
 	j.model.Layers, j.model.Dropout = 2, 0.2
@@ -147,13 +145,13 @@ func roundJob(local Local, rule compute.Optimizer) job {
 	return j
 }
 
-// In whatever collective a round breaks off, and whoever completes it: ranks that go on together,
-// with another worker in the place of one that died, come to the very bits of an undisturbed job.
+// A round may break in any collective, whichever ranks complete it. The survivors and a new worker
+// reach the same bits as an undisturbed job.
 func TestRoundsThatBreakOff(t *testing.T) {
 	j := roundJob(Local{Every: 3, Outer: OuterNesterov, Rate: 0.7, Momentum: 0.5}, compute.Adam)
 	undisturbed := newElastic(t, j, 3)
 	undisturbed.ring(breakage{}, 0, 1, 2)
-	want := undisturbed.hands[0]
+	want := undisturbed.workers[0]
 	for name, how := range map[string]breakage{
 		"before":             {dead: []int{1}},
 		"carried":            {dead: []int{2}, carried: true},
@@ -168,11 +166,11 @@ func TestRoundsThatBreakOff(t *testing.T) {
 					break
 				}
 				members := []int{0, 1, 2}
-				members[how.dead[0]] = e.hire()
+				members[how.dead[0]] = e.addWorker()
 				e.ring(breakage{}, members...)
-				e.whole(members...)
+				e.allDone(members...)
 				e.audit()
-				got := e.hands[members[0]]
+				got := e.workers[members[0]]
 				if len(got.joined.LostLanes) > 0 {
 					t.Fatalf("call %d: the lanes %v were lost", how.call,
 						got.joined.LostLanes)
@@ -190,8 +188,8 @@ func TestRoundsThatBreakOff(t *testing.T) {
 	}
 }
 
-// A job of rounds that is stopped goes on as the one that was never stopped, to the last bit,
-// whatever its optimizers keep and though a round was skipped.
+// A stopped job with rounds resumes to the same bits as one that was never stopped, for every
+// optimizer and with a skipped round.
 func TestRoundsResume(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.SGD, compute.Momentum, compute.Adam} {
 		for _, local := range outers(7) {
@@ -222,8 +220,8 @@ func TestRoundsResume(t *testing.T) {
 	}
 }
 
-// A round in which a step is not finite on one rank is skipped by all: they go on from where it
-// began, with what they have read behind them.
+// All ranks skip a round in which a step is not finite on one of them: they restore the round's
+// start, but do not read its data again.
 func TestRoundIsSkippedByAll(t *testing.T) {
 	for _, bad := range []fault{lossNaN, gradInf} {
 		for _, local := range outers(4) {
@@ -283,7 +281,7 @@ func TestRoundsAreSkippedUpToTheLimit(t *testing.T) {
 	}
 }
 
-// What is due within a round is done at its end.
+// Work that falls due within a round is done at its end.
 func TestDueInRounds(t *testing.T) {
 	j := inRounds(newJob(2), Local{Every: 6, Outer: OuterAverage})
 	j.config.Steps, j.config.Save, j.config.SaveEvery = 40, true, 5
@@ -301,7 +299,7 @@ func TestDueInRounds(t *testing.T) {
 	}
 }
 
-// A device with memory of its own gives the same.
+// A device with its own memory gives the same result.
 func TestCopiesGiveTheSameInRounds(t *testing.T) {
 	for _, local := range outers(5) {
 		j := inRounds(newJob(2), local)
@@ -317,7 +315,7 @@ func TestCopiesGiveTheSameInRounds(t *testing.T) {
 	}
 }
 
-// A rank that is told to go within a round has the state that the round began with. One whose
+// A rank that is told to leave within a round has the state of the round's start. A rank whose
 // device fails has none.
 func TestEndWithinARound(t *testing.T) {
 	for _, fails := range []bool{false, true} {

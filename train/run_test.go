@@ -15,7 +15,7 @@ import (
 	"rondo/model"
 )
 
-// One rank asks to stop; all stop after the same step, with the same snapshot whoever asked.
+// If one rank requests a stop, all stop after the same step with the same snapshot.
 func TestStop(t *testing.T) {
 	var want *Snapshot
 	for who := range 3 {
@@ -45,7 +45,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// askedLanes asks a trainer to stop when a batch is read, in another goroutine.
+// askedLanes requests a stop from another goroutine when a batch is read.
 type askedLanes struct {
 	lanesOfText
 	stop func(step int64)
@@ -62,7 +62,7 @@ func (a askedLanes) Fill(ctx context.Context, step int64, first, count int,
 	return a.lanesOfText.Fill(ctx, step, first, count, inputs, targets)
 }
 
-// Another goroutine may ask at any time: all ranks still stop after the same step.
+// Another goroutine may request the stop at any time: all ranks still stop after the same step.
 func TestStopFromAnotherGoroutine(t *testing.T) {
 	j := newJob(3)
 	var trainer atomic.Pointer[Trainer]
@@ -85,7 +85,7 @@ func TestStopFromAnotherGoroutine(t *testing.T) {
 	}
 }
 
-// A job that is asked to stop at its last step is simply done.
+// A stop requested at the last step changes nothing: the job is done.
 func TestStopAtTheEnd(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps = 1
@@ -95,8 +95,8 @@ func TestStopAtTheEnd(t *testing.T) {
 	}
 }
 
-// blockedRing waits until its caller gives up.
-type blockedRing struct{ Reducer }
+// blockedRing blocks until its caller's ctx ends.
+type blockedRing struct{ sumRing }
 
 func (blockedRing) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
@@ -109,7 +109,7 @@ func (blockedRing) AllReduceCarry(ctx context.Context, _, _, _ []float32) error 
 	return context.Cause(ctx)
 }
 
-// blockedText is read until its reader gives up.
+// blockedText blocks until its reader's ctx ends.
 type blockedText struct{ lanesOfText }
 
 func (blockedText) Fill(ctx context.Context, _ int64, _, _ int, _, _ []int32) error {
@@ -117,9 +117,9 @@ func (blockedText) Fill(ctx context.Context, _ int64, _, _ int, _, _ []int32) er
 	return context.Cause(ctx)
 }
 
-// blockedSaver waits until the caller of the job gives up, which it brings about.
+// blockedSaver ends the job's ctx and blocks until its own ends.
 type blockedSaver struct {
-	shelf
+	memorySaver
 	giveUp func()
 }
 
@@ -129,10 +129,10 @@ func (b *blockedSaver) Save(ctx context.Context, _ *Snapshot) error {
 	return ctx.Err()
 }
 
-// When ctx ends, Run returns from wherever it waits, with ctx's cause, and saves nothing.
+// When ctx ends, Run returns from any wait with ctx's cause, and saves nothing.
 func TestCancel(t *testing.T) {
 	for name, c := range map[string]struct {
-		ring    Reducer
+		ring    sumRing
 		batches Batches
 	}{
 		"in the ring": {blockedRing{}, newLanes(false)},
@@ -177,7 +177,7 @@ func (c *canceller) Step(r StepReport) {
 	}
 }
 
-// With nothing to wait for, Run still ends before the next step.
+// Run ends before the next step even if it never waits.
 func TestCancelBetweenSteps(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	j := newJob(1)
@@ -191,7 +191,7 @@ func TestCancelBetweenSteps(t *testing.T) {
 	}
 }
 
-// watched is a segment that notes what it is given.
+// watched is a seat that records its inputs.
 type watched struct {
 	Seat
 	inputs []Pass
@@ -208,8 +208,8 @@ func (w *watched) ZeroState() {
 	w.Seat.ZeroState()
 }
 
-// A rank's segment is given its own lanes and the step, which dropout goes by, and starts from
-// zero where the batches say so.
+// A rank's seat receives its own lanes and the segment, which determine the dropout masks, and
+// starts from zero where the batches reset.
 func TestWhatSegmentsAreGiven(t *testing.T) {
 	for _, random := range []bool{false, true} {
 		for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
@@ -242,7 +242,7 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 	}
 }
 
-// brokenLanes cannot be read at one step.
+// brokenLanes fails to read one step.
 type brokenLanes struct {
 	lanesOfText
 	at int64
@@ -258,7 +258,7 @@ func (b brokenLanes) Fill(ctx context.Context, step int64, first, count int,
 
 // brokenRing fails in its nth call.
 type brokenRing struct {
-	seat
+	localRank
 	calls, last int
 }
 
@@ -268,7 +268,7 @@ func (b *brokenRing) AllReduce(ctx context.Context, buf []float32) error {
 	if b.fails() {
 		return errTest
 	}
-	return b.seat.AllReduce(ctx, buf)
+	return b.localRank.AllReduce(ctx, buf)
 }
 
 func (b *brokenRing) Start(ctx context.Context, buf []float32) (Pending, error) {
@@ -279,22 +279,22 @@ func (b *brokenRing) AllReduceCarry(ctx context.Context, buf, out, in []float32)
 	if b.fails() {
 		return errTest
 	}
-	return b.seat.AllReduceCarry(ctx, buf, out, in)
+	return b.localRank.AllReduceCarry(ctx, buf, out, in)
 }
 
 func (b *brokenRing) AllGather(ctx context.Context, buf []float32, ends []int) error {
 	if b.fails() {
 		return errTest
 	}
-	return b.seat.AllGather(ctx, buf, ends)
+	return b.localRank.AllGather(ctx, buf, ends)
 }
 
 func TestErrorsSayWhere(t *testing.T) {
 	ring := func(last int) *brokenRing {
-		return &brokenRing{seat: seat{meeting: newMeeting(1)}, last: last}
+		return &brokenRing{localRank: localRank{localRing: newLocalRing(1)}, last: last}
 	}
 	for want, c := range map[string]struct {
-		ring    Reducer
+		ring    sumRing
 		batches Batches
 	}{
 		"step 5: reading the batch: it broke":          {nil, brokenLanes{newLanes(false), 4}},
@@ -304,7 +304,7 @@ func TestErrorsSayWhere(t *testing.T) {
 		"step 6: evaluation: it broke":                 {ring(11), newLanes(false)},
 	} {
 		j := newJob(1)
-		j.bucketBytes = onePiece // so that a step is one call
+		j.bucketBytes = onePiece // so that a step is one collective
 		j.batches, j.config.Save, j.config.SaveEvery = c.batches, true, 6
 		if strings.Contains(want, "evaluation") {
 			j.config.Save, j.evaluation, j.config.EvalEvery = false, newEvaluation(40), 6
@@ -318,7 +318,7 @@ func TestErrorsSayWhere(t *testing.T) {
 	}
 }
 
-// Ranks that do not start from the same step must not add their gradients.
+// Ranks that start from different steps must not add their gradients.
 func TestRanksAtDifferentSteps(t *testing.T) {
 	j := newJob(2)
 	j.prepare = func(rank int, trainer *Trainer) {
@@ -331,17 +331,18 @@ func TestRanksAtDifferentSteps(t *testing.T) {
 	}
 }
 
-// A save that fails is told at once and at the end; the training goes on.
+// A failed save is reported at once and at the end; the training goes on.
 func TestSaveFails(t *testing.T) {
 	for name, c := range map[string]struct {
-		saver shelf
+		saver memorySaver
 		rate  float64
 		want  string
 		notes int
 	}{
-		"saver":      {shelf{err: errTest}, 1, "2 checkpoints were not saved; the last: step 8", 2},
-		"background": {shelf{flushErr: errTest}, 1, "it broke", 0},
-		"diverged":   {shelf{}, 3e38, "are not finite: lower --lr", 1},
+		"saver": {memorySaver{err: errTest}, 1,
+			"2 checkpoints were not saved; the last: step 8", 2},
+		"background": {memorySaver{flushErr: errTest}, 1, "it broke", 0},
+		"diverged":   {memorySaver{}, 3e38, "are not finite: lower --lr", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(2)
@@ -398,7 +399,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// The epoch's mean is over its own steps; the last epoch's is the result.
+// The epoch's mean loss covers its own steps. The result has the last epoch's.
 func TestEpochs(t *testing.T) {
 	j := newJob(2)
 	j.config.Steps = 22 // 9, 9 and 4
@@ -420,13 +421,13 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// Tokens per second are the global batch's by the clock.
+// Tokens per second are the global batch's tokens over the clock's time.
 func TestTokensPerSecond(t *testing.T) {
 	j := newJob(1)
 	now := time.Unix(0, 0)
 	calls := 0
 	j.config.Steps = 9
-	clock := func() time.Time { // a step looks four times
+	clock := func() time.Time { // a step reads the clock four times
 		if calls++; calls%4 == 0 {
 			now = now.Add(time.Duration(calls/2) * time.Second) // steps of 2, 4, … 18 s
 		}

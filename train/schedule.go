@@ -9,7 +9,7 @@ import (
 type ScheduleKind string
 
 // The schedules. r is Schedule.Rate, m is Min, W is Warmup, S is the number of steps of the job,
-// and k = step - W counts the steps after the warm-up from 0. No schedule goes below m.
+// and k = step - W counts the steps after the warm-up, from 0. No schedule goes below m.
 const (
 	// Constant is r.
 	Constant ScheduleKind = "constant"
@@ -20,12 +20,12 @@ const (
 	Cosine ScheduleKind = "cosine"
 	// Linear is r + (m-r) k/(S-W).
 	Linear ScheduleKind = "linear"
-	// OnPlateau is r * Decay^n, n being how often the loss has stopped falling: see Plateau.
+	// OnPlateau is r * Decay^n, where n counts how often the loss has stopped falling: see Plateau.
 	OnPlateau ScheduleKind = "plateau"
 )
 
-// Schedule says what the learning rate is at each step. In the first W steps it is r (step+1)/W,
-// step counting from 0, so that the last of them has r.
+// Schedule is the learning-rate schedule. In the first W steps the rate is r (step+1)/W, with step
+// from 0, so the last of them has r.
 type Schedule struct {
 	Kind     ScheduleKind
 	Rate     float64 // the base rate
@@ -61,8 +61,8 @@ func (s Schedule) validate() error {
 	return nil
 }
 
-// at returns the learning rate of a step, from 0, of a job of so many steps. reductions is
-// OnPlateau's n; nothing else but the arguments matters.
+// at returns the learning rate of a step, from 0, in a job of that many steps. reductions is
+// OnPlateau's n. It depends on its arguments only.
 func (s Schedule) at(step, steps, reductions int64) float64 {
 	if step < s.Warmup {
 		return s.Rate * float64(step+1) / float64(s.Warmup)
@@ -83,21 +83,21 @@ func (s Schedule) at(step, steps, reductions int64) float64 {
 	return max(rate, s.Min)
 }
 
-// plateauThreshold is by what share a loss must be below the best for it to count as better:
-// torch.optim.lr_scheduler.ReduceLROnPlateau's default.
+// plateauThreshold is the relative improvement that counts as better: the default of
+// torch.optim.lr_scheduler.ReduceLROnPlateau.
 const plateauThreshold = 1e-4
 
-// Plateau is what the schedule OnPlateau remembers. It measures the loss of each evaluation that
-// is due by EvalEvery, or each epoch's mean loss when there is nothing to evaluate on. After more
-// than Patience measurements in a row that are not better than the best, the rate is reduced.
+// Plateau is the memory of the schedule OnPlateau. It measures the loss of each evaluation due by
+// EvalEvery, or each epoch's mean loss if there are no evaluation data. After more than Patience
+// measurements in a row that are not better than the best, the rate is reduced.
 type Plateau struct {
 	Seen       bool    `json:"seen"`       // there is a best loss
 	Best       float64 `json:"best"`       // the least loss so far
-	Waiting    int64   `json:"waiting"`    // measurements in a row that were not better
-	Reductions int64   `json:"reductions"` // of the rate, so far
+	Waiting    int64   `json:"waiting"`    // measurements since the best
+	Reductions int64   `json:"reductions"` // reductions of the rate so far
 }
 
-// measure takes a loss; one that is not finite is not better than any.
+// measure adds a loss. A loss that is not finite is never better.
 func (p *Plateau) measure(loss float64, patience int64) {
 	switch {
 	case isFinite(loss) && (!p.Seen || loss < p.Best*(1-plateauThreshold)):

@@ -11,7 +11,7 @@ func TestSchedules(t *testing.T) {
 	const steps = 110
 	base := Schedule{Rate: 2, Min: 0.5, Warmup: 10, Decay: 0.5, Every: 25}
 	for kind, want := range map[ScheduleKind]map[int64]float64{
-		// The warm-up is the same in all: 2 * (step+1)/10.
+		// The warm-up is the same for all: 2 * (step+1)/10.
 		Constant:  {0: 0.2, 4: 1, 9: 2, 10: 2, 109: 2},
 		StepDecay: {0: 0.2, 9: 2, 10: 2, 34: 2, 35: 1, 59: 1, 60: 0.5, 85: 0.5, 109: 0.5},
 		Linear:    {0: 0.2, 9: 2, 10: 2, 60: 1.25, 85: 0.875, 109: 0.5 + 1.5/100},
@@ -42,7 +42,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Left out, the interval of the step schedule is an epoch; reports have the rate.
+// The default interval of the step schedule is an epoch. Reports show the rate.
 func TestStepDecayByEpoch(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps = 20
@@ -59,7 +59,7 @@ func TestPlateau(t *testing.T) {
 	for name, c := range map[string]struct {
 		patience   int64
 		losses     []float64
-		reductions []int64 // after each
+		reductions []int64 // reductions after each loss
 	}{
 		"better each time":   {0, []float64{3, 2, 1}, []int64{0, 0, 0}},
 		"no patience":        {0, []float64{3, 3, 3, 2, 2}, []int64{0, 1, 2, 2, 3}},
@@ -78,7 +78,7 @@ func TestPlateau(t *testing.T) {
 	}
 }
 
-// What plateau measures: evaluations that are due, or else epochs.
+// The plateau schedule measures evaluations that are due, or else epochs.
 func TestPlateauMeasures(t *testing.T) {
 	for name, c := range map[string]struct {
 		evaluation Evaluation
@@ -90,7 +90,7 @@ func TestPlateauMeasures(t *testing.T) {
 	} {
 		j := newJob(2)
 		j.config.Steps, j.evaluation, j.config.EvalEvery = 20, c.evaluation, c.every
-		// So small a rate that no loss is better than the first.
+		// The rate is so small that no loss is better than the first.
 		j.config.Schedule = Schedule{Kind: OnPlateau, Rate: 1e-30, Decay: 0.5, Patience: 100}
 		got := j.mustRun(t).result.Progress.Plateau
 		if got.Waiting != c.waiting || !got.Seen {
@@ -99,7 +99,7 @@ func TestPlateauMeasures(t *testing.T) {
 	}
 }
 
-// updates is a device that notes the updates.
+// updates is a device that records its updates.
 type updates struct {
 	compute.Device
 	noted *[]compute.Update
@@ -121,8 +121,8 @@ func (u notedUpdates) Update(a *compute.Update, params, grads, s1, s2 []float32)
 	u.Clipper.Update(a, params, grads, s1, s2)
 }
 
-// The device is told the rate of the step, and the number of the update, which a skipped step
-// does not count in.
+// The device receives the step's rate and the update's number. Skipped steps are not counted in
+// that number.
 func TestUpdates(t *testing.T) {
 	j := newJob(1)
 	j.config.Steps = 6

@@ -12,7 +12,7 @@ import (
 	"rondo/train/agree"
 )
 
-// flipping is a device whose memory flips a bit of a second slot after so many updates.
+// flipping is a device that flips a bit of a second slot after this many updates.
 type flipping struct {
 	compute.Device
 	after, updates int
@@ -25,8 +25,8 @@ func (f *flipping) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	}
 }
 
-// flipSlot has a bit flip in worker 1's own range, or in its copy of its predecessor's, in a step.
-// Each step has three updates: of parameters, of the own slots, and of the predecessor's.
+// flipSlot flips a bit in worker 1's own range, or in its copy of its predecessor's range, in a
+// step. Each step has three updates: of parameters, of the own slots, and of the predecessor's.
 func flipSlot(j *job, holding, step int) {
 	j.device = func(worker int, dev compute.Device) compute.Device {
 		if worker != 1 {
@@ -36,9 +36,9 @@ func flipSlot(j *job, holding, step int) {
 	}
 }
 
-// Where two ranks keep the same slots, and a bit flips in one of them, all hear of it before one
-// copy replaces the other: at the next roll call, before a save, and when the ring changes, as
-// planned or not. The ranks then go back to a checkpoint, or without one these slots begin at zero.
+// If a bit flips in one of two copies of the same slots, all ranks learn it before one copy
+// replaces the other: at the next roll call, before a save, and when the ring changes, planned or
+// not. The ranks then go back to a checkpoint; without one these slots restart at zero.
 func TestShardsThatDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		check   int64
@@ -63,38 +63,38 @@ func TestShardsThatDiffer(t *testing.T) {
 					if !saved || why == agree.NoState {
 						return nil, nil
 					}
-					return e.hands[0].saved[0], nil
+					return e.workers[0].saved[0], nil
 				}
 				if c.regroup {
 					regroupAt(e, 2, 5)
 				}
 				e.ring(c.how, 0, 1, 2, 3)
-				for worker, h := range e.hands {
+				for worker, h := range e.workers {
 					var differ *sharded.DifferError
 					if step := h.trainer.Progress().Step; step < 4 || step > 6 ||
 						errors.As(h.err, &differ) == (name == "broken") {
 						t.Fatalf("worker %d at step %d: %v", worker, step, h.err)
 					}
 				}
-				if len(e.hands[0].saved) != 1 {
-					t.Fatalf("%d saved, not that of step 3 alone", len(e.hands[0].saved))
+				if len(e.workers[0].saved) != 1 {
+					t.Fatalf("%d saved, not that of step 3 alone", len(e.workers[0].saved))
 				}
-				e.hands[2].trainer.cfg.Observer = &e.hands[2].recorder // it asks once
+				e.workers[2].trainer.cfg.Observer = &e.workers[2].recorder // it asks only once
 				e.ring(breakage{}, 0, 1, 2, 3)
-				e.whole(0, 1, 2, 3)
+				e.allDone(0, 1, 2, 3)
 				e.audit()
-				got := e.hands[0].joined
+				got := e.workers[0].joined
 				want := map[bool]string{true: agree.FromCheckpoint, false: agree.FromReplay}[saved]
 				if got.LostSlots == 0 || got.From != want || saved && got.Step != 3 {
 					t.Errorf("%+v", got)
 				}
 				if saved {
-					e.like(0, oracle)
+					e.matches(0, oracle)
 				}
 			})
 		}
 	}
 }
 
-// brokenCall is a collective of the step after the one in which a bit flips.
+// brokenCall is a collective of the step after the bit flip.
 const brokenCall = 40

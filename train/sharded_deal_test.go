@@ -12,8 +12,8 @@ import (
 	"rondo/train/agree"
 )
 
-// Workers come and go between two steps, and take with them what the optimizer keeps, whoever has
-// it and however many workers there are.
+// Workers join and leave between steps, and the optimizer's slots move with them, for any number of
+// workers.
 func TestShardedWorkersComeAndGo(t *testing.T) {
 	for copies := 1; copies <= sharded.MaxCopies; copies++ {
 		for _, host := range []bool{true, false} {
@@ -28,33 +28,32 @@ func TestShardedWorkersComeAndGo(t *testing.T) {
 				e := newElastic(t, j, 3)
 				regroupAt(e, 1, 2)
 				e.ring(breakage{}, 0, 1, 2)
-				e.hire()
+				e.addWorker()
 				regroupAt(e, 3, 4)
-				e.ring(breakage{}, 3, 0, 1, 2) // one comes, first of all
+				e.ring(breakage{}, 3, 0, 1, 2) // one joins, as rank 0
 				regroupAt(e, 2, 6)
-				e.ring(breakage{}, 2) // three go
+				e.ring(breakage{}, 2) // three leave
 				regroupAt(e, 2, 10)
-				e.ring(breakage{}, 1, 2) // one comes back, and is given what there is by now
-				if err := e.hands[1].trainer.Keep(t.Context()); err != nil {
-					t.Error(err) // it has all, as both may leave now
+				e.ring(breakage{}, 1, 2) // one returns, and receives the current state
+				if err := e.workers[1].trainer.Keep(t.Context()); err != nil {
+					t.Error(err) // it has all slots, since both may leave now
 				}
 				e.ring(breakage{}, 2, 0, 1, 3)
-				for _, h := range e.hands {
+				for _, h := range e.workers {
 					if got := h.joined; got.LostSlots > 0 || got.From != "" || got.Step != 11 {
 						t.Errorf("%+v", got)
 					}
 				}
-				e.whole(2, 0, 1, 3)
+				e.allDone(2, 0, 1, 3)
 				e.audit()
-				e.like(2, oracle)
-				sameSlots(t, e.hands[2], oracle)
+				e.matches(2, oracle)
+				sameSlots(t, e.workers[2], oracle)
 			})
 		}
 	}
 }
 
-// A snapshot goes on as the same job with any number of workers, whether they share the optimizer
-// out or not.
+// A snapshot resumes as the same job on any number of workers, with or without a sharded optimizer.
 func TestShardedResume(t *testing.T) {
 	j := shardJob(compute.Adam, 3)
 	oracle := j.mustRun(t)
@@ -78,15 +77,15 @@ func TestShardedResume(t *testing.T) {
 				if end.Progress.Step != 7 || end.Progress.Updates != 7 {
 					t.Errorf("%+v", end.Progress)
 				}
-				h := hand{shelf: shelf{saved: got.saved}}
+				h := elasticWorker{memorySaver: memorySaver{saved: got.saved}}
 				sameSlots(t, &h, oracle)
 			}
 		}
 	}
 }
 
-// lostInStep returns a job of four workers of which some were lost in step 7, after a checkpoint of
-// step 4, if there is one to restore.
+// lostInStep returns a job of four workers that loses some in step 7. If saved, there is a
+// checkpoint of step 4.
 func lostInStep(t *testing.T, j job, saved bool, dead ...int) *elastic {
 	t.Helper()
 	for call := 1; ; call++ {
@@ -95,19 +94,19 @@ func lostInStep(t *testing.T, j job, saved bool, dead ...int) *elastic {
 			if !saved || why == agree.NoState {
 				return nil, nil
 			}
-			return e.hands[0].saved[0], nil
+			return e.workers[0].saved[0], nil
 		}
 		if !e.ring(breakage{call: call, dead: dead}, 0, 1, 2, 3) {
 			t.Fatal("no collective is in step 7")
 		}
-		if p := e.hands[0].trainer.Progress(); p.Step == 6 && !e.hands[0].trainer.pending {
+		if p := e.workers[0].trainer.Progress(); p.Step == 6 && !e.workers[0].trainer.pending {
 			return e
 		}
 	}
 }
 
-// Where nobody has a part of what the optimizer keeps any more, the ranks go back to the newest
-// checkpoint; and if there is none, that part begins at zero.
+// If no rank has some slots any more, the ranks go back to the newest checkpoint. Without one these
+// slots restart at zero.
 func TestShardsLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		copies int
@@ -133,9 +132,9 @@ func TestShardsLost(t *testing.T) {
 					return slices.Contains(c.dead, worker)
 				})
 				e.ring(breakage{}, left...)
-				e.whole(left...)
+				e.allDone(left...)
 				e.audit()
-				got := e.hands[0].joined
+				got := e.workers[0].joined
 				lost := !c.sgd && len(c.dead) >= c.copies
 				if lost != (got.LostSlots > 0) {
 					t.Fatalf("%+v", got)
@@ -154,16 +153,16 @@ func TestShardsLost(t *testing.T) {
 					t.Error(text)
 				}
 				if !lost || saved {
-					e.like(0, oracle)
+					e.matches(0, oracle)
 				}
 			})
 		}
 	}
 }
 
-// Where the only worker that has heard of a step is killed, too, while it gives its state to the
-// others, these go on from the step before, with all that the optimizer has kept then, or from a
-// checkpoint if they have begun to receive: what they have is of one step in any case.
+// The only worker that knows of a commit may be killed while it gives its state to the others.
+// These then go on from the step before with all its slots, or from a checkpoint if they have begun
+// to receive. Their state is of a single step in any case.
 func TestShardedKilledWhileJoining(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
 	oracle := j.mustRun(t)
@@ -172,9 +171,9 @@ func TestShardedKilledWhileJoining(t *testing.T) {
 	for joining, call := true, 1; joining; call++ {
 		e := oneKnows(t, j, &commit)
 		e.ring(breakage{call: call, dead: []int{1}}, 0, 1, 2)
-		joining = !e.hands[0].inRing
+		joining = !e.workers[0].inRing
 		e.ring(breakage{}, 0, 2)
-		got := e.hands[0].joined
+		got := e.workers[0].joined
 		if got.LostSlots > 0 || len(got.LostLanes) > 0 {
 			t.Errorf("call %d: %+v", call, got)
 		}
@@ -183,41 +182,41 @@ func TestShardedKilledWhileJoining(t *testing.T) {
 		} else {
 			wentOn++
 		}
-		e.whole(0, 2)
+		e.allDone(0, 2)
 		e.audit()
-		e.like(0, oracle)
-		sameSlots(t, e.hands[0], oracle)
+		e.matches(0, oracle)
+		sameSlots(t, e.workers[0], oracle)
 	}
 	if wentOn < 3 || wentBack < 2 {
 		t.Errorf("%d went on, %d went back", wentOn, wentBack)
 	}
 }
 
-// oneKnows returns a job of four workers of which the last was killed in step 6, and only worker 1
-// has heard that the step was committed; the others have prepared it. It tries the collectives from
-// call on, and leaves the one that commits the step there: it is the same each time.
+// oneKnows returns a job of four workers. The last was killed in step 6, and only worker 1 knows
+// that the step is committed; the others have logged it. It tries the collectives from call on, and
+// sets call to the one that commits the step, which is always the same.
 func oneKnows(t *testing.T, j job, call *int) *elastic {
 	t.Helper()
 	for ; ; *call++ {
 		e := newElastic(t, j, 4)
 		e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
-			if len(e.hands[0].saved) == 0 {
+			if len(e.workers[0].saved) == 0 {
 				return nil, nil
 			}
-			return e.hands[0].saved[0], nil
+			return e.workers[0].saved[0], nil
 		}
 		if !e.ring(breakage{call: *call, dead: []int{3}, completes: []int{1}}, 0, 1, 2, 3) {
 			t.Fatal("no collective commits step 6")
 		}
-		knows, other := e.hands[1].trainer, e.hands[0].trainer
+		knows, other := e.workers[1].trainer, e.workers[0].trainer
 		if knows.Progress().Step == 6 && other.Progress().Step == 5 {
 			return e
 		}
 	}
 }
 
-// A step that is not finite on one rank, or whose sum is not, is skipped by all: neither parameters
-// nor slots change, also where a worker that heard of it is killed.
+// All ranks skip a step that is not finite on one rank, or whose sum is not finite. Neither
+// parameters nor slots change, even if a worker that knows of the skip is killed.
 func TestShardedNonfinite(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault fault
@@ -245,10 +244,10 @@ func TestShardedNonfinite(t *testing.T) {
 				}
 				j.shardCopies = copies
 				got := j.mustRun(t)
-				for i := range got.steps { // of the skipped one it is not a number
+				for i := range got.steps { // the skipped step's norm is NaN
 					got.steps[i].GradientNorm, want.steps[i].GradientNorm = 0, 0
 				}
-				if g, w := got.story(), want.story(); g != w {
+				if g, w := got.report(), want.report(); g != w {
 					t.Errorf("%s\nwant %s", g, w)
 				}
 				sameSnapshot(t, got.saved[1], want.saved[1])
@@ -257,15 +256,15 @@ func TestShardedNonfinite(t *testing.T) {
 	}
 }
 
-// One of two workers has all with two copies, and keeps it when the other is lost; with one it says
-// why it cannot.
+// With two copies, one of two workers has all slots and keeps them when the other is lost. With one
+// copy its error says why it cannot.
 func TestShardedKeep(t *testing.T) {
 	for copies := 1; copies <= sharded.MaxCopies; copies++ {
 		j := shardJob(compute.Adam, 1)
 		oracle := j.mustRun(t)
 		j.shardCopies = copies
 		e := breaksAt(t, j, []int{0, 1}, func(t *Trainer) bool { return t.Progress().Step == 6 })
-		h := e.hands[0]
+		h := e.workers[0]
 		n := len(h.saved)
 		err := h.trainer.Keep(t.Context())
 		if copies == 1 {
@@ -286,16 +285,16 @@ func TestShardedRefuses(t *testing.T) {
 	j := shardJob(compute.Adam, 1)
 	j.shardCopies = 1
 	e := newElastic(t, j, 1)
-	place := &frail{seat: seat{meeting: newMeeting(2)}}
+	place := &breakingRing{localRank: localRank{localRing: newLocalRing(2)}}
 	whole := func(*compute.Mirror, []int, func() [][]float32) (Sum, error) { return noSum{}, nil }
-	_, err := e.hands[0].trainer.Join(t.Context(), Ring{LaneEnds: dealt(2), Generation: 1,
+	_, err := e.workers[0].trainer.Join(t.Context(), Ring{LaneEnds: dealt(2), Generation: 1,
 		Peers: place, NewSum: whole}, nil)
-	if err == nil || !strings.Contains(err.Error(), "share out the optimizer sum by an Updater") {
+	if err == nil || !strings.Contains(err.Error(), "NewSlots needs a Sum that is an Updater") {
 		t.Errorf("%v", err)
 	}
 	for want, change := range map[string]func(*job){
 		"--shard-copies 3: must be 1 to 2": func(j *job) { j.shardCopies = 3 },
-		"--shard-optimizer is not for --reduce canonical and --sync-every": func(j *job) {
+		"--shard-optimizer cannot be used with --reduce canonical or --sync-every": func(j *job) {
 			j.config.Local = Local{Every: 2, Outer: OuterAverage}
 			j.config.Clip.Scope = ScopeWorker
 		},
@@ -303,8 +302,8 @@ func TestShardedRefuses(t *testing.T) {
 		j := j
 		change(&j)
 		wrong := j.shared()
-		wrong.Saver = &shelf{}
-		_, err := New(j.task(e.hands[0].model, nil), wrong)
+		wrong.Saver = &memorySaver{}
+		_, err := New(j.task(e.workers[0].model, nil), wrong)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)
 		}

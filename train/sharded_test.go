@@ -10,7 +10,7 @@ import (
 	"rondo/sum/sharded"
 )
 
-// rates are learning rates that suit the optimizers.
+// rateFor returns a learning rate that suits the rule.
 func rateFor(rule compute.Optimizer) float64 {
 	switch rule {
 	case compute.Adam, compute.AdamW, compute.RMSProp:
@@ -20,7 +20,7 @@ func rateFor(rule compute.Optimizer) float64 {
 	return 0.2
 }
 
-// shardJob is a short job that saves, of an optimizer.
+// shardJob is a short job that saves, with this optimizer.
 func shardJob(rule compute.Optimizer, ranks int) job {
 	j := elasticJob(7)
 	j.ranks, j.config.Optimizer.Rule, j.config.Schedule.Rate = ranks, rule, rateFor(rule)
@@ -28,7 +28,8 @@ func shardJob(rule compute.Optimizer, ranks int) job {
 	return j
 }
 
-// Weights, losses, evaluations and snapshots have the bits of a job whose ranks all keep all.
+// A sharded optimizer gives the same weights, losses, evaluations and snapshots, bit for bit, as
+// unsharded ranks.
 func TestShardedIsTheSame(t *testing.T) {
 	for name, change := range map[string]func(*job){
 		"global": func(j *job) { j.config.Clip.Limit = 0.1 },
@@ -62,8 +63,8 @@ func TestShardedIsTheSame(t *testing.T) {
 	}
 }
 
-// alikeButForNorms fails unless two jobs have come to the same, to the last bit; a norm that was
-// added up in another order may differ in its last places.
+// alikeButForNorms fails unless two jobs have bit-identical results. Norms, which are added in
+// another order, may differ in their last places.
 func alikeButForNorms(t *testing.T, got, want *outcome) {
 	t.Helper()
 	for i := range got.steps {
@@ -73,7 +74,7 @@ func alikeButForNorms(t *testing.T, got, want *outcome) {
 		}
 		g.GradientNorm = w.GradientNorm
 	}
-	if g, w := got.story(), want.story(); g != w {
+	if g, w := got.report(), want.report(); g != w {
 		t.Fatalf("%s\nwant %s", g, w)
 	}
 	if len(got.saved) != len(want.saved) || len(got.saved) == 0 {
@@ -84,8 +85,8 @@ func alikeButForNorms(t *testing.T, got, want *outcome) {
 	}
 }
 
-// Whatever collective a worker is killed in, and whoever completes it, the others go on with all
-// that the optimizer has kept, and lose nothing.
+// A worker may be killed in any collective, whichever ranks complete it: the others go on with all
+// slots, and lose nothing.
 func TestShardedKilledInAnyCollective(t *testing.T) {
 	j := shardJob(compute.AdamW, 1)
 	oracle := j.mustRun(t)
@@ -110,22 +111,22 @@ func killSharded(t *testing.T, j job, oracle *outcome, how breakage) {
 	for how.call = 1; ; how.call++ {
 		e := newElastic(t, j, 4)
 		if !e.ring(how, 0, 1, 2, 3) {
-			e.whole(0, 1, 2, 3)
+			e.allDone(0, 1, 2, 3)
 			break
 		}
 		left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(worker int) bool {
 			return slices.Contains(how.dead, worker)
 		})
 		e.ring(breakage{}, left...)
-		if got := e.hands[left[0]].joined; len(got.LostLanes) > 0 || got.LostSlots > 0 {
+		if got := e.workers[left[0]].joined; len(got.LostLanes) > 0 || got.LostSlots > 0 {
 			t.Fatalf("call %d: the lanes %v and the slots of %d were lost", how.call,
 				got.LostLanes, got.LostSlots)
 		}
-		e.whole(left...)
+		e.allDone(left...)
 		e.audit()
-		e.like(left[0], oracle)
+		e.matches(left[0], oracle)
 		e.saves(left[0])
-		sameSlots(t, e.hands[left[0]], oracle)
+		sameSlots(t, e.workers[left[0]], oracle)
 		if t.Failed() {
 			t.Fatalf("call %d", how.call)
 		}
@@ -135,8 +136,8 @@ func killSharded(t *testing.T, j job, oracle *outcome, how breakage) {
 	}
 }
 
-// sameSlots fails unless the last snapshots have the same slots, but for rounding.
-func sameSlots(t *testing.T, h *hand, oracle *outcome) {
+// sameSlots fails unless the last snapshots have the same slots, within rounding.
+func sameSlots(t *testing.T, h *elasticWorker, oracle *outcome) {
 	t.Helper()
 	got, want := h.saved[len(h.saved)-1], oracle.saved[len(oracle.saved)-1]
 	for i, slot := range want.Slots {
@@ -148,16 +149,16 @@ func sameSlots(t *testing.T, h *hand, oracle *outcome) {
 	}
 }
 
-// still is a ring that moves nothing, so that what is measured is a rank's own work.
+// still is a ring that moves nothing, so that a benchmark measures a rank's own work.
 type still struct{ ringOfOne }
 
-// BenchmarkUpdate is what the end of a step costs a rank, from the summed gradient to the new
-// parameters: the norm, clipping, the update and what is copied, of about 10M parameters and Adam.
+// BenchmarkUpdate measures the end of a step on one rank, from the summed gradient to the new
+// parameters: norm, clip, update and copies, for about 10M parameters with Adam.
 func BenchmarkUpdate(b *testing.B) {
 	for _, ranks := range []int{1, 2, 4, 8} {
 		for copies := 0; copies <= sharded.MaxCopies; copies++ {
 			if copies > 0 && ranks == 1 || copies == 0 && ranks > 1 {
-				continue // which every rank does alike
+				continue // these ranks all do the same work
 			}
 			b.Run(fmt.Sprintf("ranks=%d/copies=%d", ranks, copies), func(b *testing.B) {
 				j := tenMillion()
@@ -171,7 +172,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// countingAllocs is a device that counts the floats that it is asked for.
+// countingAllocs is a device that counts allocated floats.
 type countingAllocs struct {
 	compute.Device
 	floats int
@@ -208,7 +209,7 @@ func benchmarkUpdate(b *testing.B, j job, trainer *Trainer, ranks int) {
 		if _, err := trainer.exchange.sum.Sum(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := trainer.ending.update(b.Context(), index, tally{}); err != nil {
+		if _, err := trainer.path.update(b.Context(), index, tally{}); err != nil {
 			b.Fatal(err)
 		}
 		trainer.torn = false

@@ -8,67 +8,67 @@ import (
 	"rondo/train/agree"
 )
 
-// Slots are the values that the optimizer keeps for each parameter, on this rank. They last from
-// ring to ring. All ranks call Meet, Deal, Alike and Gather together.
+// Slots are the optimizer's values per parameter, as this rank keeps them. They outlive rings. All
+// ranks call Meet, Deal, Alike and Gather together.
 type Slots interface {
 	agree.Shards
-	// Enter says which ring is next. Fresh or Deal comes before its first step.
+	// Enter names the next ring. Fresh or Deal follows before its first step.
 	Enter(r agree.Ranks)
-	// Fresh makes them those of a job that has not begun.
+	// Fresh sets the slots of a new job.
 	Fresh() error
-	// Load makes them those of a snapshot. It may keep the memory.
+	// Load sets the slots of a snapshot. It may keep the memory.
 	Load(slots [][]float32)
-	// CatchUp prepares for parameters of another rank, which are of a version.
+	// CatchUp prepares for parameters that are copied from another rank, of this version.
 	CatchUp(to agree.Version)
-	// Commit hears that a step, or a round, is committed.
+	// Commit says that a step or round is committed.
 	Commit()
-	// Forget drops them: they are not to be trusted.
+	// Forget drops the slots.
 	Forget()
-	// Alike compares slots that more than one rank keeps and Same does not return.
+	// Alike compares slots that more than one rank keeps, but that Same does not return.
 	Alike(ctx context.Context) error
-	// Gather has Host work on rank 0, or on all ranks, until the next step.
+	// Gather collects all slots on rank 0, or on all ranks, so that Host works until the next step.
 	Gather(ctx context.Context, all bool) error
 	// Same returns the slots that are the same on all ranks between two steps, device memory.
 	Same() [][]float32
-	// Own returns the slots that this rank updates by itself, of all parameters, device memory.
+	// Own returns the slots of all parameters, for an update by this rank alone, device memory.
 	Own() [][]float32
 	// Host returns the slots of all parameters in host memory, until the next step.
 	Host() ([][]float32, error)
 	Close()
 }
 
-// SlotsConfig is what Slots need of a rank's trainer. The numbers are the same on all ranks. It
-// converts to sharded.Config, since that package may not import this one.
+// SlotsConfig is what Slots need from the trainer. The numbers are the same on all ranks. It
+// converts to sharded.Config, because that package may not import this one.
 type SlotsConfig struct {
 	Device   compute.Device
 	Clipper  compute.Clipper
 	Gradient *compute.Mirror
 	Params   []float32    // device memory
-	Slots    int          // of each parameter
+	Slots    int          // slots per parameter
 	Clip     compute.Clip // of the summed gradient
 	Compare  bool         // ranks that keep the same slots compare them
 
 	Copy      func(dst, src []float32)                    // within device memory
 	Version   func() agree.Version                        // of the parameters
-	Updates   func() int64                                // that the parameters have had
-	Nonfinite func() bool                                 // this rank's loss or gradient is
-	Updating  func(ctx context.Context, step int64) error // is called before a range is updated
-	Lap       func(work string)                           // is called when work is done
-	Replace   func()                                      // is called before slots are freed
-	Notice    func(text string)                           // tells people
+	Updates   func() int64                                // number of updates of the parameters
+	Nonfinite func() bool                                 // of this rank's loss or gradient
+	Updating  func(ctx context.Context, step int64) error // called before a range is updated
+	Lap       func(work string)                           // called after some work, for tracing
+	Replace   func()                                      // called before slots are freed
+	Notice    func(text string)                           // reports to the operator
 	Now       func() time.Time
 }
 
-// Updater is a Sum that updates as it sums: behind Finish it has the new parameters.
+// Updater is a Sum that also updates: after Finish it holds the new parameters.
 type Updater interface {
 	Sum
-	// Norm returns the norm of the summed gradient. It is not finite if the step is to be skipped.
+	// Norm returns the norm of the summed gradient. It is not finite if the step must be skipped.
 	Norm() float64
-	// Update makes the new parameters the task's. It is not called in a step that is skipped.
+	// Update copies the new parameters to the task. It is not called in a skipped step.
 	Update()
 }
 
-// newSlots makes this rank's slots, of n parameters.
+// newSlots makes this rank's slots for n parameters.
 func (u *updater) newSlots(n int) error {
 	if u.cfg.NewSlots == nil {
 		whole := &wholeSlots{dev: u.dev, inHost: u.cfg.HostMemory}
@@ -88,7 +88,7 @@ func (u *updater) newSlots(n int) error {
 		Updates:   func() int64 { return u.progress.Updates },
 		Nonfinite: func() bool { return u.exchange.own.nonfinite > 0 },
 		Updating: func(ctx context.Context, step int64) error {
-			return u.at(ctx, PhaseUpdate, step)
+			return u.beginPhase(ctx, PhaseUpdate, step)
 		},
 		Lap: u.laps.end, Replace: u.dropRecording, Now: u.exchange.now,
 		Notice: func(text string) { u.cfg.Observer.Notice(text) }})
@@ -98,8 +98,8 @@ func (u *updater) newSlots(n int) error {
 	return err
 }
 
-// dropRecording closes the seat if the device has recorded its work, which may update slots that
-// are about to be freed.
+// dropRecording closes the seat of a device that records: a recording may hold slots that are about
+// to be freed.
 func (c *core) dropRecording() {
 	if c.records && c.seat != nil {
 		c.seat.Close()
@@ -107,18 +107,18 @@ func (c *core) dropRecording() {
 	}
 }
 
-// ownSlots returns the slots of all parameters for an update that this rank does by itself.
+// ownSlots returns the slots of all parameters, for an update by this rank alone.
 func (c *core) ownSlots() (slots [2][]float32) {
 	copy(slots[:], c.slots.Own()[:c.innerSlots()])
 	return slots
 }
 
-// wholeSlots are the slots of all parameters on each rank, with those of the outer optimizer.
+// wholeSlots keeps the slots of all parameters on each rank, the outer optimizer's included.
 type wholeSlots struct {
 	dev    compute.Device
 	inHost bool        // device memory is host memory
 	slots  [][]float32 // device memory
-	host   [][]float32 // copies of slots; used again
+	host   [][]float32 // copies of slots; reused
 }
 
 func (s *wholeSlots) Meet(context.Context) (gaps int, err error) { return 0, nil }

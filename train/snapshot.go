@@ -10,52 +10,51 @@ import (
 	"rondo/train/agree"
 )
 
-// Saver keeps snapshots, in the background. It may be given a step again, as another rank 0 may
-// have been, when a ring was lost at its end: it is to ignore one that it has stored.
+// Saver stores snapshots in the background. It may receive a step twice, if a ring was lost at its
+// end and another rank became rank 0; it must ignore a step that it has stored.
 type Saver interface {
-	// Save hands a snapshot over. It may wait for room, but not for storage. When it returns, the
-	// snapshot's memory is the trainer's again.
+	// Save takes a snapshot. It may wait for room, but not for storage. After it returns, the
+	// trainer may overwrite the snapshot's memory.
 	Save(ctx context.Context, s *Snapshot) error
-	// Flush waits until all that was handed over is on storage, and says what is not.
+	// Flush waits until all snapshots are stored, and returns an error for those that are not.
 	Flush(ctx context.Context) error
 }
 
-// Snapshot is a job between two steps: all that the next one depends on, beside the text.
+// Snapshot is a job between two steps: everything that the next step depends on, but the data.
 type Snapshot struct {
 	Progress Progress
-	// Views say where each tensor lies in Params and in each slot's Data.
+	// Views gives each tensor's place in Params and in each slot's Data.
 	Views  []compute.Tensor
 	Params []float32
 	Slots  []Slot
 	// Lanes is the state of all lanes, [G, LaneSize].
 	Lanes    []float32
-	LaneSize int // floats that a lane carries: [L, States, H]
+	LaneSize int // floats per lane: [L, States, H]
 }
 
-// Slot is what an optimizer keeps for every parameter, under torch.optim's name for it.
+// Slot is one optimizer value per parameter, with torch.optim's name.
 type Slot struct {
-	// Name is exp_avg, exp_avg_sq, momentum_buffer, square_avg or sum; outer_momentum_buffer is the
-	// outer optimizer's.
+	// Name is exp_avg, exp_avg_sq, momentum_buffer, square_avg or sum; outer_momentum_buffer
+	// belongs to the outer optimizer.
 	Name string
 	Data []float32
 }
 
-// slotNames are the names of all that the optimizer and the outer one keep.
+// slotNames names all slots of the inner and the outer optimizer.
 func (c *core) slotNames() []string {
 	return append(slices.Clone(slotNames(c.cfg.Optimizer.Rule)), c.cfg.Local.slots()...)
 }
 
-// keeper makes snapshots of the state, and hands them to the Saver.
-type keeper struct {
+// snapshotter makes snapshots and passes them to the Saver.
+type snapshotter struct {
 	*core
-	copied       *Snapshot // used again by snapshot
-	saveErr      error     // of the last save that failed
+	copied       *Snapshot // reused by snapshot
+	saveErr      error     // error of the last failed save
 	saveFailures int
 }
 
-// NewSnapshot returns a snapshot of zeros with the shapes of this job, to be read into and
-// restored from.
-func (k *keeper) NewSnapshot() *Snapshot {
+// NewSnapshot returns a zero snapshot with this job's shapes, for a caller to read into.
+func (k *snapshotter) NewSnapshot() *Snapshot {
 	s := k.withoutSlots()
 	for _, name := range k.slotNames() {
 		s.Slots = append(s.Slots, Slot{name, make([]float32, len(s.Params))})
@@ -63,13 +62,13 @@ func (k *keeper) NewSnapshot() *Snapshot {
 	return s
 }
 
-func (k *keeper) withoutSlots() *Snapshot {
+func (k *snapshotter) withoutSlots() *Snapshot {
 	return &Snapshot{Views: k.task.Tensors(), Params: make([]float32, len(k.task.Params())),
 		Lanes: make([]float32, k.cfg.Lanes*k.laneSize), LaneSize: k.laneSize}
 }
 
-// load makes a snapshot this rank's state.
-func (k *keeper) load(s *Snapshot) error {
+// load sets this rank's state from a snapshot.
+func (k *snapshotter) load(s *Snapshot) error {
 	if err := s.Progress.validate(k.cfg.Steps); err != nil {
 		return err
 	}
@@ -115,9 +114,9 @@ func fits(what string, x []float32, want int) error {
 	return nil
 }
 
-// snapshot returns the job as it is. In host memory it has the tensors themselves, and copies of
-// them otherwise.
-func (k *keeper) snapshot(progress Progress) (*Snapshot, error) {
+// snapshot returns the current state. It holds the tensors themselves if they are in host memory,
+// and copies otherwise.
+func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 	lanes := k.laneStates.At(k.version()).States
 	s := Snapshot{Views: k.task.Tensors(), Params: k.task.Params(), Lanes: lanes,
 		LaneSize: k.laneSize}
@@ -143,11 +142,10 @@ func (k *keeper) snapshot(progress Progress) (*Snapshot, error) {
 	return &s, nil
 }
 
-// save gathers the lanes on all ranks, and on rank 0 hands a snapshot to the Saver, with what the
-// ranks have shared out of the optimizer's. A Saver that fails does not end the training: the
-// failure is told at once, and again at the end.
-func (k *keeper) save(ctx context.Context, progress Progress) error {
-	if err := k.at(ctx, PhaseCheckpoint, k.progress.Step); err != nil {
+// save gathers the lanes and shared-out slots over the ranks; rank 0 passes a snapshot to the
+// Saver. A failed save does not end the training: it is reported at once, and again at the end.
+func (k *snapshotter) save(ctx context.Context, progress Progress) error {
+	if err := k.beginPhase(ctx, PhaseCheckpoint, k.progress.Step); err != nil {
 		return err
 	}
 	if err := k.lastStates().Gather(ctx, k.ranks); err != nil {
@@ -159,7 +157,7 @@ func (k *keeper) save(ctx context.Context, progress Progress) error {
 	if k.ring.Rank != 0 {
 		return nil
 	}
-	err := k.handOver(ctx, progress)
+	err := k.saveSnapshot(ctx, progress)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -173,11 +171,11 @@ func (k *keeper) save(ctx context.Context, progress Progress) error {
 	return nil
 }
 
-// Keep hands the state to the Saver and waits until it is stored, without a ring: for a rank that
-// leaves when no other is left to hold it. It does nothing where this rank has no state, and fails
-// where it does not know the states of all lanes; after a Run that ended with Regroup it does. What
-// is due after the last step needs all lanes, so whoever restores the snapshot does it.
-func (k *keeper) Keep(ctx context.Context) error {
+// Keep saves the state without a ring and waits until it is stored. A rank calls it when it leaves
+// and no other rank holds the state. It does nothing if this rank has no state. It fails if this
+// rank lacks some lanes' states; after a Run that ended with Regroup it has all. Work that is due
+// after the last step stays pending in the snapshot, since it needs all ranks.
+func (k *snapshotter) Keep(ctx context.Context) error {
 	if !k.cfg.Save || !k.hasState {
 		return nil
 	}
@@ -189,19 +187,19 @@ func (k *keeper) Keep(ctx context.Context) error {
 	}
 	progress := k.progress
 	progress.Pending = k.pending
-	if err := k.handOver(ctx, progress); err != nil {
+	if err := k.saveSnapshot(ctx, progress); err != nil {
 		return fmt.Errorf("step %d was not saved: %w", step, err)
 	}
 	return k.cfg.Saver.Flush(ctx)
 }
 
-// errNotFinite is why a state is not saved.
+// errNotFinite says why a state is not saved.
 var errNotFinite = errors.New("the parameters or what the optimizer keeps are not finite: " +
 	"lower --lr")
 
-// handOver gives the Saver a snapshot that can be resumed from: one with a parameter that is not
-// finite would only push a sound one out.
-func (k *keeper) handOver(ctx context.Context, progress Progress) error {
+// saveSnapshot passes a snapshot to the Saver, unless it is not finite: such a snapshot would only
+// displace a sound one.
+func (k *snapshotter) saveSnapshot(ctx context.Context, progress Progress) error {
 	if !isFinite(k.dev.SumSquares(k.task.Params())) {
 		return errNotFinite
 	}
@@ -209,7 +207,7 @@ func (k *keeper) handOver(ctx context.Context, progress Progress) error {
 	if err != nil {
 		return err
 	}
-	if err := context.Cause(ctx); err != nil { // a Saver may not look
+	if err := context.Cause(ctx); err != nil { // a Saver may not check ctx
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.SaveTimeout)
@@ -217,8 +215,8 @@ func (k *keeper) handOver(ctx context.Context, progress Progress) error {
 	return k.cfg.Saver.Save(ctx, snapshot)
 }
 
-// flush waits for the Saver at the job's end, and says what it did not save.
-func (k *keeper) flush(ctx context.Context) error {
+// flush waits for the Saver at the job's end, and returns the errors of all failed saves.
+func (k *snapshotter) flush(ctx context.Context) error {
 	if !k.cfg.Save || k.ring.Rank != 0 {
 		return nil
 	}
@@ -234,8 +232,8 @@ func (k *keeper) flush(ctx context.Context) error {
 	return nil
 }
 
-// SaveError is what a Run ends with that has come to its end, but could not store it all. The state
-// is still there: Keep may do better later.
+// SaveError is returned by a Run that completed its steps, but could not store its state. The
+// trainer still has the state, so Keep may succeed later.
 type SaveError struct{ Err error }
 
 func (e *SaveError) Error() string { return e.Err.Error() }

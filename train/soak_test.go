@@ -11,9 +11,9 @@ import (
 	"rondo/train/agree"
 )
 
-// Over any history of rings that break, with workers that die, that are left out and come back, and
-// that are new, every lane is read once in every step that counts, and unless the states of lanes
-// had to be replayed the job ends as if nothing had been.
+// Rings break at random; workers die, are cut off and return, or are new. Every lane is read once
+// in every step that counts. Unless lane states had to be replayed, the job ends with the
+// undisturbed result.
 func TestManyFaults(t *testing.T) {
 	for _, random := range []bool{false, true} {
 		var jobs []job
@@ -53,7 +53,7 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 	e := newElastic(t, j, 3)
 	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
 		var newest *Snapshot
-		for _, h := range e.hands {
+		for _, h := range e.workers {
 			for _, s := range h.saved {
 				if newest == nil || s.Progress.Step > newest.Progress.Step {
 					newest = s
@@ -62,7 +62,7 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 		}
 		return newest, nil
 	}
-	alive, last := []int{0, 1, 2}, []int{0, 1, 2} // of the last ring
+	alive, last := []int{0, 1, 2}, []int{0, 1, 2} // the last ring's workers
 	for range 8 {
 		ring := drawRing(rng, alive, last)
 		how := breakage{call: 1 + rng.IntN(12), carried: rng.IntN(2) == 0}
@@ -78,7 +78,7 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 			}
 		}
 		broke := e.ring(how, ring...)
-		replayed = replayed || e.hands[ring[0]].joined.From == agree.FromReplay
+		replayed = replayed || e.workers[ring[0]].joined.From == agree.FromReplay
 		last = slices.Clone(ring)
 		if !broke {
 			continue
@@ -88,21 +88,21 @@ func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, 
 		last = slices.DeleteFunc(last, func(w int) bool { return w == lost })
 		if rng.IntN(2) == 0 { // otherwise it was only cut off
 			alive = slices.DeleteFunc(alive, func(w int) bool { return w == lost })
-			alive = append(alive, e.hire())
+			alive = append(alive, e.addWorker())
 		}
 	}
 	end := drawRing(rng, alive, last)
 	e.ring(breakage{}, end...)
-	replayed = replayed || e.hands[end[0]].joined.From == agree.FromReplay
-	e.whole(end...)
+	replayed = replayed || e.workers[end[0]].joined.From == agree.FromReplay
+	e.allDone(end...)
 	e.audit()
 	if !replayed {
-		e.like(end[0], oracle)
+		e.matches(end[0], oracle)
 	}
 	return faults, replayed
 }
 
-// drawRing draws workers, at least one of those left of the last ring, in any order.
+// drawRing draws workers in random order, at least one of them from the last ring.
 func drawRing(rng *rand.Rand, alive, last []int) []int {
 	ring := []int{last[rng.IntN(len(last))]}
 	for _, worker := range alive {

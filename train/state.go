@@ -7,24 +7,24 @@ import (
 	"rondo/train/agree"
 )
 
-// version is a step and the ring that completed it.
+// version is a step and the generation that completed it.
 type version = agree.Version
 
-// state is what a rank goes on from, beside its tensors. It lasts from ring to ring. A step changes
-// it when the ring has summed.
+// state is what a rank resumes from, besides its tensors. It outlives rings, and changes only after
+// the ring has summed.
 type state struct {
 	hasState   bool
 	progress   Progress
-	pending    bool  // work that is due after the last step was broken off
+	pending    bool  // the work due after the last step is not done
 	stopped    bool  // the job ends after the last step, by RequestStop on some rank
 	committed  int64 // the ring that completed the last step
 	joined     int64 // the last ring that was joined with this state
-	touched    bool  // the tensors are not those of a job that has not begun
-	torn       bool  // a step that is not committed may have changed them
+	touched    bool  // the tensors may differ from their initial values
+	torn       bool  // an uncommitted step may have changed the tensors
 	laneStates agree.LaneStates
 }
 
-// core is what all parts of a trainer share: the job, its task, the state, and the ring.
+// core is shared by all parts of a trainer: configuration, task, state and ring.
 type core struct {
 	cfg      Config
 	task     Task
@@ -37,8 +37,8 @@ type core struct {
 	state
 	slots    Slots
 	grads    []float32    // device memory
-	copyRows []int32      // copyWithin's rows: 0, 1, 2 and so on
-	memory   agree.Memory // of the tensors
+	copyRows []int32      // row indices 0, 1, 2, ... for copyWithin
+	memory   agree.Memory // copies tensors to and from the host
 
 	ring     Ring
 	ranks    agree.Ranks // of the ring
@@ -46,12 +46,12 @@ type core struct {
 	seat     Seat
 
 	laps  laps
-	spoil Spoil // of the step that is done
+	spoil Spoil // faults to inject in the current step
 
 	stopping, regrouping atomic.Bool
 }
 
-// member is the trainer as agree.Join knows it.
+// member adapts the trainer to agree.Join.
 type member struct{ t *Trainer }
 
 func (m member) Standing() agree.Standing[Progress] {
@@ -88,29 +88,29 @@ func (m member) Adopt(from agree.Standing[Progress]) {
 
 func (m member) Lanes() *agree.Entry { return m.t.lastStates() }
 
-// version is that of this rank's parameters.
+// version is the version of this rank's parameters.
 func (c *core) version() version { return version{Step: c.progress.Step, Ring: c.committed} }
 
-// lastStates returns the lanes' states after the last step, as far as this rank can know them by
-// itself.
+// lastStates returns the lanes' states after the last step, as far as this rank knows them.
 func (c *core) lastStates() *agree.Entry {
 	e := c.laneStates.At(c.version())
 	if c.task.Reset(c.position(c.progress.Step)) {
 		e.Zero()
 	} else if c.progress.NonfiniteRun > 0 {
-		e.Heal(agree.Lanes{}) // a rank that did not complete the step has not done it yet
+		// A rank that did not complete the skipped step has not healed its lanes.
+		e.Heal(agree.Lanes{})
 	}
 	return e
 }
 
-// innerSlots is how many of the slots are not the outer rule's.
+// innerSlots is the number of slots that belong to the inner optimizer.
 func (c *core) innerSlots() int { return c.cfg.Optimizer.Rule.Slots() }
 
-// copyRow is how much of a tensor copyWithin takes for a row of a table.
+// copyRow is the row length, in floats, that copyWithin passes to Embed.
 const copyRow = 1 << 10
 
-// copyWithin copies within the device's memory, every bit. In memory of its own the device gathers
-// all rows of a table, and what is left as the only row of another.
+// copyWithin copies within device memory, bit for bit. A device with its own memory copies by
+// Embed: whole rows of copyRow floats, then the rest as one row.
 func (c *core) copyWithin(dst, src []float32) {
 	if c.cfg.HostMemory {
 		copy(dst, src)

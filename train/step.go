@@ -7,36 +7,36 @@ import (
 	"rondo/train/agree"
 )
 
-// stride is what commits at once: a step, or a round of them.
-type stride interface {
-	name() string // for people: its last step's number follows
-	// end is the last step of the stride that begins after a step.
+// commitUnit is the work of one commit: a step, or a round of steps.
+type commitUnit interface {
+	name() string // the unit's name in messages, before its last step's number
+	// end returns the last step of the unit that begins after step from.
 	end(from int64) int64
-	// prepare readies the stride that begins after a step. rate is its last step's learning rate,
-	// and sumRate the rate by which the ranks' sum changes the parameters.
+	// prepare sets up the unit that begins after step from. It returns the learning rate of the
+	// unit's last step and the rate at which the ranks' sum changes the parameters.
 	prepare(from int64) (rate, sumRate float64)
-	// compute leaves this rank's part of what the ranks sum in the gradient's place. after takes
-	// the lanes' states.
+	// compute leaves this rank's contribution to the sum in the gradient's memory. It stores the
+	// lanes' new states in after.
 	compute(ctx context.Context, end int64, after *agree.Entry) (own tally, err error)
-	// update changes the parameters by the sum, or leaves them as they were before the stride.
+	// update applies the sum to the parameters. A skipped unit leaves them as they were before it.
 	update(ctx context.Context, end int64, all tally) (norm float64, skipped bool, err error)
-	// undo takes back what compute has changed, before the update.
+	// undo reverts what compute has changed. It is not called after the update.
 	undo()
 	close()
 }
 
-// step does what commits next. All ranks do it at the same time. What they decide (to skip, to
-// stop,
-// to evaluate, to save), they decide from the step's number and from what the ring has summed, so
-// that all decide alike. Until the ring has summed, nothing of the step is in what another ring
-// would go on from: the parameters, what the optimizer keeps, the progress, and the lanes' states
-// after the step before, which laneStates keeps. It returns true when the ranks are to leave the
-// ring after it. Whatever ends it between its update and its commit leaves no state.
+// step runs the next unit: a step or a round. All ranks run it together. They decide whether to
+// skip, stop, evaluate or save from the step number and the ring's sums, so all decide alike.
+//
+// Until the ring has summed, the state that another ring would resume from does not change:
+// parameters, optimizer slots, progress, and the previous step's lane states in laneStates. An
+// error or panic between the update and the commit drops the state. leave is true when the ranks
+// must leave the ring after this step.
 func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	defer t.forgetTorn()
 	from := t.progress.Step
-	end := t.stride.end(from)
-	rate, sumRate := t.stride.prepare(from)
+	end := t.unit.end(from)
+	rate, sumRate := t.unit.prepare(from)
 	if err := t.beginSum(ctx, end, sumRate); err != nil {
 		return false, err
 	}
@@ -45,50 +45,50 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	states := t.laneStates.Open(version{Step: end, Ring: t.ring.Generation}, from)
 	all, err := t.computeAndSum(ctx, end, states)
 	if err != nil {
-		t.stride.undo()
+		t.unit.undo()
 		return false, err
 	}
 	t.laps.end("exposed to the ring")
 	exposed := t.exchange.exposed()
-	norm, skipped, err := t.stride.update(ctx, end, all)
+	norm, skipped, err := t.unit.update(ctx, end, all)
 	if err != nil {
 		return false, err
 	}
 	if !skipped {
-		t.flip()
+		t.flipBit()
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
-	loss := missing(all.loss.value(), all.nonfinite)
+	loss := lossOrNaN(all.loss.value(), all.nonfinite)
 	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
 	t.roll.Count(compute)
 	speed := t.speed(ended.Sub(began), end-from)
-	t.laps.whole(t.stride.name(), end, began, ended, speed)
+	t.laps.whole(t.unit.name(), end, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
 		TokensPerSecond: speed, Times: StepTimes{Compute: compute,
 			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
 	return all.regroup > 0, t.afterCommit(ctx, end, all.nonfinite, skipped)
 }
 
-// computeAndSum computes what this rank gives to the sum, and sums it, with the lanes' states
-// ahead.
+// computeAndSum computes this rank's contribution and sums it over the ranks. The lanes' states
+// travel ahead of the gradient.
 func (t *Trainer) computeAndSum(
 	ctx context.Context, end int64, states *agree.Entry,
 ) (all tally, err error) {
-	own, err := t.stride.compute(ctx, end, states)
+	own, err := t.unit.compute(ctx, end, states)
 	if err != nil {
 		return tally{}, err
 	}
-	ahead, err := t.recordStates(end-1, states) // for whoever may need them
+	ahead, err := t.recordStates(end-1, states) // the successor keeps them in case this rank dies
 	if err != nil {
 		return tally{}, err
 	}
-	return t.exchange.meet(ctx, end-1, own, ahead)
+	return t.exchange.sumOverRanks(ctx, end-1, own, ahead)
 }
 
-// oneStep is a stride of one step.
+// oneStep is the commitUnit of a single step.
 type oneStep struct{ *batch }
 
 func (oneStep) name() string         { return "step" }
@@ -101,23 +101,25 @@ func (s oneStep) prepare(from int64) (rate, sumRate float64) {
 	return rate, rate
 }
 
-// compute implements stride: read, forward, backward; clip, if each rank clips its own.
+// compute implements commitUnit: read, forward, backward, and clip if each rank clips its own
+// gradient.
 func (s oneStep) compute(ctx context.Context, end int64, after *agree.Entry) (tally, error) {
 	return s.forwardBackward(ctx, end-1, after)
 }
 
-// update implements stride: clip, if the sum is clipped; update.
+// update implements commitUnit: clip if the sum is clipped, then update.
 func (s oneStep) update(
 	ctx context.Context, end int64, all tally,
 ) (norm float64, skipped bool, err error) {
-	norm, err = s.ending.update(ctx, end-1, all)
+	norm, err = s.path.update(ctx, end-1, all)
 	return norm, all.nonfinite > 0 || !isFinite(norm), err
 }
 
-// afterCommit tells of what was committed, up to a step, whoever is to know, and does what is due.
+// afterCommit reports a committed step to the Observer and the Ledger, and does the work that is
+// due.
 func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skipped bool) error {
 	if skipped {
-		if err := t.noteSkipped(ranks); err != nil {
+		if err := t.reportSkipped(ranks); err != nil {
 			return err
 		}
 	}
@@ -129,21 +131,20 @@ func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skippe
 	return t.afterStep(ctx)
 }
 
-// beginSum begins the sum of a step, from 1.
+// beginSum starts the sum of a step, from 1.
 func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error {
 	t.laps.begin()
 	t.exchange.sum.Resume(t.progress.Step, t.committed, t.progress.NonfiniteRun > 0)
-	met, err := t.exchange.sum.Begin(ctx, step, rate)
-	if met {
-		t.exchange.met = t.cfg.Now()
+	measured, err := t.exchange.sum.Begin(ctx, step, rate)
+	if measured {
+		t.exchange.lastSum = t.cfg.Now()
 		t.laps.end("measuring the ring")
 	}
 	return err
 }
 
-// commit makes the steps up to end, which were computed, the last that are done. Each counts with
-// the mean of their losses, and all of them as one in NonfiniteRun. What is due after them is
-// pending.
+// commit records the steps up to end as done. Each counts with their mean loss. In NonfiniteRun
+// they count as one. The work due after them is pending from here on.
 func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	run := t.progress.NonfiniteRun
 	for t.progress.Step < end {
@@ -158,9 +159,9 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	t.slots.Commit()
 }
 
-// recordStates stores the states of this rank's lanes after the step in e, unless the passes have.
-// It returns the carry: states to send to the successor, and room for the predecessor's. Where all
-// states are zero before the next step, the carry is empty.
+// recordStates stores this rank's lane states after the step in e, unless the passes have stored
+// them. It returns the carry: states to send to the successor, and buffers for the predecessor's.
+// The carry is empty if all states are zero before the next step.
 func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
 	if b.task.Reset(b.position(index + 1)) {
 		return carry{}, nil
@@ -176,13 +177,13 @@ func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
 	if n := len(b.ring.LaneEnds); n > 1 {
 		before := b.ranks.Lanes((b.ring.Rank + n - 1) % n)
 		ahead.in = e.Lanes(before)
-		e.Know(before) // no rank completes the step before all have their predecessor's
+		e.Know(before) // a rank completes the step only if every rank has its predecessor's
 	}
 	return ahead, nil
 }
 
-// healStates sets the state of every lane that is not finite to zero after a step that was skipped.
-// The state before the step would overflow in the same way again.
+// healStates zeroes the state of each lane that is not finite, after a skipped step. The state
+// before the step would overflow in the same way again.
 func (b *batch) healStates(e *agree.Entry) error {
 	own := b.ranks.Lanes(b.ring.Rank)
 	if !e.Heal(own) || len(b.groups) > 1 { // groups read laneStates
@@ -191,9 +192,9 @@ func (b *batch) healStates(e *agree.Entry) error {
 	return b.seat.SetState(e.Lanes(own))
 }
 
-// afterStep does what is due between two steps: the roll call, evaluating, saving, sampling. A stop
-// is not made to wait for an evaluation or a sample that only the job's end would bring. If it is
-// broken off, the next ring does all of it again: the progress changes at its end only.
+// afterStep does the work due between two steps: roll call, evaluation, checkpoint, sample. A stop
+// skips the evaluation and the sample that only the job's end would bring. The progress changes at
+// the end only, so if afterStep is interrupted, the next ring repeats all of it.
 func (t *Trainer) afterStep(ctx context.Context) error {
 	step := t.progress.Step
 	last := step == t.cfg.Steps
@@ -211,8 +212,8 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 		t.laps.end("roll call")
-	} else if saveDue || mayBeBest { // after a split, all go back to what was saved
-		if err := t.alike(ctx); err != nil {
+	} else if saveDue || mayBeBest { // after a split all ranks resume from this snapshot
+		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}
 	}
@@ -239,12 +240,12 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		}
 	}
 	t.progress, t.pending = after, false
-	t.tellUnrecorded()
+	t.reportUnrecorded()
 	return nil
 }
 
-// sample has rank 0's model write text. The others, which may have waited for it to save, meet it
-// before that, so that they wait anew. A sample that fails is not worth a job.
+// sample lets rank 0 generate text. If the other ranks may have waited for a save, all ranks
+// synchronise first, which restarts their timeouts. A failed sample does not end the job.
 func (t *Trainer) sample(ctx context.Context, waited bool) error {
 	if waited {
 		if _, err := agree.Gather(ctx, t.ranks, t.progress.Step); err != nil {

@@ -12,8 +12,8 @@ import (
 	"rondo/sum"
 )
 
-// rounding is a Reducer as a compress.Ring. What it starts is cut to the upper half of each number.
-type rounding struct{ Reducer }
+// rounding is a ring as a compress.Ring. Its sums keep only the upper 16 bits of each number.
+type rounding struct{ sumRing }
 
 func (r rounding) Start(ctx context.Context, buf, residual []float32) (compress.Pending, error) {
 	for i := range buf {
@@ -27,7 +27,6 @@ func (r rounding) Start(ctx context.Context, buf, residual []float32) (compress.
 	return summed{}, r.AllReduce(ctx, buf)
 }
 
-// tensorsOf are a model's tensors.
 func tensorsOf(c model.Config) (tensors []compress.Tensor, length int) {
 	views := model.Layout(c)
 	for _, v := range views {
@@ -40,7 +39,7 @@ func tensorsOf(c model.Config) (tensors []compress.Tensor, length int) {
 	return tensors, model.Span(views)
 }
 
-// summing has the ranks of a job sum by Summers, one a worker for all its rings.
+// summing lets the ranks of a job sum by Summers. Each worker keeps one over all its rings.
 func summing(t *testing.T, j *job, config compress.Config) {
 	config.Tensors, config.Length = tensorsOf(j.model)
 	summers := map[int]*compress.Summer{}
@@ -51,7 +50,7 @@ func summing(t *testing.T, j *job, config compress.Config) {
 		}
 		summers[worker] = s
 	}
-	j.summer = func(worker int, r Ring, ring Reducer) *compress.Summer {
+	j.summer = func(worker int, r Ring, ring sumRing) *compress.Summer {
 		s := summers[worker]
 		s.Join(rounding{ring}, compress.Place{Rank: r.Rank, World: len(r.LaneEnds),
 			Generation: r.Generation})
@@ -59,9 +58,9 @@ func summing(t *testing.T, j *job, config compress.Config) {
 	}
 }
 
-// TestSummer: a job whose Summer adds up all that the ranks have is, to the bit, the one whose ring
-// sums, also in buckets, of devices with memory of their own, and where a step is skipped. Between
-// two ranks that holds for what its lookups alone have touched, too.
+// A Summer that sends everything gives the same bits as the ring's sum, also in buckets, with
+// devices of their own memory, and with a skipped step. Between two ranks that also holds if only
+// the looked-up rows travel.
 func TestSummer(t *testing.T) {
 	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
 		for _, embed := range []int{0, 6} {
@@ -95,7 +94,7 @@ func TestSummer(t *testing.T) {
 	}
 }
 
-// lookupOf is the tensor that tokens are looked up in.
+// lookupOf returns the tensor that tokens are looked up in.
 func lookupOf(c model.Config) *compress.Lookup {
 	for _, v := range model.Layout(c) {
 		if v.Name == "embedding.weight" || c.Embed == 0 && v.Name == "rnn.weight_ih_l0" {
@@ -106,7 +105,7 @@ func lookupOf(c model.Config) *compress.Lookup {
 	return nil
 }
 
-// TestSummerInRounds: what the ranks have changed in a round is summed as a gradient is.
+// The change of a round is summed like a gradient.
 func TestSummerInRounds(t *testing.T) {
 	for _, local := range outers(5) {
 		j := inRounds(resumable(compute.LSTM, false, compute.AdamW), local)
@@ -120,8 +119,8 @@ func TestSummerInRounds(t *testing.T) {
 	}
 }
 
-// TestSummerKeeps: whatever collective the ring breaks in, and whoever completes it, the workers go
-// on with what they have kept, and end with the bits of a job that nothing has disturbed.
+// If the ring breaks in any collective, the workers go on with what their Summers keep, and end
+// with the bits of an undisturbed job.
 func TestSummerKeeps(t *testing.T) {
 	t.Run("steps", func(t *testing.T) { summerKeeps(t, elasticJob(5)) })
 	t.Run("rounds", func(t *testing.T) { summerKeeps(t, inRounds(elasticJob(7), outers(3)[2])) })
@@ -136,10 +135,10 @@ func summerKeeps(t *testing.T, job job) {
 		calm := newElastic(t, job, 2)
 		summing(t, &calm.job, config)
 		calm.ring(breakage{}, 0, 1)
-		calm.whole(0, 1)
+		calm.allDone(0, 1)
 		plain := newElastic(t, job, 2)
 		plain.ring(breakage{}, 0, 1)
-		if slices.Equal(plain.hands[0].params(), calm.hands[0].params()) {
+		if slices.Equal(plain.workers[0].params(), calm.workers[0].params()) {
 			t.Fatalf("%s: nothing was kept", name)
 		}
 		for _, completes := range [][]int{{}, {0}, {1}} {
@@ -151,9 +150,9 @@ func summerKeeps(t *testing.T, job job) {
 					break
 				}
 				e.ring(breakage{}, 0, 1)
-				e.whole(0, 1)
+				e.allDone(0, 1)
 				e.audit()
-				if !sameBits(e.hands[0].params(), calm.hands[0].params()) {
+				if !sameBits(e.workers[0].params(), calm.workers[0].params()) {
 					t.Fatalf("%s: broken in collective %d, which %v completed: other parameters",
 						name, how.call, completes)
 				}
@@ -165,8 +164,8 @@ func summerKeeps(t *testing.T, job job) {
 	}
 }
 
-// TestSumsOfMomenta: the update by what ranks with momenta of their own sum is that of the rule
-// without one, and nobody keeps it as a momentum; a rank alone has it in the update.
+// If the ranks sum their own momenta, the update uses the rule without momentum, and the sum is not
+// stored as a momentum. A single rank has the momentum in the update.
 func TestSumsOfMomenta(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.Momentum, compute.Adam, compute.AdamW} {
 		j := newJob(2)

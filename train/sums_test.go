@@ -9,19 +9,19 @@ import (
 	"rondo/sum/sharded"
 )
 
-// Reducer is a rank's part in a ring, of which these tests make the sums of package sum.
+// sumRing is one rank's part in a ring.
 type (
-	Reducer = sum.Ring
+	sumRing = sum.Ring
 	Pending = sum.Pending
 )
 
-// parts is what a rank's ring sums by.
+// parts selects the sum of a rank's ring.
 type parts struct {
-	ring   Reducer          // nil: this rank is alone
+	ring   sumRing          // nil: there is one rank
 	slots  Slots            // of this rank
 	group  compute.Group    // nil: there is none
 	summer *compress.Summer // nil: there is none
-	heard  *recorder        // nil: nobody
+	heard  *recorder        // nil: no reports
 }
 
 // shared returns the configuration of a rank's trainer.
@@ -34,7 +34,7 @@ func (j job) shared() Config {
 	return j.config
 }
 
-// over returns the ring that sums by the parts.
+// over returns the ring with its sum.
 func (j job) over(at Ring, p parts) Ring {
 	if p.ring == nil {
 		return at

@@ -8,55 +8,54 @@ import (
 	"rondo/train/agree"
 )
 
-// Task is what is trained: a network, and the data that it learns from. The data are cut into
-// segments: of each a lane reads one part, and what that is depends on the segment and the lane
-// alone.
+// Task is a network and the data that it learns from. The data are cut into segments. What a lane
+// reads in a segment depends on the segment and the lane alone.
 type Task interface {
-	// Device is what the network computes on.
+	// Device is the device that the network computes on.
 	Device() compute.Device
-	// Tensors are the parameters' names, shapes and places in Params and in Gradients.
+	// Tensors returns each parameter's name, shape and place in Params and Gradients.
 	Tensors() []compute.Tensor
-	// Params are all parameters, padding included, in device memory.
+	// Params returns all parameters, padding included, in device memory.
 	Params() []float32
-	// Gradients are laid out as Params are, in device memory. Where that is the host's, Tail floats
-	// are behind them, which the task does not touch.
+	// Gradients returns the gradients, laid out as Params, in device memory. If that is host
+	// memory, the slice ends with Tail more floats; the task must not touch these.
 	Gradients() []float32
-	// Finishes are up to where a backward pass finishes Gradients, one after the other; the last is
-	// all of them.
+	// Finishes returns the ends of the gradient prefixes that a backward pass finishes, in order.
+	// The last is the whole gradient.
 	Finishes() []int
-	// Initialise sets the parameters to what they are before the first step, the same on all ranks.
+	// Initialise sets the parameters to their initial values, the same on all ranks.
 	Initialise()
-	// Unrecorded is why the device, which can record its work, has not; nil: nothing has failed.
+	// Unrecorded returns why a device that can record its work could not; nil if nothing failed.
 	Unrecorded() error
 
-	// StateSize is how many floats a lane carries from one segment to the next; 0: none.
+	// StateSize is the number of floats that a lane carries from one segment to the next; 0: none.
 	StateSize() int
-	// Reset says whether the state of all lanes is zero before a segment, from 0.
+	// Reset reports whether the state of all lanes is zero before a segment, from 0.
 	Reset(segment int64) bool
 	// SegmentsPerEpoch is the same for every epoch, at least 1.
 	SegmentsPerEpoch() int64
-	// Targets is how many targets a lane has in a segment.
+	// Targets is the number of targets of a lane in a segment.
 	Targets() int
-	// Evaluates says whether there are data to evaluate on.
+	// Evaluates reports whether there are data to evaluate on.
 	Evaluates() bool
-	// EvalData is a number that tells these data from others; 0: it is not known. Losses on
-	// different data are not compared.
+	// EvalData identifies the evaluation data; 0: unknown. Losses on different data are not
+	// compared.
 	EvalData() int64
 
-	// Open makes a seat for so many lanes at a time. It fails if the device has no memory for it.
+	// Open makes a seat for this many lanes. It fails if the device lacks memory.
 	Open(lanes int) (Seat, error)
-	// Replay makes what computes the states of neighbouring lanes anew, from zeros.
+	// Replay returns a Replay that recomputes the states of these lanes from zeros.
 	Replay(lanes Lanes) (Replay, error)
 }
 
-// Lanes are neighbouring lanes of the batch.
+// Lanes are consecutive lanes of the batch.
 type Lanes = agree.Lanes
 
 // Span is what one pass reads: a segment of some lanes, for a step.
 type Span struct {
-	Step    int64 // that it is read for, from 1
-	Part    int   // which of the step's segments it is, from 0
-	Segment int64 // of the data, from 0
+	Step    int64 // number, from 1
+	Part    int   // index among the step's segments, from 0
+	Segment int64 // index in the data, from 0
 	Lanes   Lanes
 }
 
@@ -65,48 +64,48 @@ type Pass struct {
 	Span
 	// Scale multiplies the loss, summed over the targets, before it is differentiated.
 	Scale float32
-	// OnlyPasses says that since the gradients were last zeroed only passes have written to them;
-	// scaling, limiting and zeroing do not count.
+	// OnlyPasses: only passes have written to the gradients since they were last zeroed. Scaling,
+	// clipping and zeroing do not count.
 	OnlyPasses bool
-	// Stage, if set, is host memory that the gradients are to be copied to while they are computed:
-	// see Seat.Staged.
+	// Stage, if set, is host memory. The gradients are copied to it while they are computed: see
+	// Seat.Staged.
 	Stage []float32
-	// Finished, if set, is called when the gradients up to end are final, while the pass goes on.
+	// Finished, if set, is called during the pass when the gradients up to end are final.
 	Finished func(end int)
-	// BeforeBackward, if set, is called between the two passes. Its error ends the pass.
+	// BeforeBackward, if set, is called between forward and backward. Its error ends the pass.
 	BeforeBackward func() error
-	// Behind, if set, is called when all of the pass has been asked of the device, and the loss has
-	// not been waited for: it asks for what the device is to do with the gradients next.
+	// Behind, if set, is called when the whole pass is queued on the device, before anything waits
+	// for the loss. It queues the device's next work on the gradients.
 	Behind func(loss *compute.Loss)
 }
 
-// Seat is a rank's place to compute: the memory and the state of so many lanes at a time.
+// Seat is a rank's workspace: memory and state for a fixed number of lanes.
 type Seat interface {
-	// Read begins to read the spans, in their order, ahead of Next. stop ends that.
+	// Read starts to prefetch the spans, in order, for Next. stop ends the prefetching.
 	Read(ctx context.Context, spans iter.Seq[Span]) (stop func())
-	// Next waits for what the next span has, which Backward then computes with. It returns the rows
-	// that the span looks up in a table of parameters, of which no other rows have a gradient; nil
-	// where there is no such table.
+	// Next waits for the data of the next span; Backward then uses them. rows are the table rows
+	// that the span looks up, the only rows of that table with a gradient. rows is nil if the task
+	// has no such table.
 	Next(ctx context.Context) (rows []int32, err error)
-	// Backward leaves in the task's Gradients those of Scale times the loss, carries the lanes'
-	// state on, and returns the loss summed over targets, in nats and not scaled.
+	// Backward writes the gradient of Scale times the loss to the task's Gradients, advances the
+	// lanes' state, and returns the unscaled loss summed over targets, in nats.
 	Backward(p Pass) (lossSum float64, err error)
-	// Staged are the parts of the last pass's gradients on their way to Pass.Stage.
+	// Staged returns the parts of the last pass's gradients that are being copied to Pass.Stage.
 	Staged() []compute.Staged
 
-	// State copies the lanes' state to dst, host memory [lanes, StateSize]; SetState sets it, and
-	// ZeroState makes it zeros.
+	// State copies the lanes' state to dst, host memory [lanes, StateSize]. SetState sets it, and
+	// ZeroState zeroes it.
 	State(dst []float32) error
 	SetState(src []float32) error
 	ZeroState()
 
-	// Evaluate computes the loss on these lanes' parts of the data to evaluate on, forward only,
-	// from a state of zeros of its own. add hears the loss summed over some targets, again and
-	// again.
+	// Evaluate computes the loss on these lanes' part of the evaluation data, forward only,
+	// starting from a zero state of its own. It calls add repeatedly with a loss summed over some
+	// targets.
 	Evaluate(ctx context.Context, lanes Lanes, add func(lossSum float64, targets int)) error
 
 	Close()
 }
 
-// Replay carries the state of some lanes on over segments, forward only.
+// Replay advances the state of some lanes over segments, forward only.
 type Replay = agree.Replay

@@ -9,7 +9,7 @@ import (
 	"rondo/model"
 )
 
-// Batches and Evaluation are what a textTask reads: segments [T, count] of lanes.
+// Batches and Evaluation are the data of a textTask: segments [T, count] of lanes.
 type Batches interface {
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 	Reset(segment int64) bool
@@ -21,12 +21,12 @@ type Evaluation interface {
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 }
 
-// intender is a Ledger that also hears what is read.
+// intender is a Ledger that also records what is read.
 type intender interface {
 	Intend(step int64, segment, first, count int, inputs []int32) error
 }
 
-// textTask is a language model over text in memory, which it reads when it is asked to.
+// textTask is a language model over text in memory. It does not prefetch.
 type textTask struct {
 	*model.Model
 	bptt       int
@@ -36,7 +36,7 @@ type textTask struct {
 	ledger     intender
 }
 
-// task is the job's, with the model; ledger hears what is read if it is an intender.
+// task returns the job's task. The ledger records what is read if it is an intender.
 func (j job) task(m *model.Model, ledger Ledger) textTask {
 	bptt := j.bptt
 	if bptt == 0 {

@@ -5,37 +5,35 @@ import (
 	"time"
 )
 
-// Tracer hears what a rank does when, for people to look at.
+// Tracer records a timeline of a rank's work.
 type Tracer interface {
-	// Span hears of something that was done from one time to another. Of those on one track, each
-	// is within another one or apart from it.
+	// Span records work between two times. Two spans of a track are nested or disjoint.
 	Span(track, name string, began, ended time.Time)
-	// Count hears a figure's value from a time on.
+	// Count records a value that holds from a time on.
 	Count(name string, at time.Time, value float64)
 }
 
-// The tracks of a trace: what the rank does, one thing after the other, and what its Sum does
-// beside it.
+// The tracks of a trace: the rank's own sequence of work, and its Sum's work beside it.
 const (
 	trackTraining = "training"
 	TrackRing     = "ring"
 )
 
-// laps traces what a rank does as one thing after the other.
+// laps traces a rank's work as consecutive spans.
 type laps struct {
-	tracer Tracer // nil: nobody looks
+	tracer Tracer // nil: no trace
 	now    func() time.Time
-	since  time.Time // when the next one began
+	since  time.Time // start of the next span
 }
 
-// begin says that the next begins now.
+// begin starts a span now.
 func (l *laps) begin() {
 	if l.tracer != nil {
 		l.since = l.now()
 	}
 }
 
-// end says what has been done since the last one's end, or since begin.
+// end closes the span that started at the last end or begin.
 func (l *laps) end(name string) {
 	if l.tracer == nil {
 		return
@@ -45,7 +43,7 @@ func (l *laps) end(name string) {
 	l.since = now
 }
 
-// whole traces what commits, a step or a round up to one, and, behind it, its speed.
+// whole traces a whole step or round, and its speed at the end.
 func (l *laps) whole(what string, step int64, began, ended time.Time, tokensPerSecond float64) {
 	if l.tracer == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"rondo/compute"
 )
 
-// drawn is what a Tracer has heard.
+// drawn is a Tracer that records.
 type drawn struct {
 	spans  map[string][]lapSpan // of each track
 	counts int
@@ -26,8 +26,7 @@ func (d *drawn) Span(track, name string, began, ended time.Time) {
 
 func (d *drawn) Count(string, time.Time, float64) { d.counts++ }
 
-// Of the spans on a track each is within another or apart from it, and all that a step does has
-// one.
+// The spans of a track are nested or disjoint, and cover everything that a step does.
 func TestSpansNest(t *testing.T) {
 	j := deep(2)
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 5, 4
@@ -48,7 +47,7 @@ func TestSpansNest(t *testing.T) {
 		"roll call": 3, "bucket 1 of 9": 12, "bucket 9 of 9": 12})
 }
 
-// Nor does anything that a round does lack one.
+// The same holds for a round.
 func TestSpansOfRounds(t *testing.T) {
 	j := inRounds(deep(2), Local{Every: 5, Outer: OuterSGD, Rate: 1})
 	j.config.Optimizer.Rule = compute.Momentum
@@ -61,11 +60,11 @@ func TestSpansOfRounds(t *testing.T) {
 	}
 	j.runQueued(t)
 	nested(t, heard, map[string]int{"round": 3, "keeping the round's start": 3, "load": 12,
-		"forward": 12, "backward": 12, "clip": 12, "update": 12, "averaging the optimizer's": 3,
+		"forward": 12, "backward": 12, "clip": 12, "update": 12, "averaging the slots": 3,
 		"outer gradient": 3, "exposed to the ring": 3, "outer update": 3, "bucket 1 of 1": 3})
 }
 
-// nested holds the spans of each track against each other, and how many there are of a name.
+// nested checks the spans of each track against each other, and counts them by name.
 func nested(t *testing.T, heard *drawn, counts map[string]int) {
 	t.Helper()
 	count := map[string]int{}

@@ -10,22 +10,22 @@ import (
 	"rondo/train/agree"
 )
 
-// pieceFloats is how much of a tensor passes through host memory at once, where that is not the
-// device's.
+// pieceFloats is how many floats of a tensor are copied through host memory at once, if the device
+// has its own memory.
 const pieceFloats = 1 << 20
 
-// Trainer trains a Task, as one of N ranks. It outlives rings: after each that ends, the next
-// Join takes part in another one with the state that this rank has. Its methods, but for
-// RequestStop and RequestRegroup, belong to one goroutine.
+// Trainer trains a Task as one of N ranks. It outlives rings: after a ring ends, the next Join
+// enters another one with this rank's state. All methods but RequestStop and RequestRegroup belong
+// to one goroutine.
 type Trainer struct {
 	*core
 	*batch
-	stride stride // what commits at once
+	unit commitUnit // a step or a round
 	rollCaller
 	evaluator
 	reporter
-	keeper
-	saveAgain bool // the snapshot of the job's end may have been lost with another rank
+	snapshotter
+	saveAgain bool // the final snapshot may be lost with the rank that saved it
 }
 
 // Result is how a run ended.
@@ -33,18 +33,19 @@ type Result struct {
 	Progress Progress
 	Stopped  bool // by RequestStop on some rank, before the last step
 	Early    bool // by Config.EarlyStop, before the last step
-	Regroup  bool // by RequestRegroup on some rank, with steps left to do
-	// Loss is the mean over the epoch that the last step belongs to, so far; NaN when no step of
-	// it counts. Perplexity is its exp.
+	Regroup  bool // by RequestRegroup on some rank, with steps left
+	// Loss is the mean over the last step's epoch so far; NaN if all its steps were skipped.
+	// Perplexity is its exp.
 	Loss, Perplexity float64
-	// TokensPerSecond is the median over the steps of this trainer, to within 0.5 %, of G*T by this
-	// rank's time for the step; evaluating, saving and sampling are not in it.
+	// TokensPerSecond is this trainer's median, within 0.5 %, of G*T over this rank's step time.
+	// Evaluating, saving and sampling are not included.
 	TokensPerSecond float64
 	Eval            *EvalReport // the last of this trainer; nil if there was none
 }
 
-// New makes a trainer, which has no state before its first Join. The task stays the caller's; until
-// Close its parameters and gradients, and its device while a method runs, are the trainer's.
+// New makes a trainer. It has no state before its first Join. The caller keeps the task, but until
+// Close its parameters and gradients belong to the trainer, and so does its device during each
+// method.
 func New(task Task, cfg Config) (*Trainer, error) {
 	perEpoch := task.SegmentsPerEpoch()
 	if err := cfg.complete(perEpoch, task.Evaluates()); err != nil {
@@ -68,7 +69,8 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	b := &batch{updater: newUpdater(c), finishes: task.Finishes(),
 		fold: fold{dev: c.dev, grads: c.grads, leaves: cfg.LaneGroups}}
 	t := &Trainer{core: c, batch: b, rollCaller: rollCaller{batch: b},
-		evaluator: evaluator{batch: b}, reporter: reporter{core: c}, keeper: keeper{core: c}}
+		evaluator: evaluator{batch: b}, reporter: reporter{core: c},
+		snapshotter: snapshotter{core: c}}
 	if err := t.allocate(n); err != nil {
 		t.Close()
 		return nil, fmt.Errorf("what --optimizer keeps of %d parameters: %w", n, err)
@@ -76,17 +78,17 @@ func New(task Task, cfg Config) (*Trainer, error) {
 	return t, nil
 }
 
-// allocate makes room for what the optimizer keeps of so many parameters, and the clipper.
+// allocate allocates the optimizer's slots for n parameters, and the clipper.
 func (t *Trainer) allocate(n int) (err error) {
 	defer compute.Catch(&err)
 	t.clipper = t.dev.NewClipper()
-	t.stride = oneStep{t.batch}
+	t.unit = oneStep{t.batch}
 	if err := t.newSlots(n); err != nil {
 		return err
 	}
 	if t.cfg.Local.on() {
 		r := &round{batch: t.batch}
-		t.stride = r
+		t.unit = r
 		_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
 		for range copies {
 			r.start = append(r.start, t.dev.Alloc(n))
@@ -95,9 +97,9 @@ func (t *Trainer) allocate(n int) (err error) {
 	return nil
 }
 
-// Run trains in the ring that was joined until the last step, a stop, a regrouping or an error,
-// and is called once for each Join. When ctx ends it returns at once, between two steps or from a
-// wait, and nothing is saved.
+// Run trains in the joined ring until the last step, a stop, a regroup or an error. It is called
+// once per Join. When ctx ends, Run returns at once, between two steps or from a wait, and saves
+// nothing.
 func (t *Trainer) Run(ctx context.Context) (Result, error) {
 	if err := t.finish(ctx); err != nil {
 		return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
@@ -117,7 +119,7 @@ func (t *Trainer) Run(ctx context.Context) (Result, error) {
 			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
 		}
 	}
-	if !t.done() { // whoever is in the next ring, it will know all lanes and slots
+	if !t.done() { // give every rank all lanes and slots, since any may be in the next ring
 		err := t.lastStates().Gather(ctx, t.ranks)
 		if err == nil {
 			err = t.slots.Gather(ctx, true)
@@ -134,14 +136,14 @@ func (t *Trainer) done() bool {
 	return t.stopped || t.progress.Step >= t.cfg.Steps || t.endsEarly(&t.progress)
 }
 
-// finish does what an earlier ring has left undone after its last step.
+// finish does the work that an earlier ring left undone after its last step.
 func (t *Trainer) finish(ctx context.Context) error {
 	if t.pending {
 		return t.afterStep(ctx)
 	}
 	if t.saveAgain {
 		t.saveAgain = false
-		if err := t.alike(ctx); err != nil {
+		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}
 		return t.save(ctx, t.progress)
@@ -158,27 +160,25 @@ func (t *Trainer) result(regroup bool) Result {
 		TokensPerSecond: t.reporter.rates.median(), Eval: t.evaluated}
 }
 
-// RequestStop asks all ranks to stop after the step that they are at, with a snapshot. Any
-// goroutine may call it, on any rank, at any time; it holds in later rings too.
+// RequestStop asks all ranks to stop after the current step, with a snapshot. Any goroutine on any
+// rank may call it at any time. The request holds in later rings too.
 func (t *Trainer) RequestStop() { t.stopping.Store(true) }
 
-// RequestRegroup asks all ranks to leave the ring after the step that they are at, so that another
-// one can be formed of whichever of them, and of others. Any goroutine may call it, on any rank, at
-// any time; the next Join fulfils it.
+// RequestRegroup asks all ranks to leave the ring after the current step, so that another can be
+// formed. Any goroutine on any rank may call it at any time. The next Join clears the request.
 func (t *Trainer) RequestRegroup() { t.regrouping.Store(true) }
 
-// Forget drops the state, which is not to be trusted or is of no use: the next Join says that this
-// rank has none.
+// Forget drops the state. At the next Join this rank reports that it has none.
 func (c *core) Forget() {
 	c.hasState = false
 	c.laneStates.Forget()
 	c.slots.Forget()
 }
 
-// HasState says whether this rank has a state to go on from.
+// HasState reports whether this rank has a state to resume from.
 func (t *Trainer) HasState() bool { return t.hasState }
 
-// Progress returns where the job is. It is not for use while Join or Run runs.
+// Progress returns the job's progress. It must not be called during Join or Run.
 func (t *Trainer) Progress() Progress { return t.progress }
 
 // Close frees the trainer's memory.
@@ -188,8 +188,8 @@ func (t *Trainer) Close() {
 		t.seat = nil
 	}
 	t.slots.Close()
-	if t.stride != nil {
-		t.stride.close()
+	if t.unit != nil {
+		t.unit.close()
 	}
 	if t.clipper != nil {
 		t.clipper.Close()

@@ -10,8 +10,8 @@ import (
 	"rondo/model"
 )
 
-// All ranks cut the gradient alike, say so, and have the same parameters afterwards. They measure
-// only what may travel in buckets.
+// All ranks cut and report the gradient alike, and end with the same parameters. They measure only
+// if the gradient may travel in buckets.
 func TestTuning(t *testing.T) {
 	for _, c := range []struct {
 		hidden int
@@ -39,8 +39,8 @@ func TestTuning(t *testing.T) {
 	}
 }
 
-// A compressed sum is measured, too. One that sends nothing before it has the whole gradient has
-// nothing to be cut for.
+// A compressed sum is measured too, unless it sends nothing before it has the whole gradient: then
+// there is nothing to cut.
 func TestTuningOfACompressedSum(t *testing.T) {
 	for _, c := range []struct {
 		config compress.Config

@@ -6,71 +6,72 @@ import (
 	"rondo/compute"
 )
 
-// ending is how gradients become an update of the parameters: who clips what, and when. A ring has
-// one, chosen when it is joined. The device decides by the norm and the loss whether to update.
-// This rank decides by the same numbers afterwards, so that nobody waits in between.
-type ending interface {
-	// mean is of which share of all lanes a pass's gradient is the mean.
+// updatePath turns gradients into an update of the parameters: it decides what is clipped, and
+// when. It is chosen once per ring. The device decides by norm and loss whether to update. This
+// rank later decides by the same numbers, so nothing waits in between.
+type updatePath interface {
+	// mean is the share of all lanes that a pass's gradient averages over.
 	mean() float64
-	// weight is what a gradient is multiplied by when it is clipped.
+	// weight multiplies a gradient when it is clipped.
 	weight() float64
 	// backward runs a pass.
 	backward(ctx context.Context, in Pass) (lossSum float64, err error)
-	// endGroup ends the passes of a lane group, and endPasses all passes of this rank in a step.
+	// endGroup follows the passes of a lane group, and endPasses all passes of a step.
 	endGroup(own *tally)
 	endPasses(own *tally)
-	// stages says that the last pass leaves the gradient as it is to be summed.
+	// stages reports whether the last pass leaves the gradient ready to be summed.
 	stages() bool
-	// update clips the summed gradient, unless it has been, and updates by it. It returns the norm.
+	// update clips the summed gradient, unless its parts were clipped, and updates by it. It
+	// returns the norm.
 	update(ctx context.Context, index int64, all tally) (norm float64, err error)
 }
 
-// newEnding chooses the ending for the ring that is joined. A device that records is asked to clip
-// with the pass, which spares a wait. It is not if a Rehearsal hears of the phases one by one, nor
-// if the gradients of several passes are added up first.
-func (b *batch) newEnding() ending {
+// newUpdatePath chooses the path for the joined ring. A device that records clips as part of the
+// pass, which saves a wait. That needs a single pass, and no Rehearsal, which must see the phases
+// one by one.
+func (b *batch) newUpdatePath() updatePath {
 	alone := b.exchange.sum == (noSum{}) || b.cfg.Local.on()
 	behind := b.records && b.cfg.Rehearsal == nil && b.passes() == 1
-	b.onlyPasses = alone && b.passes() == 1 // enter and outerUpdate zero the ranks' sums
+	b.onlyPasses = alone && b.passes() == 1 // enter and round.update zero the ranks' sums
 	b.mayStage = !alone && b.cfg.Rehearsal == nil && b.passes() == 1
 	lanes := float64(b.count) / float64(b.cfg.Lanes)
-	var e ending
-	switch parts := (clipsParts{u: b.updater, lanes: lanes, share: lanes, behind: behind}); {
-	case b.cfg.Local.on(): // a round's steps are by this rank's lanes alone
+	var path updatePath
+	switch parts := (clipParts{u: b.updater, lanes: lanes, share: lanes, behind: behind}); {
+	case b.cfg.Local.on(): // a round's steps use this rank's lanes alone
 		parts.share = 1
-		e = parts
+		path = parts
 	case !b.cfg.Clip.beforeRing():
-		e = clipsSum{b.updater}
+		path = clipSum{b.updater}
 	case b.cfg.Clip.Scope == ScopeGroup:
 		parts.lanes = 1 / float64(b.cfg.LaneGroups)
 		parts.share, parts.groups = parts.lanes, true
-		e = parts
+		path = parts
 	default:
-		e = parts
+		path = parts
 	}
 	switch sum, updates := b.exchange.sum.(Updater); {
 	case alone && behind:
-		return updatesBehind{e, b.updater}
+		return updateInPass{path, b.updater}
 	case updates:
-		return updatesInSum{e, b.updater, sum}
+		return updateInSum{path, b.updater, sum}
 	}
-	return e
+	return path
 }
 
-// clipsSum clips the summed gradient: what one process with the whole batch does.
-type clipsSum struct{ u *updater }
+// clipSum clips the summed gradient, as one process with the whole batch does.
+type clipSum struct{ u *updater }
 
-func (clipsSum) mean() float64    { return 1 }
-func (clipsSum) weight() float64  { return 1 }
-func (clipsSum) endGroup(*tally)  {}
-func (clipsSum) endPasses(*tally) {}
-func (clipsSum) stages() bool     { return true }
+func (clipSum) mean() float64    { return 1 }
+func (clipSum) weight() float64  { return 1 }
+func (clipSum) endGroup(*tally)  {}
+func (clipSum) endPasses(*tally) {}
+func (clipSum) stages() bool     { return true }
 
-func (c clipsSum) backward(_ context.Context, in Pass) (float64, error) {
+func (c clipSum) backward(_ context.Context, in Pass) (float64, error) {
 	return c.u.seat.Backward(in)
 }
 
-func (c clipsSum) update(ctx context.Context, index int64, all tally) (norm float64, err error) {
+func (c clipSum) update(ctx context.Context, index int64, all tally) (norm float64, err error) {
 	if err := c.u.beginUpdate(ctx, index); err != nil {
 		return 0, err
 	}
@@ -80,34 +81,34 @@ func (c clipsSum) update(ctx context.Context, index int64, all tally) (norm floa
 	return c.u.clipper.Norm(), nil
 }
 
-// clipsParts clips before the ranks sum: the mean gradient of this rank's lanes, or of each of its
-// lane groups.
-type clipsParts struct {
+// clipParts clips before the ranks sum: this rank's mean gradient, or that of each of its lane
+// groups.
+type clipParts struct {
 	u      *updater
-	lanes  float64 // of all, that are clipped together: a share
-	share  float64 // what they count in the sum
-	groups bool    // it clips each lane group
-	behind bool    // clipping is asked for with the pass
+	lanes  float64 // share of all lanes that is clipped together
+	share  float64 // its weight in the sum
+	groups bool    // clip each lane group
+	behind bool    // clip as part of the pass
 }
 
-func (c clipsParts) mean() float64   { return c.lanes }
-func (c clipsParts) weight() float64 { return c.share }
-func (c clipsParts) stages() bool    { return c.behind }
+func (c clipParts) mean() float64   { return c.lanes }
+func (c clipParts) weight() float64 { return c.share }
+func (c clipParts) stages() bool    { return c.behind }
 
-func (c clipsParts) backward(_ context.Context, in Pass) (float64, error) {
+func (c clipParts) backward(_ context.Context, in Pass) (float64, error) {
 	if c.behind {
 		in.Behind = c.u.clipBehind
 	}
 	return c.u.seat.Backward(in)
 }
 
-func (c clipsParts) endGroup(own *tally) {
+func (c clipParts) endGroup(own *tally) {
 	if c.groups {
 		c.clip(own)
 	}
 }
 
-func (c clipsParts) endPasses(own *tally) {
+func (c clipParts) endPasses(own *tally) {
 	if !c.groups {
 		c.clip(own)
 	}
@@ -116,15 +117,15 @@ func (c clipsParts) endPasses(own *tally) {
 	}
 }
 
-// clip clips a part, unless that was asked for with the pass.
-func (c clipsParts) clip(own *tally) {
+// clip clips a part, unless the pass has clipped it.
+func (c clipParts) clip(own *tally) {
 	if !c.behind {
 		c.u.clipper.Clip(c.u.grads, &c.u.clip, nil)
 	}
 	c.u.addNorm(own)
 }
 
-func (c clipsParts) update(ctx context.Context, index int64, all tally) (float64, error) {
+func (c clipParts) update(ctx context.Context, index int64, all tally) (float64, error) {
 	if err := c.u.beginUpdate(ctx, index); err != nil {
 		return 0, err
 	}
@@ -132,19 +133,18 @@ func (c clipsParts) update(ctx context.Context, index int64, all tally) (float64
 	return all.norm.value(), nil
 }
 
-// updatesBehind has clipping and the update follow the backward pass on the device, for a rank
-// whose own gradient is the sum. It knows the loss and the norm when all is done.
-type updatesBehind struct {
-	ending
+// updateInPass queues clipping and update behind the backward pass on the device. It serves a rank
+// whose own gradient is the sum. Loss and norm are known when all of it is done.
+type updateInPass struct {
+	updatePath
 	u *updater
 }
 
-// backward looks before the pass whether this rank is to do nothing more, as beginUpdate does.
-// Where ctx ends while it runs, the step is committed all the same: it has been read and updated
-// by, as its Ledger is told. If the others have gone on without this rank, they have joined a later
-// ring, whose word counts, and the step is one that was thrown away; if they have not, the job goes
-// on from it. Nothing that is due after it is done here.
-func (u updatesBehind) backward(ctx context.Context, in Pass) (float64, error) {
+// backward checks ctx before the pass, as beginUpdate does. If ctx ends during the pass, the step
+// is still committed: the parameters are updated, and the Ledger records it. If the others have
+// gone on without this rank, their later ring discards the step; otherwise the job goes on from it.
+// The work due after the step is left to the next ring.
+func (u updateInPass) backward(ctx context.Context, in Pass) (float64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
 	}
@@ -153,27 +153,27 @@ func (u updatesBehind) backward(ctx context.Context, in Pass) (float64, error) {
 	return u.u.seat.Backward(in)
 }
 
-func (u updatesBehind) endPasses(own *tally) {
+func (u updateInPass) endPasses(own *tally) {
 	u.u.addNorm(own)
-	if _, parts := u.ending.(clipsParts); parts && !isFinite(own.norm.value()) {
+	if _, parts := u.updatePath.(clipParts); parts && !isFinite(own.norm.value()) {
 		own.nonfinite = 1
 	}
 }
 
-func (updatesBehind) endGroup(*tally) {}
+func (updateInPass) endGroup(*tally) {}
 
-func (updatesBehind) update(_ context.Context, _ int64, all tally) (float64, error) {
+func (updateInPass) update(_ context.Context, _ int64, all tally) (float64, error) {
 	return all.norm.value(), nil
 }
 
-// updatesInSum takes the parameters that the Sum has updated.
-type updatesInSum struct {
-	ending
+// updateInSum takes over the parameters that the Sum has updated.
+type updateInSum struct {
+	updatePath
 	u   *updater
 	sum Updater
 }
 
-func (u updatesInSum) update(_ context.Context, _ int64, all tally) (norm float64, err error) {
+func (u updateInSum) update(_ context.Context, _ int64, all tally) (norm float64, err error) {
 	norm = u.sum.Norm()
 	if all.nonfinite == 0 && isFinite(norm) {
 		u.u.tear()
@@ -185,21 +185,21 @@ func (u updatesInSum) update(_ context.Context, _ int64, all tally) (norm float6
 	return norm, nil
 }
 
-// updater asks the device for what it is to do with a gradient.
+// updater queues clipping and updates on the device.
 type updater struct {
 	*core
-	ending     ending
-	onlyPasses bool // Pass.OnlyPasses
+	path       updatePath
+	onlyPasses bool // see Pass.OnlyPasses
 	mayStage   bool // the gradient may be copied to the host while it is computed
 
 	// The device reads clip and next anew in each step.
 	clipper compute.Clipper
 	clip    compute.Clip
 	next    compute.Update
-	// momentumGone says that the next update has no momentum, though the optimizer has.
+	// momentumGone: the next update runs without momentum, though the optimizer has it.
 	momentumGone bool
-	// clipBehind and updateBehind ask for what comes behind a pass. They are made once: what a
-	// device has recorded has them.
+	// clipBehind and updateBehind queue work behind a pass. They are made once, because a device's
+	// recordings hold them.
 	clipBehind, updateBehind func(*compute.Loss)
 }
 
@@ -213,12 +213,12 @@ func newUpdater(c *core) *updater {
 	return u
 }
 
-// plan says what the device is to do in a step, which may be a later one of the round that is next,
-// and returns the step's learning rate.
+// plan sets the device's clip and update arguments for a step, which may be a later step of the
+// next round. It returns the step's learning rate.
 func (u *updater) plan(index int64) (rate float64) {
 	rate = u.cfg.Schedule.at(index, u.cfg.Steps, u.progress.Plateau.Reductions)
-	lossLimit := exactLimit * float64(u.targets()) // of the sum over all targets
-	u.clip = u.cfg.Clip.by(u.ending.weight(), lossLimit)
+	lossLimit := exactLimit * float64(u.targets()) // for the sum over all targets
+	u.clip = u.cfg.Clip.by(u.path.weight(), lossLimit)
 	plain := u.cfg.Optimizer.update(u.progress.Updates+1+index-u.progress.Step, rate)
 	plain.Held = u.progress.Held
 	u.next = plain
@@ -229,44 +229,44 @@ func (u *updater) plan(index int64) (rate float64) {
 	return rate
 }
 
-// addNorm adds the norm of a part of the lanes, which was clipped, to this rank's.
+// addNorm adds the norm of a clipped part to this rank's tally.
 func (u *updater) addNorm(own *tally) {
 	norm := u.clip.Share * u.clipper.Norm()
 	if isFinite(norm) {
-		norm = min(norm, exactLimit/2) // it is clipped all the same
+		norm = min(norm, exactLimit/2) // the gradient is clipped anyway
 	}
 	own.norm.add(norm)
 	u.laps.end("clip")
 }
 
-// beginUpdate begins the last phase of a step. It looks at ctx, since a rank alone waits for nobody
-// who would.
+// beginUpdate begins the update phase. It checks ctx, since a single rank has no collective that
+// would.
 func (u *updater) beginUpdate(ctx context.Context, index int64) error {
-	if err := u.at(ctx, PhaseUpdate, index+1); err != nil {
+	if err := u.beginPhase(ctx, PhaseUpdate, index+1); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
 }
 
-// updateBySum updates by a sum that was clipped.
+// updateBySum updates by a sum that is already clipped.
 func (u *updater) updateBySum(all tally) {
 	if all.nonfinite > 0 {
 		return
 	}
 	u.tear()
 	u.update()
-	if u.momentumGone { // so that nobody goes on with it as the momentum
+	if u.momentumGone { // so that it is not used as the momentum later
 		u.dev.Zero(u.ownSlots()[0])
 	}
 	u.laps.end("update")
 }
 
-// tear notes that the parameters are about to change. Until the step is committed nobody knows
-// which step they are of: the device may fail at any time, and may have updated some of them.
+// tear notes that the parameters are about to change. Until the commit their step is unknown: the
+// device may fail at any time, and may have updated only some of them.
 func (c *core) tear() { c.touched, c.torn = true, true }
 
-// forgetTorn drops a state that a step has torn and not committed, when the step ends: a failed
-// device's panic passes through here too.
+// forgetTorn drops the state if the step has changed the parameters and not committed. It is
+// deferred, so it also runs when a failed device panics.
 func (c *core) forgetTorn() {
 	if c.torn {
 		c.torn = false
@@ -274,7 +274,8 @@ func (c *core) forgetTorn() {
 	}
 }
 
-// update asks for the optimizer's update by the gradient, as the last Clip lets it.
+// update queues the optimizer's update by the gradient. The last Clip decides whether it takes
+// effect.
 func (u *updater) update() {
 	slots := u.ownSlots()
 	u.clipper.Update(&u.next, u.task.Params(), u.grads, slots[0], slots[1])

@@ -14,7 +14,7 @@ import (
 	"rondo/train/agree"
 )
 
-// noticed is a device that notes what is done by it, and what is waited for, in order.
+// noticed is a device that records its operations and waits in order.
 type noticed struct {
 	compute.Device
 	noted *[]string
@@ -50,7 +50,7 @@ func (c noticedClipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) 
 	c.w.note("clip")
 	n := len(*c.w.noted)
 	c.Clipper.Clip(g, by, loss)
-	*c.w.noted = (*c.w.noted)[:n] // where it looks at the loss, nobody waits
+	*c.w.noted = (*c.w.noted)[:n] // it reads the loss on the device, so nothing waits
 }
 
 func (c noticedClipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
@@ -60,11 +60,11 @@ func (c noticedClipper) Update(u *compute.Update, params, grads, s1, s2 []float3
 
 func (c noticedClipper) Norm() float64 { c.w.note("norm"); return c.Clipper.Norm() }
 
-// A rank alone on a device that records asks for the whole step before it waits for anything, and
-// reads loss and norm when all is done; one that clips before the ring waits once before it, and
-// for nothing behind it. Elsewhere the loss is known before the update.
+// On a device that records, a single rank queues the whole step before it waits, and reads loss and
+// norm at the end. If it clips before the ring, it waits once before the ring and never after. On
+// other devices the loss is known before the update.
 func TestOrderOfWaits(t *testing.T) {
-	const alone, ring = 0, 1 // Reducers
+	const alone, ring = 0, 1 // kinds of rings
 	global, worker := Clip{1, ByNorm, ScopeGlobal}, Clip{1, ByNorm, ScopeWorker}
 	for _, c := range []struct {
 		records          bool
@@ -92,7 +92,7 @@ func TestOrderOfWaits(t *testing.T) {
 				}
 				return recorder.Stager
 			}
-			var reducer Reducer
+			var reducer sumRing
 			if c.ranks == ring {
 				reducer = ringOfOne{}
 			}
@@ -107,8 +107,8 @@ func TestOrderOfWaits(t *testing.T) {
 	}
 }
 
-// What a rank alone updates before it knows the loss is what it updates afterwards, to the bit and
-// in all that it reports, also where steps are skipped.
+// A single rank that updates before it knows the loss gives the same bits and reports as one that
+// updates afterwards, also with skipped steps.
 func TestUpdatesBeforeTheLoss(t *testing.T) {
 	for _, clip := range []Clip{{0.5, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
 		{0.1, ByValue, ScopeGlobal}, {0, ByNorm, ScopeGlobal}} {
@@ -138,7 +138,7 @@ func TestUpdatesBeforeTheLoss(t *testing.T) {
 					t.Fatal(err)
 				}
 				devicetest.SameBits(t, "the parameters", got.params, want.params)
-				if a, b := told(&got), told(&want); a != b {
+				if a, b := reports(&got), reports(&want); a != b {
 					t.Errorf("it reports\n%s\nand would have\n%s", a, b)
 				}
 				if p := want.result.Progress; (p.Nonfinite == 3) != (bad != healthy) {
@@ -149,18 +149,18 @@ func TestUpdatesBeforeTheLoss(t *testing.T) {
 	}
 }
 
-// told is what a job has reported, less how long it took.
-func told(o *outcome) string {
+// reports returns what a job has reported, without times.
+func reports(o *outcome) string {
 	for i := range o.steps {
 		o.steps[i].TokensPerSecond = 0
 	}
 	return fmt.Sprintf("%+v\n%+v\n%q", o.steps, o.result.Progress, o.notices)
 }
 
-// failing is a device whose output layer fails where its loss is read, from a run on.
+// failing is a device whose output layer fails when its loss is read, after this many reads.
 type failing struct {
 	compute.Device
-	reads int // before it fails
+	reads int // reads before it fails
 }
 
 func (b *failing) NewOutput(s compute.OutputShape) compute.Output {
@@ -179,7 +179,7 @@ func (o failingOutput) Sum() float64 {
 	return o.Output.Sum()
 }
 
-// beforeStep is a Ledger that does something before a step is run.
+// beforeStep is a Ledger that calls a function before a step runs.
 type beforeStep struct {
 	step int64
 	do   func()
@@ -194,8 +194,8 @@ func (b beforeStep) Intend(step int64, _, _, _ int, _ []int32) error {
 
 func (beforeStep) Commit(int64) error { return nil }
 
-// A rank alone that finds that it is to do nothing more leaves the state of the step before. One
-// whose device fails when the update has been asked for has none: nobody knows what was updated.
+// A single rank whose ctx has ended keeps the state of the step before. If its device fails after
+// the update was queued, it has no state, since the update may be partial.
 func TestAloneUntilItEnds(t *testing.T) {
 	run := func(steps int64, device func(compute.Device) compute.Device,
 		ledger func(context.CancelCauseFunc) Ledger) (*Trainer, outcome) {
@@ -231,12 +231,12 @@ func TestAloneUntilItEnds(t *testing.T) {
 	}
 }
 
-// torn is a device that fails where what is left of an update is waited for: in the norm, or in
-// the lanes' states.
+// torn is a device that fails in a wait after an update was queued: for the norm, or for the lanes'
+// states.
 type torn struct {
 	compute.Device
 	where string
-	reads *int // of what is where, before it fails
+	reads *int // reads at where before it fails
 }
 
 func (d torn) read(where string) {
@@ -259,7 +259,7 @@ type tornClipper struct {
 
 func (c tornClipper) Norm() float64 { c.d.read("norm"); return c.Clipper.Norm() }
 
-// tornState is a seat that fails where the lanes' states are read.
+// tornState is a seat that fails when the lanes' states are read.
 type tornState struct {
 	Seat
 	d torn
@@ -267,12 +267,12 @@ type tornState struct {
 
 func (s tornState) State(dst []float32) error { s.d.read("state"); return s.Seat.State(dst) }
 
-// A device that fails behind an update, of a rank alone or in a ring, leaves no state: the
-// parameters are not those of the step that the progress is at. One that fails before leaves that.
+// A device that fails after an update, with or without a ring, leaves no state: the parameters do
+// not match the progress. One that fails before the update leaves the state.
 func TestFailureBehindUpdate(t *testing.T) {
 	for _, c := range []struct {
 		where   string
-		ring    Reducer // nil: it updates in its run
+		ring    sumRing // nil: it updates in its run
 		records bool
 		loss    fault
 		keeps   bool
@@ -321,7 +321,7 @@ func TestFailureBehindUpdate(t *testing.T) {
 	}
 }
 
-// heldJob is a short job of Adam's that holds the second moment after step 4.
+// heldJob is a short Adam job that holds the second moment after step 4.
 func heldJob(t *testing.T, ranks int) job {
 	t.Helper()
 	j := newJob(ranks)
@@ -333,8 +333,8 @@ func heldJob(t *testing.T, ranks int) job {
 	return j
 }
 
-// After its last step Adam's second moment stays, where the ranks sum; in rounds, in which each has
-// its own gradient, it takes that in.
+// Adam's second moment is held after its last step if the ranks sum gradients. In rounds each rank
+// updates by its own gradient, so the second moment goes on.
 func TestSecondMomentIsHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		local Local
@@ -360,8 +360,8 @@ func TestSecondMomentIsHeld(t *testing.T) {
 	}
 }
 
-// A second moment that is held stays so, of as many updates, when a rank goes on alone, and when
-// the job is made longer; one that a rank alone has begun with is held as of all its updates.
+// A held second moment stays held, with the same number of updates, when a rank goes on alone and
+// when the job is extended. One that a single rank began is held with all its updates.
 func TestSecondMomentStaysHeld(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after int
@@ -376,8 +376,8 @@ func TestSecondMomentStaysHeld(t *testing.T) {
 			e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return from, nil }
 			all := []int{0, 1}[:workers]
 			e.ring(breakage{}, all...)
-			e.whole(all...)
-			return e.hands[0].saved[len(e.hands[0].saved)-1]
+			e.allDone(all...)
+			return e.workers[0].saved[len(e.workers[0].saved)-1]
 		}
 		snapshot := run(heldJob(t, 1), c.before, nil)
 		then := heldJob(t, 1)

@@ -2,24 +2,23 @@ package train
 
 import "context"
 
-// Validation is what a job remembers of its evaluations. One whose loss is not finite counts as not
-// better than any.
+// Validation is a job's memory of its evaluations. A loss that is not finite is never better.
 type Validation struct {
-	Step int64   `json:"step"` // after which the newest finite loss was measured; 0: there is none
-	Loss float64 `json:"loss"` // the newest that is finite
+	Step int64   `json:"step"` // step of the newest finite loss; 0: none
+	Loss float64 `json:"loss"` // the newest finite loss
 
-	// Text is the Task.EvalData of the evaluations; 0: it is not known.
+	// Text is the Task.EvalData of the evaluations; 0: unknown.
 	Text int64 `json:"text,omitempty"`
 
-	// The best is the lowest loss of the evaluations that were due by Config.EvalEvery. An
-	// evaluation only because the job ends does not count, so that a job that goes on decides as if
-	// it had not ended there.
-	BestStep int64   `json:"best_step"` // 0: there is none
+	// The best is the lowest loss of the evaluations due by Config.EvalEvery. The evaluation at the
+	// job's end does not count, so that a job that is extended decides as if it had not ended
+	// there.
+	BestStep int64   `json:"best_step"` // 0: none
 	Best     float64 `json:"best"`
-	Waiting  int64   `json:"waiting"` // evaluations in a row since then that were not better
+	Waiting  int64   `json:"waiting"` // evaluations since the best
 }
 
-// measure takes an evaluation's result, and reports whether it is the best so far.
+// measure adds an evaluation's result, and reports whether it is the best so far.
 func (v *Validation) measure(r EvalReport, due bool) (best bool) {
 	if isFinite(r.Loss) {
 		v.Step, v.Loss = r.Step, r.Loss
@@ -35,8 +34,8 @@ func (v *Validation) measure(r EvalReport, due bool) (best bool) {
 	return false
 }
 
-// On returns what counts of v when a job goes on with evaluations of a text: nothing if the earlier
-// ones were of another text. A text that is not known counts as the same.
+// On returns v for evaluations of a text: empty if v is of another text. An unknown text counts as
+// the same.
 func (v Validation) On(text int64) Validation {
 	if text != 0 && v.Text != 0 && text != v.Text {
 		return Validation{Text: text}
@@ -44,8 +43,8 @@ func (v Validation) On(text int64) Validation {
 	return v
 }
 
-// Lowest returns the step and the loss of the best evaluation, that of the job's end included.
-// Step 0: there is none.
+// Lowest returns the step and the loss of the best evaluation, including the one at the job's end.
+// Step 0: none.
 func (v *Validation) Lowest() (step int64, loss float64) {
 	if v.BestStep == 0 || v.Step > v.BestStep && v.Loss < v.Best {
 		return v.Step, v.Loss
@@ -53,7 +52,7 @@ func (v *Validation) Lowest() (step int64, loss float64) {
 	return v.BestStep, v.Best
 }
 
-// EndsEarly says whether a job whose Config.EarlyStop is limit ends.
+// EndsEarly reports whether a job with this Config.EarlyStop ends.
 func (v *Validation) EndsEarly(limit int64) bool { return limit > 0 && v.Waiting >= limit }
 
 func (v *Validation) valid(step int64) bool {
@@ -61,7 +60,7 @@ func (v *Validation) valid(step int64) bool {
 		v.Waiting >= 0 && isFinite(v.Loss) && isFinite(v.Best)
 }
 
-// measure evaluates, and notes the result in after. It reports whether it is the best so far.
+// measure evaluates, and records the result in after. It reports whether it is the best so far.
 func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (best bool, err error) {
 	report, err := e.evaluate(ctx)
 	if err != nil {
@@ -79,7 +78,7 @@ func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (bes
 	return after.Validation.measure(report, due), nil
 }
 
-// endsEarly says whether a job with this progress ends by Config.EarlyStop.
+// endsEarly reports whether Config.EarlyStop ends a job with this progress.
 func (t *Trainer) endsEarly(p *Progress) bool {
 	return p.Validation.EndsEarly(t.cfg.EarlyStop)
 }

@@ -34,7 +34,7 @@ func TestValidationMeasure(t *testing.T) {
 	}
 }
 
-// The evaluation of the job's end counts when it is the best.
+// The evaluation at the job's end counts for Lowest if it is the best.
 func TestLowest(t *testing.T) {
 	for _, c := range []struct {
 		v    Validation
@@ -53,7 +53,7 @@ func TestLowest(t *testing.T) {
 	}
 }
 
-// stale is a job whose parameters stay as they are, so that no evaluation improves on the first.
+// stale is a job whose parameters do not change, so no evaluation improves on the first.
 func stale(ranks int) job {
 	j := newJob(ranks)
 	j.config.Schedule.Rate = 1e-30
@@ -65,15 +65,15 @@ func stale(ranks int) job {
 	return j
 }
 
-// savedSteps are those of the snapshots.
-func (s *shelf) savedSteps() (all []int64) {
+// savedSteps returns the snapshots' steps.
+func (s *memorySaver) savedSteps() (all []int64) {
 	for _, snap := range s.saved {
 		all = append(all, snap.Progress.Step)
 	}
 	return all
 }
 
-// All ranks end after the same evaluation, with what a job's end has: a snapshot and a sample.
+// All ranks end after the same evaluation, with the final snapshot and sample.
 func TestEarlyStop(t *testing.T) {
 	ways := map[string]func(*job){
 		"each step": func(*job) {},
@@ -101,8 +101,8 @@ func TestEarlyStop(t *testing.T) {
 	}
 }
 
-// A job that goes on has not forgotten how long it has waited; one that has ended early goes on
-// only if it may wait longer.
+// A resumed job remembers how long it has waited. A job that ended early goes on only if it may
+// wait longer.
 func TestEarlyStopIsResumed(t *testing.T) {
 	j := stale(2)
 	straight := j.mustRun(t)
@@ -137,7 +137,7 @@ func TestEarlyStopIsResumed(t *testing.T) {
 	}
 }
 
-// The losses of another text are not compared: the best and the count begin anew.
+// Losses on another text are not compared: the best and the count start anew.
 func TestAnotherTextIsNotCompared(t *testing.T) {
 	j := stale(2)
 	j.evalData, j.config.Schedule.Kind = 7, OnPlateau
@@ -164,15 +164,15 @@ func TestAnotherTextIsNotCompared(t *testing.T) {
 		}
 	}
 	old := last.Progress
-	old.Validation.Text = 0 // of an older version
+	old.Validation.Text = 0 // as in an older version's checkpoint
 	old.startEvaluations(8)
 	if old.Validation.Waiting != 3 || old.Validation.BestStep != 4 {
 		t.Errorf("a text that is not known: %+v", old.Validation)
 	}
 }
 
-// After each evaluation that is the best so far there is a snapshot, and at the end; each says what
-// was measured there.
+// Each evaluation that is the best so far is followed by a snapshot, and so is the job's end. Each
+// snapshot says what was measured.
 func TestBestIsSaved(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
 		j := newJob(ranks)
@@ -208,7 +208,7 @@ func TestBestIsSaved(t *testing.T) {
 	}
 }
 
-// The progress of a checkpoint that was made before jobs remembered evaluations is one without any.
+// Progress from before jobs remembered evaluations loads without any.
 func TestProgressWithoutValidation(t *testing.T) {
 	var p Progress
 	err := json.Unmarshal([]byte(`{"step":4,"epoch":1,"updates":4,"loss":2,"epoch_loss_sum":9,`+

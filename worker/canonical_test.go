@@ -24,8 +24,8 @@ import (
 	"rondo/train"
 )
 
-// TestCanonicalOverTheRing: the weights after 50 steps have the same SHA-256 on any number of
-// workers that the ring joins, each of one thread or of two.
+// TestCanonicalOverTheRing: the weights after 50 steps have the same SHA-256 for any number of
+// workers in the ring, with one thread each or two.
 func TestCanonicalOverTheRing(t *testing.T) {
 	spec := jobspec.Textbook()
 	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 20000, 20, 16, 9
@@ -54,8 +54,8 @@ func TestCanonicalOverTheRing(t *testing.T) {
 	}
 }
 
-// canonicalWeights trains a job on so many workers, joined in memory, and returns the SHA-256 of
-// the weights, which all have.
+// canonicalWeights trains a job on workers that are connected in memory. It returns the SHA-256 of
+// the weights, which must be equal on all.
 func canonicalWeights(
 	t *testing.T, spec *rondov1.JobSpec, data *job.Data, workers, threads int,
 ) string {
@@ -66,7 +66,7 @@ func canonicalWeights(
 	}
 	for rank := range workers {
 		if workers == 1 {
-			break // a ring of one has none
+			break // a ring of one has no links
 		}
 		next := (rank + 1) % workers
 		links[rank].Successor, links[next].Predecessor = allreduce.Pipe(peer(rank), peer(next))
@@ -90,7 +90,7 @@ func canonicalWeights(
 	return digests[0]
 }
 
-// canonicalRank is one worker's part.
+// canonicalRank runs one worker.
 func canonicalRank(
 	ctx context.Context, spec *rondov1.JobSpec, data *job.Data, links allreduce.Links,
 	rank, workers, threads int,
@@ -129,7 +129,7 @@ func canonicalRank(
 	}
 	defer trainer.Close()
 	const patience = time.Minute
-	// Chunks of odd sizes cut the nodes anywhere.
+	// Odd chunk sizes split the tree's nodes anywhere.
 	ring, err := allreduce.New(allreduce.Config{Rank: allreduce.Rank(rank), World: workers,
 		Generation: 1, ChunkBytes: 4 * (1 + rand.New(rand.NewPCG(1, uint64(workers))).IntN(3000)),
 		ChunkTimeout: patience, StepTimeout: 2 * patience}, links)

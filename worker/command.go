@@ -12,7 +12,7 @@ import (
 	"rondo/internal/app"
 )
 
-// Command is `worker --etcd … --job …`.
+// Command returns the command `worker --etcd … --job …`.
 func Command() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "worker",
@@ -21,15 +21,15 @@ func Command() *cobra.Command {
 	}
 	config := meet.AddFlags(c)
 	supervised := c.Flags().Bool("supervised", false,
-		"end with whoever holds standard input, and let the coordinator say why a job failed")
-	device := c.Flags().String("device", "", "where this worker computes, such as cuda:1; "+
-		"default: what the job says")
+		"end when standard input closes; leave it to the coordinator to report why the job failed")
+	device := c.Flags().String("device", "", "this worker's device, for example cuda:1; "+
+		"default: the job's")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *supervised {
 			go endWith(cmd.InOrStdin())
 		}
 		least := slog.LevelInfo
-		if *supervised { // the supervisor shows what happens
+		if *supervised { // the supervisor shows the events
 			least = slog.LevelWarn
 		}
 		where, err := config(least)
@@ -37,8 +37,8 @@ func Command() *cobra.Command {
 			return err
 		}
 		did, err := Run(cmd.Context(), Config{Config: where, Device: *device})
-		var heard *heardError
-		if *supervised && errors.As(err, &heard) {
+		var reported *reportedError
+		if *supervised && errors.As(err, &reported) {
 			return &app.ToldError{Err: err}
 		}
 		if err == nil {
@@ -50,7 +50,7 @@ func Command() *cobra.Command {
 	return c
 }
 
-// endWith ends the process when its supervisor is gone: it must not train on beside a job that was
+// endWith ends the process when its supervisor has gone. It must not train beside a job that was
 // started anew.
 func endWith(supervisor io.Reader) {
 	_, _ = io.Copy(io.Discard, supervisor)

@@ -16,14 +16,14 @@ import (
 	"rondo/train"
 )
 
-// fakeGPU is a device whose memory is not the host's.
+// fakeGPU is a device with its own memory.
 type fakeGPU struct{ compute.Device }
 
 func (fakeGPU) Name() string             { return "cuda:7 Test (fp32)" }
 func (fakeGPU) Bytes() (now, peak int64) { return 0, 60 << 20 }
 
-// A GPU's lack of memory is told with its numbers and with what would fit, by the lanes that the
-// plan gives this worker; other errors are told as they are.
+// TestLack: a GPU's MemoryError is reported with its numbers and with what would fit, for this
+// worker's number of lanes. Other errors are unchanged.
 func TestLack(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	spec := jobspec.Textbook()
@@ -36,22 +36,23 @@ func TestLack(t *testing.T) {
 	s := &session{worker: &worker{spec: spec, data: data, device: fakeGPU{}}, rank: 1,
 		plan: cluster.Plan{Members: make([]cluster.Member, 2), LaneEnds: []cluster.Lane{200, 512}}}
 	lack := &compute.MemoryError{What: "a layer", Bytes: 5000, Free: 4000, Total: 1 << 30}
-	lacks, told := s.lack(fmt.Errorf("step 1: %w", lack))
+	lacks, got := s.lack(fmt.Errorf("step 1: %w", lack))
 	for _, want := range []string{"cuda:7 Test (fp32): step 1: no memory for a layer: 5000 bytes " +
 		"or more; 4000 of the device's 1073741824 are free; a worker of 312 lanes takes about ",
 		"there is room for 61 MiB", " lanes for each of 2 workers)"} {
-		if !lacks || !errors.Is(told, lack) || !strings.Contains(told.Error(), want) {
-			t.Errorf("%t, %v; want %q", lacks, told, want)
+		if !lacks || !errors.Is(got, lack) || !strings.Contains(got.Error(), want) {
+			t.Errorf("%t, %v; want %q", lacks, got, want)
 		}
 	}
 	other := errors.New("no route to host")
-	if lacks, told := s.lack(other); lacks || !errors.Is(told, other) ||
-		told.Error() != other.Error() {
-		t.Errorf("%t, %v; want %v", lacks, told, other)
+	if lacks, got := s.lack(other); lacks || !errors.Is(got, other) ||
+		got.Error() != other.Error() {
+		t.Errorf("%t, %v; want %v", lacks, got, other)
 	}
 }
 
-// A device that this machine lacks is the worker's own failure, and no wrong input of the job's.
+// TestMissingDeviceIsOwnFailure: a device that this machine lacks is a failure of the worker, not
+// wrong input of the job.
 func TestMissingDeviceIsOwnFailure(t *testing.T) {
 	spec := jobspec.Textbook()
 	spec.Device, spec.Precision = "cpu", "fp16"
@@ -61,7 +62,7 @@ func TestMissingDeviceIsOwnFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f := w.failure(err).GetFailure(); f.Usage || f.Fatal || f.Text != err.Error() {
-		t.Errorf("told as %v", f)
+		t.Errorf("reported as %v", f)
 	}
 	var usage *jobspec.UsageError
 	if errors.As(err, &usage) {
@@ -69,7 +70,8 @@ func TestMissingDeviceIsOwnFailure(t *testing.T) {
 	}
 }
 
-// Only a job that has nothing to lose is ended by the one GPU that lacks memory for it.
+// TestFromScratch: a GPU without enough memory ends the job only if the job has no progress to
+// lose.
 func TestFromScratch(t *testing.T) {
 	for _, c := range []struct {
 		dir, resume string
@@ -94,11 +96,12 @@ func TestFromScratch(t *testing.T) {
 	}
 }
 
-// A device that fails while a job's end is stored is this worker's failure, and no crash.
+// TestSaveLaterOnLostDevice: a device that fails while the final state is saved is a failure of
+// this worker, not a crash.
 func TestSaveLaterOnLostDevice(t *testing.T) {
 	gone := &compute.DeviceError{Device: "cuda:0", Doing: "reading", Err: errors.New("it is gone")}
 	w := &worker{spec: jobspec.Textbook(), log: slog.New(slog.DiscardHandler)}
-	w.voice.Store(&voice{reporter: lostDevice{err: gone}})
+	w.memberReporter.Store(&memberReporter{reporter: lostDevice{err: gone}})
 	s := &session{worker: w}
 	err := s.saveLater(t.Context(), &train.SaveError{Err: errors.New("the disk is full")})
 	if !errors.Is(err, gone) {
@@ -106,7 +109,7 @@ func TestSaveLaterOnLostDevice(t *testing.T) {
 	}
 }
 
-// lostDevice fails as a device does, where saveLater first asks for something.
+// lostDevice panics as a failed device does, at saveLater's first call.
 type lostDevice struct {
 	reporter
 	err *compute.DeviceError
@@ -114,10 +117,10 @@ type lostDevice struct {
 
 func (l lostDevice) Report(context.Context, *rondov1.Event) error { panic(l.err) }
 
-// What is freed on a device that has failed is an error, and no crash.
-func TestFreed(t *testing.T) {
+// TestTryFree: freeing memory of a failed device returns an error and does not crash.
+func TestTryFree(t *testing.T) {
 	gone := &compute.DeviceError{Device: "cuda:0", Doing: "freeing", Err: errors.New("it is gone")}
-	if err := freed(func() { panic(gone) }); !errors.Is(err, gone) {
+	if err := tryFree(func() { panic(gone) }); !errors.Is(err, gone) {
 		t.Errorf("%v, want %v", err, gone)
 	}
 }

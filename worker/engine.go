@@ -22,25 +22,25 @@ import (
 	"rondo/train/agree"
 )
 
-// engine is what a worker trains with, in all of its rings.
+// engine is what a worker needs to train. It is used in all of its rings.
 type engine struct {
 	worker  *worker
 	model   *model.Model
 	stored  *job.Checkpoints
 	trainer *train.Trainer
-	summer  *compress.Summer // nil: all of a gradient is summed, as it is
-	slots   *sharded.Slots   // nil: each worker keeps all that the optimizer keeps
-	// overlaps says that a gradient may be summed while backward goes on.
+	summer  *compress.Summer // nil: gradients are summed uncompressed
+	slots   *sharded.Slots   // nil: each worker has the whole optimizer state
+	// overlaps: gradients may be summed while backward runs.
 	overlaps bool
-	heard    *observer
+	observer *observer
 	saver    *saver
 	faults   faults
 	ledger   *audit.Log    // nil without --audit-dir
 	tracer   *trace.Writer // nil without --trace
 
-	session atomic.Pointer[session] // the newest
-	scratch bool                    // a checkpoint to start from was looked for, and there is none
-	split   *agree.SplitError       // why no rank has a state any more
+	session atomic.Pointer[session] // the current session
+	scratch bool                    // a checkpoint to start from was searched and there is none
+	split   *agree.SplitError       // why no rank's state is valid any more; nil: it is
 }
 
 // openEngine makes the engine of a worker.
@@ -84,7 +84,7 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	return e, err
 }
 
-// newTrainer makes the trainer of the job's language model. What it opens on the way, close closes.
+// newTrainer makes the trainer of the job's language model. close closes everything that it opens.
 func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 	w := e.worker
 	settings, err := job.TrainConfig(w.spec, w.data)
@@ -118,10 +118,10 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 		settings.Tracer = e.tracer
 	}
 	if reads.Evaluation != nil {
-		reads.Evaluation = beating{reads.Evaluation, &w.pulse}
+		reads.Evaluation = pulsedEvaluation{reads.Evaluation, &w.pulse}
 	}
-	e.heard = &observer{engine: e}
-	settings.Observer = e.heard
+	e.observer = &observer{engine: e}
+	settings.Observer = e.observer
 	if e.stored.Store != nil {
 		settings.Save, settings.SaveBest, settings.Saver = true, true, e.saver
 	}
@@ -140,8 +140,8 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 	return trainer, app.Usage(err)
 }
 
-// watch has each phase of a step be a beat, and where faults are ordered, be hit by them: a trainer
-// that has a Rehearsal records no work of its device and stages no gradient.
+// watch makes each phase of a step a beat. With --inject it also makes the phases subject to
+// faults; a trainer with a Rehearsal neither records its device's work nor stages gradients.
 func (e *engine) watch(settings *train.Config) {
 	settings.Beat = e.worker.pulse.beat
 	if e.worker.spec.Inject != "" {
@@ -149,10 +149,9 @@ func (e *engine) watch(settings *train.Config) {
 	}
 }
 
-// openDevice opens the device of a worker, unless it has done so. It has one thread until the plan
-// says who else is on this host, and so how many cores are its share. The job exists by now: what
-// it asks for and this machine does not have is this worker's failure, and no wrong input, for
-// other machines may have it.
+// openDevice opens the worker's device if it is not open. The device has one thread until the plan
+// shows how many workers share this host's cores. A device that this machine lacks is a failure of
+// this worker, not wrong input, because other machines may have it.
 func (w *worker) openDevice() (err error) {
 	if w.device != nil {
 		return nil
@@ -168,31 +167,31 @@ func (w *worker) openDevice() (err error) {
 	return job.Share(w.device, w.spec, runtime.GOMAXPROCS(0))
 }
 
-// closeDevice closes it, once.
+// closeDevice closes the device if it is open.
 func (w *worker) closeDevice() error {
 	if w.device == nil {
 		return nil
 	}
 	device := w.device
 	w.device = nil
-	return freed(device.Close)
+	return tryFree(device.Close)
 }
 
-// freed calls what frees memory of a device, which may have failed.
-func freed(free func()) (err error) {
+// tryFree calls free, which frees device memory. The panic of a failed device becomes an error.
+func tryFree(free func()) (err error) {
 	defer compute.Catch(&err)
 	free()
 	return nil
 }
 
-// close frees everything but the device; the saver's last checkpoint is waited for.
+// close frees everything except the device. It waits for the saver's last checkpoint.
 func (e *engine) close() error {
 	var errs []error
 	if e.saver != nil {
 		errs = append(errs, e.saver.close())
 	}
 	if e.trainer != nil {
-		errs = append(errs, freed(e.trainer.Close))
+		errs = append(errs, tryFree(e.trainer.Close))
 	}
 	if e.stored != nil {
 		errs = append(errs, e.stored.Close())
@@ -204,13 +203,13 @@ func (e *engine) close() error {
 		errs = append(errs, e.ledger.Close())
 	}
 	if e.model != nil {
-		errs = append(errs, freed(e.model.Close))
+		errs = append(errs, tryFree(e.model.Close))
 	}
 	return errors.Join(errs...)
 }
 
-// enter says which ring comes next, whose workers of this machine share its cores. Who is not rank
-// 0 any more finishes what it still saves, in the background.
+// enter prepares the engine for a ring. The ring's workers on this host share its cores. A worker
+// that is not rank 0 any more finishes its saves in the background.
 func (e *engine) enter(s *session) error {
 	e.session.Store(s)
 	if err := job.Share(e.worker.device, e.worker.spec, s.processesHere()); err != nil {
@@ -226,13 +225,13 @@ func (e *engine) enter(s *session) error {
 	return nil
 }
 
-// lostStateError ends a job that has no state to go on from.
+// lostStateError ends a job that has no state to continue from.
 type lostStateError struct{ error }
 
 func (e *lostStateError) Unwrap() error { return e.error }
 
-// restore implements train.Restore. Storage that fails ends a job that has nothing else to go on
-// from; one that has lost some lanes' states alone goes on without it.
+// restore implements train.Restore. If storage fails, a job without any state ends. A job that has
+// lost only some lanes' states goes on without the checkpoint.
 func (e *engine) restore(
 	ctx context.Context, reason agree.Reason,
 ) (*train.Snapshot, error) {
@@ -248,20 +247,21 @@ func (e *engine) restore(
 	case err != nil:
 		return nil, &lostStateError{err}
 	case snapshot == nil && e.split != nil:
-		return nil, &lostStateError{errors.New(e.split.Error() + // no ring is sound after it
+		return nil, &lostStateError{errors.New(e.split.Error() + // no rank's state is valid
 			"; there is no checkpoint to go back to")}
 	}
 	return snapshot, nil
 }
 
-// readStart reads the checkpoint that the job starts from, or goes back to; nil if there is none.
+// readStart reads the checkpoint that the job starts from or returns to. It returns nil if there is
+// none.
 func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 	found, err := e.stored.Start(ctx, e.worker.spec)
 	e.scratch = found == nil && err == nil
 	if e.scratch && jobspec.ShardsAtRisk(e.worker.spec) {
-		e.worker.jobNotice(ctx, "no checkpoint is written while the job trains, so a worker that "+
-			"is killed takes its part of what --optimizer keeps along, which begins at zero "+
-			"again: give --checkpoint-every, or --shard-copies 2")
+		e.worker.jobNotice(ctx, "no checkpoint is written while the job trains, so the optimizer "+
+			"state of a worker that is killed is lost, and its part begins at zero again: give "+
+			"--checkpoint-every, or --shard-copies 2")
 	}
 	if err != nil || found == nil {
 		return nil, err
@@ -282,10 +282,10 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 	return snapshot, nil
 }
 
-// patience is how long rank 0 may do what the others only wait for, in the ring.
+// patience is how long the other ranks may wait in the ring for work of rank 0 alone.
 func (e *engine) patience() time.Duration { return e.worker.spec.StepTimeout.AsDuration() / 2 }
 
-// joined notes that the ring has formed: the steps that follow are in it.
+// joined records in the audit log that the ring has formed.
 func (e *engine) joined(s *session, j agree.Joined) error {
 	e.split = nil
 	if e.ledger == nil {
@@ -297,8 +297,8 @@ func (e *engine) joined(s *session, j agree.Joined) error {
 		Batches: e.worker.data.Sampler.Config(), SyncEvery: e.worker.spec.SyncEvery})
 }
 
-// keep saves the state without a ring, for a job that nobody is left to hold it for.
-func (e *engine) keep(ctx context.Context) (err error) {
+// saveState saves the state outside of a ring, when no other worker may have it.
+func (e *engine) saveState(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	defer compute.Catch(&err)

@@ -12,8 +12,8 @@ import (
 	"rondo/train"
 )
 
-// Each phase is a beat in every job; a job without --inject has no Rehearsal, which would keep its
-// devices from recording.
+// TestWatch: each phase is a beat in every job. A job without --inject has no Rehearsal, which
+// would prevent its devices from recording.
 func TestWatch(t *testing.T) {
 	for _, inject := range []string{"", "delay rank=0 phase=load for=1ms"} {
 		spec := jobspec.Textbook()
@@ -38,12 +38,12 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What a rank has to say of itself alone is told by whichever it is, and logged.
+// TestOwnNotice: a notice about one rank is reported and logged by that rank.
 func TestOwnNotice(t *testing.T) {
 	var log bytes.Buffer
 	w := &worker{log: slog.New(slog.NewTextHandler(&log, nil))}
 	heard := &listener{}
-	w.voice.Store(&voice{reporter: heard, id: "w3"})
+	w.memberReporter.Store(&memberReporter{reporter: heard, id: "w3"})
 	o := &observer{engine: &engine{worker: w}}
 	o.engine.session.Store(&session{rank: 1})
 	o.Notice("all know it")
@@ -51,11 +51,11 @@ func TestOwnNotice(t *testing.T) {
 	if len(heard.notices) != 1 || heard.notices[0].GetId() != "w3" ||
 		heard.notices[0].GetText() != "it is slow" ||
 		!strings.Contains(log.String(), "it is slow") {
-		t.Errorf("told %v, logged %q", heard.notices, log.String())
+		t.Errorf("reported %v, logged %q", heard.notices, log.String())
 	}
 }
 
-// listener is a reporter that remembers notices.
+// listener is a reporter that records notices.
 type listener struct {
 	reporter
 	notices []*rondov1.NoticeEvent

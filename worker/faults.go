@@ -12,12 +12,12 @@ import (
 	"rondo/train"
 )
 
-// flippedBit is the bit that a rehearsal flips, of the float in the middle of a message: high in
-// the mantissa, so that the number is another one, and stays a plausible one.
+// flippedBit is the bit that a corrupt fault flips in the float in the middle of a message. It is
+// high in the mantissa: the number changes but stays plausible.
 const flippedBit = 20
 
-// faults are the job's rehearsed faults (--inject) as they hit this worker's training. Those of the
-// ring hit its links, and those of the disk its checkpoints.
+// faults applies the job's injected faults (--inject) to this worker: to its training, to its links
+// in the ring, and to its checkpoint files.
 type faults struct{ *rehearsal.Actor }
 
 // Spoil implements train.Rehearsal.
@@ -26,8 +26,8 @@ func (f faults) Spoil(ctx context.Context, step int64) train.Spoil {
 	return train.Spoil{NaN: nan, Flip: flip}
 }
 
-// newFaults reads the job's --inject. What fires once does so for the whole job: the process that
-// dies of it is followed by another.
+// newFaults parses the job's --inject. A fault that fires once does so for the whole job, because
+// another process succeeds the one that it kills.
 func (w *worker) newFaults() (faults, error) {
 	plan, err := rehearsal.Parse(w.spec.Inject)
 	if err != nil {
@@ -39,20 +39,20 @@ func (w *worker) newFaults() (faults, error) {
 		},
 		Log: func(line string) {
 			if strings.Contains(line, "kill") || strings.Contains(line, "stop") {
-				w.log.Warn(line) // what is only reported may not get out any more
+				w.log.Warn(line) // a report might not be sent before the process ends
 			}
-			w.notice(context.Background(), line) // bounds its wait itself
+			w.notice(context.Background(), line) // notice bounds its wait itself
 		},
 	})
 	return faults{actor}, err
 }
 
-// disk is what goes wrong with a checkpoint's files.
+// disk returns the fault of an operation on a checkpoint's files.
 func (f faults) disk(op checkpoint.Op, step int64, _ string) error {
-	return f.Disk(context.Background(), step, string(op)) // bounds its wait itself
+	return f.Disk(context.Background(), step, string(op)) // Disk bounds its wait itself
 }
 
-// wrap puts the faults on what this worker sends in the ring.
+// wrap applies the faults to the messages that this worker sends in the ring.
 func (f faults) wrap(links allreduce.Links) allreduce.Links {
 	return faultlink.Wrap(links, func(d faultlink.Direction, h allreduce.Header) faultlink.Fault {
 		if d != faultlink.ToSuccessor || h.Phase == allreduce.Heartbeat {
@@ -60,7 +60,7 @@ func (f faults) wrap(links allreduce.Links) allreduce.Links {
 		}
 		verdict, err := f.Message(context.Background(), h.Phase.String())
 		if err != nil {
-			return faultlink.Fault{Action: faultlink.Drop} // this process is as good as dead
+			return faultlink.Fault{Action: faultlink.Drop} // this process is being killed
 		}
 		fault := faultlink.Fault{Delay: verdict.For}
 		switch verdict.Act {

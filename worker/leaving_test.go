@@ -9,12 +9,12 @@ import (
 	"rondo/job"
 )
 
-// leavingSeeds are how many jobs are suspended, each at another moment of its life.
+// leavingSeeds is the number of suspended jobs, each at another moment.
 const leavingSeeds = 60
 
-// TestAllAreAskedToLeave suspends a whole job, as Kubernetes does: each worker is asked to go, some
-// in a ring, some between two. All must go, long before the job's last step, whatever they are in
-// the midst of.
+// TestAllAreAskedToLeave suspends a whole job, as Kubernetes does: each worker is asked to leave,
+// some in a ring, some between two. All must leave long before the job's last step, whatever they
+// are doing.
 func TestAllAreAskedToLeave(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	spec := simSpec()
@@ -35,7 +35,7 @@ func TestAllAreAskedToLeave(t *testing.T) {
 				}
 				time.Sleep(time.Duration(w.random.Int64N(int64(3 * time.Second))))
 				w.pauseCoordinator(time.Duration(w.random.Int64N(int64(2 * time.Second))))
-				w.crash(w.alive()[0]) // so that the others have no ring until it goes on
+				w.crash(w.alive()[0]) // the others have no ring until the coordinator goes on
 				for _, name := range w.alive() {
 					w.note("%s is asked to leave", name)
 					w.mu.Lock()
@@ -60,7 +60,6 @@ func TestAllAreAskedToLeave(t *testing.T) {
 	}
 }
 
-// crashAll ends every process that is left.
 func (w *world) crashAll() {
 	for _, name := range w.alive() {
 		w.crash(name)

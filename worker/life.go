@@ -13,36 +13,36 @@ import (
 	"rondo/job/jobspec"
 )
 
-// A worker that is out comes back after a pause that grows, so that one that is put out again and
-// again does not take the others' time.
+// The pause before a worker registers again. It grows, so that a worker that is evicted repeatedly
+// does not take up the others' time.
 const (
 	firstReturn = time.Second
 	lastReturn  = 30 * time.Second
 )
 
-// leaderLooks is how often a worker without a ring looks for a leader within --regroup-timeout.
+// leaderLooks is how often, within --regroup-timeout, a worker without a ring looks for a leader.
 const leaderLooks = 12
 
-// endedError is the job's end, as the plan has it.
+// endedError says that the job has ended, with the last plan.
 type endedError struct{ plan cluster.Plan }
 
 func (e *endedError) Error() string { return "the job has ended: " + e.plan.Reason }
 
-// outError is why a worker that could go on is not a member any more: its lease has passed, or the
-// coordinator has evicted it. It may come back as a new member.
-type outError struct {
+// expelledError says why a worker is not a member any more although it could go on: its lease has
+// ended, or the coordinator has evicted it. It may register as a new member.
+type expelledError struct {
 	reason string
-	forget bool // its state is not to be trusted
-	alone  bool // it is cut off from etcd, and nobody may be left who has the state
+	forget bool // its state must be discarded
+	alone  bool // it is cut off from etcd, so no other worker may have the state
 }
 
-func (e *outError) Error() string { return e.reason }
+func (e *expelledError) Error() string { return e.reason }
 
-// errLeaseLost is why a worker stops by itself: others may take over its lanes.
+// errLeaseLost says that a worker must stop by itself, because others may take over its lanes.
 var errLeaseLost = errors.New("this worker's lease in etcd has passed: it was cut off from etcd " +
 	"or stuck for longer than --lease-ttl")
 
-// live is a worker's life: one membership after another, until the job has ended.
+// live runs one membership after another until the job has ended.
 func (w *worker) live(ctx context.Context) (err error) {
 	defer func() {
 		if w.engine != nil {
@@ -53,24 +53,25 @@ func (w *worker) live(ctx context.Context) (err error) {
 	pause := firstReturn
 	for number := 1; ; number++ {
 		err := w.join(ctx, number)
-		var out *outError
+		var out *expelledError
 		if !errors.As(err, &out) {
 			return err
 		}
 		if out.forget && w.engine != nil {
 			w.engine.trainer.Forget()
 		}
-		if w.well {
-			pause, w.well = firstReturn, false
+		if w.stable {
+			pause, w.stable = firstReturn, false
 		}
-		w.log.Warn("this worker is out, and comes back", "reason", out.reason, "in", pause)
+		w.log.Warn("this worker is no longer a member, and registers again", "reason", out.reason,
+			"in", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			if out.alone {
-				return w.keep(ctx)
+				return w.saveState(ctx)
 			}
 			return nil // it is in no ring
 		}
@@ -78,13 +79,13 @@ func (w *worker) live(ctx context.Context) (err error) {
 	}
 }
 
-// join is one membership: the worker registers, and does what the plans say until the job has
-// ended, it leaves, or it is out.
+// join runs one membership: the worker registers and follows the plans. It returns when the job has
+// ended, the worker leaves, or it loses its membership.
 func (w *worker) join(ctx context.Context, number int) (err error) {
 	if number > 1 {
 		w.farewell(ctx, nil)
 		w.member.ID = fmt.Sprintf("%s.%d", w.name, number)
-		if err := w.openVoice(); err != nil {
+		if err := w.openReporter(); err != nil {
 			return err
 		}
 	}
@@ -92,17 +93,17 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	defer cancel()
 	registration, err := w.registry.Register(limited, w.member, w.spec.LeaseTtl.AsDuration())
 	switch {
-	case err != nil && ctx.Err() != nil: // it was asked to go
-		return w.keep(ctx)
+	case err != nil && ctx.Err() != nil: // it was asked to leave
+		return w.saveState(ctx)
 	case err != nil:
 		return err
 	}
 	w.ready.Set(true)
 	defer func() {
 		w.ready.Set(false)
-		var out *outError
+		var out *expelledError
 		if !errors.As(err, &out) {
-			w.tell(ctx, err) // so that the coordinator hears the reason before it misses us
+			w.reportFailure(ctx, err) // before the registration ends without a reason
 		}
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 		defer cancel()
@@ -117,7 +118,7 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	watching.Go(func() {
 		select {
 		case <-registration.Lost():
-			end(&outError{reason: errLeaseLost.Error(), alone: true})
+			end(&expelledError{reason: errLeaseLost.Error(), alone: true})
 		case <-life.Done():
 		}
 	})
@@ -128,11 +129,11 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	return w.follow(life, ctx.Done(), plans)
 }
 
-// watch keeps the newest plan, and ends life with the job.
+// watch stores the newest plan, and ends life when the job ends.
 func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans *plans) {
 	err := w.registry.WatchPlan(life, func(p cluster.Plan) error {
 		switch newer := w.newerRun(life); {
-		case newer != 0: // the end of this worker's own run, and all of its plans, went unseen
+		case newer != 0: // this worker's own run has ended, and its last plans were missed
 			end(superseded(w.spec.Job, w.spec.Submitted, newer))
 		case p.Phase == cluster.Ended:
 			end(&endedError{plan: p})
@@ -145,8 +146,8 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans 
 	}
 }
 
-// newerRun returns the number of a run that was submitted after this worker's; 0 if there is none,
-// or etcd does not answer at the moment: each plan is another occasion.
+// newerRun returns the number of a run that was submitted after this worker's. It returns 0 if
+// there is none or etcd does not answer; the next plan causes another look.
 func (w *worker) newerRun(ctx context.Context) int64 {
 	stored, err := w.registry.Spec(ctx)
 	if run := meet.RunOf(stored); err == nil && run > w.spec.Submitted {
@@ -155,7 +156,7 @@ func (w *worker) newerRun(ctx context.Context) int64 {
 	return 0
 }
 
-// plans is the newest plan.
+// plans holds the newest plan.
 type plans struct {
 	mu      sync.Mutex
 	plan    cluster.Plan
@@ -172,14 +173,14 @@ func (p *plans) set(plan cluster.Plan) {
 	p.changed = make(chan struct{})
 }
 
-// newest returns the newest plan, and what is closed when there is another one.
+// newest returns the newest plan, and a channel that is closed when it is replaced.
 func (p *plans) newest() (cluster.Plan, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.plan, p.changed
 }
 
-// follow is in the ring of each plan that has one for this member.
+// follow joins the ring of each plan that includes this member.
 func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plans) error {
 	wait := w.newWait()
 	looks, cancel := context.WithCancel(life)
@@ -187,8 +188,8 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 		cancel()
 		wait.stop()
 	}()
-	served, leaving := cluster.Generation(0), false // the last ring's; it was asked to go
-	asked := leave                                  // each ring is told by leave itself
+	served, leaving := cluster.Generation(0), false // the last ring; the worker was asked to leave
+	asked := leave                                  // each ring reads leave itself
 	for {
 		plan, changed := plans.newest()
 		_, inRing := plan.Rank(w.member.ID)
@@ -209,9 +210,9 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 			}
 			wait.begin(done)
 			continue
-		case leaving && (!inRing || plan.Rings <= 1 && !w.hasSat):
+		case leaving && (!inRing || plan.Rings <= 1 && !w.hasTrained):
 			if plan.Phase == cluster.Paused {
-				return w.keep(life)
+				return w.saveState(life)
 			}
 			return nil
 		}
@@ -220,13 +221,13 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 		case <-changed:
 		case <-asked:
 			if leaving = true; inRing {
-				wait.leave() // it says so in its next ring
+				wait.leave() // its next ring reports that it leaves
 			}
 			asked = nil
 		case <-wait.look.C:
 			if inRing && wait.forgotten() {
-				return &outError{reason: fmt.Sprintf("its ring of generation %d has ended, and no "+
-					"other was planned within --regroup-timeout", served)}
+				return &expelledError{reason: fmt.Sprintf("its ring of generation %d has ended, "+
+					"and no other was planned within --regroup-timeout", served)}
 			}
 			wait.lookForLeader(looks)
 		case led := <-wait.led:
@@ -237,17 +238,17 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 	}
 }
 
-// keep saves what this worker holds, when it leaves a job that may have nobody else.
-func (w *worker) keep(ctx context.Context) error {
+// saveState saves this worker's state when it leaves a job in which no other worker may have it.
+func (w *worker) saveState(ctx context.Context) error {
 	if w.engine == nil {
 		return nil
 	}
-	err := w.engine.keep(ctx)
+	err := w.engine.saveState(ctx)
 	w.kept = err == nil && jobspec.KeepsModel(w.spec)
 	return err
 }
 
-// evicted returns why this member gets no rank; nil if it may.
+// evicted returns why this member gets no rank, or nil.
 func (w *worker) evicted(plan cluster.Plan) error {
 	for _, e := range plan.Evicted {
 		if e.ID != w.member.ID {
@@ -255,16 +256,17 @@ func (w *worker) evicted(plan cluster.Plan) error {
 		}
 		switch e.Remedy {
 		case cluster.Leave:
-			return errors.New(e.Reason) // of this machine alone: another may do
+			return errors.New(e.Reason) // because of this machine; another may do
 		case cluster.Rejoin, cluster.Resync:
-			return &outError{reason: "evicted: " + e.Reason, forget: e.Remedy == cluster.Resync}
+			return &expelledError{reason: "evicted: " + e.Reason,
+				forget: e.Remedy == cluster.Resync}
 		case cluster.Wait:
 		}
 	}
 	return nil
 }
 
-// explain turns the reason of life's end into the worker's result.
+// explain turns the cause of life's end into the worker's result.
 func (w *worker) explain(cause error) error {
 	var ended *endedError
 	if !errors.As(cause, &ended) {

@@ -7,32 +7,32 @@ import (
 	"rondo/train"
 )
 
-// observer reports what rank 0 hears; on the other ranks, nothing.
+// observer reports rank 0's events. On other ranks it reports only their own notices.
 type observer struct {
-	engine *engine
-	last   train.StepReport // heard, on every rank
-	told   int64            // the last step that this worker has reported
+	engine   *engine
+	last     train.StepReport // the last step, on every rank
+	reported int64            // the last step that this worker has reported
 }
 
 // Step implements train.Observer.
 func (o *observer) Step(r train.StepReport) {
 	o.last = r
 	if o.rankZero() {
-		o.tell(r)
+		o.reportStep(r)
 	}
 }
 
-// catchUp reports the step that a ring goes on from, unless this worker has: the rank 0 that
-// completed it may have been lost before it could.
+// catchUp reports the step from which a ring goes on, if this worker has not reported it. The rank
+// 0 that completed it may have died before it could.
 func (o *observer) catchUp(step int64) {
-	if o.last.Step == step && o.told < step {
-		o.tell(o.last)
+	if o.last.Step == step && o.reported < step {
+		o.reportStep(o.last)
 	}
 }
 
-func (o *observer) tell(r train.StepReport) {
+func (o *observer) reportStep(r train.StepReport) {
 	plan := o.engine.session.Load().plan
-	o.told = r.Step
+	o.reported = r.Step
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{
 		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
 		LearningRate: r.LearningRate, GradientNorm: r.GradientNorm,
@@ -54,12 +54,12 @@ func (o *observer) Sampled(step int64, text string) {
 		Step: step, Text: text}}})
 }
 
-// Checkpoint implements train.Observer. The saver reports it when it is on storage.
+// Checkpoint implements train.Observer. The saver reports a checkpoint when it is on storage.
 func (o *observer) Checkpoint(int64) {}
 
 // Notice implements train.Observer.
 func (o *observer) Notice(text string) {
-	if o.rankZero() { // all ranks hear the same
+	if o.rankZero() { // all ranks get the same notice
 		o.engine.worker.notice(context.Background(), text)
 	}
 }
@@ -68,12 +68,12 @@ func (o *observer) Notice(text string) {
 func (o *observer) OwnNotice(text string) {
 	w := o.engine.worker
 	w.log.Warn(text)
-	w.notice(context.Background(), text) // bounds its wait itself
+	w.notice(context.Background(), text) // notice bounds its wait itself
 }
 
 func (o *observer) report(e *rondov1.Event) {
 	if o.rankZero() {
-		o.engine.worker.tellEvent(context.Background(), e) // bounds its wait itself
+		o.engine.worker.reportEvent(context.Background(), e) // reportEvent bounds its wait itself
 	}
 }
 

@@ -14,47 +14,48 @@ import (
 	"rondo/sum"
 )
 
-// The values of flags that this file decides by.
+// The flag values that this file compares.
 const (
 	intraHostAuto = "auto"
 	intraHostNCCL = "nccl"
 	linkAuto      = "auto" // of --link
 )
 
-// card is what a worker says of itself before the ranks decide what sums the gradient.
-type card struct {
+// candidate says whether a rank can be in a group of GPUs. The ranks exchange them before they
+// decide what sums the gradient.
+type candidate struct {
 	Peer   compute.Peer
-	Cannot string // why it can be in no group; empty: it can
+	Cannot string // why it cannot; empty: it can
 }
 
-// card is this worker's.
-func (s *session) card() card {
+// candidate returns this worker as a candidate.
+func (s *session) candidate() candidate {
 	if s.groupFault != "" {
-		return card{Cannot: s.groupFault}
+		return candidate{Cannot: s.groupFault}
 	}
 	grouper, ok := s.device.(compute.Grouper)
 	if !ok {
-		return card{Cannot: fmt.Sprintf("NCCL sums between GPUs, and its device is %s",
+		return candidate{Cannot: fmt.Sprintf("NCCL sums between GPUs, and its device is %s",
 			s.device.Name())}
 	}
 	peer, err := grouper.Peer()
 	if err != nil {
-		return card{Cannot: clipped(fmt.Sprintf("NCCL cannot be used: %v: install it, or put its "+
-			"folder into LD_LIBRARY_PATH", err))}
+		return candidate{Cannot: truncated(fmt.Sprintf("NCCL cannot be used: %v: install it, or "+
+			"put its folder into LD_LIBRARY_PATH", err))}
 	}
-	return card{Peer: peer}
+	return candidate{Peer: peer}
 }
 
-// refusal is why there is no group: a rank that cannot be in one.
+// refusal names a rank that prevents a group, and why.
 type refusal struct {
 	rank int
 	why  string
 }
 
-// misfit is the first rank that cannot be in a group with those before it; nil: all can.
-func misfit(cards []card) *refusal {
-	first := cards[0].Peer
-	for rank, c := range cards {
+// firstUnfit returns the first rank that cannot be in a group with the ranks before it, or nil.
+func firstUnfit(candidates []candidate) *refusal {
+	first := candidates[0].Peer
+	for rank, c := range candidates {
 		switch {
 		case c.Cannot != "":
 			return &refusal{rank, c.Cannot}
@@ -65,7 +66,7 @@ func misfit(cards []card) *refusal {
 			return &refusal{rank, fmt.Sprintf("it has %s, and rank 0 %s: install the same "+
 				"version", c.Peer.Library, first.Library)}
 		}
-		for other, o := range cards[:rank] {
+		for other, o := range candidates[:rank] {
 			if o.Peer.Unit == c.Peer.Unit {
 				return &refusal{rank, fmt.Sprintf("it computes on the same GPU as rank %d, %s: "+
 					"give each worker a GPU of its own", other, c.Peer.Unit)}
@@ -75,8 +76,8 @@ func misfit(cards []card) *refusal {
 	return nil
 }
 
-// groupError is that there is no group although the job demands one. All ranks have it; the one
-// that it is about fails.
+// groupError says that there is no group although the job requires one. All ranks return it; the
+// rank that it names fails.
 type groupError struct {
 	rank int
 	text string
@@ -84,24 +85,24 @@ type groupError struct {
 
 func (e *groupError) Error() string { return e.text }
 
-// openGroup has the ranks decide what sums the gradient, and returns this rank's place among the
-// devices that do; nil: the ring sums. All decide alike, for each hears what all say.
+// openGroup lets the ranks decide what sums the gradient. It returns this rank's place in a group
+// of GPUs, or nil if the ring sums. All ranks decide alike, because all see the same candidates.
 func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	how := s.spec.IntraHost
 	if how == intraHostAuto && s.spec.Link != linkAuto && s.spec.Link != "" {
-		return nil, nil // whoever says what the ring's links are made of wants the ring
+		return nil, nil // an explicit --link asks for the ring
 	}
 	if len(s.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL ||
 		s.ringSums() {
 		return nil, nil
 	}
-	own := s.card()
-	cards, err := tellAll(ctx, s, own)
+	own := s.candidate()
+	candidates, err := allGatherJSON(ctx, s, own)
 	if err != nil {
 		return nil, err
 	}
 	var group compute.Group
-	refused := misfit(cards)
+	refused := firstUnfit(candidates)
 	if refused == nil {
 		group, refused, err = s.joinGroup(ctx, s.device.(compute.Grouper))
 	}
@@ -115,11 +116,11 @@ func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
 	if s.rank == 0 {
 		s.notice(ctx, "gradients are summed between the GPUs, by "+own.Peer.Library)
 	}
-	return bound{group, s}, nil
+	return ringGroup{group, s}, nil
 }
 
-// withoutGroup tells why the ring is to sum, which is an error where the job demands a group.
-func (s *session) withoutGroup(ctx context.Context, own card, refused *refusal) error {
+// withoutGroup reports why the ring sums. If the job requires a group, it returns an error.
+func (s *session) withoutGroup(ctx context.Context, own candidate, refused *refusal) error {
 	m := s.plan.Members[refused.rank]
 	why := fmt.Sprintf("rank %d (%s): %s", refused.rank, m.Place(), refused.why)
 	if s.spec.IntraHost == intraHostNCCL {
@@ -127,37 +128,37 @@ func (s *session) withoutGroup(ctx context.Context, own card, refused *refusal) 
 			"--intra-host auto the ring sums where NCCL cannot", why)}
 	}
 	s.log.Debug("gradients are summed around the ring", "reason", why)
-	if s.rank == 0 && own.Cannot == "" { // who has a GPU and NCCL may expect otherwise
+	if s.rank == 0 && own.Cannot == "" { // a user with a GPU and NCCL may expect NCCL
 		s.notice(ctx, "gradients are summed around the ring, and not by NCCL: "+why)
 	}
 	return nil
 }
 
-// outcome is what came of a rank's part in making a group.
-type outcome struct {
-	ID     []byte // the group's; of rank 0 alone
-	Failed string // why nothing did
-	Unmet  bool   // it has only waited for the others in vain
+// joinResult is the result of a rank's part in making a group.
+type joinResult struct {
+	ID     []byte // of the group; set by rank 0 only
+	Failed string // why the rank's part failed; empty: it succeeded
+	Unmet  bool   // it only waited for the others in vain
 }
 
-// failed notes an error.
-func (o outcome) failed(err error) outcome {
+// failed records an error.
+func (o joinResult) failed(err error) joinResult {
 	if err != nil {
-		o.Failed = clipped(err.Error())
+		o.Failed = truncated(err.Error())
 		_, o.Unmet = errors.AsType[*sum.UnmetError](err)
 	}
 	return o
 }
 
-// clipped cuts what is to fit into a message, where JSON may take six bytes for one.
-func clipped(text string) string {
+// truncated truncates a text for a message. JSON may take six bytes for one of its bytes.
+func truncated(text string) string {
 	const most = 1000
 	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }
 
-// firstFailed is the first rank whose own part failed; if there is none, the first that was left
-// waiting.
-func firstFailed(all []outcome) (unmet *refusal) {
+// firstFailed returns the first rank whose own part failed. If there is none, it returns the first
+// rank that waited in vain.
+func firstFailed(all []joinResult) (unmet *refusal) {
 	for rank, o := range all {
 		switch {
 		case o.Failed == "":
@@ -174,12 +175,12 @@ func firstFailed(all []outcome) (unmet *refusal) {
 func (s *session) joinGroup(
 	ctx context.Context, device compute.Grouper,
 ) (group compute.Group, refused *refusal, err error) {
-	var own outcome
+	var own joinResult
 	if s.rank == 0 {
 		id, err := device.NewGroupID()
-		own = outcome{ID: id}.failed(err)
+		own = joinResult{ID: id}.failed(err)
 	}
-	all, err := tellAll(ctx, s, own)
+	all, err := allGatherJSON(ctx, s, own)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -187,33 +188,35 @@ func (s *session) joinGroup(
 		return nil, refused, nil
 	}
 	group, failed := s.joinAndSum(ctx, device, all[0].ID)
-	all, err = tellAll(ctx, s, outcome{}.failed(failed))
+	all, err = allGatherJSON(ctx, s, joinResult{}.failed(failed))
 	if err == nil {
 		refused = firstFailed(all)
 	}
-	if broken, is := errors.AsType[*compute.DeviceError](failed); is { // the ring is no way out
+	// The ring cannot replace a failed device.
+	if broken, is := errors.AsType[*compute.DeviceError](failed); is {
 		err = errors.Join(err, broken)
 	}
 	if group != nil && (err != nil || refused != nil) {
-		err, group = errors.Join(err, freed(group.Close)), nil
+		err, group = errors.Join(err, tryFree(group.Close)), nil
 	}
 	return group, refused, err
 }
 
-// joinAndSum joins a group and sums once, of the gradient's length, for what NCCL prepares only
-// then.
+// joinAndSum joins a group and sums once with the gradient's length, because NCCL prepares some
+// resources only at the first sum.
 func (s *session) joinAndSum(
 	ctx context.Context, device compute.Grouper, id []byte,
 ) (group compute.Group, err error) {
 	defer compute.Catch(&err)
-	err = s.whileRing(ctx, "the GPUs have not come together", func(ctx context.Context) error {
+	const late = "the GPUs have not come together"
+	err = s.untilRingBreaks(ctx, late, func(ctx context.Context) error {
 		joined, err := device.Join(ctx, id, int(s.rank), len(s.plan.Members))
 		if err != nil {
 			return err
 		}
-		// It may hold anything: to join a ring makes it zeros.
+		// The gradient's content is not needed: joining a ring sets it to zero.
 		if err := joined.AllReduce(ctx, s.engine.model.GradientsWithTail()); err != nil {
-			return errors.Join(err, freed(joined.Close))
+			return errors.Join(err, tryFree(joined.Close))
 		}
 		group = joined
 		return nil
@@ -221,28 +224,31 @@ func (s *session) joinAndSum(
 	return group, err
 }
 
-// bound is a group whose waits end with the ring.
-type bound struct {
+// ringGroup is a group whose waits end when the ring breaks.
+type ringGroup struct {
 	compute.Group
 	session *session
 }
 
-// AllReduce sums, unless the ring breaks meanwhile. The worker remembers if its own part fails,
-// whatever becomes of the ring.
-func (b bound) AllReduce(ctx context.Context, x []float32) error {
-	err := b.session.whileRing(ctx, "the GPUs' sum has not come", func(ctx context.Context) error {
+// AllReduce sums, unless the ring breaks. If this rank's own part fails, the worker records it in
+// groupFault, so that later rings do without this device.
+func (b ringGroup) AllReduce(ctx context.Context, x []float32) error {
+	const late = "the GPUs' sum has not come"
+	err := b.session.untilRingBreaks(ctx, late, func(ctx context.Context) error {
 		return b.Group.AllReduce(ctx, x)
 	})
 	if _, unmet := errors.AsType[*sum.UnmetError](err); err != nil && !unmet {
-		b.session.groupFault = clipped(fmt.Sprintf("its part in an earlier group failed: %v", err))
+		b.session.groupFault = truncated(fmt.Sprintf("its part in an earlier group failed: %v",
+			err))
 	}
 	return err
 }
 
-// whileRing has f wait for the other ranks until the ring breaks, and at most for half as long as
-// they wait for each other in the ring: a rank whose part fails goes there at once, and those that
-// wait for it here still find it there. An error after that is a *sum.UnmetError.
-func (s *session) whileRing(
+// untilRingBreaks runs f, which waits for other ranks. The wait ends when the ring breaks, or after
+// half of the time that ranks wait for each other in the ring. So if one rank's part fails, it
+// waits in the ring long enough for the others to leave f. If the wait ended f, the error is a
+// *sum.UnmetError.
+func (s *session) untilRingBreaks(
 	ctx context.Context, late string, f func(context.Context) error,
 ) error {
 	limit := s.spec.StepTimeout.AsDuration() / 2
@@ -267,19 +273,19 @@ func (s *session) whileRing(
 	return err
 }
 
-// leaveGroup ends this rank's place in a group, if it has one.
+// leaveGroup closes this rank's place in a group, if it has one.
 func (s *session) leaveGroup() {
 	if s.group == nil {
 		return
 	}
-	if err := freed(s.group.Close); err != nil {
+	if err := tryFree(s.group.Close); err != nil {
 		s.log.Debug("leaving the group of GPUs", "error", err)
 	}
 	s.group = nil
 }
 
-// sumByRing is what comes of a group that has failed in a ring that is sound: the ring sums from
-// now on. It is false where the job demands a group, and a rank, whose part failed, is to leave.
+// sumByRing handles a group that failed in a sound ring: from now on the ring sums. It returns
+// false if the job requires a group and some rank's part failed; that rank must leave.
 func (s *session) sumByRing(ctx context.Context, failed *sum.GroupError) bool {
 	s.leaveGroup()
 	if failed.Faulty > 0 && s.spec.IntraHost == intraHostNCCL {
@@ -291,18 +297,19 @@ func (s *session) sumByRing(ctx context.Context, failed *sum.GroupError) bool {
 	return true
 }
 
-// maxTold is how long a message of tellAll may be, in bytes.
-const maxTold = 1 << 14
+// maxGatherBytes is the largest message of allGatherJSON in bytes.
+const maxGatherBytes = 1 << 14
 
-// tellAll gives every rank what each has to say, in JSON, whose bytes travel as the bits of floats:
-// first how many there are, and then they themselves.
-func tellAll[T any](ctx context.Context, s *session, own T) ([]T, error) {
+// allGatherJSON is an all-gather of one value per rank, as JSON. The JSON's bytes travel as the
+// bits of floats, after an all-gather of their lengths.
+func allGatherJSON[T any](ctx context.Context, s *session, own T) ([]T, error) {
 	text, err := json.Marshal(own)
 	if err != nil {
-		return nil, fmt.Errorf("telling the ranks: %w", err)
+		return nil, fmt.Errorf("gather among the ranks: %w", err)
 	}
-	if len(text) > maxTold {
-		panic(fmt.Sprintf("worker: %d bytes to tell, and at most %d may be", len(text), maxTold))
+	if len(text) > maxGatherBytes {
+		panic(fmt.Sprintf("worker: %d bytes to gather, above the limit of %d", len(text),
+			maxGatherBytes))
 	}
 	world := len(s.plan.Members)
 	lengths, ends := make([]float32, world), make([]int, world)
@@ -316,8 +323,9 @@ func tellAll[T any](ctx context.Context, s *session, own T) ([]T, error) {
 	const size = 4 // bytes of a float
 	total := 0
 	for rank, n := range lengths {
-		if !(n >= 0 && n <= maxTold) { // a NaN is neither
-			return nil, fmt.Errorf("rank %d tells %v bytes, and may %d", rank, n, maxTold)
+		if !(n >= 0 && n <= maxGatherBytes) { // also refuses NaN
+			return nil, fmt.Errorf("rank %d sends %v bytes to gather, above the limit of %d", rank,
+				n, maxGatherBytes)
 		}
 		total += (int(n) + size - 1) / size
 		ends[rank] = total
@@ -334,12 +342,12 @@ func tellAll[T any](ctx context.Context, s *session, own T) ([]T, error) {
 	all := make([]T, world)
 	begin = 0
 	for rank, end := range ends {
-		var told []byte
+		var received []byte
 		for _, v := range wire[begin:end] {
-			told = binary.LittleEndian.AppendUint32(told, math.Float32bits(v))
+			received = binary.LittleEndian.AppendUint32(received, math.Float32bits(v))
 		}
-		if err := json.Unmarshal(told[:int(lengths[rank])], &all[rank]); err != nil {
-			return nil, fmt.Errorf("hearing rank %d: %w", rank, err)
+		if err := json.Unmarshal(received[:int(lengths[rank])], &all[rank]); err != nil {
+			return nil, fmt.Errorf("gather from rank %d: %w", rank, err)
 		}
 		begin = end
 	}

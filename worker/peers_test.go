@@ -22,27 +22,27 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// The first rank that does not fit those before it is named, with the reason.
-func TestMisfit(t *testing.T) {
-	with := func(unit, host, library string) card {
-		return card{Peer: compute.Peer{Unit: unit, Host: host, Library: library}}
+// TestFirstUnfit: the first rank that does not fit the earlier ones is named, with the reason.
+func TestFirstUnfit(t *testing.T) {
+	with := func(unit, host, library string) candidate {
+		return candidate{Peer: compute.Peer{Unit: unit, Host: host, Library: library}}
 	}
 	first := with("GPU-1", "a", "NCCL 2.23.4")
 	for _, c := range []struct {
-		others []card
+		others []candidate
 		rank   int
 		why    string
 	}{
-		{[]card{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-3", "a", "NCCL 2.23.4")}, -1, ""},
-		{[]card{{Cannot: "no library"}, {Cannot: "none either"}}, 1, "no library"},
-		{[]card{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-1", "b", "NCCL 2.23.4")}, 2,
+		{[]candidate{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-3", "a", "NCCL 2.23.4")}, -1, ""},
+		{[]candidate{{Cannot: "no library"}, {Cannot: "none either"}}, 1, "no library"},
+		{[]candidate{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-1", "b", "NCCL 2.23.4")}, 2,
 			"it is on another host than rank 0, or in a container"},
-		{[]card{with("GPU-2", "a", "NCCL 2.18.3")}, 1,
+		{[]candidate{with("GPU-2", "a", "NCCL 2.18.3")}, 1,
 			"it has NCCL 2.18.3, and rank 0 NCCL 2.23.4: install the same version"},
-		{[]card{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-2", "a", "NCCL 2.23.4")}, 2,
+		{[]candidate{with("GPU-2", "a", "NCCL 2.23.4"), with("GPU-2", "a", "NCCL 2.23.4")}, 2,
 			"it computes on the same GPU as rank 1, GPU-2: give each worker a GPU of its own"},
 	} {
-		got := misfit(append([]card{first}, c.others...))
+		got := firstUnfit(append([]candidate{first}, c.others...))
 		if c.rank < 0 {
 			if got != nil {
 				t.Errorf("%+v: %+v", c.others, got)
@@ -55,7 +55,7 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
-// inRing has so many ranks meet in a ring, in memory.
+// inRing runs do on all ranks of an in-memory ring.
 func inRing(t *testing.T, world int, do func(rank int, ring *allreduce.Ring)) {
 	t.Helper()
 	net, addresses := memnet.New(), make([]string, world)
@@ -79,21 +79,22 @@ func inRing(t *testing.T, world int, do func(rank int, ring *allreduce.Ring)) {
 			}
 			do(rank, ring)
 			if err := ring.Close(); err != nil {
-				t.Log(err) // a ring that was broken says so again
+				t.Log(err) // a broken ring returns its error again
 			}
 		})
 	}
 	running.Wait()
 }
 
-// Every rank hears what each tells, of whatever length, to the byte.
-func TestTellAll(t *testing.T) {
-	own := []outcome{{ID: []byte{0, 1, 0x7f, 0x80, 0xff}}, {}, {Failed: strings.Repeat("<ä>", 400)}}
+// TestAllGatherJSON: every rank gets the exact bytes of all others, whatever their lengths.
+func TestAllGatherJSON(t *testing.T) {
+	own := []joinResult{{ID: []byte{0, 1, 0x7f, 0x80, 0xff}}, {},
+		{Failed: strings.Repeat("<ä>", 400)}}
 	inRing(t, len(own), func(rank int, ring *allreduce.Ring) {
 		s := &session{plan: cluster.Plan{Members: make([]cluster.Member, len(own))},
 			rank: cluster.Rank(rank), ring: ring}
 		for range 2 {
-			all, err := tellAll(t.Context(), s, own[rank])
+			all, err := allGatherJSON(t.Context(), s, own[rank])
 			if err != nil || fmt.Sprint(all) != fmt.Sprint(own) {
 				t.Errorf("rank %d hears %v, %v; want %v", rank, all, err, own)
 			}
@@ -101,20 +102,20 @@ func TestTellAll(t *testing.T) {
 	})
 }
 
-// A length that is none is refused, and its rank named.
-func TestTellAllRefuses(t *testing.T) {
-	for _, length := range []float32{float32(math.NaN()), -1, maxTold + 1} {
+// TestAllGatherJSONRefuses: an invalid length is an error that names its rank.
+func TestAllGatherJSONRefuses(t *testing.T) {
+	for _, length := range []float32{float32(math.NaN()), -1, maxGatherBytes + 1} {
 		inRing(t, 2, func(rank int, ring *allreduce.Ring) {
 			if rank == 1 {
-				told := []float32{0, length}
-				if err := ring.AllGather(t.Context(), told, []int{1, 2}); err != nil {
+				lengths := []float32{0, length}
+				if err := ring.AllGather(t.Context(), lengths, []int{1, 2}); err != nil {
 					t.Error(err)
 				}
 				return
 			}
 			s := &session{plan: cluster.Plan{Members: make([]cluster.Member, 2)}, ring: ring}
-			_, err := tellAll(t.Context(), s, outcome{})
-			if want := fmt.Sprintf("rank 1 tells %v bytes", length); err == nil ||
+			_, err := allGatherJSON(t.Context(), s, joinResult{})
+			if want := fmt.Sprintf("rank 1 sends %v bytes", length); err == nil ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("%v, want %q", err, want)
 			}
@@ -122,14 +123,14 @@ func TestTellAllRefuses(t *testing.T) {
 	}
 }
 
-// fakeGroup sums as it is told to.
+// fakeGroup is a group whose sum is a function.
 type fakeGroup func(ctx context.Context) error
 
 func (g fakeGroup) AllReduce(ctx context.Context, _ []float32) error { return g(ctx) }
 func (fakeGroup) Close()                                             {}
 
-// A worker remembers that its own part in a group failed, and no wait that was in vain; and it
-// waits for less long than a rank whose part has failed waits for it in the ring.
+// TestGroupFault: a worker remembers that its own part in a group failed, but not that it waited in
+// vain. Its wait in a group is shorter than the wait of a failed rank for it in the ring.
 func TestGroupFault(t *testing.T) {
 	errNCCL, errRing := errors.New("NCCL failed"), errors.New("the ring broke")
 	waits := func(ctx context.Context) error {
@@ -140,7 +141,7 @@ func TestGroupFault(t *testing.T) {
 		sum     fakeGroup
 		limit   time.Duration
 		breaks  bool
-		cause   error // nil: any
+		cause   error // nil: not checked
 		own     bool
 		succeed bool
 	}{
@@ -166,7 +167,7 @@ func TestGroupFault(t *testing.T) {
 				}
 				return c.sum(ctx)
 			}
-			err := bound{fakeGroup(add), s}.AllReduce(t.Context(), nil)
+			err := ringGroup{fakeGroup(add), s}.AllReduce(t.Context(), nil)
 			_, unmet := errors.AsType[*sum.UnmetError](err)
 			if (err == nil) != c.succeed || unmet != (!c.succeed && !c.own) ||
 				(s.groupFault != "") != c.own || c.cause != nil && !errors.Is(err, c.cause) {
@@ -176,17 +177,18 @@ func TestGroupFault(t *testing.T) {
 	}
 }
 
-// Of ranks that could not join, one that failed itself is named before one that waited for it.
+// TestFirstFailed: a rank that failed itself is named before one that waited in vain.
 func TestFirstFailed(t *testing.T) {
-	unmet := outcome{}.failed(fmt.Errorf("joining: %w", &sum.UnmetError{Err: errors.New("late")}))
-	failed := outcome{}.failed(errors.New("NCCL failed"))
+	unmet := joinResult{}.failed(fmt.Errorf("joining: %w",
+		&sum.UnmetError{Err: errors.New("late")}))
+	failed := joinResult{}.failed(errors.New("NCCL failed"))
 	for _, c := range []struct {
-		all  []outcome
+		all  []joinResult
 		want *refusal
 	}{
-		{[]outcome{{}, {}}, nil},
-		{[]outcome{{}, unmet, unmet}, &refusal{1, "joining: late"}},
-		{[]outcome{unmet, unmet, failed}, &refusal{2, "NCCL failed"}},
+		{[]joinResult{{}, {}}, nil},
+		{[]joinResult{{}, unmet, unmet}, &refusal{1, "joining: late"}},
+		{[]joinResult{unmet, unmet, failed}, &refusal{2, "NCCL failed"}},
 	} {
 		if got := firstFailed(c.all); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v: %+v, want %+v", c.all, got, c.want)
@@ -194,8 +196,8 @@ func TestFirstFailed(t *testing.T) {
 	}
 }
 
-// What all ranks hear from one collective is told by the one that it is about, and breaks no ring
-// of the others.
+// TestGroupVerdicts: an error that all ranks get from one collective is reported only by the rank
+// that it concerns, and breaks no ring.
 func TestGroupVerdicts(t *testing.T) {
 	for _, err := range []error{&groupError{rank: 1, text: "no"},
 		&sum.GroupError{Ranks: 1}, &sum.GroupError{Ranks: 1, Own: errors.New("no")}} {

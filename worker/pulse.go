@@ -9,21 +9,21 @@ import (
 	"rondo/task/lm"
 )
 
-// pulse tells whether this worker gets on with its part in a ring. While it waits for others it
-// cannot be stuck: every wait has a deadline of its own, and those of a ring end sooner than the
-// pulse's. What has none is the computing: a kernel that never returns.
+// pulse detects whether this worker's part in a ring is stuck. Waiting for other workers is not:
+// each such wait has its own deadline, shorter than the pulse's. Only computing has none: a kernel
+// may never return.
 type pulse struct {
-	mu      sync.Mutex
-	limit   time.Duration // from one beat to the next
-	first   time.Duration // to the first, which opens the device
-	last    time.Time     // beat
-	longest time.Duration // from one beat to the next, so far
-	due     time.Time     // for the next beat; zero: none is
-	told    bool          // that it did not come
+	mu       sync.Mutex
+	limit    time.Duration // between two beats
+	first    time.Duration // until the first beat, because the device must be opened
+	last     time.Time     // time of the last beat
+	longest  time.Duration // longest time between two beats so far
+	due      time.Time     // deadline of the next beat; zero: none
+	reported bool          // stuck has reported the missed beat
 }
 
-// A pulse may take several waits for a straggler and one for a new ring, and where steps are long,
-// several steps.
+// The limit between two beats covers several waits for a straggler and one for a new ring. Where
+// steps are long, it covers several of the longest gaps.
 const (
 	pulseSteps = 4
 	pulseGaps  = 10
@@ -37,7 +37,7 @@ func (p *pulse) follow(spec *rondov1.JobSpec) {
 	p.first = p.limit + spec.JoinTimeout.AsDuration()
 }
 
-// begin says that from now on beats are due.
+// begin starts to expect beats.
 func (p *pulse) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *pulse) begin() {
 	p.expect()
 }
 
-// beat says that the work gets on.
+// beat records progress.
 func (p *pulse) beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,23 +57,24 @@ func (p *pulse) beat() {
 	p.expect()
 }
 
-// expect sets when the next beat is due. The lock is held.
+// expect sets the deadline of the next beat. The lock is held.
 func (p *pulse) expect() {
 	limit := max(p.limit, pulseGaps*p.longest)
 	if p.longest == 0 {
 		limit = max(limit, p.first)
 	}
-	p.due, p.told = p.last.Add(limit), false
+	p.due, p.reported = p.last.Add(limit), false
 }
 
-// rest says that no beat is due.
+// rest stops expecting beats.
 func (p *pulse) rest() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.due = time.Time{}
 }
 
-// pause says that no beat is due until resume is called: storage has deadlines of its own.
+// pause stops expecting beats until resume is called. It is for storage, which has its own
+// deadlines.
 func (p *pulse) pause() (resume func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,14 +85,15 @@ func (p *pulse) pause() (resume func()) {
 	return p.begin
 }
 
-// stuck reports whether a beat is overdue, and since when there was none.
+// stuck reports whether a beat is overdue, the time since the last beat, and whether this is the
+// first call to report it.
 func (p *pulse) stuck() (since time.Duration, stuck, first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.due.IsZero() || time.Now().Before(p.due) {
 		return 0, false, false
 	}
-	first, p.told = !p.told, true
+	first, p.reported = !p.reported, true
 	return time.Since(p.last), true, first
 }
 
@@ -99,20 +101,21 @@ func (p *pulse) stuck() (since time.Duration, stuck, first bool) {
 func (w *worker) alive() bool {
 	since, stuck, first := w.pulse.stuck()
 	if first {
-		w.log.Error("this worker is stuck: its device computes without an end, or its process is "+
-			"starved; it is to be started anew", "for", since.Round(time.Second))
+		w.log.Error("this worker is stuck: its device does not finish, or its process gets no CPU "+
+			"time; restart it", "for", since.Round(time.Second))
 	}
 	return !stuck
 }
 
-// beating is an evaluation whose segments are beats: a long one has no step.
-type beating struct {
+// pulsedEvaluation is an evaluation whose segments are beats, because a long evaluation has no
+// steps.
+type pulsedEvaluation struct {
 	lm.Evaluation
 	pulse *pulse
 }
 
 // Fill implements lm.Evaluation.
-func (b beating) Fill(
+func (b pulsedEvaluation) Fill(
 	ctx context.Context, segment int64, first, count int, inputs, targets []int32,
 ) error {
 	b.pulse.beat()

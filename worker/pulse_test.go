@@ -17,7 +17,7 @@ func TestPulse(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		live  func(p *pulse)
-		after time.Duration // from then on it must count as stuck; 0: never
+		after time.Duration // time after which it must count as stuck; 0: never
 	}{
 		{"in no ring", func(*pulse) {}, 0},
 		{"the device opens", func(p *pulse) { p.begin() }, first},
@@ -78,7 +78,7 @@ func TestPulse(t *testing.T) {
 					t.Errorf("stuck before %v", wait)
 				}
 				time.Sleep(time.Millisecond)
-				for range 2 { // each probe gets the same answer
+				for range 2 { // every probe gets the same answer
 					if stuck := !w.alive(); stuck != (c.after != 0) {
 						t.Errorf("stuck after %v: %t", wait, stuck)
 					}

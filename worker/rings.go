@@ -12,13 +12,13 @@ import (
 	"rondo/job/jobspec"
 )
 
-// The values of --topology that this file decides by.
+// The values of --topology that this file compares.
 const (
 	topologyFlat = "flat"
 	topologyAuto = "auto"
 )
 
-// form joins the plan's ring.
+// form joins the plan's ring of all ranks.
 func (s *session) form(ctx context.Context) (err error) {
 	all := make([]allreduce.Rank, len(s.plan.Members))
 	for i := range all {
@@ -28,7 +28,7 @@ func (s *session) form(ctx context.Context) (err error) {
 	return err
 }
 
-// formRing joins one of the plan's rings, of these ranks.
+// formRing joins the plan's ring of the given ranks.
 func (s *session) formRing(
 	ctx context.Context, circle grpclink.Circle, ranks []allreduce.Rank,
 ) (*allreduce.Ring, error) {
@@ -58,7 +58,7 @@ func (s *session) formRing(
 	return allreduce.New(config, links)
 }
 
-// breakOff breaks this rank's rings.
+// breakOff breaks all of this rank's rings.
 func (s *session) breakOff(err error) {
 	s.ring.Break(err)
 	if s.tiers != nil {
@@ -66,7 +66,7 @@ func (s *session) breakOff(err error) {
 	}
 }
 
-// leaveRings leaves them.
+// leaveRings leaves all of this rank's rings.
 func (s *session) leaveRings() (err error) {
 	if s.tiers != nil {
 		err = s.tiers.close()
@@ -74,15 +74,16 @@ func (s *session) leaveRings() (err error) {
 	return errors.Join(err, s.ring.Close())
 }
 
-// tiers are this rank's rings within its host and across the hosts, beside that of all ranks.
+// tiers are this rank's rings of a hierarchy: within its host and across the hosts. The ring of all
+// ranks exists besides.
 type tiers struct {
 	*allreduce.Hierarchy
 	rings  []*allreduce.Ring
 	unbind func()
 }
 
-// openTiers joins the rings of a hierarchy, if the job's gradients are to be summed by one; nil:
-// they are not. All ranks decide alike, by the plan. All rings break when one does.
+// openTiers joins the rings of a hierarchy. It returns nil if the job's gradients are not summed by
+// one. The plan determines this, so all ranks decide alike. When one ring breaks, all break.
 func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 || s.group != nil ||
 		!jobspec.Hierarchical(s.spec) {
@@ -97,13 +98,13 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 		return nil, nil
 	}
 	t := &tiers{}
-	ctx, release := s.whileWhole(ctx)
+	ctx, release := s.ringContext(ctx)
 	defer func() {
 		release()
 		if err == nil {
 			return
 		}
-		if broken := s.ring.Err(); broken != nil { // whoever is missed here may wait for another
+		if broken := s.ring.Err(); broken != nil { // it may be the missing neighbour's reason
 			err = broken
 		}
 		err = errors.Join(err, t.close())
@@ -132,8 +133,9 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 	return t, nil
 }
 
-// whileWhole returns a context that ends when the ring of all breaks, and what lets go of it.
-func (s *session) whileWhole(ctx context.Context) (_ context.Context, release func()) {
+// ringContext returns a context that ends when the ring of all ranks breaks. release ends its
+// watch.
+func (s *session) ringContext(ctx context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -149,7 +151,7 @@ func (s *session) whileWhole(ctx context.Context) (_ context.Context, release fu
 	}
 }
 
-// join joins one of the rings.
+// join joins one of the hierarchy's rings.
 func (t *tiers) join(
 	ctx context.Context, s *session, circle grpclink.Circle, ranks []allreduce.Rank,
 ) (*allreduce.Ring, error) {
@@ -160,14 +162,14 @@ func (t *tiers) join(
 	return ring, err
 }
 
-// breakOff breaks the rings, as that of all ranks is.
+// breakOff breaks the hierarchy's rings.
 func (t *tiers) breakOff(err error) {
 	for _, ring := range t.rings {
 		ring.Break(err)
 	}
 }
 
-// close leaves the rings.
+// close leaves the hierarchy's rings.
 func (t *tiers) close() (err error) {
 	for _, ring := range t.rings {
 		err = errors.Join(err, ring.Close())

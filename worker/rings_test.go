@@ -14,8 +14,8 @@ import (
 	"rondo/job/jobspec"
 )
 
-// TestSumsByTiers: where there are tiers, all that a Summer adds up goes by them, also what it
-// waits for at once, and not around the ring of all.
+// TestSumsByTiers: with tiers, a Summer adds up everything through them, including sums that it
+// waits for at once, and nothing through the ring of all ranks.
 func TestSumsByTiers(t *testing.T) {
 	alone := func() *allreduce.Ring {
 		ring, err := allreduce.New(allreduce.Config{World: 1, ChunkTimeout: time.Second,
@@ -40,8 +40,8 @@ func TestSumsByTiers(t *testing.T) {
 	}
 }
 
-// TestTiersEndWithTheRing: who waits for a neighbour in the ring of its host hears at once that the
-// ring of all is broken, and tells that and not whom it waited for.
+// TestTiersEndWithTheRing: when the ring of all ranks breaks, a wait in the host's ring ends at
+// once. The error is that of the broken ring, not a missing neighbour.
 func TestTiersEndWithTheRing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ring, err := allreduce.New(allreduce.Config{World: 1, Generation: 1,

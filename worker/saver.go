@@ -17,14 +17,14 @@ import (
 // closeTimeout bounds the wait for the last checkpoint when training has ended with an error.
 const closeTimeout = 30 * time.Second
 
-// saver keeps the trainer's snapshots in the job's checkpoint folder, while this worker is rank 0.
+// saver saves the trainer's snapshots in the job's checkpoint folder while this worker is rank 0.
 type saver struct {
 	engine *engine
 	spec   json.RawMessage
 
-	writer  *checkpoint.Writer // nil: nothing is being saved
-	began   bool               // what an earlier run left behind --resume STEP is gone
-	closing sync.WaitGroup     // of writers that were given up
+	writer  *checkpoint.Writer // nil: there is nothing to save
+	began   bool               // checkpoints after --resume STEP, of an earlier run, are deleted
+	closing sync.WaitGroup     // writers that finish in the background
 
 	mu     sync.Mutex
 	newest string // path of the newest checkpoint on storage
@@ -38,17 +38,17 @@ func newSaver(e *engine) (*saver, error) {
 	return &saver{engine: e, spec: spec}, nil
 }
 
-// startFrom says that the job goes on from a checkpoint.
+// startFrom sets the checkpoint from which the job continues.
 func (v *saver) startFrom(c *checkpoint.Checkpoint) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.newest = c.Path
 }
 
-// saved hears of each save from the writer.
+// saved reports the result of a save. The writer calls it.
 func (v *saver) saved(r checkpoint.Result) {
 	w := v.engine.worker
-	ctx := context.Background() // a report bounds its wait itself
+	ctx := context.Background() // reports bound their wait themselves
 	if r.Err != nil {
 		w.notice(ctx, r.Err.Error())
 		return
@@ -56,7 +56,7 @@ func (v *saver) saved(r checkpoint.Result) {
 	v.mu.Lock()
 	v.newest = r.Path
 	v.mu.Unlock()
-	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
+	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
 		Checkpoint: &rondov1.CheckpointEvent{Step: r.Step, Path: r.Path}}})
 	if r.RetainErr != nil {
 		w.notice(ctx, r.RetainErr.Error())
@@ -75,7 +75,7 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
 	defer cancel()
 	if !v.began {
-		// Not earlier: until there is something new to keep, nothing old is given up.
+		// Old checkpoints are deleted only now, when there is a new one to save.
 		if err := v.engine.stored.Abandon(ctx, w.spec); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	})
 }
 
-// open starts the writer, unless there is one.
+// open starts the writer if there is none.
 func (v *saver) open() (err error) {
 	if v.writer == nil {
 		v.writer, err = checkpoint.NewWriter(v.engine.stored.Store, checkpoint.WriterConfig{
@@ -106,7 +106,7 @@ func (v *saver) open() (err error) {
 	return err
 }
 
-// Flush implements train.Saver: it closes the writer, which waits for what it holds.
+// Flush implements train.Saver: it closes the writer, which saves what it holds.
 func (v *saver) Flush(ctx context.Context) error {
 	writer := v.writer
 	v.writer = nil
@@ -117,7 +117,7 @@ func (v *saver) Flush(ctx context.Context) error {
 	return writer.Close(ctx)
 }
 
-// abandonWriter lets the writer finish what it holds in the background.
+// abandonWriter lets the writer finish in the background.
 func (v *saver) abandonWriter() {
 	if v.writer == nil {
 		return
@@ -134,7 +134,7 @@ func (v *saver) abandonWriter() {
 	})
 }
 
-// close waits for what the writers hold.
+// close waits for all writers.
 func (v *saver) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -143,8 +143,8 @@ func (v *saver) close() error {
 	return err
 }
 
-// files are a snapshot's tensors as a checkpoint has them. The optimizer's are named
-// SLOT.PARAMETER, such as exp_avg.rnn.weight_ih_l0.
+// files returns a snapshot's tensors as a checkpoint's files. The optimizer's tensors are named
+// SLOT.PARAMETER, for example exp_avg.rnn.weight_ih_l0.
 func files(s *train.Snapshot) []checkpoint.File {
 	out := []checkpoint.File{{Name: job.ModelFile, Tensors: tensors("", s.Views, s.Params)}}
 	optimizer := checkpoint.File{Name: job.OptimizerFile}
@@ -166,7 +166,7 @@ func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint
 	return out
 }
 
-// readSnapshot fills a snapshot of the job's shapes from a checkpoint.
+// readSnapshot reads a checkpoint into a snapshot, which has the job's shapes.
 func readSnapshot(
 	ctx context.Context, c *checkpoint.Checkpoint, s *train.Snapshot,
 ) (*train.Snapshot, error) {

@@ -21,7 +21,7 @@ import (
 	"rondo/train/agree"
 )
 
-// errSuperseded is why a ring that has not begun to train is given up.
+// errSuperseded ends a ring that has not begun to train.
 var errSuperseded = errors.New("a newer plan has come")
 
 // session is a worker's part in the ring of one plan.
@@ -30,17 +30,17 @@ type session struct {
 	plan cluster.Plan
 	rank cluster.Rank
 	ring *allreduce.Ring
-	// group sums the gradient between the ranks' GPUs; nil: the ring does, or tiers of rings do.
+	// group sums the gradient between the ranks' GPUs; nil: tiers or the ring do.
 	group compute.Group
-	tiers *tiers // nil: the ring sums
+	tiers *tiers // nil: group or the ring sums
 
-	rejoined bool // the ranks have begun anew in the ring that they have
+	rejoined bool // the ranks have joined again in the same ring
 
-	mu         sync.Mutex
-	training   bool          // the ring has formed; it ends at a step's end
-	superseded bool          // a newer plan has come
-	since      time.Time     // it trains
-	seated     chan struct{} // closed when it trains for the first time
+	mu            sync.Mutex
+	training      bool          // the ring trains, so it ends only after a step
+	superseded    bool          // a newer plan exists
+	since         time.Time     // when training began
+	trainingBegan chan struct{} // closed when training begins
 }
 
 // ringError is a failure of this worker in a ring.
@@ -53,15 +53,15 @@ type ringError struct {
 func (e *ringError) Error() string { return e.err.Error() }
 func (e *ringError) Unwrap() error { return e.err }
 
-// serveRing is in the plan's ring until that ends, by the job's or the ring's end. done: nothing
-// is left to train. It returns an error when this worker cannot be in the next ring.
+// serveRing is in the plan's ring until the ring or the job ends. done says that nothing is left to
+// train. The error says why this worker cannot join the next ring.
 func (w *worker) serveRing(
 	life context.Context, leave <-chan struct{}, plan cluster.Plan, plans *plans,
 ) (done bool, err error) {
 	w.pulse.begin()
 	defer w.pulse.rest()
 	rank, _ := plan.Rank(w.member.ID)
-	s := &session{worker: w, plan: plan, rank: rank, seated: make(chan struct{})}
+	s := &session{worker: w, plan: plan, rank: rank, trainingBegan: make(chan struct{})}
 	if w.engine == nil {
 		if w.engine, err = w.openEngine(life); err != nil {
 			return false, s.failed(err)
@@ -71,12 +71,12 @@ func (w *worker) serveRing(
 		return false, s.failed(err)
 	}
 	ctx, cancel := context.WithCancelCause(life)
-	var heeding sync.WaitGroup
-	heeding.Go(func() { s.heed(ctx, cancel, leave, plans) })
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watchPlans(ctx, cancel, leave, plans) })
 	done, err = s.run(ctx)
 	cancel(nil)
-	heeding.Wait()
-	w.well = w.well || !s.since.IsZero() && time.Since(s.since) > lastReturn
+	watching.Wait()
+	w.stable = w.stable || !s.since.IsZero() && time.Since(s.since) > lastReturn
 	broke := err
 	if err != nil {
 		err = s.judge(life, err)
@@ -93,8 +93,8 @@ func (w *worker) serveRing(
 	return done && err == nil, err
 }
 
-// isVerdict reports whether an error is one that all ranks come to from the same collective: a rank
-// that broke the ring because of it could keep the others from it.
+// isVerdict reports whether all ranks get this error from the same collective. A rank that broke
+// the ring for it could prevent the others from getting it.
 func isVerdict(err error) bool {
 	var corrupt *agree.CorruptError
 	var others *agree.PeerCorruptError
@@ -104,7 +104,7 @@ func isVerdict(err error) bool {
 		errors.As(err, &refused)
 }
 
-// processesHere is how many of the plan's workers share this machine's cores.
+// processesHere returns the number of the plan's workers that share this machine's cores.
 func (s *session) processesHere() int {
 	if s.alone {
 		return 1
@@ -118,16 +118,16 @@ func (s *session) processesHere() int {
 	return n
 }
 
-// heed passes on what the plans and signals ask while the ring is there.
-func (s *session) heed(
+// watchPlans reacts to new plans and to the request to leave while the ring exists.
+func (s *session) watchPlans(
 	ctx context.Context, cancel context.CancelCauseFunc, leave <-chan struct{}, plans *plans,
 ) {
-	late := time.NewTimer(0) // nobody has planned a ring without this worker
+	late := time.NewTimer(0) // fires if no ring without this worker is planned
 	late.Stop()
 	defer late.Stop()
-	seated, asked, early := s.seated, (<-chan struct{})(nil), (<-chan struct{})(nil)
-	if s.plan.Rings <= 1 && !s.sat() {
-		early = leave // the job has no state yet that could be lost
+	trainingBegan, asked, early := s.trainingBegan, (<-chan struct{})(nil), (<-chan struct{})(nil)
+	if s.plan.Rings <= 1 && !s.trainedBefore() {
+		early = leave // the job has no state to lose yet
 	}
 	for {
 		plan, changed := plans.newest()
@@ -140,8 +140,8 @@ func (s *session) heed(
 		}
 		select {
 		case <-changed:
-		case <-seated: // not earlier: until then nobody else may have what this worker has
-			seated, asked, early = nil, leave, nil
+		case <-trainingBegan: // not earlier: the others may not have this worker's state yet
+			trainingBegan, asked, early = nil, leave, nil
 		case <-early:
 			early = nil
 			if s.giveUp(cancel) {
@@ -161,11 +161,11 @@ func (s *session) heed(
 }
 
 func (s *session) sayLeaving(ctx context.Context) {
-	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{
+	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{
 		Id: s.member.ID, Generation: uint64(s.plan.Generation)}}})
 }
 
-// supersede ends the ring: at a step's end if it trains, and at once otherwise.
+// supersede ends the ring: after the current step if it trains, otherwise at once.
 func (s *session) supersede(cancel context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,18 +177,18 @@ func (s *session) supersede(cancel context.CancelCauseFunc) {
 	cancel(errSuperseded)
 }
 
-// sat reports whether this worker has trained, in this ring or in another.
-func (s *session) sat() bool {
+// trainedBefore reports whether this worker has trained, in this ring or an earlier one.
+func (s *session) trainedBefore() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hasSat
+	return s.hasTrained
 }
 
-// giveUp ends a ring that has not begun to train; false: it has.
+// giveUp ends a ring that has not begun to train. It returns false if the worker has trained.
 func (s *session) giveUp(cancel context.CancelCauseFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hasSat {
+	if s.hasTrained {
 		return false
 	}
 	s.superseded = true
@@ -196,7 +196,7 @@ func (s *session) giveUp(cancel context.CancelCauseFunc) bool {
 	return true
 }
 
-// set says whether the ring trains, or fails when that comes too late.
+// set sets whether the ring trains. It fails if a newer plan exists.
 func (s *session) set(training bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +204,8 @@ func (s *session) set(training bool) error {
 		return errSuperseded
 	}
 	if s.training = training; training && s.since.IsZero() {
-		s.since, s.hasSat = time.Now(), true
-		close(s.seated)
+		s.since, s.hasTrained = time.Now(), true
+		close(s.trainingBegan)
 	}
 	return nil
 }
@@ -236,19 +236,19 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		if err != nil || result.Regroup {
 			return false, err
 		}
-		return true, s.voice.Load().Report(ctx, s.done(result))
+		return true, s.memberReporter.Load().Report(ctx, s.done(result))
 	}
 }
 
-// saveInterval is between two tries to store a job's end.
+// saveInterval is the time between two attempts to save a job's final state.
 const saveInterval = 5 * time.Second
 
-// saveLater holds the state of a job that has come to its end and could not be stored, and tries
-// again for as long as workers without a ring wait.
+// saveLater keeps a finished job's state that could not be saved, and tries again for
+// --regroup-timeout.
 func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) (err error) {
-	defer compute.Catch(&err) // the state is read from the device
+	defer compute.Catch(&err) // reading the state may panic with a device error
 	patience := s.spec.RegroupTimeout.AsDuration()
-	s.notice(ctx, fmt.Sprintf("the job's end is not stored: %v; its state is held, and storing it "+
+	s.notice(ctx, fmt.Sprintf("the job's end is not saved: %v; its state is kept, and saving it "+
 		"is tried again for %v (--regroup-timeout)", unsaved, patience))
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -289,8 +289,8 @@ func (s *session) train(
 	return s.engine.trainer.Run(ctx)
 }
 
-// soundRing reports whether all ranks have come to the same verdict, after which they go on in the
-// same ring until the leader plans another.
+// soundRing reports whether all ranks got the same error from a collective, so that the ring is
+// sound. They then go on in the same ring until the leader plans another.
 func (s *session) soundRing(ctx context.Context, err error) bool {
 	var split *agree.SplitError
 	var late *agree.StragglerError
@@ -301,7 +301,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	case errors.As(err, &unsummed):
 		return s.sumByRing(ctx, unsummed)
 	case errors.As(err, &split):
-		s.engine.trainer.Forget() // nobody's state can be told from a wrong one
+		s.engine.trainer.Forget() // no rank can tell a right state from a wrong one
 		s.engine.split = split
 	case errors.As(err, &late):
 		witness := cluster.Rank(0)
@@ -309,7 +309,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 			witness = 1
 		}
 		if s.rank == witness {
-			s.accuse(ctx, late.Rank, &rondov1.SuspectEvent{Text: err.Error(), Slow: true})
+			s.reportSuspect(ctx, late.Rank, &rondov1.SuspectEvent{Text: err.Error(), Slow: true})
 		}
 		return true
 	default:
@@ -321,9 +321,9 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	return true
 }
 
-// judge says what comes of an error that ended a session: the job's end, or life's; nothing, if
-// another ring can follow; or this worker's failure. Who has seen with its own eyes which
-// neighbour is to blame, tells.
+// judge decides the consequence of an error that ended a session: the job's end, life's end, nil if
+// another ring can follow, or this worker's failure. A rank that itself saw which neighbour failed
+// reports it.
 func (s *session) judge(life context.Context, err error) error {
 	var (
 		lost    *allreduce.PeerError
@@ -339,20 +339,20 @@ func (s *session) judge(life context.Context, err error) error {
 		return s.explain(context.Cause(life))
 	case errors.Is(err, errSuperseded):
 	case errors.As(err, &corrupt):
-		s.tellEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
+		s.reportEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
 			Failure: &rondov1.FailureEvent{Id: s.member.ID, Text: err.Error(), Resync: true,
 				Generation: uint64(s.plan.Generation)}}})
-		s.flush(life) // before it is missed, for a reason that says less
-		return &outError{reason: err.Error(), forget: true}
+		s.flush(life) // the reason must arrive before the others report this rank missing
+		return &expelledError{reason: err.Error(), forget: true}
 	case errors.As(err, &others):
-		for _, rank := range others.Ranks { // one of which may not have come to the verdict
-			s.accuse(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
+		for _, rank := range others.Ranks { // such a rank may not have got the verdict itself
+			s.reportSuspect(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
 		}
-	case errors.As(err, &hearsay): // those who saw it tell
-	case errors.As(err, &unsummed) && unsummed.Own == nil: // and so here
+	case errors.As(err, &hearsay): // the ranks that saw the failure report it
+	case errors.As(err, &unsummed) && unsummed.Own == nil: // likewise
 	case errors.As(err, &refused) && refused.rank != int(s.rank):
 	case errors.As(err, &lost):
-		s.accuse(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
+		s.reportSuspect(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
 	default:
 		return s.failed(err)
 	}
@@ -360,7 +360,8 @@ func (s *session) judge(life context.Context, err error) error {
 	return nil
 }
 
-// failed makes this worker's own failure of an error, and tells it before others see it go.
+// failed turns an error into this worker's own failure. It reports the failure before the others
+// see this worker leave.
 func (s *session) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
@@ -370,21 +371,21 @@ func (s *session) failed(err error) error {
 	failure := &ringError{generation: s.plan.Generation, err: err,
 		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
 			errors.As(err, &apart) && s.fromScratch() ||
-			errors.As(err, &refused) && s.plan.Rings <= 1 || // it is the job that was set up so
-			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // as it is, nobody goes on
-	s.tell(context.Background(), failure) // bounds its wait itself
+			errors.As(err, &refused) && s.plan.Rings <= 1 || // the job is set up wrongly
+			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // no other worker can go on
+	s.reportFailure(context.Background(), failure) // reportFailure bounds its wait itself
 	return failure
 }
 
-// fromScratch reports whether the job is known to have nothing yet that could be lost: this is its
-// first ring, and there is no checkpoint that it goes on from.
+// fromScratch reports whether the job has nothing to lose yet: this is its first ring, and it does
+// not continue from a checkpoint.
 func (s *session) fromScratch() bool {
 	none := !jobspec.KeepsModel(s.spec) || s.spec.Resume == "never" ||
 		s.engine != nil && s.engine.scratch
 	return none && s.plan.Rings <= 1 && s.step() == 0
 }
 
-// lack adds to the error of a GPU without memory for its lanes what would fit.
+// lack adds advice on what would fit to a GPU's MemoryError.
 func (s *session) lack(err error) (lacks bool, _ error) {
 	var lack *compute.MemoryError
 	if !errors.As(err, &lack) {
@@ -403,41 +404,41 @@ func (s *session) lack(err error) (lacks bool, _ error) {
 	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
 }
 
-// accuse tells that a rank of this ring is to be evicted, and why.
-func (s *session) accuse(ctx context.Context, rank int, why *rondov1.SuspectEvent) {
+// reportSuspect reports that a rank of this ring should be evicted, and why.
+func (s *session) reportSuspect(ctx context.Context, rank int, why *rondov1.SuspectEvent) {
 	why.Id, why.Generation, why.Rank = s.member.ID, uint64(s.plan.Generation), int64(rank)
-	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: why}})
+	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: why}})
 }
 
-// announce tells who is in the ring, and what it goes on from.
+// announce reports this worker, and from rank 0 the ring and the step from which it continues.
 func (s *session) announce(ctx context.Context, joined agree.Joined) {
 	from, to := s.plan.Lanes(s.rank)
 	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
 		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),
 		"threads", job.Threads(s.spec, s.processesHere()),
 		"lanes", fmt.Sprintf("%d-%d", from, to-1), "after_step", joined.Step)
-	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
+	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
 		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
 		Device: s.engine.model.Device().Name(), Host: s.member.Host,
 		Generation: uint64(s.plan.Generation)}}})
 	if s.rank != 0 {
 		return
 	}
-	s.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
+	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Generation{
 		Generation: &rondov1.GenerationEvent{Generation: uint64(s.plan.Generation),
 			WorldSize: int64(len(s.plan.Members)), Step: joined.Step, Reason: s.plan.Reason}}})
 	again := s.plan.Rings > 1 || s.rejoined
 	if text := joined.String(); text != "" && again {
 		s.notice(ctx, text)
 	}
-	s.engine.heard.catchUp(joined.Step) // which may be an earlier one, as was just told
+	s.engine.observer.catchUp(joined.Step) // joined's text has announced an earlier step
 	if total := s.data.Steps(s.spec); joined.Step >= total && !again {
 		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
 			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
 	}
 }
 
-// done is this rank's last event of a ring that has nothing left to train.
+// done returns this rank's last event when nothing is left to train.
 func (s *session) done(result train.Result) *rondov1.Event {
 	d := &rondov1.DoneEvent{Step: result.Progress.Step, Epoch: result.Progress.Epoch,
 		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
@@ -450,7 +451,7 @@ func (s *session) done(result train.Result) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Done{Done: d}}
 }
 
-// ending is why the job ends. Who asked it to stop, only the leader knows, and adds.
+// ending returns why the job ends. Only the leader knows who asked it to stop, and adds that.
 func (s *session) ending(result train.Result) string {
 	switch {
 	case result.Early:

@@ -29,20 +29,20 @@ var (
 	simSeeds = flag.Uint64("seeds", 200, "how many simulations to run")
 )
 
-// simSeedsShort is how many simulations run with -short.
+// simSeedsShort is the number of simulations with -short.
 const simSeedsShort = 60
 
 func TestMain(m *testing.M) {
-	// With the race detector, Go 1.26's runtime crashes when two Ps start timers of one bubble
-	// that are due at once.
+	// With the race detector, Go 1.26's runtime crashes when two Ps start timers of one bubble that
+	// are due at the same time.
 	runtime.GOMAXPROCS(1)
 	os.Exit(m.Run())
 }
 
 // TestSimulation runs whole jobs under a simulated clock: coordinators, workers that really train,
-// the ring, the store. From each seed come a job and a schedule of crashes, pauses, cuts and
-// outages. However it goes, the job must come to its end, each segment must have counted once, and
-// the loss must be that of the job without any fault.
+// the ring and the store. A seed determines a job and a schedule of crashes, pauses, cuts and
+// outages. The job must end, each segment must count once, and the loss must equal that of the
+// undisturbed job.
 func TestSimulation(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	data, err := job.OpenData(t.Context(), simSpec())
@@ -73,7 +73,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d faults in %d simulations", faults, last-first+1)
 }
 
-// simSpec is the job: small, and its loss does not depend on who trains it.
+// simSpec is a small job whose loss does not depend on the workers.
 func simSpec() *rondov1.JobSpec {
 	spec := jobspec.Textbook()
 	spec.MaxTokens, spec.Hidden, spec.Batch, spec.Bptt = 1200, 4, 6, 4
@@ -86,12 +86,12 @@ func simSpec() *rondov1.JobSpec {
 	} {
 		*to = durationpb.New(d)
 	}
-	// Computing takes no simulated time.
+	// Computing takes no simulated time, so the delay gives steps a duration.
 	spec.Inject = "delay rank=* phase=load for=100ms times=0"
 	return spec
 }
 
-// share has the workers share out what the optimizer keeps.
+// share shards the optimizer's state among the workers.
 func share(spec *rondov1.JobSpec, copies int64) {
 	spec.Optimizer, spec.Momentum = "momentum", 0.5
 	spec.ShardOptimizer, spec.ShardCopies = true, copies
@@ -113,8 +113,8 @@ func undisturbed(
 	return losses
 }
 
-// simulate runs one seed, and returns how many faults it had. The loss is to be want's, or, where
-// the optimizer is shared out, shared's.
+// simulate runs one seed and returns its number of faults. The loss must equal want, or shared if
+// the optimizer is sharded.
 func simulate(
 	t *testing.T, data *job.Data, seed uint64, want, shared map[int64]float64,
 ) (faults int) {
@@ -137,7 +137,7 @@ func simulate(
 		if w.random.IntN(3) == 0 || strings.Contains(spec.Inject, "corrupt") {
 			spec.CheckpointDir, spec.CheckpointEvery = folder+"/run", 15
 		}
-		if seed%3 == 0 { // rounds, whose loss depends on who takes part
+		if seed%3 == 0 { // rounds, whose loss depends on the set of workers
 			spec.SyncEvery, spec.ClipScope, w.inexact = 2+w.random.Int64N(7), "worker", true
 			spec.OuterOptimizer, spec.OuterMomentum = "nesterov", 0.3
 		}
@@ -160,18 +160,18 @@ func simulate(
 	return faults
 }
 
-// orders are faults of the job's own, some time.
+// orders returns random rehearsal rules.
 func (w *world) orders() (rules string) {
 	verbs := []string{"nan", "corrupt", "delay for=7s phase=forward", "drop", "duplicate",
 		"delay for=7s phase=all-gather", "corrupt phase=all-gather"}
 	if w.spec.Workers == 1 {
-		verbs = verbs[:1] // the others need somebody to notice
+		verbs = verbs[:1] // the others need another worker to notice them
 	}
 	for range w.random.IntN(3) {
 		verb, rank := verbs[w.random.IntN(len(verbs))], w.random.Int64N(w.spec.Workers)
 		rules += fmt.Sprintf("; %s rank=%d step=%d", verb, rank, 1+w.random.Int64N(w.spec.Steps))
 		if verb == "nan" || strings.HasPrefix(verb, "corrupt") {
-			w.inexact = true // a step is skipped, or was computed with wrong parameters
+			w.inexact = true // a step is skipped, or computed with wrong parameters
 		}
 	}
 	return rules
@@ -187,7 +187,7 @@ func (w *world) submit(t *testing.T) {
 	}
 }
 
-// disturb lets faults happen, as the seed has them, for a while.
+// disturb causes random faults for a while.
 func (w *world) disturb() (faults int) {
 	for range 3 + w.random.IntN(8) {
 		time.Sleep(time.Duration(w.random.Int64N(int64(1500 * time.Millisecond))))
@@ -206,7 +206,7 @@ func (w *world) isOver() bool {
 	return w.ended.Phase == cluster.Ended
 }
 
-// fault is one thing that goes wrong.
+// fault causes one fault.
 func (w *world) fault() {
 	workers := w.alive()
 	for_ := time.Duration(w.random.Int64N(int64(5 * time.Second)))
@@ -274,7 +274,7 @@ func (w *world) fault() {
 	}
 }
 
-// pause halts a worker for a while, as SIGSTOP does, as far as others can tell.
+// pause halts a worker for a while. For other processes it is like SIGSTOP.
 func (w *world) pause(name string, d time.Duration) {
 	w.strike("%s stands still for %v", name, d)
 	others := func(act func(from, to string)) {
@@ -291,7 +291,7 @@ func (w *world) pause(name string, d time.Duration) {
 	})
 }
 
-// pauseCoordinator halts one for a while, past its lease or not.
+// pauseCoordinator halts a coordinator for a while, which may be longer than its lease.
 func (w *world) pauseCoordinator(d time.Duration) {
 	id := ""
 	w.mu.Lock()
@@ -309,7 +309,7 @@ func (w *world) pauseCoordinator(d time.Duration) {
 	w.later(d, func() { w.store.Cut(id, false) })
 }
 
-// cut holds back what goes from one worker to another, or lets it pass.
+// cut cuts or heals the connection from one worker to another; both: in both directions.
 func (w *world) cut(from, to string, both, cut bool) {
 	act := w.net.Heal
 	if cut {
@@ -321,7 +321,7 @@ func (w *world) cut(from, to string, both, cut bool) {
 	}
 }
 
-// strike notes a fault that hits a worker.
+// strike records a fault of a worker.
 func (w *world) strike(format, name string, args ...any) {
 	w.note("FAULT "+format, append([]any{name}, args...)...)
 	w.mu.Lock()
@@ -329,7 +329,7 @@ func (w *world) strike(format, name string, args ...any) {
 	w.hit[name] = true
 }
 
-// later does something after a time, even when the job has ended.
+// later calls do after a time, even if the job has ended.
 func (w *world) later(d time.Duration, do func()) {
 	w.processes.Go(func() {
 		time.Sleep(d)
@@ -349,7 +349,7 @@ func (w *world) alive() (names []string) {
 	return names
 }
 
-// crash ends a worker as a kill -9 does, as far as others can tell: it is cut off for ever.
+// crash kills a worker. For other processes it is like kill -9: the worker is cut off for ever.
 func (w *world) crash(name string) {
 	w.strike("%s is killed", name)
 	w.mu.Lock()
@@ -361,7 +361,7 @@ func (w *world) crash(name string) {
 	p.kill()
 }
 
-// crashCoordinator kills one and starts another.
+// crashCoordinator kills a coordinator and starts another.
 func (w *world) crashCoordinator() {
 	w.mu.Lock()
 	var ids []string
@@ -385,13 +385,13 @@ func (w *world) crashCoordinator() {
 	w.startCoordinator(next)
 }
 
-// finish lets the job come to its end, and everything with it.
+// finish lets the job and all processes end.
 func (w *world) finish(t *testing.T) {
 	limit := time.Now().Add(10 * time.Minute)
 	for !w.isOver() && time.Now().Before(limit) {
 		time.Sleep(100 * time.Millisecond)
 		if len(w.alive()) < int(w.spec.MinWorkers) {
-			w.startWorker() // as whoever runs the job would
+			w.startWorker() // as the job's operator would
 		}
 	}
 	if !w.isOver() {
@@ -411,14 +411,14 @@ func (w *world) finish(t *testing.T) {
 	w.processes.Wait()
 }
 
-// unrecoverable reports whether the job rightly failed: as many ranks were spoilt as not, and there
+// unrecoverable reports whether the job failed rightly: half of the ranks were corrupted, and there
 // was no checkpoint yet.
 func (w *world) unrecoverable() bool {
 	return strings.Contains(w.spec.Inject, "corrupt") &&
 		strings.Contains(w.ended.Reason, "there is no checkpoint to go back to")
 }
 
-// check holds what the job has left behind against what it promises.
+// check checks the job's logs and losses.
 func (w *world) check(t *testing.T, want map[int64]float64) {
 	report, err := audit.Prove(t.Context(), os.DirFS(w.spec.AuditDir), nil)
 	if err != nil {

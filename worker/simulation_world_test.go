@@ -25,14 +25,14 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Times of a simulated world, which has a clock of its own.
+// Times in the simulated world.
 const (
-	simPoll  = 10 * time.Millisecond // of a reporter that looks for its leader
-	simTaken = time.Second           // for a leader to take an event
+	simPoll  = 10 * time.Millisecond // interval in which a reporter looks for its leader
+	simTaken = time.Second           // limit for a leader to accept an event
 )
 
-// world is a whole job in one process: its store, its coordinators, its workers, and the networks
-// between them, all of which can fail.
+// world is a whole job in one process: its store, coordinators and workers, and the networks
+// between them. All of them can fail.
 type world struct {
 	spec   *rondov1.JobSpec
 	data   *job.Data
@@ -49,15 +49,15 @@ type world struct {
 	coordinators map[string]*simCoordinator
 	workers      map[string]*simWorker
 	spawned      int
-	losses       map[int64]float64 // of the steps, as they were reported last
+	losses       map[int64]float64 // by step, as last reported
 	highest      int64
-	inexact      bool                // what a checkpoint has was lost without one
-	backwards    bool                // going back was announced
+	inexact      bool                // the losses may differ from the undisturbed job's
+	backwards    bool                // a return to an earlier step was announced
 	rings        map[uint64][]string // processes of each generation
-	furthest     uint64              // generation in which the highest step was done
+	furthest     uint64              // generation of the highest step
 	hit          map[string]bool     // processes that a fault has hit
 	veterans     map[string]bool     // processes that have a state
-	broken       []string            // promises
+	broken       []string            // violated promises
 }
 
 // simWorker is a worker process.
@@ -67,14 +67,14 @@ type simWorker struct {
 	gone bool // killed, or left
 }
 
-// simCoordinator is a coordinator process, and what reporters reach of it.
+// simCoordinator is a coordinator process with the interface that reporters use.
 type simCoordinator struct {
 	world  *world
 	id     string
 	events chan cluster.Event
 	kill   context.CancelFunc
 	gone   bool
-	terms  int // that it has led
+	terms  int // number of its terms as leader
 }
 
 func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
@@ -90,14 +90,14 @@ func (w *world) note(format string, args ...any) {
 	defer w.mu.Unlock()
 	line := time.Now().Format("04:05.000 ") + fmt.Sprintf(format, args...)
 	if w.log = append(w.log, line); *simSeed != 0 {
-		fmt.Fprintln(os.Stderr, line) // at once, also of a simulation that does not end
+		fmt.Fprintln(os.Stderr, line) // at once, so that it is seen if a simulation never ends
 	}
 }
 
 // Write implements io.Writer for the processes' logs.
 func (w *world) Write(p []byte) (int, error) {
 	if line := string(p[:max(len(p)-1, 0)]); !strings.Contains(line, "rehearsal: delay") {
-		w.note("%s", line) // but for what paces the steps
+		w.note("%s", line) // without the delays that pace the steps
 	}
 	return len(p), nil
 }
@@ -112,7 +112,6 @@ func (w *world) logger(name string) *slog.Logger {
 		}})).With("at", name)
 }
 
-// startWorker starts a worker process.
 func (w *world) startWorker() {
 	w.mu.Lock()
 	w.spawned++
@@ -139,7 +138,7 @@ func (w *world) startWorker() {
 	w.mu.Unlock()
 	w.note("%s starts", name)
 	w.processes.Go(func() {
-		err := p.openVoice()
+		err := p.openReporter()
 		if err == nil {
 			err = p.live(ctx)
 			p.farewell(ctx, err)
@@ -151,7 +150,6 @@ func (w *world) startWorker() {
 	})
 }
 
-// startCoordinator starts a coordinator process.
 func (w *world) startCoordinator(number int) {
 	id := fmt.Sprintf("c%d", number)
 	ctx, kill := context.WithCancel(context.Background())
@@ -182,7 +180,7 @@ func (w *world) startCoordinator(number int) {
 	})
 }
 
-// Lead implements coordinator.Audience. What was told before is of another term.
+// Lead implements coordinator.Audience. It begins another term.
 func (c *simCoordinator) Lead() {
 	c.world.note("%s leads", c.id)
 	c.world.mu.Lock()
@@ -203,14 +201,15 @@ func (c *simCoordinator) Planned(p cluster.Plan) {
 // Notify implements coordinator.Audience.
 func (c *simCoordinator) Notify(id, text string) { c.world.note("%s: %s: %s", c.id, id, text) }
 
-// simReporter tells whoever leads, as rpc.Reporter does: in order, and a new leader everything.
+// simReporter reports to the leader as rpc.Reporter does: in order, and everything again to a new
+// leader.
 type simReporter struct {
 	world       *world
 	process, id string
 	mu          sync.Mutex
 	records     []*rondov1.Record
-	told        int    // of records, to this leader
-	leader      string // and its term
+	sent        int    // records sent to this leader
+	leader      string // with its term
 	closed      chan struct{}
 	once        sync.Once
 }
@@ -242,7 +241,7 @@ func (r *simReporter) Report(_ context.Context, e *rondov1.Event) error {
 	return nil
 }
 
-// watch learns from an event who has a state, and what was announced.
+// watch records from an event which process has a state, and what was announced.
 func (w *world) watch(process string, e *rondov1.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,8 +265,7 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	}
 }
 
-// hold checks a plan against what the job promises: as long as a member is there that has a state,
-// there is one in the ring.
+// hold checks the promise that a ring includes a member with a state if there is one.
 func (w *world) hold(p cluster.Plan) {
 	view, err := w.store.View(context.Background())
 	if err != nil || p.Phase != cluster.Running {
@@ -294,7 +292,7 @@ func (w *world) hold(p cluster.Plan) {
 func (w *world) stepped(s *rondov1.StepEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Where a fault has hit all that were so far, nobody may be left who was.
+	// If a fault has hit every process of that ring, no process may be left that has the step.
 	spared := slices.ContainsFunc(w.rings[w.furthest], func(name string) bool {
 		return !w.hit[name]
 	})
@@ -315,13 +313,13 @@ func (r *simReporter) run() {
 		case <-r.closed:
 			return
 		case <-tick.C:
-			r.tell()
+			r.send()
 		}
 	}
 }
 
-// tell tells the leader what it does not know, if it can be reached.
-func (r *simReporter) tell() {
+// send sends the leader the records that it lacks, if it can be reached.
+func (r *simReporter) send() {
 	ctx, cancel := context.WithTimeout(context.Background(), simTaken)
 	defer cancel()
 	leader, err := r.world.store.As(r.process).Leader(ctx)
@@ -334,21 +332,21 @@ func (r *simReporter) tell() {
 	r.world.mu.Unlock()
 	if r.leader != term {
 		r.mu.Lock()
-		r.leader, r.told = term, 0
+		r.leader, r.sent = term, 0
 		r.mu.Unlock()
 	}
 	for {
 		r.mu.Lock()
-		if r.told == len(r.records) {
+		if r.sent == len(r.records) {
 			r.mu.Unlock()
 			return
 		}
-		event := rpc.ClusterEvent(r.records[r.told])
+		event := rpc.ClusterEvent(r.records[r.sent])
 		r.mu.Unlock()
 		select {
 		case c.events <- event:
 			r.mu.Lock()
-			r.told++
+			r.sent++
 			r.mu.Unlock()
 		case <-ctx.Done():
 			return
@@ -362,7 +360,7 @@ func (r *simReporter) Flush(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		r.mu.Lock()
-		done := r.told == len(r.records)
+		done := r.sent == len(r.records)
 		r.mu.Unlock()
 		if done {
 			return nil

@@ -19,7 +19,7 @@ import (
 	"rondo/worker"
 )
 
-// secureEtcd is an etcd that speaks to who has a certificate of the folder's authority alone.
+// secureEtcd starts an etcd that accepts only certificates of the folder's authority.
 func secureEtcd(t *testing.T, dir string) (endpoint string) {
 	t.Helper()
 	config := embed.NewConfig()
@@ -47,8 +47,8 @@ func secureEtcd(t *testing.T, dir string) (endpoint string) {
 	return server.Clients[0].Addr().String()
 }
 
-// TestOverTLS: a job whose processes prove themselves to each other and to etcd trains, and who
-// cannot prove itself takes no part.
+// TestOverTLS: a job trains with mutual TLS between its processes and etcd. A process without a
+// valid certificate cannot take part.
 func TestOverTLS(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)

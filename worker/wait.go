@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// wait is the time that a worker spends without a ring. Whoever leads has deadlines of its own, so
-// it is the time without a leader that counts; a worker that was asked to go does not wait for
-// long, whoever leads.
+// wait limits the time that a worker spends without a ring. The leader has its own deadlines, so
+// only the time without a leader counts. A worker that was asked to leave has a short limit in any
+// case.
 type wait struct {
 	worker  *worker
 	look    *time.Ticker
-	led     chan bool // whether there is a leader, as the last look found
+	led     chan bool // result of the last look: whether there is a leader
 	looking sync.WaitGroup
-	ended   time.Time // the last ring; zero: there was none
-	since   time.Time // a leader was seen last, or a ring ended
+	ended   time.Time // end of the last ring; zero: there was none
+	since   time.Time // when a leader was last seen, or a ring ended
 	warned  bool
-	done    bool      // nothing is left to do but to hear of the job's end
-	until   time.Time // the end for one that was asked to go; zero: none
+	done    bool      // nothing is left but the job's end
+	until   time.Time // limit of a worker that was asked to leave; zero: none
 }
 
 func (w *worker) newWait() *wait {
@@ -31,14 +31,13 @@ func (t *wait) interval() time.Duration {
 	return t.worker.spec.RegroupTimeout.AsDuration() / leaderLooks
 }
 
-// stop waits for a look in progress, which ends with its context at the latest.
+// stop waits for a look in progress, which ends with its context.
 func (t *wait) stop() {
 	t.look.Stop()
 	t.looking.Wait()
 }
 
-// lookForLeader asks etcd who leads, beside whatever else the worker has to heed; the answer goes
-// to led.
+// lookForLeader asks etcd for the leader in the background. The result goes to led.
 func (t *wait) lookForLeader(ctx context.Context) {
 	t.looking.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, t.interval())
@@ -46,33 +45,33 @@ func (t *wait) lookForLeader(ctx context.Context) {
 		_, err := t.worker.registry.Leader(ctx)
 		select {
 		case t.led <- err == nil:
-		default: // an earlier answer has not been heard yet
+		default: // the last result was not read yet
 		}
 	})
 }
 
-// begin says that a ring has ended.
+// begin starts the wait after a ring.
 func (t *wait) begin(done bool) {
 	t.ended = time.Now()
 	t.look.Reset(t.interval())
 	t.since, t.warned, t.done = t.ended, false, done
 }
 
-// forgotten reports whether the ring that this worker was in has ended for it, and for nobody
-// else, so that no other one is planned.
+// forgotten reports whether this worker's ring has probably ended for this worker only, so that no
+// other ring is planned.
 func (t *wait) forgotten() bool {
 	return !t.done && !t.ended.IsZero() &&
 		time.Since(t.ended) > t.worker.spec.RegroupTimeout.AsDuration()
 }
 
-// leave says that the worker was asked to go.
+// leave sets the limit of a worker that was asked to leave.
 func (t *wait) leave() { t.until = time.Now().Add(t.worker.spec.RegroupTimeout.AsDuration()) }
 
-// passed returns an error when this worker need not wait any more.
+// passed returns an error when this worker should wait no longer.
 func (t *wait) passed(led bool) error {
 	now, w := time.Now(), t.worker
 	if !t.until.IsZero() && now.After(t.until) {
-		return fmt.Errorf("this worker was asked to go, and nobody has planned a ring without it "+
+		return fmt.Errorf("this worker was asked to leave, and no ring without it was planned "+
 			"for %v (--regroup-timeout)", w.spec.RegroupTimeout.AsDuration())
 	}
 	if led {
@@ -82,14 +81,14 @@ func (t *wait) passed(led bool) error {
 	alone, regroup := now.Sub(t.since), w.spec.RegroupTimeout.AsDuration()
 	switch {
 	case t.done && alone >= regroup:
-		return fmt.Errorf("this worker is done, but the job has not ended, and nobody has led it "+
-			"for %v (--regroup-timeout): start a coordinator", regroup)
+		return fmt.Errorf("this worker is done, but the job has not ended, and it has had no "+
+			"leader for %v (--regroup-timeout): start a coordinator", regroup)
 	case alone >= w.spec.PauseTimeout.AsDuration():
-		return fmt.Errorf("nobody has led the job for %v (--pause-timeout): start a coordinator",
+		return fmt.Errorf("the job has had no leader for %v (--pause-timeout): start a coordinator",
 			w.spec.PauseTimeout.AsDuration())
 	case alone >= regroup && !t.warned:
 		t.warned = true
-		w.log.Warn("waiting: nobody leads the job; start a coordinator, or look after etcd",
+		w.log.Warn("waiting: the job has no leader; start a coordinator, or check etcd",
 			"for", alone.Round(time.Second), "at most", w.spec.PauseTimeout.AsDuration())
 	}
 	return nil

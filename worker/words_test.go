@@ -10,8 +10,8 @@ import (
 	"rondo/train"
 )
 
-// TestRoomsAgree: rooms that know nothing of each other use the same words and numbers; this one
-// hands them from one to the other.
+// TestRoomsAgree: rooms that do not import each other must use the same words and numbers, because
+// this one passes them on.
 func TestRoomsAgree(t *testing.T) {
 	if allreduce.HeartbeatsPerChunkTimeout != jobspec.HeartbeatsPerChunkTimeout {
 		t.Errorf("the ring gives %d heartbeats in a --chunk-timeout, and the ladder says %d",

@@ -1,8 +1,9 @@
 // Package worker is a worker process: it finds its job in etcd, registers, and trains its lanes in
-// one ring after another, as the coordinator plans them, until the job's end.
+// one ring after another, as the coordinator plans them, until the job ends.
 //
-// What it has trained outlives the rings: the engine (device, model, trainer) is opened once. A
-// ring is a session; what happens between two of them is in life.go.
+// The engine (device, model, trainer) outlives the rings and is opened once. A session is the
+// worker's part in one ring; life.go has what happens between rings. The package decides nothing
+// about membership and knows nothing of Kubernetes. internal/tidy lists what it may import.
 package worker
 
 import (
@@ -31,38 +32,38 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Limits of the waits at a worker's end.
+// Time limits at a worker's end.
 const (
-	farewellTimeout = 5 * time.Second // to tell the coordinator why this worker ends
-	leaveTimeout    = 3 * time.Second // to give the registration up
+	farewellTimeout = 5 * time.Second // to report why this worker ends
+	leaveTimeout    = 3 * time.Second // to end the registration
 )
 
-// fabric is the world around a worker: etcd, whoever leads, and the ring's network.
+// fabric is a worker's access to etcd, the leader and the ring's network.
 type fabric struct {
 	registry cluster.Registry
 	// report returns the reporter of a member.
 	report func(id string) (reporter, error)
-	// connect joins the ring of a seat, of members with these addresses.
+	// connect joins the ring of a seat. addresses are those of the ring's members.
 	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error)
-	// claim returns true once in a job for each name.
+	// claim returns true once per job for each name.
 	claim func(ctx context.Context, name string) (bool, error)
 }
 
-// reporter tells whoever leads what happens here; rpc.Reporter is one.
+// reporter sends events to the leader; rpc.Reporter implements it.
 type reporter interface {
 	Report(ctx context.Context, e *rondov1.Event) error
 	Flush(ctx context.Context) error
 	Close(ctx context.Context) error
 }
 
-// Config says where a worker stands, and computes.
+// Config says where the job is and on which device the worker computes.
 type Config struct {
 	meet.Config
-	Device string // --device; empty: as the job says
+	Device string // --device; empty: the job's
 }
 
-// validate returns a usage error of what a person wrote.
+// validate returns a usage error for invalid flags.
 func (c Config) validate() error {
 	if c.Device != "" {
 		if _, err := jobspec.ParseDevice(c.Device); err != nil {
@@ -75,79 +76,79 @@ func (c Config) validate() error {
 // worker is one process of one job.
 type worker struct {
 	fabric
-	log    *slog.Logger
-	alone  bool // it shares its cores with no other worker
-	spec   *rondov1.JobSpec
-	data   *job.Data
-	name   string         // the process's own; a member's id begins with it
-	member cluster.Member // as it is registered, or was last
-	own    string         // its own --device; empty: the job's
-	device compute.Device // nil before it is opened
-	engine *engine        // nil before the first ring
-	hasSat bool           // a ring with this worker has formed
-	well   bool           // a ring with this worker has trained for a while
-	end    *cluster.Plan  // with which the job has ended well; nil: it has not
-	kept   bool           // this worker saved what it held when it left
+	log        *slog.Logger
+	alone      bool // it shares its cores with no other worker
+	spec       *rondov1.JobSpec
+	data       *job.Data
+	name       string         // of the process; a member's id begins with it
+	member     cluster.Member // the current or last registration
+	own        string         // its own --device; empty: the job's
+	device     compute.Device // nil before it is opened
+	engine     *engine        // nil before the first ring
+	hasTrained bool           // this worker has trained in a ring
+	stable     bool           // this worker has trained in a ring for a while
+	end        *cluster.Plan  // the last plan of a job that ended well; nil: it has not
+	kept       bool           // this worker saved its state when it left
 
 	groupFault string // why its device is in no group any more; empty: it may be
 
-	started health.Flag // it has its spec and its text
+	started health.Flag // it has the spec and the text
 	ready   health.Flag // it is registered
 	pulse   pulse
 
-	voice atomic.Pointer[voice] // of the member
-	told  bool                  // the coordinator was told why this worker fails
-	heard bool                  // it knows, or has said so itself
+	memberReporter  atomic.Pointer[memberReporter] // the current member's
+	failureReported bool                           // this worker has reported why it fails
+	failureKnown    bool                           // the coordinator knows of the failure
 }
 
-// voice is a member's reporter.
-type voice struct {
+// memberReporter is a member's reporter.
+type memberReporter struct {
 	reporter
 	id string
 }
 
-func (w *worker) openVoice() error {
+func (w *worker) openReporter() error {
 	r, err := w.report(w.member.ID)
 	if err == nil {
-		w.voice.Store(&voice{reporter: r, id: w.member.ID})
+		w.memberReporter.Store(&memberReporter{reporter: r, id: w.member.ID})
 	}
 	return err
 }
 
-// tellEvent queues an event; a coordinator that does not listen must not stop the training.
-func (w *worker) tellEvent(ctx context.Context, e *rondov1.Event) {
-	if err := w.voice.Load().Report(ctx, e); err != nil {
+// reportEvent queues an event. An unreachable coordinator must not stop the training.
+func (w *worker) reportEvent(ctx context.Context, e *rondov1.Event) {
+	if err := w.memberReporter.Load().Report(ctx, e); err != nil {
 		w.log.Warn("an event is lost", "error", err)
 	}
 }
 
 func (w *worker) notice(ctx context.Context, text string) {
-	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
-		Notice: &rondov1.NoticeEvent{Id: w.voice.Load().id, Text: text}}})
+	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
+		Notice: &rondov1.NoticeEvent{Id: w.memberReporter.Load().id, Text: text}}})
 }
 
-// jobNotice is a notice of the job, not of the worker that happens to tell it.
+// jobNotice sends a notice about the job rather than about this worker.
 func (w *worker) jobNotice(ctx context.Context, text string) {
-	w.tellEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
+	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
 		Notice: &rondov1.NoticeEvent{Text: text}}})
 }
 
-// flush waits for the coordinator to have what it was told, but not for long.
+// flush waits a limited time for the coordinator to receive all events.
 func (w *worker) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
 	defer cancel()
-	if err := w.voice.Load().Flush(ctx); err != nil {
+	if err := w.memberReporter.Load().Flush(ctx); err != nil {
 		w.log.Debug("the coordinator does not answer", "error", err)
 	}
 }
 
-// heardError is a failure that the coordinator knows.
-type heardError struct{ error }
+// reportedError is a failure that the coordinator knows.
+type reportedError struct{ error }
 
-func (e *heardError) Unwrap() error { return e.error }
+func (e *reportedError) Unwrap() error { return e.error }
 
-// Run works for the job until it has ended, and says what it did, or why it failed. When ctx ends
-// the worker leaves at a step's end, the others go on without it, and the error is an
+// Run works for the job until it has ended. It returns what it did, or why it failed. When ctx
+// ends, the worker leaves after the current step, the others go on without it, and the error is an
 // app.LeftError.
 func Run(ctx context.Context, cfg Config) (did string, err error) {
 	if err := cfg.validate(); err != nil {
@@ -162,8 +163,8 @@ func Run(ctx context.Context, cfg Config) (did string, err error) {
 	defer stop()
 	err = w.run(ctx, cfg.Config)
 	switch {
-	case err != nil && w.heard:
-		return "", &heardError{err}
+	case err != nil && w.failureKnown:
+		return "", &reportedError{err}
 	case err != nil && !(ctx.Err() != nil && errors.Is(err, context.Canceled)):
 		return "", err
 	case w.end == nil:
@@ -182,13 +183,13 @@ func newWorker(cfg Config) *worker {
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
 		Version: meet.Version()}
 	if cfg.Host != "" {
-		// Containers of one machine count their processes each for itself.
+		// Each container of a machine has its own process ids.
 		w.member.Host, w.member.PID, w.alone = cfg.Host, -max(number, 1), true
 	}
 	return w
 }
 
-// run finds the job, and works for it.
+// run finds the job and works for it.
 func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	store, err := cfg.Store(ctx)
 	if err != nil {
@@ -208,29 +209,29 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	}
 	w.registry, w.claim = store, store.Claim
 	w.report = func(id string) (reporter, error) { return client.NewReporter(id) }
-	if err := w.openVoice(); err != nil {
+	if err := w.openReporter(); err != nil {
 		return err
 	}
 	err = w.serve(ctx, cfg)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		w.farewell(ctx, nil) // it was asked to go, which is nobody's failure
+		w.farewell(ctx, nil) // it was asked to leave, which is no failure
 		return err
 	}
 	w.farewell(ctx, err)
 	return w.verdict(ctx, err)
 }
 
-// verdict is a worker's failure as its exit code is to tell it. Whether another try is useless is
-// not for one process to say, whose machine may be to blame: only the leader fails the job, when it
-// has heard of the failure, and only then is the code that of a failed job. The code of wrong input
-// is left to flags: a process that crashes has it, too.
+// verdict returns a worker's failure with the right exit code. A single worker cannot know whether
+// a retry is useless, because its machine may be the cause. So it returns a JobError only if the
+// leader, which knows the failure, has failed the job. It never returns a usage error: that exit
+// code belongs to flags, and a crashed Go process has it too.
 func (w *worker) verdict(ctx context.Context, err error) error {
 	var ended *endedError
 	var failed *app.JobError
 	if err == nil || errors.As(err, &ended) || errors.As(err, &failed) {
-		return err // the leader has said so
+		return err // the leader has decided
 	}
-	told, own := w.failure(err).GetFailure(), errors.New(err.Error())
+	reported, own := w.failure(err).GetFailure(), errors.New(err.Error())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
 	if newer := w.newerRun(ctx); newer != 0 {
@@ -240,8 +241,8 @@ func (w *worker) verdict(ctx context.Context, err error) error {
 	seen := errors.New("the plan is known")
 	_ = w.registry.WatchPlan(ctx, func(p cluster.Plan) error {
 		last = p
-		if p.Phase != cluster.Ended && w.heard && (told.Usage || told.Fatal) {
-			return nil // what the leader does about it follows
+		if p.Phase != cluster.Ended && w.failureKnown && (reported.Usage || reported.Fatal) {
+			return nil // wait for the leader's decision
 		}
 		return seen
 	})
@@ -251,21 +252,21 @@ func (w *worker) verdict(ctx context.Context, err error) error {
 	return own
 }
 
-// superseded is the end of a worker of an older run.
+// superseded is the error of a worker of an older run.
 func superseded(name string, run, newer int64) error {
 	return &app.JobError{Err: fmt.Errorf("this worker is of run %d of job %s, and run %d has been "+
 		"submitted since: nothing is left to do for it", run, name, newer)}
 }
 
-// step is the last step that this worker has completed; 0: none.
+// step returns the last step that this worker has completed; 0: none.
 func (w *worker) step() int64 {
-	if w.engine == nil || w.engine.heard == nil {
+	if w.engine == nil || w.engine.observer == nil {
 		return 0
 	}
-	return w.engine.heard.last.Step
+	return w.engine.observer.last.Step
 }
 
-// done says what this worker did for a job that has ended well.
+// done describes this worker's part in a job that ended well.
 func (w *worker) done() string {
 	if step := w.step(); step > 0 {
 		return fmt.Sprintf("done after step %d: %s", step, w.end.Reason)
@@ -273,7 +274,7 @@ func (w *worker) done() string {
 	return "the job has ended without a step of this worker: " + w.end.Reason
 }
 
-// left says how this worker left a job that has not ended.
+// left describes how this worker left a job that has not ended.
 func (w *worker) left() string {
 	text := "asked to go before the job's end"
 	step := w.step()
@@ -287,7 +288,7 @@ func (w *worker) left() string {
 	return text + ", and before its first step"
 }
 
-// serve opens what the job needs here, and works.
+// serve opens the corpus, the device and the listeners, and then works.
 func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if w.data, err = job.OpenData(ctx, w.spec); err != nil {
 		return err
@@ -330,12 +331,12 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	}
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
-	local := links.ListenLocal() // before anybody can ask for it
+	local := links.ListenLocal() // before other workers can ask for it
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	var beside sync.WaitGroup
 	if local != nil {
-		beside.Go(func() { _ = server.Serve(local) }) // without it there is TCP
+		beside.Go(func() { _ = server.Serve(local) }) // after an error, TCP serves
 	}
 	defer func() {
 		server.Stop()
@@ -347,7 +348,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	return w.live(ctx)
 }
 
-// linkedBy is what --link asks of neighbours; --intra-host may say the same.
+// linkedBy returns the kind of link that --link or --intra-host asks for.
 func linkedBy(spec *rondov1.JobSpec) grpclink.Way {
 	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
 		if spec.Link == way.String() {
@@ -363,43 +364,44 @@ func linkedBy(spec *rondov1.JobSpec) grpclink.Way {
 	return grpclink.ByAny
 }
 
-// tell tells the coordinator, once, why this worker cannot go on, unless it was the coordinator
-// who said so. It returns when the coordinator has it: only then may others see this worker go.
-func (w *worker) tell(ctx context.Context, err error) {
+// reportFailure reports, once, why this worker cannot go on, unless the coordinator has ended the
+// job. It returns when the coordinator has the report, because only then may others see this worker
+// leave.
+func (w *worker) reportFailure(ctx context.Context, err error) {
 	var ended *endedError
 	if errors.As(err, &ended) {
-		w.heard = true
+		w.failureKnown = true
 	}
-	if err == nil || w.told || w.heard {
+	if err == nil || w.failureReported || w.failureKnown {
 		return
 	}
-	w.told = true
+	w.failureReported = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
-	reportErr := w.voice.Load().Report(ctx, w.failure(err))
+	reportErr := w.memberReporter.Load().Report(ctx, w.failure(err))
 	if reportErr == nil {
-		reportErr = w.voice.Load().Flush(ctx)
+		reportErr = w.memberReporter.Load().Flush(ctx)
 	}
-	w.heard = reportErr == nil
+	w.failureKnown = reportErr == nil
 	if reportErr != nil {
 		w.log.Warn("telling the coordinator of a failure", "error", reportErr)
 	}
 }
 
-// farewell is a member's last word.
+// farewell sends a member's last events.
 func (w *worker) farewell(ctx context.Context, err error) {
-	w.tell(ctx, err)
+	w.reportFailure(ctx, err)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
 	defer cancel()
-	if w.told && !w.heard {
-		cancel() // nobody answers; that was waited for already
+	if w.failureReported && !w.failureKnown {
+		cancel() // the wait has already failed once
 	}
-	if err := w.voice.Load().Close(ctx); err != nil {
+	if err := w.memberReporter.Load().Close(ctx); err != nil {
 		w.log.Debug("leaving without the coordinator's answer", "error", err)
 	}
 }
 
-// failure says whether the error is this worker's alone, or one that every worker would meet.
+// failure returns the event of an error. It says whether every worker would have the error.
 func (w *worker) failure(err error) *rondov1.Event {
 	f := &rondov1.FailureEvent{Id: w.member.ID, Text: err.Error()}
 	var wrong *app.UsageError

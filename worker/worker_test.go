@@ -21,7 +21,7 @@ import (
 // jobTimeout bounds one job.
 const jobTimeout = 2 * time.Minute
 
-// run runs a whole job in this process and returns the events, and each worker's result.
+// run runs a whole job in this process. It returns the events and each worker's result.
 func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []error) {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
@@ -102,13 +102,13 @@ func TestAJobLeavesNothingBehind(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// TestAnotherPrecision: a job in bf16 ends with the same parameters on all workers, which their
-// roll calls compare, and its checkpoint is trained on in float32, with a word about it.
+// TestAnotherPrecision: a job in bf16 ends with the same parameters on all workers, as their roll
+// calls check. Training goes on from its checkpoint in float32, with a notice.
 func TestAnotherPrecision(t *testing.T) {
 	spec := small()
 	spec.CheckpointDir, spec.CheckpointEvery, spec.CheckEvery = t.TempDir()+"/run", 4, 1
 	spec.Precision, spec.Layers, spec.Dropout, spec.Recompute = "bf16", 2, 0.2, 2
-	spec.Seed = 0 // which is not the default
+	spec.Seed = 0 // not the default
 	events, errs := run(t, spec)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -127,19 +127,20 @@ func TestAnotherPrecision(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	told := 0
+	notices := 0
 	for _, e := range events {
 		const want = "the checkpoint of step 10 was trained in bf16, and is trained on in fp32"
 		if n := e.GetNotice(); n.GetText() == want && n.GetId() == "" {
-			told++
+			notices++
 		}
 	}
-	if got := events[len(events)-1].GetDone().GetStep(); got != 15 || told != 1 {
-		t.Errorf("%d steps, and the precision was told of %d times", got, told)
+	if got := events[len(events)-1].GetDone().GetStep(); got != 15 || notices != 1 {
+		t.Errorf("%d steps, and the precision was reported %d times", got, notices)
 	}
 }
 
-// TestAFailureIsTheWorkersOwn: everybody hears the first reason, and nothing is left behind.
+// TestAFailureIsTheWorkersOwn: all workers get the first failure's reason, and nothing is left
+// behind.
 func TestAFailureIsTheWorkersOwn(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	spec := small()
@@ -158,7 +159,7 @@ func TestAFailureIsTheWorkersOwn(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// TestWrongInputIsTold: a worker whose corpus is missing says so to the coordinator.
+// TestWrongInputIsTold: a worker whose corpus is missing reports that to the coordinator.
 func TestWrongInputIsTold(t *testing.T) {
 	spec := small()
 	spec.Corpus = "/nowhere/book.txt"

@@ -2,11 +2,11 @@ package compress
 
 import "context"
 
-// dense sums all numbers, but of a lookup only those of tokens that some rank has looked up, where
-// these are fewer. Each number is the sum of the same numbers either way, for all others are zeros;
-// in which order a ring of more than two adds them depends on where they lie.
+// dense sums all numbers. Of a lookup it sums only the tokens that some rank has touched, if these
+// are fewer than all: the other numbers are zero on every rank. Packing may change the order in
+// which a ring of more than two ranks adds.
 type dense struct {
-	lookup  *looked // nil: none
+	lookup  *touchedTokens // nil: none
 	ring    Ring
 	place   Place
 	started []Pending
@@ -21,9 +21,8 @@ func (d *dense) join(ring Ring, place Place) {
 
 func (d *dense) settle(bool) {}
 
-// ready begins to sum all but what belongs to the lookup, of which it is not known yet what of it
-// travels. What rounding has withheld travels in the next step, whose rate is about the same: it is
-// not scaled.
+// ready starts all sums but the lookup's: its touched tokens are not known yet. The withheld
+// rounding errors are not scaled, because the next step's rate is about the same.
 func (d *dense) ready(ctx context.Context, g gradient, begin, end int) error {
 	if g.next != nil {
 		copy(g.next[begin:end], g.kept[begin:end])
@@ -45,12 +44,12 @@ func (d *dense) sum(ctx context.Context, g gradient, begin int) (err error) {
 	}
 	sparse := false
 	if l := d.lookup; l != nil {
-		if sparse, err = l.agree(ctx, d.ring, d.place); err != nil {
+		if sparse, err = l.exchange(ctx, d.ring, d.place); err != nil {
 			return err
 		}
 		of := g.part(l.Offset, l.Offset+l.size())
 		if sparse {
-			of = l.take(g)
+			of = l.packTouched(g)
 		}
 		if err := d.start(ctx, of); err != nil {
 			return err
@@ -62,15 +61,15 @@ func (d *dense) sum(ctx context.Context, g gradient, begin int) (err error) {
 		}
 	}
 	if sparse {
-		d.lookup.put(g)
+		d.lookup.unpackTouched(g)
 	}
 	return nil
 }
 
-// part is a part of a gradient, and what is withheld of it; nil: nothing is.
+// part is a range of a gradient with its residual; residual is nil if nothing is withheld.
 type part struct{ buf, residual []float32 }
 
-// part is empty where it would end before it begins.
+// part returns an empty part if begin >= end.
 func (g gradient) part(begin, end int) part {
 	if begin >= end {
 		return part{}
@@ -82,7 +81,6 @@ func (g gradient) part(begin, end int) part {
 	return p
 }
 
-// start begins to sum a part, behind those before.
 func (d *dense) start(ctx context.Context, p part) error {
 	if len(p.buf) == 0 {
 		return nil

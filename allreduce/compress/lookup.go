@@ -9,18 +9,18 @@ import (
 	"unsafe"
 )
 
-// Lookup is a tensor of which a step changes only what belongs to the tokens that it reads: the
-// rows of an embedding's gradient [V, E], or the columns of [W, V], the input weights of a layer
-// whose input is one-hot. All else in a rank's gradient of it is zeros.
+// Lookup is a tensor whose gradient is nonzero only for the tokens that a step reads: the rows of
+// an embedding's gradient [V, E], or the columns of [W, V], the input weights of a layer with
+// one-hot input.
 type Lookup struct {
 	Tensor
-	ByColumn bool // a token's numbers are a column, and not a row
-	// Always has the tokens exchanged in each step. Otherwise that is left off, after a step in
-	// which it saved nothing, for some steps, and altogether where it could not save much.
+	ByColumn bool // a token's numbers are a column, otherwise a row
+	// Always makes the ranks exchange their touched tokens in each step. Otherwise they pause for
+	// some steps after an exchange that saved nothing, and never exchange if it cannot save much.
 	Always bool
 }
 
-// Tokens is V, and Width how many numbers a token has.
+// Tokens returns V.
 func (l *Lookup) Tokens() int {
 	if l.ByColumn {
 		return l.Columns
@@ -28,7 +28,7 @@ func (l *Lookup) Tokens() int {
 	return l.Rows
 }
 
-// Width is how many numbers belong to a token.
+// Width returns the number of floats per token.
 func (l *Lookup) Width() int { return l.size() / l.Tokens() }
 
 func (l *Lookup) validate(length int) error {
@@ -39,37 +39,37 @@ func (l *Lookup) validate(length int) error {
 	return nil
 }
 
-// leastLookup is the smallest tensor, in floats, of which it is asked who has looked up what:
-// less is sent sooner than asked for.
+// leastLookup is the smallest tensor, in floats, for which the ranks exchange touched tokens.
+// Sending a smaller one whole is faster.
 const leastLookup = 1 << 14
 
-// restSteps is how many steps after one that saved nothing nobody asks.
-const restSteps = 15
+// pauseSteps is the number of steps without an exchange after one that saved nothing.
+const pauseSteps = 15
 
-// looked is who has looked up what. The steps with which it counts are the same on all ranks, for
-// all begin a ring anew.
-type looked struct {
+// touchedTokens finds the tokens that any rank has touched. All ranks start it anew with each ring,
+// so its pause is the same on all.
+type touchedTokens struct {
 	Lookup
-	own    []uint32  // a bit for each token that this rank has touched
-	all    []float32 // each rank's bits, as floats: [N, len(own)]
-	ends   []int     // of each rank's in all
-	tokens []int     // that some rank has touched, in order
-	rest   int       // steps in which nobody asks
+	own    []uint32  // one bit for each token that this rank has touched
+	all    []float32 // all ranks' bits, stored as floats: [N, len(own)]
+	ends   []int     // ends of the ranks' bits in all
+	tokens []int     // tokens that some rank has touched, ascending
+	pause  int       // steps left without an exchange
 	packed []float32 // the touched tokens' numbers: [len(tokens), Width]
-	held   []float32 // what is withheld of them
+	held   []float32 // the residuals of packed
 }
 
-// newLooked returns nil without a lookup.
-func newLooked(l *Lookup) *looked {
+// newTouchedTokens returns nil if l is nil.
+func newTouchedTokens(l *Lookup) *touchedTokens {
 	if l == nil {
 		return nil
 	}
-	return &looked{Lookup: *l, own: make([]uint32, (l.Tokens()+31)/32)}
+	return &touchedTokens{Lookup: *l, own: make([]uint32, (l.Tokens()+31)/32)}
 }
 
-func (l *looked) join(world int) {
+func (l *touchedTokens) join(world int) {
 	clear(l.own)
-	l.rest = 0
+	l.pause = 0
 	n := len(l.own)
 	l.all, l.ends = make([]float32, world*n), make([]int, world)
 	for rank := range l.ends {
@@ -77,30 +77,30 @@ func (l *looked) join(world int) {
 	}
 }
 
-func (l *looked) touch(ids []int32) {
+func (l *touchedTokens) touch(ids []int32) {
 	for _, id := range ids {
 		l.own[id/32] |= 1 << (id % 32)
 	}
 }
 
-// asks says whether the ranks tell each other what they have touched in this step. What that costs
-// must be small beside the tensor.
-func (l *looked) asks(world int) bool {
+// exchanges reports whether the ranks exchange their touched tokens in this step. The exchange must
+// be small compared to the tensor.
+func (l *touchedTokens) exchanges(world int) bool {
 	if l.Always {
 		return true
 	}
-	if l.rest > 0 {
-		l.rest--
+	if l.pause > 0 {
+		l.pause--
 		return false
 	}
 	return l.size() >= leastLookup && len(l.all)*world <= l.size()/2
 }
 
-// agree has the ranks tell each other what they have touched, and says whether only that is to be
-// summed, which is the same on all.
-func (l *looked) agree(ctx context.Context, ring Ring, place Place) (bool, error) {
+// exchange shares the touched tokens among the ranks. It reports whether only those are to be
+// summed; all ranks get the same answer.
+func (l *touchedTokens) exchange(ctx context.Context, ring Ring, place Place) (bool, error) {
 	defer clear(l.own)
-	if !l.asks(place.World) {
+	if !l.exchanges(place.World) {
 		return false, nil
 	}
 	words, n := unsafeWords(l.all), len(l.own)
@@ -125,12 +125,12 @@ func (l *looked) agree(ctx context.Context, ring Ring, place Place) (bool, error
 	if len(l.tokens) < l.Tokens() {
 		return true, nil
 	}
-	l.rest = restSteps
+	l.pause = pauseSteps
 	return false, nil
 }
 
-// take packs what was touched of a gradient, which put puts back.
-func (l *looked) take(g gradient) part {
+// packTouched copies the touched tokens out of a gradient. unpackTouched copies them back.
+func (l *touchedTokens) packTouched(g gradient) part {
 	l.packed = l.pack(l.packed, g.sum)
 	if g.next == nil {
 		return part{buf: l.packed}
@@ -139,15 +139,15 @@ func (l *looked) take(g gradient) part {
 	return part{l.packed, l.held}
 }
 
-func (l *looked) put(g gradient) {
+func (l *touchedTokens) unpackTouched(g gradient) {
 	l.unpack(g.sum, l.packed)
 	if g.next != nil {
 		l.unpack(g.next, l.held)
 	}
 }
 
-// pack copies the touched tokens' numbers out of flat, and returns them in what was dst before.
-func (l *looked) pack(dst, flat []float32) []float32 {
+// pack copies the touched tokens' numbers out of flat into dst, which may grow, and returns it.
+func (l *touchedTokens) pack(dst, flat []float32) []float32 {
 	n, x, width := len(l.tokens), l.of(flat), l.Width()
 	if cap(dst) < n*width {
 		dst = make([]float32, n*width)
@@ -167,8 +167,7 @@ func (l *looked) pack(dst, flat []float32) []float32 {
 	return dst
 }
 
-// unpack copies what pack has returned back.
-func (l *looked) unpack(flat, src []float32) {
+func (l *touchedTokens) unpack(flat, src []float32) {
 	n, x, width := len(l.tokens), l.of(flat), l.Width()
 	for i, token := range l.tokens {
 		if !l.ByColumn {
@@ -183,10 +182,10 @@ func (l *looked) unpack(flat, src []float32) {
 	}
 }
 
-// unsafeWords is the memory of floats as words, for bits that are no numbers.
+// unsafeWords returns the memory of floats as words, for bits that are not numbers.
 func unsafeWords(x []float32) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
 }
 
-// magnitude orders floats by their magnitude, and what is no number above all.
+// magnitude returns a key that orders floats by magnitude, with NaN above all.
 func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }

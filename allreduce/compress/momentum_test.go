@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestMomentum: what is sent of the ranks' momenta and what they keep of them add up to the momenta
-// of their gradients' sums, from the first step on that does not send all; where all numbers are
-// sent, in each step.
+// TestMomentum: the momenta sent and kept by all ranks add up to the momenta of the summed
+// gradients, from the first step on that does not send all numbers. If all numbers are always sent,
+// this holds in each step.
 func TestMomentum(t *testing.T) {
 	const n, world, after, steps = 64, 3, 2, 12
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}

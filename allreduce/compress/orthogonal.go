@@ -2,14 +2,14 @@ package compress
 
 import "math"
 
-// dependent is how small a column may become, as a share of what it was, when the part of it that
-// those before it span is taken out. What is left of a smaller one is rounding: it is made zeros.
+// dependent is the smallest norm of a vector, relative to its original one, after its parts along
+// earlier vectors are subtracted. A smaller rest is rounding error, and is set to zero.
 const dependent = 1e-6
 
-// orthogonalise makes the r vectors that x holds one after the other orthonormal, by the modified
-// Gram-Schmidt process, each taken through it twice. It computes in float64, in one order and with
-// every product rounded, so that ranks with the same x have the same after it. A vector that is not
-// finite becomes no numbers.
+// orthogonalise makes the r vectors in x, stored one after the other, orthonormal by the modified
+// Gram-Schmidt process with two passes. It computes in float64, in a fixed order and with each
+// product rounded, so equal x give equal bits on all ranks. A vector that is not finite becomes
+// NaN.
 func orthogonalise(x []float32, r int) {
 	n := len(x) / r
 	for c := range r {
@@ -31,7 +31,7 @@ func orthogonalise(x []float32, r int) {
 	}
 }
 
-// subtract takes out of x its part along each of the vectors of its length in others.
+// subtract subtracts from x its parts along the vectors in others, each of x's length.
 func subtract(x, others []float32) {
 	for ; len(others) > 0; others = others[len(x):] {
 		other := others[:len(x)]
@@ -42,7 +42,7 @@ func subtract(x, others []float32) {
 	}
 }
 
-// inner is the sum of the products, each of which float64 holds exactly.
+// inner returns the inner product. float64 holds each product exactly.
 func inner(x, y []float32) float64 {
 	sum := 0.0
 	for i, v := range x {

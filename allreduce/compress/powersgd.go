@@ -5,16 +5,16 @@ import (
 	"math/rand/v2"
 )
 
-// powerSGD sums matrices as two thin factors (Vogels et al., Algorithms 1 and 2). M: [m, n] is what
-// a rank has kept and its gradient together, Q: [n, r] the factor of the step before.
+// powerSGD sums matrices as two thin factors (Vogels et al., Algorithms 1 and 2). M: [m, n] is the
+// rank's gradient plus its kept numbers, Q: [n, r] the factor of the step before.
 //
 //	P = orthogonalise(sum of M Q)         the same on all ranks
 //	Q = sum of M^T P                      the same on all ranks
-//	the sum of M is about P Q^T, and a rank keeps M - P (M^T P)^T, of its own M
+//	the sum of M is about P Q^T, and a rank keeps M - P (M^T P)^T of its own M
 //
-// A rank so keeps no more than it had, the part of its own M outside of the span of P, and the
-// ranks' parts add up to what the sum lacks. What are no matrices, or too small for it, travel as
-// they are. P and Q lie transposed, [r, m] and [r, n].
+// So a rank keeps only the part of its own M outside of the span of P, which is no larger than M,
+// and the ranks' parts add up to the error of the sum. Vectors, and matrices too small to gain, are
+// sent whole. P and Q are stored transposed, [r, m] and [r, n].
 type powerSGD struct {
 	seed     uint64
 	matrices []matrix
@@ -24,16 +24,16 @@ type powerSGD struct {
 
 	first  []float32 // the transposed P of each matrix, then plain
 	second []float32 // the transposed Q of each matrix
-	local  []float32 // second, of this rank's matrices alone
-	warm   []float32 // second of the last step that was committed
-	fresh  []float32 // what warm begins with
+	local  []float32 // this rank's part of second
+	warm   []float32 // second after the last committed step
+	fresh  []float32 // initial warm of this ring
 }
 
-// matrix is a matrix that is approximated.
+// matrix is a matrix that is sent as two factors.
 type matrix struct {
 	Tensor
 	rank int // r
-	p, q int // where its factors begin in first and second
+	p, q int // offsets of its factors in first and second
 }
 
 func newPowerSGD(c Config) *powerSGD {
@@ -56,8 +56,8 @@ func newPowerSGD(c Config) *powerSGD {
 	return s
 }
 
-// join draws new factors, which depend on the seed and the ring alone: so all ranks have the same,
-// newcomers too.
+// join draws new factors from the seed and the ring's generation, so that all ranks have the same
+// ones, newcomers too.
 func (s *powerSGD) join(ring Ring, place Place) {
 	s.ring, s.place = ring, place
 	rng := rand.New(rand.NewPCG(s.seed, uint64(place.Generation)))
@@ -67,12 +67,12 @@ func (s *powerSGD) join(ring Ring, place Place) {
 	copy(s.warm, s.fresh)
 }
 
-// factors returns the matrix's rows of the transposed P in first, and of a transposed Q.
+// factors returns the matrix's transposed P in first and transposed Q in second.
 func (m matrix) factors(first, second []float32) (p, q []float32) {
 	return first[m.p:][:m.rank*m.Rows], second[m.q:][:m.rank*m.Columns]
 }
 
-// ready does nothing: what matrices send follows from the whole of them.
+// ready does nothing: the factors need the whole matrix.
 func (s *powerSGD) ready(context.Context, gradient, int, int) error { return nil }
 
 func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
@@ -103,7 +103,7 @@ func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range s.matrices { // while that travels
+	for _, m := range s.matrices { // during the all-reduce
 		p, q := m.factors(s.first, s.local)
 		copy(m.of(g.next), m.of(g.sum))
 		m.addProduct(m.of(g.next), p, q, -1)
@@ -123,7 +123,7 @@ func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 	return nil
 }
 
-// settle keeps the factors for the next step, with new columns for those that say nothing.
+// settle keeps the factors for the next step. Columns of zeros are replaced by fresh ones.
 func (s *powerSGD) settle(skipped bool) {
 	if skipped {
 		return

@@ -1,7 +1,7 @@
 package compress
 
-// addScaled adds a*x to dst, which are of one length. Each product is rounded before it is added,
-// so that all processors get the same bits.
+// addScaled adds a*x to dst, of equal length. Each product is rounded before the addition, so that
+// all processors get the same bits.
 func addScaled(dst, x []float32, a float32) {
 	n := addScaledVector(dst, x, a)
 	dst, x = dst[n:], x[n:len(dst)]
@@ -10,7 +10,8 @@ func addScaled(dst, x []float32, a float32) {
 	}
 }
 
-// dot is the sum of the products of x and y, which are of one length, in an order of its own.
+// dot returns the inner product of x and y, of equal length. The order of its additions depends on
+// the processor.
 func dot(x, y []float32) float32 {
 	n, sum := dotVector(x, y)
 	x, y = x[n:], y[n:len(x)]

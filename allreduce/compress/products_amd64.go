@@ -2,10 +2,10 @@ package compress
 
 import "golang.org/x/sys/cpu"
 
-// vectorFloats is how many floats the vector loops take at a time at least.
+// vectorFloats is the number of floats that the vector loops process at a time.
 const vectorFloats = 8
 
-// addScaledVector does addScaled to as many floats as whole vectors hold, and returns how many.
+// addScaledVector is addScaled for as many floats as fill whole vectors, and returns that count.
 func addScaledVector(dst, x []float32, a float32) int {
 	n := len(dst) &^ (vectorFloats - 1)
 	if n == 0 || !cpu.X86.HasAVX {
@@ -16,7 +16,7 @@ func addScaledVector(dst, x []float32, a float32) int {
 	return n
 }
 
-// dotVector is dot of as many floats as whole vectors hold, and how many those are.
+// dotVector returns the inner product of as many floats as fill whole vectors, and that count.
 func dotVector(x, y []float32) (int, float32) {
 	n := len(x) &^ (vectorFloats - 1)
 	if n == 0 || !cpu.X86.HasAVX {
@@ -26,13 +26,13 @@ func dotVector(x, y []float32) (int, float32) {
 	return n, dotAVX(&x[0], &y[0], n)
 }
 
-// addScaledAVX adds a times n floats, a multiple of 8, at x to those at dst, without fused
-// operations.
+// addScaledAVX adds a times the n floats at x to those at dst, without fused operations. n is a
+// multiple of 8.
 //
 //go:noescape
 func addScaledAVX(dst, x *float32, n int, a float32)
 
-// dotAVX is the sum of the products of n floats, a multiple of 8, at x and y.
+// dotAVX returns the inner product of the n floats at x and y. n is a multiple of 8.
 //
 //go:noescape
 func dotAVX(x, y *float32, n int) float32

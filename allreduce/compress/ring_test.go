@@ -16,17 +16,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testRing is a ring of one process as a Summer has it.
+// testRing is a rank's ring within one process, as a Summer's Ring.
 type testRing struct {
 	*allreduce.Ring
-	element allreduce.Element // of what is started
+	element allreduce.Element // of sums by Start
 }
 
 func (r testRing) Start(ctx context.Context, buf, residual []float32) (Pending, error) {
 	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Element: r.element, Residual: residual})
 }
 
-// newRings returns the ranks' places in a ring.
 func newRings(t testing.TB, world int) []testRing {
 	t.Helper()
 	links := make([]allreduce.Links, world)
@@ -51,7 +50,7 @@ func newRings(t testing.TB, world int) []testRing {
 	return rings
 }
 
-// closeAll closes rings, again if need be.
+// closeAll closes the rings; it may be called twice.
 func closeAll(rings []testRing) {
 	var closing sync.WaitGroup
 	for _, ring := range rings {
@@ -60,7 +59,7 @@ func closeAll(rings []testRing) {
 	closing.Wait()
 }
 
-// company is the Summers of the ranks of a ring.
+// company holds the Summers of the ranks of a ring.
 type company struct {
 	t       testing.TB
 	rings   []testRing
@@ -69,7 +68,7 @@ type company struct {
 	rate    float64
 }
 
-// newCompany has so many ranks sum alike; rounds: in a ring of 16 bits.
+// newCompany returns Summers of one config for so many ranks. rounds: the ring sends 16 bits.
 func newCompany(t testing.TB, world int, config Config, rounds bool) *company {
 	t.Helper()
 	c := &company{t: t, rings: newRings(t, world), rate: 1}
@@ -88,7 +87,7 @@ func newCompany(t testing.TB, world int, config Config, rounds bool) *company {
 	return c
 }
 
-// sum sums the ranks' gradients in a step, which the caller commits.
+// sum sums the ranks' gradients in one step. The caller commits it.
 func (c *company) sum(gradients [][]float32) {
 	c.t.Helper()
 	c.step++
@@ -105,7 +104,7 @@ func (c *company) sum(gradients [][]float32) {
 	}
 }
 
-// end closes the ring, of which a test has many.
+// end closes the ring. Tests that use many rings call it.
 func (c *company) end() { closeAll(c.rings) }
 
 func (c *company) commit() {
@@ -114,7 +113,7 @@ func (c *company) commit() {
 	}
 }
 
-// randomTensors lays tensors of all shapes out in n floats, with gaps.
+// randomTensors places tensors of all shapes in n floats, with gaps.
 func randomTensors(rng *rand.Rand, n int) []Tensor {
 	var tensors []Tensor
 	for at := rng.IntN(3); at < n; at += rng.IntN(3) {
@@ -129,7 +128,7 @@ func randomTensors(rng *rand.Rand, n int) []Tensor {
 	return tensors
 }
 
-// randomGradient has numbers in its tensors, and zeros between them.
+// randomGradient returns random numbers in the tensors, and zeros between them.
 func randomGradient(rng *rand.Rand, n int, tensors []Tensor) []float32 {
 	x := make([]float32, n)
 	for _, t := range tensors {
@@ -140,7 +139,7 @@ func randomGradient(rng *rand.Rand, n int, tensors []Tensor) []float32 {
 	return x
 }
 
-// alike fails unless all ranks have the same bits.
+// alike fails the test unless all ranks have the same bits.
 func alike(t testing.TB, what string, gradients [][]float32) {
 	t.Helper()
 	for rank, g := range gradients {
@@ -153,7 +152,6 @@ func alike(t testing.TB, what string, gradients [][]float32) {
 	}
 }
 
-// ways are all ways to sum.
 func ways(n int, tensors []Tensor) map[string]Config {
 	all := map[string]Config{"dense": {}, "dense, fed back": {Feedback: true},
 		"top 1": {TopK: 1}, "top 0.1": {TopK: 0.1},
@@ -173,7 +171,8 @@ func ways(n int, tensors []Tensor) map[string]Config {
 	return all
 }
 
-// touched returns, for a lookup, ids that a rank touches, and zeroes the others in its gradient.
+// touched returns ids that a rank touches, and zeroes the other tokens in its gradient. Without a
+// lookup it does nothing.
 func touched(rng *rand.Rand, l *Lookup, gradient []float32) (ids []int32) {
 	if l == nil {
 		return nil
@@ -195,7 +194,7 @@ func touched(rng *rand.Rand, l *Lookup, gradient []float32) (ids []int32) {
 	return ids
 }
 
-// total is the naive sum, of gradients or of what the ranks keep.
+// total returns the plain float64 sum over the ranks, of gradients or of kept numbers.
 func total(parts [][]float32) []float64 {
 	sum := make([]float64, len(parts[0]))
 	for _, p := range parts {

@@ -1,22 +1,22 @@
 package compress
 
-// selector finds the largest numbers of slices. Its memory is used again.
+// selector finds the largest numbers of slices, and reuses its memory.
 type selector struct {
 	counts     [1 << highBits]int
 	candidates []uint32
 }
 
-// A magnitude has 31 bits. They are told apart by the highest first, the exponent and three of the
-// fraction, then among those that are alike by the next ten, then by the last ten: a histogram
-// each, so that no more than the first goes over all numbers.
+// A magnitude has 31 bits. Histograms find the k-th largest: first of the highest 11 bits (the
+// exponent and three of the fraction), then of the next 10, then of the last 10. Only the first
+// histogram reads all numbers.
 const (
 	highBits = 11
 	lowBits  = 10
 )
 
-// largest fills chosen with the indices of so many numbers of x, those of the largest magnitude, in
-// ascending order: of equal ones those that come first. What is no number is larger than all that
-// is. x is at least as long as chosen.
+// largest fills chosen with the ascending indices of the len(chosen) numbers of x with the largest
+// magnitude. Among equal magnitudes the first come first, and NaN counts as the largest. x is at
+// least as long as chosen.
 func (s *selector) largest(chosen []uint32, x []float32) {
 	if len(chosen) == 0 {
 		return
@@ -41,7 +41,8 @@ func (s *selector) largest(chosen []uint32, x []float32) {
 	}
 }
 
-// threshold returns the k-th largest magnitude, and how many of that magnitude are among the k.
+// threshold returns the k-th largest magnitude, and the count of numbers with that magnitude among
+// the k.
 func (s *selector) threshold(x []float32, k int) (least uint32, equal int) {
 	clear(s.counts[:])
 	for _, v := range x {
@@ -71,7 +72,8 @@ func (s *selector) threshold(x []float32, k int) (least uint32, equal int) {
 	return prefix<<lowBits | low, rest
 }
 
-// descend goes down from a bucket to the one that has the k-th, and says which of that one's it is.
+// descend finds the bucket of the k-th largest number at or below from, and the number's rank
+// within it.
 func (s *selector) descend(from uint32, k int) (bucket uint32, rest int) {
 	bucket = from
 	for s.counts[bucket] < k {

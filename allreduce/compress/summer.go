@@ -8,98 +8,98 @@ import (
 	"time"
 )
 
-// Ring is what a Summer asks of the ranks. All ranks call the same methods with buffers of the same
+// Ring is the ring that a Summer uses. All ranks call the same methods with buffers of the same
 // length in the same order.
 type Ring interface {
-	// AllReduce replaces buf on every rank by the float32 sum over the ranks, the same bits on all.
+	// AllReduce replaces buf on every rank by the float32 sum over the ranks, with the same bits on
+	// all.
 	AllReduce(ctx context.Context, buf []float32) error
-	// AllGather gives every rank exactly the bits that rank i has in buf[ends[i-1]:ends[i]].
+	// AllGather gives every rank all ranks' ranges: rank i's bits in buf[ends[i-1]:ends[i]].
 	AllGather(ctx context.Context, buf []float32, ends []int) error
-	// Start begins to do to buf what AllReduce does, behind what was started before; but numbers
-	// may be rounded on their way. Residual is nil, or as long as buf: what rounding has withheld
-	// before is added, and replaced by what it withholds now. Both are the ring's until Wait.
+	// Start queues a sum like AllReduce's whose numbers may be rounded on their way. residual is
+	// nil or as long as buf. Earlier rounding errors in it are added and replaced by the new ones.
+	// The ring owns both until Wait.
 	Start(ctx context.Context, buf, residual []float32) (Pending, error)
 }
 
-// Pending is a sum that was started.
+// Pending is a sum that has been started.
 type Pending interface {
 	Wait(ctx context.Context) error
 }
 
-// Place is a rank's place in a ring, all of it the same on all ranks but for Rank.
+// Place is a rank's place in a ring. World and Generation are the same on all ranks.
 type Place struct {
 	Rank, World int
 	Generation  int64
 }
 
-// Tensor is where a tensor of a gradient lies: [Rows, Columns], row-major; a vector has one row.
+// Tensor is a tensor's place in a gradient: [Rows, Columns], row-major; a vector has one row.
 type Tensor struct{ Offset, Rows, Columns int }
 
 func (t Tensor) size() int { return t.Rows * t.Columns }
 
-// of returns the tensor's part of flat.
 func (t Tensor) of(flat []float32) []float32 { return flat[t.Offset:][:t.size():t.size()] }
 
-// Config is what a Summer is for, the same on all ranks.
+// Config describes a Summer. It is the same on all ranks.
 type Config struct {
 	Length  int      // floats of a gradient
-	Tensors []Tensor // in it, in order of their offsets; all else in it is zeros
+	Tensors []Tensor // ascending by offset; all numbers outside of them are zero
 
-	// At most one of these two is set; neither is the dense way.
-	TopK     float64 // the share of the numbers that travels, above 0 to 1
+	// At most one of these two is set. If none is, the method is dense.
+	TopK     float64 // the share of the numbers that travels: above 0, at most 1
 	PowerSGD int     // the rank of a matrix's approximation
-	// PerTensor has top-k send its share of each tensor. Otherwise it sends the largest of all,
-	// which is best where all change the parameters by the same rate; an optimizer that divides by
-	// second moments makes small gradients count as much as large ones.
+	// PerTensor makes top-k send its share of each tensor. Otherwise it sends the largest of all
+	// numbers. That is best if the optimizer changes all parameters by the same rate. One that
+	// divides by second moments gives small gradients the weight of large ones.
 	PerTensor bool
-	// Momentum is what top-k takes from the optimizer; none: the optimizer has its own.
+	// Momentum replaces the optimizer's, for top-k. The zero value: the optimizer has its own.
 	Momentum Momentum
-	// After is the last step before these begin: until then all numbers travel. The first gradients
-	// change the most from step to step, and what waits of them is soon of the past.
+	// After is the last step in which all numbers travel. The first gradients change most from step
+	// to step, so kept numbers would soon be outdated.
 	After int64
 
-	Feedback bool    // of the dense way: the ring is given residuals. The others always have it
-	Lookup   *Lookup // of the dense way; nil: none
+	Feedback bool    // dense: the ring gets residuals. The other methods always keep errors
+	Lookup   *Lookup // dense only; nil: none
 	Seed     uint64  // of PowerSGD's first factors
 
-	Now func() time.Time // what Busy is told by; nil: Busy is 0
+	Now func() time.Time // clock for Busy; nil: Busy is 0
 }
 
 // Summer sums gradients. One goroutine at a time uses it.
 type Summer struct {
 	config Config
-	way    way
+	method method
 	ring   *timedRing
 	place  Place
 	kept   feedback
-	whole  bool          // in the step of the last Sum all numbers travelled
-	begun  int           // floats of the step's gradient that Ready was told of
+	whole  bool          // the step of the last Sum was sent whole, by After
+	begun  int           // end of the floats that Ready has announced for this step
 	busy   time.Duration // of the last Sum
 }
 
-// way is how a gradient is summed.
-type way interface {
-	// join takes a place in a ring, with nothing left from another.
+// method is a way to sum a gradient.
+type method interface {
+	// join takes a place in a ring and drops all state of an earlier one.
 	join(ring Ring, place Place)
-	// ready may begin to sum g's floats from begin to end, which are what they will be.
+	// ready may start summing g's floats [begin, end), which are final.
 	ready(ctx context.Context, g gradient, begin, end int) error
-	// sum sums what ready was not told of, and waits for all.
+	// sum sums g from begin on, and waits for all sums.
 	sum(ctx context.Context, g gradient, begin int) error
-	// settle ends the step of the last sum: it counts, or it was skipped on all ranks.
+	// settle ends the step of the last sum. skipped: no rank applied it.
 	settle(skipped bool)
 }
 
-// gradient is a rank's gradient, to be replaced by the sum over the ranks of it and of what each
-// has kept, scale times. What the rank keeps then is written to next, which has anything in it
-// before. Both are nil where nothing is withheld, and so are speed and nextSpeed, u of Momentum
-// before and after, without that.
+// gradient is a rank's gradient with its error feedback. Its sum is replaced by the sum over the
+// ranks of sum + scale * kept. The rank's new kept numbers are written to next, whose old content
+// is not used. kept and next are nil if nothing is withheld. velocity and nextVelocity are
+// Momentum's u before and after the step; nil: no momentum.
 type gradient struct {
-	sum, kept, next  []float32
-	scale            float32
-	speed, nextSpeed []float32
+	sum, kept, next        []float32
+	scale                  float32
+	velocity, nextVelocity []float32
 }
 
-// New returns a Summer, which is in no ring.
+// New returns a Summer that is in no ring yet.
 func New(config Config) (*Summer, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -110,11 +110,11 @@ func New(config Config) (*Summer, error) {
 	s := &Summer{config: config}
 	switch {
 	case config.TopK > 0:
-		s.way = newTopK(config)
+		s.method = newTopK(config)
 	case config.PowerSGD > 0:
-		s.way = newPowerSGD(config)
+		s.method = newPowerSGD(config)
 	default:
-		s.way = &dense{lookup: newLooked(config.Lookup)}
+		s.method = &dense{lookup: newTouchedTokens(config.Lookup)}
 	}
 	if config.TopK > 0 || config.PowerSGD > 0 || config.Feedback {
 		s.kept = newFeedback(config.Length, config.Momentum.On())
@@ -156,41 +156,41 @@ func (c Config) validate() error {
 	return nil
 }
 
-// Join takes a place in a ring. Resume follows, before the first Sum in it.
+// Join takes a place in a ring. The caller then calls Resume before the first Sum.
 func (s *Summer) Join(ring Ring, place Place) {
 	s.ring, s.place = &timedRing{ring: ring, now: s.config.Now}, place
 }
 
-// Resume says after which step the ring goes on, and in which ring that step was completed. What
-// was kept after it goes on too, also if this rank has not heard that it was completed; all else
-// is dropped. Skipped: the step was not applied, so that what was kept before it goes on.
+// Resume says after which step the ring goes on, and which ring completed that step. Numbers kept
+// after that step stay, even if this rank has not heard of its completion. All others are dropped.
+// skipped: the step was not applied, so the numbers kept before it stay.
 func (s *Summer) Resume(step, ring int64, skipped bool) {
 	s.begun = 0
-	s.kept.resume(moment{step, ring}, skipped)
-	s.way.join(s.ring, s.place)
+	s.kept.resume(stepEnd{step, ring}, skipped)
+	s.method.join(s.ring, s.place)
 }
 
-// Overlaps says whether Ready begins anything: only the dense way knows what to send before it has
-// seen the whole gradient.
+// Overlaps reports whether Ready starts sums. Only the dense method can send parts before it has
+// the whole gradient.
 func (s *Summer) Overlaps() bool {
-	_, ok := s.way.(*dense)
+	_, ok := s.method.(*dense)
 	return ok
 }
 
-// Touch says which tokens this rank has looked up for the next Sum; each call adds to the last.
+// Touch adds tokens that this rank has looked up for the next Sum.
 func (s *Summer) Touch(ids []int32) {
-	if d, ok := s.way.(*dense); ok && d.lookup != nil {
+	if d, ok := s.method.(*dense); ok && d.lookup != nil {
 		d.lookup.touch(ids)
 	}
 }
 
-// Ready says that of the next Sum's gradient the first floats, up to end, are what they will be:
-// the Summer may begin with them. All ranks call it with the same ends.
+// Ready says that the floats before end are final in the next Sum's gradient, so the Summer may
+// send them. All ranks call it with the same ends.
 func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
 	s.check(sum)
 	begin := s.begun
 	s.begun = end
-	return s.way.ready(ctx, s.kept.of(sum, 1), begin, end)
+	return s.method.ready(ctx, s.kept.of(sum, 1), begin, end)
 }
 
 func (s *Summer) check(sum []float32) {
@@ -199,32 +199,31 @@ func (s *Summer) check(sum []float32) {
 	}
 }
 
-// Sum replaces a gradient, of a step and in host memory, by its sum over the ranks: the same bits
-// on all. Rate is what the sum is multiplied by when it changes the parameters. Numbers that are
-// not finite leave some in the sum. After an error the gradient may be anything; before the next
-// Sum the Summer must Join and Resume.
+// Sum replaces a step's gradient, in host memory, by its sum over the ranks, with the same bits on
+// all. rate is the step's factor between the sum and the change of the parameters. If a number is
+// not finite, some number of the sum is not. After an error the gradient is undefined, and the
+// Summer must Join and Resume before the next Sum.
 func (s *Summer) Sum(ctx context.Context, step int64, rate float64, sum []float32) error {
 	s.check(sum)
 	began := s.config.Now()
 	waited := s.ring.waited
 	defer func() { s.busy = s.config.Now().Sub(began) - (s.ring.waited - waited) }()
-	s.kept.nextAt, s.kept.nextRate = moment{step, s.place.Generation}, rate
+	s.kept.nextAt, s.kept.nextRate = stepEnd{step, s.place.Generation}, rate
 	begin := s.begun
 	s.begun = 0
 	if s.whole = step <= s.config.After; s.whole {
-		addScaled(sum, s.kept.kept, s.kept.scale(rate)) // of a run in which it was no such step
+		addScaled(sum, s.kept.kept, s.kept.scale(rate)) // kept by a run with another After
 		clear(s.kept.next)
-		clear(s.kept.nextSpeed)
+		clear(s.kept.nextVelocity)
 		return s.ring.AllReduce(ctx, sum)
 	}
-	return s.way.sum(ctx, s.kept.of(sum, s.kept.scale(rate)), begin)
+	return s.method.sum(ctx, s.kept.of(sum, s.kept.scale(rate)), begin)
 }
 
-// Busy is how long the last Sum computed, and did not wait for the ring.
+// Busy returns the time that the last Sum spent outside of the ring.
 func (s *Summer) Busy() time.Duration { return s.busy }
 
-// Probe sums buf as a part of a gradient that nothing is known of but that it is dense, and keeps
-// nothing of it: for those who measure how long that takes.
+// Probe sums buf like a part of a dense gradient, and keeps nothing of it. It serves measurements.
 func (s *Summer) Probe(ctx context.Context, buf []float32) error {
 	var residual []float32
 	if s.kept.kept != nil {
@@ -237,29 +236,28 @@ func (s *Summer) Probe(ctx context.Context, buf []float32) error {
 	return started.Wait(ctx)
 }
 
-// Commit says that the step of the last Sum is done. Skipped: its sum was not finite on any rank,
-// and was not applied.
+// Commit ends the step of the last Sum. skipped: the sum was not finite, and no rank applied it.
 func (s *Summer) Commit(skipped bool) {
 	s.kept.commit(skipped)
 	if !s.whole {
-		s.way.settle(skipped)
+		s.method.settle(skipped)
 	}
 }
 
-// feedback is what a rank has not sent: as of the last step that was committed, and as the step in
-// hand would leave it. Both are nil where nothing is withheld.
+// feedback holds the numbers that a rank has not sent: kept after the last committed step, next
+// after the current one. Both are nil if nothing is withheld.
 //
-// What waits is part of a change of the parameters, by the rate of the step that it is from: when
-// it travels at another rate it is scaled, so that it changes them by as much (Karimireddy et al.,
+// A kept number is part of a change of the parameters at its own step's rate. When it is sent at
+// another rate it is scaled, so that it changes them by the same amount (Karimireddy et al.,
 // Algorithm 1, where the error is of the change and not of the gradient).
 type feedback struct {
-	kept, next         []float32
-	speed, nextSpeed   []float32 // likewise, of Momentum; nil: none
-	keptAt, nextAt     moment
-	keptRate, nextRate float64 // that kept and next are of
+	kept, next             []float32
+	velocity, nextVelocity []float32 // likewise, Momentum's u; nil: no momentum
+	keptAt, nextAt         stepEnd
+	keptRate, nextRate     float64 // rates of kept and next
 }
 
-// scale is what kept counts at a rate. Where one of the rates is none, it counts as it is.
+// scale returns the factor of kept at a rate. It is 1 if a rate is unknown.
 func (f *feedback) scale(rate float64) float32 {
 	if !(f.keptRate > 0 && rate > 0) {
 		return 1
@@ -267,47 +265,44 @@ func (f *feedback) scale(rate float64) float32 {
 	return float32(min(f.keptRate/rate, maxScale))
 }
 
-// maxScale bounds what the rates of two steps can do to what is kept: further apart they are two
-// jobs'.
+// maxScale bounds the ratio of the two rates. A larger ratio can only come from different jobs.
 const maxScale = 1e3
 
-// moment is the end of a step, in the ring that completed it.
-type moment struct{ step, ring int64 }
+// stepEnd is the end of a step, in the ring that completed it.
+type stepEnd struct{ step, ring int64 }
 
 func newFeedback(n int, momentum bool) feedback {
 	f := feedback{kept: make([]float32, n), next: make([]float32, n)}
 	if momentum {
-		f.speed, f.nextSpeed = make([]float32, n), make([]float32, n)
+		f.velocity, f.nextVelocity = make([]float32, n), make([]float32, n)
 	}
 	return f
 }
 
-// of is a gradient with what is kept, which counts so many times.
 func (f *feedback) of(sum []float32, scale float32) gradient {
-	return gradient{sum, f.kept, f.next, scale, f.speed, f.nextSpeed}
+	return gradient{sum, f.kept, f.next, scale, f.velocity, f.nextVelocity}
 }
 
-// commit makes what the step in hand leaves what is kept; of one that was skipped it may not be
-// numbers, and what was kept before is whole.
+// commit makes next the kept numbers. After a skipped step next may be NaN, so kept stays.
 func (f *feedback) commit(skipped bool) {
 	if !skipped {
 		f.kept, f.next = f.next, f.kept
-		f.speed, f.nextSpeed = f.nextSpeed, f.speed
+		f.velocity, f.nextVelocity = f.nextVelocity, f.velocity
 		f.keptRate = f.nextRate
 	}
 	f.keptAt = f.nextAt
-	f.nextAt = moment{}
+	f.nextAt = stepEnd{}
 }
 
-func (f *feedback) resume(at moment, skipped bool) {
+func (f *feedback) resume(at stepEnd, skipped bool) {
 	switch {
 	case at == f.keptAt:
-	case at == f.nextAt && at != (moment{}):
+	case at == f.nextAt && at != (stepEnd{}):
 		f.commit(skipped)
 	default:
 		clear(f.kept)
-		clear(f.speed)
+		clear(f.velocity)
 		f.keptAt = at
 	}
-	f.nextAt = moment{}
+	f.nextAt = stepEnd{}
 }

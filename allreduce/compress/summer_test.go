@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// TestRanksAlike: whatever the way, the length and the number of ranks, all ranks have the same
-// bits in each step, and of what they have had nothing is lost: what all sums and what the ranks
-// keep then add up to all gradients.
+// TestRanksAlike: for each method, length and number of ranks, all ranks have the same bits in each
+// step. Nothing is lost: all sums plus the numbers kept at the end equal all gradients.
 func TestRanksAlike(t *testing.T) {
 	const steps = 3
 	for world := 1; world <= 8; world++ {
@@ -59,8 +58,8 @@ func addTo(sum []float64, x []float32) {
 	}
 }
 
-// TestStepDoneAgain: a step that was not committed leaves nothing; one that another rank has
-// completed counts when the next ring goes on from it; and a skipped one changes nothing.
+// TestStepDoneAgain: a step without commit changes nothing; a step that another rank has completed
+// counts when the next ring resumes after it; a skipped step changes nothing.
 func TestStepDoneAgain(t *testing.T) {
 	const n, world = 64, 2
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
@@ -69,7 +68,7 @@ func TestStepDoneAgain(t *testing.T) {
 		Momentum: Momentum{Decay: 0.9, Gain: 1}}
 	for way, config := range all {
 		if config.Lookup != nil {
-			continue // of which nothing lasts but what Feedback keeps
+			continue // only Feedback keeps anything
 		}
 		rng := rand.New(rand.NewPCG(4, 2))
 		draw := func() [][]float32 {
@@ -80,7 +79,7 @@ func TestStepDoneAgain(t *testing.T) {
 		c.commit()
 		kept := slices.Clone(c.summers[0].kept.kept)
 
-		// Step 2 is done, and is lost with the ring: the next one goes on after step 1.
+		// Step 2 runs and is lost with its ring: the next ring resumes after step 1.
 		gradients := draw()
 		again := cloneAll(gradients)
 		c.regroup(1, 1, false)
@@ -88,18 +87,18 @@ func TestStepDoneAgain(t *testing.T) {
 		next := slices.Clone(c.summers[0].kept.next)
 		c.regroup(1, 1, false)
 		if !slices.Equal(c.summers[0].kept.kept, kept) {
-			t.Fatalf("%s: a step that was lost has changed what is kept", way)
+			t.Fatalf("%s: a lost step has changed the kept numbers", way)
 		}
 		c.sum(again)
 		if !slices.Equal(again[0], gradients[0]) || !slices.Equal(c.summers[0].kept.next, next) {
-			t.Fatalf("%s: a step that is done again has other numbers", way)
+			t.Fatalf("%s: a repeated step has other numbers", way)
 		}
-		// Now somebody has completed it.
+		// Another rank has completed step 2.
 		c.regroup(2, 1, false)
 		if !slices.Equal(c.summers[0].kept.kept, next) {
 			t.Fatalf("%s: a step that another rank has completed does not count", way)
 		}
-		// Step 3 is skipped, as this rank hears, or hears of from the next ring.
+		// Step 3 is skipped: this rank commits it so, or learns it from the next ring.
 		poison := draw()
 		poison[1][3] = float32(math.NaN())
 		c.sum(poison)
@@ -110,19 +109,19 @@ func TestStepDoneAgain(t *testing.T) {
 		c.sum(draw())
 		c.regroup(4, 1, true)
 		if !slices.Equal(c.summers[0].kept.kept, next) {
-			t.Fatalf("%s: a step that was skipped has changed what is kept", way)
+			t.Fatalf("%s: a skipped step has changed the kept numbers", way)
 		}
-		// The state is from elsewhere.
+		// The next ring resumes from another ring's state.
 		c.regroup(4, 7, false)
-		for _, x := range [][]float32{c.summers[0].kept.kept, c.summers[0].kept.speed} {
+		for _, x := range [][]float32{c.summers[0].kept.kept, c.summers[0].kept.velocity} {
 			if slices.ContainsFunc(x, func(v float32) bool { return v != 0 }) {
-				t.Fatalf("%s: what was kept of another state is kept on", way)
+				t.Fatalf("%s: numbers kept with another state were not dropped", way)
 			}
 		}
 	}
 }
 
-// regroup has the ranks begin the ring anew after a step.
+// regroup makes the ranks join a new ring that resumes after a step.
 func (c *company) regroup(step, ring int64, skipped bool) {
 	c.step = step
 	for _, s := range c.summers {
@@ -139,8 +138,8 @@ func cloneAll(x [][]float32) [][]float32 {
 	return all
 }
 
-// TestNotFinite: a number that is none, on one rank, leaves some on all, so that they skip the
-// step.
+// TestNotFinite: NaN or infinity on one rank makes some number not finite on all ranks, so that
+// they skip the step.
 func TestNotFinite(t *testing.T) {
 	const n = 64
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
@@ -168,8 +167,8 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-// TestQuadratic descends the sum of (x - a)^2 over ranks with an a each by gradients that are
-// summed in each way, and comes to the mean of them.
+// TestQuadratic minimises the sum over the ranks of (x - a)^2, with an a per rank, by gradient
+// descent with each method. x comes to the mean of the a.
 func TestQuadratic(t *testing.T) {
 	const n, world, rate, steps = 12 * 14, 4, 0.005, 3000
 	tensors := []Tensor{{0, 12, 14}}
@@ -205,9 +204,8 @@ func TestQuadratic(t *testing.T) {
 	}
 }
 
-// TestRates: where the rate changes from step to step, what the sums have changed the parameters by
-// and what is kept then, at the last rate, add up to all gradients, each at its own rate. What is
-// kept of steps of which one is skipped does, too.
+// TestRates: the rate changes from step to step. The changes made, plus the numbers kept at the
+// last rate, equal all gradients at their own rates. This holds with a skipped step, too.
 func TestRates(t *testing.T) {
 	const n, world = 64, 2
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
@@ -229,7 +227,7 @@ func TestRates(t *testing.T) {
 				s.Commit(i == 3)
 			}
 			for j := range had {
-				if i != 3 { // which is skipped
+				if i != 3 { // the skipped step
 					had[j] += rate * before[j]
 					gave[j] += rate * float64(gradients[0][j])
 				}
@@ -249,7 +247,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// TestAfter: until a step all numbers travel, and nothing is kept.
+// TestAfter: up to step After all numbers travel, and none are kept.
 func TestAfter(t *testing.T) {
 	const n, after = 64, 2
 	tensors := []Tensor{{0, 8, 7}, {56, 1, 8}}
@@ -293,7 +291,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// slowRing takes a minute for each sum, on a clock that gains a second with each look at it.
+// slowRing takes a minute for each sum. Its clock advances a second with each reading.
 type slowRing struct {
 	Ring
 	now time.Time
@@ -317,7 +315,7 @@ func (r *slowRing) Start(ctx context.Context, buf, _ []float32) (Pending, error)
 
 func (r *slowRing) Wait(ctx context.Context) error { return r.AllReduce(ctx, nil) }
 
-// TestBusy: a Summer is busy with all of a sum but its waits for the ring.
+// TestBusy: Busy counts the time of a sum without its waits for the ring.
 func TestBusy(t *testing.T) {
 	for way, config := range ways(64, []Tensor{{0, 8, 7}}) {
 		ring := &slowRing{}
@@ -337,7 +335,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestProbe: what is measured goes the way of a dense gradient, and leaves nothing.
+// TestProbe: Probe sums like a dense gradient, and keeps nothing.
 func TestProbe(t *testing.T) {
 	c := newCompany(t, 2, Config{Length: 8, Tensors: []Tensor{{0, 1, 8}}, Feedback: true}, true)
 	bufs := [][]float32{{1.001, 2}, {1, 3}}

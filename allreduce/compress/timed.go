@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// timedRing is a Ring that knows for how long it was waited for.
+// timedRing is a Ring that adds up the time spent in its calls.
 type timedRing struct {
 	ring   Ring
 	now    func() time.Time

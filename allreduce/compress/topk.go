@@ -6,18 +6,18 @@ import (
 	"math"
 )
 
-// topK sends the largest numbers, by magnitude of what the rank has kept and its gradient together:
-// so many of all, or of each tensor, at least one. What all ranks send is gathered, and added up in
-// the order of ranks.
+// topK sends the numbers of the largest magnitude of gradient plus kept numbers: a share of all, or
+// of each tensor, but at least one. The ranks gather all sent numbers and add them in the order of
+// ranks.
 type topK struct {
-	tensors  []Tensor // of each of which the largest are sent
-	counts   []int    // that travel of each tensor
+	tensors  []Tensor // the largest numbers of each are sent
+	counts   []int    // of the numbers sent of each tensor
 	total    int      // their sum: K
 	chooser  selector
 	momentum Momentum
 	ring     Ring
 	place    Place
-	// wire is each rank's K indices, then its K numbers: [N, 2, K]
+	// wire holds each rank's K indices, then its K numbers: [N, 2, K]
 	wire []float32
 	ends []int
 }
@@ -30,14 +30,14 @@ func newTopK(c Config) *topK {
 		t.counts = append(t.counts, share(c.TopK, tensor.size()))
 		t.total += t.counts[len(t.counts)-1]
 	}
-	if !c.PerTensor && size > 0 { // what is between tensors is zeros, and never the largest
+	if !c.PerTensor && size > 0 { // numbers between tensors are zero, never the largest
 		t.tensors, t.total = []Tensor{{Rows: 1, Columns: c.Length}}, share(c.TopK, size)
 		t.counts = []int{t.total}
 	}
 	return t
 }
 
-// share is how many of so many numbers a share of them is.
+// share returns the number of elements in a share of size, at least 1.
 func share(of float64, size int) int { return max(1, int(math.Round(of*float64(size)))) }
 
 func (t *topK) join(ring Ring, place Place) {
@@ -50,20 +50,20 @@ func (t *topK) join(ring Ring, place Place) {
 
 func (t *topK) settle(bool) {}
 
-// sent returns the indices that a rank sends, as bits, and the numbers.
+// sent returns the indices that a rank sends, and the numbers.
 func (t *topK) sent(rank int) (indices []uint32, values []float32) {
 	own := t.wire[rank*2*t.total:][:2*t.total]
 	return unsafeWords(own[:t.total]), own[t.total:]
 }
 
-// ready does nothing: what is largest is known at the end.
+// ready does nothing: the largest numbers are known at the end only.
 func (t *topK) ready(context.Context, gradient, int, int) error { return nil }
 
 func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
 	sum, next := g.sum, g.next
 	copy(next, sum)
 	if t.momentum.On() {
-		t.momentum.apply(next, g.speed, g.nextSpeed)
+		t.momentum.apply(next, g.velocity, g.nextVelocity)
 	}
 	addScaled(next, g.kept, g.scale)
 	indices, values := t.sent(t.place.Rank)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestTopOfAllIsDense: where all numbers travel, the sum is the dense one, in the order of ranks,
-// and nothing is kept.
+// TestTopOfAllIsDense: top-k of all numbers gives the dense sum, in the order of ranks, and keeps
+// nothing.
 func TestTopOfAllIsDense(t *testing.T) {
 	const n = 70
 	tensors := []Tensor{{0, 5, 9}, {46, 1, 20}}
@@ -36,7 +36,7 @@ func TestTopOfAllIsDense(t *testing.T) {
 	}
 }
 
-// TestTopOfWhat: the largest of all numbers travel, or those of each tensor.
+// TestTopOfWhat: the largest of all numbers travel, or the largest of each tensor.
 func TestTopOfWhat(t *testing.T) {
 	tensors := []Tensor{{1, 2, 2}, {6, 1, 4}}
 	for perTensor, want := range map[bool][]float32{
@@ -53,7 +53,7 @@ func TestTopOfWhat(t *testing.T) {
 	}
 }
 
-// TestLargest holds the choice against a sort.
+// TestLargest compares the selection with a sort.
 func TestLargest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	draw := map[string]func() float32{
@@ -89,8 +89,8 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// TestPowerSGDOfFullRank: with as many columns as a matrix has, nothing is approximated, and where
-// the sum has few directions, as many are enough.
+// TestPowerSGDOfFullRank: full-rank factors are exact. If the sum has low rank, factors of that
+// rank are exact, too.
 func TestPowerSGDOfFullRank(t *testing.T) {
 	const world = 3
 	for _, shape := range []Tensor{{0, 6, 6}, {0, 5, 9}, {0, 9, 5}} {
@@ -104,7 +104,7 @@ func TestPowerSGDOfFullRank(t *testing.T) {
 			for _, q := range []*[]float32{&way.second, &way.local, &way.warm, &way.fresh} {
 				*q = make([]float32, least*shape.Columns)
 			}
-			s.way = way
+			s.method = way
 			s.Resume(0, 1, false)
 		}
 		rng := rand.New(rand.NewPCG(6, 6))
@@ -129,7 +129,7 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 7))
 	for range 4 {
 		gradients := make([][]float32, world)
-		for i := range gradients { // of two directions each, so that the sum has four
+		for i := range gradients { // of rank two each, so that the sum has rank four
 			gradients[i] = make([]float32, shape.size())
 			for range rank / world {
 				u := randomGradient(rng, rows, []Tensor{{0, 1, rows}})
@@ -150,7 +150,8 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 	}
 }
 
-// TestOrthogonalise: columns that depend on others become zeros, the others orthonormal.
+// TestOrthogonalise: vectors that depend on earlier ones become zero; the others become
+// orthonormal.
 func TestOrthogonalise(t *testing.T) {
 	const n, r = 50, 6
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -173,8 +174,8 @@ func TestOrthogonalise(t *testing.T) {
 	}
 }
 
-// TestLookupIsDense: of a lookup only what was touched travels, and the sum is the dense one: to
-// the bit between two ranks, and with whole numbers between more, for which no order of addition
+// TestLookupIsDense: only touched tokens of a lookup travel, and the sum is the dense one: bit for
+// bit between two ranks, and between more ranks for whole numbers, for which no order of addition
 // rounds.
 func TestLookupIsDense(t *testing.T) {
 	const n = 200
@@ -209,32 +210,32 @@ func TestLookupIsDense(t *testing.T) {
 	}
 }
 
-// TestLookupRests: nobody asks for some steps after one that saved nothing, and never of what is
-// small.
+// TestLookupRests: the ranks exchange nothing for some steps after an exchange that saved nothing,
+// and never for small tensors.
 func TestLookupRests(t *testing.T) {
 	const V, W = 64, 512
-	l := newLooked(&Lookup{Tensor: Tensor{0, V, W}})
+	l := newTouchedTokens(&Lookup{Tensor: Tensor{0, V, W}})
 	l.join(2)
-	if !l.asks(2) {
-		t.Fatal("nobody asks")
+	if !l.exchanges(2) {
+		t.Fatal("the ranks exchange nothing")
 	}
-	l.rest = restSteps
-	for step := range restSteps {
-		if l.asks(2) {
-			t.Fatalf("asked in step %d of the rest", step)
+	l.pause = pauseSteps
+	for step := range pauseSteps {
+		if l.exchanges(2) {
+			t.Fatalf("exchange in step %d of the pause", step)
 		}
 	}
-	if !l.asks(2) {
-		t.Error("the rest does not end")
+	if !l.exchanges(2) {
+		t.Error("the pause does not end")
 	}
-	small := newLooked(&Lookup{Tensor: Tensor{0, V, 4}})
+	small := newTouchedTokens(&Lookup{Tensor: Tensor{0, V, 4}})
 	small.join(2)
-	if small.asks(2) {
+	if small.exchanges(2) {
 		t.Error("asked of a small tensor")
 	}
 }
 
-// TestProducts holds the vector loops against plain ones at every length.
+// TestProducts compares the vector loops with plain ones at every length.
 func TestProducts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for n := range 100 {
@@ -256,7 +257,7 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// BenchmarkSum is what a rank computes for the sum of a gradient, with nothing on any wire.
+// BenchmarkSum measures a rank's computing for a sum, on a ring that sends nothing.
 func BenchmarkSum(b *testing.B) {
 	tensors := []Tensor{{0, 1024, 1024}, {1 << 20, 1024, 1024}}
 	const n = 2 << 20

@@ -1,8 +1,8 @@
-// Package faultlink disturbs the links of a ring, for rehearsals and for tests: it loses, doubles,
-// corrupts or delays messages, or runs what the caller likes at one of them.
+// Package faultlink disturbs the links of a ring, for rehearsals and tests: it drops, duplicates,
+// corrupts or delays messages, or calls a function of the caller's when one passes.
 //
-// It decides nothing: a [Hook] sees every message and says what becomes of it. It imports
-// allreduce alone, and works over any link.
+// It makes no decision itself: a [Hook] sees every message and chooses a [Fault]. It works over any
+// link, and imports only allreduce.
 package faultlink
 
 import (
@@ -13,15 +13,15 @@ import (
 	"rondo/allreduce"
 )
 
-// Direction is where a message is on its way, as this rank sees it.
+// Direction is a message's direction, seen from this rank.
 type Direction int
 
 const (
 	// ToSuccessor is a chunk or heartbeat that this rank sends.
 	ToSuccessor Direction = iota
-	// FromPredecessor is one that it receives.
+	// FromPredecessor is a chunk or heartbeat that this rank receives.
 	FromPredecessor
-	// ToPredecessor is a sign of life against the stream. It can be dropped, not altered.
+	// ToPredecessor is a beat to the predecessor. It can be dropped but not altered.
 	ToPredecessor
 )
 
@@ -30,39 +30,40 @@ func (d Direction) String() string {
 	return [...]string{"to the successor", "from the predecessor", "to the predecessor"}[d]
 }
 
-// Action is what becomes of a message.
+// Action says what happens to a message.
 type Action int
 
 const (
-	// Pass lets it through.
+	// Pass delivers it.
 	Pass Action = iota
-	// Drop loses it. A hook that drops all in a direction cuts it silently. A chunk that this rank
-	// sends is lost when the link reads none before it any more.
+	// Drop loses it. A hook that drops all messages of a direction is a silent cut. A chunk sent to
+	// the successor is dropped only when the link has stopped reading the chunks before it.
 	Drop
-	// Duplicate lets it arrive twice.
+	// Duplicate delivers it twice.
 	Duplicate
-	// Corrupt flips one bit of its payload, on a copy: what the sender has stays as it is.
+	// Corrupt flips one bit of a copy of its payload. The sender's memory stays as it is.
 	Corrupt
 )
 
-// Fault is what happens to one message: first Run, then the delay, then the action. The zero
-// value lets it pass.
+// Fault is applied to one message: first Run, then Delay, then Action. The zero value passes the
+// message.
 type Fault struct {
 	Action Action
-	// Delay holds the message, and all behind it, until the link ends at the latest. It does not
-	// hold a sign of life against the stream.
+	// Delay holds the message and all behind it, until the link ends at the latest. Beats to the
+	// predecessor are not delayed.
 	Delay time.Duration
-	// Run is called on the goroutine that sends or receives; nil is nothing.
+	// Run is called on the goroutine that sends or receives; nil: none.
 	Run func()
-	// Bit is the one that Corrupt flips, modulo the bits of the payload.
+	// Bit is the bit that Corrupt flips, modulo the payload's length in bits.
 	Bit int
 }
 
-// Hook says what happens to a message. All directions call it, each from its own goroutine, with
-// heartbeats too ([allreduce.Heartbeat]); it must be fast.
+// Hook chooses the fault of a message. Each direction calls it from a goroutine of its own, also
+// for heartbeats ([allreduce.Heartbeat]). It must be fast.
 type Hook func(Direction, allreduce.Header) Fault
 
-// Wrap puts hook on both links of a rank. The links of a ring of one are returned as they are.
+// Wrap puts hook on both links of a rank. A ring of one has no links, and they are returned
+// unchanged.
 func Wrap(links allreduce.Links, hook Hook) allreduce.Links {
 	if links == (allreduce.Links{}) {
 		return links
@@ -77,7 +78,7 @@ func Wrap(links allreduce.Links, hook Hook) allreduce.Links {
 	}
 }
 
-// end lets no delay outlive its link.
+// end ends all delays of a link together with the link.
 type end struct {
 	link allreduce.Link
 	over chan struct{} // closed by the first Abort or Close
@@ -88,8 +89,7 @@ func newEnd(link allreduce.Link) *end { return &end{link: link, over: make(chan 
 
 func (e *end) finish() { e.once.Do(func() { close(e.over) }) }
 
-// meet runs and waits as the fault says.
-func (e *end) meet(f Fault) {
+func (e *end) inject(f Fault) {
 	if f.Run != nil {
 		f.Run()
 	}
@@ -123,14 +123,14 @@ func (s *successor) Close() error {
 
 func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	f := s.hook(ToSuccessor, h)
-	s.meet(f)
+	s.inject(f)
 	switch f.Action {
 	case Drop:
 		if len(payload) == 0 {
 			return s.Successor.Err()
 		}
-		// The link does not count what it never sees: without this it might read a payload after
-		// MaxFlight more messages, of which this is one, and so after the sender writes to it.
+		// The link does not count a dropped message, so it might read an earlier payload for longer
+		// than MaxFlight messages, when the sender already writes to it.
 		return s.Successor.Flush()
 	case Duplicate:
 		if err := s.Successor.Send(h, payload); err != nil {
@@ -142,7 +142,7 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	return s.Successor.Send(h, payload)
 }
 
-// flipped returns a copy of b with one bit flipped. The link may hold it until it is flushed.
+// flipped returns a copy of b with one bit flipped. The link may read it until Flush.
 func flipped(b []byte, bit int) []byte {
 	b = slices.Clone(b)
 	flip(b, bit)
@@ -160,10 +160,10 @@ type predecessor struct {
 	allreduce.Predecessor
 	*end
 	hook  Hook
-	again *copied // arrives next: a message for the second time
+	again *copied // second delivery of a duplicated message, or nil
 }
 
-// copied is a message that is no longer in the link's buffers.
+// copied is a message in memory of its own, outside of the link's buffers.
 type copied struct {
 	header  allreduce.Header
 	payload []byte
@@ -201,7 +201,7 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 			return err
 		}
 		f := p.hook(FromPredecessor, m.Header)
-		p.meet(f)
+		p.inject(f)
 		switch f.Action {
 		case Drop:
 			m.Release()
@@ -218,7 +218,7 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 	}
 }
 
-// takeCopy takes the message out of the link's buffers and gives them back.
+// takeCopy copies the message and releases the link's buffers.
 func takeCopy(m *allreduce.Message) *copied {
 	c := &copied{m.Header, slices.Concat(m.Pieces...)}
 	m.Release()

@@ -33,8 +33,8 @@ func peer(rank int) allreduce.Peer {
 
 func pass(faultlink.Direction, allreduce.Header) faultlink.Fault { return faultlink.Fault{} }
 
-// disturbed connects ranks by memory links, with hook on those of one rank and hooks that do
-// nothing on the others'.
+// disturbed connects ranks by memory links. The faulty rank's have hook, the others' a hook without
+// faults.
 func disturbed(world int, hook faultlink.Hook) []linktest.Node {
 	nodes := make([]linktest.Node, world)
 	for rank := range world {
@@ -51,13 +51,13 @@ func disturbed(world int, hook faultlink.Hook) []linktest.Node {
 	return nodes
 }
 
-// TestLink: links whose messages all pass are links.
+// TestLink runs the conformance suite with a hook that passes every message.
 func TestLink(t *testing.T) {
 	linktest.Run(t, func(_ *testing.T, world int) []linktest.Node { return disturbed(world, pass) })
 }
 
-// at disturbs one message of a direction and phase: of a segment that the rank both receives and
-// sends in that phase.
+// at disturbs one message of a direction and phase. Its segment is one that the rank both receives
+// and sends in that phase.
 func at(d faultlink.Direction, phase allreduce.Phase, f faultlink.Fault) faultlink.Hook {
 	offset := 0
 	if phase == allreduce.ReduceScatter {
@@ -71,7 +71,7 @@ func at(d faultlink.Direction, phase allreduce.Phase, f faultlink.Fault) faultli
 	}
 }
 
-// sum all-reduces on a ring with one disturbed rank and returns each rank's error and result.
+// sum runs an all-reduce with one disturbed rank, and returns each rank's error and result.
 func sum(t *testing.T, hook faultlink.Hook) (errs []error, bufs [][]float32) {
 	t.Helper()
 	rings := linktest.Rings(t, disturbed(world, hook), generation, 64, 10*time.Second)
@@ -82,8 +82,8 @@ func sum(t *testing.T, hook faultlink.Hook) (errs []error, bufs [][]float32) {
 	}), bufs
 }
 
-// TestDropKeepsFlight: a chunk that is lost counts as sent, so that it may not be before the link
-// has read what MaxFlight promises the sender that it has.
+// TestDropKeepsFlight: a dropped chunk counts as sent, so dropping it must first make the link
+// finish the payloads that MaxFlight promises the sender.
 func TestDropKeepsFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drop := func(_ faultlink.Direction, h allreduce.Header) faultlink.Fault {
@@ -130,8 +130,8 @@ func TestDropKeepsFlight(t *testing.T) {
 	})
 }
 
-// TestOrderFaults: the ring names who a lost or doubled message came from, whichever end of the
-// link the fault was on, and says where both are.
+// TestOrderFaults: the ring names the sender of a lost or doubled message, and both places,
+// whichever end of the link had the fault.
 func TestOrderFaults(t *testing.T) {
 	for _, direction := range []faultlink.Direction{
 		faultlink.ToSuccessor, faultlink.FromPredecessor,
@@ -159,8 +159,8 @@ func TestOrderFaults(t *testing.T) {
 	}
 }
 
-// TestCorruption: a bit that flips before the sum is whole makes the same wrong sum everywhere;
-// one that flips on the way of the sum makes the ranks differ.
+// TestCorruption: a bit that flips in the reduce-scatter gives all ranks the same wrong sum. One
+// that flips in the all-gather makes the ranks differ.
 func TestCorruption(t *testing.T) {
 	const exponent = 30
 	fault := faultlink.Fault{Action: faultlink.Corrupt, Bit: exponent}
@@ -194,8 +194,8 @@ func TestCorruption(t *testing.T) {
 	}
 }
 
-// TestDelay: a message that comes late is waited for, and one that never comes ends with the
-// ring's own deadline: a delay does not outlive its link.
+// TestDelay: the ring waits for a late message. A message that never arrives ends with the ring's
+// own deadline: a delay does not outlive its link.
 func TestDelay(t *testing.T) {
 	for delay, late := range map[time.Duration]bool{time.Second: false, time.Hour: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-// TestRun: what a fault runs is run before its message goes, once.
+// TestRun: Run is called once, before its message is sent.
 func TestRun(t *testing.T) {
 	var ran atomic.Int64
 	errs, _ := sum(t, at(faultlink.FromPredecessor, allreduce.AllGather,
@@ -226,7 +226,6 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// cut drops all that goes in the directions.
 func cut(directions ...faultlink.Direction) faultlink.Hook {
 	return func(d faultlink.Direction, _ allreduce.Header) faultlink.Fault {
 		if slices.Contains(directions, d) {
@@ -236,12 +235,12 @@ func cut(directions ...faultlink.Direction) faultlink.Hook {
 	}
 }
 
-// TestIdleRingNoticesCuts: without any collective, a rank whose signs of life arrive no more is
-// named by the neighbour that should have heard them.
+// TestIdleRingNoticesCuts: without any collective, a rank whose signs of life are lost is accused
+// by the neighbour that misses them.
 func TestIdleRingNoticesCuts(t *testing.T) {
 	for direction, witness := range map[faultlink.Direction]int{
 		faultlink.ToSuccessor:     faulty + 1,
-		faultlink.FromPredecessor: faulty, // it is the one that is deaf
+		faultlink.FromPredecessor: faulty, // the faulty rank is the deaf one
 		faultlink.ToPredecessor:   faulty - 1,
 	} {
 		t.Run(direction.String(), func(t *testing.T) {

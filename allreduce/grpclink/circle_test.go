@@ -12,7 +12,7 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// circle is the ring of some of four workers, by rank, with the place of rank in it.
+// circle returns rank's seat in the ring of some of four workers.
 func circle(kind grpclink.Circle, rank int, members ...allreduce.Rank) grpclink.Seat {
 	s := seat(0, len(members))
 	s.Circle, s.Ranks = kind, members
@@ -24,8 +24,8 @@ func circle(kind grpclink.Circle, rank int, members ...allreduce.Rank) grpclink.
 	return s
 }
 
-// TestCircles: four workers on two hosts are in a ring of all, one of their host and one across
-// the hosts at once; each sums for itself, and the end of one is not that of another.
+// TestCircles: four workers on two hosts are at once in a ring of all, one of their host and one
+// across the hosts. Each ring sums independently, and the end of one leaves the others open.
 func TestCircles(t *testing.T) {
 	const world = 4
 	workers, addresses := make([]*worker, world), make([]string, world)
@@ -98,7 +98,7 @@ func TestCircles(t *testing.T) {
 	}
 }
 
-// join takes a worker's seat in a circle, whose members' addresses are among those of all.
+// join joins a worker's circle. all has the addresses of all workers.
 func join(w *worker, s grpclink.Seat, all []string) (*allreduce.Ring, error) {
 	addresses := all
 	if s.Ranks != nil {
@@ -132,13 +132,13 @@ func TestCirclesRefused(t *testing.T) {
 	}
 }
 
-// TestCircleNames: who cannot be linked in a circle as it must gives the name by which all know it
-// as the reason, and not its place in the circle.
+// TestCircleNames: a link that fails in a circle reports the neighbour's rank among all workers,
+// not its place in the circle.
 func TestCircleNames(t *testing.T) {
 	members := []allreduce.Rank{1, 3}
 	workers, addresses := make([]*worker, 2), make([]string, 2)
 	for place := range workers {
-		workers[place] = startWorker(t, "opticks", grpclink.ServerConfig{}) // without a socket
+		workers[place] = startWorker(t, "opticks", grpclink.ServerConfig{}) // no unix socket
 		addresses[place] = workers[place].address
 	}
 	ctx, failed := context.Background(), make(chan error, 1)

@@ -11,8 +11,8 @@ import (
 	"rondo/allreduce"
 )
 
-// codec passes chunks through as raw bytes, and leaves the messages of other services on the
-// same gRPC server (health, reflection) to the protobuf codec.
+// codec passes chunks as raw bytes. Messages of other services on the same gRPC server (health,
+// reflection) go to the protobuf codec.
 type codec struct{}
 
 func (codec) Name() string { return "rondo-ring" }
@@ -33,25 +33,25 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 }
 
-// scratchBytes holds a header and a payload too small for gRPC to count references to. It is
-// itself larger than that threshold, so that gRPC says when it is done with it.
+// scratchBytes holds a header and a payload for which gRPC counts no references, because it is too
+// short. It is above that threshold itself, so that gRPC reports when it has finished with it.
 const scratchBytes = 2 << 10
 
-// outgoing is a message in gRPC's hands: the header in its own scratch, and the payload in the
-// memory of whoever sends. gRPC goes on reading both after SendMsg has returned, until it has
-// copied them to its write buffer; then it frees them, and as their pool outgoing learns of it.
+// outgoing is a message that gRPC sends: the header in its own scratch, and the payload in the
+// sender's memory. gRPC reads both after SendMsg has returned, until it has copied them to its
+// write buffer. Then it frees them, and outgoing learns of it as their pool.
 type outgoing struct {
 	scratch    [scratchBytes]byte
 	head, body []byte
 	buffers    mem.BufferSlice
 	held       atomic.Int32 // buffers that gRPC has not freed
-	freed      func()       // called when it has freed all
+	freed      func()       // called when gRPC has freed all buffers
 	done       func()       // called when nothing reads the message any more
 }
 
 func newOutgoing() *outgoing { return &outgoing{buffers: make(mem.BufferSlice, 0, 2)} }
 
-// load makes the message ready for SendMsg, which frees it whatever happens.
+// load prepares the message for SendMsg, which always frees it.
 func (o *outgoing) load(h allreduce.Header, payload []byte) {
 	head := appendHeader(o.scratch[:0], h)
 	body := payload
@@ -69,35 +69,35 @@ func (o *outgoing) load(h allreduce.Header, payload []byte) {
 	o.held.Store(int32(len(o.buffers)))
 }
 
-// Put takes a buffer back from gRPC. It makes outgoing a mem.BufferPool of its own two.
+// Put takes a buffer back from gRPC. outgoing is the mem.BufferPool of its two buffers.
 func (o *outgoing) Put(*[]byte) {
 	if o.held.Add(-1) == 0 {
 		o.freed()
 	}
 }
 
-// Get is the half of mem.BufferPool that is not used.
+// Get makes outgoing a mem.BufferPool. gRPC never calls it.
 func (o *outgoing) Get(n int) *[]byte {
 	panic(fmt.Sprintf("grpclink: %d bytes wanted from the pool of a message", n))
 }
 
-// incoming is a received message: references to gRPC's buffers, and how to drop them.
+// incoming is a received message: references to gRPC's buffers, and the function that drops them.
 type incoming struct {
 	buffers mem.BufferSlice
-	aside   *aside // the payload, if it is not in the buffers
+	held    *heldPayload // the payload, if it is not in the buffers
 	header  [headerBytes]byte
 	release func()
 }
 
-// open moves the header and the pieces of the payload to m. The pieces are valid until free. from
-// is where the payload may have been set aside; nil: nowhere.
+// open moves the header and the payload's pieces to m. The pieces are valid until free. from is the
+// intake that may hold the payload; nil: none.
 func (in *incoming) open(m *allreduce.Message, from *intake) error {
 	size := in.buffers.Len()
 	header := in.header[:]
 	at := in.buffers.CopyTo(header)
 	if from != nil && size == headerBytes {
-		if in.aside = from.claim(header); in.aside != nil {
-			size += in.aside.bytes
+		if in.held = from.claim(header); in.held != nil {
+			size += in.held.bytes
 		}
 	}
 	h, err := parseHeader(header[:at], size)
@@ -105,8 +105,8 @@ func (in *incoming) open(m *allreduce.Message, from *intake) error {
 		return err
 	}
 	m.Header, m.Pieces = h, m.Pieces[:0]
-	if in.aside != nil {
-		m.Pieces = append(m.Pieces, in.aside.pieces...)
+	if in.held != nil {
+		m.Pieces = append(m.Pieces, in.held.pieces...)
 		return nil
 	}
 	for _, buffer := range in.buffers {
@@ -121,9 +121,9 @@ func (in *incoming) open(m *allreduce.Message, from *intake) error {
 }
 
 func (in *incoming) free() {
-	if in.aside != nil {
-		in.aside.release()
-		in.aside = nil
+	if in.held != nil {
+		in.held.release()
+		in.held = nil
 	}
 	in.buffers.Free()
 	clear(in.buffers)

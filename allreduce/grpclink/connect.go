@@ -8,10 +8,10 @@ import (
 	"rondo/allreduce"
 )
 
-// Connect joins the ring of seat: it opens the link to the successor and accepts the
-// predecessor's, both at once, and returns them for allreduce.New, which closes them. addresses
-// are the members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. An
-// error that a neighbour is to blame for is an allreduce.PeerError. A ring of one has no links.
+// Connect joins the ring of seat: it dials the successor and accepts the predecessor's link at the
+// same time, and returns both links for allreduce.New, which closes them. addresses are the
+// members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A neighbour's
+// fault is an allreduce.PeerError. A ring of one has no links.
 func Connect(
 	ctx context.Context, server *Server, seat Seat, addresses []string, cfg DialConfig,
 ) (allreduce.Links, error) {
@@ -51,7 +51,7 @@ func Connect(
 	if dialErr == nil && acceptErr == nil {
 		return links, nil
 	}
-	reason := fmt.Sprintf("rank %d could not join the ring", seat.called())
+	reason := fmt.Sprintf("rank %d could not join the ring", seat.name())
 	if acceptErr == nil {
 		links.Predecessor.Abort(reason)
 		links.Predecessor.Close()
@@ -61,7 +61,7 @@ func Connect(
 		links.Successor.Close()
 	}
 	if dialErr == nil || acceptErr != nil && errors.Is(context.Cause(ctx), acceptErr) {
-		return allreduce.Links{}, acceptErr // the other, if any, came of it
+		return allreduce.Links{}, acceptErr // a dial error, if any, followed from this one
 	}
 	return allreduce.Links{}, dialErr
 }

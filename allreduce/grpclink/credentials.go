@@ -9,18 +9,18 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// plain are the credentials of a server without TLS. They put an intake under each connection, and
-// let the handlers of its streams find it.
+// plain are the credentials of a server without TLS. They put an intake under each connection,
+// where the streams' handlers find it.
 type plain struct {
 	credentials.TransportCredentials
 }
 
-// isPlain reports whether nothing lies between gRPC and the connection.
+// isPlain reports whether gRPC writes to the connection directly, without TLS.
 func isPlain(c credentials.TransportCredentials) bool {
 	return c.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol
 }
 
-// ServerHandshake is what gRPC calls when somebody has connected.
+// ServerHandshake is called by gRPC for each new connection.
 func (p plain) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := p.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
@@ -35,13 +35,13 @@ func (p plain) Clone() credentials.TransportCredentials {
 	return plain{p.TransportCredentials.Clone()}
 }
 
-// underIntake is what is known of who has connected, and by what.
+// underIntake is the AuthInfo of a connection, with the intake under it.
 type underIntake struct {
 	credentials.AuthInfo
 	intake *intake
 }
 
-// intakeOf returns the intake that a stream comes by; nil if there is none.
+// intakeOf returns the intake under a stream; nil: none.
 func intakeOf(ctx context.Context) *intake {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {

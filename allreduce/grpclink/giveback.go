@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// takeBack leaves all to gRPC from here on, within a payload: first what has come of the message,
-// in frames as they were, which count against the windows where gRPC counts.
-func (i *intake) takeBack() {
+// stopHolding hands the connection to gRPC in the middle of a payload. First it passes the received
+// part of the message, in frames as they arrived, so that gRPC counts them against the windows.
+func (i *intake) stopHolding() {
 	a := i.now
 	i.off, i.now = true, nil
 	binary.BigEndian.PutUint32(i.head[1:], uint32(headerBytes+a.bytes))
@@ -19,24 +19,24 @@ func (i *intake) takeBack() {
 	i.head, i.left = i.head[:0], 0
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.held -= kept
+	i.unreturned -= kept
 	i.forget(a)
 }
 
-// resign leaves all to gRPC from here on when the link's handler has returned.
-func (i *intake) resign() {
+// stop hands the connection to gRPC because the link's handler has returned.
+func (i *intake) stop() {
 	switch {
 	case i.off:
 	case i.left > 0:
-		i.takeBack()
+		i.stopHolding()
 	case len(i.head) > 0:
-		i.handOnHead(0)
+		i.passHead(0)
 	}
 	i.off = true
 }
 
-// leave gives back the payloads that nobody will claim, as the link's handler has returned: else
-// the connection would have less room for what comes by it later.
+// leave releases the unclaimed payloads when the link's handler returns. Otherwise the connection's
+// window would stay smaller.
 func (i *intake) leave() {
 	i.mu.Lock()
 	i.over.Store(true)
@@ -48,8 +48,8 @@ func (i *intake) leave() {
 	}
 }
 
-// forget gives a payload's memory back. i.mu is held.
-func (i *intake) forget(a *aside) {
+// forget frees a payload's memory. i.mu is held.
+func (i *intake) forget(a *heldPayload) {
 	for _, b := range a.blocks {
 		i.letGo(b)
 	}
@@ -59,8 +59,8 @@ func (i *intake) forget(a *aside) {
 	i.spare = append(i.spare, a)
 }
 
-// giveBack gives the predecessor back what it may have, if that is worth a word. It does not wait
-// for somebody else who writes, and who looks again behind that.
+// giveBack returns window space to the predecessor when enough is due. It does not wait for a
+// goroutine that is writing: that one calls giveBack itself afterwards.
 func (i *intake) giveBack() {
 	for i.isDue() && i.writing.TryLock() {
 		given := i.credit()
@@ -74,19 +74,19 @@ func (i *intake) giveBack() {
 func (i *intake) isDue() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.owed >= creditBytes
+	return i.returnable >= creditBytes
 }
 
-// credit writes what is given back, unless gRPC is within a frame: then Write does. A stream that
-// has ended gets nothing. i.writing is held.
+// credit writes window updates, unless gRPC is in the middle of a frame: then Write does it later.
+// A stream that has ended gets none. i.writing is held.
 func (i *intake) credit() bool {
 	i.mu.Lock()
-	n, streams := i.owed, []uint32{0, i.stream}
+	n, streams := i.returnable, []uint32{0, i.stream}
 	if n < creditBytes || !i.written.between() {
 		i.mu.Unlock()
 		return false
 	}
-	i.owed, i.held = 0, i.held-n
+	i.returnable, i.unreturned = 0, i.unreturned-n
 	i.mu.Unlock()
 	if i.over.Load() {
 		streams = streams[:1]
@@ -99,14 +99,14 @@ func (i *intake) credit() bool {
 	}
 	_ = i.SetWriteDeadline(time.Now().Add(pingTimeout))
 	if _, err := i.Conn.Write(b); err != nil {
-		i.Conn.Close() // in the middle of a frame; gRPC, which reads, learns of it
+		i.Conn.Close() // a broken frame; gRPC's reader sees the end
 		return false
 	}
 	_ = i.SetWriteDeadline(time.Time{})
 	return true
 }
 
-// Write writes what gRPC has to say.
+// Write writes gRPC's bytes.
 func (i *intake) Write(b []byte) (int, error) {
 	i.writing.Lock()
 	n, err := i.Conn.Write(b)
@@ -118,11 +118,11 @@ func (i *intake) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// frameEnds follows frames that are written in any pieces.
+// frameEnds finds the ends of frames written in arbitrary pieces.
 type frameEnds struct {
 	header [frameHeaderBytes]byte
 	have   int // of the header
-	owed   int // bytes of the frame that are still to come
+	owed   int // bytes of the frame still to come
 }
 
 func (f *frameEnds) add(b []byte) {
@@ -140,5 +140,5 @@ func (f *frameEnds) add(b []byte) {
 	}
 }
 
-// between reports whether the next byte begins a frame.
+// between reports whether the next byte starts a frame.
 func (f *frameEnds) between() bool { return f.have == 0 && f.owed == 0 }

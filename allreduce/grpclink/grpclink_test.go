@@ -16,12 +16,12 @@ import (
 	"rondo/allreduce/linktest"
 )
 
-// worker is one process of a test: its listener, its gRPC server, and all its connections.
+// worker is one process of a test: its listener, its gRPC server and its connections.
 type worker struct {
 	server  *grpclink.Server
 	address string
 	kill    func()
-	stop    func() // as SIGSTOP does: the connections stay open, and nobody reads or writes
+	stop    func() // like SIGSTOP: the connections stay open, and nothing is read or written
 	dial    grpclink.DialConfig
 }
 
@@ -55,7 +55,7 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 	}
 }
 
-// connections holds all of a worker's connections, so that they can be cut as if it had died.
+// connections holds all of a worker's connections, to cut them as its death would.
 type connections struct {
 	listeners []net.Listener
 
@@ -66,10 +66,10 @@ type connections struct {
 	stopped chan struct{}
 }
 
-// socketBytes is what the kernel takes of a worker that does not read.
+// socketBytes is the kernel's buffer for a worker that does not read.
 const socketBytes = 64 << 10
 
-// stoppable is a connection of a worker that may be stopped.
+// stoppable is a connection whose worker can be stopped.
 type stoppable struct {
 	net.Conn
 	stopped <-chan struct{}
@@ -82,7 +82,7 @@ func (s *stoppable) Close() error {
 	return s.Conn.Close()
 }
 
-// hold lasts until the connection is closed if the worker is stopped.
+// hold blocks until the connection is closed if the worker is stopped.
 func (s *stoppable) hold() {
 	select {
 	case <-s.stopped:
@@ -117,7 +117,7 @@ func (c *connections) keep(conn net.Conn, err error) (net.Conn, error) {
 	return conn, nil
 }
 
-// kept is a listener whose connections are a worker's.
+// kept is a listener that records its worker's connections.
 type kept struct {
 	net.Listener
 	conns *connections
@@ -133,7 +133,7 @@ func (c *connections) dial(ctx context.Context, address string) (net.Conn, error
 	return c.keep((&net.Dialer{}).DialContext(ctx, network, address))
 }
 
-// stop lets the worker neither read nor write, and its kernel take little for it.
+// stop stops the worker's reads and writes, and shrinks its kernel buffers.
 func (c *connections) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +157,6 @@ func (c *connections) cut() {
 	}
 }
 
-// seat is rank's in the first generation of a test.
 func seat(rank, world int) grpclink.Seat {
 	return grpclink.Seat{
 		Job:        "opticks",
@@ -167,10 +166,10 @@ func seat(rank, world int) grpclink.Seat {
 	}
 }
 
-// form connects world workers in a ring whose chunks go by way.
+// form connects world workers in a ring whose chunks travel by way.
 func form(t testing.TB, world int, way grpclink.Way) []linktest.Node {
 	t.Helper()
-	// The conformance suite wants each reason of an Abort to arrive, on a busy machine too.
+	// The conformance suite requires each Abort's reason to arrive, also on a busy machine.
 	_, nodes := formWorkers(t, world, way, linktest.Moment/2)
 	return nodes
 }
@@ -208,7 +207,7 @@ func TestLink(t *testing.T) {
 	})
 }
 
-// BenchmarkAllReduce times all-reduces over each way there is.
+// BenchmarkAllReduce times all-reduces for each Way.
 func BenchmarkAllReduce(b *testing.B) {
 	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
 		b.Run(way.String(), func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"rondo/allreduce/shm"
 )
 
-// TestTakeTriesAgain: an offer that comes to nothing is tried as often as it may be, and the error
-// is the first one's.
+// TestTakeTriesAgain: an offer that fails is tried handovers times, and the first error is
+// returned.
 func TestTakeTriesAgain(t *testing.T) {
 	offer, err := shm.NewOffer()
 	if err != nil {
@@ -19,7 +19,7 @@ func TestTakeTriesAgain(t *testing.T) {
 	}
 	ticket := offer.Ticket()
 	offer.Close()
-	// Nobody is there any more; whoever is instead hangs up, and is gone before the last try.
+	// The offer is closed. Its replacement hangs up, and ends before the last try.
 	name := "@rondo-" + string(ticket[:32])
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if err != nil {

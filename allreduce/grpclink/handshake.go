@@ -16,27 +16,25 @@ import (
 type Seat struct {
 	Job        string
 	Generation allreduce.Generation // at least 1
-	Rank       allreduce.Rank       // the place in this ring
+	Rank       allreduce.Rank       // place in this ring
 	World      int                  // of this ring
 
-	// Circle says which of a generation's rings this is. Ranks are, in order, the members of one
-	// that only some of the generation's workers are in, as the others call them; nil: each is
-	// called by its place.
+	// Circle names the ring among the generation's rings. Ranks names the members of a ring with
+	// only some of the generation's workers, in ring order; nil: each member's name is its place.
 	Circle Circle
 	Ranks  []allreduce.Rank
 }
 
-// Circle is one of the rings that a worker is in, in one generation.
+// Circle names one of the rings that a worker is in, in one generation.
 type Circle string
 
 // The rings of a generation.
 const (
-	CircleAll    Circle = ""       // of all its workers
-	CircleHost   Circle = "host"   // of those on one host
-	CircleAcross Circle = "across" // of one from each host
+	CircleAll    Circle = ""       // all workers
+	CircleHost   Circle = "host"   // the workers of one host
+	CircleAcross Circle = "across" // one worker of each host
 )
 
-// circles are all that there are.
 func circles() []Circle { return []Circle{CircleAll, CircleHost, CircleAcross} }
 
 func (s Seat) validate() error {
@@ -57,7 +55,6 @@ func (s Seat) validate() error {
 	return nil
 }
 
-// peer is the member at a place of the ring.
 func (s Seat) peer(place allreduce.Rank, address string) allreduce.Peer {
 	if s.Ranks != nil {
 		place = s.Ranks[place]
@@ -65,8 +62,8 @@ func (s Seat) peer(place allreduce.Rank, address string) allreduce.Peer {
 	return allreduce.Peer{Rank: place, Address: address}
 }
 
-// called is what the others call this worker.
-func (s Seat) called() allreduce.Rank { return s.peer(s.Rank, "").Rank }
+// name returns this worker's rank as the others know it.
+func (s Seat) name() allreduce.Rank { return s.peer(s.Rank, "").Rank }
 
 func (s Seat) predecessor() allreduce.Rank {
 	return (s.Rank + allreduce.Rank(s.World) - 1) % allreduce.Rank(s.World)
@@ -74,14 +71,14 @@ func (s Seat) predecessor() allreduce.Rank {
 
 func (s Seat) successor() allreduce.Rank { return (s.Rank + 1) % allreduce.Rank(s.World) }
 
-// hello is what each side says of itself in the metadata when a stream opens: its seat, and whom
-// it takes the other for.
+// hello is the metadata that each side sends when a stream opens: its seat, and the place that it
+// expects the other to have.
 type hello struct {
 	Seat
 	to allreduce.Rank
 }
 
-// The metadata. A key that ends in -bin may hold any bytes.
+// Metadata keys. A value may hold any bytes if its key ends in -bin.
 const (
 	keyFormat     = "rondo-format"
 	keyJob        = "rondo-job-bin"
@@ -89,11 +86,11 @@ const (
 	keyFrom       = "rondo-from-rank"
 	keyTo         = "rondo-to-rank"
 	keyWorld      = "rondo-world"
-	keyCircle     = "rondo-circle" // where it is not that of all
+	keyCircle     = "rondo-circle" // absent for CircleAll
 	keyAbort      = "rondo-abort-bin"
 )
 
-// maxJobBytes bounds a job's name in the handshake.
+// maxJobBytes is the longest job name in the handshake.
 const maxJobBytes = 1 << 10
 
 func (h hello) metadata() metadata.MD {
@@ -153,7 +150,7 @@ func parseHello(md metadata.MD) (hello, error) {
 func one(md metadata.MD, key string) (string, error) {
 	values := md.Get(key)
 	if len(values) != 1 {
-		return "", fmt.Errorf("metadata %s is there %d times, not once", key, len(values))
+		return "", fmt.Errorf("metadata %s has %d values, want 1", key, len(values))
 	}
 	return values[0], nil
 }
@@ -170,8 +167,8 @@ func number(md metadata.MD, key string) (uint64, error) {
 	return n, nil
 }
 
-// check holds what the neighbour says against what this worker is. from is the rank that the
-// neighbour must have.
+// check compares a neighbour's hello with this worker's seat. from is the place that the neighbour
+// must have.
 func (s Seat) check(h hello, from allreduce.Rank) error {
 	switch {
 	case h.Job != s.Job:
@@ -190,10 +187,10 @@ func (s Seat) check(h hello, from allreduce.Rank) error {
 	return nil
 }
 
-// maxReasonBytes bounds the reason of an abort on the wire.
+// maxReasonBytes is the longest reason of an abort on the wire.
 const maxReasonBytes = 1 << 10
 
-// shorten cuts a reason to what fits in a header, at a character's boundary.
+// shorten cuts a reason to maxReasonBytes, at a character boundary.
 func shorten(reason string) string {
 	reason = strings.ToValidUTF8(reason, "\uFFFD")
 	if len(reason) <= maxReasonBytes {

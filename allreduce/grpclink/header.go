@@ -22,14 +22,13 @@ import (
 //	32 offset
 //	40 total
 //
-// Of a heartbeat all from sequence on is 0. It is the one message that flows against the stream
-// too.
+// A heartbeat has zeros from sequence on. Heartbeats also travel from the receiver to the sender.
 const headerBytes = 48
 
-// formatVersion is that of the handshake and of the header.
+// formatVersion is the version of the handshake and the header.
 const formatVersion = 2
 
-// appendHeader appends the wire form of h, whose numbers the ring keeps in range.
+// appendHeader appends the wire form of h. The ring keeps h's numbers in range.
 func appendHeader(dst []byte, h allreduce.Header) []byte {
 	dst = append(dst, 'R', 'n', 'D', formatVersion, byte(h.Phase), byte(h.Element), 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Generation))
@@ -40,15 +39,15 @@ func appendHeader(dst []byte, h allreduce.Header) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(h.Total))
 }
 
-// parseHeader reads the header of a message of size bytes in all. It refuses what no sender
-// writes: whatever it returns names a range of a buffer and fits the payload's size.
+// parseHeader reads the header of a message of size bytes in all. It refuses headers that no sender
+// writes: the result always names a range of a buffer and fits the payload's size.
 func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	var h allreduce.Header
 	if len(b) < headerBytes {
 		return h, fmt.Errorf("a message of %d bytes is shorter than its header (%d)",
 			size, headerBytes)
 	}
-	if string(b[:3]) != "RnD" { // a copy of its own would be one for every message
+	if string(b[:3]) != "RnD" { // the comparison allocates nothing
 		return h, fmt.Errorf("a message starts with %q, not with %q", b[:3], "RnD")
 	}
 	if b[3] != formatVersion {

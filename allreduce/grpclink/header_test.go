@@ -80,8 +80,9 @@ func TestHeaderRefused(t *testing.T) {
 	}
 }
 
-// FuzzMessage opens arbitrary bytes in arbitrary pieces: what is not refused is a range of a
-// buffer, carries exactly its floats, and is what the sender would write for that header.
+// FuzzMessage opens arbitrary bytes in arbitrary pieces. A message that is accepted names a range
+// of a buffer, carries exactly its numbers, and has the bytes that the sender would write for that
+// header.
 func FuzzMessage(f *testing.F) {
 	valid := append(appendHeader(nil, validHeader()), make([]byte, 12)...)
 	f.Add(valid, uint64(1))
@@ -114,7 +115,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// TestOutgoing: gRPC's last Free, in whatever order, gives the message back, once.
+// TestOutgoing: gRPC's last Free, in any order, returns the message once.
 func TestOutgoing(t *testing.T) {
 	for _, floats := range []int{1, 255, 256, 257, allreduce.MaxChunkBytes / 4} {
 		done := 0

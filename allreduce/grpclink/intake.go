@@ -12,83 +12,84 @@ import (
 )
 
 const (
-	// blockBytes is how much an intake asks the connection for at once, and smallBlockBytes before
-	// the first chunk.
+	// blockBytes is the size of one read from the connection; smallBlockBytes before the first
+	// chunk.
 	blockBytes      = 256 << 10
 	smallBlockBytes = 4 << 10
 
-	// prefixBytes go before each message of gRPC: whether it is compressed, and its length.
+	// prefixBytes precede each gRPC message: a compression flag and the message's length.
 	prefixBytes = 5
 
-	// headBytes are all of a message but its payload.
+	// headBytes is the length of a message without its payload.
 	headBytes = prefixBytes + headerBytes
 
-	// prefaceBytes are what a client says before its first frame.
+	// prefaceBytes is the length of a client's HTTP/2 connection preface.
 	prefaceBytes = 24
 
-	// creditBytes is how much room a predecessor is given back at a time. gRPC gives back a quarter
-	// of a window at a time. What both may owe it leaves it room for the longest chunk.
+	// creditBytes is the window space that is returned to a predecessor at a time. gRPC returns a
+	// quarter of a window at a time. Both amounts outstanding together leave room for the longest
+	// chunk.
 	creditBytes = windowBytes / 8
 
-	// lifeInterval is after how long gRPC gets a sign that a payload is coming: else its keepalive
-	// takes a predecessor on a slow link, which needs a minute for a chunk, for dead.
+	// lifeInterval is how often gRPC gets an empty frame while a payload arrives. Without it gRPC's
+	// keepalive would count a predecessor as dead that needs a minute for a chunk on a slow link.
 	lifeInterval = pingInterval / 2
 
-	// maxBlocks is how many blocks payloads may lie in. A predecessor's windows fill half of them
-	// at most, with what gRPC gets between.
+	// maxBlocks is the largest number of blocks. A predecessor's windows fill at most half of them,
+	// together with gRPC's bytes between.
 	maxBlocks = 4 * windowBytes / blockBytes
 )
 
-// What an intake knows of HTTP/2 besides (RFC 9113, section 6).
+// More constants of HTTP/2 (RFC 9113, section 6).
 const (
 	windowUpdateFrame      = 8
 	windowUpdateFrameBytes = frameHeaderBytes + 4
 	reservedBit            = 1 << 31 // of a stream's number
 )
 
-// intake is the connection under a server without TLS, what [gather] is under a client: it keeps
-// the payloads of chunks out of gRPC, which would copy them and take them up frame by frame. It
-// reads the connection in large blocks, and hands on what it reads but for the payload of a message
-// that takes more than a frame. Of that gRPC gets the header alone, as a message by itself, when
-// all the rest lies in the blocks. Whoever receives it takes the payload by the header; a header
-// for which no payload was set aside is refused as ever.
+// intake is the connection under a server without TLS, the counterpart of [writevConn]. It keeps
+// chunk payloads out of gRPC, which would copy them frame by frame. It reads the connection in
+// large blocks and passes their bytes to gRPC, except for the payload of a message longer than one
+// frame. Of such a message gRPC gets only the header, as a message of its own, when the whole
+// payload is in the blocks. The receiver then claims the payload by that header. A header without a
+// held payload is refused like any damaged message.
 //
-// gRPC counts against the windows only what it gets. So the intake holds the predecessor to the
-// rest itself, and gives it back, when the ring has made use of a payload, by frames of its own
-// between those that gRPC writes.
+// gRPC counts only the bytes that it gets against the flow control windows. The intake counts the
+// held payloads itself. When the ring has used a payload, it returns the window space by frames of
+// its own, between gRPC's frames.
 //
-// It keeps nothing from gRPC before a link's handler has called open, and then only of one stream,
-// the first that carries a message of a ring. When that does what gRPC's client in Go never does,
-// such as to pad a frame, or to begin a message in the frame in which another ends, gRPC gets all
-// bytes from there on, and before them what has been kept of a message.
+// It passes everything to gRPC until a link's handler has called open. Then it holds payloads of
+// one stream only, the first that carries a ring's message. If that stream does something that
+// gRPC's Go client never does, such as to pad a frame or to start a message in another message's
+// frame, the intake stops: gRPC gets all later bytes, after the held part of the current message.
 type intake struct {
 	net.Conn
 
-	// Of Read, which one goroutine calls.
+	// Used by Read only, which one goroutine calls.
 	block   *block
-	at, end int       // of the block: what has been read and not parsed
-	pass    int       // bytes to come that go to gRPC as they are
-	take    int       // bytes to come of a frame that are payload
-	left    int       // bytes to come of the payload
-	shown   time.Time // when gRPC last got a sign of it
-	now     *aside    // the payload that is coming
-	head    []byte    // of the message that is coming, as gRPC gets it, in headAt
-	small   []byte    // what gRPC gets next, in scratch
-	stream  uint32    // whose payloads are set aside; 0 before the first message
-	off     bool      // nothing is set aside any more
+	at, end int          // range of block that is read but not parsed
+	pass    int          // bytes to come that go to gRPC unchanged
+	take    int          // payload bytes to come in this frame
+	left    int          // bytes to come of the payload
+	shown   time.Time    // when gRPC last got a frame
+	now     *heldPayload // the payload that is arriving
+	head    []byte       // of the arriving message, as gRPC will get it; in headAt
+	small   []byte       // bytes for gRPC's next Read; in scratch
+	stream  uint32       // stream with held payloads; 0 before its first message
+	off     bool         // no payloads are held any more
 	headAt  [headBytes]byte
 	scratch [2*frameHeaderBytes + headBytes]byte
 
 	over atomic.Bool // the link's handler has returned; set under mu
 
-	mu     sync.Mutex
-	opened bool
-	queue  []*aside // whose headers gRPC has got, or is about to
-	spare  []*aside
-	blocks []*block // that are free
-	made   int      // blocks that there are
-	held   int      // bytes of payloads that the predecessor has not been given back
-	owed   int      // of these, what it may have
+	mu         sync.Mutex
+	opened     bool
+	queue      []*heldPayload // held payloads whose headers go to gRPC
+	spare      []*heldPayload
+	blocks     []*block // free blocks
+	made       int      // number of blocks
+	unreturned int      // payload bytes not returned to the predecessor's window
+	returnable int      // part of unreturned that may be returned
 
 	writing sync.Mutex
 	written frameEnds
@@ -98,11 +99,11 @@ type intake struct {
 // block is memory that an intake reads into.
 type block struct {
 	bytes []byte
-	held  int // by how many payloads and readers
+	held  int // number of payloads and readers that use it
 }
 
-// aside is a payload that has been set aside.
-type aside struct {
+// heldPayload is a payload that the intake holds for the ring.
+type heldPayload struct {
 	from   *intake
 	header [headerBytes]byte
 	bytes  int
@@ -116,15 +117,15 @@ func newIntake(conn net.Conn) *intake {
 	return i
 }
 
-// open begins to set payloads aside. The caller has not answered its predecessor, which sends no
-// chunks before.
+// open allows the intake to hold payloads. The caller has not answered its predecessor yet, so no
+// chunk has been sent.
 func (i *intake) open() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.opened = true
 }
 
-// Read returns the next bytes that are for gRPC.
+// Read returns the next bytes for gRPC.
 func (i *intake) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -157,7 +158,7 @@ func (i *intake) Read(p []byte) (int, error) {
 	}
 }
 
-// from returns the bytes between two places of a block; a block that is nil has none.
+// from returns the bytes [at, end) of a block, and none of a nil block.
 func (b *block) from(at, end int) []byte {
 	if b == nil {
 		return nil
@@ -165,7 +166,7 @@ func (b *block) from(at, end int) []byte {
 	return b.bytes[at:end]
 }
 
-// fill reads from the connection, to where want bytes from at on have room.
+// fill reads from the connection. It first makes room for want bytes from at on.
 func (i *intake) fill(want int) error {
 	if err := i.makeRoom(want); err != nil {
 		return err
@@ -173,7 +174,7 @@ func (i *intake) fill(want int) error {
 	n, err := i.Conn.Read(i.block.bytes[i.end:])
 	i.end += n
 	if i.left > 0 && n > 0 && time.Since(i.shown) > lifeInterval {
-		i.small = appendDataHeader(i.scratch[:0], 0, i.stream) // of a frame without data
+		i.small = appendDataHeader(i.scratch[:0], 0, i.stream) // an empty data frame
 		i.shown = time.Now()
 	}
 	if n > 0 {
@@ -182,8 +183,8 @@ func (i *intake) fill(want int) error {
 	return err
 }
 
-// makeRoom sees to it that the block has some behind its end, in the same memory if no payload
-// lies there. It is as long as a link needs once there is one.
+// makeRoom makes the block large enough for want bytes from at on. It reuses the memory if no
+// payload is in it. Blocks get their full size with the first chunk.
 func (i *intake) makeRoom(want int) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -197,7 +198,7 @@ func (i *intake) makeRoom(want int) error {
 	case b != nil && len(b.bytes)-i.end >= max(want, size/16):
 		return nil
 	case len(i.blocks) == 0 && i.made >= maxBlocks:
-		return errors.New("short chunks wait, with more between them than a link has to say")
+		return errors.New("chunks that wait, and the bytes between them, fill the memory")
 	default:
 		i.block = i.freeBlock(size)
 		i.letGo(b)
@@ -206,7 +207,7 @@ func (i *intake) makeRoom(want int) error {
 	return nil
 }
 
-// freeBlock returns a block of at least size bytes. i.mu is held, as it is by letGo.
+// freeBlock returns a block of at least size bytes. The caller of freeBlock or letGo holds i.mu.
 func (i *intake) freeBlock(size int) *block {
 	for n := len(i.blocks); n > 0; n = len(i.blocks) {
 		b := i.blocks[n-1]
@@ -230,7 +231,7 @@ func (i *intake) letGo(b *block) {
 	}
 }
 
-// keep sets aside what has come of a payload.
+// keep stores the received part of a payload.
 func (i *intake) keep() error {
 	n := min(i.take, i.end-i.at)
 	a := i.now
@@ -238,7 +239,7 @@ func (i *intake) keep() error {
 	i.at, i.take, i.left = i.at+n, i.take-n, i.left-n
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.held += n; i.held > windowBytes {
+	if i.unreturned += n; i.unreturned > windowBytes {
 		return errors.New("more has come of chunks than there was room for")
 	}
 	if len(a.blocks) == 0 || a.blocks[len(a.blocks)-1] != i.block {
@@ -249,9 +250,9 @@ func (i *intake) keep() error {
 		return nil
 	}
 	i.now = nil
-	i.handOnHead(0)
+	i.passHead(0)
 	if i.over.Load() {
-		i.owed += a.bytes
+		i.returnable += a.bytes
 		i.forget(a)
 	} else {
 		i.queue = append(i.queue, a)
@@ -259,8 +260,8 @@ func (i *intake) keep() error {
 	return nil
 }
 
-// parse looks at b, which begins with a frame, and says what is to be done with it, or how many
-// bytes of it that takes.
+// parse reads the frame at the start of b and decides where its bytes go. want is the number of
+// bytes that it needs to do so.
 func (i *intake) parse(b []byte) (want int, err error) {
 	if len(b) < frameHeaderBytes {
 		return frameHeaderBytes, nil
@@ -269,12 +270,12 @@ func (i *intake) parse(b []byte) (want int, err error) {
 	stream := binary.BigEndian.Uint32(b[5:]) &^ reservedBit
 	i.pass = frameHeaderBytes + length
 	if i.over.Load() {
-		i.resign()
+		i.stop()
 	}
 	switch {
 	case b[3] != dataFrame || i.off || stream == 0 || i.stream != 0 && stream != i.stream:
 	case i.left > 0 && (b[4] != 0 || length > min(i.left, frameBytes)):
-		i.takeBack()
+		i.stopHolding()
 	case i.left > 0:
 		i.at, i.pass, i.take = i.at+frameHeaderBytes, 0, length
 	case i.stream == 0 && !i.isOpen():
@@ -295,8 +296,8 @@ func (i *intake) isOpen() bool {
 	return i.opened
 }
 
-// begin looks at the head of a message, of which a frame of length bytes has what is behind its
-// header. A head lies in several frames where the predecessor had room for no more at a time.
+// begin reads a part of a message's head. frame has the frame's header and that part; length is the
+// frame's payload length. A head is split over frames if the predecessor's window was nearly full.
 func (i *intake) begin(frame []byte, length int, stream uint32) {
 	part := frame[frameHeaderBytes:]
 	whole := len(i.head) == 0
@@ -314,7 +315,7 @@ func (i *intake) begin(frame []byte, length int, stream uint32) {
 	good := payload >= rest && payload <= allreduce.MaxChunkBytes && i.head[0] == 0
 	if good && len(i.head) == headBytes {
 		_, err := parseHeader(i.head[prefixBytes:], size)
-		good = err == nil // else who gets it from gRPC says so
+		good = err == nil // otherwise the receiver gets it from gRPC and refuses it
 	}
 	if !good {
 		i.giveUp(len(frame), stream)
@@ -326,34 +327,34 @@ func (i *intake) begin(frame []byte, length int, stream uint32) {
 	switch {
 	case len(i.head) < headBytes:
 		i.at, i.pass = i.at+len(frame), 0
-	case whole && payload == rest: // all of the message
+	case whole && payload == rest: // the frame holds the whole message
 		i.head = i.head[:0]
 	case payload == 0:
 		i.at, i.pass = i.at+len(frame), 0
-		i.handOnHead(0)
+		i.passHead(0)
 	default:
 		i.at, i.pass = i.at+len(frame), 0
-		i.setAside(payload, rest)
+		i.hold(payload, rest)
 	}
 }
 
-// setAside begins to set a payload aside, of which the frame has some.
-func (i *intake) setAside(payload, inFrame int) {
+// hold starts to hold a payload. inFrame bytes of it are in the current frame.
+func (i *intake) hold(payload, inFrame int) {
 	i.take, i.left, i.shown = inFrame, payload, time.Now()
 	i.mu.Lock()
-	i.now = i.freeAside()
+	i.now = i.newHeldPayload()
 	i.mu.Unlock()
 	copy(i.now.header[:], i.head[prefixBytes:])
 	i.now.bytes = payload
 	binary.BigEndian.PutUint32(i.head[1:], headerBytes)
 }
 
-// giveUp leaves all to gRPC from here on: first the head, of which taken bytes, a frame's header
-// among them, are not passed on as they are.
+// giveUp hands the connection to gRPC at the head of a message. taken is the part of the current
+// frame, its header included, that i.head already has.
 func (i *intake) giveUp(taken int, stream uint32) {
 	i.off = true
 	part := max(taken-frameHeaderBytes, 0)
-	if len(i.head) == part { // nothing is kept but what passes
+	if len(i.head) == part { // nothing of earlier frames is held
 		i.head = i.head[:0]
 		return
 	}
@@ -362,15 +363,15 @@ func (i *intake) giveUp(taken int, stream uint32) {
 	i.mu.Unlock()
 	i.at, i.pass = i.at+taken, i.pass-taken
 	if taken == 0 {
-		i.handOnHead(0)
+		i.passHead(0)
 	} else {
-		i.handOnHead(i.pass)
+		i.passHead(i.pass)
 	}
 }
 
-// handOnHead gives the head to gRPC as a frame, and the header of another one of rest bytes that
-// pass behind it, if there are any.
-func (i *intake) handOnHead(rest int) {
+// passHead passes the head to gRPC as a frame of its own. If rest > 0, the header of a frame of
+// rest bytes follows, and those bytes are passed unchanged.
+func (i *intake) passHead(rest int) {
 	i.small = i.scratch[:0]
 	i.small = appendDataHeader(i.small, len(i.head), i.stream)
 	i.small = append(i.small, i.head...)
@@ -385,19 +386,19 @@ func appendDataHeader(b []byte, length int, stream uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, stream)
 }
 
-func (i *intake) freeAside() *aside {
+func (i *intake) newHeldPayload() *heldPayload {
 	n := len(i.spare)
 	if n == 0 {
-		return &aside{from: i}
+		return &heldPayload{from: i}
 	}
 	a := i.spare[n-1]
 	i.spare = i.spare[:n-1]
 	return a
 }
 
-// claim returns the payload of a message of which gRPC has handed on the header alone. It is nil
-// if the message has none that was set aside.
-func (i *intake) claim(header []byte) *aside {
+// claim returns the held payload of a message whose header came from gRPC; nil: the message has no
+// held payload.
+func (i *intake) claim(header []byte) *heldPayload {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.queue) == 0 || string(i.queue[0].header[:]) != string(header) {
@@ -408,11 +409,11 @@ func (i *intake) claim(header []byte) *aside {
 	return a
 }
 
-// release gives a payload's memory back, and its room in the windows to the predecessor.
-func (a *aside) release() {
+// release frees a payload's memory, and returns its window space to the predecessor.
+func (a *heldPayload) release() {
 	i := a.from
 	i.mu.Lock()
-	i.owed += a.bytes
+	i.returnable += a.bytes
 	i.forget(a)
 	i.mu.Unlock()
 	i.giveBack()

@@ -15,8 +15,8 @@ import (
 	"rondo/allreduce"
 )
 
-// wire is a connection on which a predecessor has said all that it will: it is read in pieces of
-// at most cut bytes, and what is written to it is kept.
+// wire is a connection with all bytes of a predecessor: reads return at most cut bytes, and writes
+// are recorded.
 type wire struct {
 	net.Conn
 	said    []byte
@@ -37,14 +37,13 @@ func (w *wire) Write(p []byte) (int, error) { return w.written.Write(p) }
 
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// frameOf returns a frame.
 func frameOf(kind, flags byte, stream uint32, payload []byte) []byte {
 	n := len(payload)
 	b := []byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags}
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// chunkOf returns a message of a ring as gRPC writes it, with its length before it.
+// chunkOf returns a ring message as gRPC writes it, with its length prefix.
 func chunkOf(offset, floats int, fill byte) []byte {
 	h := allreduce.Header{Generation: 3, Sequence: 9, Phase: allreduce.ReduceScatter,
 		Offset: offset, Length: floats, Total: 1 << 30}
@@ -53,7 +52,7 @@ func chunkOf(offset, floats int, fill byte) []byte {
 	return append(b, bytes.Repeat([]byte{fill}, 4*floats)...)
 }
 
-// framed cuts a message into frames of a stream, with others between them.
+// framed cuts a message into frames of a stream, with other frames between them.
 func framed(stream uint32, message []byte, between ...[]byte) []byte {
 	var b []byte
 	for len(message) > 0 {
@@ -72,7 +71,6 @@ func split(stream uint32, message []byte, n int) []byte {
 	return append(frameOf(dataFrame, 0, stream, message[:n]), framed(stream, message[n:])...)
 }
 
-// beat is a heartbeat.
 func beat(stream uint32) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{0}, headerBytes)
 	b = appendHeader(b, allreduce.Header{Generation: 3, Phase: allreduce.Heartbeat})
@@ -90,7 +88,7 @@ func preface() []byte {
 	return append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frameOf(4, 0, 0, nil)...)
 }
 
-// through returns what gRPC gets of said by an intake, and the error that ends it.
+// through returns what gRPC reads of said through an intake, and the final error.
 func through(said []byte, cut int) (*intake, []byte, error) {
 	i := newIntake(&wire{said: said, cut: cut})
 	i.open()
@@ -99,9 +97,8 @@ func through(said []byte, cut int) (*intake, []byte, error) {
 	return i, got.Bytes(), err
 }
 
-// spread says what frames are: all but those of data as they are, and of each stream its data.
-// What stands for a payload that was set aside is followed by it. An incomplete frame at the end is
-// left out.
+// spread parses frames: others are all but data frames, unchanged; data is each stream's data, with
+// held payloads inserted after their headers. An incomplete last frame is left out.
 func spread(b []byte, from *intake) (others []byte, data map[uint32][]byte) {
 	data = map[uint32][]byte{}
 	if len(b) < prefaceBytes {
@@ -132,7 +129,8 @@ func spread(b []byte, from *intake) (others []byte, data map[uint32][]byte) {
 	return others, data
 }
 
-// holdTogether fails unless gRPC and the queue have all that was said, but for an unfinished end.
+// holdTogether fails the test unless gRPC and the queue together have all of said, except for an
+// incomplete end.
 func holdTogether(t *testing.T, said []byte, cut int) {
 	t.Helper()
 	i, got, err := through(bytes.Clone(said), cut)
@@ -149,7 +147,7 @@ func holdTogether(t *testing.T, said []byte, cut int) {
 	}
 	for stream, all := range want {
 		missing := len(all) - len(data[stream])
-		kept := 0 // until all of a message has come
+		kept := 0 // bytes held until the whole message has arrived
 		if stream == i.stream {
 			kept = len(i.head)
 			if i.now != nil {
@@ -162,7 +160,8 @@ func holdTogether(t *testing.T, said []byte, cut int) {
 	}
 }
 
-// said is a predecessor's whole side: chunks long and short, and other frames between and within.
+// said returns all bytes of a predecessor: long and short chunks, with other frames between and
+// within them.
 func said() []byte {
 	ping := frameOf(pingFrame, 0, 0, make([]byte, 8))
 	other := frameOf(dataFrame, 0, 5, []byte("of another stream"))
@@ -183,11 +182,11 @@ func TestIntakeLosesNothing(t *testing.T) {
 	}
 	i, _, err := through(said(), 1<<20)
 	if err != nil || len(i.queue) != 7 {
-		t.Errorf("%d payloads set aside, %v, want 7", len(i.queue), err)
+		t.Errorf("%d payloads held, %v, want 7", len(i.queue), err)
 	}
 }
 
-// TestIntakeClosed: before a link's handler has called open, all is gRPC's.
+// TestIntakeClosed: before open is called, gRPC gets all bytes.
 func TestIntakeClosed(t *testing.T) {
 	i := newIntake(&wire{said: said(), cut: 1000})
 	got, err := io.ReadAll(i)
@@ -196,8 +195,8 @@ func TestIntakeClosed(t *testing.T) {
 	}
 }
 
-// TestIntakeTakesBack: of a payload that goes on as gRPC's client in Go sends none, as those in
-// other languages do, gRPC gets all.
+// TestIntakeTakesBack: gRPC gets the whole payload of a message that is framed as no Go client
+// does, but other clients do.
 func TestIntakeTakesBack(t *testing.T) {
 	long := chunkOf(0, 30_000, 1)
 	rest := len(long) - 2*frameBytes
@@ -213,15 +212,15 @@ func TestIntakeTakesBack(t *testing.T) {
 		for _, cut := range []int{9, 1 << 20} {
 			holdTogether(t, all, cut)
 			i, _, err := through(bytes.Clone(all), cut)
-			if err != nil || !i.off || len(i.queue) != 1 || i.held != 36_000 {
-				t.Errorf("%s: %v, %d payloads of %d bytes set aside, want the first", name, err,
-					len(i.queue), i.held)
+			if err != nil || !i.off || len(i.queue) != 1 || i.unreturned != 36_000 {
+				t.Errorf("%s: %v, %d payloads of %d bytes held, want the first", name, err,
+					len(i.queue), i.unreturned)
 			}
 		}
 	}
 }
 
-// TestIntakeRefuses: what no client of ours does at the head of a message leaves all to gRPC.
+// TestIntakeRefuses: after an unusual head of a message gRPC gets all bytes.
 func TestIntakeRefuses(t *testing.T) {
 	long := chunkOf(0, 30_000, 1)
 	whole := framed(3, long)
@@ -236,7 +235,7 @@ func TestIntakeRefuses(t *testing.T) {
 	} {
 		all := bytes.Join([][]byte{preface(), first, whole}, nil)
 		i, got, err := through(bytes.Clone(all), 1<<20)
-		if name == "without a stream" { // gRPC ends the connection for it
+		if name == "without a stream" { // gRPC closes the connection for it
 			if !bytes.HasPrefix(got, all[:len(preface())+len(first)]) {
 				t.Errorf("%s: not handed on", name)
 			}
@@ -248,7 +247,7 @@ func TestIntakeRefuses(t *testing.T) {
 	}
 }
 
-// TestIntakeGivesUp: what has been kept of a head goes to gRPC when it is not a link's.
+// TestIntakeGivesUp: a partly held head that is not a ring's goes to gRPC.
 func TestIntakeGivesUp(t *testing.T) {
 	bad := chunkOf(0, 30_000, 1)
 	bad[40] = 0xff
@@ -276,7 +275,7 @@ func TestIntakeGivesUp(t *testing.T) {
 	}
 }
 
-// TestIntakeBounded: who sends more than the window allows is cut off.
+// TestIntakeBounded: a sender that exceeds its window is cut off.
 func TestIntakeBounded(t *testing.T) {
 	all := preface()
 	for k := range 3 {
@@ -288,8 +287,8 @@ func TestIntakeBounded(t *testing.T) {
 	}
 }
 
-// TestIntakeClaims: a header that came without a payload has none, unless it is of the next that
-// was set aside; and that is handed out once.
+// TestIntakeClaims: a header without a payload claims nothing, unless it equals the next held
+// one's. Each payload is claimed once.
 func TestIntakeClaims(t *testing.T) {
 	first, second := chunkOf(0, 9_000, 1), chunkOf(9_000, 9_000, 2)
 	i, _, err := through(bytes.Join([][]byte{preface(), framed(3, first), framed(3, second)},
@@ -304,20 +303,21 @@ func TestIntakeClaims(t *testing.T) {
 	for _, message := range [][]byte{first, second} {
 		a := i.claim(of(message))
 		if a == nil || !bytes.Equal(bytes.Join(a.pieces, nil), message[53:]) {
-			t.Fatal("not what was set aside")
+			t.Fatal("not the held payload")
 		}
 		if i.claim(of(message)) != nil {
 			t.Error("a payload is handed out twice")
 		}
 		a.release()
 	}
-	if len(i.queue) > 0 || i.held != 72_000 || i.owed != 72_000 {
-		t.Errorf("%d in the queue, %d bytes held, %d owed", len(i.queue), i.held, i.owed)
+	if len(i.queue) > 0 || i.unreturned != 72_000 || i.returnable != 72_000 {
+		t.Errorf("%d in the queue, %d bytes unreturned, %d returnable", len(i.queue),
+			i.unreturned, i.returnable)
 	}
 }
 
-// TestIntakeCredits: what the ring has released is the predecessor's to send again, in frames that
-// never come within one of gRPC's.
+// TestIntakeCredits: window space of released payloads returns to the predecessor, in frames that
+// never interrupt a frame of gRPC's.
 func TestIntakeCredits(t *testing.T) {
 	const floats = creditBytes / 4
 	chunk := chunkOf(0, floats, 1)
@@ -339,12 +339,13 @@ func TestIntakeCredits(t *testing.T) {
 	if err != nil || w.written.String() != want {
 		t.Errorf("written %q, %v, want %q", w.written.String(), err, want)
 	}
-	if i.held != 0 || i.owed != 0 || len(i.blocks) == 0 {
-		t.Errorf("%d bytes held, %d owed, %d blocks free", i.held, i.owed, len(i.blocks))
+	if i.unreturned != 0 || i.returnable != 0 || len(i.blocks) == 0 {
+		t.Errorf("%d bytes unreturned, %d returnable, %d blocks free", i.unreturned, i.returnable,
+			len(i.blocks))
 	}
 }
 
-// TestIntakeBlocks: short payloads that nobody takes do not hold on to all that came between.
+// TestIntakeBlocks: short unclaimed payloads do not keep all bytes between them in memory.
 func TestIntakeBlocks(t *testing.T) {
 	all := preface()
 	for k := range 10 * maxBlocks {
@@ -352,13 +353,13 @@ func TestIntakeBlocks(t *testing.T) {
 		all = append(all, frameOf(0xfe, 0, 0, make([]byte, blockBytes/2))...)
 	}
 	i, _, err := through(all, 1<<20)
-	if err == nil || !strings.Contains(err.Error(), "short chunks wait") || i.made > maxBlocks {
+	if err == nil || !strings.Contains(err.Error(), "chunks that wait") || i.made > maxBlocks {
 		t.Errorf("%v, with %d blocks", err, i.made)
 	}
 }
 
-// TestIntakeLeaves: when the link's handler has returned, its payloads' room is the connection's
-// again, and what came of another goes to gRPC.
+// TestIntakeLeaves: after the link's handler returns, its payloads' window space is returned, and
+// bytes of another stream go to gRPC.
 func TestIntakeLeaves(t *testing.T) {
 	first, second := framed(3, chunkOf(0, creditBytes/4, 1)), framed(3, chunkOf(0, 30_000, 2))
 	head := len(preface()) + len(first) + frameHeaderBytes + frameBytes
@@ -379,12 +380,12 @@ func TestIntakeLeaves(t *testing.T) {
 	after, err := io.ReadAll(i)
 	_, data := spread(append(before, after...), nil)
 	_, want := spread(second, nil)
-	if err != nil || !bytes.HasSuffix(data[3], want[3]) || i.held != 0 || len(i.queue) != 0 {
-		t.Errorf("gRPC has %d bytes, %v, %d are held", len(data[3]), err, i.held)
+	if err != nil || !bytes.HasSuffix(data[3], want[3]) || i.unreturned != 0 || len(i.queue) != 0 {
+		t.Errorf("gRPC has %d bytes, %v, %d are unreturned", len(data[3]), err, i.unreturned)
 	}
 }
 
-// slow is a wire on which a read takes a while.
+// slow is a wire with slow reads.
 type slow struct{ wire }
 
 func (s *slow) Read(p []byte) (int, error) {
@@ -392,7 +393,7 @@ func (s *slow) Read(p []byte) (int, error) {
 	return s.wire.Read(p)
 }
 
-// TestIntakeShowsLife: while a payload comes gRPC gets frames, and no data of it.
+// TestIntakeShowsLife: while a payload arrives, gRPC gets empty data frames.
 func TestIntakeShowsLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := framed(3, chunkOf(0, 1<<18, 1))
@@ -408,8 +409,8 @@ func TestIntakeShowsLife(t *testing.T) {
 	})
 }
 
-// TestIntakeReleases: who releases a payload does not wait for gRPC, which may be writing to a
-// predecessor that reads nothing; gRPC says what is given back behind that.
+// TestIntakeReleases: release does not wait for gRPC's write to a predecessor that does not read.
+// The window update follows that write.
 func TestIntakeReleases(t *testing.T) {
 	chunk := chunkOf(0, creditBytes/4, 1)
 	w := &wire{said: append(preface(), framed(3, chunk)...), cut: 1 << 20}
@@ -428,8 +429,8 @@ func TestIntakeReleases(t *testing.T) {
 	}
 }
 
-// FuzzIntake has any bytes follow a link's own, cut anywhere: what gRPC gets, with what was set
-// aside, is what was said.
+// FuzzIntake appends arbitrary bytes to a link's own, cut anywhere. gRPC's bytes and the held
+// payloads together are the bytes sent.
 func FuzzIntake(f *testing.F) {
 	f.Add(beat(3), uint16(0), 3)
 	f.Add(framed(3, chunkOf(5, 5_000, 1), frameOf(pingFrame, 0, 0, nil)), uint16(9), 99)

@@ -18,27 +18,27 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// A predecessor that may come by a unix socket asks for its name in a call of its own, at the
-// successor's address; the answer is without it where there is none. The name is abstract, and
-// belongs to a network namespace: who can connect to it is on the same host. It is random, and both
-// ends ask the kernel whose the other is, so that no other user gets between.
+// A predecessor that may use a unix socket first asks for its name, in a call to the successor's
+// address. The answer has no name if there is no socket. The name is abstract and belongs to a
+// network namespace, so a process that can connect is on the same host. It is random, and both ends
+// ask the kernel for the other's user, so no other user can interpose.
 const (
 	keyAsk    = "rondo-ask-socket"
 	keySocket = "rondo-socket"
 
 	socketPrefix = "@rondo-ring-"
-	socketBytes  = 16 // of the name that are random
+	socketBytes  = 16 // random bytes in the name
 
-	// socketSendBytes is what the kernel takes of a sender before its receiver reads. Its usual
-	// limit makes a ring of two a quarter slower.
+	// socketSendBytes is the kernel's send buffer of a socket. Linux's default makes a ring of two
+	// a quarter slower.
 	socketSendBytes = 1 << 20
 )
 
-// ListenLocal opens the socket by which predecessors on this host come in, beside the listener at
-// the worker's address. The gRPC server that [Server.Register] was told serves both: it begins with
-// neither before this has returned, as a predecessor that asks too soon hears that there is no
-// socket, and does not ask again. It is nil where the server's Way has no need of it, or the system
-// none to give.
+// ListenLocal opens the unix socket for predecessors on this host, beside the listener at the
+// worker's address. The gRPC server passed to [Server.Register] must serve both, and must serve
+// neither before ListenLocal returns: a predecessor that asks earlier is told that there is no
+// socket, and does not ask again. It returns nil if the server's Way needs no socket or the system
+// provides none.
 func (s *Server) ListenLocal() net.Listener {
 	if s.cfg.Way != ByAny && s.cfg.Way != ByUnix {
 		return nil
@@ -54,7 +54,7 @@ func (s *Server) ListenLocal() net.Listener {
 	return sameUser{listener}
 }
 
-// sameUser lets in who runs as the same user.
+// sameUser is a listener that accepts only processes of the same user.
 type sameUser struct{ *net.UnixListener }
 
 func (l sameUser) Accept() (net.Conn, error) {
@@ -70,7 +70,6 @@ func (l sameUser) Accept() (net.Conn, error) {
 	}
 }
 
-// answerAsk answers a predecessor that asks for the socket.
 func (s *Server) answerAsk() metadata.MD {
 	if name := s.local.Load(); name != nil {
 		return metadata.Pairs(keySocket, *name)
@@ -78,7 +77,6 @@ func (s *Server) answerAsk() metadata.MD {
 	return nil
 }
 
-// ask asks the successor for its socket.
 func (s *successor) ask(ctx context.Context) (name string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,8 +100,8 @@ func (s *successor) ask(ctx context.Context) (name string, err error) {
 	return name, nil
 }
 
-// approach chooses the connection that the stream is tried on: by the successor's socket if it is
-// to and can, else at its address. The error is of a successor that does not answer.
+// approach chooses the client for the stream: on the successor's unix socket if it may and can,
+// otherwise at its address. It returns an error if the successor does not answer.
 func (s *successor) approach(ctx context.Context) error {
 	if s.cfg.Way != ByAny && s.cfg.Way != ByUnix || strings.HasPrefix(s.peer.Address, "unix:") {
 		return nil
@@ -112,11 +110,11 @@ func (s *successor) approach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.apart = ""
+	s.noSocket = ""
 	if name == "" {
-		s.apart = "the neighbour has no socket for workers on its host"
+		s.noSocket = "the neighbour has no socket for workers on its host"
 	} else if conn, err := dialLocal(ctx, name); err != nil {
-		s.apart, name = err.Error(), ""
+		s.noSocket, name = err.Error(), ""
 	} else {
 		conn.Close()
 	}
@@ -141,25 +139,24 @@ func (s *successor) approach(ctx context.Context) error {
 	return err
 }
 
-// missed says why the link is not by what it must be; it is empty where it is.
+// missed returns why the link is not of the required Way; empty: it is.
 func (s *successor) missed() string {
 	switch {
 	case s.cfg.Way == ByShm && s.sender == nil:
-		return s.unshared
+		return s.noMemory
 	case s.cfg.Way == ByUnix && s.local == "":
-		return s.apart
+		return s.noSocket
 	}
 	return ""
 }
 
-// dialLocal connects to a worker's socket of this host.
 func dialLocal(ctx context.Context, name string) (net.Conn, error) {
 	if !regexp.MustCompile("^" + socketPrefix + "[0-9a-f]{32}$").MatchString(name) {
 		return nil, fmt.Errorf("%.60q is no socket of a ring", name)
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, errApart
+		return nil, errOtherHost
 	}
 	if err != nil {
 		return nil, err
@@ -169,8 +166,8 @@ func dialLocal(ctx context.Context, name string) (net.Conn, error) {
 		conn.Close()
 		return nil, err
 	}
-	_ = unix.SetWriteBuffer(socketSendBytes) // less than that is only slower
+	_ = unix.SetWriteBuffer(socketSendBytes) // with a smaller buffer it is only slower
 	return conn, nil
 }
 
-var errApart = errors.New("they are not on one host, or not in one network namespace of it")
+var errOtherHost = errors.New("the two ends are not in the same network namespace of one host")

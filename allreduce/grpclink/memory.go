@@ -17,23 +17,22 @@ import (
 	"rondo/allreduce/shm"
 )
 
-// Way says by what chunks go between neighbours. In shared memory the stream has only the
-// handshake, the successor's signs of life, and the ending.
+// Way is how chunks travel between neighbours. With shared memory the stream carries only the
+// handshake, the successor's beats and the end.
 type Way int
 
 const (
 	// ByTCP is gRPC at the worker's address, as between hosts.
 	ByTCP Way = iota
-	// ByAny is, between neighbours on one host, the first of shared memory and a unix socket that
-	// they can have, and TCP elsewhere.
+	// ByAny is the first of shared memory, a unix socket and TCP that works.
 	ByAny
-	// ByUnix is gRPC on a unix socket, and fails where there can be none.
+	// ByUnix is gRPC on a unix socket, and fails without one.
 	ByUnix
-	// ByShm is shared memory, and fails where there can be none.
+	// ByShm is shared memory, and fails without it.
 	ByShm
 )
 
-// String is what --link calls it.
+// String returns the way's name in --link.
 func (w Way) String() string {
 	switch w {
 	case ByTCP:
@@ -46,14 +45,14 @@ func (w Way) String() string {
 	return "auto"
 }
 
-// WayError says that neighbours cannot be linked as they must.
+// WayError says that neighbours cannot use the required Way.
 type WayError struct {
 	Peer allreduce.Peer
 	Way  Way // ByUnix or ByShm
 	Why  string
 }
 
-// Error names the peer and the way out.
+// Error names the peer, the reason and the remedy.
 func (e *WayError) Error() string {
 	what := "shared memory"
 	if e.Way == ByUnix {
@@ -62,30 +61,30 @@ func (e *WayError) Error() string {
 	return fmt.Sprintf("no %s with %v: %s; --link auto takes TCP there", what, e.Peer, e.Why)
 }
 
-// A predecessor that wants to share memory offers it in the metadata; the answer takes it, or
-// says why not. It is not there when the neighbour does not know of shared memory.
+// Metadata keys. A predecessor offers shared memory in keyOffer. The answer has keyTaken, or
+// keyNotTaken with the reason, or neither if the neighbour's version does not support it.
 const (
 	keyOffer    = "rondo-memory"
 	keyTaken    = "rondo-memory-taken"
 	keyNotTaken = "rondo-memory-not-taken-bin"
 )
 
-// offer makes an offer and adds it to the metadata of a stream, if one is to be made and can be.
+// offer adds an offer of shared memory to md. It returns nil if none is wanted or possible.
 func (s *successor) offer(md metadata.MD) *shm.Offer {
 	if s.cfg.Way != ByAny && s.cfg.Way != ByShm {
 		return nil
 	}
 	offer, err := shm.NewOffer()
 	if err != nil {
-		s.unshared = err.Error()
+		s.noMemory = err.Error()
 		return nil
 	}
 	md.Set(keyOffer, string(offer.Ticket()))
 	return offer
 }
 
-// settle returns this end of the memory that the successor's answer says it has taken, nil if it
-// has none.
+// settle returns this end of the shared memory if the successor's answer says that it has taken the
+// offer, and nil otherwise.
 func (s *successor) settle(
 	ctx context.Context, offer *shm.Offer, answer metadata.MD,
 ) (*shm.Sender, error) {
@@ -93,9 +92,9 @@ func (s *successor) settle(
 		return nil, nil
 	}
 	if len(answer.Get(keyTaken)) == 0 {
-		s.unshared = "the neighbour's version knows no shared memory"
+		s.noMemory = "the neighbour's version knows no shared memory"
 		if why := answer.Get(keyNotTaken); len(why) > 0 {
-			s.unshared = shorten(why[0])
+			s.noMemory = shorten(why[0])
 		}
 		return nil, nil
 	}
@@ -106,8 +105,8 @@ func (s *successor) settle(
 	return sender, err
 }
 
-// fetch takes what the predecessor's metadata offer, if anything, and says in the answer's how
-// that went.
+// fetch takes the memory that the predecessor's metadata offer, if any, and writes the result into
+// answer.
 func (p *predecessor) fetch(ctx context.Context, way Way, offered, answer metadata.MD) {
 	ticket := offered.Get(keyOffer)
 	if len(ticket) == 0 {
@@ -120,19 +119,19 @@ func (p *predecessor) fetch(ctx context.Context, way Way, offered, answer metada
 		p.receiver, err = take(ctx, shm.Ticket(ticket[0]))
 	}
 	if err != nil {
-		p.unshared = err.Error()
-		answer.Set(keyNotTaken, shorten(p.unshared))
+		p.noMemory = err.Error()
+		answer.Set(keyNotTaken, shorten(p.noMemory))
 		return
 	}
 	answer.Set(keyTaken, "1")
 }
 
-// handovers is how often an offer is tried: the first may fail of a moment without time or memory,
-// and what it would cost is a ring over gRPC for as long as it lasts, or none at all. More would be
-// worth less than an answer before the neighbour waits no longer.
+// handovers is the number of tries to take an offer. A first try may fail for a moment's lack of
+// time or memory, and the ring would lose shared memory for good. More tries could last longer than
+// the neighbour waits for the answer.
 const handovers = 3
 
-// take takes the offer. Its error is that of the first try, which others may have come of.
+// take takes the offer. It returns the first try's error, which may have caused the later ones.
 func take(ctx context.Context, ticket shm.Ticket) (*shm.Receiver, error) {
 	var first error
 	for range handovers {
@@ -147,7 +146,7 @@ func take(ctx context.Context, ticket shm.Ticket) (*shm.Receiver, error) {
 	return nil, first
 }
 
-// Describe says by what each neighbour is linked, for a person: "shm to rank 1, tcp from rank 3
+// Describe returns how each neighbour is linked, for people: "shm to rank 1, tcp from rank 3
 // (why)". It is empty for a ring of one.
 func Describe(links allreduce.Links) string {
 	var ways []string
@@ -161,9 +160,9 @@ func Describe(links allreduce.Links) string {
 }
 
 func (s *successor) way() string {
-	unshared := s.unshared
+	unshared := s.noMemory
 	if unshared == "" {
-		unshared = s.apart
+		unshared = s.noSocket
 	}
 	return way(s.sender != nil, s.under.kind(), "to", s.peer, unshared)
 }
@@ -173,7 +172,7 @@ func (p *predecessor) way() string {
 	if from, ok := peer.FromContext(p.stream.Context()); ok {
 		network = from.Addr.Network()
 	}
-	return way(p.receiver != nil, network, "from", p.peer, p.unshared)
+	return way(p.receiver != nil, network, "from", p.peer, p.noMemory)
 }
 
 func way(shared bool, network, direction string, peer allreduce.Peer, unshared string) string {
@@ -186,7 +185,7 @@ func way(shared bool, network, direction string, peer allreduce.Peer, unshared s
 	return fmt.Sprintf("%s %s rank %d", network, direction, peer.Rank)
 }
 
-// mappedSuccessor is a successor whose chunks go through shared memory.
+// mappedSuccessor is a successor that sends chunks through shared memory.
 type mappedSuccessor struct {
 	*successor
 	head    [shm.HeadBytes]byte
@@ -213,10 +212,10 @@ func (m *mappedSuccessor) Send(h allreduce.Header, payload []byte) error {
 	return m.Err()
 }
 
-// errHungUp is of a neighbour whose stream stays although its socket has gone.
+// errHungUp is the error when the neighbour's socket has ended but its stream has not.
 var errHungUp = errors.New("is gone: it has closed its end of the shared memory")
 
-// awaitEnd gives the stream, which says why, a moment to end as the socket has.
+// awaitEnd gives the stream a moment to end like the socket. The stream knows the reason.
 func (m *mappedSuccessor) awaitEnd() {
 	select {
 	case <-m.Over():
@@ -227,20 +226,20 @@ func (m *mappedSuccessor) awaitEnd() {
 // Flush has nothing to wait for: Send has copied everything.
 func (m *mappedSuccessor) Flush() error { return nil }
 
-// Close lets the successor take what was sent, as that of a link without memory does.
+// Close lets the successor receive the chunks sent, as a link without shared memory does.
 func (m *mappedSuccessor) Close() error {
-	if m.Err() == nil && m.sending.TryLock() { // a Send that waits will not get through
+	if m.Err() == nil && m.sending.TryLock() { // a waiting Send cannot finish any more
 		m.sender.Finish()
 		m.sending.Unlock()
 	}
 	err := m.successor.Close()
-	m.sending.Lock() // a Send that waited has been interrupted
+	m.sending.Lock() // a waiting Send has been interrupted by now
 	defer m.sending.Unlock()
 	m.closing.Do(m.sender.Close)
 	return err
 }
 
-// mappedPredecessor is a predecessor whose chunks come through shared memory.
+// mappedPredecessor is a predecessor that receives chunks through shared memory.
 type mappedPredecessor struct {
 	*predecessor
 	release func()
@@ -250,7 +249,7 @@ func newMappedPredecessor(p *predecessor) *mappedPredecessor {
 	return &mappedPredecessor{predecessor: p, release: p.receiver.Release}
 }
 
-// Receive returns the chunk where it lies in the memory.
+// Receive returns the chunk in the shared memory.
 func (m *mappedPredecessor) Receive(message *allreduce.Message) error {
 	if err := m.Err(); err != nil {
 		return err
@@ -278,8 +277,8 @@ func (m *mappedPredecessor) Receive(message *allreduce.Message) error {
 	return nil
 }
 
-// explain ends the link when nothing can be received any more. When the socket has ended, or the
-// call was interrupted, the stream says why.
+// explain ends the link when no chunk can be received any more. If the socket has ended or the call
+// was interrupted, the stream gives the reason.
 func (m *mappedPredecessor) explain(err error) {
 	if !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		m.End(err)

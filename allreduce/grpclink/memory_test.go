@@ -37,7 +37,7 @@ func TestUnixLink(t *testing.T) {
 	})
 }
 
-// TestUnixInsteadOfMemory: where no memory can be shared a socket of the host is the next choice.
+// TestUnixInsteadOfMemory: without shared memory the neighbours use a unix socket.
 func TestUnixInsteadOfMemory(t *testing.T) {
 	links, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByAny, grpclink.ByUnix})
 	if err := errors.Join(errs...); err != nil {
@@ -52,7 +52,7 @@ func TestUnixInsteadOfMemory(t *testing.T) {
 	}
 }
 
-// TestUnixRequired: a ring that must go by sockets of a host is not formed without them.
+// TestUnixRequired: ByUnix forms no ring without unix sockets.
 func TestUnixRequired(t *testing.T) {
 	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByUnix, grpclink.ByTCP})
 	var apart *grpclink.WayError
@@ -65,7 +65,7 @@ func TestUnixRequired(t *testing.T) {
 	}
 }
 
-// connectBoth connects a ring of two whose ranks are linked as they are told.
+// connectBoth connects a ring of two with a Way for each rank.
 func connectBoth(
 	t *testing.T, way [2]grpclink.Way,
 ) (links [2]allreduce.Links, errs []error) {
@@ -95,7 +95,7 @@ func connectBoth(
 	return links, errs
 }
 
-// TestOneSideWithoutMemory: a ring is formed over gRPC, and says why.
+// TestOneSideWithoutMemory: the ring is formed over gRPC, and Describe has the reason.
 func TestOneSideWithoutMemory(t *testing.T) {
 	links, errs := connectBoth(t,
 		[2]grpclink.Way{grpclink.ByAny, grpclink.ByTCP})
@@ -114,8 +114,8 @@ func TestOneSideWithoutMemory(t *testing.T) {
 	linktest.CheckSum(t, rings, rand.New(rand.NewPCG(1, 2)), 1000)
 }
 
-// TestMemoryRequired: a ring that must share memory is not formed without it, and the rank that
-// cannot have it names its neighbour, why, and the way out.
+// TestMemoryRequired: ByShm forms no ring without shared memory. The rank that cannot use it
+// reports the neighbour, the reason and the remedy.
 func TestMemoryRequired(t *testing.T) {
 	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByShm, grpclink.ByTCP})
 	var unshared *grpclink.WayError
@@ -128,10 +128,11 @@ func TestMemoryRequired(t *testing.T) {
 	}
 }
 
-// folderVariable makes the test binary rank 1 of a ring of two whose sockets are in that folder.
+// folderVariable turns the test binary into rank 1 of a ring of two with its sockets in that
+// folder.
 const folderVariable = "RONDO_TEST_RING_FOLDER"
 
-// joinOnSockets is a rank of that ring: it sums ones, and returns how it is linked.
+// joinOnSockets runs a rank of that ring: it sums ones, and returns Describe of its links.
 func joinOnSockets(folder string, rank int) (ways string, err error) {
 	listener, err := net.Listen("unix", filepath.Join(folder, fmt.Sprint(rank)))
 	if err != nil {
@@ -183,18 +184,18 @@ func child(folder string) int {
 	return 0
 }
 
-// TestProcesses: two processes share memory, unless they are in two network namespaces.
+// TestProcesses: two processes share memory, unless their network namespaces differ.
 func TestProcesses(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		attributes *syscall.SysProcAttr
-		want       string // of rank 0
+		want       string // rank 0's description
 	}{
 		{"one namespace", nil, "shm to rank 1, shm from rank 1"},
 		{"two namespaces", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET},
-			"unix to rank 1 (they are not on one host, or not in one network namespace of " +
-				"it), unix from rank 1 (they are not on one host, or not in one network " +
-				"namespace of it)"},
+			"unix to rank 1 (the two ends are not in the same network namespace of one host), " +
+				"unix from rank 1 (the two ends are not in the same network namespace of " +
+				"one host)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			folder := t.TempDir()

@@ -19,44 +19,44 @@ import (
 )
 
 const (
-	// windowBytes is how much a predecessor may send before it is read, per stream and per
-	// connection. Both must be set: each alone leaves the other at 64 KiB. It is what the longest
-	// chunk takes while the ring still has another. In a larger window received chunks queue up,
-	// and fall out of the processor's cache.
+	// windowBytes is the number of bytes that a predecessor may send before they are read, per
+	// stream and per connection. Both must be set: otherwise the other stays at 64 KiB. It has room
+	// for the longest chunk while the ring still uses another. With a larger window received chunks
+	// queue up and leave the processor's cache.
 	windowBytes = 2 << 20
 
-	// writeBufferBytes is what gRPC copies before it writes to the connection, where there is no
-	// gather, and readBufferBytes what it asks the connection for at once.
+	// writeBufferBytes is gRPC's write buffer if there is no writevConn. readBufferBytes is its
+	// read buffer.
 	writeBufferBytes = 512 << 10
 	readBufferBytes  = 64 << 10
 
-	// unsentBytes is how much the kernel keeps of what has not been sent, so that a sender on a
-	// slow link waits, and is seen to: a batch of gather's.
-	unsentBytes = gatherBytes
+	// unsentBytes limits the kernel's unsent data, so that a sender on a slow link waits visibly.
+	// It is one batch of a writevConn.
+	unsentBytes = batchBytes
 
-	// maxStreams is of one connection: its link, and an abort beside it.
+	// maxStreams is the limit per connection: its link, and aborts beside it.
 	maxStreams = 4
 
-	// maxMetadataBytes bounds the handshake.
+	// maxMetadataBytes limits the handshake.
 	maxMetadataBytes = 16 << 10
 
-	// A ring notices a neighbour that is cut off without a word by its own signs of life. These
-	// pings end the connections that such a neighbour has left behind.
+	// The ring's own beats detect a silent neighbour. These pings end the connections that such a
+	// neighbour leaves behind.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 20 * time.Second
 
-	// connectTimeout bounds one attempt to open a connection, up to the HTTP/2 preface.
+	// connectTimeout limits one attempt to connect, up to the HTTP/2 preface.
 	connectTimeout = 5 * time.Second
 
-	// After an attempt that failed the next one is made firstRetry later, and each further one a
-	// little later than that, up to lastRetry: a successor that comes up is reached in a moment.
+	// After a failed attempt gRPC waits firstRetry, and then retryFactor longer each time, up to
+	// lastRetry. So a successor that starts is reached soon.
 	firstRetry  = 5 * time.Millisecond
 	lastRetry   = 50 * time.Millisecond
 	retryFactor = 1.5
 )
 
-// ServerOptions returns what a gRPC server that carries a [Server] must be made with. creds is
-// nil for a server without TLS.
+// ServerOptions returns the options that a gRPC server with a [Server] needs. creds is nil for a
+// server without TLS.
 func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	if creds == nil {
 		creds = insecure.NewCredentials()
@@ -85,24 +85,24 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	}
 }
 
-// DialConfig is how a worker reaches its successor. The zero value is without TLS.
+// DialConfig sets how a worker reaches its successor. The zero value has no TLS.
 type DialConfig struct {
-	// Credentials are nil for a connection without TLS.
+	// Credentials is nil for a connection without TLS.
 	Credentials credentials.TransportCredentials
 
-	// Timeout bounds the wait for the successor to be up and in the same generation, within
-	// what the context allows; 0 is 30 s.
+	// Timeout limits the wait until the successor is up and in the same generation, together with
+	// the context; 0 is 30 s.
 	Timeout time.Duration
 
-	// AbortGrace is how long Abort waits for the successor to take the reason; 0 is 250 ms. One
-	// that has not taken it in that time sees the stream end without a reason.
+	// AbortGrace is how long Abort waits for the successor to take the reason; 0 is 250 ms. After
+	// that the successor sees the stream end without a reason.
 	AbortGrace time.Duration
 
-	// Dialer opens the connection; nil is TCP, or a unix socket for an address unix:/path. An
-	// address that begins with @ is the socket by which workers of one host come in.
+	// Dialer opens the connection. nil is TCP, or a unix socket for an address unix:/path. An
+	// address that begins with @ is another worker's socket on this host.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 
-	// Way is by what chunks go to the successor.
+	// Way is how chunks travel to the successor.
 	Way Way
 }
 
@@ -125,31 +125,31 @@ func (c DialConfig) validate() (DialConfig, error) {
 	return c, nil
 }
 
-// client is a gRPC connection, and the socket under it.
+// client is a gRPC connection, with the socket under it.
 type client struct {
 	conn  *grpc.ClientConn
 	under *socket
 }
 
-// close cuts the connection first: it has nothing left to say.
+// close closes the socket first, so that gRPC does not wait to write its farewell.
 func (c client) close() error {
 	c.under.close()
 	return c.conn.Close()
 }
 
-// client opens a connection to address. It is made when it is first used, and made again by
-// gRPC when it fails.
+// client returns a connection to address. gRPC connects at the first call, and again after each
+// failure.
 func (c DialConfig) client(address string) (client, error) {
 	if address == "" {
 		return client{}, errors.New("ring link: the successor has no address")
 	}
 	target := address
 	if !strings.HasPrefix(address, "unix:") {
-		target = "passthrough:///" + address // each attempt asks the resolver anew
+		target = "passthrough:///" + address // the address is resolved anew in each attempt
 	}
-	gathers := isPlain(c.Credentials)
+	usesWritev := isPlain(c.Credentials)
 	buffered := writeBufferBytes
-	if gathers { // a gather is under it
+	if usesWritev { // its connections buffer for themselves
 		buffered = 0
 	}
 	options := []grpc.DialOption{
@@ -177,7 +177,7 @@ func (c DialConfig) client(address string) (client, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	}
-	under := &socket{dial: c.Dialer, plain: gathers, network: "tcp"}
+	under := &socket{dial: c.Dialer, plain: usesWritev, network: "tcp"}
 	if c.Dialer == nil {
 		under.dial = dial
 	}

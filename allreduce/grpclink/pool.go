@@ -2,8 +2,8 @@ package grpclink
 
 import "sync"
 
-// frames is a pool of the buffers into which gRPC reads frames. gRPC's own clears each before it
-// hands it out, which is to write every byte of a gradient once more.
+// frames is a pool of gRPC's read buffers. gRPC's own pool clears each buffer first, which would
+// write every byte of a gradient once more.
 type frames struct{ free sync.Pool }
 
 // Get returns n bytes of any content.

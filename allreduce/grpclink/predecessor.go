@@ -19,19 +19,19 @@ import (
 type predecessor struct {
 	*allreduce.Ending
 	peer    allreduce.Peer
-	seat    Seat // of this worker
+	seat    Seat // this worker's seat
 	stream  rondov1.Ring_LinkServer
-	intake  *intake       // under the stream, where payloads are set aside; nil with TLS
-	verdict chan error    // what the handler returns: the first of Close, Abort and the end
+	intake  *intake       // under the stream; nil with TLS
+	verdict chan error    // result of the handler, set once by Close, Abort or the end
 	ended   chan struct{} // closed when the handler has returned
 	spare   chan *incoming
-	beat    chan *outgoing // the one message that goes against the stream, when it is free
+	beat    chan *outgoing // the message for beats, while it is free
 
-	// receiving is held by Receive: when the stream breaks under it, it alone knows why.
+	// receiving is held by Receive: if the stream breaks meanwhile, only Receive knows the reason.
 	receiving sync.Mutex
 
-	receiver *shm.Receiver // nil where chunks come over the stream
-	unshared string        // why no memory is shared, if any was to be
+	receiver *shm.Receiver // nil: chunks come over the stream
+	noMemory string        // why memory that was wanted is not shared
 }
 
 func newPredecessor(seat Seat, address string) *predecessor {
@@ -45,12 +45,12 @@ func newPredecessor(seat Seat, address string) *predecessor {
 		beat:    make(chan *outgoing, 1),
 	}
 	o := newOutgoing()
-	o.freed = func() { p.beat <- o } // never waits: it is the only one
+	o.freed = func() { p.beat <- o } // never waits: there is only one
 	p.beat <- o
 	return p
 }
 
-// serve is the handler of the stream: it holds it open until either side ends the link.
+// serve is the stream's handler. It keeps the stream open until either side ends the link.
 func (p *predecessor) serve(ctx context.Context) error {
 	defer close(p.ended)
 	select {
@@ -66,14 +66,14 @@ func (p *predecessor) serve(ctx context.Context) error {
 	}
 }
 
-// interrupt ends a Receive that waits for shared memory, as the stream's end ends every other.
+// interrupt ends a Receive that waits for shared memory. The stream's end ends any other.
 func (p *predecessor) interrupt() {
 	if p.receiver != nil {
 		p.receiver.Interrupt()
 	}
 }
 
-// conclude makes the handler return err, unless it has been told to return before.
+// conclude makes the handler return err, unless it already has a result.
 func (p *predecessor) conclude(err error) {
 	select {
 	case p.verdict <- err:
@@ -103,12 +103,11 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 	return nil
 }
 
-// end records why nothing can be received any more.
 func (p *predecessor) end(err error) {
 	switch st := status.Convert(err); {
 	case errors.Is(err, io.EOF):
 		p.End(allreduce.ErrLeft)
-		p.conclude(nil) // it has waited for everything to be read
+		p.conclude(nil) // the sender waits until everything is read
 	case st.Code() == codes.Canceled || st.Code() == codes.DeadlineExceeded:
 		p.End(errLost)
 	default:
@@ -133,7 +132,7 @@ func (p *predecessor) take() *incoming {
 	return in
 }
 
-// Beat never waits: gRPC takes a message at once while it holds no other.
+// Beat never waits: gRPC accepts a message at once while it holds no other.
 func (p *predecessor) Beat() {
 	if p.Err() != nil {
 		return
@@ -141,7 +140,7 @@ func (p *predecessor) Beat() {
 	select {
 	case o := <-p.beat:
 		o.load(allreduce.Header{Generation: p.seat.Generation, Phase: allreduce.Heartbeat}, nil)
-		_ = p.stream.SendMsg(o) // the handler learns of the stream's end
+		_ = p.stream.SendMsg(o) // the handler sees an ended stream
 	default:
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"net"
 )
 
-// The race detector takes it that what was done before a write has happened before what is done
-// after a read, but knows no writev, and has a write's bytes read when it has returned. By then the
-// ring may have heard that they have arrived, and have put others in their place. So under it a
-// copy is written, by Write.
+// The race detector takes everything before a write as earlier than everything after a read. But it
+// does not know writev, and it reads a write's bytes only when the write has returned. By then the
+// ring may have learned of their arrival and overwritten them. So under the detector a copy is
+// written, by Write.
 const raceDetector = true
 
-// visible is the connection without its writev.
+// visible returns the connection without its writev.
 func visible(conn net.Conn) io.Writer { return struct{ io.Writer }{conn} }

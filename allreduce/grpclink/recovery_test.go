@@ -17,10 +17,9 @@ import (
 	"rondo/internal/port"
 )
 
-// silence is the chunk timeout of the rings here: short, but long for a busy machine.
+// silence is the rings' chunk timeout: short, but long enough for a busy machine.
 const silence = time.Second
 
-// ringOf makes the ring of one rank.
 func ringOf(t *testing.T, rank, world int, links allreduce.Links) *allreduce.Ring {
 	t.Helper()
 	ring, err := allreduce.New(allreduce.Config{
@@ -33,14 +32,14 @@ func ringOf(t *testing.T, rank, world int, links allreduce.Links) *allreduce.Rin
 	return ring
 }
 
-// TestLostNeighbourHoldsNobodyUp: of a neighbour that is killed, stopped in the middle of a
-// collective or stopped while idle, the ring says so within the chunk timeout, and then Close
-// takes no longer than it takes to try to tell the neighbour.
+// TestLostNeighbourHoldsNobodyUp: a neighbour is killed, or stopped in a collective or while idle.
+// The ring notices within the chunk timeout. Close then takes no longer than the attempt to tell
+// the neighbour.
 func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 	const (
 		world, lost = 3, 1
-		notice      = 5 * silence // one and a quarter on a machine that is not busy
-		leave       = time.Second // for the 250 ms that Abort may take there
+		notice      = 5 * silence // 1.25 times silence on an idle machine
+		leave       = time.Second // covers the 250 ms that Abort may take
 	)
 	for name, test := range map[string]struct {
 		busy bool
@@ -50,7 +49,7 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 		"killed idle":     {false, func(w *worker) { w.kill() }},
 		"stopped":         {true, func(w *worker) { w.stop() }},
 		"stopped idle":    {false, func(w *worker) { w.stop() }},
-		"stopped planned": {false, nil}, // the others hear of it from elsewhere
+		"stopped planned": {false, nil}, // the others learn of it from a plan
 	} {
 		t.Run(name, func(t *testing.T) {
 			workers, nodes := formWorkers(t, world, grpclink.ByTCP, 0)
@@ -94,14 +93,14 @@ func TestLostNeighbourHoldsNobodyUp(t *testing.T) {
 					t.Errorf("rank %d: broken after %v, closed in %v", rank, noticed, closed)
 				}
 			}
-			workers[lost].kill() // lets the stopped one go
+			workers[lost].kill() // releases the stopped worker
 			rings[lost].Close()
 		})
 	}
 }
 
-// TestNextGenerationDoesNotWaitForTheLast: a worker forms the next ring with a neighbour while
-// the link of the last one is still open, and full.
+// TestNextGenerationDoesNotWaitForTheLast: a worker forms the next ring with a neighbour while the
+// last ring's link is still open and full.
 func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
 	workers, old := formWorkers(t, 2, grpclink.ByTCP, 0)
 	failed := make(chan error, 1)
@@ -140,11 +139,11 @@ func TestNextGenerationDoesNotWaitForTheLast(t *testing.T) {
 	<-failed
 }
 
-// TestReachedSoon: a successor that comes up is reached in a moment, however long nobody was
-// there before. It is tried up to three times: a busy machine can only delay it.
+// TestReachedSoon: a successor that starts is reached soon, however long it was absent. The test
+// has three tries, because a busy machine can delay it.
 func TestReachedSoon(t *testing.T) {
 	const (
-		soon  = 500 * time.Millisecond // lastRetry and a busy machine
+		soon  = 500 * time.Millisecond // covers lastRetry and a busy machine
 		tries = 3
 	)
 	for _, absent := range []time.Duration{5 * time.Millisecond, time.Second} {
@@ -158,7 +157,7 @@ func TestReachedSoon(t *testing.T) {
 	}
 }
 
-// reached returns how long it takes a worker to reach a successor that was absent for so long.
+// reached returns the time to reach a successor after it was absent for a while.
 func reached(t *testing.T, absent time.Duration) time.Duration {
 	t.Helper()
 	address := port.ForTest(t).Address()
@@ -171,14 +170,14 @@ func reached(t *testing.T, absent time.Duration) time.Duration {
 		}
 		dialled <- time.Now()
 	}()
-	time.Sleep(absent) // what is measured is the time after it
+	time.Sleep(absent) // the measured time starts here
 	up := serveNothing(t, address)
 	took := (<-dialled).Sub(up)
 	t.Logf("absent for %v, reached %v later", absent, took)
 	return took
 }
 
-// serveNothing starts a gRPC server without services at address, and returns when it did.
+// serveNothing starts a gRPC server without services at address, and returns the time of its start.
 func serveNothing(t *testing.T, address string) time.Time {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -192,7 +191,7 @@ func serveNothing(t *testing.T, address string) time.Time {
 	return up
 }
 
-// mute is a peer that takes connections and says only so much on each.
+// mute returns the address of a peer that accepts connections and sends only words on each.
 func mute(t *testing.T, words []byte) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -216,11 +215,11 @@ func mute(t *testing.T, words []byte) string {
 	return listener.Addr().String()
 }
 
-// settings is the frame by which an HTTP/2 server begins.
+// settings is the first frame of an HTTP/2 server.
 var settings = []byte{0, 0, 0, 4, 0, 0, 0, 0, 0}
 
-// TestMutePeers: a successor that accepts and never answers, or answers no call, is named when the
-// dial's deadline ends; a predecessor that connects and never calls is named when Accept's does.
+// TestMutePeers: a successor that accepts and never answers is reported at the dial's deadline. A
+// predecessor that connects but never calls is reported at Accept's.
 func TestMutePeers(t *testing.T) {
 	for name, words := range map[string][]byte{
 		"no preface": nil, "no headers": settings, "garbage": []byte("HTTP/1.1 418 teapot\r\n\r\n"),

@@ -25,7 +25,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// brief bounds waits that a test means to run out.
+// brief is the length of waits that a test expects to run out.
 const brief = 200 * time.Millisecond
 
 // accept calls w's Accept in the background until the test ends.
@@ -43,8 +43,8 @@ func accept(t *testing.T, w *worker, s grpclink.Seat) <-chan allreduce.Predecess
 	return links
 }
 
-// awaitGeneration returns when the server at w is at a generation later than 1: until then it
-// lets a stream of generation 1 wait, and then refuses it.
+// awaitGeneration returns when the server at w has left generation 1. Until then the server makes a
+// stream of generation 1 wait; after that it refuses it.
 func awaitGeneration(t *testing.T, w *worker) {
 	t.Helper()
 	_, err := grpclink.Dial(context.Background(), w.address, seat(0, 3), w.dial)
@@ -108,7 +108,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	})
-	// After all that the right one is still taken, and a second one is not.
+	// The right predecessor is still accepted after that, and a second one is not.
 	s, err := grpclink.Dial(context.Background(), w.address, good, w.dial)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestRefusals(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a second link: %v, want %q", err, want)
 	}
-	// An abort from a stranger does not break it.
+	// A stranger's abort does not break the link.
 	stranger := helloOf(grpclink.Seat{Job: "opticks", Generation: 4, Rank: 0, World: 3})
 	stranger.Set("rondo-abort-bin", "stranger")
 	if err := rawStream(t, w.address, stranger, nil); !strings.Contains(err.Error(), "EOF") {
@@ -139,8 +139,8 @@ func TestMetadataRefused(t *testing.T) {
 		want   string
 	}{
 		{func(md metadata.MD) { md.Set("rondo-format", "1") }, "ring format 1, this worker 2"},
-		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format is there 0 times"},
-		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world is there 2 times"},
+		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format has 0 values"},
+		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world has 2 values"},
 		{func(md metadata.MD) { md.Set("rondo-world", "-1") }, `"-1" is not a number`},
 		{func(md metadata.MD) { md.Set("rondo-world", "99999") }, "rondo-world is 99999"},
 		{func(md metadata.MD) { md.Set("rondo-job-bin", strings.Repeat("x", 2000)) }, "2000 bytes"},
@@ -155,7 +155,6 @@ func TestMetadataRefused(t *testing.T) {
 	}
 }
 
-// helloOf is the metadata of a predecessor in s.
 func helloOf(s grpclink.Seat) metadata.MD {
 	number := func(n int) string { return string(appendInt(nil, n)) }
 	return metadata.Pairs("rondo-format", "2", "rondo-job-bin", s.Job,
@@ -170,7 +169,7 @@ func appendInt(b []byte, n int) []byte {
 	return append(b, byte('0'+n%10))
 }
 
-// rawCodec sends []byte messages as they are.
+// rawCodec sends []byte messages unchanged.
 type rawCodec struct{}
 
 func (rawCodec) Name() string                         { return "raw" }
@@ -179,7 +178,8 @@ func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
 }
 
-// rawStream opens a stream as any program could, sends the messages and returns how it ended.
+// rawStream opens a stream as any program could, sends the messages, and returns the stream's
+// error.
 func rawStream(t *testing.T, address string, md metadata.MD, messages [][]byte) error {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address,
@@ -200,14 +200,14 @@ func rawStream(t *testing.T, address string, md metadata.MD, messages [][]byte) 
 			break
 		}
 	}
-	for err == nil { // the server may show that it lives
+	for err == nil { // the server may send heartbeats
 		err = stream.RecvMsg(nil)
 	}
 	return err
 }
 
-// TestCorruptMessages: what is no message of a ring ends the receiver's collective at once, names
-// the sender and says what is wrong.
+// TestCorruptMessages: a damaged message ends the receiver's collective at once, with an error that
+// names the sender and the damage.
 func TestCorruptMessages(t *testing.T) {
 	chunk := func(change func([]byte)) []byte {
 		b := make([]byte, 48+40)
@@ -253,7 +253,6 @@ func TestCorruptMessages(t *testing.T) {
 	}
 }
 
-// onlyRank makes the ring of one of two ranks.
 func onlyRank(t *testing.T, rank allreduce.Rank, links allreduce.Links) *allreduce.Ring {
 	t.Helper()
 	ring, err := allreduce.New(allreduce.Config{
@@ -266,8 +265,8 @@ func onlyRank(t *testing.T, rank allreduce.Rank, links allreduce.Links) *allredu
 	return ring
 }
 
-// TestNobodyThere: each way in which a successor may fail to answer ends at the deadline, and
-// the error names it.
+// TestNobodyThere: for each way in which a successor may fail to answer, Dial ends at its deadline
+// with an error that names it.
 func TestNobodyThere(t *testing.T) {
 	listen := func(t *testing.T) net.Listener {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -316,8 +315,8 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// TestStuckNeighbour: a neighbour that took its part in the ring and lives, but does nothing, runs
-// into the step timeout, and is named.
+// TestStuckNeighbour: a live neighbour that does nothing after joining the ring exceeds the step
+// timeout, and is named.
 func TestStuckNeighbour(t *testing.T) {
 	nodes := form(t, 2, grpclink.ByTCP)
 	rings := linktest.Rings(t, nodes, 1, 0, brief)
@@ -338,7 +337,6 @@ func TestStuckNeighbour(t *testing.T) {
 	}
 }
 
-// await waits for a channel to be closed.
 func await(t *testing.T, closed <-chan struct{}, what string) {
 	t.Helper()
 	select {
@@ -348,7 +346,7 @@ func await(t *testing.T, closed <-chan struct{}, what string) {
 	}
 }
 
-// TestLateSuccessor: a worker may dial before its successor is up, or has the plan.
+// TestLateSuccessor: a worker may dial before its successor is up or has the plan.
 func TestLateSuccessor(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "late")
 	type result struct {
@@ -420,8 +418,8 @@ func TestConnectRefusesItsArguments(t *testing.T) {
 	}
 }
 
-// TestGenerations: each Connect is of a newer generation, a ring of one included, and ends what
-// waited in an older one.
+// TestGenerations: each Connect needs a newer generation, in a ring of one too, and ends waiting
+// calls of older ones.
 func TestGenerations(t *testing.T) {
 	w := startWorker(t, "opticks", grpclink.ServerConfig{})
 	ctx := context.Background()
@@ -440,12 +438,13 @@ func TestGenerations(t *testing.T) {
 		t.Error("the older Accept succeeded")
 	}
 	_, err = w.server.Accept(ctx, seat(0, 2), "a")
-	if want := "generation 1 comes after 100"; err == nil || !strings.Contains(err.Error(), want) {
+	want := "generation 1 is not newer than 100"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("an older generation: %v, want %q", err, want)
 	}
 }
 
-// TestOtherServices: the ring's codec leaves other services of the same gRPC server alone.
+// TestOtherServices: the ring's codec does not affect other services of the same gRPC server.
 func TestOtherServices(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,37 +17,37 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// maxWaiting bounds the streams that wait for this worker to reach their generation.
+// maxWaiting is the largest number of streams that wait for this worker to reach their generation.
 const maxWaiting = 16
 
-// ServerConfig is how a worker takes its predecessor's stream.
+// ServerConfig sets how a worker accepts its predecessor's stream.
 type ServerConfig struct {
-	// PlanTimeout is how long a predecessor that is at a newer generation than this worker waits
-	// for it to follow; 0 is 30 s. The predecessor tries again until its own deadline.
+	// PlanTimeout is how long a predecessor at a newer generation waits for this worker to follow;
+	// 0 is 30 s. The predecessor retries until its own deadline.
 	PlanTimeout time.Duration
 
-	// Way is by what chunks come from the predecessor, who chooses: what it does not name is
-	// refused.
+	// Way is the way by which chunks may come. The predecessor chooses one; a way that this Way
+	// excludes is refused.
 	Way Way
 }
 
-// Server is a worker's Ring service, for all generations of one job. Of each circle it serves one
+// Server is a worker's Ring service, for all generations of one job. In each circle it serves one
 // link at a time, that of the newest generation.
 type Server struct {
 	rondov1.UnimplementedRingServer
-	job   string
-	cfg   ServerConfig
-	doors map[Circle]*door
-	local atomic.Pointer[string] // the name of the socket of this host, if there is one
+	job     string
+	cfg     ServerConfig
+	circles map[Circle]*circleServer
+	local   atomic.Pointer[string] // name of this host's unix socket; nil: none
 }
 
-// door is where the predecessor in one circle comes in.
-type door struct {
+// circleServer accepts the predecessor's link in one circle.
+type circleServer struct {
 	cfg ServerConfig
 
 	mu         sync.Mutex
-	generation allreduce.Generation // the newest that Accept was called for
-	expected   *expectation         // nil when no Accept waits
+	generation allreduce.Generation // newest generation passed to Accept
+	expected   *expectation         // nil: no Accept waits
 	live       *predecessor         // the newest link
 	changed    chan struct{}        // closed and replaced when generation changes
 	waiting    int
@@ -57,7 +57,7 @@ type door struct {
 type expectation struct {
 	seat    Seat
 	address string
-	link    chan *predecessor // gets one: nil when a newer generation takes its place
+	link    chan *predecessor // receives the link once, or nil if a newer generation replaces it
 }
 
 // NewServer returns the Ring service of a worker of job.
@@ -72,9 +72,9 @@ func NewServer(job string, cfg ServerConfig) (*Server, error) {
 	if cfg.PlanTimeout == 0 {
 		cfg.PlanTimeout = 30 * time.Second
 	}
-	s := &Server{job: job, cfg: cfg, doors: map[Circle]*door{}}
+	s := &Server{job: job, cfg: cfg, circles: map[Circle]*circleServer{}}
 	for _, circle := range circles() {
-		s.doors[circle] = &door{cfg: cfg, changed: make(chan struct{})}
+		s.circles[circle] = &circleServer{cfg: cfg, changed: make(chan struct{})}
 	}
 	return s, nil
 }
@@ -83,8 +83,8 @@ func NewServer(job string, cfg ServerConfig) (*Server, error) {
 func (s *Server) Register(server grpc.ServiceRegistrar) { rondov1.RegisterRingServer(server, s) }
 
 // Accept waits for the predecessor of the worker in seat to open its link. address names the
-// predecessor in errors. Of a circle a generation is accepted once, and each is newer than the
-// last; from then on streams of older ones are refused.
+// predecessor in errors. Each call for a circle needs a newer generation than the last; streams of
+// older ones are refused from then on.
 func (s *Server) Accept(
 	ctx context.Context, seat Seat, address string,
 ) (allreduce.Predecessor, error) {
@@ -97,8 +97,8 @@ func (s *Server) Accept(
 	select {
 	case link = <-e.link:
 	case <-ctx.Done():
-		err = fmt.Errorf("nobody called: %w", context.Cause(ctx))
-		if s.doors[seat.Circle].withdraw(e) {
+		err = fmt.Errorf("no connection came: %w", context.Cause(ctx))
+		if s.circles[seat.Circle].withdraw(e) {
 			break
 		}
 		if link = <-e.link; link != nil {
@@ -118,18 +118,19 @@ func (s *Server) Accept(
 	return link, nil
 }
 
-// withdraw takes back an Accept that waits no longer, unless its answer is on the way.
-func (d *door) withdraw(e *expectation) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.expected != e {
+// withdraw removes an Accept that waits no longer. It returns false if its answer is already on the
+// way.
+func (c *circleServer) withdraw(e *expectation) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.expected != e {
 		return false
 	}
-	d.expected = nil
+	c.expected = nil
 	return true
 }
 
-// advance makes seat's generation the server's, with e the Accept that waits in it.
+// advance makes seat's generation the server's newest, with e as its waiting Accept.
 func (s *Server) advance(seat Seat, e *expectation) error {
 	if err := seat.validate(); err != nil {
 		return err
@@ -137,26 +138,26 @@ func (s *Server) advance(seat Seat, e *expectation) error {
 	if seat.Job != s.job {
 		return fmt.Errorf("ring server of job %q: asked for a link of job %q", s.job, seat.Job)
 	}
-	return s.doors[seat.Circle].advance(seat, e)
+	return s.circles[seat.Circle].advance(seat, e)
 }
 
-func (d *door) advance(seat Seat, e *expectation) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if seat.Generation <= d.generation {
-		return fmt.Errorf("ring server: generation %d comes after %d",
-			seat.Generation, d.generation)
+func (c *circleServer) advance(seat Seat, e *expectation) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if seat.Generation <= c.generation {
+		return fmt.Errorf("ring server: generation %d is not newer than %d",
+			seat.Generation, c.generation)
 	}
-	if d.expected != nil {
-		d.expected.link <- nil
+	if c.expected != nil {
+		c.expected.link <- nil
 	}
-	d.generation, d.expected = seat.Generation, e
-	close(d.changed)
-	d.changed = make(chan struct{})
+	c.generation, c.expected = seat.Generation, e
+	close(c.changed)
+	c.changed = make(chan struct{})
 	return nil
 }
 
-// Link serves one predecessor's stream, or its abort of the stream it has.
+// Link serves one predecessor's stream, or its abort of an earlier stream.
 func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	ctx := stream.Context()
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -170,12 +171,12 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	if len(md.Get(keyAsk)) > 0 {
 		return stream.SendHeader(s.answerAsk())
 	}
-	door := s.doors[h.Circle]
+	circle := s.circles[h.Circle]
 	if reason := md.Get(keyAbort); len(reason) > 0 {
-		door.abort(h, reason[0])
+		circle.abort(h, reason[0])
 		return nil
 	}
-	link, deliver, err := door.admit(ctx, h)
+	link, deliver, err := circle.admit(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -193,22 +194,24 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	return link.serve(ctx)
 }
 
-// admit waits until the worker is in the caller's generation, and gives the caller the place of
-// the predecessor in it.
-func (d *door) admit(ctx context.Context, h hello) (*predecessor, chan<- *predecessor, error) {
-	deadline := time.NewTimer(d.cfg.PlanTimeout)
+// admit waits until the worker has reached the caller's generation, and accepts the caller as the
+// predecessor in it.
+func (c *circleServer) admit(
+	ctx context.Context, h hello,
+) (*predecessor, chan<- *predecessor, error) {
+	deadline := time.NewTimer(c.cfg.PlanTimeout)
 	defer deadline.Stop()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.waiting >= maxWaiting {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting >= maxWaiting {
 		return nil, nil, status.Errorf(codes.Unavailable,
-			"%d streams wait for this worker's plan already", d.waiting)
+			"%d streams wait for this worker's plan already", c.waiting)
 	}
-	d.waiting++
-	defer func() { d.waiting-- }()
-	for h.Generation > d.generation {
-		at, changed := d.generation, d.changed
-		d.mu.Unlock()
+	c.waiting++
+	defer func() { c.waiting-- }()
+	for h.Generation > c.generation {
+		at, changed := c.generation, c.changed
+		c.mu.Unlock()
 		var err error
 		select {
 		case <-changed:
@@ -217,17 +220,17 @@ func (d *door) admit(ctx context.Context, h hello) (*predecessor, chan<- *predec
 		case <-deadline.C:
 			err = status.Errorf(codes.Unavailable,
 				"it is still at generation %d, not at %d, after %v", at, h.Generation,
-				d.cfg.PlanTimeout)
+				c.cfg.PlanTimeout)
 		}
-		d.mu.Lock()
+		c.mu.Lock()
 		if err != nil {
 			return nil, nil, err
 		}
 	}
-	e := d.expected
-	if h.Generation < d.generation {
+	e := c.expected
+	if h.Generation < c.generation {
 		return nil, nil, refusal(fmt.Errorf("generation %d is stale, this worker is at %d",
-			h.Generation, d.generation))
+			h.Generation, c.generation))
 	}
 	if e == nil {
 		return nil, nil, refusal(fmt.Errorf("this worker waits for no link of generation %d",
@@ -236,24 +239,23 @@ func (d *door) admit(ctx context.Context, h hello) (*predecessor, chan<- *predec
 	if err := e.seat.check(h, e.seat.predecessor()); err != nil {
 		return nil, nil, refusal(err)
 	}
-	d.expected = nil
-	d.live = newPredecessor(e.seat, e.address)
-	return d.live, e.link, nil
+	c.expected = nil
+	c.live = newPredecessor(e.seat, e.address)
+	return c.live, e.link, nil
 }
 
 func refusal(err error) error {
 	return status.Error(codes.FailedPrecondition, "refused: "+err.Error())
 }
 
-// abort breaks the live link if it is the caller's.
-func (d *door) abort(h hello, reason string) {
-	d.mu.Lock()
-	link := d.live
-	d.mu.Unlock()
+func (c *circleServer) abort(h hello, reason string) {
+	c.mu.Lock()
+	link := c.live
+	c.mu.Unlock()
 	if link != nil && link.seat.check(h, link.seat.predecessor()) == nil {
 		link.End(&allreduce.AbortError{Reason: shorten(reason)})
 	}
 }
 
-// errLost is a stream that ended without a word.
-var errLost = errors.New("is gone: its stream ended without a word")
+// errLost is the error of a stream that ended without a reason.
+var errLost = errors.New("is gone: its stream ended without a reason")

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// socket is the newest connection under a gRPC client. gRPC closes one only after it has written
-// its farewell, for which it waits for seconds when the neighbour reads no more; a link that is
-// broken has nothing left to say.
+// socket is the newest connection under a gRPC client. gRPC closes a connection only after its
+// farewell, which takes seconds if the neighbour does not read. A broken link has nothing to write,
+// so socket can close it at once.
 type socket struct {
 	dial  func(ctx context.Context, address string) (net.Conn, error)
-	plain bool // whether gRPC writes to the connection itself, and no TLS between
+	plain bool // gRPC writes to the connection itself, without TLS between
 
 	mu      sync.Mutex
 	network string // of the newest connection
@@ -20,7 +20,7 @@ type socket struct {
 	shut    bool
 }
 
-// dial opens what gRPC's resolvers make of an address: host:port, or unix:///path.
+// dial connects to an address from gRPC's resolvers: host:port, or unix:///path.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	network := "tcp"
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
@@ -29,7 +29,7 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// open is a gRPC dialer. Each connection takes the place of one that has failed.
+// open is gRPC's dialer. Each connection replaces one that has failed.
 func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := s.dial(ctx, address)
 	if err != nil {
@@ -45,33 +45,31 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	bound(conn, pingTimeout, unsentBytes)
 	network := conn.RemoteAddr().Network()
 	if s.plain {
-		conn = newGather(conn)
+		conn = newWritevConn(conn)
 	}
 	s.conn, s.network = conn, network
 	return conn, nil
 }
 
-// kind is the network of the newest connection.
 func (s *socket) kind() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.network
 }
 
-// gathering returns the connection if it gathers what it is given.
-func (s *socket) gathering() *gather {
+// writev returns the connection if it is a writevConn, and nil otherwise.
+func (s *socket) writev() *writevConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g, _ := s.conn.(*gather)
+	g, _ := s.conn.(*writevConn)
 	return g
 }
 
-// close cuts the connection, and lets there be no other.
 func (s *socket) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shut = true
 	if s.conn != nil {
-		s.conn.Close() // its error says that gRPC was first
+		s.conn.Close() // it returns an error if gRPC closed it first
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"rondo/allreduce"
 )
 
-// stranger is a predecessor that is not of this package: it keeps to HTTP/2 and gRPC, its streams
-// share a connection, and it holds itself to the windows that the server gives it.
+// stranger is a predecessor that does not use this package. It follows HTTP/2 and gRPC, its streams
+// share a connection, and it respects the server's windows.
 type stranger struct {
 	conn    net.Conn
 	frames  *http2.Framer
 	encoded bytes.Buffer
 	encoder *hpack.Encoder
-	room    map[uint32]int // of the connection, 0, and of streams
+	room    map[uint32]int // window of the connection, 0, and of streams
 }
 
 func newStranger(t *testing.T, address string) *stranger {
@@ -45,7 +45,7 @@ func newStranger(t *testing.T, address string) *stranger {
 	return s
 }
 
-// call opens a stream and returns when the server has answered it.
+// call opens a stream, and returns when the server has answered.
 func (s *stranger) call(stream uint32, h hello) error {
 	s.encoded.Reset()
 	for _, field := range [][2]string{{":method", "POST"}, {":scheme", "http"},
@@ -72,7 +72,6 @@ func (s *stranger) call(stream uint32, h hello) error {
 	return err
 }
 
-// hear reads a frame.
 func (s *stranger) hear() (http2.Frame, error) {
 	f, err := s.frames.ReadFrame()
 	switch f := f.(type) {
@@ -92,8 +91,8 @@ func (s *stranger) hear() (http2.Frame, error) {
 	return f, err
 }
 
-// say sends bytes of a stream as the windows allow, waiting for more room if it is told to. It
-// returns how much it has sent.
+// say sends bytes of a stream within the windows. If wait is set, it waits for more room. It
+// returns the number of bytes sent.
 func (s *stranger) say(stream uint32, b []byte, wait bool) (int, error) {
 	sent := 0
 	for sent < len(b) {
@@ -115,8 +114,8 @@ func (s *stranger) say(stream uint32, b []byte, wait bool) (int, error) {
 	return sent, nil
 }
 
-// TestStranger: chunks arrive of a client that frames messages as it likes, and on a connection of
-// which the stream before was cancelled while chunks of it waited.
+// TestStranger: chunks arrive from a client with its own framing, and on a connection whose earlier
+// stream was cancelled while its chunks waited.
 func TestStranger(t *testing.T) {
 	const chunks, floats = 12, 150_000
 	for name, apart := range map[string]bool{"message by message": true, "as it comes": false} {
@@ -181,8 +180,8 @@ func serveStrangers(t *testing.T) (*Server, string) {
 	return server, listener.Addr().String()
 }
 
-// sayChunks sends chunks, each message in frames of its own or not, as far as there is room for
-// them, or all.
+// sayChunks sends chunks, framed message by message or as one stream of bytes. It sends all of
+// them, or as many as there is room for.
 func (s *stranger) sayChunks(stream uint32, chunks, floats int, apart, all bool) error {
 	var said [][]byte
 	for k := range chunks {

@@ -21,11 +21,12 @@ import (
 )
 
 const (
-	// outgoingLimit is how many chunks may be in gRPC's hands: as many as the ring leaves alone.
-	// Its own write quota lets it take the next one only when most of the last has been written.
+	// outgoingLimit is the number of messages that gRPC may hold, as many as the ring keeps
+	// unchanged. gRPC's own write quota accepts the next message only when most of the last is
+	// written.
 	outgoingLimit = allreduce.MaxFlight
 
-	// closeGrace is how long Close waits for the neighbour to have read everything.
+	// closeGrace is how long Close waits until the neighbour has read everything.
 	closeGrace = 2 * time.Second
 )
 
@@ -34,28 +35,28 @@ type successor struct {
 	*allreduce.Ending
 	peer   allreduce.Peer
 	self   hello
-	client // what the stream is on
+	client // carries the stream
 	stream grpc.ClientStream
 	cancel context.CancelFunc // of the stream
-	ended  chan struct{}      // closed when the stream has
+	ended  chan struct{}      // closed when the stream has ended
 
-	sending sync.Mutex // held by Send; whoever cannot have it may not touch the stream's end
+	sending sync.Mutex // held by Send; only its holder may close the stream for sending
 	free    chan *outgoing
 	flight  atomic.Int32  // messages that gRPC may still read
 	drained chan struct{} // has a token after flight became 0
-	beats   atomic.Uint64 // of the successor
+	beats   atomic.Uint64 // received from the successor
 
 	cfg      DialConfig
 	public   client      // at the successor's address
-	local    string      // the name of the socket of this host that the stream goes by, if it does
-	apart    string      // why it does not, if it was to
-	sender   *shm.Sender // nil where chunks go over the stream
-	unshared string      // why no memory is shared, if any was to be
+	local    string      // name of the unix socket that carries the stream; empty: none
+	noSocket string      // why a wanted unix socket is not used
+	sender   *shm.Sender // nil: chunks go over the stream
+	noMemory string      // why memory that was wanted is not shared
 }
 
 // Dial opens the link from the worker in seat to its successor at address, and returns when the
-// successor has taken it. It tries again while the successor is not up or not yet in this
-// generation, until ctx or cfg.Timeout ends; a refusal is final.
+// successor has accepted it. It retries while the successor is not up or not yet in this
+// generation, until ctx or cfg.Timeout ends. A refusal is final.
 func Dial(
 	ctx context.Context, address string, seat Seat, cfg DialConfig,
 ) (allreduce.Successor, error) {
@@ -98,14 +99,14 @@ func Dial(
 	}
 	if why := s.missed(); why != "" {
 		err := &WayError{Peer: s.peer, Way: cfg.Way, Why: why}
-		s.Abort(fmt.Sprintf("rank %d: %v", seat.called(), err))
+		s.Abort(fmt.Sprintf("rank %d: %v", seat.name(), err))
 		return nil, errors.Join(err, s.Close())
 	}
 	for range outgoingLimit {
 		o := newOutgoing()
 		o.done = func() { s.recycle(o) }
 		o.freed = o.done
-		if under := s.under.gathering(); under != nil {
+		if under := s.under.writev(); under != nil {
 			o.freed = func() { under.release(o) }
 		}
 		s.free <- o
@@ -113,7 +114,7 @@ func Dial(
 	return s, nil
 }
 
-// connect opens the stream, again and again while nobody answers.
+// connect opens the stream. It retries while the successor is unavailable.
 func (s *successor) connect(ctx context.Context) error {
 	start, last := time.Now(), error(nil)
 	for {
@@ -140,19 +141,19 @@ func (s *successor) connect(ctx context.Context) error {
 	}
 }
 
-// pause waits until another attempt makes sense: as long as gRPC, which goes on trying to connect,
-// has not come further, but for lastRetry at most.
+// pause waits until another attempt makes sense: until gRPC leaves the state of failed connections,
+// or lastRetry has passed.
 func (s *successor) pause(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, lastRetry)
 	defer cancel()
 	if s.conn.GetState() == connectivity.TransientFailure {
 		s.conn.WaitForStateChange(limited, connectivity.TransientFailure)
-	} else { // the successor was there, and has no room or has gone
+	} else { // the successor answered: it has no room, or has ended
 		<-limited.Done()
 	}
 }
 
-// open makes one attempt. The stream outlives ctx, which bounds the handshake alone.
+// open makes one attempt. ctx limits the handshake only; the stream may outlive it.
 func (s *successor) open(ctx context.Context) error {
 	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, cancel)()
@@ -174,7 +175,7 @@ func (s *successor) open(ctx context.Context) error {
 	md, err := stream.Header() // the successor's acceptance
 	if err == nil && len(md.Get(keyFormat)) == 0 {
 		if err = stream.RecvMsg(&incoming{}); err == nil || errors.Is(err, io.EOF) {
-			err = errors.New("it answered without saying who it is")
+			err = errors.New("its answer lacks the metadata of a ring")
 		}
 	}
 	var answer hello
@@ -202,7 +203,7 @@ func (s *successor) open(ctx context.Context) error {
 	return nil
 }
 
-// watch counts the successor's signs of life until it ends the stream, and learns why it does.
+// watch counts the successor's beats until the stream ends, and records why it ended.
 func (s *successor) watch() {
 	defer close(s.ended)
 	err := s.hear()
@@ -216,11 +217,11 @@ func (s *successor) watch() {
 	}
 	s.cancel()
 	if s.sender != nil {
-		s.sender.Interrupt() // a Send that waits
+		s.sender.Interrupt() // ends a waiting Send
 	}
 }
 
-// hear returns when the stream has ended, or something came that is no heartbeat.
+// hear counts beats. It returns when the stream has ended or another message has arrived.
 func (s *successor) hear() error {
 	var in incoming
 	var m allreduce.Message
@@ -246,7 +247,7 @@ func (s *successor) Beats() uint64 { return s.beats.Load() }
 
 func (s *successor) Peer() allreduce.Peer { return s.peer }
 
-// Send hands the chunk to gRPC, which reads payload where it is.
+// Send passes the chunk to gRPC, which reads payload in place.
 func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	s.sending.Lock()
 	defer s.sending.Unlock()
@@ -258,7 +259,7 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 		o.load(h, payload)
 		s.flight.Add(1)
 		if err := s.stream.SendMsg(o); err != nil {
-			s.cancel() // SendMsg does not know why; the watch does
+			s.cancel() // only watch knows the reason
 			<-s.ended
 			return s.Err()
 		}
@@ -269,7 +270,7 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 }
 
 func (s *successor) recycle(o *outgoing) {
-	s.free <- o // never waits: there is room for all that exist
+	s.free <- o // never waits: it has room for all messages
 	if s.flight.Add(-1) == 0 {
 		select {
 		case s.drained <- struct{}{}:
@@ -278,8 +279,8 @@ func (s *successor) recycle(o *outgoing) {
 	}
 }
 
-// Flush waits until all chunks have been written, or copied to gRPC's write buffer. A successor
-// that has them all may have left already; what it has left unread is given back in a moment.
+// Flush waits until all chunks are written, or copied to gRPC's write buffer. A successor that has
+// received them all may have left already. gRPC then frees the messages within a moment.
 func (s *successor) Flush() error {
 	for s.flight.Load() > 0 {
 		select {
@@ -299,7 +300,7 @@ func (s *successor) Flush() error {
 	return nil
 }
 
-// Abort says why in a call of its own beside the stream, whose flow control may be shut.
+// Abort sends the reason in a separate call, because the stream's flow control may block it.
 func (s *successor) Abort(reason string) {
 	if !s.End(allreduce.ErrClosed) {
 		s.cancel()
@@ -311,17 +312,17 @@ func (s *successor) Abort(reason string) {
 	md.Set(keyAbort, shorten(reason))
 	stream, err := rondov1.NewRingClient(s.conn).Link(metadata.NewOutgoingContext(ctx, md))
 	if err == nil {
-		_ = stream.RecvMsg(&incoming{}) // its end is the answer; after the grace, so be it
+		_ = stream.RecvMsg(&incoming{}) // its end is the answer
 	}
 	s.cancel()
 	<-s.ended
 }
 
-// Close ends the stream after what was sent, waits a moment for the successor to have it all, if
-// the link is not broken, and closes the connection.
+// Close ends the stream after the messages sent. If the link is not broken, it waits up to
+// closeGrace for the successor to read them. Then it closes the connection.
 func (s *successor) Close() error {
 	if s.End(allreduce.ErrClosed) && s.sending.TryLock() {
-		_ = s.stream.CloseSend() // it returns nil
+		_ = s.stream.CloseSend() // always returns nil
 		select {
 		case <-s.ended:
 		case <-time.After(closeGrace):

@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unpace leaves a TCP connection within one host to Reno's congestion control, which every Linux
-// has. There is no congestion to find there, and a control that paces what it sends, as BBR does,
-// only has the receiver wait: it costs a ring on loopback a quarter of its rate. Other connections
-// stay as they are, and so does one on which it fails.
+// Unpace sets Reno, which every Linux has, as the congestion control of a TCP connection within one
+// host. There is no congestion on loopback, and a control that paces, such as BBR, slows a ring
+// there by a quarter. Connections between hosts stay unchanged. Errors are ignored.
 func Unpace(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -29,11 +28,10 @@ func Unpace(conn net.Conn) {
 	})
 }
 
-// bound has the kernel end a TCP connection on which what was sent is not acknowledged for so long,
-// and take no more from its writer while it has unsent bytes that it has not sent at all. gRPC sets
-// the first on connections that it opens itself; these it does not know for what they are. Without
-// the second a ring that sends over a slow link does not notice, as the kernel keeps megabytes for
-// it. A connection on which it fails ends by gRPC's pings, if it has a stream.
+// bound sets two limits on a TCP connection. The kernel ends it when sent data is not acknowledged
+// for so long; gRPC sets that only on connections that it dials itself. And the kernel accepts no
+// more data while it holds unsent bytes of it. Otherwise it buffers megabytes, and the ring does
+// not notice a slow link. Errors are ignored: gRPC's pings end a connection with a stream.
 func bound(conn net.Conn, unacknowledged time.Duration, unsent int) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

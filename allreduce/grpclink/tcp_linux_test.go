@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSocketGivesUp: the kernel ends a connection to a host that has gone, as soon as pings would.
+// TestSocketGivesUp: the kernel ends a connection to a vanished host as soon as gRPC's pings would.
 func TestSocketGivesUp(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -22,7 +22,7 @@ func TestSocketGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := conn.(*gather).Conn.(*net.TCPConn).SyscallConn()
+	raw, err := conn.(*writevConn).Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 	"rondo/allreduce"
 )
 
-// Benchmark times all-reduces over links of form, one per operation, and sums over a tree of eight
-// leaves. It reports the bus bandwidth as nccl-tests defines it, 2(N-1)/N * bytes / time, in GB/s,
-// and the allocations of all ranks.
+// Benchmark times all-reduces over links of form, one per operation, and tree sums of eight leaves.
+// It reports the bus bandwidth as nccl-tests defines it, 2(N-1)/N * bytes / time, in GB/s, and the
+// allocations of all ranks.
 func Benchmark(b *testing.B, form func(b *testing.B, world int) []Node) {
 	for _, world := range []int{2, 4} {
 		for _, size := range []struct {

@@ -44,7 +44,7 @@ func testCloseEndsCalls(t *testing.T, form Form) {
 	}
 }
 
-// awkward is a reason that a careless transport would mangle.
+// awkward is a reason that careless encoding would damage.
 const awkward = "rank 3: ring step 1 of 6: 100% naïve\x00 \n" + `"quoted"; two lines, 漢字`
 
 func testAbortReachesReceiver(t *testing.T, form Form) {
@@ -65,7 +65,7 @@ func testAbortReachesReceiver(t *testing.T, form Form) {
 		s, p := pair(t, form)
 		failed := fill(t, s)
 		soon(t, "abort", func() { s.Abort("late") })
-		checkAbort(t, broken(t, p), "late")
+		checkAbort(t, broken(t, p), "late")                     // any error, as long as it ends
 		_ = within(t, "send", func() error { return <-failed }) // any error: it must end
 	})
 	t.Run("long", func(t *testing.T) {
@@ -94,7 +94,7 @@ func testAbortReachesSender(t *testing.T, form Form) {
 	})
 }
 
-// testSenderLeaves: what was sent before Close arrives, and then the receiver learns of it.
+// testSenderLeaves: the receiver gets the messages sent before Close, and then ErrLeft.
 func testSenderLeaves(t *testing.T, form Form) {
 	s, p := pair(t, form)
 	rng := rand.New(rand.NewPCG(10, 11))
@@ -128,7 +128,7 @@ func testSenderLeaves(t *testing.T, form Form) {
 	}
 }
 
-// testReceiverLeaves: the sender learns that nobody takes its chunks, and waits no longer.
+// testReceiverLeaves: the sender learns that its chunks are not taken any more, and stops waiting.
 func testReceiverLeaves(t *testing.T, form Form) {
 	s, p := pair(t, form)
 	failed := fill(t, s)

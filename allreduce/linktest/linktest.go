@@ -1,6 +1,6 @@
-// Package linktest is the conformance suite of links between the ranks of a ring: what every
-// allreduce.Link must do, and what a ring over it must do. Each implementation runs it from its
-// own tests. It imports allreduce, and only tests import it.
+// Package linktest is the conformance suite of links between the ranks of a ring. It tests the
+// contract of allreduce.Link, and rings over the links. Each implementation runs it from its own
+// tests. It imports allreduce, and only tests import it.
 package linktest
 
 import (
@@ -16,18 +16,18 @@ import (
 	"rondo/allreduce"
 )
 
-// Moment is how long anything in the suite may take that must not wait for a timeout.
+// Moment is the longest time for operations that must not wait for a timeout.
 const Moment = 10 * time.Second
 
-// generation is that of all rings in the suite.
+// generation is the generation of the suite's rings.
 const generation = allreduce.Generation(7)
 
-// Node is one rank's end of a ring that has just been formed.
+// Node is one rank's end of a newly formed ring.
 type Node struct {
 	allreduce.Links
 
-	// Kill cuts the rank's connections without a word, as the end of its process does. It is nil
-	// where that cannot happen.
+	// Kill cuts the rank's connections silently, as the end of its process does. It is nil for
+	// links that cannot lose a process.
 	Kill func()
 }
 
@@ -63,8 +63,8 @@ func Run(t *testing.T, form Form) {
 	}
 }
 
-// pair returns the link from rank 0 to rank 1 of a ring of two, and closes both ranks' links at
-// the end of the test.
+// pair returns the link from rank 0 to rank 1 of a ring of two. The test's end closes both ranks'
+// links.
 func pair(t *testing.T, form Form) (allreduce.Successor, allreduce.Predecessor) {
 	t.Helper()
 	nodes := form(t, 2)
@@ -100,7 +100,7 @@ func chunk(rng *rand.Rand, sequence, n int) (allreduce.Header, []float32) {
 	}, floats
 }
 
-// receive takes one message and checks it against what was sent.
+// receive receives one message and compares it with want and floats.
 func receive(p allreduce.Predecessor, want allreduce.Header, floats []float32) error {
 	var m allreduce.Message
 	if err := p.Receive(&m); err != nil {
@@ -116,7 +116,7 @@ func receive(p allreduce.Predecessor, want allreduce.Header, floats []float32) e
 	return nil
 }
 
-// within runs f and fails the test if it takes longer than a moment.
+// within runs f, and fails the test if f takes longer than Moment.
 func within(t *testing.T, what string, f func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -130,7 +130,7 @@ func within(t *testing.T, what string, f func() error) error {
 	}
 }
 
-// soon is within for what cannot fail.
+// soon is within for a function without an error.
 func soon(t *testing.T, what string, f func()) {
 	t.Helper()
 	if err := within(t, what, func() error { f(); return nil }); err != nil {
@@ -138,7 +138,7 @@ func soon(t *testing.T, what string, f func()) {
 	}
 }
 
-// broken waits for the link to break and returns why.
+// broken waits for the link to break, and returns its error.
 func broken(t *testing.T, link allreduce.Link) error {
 	t.Helper()
 	select {
@@ -197,10 +197,10 @@ func testOrder(t *testing.T, form Form) {
 	}
 }
 
-// testBackpressure: a link holds a bounded number of bytes, and loses none of them.
+// testBackpressure: a link holds a bounded number of bytes and loses none.
 func testBackpressure(t *testing.T, form Form) {
 	s, p := pair(t, form)
-	const chunks, bound = 40, 24 // a bound on what a link may hold, in chunks of 1 MiB
+	const chunks, bound = 40, 24 // chunks of 1 MiB; a link may hold at most bound
 	h, floats := chunk(rand.New(rand.NewPCG(3, 4)), 0, allreduce.MaxChunkBytes/4)
 	sent := make(chan int, chunks)
 	failed := make(chan error, 1)
@@ -243,7 +243,7 @@ func testBackpressure(t *testing.T, form Form) {
 	}
 }
 
-// testFlush: after Flush the payload is the sender's again.
+// testFlush: after Flush the sender may overwrite the payload.
 func testFlush(t *testing.T, form Form) {
 	s, p := pair(t, form)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -268,7 +268,7 @@ func testFlush(t *testing.T, form Form) {
 	}
 }
 
-// testFlight: a payload is the sender's again when so many more have been sent.
+// testFlight: the sender may overwrite a payload after it has sent MaxFlight more.
 func testFlight(t *testing.T, form Form) {
 	s, p := pair(t, form)
 	const messages, floats = 40, 10_000
@@ -313,8 +313,8 @@ func testFlight(t *testing.T, form Form) {
 	}
 }
 
-// testHeartbeats: a message without payload keeps its place in the stream, and the receiver's
-// signs of life come although the sender's chunks are not taken.
+// testHeartbeats: a message without payload keeps its place in the stream. The receiver's beats
+// arrive even while it takes no chunks.
 func testHeartbeats(t *testing.T, form Form) {
 	s, p := pair(t, form)
 	heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
@@ -337,17 +337,17 @@ func testHeartbeats(t *testing.T, form Form) {
 	for want := uint64(1); want <= 2; want++ {
 		soon(t, "beat", func() {
 			for s.Beats() < want {
-				p.Beat() // again: it may do nothing
+				p.Beat() // repeated, because a call may do nothing
 				runtime.Gosched()
 			}
 		})
 	}
 	soon(t, "close", func() { p.Close() })
-	p.Beat() // on a link that is closed it does nothing
+	p.Beat() // does nothing on a closed link
 	_ = within(t, "send", func() error { return <-failed })
 }
 
-// fill sends until the link takes no more, or sending fails; the error arrives on the channel.
+// fill sends until the link takes no more or fails. The channel receives the error.
 func fill(t *testing.T, s allreduce.Successor) <-chan error {
 	t.Helper()
 	h, floats := chunk(rand.New(rand.NewPCG(7, 8)), 0, allreduce.MaxChunkBytes/4)

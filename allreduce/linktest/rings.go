@@ -12,8 +12,8 @@ import (
 	"rondo/allreduce"
 )
 
-// Rings makes rings of nodes and closes them at the end of the test. timeout is their step
-// timeout, and twice their chunk timeout.
+// Rings makes rings of nodes, and closes them with the test. timeout is their step timeout, and
+// half of it their chunk timeout.
 func Rings(
 	t testing.TB, nodes []Node, generation allreduce.Generation, chunkBytes int,
 	timeout time.Duration,
@@ -40,7 +40,7 @@ func Rings(
 	return rings
 }
 
-// Each runs f for every rank at once and returns each one's error.
+// Each runs f for all ranks at once, and returns each rank's error.
 func Each(world int, f func(rank int) error) []error {
 	errs := make([]error, world)
 	done := make(chan struct{})
@@ -56,8 +56,8 @@ func Each(world int, f func(rank int) error) []error {
 	return errs
 }
 
-// CheckSum all-reduces random buffers of n floats, and holds all ranks against each other bit by
-// bit and against the sum in float64.
+// CheckSum all-reduces random buffers of n floats. It checks that all ranks have the same bits,
+// close to a float64 sum.
 func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 	t.Helper()
 	given := draw(rng, len(rings), n)
@@ -71,9 +71,9 @@ func CheckSum(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int) {
 	given.checkAll(t)
 }
 
-// CheckRounded all-reduces random buffers of n floats that travel as e, and holds all ranks against
-// each other bit by bit and against the sum in float64. With feedback it does so several times, and
-// holds what the ranks have summed, and what they withhold, against what they were given.
+// CheckRounded all-reduces random buffers of n floats that travel as e. It checks that all ranks
+// have the same bits, close to a float64 sum. With feedback it sums several times, and checks that
+// all sums plus the withheld errors equal the inputs.
 func CheckRounded(
 	t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, n int, e allreduce.Element,
 	feedback bool,
@@ -88,7 +88,7 @@ func CheckRounded(
 			residuals[rank] = make([]float32, n)
 		}
 	}
-	balance, size := make([]float64, n), make([]float64, n) // given, less what was summed
+	balance, size := make([]float64, n), make([]float64, n) // input less sum
 	for range rounds {
 		given := draw(rng, world, n)
 		for rank, err := range Each(world, func(rank int) error {
@@ -123,8 +123,8 @@ func CheckRounded(
 	}
 }
 
-// roundingLimit is how far a sum may be off, for a magnitude of 1 in all: each rank rounds once to
-// what travels, which is lost without feedback, and to float32 in up to three additions.
+// roundingLimit returns the largest error of a sum whose magnitudes add up to 1. Each rank rounds
+// to e once, which is lost without feedback, and to float32 in up to three additions.
 func roundingLimit(world int, e allreduce.Element, feedback bool) float64 {
 	limit := 3 * float64(world) * 0x1p-24
 	switch {
@@ -138,8 +138,8 @@ func roundingLimit(world int, e allreduce.Element, feedback bool) float64 {
 	return limit
 }
 
-// CheckQueued sums random buffers of the lengths, all of them on the way together and each with a
-// carry, and an all-gather behind them, and checks all of it as [CheckSum] and [CheckGather] do.
+// CheckQueued queues sums of random buffers of the lengths, each with a carry, and an all-gather
+// after them. It checks the results as [CheckSum] and [CheckGather] do.
 func CheckQueued(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths []int) {
 	t.Helper()
 	world := len(rings)
@@ -170,7 +170,6 @@ func CheckQueued(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths 
 	}
 }
 
-// queueAll is one rank's part of CheckQueued.
 func queueAll(
 	ring *allreduce.Ring, rank, world int, given []*summands, gathered []float32, ends []int,
 ) error {
@@ -193,7 +192,7 @@ func queueAll(
 		return err
 	}
 	from := (rank + world - 1) % world
-	for i := range slices.Backward(pending) { // in any order
+	for i := range slices.Backward(pending) { // waits may come in any order
 		if err := pending[i].Wait(ctx); err != nil {
 			return err
 		}
@@ -205,8 +204,7 @@ func queueAll(
 	return nil
 }
 
-// CheckScatter reduce-scatters random buffers, and holds each rank's range against the sum in
-// float64.
+// CheckScatter reduce-scatters random buffers, and compares each rank's range with the float64 sum.
 func CheckScatter(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int) {
 	t.Helper()
 	given := draw(rng, len(rings), ends[len(ends)-1])
@@ -224,13 +222,13 @@ func CheckScatter(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []
 	}
 }
 
-// summands are what the ranks give to a sum, and what it is in float64.
+// summands holds the ranks' inputs to a sum, and the float64 results.
 type summands struct {
 	bufs      [][]float32
 	sum, size []float64 // of the numbers, and of their magnitudes
 }
 
-// draw draws n floats for each rank, of magnitudes that differ.
+// draw returns n random floats of varied magnitude for each rank.
 func draw(rng *rand.Rand, world, n int) *summands {
 	s := &summands{make([][]float32, world), make([]float64, n), make([]float64, n)}
 	for rank := range s.bufs {
@@ -245,7 +243,7 @@ func draw(rng *rand.Rand, world, n int) *summands {
 	return s
 }
 
-// checkAll holds all ranks against each other bit by bit, and against the sum.
+// checkAll checks that all ranks have the same bits, close to the sum.
 func (s *summands) checkAll(t testing.TB) {
 	t.Helper()
 	s.agree(t)
@@ -254,7 +252,6 @@ func (s *summands) checkAll(t testing.TB) {
 	}
 }
 
-// agree holds all ranks against each other bit by bit.
 func (s *summands) agree(t testing.TB) {
 	t.Helper()
 	for rank, buf := range s.bufs {
@@ -267,12 +264,11 @@ func (s *summands) agree(t testing.TB) {
 	}
 }
 
-// check holds a rank's floats [lo, hi) against the sum.
 func (s *summands) check(t testing.TB, rank, lo, hi int) {
 	t.Helper()
 	for i := lo; i < hi; i++ {
 		got := s.bufs[rank][i]
-		// Each of the N-1 additions is off by at most half a unit in the last place.
+		// Each of the N-1 additions errs by at most half a unit in the last place.
 		limit := float64(len(s.bufs)) * 0x1p-24 * s.size[i]
 		if diff := math.Abs(float64(got) - s.sum[i]); !(diff <= limit) {
 			t.Fatalf("%d floats, float %d, rank %d: %v, the sum is %v",
@@ -281,7 +277,7 @@ func (s *summands) check(t testing.TB, rank, lo, hi int) {
 	}
 }
 
-// CheckGather all-gathers ranges of random bits and holds every rank against what was given.
+// CheckGather all-gathers ranges of random bits, and compares every rank's result with the inputs.
 func CheckGather(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int) {
 	t.Helper()
 	n := ends[len(ends)-1]
@@ -310,7 +306,7 @@ func CheckGather(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []i
 	}
 }
 
-const chunkBytes = 64 // of the suite's rings: small, so that short buffers have many chunks
+const chunkBytes = 64 // small, so that short buffers have many chunks
 
 func testSums(t *testing.T, form Form) {
 	for _, world := range []int{2, 3, 4} {
@@ -367,8 +363,8 @@ func testScatters(t *testing.T, form Form) {
 	}
 }
 
-// failTogether runs all-reduces on all ranks but the one that end takes out of the ring in the
-// middle of them, and checks that all others fail within a moment.
+// failTogether runs all-reduces on all ranks. end takes one rank out of the ring in the middle of
+// them. All others must fail within a moment.
 func failTogether(t *testing.T, form Form, end func(Node, *allreduce.Ring)) {
 	const world, gone = 4, 2
 	nodes := form(t, world)
@@ -417,7 +413,7 @@ func testRankDies(t *testing.T, form Form) {
 	})
 }
 
-// testIdleRanksLearn: a rank that is not in a collective still learns of a failure.
+// testIdleRanksLearn: a rank outside of any collective still learns of a failure.
 func testIdleRanksLearn(t *testing.T, form Form) {
 	const world = 3
 	rings := Rings(t, form(t, world), generation, 0, time.Minute)

@@ -9,9 +9,9 @@ import (
 	"rondo/allreduce"
 )
 
-// CheckQueuedRounded sums random buffers of the lengths, each in another form of the wire, half of
-// those that round with error feedback, all of them on the way together. They end with the same
-// bits, sums and residuals, as when each is waited for before the next begins.
+// CheckQueuedRounded queues sums of random buffers of the lengths, each with a random element, half
+// of the rounding ones with error feedback. Sums and residuals must have the same bits as when each
+// sum ends before the next begins.
 func CheckQueuedRounded(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, lengths []int) {
 	t.Helper()
 	alone := make([][]allreduce.Sum, len(rings)) // by rank, then by length
@@ -63,7 +63,6 @@ func CheckQueuedRounded(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, l
 	}
 }
 
-// sumAll starts the sums one behind the other, and waits for all.
 func sumAll(ring *allreduce.Ring, sums []allreduce.Sum) error {
 	ctx := context.Background()
 	var pending []*allreduce.Pending

@@ -12,9 +12,9 @@ import (
 	"rondo/allreduce"
 )
 
-// CheckTree sums leaves of n random floats, of which rank i has those from ends[i-1] to ends[i],
-// and holds every rank's result against the tree's definition, bit by bit. Ranks of odd number have
-// the result in the place of one of their parts.
+// CheckTree sums leaves of n random floats; rank i has the leaves [ends[i-1], ends[i]). It compares
+// every rank's bits with the tree's definition. Ranks of odd number use one of their parts as the
+// buffer.
 func CheckTree(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int, n int) {
 	t.Helper()
 	leaves := make([][]float32, ends[len(ends)-1])
@@ -54,8 +54,8 @@ func CheckTree(t testing.TB, rings []*allreduce.Ring, rng *rand.Rand, ends []int
 	}
 }
 
-// treeSum is the sum of a node by the tree's definition: of as many leaves as the largest power of
-// two below their number, and the rest.
+// treeSum sums a node by the tree's definition: the largest power of two below the number of leaves
+// on the left, the rest on the right.
 func treeSum(leaves [][]float32) []float32 {
 	if len(leaves) == 1 {
 		return slices.Clone(leaves[0])
@@ -71,7 +71,7 @@ func treeSum(leaves [][]float32) []float32 {
 	return sum
 }
 
-// Deal deals leaves to ranks as evenly as may be.
+// Deal deals leaves to ranks as evenly as possible.
 func Deal(world, leaves int) []int {
 	ends := make([]int, world)
 	for i := range ends {

@@ -8,21 +8,20 @@ import (
 	"rondo/allreduce"
 )
 
-// depth is how many messages a link holds that the receiver has not asked for, besides the one
-// that is on its way.
+// depth is the number of messages that a link holds before Send waits, besides the one in transit.
 const depth = 4
 
-// line is a link between two peers, with both its ends.
+// line is a link between two peers, with both ends.
 type line struct {
 	net      *Network
 	from, to string
 	sender   *successor
 	receiver *predecessor
-	letters  chan letter   // sent, not yet on the way
+	letters  chan letter   // sent, not in transit yet
 	arrived  chan letter   // closed when the sender has left
 	leaving  chan struct{} // closed when the sender leaves
 	beats    atomic.Uint64
-	beating  atomic.Bool // a sign of life is on its way
+	beating  atomic.Bool // a beat is in transit
 }
 
 type letter struct {
@@ -31,7 +30,7 @@ type letter struct {
 	due     time.Time
 }
 
-// line links two peers; the caller holds the network's lock.
+// line links two peers. The caller holds the network's lock.
 func (n *Network) line(from, to *meeting) (allreduce.Successor, allreduce.Predecessor) {
 	l := &line{
 		net: n, from: from.self, to: to.self,
@@ -41,18 +40,18 @@ func (n *Network) line(from, to *meeting) (allreduce.Successor, allreduce.Predec
 	}
 	l.sender = &successor{
 		Ending: allreduce.NewEnding(), line: l,
-		peer: allreduce.Peer{Rank: to.seat.called(int(to.seat.Rank)), Address: to.self},
+		peer: allreduce.Peer{Rank: to.seat.rankAt(int(to.seat.Rank)), Address: to.self},
 	}
 	l.receiver = &predecessor{
 		Ending: allreduce.NewEnding(), line: l,
-		peer: allreduce.Peer{Rank: from.seat.called(int(from.seat.Rank)), Address: from.self},
+		peer: allreduce.Peer{Rank: from.seat.rankAt(int(from.seat.Rank)), Address: from.self},
 	}
 	n.lines[l] = struct{}{}
 	go l.carry()
 	return l.sender, l.receiver
 }
 
-// carry takes the messages to the receiver, in order, until both ends are over.
+// carry delivers the messages in order, until both ends are over.
 func (l *line) carry() {
 	l.carryLetters()
 	<-l.receiver.Over()
@@ -73,10 +72,10 @@ func (l *line) carryLetters() {
 		case <-l.leaving:
 		}
 		select {
-		case x := <-l.letters: // it was sent before the sender left
+		case x := <-l.letters: // sent before the sender left
 			l.deliver(x)
 		default:
-			if l.pass(way{l.from, l.to}, l.due(way{l.from, l.to}), l.receiver.Over()) {
+			if l.pass(direction{l.from, l.to}, l.due(direction{l.from, l.to}), l.receiver.Over()) {
 				close(l.arrived)
 			}
 			return
@@ -85,7 +84,7 @@ func (l *line) carryLetters() {
 }
 
 func (l *line) deliver(x letter) {
-	if !l.pass(way{l.from, l.to}, x.due, l.receiver.Over()) {
+	if !l.pass(direction{l.from, l.to}, x.due, l.receiver.Over()) {
 		return
 	}
 	select {
@@ -94,15 +93,16 @@ func (l *line) deliver(x letter) {
 	}
 }
 
-// due is when what is sent now on a way arrives.
-func (l *line) due(w way) time.Time {
+// due returns when a message sent now in direction w arrives.
+func (l *line) due(w direction) time.Time {
 	l.net.mu.Lock()
 	defer l.net.mu.Unlock()
 	return time.Now().Add(l.net.at(w).delay)
 }
 
-// pass waits until it is due and the way is open, and reports whether it came to that before over.
-func (l *line) pass(w way, due time.Time, over <-chan struct{}) bool {
+// pass waits until the message is due and the direction is open. It reports whether that happened
+// before over.
+func (l *line) pass(w direction, due time.Time, over <-chan struct{}) bool {
 	if wait := time.Until(due); wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -123,18 +123,18 @@ func (l *line) pass(w way, due time.Time, over <-chan struct{}) bool {
 	}
 }
 
-// tell does at the other end of a way, when the word has got there, what the word is for. It is
-// no part of the stream, and ends with the other end.
-func (l *line) tell(w way, end *allreduce.Ending, word func()) {
+// notify runs effect at the far end of direction w after the direction's delay. It is not part of
+// the stream, and is dropped when the far end is over.
+func (l *line) notify(w direction, end *allreduce.Ending, effect func()) {
 	due := l.due(w)
 	go func() {
 		if l.pass(w, due, end.Over()) {
-			word()
+			effect()
 		}
 	}()
 }
 
-// maxReasonBytes bounds the reason of an abort, as other links do.
+// maxReasonBytes is the longest reason of an abort, as in other links.
 const maxReasonBytes = 1 << 10
 
 func aborted(reason string) error {
@@ -153,14 +153,14 @@ type successor struct {
 
 func (s *successor) Peer() allreduce.Peer { return s.peer }
 func (s *successor) Beats() uint64        { return s.line.beats.Load() }
-func (s *successor) Flush() error         { return nil } // what is sent has been copied
+func (s *successor) Flush() error         { return nil } // Send has copied the payload
 
 func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
 	x := letter{h, slices.Clone(payload),
-		s.line.due(way{s.line.from, s.line.to})}
+		s.line.due(direction{s.line.from, s.line.to})}
 	select {
 	case s.line.letters <- x:
 		return nil
@@ -172,7 +172,8 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 func (s *successor) Abort(reason string) {
 	if s.End(allreduce.ErrClosed) {
 		l := s.line
-		l.tell(way{l.from, l.to}, l.receiver.Ending, func() { l.receiver.End(aborted(reason)) })
+		end := func() { l.receiver.End(aborted(reason)) }
+		l.notify(direction{l.from, l.to}, l.receiver.Ending, end)
 	}
 }
 
@@ -215,7 +216,7 @@ func (p *predecessor) Beat() {
 	if p.Err() != nil || !l.beating.CompareAndSwap(false, true) {
 		return
 	}
-	l.tell(way{l.to, l.from}, l.sender.Ending, func() {
+	l.notify(direction{l.to, l.from}, l.sender.Ending, func() {
 		l.beats.Add(1)
 		l.beating.Store(false)
 	})
@@ -224,14 +225,15 @@ func (p *predecessor) Beat() {
 func (p *predecessor) Abort(reason string) {
 	if p.End(allreduce.ErrClosed) {
 		l := p.line
-		l.tell(way{l.to, l.from}, l.sender.Ending, func() { l.sender.End(aborted(reason)) })
+		l.notify(direction{l.to, l.from}, l.sender.Ending, func() { l.sender.End(aborted(reason)) })
 	}
 }
 
 func (p *predecessor) Close() error {
 	if p.End(allreduce.ErrClosed) {
 		l := p.line
-		l.tell(way{l.to, l.from}, l.sender.Ending, func() { l.sender.End(allreduce.ErrLeft) })
+		end := func() { l.sender.End(allreduce.ErrLeft) }
+		l.notify(direction{l.to, l.from}, l.sender.Ending, end)
 	}
 	return nil
 }

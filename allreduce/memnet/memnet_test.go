@@ -27,7 +27,6 @@ func addresses(world int) []string {
 	return names
 }
 
-// form connects world peers in a ring of a generation.
 func form(t *testing.T, n *memnet.Network, world int, g allreduce.Generation) []linktest.Node {
 	t.Helper()
 	names := addresses(world)
@@ -51,9 +50,9 @@ func TestLink(t *testing.T) {
 	})
 }
 
-const stepTimeout = 30 * time.Second // of the rings here; linktest makes the chunk timeout 15 s
+const stepTimeout = 30 * time.Second // linktest sets half of it as the chunk timeout
 
-// simulate runs f in a bubble on a ring of 4 that has just summed something.
+// simulate runs f in a synctest bubble on a ring of 4 that has completed a sum.
 func simulate(t *testing.T, f func(*memnet.Network, []*allreduce.Ring, []string)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
@@ -63,15 +62,14 @@ func simulate(t *testing.T, f func(*memnet.Network, []*allreduce.Ring, []string)
 	})
 }
 
-// sumAll all-reduces on all ranks and returns each one's error.
 func sumAll(rings []*allreduce.Ring) []error {
 	return linktest.Each(len(rings), func(rank int) error {
 		return rings[rank].AllReduce(context.Background(), make([]float32, 100))
 	})
 }
 
-// checkAccused holds that those who accuse somebody with their own eyes accuse one of the peers,
-// that somebody does, and that no rank had the sum.
+// checkAccused checks that at least one rank observed a failure itself, that such ranks accuse only
+// peers in who, and that no rank has the sum.
 func checkAccused(t *testing.T, errs []error, who ...string) {
 	t.Helper()
 	accusers := 0
@@ -89,7 +87,7 @@ func checkAccused(t *testing.T, errs []error, who ...string) {
 		}
 	}
 	if accusers == 0 {
-		t.Errorf("nobody accuses anybody: %v", errs)
+		t.Errorf("no rank accuses another: %v", errs)
 	}
 }
 
@@ -112,8 +110,8 @@ func TestBreak(t *testing.T) {
 	})
 }
 
-// TestCuts: a cut in either direction, or both, is noticed within the chunk timeout and not much
-// more, in a collective and without one.
+// TestCuts: a cut of either direction or both is noticed little later than the chunk timeout, in a
+// collective and without one.
 func TestCuts(t *testing.T) {
 	for _, busy := range []bool{true, false} {
 		for name, ways := range map[string][][2]int{
@@ -131,7 +129,7 @@ func TestCuts(t *testing.T) {
 							<-ring.Broken()
 						}
 					}
-					errs := sumAll(rings) // signs of life alone do not hold up a sum
+					errs := sumAll(rings) // beats alone are no obstacle to a sum
 					for errors.Join(errs...) == nil {
 						time.Sleep(time.Second)
 						errs = sumAll(rings)
@@ -146,7 +144,7 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestHeal: what was held back arrives, and nothing is lost.
+// TestHeal: after Heal the held-back messages arrive, and none is lost.
 func TestHeal(t *testing.T) {
 	simulate(t, func(n *memnet.Network, rings []*allreduce.Ring, names []string) {
 		n.Cut(names[0], names[1])
@@ -168,14 +166,14 @@ func TestDelay(t *testing.T) {
 		n.Delay(names[0], names[1], 300*time.Millisecond)
 		start := time.Now()
 		linktest.CheckSum(t, rings, rand.New(rand.NewPCG(3, 3)), 4)
-		// A float goes from rank 0 to rank 1 in each half, one float after the other's.
+		// Rank 0 sends rank 1 one float in each half, one after the other.
 		if took := time.Since(start); took < 300*time.Millisecond || took > 3*time.Second {
 			t.Errorf("it took %v", took)
 		}
 	})
 }
 
-// TestConnect: who waits for whom, and who is refused.
+// TestConnect: a Connect waits for its neighbours and refuses others.
 func TestConnect(t *testing.T) {
 	seat := func(g allreduce.Generation, rank, world int) memnet.Seat {
 		return memnet.Seat{Generation: g, Rank: allreduce.Rank(rank), World: world}
@@ -200,7 +198,7 @@ func TestConnect(t *testing.T) {
 			}
 		}
 		check(connect(time.Second, 0, seat(1, 0, 2)), "rank 1 (host-1:7000): no answer after 1s")
-		check(connect(time.Second, 0, seat(1, 0, 2)), "generation 1 comes after 1")
+		check(connect(time.Second, 0, seat(1, 0, 2)), "generation 1 is not newer than 1")
 		if err := connect(time.Second, 0, seat(5, 0, 1)); err != nil {
 			t.Errorf("a ring of one: %v", err)
 		}
@@ -222,7 +220,7 @@ func TestConnect(t *testing.T) {
 		if err := <-late; err != nil {
 			t.Error(err)
 		}
-		// A cut way keeps them apart, and a crash forgets.
+		// A cut keeps the peers apart, and a crash forgets the generations.
 		n.Cut(names[1], names[0])
 		both := linktest.Each(2, func(rank int) error {
 			return connect(time.Second, rank, seat(8, rank, 2))

@@ -1,10 +1,10 @@
-// Package memnet is a network in memory on which the ranks of rings meet: the counterpart of
-// allreduce/grpclink for simulations in one process.
+// Package memnet is an in-memory network that connects the ranks of rings within one process. It
+// replaces allreduce/grpclink in simulations.
 //
-// Peers are named by address. The network can cut the way from one to another without a word,
-// slow it down, break the links of two peers, or let one crash. Everything waits on channels and
-// timers alone, so that it runs in the bubbles of testing/synctest. It copies what is sent, which
-// [allreduce.Pipe] does not. It decides nothing about rings, and imports allreduce alone.
+// Peers are named by address. The network can silently cut a direction between two peers, delay it,
+// break two peers' links, or crash a peer. It waits only on channels and timers, so it runs in
+// testing/synctest bubbles. Unlike [allreduce.Pipe] it copies each payload. It makes no decision
+// about rings, and imports only allreduce.
 package memnet
 
 import (
@@ -22,74 +22,74 @@ import (
 
 // Network connects peers. Its methods may be called from any goroutine.
 type Network struct {
-	mu    sync.Mutex // held for moments only
-	hosts map[door]*host
-	roads map[way]*road
-	lines map[*line]struct{} // those of which an end is open
+	mu    sync.Mutex // never held while waiting
+	hosts map[endpoint]*host
+	paths map[direction]*path
+	lines map[*line]struct{} // lines with an open end
 }
 
-// door is where the neighbours of a peer call, for one of its rings.
-type door struct {
+// endpoint is where a peer accepts its predecessor's link, for one of its rings.
+type endpoint struct {
 	address string
 	circle  string
 }
 
-// host is what a peer's process knows of one of its rings: like a grpclink.Server.
+// host is a peer's state for one of its rings, like a grpclink.Server.
 type host struct {
 	generation allreduce.Generation
-	waiting    *meeting // nil when no Connect waits
+	waiting    *meeting // nil: no Connect waits
 }
 
-// way is a direction between two peers.
-type way struct{ from, to string }
+// direction is one of the two directions between two peers.
+type direction struct{ from, to string }
 
-// road is the state of a way.
-type road struct {
+// path is the state of a direction.
+type path struct {
 	delay time.Duration
-	open  chan struct{} // closed while messages pass
+	open  chan struct{} // closed: messages pass
 }
 
-// New returns a network on which everything arrives at once.
+// New returns a network without delays or cuts.
 func New() *Network {
 	return &Network{
-		hosts: map[door]*host{},
-		roads: map[way]*road{},
+		hosts: map[endpoint]*host{},
+		paths: map[direction]*path{},
 		lines: map[*line]struct{}{},
 	}
 }
 
-// at returns the road of a way; the caller holds the lock.
-func (n *Network) at(w way) *road {
-	r := n.roads[w]
+// at returns the path of a direction. The caller holds the lock.
+func (n *Network) at(w direction) *path {
+	r := n.paths[w]
 	if r == nil {
-		r = &road{open: make(chan struct{})}
+		r = &path{open: make(chan struct{})}
 		close(r.open)
-		n.roads[w] = r
+		n.paths[w] = r
 	}
 	return r
 }
 
-// Cut holds back, without a word, all that goes from one peer to another, until Heal: as TCP does
-// that sends again and again. A link is used in both directions; each is cut by itself.
+// Cut silently holds back all messages from one peer to another until Heal, as TCP does while it
+// retransmits. It cuts one direction; a link uses both.
 func (n *Network) Cut(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if r := n.at(way{from, to}); passes(r) {
+	if r := n.at(direction{from, to}); passes(r) {
 		r.open = make(chan struct{})
 	}
 }
 
-// Heal lets pass what goes from one peer to another, and what was held back.
+// Heal reopens the direction from one peer to another, and delivers the messages held back.
 func (n *Network) Heal(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if r := n.at(way{from, to}); !passes(r) {
+	if r := n.at(direction{from, to}); !passes(r) {
 		close(r.open)
 	}
 	n.settle()
 }
 
-func passes(r *road) bool {
+func passes(r *path) bool {
 	select {
 	case <-r.open:
 		return true
@@ -98,23 +98,23 @@ func passes(r *road) bool {
 	}
 }
 
-// Delay lets what is sent from one peer to another from now on arrive so much later. It does not
-// hold up the forming of links.
+// Delay delays messages sent later from one peer to another. It does not delay the forming of
+// links.
 func (n *Network) Delay(from, to string, delay time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.at(way{from, to}).delay = delay
+	n.at(direction{from, to}).delay = delay
 }
 
-// Break breaks all links between two peers at once; both see it. They may connect again.
+// Break breaks all links between two peers at once, on both sides. They may connect again.
 func (n *Network) Break(a, b string) {
 	n.breakLines(func(l *line) bool {
 		return l.from == a && l.to == b || l.from == b && l.to == a
 	})
 }
 
-// Crash ends a peer's process: all its links break at once, a Connect of it fails, and it forgets
-// which generations it has seen. A new process may take its address.
+// Crash ends a peer's process: all its links break, its Connect fails, and its generations are
+// forgotten. A new process may take the address.
 func (n *Network) Crash(address string) {
 	n.mu.Lock()
 	for at, h := range n.hosts {
@@ -141,21 +141,21 @@ func (n *Network) breakLines(which func(*line) bool) {
 	}
 }
 
-// errLost is a link that ended without a word.
-var errLost = errors.New("is gone: its stream ended without a word")
+// errLost is the error of a link that ended without Close or Abort.
+var errLost = errors.New("is gone: its stream ended without Close or Abort")
 
 // Seat is a peer's place in a ring of one generation.
 type Seat struct {
 	Generation allreduce.Generation // at least 1
 	Rank       allreduce.Rank
 	World      int
-	// Circle tells the rings apart that a peer is in at once; each has generations of its own.
+	// Circle names the ring among those that a peer is in at once. Each has its own generations.
 	Circle string
-	Ranks  []allreduce.Rank // what the ring's ranks are called; nil: what they are
+	Ranks  []allreduce.Rank // names of the ring's ranks; nil: their places
 }
 
-// called is what a rank of the ring is called.
-func (s Seat) called(rank int) allreduce.Rank {
+// rankAt returns the name of the rank at a place of the ring.
+func (s Seat) rankAt(rank int) allreduce.Rank {
 	if s.Ranks != nil {
 		return s.Ranks[rank]
 	}
@@ -165,7 +165,7 @@ func (s Seat) called(rank int) allreduce.Rank {
 func (s Seat) predecessor() int { return (int(s.Rank) + s.World - 1) % s.World }
 func (s Seat) successor() int   { return (int(s.Rank) + 1) % s.World }
 
-// meeting is a Connect that waits for its neighbours.
+// meeting is a Connect call that waits for its neighbours.
 type meeting struct {
 	self      string
 	seat      Seat
@@ -173,7 +173,7 @@ type meeting struct {
 	links     allreduce.Links
 	err       error
 	over      bool
-	done      chan struct{} // closed when both links are there, or err is set
+	done      chan struct{} // closed when both links exist or err is set
 }
 
 func (m *meeting) conclude(err error) {
@@ -183,15 +183,14 @@ func (m *meeting) conclude(err error) {
 	}
 }
 
-// blame ends the meeting because of a neighbour.
 func (m *meeting) blame(rank int, err error) {
 	m.conclude(&allreduce.PeerError{Peer: m.peer(rank), Err: err})
 }
 
 // Connect joins the ring of seat as the peer at self, and returns its links for allreduce.New,
 // which closes them. addresses are the members' in ring order. It waits for both neighbours until
-// ctx ends. A peer's generations grow, and a neighbour that is at a newer one refuses. An
-// error that a neighbour is to blame for is an allreduce.PeerError. A ring of one has no links.
+// ctx ends. A peer's generations must grow, and a neighbour at a newer generation refuses the link.
+// A neighbour's fault is an allreduce.PeerError. A ring of one has no links.
 func (n *Network) Connect(
 	ctx context.Context, self string, seat Seat, addresses []string,
 ) (allreduce.Links, error) {
@@ -212,13 +211,13 @@ func (n *Network) Connect(
 		m.blame(seat.successor(), fmt.Errorf("ring link of generation %d to %v: no answer after "+
 			"%v: %w", seat.Generation, m.peer(seat.successor()), after, context.Cause(ctx)))
 	default:
-		m.blame(seat.predecessor(), fmt.Errorf("ring link of generation %d from %v: nobody "+
-			"called: %w", seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
+		m.blame(seat.predecessor(), fmt.Errorf("ring link of generation %d from %v: no "+
+			"connection came: %w", seat.Generation, m.peer(seat.predecessor()), context.Cause(ctx)))
 	}
-	if h := n.hosts[door{self, seat.Circle}]; h != nil && h.waiting == m {
+	if h := n.hosts[endpoint{self, seat.Circle}]; h != nil && h.waiting == m {
 		h.waiting = nil
 	}
-	n.settle() // whoever waits for this peer learns that it waits no more
+	n.settle() // peers that wait for this one are refused now
 	n.mu.Unlock()
 	if m.err == nil {
 		return m.links, nil
@@ -234,10 +233,11 @@ func (n *Network) Connect(
 }
 
 func (m *meeting) peer(rank int) allreduce.Peer {
-	return allreduce.Peer{Rank: m.seat.called(rank), Address: m.addresses[rank]}
+	return allreduce.Peer{Rank: m.seat.rankAt(rank), Address: m.addresses[rank]}
 }
 
-// arrive makes seat's generation the peer's.
+// arrive registers a Connect of self at seat's generation. It ends the Connect of an older
+// generation.
 func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, error) {
 	switch {
 	case seat.World < 1 || seat.World > allreduce.MaxWorld:
@@ -254,14 +254,14 @@ func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, 
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at := door{self, seat.Circle}
+	at := endpoint{self, seat.Circle}
 	h := n.hosts[at]
 	if h == nil {
 		h = &host{}
 		n.hosts[at] = h
 	}
 	if seat.Generation <= h.generation {
-		return nil, fmt.Errorf("ring server: generation %d comes after %d",
+		return nil, fmt.Errorf("ring server: generation %d is not newer than %d",
 			seat.Generation, h.generation)
 	}
 	if h.waiting != nil {
@@ -277,9 +277,9 @@ func (n *Network) arrive(self string, seat Seat, addresses []string) (*meeting, 
 	return m, nil
 }
 
-// settle links all who wait for each other; the caller holds the lock.
+// settle links all peers that wait for each other. The caller holds the lock.
 func (n *Network) settle() {
-	for _, at := range slices.SortedFunc(maps.Keys(n.hosts), func(a, b door) int {
+	for _, at := range slices.SortedFunc(maps.Keys(n.hosts), func(a, b endpoint) int {
 		return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.circle, b.circle))
 	}) {
 		if m := n.hosts[at].waiting; m != nil && !m.over && m.links.Successor == nil {
@@ -288,12 +288,13 @@ func (n *Network) settle() {
 	}
 }
 
-// call links m to its successor if that waits for it, and fails m if it never will.
+// call links m to its successor if that waits for m, and fails m if it cannot wait for m any more.
 func (n *Network) call(m *meeting) {
 	to := m.peer(m.seat.successor())
-	h := n.hosts[door{to.Address, m.seat.Circle}]
+	h := n.hosts[endpoint{to.Address, m.seat.Circle}]
 	if h == nil || h.generation < m.seat.Generation ||
-		!passes(n.at(way{m.self, to.Address})) || !passes(n.at(way{to.Address, m.self})) {
+		!passes(n.at(direction{m.self, to.Address})) ||
+		!passes(n.at(direction{to.Address, m.self})) {
 		return
 	}
 	other := h.waiting

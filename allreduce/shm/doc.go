@@ -1,16 +1,16 @@
-// Package shm passes messages from one process to another of the same host through memory that
-// both have mapped: a queue of a few slots, in order, one sender and one receiver.
+// Package shm passes messages between two processes on one host through shared memory: an ordered
+// queue of a few slots with one sender and one receiver.
 //
-// The memory is an anonymous file (memfd_create) that is sealed against growing and shrinking,
-// and handed over on an abstract unix socket (SCM_RIGHTS), so that no file system has anything of
-// it and the kernel takes it back from processes that are killed. The socket's name and a secret
-// come to the receiver by a way that both trust, a [Ticket]; whoever can connect to the name with
-// the same user's rights, and be handed memory, shares a kernel with the sender. The socket stays
-// open: a byte on it wakes an end that waits, and its end is the end of the process behind it.
+// The memory is an anonymous file (memfd_create), sealed against growing and shrinking and passed
+// over an abstract unix socket (SCM_RIGHTS). So no file system holds it, and the kernel frees it
+// when the processes die. The receiver gets the socket's name and a secret, a [Ticket], on a
+// connection that both sides trust. A process of the same user that can connect to the name and
+// receive the memory runs on the same kernel as the sender. The socket stays open: a byte on it
+// wakes a waiting end, and its end means that the other process has ended.
 //
-// Neither end believes what the other can write: counts and lengths are read once and checked
-// against the memory's fixed layout, and a receiver's caller reads each payload once.
+// Neither end trusts what the other can write: it reads counts and lengths once, and checks them
+// against the memory's fixed layout. A receiver's caller must read each payload once.
 //
-// It knows nothing of rings, and does not say why an end has gone. It imports allreduce, for the
-// size of a chunk, and runs on Linux; elsewhere nothing can be offered.
+// It knows nothing of rings, and does not say why an end has gone. It imports allreduce only, for
+// the size of a chunk. It runs on Linux; on other systems nothing can be offered.
 package shm

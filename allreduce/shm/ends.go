@@ -8,15 +8,14 @@ import (
 	"rondo/allreduce"
 )
 
-// Sender is the end that messages go in at. All but Interrupt is called by one goroutine at a
-// time.
+// Sender is the sending end. One goroutine at a time calls its methods, but any may call Interrupt.
 type Sender struct {
 	channel
-	sent uint64 // wordSent, which the other end could change
+	sent uint64 // own copy of wordSent, which the other end could change
 }
 
 // Send copies a message into the memory: a head of HeadBytes and a body of at most
-// allreduce.MaxChunkBytes. It waits while all slots are taken.
+// allreduce.MaxChunkBytes. It waits while all slots are in use.
 func (s *Sender) Send(head, body []byte) error {
 	if len(head) != HeadBytes || len(body) > allreduce.MaxChunkBytes {
 		panic(fmt.Sprintf("shm: a head of %d bytes and a body of %d, want %d and at most %d",
@@ -45,27 +44,28 @@ func (s *Sender) Send(head, body []byte) error {
 	return nil
 }
 
-// Finish tells the receiver that nothing more comes: it has io.EOF after the last message.
+// Finish tells the receiver that no more messages follow: after the last one Receive returns
+// io.EOF.
 func (s *Sender) Finish() { _ = s.socket.CloseWrite() }
 
-// Close gives the memory back. No call may be running.
+// Close unmaps the memory. No call may be running.
 func (s *Sender) Close() { s.close() }
 
-// Receiver is the end that messages come out of. Receive is called by one goroutine at a time,
-// Interrupt and Close from any.
+// Receiver is the receiving end. One goroutine at a time calls Receive; any may call Interrupt and
+// Close.
 type Receiver struct {
 	channel
 	taken uint64
 	head  [HeadBytes]byte
 
 	mu     sync.Mutex
-	held   bool // a call waits, or a message has not been released
+	held   bool // a call waits, or a message is not released
 	closed bool
 }
 
-// Receive waits for the next message, and returns its head, and its body in the shared memory,
-// where the sender could change it: it is to be read once. Both are valid until Release, which
-// follows a call without an error, and comes before the next.
+// Receive waits for the next message and returns its head and body. The body lies in the shared
+// memory, where the sender could change it, so read it once. Both are valid until Release, which
+// must follow each successful call.
 func (r *Receiver) Receive() (head, body []byte, err error) {
 	if !r.hold() {
 		return nil, nil, net.ErrClosed
@@ -105,7 +105,7 @@ func (r *Receiver) Release() {
 	r.drop()
 }
 
-// Close gives the memory back, once no call waits and the last message has been released.
+// Close unmaps the memory, as soon as no call waits and the last message is released.
 func (r *Receiver) Close() {
 	r.Interrupt()
 	r.mu.Lock()
@@ -133,7 +133,7 @@ func (r *Receiver) drop() {
 	r.end()
 }
 
-// end gives the memory back when it is time.
+// end unmaps the memory if the receiver is closed and holds no message.
 func (r *Receiver) end() {
 	if r.closed && !r.held {
 		r.close()

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Ticket is what a receiver needs to fetch the memory that a sender offers: the abstract socket's
-// name, and a secret of which the receiver shows one half and the sender the other.
+// Ticket lets a receiver fetch the memory of an Offer. It has the abstract socket's name and a
+// secret; the receiver proves one half of the secret and the sender the other.
 type Ticket string
 
 const (
@@ -22,7 +22,7 @@ const (
 	secretBytes = 32
 	ticketBytes = 2 * (nameBytes + secretBytes) // as hexadecimal digits
 
-	// handoverTimeout bounds what one end waits for the other once they are connected.
+	// handoverTimeout limits the wait for the other end after they have connected.
 	handoverTimeout = 2 * time.Second
 )
 
@@ -30,7 +30,7 @@ const (
 func (t Ticket) parse() (*net.UnixAddr, []byte, error) {
 	secret, err := hex.DecodeString(string(t))
 	if err != nil || len(t) != ticketBytes {
-		return nil, nil, fmt.Errorf("%.20q is no ticket for shared memory", string(t))
+		return nil, nil, fmt.Errorf("%.20q is not a ticket for shared memory", string(t))
 	}
 	name := "@rondo-" + string(t[:2*nameBytes])
 	return &net.UnixAddr{Name: name, Net: "unix"}, secret[nameBytes:], nil
@@ -41,7 +41,7 @@ type Offer struct {
 	ticket   Ticket
 	secret   []byte
 	listener *net.UnixListener
-	taken    chan offered // gets one; nobody may have taken it
+	taken    chan offered // receives the result once, also if no receiver came
 }
 
 type offered struct {
@@ -49,7 +49,8 @@ type offered struct {
 	err    error
 }
 
-// NewOffer listens for a receiver of the same host and user. The memory is made when it comes.
+// NewOffer listens for a receiver of the same host and user. The memory is created when it
+// connects.
 func NewOffer() (*Offer, error) {
 	if !supported {
 		return nil, errors.New("this system cannot seal memory; Linux can")
@@ -69,21 +70,21 @@ func NewOffer() (*Offer, error) {
 	return o, nil
 }
 
-// Ticket is what the receiver takes the offer with.
+// Ticket returns the receiver's ticket.
 func (o *Offer) Ticket() Ticket { return o.ticket }
 
-// serve lets in whoever comes until one has the memory. One to whom it could not be handed may come
-// again; after one who has it nobody can.
+// serve accepts connections until a receiver has the memory. A receiver may retry after a failed
+// handover. After a successful one the offer ends.
 func (o *Offer) serve() {
 	defer o.listener.Close()
-	failed := errors.New("nobody has come for the shared memory")
+	failed := errors.New("no receiver has fetched the shared memory")
 	for {
 		conn, err := o.listener.AcceptUnix()
 		if err != nil {
 			o.taken <- offered{err: failed}
 			return
 		}
-		sender, err := o.hand(conn)
+		sender, err := o.handOver(conn)
 		if err == nil {
 			o.taken <- offered{sender: sender}
 			return
@@ -95,11 +96,11 @@ func (o *Offer) serve() {
 	}
 }
 
-// errStranger is of a connection that has no right to the memory.
-var errStranger = errors.New("it has not shown the secret of the offer")
+// errStranger is the error of a connection without a right to the memory.
+var errStranger = errors.New("it did not send the secret of the offer")
 
-// hand makes the memory and gives it to whoever is behind conn.
-func (o *Offer) hand(conn *net.UnixConn) (*Sender, error) {
+// handOver creates the memory and passes it to the process behind conn.
+func (o *Offer) handOver(conn *net.UnixConn) (*Sender, error) {
 	_ = conn.SetDeadline(time.Now().Add(handoverTimeout))
 	if err := CheckUser(conn); err != nil {
 		return nil, fmt.Errorf("%w: %w", errStranger, err)
@@ -128,18 +129,18 @@ func (o *Offer) hand(conn *net.UnixConn) (*Sender, error) {
 	return &Sender{channel: channel{memory: memory, socket: conn}}, nil
 }
 
-// Wait returns the sending end of the memory that was taken, which is the caller's to close.
+// Wait returns the sending end of the memory that was handed over. The caller closes it.
 func (o *Offer) Wait(ctx context.Context) (*Sender, error) {
 	select {
 	case t := <-o.taken:
-		o.taken <- offered{err: errors.New("the shared memory has been taken before")}
+		o.taken <- offered{err: errors.New("the shared memory was already handed over")}
 		return t.sender, t.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// Close takes the offer back, and what was made for it unless Wait has returned it.
+// Close withdraws the offer and closes its memory, unless Wait has returned that.
 func (o *Offer) Close() {
 	o.listener.Close()
 	if t := <-o.taken; t.sender != nil {
@@ -160,7 +161,7 @@ func Take(ctx context.Context, ticket Ticket) (*Receiver, error) {
 	defer cancel()
 	plain, err := new(net.Dialer).DialContext(ctx, "unix", address.Name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, errors.New("they are not on one host, or not in one network namespace of it")
+		return nil, errors.New("the two ends are not in the same network namespace of one host")
 	}
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func Take(ctx context.Context, ticket Ticket) (*Receiver, error) {
 	return &Receiver{channel: channel{memory: memory, socket: conn}}, nil
 }
 
-// fetch shows one half of the secret, and maps the descriptor that comes with the other.
+// fetch sends its half of the secret, and maps the descriptor that comes with the other half.
 func fetch(conn *net.UnixConn, secret []byte) ([]byte, error) {
 	if err := CheckUser(conn); err != nil {
 		return nil, err
@@ -193,7 +194,7 @@ func fetch(conn *net.UnixConn, secret []byte) ([]byte, error) {
 	}
 	defer release(fd)
 	if subtle.ConstantTimeCompare(shown[:], secret[half:]) != 1 {
-		return nil, errors.New("whoever offered it has not shown the secret")
+		return nil, errors.New("the offering process did not send the secret")
 	}
 	return check(fd, memoryBytes)
 }

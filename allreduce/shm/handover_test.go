@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStrangersGetNothing: who does not show the secret is sent away, and the offer stays.
+// TestStrangersGetNothing: a process without the secret is turned away, and the offer stays open.
 func TestStrangersGetNothing(t *testing.T) {
 	offer, err := NewOffer()
 	if err != nil {
@@ -37,7 +37,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := net.DialUnix("unix", nil, address) // one that dies before it says anything
+	conn, err := net.DialUnix("unix", nil, address) // a process that dies before it sends anything
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	handOver(ctx, t, offer)
 }
 
-// TestHandoverAgain: after one to whom the memory could not be handed the next try has it.
+// TestHandoverAgain: after a failed handover a second try succeeds.
 func TestHandoverAgain(t *testing.T) {
 	offer, err := NewOffer()
 	if err != nil {
@@ -62,7 +62,7 @@ func TestHandoverAgain(t *testing.T) {
 	}
 	defer conn.Close()
 	_, err = conn.Write(secret[:secretBytes/4])
-	// The memory is sent after the rest, which is when this end no longer reads.
+	// The memory is sent last. This end has stopped reading by then.
 	if err := errors.Join(err, conn.CloseRead()); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestHandoverAgain(t *testing.T) {
 	handOver(ctx, t, offer)
 }
 
-// handOver has the memory taken, and both ends of it closed.
+// handOver takes the offer's memory and closes both its ends.
 func handOver(ctx context.Context, t *testing.T, offer *Offer) {
 	t.Helper()
 	r, err := Take(ctx, offer.Ticket())
@@ -96,19 +96,19 @@ func TestNobodyOffers(t *testing.T) {
 	}
 	offer.Close()
 	if _, err := Take(context.Background(), offer.Ticket()); err == nil ||
-		!strings.Contains(err.Error(), "not on one host") {
+		!strings.Contains(err.Error(), "not in the same network namespace") {
 		t.Errorf("without an offer: %v, want the reason", err)
 	}
 	for _, ticket := range []Ticket{"", "x", Ticket(strings.Repeat("zz", ticketBytes/2)),
 		offer.Ticket() + "00"} {
 		if _, err := Take(context.Background(), ticket); err == nil ||
-			!strings.Contains(err.Error(), "no ticket") {
+			!strings.Contains(err.Error(), "not a ticket") {
 			t.Errorf("ticket %q: %v, want a refusal", ticket, err)
 		}
 	}
 }
 
-// TestHostileOffers: a receiver maps nothing that could be cut short under it.
+// TestHostileOffers: a receiver maps no memory that could be shrunk.
 func TestHostileOffers(t *testing.T) {
 	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -162,7 +162,7 @@ func TestHostileOffers(t *testing.T) {
 	}
 }
 
-// TestUninterrupted: a signal is no error, and everything else is.
+// TestUninterrupted: EINTR is repeated, and every other error is returned.
 func TestUninterrupted(t *testing.T) {
 	for _, want := range []error{nil, unix.ENOSPC} {
 		says := []error{unix.EINTR, unix.EINTR, want}
@@ -177,7 +177,7 @@ func TestUninterrupted(t *testing.T) {
 	}
 }
 
-// impostor offers fds with what change makes of the secret that it is to show.
+// impostor offers fds, with change applied to its half of the secret.
 func impostor(t *testing.T, fds []int, change func([]byte) []byte) Ticket {
 	t.Helper()
 	ticket := Ticket(fmt.Sprintf("%0*x", ticketBytes, os.Getpid()))
@@ -221,7 +221,7 @@ func descriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	count := 0
-	for _, entry := range entries { // memory and nothing else: sockets close when they like
+	for _, entry := range entries { // memory only: sockets close later
 		name, err := os.Readlink("/proc/self/fd/" + entry.Name())
 		if err == nil && strings.Contains(name, "memfd:") {
 			count++
@@ -230,7 +230,7 @@ func descriptors(t *testing.T) int {
 	return count
 }
 
-// ticketVariable makes the test binary a process that takes an offer and waits to be killed.
+// ticketVariable turns the test binary into a process that takes an offer and waits to be killed.
 const ticketVariable = "RONDO_TEST_SHM_TICKET"
 
 func childTakes(ticket Ticket) int {
@@ -250,8 +250,8 @@ func childTakes(ticket Ticket) int {
 	}
 }
 
-// TestKilledProcessLeavesNothing: memory is shared with a real process, which is killed. This end
-// learns of it at once, and neither leaves a file, a socket's name or a descriptor.
+// TestKilledProcessLeavesNothing: memory is shared with a process, which is killed. This end sees
+// that at once, and no file, socket name or descriptor stays.
 func TestKilledProcessLeavesNothing(t *testing.T) {
 	files, err := os.ReadDir("/dev/shm")
 	if err != nil {
@@ -292,13 +292,13 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Errorf("Send to a process that was killed: %v, want EOF", err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // it was killed, so ignore its error
 	s.Close()
 	offer.Close()
 	if after := descriptors(t); after != before {
 		t.Errorf("%d descriptors of memory, %d before", after, before)
 	}
-	for { // the kernel takes a moment for sockets that were on their way to a process
+	for { // the kernel needs a moment for sockets in transit to a process
 		names, err := os.ReadFile("/proc/net/unix")
 		if err != nil || ctx.Err() != nil {
 			t.Fatalf("the socket's name is still there: %v", err)

@@ -11,18 +11,18 @@ import (
 
 const supported = true
 
-// Without these seals the other end could make the file shorter under a mapping, whose next read
-// would kill the process (SIGBUS).
+// seals forbids the other end to shrink the file under a mapping. Reading past its end would kill
+// the process (SIGBUS).
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// create returns the descriptor of size bytes of sealed memory that nothing else knows. All of it
-// is there: a page that the system lacks is an error here and no signal later.
+// create returns the descriptor of size bytes of new, sealed memory. All its pages are allocated,
+// so a lack of memory is an error here and not a signal later.
 func create(size int) (int, error) {
 	fd, err := unix.MemfdCreate("rondo-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return -1, fmt.Errorf("memfd_create: %w", err)
 	}
-	// Of the calls here only this one is ended by signals, in most versions of Linux.
+	// In most versions of Linux, signals interrupt only this call of those here.
 	err = uninterrupted(func() error { return unix.Fallocate(fd, 0, 0, int64(size)) })
 	if err != nil {
 		unix.Close(fd)
@@ -35,8 +35,8 @@ func create(size int) (int, error) {
 	return fd, nil
 }
 
-// uninterrupted makes a system call again while a signal ends it, as those of the runtime do that
-// preempt a goroutine.
+// uninterrupted repeats a system call while signals interrupt it. The Go runtime sends signals to
+// preempt goroutines.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
@@ -45,11 +45,10 @@ func uninterrupted(call func() error) error {
 	}
 }
 
-// check maps the memory behind fd if it is sealed and of size bytes.
 func check(fd, size int) ([]byte, error) {
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return nil, fmt.Errorf("its descriptor is of nothing that has seals: %w", err)
+		return nil, fmt.Errorf("its descriptor has no seals: %w", err)
 	}
 	if got&seals != seals {
 		return nil, fmt.Errorf("it has seals %#x, want %#x", got, seals)
@@ -75,10 +74,10 @@ func unmap(memory []byte) {
 	}
 }
 
-// release closes a descriptor of ours. The memory stays while it is mapped.
+// release closes a descriptor of this process. The memory stays while it is mapped.
 func release(fd int) { _ = unix.Close(fd) }
 
-// CheckUser refuses a connection to a process of another user.
+// CheckUser returns an error unless the connected process runs as this process's user.
 func CheckUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 const supported = false
 
-// Nothing below is reached: no offer can be made, and none is taken.
+// Nothing below is called: NewOffer and Take fail first.
 
 func create(int) (int, error) { return -1, errors.ErrUnsupported }
 
@@ -19,7 +19,7 @@ func unmap([]byte) {}
 
 func release(int) {}
 
-// CheckUser refuses every connection: this system does not say whose it is.
+// CheckUser refuses every connection: this system does not name the peer's user.
 func CheckUser(*net.UnixConn) error { return errors.ErrUnsupported }
 
 func send(*net.UnixConn, []byte, int) error { return errors.ErrUnsupported }

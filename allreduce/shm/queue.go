@@ -12,10 +12,10 @@ import (
 	"rondo/allreduce"
 )
 
-// The memory is a page of words that both ends read and write, and the slots. A slot is the
-// length of its body (8 bytes), a head, and the body. Message i lies in slot i modulo slots.
+// The memory is a page of control words that both ends access, followed by the slots. A slot has
+// its body's length (8 bytes), a head and the body. Message i is in slot i modulo slots.
 const (
-	// slots bounds what is on the way. More than a few would only keep payloads out of the
+	// slots is the number of messages in flight. More would only push payloads out of the
 	// processor's cache.
 	slots = 4
 
@@ -28,21 +28,21 @@ const (
 	memoryBytes  = controlBytes + slots*slotBytes
 )
 
-// The words, each on cache lines of its own.
+// Indices of the control words. Each is on cache lines of its own.
 const (
-	wordSent           = iota // messages sent so far; the sender's
-	wordTaken                 // messages released so far; the receiver's
-	wordSenderSleeps          // not 0 while the sender waits for a byte on the socket
-	wordReceiverSleeps        // the receiver likewise
+	wordSent           = iota // messages sent so far; written by the sender
+	wordTaken                 // messages released so far; written by the receiver
+	wordSenderSleeps          // not 0 while the sender waits on the socket; set by the sender
+	wordReceiverSleeps        // the same of the receiver
 )
 
 const wordDistance = 128 // bytes: processors fetch cache lines in pairs
 
-// channel is what both ends have: the memory, and the socket that wakes them.
+// channel is the common part of both ends: the memory, and the socket that wakes them.
 type channel struct {
 	memory []byte
 	socket *net.UnixConn
-	woken  [16]byte // what was read of the socket, whose bytes say nothing
+	woken  [16]byte // bytes read from the socket; their values have no meaning
 	wake   [1]byte
 }
 
@@ -50,23 +50,23 @@ func (c *channel) word(i int) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&c.memory[i*wordDistance]))
 }
 
-// slot returns the slot of message i: the word with its body's length, and what follows.
+// slot returns the slot of message i: the word with its body's length, and its head and body.
 func (c *channel) slot(i uint64) (length *atomic.Uint64, content []byte) {
 	at := controlBytes + int(i%slots)*slotBytes
 	slot := c.memory[at : at+slotBytes : at+slotBytes]
 	return (*atomic.Uint64)(unsafe.Pointer(&slot[0])), slot[lengthBytes:]
 }
 
-// observe reads a word of the other end's. What was written before it was published may be read
-// after it.
+// observe reads a word that the other end writes. Data written before its publish may be read after
+// it.
 func (c *channel) observe(word int) uint64 {
 	value := c.word(word).Load()
 	acquired()
 	return value
 }
 
-// publish sets a word of this end's, and wakes the other end if it sleeps. An error means that it
-// has gone, which is for the next wait to find out.
+// publish sets a word of this end, and wakes the other end if it sleeps. It ignores a socket error:
+// the next wait returns it.
 func (c *channel) publish(word int, value uint64, sleeps int) {
 	released()
 	c.word(word).Store(value)
@@ -75,16 +75,16 @@ func (c *channel) publish(word int, value uint64, sleeps int) {
 	}
 }
 
-// await returns when the word is no longer old, or with the socket's error: io.EOF when the other
-// end sends no more bytes, a deadline's after Interrupt. It does not spin before it sleeps: where
-// cores are fewer than ranks, that would take the time of whoever is waited for.
+// await returns when the word differs from old, or with the socket's error: io.EOF when the other
+// end has closed it, a deadline error after Interrupt. It does not spin first: with fewer cores
+// than ranks, spinning takes processor time from the rank that it waits for.
 func (c *channel) await(word int, old uint64, sleeps int) error {
 	w, s := c.word(word), c.word(sleeps)
-	// Whoever changes the word looks at sleeps afterwards, and this end at the word after it has
-	// set sleeps: one of them sees what the other wrote.
+	// The other end changes the word before it reads sleeps. This end sets sleeps before it reads
+	// the word. So at least one of them sees the other's write.
 	for s.Store(1); w.Load() == old; s.Store(1) {
 		_, err := c.socket.Read(c.woken[:])
-		if errors.Is(err, syscall.ECONNRESET) { // it went with a byte of ours unread
+		if errors.Is(err, syscall.ECONNRESET) { // the other end closed with unread bytes
 			err = io.EOF
 		}
 		if err != nil && w.Load() == old {
@@ -95,8 +95,8 @@ func (c *channel) await(word int, old uint64, sleeps int) error {
 	return nil
 }
 
-// Interrupt ends the call that waits, if any, and makes every later one that would wait fail. It
-// may be called from any goroutine.
+// Interrupt ends a waiting call, and makes every later call fail that would wait. Any goroutine may
+// call it.
 func (c *channel) Interrupt() { _ = c.socket.SetDeadline(time.Unix(1, 0)) }
 
 func (c *channel) close() {

@@ -7,12 +7,12 @@ import (
 	"unsafe"
 )
 
-// order stands for all shared memory. The race detector follows what a process does to its own
-// memory; that a neighbour answers only what it was sent goes past it. So, as package syscall
-// does for input and output, all that is published comes before all that is observed later. One for
-// each channel would not do: what one carried to another process is answered through another.
+// order stands for all shared memory. The race detector sees only one process, and so does not know
+// that a neighbour answers only what it was sent. As package syscall does for input and output,
+// everything published happens before everything observed later. One variable per channel would not
+// suffice: the answer to one channel's message may come through another.
 //
-//nolint:gochecknoglobals // an address, whose bytes nobody writes
+//nolint:gochecknoglobals // an address; its byte is never written
 var order [1]byte
 
 func released() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }

@@ -19,10 +19,10 @@ import (
 	"rondo/allreduce"
 )
 
-// moment is how long anything here may take that must not wait for a timeout.
+// moment is the longest time for operations that must not wait for a timeout.
 const moment = 10 * time.Second
 
-// pair hands memory over within this process, and closes both ends at the end of the test.
+// pair hands memory over within this process, and closes both ends with the test.
 func pair(t *testing.T) (*Sender, *Receiver) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), moment)
@@ -45,7 +45,7 @@ func pair(t *testing.T) (*Sender, *Receiver) {
 	return s, r
 }
 
-// message is a head and n bytes that no other message has.
+// message returns a head and n bytes of random content.
 func message(rng *rand.Rand, n int) (head, body []byte) {
 	b := make([]byte, HeadBytes+n)
 	for i := range b {
@@ -54,7 +54,8 @@ func message(rng *rand.Rand, n int) (head, body []byte) {
 	return b[:HeadBytes], b[HeadBytes:]
 }
 
-// TestMessages sends more messages than there are slots, of all sizes, past sleeps on both sides.
+// TestMessages sends more messages than there are slots, of all sizes, with both ends sleeping at
+// times.
 func TestMessages(t *testing.T) {
 	s, r := pair(t)
 	sizes := []int{0, 1, 4, 4096, 100_000, allreduce.MaxChunkBytes}
@@ -92,7 +93,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHeldMessageOutlivesClose: the memory goes when the message that lies in it is released.
+// TestHeldMessageOutlivesClose: the memory stays until the message in it is released.
 func TestHeldMessageOutlivesClose(t *testing.T) {
 	s, r := pair(t)
 	head, body := message(rand.New(rand.NewPCG(3, 4)), 1000)
@@ -141,7 +142,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestHostileWords: what the other end writes into the memory is refused with both values.
+// TestHostileWords: a wrong word in the memory is refused, with both values in the error.
 func TestHostileWords(t *testing.T) {
 	for _, c := range []struct {
 		name  string

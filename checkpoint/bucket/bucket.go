@@ -1,5 +1,5 @@
-// Package bucket opens the blob storage that --corpus and --checkpoint-dir may name by URL. It is
-// the one place that links the storage drivers.
+// Package bucket opens the blob storage of --corpus and --checkpoint-dir URLs. It alone links the
+// storage drivers. It imports nothing of this module.
 package bucket
 
 import (

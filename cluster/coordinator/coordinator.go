@@ -1,7 +1,7 @@
-// Package coordinator runs cluster.Decide: it campaigns for the leadership, feeds the state
-// machine with what the store and the workers say and with the time, and does what it answers.
-// It decides nothing itself, and is off the data path: training goes on while nobody leads. It
-// may import cluster; the store, and whoever answers workers and watchers, are handed to it.
+// Package coordinator runs cluster.Decide. It campaigns for the leadership, passes the events of
+// the store, the workers and the clock to the state machine, and performs the actions returned. It
+// makes no decision itself, and is off the data path: training goes on without a leader. It may
+// import cluster; its caller provides the store and the audience.
 package coordinator
 
 import (
@@ -15,44 +15,44 @@ import (
 	"rondo/cluster"
 )
 
-// resignTimeout is how long giving up the leadership may take; after it the lease ends by itself.
+// resignTimeout limits Resign. After that the lease ends by itself.
 const resignTimeout = 2 * time.Second
 
-// Audience is told what the coordinator does. Its methods return without waiting for anybody.
+// Audience receives the coordinator's actions. Its methods return without waiting.
 type Audience interface {
-	// Lead: this process leads from now on. What was told before is of another term.
+	// Lead: this process leads from now on. Earlier calls belong to another term.
 	Lead()
-	// Follow: this process does not lead any more, and knows nothing.
+	// Follow: this process leads no more, and must forget the term.
 	Follow()
-	// Planned: the plan is stored. One in the phase cluster.Ended is the last word of a job.
+	// Planned: the plan is stored. A plan in the phase cluster.Ended is the job's last.
 	Planned(cluster.Plan)
-	// Notify tells people something, about the worker id if it is not empty.
+	// Notify sends a message to people, about worker id if that is not empty.
 	Notify(id, text string)
 }
 
-// Config is what a coordinator needs.
+// Config has a coordinator's settings and what it works on.
 type Config struct {
 	Job      cluster.Job
-	Self     cluster.Leader // how workers find it
-	LeaseTTL time.Duration  // a leader not heard from for this long is replaced
+	Self     cluster.Leader // the address for workers
+	LeaseTTL time.Duration  // a leader is replaced after this long without renewal
 	Election cluster.Election
-	// Events is what workers and people report to this coordinator while it leads. What comes
-	// before the first plan is loaded waits in the channel.
+	// Events are reports to this coordinator while it leads. Reports sent before the first plan is
+	// loaded wait in the channel.
 	Events   <-chan cluster.Event
 	Audience Audience
-	// Farewell, if set, is called when the job has ended, while this process can still be found as
-	// its leader: whoever asks late must hear of the end. It returns soon, or when ctx ends.
+	// Farewell, if set, is called after the job's end, while this process is still registered as
+	// the leader, so that late callers learn of the end. It returns soon, or when ctx ends.
 	Farewell func(ctx context.Context)
-	// Turned, if set, is called at each turn of a leader's loop, TurnInterval apart at most unless
-	// it is stuck, and with false when it leads no more.
+	// Turned, if set, is called in each turn of a leader's loop, at most TurnInterval apart unless
+	// the loop is stuck. It is called with false when this process leads no more.
 	Turned func(leading bool)
-	Log    *slog.Logger // nil: nothing
+	Log    *slog.Logger // nil: no log
 }
 
-// TurnInterval is how often a leader's loop turns when nothing happens.
+// TurnInterval is the longest time between two turns of a leader's loop.
 const TurnInterval = 5 * time.Second
 
-// Validate returns an error that names what is missing.
+// Validate returns an error that names the missing or invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Election == nil || c.Audience == nil || c.Events == nil:
@@ -65,8 +65,8 @@ func (c Config) Validate() error {
 	return c.Job.Validate()
 }
 
-// Run campaigns and leads until the job has ended, and returns the plan with which it has; the
-// job's failure is in the plan. It returns an error if ctx ends first, or the store refuses.
+// Run campaigns and leads until the job has ended, and returns the job's last plan, which says
+// whether the job failed. It returns an error if ctx ends first or the store refuses.
 func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if err := cfg.Validate(); err != nil {
 		return cluster.Plan{}, err
@@ -112,7 +112,7 @@ func resign(ctx context.Context, cfg Config, leadership cluster.Leadership) {
 	}
 }
 
-// term is one leadership, from election to loss or the job's end.
+// term is one leadership, until it is lost or the job ends.
 type term struct {
 	cfg        Config
 	leadership cluster.Leadership
@@ -120,7 +120,8 @@ type term struct {
 	ended      bool
 }
 
-// serve leads. It returns the job's last plan, or cluster.ErrDeposed, or another reason.
+// serve leads until the job ends. It returns the job's last plan, or an error such as
+// cluster.ErrDeposed.
 func serve(ctx context.Context, cfg Config, leadership cluster.Leadership) (cluster.Plan, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &term{cfg: cfg, leadership: leadership, state: cluster.NewState(cfg.Job)}
@@ -138,12 +139,11 @@ func serve(ctx context.Context, cfg Config, leadership cluster.Leadership) (clus
 	}()
 	err := t.run(ctx, members, watched)
 	cancel()
-	for range watched { // until the watch has ended
+	for range watched { // wait for the watch to end
 	}
 	return t.state.Plan(), err
 }
 
-// run takes the job over and feeds the state machine until the end.
 func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	watched <-chan error) error {
 	plan, err := t.leadership.LoadPlan(ctx)
@@ -192,7 +192,6 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	return nil
 }
 
-// takeOver gives the state machine the job as the store holds it.
 func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluster.Member) error {
 	t.cfg.Log.Info("leading", "generation", plan.Generation, "phase", plan.Phase.String(),
 		"members", len(members))
@@ -202,8 +201,8 @@ func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluste
 	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members})
 }
 
-// compare tells the state machine how the members differ from those that it knows. Those that are
-// gone come in one event, so that one ring is formed without all of them.
+// compare reports changes of the members to the state machine. All members that are gone come in
+// one event, so that one ring is formed without them.
 func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 	known := t.state.Members()
 	var gone []string
@@ -227,7 +226,7 @@ func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 	return nil
 }
 
-// decide takes one event, and does what is to be done about it, in order.
+// decide passes one event to the state machine and performs its actions in order.
 func (t *term) decide(ctx context.Context, e cluster.Event) error {
 	state, actions := cluster.Decide(t.state, e, time.Now())
 	t.state = state
@@ -252,7 +251,7 @@ func (t *term) decide(ctx context.Context, e cluster.Event) error {
 	return nil
 }
 
-// timer returns a channel that delivers at the given time; never at the zero time.
+// timer returns a channel that delivers at the given time; at the zero time never.
 func timer(at time.Time) (<-chan time.Time, func()) {
 	if at.IsZero() {
 		return nil, func() {}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ttl = 10 * time.Second
 
-// audience writes down what it is told.
+// audience records the calls.
 type audience struct {
 	mu   sync.Mutex
 	told []string
@@ -45,7 +45,7 @@ func (a *audience) all() []string {
 	return slices.Clone(a.told)
 }
 
-// process is a coordinator that runs.
+// process is a running coordinator.
 type process struct {
 	audience audience
 	events   chan cluster.Event
@@ -76,7 +76,7 @@ func start(t *testing.T, election cluster.Election, id string) *process {
 	return p
 }
 
-// running reports whether Run has not returned, once everything that can happen has.
+// running reports whether Run still runs, after all pending work is done.
 func (p *process) running() bool {
 	synctest.Wait()
 	select {
@@ -87,7 +87,6 @@ func (p *process) running() bool {
 	}
 }
 
-// send hands an event to the coordinator, which must take it.
 func (p *process) send(t *testing.T, e cluster.Event) {
 	t.Helper()
 	select {
@@ -110,7 +109,6 @@ func join(t *testing.T, s *memstore.Store, id string) cluster.Registration {
 	return r
 }
 
-// stored returns the plan in the store.
 func stored(t *testing.T, s *memstore.Store) (plan cluster.Plan) {
 	t.Helper()
 	enough := errors.New("enough")
@@ -165,8 +163,8 @@ func TestFromJoinToDone(t *testing.T) {
 	})
 }
 
-// TestALeaderTurnsThoughNothingHappens: whoever looks after the process can tell that it is not
-// stuck; of one that does not lead nothing is said.
+// TestALeaderTurnsThoughNothingHappens: an idle leader calls Turned, which shows that it is not
+// stuck. A coordinator that does not lead does not.
 func TestALeaderTurnsThoughNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -184,7 +182,7 @@ func TestALeaderTurnsThoughNothingHappens(t *testing.T) {
 			t.Errorf("the leader has turned %d times, leads: %t", n, leading)
 		}
 		if n, _ := drain(two); n != 0 {
-			t.Errorf("who does not lead has turned %d times", n)
+			t.Errorf("a coordinator that does not lead has turned %d times", n)
 		}
 		one.cancel()
 		<-one.ended
@@ -213,7 +211,7 @@ func TestJoinTimeoutIsExact(t *testing.T) {
 	})
 }
 
-// TestLostWorkerPausesTheJob: one of a pair is lost, and the job waits for as long as it may.
+// TestLostWorkerPausesTheJob: one of two workers is lost, and the job waits for the pause timeout.
 func TestLostWorkerPausesTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -238,8 +236,8 @@ func TestLostWorkerPausesTheJob(t *testing.T) {
 	})
 }
 
-// TestNewcomersAndLossesAreTakenTogether: two that appear within the settle time make one ring, and
-// two that go together make one ring.
+// TestNewcomersAndLossesAreTakenTogether: two workers that appear within the settle time cause one
+// new ring; so do two that leave together.
 func TestNewcomersAndLossesAreTakenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -285,7 +283,8 @@ func TestStopThroughTheEvents(t *testing.T) {
 	})
 }
 
-// TestTakeover: leadership moves while workers train, comes back, and the job ends for both.
+// TestTakeover: the leadership moves while workers train, moves back, and the job ends for both
+// coordinators.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -294,7 +293,7 @@ func TestTakeover(t *testing.T) {
 		two := start(t, store, "c2")
 		synctest.Wait()
 
-		store.Expire("c1") // before the start: the second goes on from what has joined
+		store.Expire("c1") // before the start: the second keeps the joined workers
 		synctest.Wait()
 		join(t, store, "w2")
 		if l, err := store.Leader(t.Context()); err != nil || l.ID != "c2" {
@@ -305,7 +304,7 @@ func TestTakeover(t *testing.T) {
 			t.Fatalf("under the second leader: %+v", before)
 		}
 		two.send(t, cluster.Done{ID: "w1"})
-		store.Expire("c2") // while running: the plan stands, w1's word is lost
+		store.Expire("c2") // while running: the plan stays, and w1's report is lost
 		synctest.Wait()
 		if after := stored(t, store); !after.Equal(before) {
 			t.Errorf("the plan changed from %+v to %+v", before, after)
@@ -331,7 +330,7 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
-// TestWorkerLostWhileNobodyLed: the new leader finds out from the list.
+// TestWorkerLostWhileNobodyLed: the new leader finds the loss in the list of members.
 func TestWorkerLostWhileNobodyLed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -354,8 +353,8 @@ func TestWorkerLostWhileNobodyLed(t *testing.T) {
 	})
 }
 
-// TestStoreIsAwayForLongerThanTheLeases: nobody decides anything meanwhile; when the store is back
-// a leader pauses the job, for all leases are lost, and goes on when the workers are back.
+// TestStoreIsAwayForLongerThanTheLeases: no decision is made meanwhile. When the store is back, a
+// leader pauses the job, because all leases have ended. The job goes on when the workers return.
 func TestStoreIsAwayForLongerThanTheLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -387,7 +386,7 @@ func TestStoreIsAwayForLongerThanTheLeases(t *testing.T) {
 	})
 }
 
-// TestLeaderIsCutOff: the other one leads, and the first neither writes nor fails.
+// TestLeaderIsCutOff: the other coordinator leads, and the first neither writes nor fails.
 func TestLeaderIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -435,7 +434,7 @@ func TestPlanOfAnotherRunIsRefused(t *testing.T) {
 	})
 }
 
-// brokenElection gives leaderships whose plans cannot be stored.
+// brokenElection returns leaderships that cannot store plans.
 type brokenElection struct {
 	cluster.Election
 	err error

@@ -13,7 +13,7 @@ import (
 	"rondo/internal/port"
 )
 
-// asker is a member with an empty disk, which listens, and these others.
+// asker returns a member with an empty disk that listens and knows these others.
 func asker(t *testing.T, others ...Peer) *Member {
 	t.Helper()
 	m, err := New(Config{Name: "a", Token: "t", Data: t.TempDir(), Listen: "127.0.0.1",
@@ -22,7 +22,7 @@ func asker(t *testing.T, others ...Peer) *Member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standIn, err := m.listenWaiting()
+	standIn, err := m.listenPlaceholder()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,6 @@ func asker(t *testing.T, others ...Peer) *Member {
 	return m
 }
 
-// expectAnswers has m ask the others, and decide.
 func expectAnswers(t *testing.T, m *Member, want action, words ...string) {
 	t.Helper()
 	got := decide(m.self, disk{}, m.ask(t.Context()))
@@ -44,7 +43,8 @@ func expectAnswers(t *testing.T, m *Member, want action, words ...string) {
 	}
 }
 
-// other is a member that waits with an empty disk, as m would have it, or with another token.
+// other starts a member with an empty disk, as m has it in --peers, but with the given name and
+// token.
 func other(t *testing.T, m *Member, name, token string) {
 	t.Helper()
 	cfg := m.cfg
@@ -53,7 +53,7 @@ func other(t *testing.T, m *Member, name, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	standIn, err := o.listenWaiting()
+	standIn, err := o.listenPlaceholder()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,14 +61,14 @@ func other(t *testing.T, m *Member, name, token string) {
 	o.ask(t.Context())
 }
 
-// elsewhere is the same place under another name.
+// elsewhere returns the same address under another host name.
 func elsewhere(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return net.JoinHostPort("localhost", port)
 }
 
-// TestNobodyAnswersForAnother: the name of a member that is gone may lead to another one, even to
-// who asks; that one's empty disk says nothing of the other's.
+// TestNobodyAnswersForAnother: a lost member's address may lead to another member, even to the one
+// that asks. That one's empty disk does not count for the lost member.
 func TestNobodyAnswersForAnother(t *testing.T) {
 	t.Parallel()
 	address := port.ForTest(t).Address()
@@ -77,24 +77,24 @@ func TestNobodyAnswersForAnother(t *testing.T) {
 	t.Run("itself", func(t *testing.T) {
 		m := asker(t, Peer{"b", port.ForTest(t).Address()})
 		m.cfg.Peers[1].Address = elsewhere(m.cfg.Peers[0].Address)
-		expectAnswers(t, m, wait, `b does not answer (a with --token "t" does, at 127.0.0.1:`)
+		expectAnswers(t, m, wait, `b does not answer (a with --token "t" answers at 127.0.0.1:`)
 	})
 	t.Run("another member", func(t *testing.T) {
 		m := asker(t, Peer{"b", port.ForTest(t).Address()}, Peer{"c", port.ForTest(t).Address()})
 		other(t, m, "b", "t")
 		m.cfg.Peers[2].Address = elsewhere(m.cfg.Peers[1].Address)
-		expectAnswers(t, m, wait, `c does not answer (b with --token "t" does, at 127.0.0.1:`)
+		expectAnswers(t, m, wait, `c does not answer (b with --token "t" answers at 127.0.0.1:`)
 	})
 	t.Run("another cluster's", func(t *testing.T) {
 		m := asker(t, Peer{"b", port.ForTest(t).Address()})
 		other(t, m, "b", "another")
-		expectAnswers(t, m, wait, `b does not answer (b with --token "another" does`)
+		expectAnswers(t, m, wait, `b does not answer (b with --token "another" answers`)
 	})
 	other(t, m, "b", "t")
 	expectAnswers(t, m, bootstrap)
 }
 
-// TestOneServerIsNotTwo: etcd does not say which member it is, but it is one of them.
+// TestOneServerIsNotTwo: one etcd that answers at two addresses counts for neither member.
 func TestOneServerIsNotTwo(t *testing.T) {
 	t.Parallel()
 	m := asker(t, Peer{"b", port.ForTest(t).Address()}, Peer{"c", port.ForTest(t).Address()})
@@ -110,18 +110,18 @@ func TestOneServerIsNotTwo(t *testing.T) {
 		at[i] = server.Listener.Addr().String()
 	}
 	m.cfg.Peers[1].Address, m.cfg.Peers[2].Address = at[0], elsewhere(at[0])
-	expectAnswers(t, m, wait, "b does not answer (one process answers for it and for another",
+	expectAnswers(t, m, wait, "b does not answer (one process answers for it and another member",
 		"c does not answer (one process")
 	m.cfg.Peers[2].Address = at[1]
 	expectAnswers(t, m, wait, "b has data", "c has data")
 	m.heard = []string{"b", "c"}
 	expectAnswers(t, m, bootstrap)
-	m.begun()
+	m.forgetEmpty()
 	expectAnswers(t, m, wait, "b has data", "c has data")
 }
 
-// TestEndsThatFollowEachOther: a server that ran for long had no fault at its start, and one that
-// is started with another authority has none.
+// TestEndsThatFollowEachOther: the end of a server that ran for long does not count with earlier
+// ones, and a restart for a new authority does not count.
 func TestEndsThatFollowEachOther(t *testing.T) {
 	failed := errors.New("removed")
 	for _, x := range []struct {
@@ -139,18 +139,18 @@ func TestEndsThatFollowEachOther(t *testing.T) {
 	}
 }
 
-// TestRoomOnTheVolume: what a member holds at most while it fetches the data anew, on 2 GiB.
+// TestRoomOnTheVolume: a member that fetches the data anew needs less than a volume of 2 GiB.
 func TestRoomOnTheVolume(t *testing.T) {
 	m := asker(t)
-	const segments, segment = 5 + 1, 64 << 20 // of the log; one is made ahead
+	const segments, segment = 5 + 1, 64 << 20 // of the log; one is created ahead
 	most := 2*m.config(verdict{}).QuotaBackendBytes + segments*segment
 	if volume := int64(2 << 30); most > volume*3/4 {
 		t.Errorf("%d of %d bytes", most, volume)
 	}
 }
 
-// TestTwoElectionsFitIntoALease: a lease is renewed when a third of its time has passed, and an
-// election that nobody wins takes up to twice the silence after which it is held.
+// TestTwoElectionsFitIntoALease: a lease is renewed after a third of its time. A split vote takes
+// up to twice the election timeout.
 func TestTwoElectionsFitIntoALease(t *testing.T) {
 	if took, left := 2*2*electionTimeout, ttl*2/3; took >= left {
 		t.Errorf("two elections take up to %v, and a lease may have %v left", took, left)

@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// form starts three members and waits until they serve.
 func form(t *testing.T) *testCluster {
 	t.Helper()
 	c := newCluster(t, 3, "")
@@ -22,8 +21,8 @@ func form(t *testing.T) *testCluster {
 	return c
 }
 
-// TestNobodyBeginsAlone: two of three wait, healthy but not ready, and say for whom; with the third
-// they found one cluster. All stopped and started again they have what they had.
+// TestNobodyBeginsAlone: two of three members wait, healthy but not ready, and name the missing
+// one. With the third they found one cluster. After a restart of all they have their data.
 func TestNobodyBeginsAlone(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "")
@@ -41,7 +40,7 @@ func TestNobodyBeginsAlone(t *testing.T) {
 		if status, _ := p.get("/readyz"); status != http.StatusServiceUnavailable {
 			t.Errorf("a member that waits is ready: %d", status)
 		}
-		// 404 would tell another member, which takes this one for the leader, that a lease is gone.
+		// 404 would tell another member that takes this one for the leader that a lease has ended.
 		answer, err := http.Get("http://" + p.address() + "/leases")
 		if err != nil || answer.StatusCode != http.StatusServiceUnavailable {
 			t.Fatalf("of leases it says %v, %v", answer, err)
@@ -75,8 +74,8 @@ func TestNobodyBeginsAlone(t *testing.T) {
 	}
 }
 
-// TestTwoDisksLost: what the third holds may be all that is left, so nobody founds a cluster beside
-// it. Only when a person has deleted that too a new one begins.
+// TestTwoDisksLost: the third disk may hold the only data left, so no member founds another
+// cluster. A new one begins only after a person has deleted that disk too.
 func TestTwoDisksLost(t *testing.T) {
 	t.Parallel()
 	c := form(t)
@@ -94,7 +93,7 @@ func TestTwoDisksLost(t *testing.T) {
 	c.start(keeper)
 	for _, p := range c.members[:2] {
 		c.until("it says what to do", func() bool {
-			return p.said("e2 has data of a cluster, of which no majority answers") &&
+			return p.said("e2 has data of a cluster, and no majority of it answers") &&
 				p.said("delete the data of all members")
 		})
 		if p.healthy() || p.said("founding") && strings.Count(p.log.String(), "founding") > 1 {
@@ -107,7 +106,7 @@ func TestTwoDisksLost(t *testing.T) {
 	c.expect(keeper, "k", "")
 }
 
-// TestReplacementIsTakenUp: whoever dies between its removal and its return goes on from there.
+// TestReplacementIsTakenUp: a member that dies between its removal and its return resumes there.
 func TestReplacementIsTakenUp(t *testing.T) {
 	t.Parallel()
 	c := form(t)
@@ -147,7 +146,7 @@ func TestReplacementIsTakenUp(t *testing.T) {
 	}
 }
 
-// TestOldDiskComesBack: a member that was replaced, and is started with what it had before.
+// TestOldDiskComesBack: a replaced member is started with its old disk.
 func TestOldDiskComesBack(t *testing.T) {
 	t.Parallel()
 	c := form(t)
@@ -176,7 +175,7 @@ func TestOldDiskComesBack(t *testing.T) {
 	if is["e0"] == was["e0"] || is["e1"] != was["e1"] || is["e2"] != was["e2"] {
 		t.Errorf("members were %x and are %x", was, is)
 	}
-	// Removed while it runs, it comes back in the same process.
+	// A member that is removed while it runs returns in the same process.
 	c.until("the cluster lets it be removed", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()
@@ -189,7 +188,7 @@ func TestOldDiskComesBack(t *testing.T) {
 	c.allHealthy(p)
 }
 
-// TestLeaderLeavesInOrder: a leader that is asked to go hands over first.
+// TestLeaderLeavesInOrder: a leader that is stopped transfers its leadership first.
 func TestLeaderLeavesInOrder(t *testing.T) {
 	t.Parallel()
 	c := form(t)
@@ -223,7 +222,7 @@ func TestLeaderLeavesInOrder(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 	t.Logf("the leader ended after %v", time.Since(begin))
-	// Nobody hears of a leader that was killed for as long as an election waits.
+	// After a leader is killed, the others notice only after the election timeout.
 	for _, p := range others {
 		took := c.until("another one leads", func() bool {
 			leader, _ := ask(p)

@@ -15,7 +15,7 @@ type roster struct {
 	members []membership.Member
 }
 
-// find returns the member at a peer URL, or of a name. One that was added and has never started
+// find returns the member with s's peer URL or name. A member that was added but has never started
 // has no name yet.
 func (r roster) find(s self) (membership.Member, bool) {
 	for _, is := range []func(membership.Member) bool{
@@ -33,39 +33,39 @@ func (r roster) has(id types.ID) bool {
 	return slices.ContainsFunc(r.members, func(m membership.Member) bool { return m.ID == id })
 }
 
-// started reports whether a member has been part of its cluster for more than a moment: it tells
-// where clients reach it as soon as a majority hears it.
+// started reports whether a member has taken part in its cluster. A member publishes its client
+// URLs as soon as a majority hears it.
 func started(m membership.Member) bool { return len(m.ClientURLs) > 0 }
 
-// self is who decides.
+// self is the member that decides.
 type self struct {
 	name     string
 	url      string   // of its peers' listener
-	founders roster   // the cluster as --peers and --token would found it
-	added    types.ID // as whom it was added for this start, and has not started yet; 0: not
+	founders roster   // the cluster that --peers and --token would found
+	added    types.ID // id under which this process had itself added, before its start; 0: none
 }
 
-// disk is whose data a folder holds.
+// disk identifies the data in a folder.
 type disk struct {
 	used            bool
 	cluster, member types.ID
 }
 
-// view is what another member says of itself.
+// view is another member's answer.
 type view struct {
-	peer    Peer
-	address string // from which it answered
-	err     error  // it does not answer, or another one does in its place
-	empty   bool   // its disk is, and it waits like this one, to found roster.cluster
-	hearsMe bool   // and it has heard that this one's is
-	was     bool   // it has said to this process that its disk is empty, now or before
-	roster  roster // otherwise: the cluster as far as it knows, which may be an old state of it
+	peer      Peer
+	address   string // address that answered
+	err       error  // no answer, or another member's
+	empty     bool   // it waits with an empty disk, to found roster.cluster
+	hearsMe   bool   // it has heard that this member's disk is empty too
+	saidEmpty bool   // it has told this process that its disk is empty, now or before
+	roster    roster // otherwise the cluster as far as it knows; may be out of date
 }
 
-// survey is what the others say.
+// survey holds the other members' answers.
 type survey struct {
 	views   []view
-	agreed  *roster // what a majority has just confirmed; nil: there is none, or it did not answer
+	agreed  *roster // the roster that a majority has just confirmed; nil: no majority answered
 	clients []string
 }
 
@@ -75,18 +75,17 @@ type action int
 const (
 	wait      action = iota
 	resume           // start from the disk
-	bootstrap        // found a cluster, with all the others
-	join             // start as a member that is known and has nothing yet
+	bootstrap        // found a cluster with all the others
+	join             // start as a member that the cluster knows and that has no data yet
 	add              // have the majority add this member
-	remove           // have it forget what this member was before its disk was lost
-	discard          // empty the disk: what it holds is of a member that is no more
-	refuse           // give up
+	remove           // have the majority remove this member's old id, whose disk is lost
+	discard          // empty the disk, which holds a removed member's data
+	refuse           // exit
 )
 
-// starts reports whether the server is started, and no more step is needed before.
 func (a action) starts() bool { return a == resume || a == bootstrap || a == join }
 
-// verdict is a step, and why.
+// verdict is an action and its reason.
 type verdict struct {
 	action action
 	why    string
@@ -94,23 +93,24 @@ type verdict struct {
 	roster roster   // to start with
 }
 
-// decide is what a member does next.
+// decide returns a member's next step.
 //
-// A member with an empty disk must never found a cluster while another one may live: two of three
-// members that lost their disks could elect a leader without what the third still has. So it
-// founds one only when every other member has said to this very process that it has nothing
-// either, though it may have begun to found the same since, and has heard the same of this one: so
-// nobody who has begun is a stranger to the others. What a member with data knows is no such word,
-// since it may know less after a restart than it has promised. The word counts only from who says
-// its own name and token, or runs etcd for the same cluster at an address of its own: where a
-// member is gone, another one may have its address by now.
+// A member with an empty disk must not found a cluster while another may exist: two of three
+// members that lost their disks could elect a leader without the data of the third. So it founds a
+// cluster only if every other member has told this process that its disk is empty too, and has
+// heard the same from this member. The other may have begun to found the cluster since; the members
+// know each other then. The roster of a member with data does not prove that it is new, because
+// after a restart it may know less than it has promised. An answer counts only if it carries the
+// asked member's name and token, or comes from etcd in the same cluster at an address of its own: a
+// lost member's address may belong to another one by now.
 //
-// And a member that was in the cluster must not come back under its old id with an empty disk,
-// since it would break its promises: it is removed, and added under a new one. Whether the cluster
-// has heard that it began is no matter: an id is taken up only by the process that had it added, or
-// a founder's by one to which all the others have said that they were empty.
+// A member must not return under its old id with an empty disk, because it would break its
+// promises. It is removed, and added under a new id, even if the cluster has not heard that it
+// began. Only two processes may use an id: the one that had it added, and for a founder's id one to
+// which all others have said that they were empty.
 //
-// Each step is decided anew from what is there, so that one that was interrupted is taken up again.
+// Each step is decided from the present state alone, so that a new process can resume after any
+// step.
 func decide(s self, d disk, others survey) verdict {
 	if d.used {
 		return decideUsed(s, d, others)
@@ -124,7 +124,7 @@ func decide(s self, d disk, others survey) verdict {
 	case others.agreed.cluster != s.founders.cluster:
 		return verdict{action: wait, why: fmt.Sprintf("the disk is empty, and the others are "+
 			"cluster %s, which was founded with other --peers or another --token (with these it "+
-			"is %s): it is not joined", others.agreed.cluster, s.founders.cluster)}
+			"is %s): this member does not join it", others.agreed.cluster, s.founders.cluster)}
 	case !is:
 		return verdict{action: add, why: "the cluster does not know this member: it is added"}
 	case started(known):
@@ -132,7 +132,7 @@ func decide(s self, d disk, others survey) verdict {
 			"cluster knows this member as %s, which had data: it is replaced by a new one",
 			known.ID)}
 	case known.ID != s.added && (known.ID != founder.ID || slices.ContainsFunc(others.views,
-		func(v view) bool { return !v.was })):
+		func(v view) bool { return !v.saidEmpty })):
 		return verdict{action: remove, id: known.ID, why: fmt.Sprintf("the disk is empty, and the "+
 			"cluster knows this member as %s, which may have begun: it is replaced by a new one",
 			known.ID)}
@@ -141,7 +141,8 @@ func decide(s self, d disk, others survey) verdict {
 		why: fmt.Sprintf("joining as %s, and taking over the cluster's data", known.ID)}
 }
 
-// decideUsed: whoever has data starts with it, unless a majority says that it is not theirs.
+// decideUsed starts a member with its data, unless a majority says that they are not part of the
+// cluster.
 func decideUsed(s self, d disk, others survey) verdict {
 	switch agreed := others.agreed; {
 	case agreed == nil || agreed.cluster == d.cluster && agreed.has(d.member):
@@ -155,7 +156,7 @@ func decideUsed(s self, d disk, others survey) verdict {
 		"from the cluster: its data are deleted, and %s joins anew", d.member, s.name)}
 }
 
-// found founds a cluster if all the others agree, and says what is missing otherwise.
+// found founds a cluster if all others agree, and otherwise returns what is missing.
 func found(s self, others survey) verdict {
 	mine, _ := s.founders.find(s)
 	var reasons []string
@@ -166,15 +167,15 @@ func found(s self, others survey) verdict {
 		case v.err != nil:
 			reasons = append(reasons, fmt.Sprintf("%s does not answer (%v)", v.peer.Name, v.err))
 		case v.roster.cluster != s.founders.cluster:
-			reasons = append(reasons, fmt.Sprintf("%s (%s) was told other --peers or another "+
-				"--token than this one", v.peer.Name, v.peer.Address))
+			reasons = append(reasons, fmt.Sprintf("%s (%s) has other --peers or another "+
+				"--token than this member", v.peer.Name, v.peer.Address))
 		case v.empty && !v.hearsMe:
 			reasons = append(reasons, fmt.Sprintf("%s has not heard of that yet", v.peer.Name))
 		case v.empty:
-		case is && started(known), !is, known.ID != mine.ID, !v.was:
+		case is && started(known), !is, known.ID != mine.ID, !v.saidEmpty:
 			lost = true
-			reasons = append(reasons, fmt.Sprintf("%s has data of a cluster, of which no majority "+
-				"answers", v.peer.Name))
+			reasons = append(reasons, fmt.Sprintf("%s has data of a cluster, and no majority of "+
+				"it answers", v.peer.Name))
 		}
 	}
 	if len(reasons) == 0 {

@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// entry is one of a roster: one whose name ends in ! has started.
+// entry returns a member of a roster. A name that ends in ! has started.
 func entry(id types.ID, name, url string) membership.Member {
 	m := membership.Member{ID: id, RaftAttributes: membership.RaftAttributes{
 		PeerURLs: []string{url}}}
@@ -25,7 +25,7 @@ const (
 	theCluster       = types.ID(7)
 )
 
-// three is the cluster with a under this id.
+// three returns the cluster with a under this id.
 func three(id types.ID, a, b, c string) roster {
 	return rosterWith(theCluster, entry(id, a, urlA), entry(2, b, urlB), entry(3, c, urlC))
 }
@@ -34,7 +34,7 @@ func rosterWith(cluster types.ID, members ...membership.Member) roster {
 	return roster{cluster: cluster, members: members}
 }
 
-// TestDecide is told from member a, whose id is 1 as a founder.
+// TestDecide decides for member a, whose id as a founder is 1.
 func TestDecide(t *testing.T) {
 	a, b, c := Peer{"a", "a:1"}, Peer{"b", "b:1"}, Peer{"c", "c:1"}
 	founders := three(1, "a", "b", "c")
@@ -42,12 +42,12 @@ func TestDecide(t *testing.T) {
 	mine := disk{used: true, cluster: theCluster, member: 1}
 	silent := func(p Peer) view { return view{peer: p, err: errors.New("connection refused")} }
 	empty := func(p Peer) view {
-		return view{peer: p, empty: true, hearsMe: true, was: true,
+		return view{peer: p, empty: true, hearsMe: true, saidEmpty: true,
 			roster: roster{cluster: theCluster}}
 	}
-	deaf := view{peer: c, empty: true, was: true, roster: roster{cluster: theCluster}}
+	deaf := view{peer: c, empty: true, saidEmpty: true, roster: roster{cluster: theCluster}}
 	runs := func(p Peer, r roster) view { return view{peer: p, roster: r} }
-	heard := func(p Peer, r roster) view { return view{peer: p, roster: r, was: true} }
+	heard := func(p Peer, r roster) view { return view{peer: p, roster: r, saidEmpty: true} }
 	begun := three(1, "a", "b!", "c")
 	full := three(1, "a!", "b!", "c!")
 	without := rosterWith(theCluster, entry(2, "b!", urlB), entry(3, "c!", urlC))
@@ -82,13 +82,13 @@ func TestDecide(t *testing.T) {
 		{"two have data, and never heard that this one began", disk{}, agree(begun), remove,
 			"may have begun"},
 		{"another list of peers", disk{}, say(empty(b), view{peer: c, empty: true,
-			roster: roster{cluster: 9}}), wait, "c (c:1) was told other --peers"},
+			roster: roster{cluster: 9}}), wait, "c (c:1) has other --peers"},
 
 		{"its disk is lost", disk{}, agree(full), remove, "replaced"},
 		{"... and lost under another id", disk{}, agree(again), remove, "knows this member as 9"},
 		{"removed, not yet added", disk{}, agree(without), add, "is added"},
 		{"added, perhaps for an earlier start", disk{}, agree(added), remove, "may have begun"},
-		{"the others are another cluster", disk{}, agree(other), wait, "is not joined"},
+		{"the others are another cluster", disk{}, agree(other), wait, "does not join it"},
 		{"it has another address now", disk{}, agree(moved), remove, "replaced"},
 		{"two disks are lost", disk{}, say(runs(b, full), empty(c)), wait, "b has data of"},
 		{"two disks are lost, one is away", disk{}, say(silent(b), empty(c)), wait, "b does not"},
@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestJoinsAsWhomItHasAdded: an id that was never in use is taken, and no other one.
+// TestJoinsAsWhomItHasAdded: a member joins under the id that it had added, and no other.
 func TestJoinsAsWhomItHasAdded(t *testing.T) {
 	added := three(9, "", "b!", "c!")
 	me := self{name: "a", url: urlA, founders: three(1, "a", "b", "c"), added: 9}
@@ -138,16 +138,17 @@ func TestJoinsAsWhomItHasAdded(t *testing.T) {
 	}
 }
 
-// TestNobodyFoundsBesideData tries every combination of what two others can say: nobody with an
-// empty disk founds a cluster while one of them is silent, or has data of which it was part.
+// TestNobodyFoundsBesideData tries every combination of two other members' answers. A member with
+// an empty disk founds no cluster while another is silent, or has data of a cluster.
 func TestNobodyFoundsBesideData(t *testing.T) {
 	founders := three(1, "a", "b", "c")
 	me := self{name: "a", url: urlA, founders: founders}
 	views := map[string]view{
 		"silent": {err: errors.New("timeout")},
-		"empty":  {empty: true, hearsMe: true, was: true, roster: roster{cluster: theCluster}},
-		"deaf":   {empty: true, was: true, roster: roster{cluster: theCluster}},
-		"begun":  {roster: founders, was: true},
+		"empty": {empty: true, hearsMe: true, saidEmpty: true,
+			roster: roster{cluster: theCluster}},
+		"deaf":   {empty: true, saidEmpty: true, roster: roster{cluster: theCluster}},
+		"begun":  {roster: founders, saidEmpty: true},
 		"behind": {roster: founders},
 		"member": {roster: rosterWith(theCluster, entry(1, "a!", urlA))},
 		"gone":   {roster: rosterWith(theCluster, entry(2, "b!", urlB))},

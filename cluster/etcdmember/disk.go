@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// memberFolder is what etcd makes in a data folder; its log says whose data they are.
+// memberFolder is etcd's folder in a data folder. Its log identifies the data.
 const memberFolder = "member"
 
-// readDisk returns whose data a folder holds. A folder without etcd's log has never been used:
-// etcd writes to its log before it says anything to anybody.
+// readDisk identifies the data in a folder. A folder without etcd's log was never used: etcd writes
+// its log before it sends anything.
 func readDisk(data string) (disk, error) {
 	logs := filepath.Join(data, memberFolder, "wal")
 	names, err := filepath.Glob(filepath.Join(logs, "*.wal"))
@@ -30,7 +30,7 @@ func readDisk(data string) (disk, error) {
 		return disk{}, fmt.Errorf("--data: %w: the folder must be this process's user's", err)
 	}
 	if len(names) == 0 {
-		return disk{}, clearDisk(data) // of what a start or a deletion that was cut short has left
+		return disk{}, clearDisk(data) // remove the rest of an interrupted start or deletion
 	}
 	file, err := os.Open(names[len(names)-1])
 	if err != nil {
@@ -47,7 +47,7 @@ func readDisk(data string) (disk, error) {
 			return damaged(err)
 		}
 		switch record.GetType() {
-		case wal.CrcType: // what follows is summed from here
+		case wal.CrcType: // restarts the running checksum
 			decoder.UpdateCRC(record.GetCrc())
 		case wal.MetadataType:
 			var owner etcdserverpb.Metadata
@@ -60,8 +60,8 @@ func readDisk(data string) (disk, error) {
 	}
 }
 
-// clearDisk deletes a member's data, and nothing else in the folder. They are moved aside first, so
-// that a deletion that is cut short leaves no half of them in place.
+// clearDisk deletes a member's data, and nothing else in the folder. It renames them first, so that
+// an interrupted deletion leaves no part of them in place.
 func clearDisk(data string) error {
 	current, old := filepath.Join(data, memberFolder), filepath.Join(data, memberFolder+".old")
 	err := os.RemoveAll(old)

@@ -1,8 +1,8 @@
-// Package etcdmember is a member of an etcd cluster that heals itself: it runs the embedded etcd
-// server, and decides at its start how. A member whose disk is empty asks the others: it founds a
-// cluster only when every one of them is there and as empty as itself, and otherwise has a majority
-// take it in anew, in place of what it was before. It stores nothing of Rondo's and knows none of
-// its jobs. It links the etcd server, so the lean commands do not import it.
+// Package etcdmember runs a member of an etcd cluster that heals itself: the embedded etcd server,
+// and the decision how to start it. A member with an empty disk asks the others. It founds a
+// cluster only if all of them are there with empty disks. Otherwise a majority adds it anew, in
+// place of its former self. It stores nothing of Rondo and knows no jobs. It links the etcd server,
+// so the lean commands do not import it. It may import internal/certs.
 package etcdmember
 
 import (
@@ -26,35 +26,35 @@ import (
 )
 
 const (
-	askInterval = time.Second // between two rounds of questions to the others
+	askInterval = time.Second // between two rounds of questions
 	tellEvery   = 30 * time.Second
-	maxRestarts = 5 // of the server that follow each other within one process
-	// A server that has run for this long was sound: what ends it is counted anew.
+	maxRestarts = 5 // consecutive ends of the server within one process
+	// A server that ran for this long started well: its end does not count with earlier ones.
 	soundAfter = 10 * time.Minute
 )
 
-// Peer is a member as all of them are told of it.
+// Peer is a member's entry in --peers.
 type Peer struct {
 	Name    string
-	Address string // host:port that the others reach
+	Address string // host:port for the other members
 }
 
-// Config says which member of which cluster a process is.
+// Config names the member and its cluster.
 type Config struct {
 	Name       string
-	Peers      []Peer // all members with which the cluster begins, this one among them
-	Token      string // tells the cluster from others whose members have the same names
-	Data       string // the folder that is this member's disk
-	Listen     string // the IP address to listen on
+	Peers      []Peer // all founding members, with this one
+	Token      string // distinguishes clusters with the same member names
+	Data       string // folder of this member's disk
+	Listen     string // IP address to listen on
 	ClientPort int
 	Health     string        // host:port of plain HTTP: health and metrics
-	TLS        string        // folder as certs has it; empty: no TLS
-	Patience   time.Duration // how long to wait for the others before giving up
-	Verbose    bool          // have etcd say what it does
+	TLS        string        // folder of certificates, see certs; empty: no TLS
+	Patience   time.Duration // how long to wait for the other members
+	Verbose    bool          // with etcd's informational log
 	Log        *slog.Logger
 }
 
-// Member is a member that can be run.
+// Member is a checked configuration, ready to run.
 type Member struct {
 	cfg    Config
 	self   self
@@ -63,10 +63,10 @@ type Member struct {
 	scheme string
 
 	mu    sync.Mutex
-	heard []string // who has said to this process, since it has no data, that it has none
+	heard []string // members that told this process, while its disk is empty, that theirs is
 }
 
-// ParsePeers reads NAME or NAME=HOST:PORT; without an address it is NAME.domain and the port.
+// ParsePeers parses NAME or NAME=HOST:PORT. Without an address it is NAME.domain and port.
 func ParsePeers(words []string, domain string, port int) ([]Peer, error) {
 	var peers []Peer
 	for _, word := range words {
@@ -86,7 +86,7 @@ func ParsePeers(words []string, domain string, port int) ([]Peer, error) {
 	return peers, nil
 }
 
-// New checks the configuration. The errors name the flags of `rondo etcd`.
+// New checks the configuration. Its errors name the flags of `rondo etcd`.
 func New(cfg Config) (*Member, error) {
 	at := slices.IndexFunc(cfg.Peers, func(p Peer) bool { return p.Name == cfg.Name })
 	switch {
@@ -127,8 +127,8 @@ func New(cfg Config) (*Member, error) {
 	return m, nil
 }
 
-// founders is the cluster as it is when the members of --peers found it: the ids follow from the
-// addresses and the token, so that all who begin with the same ones found the same one.
+// founders returns the cluster that the members of --peers found. Its ids follow from the addresses
+// and the token, so all members with the same flags found the same cluster.
 func (m *Member) founders() (roster, error) {
 	urls := types.URLsMap{}
 	seen := map[string]string{}
@@ -166,7 +166,7 @@ func (m *Member) peerURL(p Peer) string {
 	return (&url.URL{Scheme: m.scheme, Host: p.Address}).String()
 }
 
-// clientURL is where clients reach this member: on the host by which its peers know it.
+// clientURL returns the address for clients: the host that peers use, with the client port.
 func (m *Member) clientURL() url.URL {
 	parsed, err := url.Parse(m.self.url)
 	if err != nil {
@@ -176,7 +176,7 @@ func (m *Member) clientURL() url.URL {
 		Host: net.JoinHostPort(parsed.Hostname(), strconv.Itoa(m.cfg.ClientPort))}
 }
 
-// Run is the member until ctx ends; then it hands its leadership on, closes, and returns nil.
+// Run runs the member until ctx ends. Then it transfers its leadership, closes, and returns nil.
 func (m *Member) Run(ctx context.Context) error {
 	health, err := m.openHealth()
 	if err != nil {
@@ -184,7 +184,7 @@ func (m *Member) Run(ctx context.Context) error {
 	}
 	defer health.close()
 	for ends := 0; ; {
-		how, err := m.gather(ctx, health)
+		how, err := m.prepare(ctx, health)
 		begin := time.Now()
 		if err == nil {
 			err = m.serve(ctx, how, health)
@@ -195,12 +195,12 @@ func (m *Member) Run(ctx context.Context) error {
 		case errors.Is(err, errNoStart) || ends > maxRestarts:
 			return err
 		}
-		m.cfg.Log.Warn("the server has stopped; once more from the beginning", "reason", err)
+		m.cfg.Log.Warn("the server has stopped; starting it again", "reason", err)
 		pause(ctx, askInterval)
 	}
 }
 
-// count counts the ends of the server that follow each other, and are no wish of its own.
+// count counts consecutive ends of the server, except restarts for a new authority.
 func count(ends int, served time.Duration, err error) int {
 	switch {
 	case errors.Is(err, errNewTrust):
@@ -211,14 +211,14 @@ func count(ends int, served time.Duration, err error) int {
 	return ends + 1
 }
 
-// errNoStart is an error for which trying again in this process is no remedy.
+// errNoStart marks an error that another try in this process cannot remedy.
 var errNoStart = errors.New("this member cannot start")
 
-// gather takes one step after the other towards the cluster, until the server can be started.
-func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
+// prepare performs the steps towards the cluster until the server can be started.
+func (m *Member) prepare(ctx context.Context, health *health) (verdict, error) {
 	deadline, cancel := context.WithTimeout(ctx, m.cfg.Patience)
 	defer cancel()
-	var standIn *waiting
+	var standIn *placeholder
 	defer func() { standIn.close() }()
 	said, saidAt := "", time.Time{}
 	for {
@@ -227,9 +227,9 @@ func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
 			return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
 		}
 		if found.used {
-			m.begun()
+			m.forgetEmpty()
 		} else if standIn == nil {
-			if standIn, err = m.listenWaiting(); err != nil {
+			if standIn, err = m.listenPlaceholder(); err != nil {
 				return verdict{}, fmt.Errorf("%w: %w", errNoStart, err)
 			}
 		}
@@ -252,20 +252,19 @@ func (m *Member) gather(ctx context.Context, health *health) (verdict, error) {
 			said, saidAt = why, time.Now()
 		}
 		if pause(deadline, askInterval); deadline.Err() != nil {
-			return verdict{}, fmt.Errorf("%w, and has waited for %v (--patience): %s", errNoStart,
+			return verdict{}, fmt.Errorf("%w after %v (--patience): %s", errNoStart,
 				m.cfg.Patience, why)
 		}
 	}
 }
 
-// begun forgets what holds for a disk that was never used.
-func (m *Member) begun() {
+// forgetEmpty drops the state that holds only for a disk that was never used.
+func (m *Member) forgetEmpty() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.self.added, m.heard = 0, nil
 }
 
-// do takes a step that is not yet the start.
 func (m *Member) do(ctx context.Context, v verdict, others survey) error {
 	switch v.action {
 	case discard:
@@ -276,7 +275,6 @@ func (m *Member) do(ctx context.Context, v verdict, others survey) error {
 	return nil
 }
 
-// pause waits, but no longer than ctx.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,10 +14,10 @@ import (
 
 func silent() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// health serves /health, /livez, /readyz and /metrics as etcd has them, and while there is no etcd
-// yet says why: the process is well, but not ready.
+// health serves etcd's /health, /livez, /readyz and /metrics. Without a running etcd it answers
+// that the process is alive but not ready, with the reason.
 type health struct {
-	server *waiting
+	server *placeholder
 
 	mu   sync.Mutex
 	etcd http.Handler // nil: not started
@@ -36,7 +36,7 @@ func (m *Member) openHealth() (*health, error) {
 
 func (h *health) close() { h.server.close() }
 
-// set has h answer for a server; without one, with why there is none.
+// set makes h answer for a server, or with the reason why there is none.
 func (h *health) set(server *embed.Etcd, why string) {
 	var handler *http.ServeMux
 	if server != nil {

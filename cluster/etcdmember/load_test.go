@@ -16,16 +16,16 @@ import (
 	"rondo/internal/certs/certstest"
 )
 
-// ttl is the lease of a job's processes while members are lost.
+// ttl is the time to live of a job's leases while members are lost.
 const ttl = 10 * time.Second
 
-// job is a worker's registration and a coordinator's leadership, which writes plans all the time.
+// job is a worker's registration and a coordinator's leadership that writes plans continuously.
 type job struct {
 	worker cluster.Registration
 	leader cluster.Leadership
 	stop   context.CancelFunc
 	ended  chan error
-	gap    time.Duration // the longest between two plans
+	gap    time.Duration // longest time between two plans
 	plans  int
 }
 
@@ -68,7 +68,6 @@ func (j *job) write(ctx context.Context) error {
 	return nil
 }
 
-// finish stops the writer, and fails if anything was ever lost.
 func (j *job) finish(t *testing.T) {
 	t.Helper()
 	j.stop()
@@ -87,8 +86,8 @@ func (j *job) finish(t *testing.T) {
 	}
 }
 
-// loseEach kills one member after the other, etcd's leader among them, each with its disk, and has
-// it come back with an empty one, while a job runs.
+// loseEach kills one member after the other with its disk, the leader among them, and restarts it
+// with an empty disk, while a job runs.
 func loseEach(t *testing.T, c *testCluster, tls *tls.Config) {
 	t.Helper()
 	var endpoints []string
@@ -119,7 +118,6 @@ func loseEach(t *testing.T, c *testCluster, tls *tls.Config) {
 	c.expectPlan(j.plans)
 }
 
-// expectPlan reads what was written last from each member.
 func (c *testCluster) expectPlan(least int) {
 	c.t.Helper()
 	for _, p := range c.members {
@@ -130,7 +128,7 @@ func (c *testCluster) expectPlan(least int) {
 		}
 		enough := fmt.Errorf("seen")
 		_ = store.WatchPlan(c.t.Context(), func(plan cluster.Plan) error {
-			if int(plan.Generation) < least-1 { // the last may have been given up
+			if int(plan.Generation) < least-1 { // the last write may have been given up
 				c.t.Errorf("%s has plan %d of %d", p.cfg.Name, plan.Generation, least)
 			}
 			return enough
@@ -139,14 +137,14 @@ func (c *testCluster) expectPlan(least int) {
 	}
 }
 
-// TestDisksLostUnderLoad: every member in turn loses its disk, and no lease is lost.
+// TestDisksLostUnderLoad: each member in turn loses its disk, and no lease is lost.
 func TestDisksLostUnderLoad(t *testing.T) {
 	t.Parallel()
 	loseEach(t, form(t), nil)
 }
 
-// TestMutualTLS: the same where every connection is mutual TLS; without a certificate nobody gets
-// in, neither as a client nor as a member.
+// TestMutualTLS: the same with mutual TLS on every connection. A process without a certificate is
+// refused as a client and as a member.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	folder := certstest.New(t).Good(t.TempDir())
@@ -168,7 +166,7 @@ func TestMutualTLS(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), askTimeout)
 		if _, err := stranger.Get(ctx, "k"); err == nil {
-			t.Errorf("%s serves whoever has no certificate", address)
+			t.Errorf("%s serves a client without a certificate", address)
 		}
 		cancel()
 		_ = stranger.Close()

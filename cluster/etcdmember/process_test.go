@@ -26,7 +26,7 @@ import (
 	"rondo/internal/port"
 )
 
-// memberVariable has the test's own binary run as a member.
+// memberVariable makes the test binary run as a member.
 const memberVariable = "RONDO_TEST_ETCD_MEMBER"
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func runMember(text string) int {
 	return 0
 }
 
-// deadline bounds what a test waits for: it is long, since the machine may be busy.
+// deadline limits a test's waits. It is long, because the machine may be busy.
 const deadline = 90 * time.Second
 
 // process is a member in a process of its own.
@@ -81,7 +81,7 @@ func (p *process) said(text string) bool {
 	return strings.Contains(p.log.String(), text)
 }
 
-// testCluster is members on loopback.
+// testCluster is a cluster of members on loopback.
 type testCluster struct {
 	t       *testing.T
 	tls     *tls.Config // of its clients
@@ -140,13 +140,11 @@ func (c *testCluster) start(members ...*process) {
 	}
 }
 
-// address is where its peers reach a member.
 func (p *process) address() string {
 	i := slices.IndexFunc(p.cfg.Peers, func(o Peer) bool { return o.Name == p.cfg.Name })
 	return p.cfg.Peers[i].Address
 }
 
-// end sends a signal and waits for the process's end.
 func (c *testCluster) end(p *process, s syscall.Signal) error {
 	_ = p.cmd.Process.Signal(s)
 	select {
@@ -160,7 +158,6 @@ func (c *testCluster) end(p *process, s syscall.Signal) error {
 	}
 }
 
-// lose kills a member, and its disk is gone.
 func (c *testCluster) lose(p *process) {
 	c.t.Helper()
 	_ = c.end(p, syscall.SIGKILL)
@@ -169,7 +166,6 @@ func (c *testCluster) lose(p *process) {
 	}
 }
 
-// until waits for something to become true.
 func (c *testCluster) until(what string, is func() bool) time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -182,7 +178,6 @@ func (c *testCluster) until(what string, is func() bool) time.Duration {
 	return 0
 }
 
-// get asks a member's health port.
 func (p *process) get(path string) (status int, body string) {
 	client := http.Client{Timeout: 5 * time.Second}
 	answer, err := client.Get("http://" + p.cfg.Health + path)
@@ -199,7 +194,7 @@ func (p *process) healthy() bool {
 	return status == http.StatusOK
 }
 
-// allHealthy waits for these members to serve, and returns how long it took.
+// allHealthy waits until these members serve, and returns how long it took.
 func (c *testCluster) allHealthy(members ...*process) time.Duration {
 	c.t.Helper()
 	var took time.Duration
@@ -232,7 +227,7 @@ func (c *testCluster) put(client *clientv3.Client, key, value string) {
 	}
 }
 
-// expect reads a key from one member alone, linearizably.
+// expect reads a key from one member, linearizably.
 func (c *testCluster) expect(p *process, key, want string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), deadline)
@@ -250,7 +245,7 @@ func (c *testCluster) expect(p *process, key, want string) {
 	}
 }
 
-// ids returns the members' ids by name, and fails unless all of n have started.
+// ids returns the members' ids by name, and fails unless all n have started.
 func (c *testCluster) ids(client *clientv3.Client, n int) map[string]uint64 {
 	c.t.Helper()
 	ids := map[string]uint64{}

@@ -22,25 +22,26 @@ import (
 )
 
 const (
-	// quotaBytes bounds what the cluster keeps: its jobs' plans and registrations are kilobytes. A
-	// member that fetches it anew has room for it twice, and for its log, on a volume of 2 GiB.
+	// quotaBytes limits the cluster's data; plans and registrations take kilobytes. A member that
+	// fetches the data anew needs this twice, and its log, on a volume of 2 GiB.
 	quotaBytes = 512 << 20
 	// compactAfter is how long old values of keys are kept.
 	compactAfter = time.Hour
-	// A leader is given up after this much silence, ten heartbeats, or up to twice as much: a host
-	// that is busy or a disk that is slow for a moment is no reason. An election that nobody wins,
-	// as happens when all are busy, is followed by another: both fit between two renewals of a
-	// job's lease of 10 s and its end.
+	// electionTimeout is how long a leader may be silent, ten heartbeats; followers wait up to
+	// twice as long. A busy host or a slow disk may take a moment. A split vote on busy hosts is
+	// followed by a second election. Both fit between a renewal and the end of a job's lease of 10
+	// s.
 	electionTimeout = 1500 * time.Millisecond
-	sameLines       = 2               // of etcd's log in a minute
-	trustInterval   = 5 * time.Second // between two looks at the authority's file
+	sameLines       = 2               // equal lines of etcd's log per minute
+	trustInterval   = 5 * time.Second // between two reads of the authority's file
 )
 
-// errNewTrust is the end of a server that is to be started with another authority.
-var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, which etcd " +
-	"reads at its start alone")
+// errNewTrust ends a server that must restart with another authority.
+var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, and etcd " +
+	"reads it only at its start")
 
-// trust is the authority of a folder that is whole; nil: it is not, or there is no TLS.
+// trust returns the authority in the certificate folder; nil if the folder is incomplete or there
+// is no TLS.
 func (m *Member) trust() []byte {
 	if m.certs == nil {
 		return nil
@@ -55,16 +56,16 @@ func (m *Member) trust() []byte {
 	return text
 }
 
-// serve runs the server until ctx ends, or it stops by itself: then the error says why.
+// serve runs the server until ctx ends. If the server stops earlier, it returns the reason.
 func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 	trusted := m.trust()
 	server, err := embed.StartEtcd(m.config(how))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	m.begun()
-	// Not asked before it is ready: etcd's answer then is what it was told, without a lock, while
-	// it takes over the cluster's data.
+	m.forgetEmpty()
+	// Before it is ready, etcd's health handler must not be called: it reads etcd's configuration
+	// without a lock while etcd fetches the cluster's data.
 	health.set(nil, "started, and not yet part of the cluster")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()
@@ -103,14 +104,13 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 	}
 }
 
-// leave hands the leadership on before the listeners close, so that clients find a leader when they
-// go elsewhere.
+// leave transfers the leadership before the listeners close, so that clients find a leader at other
+// members.
 func leave(server *embed.Etcd) {
 	_ = server.Server.TryTransferLeadershipOnShutdown()
 	server.Close()
 }
 
-// config is etcd's own.
 func (m *Member) config(how verdict) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = m.cfg.Name, m.cfg.Data
@@ -127,7 +127,7 @@ func (m *Member) config(how verdict) *embed.Config {
 			KeyFile:        filepath.Join(m.cfg.TLS, certs.KeyFile),
 			TrustedCAFile:  filepath.Join(m.cfg.TLS, certs.TrustFile),
 			ClientCertAuth: true,
-			// Pods' addresses change and are in no certificate: the authority vouches for callers.
+			// Pods' addresses change and are in no certificate. The authority vouches for callers.
 			SkipClientSANVerify: true,
 		}
 		c.PeerTLSInfo = c.ClientTLSInfo
@@ -147,8 +147,8 @@ func (m *Member) config(how verdict) *embed.Config {
 	return c
 }
 
-// etcdLog is what etcd has to say. What it says again and again, such as that a peer is away, it
-// says a few times a minute.
+// etcdLog returns etcd's log. It limits repeated lines, such as that a peer is away, to a few per
+// minute.
 func (m *Member) etcdLog() *zap.Logger {
 	level := zapcore.WarnLevel
 	if m.cfg.Verbose {
@@ -160,7 +160,7 @@ func (m *Member) etcdLog() *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(core, time.Minute, sameLines, 0)).Named("etcd")
 }
 
-// initialCluster lists the members for etcd, which takes no notice of it where there is a disk.
+// initialCluster returns the members for etcd, which ignores them if it has a disk.
 func (m *Member) initialCluster(how verdict) string {
 	var entries []string
 	for _, member := range how.roster.members {

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// askTimeout is for a member or a majority to answer, the lookup of its name included, which
-	// on Kubernetes (k8s/etcd) takes a second longer for each answer that is lost on the way.
+	// askTimeout limits the answer of a member or a majority, including the lookup of its name. On
+	// Kubernetes (k8s/etcd) the lookup takes a second longer for each lost answer.
 	askTimeout    = 3 * time.Second
 	changeTimeout = 5 * time.Second // for a majority to change its members
-	answerBytes   = 1 << 20         // of an answer at most
+	answerBytes   = 1 << 20         // most bytes of an answer
 )
 
-// What members answer on their peers' listeners. The first is etcd's own.
+// Paths on the peers' listeners. membersPath is etcd's own.
 const (
 	membersPath = "/members"
 	emptyPath   = "/rondo/empty"
 )
 
-// ask asks all others at once, and then those of a cluster what their majority says.
+// ask asks all other members at once, and then the majority of their cluster.
 func (m *Member) ask(ctx context.Context) survey {
 	transport := &http.Transport{TLSClientConfig: m.tls(), DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: askTimeout}
@@ -60,23 +60,24 @@ func (m *Member) ask(ctx context.Context) survey {
 	if len(others.clients) > 0 {
 		others.agreed = m.askMajority(ctx, others.clients)
 	}
-	doubt(others.views)
+	rejectShared(others.views)
 	return others
 }
 
-// word is what a member with an empty disk says: who it is, and who has said the same to it.
-type word struct {
+// emptyAnswer is the answer of a member with an empty disk: its identity, and the members that have
+// told it the same.
+type emptyAnswer struct {
 	Name, Token string
 	Heard       []string
 }
 
-func (m *Member) word() word {
+func (m *Member) emptyAnswer() emptyAnswer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return word{Name: m.self.name, Token: m.cfg.Token, Heard: slices.Clone(m.heard)}
+	return emptyAnswer{Name: m.self.name, Token: m.cfg.Token, Heard: slices.Clone(m.heard)}
 }
 
-// hear takes down who has said that it is empty, and reports whether it ever has.
+// hear records that a member's disk is empty, and reports whether it ever said so.
 func (m *Member) hear(v view) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,27 +88,27 @@ func (m *Member) hear(v view) bool {
 	return v.empty || known
 }
 
-// askOne asks a member for the cluster as it knows it, or whether it is as empty as this one.
+// askOne asks a member for its roster, or whether its disk is empty.
 func (m *Member) askOne(ctx context.Context, client *http.Client, v *view) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) { v.address = c.Conn.RemoteAddr().String() }})
-	var who word
+	var who emptyAnswer
 	id, err := get(ctx, client, m.peerURL(v.peer)+emptyPath, &who)
 	switch {
-	case errors.Is(err, errNotServed): // then it is etcd
+	case errors.Is(err, errNotServed): // it runs etcd
 		id, err = get(ctx, client, m.peerURL(v.peer)+membersPath, &v.roster.members)
 	case err == nil && (who.Name != v.peer.Name || who.Token != m.cfg.Token):
-		err = fmt.Errorf("%s with --token %q does, at %s", who.Name, who.Token, v.address)
+		err = fmt.Errorf("%s with --token %q answers at %s", who.Name, who.Token, v.address)
 	case err == nil:
 		v.empty, v.hearsMe = true, slices.Contains(who.Heard, m.self.name)
 	}
 	v.roster.cluster, v.err = id, err
-	v.was = m.hear(*v)
+	v.saidEmpty = m.hear(*v)
 }
 
-// doubt takes no word from an address that answers for several members: etcd does not say which of
-// its members it is.
-func doubt(views []view) {
+// rejectShared discards the answers of an address that answers for several members, because etcd
+// does not say which member it is.
+func rejectShared(views []view) {
 	answers := map[string]int{}
 	for _, v := range views {
 		if v.err == nil {
@@ -117,16 +118,16 @@ func doubt(views []view) {
 	for i, v := range views {
 		if v.err == nil && answers[v.address] > 1 {
 			views[i] = view{peer: v.peer, address: v.address, err: fmt.Errorf("one process "+
-				"answers for it and for another, at %s", v.address)}
+				"answers for it and another member, at %s", v.address)}
 		}
 	}
 }
 
 const clusterHeader = "X-Etcd-Cluster-ID"
 
-var errNotServed = errors.New("it is no etcd member")
+var errNotServed = errors.New("it is not an etcd member")
 
-// get returns the id of the cluster that the answer names.
+// get decodes the answer into into, and returns the id of its cluster.
 func get(ctx context.Context, client *http.Client, from string, into any) (types.ID, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
@@ -157,7 +158,7 @@ func get(ctx context.Context, client *http.Client, from string, into any) (types
 	return types.IDFromString(response.Header.Get(clusterHeader))
 }
 
-// askMajority returns the members as a majority has them now; nil if there is none.
+// askMajority returns the roster that a majority confirms now; nil if there is no majority.
 func (m *Member) askMajority(ctx context.Context, endpoints []string) *roster {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -166,7 +167,7 @@ func (m *Member) askMajority(ctx context.Context, endpoints []string) *roster {
 		return nil
 	}
 	defer func() { _ = client.Close() }()
-	answer, err := client.MemberList(ctx) // linearizable: only a leader with a majority can say
+	answer, err := client.MemberList(ctx) // linearizable: only a leader with a majority can answer
 	if err != nil {
 		return nil
 	}
@@ -186,7 +187,6 @@ func rosterOf(header *etcdserverpb.ResponseHeader, members []*etcdserverpb.Membe
 	return r
 }
 
-// change has the majority remove or add this member.
 func (m *Member) change(ctx context.Context, v verdict, others survey) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -211,7 +211,7 @@ func (m *Member) client(endpoints []string) (*clientv3.Client, error) {
 		TLS: m.tls(), Logger: zap.NewNop()})
 }
 
-// tls is for calls to other members; nil: without.
+// tls returns the TLS configuration for calls to other members; nil: no TLS.
 func (m *Member) tls() *tls.Config {
 	if m.certs == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"rondo/internal/certs/certstest"
 )
 
-// TestToken: who has data keeps its cluster whatever its token is now; who has none does not get
-// into a cluster of another token, and nothing is done to that.
+// TestToken: a member with data keeps its cluster whatever its token is. A member without data does
+// not join a cluster of another token, and does not change it.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	c := form(t)
@@ -45,7 +45,7 @@ func TestToken(t *testing.T) {
 	c.expect(lost, "k", "kept")
 }
 
-// TestNewAuthority: members follow their folder to another authority by themselves.
+// TestNewAuthority: members adopt a new authority in their folder by themselves.
 func TestNewAuthority(t *testing.T) {
 	t.Parallel()
 	before, after := certstest.New(t), certstest.New(t)
@@ -84,7 +84,7 @@ func TestNewAuthority(t *testing.T) {
 	}
 }
 
-// TestBothFamilies: the address that means all of IPv4 means all of IPv6 as well.
+// TestBothFamilies: the address for all of IPv4 means all of IPv6, too.
 func TestBothFamilies(t *testing.T) {
 	t.Parallel()
 	const address = "::1"

@@ -23,8 +23,8 @@ import (
 	"rondo/internal/port"
 )
 
-// slowAtFirst never answers the first call of one method, and loses the answer to the first of
-// another one.
+// slowAtFirst returns an option that never answers the first call of method silent, and loses the
+// answer to the first call of method lost.
 func slowAtFirst(silent, lost string) grpc.DialOption {
 	var silences, losses atomic.Int32
 	return grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
@@ -41,8 +41,8 @@ func slowAtFirst(silent, lost string) grpc.DialOption {
 	})
 }
 
-// TestRegisterOutlivesASlowEtcd: an answer that does not come, or is lost, does not end a worker,
-// and leaves no second entry.
+// TestRegisterOutlivesASlowEtcd: a missing or lost answer does not fail Register, and leaves no
+// second entry.
 func TestRegisterOutlivesASlowEtcd(t *testing.T) {
 	t.Parallel()
 	s := open(t, slowAtFirst("/LeaseGrant", "/Put"))
@@ -64,7 +64,7 @@ func TestRegisterOutlivesASlowEtcd(t *testing.T) {
 	}
 }
 
-// proxy stands between a store and etcd, and can be cut.
+// proxy is a connection between a store and etcd that can be cut.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -121,7 +121,7 @@ func (p *proxy) copy(to, from net.Conn) {
 	delete(p.open, from)
 }
 
-// set cuts all connections, also those that are tried, or lets them through again.
+// set cuts all connections and refuses new ones, or lets them through again.
 func (p *proxy) set(cut bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +133,8 @@ func (p *proxy) set(cut bool) {
 	}
 }
 
-// TestCompactionWhileAWatcherIsCutOff: the history that a watcher has missed is gone when it comes
-// back; it lists again, and has the newest.
+// TestCompactionWhileAWatcherIsCutOff: the changes that a watcher has missed are compacted. It
+// lists again and gets the newest value.
 func TestCompactionWhileAWatcherIsCutOff(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
@@ -187,7 +187,7 @@ func TestCompactionWhileAWatcherIsCutOff(t *testing.T) {
 	}
 }
 
-// lines is a log that is read while it is written.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -205,7 +205,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// planWatch is a WatchPlan that runs until the test is over.
+// planWatch is a WatchPlan that runs until the test ends.
 type planWatch chan cluster.Plan
 
 func watchPlans(ctx context.Context, t *testing.T, s *Store) planWatch {
@@ -246,7 +246,7 @@ func (w planWatch) await(ctx context.Context, t *testing.T, g cluster.Generation
 	}
 }
 
-// etcdAt starts an etcd at fixed addresses, so that it can be stopped and started again.
+// etcdAt starts an etcd at fixed addresses, so that it can be restarted.
 func etcdAt(t *testing.T, dir string, client, peer url.URL) *embed.Etcd {
 	t.Helper()
 	cfg := embed.NewConfig()
@@ -267,14 +267,14 @@ func etcdAt(t *testing.T, dir string, client, peer url.URL) *embed.Etcd {
 	return server
 }
 
-// reservedURL is a place that is free whenever a server of this test wants it.
+// reservedURL returns an address that is reserved for a server of this test.
 func reservedURL(t *testing.T) url.URL {
 	t.Helper()
 	return url.URL{Scheme: "http", Host: port.ForTest(t).Address()}
 }
 
-// TestEtcdIsAwayForLongerThanALease: registrations and leaderships count as lost by the clock of
-// those who hold them; watches and whoever waits to register go on when etcd is back with its data.
+// TestEtcdIsAwayForLongerThanALease: registrations and leaderships count as lost by their holders'
+// clocks. Watches and waiting registrations go on when etcd returns with its data.
 func TestEtcdIsAwayForLongerThanALease(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second

@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Claim returns true once in the run of a job for each name, whichever process asks first: for
-// what must happen once, such as a rehearsed fault. The next run's PutSpec gives all names back.
+// Claim returns true to the first process that claims a name in the present run of the job. It
+// makes an event happen once, such as a rehearsed fault. The next run's PutSpec frees all names.
 func (s *Store) Claim(ctx context.Context, name string) (mine bool, err error) {
 	if name == "" || strings.Contains(name, "/") {
 		return false, fmt.Errorf("claiming %q: a name must not be empty or contain a slash", name)

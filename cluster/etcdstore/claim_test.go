@@ -7,7 +7,7 @@ import (
 	"rondo/cluster"
 )
 
-// TestUnregister: a process that died is missed at once, under all of its ids, and no other one.
+// TestUnregister: all registrations of a dead process are removed at once, and no others.
 func TestUnregister(t *testing.T) {
 	s, ctx := open(t), t.Context()
 	for _, m := range []cluster.Member{

@@ -138,7 +138,7 @@ func decodeLeader(value []byte) (cluster.Leader, error) {
 	return cluster.Leader{ID: message.Id, Address: message.Address}, nil
 }
 
-// encode marshals a message of ours, which fails only on text that is not UTF-8.
+// encode marshals a message, which fails only for text that is not UTF-8.
 func encode(m proto.Message) []byte {
 	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -147,5 +147,5 @@ func encode(m proto.Message) []byte {
 	return value
 }
 
-// utf8 replaces what protobuf does not take in a string.
+// utf8 replaces bytes that are invalid in a protobuf string.
 func utf8(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

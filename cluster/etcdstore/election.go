@@ -15,12 +15,11 @@ import (
 	"rondo/cluster"
 )
 
-// errCandidacyEnded: the candidate's own key went away while it waited.
+// errCandidacyEnded: the candidate's own key disappeared while it waited.
 var errCandidacyEnded = errors.New("the candidate's own key is gone")
 
-// Campaign implements cluster.Election. A candidate puts a key under its lease, and leads when
-// all older keys are gone and its own is there, in one and the same read; if its own went away
-// while it waited, it starts over.
+// Campaign implements cluster.Election. A candidate puts a key under its lease. It leads when one
+// read finds its own key and no older one. If its key disappears while it waits, it starts over.
 func (s *Store) Campaign(ctx context.Context, self cluster.Leader, ttl time.Duration) (
 	cluster.Leadership, error) {
 	for pause := newBackoff(); ; {
@@ -41,7 +40,7 @@ func (s *Store) Campaign(ctx context.Context, self cluster.Leader, ttl time.Dura
 	}
 }
 
-// candidacy is one key's way to the leadership.
+// candidacy puts one key and waits until it leads.
 func (s *Store) candidacy(ctx context.Context, self cluster.Leader, ttl time.Duration) (
 	*leadership, error) {
 	l, err := s.grant(ctx, ttl)
@@ -56,15 +55,15 @@ func (s *Store) candidacy(ctx context.Context, self cluster.Leader, ttl time.Dur
 	return leading, nil
 }
 
-// leadership is a candidate's key, which is the oldest of all.
+// leadership is the oldest candidate's key.
 type leadership struct {
 	store    *Store
 	lease    *lease
 	key      string
-	revision int64 // at which the key was created: the fencing token
+	revision int64 // create revision of the key: the fencing token
 
 	mu           sync.Mutex
-	planRevision int64 // of the plan that was loaded or put last
+	planRevision int64 // of the plan that was loaded or stored last
 }
 
 // await puts the key, and returns when it is the oldest.
@@ -103,7 +102,7 @@ func (l *leadership) await(ctx context.Context, self cluster.Leader) error {
 	return err
 }
 
-// whileValid returns a context that also ends when the lease does.
+// whileValid returns a context that also ends with the lease.
 func (l *leadership) whileValid(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -139,8 +138,8 @@ func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	return plan, err
 }
 
-// PutPlan implements cluster.Leadership. A request without an answer may have been carried out:
-// it is made again, and what it then finds in its way may be its own earlier success.
+// PutPlan implements cluster.Leadership. A request without an answer may have succeeded. It is
+// repeated, and a plan that it then finds may be its own.
 func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +170,7 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 	})
 }
 
-// fenced makes a request until it succeeds or the leadership ends.
+// fenced repeats a request until it succeeds or the leadership ends.
 func (l *leadership) fenced(ctx context.Context, what string,
 	request func(context.Context) error) error {
 	if !l.lease.valid() {

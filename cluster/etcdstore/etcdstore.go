@@ -1,15 +1,15 @@
-// Package etcdstore keeps a job's membership in etcd v3, under /rondo/<job>/:
+// Package etcdstore stores a job's membership in etcd v3, under /rondo/<job>/:
 //
 //	spec           the JobSpec
-//	leader/<lease> the candidates for leadership, each under its lease; the oldest leads
+//	leader/<lease> the candidates for the leadership, each under its lease; the oldest leads
 //	members/<id>   the workers, each under its lease
-//	plan           what the leader decided
-//	claims/        names that a process of this run has claimed
+//	plan           the leader's last decision
+//	claims/        names claimed by processes of this run
 //
-// It implements the interfaces of package cluster and decides nothing itself. Every write of the
-// leader is a transaction on the create revision of its key, so that one that was paused and
-// wakes up cannot write. Leases are kept by a clock of our own, because etcd's client does not
-// tell when one has ended. It may import cluster and proto.
+// It implements the interfaces of package cluster and makes no decision itself. Each write of the
+// leader is a transaction on its key's create revision, so that a leader that was paused cannot
+// write after it was replaced. It tracks leases by its own clock, because etcd's client does not
+// report their end. It may import cluster and proto.
 package etcdstore
 
 import (
@@ -32,39 +32,39 @@ import (
 	"rondo/cluster"
 )
 
-// Limits of what the store waits for, where Config does not say otherwise.
+// Limits of the store's waits, unless Config sets others.
 const (
 	defaultStartTimeout   = 10 * time.Second
 	defaultRequestTimeout = 5 * time.Second
-	startAttempt          = 2 * time.Second // of one attempt to reach etcd at the start
+	startAttempt          = 2 * time.Second // for one attempt at the start
 	backoffFirst          = 50 * time.Millisecond
 	backoffMax            = 2 * time.Second
-	// The client's own retries, which hide their reason; we retry by ourselves.
+	// Retries by etcd's client. It hides their reason, so the store retries by itself.
 	clientRetries = 3
-	// A connection that is silent for keepAliveTime is probed; one on which something is sent, and
-	// not taken for keepAliveTimeout, is given up.
-	keepAliveTime    = 10 * time.Second // gRPC takes no less
+	// A silent connection is probed after keepAliveTime. A connection that accepts no data for
+	// keepAliveTimeout is closed.
+	keepAliveTime    = 10 * time.Second // gRPC's minimum
 	keepAliveTimeout = 3 * time.Second
-	leastAttempt     = time.Second // of one attempt to renew a lease, where the lease allows it
-	// releaseTimeout bounds giving a lease back. One that is not given back ends by itself.
+	leastAttempt     = time.Second // for one attempt to renew a lease, if the lease allows it
+	// releaseTimeout limits the release of a lease. After that it ends by itself.
 	releaseTimeout = 2 * time.Second
 )
 
-// Config says how to reach etcd.
+// Config sets the connection to etcd.
 type Config struct {
 	Endpoints []string // host:port or URL
 	Job       string
 	TLS       *tls.Config // nil: plaintext
 
 	StartTimeout   time.Duration // how long Open tries; 0: 10 s
-	RequestTimeout time.Duration // of one request; 0: 5 s
+	RequestTimeout time.Duration // for one request; 0: 5 s
 
-	Log         *slog.Logger // what is retried, and why; nil: nothing
-	ClientLog   *zap.Logger  // of etcd's own client; nil: nothing
+	Log         *slog.Logger // retries and their reasons; nil: no log
+	ClientLog   *zap.Logger  // of etcd's client; nil: no log
 	DialOptions []grpc.DialOption
 }
 
-// Validate returns an error that names what is wrong.
+// Validate returns an error that names the flag at fault.
 func (c Config) Validate() error {
 	if len(c.Endpoints) == 0 {
 		return errors.New("--etcd: no endpoints; give host:port,host:port")
@@ -79,8 +79,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Store is one job's part of etcd. It implements cluster.Submissions, Registry,
-// Election and Viewer.
+// Store is one job's keys in etcd. It implements cluster.Submissions, Registry, Election and
+// Viewer.
 type Store struct {
 	client  *clientv3.Client
 	root    string // "/rondo/<job>/"
@@ -96,8 +96,7 @@ var (
 	_ cluster.Viewer      = (*Store)(nil)
 )
 
-// Open connects to etcd and makes sure that it answers: the error says which endpoints were
-// tried, and for how long.
+// Open connects to etcd and waits until it answers. The error names the endpoints and the time.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -136,8 +135,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Close ends the connection. Registrations and leaderships that have not been given up end with
-// their leases.
+// Close closes the connection. Remaining registrations and leaderships end with their leases.
 func (s *Store) Close() error {
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("etcd at %s: closing: %w", s.servers, err)
@@ -145,7 +143,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// reach reads one key, again and again until etcd answers or patience ends.
+// reach reads one key, repeatedly until etcd answers or patience ends.
 func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -160,7 +158,7 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 		if permanent(err) {
 			return fmt.Errorf("etcd at %s refuses: %w", s.servers, err)
 		}
-		if first && patience > defaultStartTimeout { // for which nobody would wait unasked
+		if first && patience > defaultStartTimeout { // tell the user why it takes long
 			s.log.Warn("etcd does not answer: waiting for it", "at", s.servers, "for", patience,
 				"error", err)
 		}
@@ -174,7 +172,8 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// once makes one request within the request timeout. what is in the error: "reading the spec".
+// once makes one request within the request timeout. what describes it in errors: "reading the
+// spec".
 func (s *Store) once(ctx context.Context, what string, request func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -190,8 +189,8 @@ func (s *Store) once(ctx context.Context, what string, request func(context.Cont
 	return fmt.Errorf("etcd at %s: %s: %w", s.servers, what, err)
 }
 
-// untilDone makes a request again and again until it succeeds, ctx ends, or trying again cannot
-// help. The request must be one that may be made twice.
+// untilDone repeats a request until it succeeds, ctx ends, or its error is permanent. It must be
+// safe to make the request twice.
 func (s *Store) untilDone(ctx context.Context, what string,
 	request func(context.Context) error) error {
 	pause := newBackoff()
@@ -207,13 +206,13 @@ func (s *Store) untilDone(ctx context.Context, what string,
 	}
 }
 
-// follow calls fn with everything whose key starts with prefix, and again whenever it has
-// changed. Changes in quick succession are told once. It returns when ctx ends, with its error,
-// with fn's error, or with one that trying again does not cure.
+// follow calls fn with all keys under prefix, and again after each change. Changes in quick
+// succession may cause one call. It returns ctx's error when ctx ends, fn's error, or a permanent
+// error.
 //
-// Each round lists and then waits for the first change after the revision of that list, so that
-// nothing is missed, and a watch that breaks for any reason (compaction, a lost leader, a server
-// that restarts) only starts the next round.
+// Each round lists the keys and then waits for the first change after the list's revision, so no
+// change is missed. A watch that breaks for any reason (compaction, a lost leader, a restarted
+// server) only starts the next round.
 func (s *Store) follow(ctx context.Context, prefix string,
 	fn func([]*mvccpb.KeyValue) error) error {
 	pause := newBackoff()
@@ -246,8 +245,8 @@ func (s *Store) follow(ctx context.Context, prefix string,
 	}
 }
 
-// change returns nil once something under prefix has changed at or after revision, or the reason
-// for which the watch ended.
+// change returns nil after a change under prefix at or after revision, or the error that ended the
+// watch.
 func (s *Store) change(ctx context.Context, prefix string, revision int64) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
@@ -263,10 +262,10 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64) error
 	return fmt.Errorf("etcd at %s: watching %s: the watch ended", s.servers, prefix)
 }
 
-// errUnreadable: a key holds what no Rondo of this version has written.
+// errUnreadable: a key's value was not written by this version of Rondo.
 var errUnreadable = errors.New("cannot be read")
 
-// permanent reports whether the server has answered, and would answer the same again.
+// permanent reports whether the server answered with an error that a retry would not change.
 func permanent(err error) bool {
 	for _, final := range []error{cluster.ErrDeposed, errUnreadable, rpctypes.ErrNoSpace} {
 		if errors.Is(err, final) {
@@ -288,12 +287,12 @@ func permanent(err error) bool {
 	return false
 }
 
-// backoff is a pause that doubles up to a limit.
+// backoff is a pause that doubles up to backoffMax.
 type backoff struct{ next time.Duration }
 
 func newBackoff() *backoff { return &backoff{next: backoffFirst} }
 
-// wait returns false if ctx ended first.
+// wait returns false if ctx ends first.
 func (b *backoff) wait(ctx context.Context) bool {
 	timer := time.NewTimer(b.next)
 	defer timer.Stop()

@@ -27,7 +27,7 @@ import (
 	"rondo/cluster/storetest"
 )
 
-// endpoint is the etcd that all tests of this package share; each has a job of its own in it.
+// endpoint is the etcd that all tests of this package share. Each test has a job of its own.
 var endpoint string
 
 func TestMain(m *testing.M) { os.Exit(runWithEtcd(m)) }
@@ -79,7 +79,6 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	}
 }
 
-// open returns a store of the test's own job.
 func open(t *testing.T, options ...grpc.DialOption) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), Config{
@@ -91,7 +90,7 @@ func open(t *testing.T, options ...grpc.DialOption) *Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The test may run again, in the same etcd.
+		// The test may run again in the same etcd.
 		_, err := s.client.Delete(context.Background(), s.root, clientv3.WithPrefix())
 		if err := errors.Join(err, s.Close()); err != nil {
 			t.Error(err)
@@ -147,7 +146,7 @@ func TestUnreachableSaysWhereAndHowLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close() // accepts, and never answers
+	defer listener.Close() // accepts and never answers
 	closed := "127.0.0.1:1"
 	for name, address := range map[string]string{
 		"refused": closed, "silent": listener.Addr().String(),
@@ -192,8 +191,8 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// cut makes the stream of lease renewals fail from when away is set, as if etcd were away. asked
-// is when the last renewal left that was not cut.
+// cut returns an option that makes the stream of lease renewals fail while away is set. asked is
+// the time of the last renewal before that.
 func cut(away *atomic.Bool, asked *atomic.Pointer[time.Time]) grpc.DialOption {
 	return grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc,
 		conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (
@@ -209,8 +208,8 @@ func cut(away *atomic.Bool, asked *atomic.Pointer[time.Time]) grpc.DialOption {
 	})
 }
 
-// TestLeaseIsKept: a lease outlives its time while it is renewed, and also when some renewals
-// fail; once all fail it is lost by our own clock, which is ahead of the server's.
+// TestLeaseIsKept: a lease lasts while it is renewed, even if some renewals fail. When all fail, it
+// is lost by this process's clock, ahead of the server's.
 func TestLeaseIsKept(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -226,7 +225,7 @@ func TestLeaseIsKept(t *testing.T) {
 	select {
 	case <-r.Lost():
 		t.Fatal("lost although renewals went on in time")
-	case <-time.After(ttl + ttl/3): // what is waited for is that the time passes
+	case <-time.After(ttl + ttl/3): // the time itself is the test
 	}
 	away.Store(true)
 	select {
@@ -234,7 +233,7 @@ func TestLeaseIsKept(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("not lost although nothing was renewed for 10s")
 	}
-	// The server counts from when a renewal arrives, which is after it left.
+	// The server counts from the arrival of a renewal, which is later.
 	own := *r.(registration).lease.deadline.Load()
 	if server := asked.Load().Add(ttl); own.After(server) {
 		t.Errorf("lost at %v by our own clock, maybe at %v by the server's", own, server)
@@ -244,7 +243,7 @@ func TestLeaseIsKept(t *testing.T) {
 	}
 }
 
-// lossy carries out the first n transactions that come after it is set, and loses the answers.
+// lossy performs the next n transactions and loses their answers.
 func lossy(n *atomic.Int32) grpc.DialOption {
 	return grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
 		conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -282,8 +281,7 @@ func TestPutPlanWhoseAnswerIsLost(t *testing.T) {
 	if err := leader.PutPlan(t.Context(), ended); err != nil {
 		t.Fatalf("the next PutPlan: %v", err)
 	}
-	// The plan changes under the leader, as a submitter does it after the end: its late retry
-	// must not undo that.
+	// A submitter changes the plan after the job's end. The leader's late retry must not undo that.
 	other := open(t)
 	if _, _, err := other.PutSpec(t.Context(), []byte("old")); err != nil {
 		t.Fatal(err)
@@ -325,7 +323,7 @@ func TestCompactionCancelsAWatchAndNothingIsMissed(t *testing.T) {
 		if len(got) == 2 {
 			return enough
 		}
-		// Between the list and the watch the history that the watch needs goes away.
+		// Compaction removes the history between the list and the watch.
 		put("two")
 		_, err := s.client.Compact(ctx, put("three"))
 		return err

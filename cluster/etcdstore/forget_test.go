@@ -4,7 +4,7 @@ import "testing"
 
 func TestForget(t *testing.T) {
 	s, ctx := open(t), t.Context()
-	// The name of the other begins with this one's.
+	// The other job's name begins with this one's.
 	other, err := Open(ctx, Config{Endpoints: []string{endpoint}, Job: t.Name() + "2"})
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestForget(t *testing.T) {
 		}
 		return answer.Count
 	}
-	for range 2 { // the second finds nothing to do
+	for range 2 { // the second call finds nothing to remove
 		if err := s.Forget(ctx); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"rondo/cluster/coordinator"
 )
 
-// deaf is an audience that does not listen.
+// deaf is an audience that ignores all calls.
 type deaf struct{}
 
 func (deaf) Lead()                 {}
@@ -18,7 +18,7 @@ func (deaf) Follow()               {}
 func (deaf) Planned(cluster.Plan)  {}
 func (deaf) Notify(string, string) {}
 
-// TestJobOverEtcd: a whole job's membership over real etcd, the leader lost in the middle.
+// TestJobOverEtcd runs a whole job's membership over etcd, and loses the leader in the middle.
 func TestJobOverEtcd(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -82,7 +82,7 @@ func TestJobOverEtcd(t *testing.T) {
 			t.Fatalf("nobody takes %#v", e)
 		}
 	}
-	// Whoever takes it may be the one that was deposed: its word then counts for nothing.
+	// The event may reach the deposed coordinator, where it has no effect.
 	send(cluster.StopRequested{Reason: "the test is over"})
 	for {
 		leader, err := admin.Leader(ctx)

@@ -14,12 +14,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// renewals is how often a lease is renewed within its time to live.
+// renewals is the number of renewals within a lease's time to live.
 const renewals = 3
 
 // lease is an etcd lease that is renewed in the background. It counts as lost when its time has
-// passed since the last renewal that succeeded was asked for, by this process's monotonic clock:
-// the server counts from later on, so lost comes before anybody else may take over.
+// passed, by this process's monotonic clock, since its last successful renewal was sent. The server
+// counts from a later moment, so lost is closed before another process may take over.
 type lease struct {
 	store    *Store
 	id       clientv3.LeaseID
@@ -30,7 +30,7 @@ type lease struct {
 	once     sync.Once
 }
 
-// grant takes out a lease of at least ttl and keeps it until release.
+// grant creates a lease of at least ttl and renews it until release.
 func (s *Store) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
 	if ttl <= 0 {
 		return nil, fmt.Errorf("--lease-ttl %v: must be above zero", ttl)
@@ -60,8 +60,8 @@ func (l *lease) extend(asked time.Time, seconds int64) {
 	l.deadline.Store(&deadline)
 }
 
-// valid reports whether the lease surely stands. It is true to the clock even where the process
-// slept and the goroutine that renews has not run yet.
+// valid reports whether the lease is certainly alive. It reads the clock, so it is right even if
+// the process was stopped and keep has not run since.
 func (l *lease) valid() bool {
 	select {
 	case <-l.lost:
@@ -71,12 +71,12 @@ func (l *lease) valid() bool {
 	}
 }
 
-// keep renews the lease at every interval until ctx ends or the lease is lost.
+// keep renews the lease at each interval until ctx ends or the lease is lost.
 func (l *lease) keep(ctx context.Context, interval time.Duration) {
 	defer close(l.stopped)
 	wait := interval
-	// The next attempt goes to another member: one whose host is gone, which is silent, must not
-	// cost the lease.
+	// The attempts are short: the next one goes to another etcd member, so that a dead, silent host
+	// does not cost the lease.
 	attempt := min(interval, max(interval/renewals, leastAttempt))
 	for {
 		timer := time.NewTimer(min(wait, time.Until(*l.deadline.Load())))
@@ -110,8 +110,8 @@ func (l *lease) keep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// renew asks for the lease's full time from now on and returns it in seconds. It speaks to the
-// server by itself, because the client's KeepAliveOnce spins while no server can be reached.
+// renew asks for the lease's full time from now on, and returns it in seconds. It calls the server
+// directly, because the client's KeepAliveOnce spins while no server is reachable.
 func (l *lease) renew(ctx context.Context) (seconds int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -120,7 +120,7 @@ func (l *lease) renew(ctx context.Context) (seconds int64, err error) {
 	if err != nil {
 		return 0, rpctypes.Error(err)
 	}
-	// An error of Send is only that the stream has ended; Recv has the reason.
+	// An error of Send only says that the stream has ended; Recv returns the reason.
 	_ = stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)})
 	answer, err := stream.Recv()
 	if err != nil {
@@ -132,8 +132,8 @@ func (l *lease) renew(ctx context.Context) (seconds int64, err error) {
 	return answer.TTL, nil
 }
 
-// release stops renewing and ends the lease, and with it every key under it. It waits for etcd for
-// releaseTimeout at most. A second call does nothing.
+// release stops the renewals and ends the lease, with every key under it. It waits up to
+// releaseTimeout for etcd. A second call does nothing.
 func (l *lease) release(ctx context.Context) (err error) {
 	l.once.Do(func() {
 		l.cancel()
@@ -152,7 +152,7 @@ func (l *lease) release(ctx context.Context) (err error) {
 	return err
 }
 
-// abandon is release for a caller that has failed already. If it fails too, the lease ends by
+// abandon is release for a caller that has failed already. If release fails, the lease ends by
 // itself.
 func (l *lease) abandon(ctx context.Context) {
 	if err := l.release(context.WithoutCancel(ctx)); err != nil {

@@ -55,7 +55,8 @@ func (s *Store) PutRun(ctx context.Context, spec []byte, over func([]byte) bool)
 	}
 }
 
-// tryPutRun returns a nil spec if somebody else was quicker, and it is worth another look.
+// tryPutRun returns a nil spec if another process changed the keys meanwhile; the caller then
+// retries.
 func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bool) (
 	stored []byte, created bool, plan cluster.Plan, err error) {
 	err = s.once(ctx, "submitting the job", func(ctx context.Context) error {
@@ -96,8 +97,8 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 	return stored, created, plan, err
 }
 
-// planIn decodes the plan in the answer to a read of its key: the zero Plan and revision 0 if
-// there is none.
+// planIn decodes the plan of a read of its key. Without a key it returns the zero Plan and revision
+// 0.
 func (s *Store) planIn(kvs []*mvccpb.KeyValue) (cluster.Plan, int64, error) {
 	if len(kvs) == 0 {
 		return cluster.Plan{}, 0, nil
@@ -148,8 +149,8 @@ func (s *Store) Register(ctx context.Context, m cluster.Member, ttl time.Duratio
 	}
 }
 
-// register enters a member under a lease of its own. An entry whose answer was lost goes with that
-// lease, and one that is made again writes over it.
+// register enters a member under a lease of its own. If the answer is lost, the entry ends with
+// that lease, or a repeated call overwrites it.
 func (s *Store) register(ctx context.Context, m cluster.Member, ttl time.Duration) (*lease, error) {
 	l, err := s.grant(ctx, ttl)
 	if err != nil {
@@ -167,7 +168,7 @@ func (s *Store) register(ctx context.Context, m cluster.Member, ttl time.Duratio
 	return l, nil
 }
 
-// registration is a member's entry; it lives as long as its lease.
+// registration is a member's entry. It lasts as long as its lease.
 type registration struct{ lease *lease }
 
 func (r registration) Lost() <-chan struct{}           { return r.lease.lost }
@@ -205,7 +206,7 @@ func (s *Store) Leader(ctx context.Context) (leader cluster.Leader, err error) {
 	return leader, err
 }
 
-// View implements cluster.Viewer. All of it is read at one revision.
+// View implements cluster.Viewer. It reads all keys at one revision.
 func (s *Store) View(ctx context.Context) (view cluster.View, err error) {
 	err = s.once(ctx, "looking at the job", func(ctx context.Context) error {
 		answer, err := s.client.Get(ctx, s.root, clientv3.WithPrefix())
@@ -218,7 +219,6 @@ func (s *Store) View(ctx context.Context) (view cluster.View, err error) {
 	return view, err
 }
 
-// viewOf reads everything that the store has of the job.
 func (s *Store) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
 	var members []*mvccpb.KeyValue
 	oldest := int64(math.MaxInt64)
@@ -254,7 +254,6 @@ func leaderIn(kv *mvccpb.KeyValue) (cluster.Leader, error) {
 	return leader, nil
 }
 
-// members decodes the workers' entries.
 func (s *Store) members(kvs []*mvccpb.KeyValue) ([]cluster.Member, error) {
 	members := make([]cluster.Member, len(kvs))
 	for i, kv := range kvs {

@@ -13,18 +13,18 @@ import (
 	"rondo/telemetry"
 )
 
-// AddFlags defines the flags that every process of a job has. The returned function gives their
-// values once they are parsed, with a log at the least level, or at slog.LevelDebug with --verbose.
+// AddFlags defines the flags that every process of a job has. After parsing, the returned function
+// gives their values, with a log of at least the given level, or slog.LevelDebug with --verbose.
 func AddFlags(c *cobra.Command) func(least slog.Level) (Config, error) {
 	var cfg Config
 	flags := c.Flags()
 	flags.StringSliceVar(&cfg.Etcd, "etcd", nil, "host:port,... of etcd")
 	flags.StringVar(&cfg.Job, "job", "", "name of the job")
-	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, it is "+
-		"known by this machine's address on the way to etcd; port 0 is any")
-	flags.StringVar(&cfg.Host, "host", "", "the machine that this process is on, for the ring's "+
-		"order; default: the host's name. A process that is told has its cores for itself")
-	flags.Int64Var(&cfg.Run, "run", 0, "number of the job's run that this process is of; 0: any")
+	flags.StringVar(&cfg.Listen, "listen", ":0", "host:port to listen on; without a host, "+
+		"others use the address from which this machine reaches etcd; port 0: any")
+	flags.StringVar(&cfg.Host, "host", "", "name of this process's machine, for the ring's order; "+
+		"default: the host name. If it is set, the process has its cores for itself")
+	flags.Int64Var(&cfg.Run, "run", 0, "number of the job's run to take part in; 0: any")
 	flags.StringVar(&cfg.Health, "health", "", "host:port of a gRPC health service, for probes; "+
 		"default: none")
 	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
@@ -38,10 +38,10 @@ func AddFlags(c *cobra.Command) func(least slog.Level) (Config, error) {
 	}
 }
 
-// AddLogFlags defines --log-format and --verbose. The returned function opens a log as they say,
-// once they are parsed; --verbose puts its level down to slog.LevelDebug.
+// AddLogFlags defines --log-format and --verbose. After parsing, the returned function opens the
+// log; --verbose lowers its level to slog.LevelDebug.
 func AddLogFlags(flags *pflag.FlagSet) func(w io.Writer, least slog.Level) (*slog.Logger, error) {
-	format := flags.String("log-format", "text", "of the log on standard error: "+
+	format := flags.String("log-format", "text", "format of the log on standard error: "+
 		strings.Join(telemetry.LogFormats(), ", "))
 	verbose := flags.Bool("verbose", false, "log connections, plans and timing, too")
 	return func(w io.Writer, least slog.Level) (*slog.Logger, error) {

@@ -1,5 +1,7 @@
-// Package meet is how the processes of a job find each other: the store, the spec in it, and the
-// address under which a process of this machine is reached.
+// Package meet connects the processes of a job: it opens the store, waits for the spec in it, and
+// finds the address under which others reach this process. It makes no decision about the job. It
+// may import cluster with etcdstore and rpc, job/jobspec, proto, telemetry, internal/app and
+// internal/certs.
 package meet
 
 import (
@@ -28,26 +30,26 @@ import (
 // Limits of the waits.
 const (
 	specWait    = 5 * time.Minute        // for the job to be submitted
-	runWait     = 10 * time.Minute       // for a certain run of it: its processes start together
-	specPause   = 500 * time.Millisecond // between looks
+	runWait     = 10 * time.Minute       // for a given run: all its processes start together
+	specPause   = 500 * time.Millisecond // between two reads
 	dialTimeout = 5 * time.Second
 )
 
-// Config says where a process of a job stands.
+// Config is the configuration that all processes of a job share.
 type Config struct {
 	Etcd   []string     // endpoints, host:port
 	Job    string       // the job's name
-	Listen string       // host:port; an empty host is the address that others reach; port 0 is any
+	Listen string       // host:port; without a host: the address towards etcd; port 0: any
 	Health string       // host:port of the health service; empty: none
-	Host   string       // of this process, for ring order; empty: this machine's name
-	Run    int64        // of the job that this process is of; 0: any
+	Host   string       // this process's host for ring order; empty: this machine's name
+	Run    int64        // the job's run that this process serves; 0: any
 	TLS    string       // folder of this process's certificate; empty: no TLS
-	Log    *slog.Logger // nil: nothing
+	Log    *slog.Logger // nil: no log
 
-	// Patience is how long etcd may take to answer at the start; 0: 10 s.
+	// Patience is how long to wait for etcd's first answer; 0: 10 s.
 	Patience time.Duration
-	// Dial opens connections to etcd and to the coordinator, whose addresses are host:port as they
-	// are stored; nil: over the network.
+	// Dial opens connections to etcd and the coordinator, at their stored addresses host:port; nil:
+	// over the network.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -59,7 +61,8 @@ func (c Config) Validate() error {
 	for _, endpoint := range c.Etcd {
 		scheme, hostPort, isURL := strings.Cut(endpoint, "://")
 		if isURL && scheme == "http" && c.TLS != "" {
-			return fmt.Errorf("--etcd %q is without TLS, and --tls %s is given", endpoint, c.TLS)
+			return fmt.Errorf("--etcd %q is a URL without TLS, but --tls %s is set",
+				endpoint, c.TLS)
 		}
 		if !isURL {
 			hostPort = endpoint
@@ -89,15 +92,14 @@ func (c Config) Store(ctx context.Context) (*etcdstore.Store, error) {
 		return nil, err
 	}
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: c.Etcd, Job: c.Job, Log: c.Log,
-		StartTimeout: c.Patience, DialOptions: c.dialing(identity, "")}) // of the endpoint's name
+		StartTimeout: c.Patience, DialOptions: c.dialing(identity, "")}) // the endpoint's name
 	if err != nil && identity != nil && identity.Refused() != nil {
 		err = fmt.Errorf("%w: %w", err, identity.Refused())
 	}
 	return store, err
 }
 
-// Client speaks to whoever leads the job at the moment, and tries for as long as patience, or 30 s
-// if that is 0.
+// Client returns a client of the job's present leader. Its calls retry for patience; 0: 30 s.
 func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Client, error) {
 	identity, err := c.Identity()
 	if err != nil {
@@ -110,8 +112,8 @@ func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Cli
 		Dial: c.dialing(identity, certs.Name)})
 }
 
-// Identity is the process's certificate; nil without --tls. A folder that is there and not sound
-// may be while its files are being made.
+// Identity returns the process's certificate; nil without --tls. A missing folder is a usage error.
+// A folder that is incomplete is not, because its files may still be written.
 func (c Config) Identity() (*certs.Identity, error) {
 	if c.TLS == "" {
 		return nil, nil
@@ -123,7 +125,8 @@ func (c Config) Identity() (*certs.Identity, error) {
 	return identity, err
 }
 
-// dialing is how connections are opened to servers of this name; empty: that of their address.
+// dialing returns the options for connections to servers of this name; empty: the name in their
+// address.
 func (c Config) dialing(identity *certs.Identity, serverName string) (options []grpc.DialOption) {
 	if identity != nil {
 		options = append(options,
@@ -135,8 +138,8 @@ func (c Config) dialing(identity *certs.Identity, serverName string) (options []
 	return options
 }
 
-// Spec returns the job's spec, validated; it waits a while for the job, or for the run of it that
-// this process is of, to be submitted, and for an etcd that does not answer for a moment.
+// Spec returns the validated spec of the job. It waits for the job, or for this process's run of
+// it, to be submitted, and retries while etcd does not answer.
 func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobSpec, error) {
 	patience := specWait
 	if c.Run > 0 {
@@ -146,14 +149,14 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 	defer cancel()
 	pause := time.NewTicker(specPause)
 	defer pause.Stop()
-	var reason error // before time was up
+	var reason error // last one before the timeout
 	for first := true; ; first = false {
 		stored, err := store.Spec(limited)
 		if err == nil && RunOf(stored) >= c.Run {
 			return Decode(stored)
 		}
 		if err == nil {
-			err = fmt.Errorf("job %s is of run %d, and this process of run %d, which its "+
+			err = fmt.Errorf("job %s is at run %d; this process waits for run %d, which its "+
 				"coordinator submits when the older one has ended", c.Job, RunOf(stored), c.Run)
 		}
 		if reason == nil || limited.Err() == nil {
@@ -174,7 +177,7 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 	}
 }
 
-// RunOf is the number of the run that a stored spec is of; 0 if it has none, or cannot be read.
+// RunOf returns the run's number in a stored spec; 0 if it has none or cannot be read.
 func RunOf(stored []byte) int64 {
 	spec := &rondov1.JobSpec{}
 	if err := proto.Unmarshal(stored, spec); err != nil {
@@ -183,7 +186,7 @@ func RunOf(stored []byte) int64 {
 	return spec.Submitted
 }
 
-// Decode reads and validates a spec as the store has it.
+// Decode decodes and validates a stored spec.
 func Decode(stored []byte) (*rondov1.JobSpec, error) {
 	spec := &rondov1.JobSpec{}
 	if err := proto.Unmarshal(stored, spec); err != nil {
@@ -195,13 +198,13 @@ func Decode(stored []byte) (*rondov1.JobSpec, error) {
 	return spec, nil
 }
 
-// Open opens the process's port. Without a host it is known by the address from which it reaches
-// etcd; a port that was chosen is then open on the others, too, such as the loopback to which a
-// pod's forwarded ports lead.
+// Open opens the process's port. Without a host in --listen, others know it by the address from
+// which it reaches etcd. A chosen port is then also open on this machine's other addresses, such as
+// the loopback of a pod, where forwarded ports arrive.
 func (c Config) Open(ctx context.Context) (net.Listener, error) {
 	host, port := "", "0"
 	if c.Listen != "" {
-		host, port, _ = net.SplitHostPort(c.Listen) // Validate has seen it
+		host, port, _ = net.SplitHostPort(c.Listen) // Validate has checked it
 	}
 	known := host
 	if host == "" {
@@ -226,7 +229,7 @@ func (c Config) Open(ctx context.Context) (net.Listener, error) {
 	return knownListener{listener, &address}, nil
 }
 
-// knownListener listens on all addresses of a machine, and is known by one.
+// knownListener listens on all addresses of a machine, and reports one of them.
 type knownListener struct {
 	net.Listener
 	known net.Addr
@@ -234,8 +237,8 @@ type knownListener struct {
 
 func (l knownListener) Addr() net.Addr { return l.known }
 
-// outwardHost is this machine's address on the way to etcd: to the first endpoint whose name is
-// known. No packet is sent.
+// outwardHost returns this machine's address towards etcd: towards the first endpoint whose name
+// resolves. It sends no packet.
 func (c Config) outwardHost(ctx context.Context) (string, error) {
 	if len(c.Etcd) == 0 {
 		return "", errors.New("--etcd: no endpoints; give host:port,host:port")
@@ -259,7 +262,7 @@ func (c Config) outwardHost(ctx context.Context) (string, error) {
 		errors.Join(errs...))
 }
 
-// HostName is this machine's name, for people.
+// HostName returns this machine's name, for people.
 func HostName() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -268,13 +271,12 @@ func HostName() string {
 	return name
 }
 
-// The version of this build: a release, and the number of what workers and coordinators of one
-// job say to each other.
+// The version of this build: a release, and the protocol between workers and coordinators.
 const (
 	release  = "0.2.0"
 	protocol = 2
 )
 
-// Version names the build, as all processes of a job must have it in common: replicas compute the
-// same bits only where they run the same code.
+// Version names the build. All processes of a job must have the same one, because replicas compute
+// equal bits only with equal code.
 func Version() string { return fmt.Sprintf("%s, protocol %d", release, protocol) }

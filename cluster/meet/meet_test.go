@@ -28,7 +28,7 @@ func TestWrongFlags(t *testing.T) {
 	}{
 		{"--etcd: no endpoints", func(c *meet.Config) { c.Etcd = nil }},
 		{`--etcd "e" is not host:port`, func(c *meet.Config) { c.Etcd = []string{"e"} }},
-		{"is without TLS, and --tls /certs is given", func(c *meet.Config) {
+		{"is a URL without TLS, but --tls /certs is set", func(c *meet.Config) {
 			c.Etcd, c.TLS = []string{"http://e:2379"}, "/certs"
 		}},
 		{"--job", func(c *meet.Config) { c.Job = "a/b" }},
@@ -51,7 +51,6 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// submit puts a run over whatever there is.
 func submit(t *testing.T, store *memstore.Store, run int64) {
 	t.Helper()
 	spec := jobspec.Textbook()
@@ -65,15 +64,15 @@ func submit(t *testing.T, store *memstore.Store, run int64) {
 	}
 }
 
-// TestSpecOfARun: a process waits for the run that it is of, longer than for a job of any run.
+// TestSpecOfARun: a process waits for its own run, longer than for a job of any run.
 func TestSpecOfARun(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		run       int64
-		submitted time.Duration // when the run comes; 0: never
-		older     bool          // is there before
+		submitted time.Duration // when the run is submitted; 0: never
+		older     bool          // whether an older run is stored first
 		gives     int64
-		up        time.Duration // when it gives up
+		up        time.Duration // when the process gives up
 		words     string
 	}{
 		{name: "any", submitted: time.Minute, gives: 7},
@@ -83,7 +82,7 @@ func TestSpecOfARun(t *testing.T) {
 		{name: "one after another", run: 7, older: true, submitted: time.Minute, gives: 7},
 		{name: "a newer one", run: 5, submitted: time.Minute, gives: 7},
 		{name: "one, never", run: 7, older: true, up: 10 * time.Minute,
-			words: "job demo is of run 3, and this process of run 7"},
+			words: "job demo is at run 3; this process waits for run 7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -118,7 +117,6 @@ func TestSpecOfARun(t *testing.T) {
 	}
 }
 
-// end ends the run that is stored.
 func end(t *testing.T, store *memstore.Store) {
 	t.Helper()
 	leader, err := store.Campaign(t.Context(), cluster.Leader{ID: "c", Address: "c:1"}, time.Second)

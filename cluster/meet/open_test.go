@@ -8,11 +8,11 @@ import (
 	"rondo/internal/port"
 )
 
-// TestOpenWithoutAHost: a port that was chosen is open on every address, as port forwarding into a
-// pod needs it, and one address is told to others; any port is open on that address alone.
+// TestOpenWithoutAHost: a chosen port is open on every address, as port forwarding into a pod
+// needs, and others learn one address. Port 0 is open on that address only.
 func TestOpenWithoutAHost(t *testing.T) {
 	chosen := strconv.Itoa(port.ForTest(t).Number())
-	const outward = "127.0.0.2" // the way to this etcd begins at 127.0.0.1
+	const outward = "127.0.0.2" // the local address towards this etcd
 	for listen, reached := range map[string]bool{":" + chosen: true, ":0": false} {
 		listener, err := Config{Etcd: []string{outward + ":2379"}, Listen: listen}.Open(t.Context())
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 const ttl = 10 * time.Second
 
-// world is a store with a leader and a worker, each a client of its own.
+// world is a store with a leader and a worker, each with a client of its own.
 type world struct {
 	store  *memstore.Store
 	leader cluster.Leadership
@@ -48,7 +48,7 @@ func (w world) members(t *testing.T) int {
 	return len(view.Members)
 }
 
-// lostAfter returns when Lost was closed.
+// lostAfter returns the time until Lost was closed.
 func lostAfter(t *testing.T, lost <-chan struct{}) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -86,7 +86,7 @@ func TestLeasesAreKeptWhileTheStoreIsThere(t *testing.T) {
 	})
 }
 
-// TestCutClient: one that is cut off knows that it is lost before others may take its place.
+// TestCutClient: a disconnected client sees its loss before others may replace it.
 func TestCutClient(t *testing.T) {
 	inWorld(t, func(t *testing.T, w world) {
 		w.store.Cut("w1", true)
@@ -123,8 +123,8 @@ func TestCutClient(t *testing.T) {
 	})
 }
 
-// TestOutage: a store that is away ends no lease, but its holders count them as lost; when it is
-// back the leases that nobody renews end, and watches go on.
+// TestOutage: an unavailable store ends no lease, but the holders count them as lost. When it
+// returns, leases without renewals end, and watches go on.
 func TestOutage(t *testing.T) {
 	inWorld(t, func(t *testing.T, w world) {
 		plans := make(chan cluster.Plan, 8)
@@ -172,8 +172,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// TestDepose: the store has ended a leader's lease, which learns of it only when it writes or
-// renews.
+// TestDepose: a leader whose lease the store has ended learns of it when it writes or renews.
 func TestDepose(t *testing.T) {
 	inWorld(t, func(t *testing.T, w world) {
 		w.store.Depose("c1")
@@ -190,7 +189,7 @@ func TestDepose(t *testing.T) {
 	})
 }
 
-// TestLeaveWhileCutOff: a registration that is given back in vain ends with its lease.
+// TestLeaveWhileCutOff: a registration whose Leave does not reach the store ends with its lease.
 func TestLeaveWhileCutOff(t *testing.T) {
 	inWorld(t, func(t *testing.T, w world) {
 		w.store.Cut("w1", true)

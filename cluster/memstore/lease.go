@@ -10,8 +10,9 @@ import (
 	"rondo/cluster"
 )
 
-// What part of its time a lease lasts longer at the store than by its holder's clock, and after
-// what part a holder that reaches the store learns that the store has ended it.
+// storeLag and renewals are fractions of a lease's time. The store ends a lease ttl/storeLag later
+// than its holder's clock. A holder that reaches the store learns within ttl/renewals that the
+// store has ended it.
 const (
 	storeLag = 10
 	renewals = 3
@@ -23,9 +24,9 @@ type entry struct {
 	ttl    time.Duration
 	member cluster.Member
 	leader cluster.Leader
-	lost   chan struct{} // closed when the lease has ended, as far as its holder knows
-	ended  bool          // the store has no entry any more
-	given  bool          // back; nothing is renewed any more
+	lost   chan struct{} // closed when the holder knows that the lease has ended
+	ended  bool          // the store has removed the entry
+	given  bool          // given back by its holder, not renewed any more
 	own    *time.Timer   // until the holder counts the lease as lost; nil: it is renewed
 	stored *time.Timer   // until the store ends it; nil: it is renewed, or the store is away
 }
@@ -34,8 +35,8 @@ func (c *Client) newEntry(ttl time.Duration) *entry {
 	return &entry{client: c, ttl: ttl, lost: make(chan struct{})}
 }
 
-// Expire ends the leases of members or coordinators at once, as if they had not been heard from in
-// time. Their holders know it at once too.
+// Expire ends the leases of members or coordinators at once, as if they had not been renewed in
+// time. Their holders learn of it at once.
 func (s *Store) Expire(ids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,8 +48,8 @@ func (s *Store) Expire(ids ...string) {
 	}
 }
 
-// Depose ends the lease of a member or coordinator at the store, behind its holder's back, who
-// learns of it when it renews the lease next.
+// Depose ends the lease of a member or coordinator in the store. The holder learns of it at its
+// next renewal.
 func (s *Store) Depose(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +59,8 @@ func (s *Store) Depose(id string) {
 	}
 }
 
-// Cut takes the store away from a client, or gives it back. Its requests wait, or fail after the
-// request timeout; its leases run out.
+// Cut disconnects a client from the store, or reconnects it. While it is away its requests wait, or
+// fail after the request timeout, and its leases run out.
 func (s *Store) Cut(client string, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +68,8 @@ func (s *Store) Cut(client string, away bool) {
 	s.renew()
 }
 
-// Outage takes the store away from everybody, or gives it back. No lease ends at a store that is
-// away, but their holders count them as lost by their own clocks.
+// Outage makes the store unavailable to all clients, or available again. An unavailable store ends
+// no lease, but the holders count them as lost by their own clocks.
 func (s *Store) Outage(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +77,8 @@ func (s *Store) Outage(away bool) {
 	s.renew()
 }
 
-// renew looks at all leases again after it has changed who reaches the store. The lock is held.
+// renew updates all leases after a change in which clients reach the store. The caller holds the
+// lock.
 func (s *Store) renew() {
 	for _, e := range slices.Concat(s.members, s.candidates) {
 		e.renew()
@@ -84,8 +86,8 @@ func (s *Store) renew() {
 	s.touch()
 }
 
-// renew starts the clocks of a lease that is not renewed any more, and stops those of one that
-// is again. The lock is held.
+// renew starts the timers of a lease that is no longer renewed, and stops them when it is renewed
+// again. The caller holds the lock.
 func (e *entry) renew() {
 	s, reached := e.client.store, e.client.reached()
 	renewed := reached && !e.given && !e.isLost()
@@ -131,14 +133,14 @@ func (e *entry) isLost() bool {
 	}
 }
 
-// lose tells the holder. The lock is held.
+// lose notifies the holder. The caller holds the lock.
 func (e *entry) lose() {
 	if !e.isLost() && !e.given {
 		close(e.lost)
 	}
 }
 
-// end removes an entry. The lock is held.
+// end removes an entry. The caller holds the lock.
 func (s *Store) end(e *entry) {
 	e.ended = true
 	e.own, e.stored = stop(e.own), stop(e.stored)
@@ -217,12 +219,12 @@ func (c *Client) Campaign(ctx context.Context, self cluster.Leader, ttl time.Dur
 		return leadership{mine}, nil
 	}
 	if mine != nil {
-		_ = mine.Leave(context.WithoutCancel(ctx)) // or its lease ends
+		_ = mine.Leave(context.WithoutCancel(ctx)) // if it fails, its lease ends
 	}
 	return nil, err
 }
 
-// leadership is a candidate that has become the oldest.
+// leadership is the oldest candidate's entry.
 type leadership struct{ *entry }
 
 // LoadPlan implements cluster.Leadership.
@@ -241,8 +243,8 @@ func (l leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 	})
 }
 
-// fenced makes a request, with the lock held, if the leadership stands. It waits for a store that
-// is away until the leadership is lost.
+// fenced makes a request with the lock held, if the leadership lasts. It waits for an unavailable
+// store until the leadership is lost.
 func (l leadership) fenced(ctx context.Context, request func()) error {
 	if l.isLost() {
 		return cluster.ErrDeposed

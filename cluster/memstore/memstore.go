@@ -1,6 +1,6 @@
-// Package memstore is a job's store in memory, for tests: it behaves as cluster/etcdstore does, and
-// holds nothing after the process. Its clients can be cut off from it, alone or all together;
-// their leases then end by the clock, which may be testing/synctest's. It may import cluster.
+// Package memstore is a job's store in memory, for tests. It behaves like cluster/etcdstore and
+// keeps nothing beyond the process. Its clients can be disconnected, one by one or all together.
+// Their leases then end by the clock, which may be testing/synctest's. It may import cluster.
 package memstore
 
 import (
@@ -15,31 +15,31 @@ import (
 	"rondo/cluster"
 )
 
-// requestTimeout is how long a request that is made once waits for a store that is away.
+// requestTimeout is how long a single request waits for an unavailable store.
 const requestTimeout = 5 * time.Second
 
-// errAway is the answer to a request that was made once, while the store was away.
+// errAway is the error of such a request.
 var errAway = fmt.Errorf("the store did not answer for %v", requestTimeout)
 
-// Store is one job's store, and as a client of its own one that is never cut off alone.
+// Store is one job's store. Its own Client cannot be disconnected alone.
 type Store struct {
 	Client
 
 	mu         sync.Mutex
 	spec       []byte
 	plan       cluster.Plan
-	writes     int // of the plan
+	writes     int // writes of the plan
 	claims     map[string]bool
 	members    []*entry
 	candidates []*entry // the oldest leads
 	changed    chan struct{}
 
-	cut map[string]bool // clients that do not reach the store
-	out bool            // nobody does
+	cut map[string]bool // disconnected clients
+	out bool            // all clients are disconnected
 }
 
-// Client is the store as one process sees it. It implements cluster.Submissions, Registry,
-// Election and Viewer.
+// Client is one process's view of the store. It implements cluster.Submissions, Registry, Election
+// and Viewer.
 type Client struct {
 	store *Store
 	name  string
@@ -52,7 +52,7 @@ var (
 	_ cluster.Viewer      = (*Client)(nil)
 )
 
-// New returns the store of a job that nobody has submitted.
+// New returns the store of a job that has not been submitted.
 func New() *Store {
 	s := &Store{
 		changed: make(chan struct{}), cut: make(map[string]bool), claims: make(map[string]bool),
@@ -64,7 +64,7 @@ func New() *Store {
 // As returns the store as the process of this name sees it.
 func (s *Store) As(name string) *Client { return &Client{store: s, name: name} }
 
-// Await returns when a member or a coordinator has an entry, or ctx ends.
+// Await returns when a member or coordinator has an entry, or ctx ends.
 func (s *Store) Await(ctx context.Context, id string) error {
 	found := fmt.Errorf("%s has an entry", id)
 	err := s.follow(ctx, func() func() error {
@@ -79,7 +79,7 @@ func (s *Store) Await(ctx context.Context, id string) error {
 	return err
 }
 
-// entries returns what is registered under an id. The lock is held.
+// entries returns the entries under an id. The caller holds the lock.
 func (s *Store) entries(id string) (found []*entry) {
 	for _, e := range slices.Concat(s.members, s.candidates) {
 		if e.member.ID == id || e.leader.ID == id {
@@ -89,17 +89,17 @@ func (s *Store) entries(id string) (found []*entry) {
 	return found
 }
 
-// touch wakes whoever follows the store. The lock is held.
+// touch wakes the callers of follow. The caller holds the lock.
 func (s *Store) touch() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// reached reports whether the client reaches the store. The lock is held.
+// reached reports whether the client reaches the store. The caller holds the lock.
 func (c *Client) reached() bool { return !c.store.out && !c.store.cut[c.name] }
 
-// follow calls look, with the lock held, now and after every change, whenever the client reaches
-// the store. look returns what is to be called without the lock, or nil.
+// follow calls look, with the lock held, now and after every change, while the client reaches the
+// store. look returns a function to call without the lock, or nil.
 func (c *Client) follow(ctx context.Context, look func() func() error) error {
 	s := c.store
 	for {
@@ -140,7 +140,6 @@ func (c *Client) untilDone(ctx context.Context, request func() error) error {
 	return err
 }
 
-// once is untilDone for the request timeout.
 func (c *Client) once(ctx context.Context, request func() error) error {
 	limited, cancel := context.WithTimeoutCause(ctx, requestTimeout, errAway)
 	defer cancel()
@@ -189,7 +188,7 @@ func (c *Client) Spec(ctx context.Context) (spec []byte, err error) {
 	return spec, err
 }
 
-// Claim returns true to the first who claims a name in this job.
+// Claim returns true to the first caller for a name in this run of the job.
 func (c *Client) Claim(ctx context.Context, name string) (first bool, err error) {
 	err = c.once(ctx, func() error {
 		first = !c.store.claims[name]

@@ -23,8 +23,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// With the race detector, Go 1.26's runtime crashes when two Ps start timers of one bubble that
-	// are due at once, as every dial of bufconn does. One P is enough here: time is simulated.
+	// With the race detector, Go 1.26's runtime crashes if two Ps start timers of one bubble that
+	// are due at once, as every dial of bufconn does. One P is enough, because time is simulated.
 	runtime.GOMAXPROCS(1)
 	goleak.VerifyTestMain(m)
 }
@@ -33,11 +33,11 @@ func TestMain(m *testing.M) {
 var testJob = cluster.Job{Workers: 2, MinWorkers: 1, Lanes: 4, JoinTimeout: time.Minute,
 	PauseTimeout: time.Minute}
 
-// network is a few coordinators that speak over memory, and who of them leads. All of it lives
-// in one synctest bubble.
+// network is a set of coordinators connected in memory, one of which may lead. It lives in one
+// synctest bubble.
 type network struct {
 	t         *testing.T
-	store     *memstore.Store // if set, it says who leads
+	store     *memstore.Store // if set, it names the leader
 	mu        sync.Mutex
 	leader    string
 	listeners map[string]*bufconn.Listener
@@ -48,7 +48,7 @@ func newNetwork(t *testing.T) *network {
 	return &network{t: t, listeners: make(map[string]*bufconn.Listener)}
 }
 
-// inBubble runs a test in a bubble of its own, and waits for gRPC to come to rest.
+// inBubble runs a test in a synctest bubble, and waits for gRPC's goroutines to block.
 func inBubble(t *testing.T, test func(*testing.T, *network)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newNetwork(t)) })
 }
@@ -88,7 +88,6 @@ func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, err
 }
 
-// breakConnections closes all that are open.
 func (n *network) breakConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -98,7 +97,6 @@ func (n *network) breakConnections() {
 	n.conns = nil
 }
 
-// listen makes a listener that nobody answers at.
 func (n *network) listen(id string) *bufconn.Listener {
 	listener := bufconn.Listen(1 << 16)
 	n.mu.Lock()
@@ -108,7 +106,7 @@ func (n *network) listen(id string) *bufconn.Listener {
 	return listener
 }
 
-// server starts a coordinator's service. It does not lead.
+// server starts a coordinator's service that does not lead.
 func (n *network) server(id string) *Server {
 	s, err := NewServer(id, testJob, n.find)
 	if err != nil {
@@ -197,7 +195,7 @@ func (w *watcher) want(t *testing.T, want ...string) {
 	}
 }
 
-// taken collects what a server hands to the coordinator's loop.
+// taken collects the events that a server passes to the coordinator's loop.
 type taken struct {
 	mu     sync.Mutex
 	events []cluster.Event
@@ -227,7 +225,7 @@ func take(t *testing.T, s *Server) *taken {
 }
 
 func (c *taken) all() []cluster.Event {
-	synctest.Wait() // until what was handed over is written down
+	synctest.Wait() // until all events are recorded
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.events)
@@ -251,7 +249,7 @@ func flush(t *testing.T, r *Reporter) {
 	}
 }
 
-// The events of the tests, each with a number that shows.
+// Events of the tests, each with a number that show prints.
 
 func step(n int64) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{Step: n}}}
@@ -270,7 +268,6 @@ func failure(f *rondov1.FailureEvent) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }
 
-// show writes an event in a few letters.
 func show(e *rondov1.Event) string {
 	switch k := e.Kind.(type) {
 	case *rondov1.Event_Step:
@@ -293,7 +290,6 @@ func show(e *rondov1.Event) string {
 	return fmt.Sprintf("%T", e.Kind)
 }
 
-// ring is a plan of two workers.
 func ring(phase cluster.Phase) cluster.Plan {
 	return cluster.Plan{
 		Generation: 1, Members: []cluster.Member{{ID: "w1"}, {ID: "w2"}},

@@ -8,25 +8,25 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// hub keeps the records of one leader's term in order, for watchers to read at their own speed.
-// A watcher is a place in that order, so that a slow one costs nothing and holds up nobody: it
-// misses what the history has dropped by then, which is step events first.
+// hub keeps the records of one leader's term in order. Each watcher reads them at its own pace,
+// from a position in that order. So a slow watcher delays no other; it misses the records dropped
+// meanwhile, which are step events first.
 type hub struct {
 	mu      sync.Mutex
 	limit   int
 	records []numbered
 	last    uint64 // number of the newest record
-	steps   uint64 // how many step events there were
-	stride  uint64 // thin keeps the steps at its multiples
+	steps   uint64 // number of step events so far
+	stride  uint64 // thin keeps the step events at its multiples
 	seen    map[string]uint64
 	over    bool
 	changed chan struct{} // closed at the next change
 }
 
-// numbered is a record with its place in the order of this hub, from 1.
+// numbered is a record with its number in this hub, from 1.
 type numbered struct {
 	number uint64
-	step   uint64 // its place among the step events, from 1; 0: not one of them
+	step   uint64 // number among the step events, from 1; 0: another event
 	record *rondov1.Record
 }
 
@@ -36,7 +36,7 @@ func newHub(limit int) *hub {
 	}
 }
 
-// add keeps a record unless it is known already, or the history is over. It reports whether it did.
+// add appends a record, unless it is known or the history is over, and reports whether it did.
 func (h *hub) add(r *rondov1.Record) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,9 +58,9 @@ func (h *hub) add(r *rondov1.Record) bool {
 	return true
 }
 
-// thin makes room. Of the step events, but for those in the newest quarter, it keeps every
-// second, fourth, eighth and so on of all there were, so that what is left spans the whole run
-// evenly. Where that does not make room, the oldest records go, whatever they are.
+// thin makes room. Of the older step events, not in the newest quarter, it keeps every second,
+// fourth, eighth and so on, so that the rest spans the whole run evenly. If that is not enough, it
+// drops the oldest records of any kind.
 func (h *hub) thin() {
 	enough, newest := h.limit*7/8, h.last-uint64(h.limit/4)
 	for {
@@ -79,8 +79,8 @@ func (h *hub) thin() {
 	}
 }
 
-// open notes a source, and returns the highest sequence that is known from it; false if there
-// are too many.
+// open registers a source, and returns the highest sequence known from it; false if there are too
+// many sources.
 func (h *hub) open(source string) (uint64, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,21 +94,19 @@ func (h *hub) open(source string) (uint64, bool) {
 	return sequence, true
 }
 
-// knows reports whether a source's sequence has been seen.
 func (h *hub) knows(source string, sequence uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return sequence <= h.seen[source]
 }
 
-// mark notes that a source's sequence has been seen, without a record for watchers.
+// mark records a source's sequence as seen, without a record for watchers.
 func (h *hub) mark(source string, sequence uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[source] = max(h.seen[source], sequence)
 }
 
-// finish says that no record follows.
 func (h *hub) finish() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,13 +116,13 @@ func (h *hub) finish() {
 	}
 }
 
-// touch wakes the watchers. The lock is held.
+// touch wakes the watchers. The caller holds the lock.
 func (h *hub) touch() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// after returns the next records after a number, a channel that closes when there is more, and
+// after returns the next records after a number, a channel that closes when there are more, and
 // whether the history is over.
 func (h *hub) after(number uint64) (batch []numbered, changed <-chan struct{}, over bool) {
 	h.mu.Lock()

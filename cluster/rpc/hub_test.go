@@ -13,8 +13,8 @@ import (
 
 var hubSeed = flag.Uint64("hub-seed", 0, "replay this one history")
 
-// TestHubAgainstAList plays random records into a hub with little room, and holds what a watcher
-// reads, at its own uneven pace, against a plain list of everything that was added.
+// TestHubAgainstAList adds random records to a small hub, and compares the records that a watcher
+// reads, at an uneven pace, with a list of all records.
 func TestHubAgainstAList(t *testing.T) {
 	first, last := uint64(1), uint64(200)
 	if *hubSeed != 0 {
@@ -35,7 +35,7 @@ func TestHubAgainstAList(t *testing.T) {
 				read = append(read, n.record)
 			}
 		}
-		rare := 2 + random.IntN(40) // of how many records one is not a step
+		rare := 2 + random.IntN(40) // one of so many records is not a step
 		for i := range uint64(500) {
 			e := step(int64(i))
 			if random.IntN(rare) == 0 {
@@ -60,8 +60,8 @@ func TestHubAgainstAList(t *testing.T) {
 	}
 }
 
-// checkRead: what was read is in order, ends with the newest, and lacks only steps, as long as
-// the other records of the stretch that the watcher slept through fit in the history.
+// checkRead: the records read are in order and end with the newest. Only steps are missing, as long
+// as the other records of the watcher's pause fit in the history.
 func checkRead(t *testing.T, seed uint64, list, read []*rondov1.Record, limit int) {
 	t.Helper()
 	for i, r := range read {
@@ -80,7 +80,7 @@ func checkRead(t *testing.T, seed uint64, list, read []*rondov1.Record, limit in
 		}
 	}
 	if important > limit/2 {
-		return // more than the history promises to hold
+		return // more than the history promises to keep
 	}
 	for _, r := range list {
 		if !isStep(r.Event) && !slices.Contains(read, r) {
@@ -96,8 +96,7 @@ func TestHubKeepsTheShapeOfALongRun(t *testing.T) {
 	for i := range uint64(steps) {
 		h.add(&rondov1.Record{Source: "w", Sequence: i + 1, Event: step(int64(i))})
 	}
-	// One that comes late sees steps from the beginning to the end, evenly; the newest without
-	// a gap.
+	// A late watcher sees steps spread evenly over the run, and the newest quarter without gaps.
 	if newest := h.records[len(h.records)-HistoryLimit/4]; h.last-newest.number >= HistoryLimit/4 {
 		t.Errorf("the newest quarter begins at %d of %d", newest.number, h.last)
 	}
@@ -122,7 +121,7 @@ func TestHubRefusesTooManySources(t *testing.T) {
 	}
 }
 
-// BenchmarkReportStep is what a step event costs the training loop.
+// BenchmarkReportStep measures the training loop's cost of a step event.
 func BenchmarkReportStep(b *testing.B) {
 	nobody := func(context.Context) (string, error) { return "", cluster.ErrNoLeader }
 	client, err := NewClient(nobody, ClientConfig{})

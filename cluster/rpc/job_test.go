@@ -14,7 +14,7 @@ import (
 	"rondo/cluster/memstore"
 )
 
-// runCoordinator runs the loop over a server of the network until the job's end.
+// runCoordinator runs the coordinator's loop with a server of the network until the job ends.
 func (n *network) runCoordinator(store *memstore.Store, id string) <-chan cluster.Plan {
 	s := n.server(id)
 	ended := make(chan cluster.Plan, 1)
@@ -40,8 +40,8 @@ func (n *network) runCoordinator(store *memstore.Store, id string) <-chan cluste
 	return ended
 }
 
-// runWorker registers, reports a checkpoint when it has a rank, and its end after pace or when it
-// is asked to stop, and leaves with the job.
+// runWorker registers a worker. It reports a checkpoint when it has a rank, and its end after pace
+// or when asked to stop. It leaves with the job.
 func (n *network) runWorker(store *memstore.Store, id string, pace time.Duration) {
 	r := n.reporter(id)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,8 +102,8 @@ func (n *network) runWorker(store *memstore.Store, id string, pace time.Duration
 	})
 }
 
-// TestWholeJob: two workers, two coordinators of which the one that leads is lost again and again,
-// and a watcher. The job ends as if nothing had been.
+// TestWholeJob runs a job with two workers, two coordinators and a watcher. The leader is lost
+// again and again, and the job ends as if it had not been.
 func TestWholeJob(t *testing.T) {
 	for _, losses := range []int{0, 1, 5} {
 		t.Run(fmt.Sprintf("losses=%d", losses), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// stuck is a coordinator that takes every call, and never answers.
+// stuck is a coordinator that accepts every call and never answers.
 type stuck struct {
 	rondov1.UnimplementedCoordinatorServer
 }
@@ -40,8 +40,8 @@ func (stuck) Report(stream reportStream) error {
 	return stream.Context().Err()
 }
 
-// TestSilentPeer: a coordinator that accepts and never answers holds nobody up for long, whether
-// it does not even speak gRPC, or takes the calls.
+// TestSilentPeer: a coordinator that accepts connections or calls and never answers delays its
+// callers only shortly.
 func TestSilentPeer(t *testing.T) {
 	peers := map[string]func(*network){
 		"accepts connections": func(n *network) { n.listen("mute") },
@@ -68,7 +68,6 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// silentPeer makes every call that there is.
 func silentPeer(t *testing.T, n *network) {
 	r := n.reporter("w1")
 	calls := map[string]func(context.Context) error{
@@ -101,8 +100,8 @@ func silentPeer(t *testing.T, n *network) {
 	}
 }
 
-// TestReporterLeavesASilentLeader: a leader that takes the stream and never answers is left within
-// the answer timeout, for the one that has taken its place.
+// TestReporterLeavesASilentLeader: a worker leaves a leader that does not answer within the answer
+// timeout, and finds its successor.
 func TestReporterLeavesASilentLeader(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		n.leader = "mute"
@@ -124,7 +123,7 @@ func TestReporterLeavesASilentLeader(t *testing.T) {
 	})
 }
 
-// TestNobodyLeads: a coordinator that answers, but does not lead, is not what a watcher waits for.
+// TestNobodyLeads: a watcher gives up although a coordinator that does not lead answers.
 func TestNobodyLeads(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		n.server("c1")
@@ -141,8 +140,8 @@ func TestNobodyLeads(t *testing.T) {
 	})
 }
 
-// TestQueueIsBounded: without a leader steps are dropped, the oldest first, and no Report of one
-// ever waits; other events wait for their deadline only.
+// TestQueueIsBounded: without a leader the oldest steps are dropped, and Report of a step never
+// waits. Other events wait until their deadline only.
 func TestQueueIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		r := n.reporter("w1")
@@ -157,7 +156,7 @@ func TestQueueIsBounded(t *testing.T) {
 			t.Errorf("with room for all but steps: %v", took)
 		}
 		report(t, r, done(7)) // takes the last step's place
-		report(t, r, step(0)) // finds none, and is dropped
+		report(t, r, step(0)) // finds no room and is dropped
 		if took := time.Since(began); took != 0 {
 			t.Errorf("a step without room: %v", took)
 		}
@@ -183,7 +182,7 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestSlowWatcher: one that does not read holds nobody up, and misses steps only.
+// TestSlowWatcher: a watcher that does not read delays no other, and misses steps only.
 func TestSlowWatcher(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		s := n.server("c1")

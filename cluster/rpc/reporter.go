@@ -14,36 +14,36 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// errClosed: Report after Close.
+// errClosed is Report's error after Close.
 var errClosed = errors.New("the reporter is closed")
 
-// Reporter tells the leader what happens on a worker, from a goroutine of its own.
+// Reporter reports a worker's events to the leader, from a goroutine of its own.
 //
-// Each event that is not a step reaches every leader that the worker finds, once and in order: it
-// is kept after the leader has it, and told to the next leader too, as far as QueueLimit records
-// go. Step events are told at most once, and the oldest are dropped when the queue is full, so
-// that training never waits for them.
+// Each event that is not a step reaches every leader that the worker finds, once and in order. It
+// is kept after one leader has it, for the next one, among the last QueueLimit records. Step events
+// are sent at most once. When the queue is full, the oldest steps are dropped, so that training
+// never waits for them.
 type Reporter struct {
 	client *Client
 	source string
-	leave  context.CancelFunc // say goodbye and end
-	cancel context.CancelFunc // end at once
+	leave  context.CancelFunc // ends the current stream in good order
+	cancel context.CancelFunc // ends everything at once
 	ended  chan struct{}
-	wake   chan struct{} // there is something to send
+	wake   chan struct{} // has a token when a record waits
 
-	mu      sync.Mutex
-	records []*rondov1.Record // by sequence
-	last    uint64            // sequence of the newest record
-	known   uint64            // what the leader of this connection has, as far as we know
-	sent    uint64            // what was sent to it
-	told    uint64            // what some leader has
-	silence *time.Timer       // ends the connection if an answer does not come
-	closed  bool
-	changed chan struct{} // closed when the leader has more
+	mu        sync.Mutex
+	records   []*rondov1.Record // by sequence
+	last      uint64            // sequence of the newest record
+	known     uint64            // newest sequence that this connection's leader is known to have
+	sent      uint64            // newest sequence sent to it
+	confirmed uint64            // newest sequence that any leader has
+	silence   *time.Timer       // ends the connection if an answer is late
+	closed    bool
+	changed   chan struct{} // closed when known grows
 }
 
-// NewReporter starts a reporter of the worker source, whose id is unique to this run of the
-// process. Close ends it.
+// NewReporter starts a reporter of worker source, an id that is unique to this run of the process.
+// Close ends it.
 func (c *Client) NewReporter(source string) (*Reporter, error) {
 	if source == "" {
 		return nil, errors.New("rpc: a reporter needs the worker's id")
@@ -58,8 +58,8 @@ func (c *Client) NewReporter(source string) (*Reporter, error) {
 	return r, nil
 }
 
-// Report queues an event. For a step it never waits; for any other event it waits for room, at
-// most 5 s, which it needs only if a full queue of such events has not reached a leader.
+// Report queues an event. It never waits for a step. Any other event waits up to 5 s for room, if
+// the queue is full of such events that no leader has.
 func (r *Reporter) Report(ctx context.Context, e *rondov1.Event) error {
 	if e.GetKind() == nil {
 		panic("rpc: Report of an event without a kind")
@@ -82,7 +82,7 @@ func (r *Reporter) Report(ctx context.Context, e *rondov1.Event) error {
 	return err
 }
 
-// queue adds an event if there is room; if not, changed closes when there may be.
+// queue adds an event if there is room. Otherwise changed closes when there may be room.
 func (r *Reporter) queue(e *rondov1.Event) (queued bool, changed <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +101,8 @@ func (r *Reporter) queue(e *rondov1.Event) (queued bool, changed <-chan struct{}
 	return true, nil, nil
 }
 
-// makeRoom returns whether another record fits, and drops one for it if need be: the oldest that
-// the leader has, or else the oldest step. The lock is held.
+// makeRoom reports whether another record fits. If need be it drops the oldest record if the leader
+// has it, and otherwise the oldest step. The caller holds the lock.
 func (r *Reporter) makeRoom() bool {
 	if len(r.records) < QueueLimit {
 		return true
@@ -118,7 +118,7 @@ func (r *Reporter) makeRoom() bool {
 	return true
 }
 
-// Flush returns when a leader has everything that was reported before, or ctx ends.
+// Flush returns when a leader has all earlier reports, or ctx ends.
 func (r *Reporter) Flush(ctx context.Context) error {
 	r.mu.Lock()
 	until := r.last
@@ -147,7 +147,7 @@ func (r *Reporter) Flush(ctx context.Context) error {
 	}
 }
 
-// Close flushes until ctx ends, and stops the reporter. The second call does nothing.
+// Close flushes until ctx ends, and stops the reporter. A second call does nothing.
 func (r *Reporter) Close(ctx context.Context) error {
 	r.mu.Lock()
 	closed := r.closed
@@ -168,8 +168,8 @@ func (r *Reporter) Close(ctx context.Context) error {
 	return err
 }
 
-// run keeps a stream to the leader, whoever that is, until working ends; the last stream may
-// outlast it by its goodbye, but not ctx.
+// run keeps a stream to the present leader until working ends. The last stream may end in good
+// order after that, until ctx ends.
 func (r *Reporter) run(ctx, working context.Context) {
 	defer close(r.ended)
 	var wait pause
@@ -188,7 +188,7 @@ func (r *Reporter) run(ctx, working context.Context) {
 	}
 }
 
-// session is one stream to one leader. answered: it got as far as a first answer.
+// session runs one stream to one leader. answered: the leader has answered.
 func (r *Reporter) session(ctx, working context.Context) (answered bool, err error) {
 	conn, err := r.client.connect(working)
 	if err != nil {
@@ -207,14 +207,14 @@ func (r *Reporter) session(ctx, working context.Context) (answered bool, err err
 	if err != nil {
 		return false, causeOf(ctx, err)
 	}
-	// An error of Send is only that the stream has ended; Recv has the reason.
+	// An error of Send only says that the stream has ended; Recv returns the reason.
 	_ = stream.Send(&rondov1.Record{Source: r.source})
 	receipt, err := stream.Recv()
 	if err != nil {
 		return false, causeOf(ctx, err)
 	}
 	r.begin(receipt.Sequence, silence)
-	stay() // from now on the stream ends with a goodbye
+	stay() // from now on the stream ends in good order
 	received := make(chan error, 1)
 	go func() { received <- r.receive(stream) }()
 	r.send(ctx, working, stream, received)
@@ -223,7 +223,7 @@ func (r *Reporter) session(ctx, working context.Context) (answered bool, err err
 	return true, causeOf(ctx, <-received)
 }
 
-// causeOf prefers the reason for which a context was cancelled to the error that followed.
+// causeOf returns the reason of ctx's cancellation, if it has one, and otherwise err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -231,7 +231,7 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// begin notes what a new leader has: it is told everything else that is still there.
+// begin sets what a new leader has, so that it is sent all other queued records.
 func (r *Reporter) begin(known uint64, silence *time.Timer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +240,7 @@ func (r *Reporter) begin(known uint64, silence *time.Timer) {
 	r.touch()
 }
 
-// next returns the record to send now, or nil. An answer to it is due from now on.
+// next returns the next record to send, or nil. Its answer is due within answerTimeout.
 func (r *Reporter) next() *rondov1.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,7 +252,7 @@ func (r *Reporter) next() *rondov1.Record {
 		r.silence.Reset(answerTimeout)
 	}
 	record := r.records[i]
-	r.sent, record.Retold = record.Sequence, record.Sequence <= r.told
+	r.sent, record.Retold = record.Sequence, record.Sequence <= r.confirmed
 	return record
 }
 
@@ -260,8 +260,8 @@ func compareSequence(n *rondov1.Record, sequence uint64) int {
 	return cmp.Compare(n.Sequence, sequence)
 }
 
-// send sends what there is to send until the stream, ctx or working ends. It leaves the reason of
-// the stream's end in received.
+// send sends the queued records until the stream, ctx or working ends. It leaves the stream's error
+// in received.
 func (r *Reporter) send(ctx, working context.Context,
 	stream grpc.BidiStreamingClient[rondov1.Record, rondov1.Receipt], received chan error) {
 	for {
@@ -284,7 +284,6 @@ func (r *Reporter) send(ctx, working context.Context,
 	}
 }
 
-// receive takes the leader's receipts until the stream ends.
 func (r *Reporter) receive(
 	stream grpc.BidiStreamingClient[rondov1.Record, rondov1.Receipt]) error {
 	for {
@@ -296,15 +295,15 @@ func (r *Reporter) receive(
 	}
 }
 
-// acknowledge notes that the leader has the records up to sequence. Steps among them are done
-// with; the others are kept for the next leader.
+// acknowledge records that the leader has the records up to sequence. Their steps are dropped; the
+// others are kept for the next leader.
 func (r *Reporter) acknowledge(sequence uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sequence <= r.known || sequence > r.sent {
 		return
 	}
-	r.known, r.told = sequence, max(r.told, sequence)
+	r.known, r.confirmed = sequence, max(r.confirmed, sequence)
 	if r.known < r.sent {
 		r.silence.Reset(answerTimeout)
 	} else {
@@ -316,7 +315,7 @@ func (r *Reporter) acknowledge(sequence uint64) {
 	r.touch()
 }
 
-// touch wakes whoever waits for the leader to have more. The lock is held.
+// touch wakes the callers that wait for receipts. The caller holds the lock.
 func (r *Reporter) touch() {
 	close(r.changed)
 	r.changed = make(chan struct{})

@@ -74,7 +74,7 @@ func (s *Server) Scale(ctx context.Context, r *rondov1.ScaleRequest) (
 	return &rondov1.ScaleResponse{}, nil
 }
 
-// await returns when a plan is stored that is as wanted, or can never be.
+// await returns when a stored plan satisfies wanted, or wanted returns an error.
 func (s *Server) await(ctx context.Context, t *term,
 	wanted func(cluster.Plan) (bool, error)) error {
 	for {
@@ -87,7 +87,7 @@ func (s *Server) await(ctx context.Context, t *term,
 		select {
 		case <-planned:
 		case <-t.over:
-			return s.elsewhere(ctx)
+			return s.notLeading(ctx)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
@@ -101,7 +101,7 @@ func answer[T any](response *T, err error) (*T, error) {
 	return response, nil
 }
 
-// Stop asks the leader to stop the job, and returns when that is stored.
+// Stop asks the leader to stop the job, and returns when the stop is stored.
 func (c *Client) Stop(ctx context.Context, reason string) error {
 	return c.ask(ctx, "stopping the job", func(ctx context.Context,
 		leader rondov1.CoordinatorClient) error {
@@ -110,8 +110,8 @@ func (c *Client) Stop(ctx context.Context, reason string) error {
 	})
 }
 
-// Scale sets how many workers the ring has at most, and returns when that is stored. A number
-// that the job cannot have is a RefusedError that says the bounds.
+// Scale sets the most workers in the ring, and returns when that is stored. A number outside of the
+// job's bounds is a RefusedError that names them.
 func (c *Client) Scale(ctx context.Context, workers int) error {
 	return c.ask(ctx, "scaling the job", func(ctx context.Context,
 		leader rondov1.CoordinatorClient) error {
@@ -121,7 +121,7 @@ func (c *Client) Scale(ctx context.Context, workers int) error {
 	})
 }
 
-// ask makes a request of the leader, whoever that is, until it is answered.
+// ask sends a request to the present leader until it is answered.
 func (c *Client) ask(ctx context.Context, what string,
 	request func(context.Context, rondov1.CoordinatorClient) error) error {
 	return c.retry(ctx, what, func(func()) error {

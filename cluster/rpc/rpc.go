@@ -1,8 +1,8 @@
-// Package rpc is the coordinator's gRPC service and its clients: workers report what happens,
-// people watch it, and ask the job to stop or to scale. It decides nothing: what workers and
-// people say goes to cluster/coordinator as cluster.Events, and what that decides comes back
-// through the methods Lead, Follow, Planned and Notify. Nothing here is on the data path, and
-// nothing makes training wait. It may import cluster and proto.
+// Package rpc is the coordinator's gRPC service and its clients. Workers report events; people
+// watch them, and ask the job to stop or to scale. It makes no decision: reports and requests go to
+// cluster/coordinator as cluster.Events, and the results come back through Lead, Follow, Planned
+// and Notify. It is off the data path and never makes training wait. It may import cluster and
+// proto.
 package rpc
 
 import (
@@ -22,37 +22,37 @@ import (
 
 // Limits of the service and its clients.
 const (
-	// HistoryLimit is how many records a leader keeps for watchers that come later. Step events
-	// are thinned before anything else goes.
+	// HistoryLimit is the number of records that a leader keeps for later watchers. Step events are
+	// thinned first.
 	HistoryLimit = 4096
-	// SourceLimit is how many different workers one leader listens to in its term.
+	// SourceLimit is the number of workers that may report in one leader's term.
 	SourceLimit = 1 << 16
-	// QueueLimit is how many records a worker keeps that the leader may still need.
+	// QueueLimit is the number of records that a worker keeps for the leader.
 	QueueLimit = 1024
-	// MessageLimit is the size of a message in bytes; a sample text is the largest.
+	// MessageLimit is the largest message in bytes. A sample text is the longest.
 	MessageLimit = 4 << 20
-	// StreamLimit is how many calls one connection may have open at a time.
+	// StreamLimit is the number of open calls per connection.
 	StreamLimit = 64
 
-	answerTimeout = 5 * time.Second  // for the other side's next word, where one is due
+	answerTimeout = 5 * time.Second  // for an answer that is due
 	queueTimeout  = 5 * time.Second  // for room in a worker's queue
-	keepAlive     = 10 * time.Second // after so long in silence a connection is probed
+	keepAlive     = 10 * time.Second // a silent connection is probed after this time
 	pauseFirst    = 50 * time.Millisecond
 	pauseMax      = time.Second
-	watchBatch    = 64 // records that a watcher takes from the history at a time
+	watchBatch    = 64 // records per read of the history
 )
 
 // LeaderFunc returns the address of the leader's Coordinator service.
 type LeaderFunc func(ctx context.Context) (address string, err error)
 
-// ClientConfig says how to speak to the leader.
+// ClientConfig sets a client's connections and patience.
 type ClientConfig struct {
-	Dial     []grpc.DialOption // credentials, a dialer and the like; nil: plaintext, the network
-	Patience time.Duration     // how long a call tries without an answer; 0: 30 s
-	Log      *slog.Logger      // what is tried again, and why; nil: nothing
+	Dial     []grpc.DialOption // credentials, a dialer and others; nil: plaintext over the network
+	Patience time.Duration     // how long a call retries without an answer; 0: 30 s
+	Log      *slog.Logger      // retries and their reasons; nil: no log
 }
 
-// Client speaks to the leader of a job, whoever that is at the moment.
+// Client calls the present leader of a job.
 type Client struct {
 	leader LeaderFunc
 	cfg    ClientConfig
@@ -75,7 +75,7 @@ func NewClient(leader LeaderFunc, cfg ClientConfig) (*Client, error) {
 	return &Client{leader: leader, cfg: cfg}, nil
 }
 
-// connect finds the leader and returns a connection, which is made when it is first used.
+// connect finds the leader and returns a connection, which is opened at its first call.
 func (c *Client) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	limited, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -83,8 +83,8 @@ func (c *Client) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The dialer resolves the address, which need not mean anything on this machine.
-	return grpc.NewClient(asItIs+address, append([]grpc.DialOption{
+	// The dialer resolves the address, which may have no meaning on this machine.
+	return grpc.NewClient(passthrough+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
@@ -97,15 +97,17 @@ func (c *Client) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	}, c.cfg.Dial...)...)
 }
 
-// asItIs is the resolver that leaves an address to the dialer.
-const asItIs = "passthrough:///"
+// passthrough is the resolver that passes an address to the dialer unchanged.
+const passthrough = "passthrough:///"
 
-func addressOf(conn *grpc.ClientConn) string { return strings.TrimPrefix(conn.Target(), asItIs) }
+func addressOf(conn *grpc.ClientConn) string {
+	return strings.TrimPrefix(conn.Target(), passthrough)
+}
 
-// pause is a wait that doubles up to a limit.
+// pause is a wait that doubles up to pauseMax.
 type pause struct{ next time.Duration }
 
-// wait returns false if ctx ended first.
+// wait returns false if ctx ends first.
 func (p *pause) wait(ctx context.Context) bool {
 	p.next = min(max(2*p.next, pauseFirst), pauseMax)
 	timer := time.NewTimer(p.next)
@@ -118,5 +120,5 @@ func (p *pause) wait(ctx context.Context) bool {
 	}
 }
 
-// isStep says whether an event is one of many alike, which may be dropped.
+// isStep reports whether an event is a step event, which may be dropped.
 func isStep(e *rondov1.Event) bool { return e.GetStep() != nil }

@@ -48,7 +48,7 @@ func TestFromReportToWatch(t *testing.T) {
 			if err := <-w.ended; err != nil {
 				t.Errorf("Watch: %v", err)
 			}
-			// Rank 0's word counts, although rank 1 was quicker.
+			// Rank 0's report counts, although rank 1's came first.
 			w.want(t, "step 1", "checkpoint 1", "step 2", "done 10 stopped false")
 		}
 	})
@@ -117,7 +117,7 @@ func TestLastEvent(t *testing.T) {
 	}
 }
 
-// TestHeardOnce: a leader hears of each event once, and which of them an earlier leader had.
+// TestHeardOnce: a leader hears each event once, and learns which ones an earlier leader had.
 func TestHeardOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		var mu sync.Mutex
@@ -160,9 +160,9 @@ func TestHeardOnce(t *testing.T) {
 	})
 }
 
-// TestNoNoticeIsLost: what several goroutines publish at once is all heard, and all watched.
+// TestNoNoticeIsLost: events that several goroutines publish at once are all heard and watched.
 func TestNoNoticeIsLost(t *testing.T) {
-	for range 5 { // a fault of the order shows in about every second round
+	for range 5 { // an error in the order shows in about every second round
 		inBubble(t, noNoticeIsLost)
 	}
 }
@@ -193,7 +193,7 @@ func noNoticeIsLost(t *testing.T, n *network) {
 	}
 }
 
-// TestLeadershipMoves: nothing that is not a step is lost, and a watcher sees nothing twice.
+// TestLeadershipMoves: only steps are lost, and a watcher sees no event twice.
 func TestLeadershipMoves(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		a, b := n.server("c1"), n.server("c2")
@@ -204,7 +204,7 @@ func TestLeadershipMoves(t *testing.T) {
 		flush(t, r)
 		synctest.Wait()
 		a.Follow()
-		synctest.Wait() // a step that the old leader still takes is lost with it
+		synctest.Wait() // steps that the old leader still accepts are lost with it
 		report(t, r, step(2), checkpoint(2))
 		time.Sleep(10 * time.Second)
 		n.lead(b)
@@ -216,7 +216,7 @@ func TestLeadershipMoves(t *testing.T) {
 		}
 		through.want(t, "step 1", "checkpoint 1", "step 2", "checkpoint 2", "step 3",
 			"checkpoint 3", "done 3 stopped true")
-		// One that knows only the new leader is told what the old one had, but for the steps.
+		// A watcher that knows only the new leader gets the old one's events, except for steps.
 		fresh := n.watch()
 		<-fresh.ended
 		fresh.want(t, "checkpoint 1", "step 2", "checkpoint 2", "step 3", "checkpoint 3",
@@ -224,7 +224,8 @@ func TestLeadershipMoves(t *testing.T) {
 	})
 }
 
-// TestBrokenConnections: whatever breaks while a worker reports, the leader has each event once.
+// TestBrokenConnections: connections break while a worker reports, and the leader has each event
+// once.
 func TestBrokenConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		s := n.server("c1")
@@ -263,7 +264,7 @@ func TestBrokenConnections(t *testing.T) {
 	})
 }
 
-// TestCloseSaysGoodbye: a worker that leaves in order is not noted as broken.
+// TestCloseSaysGoodbye: a worker that leaves in good order is not reported as broken.
 func TestCloseSaysGoodbye(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		s := n.server("c1")
@@ -325,7 +326,7 @@ func TestScale(t *testing.T) {
 		scale := func(workers int) { scaled <- n.client().Scale(t.Context(), workers) }
 		go scale(3)
 		synctest.Wait()
-		go scale(4) // waits for its turn: the answer to the first must be about the first
+		go scale(4) // waits for its turn: the first answer must be about the first call
 		synctest.Wait()
 		want := []cluster.Event{cluster.ScaleRequested{Workers: 3}}
 		if got := said.all(); !reflect.DeepEqual(got, want) {
@@ -344,7 +345,7 @@ func TestScale(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if err := n.client().Scale(t.Context(), 4); err != nil { // it is so already
+		if err := n.client().Scale(t.Context(), 4); err != nil { // the limit is already set
 			t.Errorf("Scale to 4: %v", err)
 		}
 		synctest.Wait()
@@ -352,7 +353,7 @@ func TestScale(t *testing.T) {
 	})
 }
 
-// TestScaleIsRefused: what cannot be is answered at once, with the reason.
+// TestScaleIsRefused: an impossible request is refused at once, with the reason.
 func TestScaleIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		s := n.server("c1")
@@ -416,7 +417,7 @@ func TestOnlyTheLeaderAnswers(t *testing.T) {
 	})
 }
 
-// TestRefusedRecords: what a worker may not say ends its stream, and reaches nobody.
+// TestRefusedRecords: an invalid record ends its worker's stream and reaches no one else.
 func TestRefusedRecords(t *testing.T) {
 	cases := []struct {
 		name    string

@@ -19,8 +19,8 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Server is the Coordinator service of one process. It answers while the process leads; otherwise
-// it says who does. It implements coordinator.Audience.
+// Server is the Coordinator service of one process. While the process leads, it answers; otherwise
+// it names the leader. It implements coordinator.Audience.
 type Server struct {
 	rondov1.UnimplementedCoordinatorServer
 	id     string
@@ -28,36 +28,36 @@ type Server struct {
 	leader func(context.Context) (cluster.Leader, error)
 	events chan cluster.Event
 
-	// Heard, if set before the server serves, is called with each event that watchers are told.
-	// An event is retold if an earlier leader had it. Several goroutines call it, and wait for it.
+	// Heard is called with each event for watchers. Set it before the server serves. retold: an
+	// earlier leader had the event. Several goroutines call it, and wait for it.
 	Heard func(e *rondov1.Event, retold bool)
 
-	mu       sync.Mutex
-	term     *term // nil: this process does not lead
-	sequence uint64
-	streams  int
-	told     bool          // a watcher was told the job's end
-	quieter  chan struct{} // closed when a stream ends
+	mu          sync.Mutex
+	term        *term // nil: this process does not lead
+	sequence    uint64
+	streams     int
+	endSeen     bool          // a watcher has received the job's end
+	streamEnded chan struct{} // closed when a stream ends
 }
 
 // term is one leadership.
 type term struct {
 	hub  *hub
-	over chan struct{} // closed when the leadership has ended
+	over chan struct{} // closed at the end of the leadership
 
 	mu      sync.Mutex
 	plan    cluster.Plan
 	planned chan struct{} // closed at the next plan
-	ended   chan struct{} // closed when the job has
+	ended   chan struct{} // closed at the end of the job
 	done    map[string]*rondov1.DoneEvent
-	scaling chan struct{} // one call of Scale at a time, so that each sees its own limit stored
-	// The newest that were reported.
+	scaling chan struct{} // one Scale call at a time, so that each waits for its own limit
+	// The newest reported ones.
 	step       *rondov1.StepEvent
 	checkpoint *rondov1.CheckpointEvent
 }
 
-// NewServer returns the service of the coordinator id of a job. leader looks up who leads, for
-// callers that came to the wrong place.
+// NewServer returns the service of coordinator id of a job. leader returns the present leader, for
+// calls to a coordinator that does not lead.
 func NewServer(id string, job cluster.Job,
 	leader func(context.Context) (cluster.Leader, error)) (*Server, error) {
 	if id == "" || leader == nil {
@@ -65,7 +65,7 @@ func NewServer(id string, job cluster.Job,
 	}
 	return &Server{
 		id: id, job: job, leader: leader, events: make(chan cluster.Event),
-		quieter: make(chan struct{}),
+		streamEnded: make(chan struct{}),
 	}, nil
 }
 
@@ -84,7 +84,7 @@ func (s *Server) GRPC(options ...grpc.ServerOption) *grpc.Server {
 	return server
 }
 
-// Events is what workers and people have said, for coordinator.Config.
+// Events returns the reports and requests, for coordinator.Config.
 func (s *Server) Events() <-chan cluster.Event { return s.events }
 
 // Lead implements coordinator.Audience: the service answers from now on.
@@ -120,8 +120,8 @@ func (s *Server) Notify(id, text string) {
 	}
 }
 
-// Planned implements coordinator.Audience. With the end of the job watchers get their last event:
-// failure, or what the first rank that reported its end has said.
+// Planned implements coordinator.Audience. At the end of the job watchers get a last event: the
+// failure, or the report of the first rank, in rank order, that reported its end.
 func (s *Server) Planned(p cluster.Plan) {
 	t := s.leads()
 	if t == nil {
@@ -142,7 +142,7 @@ func (s *Server) Planned(p cluster.Plan) {
 	close(t.ended)
 }
 
-// lastEvent is what watchers are told at the job's end. The lock is held.
+// lastEvent returns the watchers' last event of the job. The caller holds the lock.
 func (t *term) lastEvent() *rondov1.Event {
 	if t.plan.Failed {
 		return &rondov1.Event{Kind: &rondov1.Event_Failure{
@@ -160,19 +160,19 @@ func (t *term) lastEvent() *rondov1.Event {
 	if len(t.plan.Members) == 0 {
 		done := &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep(),
 			Reason: t.plan.Reason}
-		if t.checkpoint != nil { // what was done since went with the workers
+		if t.checkpoint != nil { // later steps are lost with the workers
 			done.Step, done.Checkpoint = t.checkpoint.Step, t.checkpoint.Path
 		}
 		return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
 	}
-	// The job ended under another leader, which knew the figures.
+	// The job ended under another leader, which had the figures.
 	return &rondov1.Event{Kind: &rondov1.Event_Notice{
 		Notice: &rondov1.NoticeEvent{Text: "the job has ended: " + t.plan.Reason},
 	}}
 }
 
-// publish adds a record of the coordinator's own. The hub takes a source's records in order alone,
-// so the lock is held until it has this one.
+// publish adds a record of the coordinator. The lock is held until the hub has it, because the hub
+// accepts a source's records only in order.
 func (s *Server) publish(t *term, e *rondov1.Event) {
 	s.mu.Lock()
 	s.sequence++
@@ -183,27 +183,27 @@ func (s *Server) publish(t *term, e *rondov1.Event) {
 	}
 }
 
-// tell adds a worker's record, unless the hub has it.
-func (s *Server) tell(t *term, r *rondov1.Record) {
+// forward adds a worker's record, unless the hub has it.
+func (s *Server) forward(t *term, r *rondov1.Record) {
 	if t.hub.add(r) && s.Heard != nil {
 		s.Heard(r.Event, r.Retold)
 	}
 }
 
-// Drain returns when the job's end has been told to at least one watcher, and all streams have
-// ended, or ctx has. It is for a process that wants to leave after the end of the job.
+// Drain waits until at least one watcher has received the job's end, and all streams have ended, or
+// until ctx ends. A process calls it before it exits after the job's end.
 func (s *Server) Drain(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		streams, told, quieter := s.streams, s.told, s.quieter
+		streams, seen, ended := s.streams, s.endSeen, s.streamEnded
 		s.mu.Unlock()
-		if streams == 0 && told {
+		if streams == 0 && seen {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("coordinator %s: %d streams still open: %w", s.id, streams, ctx.Err())
-		case <-quieter:
+		case <-ended:
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (s *Server) leads() *term {
 	return s.term
 }
 
-// enter returns the term that answers a call, and what is to be called at the call's end.
+// enter returns the term for a call, and a function to call when the call ends.
 func (s *Server) enter(ctx context.Context) (*term, func(), error) {
 	s.mu.Lock()
 	t := s.term
@@ -223,7 +223,7 @@ func (s *Server) enter(ctx context.Context) (*term, func(), error) {
 	}
 	s.mu.Unlock()
 	if t == nil {
-		return nil, nil, s.elsewhere(ctx)
+		return nil, nil, s.notLeading(ctx)
 	}
 	return t, s.exit, nil
 }
@@ -232,12 +232,12 @@ func (s *Server) exit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams--
-	close(s.quieter)
-	s.quieter = make(chan struct{})
+	close(s.streamEnded)
+	s.streamEnded = make(chan struct{})
 }
 
-// elsewhere is the answer of a coordinator that does not lead.
-func (s *Server) elsewhere(ctx context.Context) error {
+// notLeading returns the error of a coordinator that does not lead. It names the leader.
+func (s *Server) notLeading(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	leader, err := s.leader(limited)
@@ -252,7 +252,7 @@ func (s *Server) elsewhere(ctx context.Context) error {
 		"coordinator %s does not lead the job; %s at %s does", s.id, leader.ID, leader.Address)
 }
 
-// deliver hands an event to the coordinator's loop. After the job's end nobody needs it.
+// deliver passes an event to the coordinator's loop. After the job's end it drops the event.
 func (s *Server) deliver(ctx context.Context, t *term, e cluster.Event) error {
 	select {
 	case s.events <- e:
@@ -260,7 +260,7 @@ func (s *Server) deliver(ctx context.Context, t *term, e cluster.Event) error {
 	case <-t.ended:
 		return nil
 	case <-t.over:
-		return s.elsewhere(ctx)
+		return s.notLeading(ctx)
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	}
@@ -275,7 +275,7 @@ func (s *Server) Watch(_ *rondov1.WatchRequest,
 		return err
 	}
 	defer leave()
-	// An answer at once, so that a watcher of a job in which nothing happens knows it is heard.
+	// The header is sent at once, so that a watcher of a quiet job knows that the leader answers.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
@@ -292,21 +292,21 @@ func (s *Server) Watch(_ *rondov1.WatchRequest,
 		}
 		if over {
 			s.mu.Lock()
-			s.told = true
+			s.endSeen = true
 			s.mu.Unlock()
 			return nil
 		}
 		select {
 		case <-changed:
 		case <-t.over:
-			return s.elsewhere(ctx)
+			return s.notLeading(ctx)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
 }
 
-// reportStream is a worker's stream as the server has it.
+// reportStream is the server's side of a worker's stream.
 type reportStream = grpc.BidiStreamingServer[rondov1.Record, rondov1.Receipt]
 
 // Report implements the service.
@@ -317,19 +317,18 @@ func (s *Server) Report(stream reportStream) error {
 		return err
 	}
 	defer leave()
-	// Receiving cannot be interrupted from here but by returning, which ends the stream and
-	// with it the goroutine.
+	// A Recv can only be interrupted by returning from here, which ends the stream and its
+	// goroutine.
 	received := make(chan error, 1)
 	go func() { received <- s.receive(stream, t) }()
 	select {
 	case err := <-received:
 		return err
 	case <-t.over:
-		return s.elsewhere(ctx)
+		return s.notLeading(ctx)
 	}
 }
 
-// receive takes a worker's records until the stream ends.
 func (s *Server) receive(stream reportStream, t *term) error {
 	hello, err := stream.Recv()
 	if err != nil {
@@ -370,8 +369,8 @@ func (s *Server) receive(stream reportStream, t *term) error {
 	}
 }
 
-// take passes a record on: ends and failures to the coordinator, which decides what they mean for
-// the job, everything else to the watchers.
+// take passes a record on. Ends and failures go to the coordinator, which decides their effect on
+// the job; all others go to the watchers.
 func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	if t.hub.knows(r.Source, r.Sequence) {
 		return nil
@@ -384,21 +383,21 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	event := ClusterEvent(r)
 	if event == nil {
 		t.note(r.Event)
-		s.tell(t, r)
+		s.forward(t, r)
 		return nil
 	}
 	if err := s.deliver(ctx, t, event); err != nil {
 		return err
 	}
-	if r.Event.GetWorker() != nil { // people want to see it too
-		s.tell(t, r)
+	if r.Event.GetWorker() != nil { // watchers get it too
+		s.forward(t, r)
 		return nil
 	}
 	t.hub.mark(r.Source, r.Sequence)
 	return nil
 }
 
-// note keeps what the job's end may need, if nobody is left to tell it.
+// note keeps figures for lastEvent, in case no worker is left.
 func (t *term) note(e *rondov1.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -410,7 +409,7 @@ func (t *term) note(e *rondov1.Event) {
 	}
 }
 
-// ClusterEvent returns what the coordinator decides about; nil for what is for watchers alone.
+// ClusterEvent returns a record's event for the coordinator; nil if only watchers need it.
 func ClusterEvent(r *rondov1.Record) cluster.Event {
 	switch kind := r.Event.Kind.(type) {
 	case *rondov1.Event_Done:
@@ -431,12 +430,12 @@ func ClusterEvent(r *rondov1.Record) cluster.Event {
 	return nil
 }
 
-// generation is one that came over the wire; an absurd one is of no ring.
+// generation converts a generation from the wire. A value out of range matches no ring.
 func generation(g uint64) cluster.Generation {
 	return cluster.Generation(min(g, math.MaxInt64))
 }
 
-// broken notes that a worker's stream ended without its doing, while the job goes on.
+// broken notifies people that a worker's stream broke while the job goes on.
 func (s *Server) broken(t *term, source string, err error) {
 	select {
 	case <-t.over:

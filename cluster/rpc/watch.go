@@ -13,10 +13,10 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Watch calls fn with the events of the job, those from before first, each once and each
-// source's in order, and returns nil when the job has ended: its last event was `done`, or
-// `failure` with the job's reason. It follows the leadership when that moves. It returns fn's
-// error, or ctx's, or one that says that no coordinator answered within the client's patience.
+// Watch calls fn with the job's events, earlier ones first, each once, and in order for each
+// source. It returns nil when the job has ended; the last event is then `done`, or `failure` with
+// the job's reason. It follows the leadership to another coordinator. It returns fn's or ctx's
+// error, or an error if no coordinator answers within the client's patience.
 func (c *Client) Watch(ctx context.Context, fn func(*rondov1.Event) error) error {
 	seen := make(map[string]uint64)
 	return c.retry(ctx, "watching the job", func(heard func()) error {
@@ -24,7 +24,7 @@ func (c *Client) Watch(ctx context.Context, fn func(*rondov1.Event) error) error
 	})
 }
 
-// callbackError is an error of the caller's own function.
+// callbackError marks an error of the caller's function.
 type callbackError struct{ error }
 
 func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard func(),
@@ -42,8 +42,8 @@ func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard fu
 	if err != nil {
 		return err
 	}
-	// The leader answers at once, even where there is nothing to tell.
-	header, _ := stream.Header() // nil if the stream has ended; Recv has the reason
+	// The leader sends the header at once, even without events.
+	header, _ := stream.Header() // nil if the stream has ended; Recv returns the reason
 	if !silence.Stop() {
 		return fmt.Errorf("%s: no answer for %v", addressOf(conn), answerTimeout)
 	}
@@ -72,8 +72,8 @@ func (c *Client) watchOnce(ctx context.Context, seen map[string]uint64, heard fu
 	}
 }
 
-// retry tries until attempt succeeds, patience has passed without a word from a leader, or
-// trying again cannot help.
+// retry repeats attempt until it succeeds, no leader has answered for Patience, or the error is
+// final.
 func (c *Client) retry(ctx context.Context, what string, attempt func(heard func()) error) error {
 	var wait pause
 	last := time.Now()
@@ -102,7 +102,7 @@ func (c *Client) retry(ctx context.Context, what string, attempt func(heard func
 	}
 }
 
-// RefusedError is the answer of a leader that would answer the same again.
+// RefusedError is a leader's refusal. Asking again would get the same answer.
 type RefusedError struct {
 	what string
 	err  error
@@ -119,10 +119,10 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.err }
 
-// Wrong reports whether what was asked for can never be, whatever the job does.
+// Wrong reports whether the request is invalid in every state of the job.
 func (e *RefusedError) Wrong() bool { return status.Code(e.err) == codes.InvalidArgument }
 
-// final says whether a leader would answer the same again.
+// final reports whether asking again would get the same answer.
 func final(code codes.Code) bool {
 	switch code {
 	case codes.Unimplemented, codes.Unauthenticated, codes.InvalidArgument,

@@ -1,5 +1,5 @@
-// Package storetest is what every store of a job's membership must do: one suite that each
-// implementation of cluster's interfaces runs. It may import cluster.
+// Package storetest is the conformance suite of a job's membership store. Each implementation of
+// cluster's interfaces runs it. It may import cluster.
 package storetest
 
 import (
@@ -16,31 +16,31 @@ import (
 
 // Limits of the suite.
 const (
-	ttl      = 6 * time.Second  // of leases, which are renewed: none ends by itself
-	patience = 20 * time.Second // for what must happen
+	ttl      = 6 * time.Second  // of leases; they are renewed, so none ends by itself
+	patience = 20 * time.Second // for expected events
 )
 
-// Store is everything that a store offers.
+// Store is all interfaces of a store.
 type Store interface {
 	cluster.Submissions
 	cluster.Registry
 	cluster.Election
 	cluster.Viewer
-	// Claim returns true once in a run of the job for each name.
+	// Claim returns true once per run of the job for each name.
 	Claim(ctx context.Context, name string) (bool, error)
 }
 
-// Job is a job that nobody has submitted.
+// Job is a job that has not been submitted.
 type Job struct {
-	// Open returns a store of this job as another process would see it.
+	// Open returns a store of this job as another process sees it.
 	Open func(*testing.T) Store
-	// Await returns when a member or coordinator has its entry (a candidate stands in line).
+	// Await returns when a member or coordinator has its entry; a candidate's counts too.
 	Await func(t *testing.T, id string)
-	// Expire ends the lease of a member or coordinator, at the server, behind its back.
+	// Expire ends the lease of a member or coordinator at the server, without telling its holder.
 	Expire func(t *testing.T, id string)
 }
 
-// Run runs the suite; newJob is called for each test.
+// Run runs the suite. It calls newJob for each test.
 func Run(t *testing.T, newJob func(*testing.T) Job) {
 	tests := []struct {
 		name string
@@ -107,7 +107,7 @@ func specOverAnEndedRun(ctx context.Context, t *testing.T, job Job) {
 	if spec, err := store.Spec(ctx); err != nil || string(spec) != "second" {
 		t.Errorf("Spec: %q, %v", spec, err)
 	}
-	// A leader of the old run must not write over the new one.
+	// A leader of the old run must not overwrite the new one.
 	if err := leader.Resign(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func specOverAnEndedRun(ctx context.Context, t *testing.T, job Job) {
 	put("third", false)
 }
 
-// runIsPutOnce: of many processes that submit a run, one does, however early it ends.
+// runIsPutOnce: of many processes that submit a run, one stores it, however early the run ends.
 func runIsPutOnce(ctx context.Context, t *testing.T, job Job) {
 	newer := func(spec string) func([]byte) bool {
 		return func(stored []byte) bool { return string(stored) < spec }
@@ -156,10 +156,10 @@ func runIsPutOnce(ctx context.Context, t *testing.T, job Job) {
 		}
 	}
 	hold("run 1", 1, "run 1")
-	hold("run 2", 0, "run 1") // which has not ended
+	hold("run 2", 0, "run 1") // run 1 has not ended
 	leader := elect(ctx, t, job, "c1")
 	putPlan(ctx, t, leader, plan(3, cluster.Ended))
-	hold("run 1", 0, "run 1") // it has ended, and is not put again
+	hold("run 1", 0, "run 1") // run 1 has ended, and is not stored again
 	hold("run 2", 1, "run 2")
 	if err := leader.Resign(ctx); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func runIsPutOnce(ctx context.Context, t *testing.T, job Job) {
 	hold("run 1", 0, "run 2")
 }
 
-// submitters is how many processes submit a run at once.
+// submitters is the number of processes that submit a run at once.
 const submitters = 4
 
 func namesAreClaimedOnce(ctx context.Context, t *testing.T, job Job) {
@@ -291,7 +291,7 @@ func planIsWatched(ctx context.Context, t *testing.T, job Job) {
 		}
 		seen.wait(t, want.Phase.String(), want.Equal)
 	}
-	// One that comes late sees the newest at once.
+	// A late watcher gets only the newest plan, at once.
 	late := newSeen[cluster.Plan]()
 	watch(ctx, t, func(ctx context.Context) error { return watcher.WatchPlan(ctx, late.add) })
 	late.wait(t, "the end", func(p cluster.Plan) bool { return p.Phase == cluster.Ended })
@@ -377,7 +377,7 @@ func deposedLeaderCannotWrite(ctx context.Context, t *testing.T, job Job) {
 	first := elect(ctx, t, job, "c1")
 	putPlan(ctx, t, first, plan(1, cluster.Running))
 	job.Expire(t, "c1")
-	// At this moment the first leader does not know it yet: its lease stands by its own clock.
+	// The first leader does not know of its loss yet: its lease lasts by its own clock.
 	if err := first.PutPlan(ctx, plan(1, cluster.Stopping)); !errors.Is(err, cluster.ErrDeposed) {
 		t.Errorf("PutPlan before the new leader: %v, want %v", err, cluster.ErrDeposed)
 	}

@@ -11,7 +11,6 @@ import (
 	"rondo/cluster"
 )
 
-// plan is a plan with one member.
 func plan(generation cluster.Generation, phase cluster.Phase) cluster.Plan {
 	return cluster.Plan{
 		Generation: generation, Phase: phase, Reason: "as the test has it",
@@ -20,7 +19,7 @@ func plan(generation cluster.Generation, phase cluster.Phase) cluster.Plan {
 	}
 }
 
-// elasticPlan is a plan in which everything is set.
+// elasticPlan returns a plan with all fields set.
 func elasticPlan() cluster.Plan {
 	p := plan(7, cluster.Running)
 	p.Limit, p.Rings, p.Identity = 5, 3, "text"
@@ -46,7 +45,7 @@ func putPlan(ctx context.Context, t *testing.T, l cluster.Leadership, p cluster.
 	}
 }
 
-// register enters a member and takes it out when the test is over.
+// register enters a member, and removes it when the test ends.
 func register(ctx context.Context, t *testing.T, s Store, m cluster.Member) cluster.Registration {
 	t.Helper()
 	r, err := s.Register(ctx, m, ttl)
@@ -57,13 +56,13 @@ func register(ctx context.Context, t *testing.T, s Store, m cluster.Member) clus
 	return r
 }
 
-// candidacy is a Campaign on its way.
+// candidacy is a running Campaign.
 type candidacy struct {
 	result chan cluster.Leadership
 	failed chan error
 }
 
-// campaign starts a Campaign and returns when it stands in line.
+// campaign starts a Campaign, and returns when its candidate has an entry.
 func campaign(ctx context.Context, t *testing.T, job Job, id string) *candidacy {
 	t.Helper()
 	s := job.Open(t)
@@ -124,7 +123,7 @@ func elect(ctx context.Context, t *testing.T, job Job, id string) cluster.Leader
 	return campaign(ctx, t, job, id).wait(t)
 }
 
-// seen collects what a watch tells.
+// seen collects the values of a watch.
 type seen[T any] struct {
 	mu     sync.Mutex
 	values []T
@@ -150,7 +149,7 @@ func (s *seen[T]) all() []T {
 	return slices.Clone(s.values)
 }
 
-// wait returns when the newest value is as wanted.
+// wait returns when the newest value satisfies wanted.
 func (s *seen[T]) wait(t *testing.T, what string, wanted func(T) bool) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -166,7 +165,7 @@ func (s *seen[T]) wait(t *testing.T, what string, wanted func(T) bool) {
 	}
 }
 
-// watch runs a watch until the test is over, when it must end with its context.
+// watch runs a watch until the test ends. The watch must then end with its context's error.
 func watch(ctx context.Context, t *testing.T, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	result := make(chan error, 1)

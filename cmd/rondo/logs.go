@@ -28,7 +28,7 @@ func logsCommand() *cobra.Command {
 			"goes, at most every ten seconds.\n\n" +
 			"Each line begins with the worker's index, the number in its pod's name, and the\n" +
 			"end of that name. A worker keeps its index; its rank changes with the ring\n" +
-			"(rondo status --live shows both).\n\n" +
+			"(rondo status shows both).\n\n" +
 			"With --follow it goes on, with pods that come later, until the job has ended.",
 		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
 			"--since 10m",

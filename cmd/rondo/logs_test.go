@@ -50,7 +50,6 @@ func TestCommandsThatRefuse(t *testing.T) {
 		"logs -f -p":                            {2, "leave out --follow"},
 		"logs --job book":                       {1, "job book has ended, and its worker or coord"},
 		"logs --component etcd":                 {1, "(context c) has no pods of etcd"},
-		"port-forward --port 70000":             {2, "--port 70000 is not 0 to 65535"},
 		"stop --job book":                       {1, "job book has ended: the reason"},
 		"scale 3 --job book":                    {1, "job book has ended: the reason"},
 		"workers --job book --etcd nowhere":     {2, `--etcd "nowhere" is not host:port`},

@@ -24,7 +24,7 @@ func root() *cobra.Command {
 	group(c, "machine", "On this machine:", trainCommand(), workerCommand(), benchCommand(),
 		devicesCommand())
 	group(c, "kubernetes", "Jobs on Kubernetes:", submitCommand(), resumeJobCommand(),
-		deleteCommand(), statusCommand(), logsCommand(), portForwardCommand())
+		deleteCommand(), statusCommand(), logsCommand())
 	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())

@@ -12,8 +12,10 @@ import (
 	"rondo/cluster"
 	"rondo/cluster/meet"
 	"rondo/cluster/rpc"
+	"rondo/coordinator"
 	"rondo/internal/app"
 	"rondo/k8s/kube"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // A namedJob is where a command finds the job that its flags name.
@@ -55,30 +57,13 @@ func (n *namedJob) cluster() (*kube.Cluster, error) {
 
 type lookFunc func(cfg meet.Config, registry cluster.Registry, view cluster.View) error
 
-// look calls look with the job's part of etcd, and with what is in it. Where the job is in a
-// cluster, it reaches etcd through the API server.
+// look calls look with the job's part of the etcd that --etcd names, and with what is in it.
 func (n *namedJob) look(ctx context.Context, look lookFunc) error {
-	cfg, open := n.cfg, n.cfg.Store
-	if n.inCluster() {
-		there, err := n.cluster()
-		if err != nil {
-			return err
-		}
-		job, err := there.Job(ctx, n.cfg.Job)
-		if err != nil {
-			return err
-		}
-		way, err := there.Way(ctx, job)
-		if err != nil {
-			return err
-		}
-		defer way.Close()
-		cfg, open = way.Config, way.Store
-	}
+	cfg := n.cfg
 	if err := cfg.Validate(); err != nil {
 		return app.Usage(err)
 	}
-	store, err := open(ctx)
+	store, err := cfg.Store(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,7 +121,9 @@ func scaleCommand() *cobra.Command {
 				return err
 			}
 			return there.Scale(cmd.Context(), named.cfg.Job, kube.Scale{Workers: workers,
-				Timeout: *timeout, Say: saying(cmd)})
+				Fits: func(spec *rondov1.JobSpec, workers int) error {
+					return coordinator.JobOf(spec).CheckScale(workers)
+				}, Timeout: *timeout, Say: saying(cmd)})
 		}
 		return named.look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,
 			view cluster.View) error {

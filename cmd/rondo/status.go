@@ -20,11 +20,11 @@ import (
 
 // statusOptions are what a person may ask of the status.
 type statusOptions struct {
-	job         string // empty: all, or the only one
-	place       string // where the jobs are, in words
-	everywhere  bool
-	watch, live bool
-	format      string // "", "json" or "yaml"
+	job        string // empty: all, or the only one
+	place      string // where the jobs are, in words
+	everywhere bool
+	watch      bool
+	format     string // "", "json" or "yaml"
 }
 
 func statusCommand() *cobra.Command {
@@ -43,8 +43,6 @@ func statusCommand() *cobra.Command {
 	flags.StringVar(&o.job, "job", "", "name of the job; default: all, or the only one")
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "list the jobs of all namespaces")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "go on showing what changes until the job ends")
-	flags.BoolVar(&o.live, "live", false, "ask the job's etcd, too: who leads, and the workers' "+
-		"ranks and lanes")
 	flags.StringVarP(&o.format, "output", "o", "", "json or yaml; default: for people")
 	connect := kube.AddFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -146,15 +144,6 @@ func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 	status, err := cluster.Status(ctx, name)
 	if err != nil {
 		return nil, false, err
-	}
-	if o.live {
-		if err := cluster.Live(ctx, status); ctx.Err() != nil {
-			return nil, false, err
-		} else if err != nil { // the rest still tells
-			status.Detail.Problems = append(status.Detail.Problems, kube.Problem{
-				Object: "job/" + name,
-				Text:   "who leads, ranks and lanes are not known: " + err.Error()})
-		}
 	}
 	return []kube.JobStatus{*status}, true, nil
 }

@@ -185,32 +185,22 @@ func coordinators(d *kube.Detail) string {
 	return text
 }
 
-// printPods writes a table of the workers. Ranks are there where they were looked up.
+// printPods writes a table of the workers.
 func printPods(out io.Writer, pods []kube.PodStatus, now time.Time) error {
 	if len(pods) == 0 {
 		return nil
 	}
-	live := false
-	for _, p := range pods {
-		live = live || p.Rank != nil
-	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "\nINDEX\t")
-	if live {
-		fmt.Fprint(table, "RANK\tLANES\t")
-	}
-	fmt.Fprintln(table, "POD\tNODE\tPHASE\tREADY\tRESTARTS\tAGE\tMEMORY\tLAST END")
+	fmt.Fprintln(table, "\nINDEX\tRANK\tLANES\tPOD\tNODE\tPHASE\tREADY\tRESTARTS\tAGE\tMEMORY\t"+
+		"LAST END")
 	for _, p := range pods {
-		fmt.Fprintf(table, "%d\t", *p.Index)
-		switch {
-		case live && p.Rank != nil:
-			fmt.Fprintf(table, "%d\t[%d, %d)\t", *p.Rank, p.Lanes[0], p.Lanes[1])
-		case live:
-			fmt.Fprint(table, "-\t-\t")
+		rank, lanes := "-", "-"
+		if p.Rank != nil {
+			rank, lanes = strconv.Itoa(*p.Rank), fmt.Sprintf("[%d, %d)", p.Lanes[0], p.Lanes[1])
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Pod, dash(p.Node), p.Phase,
-			yesNo(p.Ready), p.Restarts, age(p.Created, now), dash(p.Memory),
-			dash(cut(p.LastEnd, maxReason)))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", *p.Index, rank,
+			lanes, p.Pod, dash(p.Node), p.Phase, yesNo(p.Ready), p.Restarts, age(p.Created, now),
+			dash(p.Memory), dash(cut(p.LastEnd, maxReason)))
 	}
 	return table.Flush()
 }

@@ -230,7 +230,6 @@ func TestStatusCommand(t *testing.T) {
 		{nil, batchv1.JobComplete, 0, "job book in namespace here: ended", ""},
 		{nil, "", 3, "job book in namespace here: unknown, last heard ", ""},
 		{[]string{"-A"}, batchv1.JobFailed, 0, "NAMESPACE  JOB   PHASE", ""},
-		{[]string{"--live"}, batchv1.JobFailed, 1, "lanes are not known: job book in", ""},
 		{[]string{"-o", "json"}, batchv1.JobFailed, 1, `{"job":"book","namespace":"here"`, ""},
 		{[]string{"-o", "yaml"}, batchv1.JobFailed, 1, "phase: failed\n", ""},
 		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "", `--output "xml" is not json or yaml`},

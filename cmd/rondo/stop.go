@@ -50,7 +50,7 @@ func stopCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := kube.Stoppable(spec, view.Plan, *force); err != nil {
+			if err := kube.Stoppable(spec, view.Plan.Phase == cluster.Forming, *force); err != nil {
 				return err
 			}
 			client, err := cfg.Client(registry, 0)

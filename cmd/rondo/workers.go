@@ -24,10 +24,23 @@ func workersCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "workers",
 		Short: "List the workers of a running job, and what each does",
+		Long: "Lists the workers of a running job, as its etcd has them. In Kubernetes (without\n" +
+			"--etcd) it shows what rondo status does: each pod with its rank and lanes.",
 	}
 	named := jobFlags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if named.inCluster() {
+			there, err := named.cluster()
+			if err != nil {
+				return err
+			}
+			o := statusOptions{job: named.cfg.Job, place: there.String()}
+			if asJSON {
+				o.format = "json"
+			}
+			return o.run(cmd.Context(), there, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		}
 		return named.look(cmd.Context(), func(cfg meet.Config, _ cluster.Registry,
 			view cluster.View) error {
 			spec := &rondov1.JobSpec{}

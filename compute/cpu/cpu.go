@@ -12,6 +12,22 @@
 // The package knows shapes and numbers only: no graph, no model, no files. It may import compute
 // and gonum's BLAS.
 //
+// How the C kernels compute:
+//
+//   - One source, eight tables: the kernels are headers over a vector type (simd.h) and a type of
+//     operand (operand.h). An isa_*.c includes them for one instruction set and precision, and
+//     select.c picks the best that the processor has.
+//   - Products (product.h, product_amx.h) read tiles from contiguous memory: weights packed into
+//     panels of 32 columns, and operands that were written in the layout in which products read
+//     them. Sums are float32. A row is summed in one order wherever it lies, so neither threads nor
+//     the number of lanes change a result.
+//   - Layers (layer.h, input.h, cells.h) run the recurrence step by step over panels that stay in
+//     cache. The input side and each weight's gradient are one product for all steps.
+//   - Threads (team.c) run a layer together and meet once a step. Each has some units and their
+//     weights; where units are few, some lanes.
+//   - The output layer (head.h) goes over the vocabulary in strips, with a running maximum and sum
+//     for each row, so logits need not all be in memory.
+//
 // The environment variable RONDO_CPU_ISA (amx, avx512bf16, avx512, avx2 or portable) makes the cgo
 // build use a lower instruction set than the processor has, for tests and for comparing. In fp32,
 // amx and avx512bf16 mean the AVX-512 kernels of a processor that has them.

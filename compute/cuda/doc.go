@@ -15,6 +15,22 @@
 // A []float32 from Alloc is a slice over addresses of the GPU's memory: its length and address mean
 // what they always do, and reading or writing an element is a fault.
 //
+// How it computes:
+//
+//   - The recurrence (kernels/persistent_*.cu) is one launch for all T steps. Blocks keep their
+//     columns of W_hh on the chip and hand h, or the gates' gradients, to each other through a
+//     buffer whose words are zero until they are written: data is its own signal.
+//     persistent_plan.go says which block has which columns. Other shapes and cells take a product
+//     and a kernel each step (steps.go).
+//   - A step whose shapes repeat is recorded as a CUDA graph and replayed. Gradients are copied to
+//     the host beside it (compute.Stager), and the norm decides on the GPU whether to clip and to
+//     update (compute.Clipper).
+//   - GPUs of one host sum gradients by NCCL (compute.Group).
+//   - Without a GPU, tests run on an emulated driver (emulator): a libcuda.so.1 that runs the
+//     kernels' own sources, a fibre for each thread. Nothing runs until something waits for it.
+//
+// Norm, clipping and update have the same bits on every device, so CPUs and GPUs may share a ring.
+//
 // A wait that takes five minutes is a GPU that hangs: it ends in a *compute.DeviceError.
 //
 // The package knows shapes and numbers only: no graph, no model, no files. It may import compute

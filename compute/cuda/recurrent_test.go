@@ -571,7 +571,8 @@ func TestLayerDifferences(t *testing.T) {
 			}
 			return sum
 		}
-		at := [][]float32{m.w.IH, m.w.HH, m.w.BiasIH, m.w.BiasHH, m.in.X, m.state.H, m.state.C}
+		at := [][]float32{m.w.IH, m.w.HH, m.w.BiasIH, m.w.BiasHH, m.w.Peephole, m.in.X, m.state.H,
+			m.state.C}
 		for k, gradient := range m.read(m.backwards) {
 			host := make([]float32, len(at[k]))
 			if len(host) == 0 {

@@ -1,7 +1,7 @@
 // Package zipfplot draws the rank-frequency curves of a text's tokens, bigrams and trigrams, with
-// both axes logarithmic, so that Zipf's law is a straight line. It counts nothing; package corpus
-// does. It stands apart from it so that a worker, which draws nothing, does not carry the fonts
-// and formats of a plotting library. It imports corpus, and gonum.org/v1/plot.
+// both axes logarithmic, so that Zipf's law is a straight line. Package corpus
+// counts them. The packages are separate, so that a worker does not link the fonts and formats of a
+// plotting library. It may import corpus and gonum.org/v1/plot.
 package zipfplot
 
 import (
@@ -24,7 +24,7 @@ const (
 	height = 11 * vg.Centimeter
 )
 
-// Draws says whether Save can draw to a file of that name.
+// Draws reports whether Save supports the extension of path.
 func Draws(path string) bool {
 	format := formatOf(path)
 	return format == "png" || format == "svg"
@@ -34,7 +34,7 @@ func formatOf(path string) string {
 	return strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
 }
 
-// Save draws the statistics to a file, as PNG or SVG by the end of its name.
+// Save draws the statistics to a file, as PNG or SVG by the extension of path.
 func Save(path, title string, stats *corpus.Stats) error {
 	format := formatOf(path)
 	if !Draws(path) {
@@ -62,7 +62,7 @@ func Save(path, title string, stats *corpus.Stats) error {
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s (α %.2f)", c.name, c.ngrams.Zipf.Alpha), line)
 	}
-	// A logarithmic axis needs a positive range, of which a single point has none, and room
+	// A logarithmic axis needs a positive range, but a single point has none. It also needs room
 	// beyond the greatest count and rank.
 	p.X.Min, p.Y.Min = 1, 1
 	p.X.Max, p.Y.Max = 1.5*max(p.X.Max, 10), 1.5*max(p.Y.Max, 10)
@@ -80,7 +80,7 @@ func Save(path, title string, stats *corpus.Stats) error {
 	return nil
 }
 
-// points returns both ends of each step of a curve; the line between them is exact.
+// points returns both ends of each Rank, so that straight lines between them are exact.
 func points(curve []corpus.Rank) plotter.XYs {
 	var xys plotter.XYs
 	for _, r := range curve {

@@ -70,7 +70,7 @@ func TestTLS(t *testing.T) {
 			}
 		}
 	}
-	j.checkRing(2) // by the certificate in the Secret
+	j.checkRing(2)
 	j.end()
 	j.checkCurve(j.seen.curve(t))
 }

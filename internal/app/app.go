@@ -1,6 +1,7 @@
-// Package app runs a command line: it turns errors into one line on standard error and an exit
-// code, and signals into a cancelled context. The three commands share it. Where a platform asks
-// for a process's last word, it gets that line too.
+// Package app runs a command line for the three commands. It turns errors into one line on standard
+// error and an exit code, and signals into a cancelled context. If the platform asks for a
+// termination message, it gets that line too. It may import job/jobspec and cobra, and knows
+// nothing of jobs beyond their errors.
 package app
 
 import (
@@ -21,20 +22,20 @@ import (
 
 // The exit codes.
 const (
-	ExitFailure = 1 // this process failed: it may be tried again
-	ExitUsage   = 2 // what the person wrote is wrong: trying again is useless
-	ExitJob     = 3 // the job that this process is of has failed: so is trying again
-	ExitLeft    = 4 // the process was asked to go before the job's end: the others go on
-	ExitUnknown = 3 // of `rondo status`: nobody can say how the job stands
+	ExitFailure = 1 // this process failed; a retry may succeed
+	ExitUsage   = 2 // the user's input is wrong; a retry is useless
+	ExitJob     = 3 // this process's job has failed; a retry is useless
+	ExitLeft    = 4 // the process was asked to leave before the job's end; the others go on
+	ExitUnknown = 3 // of `rondo status`: the job's state cannot be determined
 )
 
-// A UsageError marks an error of what a person wrote, such as a corpus that is not there.
+// A UsageError marks an error in the user's input, for example a corpus that does not exist.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Usage marks err, unless it is nil.
+// Usage marks err as a UsageError. It returns nil for nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -42,35 +43,35 @@ func Usage(err error) error {
 	return &UsageError{Err: err}
 }
 
-// Usagef makes a marked error.
+// Usagef makes a UsageError.
 func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
 
-// A JobError marks the failure of a whole job in a process that is only a part of it.
+// A JobError marks the failure of a whole job, in a process that is only a part of it.
 type JobError struct{ Err error }
 
 func (e *JobError) Error() string { return e.Err.Error() }
 func (e *JobError) Unwrap() error { return e.Err }
 
-// A LeftError is the end of a process that was asked to go before the job's end.
+// A LeftError says that a process was asked to leave before the job's end.
 type LeftError struct{ Text string }
 
 func (e *LeftError) Error() string { return e.Text }
 
-// An UnknownError is the answer of a command that was to say how a job stands, and cannot.
+// An UnknownError says that a command cannot determine a job's state.
 type UnknownError struct{ Text string }
 
 func (e *UnknownError) Error() string { return e.Text }
 
-// A ToldError is an error that somebody has been told already: it decides the exit code, and is
-// not printed.
+// A ToldError is an error that the user has seen already. It decides the exit code but is not
+// printed.
 type ToldError struct{ Err error }
 
 func (e *ToldError) Error() string { return e.Err.Error() }
 func (e *ToldError) Unwrap() error { return e.Err }
 
 // Main runs the command with the process's arguments and returns its exit code. The command's
-// context ends at SIGINT, SIGTERM or SIGHUP; a second signal ends the process. What gRPC has to
-// say goes into our own errors; its log stays silent unless its own variable asks for it.
+// context ends at SIGINT, SIGTERM or SIGHUP; a second signal ends the process. gRPC's log stays
+// silent unless its own variable enables it, because its problems appear in our errors.
 func Main(root *cobra.Command) int {
 	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" {
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
@@ -78,13 +79,13 @@ func Main(root *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM,
 		syscall.SIGHUP)
 	defer stop()
-	signal.Ignore(syscall.SIGPIPE) // writing to a pipe that is closed is an error like others
+	signal.Ignore(syscall.SIGPIPE) // so that writing to a closed pipe is an ordinary error
 	context.AfterFunc(ctx, func() { endAtSecond(stop) })
 	return Run(ctx, root, os.Args[1:], os.Stderr)
 }
 
-// endAtSecond restores the signals' default, which is to end at once. A container's first process
-// has another default, to ignore them: it ends by itself.
+// endAtSecond restores the signals' default action, which ends the process. In a container's first
+// process the default is to ignore them, so it handles the second signal itself.
 func endAtSecond(restore func()) {
 	if os.Getpid() != 1 {
 		restore()
@@ -98,10 +99,10 @@ func endAtSecond(restore func()) {
 	}
 }
 
-// signalled is what a shell adds to the number of the signal that ended a process.
+// signalled is the number that a shell adds to the signal that ended a process.
 const signalled = 128
 
-// Run is Main with its surroundings given.
+// Run is Main with explicit context, arguments and standard error.
 func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writer) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetArgs(args)
@@ -130,7 +131,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	return exitCode(err)
 }
 
-// refuseArguments makes words that a command does not take a usage error.
+// refuseArguments makes unexpected arguments a usage error, in all subcommands.
 func refuseArguments(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		refuseArguments(sub)
@@ -157,7 +158,7 @@ func refuseArguments(c *cobra.Command) {
 	}
 }
 
-// Require makes flags that must be given; their absence is a usage error.
+// Require makes missing flags a usage error.
 func Require(c *cobra.Command, names ...string) {
 	c.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		for _, name := range names {

@@ -36,7 +36,7 @@ func TestExitCodesAndLines(t *testing.T) {
 	}{
 		{[]string{"train"}, none, 0, ""},
 		{[]string{"train", "--cell", "lstmx"}, none, 2, "rondo train: --cell \"lstmx\" is not " +
-			"one of rnn, rnn-relu, gru, gru-reset-before, lstm\n"},
+			"one of rnn, rnn-relu, gru, gru-reset-before, lstm, lstm-peephole\n"},
 		{[]string{"train", "--bogus"}, none, 2,
 			"rondo train: unknown flag: --bogus (see `rondo train --help`)\n"},
 		{[]string{"train", "extra"}, none, 2,
@@ -67,7 +67,7 @@ func TestLastWord(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		run  func(*cobra.Command) error
-		want string // a regular expression
+		want string // a regular expression for the file's content
 	}{
 		{"nothing to say", func(*cobra.Command) error { return nil }, "^before$"},
 		{"done", func(c *cobra.Command) error {

@@ -12,17 +12,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// LastWordVariable names the file that gets a process's last word: why it failed, or what it did.
-// Kubernetes shows it with the container.
+// LastWordVariable names the file for a process's termination message: why it failed, or what it
+// did. Kubernetes shows it with the container.
 const LastWordVariable = "RONDO_TERMINATION_LOG"
 
-// lastWordBytes is how much of a last word Kubernetes keeps, without the line's end.
+// lastWordBytes is the length of a termination message that Kubernetes keeps, without the line
+// feed.
 const lastWordBytes = 4095
 
-// summary is the annotation of a command with what it did.
+// summary is the annotation of a command with its termination message.
 const summary = "rondo.dev/summary"
 
-// Summarize keeps what a command that has succeeded did, as its last word.
+// Summarize sets the termination message of a command that succeeded.
 func Summarize(c *cobra.Command, text string) {
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}
@@ -30,8 +31,8 @@ func Summarize(c *cobra.Command, text string) {
 	c.Annotations[summary] = text
 }
 
-// lastWord writes to the file that the variable names. In a pod the file is there already, in a
-// folder where nothing can be made or renamed.
+// lastWord writes the termination message to the file that the variable names. In a pod the file
+// exists, in a folder where no file can be created or renamed.
 func lastWord(stderr io.Writer, text string) {
 	path := os.Getenv(LastWordVariable)
 	if path == "" {
@@ -50,7 +51,7 @@ func lastWord(stderr io.Writer, text string) {
 	}
 }
 
-// peakMemory says how much memory the process held at most; nothing where that is not known.
+// peakMemory describes the process's peak memory. It is empty where that is not known.
 func peakMemory() string {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package certs is a process's identity on the network: a certificate, its key and the authority
-// that both ends of a connection trust, in a folder as cert-manager's secrets have them. What it
-// gives serves mutual TLS, and reads the folder anew for each connection, so that certificates are
-// renewed without a restart. It knows no service and issues nothing. It may import crypto/tls and
-// gRPC's credentials.
+// that both ends of a connection trust. They lie in a folder, in the layout of cert-manager's
+// secrets. The package provides mutual TLS. It reads the folder again for each connection, so that
+// certificates can be renewed without a restart. It knows no service and issues no certificates. It
+// may import crypto/tls and gRPC's credentials, and nothing of this module.
 package certs
 
 import (
@@ -20,15 +20,16 @@ import (
 
 // The files of a folder.
 const (
-	CertFile  = "tls.crt" // the certificate, and what stands between it and the authority
+	CertFile  = "tls.crt" // the certificate and its intermediates
 	KeyFile   = "tls.key"
 	TrustFile = "ca.crt"
 )
 
-// Name is what the certificates of a job's processes are valid for, whatever their addresses.
+// Name is the name that all certificates of a job's processes are valid for, independent of
+// addresses.
 const Name = "rondo"
 
-// Identity is a folder's content as it was when it was last sound.
+// Identity is the last valid content of a folder.
 type Identity struct {
 	dir string
 
@@ -40,8 +41,8 @@ type Identity struct {
 	refused atomic.Pointer[error]
 }
 
-// Load reads a folder. The error names the file at fault. A certificate that has expired is no
-// error: it may be renewed at any moment, and until then the other ends say so.
+// Load reads a folder. The error names the faulty file. An expired certificate is no error: it may
+// be renewed at any time, and until then the peers report it.
 func Load(dir string) (*Identity, error) {
 	i := &Identity{dir: dir}
 	if err := i.read(); err != nil {
@@ -52,7 +53,7 @@ func Load(dir string) (*Identity, error) {
 
 func (i *Identity) path(name string) string { return filepath.Join(i.dir, name) }
 
-// read takes the files in, unless they are as they were.
+// read reads the files again if they have changed.
 func (i *Identity) read() error {
 	var content [3][]byte
 	for n, name := range []string{CertFile, KeyFile, TrustFile} {
@@ -77,26 +78,28 @@ func (i *Identity) read() error {
 	var invalid x509.CertificateInvalidError
 	err = check(chain(own.Certificate), trusted, "")
 	if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
-		return fmt.Errorf("%s is not signed by what %s holds: %w", i.path(CertFile), TrustFile, err)
+		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile),
+			TrustFile, err)
 	}
 	i.content, i.own, i.trusted = content, &own, trusted
 	return nil
 }
 
-// newest is the folder's content now. While the files are being replaced it is what they were.
+// newest returns the folder's current content. While the files are being replaced it returns the
+// last valid content.
 func (i *Identity) newest() (*tls.Certificate, *x509.CertPool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	_ = i.read() // the old ones serve until the new ones are whole
+	_ = i.read() // on an error the old content stays in use
 	return i.own, i.trusted
 }
 
-// Server is for who is called. Whoever has a certificate of the same authority may call, so that
-// the authority should be one of the cluster's own.
+// Server returns the configuration of a server. Every client with a certificate of the same
+// authority is accepted, so the authority should serve this cluster only.
 func (i *Identity) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		ClientAuth: tls.RequireAnyClientCert, // and verified below
+		ClientAuth: tls.RequireAnyClientCert, // verified by VerifyConnection
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			own, _ := i.newest()
 			return own, nil
@@ -105,7 +108,8 @@ func (i *Identity) Server() *tls.Config {
 	}
 }
 
-// Client is for who calls a server of this name; empty: that of the address.
+// Client returns the configuration of a client. serverName is the server's name; empty means the
+// name in the address.
 func (i *Identity) Client(serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -114,13 +118,14 @@ func (i *Identity) Client(serverName string) *tls.Config {
 			own, _ := i.newest()
 			return own, nil
 		},
-		// The roots of a configuration are read once; these are read for each connection.
-		InsecureSkipVerify: true, //nolint:gosec // verified below
+		// RootCAs would be read only once; VerifyConnection reads the authority for each
+		// connection.
+		InsecureSkipVerify: true, //nolint:gosec // verified by VerifyConnection
 		VerifyConnection:   func(s tls.ConnectionState) error { return i.verify(s, s.ServerName) },
 	}
 }
 
-// verify holds the other end's certificates to the authority, and a server's to its name.
+// verify checks the peer's certificates against the authority, and a server's against its name.
 func (i *Identity) verify(s tls.ConnectionState, name string) error {
 	_, trusted := i.newest()
 	if len(s.PeerCertificates) == 0 {
@@ -143,7 +148,7 @@ func (i *Identity) verify(s tls.ConnectionState, name string) error {
 	return fmt.Errorf("its certificate (%s): %w", leaf.Subject, err)
 }
 
-// check verifies the first certificate, with the others on its way to the authority.
+// check verifies the first certificate; the others are intermediates.
 func check(certs []*x509.Certificate, trusted *x509.CertPool, name string) error {
 	if len(certs) == 0 {
 		return errors.New("no certificate")
@@ -157,7 +162,7 @@ func check(certs []*x509.Certificate, trusted *x509.CertPool, name string) error
 	return err
 }
 
-// chain parses what X509KeyPair has seen to be certificates; what it has not is left out.
+// chain parses the certificates that X509KeyPair has accepted, and skips others.
 func chain(der [][]byte) []*x509.Certificate {
 	var certs []*x509.Certificate
 	for _, d := range der {

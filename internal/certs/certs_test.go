@@ -25,7 +25,7 @@ import (
 
 const patience = 20 * time.Second
 
-// log is what a server says.
+// log is a server's log.
 type log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -43,7 +43,7 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-// await waits until a word was said: the client may hear of its refusal first.
+// await waits until the log contains a word. The client may learn of its refusal earlier.
 func (l *log) await(t *testing.T, word string) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -58,7 +58,7 @@ func (l *log) await(t *testing.T, word string) {
 	}
 }
 
-// serve starts a server; creds nil is one without TLS.
+// serve starts a server; with nil creds it has no TLS.
 func serve(t *testing.T, creds credentials.TransportCredentials) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,7 @@ func load(t *testing.T, dir string) *certs.Identity {
 	return identity
 }
 
-// TestWhoIsRefused: each end refuses what it must, and both say why.
+// TestWhoIsRefused: each end refuses invalid peers, and both ends report why.
 func TestWhoIsRefused(t *testing.T) {
 	ours, foreign := certstest.New(t), certstest.New(t)
 	good := ours.Good(t.TempDir())
@@ -112,8 +112,8 @@ func TestWhoIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		server, client string   // folders; empty: without TLS
-		words          []string // of the client's error; nil: it is served
-		said           []string // of the server's log
+		words          []string // in the client's error; nil: it is served
+		said           []string // in the server's log
 	}{
 		{"both good", good, good, nil, nil},
 		{"the server is of another authority", other, good,
@@ -160,8 +160,7 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 }
 
-// TestRotation: files that change are read for the next connection, and the connections that are
-// there live on.
+// TestRotation: changed files are used for the next connection; existing connections stay.
 func TestRotation(t *testing.T) {
 	before, after := certstest.New(t), certstest.New(t)
 	serverDir, clientDir := before.Good(t.TempDir()), before.Good(t.TempDir())
@@ -175,7 +174,7 @@ func TestRotation(t *testing.T) {
 	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err == nil {
 		t.Error("a client of the old authority is served by the new one")
 	}
-	// A folder that is being written counts for nothing.
+	// A folder that is being written is ignored.
 	if err := os.WriteFile(filepath.Join(clientDir, certs.CertFile), []byte("half"),
 		0o600); err != nil {
 		t.Fatal(err)
@@ -214,7 +213,7 @@ func TestWrongFolders(t *testing.T) {
 		}, "has no certificate"},
 		{"another authority", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, certs.TrustFile), certstest.New(t).PEM(), 0o600)
-		}, "is not signed by what ca.crt holds"},
+		}, "is not signed by a certificate in ca.crt"},
 		{"no folder", os.RemoveAll, "no such file"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

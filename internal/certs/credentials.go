@@ -14,22 +14,24 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ServerCredentials are for a gRPC server; log hears who was refused, and why.
+// ServerCredentials returns credentials for a gRPC server. log receives a line for each refused
+// client.
 func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCredentials {
-	return &server{TransportCredentials: credentials.NewTLS(i.Server()), told: newTold(log)}
+	return &server{TransportCredentials: credentials.NewTLS(i.Server()),
+		refusals: newRefusalLog(log)}
 }
 
-// ClientCredentials are for a gRPC client of servers of this name; empty: that of the address.
-// Its errors say who the other end is, and which file is at fault; log hears them too, where a
-// client hides them behind a deadline.
+// ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
+// means the name in the address. Errors name the peer and the faulty file. They go to log too,
+// because a gRPC client may hide them behind a deadline.
 func (i *Identity) ClientCredentials(
 	serverName string, log *slog.Logger,
 ) credentials.TransportCredentials {
-	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName)), of: i,
-		told: newTold(log)}
+	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName)), identity: i,
+		refusals: newRefusalLog(log)}
 }
 
-// Refused is why the last connection that a client tried was not made; nil if it was.
+// Refused returns why the client's last connection failed, or nil if it succeeded.
 func (i *Identity) Refused() error {
 	if err := i.refused.Load(); err != nil {
 		return *err
@@ -37,35 +39,35 @@ func (i *Identity) Refused() error {
 	return nil
 }
 
-// server says what gRPC would only note in a log of its own.
+// server logs refusals, which gRPC would write only to its own log.
 type server struct {
 	credentials.TransportCredentials
-	told *told
+	refusals *refusalLog
 }
 
-// told is the last refusal: one that comes again and again is told of once in a while.
-type told struct {
+// refusalLog logs refusals. A repeated refusal is logged once per warnInterval.
+type refusalLog struct {
 	log  *slog.Logger
 	mu   sync.Mutex
 	text string
 	at   time.Time
 }
 
-func newTold(log *slog.Logger) *told {
+func newRefusalLog(log *slog.Logger) *refusalLog {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &told{log: log}
+	return &refusalLog{log: log}
 }
 
-// tellInterval is the least time between two lines about the same refusal.
-const tellInterval = time.Minute
+// warnInterval is the least time between two lines about the same refusal.
+const warnInterval = time.Minute
 
-func (t *told) tell(what, host string, err error) {
+func (t *refusalLog) warn(what, host string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := host + ": " + err.Error()
-	if text == t.text && time.Since(t.at) < tellInterval {
+	if text == t.text && time.Since(t.at) < warnInterval {
 		return
 	}
 	t.text, t.at = text, time.Now()
@@ -85,18 +87,18 @@ func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo,
 	if errors.As(err, &plain) {
 		err = errors.New("it does not speak TLS: give it --tls")
 	}
-	s.told.tell("a caller is refused", host, err)
+	s.refusals.warn("a caller is refused", host, err)
 	return nil, nil, err
 }
 
 func (s *server) Clone() credentials.TransportCredentials {
-	return &server{TransportCredentials: s.TransportCredentials.Clone(), told: s.told}
+	return &server{TransportCredentials: s.TransportCredentials.Clone(), refusals: s.refusals}
 }
 
 type client struct {
 	credentials.TransportCredentials
-	of   *Identity
-	told *told
+	identity *Identity
+	refusals *refusalLog
 }
 
 func (c *client) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
@@ -104,8 +106,8 @@ func (c *client) ClientHandshake(ctx context.Context, authority string, conn net
 	peer := conn.RemoteAddr().String()
 	secured, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
 	if err == nil {
-		c.of.refused.Store(nil)
-		return &answered{Conn: secured, peer: peer, client: c}, info, nil
+		c.identity.refused.Store(nil)
+		return &unverifiedConn{Conn: secured, peer: peer, client: c}, info, nil
 	}
 	var plain tls.RecordHeaderError
 	if errors.As(err, &plain) {
@@ -114,36 +116,38 @@ func (c *client) ClientHandshake(ctx context.Context, authority string, conn net
 	return nil, nil, c.refuse(peer, err)
 }
 
-// refuse notes why there is no connection.
+// refuse records and logs why a connection failed.
 func (c *client) refuse(peer string, err error) error {
 	err = fmt.Errorf("%s: %w", peer, err)
-	c.of.refused.Store(&err)
-	c.told.tell("no connection", peer, err)
+	c.identity.refused.Store(&err)
+	c.refusals.warn("no connection", peer, err)
 	return err
 }
 
 func (c *client) Clone() credentials.TransportCredentials {
-	return &client{TransportCredentials: c.TransportCredentials.Clone(), of: c.of, told: c.told}
+	return &client{TransportCredentials: c.TransportCredentials.Clone(), identity: c.identity,
+		refusals: c.refusals}
 }
 
-// answered is a connection of which the server has not yet said what it thinks of our certificate:
-// its verdict comes in place of the first bytes.
-type answered struct {
+// unverifiedConn is a client's connection on which the server's verdict is still to come. In TLS
+// 1.3 the server verifies the client's certificate after the client's handshake, so the verdict
+// takes the place of the first bytes that the server sends.
+type unverifiedConn struct {
 	net.Conn
 	peer   string
 	client *client
 }
 
-// verdictWait is how long a verdict may take that has been sent already.
+// verdictWait bounds the wait for a verdict that has been sent already.
 const verdictWait = time.Second
 
-func (a *answered) Read(p []byte) (int, error) {
+func (a *unverifiedConn) Read(p []byte) (int, error) {
 	n, err := a.Conn.Read(p)
 	return n, a.explain(err)
 }
 
-// Write fails where the server has closed the connection already: its verdict is still to be read.
-func (a *answered) Write(p []byte) (int, error) {
+// Write fails if the server has closed the connection. The server's verdict can then still be read.
+func (a *unverifiedConn) Write(p []byte) (int, error) {
 	n, err := a.Conn.Write(p)
 	if err == nil || a.Conn.SetReadDeadline(time.Now().Add(verdictWait)) != nil {
 		return n, err
@@ -155,18 +159,18 @@ func (a *answered) Write(p []byte) (int, error) {
 	return n, a.explain(err)
 }
 
-// isVerdict reports whether an error is what the other end has said about a certificate.
+// isVerdict reports whether an error is the peer's alert about a certificate.
 func isVerdict(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, &alert) && alert.Op == "remote error" &&
 		strings.Contains(alert.Err.Error(), "certificate")
 }
 
-func (a *answered) explain(err error) error {
+func (a *unverifiedConn) explain(err error) error {
 	if !isVerdict(err) {
 		return err
 	}
 	return a.client.refuse(a.peer, fmt.Errorf("it refuses the certificate of this process, %s "+
 		"(%w): both ends need one of the same authority that has not expired",
-		a.client.of.path(CertFile), err))
+		a.client.identity.path(CertFile), err))
 }

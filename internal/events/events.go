@@ -1,4 +1,5 @@
-// Package events turns the events that the coordinator sends into those that telemetry shows.
+// Package events converts the coordinator's events to those that telemetry shows. It may import
+// proto and telemetry.
 package events
 
 import (
@@ -9,7 +10,7 @@ import (
 	"rondo/telemetry"
 )
 
-// Telemetry returns the event as telemetry shows it; a failure becomes a notice.
+// Telemetry converts an event. A scale event becomes a notice.
 func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 	switch k := e.GetKind().(type) {
 	case *rondov1.Event_Worker:

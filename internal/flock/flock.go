@@ -1,8 +1,8 @@
-// Package flock locks files between processes. The kernel lets go of the lock of whoever dies. It
-// imports nothing of ours.
+// Package flock locks files between processes. The kernel releases a dead process's locks. The
+// package imports nothing of this module.
 package flock
 
 import "errors"
 
-// ErrHeld is of a file that another process, or another opening of it in this one, has locked.
+// ErrHeld says that the file is locked by another process, or through another os.File of this one.
 var ErrHeld = errors.New("another process has locked it")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A file that is open and locked is nobody else's until it is closed.
+// TestTry: a locked file cannot be locked again until it is closed.
 func TestTry(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	var files [2]*os.File

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try locks a file until it is closed, without waiting.
+// Try locks a file until it is closed. It does not wait; if the file is locked it returns ErrHeld.
 func Try(file *os.File) error {
 	for {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -1,5 +1,5 @@
-// Package health answers the probes of a platform by the gRPC health protocol. It asks the process
-// at each probe, and keeps no state of its own. It may import gRPC.
+// Package health answers a platform's probes with the gRPC health protocol. It asks the process at
+// each probe and keeps no state. It may import gRPC, and nothing of this module.
 package health
 
 import (
@@ -15,26 +15,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The services that can be asked for; the process as a whole is "", and is what Readiness is.
+// The services of the protocol. The whole process, "", is the same as Readiness.
 const (
-	Startup   = "startup"   // it has what it works with; nobody asks for the others before
-	Readiness = "readiness" // it does its work
-	Liveness  = "liveness"  // it is not stuck: another would do no better
+	Startup   = "startup"   // the process has started; a platform sends no other probe before that
+	Readiness = "readiness" // the process does its work
+	Liveness  = "liveness"  // the process is not stuck, so a restart would not help
 )
 
-// Limits of the service: a probe is one small message.
+// Limits of the server. A probe is one small message.
 const (
 	messageBytes   = 1 << 10
 	streams        = 8
 	connectTimeout = 5 * time.Second
 )
 
-// Checks are the process's answers; nil is yes. They are asked at any time, and answer at once.
+// Checks are the process's answers; nil means yes. They are called at any time and must not block.
 type Checks struct {
 	Started, Ready, Alive func() bool
 }
 
-// Serve answers at host:port until stop is called; at an empty address it does nothing.
+// Serve answers probes at host:port until stop is called. With an empty address it does nothing.
 func Serve(address string, checks Checks) (stop func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -49,7 +49,7 @@ func Serve(address string, checks Checks) (stop func(), err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(listener) // it ends with stop; without it probes find nobody
+		_ = server.Serve(listener) // ends with stop; after an error the probes fail
 	}()
 	return func() {
 		server.Stop()
@@ -84,10 +84,10 @@ func (s *service) Check(_ context.Context, r *healthpb.HealthCheckRequest) (
 	return &healthpb.HealthCheckResponse{Status: answer}, nil
 }
 
-// Flag is an answer that the process sets; its zero value is no.
+// Flag is an answer that the process sets. Its zero value is no.
 type Flag struct{ set atomic.Bool }
 
-// Set gives the answer from now on.
+// Set sets the answer.
 func (f *Flag) Set(yes bool) { f.set.Store(yes) }
 
 // Is returns the answer.

@@ -17,7 +17,7 @@ import (
 	"rondo/internal/port"
 )
 
-// TestProbes: the process is asked at each probe, and its answers are told apart.
+// TestProbes: each probe asks the process, and the three answers are independent.
 func TestProbes(t *testing.T) {
 	var started, ready health.Flag
 	var alive atomic.Bool
@@ -68,7 +68,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestAfterStopNobodyAnswers, nor is there a port where none was asked for.
+// TestAfterStopNobodyAnswers also checks that no port is opened for an empty address.
 func TestAfterStopNobodyAnswers(t *testing.T) {
 	address := port.ForTest(t).Address()
 	stop, err := health.Serve(address, health.Checks{})

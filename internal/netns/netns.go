@@ -1,9 +1,9 @@
-// Package netns makes networks of this machine's own: hosts that are network namespaces, joined by
-// a bridge in a namespace of its own, so that the way between any two of them can be cut, slowed
-// and counted. Nothing of a network is visible in the machine's own. Tests and benchmarks of real
-// processes use it; it needs root, and the commands ip and tc (iproute2), nft and unshare.
+// Package netns makes test networks on one machine. Hosts are network namespaces, joined by a
+// bridge in another namespace, so that the path between any two hosts can be cut, slowed and
+// counted. Nothing of it is visible in the machine's own network. Tests and benchmarks of real
+// processes use it. It needs root and the commands ip and tc (iproute2), nft and unshare.
 //
-// It imports nothing of ours.
+// It imports nothing of this module.
 package netns
 
 import (
@@ -16,35 +16,35 @@ import (
 	"strings"
 )
 
-// ErrUnavailable is a machine on which no network can be made.
+// ErrUnavailable says that no network can be made on this machine.
 var ErrUnavailable = errors.New("no network namespaces here")
 
-// MaxHosts is how many hosts a network has at most: they share one /24.
+// MaxHosts is the largest number of hosts in a network: they share one /24.
 const MaxHosts = 253
 
-// prefix of all namespaces' names; the process id of who made them and a number follow.
+// prefix begins the names of all namespaces. The creator's process id and a number follow.
 const prefix = "rondo-"
 
-// maxNetworks is how many networks a process may have at a time.
+// maxNetworks is the largest number of networks of a process at a time.
 const maxNetworks = 1000
 
 // Network is a bridge with hosts on it.
 type Network struct {
 	prefix string   // of its namespaces' names
-	hosts  int      // that were ever added
-	names  []string // of the namespaces that are to be removed
+	hosts  int      // number of hosts ever added
+	names  []string // namespaces to remove
 }
 
-// Host is a network namespace with one interface; Name is the host name of what runs on it.
+// Host is a network namespace with one interface. Name is the host name that its processes see.
 type Host struct {
 	Name    string
 	Address string // IPv4
-	// namespace is its name, and port the bridge's interface towards it, in bridge's namespace.
+	// port is the bridge's interface to this host, in the namespace bridge.
 	namespace, port, bridge string
 }
 
-// New makes a network without hosts. The error is ErrUnavailable where the machine has none to
-// give. What processes that were killed have left of theirs is removed first.
+// New makes a network without hosts. First it removes the namespaces of killed processes. The error
+// wraps ErrUnavailable if the machine cannot have networks.
 func New() (*Network, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: they need root, and this is user %d", ErrUnavailable,
@@ -79,7 +79,7 @@ func New() (*Network, error) {
 	return n, nil
 }
 
-// add makes a namespace that Close removes.
+// add makes a namespace, which Close removes.
 func (n *Network) add(name string) error {
 	if err := run("ip", "netns", "add", n.prefix+name); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (n *Network) add(name string) error {
 	return nil
 }
 
-// Close removes the network. What still runs on its hosts has no network then.
+// Close removes the network. Processes on its hosts then have no network.
 func (n *Network) Close() error {
 	var errs []error
 	for _, name := range n.names {
@@ -98,8 +98,8 @@ func (n *Network) Close() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes the namespaces of processes that are no more. It is no error to fail at it: another
-// process may be at it too.
+// sweep removes the namespaces of dead processes. It ignores errors, because another process may
+// sweep at the same time.
 func sweep() {
 	out, err := exec.Command("ip", "netns", "list").Output()
 	if err != nil {
@@ -110,7 +110,7 @@ func sweep() {
 	}
 }
 
-// abandoned returns those of our namespaces in `ip netns list` whose process does not run.
+// abandoned returns the namespaces in the output of `ip netns list` whose process is dead.
 func abandoned(list string, running func(pid int) bool) []string {
 	var names []string
 	for line := range strings.Lines(list) {
@@ -156,7 +156,8 @@ func (n *Network) Host(name string) (*Host, error) {
 	return h, nil
 }
 
-// Command is the command line that runs argv on the host, as the same process; nil is this machine.
+// Command returns the command line that runs argv on the host, in the same process. On a nil Host
+// it returns argv.
 func (h *Host) Command(argv []string) []string {
 	if h == nil {
 		return argv
@@ -165,7 +166,7 @@ func (h *Host) Command(argv []string) []string {
 		`hostname "$0" && exec "$@"`, h.Name}, argv...)
 }
 
-// Deafen has the host lose all packets that come from another.
+// Deafen makes the host drop all packets from another host.
 func (h *Host) Deafen(from *Host) error {
 	for _, rule := range []string{
 		"add table ip cut",
@@ -179,7 +180,7 @@ func (h *Host) Deafen(from *Host) error {
 	return nil
 }
 
-// Heal removes what Deafen did.
+// Heal undoes Deafen.
 func (h *Host) Heal() error { return h.nft("delete table ip cut") }
 
 // nft changes the host's packet filter.
@@ -188,28 +189,27 @@ func (h *Host) nft(rule string) error {
 		strings.Fields(rule)...)...)
 }
 
-// Throttle limits what the host sends, everything on the wire counted. burst is how many bytes
-// may go at once after a while in which fewer went than might have.
+// Throttle limits the host's sending rate, including all headers. burst is the number of bytes that
+// may be sent at once after a pause.
 func (h *Host) Throttle(kilobits, burst int) error {
 	return run("tc", "-n", h.namespace, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate",
 		fmt.Sprintf("%dkbit", kilobits), "burst", strconv.Itoa(burst), "latency", "50ms")
 }
 
-// Congestion sets the algorithm by which the host's TCP connections take their share of a link.
+// Congestion sets the congestion control algorithm of the host's TCP connections.
 func (h *Host) Congestion(algorithm string) error {
 	return run("ip", "netns", "exec", h.namespace, "sh", "-c",
 		`echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control`, algorithm)
 }
 
-// Sent returns how many bytes the host has put on the wire, all headers of Ethernet and above
-// counted.
+// Sent returns the number of bytes that the host has sent, including Ethernet headers.
 func (h *Host) Sent() (int64, error) { return h.count("tx_bytes") }
 
-// Received returns how many bytes have come to the host, counted as those that it has sent.
+// Received returns the number of bytes that the host has received, including Ethernet headers.
 func (h *Host) Received() (int64, error) { return h.count("rx_bytes") }
 
 func (h *Host) count(what string) (int64, error) {
-	// A file of /sys shows the namespace in which it was mounted: `ip netns exec` mounts its own.
+	// /sys shows the namespace in which it was mounted; `ip netns exec` mounts its own.
 	out, err := output("ip", "netns", "exec", h.namespace, "cat",
 		"/sys/class/net/eth0/statistics/"+what)
 	if err != nil {
@@ -218,7 +218,6 @@ func (h *Host) count(what string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 }
 
-// run runs a command that must succeed.
 func run(name string, args ...string) error {
 	_, err := output(name, args...)
 	return err

@@ -17,7 +17,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// newNetwork makes a network with two hosts, or skips the test where that cannot be done.
+// newNetwork makes a network with two hosts. It skips the test if that is not possible.
 func newNetwork(t *testing.T) (n *Network, one, other *Host) {
 	t.Helper()
 	n, err := New()
@@ -66,7 +66,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// A host counts its own traffic: what one has sent the other has received.
+// TestCounters: one host receives what the other has sent.
 func TestCounters(t *testing.T) {
 	_, one, other := newNetwork(t)
 	before, err := other.Received()
@@ -86,7 +86,7 @@ func TestCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What else goes over the network, such as looking for neighbours, is a few packets.
+	// Other traffic, such as neighbour discovery, is a few packets.
 	if got := after - before; got < 20*1000 || got > 30*1000 || sent < 20*1000 {
 		t.Errorf("%d bytes received, %d sent, of 20 packets of 1000 bytes", got, sent)
 	}

@@ -1,8 +1,8 @@
-// Package port reserves TCP ports of this machine, for servers that must be told their port before
-// they start, or that come back at the same one. Servers that can say which port they got listen
-// on port 0 instead. Tests and benchmarks use it.
+// Package port reserves TCP ports of this machine, for servers that need their port before they
+// start, or that restart on the same port. A server that can report its port should listen on port
+// 0 instead. Tests and benchmarks use it.
 //
-// It imports nothing of ours.
+// It imports nothing of this module.
 package port
 
 import (
@@ -17,25 +17,24 @@ type Port struct {
 	close  func() error
 }
 
-// Reserve takes a free port until Close. Until a server listens on it, connections to it are
-// refused. The error is errors.ErrUnsupported on systems other than Linux.
+// Reserve reserves a free port until Close. Connections to it are refused until a server listens.
+// On systems other than Linux the error is errors.ErrUnsupported.
 //
-// A socket is bound to the port on every address with SO_REUSEADDR, and never listens. Linux gives
-// such a port neither to another socket that asks for any port nor to an outgoing connection. A
-// server that asks for this number with SO_REUSEADDR, as Go's and most others do, may listen, one
-// at a time.
+// It binds a socket with SO_REUSEADDR to the port on every address, and never listens. Linux gives
+// such a port neither to a socket that asks for any port nor to an outgoing connection. One server
+// at a time may listen on it if it uses SO_REUSEADDR, as Go's and most others do.
 func Reserve() (*Port, error) { return reserve() }
 
-// Number returns the port's number.
+// Number returns the port number.
 func (p *Port) Number() int { return p.number }
 
-// Address returns the port as host:port of loopback.
+// Address returns the port as host:port on loopback.
 func (p *Port) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.number)) }
 
-// Close gives the port back.
+// Close releases the port.
 func (p *Port) Close() error { return p.close() }
 
-// test is the part of testing.TB that this package needs.
+// test is the part of testing.TB that this package uses.
 type test interface {
 	Helper()
 	Cleanup(func())
@@ -43,7 +42,7 @@ type test interface {
 	Fatal(...any)
 }
 
-// ForTest reserves a port until a test ends. It skips the test where no port can be reserved.
+// ForTest reserves a port until a test ends. It skips the test on systems without support.
 func ForTest(t test) *Port {
 	t.Helper()
 	p, err := Reserve()

@@ -7,7 +7,7 @@ import (
 )
 
 func reserve() (*Port, error) {
-	// A socket of both families reserves the port in both; a machine may lack IPv6.
+	// A socket of both families reserves the port in both. A machine may lack IPv6.
 	fd, err := bindAny(syscall.AF_INET6, &syscall.SockaddrInet6{})
 	if err != nil {
 		fd, err = bindAny(syscall.AF_INET, &syscall.SockaddrInet4{})
@@ -30,7 +30,7 @@ func reserve() (*Port, error) {
 	return p, nil
 }
 
-// bindAny binds a new socket to any free port of any address.
+// bindAny binds a new socket to a free port on all addresses.
 func bindAny(family int, anywhere syscall.Sockaddr) (int, error) {
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestServersComeAndGo: a reserved port refuses connections, a server may listen on it on any
-// address, and after its end, with a connection still open, the next one may.
+// TestServersComeAndGo: a reserved port refuses connections; a server may listen on it on any
+// address; after its end, even with an open connection, the next server may.
 func TestServersComeAndGo(t *testing.T) {
 	p := ForTest(t)
 	address := p.Address()
@@ -47,8 +47,8 @@ func TestServersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestNobodyElseGetsIt: with all other ports taken, neither a server that asks for any port nor an
-// outgoing connection gets the reserved one.
+// TestNobodyElseGetsIt: when all other ports are taken, neither a server on any port nor an
+// outgoing connection gets the reserved port.
 func TestNobodyElseGetsIt(t *testing.T) {
 	narrow(t)
 	p, err := Reserve()
@@ -81,10 +81,10 @@ func TestNobodyElseGetsIt(t *testing.T) {
 	_ = other.Close()
 }
 
-// narrow gives the test a network namespace of its own, with two ports for whoever asks for any.
+// narrow gives the test its own network namespace with only two ephemeral ports.
 func narrow(t *testing.T) {
 	t.Helper()
-	// The thread stays locked, so that it ends with the test's goroutine, and its namespace too.
+	// The thread stays locked, so that it and its namespace end with the test's goroutine.
 	runtime.LockOSThread()
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
 		t.Skip("no network namespace: ", err)

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// Bind is Set: this system does not tell a process that its parent has died.
+// Bind is Set, because this system cannot signal a process at its parent's death.
 func Bind(command *exec.Cmd, _ syscall.Signal) { Set(command) }

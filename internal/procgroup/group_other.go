@@ -11,7 +11,7 @@ import (
 // Set does nothing: the command shares its parent's console.
 func Set(*exec.Cmd) {}
 
-// Signal ends the process at once, whatever the signal: there is no other.
+// Signal ends the process, whatever the signal is.
 func Signal(pid int, _ syscall.Signal) error {
 	p, err := os.FindProcess(pid)
 	if err != nil {

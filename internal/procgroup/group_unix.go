@@ -7,9 +7,8 @@ import (
 	"syscall"
 )
 
-// Set has a command that has not been started be in a group of its own.
+// Set makes a command, before its start, the leader of its own process group.
 func Set(command *exec.Cmd) { command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// Signal signals the group of the process that Set was called for. It fails if nobody is left in
-// it.
+// Signal signals the group of a process for which Set was called. It fails if the group is empty.
 func Signal(pid int, s syscall.Signal) error { return syscall.Kill(-pid, s) }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A signal to the group reaches what the process has started, too.
+// TestSignalReachesTheGroup: a signal reaches the processes that the process has started.
 func TestSignalReachesTheGroup(t *testing.T) {
 	for name, set := range map[string]func(*exec.Cmd){
 		"set":  Set,
@@ -32,7 +32,7 @@ func TestSignalReachesTheGroup(t *testing.T) {
 		if err := Signal(command.Process.Pid, syscall.SIGKILL); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		// The pipe ends when the last process that holds it has ended: both of them.
+		// The pipe closes when both processes that hold it have ended.
 		if _, err := said.ReadString('\n'); err == nil {
 			t.Errorf("%s: it still says something", name)
 		}

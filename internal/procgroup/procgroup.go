@@ -1,4 +1,4 @@
-// Package procgroup starts programs in process groups of their own, so that a Ctrl-C at the
-// terminal does not reach them, and signals such a group as a whole. Where a system has no groups,
-// it starts and ends the one process. It imports nothing of ours.
+// Package procgroup starts programs in their own process groups, so that a Ctrl-C at the terminal
+// does not reach them, and signals a group as a whole. On systems without groups it starts and ends
+// single processes. It imports nothing of this module.
 package procgroup

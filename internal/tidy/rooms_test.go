@@ -161,9 +161,9 @@ func otherRooms() []room {
 		{path: "audit", imports: "corpus", never: network + " " + graphs},
 
 		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
-		{path: "k8s/kube", imports: "cluster cluster/etcdstore cluster/meet cluster/rpc " +
-			"coordinator internal/app internal/events job job/jobspec k8s proto/rondo/v1 " +
-			"telemetry", tests: "internal/port local", never: graphs},
+		{path: "k8s/kube", imports: "internal/app job job/jobspec k8s proto/rondo/v1 telemetry",
+			tests: "coordinator internal/port",
+			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},
 		{path: "k8s/image", never: network + " " + graphs},
 

@@ -151,7 +151,7 @@ func TestWrongFlags(t *testing.T) {
 		{"--shard-optimizer --intra-host nccl", "--intra-host nccl is of whole gradients"},
 		{"--shard-optimizer --bucket-bytes 1000 --clip 0", "--bucket-bytes 1000 is of sums that " +
 			"begin during the backward pass, and --shard-optimizer sums all of it at once"},
-		{"--inject kill", `--inject: "kill": whose? Give rank=N`},
+		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},

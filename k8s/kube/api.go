@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,26 +73,62 @@ func newAPI(of *rest.Config) (API, error) {
 	return &a, nil
 }
 
-// listWatcher is the part of a typed client that an informer needs.
+// listWatcher is the part of a typed client that watchObjects needs.
 type listWatcher[List runtime.Object] interface {
 	List(context.Context, metav1.ListOptions) (List, error)
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// newInformer returns an informer about the objects of a client that the selector selects. The
-// example names their type.
-func newInformer[List runtime.Object](client listWatcher[List], example runtime.Object,
-	selector string) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(&cache.ListWatch{
+// watchObjects calls changed with each of the objects of a client that are selected, with each
+// that has changed, and with one that is gone, one after the other, until stop. A connection that
+// breaks is made anew; troubled, which may be nil, hears of it. The example names the type.
+func watchObjects[List, Object runtime.Object](ctx context.Context, client listWatcher[List],
+	example Object, selected metav1.ListOptions, changed func(object Object, gone bool),
+	troubled func(error)) (stop func(), err error) {
+	with := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector, o.FieldSelector = selected.LabelSelector, selected.FieldSelector
+		return o
+	}
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (
 			runtime.Object, error) {
-			o.LabelSelector = selector
-			return client.List(ctx, o)
+			return client.List(ctx, with(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (
 			watch.Interface, error) {
-			o.LabelSelector = selector
-			return client.Watch(ctx, o)
+			return client.Watch(ctx, with(o))
 		},
 	}, example, 0, cache.Indexers{})
+	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector,
+		err error) {
+		if ctx.Err() == nil && troubled != nil {
+			troubled(err)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	tell := func(object any, gone bool) {
+		if last, unseen := object.(cache.DeletedFinalStateUnknown); unseen {
+			object = last.Obj
+		}
+		if o, is := object.(Object); is {
+			changed(o, gone)
+		}
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { tell(object, false) },
+		UpdateFunc: func(_, object any) { tell(object, false) },
+		DeleteFunc: func(object any) { tell(object, true) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}, nil
 }

@@ -52,11 +52,12 @@ func TestScaleSetsTheBudget(t *testing.T) {
 		metav1.ApplyOptions{FieldManager: manager})
 	check(t, err)
 	for _, size := range []struct{ workers, least int }{{2, 1}, {6, 2}} {
-		check(t, c.Scale(t.Context(), "book", Scale{Workers: size.workers, Say: func(said string) {
-			if strings.HasPrefix(said, "note:") {
-				t.Error(said)
-			}
-		}}))
+		check(t, c.Scale(t.Context(), "book", Scale{Workers: size.workers, Fits: fits,
+			Say: func(said string) {
+				if strings.HasPrefix(said, "note:") {
+					t.Error(said)
+				}
+			}}))
 		budget, err := budgets.Get(t.Context(), "book-worker", metav1.GetOptions{})
 		check(t, err)
 		if got := budget.Spec.MinAvailable.IntValue(); got != size.least ||

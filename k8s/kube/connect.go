@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"rondo/cluster/meet"
 	"rondo/internal/app"
 )
 
@@ -48,6 +47,12 @@ func (c *Cluster) command(verb, job string, flags ...string) string {
 		line += " -n " + c.Namespace
 	}
 	return strings.Join(append([]string{line + c.reach}, flags...), " ")
+}
+
+// pageCommand is kubectl's command line that opens the page of a job's observers on this machine.
+func (c *Cluster) pageCommand(job string) string {
+	return fmt.Sprintf("kubectl -n %s%s port-forward service/%s-%s 8080", c.Namespace, c.reach,
+		job, Coordinator)
 }
 
 // String is the namespace, and the context where there is one.
@@ -161,7 +166,7 @@ func (to *connection) current(found clientcmd.ClientConfig) (string, error) {
 // newCluster makes the client for a configuration.
 func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
 	config.QPS, config.Burst = queriesPerSecond, queriesAtOnce
-	config.UserAgent = "rondo/" + meet.Version()
+	config.UserAgent = "rondo"
 	config.WarningHandler = rest.NoWarnings{}
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
 	client, err := newAPI(config)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,12 +14,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A Problem is what keeps a job from going on, and what to do about it.
+// A Problem is what keeps a job from going on, in the words of the object that has it, and what to
+// do about it where that is known.
 type Problem struct {
-	Object string `json:"object"`           // kind/name
-	Text   string `json:"text"`             // one line
-	Remedy string `json:"remedy,omitempty"` // empty: none is known
-	Fatal  bool   `json:"fatal"`            // waiting does not help
+	Object string    `json:"object"`           // kind/name
+	Text   string    `json:"text"`             // one line
+	Remedy string    `json:"remedy,omitempty"` // empty: none is known
+	Fatal  bool      `json:"fatal"`            // waiting does not help
+	Since  time.Time `json:"since,omitzero"`   // when it was reported; zero: not known
 }
 
 func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
@@ -29,11 +32,23 @@ const (
 	maxEvents    = 20 * eventsAtOnce
 	eventsFrom   = 15 * time.Minute // older events speak of what was
 	listEvery    = 5 * time.Second  // of claims and events
+	startGrace   = 10 * time.Second // for a pod to start, before its events are problems
+	leaderGrace  = 30 * time.Second // for coordinators to be ready
+	quorumGrace  = time.Minute      // for etcd to start
+)
+
+// hopelessAfter is how often a worker may fail before the first step until waiting is of no use.
+const hopelessAfter = 3
+
+// The etcd that the jobs of a namespace share.
+const (
+	etcdName     = "rondo-etcd"
+	etcdSelector = "app.kubernetes.io/name=rondo,app.kubernetes.io/component=etcd"
 )
 
 // Diagnose says what is wrong with a job, from what the cluster says of its objects and of the
-// etcd that it uses; the gravest first, each once. An empty list means that nothing is known to be
-// wrong.
+// etcd that it uses: what waiting does not cure first, and each kind in order of time. An empty
+// list means that nothing is known to be wrong.
 func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 	s, err := c.scene(ctx, job, nil)
 	if err != nil {
@@ -42,15 +57,9 @@ func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 	return s.problems(time.Now()), nil
 }
 
-// The etcd that the jobs of a namespace share.
-const (
-	etcdName     = "rondo-etcd"
-	etcdSelector = "app.kubernetes.io/name=rondo,app.kubernetes.io/component=etcd"
-)
-
-// usesOwnEtcd says whether a job's pods are told of the namespace's etcd.
-func usesOwnEtcd(coordinator *appsv1.Deployment) bool {
-	for _, container := range coordinator.Spec.Template.Spec.Containers {
+// usesOwnEtcd says whether pods are told of the namespace's etcd.
+func usesOwnEtcd(pods *corev1.PodTemplateSpec) bool {
+	for _, container := range pods.Spec.Containers {
 		for _, env := range container.Env {
 			if env.Name == "ETCD" {
 				return strings.HasPrefix(env.Value, etcdName+"-")
@@ -67,22 +76,21 @@ func (s *scene) problems(now time.Time) []Problem {
 			"deleted, which a Job with a pod that has failed holds up for ever",
 			Remedy: s.command("delete")}}
 	}
-	all := s.ofJob()
-	if len(all) > 0 {
-		return all // what its pods say now is why, or comes of it
+	if failed := s.ofJob(); len(failed) > 0 {
+		return failed // what its pods say now is why, or comes of it
 	}
 	if s.workers != nil && (&Job{Workers: s.workers}).Ended() {
 		return nil // whatever is still there, or is not, keeps nobody waiting
 	}
+	claims := s.ofClaims(now)
+	all := slices.Concat(s.ofNodes(), claims)
 	for i := range s.pods {
-		if s.counts(&s.pods[i]) {
-			all = append(all, s.ofPod(&s.pods[i])...)
+		pod := &s.pods[i]
+		if s.counts(pod) && (pod.Spec.NodeName != "" || !waits(pod, claims)) {
+			all = append(all, s.ofPod(pod, now)...)
 		}
 	}
-	all = append(all, s.ofNodes()...)
-	all = append(all, s.ofClaims()...)
 	all = append(all, s.ofCreation(now)...)
-	all = append(all, s.ofMounts(now)...)
 	if s.quorum() {
 		for i := range all { // a member that is missing holds nobody up
 			_, name, _ := strings.Cut(all[i].Object, "/")
@@ -104,7 +112,8 @@ func (s *scene) problems(now time.Time) []Problem {
 // command is a command line about the job.
 func (s *scene) command(verb string) string { return s.cluster.command(verb, s.job) }
 
-// gathered names each problem once, whatever the number of objects that have it; the fatal first.
+// gathered names each problem once, whatever the number of objects that have it; the fatal first,
+// and each kind in order of time.
 func gathered(all []Problem) []Problem {
 	var kept []Problem
 	have := map[string]map[string]bool{} // text: objects
@@ -120,9 +129,16 @@ func gathered(all []Problem) []Problem {
 			kept[i].Object = fmt.Sprintf("%s and %d more", kept[i].Object, n-1)
 		}
 	}
-	return slices.Concat(
-		slices.DeleteFunc(slices.Clone(kept), func(p Problem) bool { return !p.Fatal }),
-		slices.DeleteFunc(kept, func(p Problem) bool { return p.Fatal }))
+	slices.SortStableFunc(kept, func(a, b Problem) int {
+		if a.Fatal != b.Fatal {
+			if a.Fatal {
+				return -1
+			}
+			return 1
+		}
+		return a.Since.Compare(b.Since)
+	})
+	return kept
 }
 
 // ofJob says why a Job has failed: in the words of the process that ended it, if they are known.
@@ -134,18 +150,18 @@ func (s *scene) ofJob() []Problem {
 		if condition.Type != batchv1.JobFailed || condition.Status != corev1.ConditionTrue {
 			continue
 		}
+		p := Problem{Object: "job/" + s.workers.Name, Fatal: true,
+			Since:  condition.LastTransitionTime.Time,
+			Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
+			Remedy: "see " + s.command("logs")}
 		for i := range s.pods {
 			pod := &s.pods[i]
-			end := terminated(pod)
-			if end != nil && end.ExitCode == 3 &&
+			if end := terminated(pod); end != nil && end.ExitCode == exitJob &&
 				strings.Contains(condition.Message, pod.Name) {
-				return []Problem{{Object: "job/" + s.workers.Name, Text: "failed: " + said(end),
-					Remedy: s.again(), Fatal: true}}
+				p.Text, p.Remedy = "failed: "+said(end), s.again()
 			}
 		}
-		return []Problem{{Object: "job/" + s.workers.Name, Fatal: true,
-			Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
-			Remedy: "see " + s.command("logs")}}
+		return []Problem{p}
 	}
 	return nil
 }
@@ -179,36 +195,6 @@ func (s *scene) replaced(pod *corev1.Pod) bool {
 	})
 }
 
-// ofPod says what is wrong with a pod.
-func (s *scene) ofPod(pod *corev1.Pod) []Problem {
-	name := "pod/" + pod.Name
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse &&
-			condition.Reason == corev1.PodReasonUnschedulable {
-			p := unschedulable(condition.Message)
-			p.Object = name
-			return []Problem{p}
-		}
-	}
-	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
-		return []Problem{{Object: name, Text: strings.TrimSpace(pod.Status.Reason + ": " +
-			pod.Status.Message)}}
-	}
-	var problems []Problem
-	for i := range pod.Status.ContainerStatuses {
-		status := &pod.Status.ContainerStatuses[i]
-		if p := s.ofContainer(status); p != nil {
-			p.Object = name
-			p.Fatal = p.Fatal || s.hopeless(pod)
-			problems = append(problems, *p)
-		}
-	}
-	return problems
-}
-
-// hopelessAfter is how often a worker may fail before the first step until waiting is of no use.
-const hopelessAfter = 3
-
 // hopeless says whether a worker has failed again and again, and no step was ever done.
 func (s *scene) hopeless(pod *corev1.Pod) bool {
 	index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
@@ -221,7 +207,7 @@ func (s *scene) hopeless(pod *corev1.Pod) bool {
 		end := terminated(other)
 		if other.Annotations[batchv1.JobCompletionIndexAnnotation] == index &&
 			other.Annotations[annotationRun] == pod.Annotations[annotationRun] &&
-			end != nil && end.ExitCode != 0 && end.ExitCode != 4 {
+			end != nil && end.ExitCode != 0 && end.ExitCode != exitLeft {
 			failures++
 		}
 	}
@@ -229,94 +215,100 @@ func (s *scene) hopeless(pod *corev1.Pod) bool {
 }
 
 // ofClaims says which volumes that pods wait for do not come.
-func (s *scene) ofClaims() []Problem {
-	wanted := map[string]bool{}
-	for i := range s.pods {
-		for _, v := range s.pods[i].Spec.Volumes {
-			if v.PersistentVolumeClaim != nil {
-				wanted[v.PersistentVolumeClaim.ClaimName] = true
-			}
-		}
+func (s *scene) ofClaims(now time.Time) []Problem {
+	found := map[string]*corev1.PersistentVolumeClaim{}
+	for i := range s.claims {
+		found[s.claims[i].Name] = &s.claims[i]
 	}
 	var problems []Problem
-	for i := range s.claims {
-		claim := &s.claims[i]
-		if !wanted[claim.Name] || claim.Status.Phase == corev1.ClaimBound {
+	for _, name := range s.claimed() {
+		p := Problem{Object: "persistentvolumeclaim/" + name, Fatal: true}
+		switch claim := found[name]; {
+		case claim == nil && slices.Contains(s.unseen, seenClaims),
+			claim != nil && claim.Status.Phase == corev1.ClaimBound:
 			continue
+		case claim == nil && strings.HasPrefix(name, "data-"+etcdName+"-"):
+			continue // its StatefulSet makes it
+		case claim == nil:
+			p.Text = "there is no such claim"
+			p.Remedy = "make it (kubectl apply a PersistentVolumeClaim), or name another in pvc://"
+		case claim.Status.Phase == corev1.ClaimLost:
+			p.Text, p.Remedy = "its volume is lost", "delete the claim and make a new one"
+		default:
+			event := s.last(now, "PersistentVolumeClaim", name)
+			if event == nil {
+				continue
+			}
+			p = problemOf(event)
+			p.Remedy = "see kubectl get storageclass, and kubectl describe persistentvolumeclaim " +
+				name
+			if strings.HasPrefix(name, "data-"+etcdName+"-") {
+				p.Remedy = "submit again with --etcd-storage CLASS:SIZE (see kubectl get " +
+					"storageclass), or --etcd-storage ephemeral"
+			}
+			p.Fatal = event.Reason == failedBinding
 		}
-		if claim.Status.Phase == corev1.ClaimLost {
-			problems = append(problems, Problem{Object: "persistentvolumeclaim/" + claim.Name,
-				Text: "its volume is lost", Remedy: "delete the claim and make a new one",
-				Fatal: true})
-			continue
-		}
-		event := s.last("PersistentVolumeClaim", claim.Name, "FailedBinding", "ProvisioningFailed")
-		if event == nil {
-			continue
-		}
-		p := unbound(event.Message, strings.HasPrefix(claim.Name, "data-"+etcdName+"-"))
-		p.Object = "persistentvolumeclaim/" + claim.Name
 		problems = append(problems, p)
 	}
 	return problems
 }
 
+// waits says whether a pod that has no node mounts one of the claims that have a problem: that is
+// why no node takes it.
+func waits(pod *corev1.Pod, claims []Problem) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && slices.ContainsFunc(claims, func(p Problem) bool {
+			return p.Object == "persistentvolumeclaim/"+v.PersistentVolumeClaim.ClaimName
+		})
+	})
+}
+
+// claimed are the names of the claims that pods mount.
+func (s *scene) claimed() []string {
+	names := map[string]bool{}
+	for i := range s.pods {
+		for _, v := range s.pods[i].Spec.Volumes {
+			if v.PersistentVolumeClaim != nil {
+				names[v.PersistentVolumeClaim.ClaimName] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 // ofCreation says why pods that are wanted are not made.
 func (s *scene) ofCreation(now time.Time) []Problem {
 	var problems []Problem
-	add := func(object, message string) {
-		_, after, _ := strings.Cut(message, "Error creating: ")
-		if after == "" {
-			after = message
+	add := func(p Problem, message string) {
+		if _, after, found := strings.Cut(message, "Error creating: "); found {
+			message = after
 		}
-		what, remedy := refusal(after)
-		problems = append(problems, Problem{Object: object, Text: "its pods are refused: " + what,
-			Remedy: remedy, Fatal: !strings.Contains(message, "exceeded quota")})
+		remedy, waiting := remedyOf(message)
+		p.Text, p.Remedy, p.Fatal = "its pods are refused: "+message, remedy, !waiting
+		problems = append(problems, p)
 	}
 	if j := s.workers; j != nil && !pointed(j.Spec.Suspend) && ended(j) == "" &&
 		j.Status.Active < pointed(j.Spec.Parallelism) {
-		if e := s.lastSince(now, "Job", j.Name, "FailedCreate"); e != nil {
-			add("job/"+j.Name, e.Message)
+		if e := s.last(now, "Job", j.Name); e != nil && e.Reason == "FailedCreate" {
+			add(problemOf(e), e.Message)
 		}
 	}
 	if d := s.coordinator; d != nil {
 		for _, condition := range d.Status.Conditions {
 			if condition.Type == appsv1.DeploymentReplicaFailure &&
 				condition.Status == corev1.ConditionTrue {
-				add("deployment/"+d.Name, condition.Message)
+				add(Problem{Object: "deployment/" + d.Name,
+					Since: condition.LastTransitionTime.Time}, condition.Message)
 			}
 		}
 	}
-	if e := s.etcd; e != nil && e.Status.Replicas < pointed(e.Spec.Replicas) {
-		if event := s.lastSince(now, "StatefulSet", e.Name, "FailedCreate"); event != nil {
-			add("statefulset/"+e.Name, event.Message)
+	if set := s.etcd; set != nil && set.Status.Replicas < pointed(set.Spec.Replicas) {
+		if e := s.last(now, "StatefulSet", set.Name); e != nil && e.Reason == "FailedCreate" {
+			add(problemOf(e), e.Message)
 		}
 	}
 	return problems
 }
-
-// ofMounts says why pods that have a node do not start.
-func (s *scene) ofMounts(now time.Time) []Problem {
-	var problems []Problem
-	for i := range s.pods {
-		pod := &s.pods[i]
-		if pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == "" || !s.counts(pod) {
-			continue
-		}
-		event := s.lastSince(now, "Pod", pod.Name, "FailedMount", "FailedAttachVolume",
-			"FailedCreatePodSandBox")
-		if event == nil || strings.Contains(event.Message, "cache: timed out waiting") {
-			continue // the node has only not heard of what it mounts; it asks again
-		}
-		p := notStarted(event.Message)
-		p.Object = "pod/" + pod.Name
-		problems = append(problems, p)
-	}
-	return problems
-}
-
-// quorumGrace is how long etcd may take to start before its silence is a problem.
-const quorumGrace = time.Minute
 
 // quorum says whether the namespace's etcd has the members that it needs.
 func (s *scene) quorum() bool {
@@ -334,9 +326,6 @@ func (s *scene) ofQuorum(now time.Time) []Problem {
 		"ready, and %d are needed: nothing is decided meanwhile", e.Status.ReadyReplicas, members,
 		members/2+1), Remedy: "see kubectl logs " + etcdName + "-0"}}
 }
-
-// leaderGrace is how long coordinators may be not ready before that is a problem.
-const leaderGrace = 30 * time.Second
 
 // ofCoordinators says that nobody can lead the job. Pods that are not ready are named only if
 // nothing else explains them.
@@ -409,46 +398,53 @@ func lost(pod *corev1.Pod) bool {
 		})
 }
 
-// last is the newest event of an object with one of these reasons.
-func (s *scene) last(kind, name string, reasons ...string) *corev1.Event {
+// failedBinding is a claim's reason where no volume fits and nothing makes one. Its event is a
+// normal one.
+const failedBinding = "FailedBinding"
+
+// last is the newest warning of an object, unless it is too old to speak of now; nil: none.
+func (s *scene) last(now time.Time, kind, name string) *corev1.Event {
 	var newest *corev1.Event
 	for i := range s.events {
 		e := &s.events[i]
 		if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name &&
-			slices.Contains(reasons, e.Reason) &&
-			(newest == nil || when(newest).Before(when(e))) {
+			(e.Type != corev1.EventTypeNormal || e.Reason == failedBinding) &&
+			now.Sub(when(e)) < eventsFrom && (newest == nil || when(newest).Before(when(e))) {
 			newest = e
 		}
 	}
 	return newest
 }
 
-// lastSince is last, if it is not too old to speak of now.
-func (s *scene) lastSince(now time.Time, kind, name string, reasons ...string) *corev1.Event {
-	if e := s.last(kind, name, reasons...); e != nil && now.Sub(when(e)) < eventsFrom {
-		return e
-	}
-	return nil
+// problemOf is an event as a problem.
+func problemOf(e *corev1.Event) Problem {
+	return Problem{Object: strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Name,
+		Text: e.Reason + ": " + oneLine(e.Message), Since: when(e)}
 }
 
 // when is an event's newest time; which field has it depends on who reported it.
 func when(e *corev1.Event) time.Time {
-	newest := e.CreationTimestamp.Time
-	for _, t := range []time.Time{e.FirstTimestamp.Time, e.LastTimestamp.Time, e.EventTime.Time} {
-		if t.After(newest) {
-			newest = t
-		}
-	}
+	newest := slices.MaxFunc([]time.Time{e.CreationTimestamp.Time, e.FirstTimestamp.Time,
+		e.LastTimestamp.Time, e.EventTime.Time}, time.Time.Compare)
 	if e.Series != nil && e.Series.LastObservedTime.After(newest) {
 		newest = e.Series.LastObservedTime.Time
 	}
 	return newest
 }
 
-// pointed is what a pointer points to; the zero value if it is nil.
-func pointed[T any](p *T) (value T) {
-	if p != nil {
-		value = *p
+// maxTextShown is how many bytes of one message are shown.
+const maxTextShown = 400
+
+// oneLine is a message of the cluster's on one line, cut where it is long: what is wrong comes
+// first in some, and last in those that wrap others.
+func oneLine(message string) string {
+	message = strings.Join(strings.Fields(message), " ")
+	if len(message) <= maxTextShown {
+		return message
 	}
-	return value
+	return strings.ToValidUTF8(message[:maxTextShown/4]+" … "+
+		message[len(message)-maxTextShown*3/4:], "")
 }
+
+// pointed is what a pointer points to; the zero value if it is nil.
+func pointed[T any](p *T) T { return *cmp.Or(p, new(T)) }

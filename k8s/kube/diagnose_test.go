@@ -170,57 +170,30 @@ func try(t *testing.T, symptoms map[string]symptom) {
 	}
 }
 
-func TestDiagnoseImages(t *testing.T) {
+func TestDiagnoseContainers(t *testing.T) {
 	waiting := func(reason, message string) func(*patient) {
 		return func(p *patient) { p.waiting(reason, message) }
 	}
-	const containerd = `failed to pull and unpack image "r.example/rondo:2": failed to resolve ` +
-		`reference "r.example/rondo:2": `
 	try(t, map[string]symptom{
 		"healthy":  {func(*patient) {}, nil, false},
 		"starting": {waiting("ContainerCreating", ""), nil, false},
-		"not found": {waiting("ErrImagePull", `rpc error: code = NotFound desc = `+containerd+
-			`r.example/rondo:2: not found`), []string{"pod/song-worker-0-aaaaa: there is no " +
-			"image " +
-			"rondo:1", "--image"}, true},
-		"backing off": {waiting("ImagePullBackOff", `Back-off pulling image "r.example/rondo:2": `+
-			`ErrImagePull: rpc error: code = NotFound desc = `+containerd+"not found"),
-			[]string{"there is no image"}, true},
-		"private": {waiting("ErrImagePull", containerd+`pull access denied, repository does not `+
-			`exist or may require authorization: server message: insufficient_scope: `+
-			`authorization failed`), []string{"--image-pull-secret"}, true},
-		"no registry": {waiting("ErrImagePull", containerd+`Head "https://r.example/v2/": dial `+
-			`tcp `+
-			`r.example:443: connect: connection refused`),
-			[]string{"connection refused", "reachable from the nodes"}, false},
-		"still no registry": {waiting("ImagePullBackOff", containerd+`Head `+
-			`"https://r.example/v2/": `+
-			`dial tcp r.example:443: connect: connection refused`), []string{"--image"}, true},
-		"never": {waiting("ErrImageNeverPull", `Container image "rondo:1" is not present with `+
-			`pull `+
-			`policy of Never`), []string{"not on the node", "--image-pull-policy"}, true},
+		"not found": {waiting("ErrImagePull", "rpc error: code = NotFound desc = no such image"),
+			[]string{"pod/song-worker-0-aaaaa: ErrImagePull: image rondo:1: rpc error: code = " +
+				"NotFound desc = no such image; ", "--image"}, false},
+		"backing off": {waiting("ImagePullBackOff", "Back-off pulling"),
+			[]string{"--image-pull-secret"}, true},
+		"never": {waiting("ErrImageNeverPull", "not present with pull policy of Never"),
+			[]string{"not present", "--image-pull-policy"}, true},
 		"no name": {waiting("InvalidImageName", `Failed to apply default image tag "a:b:c"`),
-			[]string{"no name of an image"}, true},
-		"no program": {waiting("RunContainerError", `failed to create containerd task: failed to `+
-			`create shim task: OCI runtime create failed: runc create failed: unable to start `+
-			`container process: error during container init: exec: "/worker": stat /worker: no `+
-			`such `+
-			`file or directory`), []string{"no such program", "Rondo's own image"}, true},
-		"root": {waiting("CreateContainerConfigError", `container has runAsNonRoot and image will `+
-			`run as root (pod: "x", container: worker)`), []string{"run as root"}, true},
-		"no secret": {waiting("CreateContainerConfigError", `secret "keys" not found`),
-			[]string{"there is no secret keys", "kubectl create secret"}, true},
+			[]string{"give --image"}, true},
+		"root": {waiting("CreateContainerConfigError", "container has runAsNonRoot and image "+
+			"will run as root"), []string{"run as root", "Rondo's own image"}, true},
+		"no program": {func(p *patient) { p.ended(128, "StartError", "exec: /worker: no such") },
+			[]string{"StartError: exec: /worker: no such", "Rondo's own image"}, true},
 	})
 }
 
 func TestDiagnoseNodesAndVolumes(t *testing.T) {
-	unplaced := func(why string) func(*patient) {
-		return func(p *patient) {
-			p.unplaced("0/3 nodes are available: " + why + " preemption: 0/3 nodes are " +
-				"available: " +
-				"3 No preemption victims found for incoming pod.")
-		}
-	}
 	claimed := func(name, reason, message string) func(*patient) {
 		return func(p *patient) {
 			p.claim(name, corev1.ClaimPending)
@@ -229,61 +202,44 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 			}
 		}
 	}
-	mount := func(reason, message string) func(*patient) {
-		return func(p *patient) {
-			p.waiting("ContainerCreating", "")
-			p.event(30, "Pod", "song-worker-0-aaaaa", reason, message)
-		}
+	const unbound = "no persistent volumes available for this claim and no storage class is set"
+	mount := func(p *patient) {
+		p.waiting("ContainerCreating", "")
+		p.event(30, "Pod", "song-worker-0-aaaaa", "FailedMount", "configmap \"x\"\nnot found")
 	}
 	try(t, map[string]symptom{
-		"cpu": {unplaced("3 Insufficient cpu."), []string{"3 Insufficient cpu",
-			"--cpus-per-worker"}, false},
-		"memory": {unplaced("3 Insufficient memory."), []string{"--memory-per-worker"}, false},
-		"gpu": {unplaced("3 Insufficient nvidia.com/gpu."), []string{"no node has a free " +
-			"GPU"}, false},
-		"taint": {unplaced("3 node(s) had untolerated taint {spot: true}."),
-			[]string{"--toleration"}, false},
-		"selector": {unplaced("3 node(s) didn't match Pod's node affinity/selector."),
-			[]string{"--node-selector"}, false},
-		"cordoned": {unplaced("3 node(s) were unschedulable."), []string{"uncordon"}, false},
-		"no nodes": {func(p *patient) { p.unplaced("no nodes available to schedule pods") },
-			[]string{"has no node"}, false},
-		"elsewhere": {unplaced("1 node(s) had volume node affinity conflict, 2 Insufficient cpu."),
-			[]string{"ReadWriteMany"}, false},
-		"no claim": {func(p *patient) { p.unplaced(`persistentvolumeclaim "texts" not found`) },
-			[]string{"there is no claim texts", "pvc://"}, true},
-		"unbound": {claimed("texts", "FailedBinding", "no persistent volumes available for this "+
-			"claim and no storage class is set"), []string{"persistentvolumeclaim/texts: it " +
-			"gets no " +
-			"volume", "storageClassName"}, true},
+		"cpu": {func(p *patient) { p.unplaced("0/3 nodes are available: 3 Insufficient cpu.") },
+			[]string{"no node takes it: 0/3 nodes are available: 3 Insufficient cpu",
+				"--cpus-per-worker"}, false},
+		"no claim": {func(p *patient) {
+			p.unplaced(`persistentvolumeclaim "texts" not found`)
+			p.claim("texts", "")
+			p.claims = nil
+		},
+			[]string{"persistentvolumeclaim/texts: there is no such claim", "pvc://"}, true},
+		"unbound": {claimed("texts", "FailedBinding", unbound),
+			[]string{"persistentvolumeclaim/texts: FailedBinding: no persistent", "storageclass"},
+			true},
 		"unbound etcd": {func(p *patient) {
-			claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes available for "+
-				"this claim and no storage class is set")(p)
+			claimed("data-rondo-etcd-0", "FailedBinding", unbound)(p)
 			p.etcd.Status.ReadyReplicas = 1
 		}, []string{"--etcd-storage ephemeral"}, true},
-		"unbound member": {claimed("data-rondo-etcd-0", "FailedBinding", "no persistent volumes "+
-			"available for this claim and no storage class is set"),
+		"unbound member": {claimed("data-rondo-etcd-0", "FailedBinding", unbound),
 			[]string{"--etcd-storage ephemeral"}, false},
-		"no class": {claimed("texts", "ProvisioningFailed", `storageclass.storage.k8s.io `+
-			`"fast" not `+
-			`found`), []string{"no storage class fast"}, true},
-		"provisioner": {claimed("texts", "ProvisioningFailed", `failed to provision volume with `+
-			`StorageClass "fast": rpc error: code = Internal desc = the disk is full`),
-			[]string{"the disk is full"}, false},
+		"provisioner": {claimed("texts", "ProvisioningFailed", "the disk is full"),
+			[]string{"ProvisioningFailed: the disk is full"}, false},
 		"being bound": {claimed("texts", "", ""), nil, false},
 		"lost": {func(p *patient) { p.claim("texts", corev1.ClaimLost) },
 			[]string{"volume is lost"}, true},
-		"no config map": {mount("FailedMount", `MountVolume.SetUp failed for volume `+
-			`"configmap-x" : `+
-			`configmap "x" not found`), []string{"there is no configmap x"}, true},
-		"no certificate yet": {mount("FailedMount", `MountVolume.SetUp failed for volume "tls" : `+
-			`secret "rondo-tls" not found`), []string{"cert-manager"}, false},
-		"cache": {mount("FailedMount", `MountVolume.SetUp failed for volume "api" : failed to `+
-			`sync `+
-			`configmap cache: timed out waiting for the condition`), nil, false},
-		"attached": {mount("FailedAttachVolume", `Multi-Attach error for volume "pvc-1" Volume is `+
-			`already exclusively attached to one node and can't be attached to another`),
-			[]string{"ReadWriteMany"}, false},
+		"mount": {mount, []string{`FailedMount: configmap "x" not found`}, false},
+		"mount, at first": {func(p *patient) {
+			mount(p)
+			p.pods[0].CreationTimestamp = metav1.Unix(now-5, 0)
+		}, nil, false},
+		"mount, in vain": {func(p *patient) {
+			mount(p)
+			p.events[0].Type = corev1.EventTypeNormal
+		}, nil, false},
 	})
 }
 
@@ -382,8 +338,8 @@ func TestDiagnoseRefusals(t *testing.T) {
 		}
 	}
 	try(t, map[string]symptom{
-		"quota": {fewer(10, quota), []string{"job/song-worker: its pods are refused: quota " +
-			"small"}, false},
+		"quota": {fewer(10, quota), []string{"job/song-worker: its pods are refused: pods",
+			"exceeded quota: small", "or have the quota raised"}, false},
 		"long ago": {fewer(3600, quota), nil, false},
 		"recovered": {func(p *patient) { fewer(10, quota)(p); p.job.Status.Active = 2 }, nil,
 			false},
@@ -398,16 +354,16 @@ func TestDiagnoseRefusals(t *testing.T) {
 			p.coordinator.Status.Conditions = []appsv1.DeploymentCondition{{
 				Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue,
 				Reason: "FailedCreate", Message: quota}}
-		}, []string{"deployment/song-coordinator", "quota small"}, false},
+		}, []string{"deployment/song-coordinator", "quota: small"}, false},
 		"etcd": {func(p *patient) {
 			p.etcd.Status.Replicas = 2
 			p.event(10, "StatefulSet", etcdName, "FailedCreate", "create Pod rondo-etcd-2 in "+
 				"StatefulSet rondo-etcd failed error: "+quota)
-		}, []string{"statefulset/rondo-etcd", "quota small"}, false},
+		}, []string{"statefulset/rondo-etcd", "quota: small"}, false},
 	})
 }
 
-// One problem of many pods is said once, and what is past hope first.
+// One problem of many pods is said once, what is past hope first, and then in order of time.
 func TestProblemsAreGathered(t *testing.T) {
 	p := healthy()
 	p.waiting("ErrImagePull", "connection refused")
@@ -416,12 +372,22 @@ func TestProblemsAreGathered(t *testing.T) {
 	third.Name = "song-worker-2-c"
 	third.Status.ContainerStatuses[0].State.Waiting.Reason = "ErrImageNeverPull"
 	p.pods = append(p.pods, third)
+	for i, since := range []int64{now - 10, now - 20} {
+		ended := p.pods[0].DeepCopy()
+		ended.Name = fmt.Sprint("song-worker-", 3+i)
+		ended.Annotations[batchv1.JobCompletionIndexAnnotation] = fmt.Sprint(3 + i)
+		ended.Status.ContainerStatuses[0].State = corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: ended.Name,
+				FinishedAt: metav1.Unix(since, 0)}}
+		p.pods = append(p.pods, ended)
+	}
 	problems := p.diagnose(t)
 	var objects []string
 	for _, problem := range problems {
 		objects = append(objects, problem.Object)
 	}
-	want := []string{"pod/song-worker-2-c", "pod/song-worker-0-aaaaa and 1 more"}
+	want := []string{"pod/song-worker-2-c", "pod/song-worker-0-aaaaa and 1 more",
+		"pod/song-worker-4", "pod/song-worker-3"}
 	if !slices.Equal(objects, want) || !problems[0].Fatal || problems[1].Fatal {
 		t.Errorf("%+v", problems)
 	}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -117,18 +116,21 @@ func refused(s metav1.Status) (what, remedy string) {
 	case metav1.StatusReasonNotFound:
 		return notFound(s)
 	case metav1.StatusReasonConflict:
-		return conflict(s)
-	case metav1.StatusReasonAlreadyExists:
-		return s.Message, ""
+		if s.Details == nil || len(s.Details.Causes) == 0 {
+			return "the object was changed meanwhile", "try again"
+		}
+		return complaints(s), "undo that change, or remove the object (rondo delete) and submit " +
+			"again"
 	case metav1.StatusReasonInvalid:
-		return invalid(s)
+		what = complaints(s)
+		remedy, _ = remedyOf(what)
+		return what, remedy
 	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable:
 		return "the cluster is too busy (" + s.Message + ")", "try again in a minute"
-	case metav1.StatusReasonInternalError:
-		return refusal(s.Message)
 	}
-	return refusal(s.Message)
+	remedy, _ = remedyOf(s.Message)
+	return oneLine(s.Message), remedy
 }
 
 func notFound(s metav1.Status) (what, remedy string) {
@@ -144,145 +146,25 @@ func notFound(s metav1.Status) (what, remedy string) {
 		s.Details.Name), ""
 }
 
-// conflict names who else has set the fields that an apply would set.
-func conflict(s metav1.Status) (what, remedy string) {
-	var fields []string
-	owner := regexp.MustCompile(`conflict with "([^"]+)"`)
-	who := "somebody else"
-	if s.Details != nil {
-		for _, cause := range s.Details.Causes {
-			if cause.Type != metav1.CauseTypeFieldManagerConflict {
-				continue
-			}
-			if m := owner.FindStringSubmatch(cause.Message); m != nil {
-				who = m[1]
-			}
-			fields = append(fields, cause.Field)
-		}
-	}
-	if len(fields) == 0 {
-		return "the object was changed meanwhile", "try again"
-	}
-	return fmt.Sprintf("%s has set %s since", who, strings.Join(fields, ", ")),
-		"undo that change, or remove the object (rondo delete) and submit again"
-}
+// maxValueShown is how many bytes of one complaint are shown whole.
+const maxValueShown = 200
 
-// invalid lists what is wrong with an object. Kubernetes prints the whole value of the field,
-// which can be pages; the words after it say what is wrong.
-func invalid(s metav1.Status) (what, remedy string) {
+// complaints lists what is wrong with an object, field by field. Kubernetes prints the whole value
+// of a field, which can be pages; the words after it say what is wrong.
+func complaints(s metav1.Status) string {
 	if s.Details == nil || len(s.Details.Causes) == 0 {
-		return refusal(s.Message)
+		return oneLine(s.Message)
 	}
-	var problems []string
+	var all []string
 	for _, cause := range s.Details.Causes {
 		text := cause.Message
 		if at := strings.LastIndex(text, ": "); at >= 0 && len(text) > maxValueShown {
 			text = text[at+2:]
 		}
-		problems = append(problems, strings.TrimSpace(cause.Field+": "+text))
-		remedy = otherRemedy(text, remedy)
+		all = append(all, strings.TrimSpace(cause.Field+": "+text))
 	}
 	return fmt.Sprintf("%s %s is refused: %s", s.Details.Kind, s.Details.Name,
-		strings.Join(problems, "; ")), remedy
-}
-
-// maxValueShown is how many bytes of one complaint are shown whole.
-const maxValueShown = 200
-
-func otherRemedy(text, remedy string) string {
-	if strings.Contains(text, "immutable") {
-		return "it cannot be changed in place: `rondo stop` the job and `rondo delete` it first, " +
-			"or give another --job"
-	}
-	return remedy
-}
-
-// refusal reads the words of an admission plugin or of the authorizer, as they stand in a status
-// or in an event, and says the same shortly with a remedy.
-func refusal(message string) (what, remedy string) {
-	for _, known := range refusals() {
-		if m := known.pattern.FindStringSubmatch(message); m != nil {
-			return known.say(m)
-		}
-	}
-	return message, ""
-}
-
-// A known refusal: a pattern of Kubernetes' words, and ours for them.
-type known struct {
-	pattern *regexp.Regexp
-	say     func(m []string) (what, remedy string)
-}
-
-func refusals() []known {
-	return []known{
-		{regexp.MustCompile(`User "([^"]*)" cannot (\w+) resource "([^"]+)" in API group ` +
-			`"([^"]*)"(?: in the namespace "([^"]*)"| at the cluster scope)?`), forbidden},
-		{regexp.MustCompile(`exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("quota %s of the namespace is used up: asked for %s, used "+
-						"%s of %s", m[1], m[2], m[3], m[4]),
-					"ask for less (--workers, --cpus-per-worker, --memory-per-worker), delete " +
-						"what is not needed, or have the quota raised"
-			}},
-		{regexp.MustCompile(`failed quota: (\S+?): must specify (.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("quota %s of the namespace asks every container to say its %s",
-					m[1], m[2]), "have the namespace's LimitRange set defaults for them"
-			}},
-		{regexp.MustCompile(`violates PodSecurity "([^"]+)": (.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("the namespace enforces Pod Security %q, which refuses the "+
-						"pod: %s", m[1], m[2]), "use rondo's own manifests unchanged, or a " +
-						"namespace that allows this"
-			}},
-		{regexp.MustCompile(`error looking up service account (\S+):`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("service account %s is not there", m[1]),
-					"apply the whole job again: rondo submit"
-			}},
-		{regexp.MustCompile(`unable to create new content in namespace (\S+) because it is being ` +
-			`terminated`), func(m []string) (string, string) {
-			return fmt.Sprintf("namespace %s is being deleted", m[1]),
-				"wait until it is gone, or give another --namespace"
-		}},
-		{regexp.MustCompile(`attempting to grant RBAC permissions not currently held`),
-			func([]string) (string, string) {
-				return "you may not give the coordinator's role rights that you do not have " +
-						"(get, list, watch, patch of jobs.batch)", "ask an administrator of the " +
-						"namespace for these rights, or to submit for you"
-			}},
-		{regexp.MustCompile(`admission webhook "([^"]+)" denied the request:? ?(.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("the cluster's policy %s refuses it: %s", m[1], m[2]),
-					"change what it names, or ask who runs the policy"
-			}},
-		{regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("the cluster's policy %s refuses it: %s", m[1], m[2]),
-					"change what it names, or ask who runs the policy"
-			}},
-		{regexp.MustCompile(`failed calling webhook "([^"]+)".*: (.*)$`),
-			func(m []string) (string, string) {
-				return fmt.Sprintf("the cluster's webhook %s does not answer: %s", m[1], m[2]),
-					"have it repaired; until then the cluster refuses such objects"
-			}},
-	}
-}
-
-// forbidden puts the authorizer's words: user, verb, resource, group, namespace.
-func forbidden(m []string) (what, remedy string) {
-	resource, flags := m[3], ""
-	if m[4] != "" {
-		resource += "." + m[4]
-	}
-	where := "in the whole cluster"
-	if m[5] != "" {
-		where, flags = "in namespace "+m[5], " -n "+m[5]
-	}
-	return fmt.Sprintf("user %q may not %s %s %s", m[1], m[2], resource, where),
-		fmt.Sprintf("ask an administrator for that right (kubectl auth can-i %s %s%s), or give "+
-			"another --namespace or --context", m[2], resource, flags)
+		strings.Join(all, "; "))
 }
 
 // noMatch says which custom resources are missing, and what brings them.

@@ -91,7 +91,7 @@ func TestFollowEndsWhereWaitingIsOfNoUse(t *testing.T) {
 	p.waiting("ErrImageNeverPull", "")
 	began := time.Now()
 	_, err := follow(t, p, time.Hour, nil)
-	wants(t, err, "pod/song-worker-0-aaaaa: image rondo:1 is not on the node")
+	wants(t, err, "pod/song-worker-0-aaaaa: ErrImageNeverPull: image rondo:1; load")
 	if time.Since(began) > time.Minute {
 		t.Error("it waited for long")
 	}

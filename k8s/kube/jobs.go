@@ -3,10 +3,8 @@ package kube
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -209,7 +207,8 @@ func (j *Job) Progress() Progress {
 		TotalSteps: integer("total-steps"), Epoch: integer("epoch"), Loss: figure("loss"),
 		Perplexity: figure("perplexity"), TokensPerSecond: figure("tokens-per-second"),
 		WorldSize: integer("world-size"), Generation: integer("generation"),
-		Checkpoint: read("checkpoint"), CheckpointStep: integer("checkpoint-step")}
+		Checkpoint: read("checkpoint"), CheckpointStep: integer("checkpoint-step"),
+		Leader: read("leader"), Ring: read("ring"), Evicted: read("evicted")}
 }
 
 // Updated is when the observer last wrote; the zero time: never.
@@ -238,56 +237,4 @@ func (j *Job) Ring() int {
 		return 0
 	}
 	return int(j.Progress().WorldSize)
-}
-
-// container returns what the Job's pods run.
-func (j *Job) container() (corev1.Container, error) {
-	for _, c := range j.Workers.Spec.Template.Spec.Containers {
-		if c.Name == Worker {
-			return c, nil
-		}
-	}
-	return corev1.Container{}, fmt.Errorf("job %s in namespace %s has no container %q: it is not "+
-		"as rondo submit makes it", j.Name, j.Workers.Namespace, Worker)
-}
-
-// etcd returns the endpoints that the job's pods are given.
-func (j *Job) etcd() ([]string, error) {
-	container, err := j.container()
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range container.Env {
-		if e.Name == "ETCD" && e.Value != "" {
-			return strings.Split(e.Value, ","), nil
-		}
-	}
-	return nil, fmt.Errorf("job %s in namespace %s does not say where its etcd is (ETCD of "+
-		"container %s): it is not as rondo submit makes it", j.Name, j.Workers.Namespace, Worker)
-}
-
-// secret is the Secret with the certificate that the job's pods show; empty: they use no TLS.
-func (j *Job) secret() (string, error) {
-	container, err := j.container()
-	if err != nil {
-		return "", err
-	}
-	folder := ""
-	for _, arg := range container.Args {
-		if given, found := strings.CutPrefix(arg, "--tls="); found {
-			folder = given
-		}
-	}
-	if folder == "" {
-		return "", nil
-	}
-	for _, mount := range container.VolumeMounts {
-		for _, v := range j.Workers.Spec.Template.Spec.Volumes {
-			if mount.MountPath == folder && v.Name == mount.Name && v.Secret != nil {
-				return v.Secret.SecretName, nil
-			}
-		}
-	}
-	return "", fmt.Errorf("job %s in namespace %s uses TLS, but mounts no Secret at %s", j.Name,
-		j.Workers.Namespace, folder)
 }

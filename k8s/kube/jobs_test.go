@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"rondo/coordinator"
 	"rondo/internal/app"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 func pointer[T any](value T) *T { return &value }
@@ -34,6 +36,28 @@ func someJob(workers int32, said map[string]string) *batchv1.Job {
 		job.Annotations[annotations+name] = value
 	}
 	return job
+}
+
+func somePod(name, ip string, phase corev1.PodPhase, labels map[string]string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "here",
+		Labels: labels}, Status: corev1.PodStatus{PodIP: ip, Phase: phase}}
+	if phase == corev1.PodRunning {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
+			Status: corev1.ConditionTrue}}
+	}
+	return pod
+}
+
+func coordinatorPod(name string) *corev1.Pod {
+	pod := somePod(name, "", corev1.PodRunning, map[string]string{labelName: "rondo",
+		labelComponent: Coordinator, labelJob: "book"})
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: Observer, Ready: true}}
+	return pod
+}
+
+// fits is the check of a scale that commands are given.
+func fits(spec *rondov1.JobSpec, workers int) error {
+	return coordinator.JobOf(spec).CheckScale(workers)
 }
 
 func with(job *batchv1.Job, kind batchv1.JobConditionType, message string) *batchv1.Job {
@@ -135,7 +159,8 @@ func TestPhase(t *testing.T) {
 func TestProgressIsReadAsItIsWritten(t *testing.T) {
 	want := Progress{Phase: "running", Reason: "because", Step: 7, TotalSteps: 9, Epoch: 1,
 		Loss: 1.25, Perplexity: 3.5, TokensPerSecond: 1000, WorldSize: 3, Generation: 4,
-		Checkpoint: "s3://b/c", CheckpointStep: 5}
+		Checkpoint: "s3://b/c", CheckpointStep: 5, Leader: "pod", Ring: "192.0.2.4=0-3",
+		Evicted: "w (slow)"}
 	now := time.Now().Truncate(time.Second)
 	job := someJob(3, nil)
 	for name, value := range want.annotate(now) {
@@ -166,7 +191,8 @@ func TestScale(t *testing.T) {
 	heard := &told{heard: make(chan struct{})}
 	scaled := make(chan error, 1)
 	go func() {
-		scaled <- c.Scale(ctx, "book", Scale{Workers: 4, Timeout: time.Minute, Say: heard.say})
+		scaled <- c.Scale(ctx, "book", Scale{Workers: 4, Fits: fits, Timeout: time.Minute,
+			Say: heard.say})
 	}()
 	heard.hear(ctx, t, 2, nil) // it was asked for, and 2 are there
 	job, err := c.Job(ctx, "book")
@@ -220,7 +246,7 @@ func TestScaleSaysWhatCannotBe(t *testing.T) {
 			"after 20ms the ring of job book has 2 of 3 workers", false},
 	} {
 		err := clusterOf(append(someSpec(), c.job)...).Scale(t.Context(), "book", Scale{
-			Workers: c.workers, Timeout: 20 * time.Millisecond, Say: func(string) {}})
+			Workers: c.workers, Fits: fits, Timeout: 20 * time.Millisecond, Say: func(string) {}})
 		var wrong *app.UsageError
 		if err == nil || !strings.Contains(err.Error(), c.want) ||
 			errors.As(err, &wrong) != c.usage {
@@ -234,7 +260,7 @@ func TestScaleOfASuspendedJobWaitsForNothing(t *testing.T) {
 	job.Spec.Suspend = pointer(true)
 	var heard told
 	err := clusterOf(append(someSpec(), job)...).Scale(t.Context(), "book", Scale{Workers: 3,
-		Timeout: time.Minute, Say: heard.say})
+		Fits: fits, Timeout: time.Minute, Say: heard.say})
 	if err != nil || !strings.Contains(heard.String(), "rondo resume --job book") {
 		t.Errorf("%v, %s", err, heard.String())
 	}

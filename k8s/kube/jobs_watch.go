@@ -7,11 +7,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 )
 
 // follow calls changed with the job as it is now and whenever it has changed, until that says it
@@ -20,37 +15,31 @@ func (c *Cluster) follow(ctx context.Context, job *Job, changed func(*Job) (bool
 	if done, err := changed(job); done || err != nil {
 		return err
 	}
-	jobs := c.Client.BatchV1().Jobs(job.Workers.Namespace)
-	options := func(o *metav1.ListOptions) {
-		o.LabelSelector = selecting(job.Name, Worker).LabelSelector
-	}
-	source := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (
-			runtime.Object, error) {
-			options(&o)
-			return jobs.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (
-			watch.Interface, error) {
-			options(&o)
-			return jobs.Watch(ctx, o)
-		},
-	}
-	_, err := watchtools.UntilWithSync(ctx, source, &batchv1.Job{}, nil,
-		func(event watch.Event) (bool, error) {
-			workers, is := event.Object.(*batchv1.Job)
-			if !is || workers.Name != job.Workers.Name {
-				return false, nil
+	ended := make(chan error, 1)
+	over := false
+	stop, err := watchObjects(ctx, c.Client.BatchV1().Jobs(job.Workers.Namespace), &batchv1.Job{},
+		selecting(job.Name, Worker), func(workers *batchv1.Job, gone bool) {
+			if over || workers.Name != job.Workers.Name {
+				return
 			}
-			if event.Type == watch.Deleted {
-				return false, fmt.Errorf("job %s has been deleted", job.Name)
+			done, err := false, fmt.Errorf("job %s has been deleted", job.Name)
+			if !gone {
+				done, err = changed(&Job{Name: job.Name, Workers: workers})
 			}
-			return changed(&Job{Name: job.Name, Workers: workers})
-		})
-	if ctx.Err() != nil {
+			if over = done || err != nil; over {
+				ended <- err
+			}
+		}, nil)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return err
 }
 
 // why names what keeps a job, for the end of an error; empty if nothing is known.

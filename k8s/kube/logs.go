@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -71,7 +72,14 @@ type logReader struct {
 	job     string
 	how     Logs
 	open    func(ctx context.Context, pod string, o *corev1.PodLogOptions) (io.ReadCloser, error)
-	sources map[types.UID]int // the numbers given
+	end     context.CancelCauseFunc // ends the reading
+
+	mu      sync.Mutex
+	sources map[types.UID]int  // the numbers given
+	known   map[types.UID]bool // followed, or not to be
+	streams int                // that are followed now
+	full    bool               // somebody was told that there are too many
+	running sync.WaitGroup
 }
 
 // Logs reads the logs of a job's pods: what there is, one pod after the other, or, followed, from
@@ -84,7 +92,8 @@ func (c *Cluster) logReader(job string, how Logs) *logReader {
 	if how.Previous && how.Component == "" {
 		how.Component = Worker
 	}
-	r := &logReader{cluster: c, job: job, how: how, sources: map[types.UID]int{}}
+	r := &logReader{cluster: c, job: job, how: how, sources: map[types.UID]int{},
+		known: map[types.UID]bool{}}
 	r.open = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (
 		io.ReadCloser, error) {
 		return c.Client.CoreV1().Pods(c.Namespace).GetLogs(pod, o).Stream(ctx)
@@ -93,6 +102,19 @@ func (c *Cluster) logReader(job string, how Logs) *logReader {
 }
 
 func (r *logReader) read(ctx context.Context) error {
+	ctx, r.end = context.WithCancelCause(ctx)
+	defer r.end(nil)
+	var one sync.Mutex
+	say := r.how.Line
+	r.how.Line = func(source LogSource, text string) error {
+		one.Lock()
+		defer one.Unlock()
+		err := say(source, text)
+		if err != nil {
+			r.end(err) // nobody takes the lines
+		}
+		return err
+	}
 	job, err := r.cluster.Job(ctx, r.job)
 	var missing *app.UsageError
 	if r.how.Component == Etcd && errors.As(err, &missing) {
@@ -138,13 +160,12 @@ func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
 			read = true
 			continue
 		}
-		var line lineError
 		_, err := r.copy(ctx, pod, r.options(pod, false), time.Time{})
 		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
 		case err == nil:
 			read = true
-		case ctx.Err() != nil || errors.As(err, &line):
-			return err
 		case failed == nil:
 			failed = err
 		default:
@@ -230,6 +251,8 @@ func (r *logReader) wants(pod *corev1.Pod) bool {
 
 // source names a pod's lines.
 func (r *logReader) source(pod *corev1.Pod) LogSource {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	number, known := r.sources[pod.UID]
 	if !known {
 		number = len(r.sources)
@@ -261,9 +284,6 @@ func (r *logReader) options(pod *corev1.Pod, follow bool) *corev1.PodLogOptions 
 	return o
 }
 
-// lineError is an error of who takes the lines.
-type lineError struct{ error }
-
 // copy passes a log's lines on, those after a time, and returns the time of the last one.
 func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogOptions,
 	after time.Time) (last time.Time, err error) {
@@ -276,6 +296,7 @@ func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogO
 	return r.lines(stream, source, after)
 }
 
+// lines passes a log's lines on.
 func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 	last time.Time, err error) {
 	last = after
@@ -291,7 +312,7 @@ func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 			case at.IsZero() || at.After(after):
 				last = cmp.Or(at, last)
 				if err := r.how.Line(source, text); err != nil {
-					return last, lineError{err}
+					return last, err
 				}
 			}
 		}

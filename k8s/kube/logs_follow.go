@@ -4,51 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 )
 
-// logFollower follows the logs of all pods of a job at once.
-type logFollower struct {
-	*logReader
-	end     context.CancelCauseFunc
-	running sync.WaitGroup
-
-	mu      sync.Mutex
-	known   map[types.UID]bool // read, being read, or not to be read
-	streams int
-	full    bool // somebody was told that there are too many
-}
-
-// follow reads these pods and those that come, until the job has ended; without a job, until ctx
-// ends.
+// follow reads these pods and those that come, all at once, until the job has ended; without a job,
+// until ctx ends.
 func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	all []corev1.Pod) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	f := &logFollower{logReader: r, end: cancel, known: map[types.UID]bool{}}
 	for i := range all {
-		f.known[all[i].UID] = true // of earlier pods
+		r.known[all[i].UID] = true // of earlier pods
 	}
 	for _, pod := range first {
-		delete(f.known, pod.UID)
-	}
-	var line sync.Mutex
-	say := r.how.Line
-	f.how.Line = func(source LogSource, text string) error {
-		line.Lock()
-		defer line.Unlock()
-		return say(source, text)
+		delete(r.known, pod.UID)
 	}
 	begun := time.Now()
-	stop, err := f.discover(ctx, func(pod *corev1.Pod) { f.take(ctx, pod, begun) })
+	stop, err := watchObjects(ctx, r.cluster.Client.CoreV1().Pods(r.cluster.Namespace),
+		&corev1.Pod{}, r.selection(), func(pod *corev1.Pod, gone bool) {
+			if !gone {
+				r.take(ctx, pod, begun)
+			}
+		}, nil)
 	if err != nil {
-		cancel(nil)
 		return err
 	}
 	if job == nil {
@@ -56,133 +36,76 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	} else {
 		err = r.cluster.follow(ctx, job, func(now *Job) (bool, error) { return now.Ended(), nil })
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
 	stop()
-	if err == nil {
-		err = f.lastLines(ctx)
+	over := err == nil && ctx.Err() == nil
+	if over { // the last lines are waited for, but not a coordinator's, which stays
+		late := time.AfterFunc(logFarewell, func() { r.end(nil) })
+		defer late.Stop()
+	} else {
+		r.end(err)
 	}
-	cancel(nil)
-	f.running.Wait()
-	return err
-}
-
-// lastLines waits for the last lines of a job that has ended.
-func (f *logFollower) lastLines(ctx context.Context) error {
-	read := make(chan struct{})
-	go func() { // ends when follow has ended the streams, at the latest
-		f.running.Wait()
-		close(read)
-	}()
-	late := time.NewTimer(logFarewell)
-	defer late.Stop()
-	select {
-	case <-read:
-	case <-late.C: // a coordinator stays
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	r.running.Wait()
+	cause := context.Cause(ctx)
+	if over && errors.Is(cause, context.Canceled) {
+		return nil
 	}
-	return nil
-}
-
-// discover calls found with each pod of the selection, and again when it has changed, until stop.
-func (f *logFollower) discover(ctx context.Context, found func(*corev1.Pod)) (
-	stop func(), err error) {
-	pods := newInformer(f.cluster.Client.CoreV1().Pods(f.cluster.Namespace), &corev1.Pod{},
-		f.selection().LabelSelector)
-	take := func(object any) {
-		if pod, is := object.(*corev1.Pod); is {
-			found(pod)
-		}
-	}
-	_, err = pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: take,
-		UpdateFunc: func(_, object any) { take(object) }})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { pods.RunWithContext(ctx) })
-	return func() {
-		cancel()
-		running.Wait()
-	}, nil
+	return cause
 }
 
 // take begins to read a pod's log when there is one.
-func (f *logFollower) take(ctx context.Context, pod *corev1.Pod, begun time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.known[pod.UID] || !f.wants(pod) || !hasLog(pod, f.container(pod)) || ctx.Err() != nil {
+func (r *logReader) take(ctx context.Context, pod *corev1.Pod, begun time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[pod.UID] || !r.wants(pod) || !hasLog(pod, r.container(pod)) || ctx.Err() != nil {
 		return
 	}
-	if f.streams >= maxLogStreams {
-		if !f.full {
-			f.full = true
-			f.how.Note(fmt.Sprintf("only %d pods are followed at once: --index follows one",
+	if r.streams >= maxLogStreams {
+		if !r.full {
+			r.full = true
+			r.how.Note(fmt.Sprintf("only %d pods are followed at once: --index follows one",
 				maxLogStreams))
 		}
 		return
 	}
-	f.known[pod.UID] = true
-	f.streams++
-	f.source(pod) // gives it its number
-	f.running.Go(func() {
-		err := f.stream(ctx, pod, begun)
-		f.mu.Lock()
-		f.streams--
-		f.mu.Unlock()
-		var line lineError
-		switch {
-		case errors.As(err, &line):
-			f.end(line.error)
-		case err != nil && ctx.Err() == nil:
-			f.how.Note(err.Error())
+	r.known[pod.UID] = true
+	r.streams++
+	r.running.Go(func() {
+		err := r.stream(ctx, pod, begun)
+		r.mu.Lock()
+		r.streams--
+		r.mu.Unlock()
+		if err != nil && ctx.Err() == nil {
+			r.how.Note(err.Error())
 		}
 	})
 }
 
-// number is source, for several at once.
-func (f *logFollower) number(pod *corev1.Pod) LogSource {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.source(pod)
-}
-
 // stream reads a pod's log to its end, through connections that break and containers that are
 // started again.
-func (f *logFollower) stream(ctx context.Context, pod *corev1.Pod, begun time.Time) error {
-	options := f.options(pod, true)
+func (r *logReader) stream(ctx context.Context, pod *corev1.Pod, begun time.Time) error {
+	options := r.options(pod, true)
 	if pod.CreationTimestamp.After(begun) { // all of a pod that came later
 		options.TailLines, options.SinceSeconds = nil, nil
 	}
-	source, last, pause, noted := f.number(pod), time.Time{}, logAgain, false
+	last, pause, noted := time.Time{}, logAgain, false
 	for {
-		stream, err := f.open(ctx, pod.Name, options)
-		if err == nil {
-			var until time.Time
-			until, err = f.lines(stream, source, last)
-			_ = stream.Close()
-			if until.After(last) {
-				last, pause, noted = until, logAgain, false
-			}
+		until, err := r.copy(ctx, pod, options, last)
+		if until.After(last) {
+			last, pause, noted = until, logAgain, false
 		}
-		var line lineError
-		if ctx.Err() != nil || errors.As(err, &line) {
-			return err
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		over, gone := f.over(ctx, pod)
+		over, gone := r.over(ctx, pod)
 		switch {
 		case gone, over && err == nil:
 			return nil
 		case over && pause > logAgain: // it was tried before
-			return Explain(err, "reading the log of pod "+pod.Name)
+			return err
 		}
 		if err != nil && !noted {
 			noted = true
-			f.how.Note(fmt.Sprintf("%v; trying again",
-				Explain(err, "reading the log of pod "+pod.Name)))
+			r.how.Note(fmt.Sprintf("%v; trying again", err))
 		}
 		if err := wait(ctx, pause); err != nil {
 			return err
@@ -196,8 +119,8 @@ func (f *logFollower) stream(ctx context.Context, pod *corev1.Pod, begun time.Ti
 }
 
 // over says whether a pod's log has an end, and whether it is gone with the pod.
-func (f *logFollower) over(ctx context.Context, pod *corev1.Pod) (over, gone bool) {
-	now, err := f.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name,
+func (r *logReader) over(ctx context.Context, pod *corev1.Pod) (over, gone bool) {
+	now, err := r.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name,
 		metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && now.UID != pod.UID:

@@ -9,11 +9,9 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"rondo/telemetry"
 )
@@ -21,13 +19,14 @@ import (
 // annotations is what the names of a job's annotations begin with.
 const annotations = "rondo.dev/"
 
-// Limits of the waits for the API server.
+// Values of the annotation "forget": a command asks for it, an observer has done it.
 const (
-	requestTimeout = 10 * time.Second // for an answer
-	watchTime      = time.Minute      // of one watch
-	watchAgain     = time.Second      // before the next, at least
-	watchPauseMax  = 30 * time.Second // before the next, after one failure upon another
+	toForget  = "please"
+	forgotten = "done"
 )
+
+// requestTimeout is how long the API server may take to answer.
+const requestTimeout = 10 * time.Second
 
 // Progress is how far a job has come, as the annotations of the Job of its workers say.
 type Progress struct {
@@ -37,6 +36,9 @@ type Progress struct {
 	WorldSize, Generation             int64
 	Checkpoint                        string // path; empty: none is known
 	CheckpointStep                    int64
+	Leader                            string // the pod whose coordinator leads
+	Ring                              string // the ring's workers, by rank: IP=FROM-TO,... of lanes
+	Evicted                           string // workers that the leader keeps out, and why
 }
 
 // Over says whether the job has ended, well or not.
@@ -52,6 +54,15 @@ func (p Progress) annotate(now time.Time) map[string]any {
 	out := map[string]any{
 		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
 		"updated": now.UTC().Format(time.RFC3339), "reason": nil,
+	}
+	if p.Over() || p.Phase == telemetry.PhaseStopping {
+		out["stop"] = nil // it is done
+	}
+	for name, value := range map[string]string{"leader": p.Leader, "ring": p.Ring,
+		"evicted": p.Evicted} {
+		if out[name] = nil; value != "" {
+			out[name] = value
+		}
 	}
 	if !p.Over() {
 		for _, name := range []string{"step", "total-steps", "epoch", "loss", "perplexity",
@@ -101,119 +112,73 @@ func (c *Cluster) WorkerJob(name string) *WorkerJob {
 
 // Annotate writes the job's progress into the Job's annotations.
 func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": p.annotate(now)},
-	})
+	err := j.patch(ctx, p.annotate(now), "rondo-observer")
+	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+}
+
+// Forgotten says in the Job's annotations that etcd holds nothing of the job any more.
+func (j *WorkerJob) Forgotten(ctx context.Context) error {
+	err := j.patch(ctx, map[string]any{annotations + "forget": forgotten}, "rondo-observer")
+	return Explain(err, fmt.Sprintf("annotating job %s/%s", j.namespace, j.name))
+}
+
+// patch sets annotations of the Job. A nil value removes one.
+func (j *WorkerJob) patch(ctx context.Context, notes map[string]any, as string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": notes}})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	_, err = j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: "rondo-observer"})
-	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+		metav1.PatchOptions{FieldManager: as})
+	return err
 }
 
 // Wanted is what the Job says of its workers.
 type Wanted struct {
 	Workers   int // 0: there is no such Job
 	Suspended bool
-	Run       int64 // that its pods belong to; 0: it does not say
-	Over      bool  // its annotations say that the run has ended
+	Run       int64  // that its pods belong to; 0: it does not say
+	Over      bool   // its annotations say that the run has ended
+	Stop      string // why the run is to stop; empty: it is not
+	Forget    bool   // the run is to stop, and etcd to keep nothing of it
 }
 
 // Read asks for what the Job says at this moment.
 func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
-	job, err := j.get(ctx)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	job, err := j.client.BatchV1().Jobs(j.namespace).Get(ctx, j.name, metav1.GetOptions{})
 	if err != nil {
 		return Wanted{}, Explain(err, fmt.Sprintf("reading job %s/%s", j.namespace, j.name))
 	}
 	return wantedBy(job), nil
 }
 
-func (j *WorkerJob) get(ctx context.Context) (*batchv1.Job, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return j.client.BatchV1().Jobs(j.namespace).Get(ctx, j.name, metav1.GetOptions{})
-}
-
 // Watch calls changed with what the Job says of its workers, now and whenever that may have
-// changed, and reached with why the API server cannot be asked, or nil when it answers. What is
-// not answered is asked again, ever more slowly, until ctx ends.
+// changed, and reached with why the API server cannot be asked, or nil when it answers. It goes on
+// until ctx ends.
 func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
-	for pause := watchAgain; ; {
-		err := j.watchOnce(ctx, changed, reached)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-			pause = watchAgain
-		default:
+	own := metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", j.name).String()}
+	stop, err := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
+		func(job *batchv1.Job, gone bool) {
+			if gone {
+				changed(Wanted{})
+				return
+			}
+			changed(wantedBy(job))
+			reached(nil)
+		}, func(err error) {
 			reached(Explain(err, fmt.Sprintf("watching job %s/%s", j.namespace, j.name)))
-			pause = min(2*pause, watchPauseMax)
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-		}
-	}
-}
-
-// watchOnce reads the Job, and follows it for a minute: a watch that has silently died is missed
-// no longer than that.
-func (j *WorkerJob) watchOnce(ctx context.Context, changed func(Wanted),
-	reached func(error)) error {
-	ctx, cancel := context.WithTimeout(ctx, watchTime+requestTimeout)
-	defer cancel()
-	job, err := j.get(ctx)
-	switch {
-	case apierrors.IsNotFound(err):
-		changed(Wanted{})
-		return err
-	case err != nil:
-		return err
-	}
-	changed(wantedBy(job))
-	reached(nil)
-	seconds := int64(watchTime.Seconds())
-	jobs := j.client.BatchV1().Jobs(j.namespace)
-	watching, err := jobs.Watch(ctx, metav1.ListOptions{TimeoutSeconds: &seconds,
-		FieldSelector:   fields.OneTermEqualSelector("metadata.name", j.name).String(),
-		ResourceVersion: job.ResourceVersion})
+		})
 	if err != nil {
 		return err
 	}
-	defer watching.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil // it is time to read the Job again
-		case event, open := <-watching.ResultChan():
-			if !open {
-				return nil
-			}
-			if err := take(event, changed); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func take(event watch.Event, changed func(Wanted)) error {
-	switch event.Type {
-	case watch.Error:
-		return apierrors.FromObject(event.Object)
-	case watch.Deleted:
-		changed(Wanted{})
-	case watch.Added, watch.Modified:
-		if job, ok := event.Object.(*batchv1.Job); ok {
-			changed(wantedBy(job))
-		}
-	}
-	return nil
+	defer stop()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func wantedBy(job *batchv1.Job) Wanted {
@@ -224,5 +189,7 @@ func wantedBy(job *batchv1.Job) Wanted {
 	w.Suspended = job.Spec.Suspend != nil && *job.Spec.Suspend
 	w.Run, _ = strconv.ParseInt(job.Spec.Template.Annotations[annotationRun], 10, 64)
 	w.Over = over(job.Annotations[annotations+"phase"])
+	w.Stop = job.Annotations[annotations+"stop"]
+	w.Forget = job.Annotations[annotations+"forget"] == toForget
 	return w
 }

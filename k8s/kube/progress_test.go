@@ -201,7 +201,7 @@ func TestWatchOutlastsTheServer(t *testing.T) {
 	client, job := inCluster(workerJob(3))
 	left := []error{apierrors.NewForbidden(schema.GroupResource{Group: "batch", Resource: "jobs"},
 		"demo-worker", errors.New("not yet"))}
-	client.PrependReactor("get", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("list", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
 		if len(left) == 0 {
 			return false, nil, nil
 		}

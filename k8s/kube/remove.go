@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -19,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -86,7 +84,7 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	}
 	var others []string
 	for _, d := range all.Items {
-		if name := d.Labels[labelJob]; name != job && usesOwnEtcd(&d) {
+		if name := d.Labels[labelJob]; name != job && usesOwnEtcd(&d.Spec.Template) {
 			others = append(others, name)
 		}
 	}
@@ -97,9 +95,9 @@ func (c *Cluster) othersThan(ctx context.Context, job string) error {
 	return nil
 }
 
-// deleteJob removes a job's objects, all at once, and then what etcd holds of it: a coordinator
-// that still ran would submit the job anew. Workers that train go first, while a coordinator can
-// still plan rings without them. It says whether there was anything.
+// deleteJob removes what etcd holds of a job, and then its objects, all at once. Workers that still
+// train then go first, while a coordinator can plan rings without them. It says whether there was
+// anything.
 func (c *Cluster) deleteJob(
 	ctx context.Context, o *objects, job string, how Delete,
 ) (some bool, err error) {
@@ -111,7 +109,7 @@ func (c *Cluster) deleteJob(
 	if err == nil && how.WithEtcd {
 		var shared []stored
 		shared, err = c.find(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
-		all = append(all, shared...)
+		all = append(shared, all...)
 	}
 	if err != nil {
 		return false, err
@@ -124,6 +122,11 @@ func (c *Cluster) deleteJob(
 				"deletes it as it is", job, c.command("stop", job))
 		}
 		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
+		if !how.forgotten {
+			if err := c.forget(ctx, job, led); err != nil {
+				how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
+			}
+		}
 		if trains && led {
 			if err := c.removeAll(ctx, []stored{work}, how); err != nil {
 				return some, err
@@ -132,29 +135,22 @@ func (c *Cluster) deleteJob(
 			all = append(all, work)
 		}
 		if trains && !led {
-			c.hurry(ctx, job)
+			c.hurry(ctx, selecting(job, Worker))
 		}
 	}
-	if err := c.removeAll(ctx, all, how); err != nil {
-		return some, err
-	}
-	if !how.forgotten {
-		if err := c.forget(ctx, job, workers); err != nil {
-			how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
-		}
-	}
-	return some, nil
+	return some, c.removeAll(ctx, all, how)
 }
 
-// leaderlessGrace is how many seconds workers without a leader have to end.
-const leaderlessGrace = 1
+// shortGrace is how many seconds pods have to end that have nothing to save.
+const shortGrace = 1
 
-// hurry shortens the grace period of workers that nobody leads: they would wait in vain for a ring
-// without them. A user who may not delete pods waits with them.
-func (c *Cluster) hurry(ctx context.Context, job string) {
-	grace := int64(leaderlessGrace)
+// hurry shortens the grace period of pods: of workers that nobody leads, which would wait in vain
+// for a ring without them, and of etcd's members whose data goes, since their leader would wait for
+// another one to take over. A user who may not delete pods waits with them.
+func (c *Cluster) hurry(ctx context.Context, pods metav1.ListOptions) {
+	grace := int64(shortGrace)
 	_ = c.Client.CoreV1().Pods(c.Namespace).DeleteCollection(ctx,
-		metav1.DeleteOptions{GracePeriodSeconds: &grace}, selecting(job, Worker))
+		metav1.DeleteOptions{GracePeriodSeconds: &grace}, pods)
 }
 
 // stored is an object, and where it is.
@@ -212,6 +208,9 @@ func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error
 	var saying sync.Mutex
 	for _, each := range all {
 		group.Go(func() error {
+			if each.object.GetKind() == "StatefulSet" { // etcd's: it is deleted before its pods end
+				c.hurry(ctx, selecting("", Etcd))
+			}
 			if err := remove(ctx, each.from, each.object); err != nil {
 				return err
 			}
@@ -222,33 +221,6 @@ func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error
 		})
 	}
 	return group.Wait()
-}
-
-// forget removes what etcd holds of a job, so that the next of its name begins with nothing.
-func (c *Cluster) forget(ctx context.Context, job string,
-	workers *unstructured.Unstructured) error {
-	if workers == nil {
-		return nil
-	}
-	spec := workers.Object
-	if workers.GetKind() == "JobSet" {
-		spec = templateOf(workers)
-	}
-	j := &Job{Name: job, Workers: &batchv1.Job{}}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, j.Workers); err != nil {
-		return err
-	}
-	way, err := c.Way(ctx, j)
-	if err != nil {
-		return err
-	}
-	defer way.Close()
-	store, err := way.Store(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	return store.Forget(ctx)
 }
 
 // jobKinds are the kinds of a job's objects but its workers. The coordinators come first, because

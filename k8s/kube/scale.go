@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	policyapply "k8s.io/client-go/applyconfigurations/policy/v1"
 
-	"rondo/coordinator"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -23,8 +22,9 @@ import (
 // Scale says how a job is scaled.
 type Scale struct {
 	Workers int
-	Timeout time.Duration // for the ring to have them
-	Say     func(string)  // told of what happens, one line each
+	Fits    func(*rondov1.JobSpec, int) error // whether the job can have so many
+	Timeout time.Duration                     // for the ring to have them
+	Say     func(string)                      // told of what happens, one line each
 }
 
 // Scale sets how many workers a job has, and waits until its ring has them. The observer beside
@@ -34,7 +34,7 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	if err != nil {
 		return err
 	}
-	spec, err := c.scalable(ctx, job, how.Workers)
+	spec, err := c.scalable(ctx, job, how)
 	if err != nil {
 		return err
 	}
@@ -60,24 +60,24 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 }
 
 // scalable refuses what cannot be, with the reason.
-func (c *Cluster) scalable(ctx context.Context, job *Job, workers int) (
+func (c *Cluster) scalable(ctx context.Context, job *Job, how Scale) (
 	*rondov1.JobSpec, error) {
 	if job.Ended() {
 		return nil, fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
 	}
 	if set := job.JobSet(); set != "" {
 		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", job.Name, set,
-			c.stopAndResume(job, workers))
+			c.stopAndResume(job, how.Workers))
 	}
-	if queue := job.Queue(); queue != "" && workers > job.Wanted() {
+	if queue := job.Queue(); queue != "" && how.Workers > job.Wanted() {
 		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue "+
-			"would suspend it for more: %s", job.Name, queue, c.stopAndResume(job, workers))
+			"would suspend it for more: %s", job.Name, queue, c.stopAndResume(job, how.Workers))
 	}
 	spec, err := c.spec(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	if err := coordinator.JobOf(spec).CheckScale(workers); err != nil {
+	if err := how.Fits(spec, how.Workers); err != nil {
 		return nil, app.Usagef("scaling the job: %w", err)
 	}
 	return spec, nil

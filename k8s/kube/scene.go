@@ -11,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// seenClaims is how a problem names the claims that may not be read.
+const seenClaims = "claims of volumes"
+
 // A scene is what the cluster says of a job.
 type scene struct {
 	cluster     *Cluster
@@ -39,7 +42,7 @@ func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene,
 		at   func(context.Context) error
 	}{
 		{"jobs", s.seeWorkers}, {"deployments", s.seeCoordinator}, {"statefulsets", s.seeEtcd},
-		{"pods", s.seePods}, {"claims of volumes", s.seeClaims}, {"events", s.seeEvents},
+		{"pods", s.seePods}, {seenClaims, s.seeClaims}, {"events", s.seeEvents},
 	} {
 		err := look.at(ctx)
 		if apierrors.IsForbidden(err) && look.what != "jobs" {
@@ -82,7 +85,7 @@ func (s *scene) seeCoordinator(ctx context.Context) error {
 func (s *scene) seeEtcd(ctx context.Context) error {
 	found, err := s.cluster.Client.AppsV1().StatefulSets(s.cluster.Namespace).Get(ctx, etcdName,
 		metav1.GetOptions{})
-	if err == nil && (s.coordinator == nil || usesOwnEtcd(s.coordinator)) {
+	if err == nil && (s.coordinator == nil || usesOwnEtcd(&s.coordinator.Spec.Template)) {
 		s.etcd = found
 	}
 	return ignoreMissing(err)

@@ -64,8 +64,8 @@ type Ready struct {
 // A PodStatus is a pod of a job: of the workers of one index the newest.
 type PodStatus struct {
 	Index    *int      `json:"index,omitempty"` // of a worker in its Job: its place, not its rank
-	Rank     *int      `json:"rank,omitempty"`  // in the ring, where that was looked up
-	Lanes    []int     `json:"lanes,omitempty"` // from, to (exclusive), where looked up
+	Rank     *int      `json:"rank,omitempty"`  // in the ring, if it is in it
+	Lanes    []int     `json:"lanes,omitempty"` // from, to (exclusive)
 	Pod      string    `json:"pod"`
 	Node     string    `json:"node,omitempty"`
 	IP       string    `json:"ip,omitempty"`
@@ -180,6 +180,10 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 	}
 	s.Detail = detail(job, pods.Items, sets.Items)
 	s.Detail.Problems = append(s.Detail.Problems, scene.problems(now)...)
+	if evicted := job.Progress().Evicted; evicted != "" && !s.Ended() && !s.Unknown() {
+		s.Detail.Problems = append(s.Detail.Problems, Problem{Object: "job/" + job.Workers.Name,
+			Text: "its leader keeps workers out of the ring: " + evicted})
+	}
 	if spec != nil {
 		s.foresee(spec)
 	}
@@ -197,9 +201,9 @@ func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
 		}
 	}
 	slices.SortFunc(d.Coordinators, func(a, b PodStatus) int { return cmp.Compare(a.Pod, b.Pod) })
+	d.seat(job)
 	for _, set := range sets {
-		if endpoints, err := job.etcd(); err == nil &&
-			strings.HasPrefix(endpoints[0], set.Name+"-") {
+		if set.Name == etcdName && usesOwnEtcd(&job.Workers.Spec.Template) {
 			d.Etcd = &Ready{Ready: int(set.Status.ReadyReplicas), Of: 1}
 			if set.Spec.Replicas != nil {
 				d.Etcd.Of = int(*set.Spec.Replicas)
@@ -207,6 +211,28 @@ func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
 		}
 	}
 	return d
+}
+
+// seat gives the pods what the observer has written of the ring: who leads, and each worker's rank
+// and lanes. Workers are known by their addresses.
+func (d *Detail) seat(job *Job) {
+	if job.Ring() == 0 {
+		return
+	}
+	p := job.Progress()
+	d.Leader = p.Leader
+	for rank, member := range strings.Split(p.Ring, ",") {
+		address, lanes, _ := strings.Cut(member, "=")
+		var from, to int
+		if n, _ := fmt.Sscanf(lanes, "%d-%d", &from, &to); n != 2 {
+			return
+		}
+		for i := range d.Workers {
+			if d.Workers[i].IP == address {
+				d.Workers[i].Rank, d.Workers[i].Lanes = &rank, []int{from, to}
+			}
+		}
+	}
 }
 
 // foresee says when the job will end: the time to its last step at the present speed, and why it
@@ -258,6 +284,14 @@ func workersOf(job *Job, pods []corev1.Pod) []PodStatus {
 	}
 	slices.SortFunc(workers, func(a, b PodStatus) int { return cmp.Compare(*a.Index, *b.Index) })
 	return workers
+}
+
+// ready reports whether a pod takes requests.
+func ready(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 // podStatus is a pod, seen through the container that counts.

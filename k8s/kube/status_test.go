@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -28,7 +27,8 @@ func trained(t *testing.T) *Cluster {
 	job.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC))
 	p := Progress{Phase: telemetry.PhaseRunning, Reason: "two workers go on", Step: 100,
 		TotalSteps: 400, Epoch: 2, Loss: 1.5, Perplexity: 4.4817, TokensPerSecond: 2100,
-		WorldSize: 2, Generation: 3, Checkpoint: "s3://books/book", CheckpointStep: 80}
+		WorldSize: 2, Generation: 4, Checkpoint: "s3://books/book", CheckpointStep: 80,
+		Leader: "book-coordinator-a", Ring: "192.0.2.5=0-3,192.0.2.4=3-6"}
 	for name, value := range p.annotate(time.Now()) {
 		if text, is := value.(string); is {
 			job.Annotations[name] = text
@@ -66,10 +66,6 @@ func TestStatus(t *testing.T) {
 	}
 	s.Detail.Problems = []Problem{}
 	s.Updated = pointer(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	s.live(cluster.View{Leader: cluster.Leader{ID: "c", Address: "192.0.2.3:7000"},
-		Plan: cluster.Plan{Generation: 4, Phase: cluster.Running, Reason: "two workers go on",
-			Members: []cluster.Member{{ID: "y", Address: "192.0.2.5:7000"},
-				{ID: "x", Address: "192.0.2.4:7000"}}, LaneEnds: []cluster.Lane{3, 6}}})
 	got, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)

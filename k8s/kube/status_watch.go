@@ -3,14 +3,12 @@ package kube
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"rondo/internal/app"
 )
@@ -38,10 +36,10 @@ func (c *Cluster) Watch(ctx context.Context, everywhere bool,
 		default: // it is known already
 		}
 	})
+	defer stop()
 	if err != nil {
 		return err
 	}
-	defer stop()
 	again := time.NewTicker(changesLook)
 	defer again.Stop()
 	for seen := (time.Time{}); ; {
@@ -74,38 +72,21 @@ func (c *Cluster) Watch(ctx context.Context, everywhere bool,
 // notify calls changed when a Job, a pod or a StatefulSet of Rondo's has changed, until stop.
 func (c *Cluster) notify(ctx context.Context, namespace string, troubled func(error),
 	changed func()) (stop func(), err error) {
-	selector := selecting("", "").LabelSelector
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { changed() },
-		UpdateFunc: func(any, any) { changed() },
-		DeleteFunc: func(any) { changed() },
-	}
-	informers := []cache.SharedIndexInformer{
-		newInformer(c.Client.BatchV1().Jobs(namespace), &batchv1.Job{}, selector),
-		newInformer(c.Client.CoreV1().Pods(namespace), &corev1.Pod{}, selector),
-		newInformer(c.Client.AppsV1().StatefulSets(namespace), &appsv1.StatefulSet{}, selector),
-	}
-	for _, informer := range informers {
-		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context,
-			_ *cache.Reflector, err error) {
-			if ctx.Err() == nil {
-				troubled(Explain(err, "watching the job"))
-			}
-		})
-		if err == nil {
-			_, err = informer.AddEventHandler(handler)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	for _, informer := range informers {
-		running.Go(func() { informer.RunWithContext(ctx) })
-	}
+	trouble := func(err error) { troubled(Explain(err, "watching the job")) }
+	all := selecting("", "")
+	var stops [3]func()
+	var failed [3]error
+	stops[0], failed[0] = watchObjects(ctx, c.Client.BatchV1().Jobs(namespace), &batchv1.Job{},
+		all, func(*batchv1.Job, bool) { changed() }, trouble)
+	stops[1], failed[1] = watchObjects(ctx, c.Client.CoreV1().Pods(namespace), &corev1.Pod{},
+		all, func(*corev1.Pod, bool) { changed() }, trouble)
+	stops[2], failed[2] = watchObjects(ctx, c.Client.AppsV1().StatefulSets(namespace),
+		&appsv1.StatefulSet{}, all, func(*appsv1.StatefulSet, bool) { changed() }, trouble)
 	return func() {
-		cancel()
-		running.Wait()
-	}, nil
+		for _, stop := range stops {
+			if stop != nil {
+				stop()
+			}
+		}
+	}, errors.Join(failed[:]...)
 }

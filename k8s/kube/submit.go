@@ -86,7 +86,7 @@ func (c *Cluster) Submit(
 	}
 	say("next: " + c.command("status", job) + "\n" +
 		"      " + c.command("logs", job) + "\n" +
-		"      " + c.command("port-forward", job))
+		"      " + c.pageCommand(job) + " # the page: http://localhost:8080")
 	return nil
 }
 

@@ -190,7 +190,7 @@ func TestSubmitSaysWhatIsRefused(t *testing.T) {
 	}
 	_, err := s.submit(t, "--job=song")
 	wants(t, err, "applying configmap/song-spec-")
-	wants(t, err, "quota small of the namespace is used up")
+	wants(t, err, "exceeded quota: small")
 	s.refuse = nil
 
 	s.changes()

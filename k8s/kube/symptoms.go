@@ -2,29 +2,44 @@ package kube
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// How Kubernetes' own words for what is wrong with pods and volumes are read. The words are those
-// of the scheduler, the kubelet, the volume controllers and the container runtimes.
-
-var (
-	noPull = regexp.MustCompile(`(?i)unauthorized|denied|forbidden|` +
-		`authorization failed|\b40[13]\b`)
-	noImage = regexp.MustCompile(`(?i)not ?found|manifest unknown|name unknown|no such host`)
-	noClaim = regexp.MustCompile(`persistentvolumeclaim "([^"]+)" not found`)
-	noClass = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]+)" not found`)
-
-	noObject = regexp.MustCompile(`(?i)(secret|configmap) "([^"]+)" not found`)
-	noKey    = regexp.MustCompile(`(?i)couldn't find key (\S+) in (\w+) (\S+)|` +
-		`references non-existent \w+ key: (\S+)`)
+// Exit codes of a worker, and of a process that the kernel kills (128 + SIGKILL).
+const (
+	exitJob    = 3 // the job has failed
+	exitLeft   = 4 // asked to leave
+	exitKilled = 137
 )
 
-// exitOOM is how a process ends that the kernel kills: 128 + SIGKILL.
-const exitOOM = 137
+// A knownReason is a reason for which a container waits and that Rondo knows what to do about.
+type knownReason struct {
+	remedy string
+	fatal  bool // waiting does not help
+}
+
+// knownReasons are the kubelet's reasons that have a remedy.
+func knownReasons() map[string]knownReason {
+	const ownImage = "give Rondo's own image (--image)"
+	const pull = "is the name right (--image), and the registry reachable from the nodes? If it " +
+		"is private: --image-pull-secret; otherwise load it on every node"
+	return map[string]knownReason{
+		"ErrImagePull":     {pull, false},
+		"ImagePullBackOff": {pull, true}, // it was tried more than once
+		"ErrImageNeverPull": {"load the image on every node, or give another --image or " +
+			"--image-pull-policy", true},
+		"InvalidImageName":  {"give --image [REGISTRY/]NAME[:TAG]", true},
+		"ImageInspectError": {ownImage, false},
+		"CreateContainerConfigError": {"make the Secret, ConfigMap or key that it names (kubectl " +
+			"create); an image that runs as root: " + ownImage, true},
+		"CreateContainerError": {"", false},
+		"RunContainerError":    {ownImage, false},
+		"StartError":           {ownImage, true},
+	}
+}
 
 // terminated is how the job's own container of a pod ended; nil if it has not.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
@@ -38,7 +53,7 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 
 // said is the last thing that a process said, or how it ended if it said nothing.
 func said(end *corev1.ContainerStateTerminated) string {
-	text := strings.Join(strings.Fields(end.Message), " ")
+	text := oneLine(end.Message)
 	switch {
 	case end.Reason == "OOMKilled":
 		return "it took more memory than it may have"
@@ -46,6 +61,40 @@ func said(end *corev1.ContainerStateTerminated) string {
 		return fmt.Sprintf("exit code %d without a word", end.ExitCode)
 	}
 	return fmt.Sprintf("%s (exit code %d)", text, end.ExitCode)
+}
+
+// ofPod says what is wrong with a pod.
+func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
+	name := "pod/" + pod.Name
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+			c.Reason == corev1.PodReasonUnschedulable {
+			return []Problem{{Object: name, Since: c.LastTransitionTime.Time,
+				Text: "no node takes it: " + oneLine(c.Message),
+				Remedy: "ask for less (--workers, --cpus-per-worker, --memory-per-worker, " +
+					"--node-selector), allow more (--toleration), or have nodes added or " +
+					"uncordoned"}}
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
+		return []Problem{{Object: name, Text: pod.Status.Reason + ": " + pod.Status.Message}}
+	}
+	var problems []Problem
+	for i := range pod.Status.ContainerStatuses {
+		if p := s.ofContainer(&pod.Status.ContainerStatuses[i]); p != nil {
+			p.Object = name
+			p.Fatal = p.Fatal || s.hopeless(pod)
+			problems = append(problems, *p)
+		}
+	}
+	if len(problems) > 0 || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName == "" ||
+		now.Sub(pod.CreationTimestamp.Time) < startGrace {
+		return problems
+	}
+	if e := s.last(now, "Pod", pod.Name); e != nil {
+		return []Problem{problemOf(e)}
+	}
+	return nil
 }
 
 // ofContainer says what is wrong with a container; nil if nothing is.
@@ -57,188 +106,72 @@ func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
 	if waiting == nil {
 		return nil
 	}
-	switch waiting.Reason {
-	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
-		"ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
-		p := unpulled(c.Image, waiting.Reason, waiting.Message)
-		return &p
-	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
-		"StartError":
-		p := notStarted(waiting.Message)
-		return &p
-	case "CrashLoopBackOff":
-		if end := c.LastTerminationState.Terminated; end != nil {
-			p := s.ofEnd(end)
-			if p == nil {
-				return nil
-			}
+	if end := c.LastTerminationState.Terminated; end != nil &&
+		waiting.Reason == "CrashLoopBackOff" {
+		p := s.ofEnd(end)
+		if p != nil {
 			p.Text = fmt.Sprintf("%s fails again and again: %s", c.Name, said(end))
-			return p
 		}
+		return p
 	}
-	return nil
+	known, is := knownReasons()[waiting.Reason]
+	if !is {
+		return nil
+	}
+	text := fmt.Sprintf("%s: image %s: %s", waiting.Reason, c.Image, oneLine(waiting.Message))
+	return &Problem{Text: strings.TrimSuffix(text, ": "), Remedy: known.remedy,
+		Fatal: known.fatal}
 }
 
 // ofEnd says what is wrong with how a process ended; nil for an end that was asked for.
 func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
+	p := &Problem{Text: said(end), Since: end.FinishedAt.Time}
+	known, is := knownReasons()[end.Reason]
 	switch {
-	case end.ExitCode == 0, end.ExitCode == 4:
+	case end.ExitCode == 0, end.ExitCode == exitLeft:
 		return nil
+	case is:
+		p.Text, p.Remedy, p.Fatal = end.Reason+": "+said(end), known.remedy, known.fatal
 	case end.Reason == "OOMKilled":
-		return &Problem{Text: said(end), Remedy: "submit it with a larger --memory-per-worker, " +
-			"or a smaller --batch"}
-	case end.Reason == "StartError", end.Reason == "ContainerCannotRun":
-		p := notStarted(end.Message)
-		return &p
-	case end.ExitCode == 3:
-		return &Problem{Text: said(end), Remedy: s.again(), Fatal: true}
-	case end.ExitCode == exitOOM:
-		return &Problem{Text: "it was killed (exit code 137)", Remedy: "if this happens again, " +
-			"give a larger --memory-per-worker"}
-	}
-	return &Problem{Text: said(end), Remedy: "it is tried again; see " + s.command("logs")}
-}
-
-// unpulled reads why an image is not there.
-func unpulled(image, reason, message string) Problem {
-	p := Problem{Text: fmt.Sprintf("image %s cannot be pulled: %s", image, shortly(message)),
-		Remedy: "is the registry reachable from the nodes?"}
-	switch {
-	case reason == "InvalidImageName":
-		p.Text = fmt.Sprintf("%q is no name of an image", image)
-		p.Remedy, p.Fatal = "give --image [REGISTRY/]NAME[:TAG]", true
-	case reason == "ErrImageNeverPull":
-		p.Text = fmt.Sprintf("image %s is not on the node, and may not be pulled", image)
-		p.Remedy = "load it on every node, or give another --image-pull-policy"
-		p.Fatal = true
-	case noPull.MatchString(message):
-		p.Text = fmt.Sprintf("the registry does not let the cluster pull image %s, or has none "+
-			"of that name", image)
-		p.Remedy = "is the name right (--image)? If it is private: --image-pull-secret"
-		p.Fatal = true
-	case noImage.MatchString(message):
-		p.Text = fmt.Sprintf("there is no image %s", image)
-		p.Remedy = "push it, load it on the nodes, or give another --image"
-		p.Fatal = true
-	case reason == "ImagePullBackOff": // it was tried more than once
-		p.Remedy = "is the name right (--image), and the registry reachable from the nodes? " +
-			"Otherwise load it on every node"
-		p.Fatal = true
-	}
-	return p
-}
-
-// shortly takes the last part of a message that wraps others.
-func shortly(message string) string {
-	message = strings.Join(strings.Fields(message), " ")
-	if at := strings.LastIndex(message, "desc = "); at >= 0 {
-		message = message[at+len("desc = "):]
-	}
-	if len(message) > maxValueShown {
-		parts := strings.Split(message, ": ")
-		message = strings.Join(parts[max(0, len(parts)-2):], ": ")
-	}
-	return message
-}
-
-// unschedulable reads why no node takes a pod.
-func unschedulable(message string) Problem {
-	message, _, _ = strings.Cut(message, " preemption:")
-	p := Problem{Text: "no node takes it: " + strings.TrimSuffix(message, ".")}
-	less := "ask for less (%s), or have nodes added"
-	switch {
-	case noClaim.MatchString(message):
-		name := noClaim.FindStringSubmatch(message)[1]
-		p.Text = fmt.Sprintf("there is no claim %s", name)
-		p.Remedy = "make it (kubectl apply a PersistentVolumeClaim), or name another in pvc://"
-		p.Fatal = true
-	case strings.Contains(message, "unbound immediate PersistentVolumeClaims"):
-		p.Text = "it waits for a volume that is not there yet"
-	case strings.Contains(message, "volume node affinity conflict"):
-		p.Remedy = "its volume belongs to a node that is full or gone: free it, or use a volume " +
-			"that all nodes reach (ReadWriteMany)"
-	case strings.Contains(message, "Insufficient nvidia.com/gpu"):
-		p.Remedy = "no node has a free GPU: fewer --workers, or GPU nodes with NVIDIA's device " +
-			"plugin"
-	case strings.Contains(message, "Insufficient cpu"):
-		p.Remedy = fmt.Sprintf(less, "--cpus-per-worker, --workers")
-	case strings.Contains(message, "Insufficient memory"):
-		p.Remedy = fmt.Sprintf(less, "--memory-per-worker, --workers")
-	case strings.Contains(message, "Too many pods"):
-		p.Remedy = fmt.Sprintf(less, "--workers")
-	case strings.Contains(message, "untolerated taint"):
-		p.Remedy = "if its pods may run on those nodes, give --toleration"
-	case strings.Contains(message, "didn't match Pod's node affinity/selector"):
-		p.Remedy = "no node has the labels that are asked for (--node-selector): see kubectl get " +
-			"nodes --show-labels"
-		if strings.Contains(message, "nvidia") {
-			p.Remedy = "no node has a GPU"
-		}
-	case strings.Contains(message, "node(s) were unschedulable"):
-		p.Remedy = "nodes are cordoned: kubectl uncordon those that may be used"
-	case strings.Contains(message, "no nodes available"):
-		p.Remedy = "the cluster has no node: add some"
-	}
-	return p
-}
-
-// etcdVolume is what to do without volumes for etcd.
-const etcdVolume = "submit again with --etcd-storage CLASS:SIZE (see kubectl get " +
-	"storageclass), or --etcd-storage ephemeral"
-
-// unbound reads why a claim has no volume.
-func unbound(message string, etcd bool) Problem {
-	p := Problem{Text: "it gets no volume: " + shortly(message)}
-	switch {
-	case noClass.MatchString(message):
-		p.Text = fmt.Sprintf("there is no storage class %s", noClass.FindStringSubmatch(message)[1])
-		p.Remedy, p.Fatal = "name one of kubectl get storageclass", true
-	case strings.Contains(message, "no storage class is set"):
-		p.Text = "it gets no volume: it names no storage class, the cluster has no default one, " +
-			"and no volume fits"
-		p.Remedy = "make it anew with a storageClassName (see kubectl get storageclass), or make " +
-			"a PersistentVolume"
-		p.Fatal = true
-	case strings.Contains(message, "exceeded quota"):
-		what, remedy := refusal(message)
-		return Problem{Text: what, Remedy: remedy}
+		p.Remedy = "submit it with a larger --memory-per-worker, or a smaller --batch"
+	case end.ExitCode == exitJob:
+		p.Remedy, p.Fatal = s.again(), true
+	case end.ExitCode == exitKilled:
+		p.Text = "it was killed (exit code 137)"
+		p.Remedy = "if this happens again, give a larger --memory-per-worker"
 	default:
-		p.Remedy = "see kubectl describe persistentvolumeclaim"
-	}
-	if etcd {
-		p.Remedy = etcdVolume
+		p.Remedy = "it is tried again; see " + s.command("logs")
 	}
 	return p
 }
 
-// notStarted reads why a pod that has a node does not start there.
-func notStarted(message string) Problem {
-	p := Problem{Text: "it cannot start: " + shortly(message)}
-	switch {
-	case noObject.MatchString(message):
-		m := noObject.FindStringSubmatch(message)
-		kind := strings.ToLower(m[1])
-		p.Text = fmt.Sprintf("there is no %s %s", kind, m[2])
-		p.Remedy = fmt.Sprintf("make it: kubectl create %s", kind)
-		if m[2] == "rondo-tls" || m[2] == "rondo-etcd-tls" {
-			p.Remedy = "cert-manager has not made it: see kubectl describe certificate " + m[2]
-			return p // it may be at it
+// remedyOf is what to do about a refusal of the API server's, by the words that name who refuses.
+// It says whether waiting can help.
+func remedyOf(message string) (remedy string, waiting bool) {
+	for _, known := range []struct {
+		words, remedy string
+		waiting       bool
+	}{
+		{"exceeded quota", "ask for less (--workers, --cpus-per-worker, --memory-per-worker), " +
+			"delete what is not needed, or have the quota raised", true},
+		{"failed quota", "have the namespace's LimitRange set defaults for what it names", false},
+		{"violates PodSecurity", "use rondo's own manifests unchanged, or a namespace that " +
+			"allows this", false},
+		{"being terminated", "wait until the namespace is gone, or give another --namespace",
+			false},
+		{"attempting to grant RBAC", "you may not give the coordinator's role rights that you " +
+			"do not have (get, list, watch, patch of jobs.batch): ask an administrator", false},
+		{"denied the request", "change what it names, or ask who runs that policy", false},
+		{"failed calling webhook", "have that webhook repaired: until then the cluster refuses " +
+			"such objects", false},
+		{" cannot ", "you may not do that: ask an administrator for the right, or give another " +
+			"--namespace or --context", false},
+		{"immutable", "it cannot be changed in place: `rondo stop` the job and `rondo delete` it " +
+			"first, or give another --job", false},
+	} {
+		if strings.Contains(message, known.words) {
+			return known.remedy, known.waiting
 		}
-		p.Fatal = true
-	case noKey.MatchString(message):
-		m := noKey.FindStringSubmatch(message)
-		p.Text = fmt.Sprintf("key %s is not in what is mounted (%s)", m[1]+m[4], shortly(message))
-		p.Remedy, p.Fatal = "name a key that is there: configmap://NAME/KEY", true
-	case strings.Contains(message, "Multi-Attach error"):
-		p.Text = "its volume is attached to another node, and can be on one alone"
-		p.Remedy = "use a volume that all nodes reach (ReadWriteMany), or s3://"
-	case strings.Contains(message, "runAsNonRoot"):
-		p.Text = "the image would run as root, which its pods may not"
-		p.Remedy, p.Fatal = "give Rondo's own image (--image)", true
-	case strings.Contains(message, "no such file or directory") &&
-		strings.Contains(message, "exec"):
-		p.Text = "the image has no such program: " + shortly(message)
-		p.Remedy, p.Fatal = "give Rondo's own image (--image)", true
 	}
-	return p
+	return "", false
 }

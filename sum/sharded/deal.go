@@ -8,17 +8,17 @@ import (
 	"rondo/train/agree"
 )
 
-// DifferError is what all ranks end with when two keep the same slots with other values. Each rank
-// keeps what it has. At the next join neither of the two counts.
+// DifferError is returned on all ranks if two of them have different slots for the same range. Each
+// rank keeps what it has. At the next join neither of the two is trusted.
 type DifferError struct{ Step int64 }
 
 func (e *DifferError) Error() string {
-	return fmt.Sprintf("after step %d two ranks have other values of what the optimizer keeps of "+
-		"the same parameters (--shard-copies 2), and nothing says whose memory is to be trusted",
+	return fmt.Sprintf("after step %d two ranks have different optimizer slots for the same "+
+		"parameters (--shard-copies 2), and it is unknown which of the two are right",
 		e.Step)
 }
 
-// offer returns what this rank has.
+// offer returns the ranges that this rank has, with their digests.
 func (s *Slots) offer() (o offer) {
 	compare := s.copies > 1 && s.Compare
 	switch now := s.Version(); {
@@ -38,7 +38,7 @@ func (s *Slots) offer() (o offer) {
 	return o
 }
 
-// Alike has the ranks compare the slots that two of them keep.
+// Alike compares slots that two ranks keep.
 func (s *Slots) Alike(ctx context.Context) error {
 	if !s.logs() || !s.Compare || len(s.ends) == 1 {
 		return nil
@@ -53,10 +53,10 @@ func (s *Slots) Alike(ctx context.Context) error {
 	return nil
 }
 
-// Meet has the ranks tell each other which slots they have, and plans how these get to the ranks
-// that are to keep them. It returns of how many parameters no rank has slots to be trusted.
+// Meet exchanges which slots each rank has, and plans their transfers to the ranks that need them.
+// gaps is the number of parameters whose slots no rank has, or two ranks have differently.
 func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
-	s.passages = nil
+	s.transfers = nil
 	if s.Slots == 0 || s.Updates() == 0 { // before the first update slots are zeros
 		return 0, nil
 	}
@@ -64,8 +64,8 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("finding who has what of the optimizer's: %w", err)
 	}
-	s.passages = s.plan(all)
-	for _, p := range s.passages {
+	s.transfers = s.plan(all)
+	for _, p := range s.transfers {
 		if p.giver < 0 {
 			gaps += p.end - p.first
 		}
@@ -82,9 +82,10 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 	return gaps, nil
 }
 
-// Deal gives this rank what it is to keep in the ring, as Meet has planned. Gaps are zeros.
+// Deal gives this rank the slots that it keeps in this ring, as Meet has planned. Gaps become
+// zeros.
 func (s *Slots) Deal(ctx context.Context) error {
-	if s.whole != nil && s.wholeAt == s.Version() { // whole is dealt: make room
+	if s.whole != nil && s.wholeAt == s.Version() { // whole is dealt, so make room
 		s.free(s.held)
 		s.held = nil
 	}
@@ -92,7 +93,7 @@ func (s *Slots) Deal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = s.pass(ctx, s.passages, func(slot, first int, x []float32) {
+	err = s.transfer(ctx, s.transfers, func(slot, first int, x []float32) {
 		for _, h := range held {
 			if h.first <= first && first+len(x) <= h.end {
 				s.Device.Upload(h.slots[slot][first-h.first:][:len(x)], x)
@@ -107,15 +108,15 @@ func (s *Slots) Deal(ctx context.Context) error {
 	return nil
 }
 
-// pass has slots travel in pieces. It calls write with each piece that this rank has or is given.
+// transfer sends slots in pieces. It calls write with each piece that this rank has or receives.
 // All ranks take part.
-func (s *Slots) pass(
-	ctx context.Context, passages []passage, write func(slot, first int, x []float32),
+func (s *Slots) transfer(
+	ctx context.Context, transfers []transfer, write func(slot, first int, x []float32),
 ) (err error) {
 	defer compute.Catch(&err)
-	ends := make([]int, len(s.ends)) // of a gathering to which the giver alone gives
-	for _, p := range passages {
-		if p.giver < 0 { // a rank may have slots that are not to be trusted
+	ends := make([]int, len(s.ends)) // of an AllGather in which only the giver contributes
+	for _, p := range transfers {
+		if p.giver < 0 { // a gap: a rank may have untrusted slots
 			continue
 		}
 		for slot := range s.Slots {
@@ -140,7 +141,7 @@ func (s *Slots) pass(
 	return nil
 }
 
-// read copies [first, first+len(x)) of a slot to x, if this rank has it.
+// read copies [first, first+len(x)) of a slot to x, and reports whether this rank has it.
 func (s *Slots) read(slot, first int, x []float32) bool {
 	now := s.Version()
 	if s.whole != nil && s.wholeAt == now {
@@ -156,18 +157,18 @@ func (s *Slots) read(slot, first int, x []float32) bool {
 	return false
 }
 
-// Gather gives all slots to rank 0, or to all ranks.
+// Gather collects all slots on rank 0, or on all ranks.
 func (s *Slots) Gather(ctx context.Context, all bool) error {
 	if s.Slots == 0 || len(s.ends) == 1 {
 		return nil
 	}
-	if err := s.Alike(ctx); err != nil { // before one copy replaces the other
+	if err := s.Alike(ctx); err != nil { // before one copy replaces another
 		return err
 	}
-	var passages []passage
+	var transfers []transfer
 	for rank := range s.ends {
 		first, end := s.span(rank)
-		passages = append(passages, passage{first, end, rank, true})
+		transfers = append(transfers, transfer{first, end, rank, true})
 	}
 	keeps := all || s.ranks.Rank == 0
 	var whole [][]float32
@@ -176,7 +177,7 @@ func (s *Slots) Gather(ctx context.Context, all bool) error {
 			whole = append(whole, make([]float32, len(s.Params)))
 		}
 	}
-	err := s.pass(ctx, passages, func(slot, first int, x []float32) {
+	err := s.transfer(ctx, transfers, func(slot, first int, x []float32) {
 		if keeps {
 			copy(whole[slot][first:], x)
 		}

@@ -4,11 +4,11 @@ import "slices"
 
 // ranges says which parameters the ranks of a ring own.
 type ranges struct {
-	ends   []int // of the ranks' ranges
-	copies int   // ranks that keep the slots of each
+	ends   []int // ends of the ranks' ranges
+	copies int   // number of ranks that keep each range's slots
 }
 
-// endsOf returns where the ranges end into which so many ranks cut n floats.
+// endsOf returns the ends of the ranges when n floats are cut for this many ranks.
 func endsOf(n, ranks int) []int {
 	ends := make([]int, ranks)
 	units := (n + unit - 1) / unit
@@ -26,7 +26,7 @@ func (r ranges) span(rank int) (first, end int) {
 	return first, r.ends[rank]
 }
 
-// spans returns the ranges whose slots a rank is to keep: its own first.
+// spans returns the ranges whose slots a rank keeps, its own first.
 func (r ranges) spans(rank int) [][2]int {
 	first, end := r.span(rank)
 	all := [][2]int{{first, end}}
@@ -37,13 +37,13 @@ func (r ranges) spans(rank int) [][2]int {
 	return all
 }
 
-// offer says which ranges of slots a rank has, of the parameters' version. Its size is fixed.
+// offer lists the ranges of slots that a rank has, at the parameters' version. Its size is fixed.
 type offer struct {
 	Ranges  [MaxCopies][2]int64
-	Digests [MaxCopies]uint64 // of the slots of each; zeros if nobody compares any
+	Digests [MaxCopies]uint64 // of each range's slots; zeros if digests are not compared
 }
 
-// has says whether [first, end) is within one of the ranges.
+// has reports whether [first, end) is within one of the ranges.
 func (o offer) has(first, end int) bool {
 	for _, r := range o.Ranges {
 		if int(r[0]) <= first && end <= int(r[1]) {
@@ -53,7 +53,7 @@ func (o offer) has(first, end int) bool {
 	return false
 }
 
-// differing returns the ranges of which two ranks have other slots.
+// differing returns the ranges for which two ranks have different slots.
 func differing(all []offer) (ranges [][2]int64) {
 	digests := make(map[[2]int64]uint64)
 	for _, o := range all {
@@ -70,15 +70,15 @@ func differing(all []offer) (ranges [][2]int64) {
 	return ranges
 }
 
-// passage says what happens to the slots of the parameters [first, end) at a join.
-type passage struct {
+// transfer is the move of the slots of the parameters [first, end) at a join.
+type transfer struct {
 	first, end int
 	giver      int  // a rank that has them; -1: none has, or two differ
-	travels    bool // a rank wants them that does not have them
+	travels    bool // a rank needs them and does not have them
 }
 
-// plan cuts the parameters wherever a range begins or ends that a rank has or is to keep.
-func (r ranges) plan(all []offer) (passages []passage) {
+// plan cuts the parameters at each end of a range that a rank has or needs.
+func (r ranges) plan(all []offer) (transfers []transfer) {
 	cuts := append([]int{0}, r.ends...)
 	for _, o := range all {
 		for _, span := range o.Ranges {
@@ -87,13 +87,13 @@ func (r ranges) plan(all []offer) (passages []passage) {
 	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
-	doubts := differing(all)
+	disputed := differing(all)
 	for i, end := range cuts[1:] {
-		p := passage{first: cuts[i], end: end, giver: -1}
-		doubted := slices.ContainsFunc(doubts, func(span [2]int64) bool {
+		p := transfer{first: cuts[i], end: end, giver: -1}
+		inDispute := slices.ContainsFunc(disputed, func(span [2]int64) bool {
 			return int(span[0]) <= p.first && p.end <= int(span[1])
 		})
-		if !doubted {
+		if !inDispute {
 			p.giver = slices.IndexFunc(all, func(o offer) bool { return o.has(p.first, p.end) })
 		}
 		for rank, o := range all {
@@ -102,7 +102,7 @@ func (r ranges) plan(all []offer) (passages []passage) {
 				p.travels = p.travels || wants && !o.has(p.first, p.end) && p.giver >= 0
 			}
 		}
-		passages = append(passages, p)
+		transfers = append(transfers, p)
 	}
-	return passages
+	return transfers
 }

@@ -10,44 +10,45 @@ import (
 	"rondo/train/agree"
 )
 
-// MaxCopies is the most ranks that keep the slots of a range.
+// MaxCopies is the largest number of ranks that keep the slots of a range.
 const MaxCopies = 2
 
 const (
-	// unit is what ranges begin and end at multiples of: 64 bytes, to which devices align.
+	// unit is the alignment of ranges: 64 bytes, as devices align.
 	unit = 16
-	// cached is how many floats are updated at once in host memory. They stay in a core's cache.
+	// cached is how many floats are updated at once in host memory, so that they stay in a core's
+	// cache.
 	cached = 1 << 16
 	// pieceFloats is how many floats are updated at once in device memory, and travel at once.
 	pieceFloats = 1 << 20
 )
 
-// Config is what Slots need of a rank's trainer. The numbers are the same on all ranks.
+// Config is what Slots need from the trainer. The numbers are the same on all ranks.
 type Config struct {
 	Device   compute.Device
 	Clipper  compute.Clipper
 	Gradient *compute.Mirror
 	Params   []float32    // device memory
-	Slots    int          // of each parameter
+	Slots    int          // slots per parameter
 	Clip     compute.Clip // of the summed gradient
 	Compare  bool         // ranks that keep the same slots compare them
 
 	Copy      func(dst, src []float32)                    // within device memory
 	Version   func() agree.Version                        // of the parameters
-	Updates   func() int64                                // that the parameters have had
-	Nonfinite func() bool                                 // this rank's loss or gradient is
-	Updating  func(ctx context.Context, step int64) error // is called before a range is updated
-	Lap       func(work string)                           // is called when work is done
-	Replace   func()                                      // is called before slots are freed
-	Notice    func(text string)                           // tells people
+	Updates   func() int64                                // number of updates of the parameters
+	Nonfinite func() bool                                 // of this rank's loss or gradient
+	Updating  func(ctx context.Context, step int64) error // called before a range is updated
+	Lap       func(work string)                           // called after some work, for tracing
+	Replace   func()                                      // called before slots are freed
+	Notice    func(text string)                           // reports to the operator
 	Now       func() time.Time
 }
 
-// holding is the slots of the parameters [first, end).
+// holding holds the slots of the parameters [first, end).
 type holding struct {
 	first, end int
 	slots      [][]float32 // each [end-first], device memory
-	// log is the clipped gradient that leads from Slots.at to Slots.next, device memory. It is nil
+	// log is the clipped gradient of the step from Slots.at to Slots.next, device memory. It is nil
 	// if steps are not logged.
 	log []float32
 }
@@ -60,27 +61,27 @@ type Slots struct {
 	// The ring.
 	ranks agree.Ranks
 	ranges
-	passages []passage // how slots get to the ranks that are to keep them
+	transfers []transfer // planned transfers of slots
 
 	held []holding     // of this rank's range; with two copies also of its predecessor's
-	at   agree.Version // of held
+	at   agree.Version // version of held
 
-	// A step that is summed and not committed; next is zero if there is none.
+	// The summed step that is not yet committed. next is zero if there is none.
 	next    agree.Version
-	skipped bool           // it changes nothing
+	skipped bool           // the step changes nothing
 	rule    compute.Update // of the log
 
-	// whole has all slots, [Slots][n] in host memory: of a checkpoint that is written or was read,
-	// and from the end of a ring that all ranks leave as planned to the next ring.
+	// whole has all slots, [Slots][n] in host memory: those of a checkpoint that is written or
+	// read, or those gathered at a planned end of a ring, for the next one.
 	whole   [][]float32
 	wholeAt agree.Version
 
-	scratch  [][]float32 // parameters and slots that are updated, device memory
-	incoming []float32   // gradient of the predecessor's range, if the device has its own memory
+	scratch  [][]float32 // blocks of parameters and slots under update, device memory
+	incoming []float32   // gradient of the predecessor's range, if device memory is not host memory
 	piece    []float32   // slots that travel, host memory
 }
 
-// New makes a rank's part, of which copies ranks have each range. It is empty until Fresh or Deal.
+// New makes a rank's part. copies ranks keep each range. It is empty until Fresh or Deal.
 func New(copies int, c Config) (s *Slots, err error) {
 	if copies < 1 || copies > MaxCopies {
 		return nil, fmt.Errorf("--shard-copies %d: must be 1 to %d", copies, MaxCopies)
@@ -106,15 +107,15 @@ func New(copies int, c Config) (s *Slots, err error) {
 	return s, nil
 }
 
-// logs says whether steps are logged.
+// logs reports whether steps are logged.
 func (s *Slots) logs() bool { return s.copies > 1 && s.Slots > 0 }
 
-// Enter cuts the parameters into ranges for a ring. Fresh or Deal come next.
+// Enter cuts the parameters into ranges for a ring. Fresh or Deal follows.
 func (s *Slots) Enter(r agree.Ranks) {
-	s.ranks, s.ends, s.passages = r, endsOf(len(s.Params), len(r.LaneEnds)), nil
+	s.ranks, s.ends, s.transfers = r, endsOf(len(s.Params), len(r.LaneEnds)), nil
 }
 
-// Fresh makes the slots those of a job that has not begun: zeros.
+// Fresh sets the slots of a new job: zeros.
 func (s *Slots) Fresh() error {
 	s.Forget()
 	held, err := s.zeros()
@@ -124,7 +125,7 @@ func (s *Slots) Fresh() error {
 	return err
 }
 
-// zeros allocates what this rank is to keep in the ring.
+// zeros allocates the slots that this rank keeps in the ring.
 func (s *Slots) zeros() (held []holding, err error) {
 	defer func() {
 		if err != nil {
@@ -161,7 +162,7 @@ func (s *Slots) free(held []holding) {
 	}
 }
 
-// hold replaces what this rank keeps.
+// hold replaces the slots that this rank keeps.
 func (s *Slots) hold(held []holding) {
 	s.Replace()
 	s.free(s.held)
@@ -172,7 +173,7 @@ func (s *Slots) hold(held []holding) {
 	}
 }
 
-// Forget has this rank say that it has no slots.
+// Forget drops the slots: this rank reports that it has none.
 func (s *Slots) Forget() {
 	s.at, s.next, s.whole = agree.Version{}, agree.Version{}, nil
 }
@@ -189,7 +190,7 @@ func (s *Slots) Close() {
 // Same returns the slots that all ranks keep alike: none.
 func (s *Slots) Same() [][]float32 { return nil }
 
-// Own returns the slots of all parameters, for the updates of a rank that is alone.
+// Own returns the slots of all parameters, for the updates of a single rank.
 func (s *Slots) Own() [][]float32 {
 	if len(s.ends) > 1 {
 		panic(fmt.Sprintf("sharded: rank %d of %d updates alone", s.ranks.Rank, len(s.ends)))
@@ -197,13 +198,13 @@ func (s *Slots) Own() [][]float32 {
 	return s.held[0].slots
 }
 
-// Load takes the slots of a snapshot, which Deal deals. It keeps their memory.
+// Load takes the slots of a snapshot, for Deal. It keeps their memory.
 func (s *Slots) Load(slots [][]float32) {
 	s.next, s.whole, s.wholeAt = agree.Version{}, slots, s.Version()
 }
 
-// CatchUp prepares for other parameters, of a version. If this rank has logged the step that leads
-// to it, the step is committed: CatchUp applies the log, which needs the parameters before it.
+// CatchUp prepares for parameters of version to. If this rank has logged the step to that version,
+// the step is committed and CatchUp applies the log. It needs the old parameters for that.
 func (s *Slots) CatchUp(to agree.Version) {
 	none := agree.Version{}
 	if s.next == to && to != none {
@@ -216,18 +217,18 @@ func (s *Slots) CatchUp(to agree.Version) {
 	s.next = none
 }
 
-// Commit notes that the step is committed, and the slots are of the parameters' version.
+// Commit records that the step is committed: the slots are now of the parameters' version.
 func (s *Slots) Commit() { s.at, s.next = s.Version(), agree.Version{} }
 
-// apply does to the slots what the log says.
+// apply applies the log to the slots.
 func (s *Slots) apply() {
 	for _, h := range s.held {
 		s.update(h, h.log, true, false)
 	}
 }
 
-// update updates a range by its gradient. It changes the slots if inPlace says so, and otherwise
-// copies of them. It changes copies of the parameters, which replace the gradient if wanted.
+// update updates a range by its gradient. It works on copies of the parameters. If wanted, these
+// replace the gradient. The slots themselves change only if inPlace; otherwise copies change.
 func (s *Slots) update(h holding, gradient []float32, inPlace, wanted bool) {
 	block := len(s.scratch[0])
 	for at := 0; at < len(gradient); at += block {
@@ -248,7 +249,7 @@ func (s *Slots) update(h holding, gradient []float32, inPlace, wanted bool) {
 	}
 }
 
-// Host returns all slots in host memory, for a snapshot. It fails if this rank does not have all.
+// Host returns all slots in host memory, for a snapshot. It fails if this rank lacks some.
 func (s *Slots) Host() ([][]float32, error) {
 	kept := 0
 	for _, h := range s.held {

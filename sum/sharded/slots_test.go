@@ -29,7 +29,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// rank returns a rank's part of two slots of n parameters after an update, in a ring.
+// rank returns a rank's part of two slots of n parameters after one update, in a ring.
 func rank(t *testing.T, copies, n, rank, ranks int) *Slots {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1})
@@ -60,7 +60,7 @@ func rank(t *testing.T, copies, n, rank, ranks int) *Slots {
 	return s
 }
 
-// A rank keeps the slots of its own range, and with two copies of its predecessor's.
+// A rank keeps the slots of its own range, and with two copies also its predecessor's.
 func TestSlotsAreParts(t *testing.T) {
 	const n = 1000
 	for copies := 1; copies <= MaxCopies; copies++ {
@@ -86,7 +86,7 @@ func TestSlotsAreParts(t *testing.T) {
 	}
 }
 
-// A rank alone has all slots; a rank in a ring cannot update alone.
+// A single rank has all slots; a rank in a larger ring cannot update alone.
 func TestOwn(t *testing.T) {
 	if own := rank(t, 2, 100, 0, 1).Own(); len(own) != 2 || len(own[1]) != 100 {
 		t.Errorf("%d slots", len(own))
@@ -99,14 +99,14 @@ func TestOwn(t *testing.T) {
 	rank(t, 1, 100, 1, 3).Own()
 }
 
-// A rank that has logged a step applies the log when the others have committed that step, once.
+// A rank that has logged a step applies the log once if the others have committed the step.
 func TestCatchUp(t *testing.T) {
 	before, next := agree.Version{Step: 3, Ring: 1}, agree.Version{Step: 4, Ring: 1}
 	for name, c := range map[string]struct {
 		skipped bool
 		to      agree.Version
 		at      agree.Version
-		moment  float32 // the first: a tenth of the gradient
+		moment  float32 // the first moment, a tenth of the gradient
 	}{
 		"committed":         {false, next, next, 0.1},
 		"skipped":           {true, next, next, 0},
@@ -136,8 +136,8 @@ func TestCatchUp(t *testing.T) {
 	}
 }
 
-// Slots travel from the lowest rank that has them, if a rank wants them. Slots that two ranks have
-// differently have no giver.
+// Slots travel from the lowest rank that has them, if a rank needs them. Slots that differ between
+// two ranks have no giver.
 func TestPlan(t *testing.T) {
 	r := ranges{ends: []int{32, 64, 96}, copies: 2}
 	offers := make([]offer, 3)
@@ -147,18 +147,18 @@ func TestPlan(t *testing.T) {
 			offers[at].Digests[i] = uint64(span[0])
 		}
 	}
-	stays := []passage{{0, 32, 0, false}, {32, 64, 1, false}, {64, 96, 0, false}}
+	stays := []transfer{{0, 32, 0, false}, {32, 64, 1, false}, {64, 96, 0, false}}
 	if got := r.plan(offers); !slices.Equal(got, stays) {
 		t.Errorf("%v, not %v", got, stays)
 	}
 	lost := slices.Clone(offers)
 	lost[1], lost[2] = offer{}, offer{}
-	want := []passage{{0, 32, 0, true}, {32, 64, -1, false}, {64, 96, 0, true}}
+	want := []transfer{{0, 32, 0, true}, {32, 64, -1, false}, {64, 96, 0, true}}
 	if got := r.plan(lost); !slices.Equal(got, want) {
 		t.Errorf("lost: %v, not %v", got, want)
 	}
 	offers[1].Digests[0]++
-	want = []passage{{0, 32, 0, false}, {32, 64, -1, false}, {64, 96, 0, false}}
+	want = []transfer{{0, 32, 0, false}, {32, 64, -1, false}, {64, 96, 0, false}}
 	if got := r.plan(offers); !slices.Equal(got, want) {
 		t.Errorf("differing: %v, not %v", got, want)
 	}

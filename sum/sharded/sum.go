@@ -9,7 +9,7 @@ import (
 	"rondo/train/agree"
 )
 
-// Ring is what Sum needs of a rank's ring: see sum.Ring.
+// Ring is the part of a rank's ring that Sum needs: see sum.Ring.
 type Ring interface {
 	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
 	AllGather(ctx context.Context, buf []float32, ends []int) error
@@ -23,10 +23,10 @@ const (
 	reportFloats  = squaresFloats + 1
 )
 
-// Sum sums a gradient in a ring, and updates the parameters. Behind Finish all ranks have the new
-// parameters in the gradient's place. It implements train.Updater.
+// Sum sums a gradient in a ring, and updates the parameters. After Finish all ranks have the new
+// parameters in the gradient's memory. It implements train.Updater.
 type Sum struct {
-	silent
+	noOverlap
 	slots   *Slots
 	ring    Ring
 	step    int64 // from 1
@@ -35,15 +35,15 @@ type Sum struct {
 	reports []float32 // of all ranks
 }
 
-// silent is the part of train.Sum for sums that begin only when backward is done.
-type silent struct{}
+// noOverlap is the part of train.Sum for sums that start only after backward.
+type noOverlap struct{}
 
-func (silent) Touch([]int32)              {}
-func (silent) Early() bool                { return false }
-func (silent) Ready(context.Context, int) {}
-func (silent) Begun() int                 { return 0 }
+func (noOverlap) Touch([]int32)              {}
+func (noOverlap) Early() bool                { return false }
+func (noOverlap) Ready(context.Context, int) {}
+func (noOverlap) Begun() int                 { return 0 }
 
-// NewSum returns the sum in the ring that was entered.
+// NewSum returns the sum in the ring of the last Enter.
 func (s *Slots) NewSum(ring Ring) *Sum {
 	return &Sum{slots: s, ring: ring, reports: make([]float32, reportFloats*len(s.ends))}
 }
@@ -58,7 +58,7 @@ func (x *Sum) Rule(_ int64, u compute.Update) compute.Update {
 }
 
 // Begin implements train.Sum.
-func (x *Sum) Begin(_ context.Context, step int64, _ float64) (met bool, err error) {
+func (x *Sum) Begin(_ context.Context, step int64, _ float64) (measured bool, err error) {
 	x.step = step
 	return false, nil
 }
@@ -106,9 +106,9 @@ func (x *Sum) Sum(ctx context.Context) (busy time.Duration, err error) {
 	return busy, x.ring.AllGather(ctx, wire, s.ends)
 }
 
-// report has the ranks tell each other the sums of squares of their ranges, so that all know the
-// same norm, and whether the step is skipped. With two copies each rank also sends its range of the
-// summed gradient to its successor, which logs it.
+// report exchanges the sums of squares of the ranks' ranges, so that all ranks compute the same
+// norm and decide alike whether to skip the step. With two copies each rank also sends its range of
+// the summed gradient to its successor, which logs it.
 func (x *Sum) report(ctx context.Context, own []float32) (nonfinite bool, err error) {
 	s, mirror := x.slots, x.slots.Gradient
 	clear(x.reports)
@@ -147,7 +147,7 @@ func (x *Sum) report(ctx context.Context, own []float32) (nonfinite bool, err er
 }
 
 // update clips the summed gradient of this rank's range and replaces it by the new parameters. With
-// a log the slots stay, and the log is clipped too.
+// a log the slots do not change, and the log is clipped too.
 func (x *Sum) update(h holding, own []float32, version agree.Version) {
 	s := x.slots
 	x.clip(own)
@@ -165,7 +165,6 @@ func (x *Sum) update(h holding, own []float32, version agree.Version) {
 	s.next = version
 }
 
-// clip clips a range of the summed gradient.
 func (x *Sum) clip(part []float32) {
 	s := x.slots
 	switch factor := s.Clip.Factor(x.norm); {

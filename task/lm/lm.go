@@ -1,6 +1,7 @@
-// Package lm is the language model as a train.Task: each lane reads a text, T tokens in a segment,
-// and predicts after each token the next. It joins a model.Model to the tokens that it reads, and
-// does not know where these come from. A trained model writes text and scores it. It opens nothing.
+// Package lm is the language model as a train.Task. Each lane reads a text, T tokens per segment,
+// and predicts the token after each. The package joins a model.Model to its tokens. It also
+// generates text with a trained model and scores text. It does not know where the tokens come from,
+// and opens nothing.
 //
 // Of this module it may import compute, corpus, model and train.
 package lm
@@ -14,43 +15,43 @@ import (
 	"rondo/train"
 )
 
-// Batches are the token ids to train on. Which those of a segment are is a function of the segment,
-// an index from 0, and the lane alone.
+// Batches are the training tokens. What a lane reads depends on the segment, an index from 0, and
+// the lane alone.
 type Batches interface {
 	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each [T, count].
-	// It is called by one goroutine at a time.
+	// One goroutine at a time calls it.
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
-	// Reset says whether the state of all lanes is zero before a segment.
+	// Reset reports whether the state of all lanes is zero before a segment.
 	Reset(segment int64) bool
-	// SegmentsPerEpoch is the same for every epoch, at least 1. Unlike Fill it and Reset may be
-	// called while Fill runs.
+	// SegmentsPerEpoch is the same for every epoch, at least 1. It and Reset may be called while
+	// Fill runs.
 	SegmentsPerEpoch() int64
 }
 
-// Evaluation is a text to evaluate on, cut into the same number of lanes as the training batch,
-// and into segments of T tokens. All its segments of all lanes together have every target once.
+// Evaluation is a text to evaluate on, cut into as many lanes as the training batch, and into
+// segments of T tokens. All segments of all lanes together have every target once.
 type Evaluation interface {
 	Segments() int64
-	// Fill reads as Batches.Fill does; a target of -1 does not count. It may run while that of the
-	// Batches does.
+	// Fill reads as Batches.Fill does; a target of -1 does not count. It may run at the same time
+	// as Batches.Fill.
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 }
 
-// Ledger hears what was read, before the ranks' gradients are summed.
+// Ledger records what is read, before the gradients are summed.
 type Ledger interface {
-	// Intend hears what this rank reads for a step, from 1: the inputs [T, count] of its lanes
-	// [first, first+count), of one of the step's segments, from 0. It must not keep them.
+	// Intend records a read for a step, from 1: the inputs [T, count] of the lanes [first,
+	// first+count), in the step's segment, from 0. It must not keep inputs.
 	Intend(step int64, segment, first, count int, inputs []int32) error
 }
 
-// Config is what a language model reads, and what it shows.
+// Config is a language model's data and samples.
 type Config struct {
 	BPTT       int // T
 	Batches    Batches
-	Evaluation Evaluation // nil: there is nothing to evaluate on
+	Evaluation Evaluation // nil: no evaluation
 	EvalData   int64      // see train.Task
 	Ledger     Ledger     // nil: none
-	Writer     *Writer    // of samples; nil: there are none
+	Writer     *Writer    // of samples; nil: no samples
 }
 
 // Task is a language model and its text. It implements train.Task.
@@ -59,7 +60,7 @@ type Task struct {
 	cfg Config
 }
 
-// New makes a task. The model stays the caller's.
+// New makes a task. The caller keeps the model and closes it.
 func New(m *model.Model, cfg Config) (*Task, error) {
 	if cfg.BPTT < 1 {
 		return nil, fmt.Errorf("--bptt %d: must be at least 1", cfg.BPTT)
@@ -92,7 +93,7 @@ func (t *Task) Reset(segment int64) bool { return t.cfg.Batches.Reset(segment) }
 // SegmentsPerEpoch implements train.Task.
 func (t *Task) SegmentsPerEpoch() int64 { return t.cfg.Batches.SegmentsPerEpoch() }
 
-// Targets implements train.Task: each token but a segment's first is one, and the token behind it.
+// Targets implements train.Task: one per token that is read.
 func (t *Task) Targets() int { return t.cfg.BPTT }
 
 // Evaluates implements train.Task.
@@ -101,7 +102,7 @@ func (t *Task) Evaluates() bool { return t.cfg.Evaluation != nil }
 // EvalData implements train.Task.
 func (t *Task) EvalData() int64 { return t.cfg.EvalData }
 
-// Sample writes a text. What is drawn depends on the seed of the Writer and the step alone.
+// Sample generates a text. The draws depend only on the Writer's seed and the step.
 func (t *Task) Sample(ctx context.Context, step int64) (string, error) {
 	w := *t.cfg.Writer
 	w.how.Seed += uint64(step)
@@ -127,7 +128,7 @@ func (t *Task) Replay(lanes train.Lanes) (train.Replay, error) {
 	return &replay{Evaluator: e, batches: t.cfg.Batches, lanes: lanes, batch: newBatch(n)}, nil
 }
 
-// replay is an evaluator that reads what was trained on.
+// replay is an evaluator that reads the training data.
 type replay struct {
 	*model.Evaluator
 	batches Batches

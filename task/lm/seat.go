@@ -9,24 +9,24 @@ import (
 	"rondo/train"
 )
 
-// seat is a segment of the model that reads by itself. It implements train.Seat.
+// seat is a model.Segment with its data. It implements train.Seat.
 type seat struct {
 	*model.Segment
-	task    *Task
-	numbers []int  // of the lanes of a pass, [B]
-	ahead   *ahead // while it reads
-	batch   *batch // of the next pass
+	task       *Task
+	numbers    []int       // lane numbers of a pass, [B]
+	prefetcher *prefetcher // set by Read
+	batch      *batch      // data of the next pass
 }
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.ahead = readAhead(ctx, s.task.cfg.Batches.Fill, s.T*s.B, spans)
-	return s.ahead.close
+	s.prefetcher = prefetch(ctx, s.task.cfg.Batches.Fill, s.T*s.B, spans)
+	return s.prefetcher.close
 }
 
-// Next implements train.Seat. The rows are the embedding's.
+// Next implements train.Seat. rows are rows of the embedding.
 func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
-	if s.batch, err = s.ahead.next(ctx); err != nil {
+	if s.batch, err = s.prefetcher.next(ctx); err != nil {
 		return nil, err
 	}
 	if ledger, at := s.task.cfg.Ledger, s.batch.span; ledger != nil {
@@ -60,7 +60,7 @@ func (s *seat) Evaluate(
 			}
 		}
 	}
-	reader := readAhead(ctx, s.task.cfg.Evaluation.Fill, s.T*s.B, spans)
+	reader := prefetch(ctx, s.task.cfg.Evaluation.Fill, s.T*s.B, spans)
 	defer reader.close()
 	s.ZeroEvaluationState()
 	for range s.task.cfg.Evaluation.Segments() {

@@ -8,18 +8,18 @@ import (
 	"rondo/model"
 )
 
-// Writer lets a language model write text.
+// Writer generates text with a language model.
 type Writer struct {
 	vocabulary *corpus.Vocabulary
 	unit       corpus.Unit
-	prefix     []int32 // begins the text; empty: nothing does
-	first      int32   // what the model reads where the prefix is empty
+	prefix     []int32 // start of the text; empty: none
+	first      int32   // read by the model if the prefix is empty
 	tokens     int
 	how        model.Sampling
 }
 
-// NewWriter makes a writer of so many tokens that continue a prefix, or a line's start where that
-// is empty. It fails if the prefix is no text that t can split.
+// NewWriter makes a writer that continues the prefix by this many tokens. An empty prefix stands
+// for the start of a line. It fails if t cannot split the prefix.
 func NewWriter(
 	v *corpus.Vocabulary, t corpus.Tokenizer, prefix string, tokens int, how model.Sampling,
 ) (*Writer, error) {
@@ -27,8 +27,7 @@ func NewWriter(
 	return &Writer{v, t.Unit, ids, firstToken(v, t.Unit), tokens, how}, err
 }
 
-// Write returns the prefix and what the model writes behind it. When ctx's deadline passes that is
-// as long as it has got.
+// Write returns the prefix and the generated text. If ctx's deadline passes, the text is shorter.
 func (w Writer) Write(ctx context.Context, m *model.Model) (string, error) {
 	read := w.prefix
 	if len(read) == 0 {
@@ -46,8 +45,7 @@ func (w Writer) Write(ctx context.Context, m *model.Model) (string, error) {
 	return w.vocabulary.Decode(w.unit, append(w.prefix[:len(w.prefix):len(w.prefix)], next...)), nil
 }
 
-// firstToken is what an empty prefix stands for: the end of a line, or a space, or the most
-// frequent token.
+// firstToken stands for an empty prefix: the end of a line, or a space, or the most frequent token.
 func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
 	if unit == corpus.Char {
 		for _, token := range []string{"\n", " "} {
@@ -59,12 +57,12 @@ func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
 	return int32(min(1, v.Len()-1))
 }
 
-// maxRows is how many rows of a text are evaluated at a time. Each row but the first begins without
-// what stands before it; few rows keep that from mattering.
+// maxRows is how many rows a scored text is cut into. Each row but the first starts without its
+// preceding context; few rows limit that effect.
 const maxRows = 8
 
-// Score reads a text in rows through the model, in segments of T tokens. It returns the loss summed
-// over the targets, in nats, and their number: each token but the first is one.
+// Score runs the model over a text in rows, in segments of T tokens. It returns the loss summed
+// over the targets, in nats, and their number. Each token but the first is a target.
 func Score(
 	ctx context.Context, m *model.Model, text corpus.Tokens, bptt int,
 ) (lossSum float64, targets int64, err error) {

@@ -1,6 +1,5 @@
-// Package metrics holds a job's figures for Prometheus, in a registry of its own. It serves
-// nothing over the network and measures nothing itself: what it knows is what it is shown. It may
-// import telemetry.
+// Package metrics holds a job's metrics for Prometheus in its own registry. It neither serves nor
+// measures anything; the caller passes it events. It may import telemetry.
 package metrics
 
 import (
@@ -14,18 +13,18 @@ import (
 	"rondo/telemetry"
 )
 
-// Names of what an observer must reach to know all of this.
+// The peers that an observer must reach to know everything.
 const (
 	Etcd       = "etcd"
 	Leader     = "leader"
 	Kubernetes = "kubernetes"
 )
 
-// Label is the label that names the job in every series. It is not "job", which Prometheus sets
-// itself, to what it calls a job: where it reads the figures.
+// Label is the label with the job's name in every series. It is not "job", because Prometheus sets
+// that label to the name of the scrape target.
 const Label = "job_name"
 
-// Metrics are one job's figures. Its methods may be called from any goroutine.
+// Metrics are one job's metrics. Its methods may be called concurrently.
 type Metrics struct {
 	registry *prometheus.Registry
 	now      func() time.Time
@@ -39,95 +38,96 @@ type Metrics struct {
 	stepSeconds                                                  prometheus.Histogram
 	workers, phase, reached                                      *prometheus.GaugeVec
 
-	mu        sync.Mutex
-	run       telemetry.Run
-	led       bool  // there is a job that somebody has to lead
-	lastStep  int64 // 0: none of this run was heard of
-	lastRings int64 // of this run
+	mu          sync.Mutex
+	run         telemetry.Run
+	needsLeader bool  // the job needs a leader
+	lastStep    int64 // 0: no step of this run was shown
+	lastRings   int64 // rings of this run
 }
 
-// New returns the figures of a job of which nothing is known, by the clock now.
+// New returns the metrics of a job. Nothing is known of it yet. now is the clock.
 func New(job string, now func() time.Time) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), now: now}
 	m.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.define(maker{prometheus.WrapRegistererWith(prometheus.Labels{Label: job}, m.registry)})
+	m.define(registrar{prometheus.WrapRegistererWith(prometheus.Labels{Label: job}, m.registry)})
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseWaiting})
 	return m
 }
 
-// Gatherer is what /metrics serves.
+// Gatherer returns the registry, which /metrics serves.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// runGauge is a figure of one run: there is no series until it is known of that run.
+// runGauge is a gauge of one run. It has no series until it is set in that run.
 type runGauge struct{ *prometheus.GaugeVec }
 
 func (g runGauge) set(x float64) { g.WithLabelValues().Set(x) }
 
-// ofRun are the figures of one run.
-func (m *Metrics) ofRun() []runGauge {
+// runGauges returns the gauges of one run.
+func (m *Metrics) runGauges() []runGauge {
 	return []runGauge{m.step, m.planned, m.epoch, m.loss, m.epochLoss, m.perplexity, m.tokenRate,
 		m.learningRate, m.gradientNorm, m.evalLoss, m.checkpointStep, m.checkpointTime,
 		m.compute, m.exposed, m.waiting}
 }
 
-// maker registers figures under the job's label.
-type maker struct{ to prometheus.Registerer }
+// registrar registers metrics with the job's label.
+type registrar struct{ to prometheus.Registerer }
 
-func register[C prometheus.Collector](k maker, c C) C {
+func register[C prometheus.Collector](k registrar, c C) C {
 	k.to.MustRegister(c)
 	return c
 }
 
-func (k maker) gauge(name, help string) prometheus.Gauge {
+func (k registrar) gauge(name, help string) prometheus.Gauge {
 	return register(k, prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help}))
 }
 
-func (k maker) ofRun(name, help string) runGauge {
+func (k registrar) runGauge(name, help string) runGauge {
 	return runGauge{register(k, prometheus.NewGaugeVec(
 		prometheus.GaugeOpts{Name: name, Help: help}, nil))}
 }
 
-func (k maker) counter(name, help string) prometheus.Counter {
+func (k registrar) counter(name, help string) prometheus.Counter {
 	return register(k, prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help}))
 }
 
-func (k maker) gauges(name, label, help string) *prometheus.GaugeVec {
+func (k registrar) gauges(name, label, help string) *prometheus.GaugeVec {
 	return register(k, prometheus.NewGaugeVec(
 		prometheus.GaugeOpts{Name: name, Help: help}, []string{label}))
 }
 
-func (m *Metrics) define(k maker) {
-	m.step = k.ofRun("rondo_step", "Last step that all ranks have completed.")
-	m.planned = k.ofRun("rondo_planned_steps", "Steps after which the run is done.")
-	m.epoch = k.ofRun("rondo_epoch", "Pass over the corpus, from 1.")
-	m.loss = k.ofRun("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
+func (m *Metrics) define(k registrar) {
+	m.step = k.runGauge("rondo_step", "Last step that all ranks have completed.")
+	m.planned = k.runGauge("rondo_planned_steps", "Steps after which the run is done.")
+	m.epoch = k.runGauge("rondo_epoch", "Pass over the corpus, from 1.")
+	m.loss = k.runGauge("rondo_loss", "Loss of the last step, in nats per token, mean over the "+
 		"global batch.")
-	m.epochLoss = k.ofRun("rondo_epoch_loss", "Mean loss of the epoch so far, in nats per token.")
-	m.perplexity = k.ofRun("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
-	m.tokenRate = k.ofRun("rondo_tokens_per_second", "Tokens that all workers together read a "+
-		"second, in the last step.")
-	m.learningRate = k.ofRun("rondo_learning_rate", "Learning rate of the last step.")
-	m.gradientNorm = k.ofRun("rondo_gradient_norm", "L2 norm of the last step's gradient before "+
-		"clipping; of rank 0's own lanes where each worker clips its own.")
-	m.compute = k.ofRun("rondo_compute_seconds", "Rank 0's time for the last step's reading, "+
+	m.epochLoss = k.runGauge("rondo_epoch_loss",
+		"Mean loss of the epoch so far, in nats per token.")
+	m.perplexity = k.runGauge("rondo_perplexity", "Perplexity of the last step: exp of its loss.")
+	m.tokenRate = k.runGauge("rondo_tokens_per_second", "Tokens that all workers together read "+
+		"per second, in the last step.")
+	m.learningRate = k.runGauge("rondo_learning_rate", "Learning rate of the last step.")
+	m.gradientNorm = k.runGauge("rondo_gradient_norm", "L2 norm of the last step's gradient "+
+		"before clipping; if each worker clips its own, of rank 0's own lanes.")
+	m.compute = k.runGauge("rondo_compute_seconds", "Rank 0's time for the last step's reading, "+
 		"forward, backward, clipping and updating.")
-	m.exposed = k.ofRun("rondo_exposed_seconds", "Rank 0's time for what of the last step's sum "+
-		"over the ranks was not hidden behind backward.")
-	m.waiting = k.ofRun("rondo_waiting_seconds", "The part of rondo_exposed_seconds in which a "+
-		"slower rank had not come to the sum yet.")
-	m.evalLoss = k.ofRun("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
-	m.checkpointStep = k.ofRun("rondo_checkpoint_step", "Step of the newest checkpoint.")
-	m.checkpointTime = k.ofRun("rondo_checkpoint_timestamp_seconds", "When the newest checkpoint "+
-		"was heard of, in seconds since 1970.")
+	m.exposed = k.runGauge("rondo_exposed_seconds", "Rank 0's time for the part of the last "+
+		"step's all-reduce that did not overlap with backward.")
+	m.waiting = k.runGauge("rondo_waiting_seconds", "The part of rondo_exposed_seconds before a "+
+		"slower rank arrived at the all-reduce.")
+	m.evalLoss = k.runGauge("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
+	m.checkpointStep = k.runGauge("rondo_checkpoint_step", "Step of the newest checkpoint.")
+	m.checkpointTime = k.runGauge("rondo_checkpoint_timestamp_seconds", "When the newest "+
+		"checkpoint was reported, in seconds since 1970.")
 	m.worldSize = k.gauge("rondo_world_size", "Workers of the ring.")
 	m.minWorkers = k.gauge("rondo_min_workers", "With fewer workers the job pauses.")
-	m.limit = k.gauge("rondo_worker_limit", "Workers that the ring takes in at most.")
+	m.limit = k.gauge("rondo_worker_limit", "Maximum number of workers in the ring.")
 	m.generation = k.gauge("rondo_generation", "Generation of the plan; it grows with each ring.")
 	m.leader = k.gauge("rondo_leader", "1 while a coordinator leads the job, else 0.")
-	m.steps = k.counter("rondo_steps_total", "Steps completed, those done again included.")
-	m.tokens = k.counter("rondo_tokens_total", "Tokens read in completed steps, those of steps "+
-		"done again included.")
+	m.steps = k.counter("rondo_steps_total", "Steps completed, including repeated ones.")
+	m.tokens = k.counter("rondo_tokens_total", "Tokens read in completed steps, including "+
+		"repeated ones.")
 	m.nonfinite = k.counter("rondo_nonfinite_steps_total", "Steps skipped by all ranks because "+
 		"loss or gradient was not finite.")
 	m.rings = k.counter("rondo_rings_total", "Rings formed.")
@@ -140,21 +140,20 @@ func (m *Metrics) define(k maker) {
 		"the peer, else 0: then the other figures may be old.")
 }
 
-// Begin says that what follows is of another run, or that what was shown of this one is shown
-// again.
+// Begin precedes a run's events: of another run, or when this run's events are shown again.
 func (m *Metrics) Begin(run telemetry.Run) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if run.Number != m.run.Number {
 		m.lastRings = 0
-		for _, figure := range m.ofRun() {
+		for _, figure := range m.runGauges() {
 			figure.Reset()
 		}
 	}
 	m.run, m.lastStep = run, 0
 }
 
-// Show takes an event.
+// Show applies an event.
 func (m *Metrics) Show(e telemetry.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -176,8 +175,8 @@ func (m *Metrics) Show(e telemetry.Event) {
 	}
 }
 
-// showStep counts the steps between this one and the last too: not every step is told to
-// everybody. One that is not after the last is done again. The lock is held.
+// showStep counts this step and all steps since the last one shown, because not every step is
+// reported. A step that does not follow the last one is a repeated step. The lock is held.
 func (m *Metrics) showStep(e telemetry.Step) {
 	passed := int64(1)
 	if m.lastStep > 0 && e.Step > m.lastStep {
@@ -207,7 +206,7 @@ func (m *Metrics) showStep(e telemetry.Step) {
 	}
 }
 
-// Stand takes how the job stands.
+// Stand applies the job's stored standing.
 func (m *Metrics) Stand(s telemetry.Standing) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -215,7 +214,7 @@ func (m *Metrics) Stand(s telemetry.Standing) {
 	m.minWorkers.Set(float64(s.MinWorkers))
 	m.limit.Set(float64(s.Limit))
 	m.generation.Set(float64(s.Generation))
-	m.leader.Set(truth(s.Leader != ""))
+	m.leader.Set(boolValue(s.Leader != ""))
 	if s.Rings > m.lastRings {
 		m.rings.Add(float64(s.Rings - m.lastRings))
 	}
@@ -230,31 +229,31 @@ func (m *Metrics) Stand(s telemetry.Standing) {
 	}
 }
 
-// setPhase notes the phase. The lock is held.
+// setPhase sets the phase. The lock is held.
 func (m *Metrics) setPhase(now string) {
 	for _, phase := range telemetry.Phases() {
-		m.phase.WithLabelValues(phase).Set(truth(phase == now))
+		m.phase.WithLabelValues(phase).Set(boolValue(phase == now))
 	}
-	m.led = now != telemetry.PhaseWaiting && now != telemetry.PhaseEnded &&
+	m.needsLeader = now != telemetry.PhaseWaiting && now != telemetry.PhaseEnded &&
 		now != telemetry.PhaseFailed
 	if now != telemetry.PhaseRunning {
-		m.tokenRate.set(0) // nothing is read
+		m.tokenRate.set(0) // a job that does not run reads no tokens
 	}
 }
 
-// Trouble says what keeps the observer from hearing from a peer; empty: nothing does. Of a leader
-// that nobody needs nothing is said.
+// Trouble sets why the observer cannot reach a peer; an empty text says that it can. A leader that
+// the job does not need has no series.
 func (m *Metrics) Trouble(peer, text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if peer == Leader && !m.led {
+	if peer == Leader && !m.needsLeader {
 		m.reached.DeleteLabelValues(peer)
 		return
 	}
-	m.reached.WithLabelValues(peer).Set(truth(text == ""))
+	m.reached.WithLabelValues(peer).Set(boolValue(text == ""))
 }
 
-func truth(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}

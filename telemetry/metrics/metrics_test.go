@@ -16,7 +16,7 @@ import (
 	"rondo/telemetry"
 )
 
-// aRun shows a run in which everything happens once.
+// aRun shows a run with every kind of event.
 func aRun(m *Metrics) {
 	m.Begin(telemetry.Run{Number: 1, TokensPerStep: 100})
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c", Generation: 3,
@@ -43,7 +43,7 @@ func newMetrics() *Metrics {
 	return New("demo", func() time.Time { return time.Unix(1000, 5e8) })
 }
 
-// values are all series of ours but histograms, by name and labels.
+// values returns all series except histograms, by name and labels.
 func values(t *testing.T, m *Metrics) map[string]float64 {
 	t.Helper()
 	families, err := m.Gatherer().Gather()
@@ -105,7 +105,7 @@ func TestARun(t *testing.T) {
 	}
 }
 
-// Another run counts on; its rings and steps are its own.
+// TestAnotherRun: counters continue in another run, whose rings and steps count from 0.
 func TestAnotherRun(t *testing.T) {
 	m := newMetrics()
 	aRun(m)
@@ -124,15 +124,15 @@ func TestAnotherRun(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
 	}
-	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10}) // told anew: rings are not counted twice
+	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10}) // shown again: rings are not counted twice
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Rings: 1})
 	if got := values(t, m); got["rondo_rings_total"] != 3 {
 		t.Errorf("rondo_rings_total is %v after the run was told anew", got["rondo_rings_total"])
 	}
 }
 
-// What is not known of a run has no series: a zero would be drawn as a loss of zero, and what the
-// run before had as this one's.
+// TestNothingIsKnown: unknown values have no series. A zero would show as a loss of zero, and an
+// old series as this run's.
 func TestNothingIsKnown(t *testing.T) {
 	m := newMetrics()
 	unknown := func(when string) {
@@ -159,7 +159,7 @@ func TestNothingIsKnown(t *testing.T) {
 	unknown("of the next run")
 }
 
-// The names keep to Prometheus' conventions.
+// TestNames: the names follow Prometheus's conventions.
 func TestNames(t *testing.T) {
 	m := newMetrics()
 	aRun(m)
@@ -176,7 +176,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// known are all names of series, and all names of their labels.
+// known returns the names of all series and of their labels.
 func known(t *testing.T) (names, labels []string) {
 	t.Helper()
 	m := newMetrics()
@@ -201,10 +201,10 @@ func known(t *testing.T) (names, labels []string) {
 	return names, labels
 }
 
-// monitoring is the folder of what Prometheus and Grafana are given.
+// monitoring is the folder with the files for Prometheus and Grafana.
 const monitoring = "../../k8s/components/monitoring"
 
-// expressions are the queries in a dashboard, wherever they stand.
+// expressions returns all queries in a dashboard.
 func expressions(node any) (found []string) {
 	switch node := node.(type) {
 	case map[string]any:
@@ -223,7 +223,8 @@ func expressions(node any) (found []string) {
 	return found
 }
 
-// The dashboard asks only for series and labels that there are, and for most of them.
+// TestDashboardAsksForWhatThereIs: the dashboard queries only existing series and labels, and most
+// of them.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(monitoring, "dashboard.json"))
 	if err != nil {
@@ -260,7 +261,7 @@ func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	}
 }
 
-// What else is there for Prometheus names only series that there are.
+// TestMonitoringNamesWhatThereIs: the other Prometheus files name only existing series.
 func TestMonitoringNamesWhatThereIs(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(monitoring, "*.yaml"))
 	if err != nil || len(files) == 0 {

@@ -1,9 +1,9 @@
-// Package trace writes what a process does when, as a file that Perfetto (ui.perfetto.dev) and
-// chrome://tracing open: the JSON array format of Chrome's Trace Event Format. It measures nothing,
-// and imports nothing of ours.
+// Package trace writes a process's timeline as a file for Perfetto (ui.perfetto.dev) and
+// chrome://tracing, in the JSON array format of Chrome's Trace Event Format. It measures nothing
+// and imports nothing of this module.
 //
-// Times are those of the wall, so that the files of several processes can be loaded together, one
-// beside the other: as far as their machines' clocks agree.
+// Times are wall-clock times, so the files of several processes can be loaded side by side. They
+// align only as well as the machines' clocks agree.
 package trace
 
 import (
@@ -17,28 +17,28 @@ import (
 	"time"
 )
 
-// DefaultLimit is how many events a file has at most, about 100 bytes each.
+// DefaultLimit is the default number of events per file, of about 100 bytes each.
 const DefaultLimit = 1 << 20
 
-// flushInterval is how old what is written may be when the next event comes and it is not on disk.
+// flushInterval is the longest time between flushes while events come.
 const flushInterval = time.Second
 
-// Writer writes one process's file. Its methods may be called by several goroutines. What cannot be
-// written is dropped, and Close says so: a job does not end for its trace.
+// Writer writes one process's file. Its methods may be called concurrently. After an error it drops
+// events and Close returns the error, so that a job does not fail because of its trace.
 type Writer struct {
 	mu      sync.Mutex
 	out     *bufio.Writer
 	file    io.Closer
 	process int
 	tracks  map[string]int
-	left    int // events that may still come
+	left    int // number of events that may still be written
 	limit   int
 	any     bool
 	flushed time.Time
 	err     error
 }
 
-// event is one of the format's.
+// event is an event of the Trace Event Format.
 type event struct {
 	Name     string         `json:"name"`
 	Phase    string         `json:"ph"`
@@ -47,10 +47,11 @@ type event struct {
 	Process  int            `json:"pid"`
 	Track    int            `json:"tid"`
 	Args     map[string]any `json:"args,omitempty"`
-	Scope    string         `json:"s,omitempty"` // of an instant
+	Scope    string         `json:"s,omitempty"` // of an instant event
 }
 
-// Create makes folder/name.json, and the folder, for a process. It has limit events at most.
+// Create creates folder/name.json, and the folder if necessary. limit is the largest number of
+// events.
 func Create(folder, name string, process, limit int) (*Writer, error) {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
@@ -67,7 +68,7 @@ func newWriter(w io.Writer, file io.Closer, process, limit int) *Writer {
 		left: limit, tracks: map[string]int{}}
 }
 
-// Name says what the process is, such as its rank: the last word counts.
+// Name sets the name of the process, for example its rank, and its order. The last call counts.
 func (w *Writer) Name(name string, order int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,8 +77,7 @@ func (w *Writer) Name(name string, order int) {
 		Args: map[string]any{"sort_index": order}})
 }
 
-// Span is something that was done from one time to another. Of those on one track, each is within
-// another one or apart from it.
+// Span records an activity. The spans of one track must be nested or disjoint.
 func (w *Writer) Span(track, name string, began, ended time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *Writer) Span(track, name string, began, ended time.Time) {
 		Track: w.track(track)})
 }
 
-// Count is a figure's value from a time on.
+// Count records the value of a figure from a time on.
 func (w *Writer) Count(name string, at time.Time, value float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,10 +94,10 @@ func (w *Writer) Count(name string, at time.Time, value float64) {
 		Args: map[string]any{name: value}})
 }
 
-// microseconds are since 1970, to within a quarter of one.
+// microseconds returns the time since 1970, exact to a quarter of a microsecond.
 func microseconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e3 }
 
-// track numbers the tracks as they come. The lock is held.
+// track numbers tracks in the order of their first use. The lock is held.
 func (w *Writer) track(name string) int {
 	n, ok := w.tracks[name]
 	if !ok {
@@ -109,7 +109,8 @@ func (w *Writer) track(name string) int {
 	return n
 }
 
-// write writes an event, or in place of the last one that it is the last. The lock is held.
+// write writes an event. The last event allowed is replaced by one that says that the trace ends.
+// The lock is held.
 func (w *Writer) write(e event) {
 	if w.left == 0 || w.err != nil {
 		return
@@ -120,7 +121,7 @@ func (w *Writer) write(e event) {
 	}
 	e.Process = w.process
 	line, err := json.Marshal(e)
-	if err != nil { // a figure that is not finite
+	if err != nil { // a value is not finite
 		return
 	}
 	between := "[\n"
@@ -137,7 +138,7 @@ func (w *Writer) write(e event) {
 	w.err = err
 }
 
-// Close ends the file. One that was not closed opens too.
+// Close completes the file. A file without Close can be opened too.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

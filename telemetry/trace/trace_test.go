@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// read parses a file.
 func read(t *testing.T, folder string) (events []map[string]any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(folder, "a.json"))
@@ -35,7 +34,7 @@ func TestTrace(t *testing.T) {
 	w.Span("ring", "bucket 1", at.Add(time.Millisecond), at.Add(2*time.Millisecond))
 	w.Span("compute", "backwards", at.Add(time.Second), at)
 	w.Count("tokens/s", at, 5)
-	w.Count("tokens/s", at, math.NaN()) // which JSON has no word for
+	w.Count("tokens/s", at, math.NaN()) // JSON cannot represent it
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +63,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// A file is bounded, and its last event says that it is.
+// TestTraceEnds: a file is bounded, and its last event says so.
 func TestTraceEnds(t *testing.T) {
 	folder := t.TempDir()
 	w, err := Create(folder, "a", 1, 5)
@@ -83,7 +82,7 @@ func TestTraceEnds(t *testing.T) {
 	}
 }
 
-// A file that nobody wrote to is a trace too, and one that cannot be written is told of.
+// TestTraceOfNothing: a file without events is valid, and a write error is reported.
 func TestTraceOfNothing(t *testing.T) {
 	folder := t.TempDir()
 	w, err := Create(folder, "a", 1, 5)

@@ -25,7 +25,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New returns an authority of its own.
+// New returns a new authority.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, key: newKey(t)}
@@ -52,7 +52,8 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Issue writes a certificate of these names, valid until a time, to a folder, and returns that.
+// Issue writes a certificate and its key to dir and returns dir. It is valid until the given time,
+// for names and for 127.0.0.1.
 func (a *Authority) Issue(dir string, until time.Time, names ...string) string {
 	a.t.Helper()
 	key := newKey(a.t)
@@ -82,12 +83,12 @@ func (a *Authority) Issue(dir string, until time.Time, names ...string) string {
 	return dir
 }
 
-// Good writes a certificate that is valid for a process of this machine.
+// Good writes a valid certificate of a job's process to dir and returns dir.
 func (a *Authority) Good(dir string) string {
 	return a.Issue(dir, time.Now().Add(time.Hour), certs.Name)
 }
 
-// PEM is the authority's own certificate.
+// PEM returns the authority's certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }

@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// TestTallyCountsExactlyInLittleMemory spills often enough that runs are merged into one more
-// than once, and compares with a map.
-func TestTallyCountsExactlyInLittleMemory(t *testing.T) {
+// TestKeyCounterIsExactInLittleMemory spills so often that runs are merged more than once, and
+// compares the counts with a map's.
+func TestKeyCounterIsExactInLittleMemory(t *testing.T) {
 	for _, distinct := range []int{1, 3, 50, 1500} {
 		dir := t.TempDir()
 		random := rand.New(rand.NewPCG(1, uint64(distinct)))
-		counts := newTally(dir, 1000)
+		counts := newKeyCounter(dir, 1000)
 		defer counts.close()
 		want := map[string]int64{}
 		key := make([]byte, 0, 64)
@@ -32,7 +32,7 @@ func TestTallyCountsExactlyInLittleMemory(t *testing.T) {
 				t.Fatalf("%d bytes in memory", counts.bytes)
 			}
 		}
-		if (len(counts.runs) > 0) != (distinct >= 50) || len(counts.runs) > maxTallyRuns {
+		if (len(counts.runs) > 0) != (distinct >= 50) || len(counts.runs) > maxCounterRuns {
 			t.Errorf("%d distinct keys make %d runs", distinct, len(counts.runs))
 		}
 		got := map[string]int64{}
@@ -56,8 +56,8 @@ func TestTallyCountsExactlyInLittleMemory(t *testing.T) {
 	}
 }
 
-func TestTallyEndsWithTheCallersError(t *testing.T) {
-	counts := newTally(t.TempDir(), 100)
+func TestKeyCounterEndsWithTheCallersError(t *testing.T) {
+	counts := newKeyCounter(t.TempDir(), 100)
 	defer counts.close()
 	for i := range 10 {
 		if err := counts.add([]byte{byte(i)}); err != nil {
@@ -68,7 +68,7 @@ func TestTallyEndsWithTheCallersError(t *testing.T) {
 	if err := counts.each(func([]byte, int64) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("%v; want %v", err, stop)
 	}
-	nowhere := newTally("/no/such/folder", 1)
+	nowhere := newKeyCounter("/no/such/folder", 1)
 	if err := nowhere.add([]byte("a")); err != nil {
 		t.Errorf("one key always fits: %v", err)
 	}

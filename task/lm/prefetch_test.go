@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// spansOf are the segments 0 to n-1 of two lanes.
+// spansOf returns the segments 0 to n-1 of two lanes.
 func spansOf(n int64) func(func(train.Span) bool) {
 	return func(yield func(train.Span) bool) {
 		for segment := range n {
@@ -28,9 +28,9 @@ func spansOf(n int64) func(func(train.Span) bool) {
 
 var errTest = errors.New("it broke")
 
-// Batches come in the order of the spans, the next one is read meanwhile, and no more than that. An
-// error comes with the span that it is of.
-func TestReadAhead(t *testing.T) {
+// Batches come in the order of the spans, and at most one batch is read ahead. An error comes with
+// its span.
+func TestPrefetch(t *testing.T) {
 	var begun atomic.Int64
 	read := func(_ context.Context, segment int64, first, count int, in, _ []int32) error {
 		begun.Store(segment + 1)
@@ -40,7 +40,7 @@ func TestReadAhead(t *testing.T) {
 		in[0], in[1], in[2] = int32(segment), int32(first), int32(count)
 		return nil
 	}
-	a := readAhead(t.Context(), read, 3, spansOf(9))
+	a := prefetch(t.Context(), read, 3, spansOf(9))
 	defer a.close()
 	for segment := range int64(4) {
 		b, err := a.next(t.Context())
@@ -57,8 +57,8 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// close waits for a read that goes on although its context has ended, and next does not.
-func TestReadAheadEnds(t *testing.T) {
+// close waits for a read that ignores its context's end; next does not wait.
+func TestPrefetchEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var reading atomic.Int64
 	started := make(chan struct{})
@@ -72,7 +72,7 @@ func TestReadAheadEnds(t *testing.T) {
 		}
 		return ctx.Err()
 	}
-	a := readAhead(ctx, read, 1, spansOf(1))
+	a := prefetch(ctx, read, 1, spansOf(1))
 	<-started
 	cancel(errTest)
 	if _, err := a.next(ctx); !errors.Is(err, errTest) && !errors.Is(err, context.Canceled) {

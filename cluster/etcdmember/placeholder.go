@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// readTimeout bounds how long a caller may take to ask.
+// readTimeout limits a caller's request header.
 const readTimeout = 5 * time.Second
 
-// waiting answers for a member whose disk is empty, in etcd's place, until etcd is started: the
-// others must know that it has nothing. Whatever else is asked is unavailable, and not "not found":
-// that is what etcd's leader says of a lease that has ended, and the others take a member for the
-// leader until its silence was long enough.
-type waiting struct {
+// placeholder answers in etcd's place for a member with an empty disk, until etcd starts. It tells
+// the others that the disk is empty. All other requests are unavailable rather than not found:
+// etcd's leader answers "not found" for a lease that has ended, and the others may take this member
+// for the leader until it was silent for long enough.
+type placeholder struct {
 	server *http.Server
-	served chan struct{} // closed when nothing is served any more
+	served chan struct{} // closed when the server has ended
 }
 
-func (m *Member) listenWaiting() (*waiting, error) {
+func (m *Member) listenPlaceholder() (*placeholder, error) {
 	listener, err := net.Listen("tcp", net.JoinHostPort(m.cfg.Listen, m.port))
 	if err != nil {
 		return nil, fmt.Errorf("the port of the member's entry in --peers: %w", err)
@@ -35,13 +35,13 @@ func (m *Member) listenWaiting() (*waiting, error) {
 	})
 	mux.HandleFunc("GET "+emptyPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(clusterHeader, m.self.founders.cluster.String())
-		_ = json.NewEncoder(w).Encode(m.word())
+		_ = json.NewEncoder(w).Encode(m.emptyAnswer())
 	})
 	return serveHTTP(listener, mux), nil
 }
 
-func serveHTTP(listener net.Listener, handler http.Handler) *waiting {
-	w := &waiting{served: make(chan struct{}), server: &http.Server{
+func serveHTTP(listener net.Listener, handler http.Handler) *placeholder {
+	w := &placeholder{served: make(chan struct{}), server: &http.Server{
 		Handler: handler, ReadHeaderTimeout: readTimeout, ErrorLog: silent()}}
 	go func() {
 		defer close(w.served)
@@ -50,8 +50,7 @@ func serveHTTP(listener net.Listener, handler http.Handler) *waiting {
 	return w
 }
 
-// close frees the port.
-func (w *waiting) close() {
+func (w *placeholder) close() {
 	if w == nil {
 		return
 	}

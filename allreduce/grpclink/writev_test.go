@@ -11,7 +11,7 @@ import (
 	"rondo/allreduce"
 )
 
-// frame returns a frame of data as gRPC hands it over: its header, and the payload's pieces.
+// frame returns a data frame as gRPC writes it: its header, and the payload's pieces.
 func frame(pieces ...[]byte) [][]byte {
 	n := 0
 	for _, piece := range pieces {
@@ -21,12 +21,12 @@ func frame(pieces ...[]byte) [][]byte {
 	return append([][]byte{header}, pieces...)
 }
 
-// The bytes arrive in order whatever the frames, and what is short, or no payload, may be
-// overwritten as soon as Write has returned.
-func TestGatherCopiesWhatMayChange(t *testing.T) {
+// TestWritevCopiesWhatMayChange: the bytes arrive in order for any frames. Short pieces and bytes
+// outside of payloads may be overwritten as soon as Write has returned.
+func TestWritevCopiesWhatMayChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		g := newGather(near)
+		g := newWritevConn(near)
 		payload := bytes.Repeat([]byte{7}, frameBytes-5)
 		settings := append([]byte{0, 3, 0, 4, 0, 0, 0, 0, 0}, bytes.Repeat([]byte{9}, 3<<8)...)
 		var pieces [][]byte
@@ -74,18 +74,18 @@ func TestGatherCopiesWhatMayChange(t *testing.T) {
 	})
 }
 
-// A message within which gRPC stops is written all the same, and is its sender's again only when
-// it has been.
-func TestGatherReleases(t *testing.T) {
+// TestWritevReleases: a message within which gRPC stops is written, and its sender may overwrite it
+// only after that.
+func TestWritevReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		g := newGather(near)
+		g := newWritevConn(near)
 		payload := make([]byte, frameBytes)
 		done := 0
 		o := newOutgoing()
 		o.load(allreduce.Header{}, payload)
 		o.done = func() { done++ }
-		for _, piece := range frame(payload) { // as long as frames get: more might come
+		for _, piece := range frame(payload) { // a full frame: more might follow
 			if _, err := g.Write(piece); err != nil {
 				t.Fatal(err)
 			}
@@ -122,11 +122,11 @@ func TestGatherReleases(t *testing.T) {
 	})
 }
 
-// What waits behind half a frame, of which the rest never comes, is given back by Close.
-func TestGatherReleasesAtClose(t *testing.T) {
+// TestWritevReleasesAtClose: Close releases messages behind a frame that was never completed.
+func TestWritevReleasesAtClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, _ := net.Pipe()
-		g := newGather(near)
+		g := newWritevConn(near)
 		done := 0
 		o := newOutgoing()
 		o.load(allreduce.Header{}, make([]byte, frameBytes))

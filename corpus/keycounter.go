@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	tallyBytes    = 128 << 20 // of keys and counters that a tally holds in memory
-	tallyOverhead = 64        // bytes that a key costs beside its own, about
-	maxTallyRuns  = 64        // sorted runs on disk before they are merged into one
+	counterBytes   = 128 << 20 // limit for keys and counters in memory
+	keyOverhead    = 64        // approximate bytes per key beside the key itself
+	maxCounterRuns = 64        // limit for sorted runs on disk; then they are merged into one
 )
 
-// tally counts keys exactly in bounded memory: when its map is full it writes the keys, sorted,
-// to a run on disk, and the counts of all runs are added up in one merge at the end.
-type tally struct {
+// keyCounter counts keys exactly in bounded memory. When its map is full it writes the sorted keys
+// to a run on disk. One merge at the end adds up the counts of all runs.
+type keyCounter struct {
 	dir    string
 	limit  int // bytes
 	bytes  int
@@ -30,30 +30,30 @@ type tally struct {
 	runs   []*os.File
 }
 
-func newTally(dir string, limit int) *tally {
-	return &tally{dir: dir, limit: limit, index: map[string]int{}}
+func newKeyCounter(dir string, limit int) *keyCounter {
+	return &keyCounter{dir: dir, limit: limit, index: map[string]int{}}
 }
 
-// add counts one occurrence. The key may be reused after the call.
-func (t *tally) add(key []byte) error {
+// add counts one occurrence of key. The caller may reuse key.
+func (t *keyCounter) add(key []byte) error {
 	if i, ok := t.index[string(key)]; ok {
 		t.counts[i]++
 		return nil
 	}
-	if t.bytes+len(key)+tallyOverhead > t.limit && len(t.index) > 0 {
+	if t.bytes+len(key)+keyOverhead > t.limit && len(t.index) > 0 {
 		if err := t.spill(); err != nil {
 			return err
 		}
 	}
 	t.index[string(key)] = len(t.counts)
 	t.counts = append(t.counts, 1)
-	t.bytes += len(key) + tallyOverhead
+	t.bytes += len(key) + keyOverhead
 	return nil
 }
 
-// spill empties the map into a new run.
-func (t *tally) spill() error {
-	if len(t.runs) == maxTallyRuns {
+// spill writes the map to a new run and empties it.
+func (t *keyCounter) spill() error {
+	if len(t.runs) == maxCounterRuns {
 		merged, err := t.writeRun(func(write func([]byte, int64) error) error {
 			return mergeRuns(t.runs, write)
 		})
@@ -73,8 +73,8 @@ func (t *tally) spill() error {
 	return nil
 }
 
-// sorted yields what is in memory in the order of the keys.
-func (t *tally) sorted(yield func(key []byte, count int64) error) error {
+// sorted yields the keys in memory with their counts, in order.
+func (t *keyCounter) sorted(yield func(key []byte, count int64) error) error {
 	for _, key := range slices.Sorted(maps.Keys(t.index)) {
 		if err := yield([]byte(key), t.counts[t.index[key]]); err != nil {
 			return err
@@ -83,9 +83,9 @@ func (t *tally) sorted(yield func(key []byte, count int64) error) error {
 	return nil
 }
 
-// each yields every key once with its count, in the order of the keys' bytes. A key is valid
-// until yield returns.
-func (t *tally) each(yield func(key []byte, count int64) error) error {
+// each yields every key once with its count, ordered by the keys' bytes. A key is valid until yield
+// returns.
+func (t *keyCounter) each(yield func(key []byte, count int64) error) error {
 	if len(t.runs) == 0 {
 		return t.sorted(yield)
 	}
@@ -98,16 +98,16 @@ func (t *tally) each(yield func(key []byte, count int64) error) error {
 }
 
 // close removes the runs.
-func (t *tally) close() {
+func (t *keyCounter) close() {
 	for _, run := range t.runs {
 		run.Close()
 	}
 	t.runs = t.runs[:0]
 }
 
-// writeRun writes what fill yields to a scratch file: for each key its length, its bytes and its
-// count.
-func (t *tally) writeRun(fill func(write func([]byte, int64) error) error) (*os.File, error) {
+// writeRun writes the keys and counts that fill produces to a scratch file: for each key its
+// length, its bytes and its count.
+func (t *keyCounter) writeRun(fill func(write func([]byte, int64) error) error) (*os.File, error) {
 	file, err := scratchFile(t.dir)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,8 @@ func (t *tally) writeRun(fill func(write func([]byte, int64) error) error) (*os.
 	return file, nil
 }
 
-// scratchFile makes a file without a name: it is gone when it is closed, whatever happens.
+// scratchFile creates a file and removes its name, so the file disappears when it is closed or the
+// process dies.
 func scratchFile(dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "scratch-*")
 	if err != nil {
@@ -141,14 +142,14 @@ func scratchFile(dir string) (*os.File, error) {
 	return file, nil
 }
 
-// run reads a sorted run; key and count are its next entry.
+// run reads a sorted run. key and count are its current entry.
 type run struct {
 	r     *bufio.Reader
 	key   []byte
 	count int64
 }
 
-// next reads an entry; io.EOF says that there is none.
+// next reads the next entry, or returns io.EOF.
 func (r *run) next() error {
 	size, err := binary.ReadUvarint(r.r)
 	if err != nil {

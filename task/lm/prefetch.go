@@ -21,19 +21,19 @@ func newBatch(tokens int) *batch {
 	return &batch{inputs: make([]int32, tokens), targets: make([]int32, tokens)}
 }
 
-// ahead reads batches in a goroutine, one ahead of that which is computed.
-type ahead struct {
+// prefetcher reads batches in a goroutine, one ahead of the batch in use.
+type prefetcher struct {
 	ready, free chan *batch
-	current     *batch // in the caller's hands
+	current     *batch // in use by the caller
 	cancel      context.CancelFunc
 	done        chan struct{}
 }
 
-// readAhead starts to read, of so many tokens each time; close ends it.
-func readAhead(ctx context.Context, read fill, size int, spans iter.Seq[train.Span]) *ahead {
-	const batches = 2 // one that is read, one that is computed
+// prefetch starts to read batches of size tokens, one per span. close stops it.
+func prefetch(ctx context.Context, read fill, size int, spans iter.Seq[train.Span]) *prefetcher {
+	const batches = 2 // one being read, one in use
 	ctx, cancel := context.WithCancel(ctx)
-	a := &ahead{ready: make(chan *batch, batches), free: make(chan *batch, batches),
+	a := &prefetcher{ready: make(chan *batch, batches), free: make(chan *batch, batches),
 		cancel: cancel, done: make(chan struct{})}
 	for range batches {
 		a.free <- newBatch(size)
@@ -46,7 +46,7 @@ func readAhead(ctx context.Context, read fill, size int, spans iter.Seq[train.Sp
 				b.span = span
 				b.err = read(ctx, span.Segment, span.Lanes.First, span.Lanes.Count, b.inputs,
 					b.targets)
-				a.ready <- b // has room for all there are
+				a.ready <- b // never blocks: it has room for every batch
 				if b.err != nil {
 					return
 				}
@@ -58,9 +58,9 @@ func readAhead(ctx context.Context, read fill, size int, spans iter.Seq[train.Sp
 	return a
 }
 
-// next returns the next batch, which is the caller's until the next call. It must not be called
+// next returns the next batch. The caller may use it until the next call. next must not be called
 // more often than there are spans, nor after an error.
-func (a *ahead) next(ctx context.Context) (*batch, error) {
+func (a *prefetcher) next(ctx context.Context) (*batch, error) {
 	if a.current != nil {
 		a.free <- a.current
 		a.current = nil
@@ -75,7 +75,7 @@ func (a *ahead) next(ctx context.Context) (*batch, error) {
 }
 
 // close stops the goroutine and waits for it.
-func (a *ahead) close() {
+func (a *prefetcher) close() {
 	a.cancel()
 	<-a.done
 }
