@@ -39,6 +39,15 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
+// GPUSizer says how much of a GPU's memory a model of that --precision takes.
+func GPUSizer(g GPU, precision string) (compute.Sizer, error) {
+	p, err := compute.ParsePrecision(precision)
+	if err != nil {
+		return nil, err
+	}
+	return cuda.NewSizer(cuda.Config{Index: g.Index, Precision: p})
+}
+
 // open fills in the fields that need an open GPU. If the GPU cannot be opened, Free is still set
 // where the driver tells it.
 func (g *GPU) open() (err error) {

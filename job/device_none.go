@@ -30,6 +30,12 @@ func (*GPU) open() error {
 	return err
 }
 
+// GPUSizer fails without CUDA.
+func GPUSizer(GPU, string) (compute.Sizer, error) {
+	_, err := GPUs()
+	return nil, err
+}
+
 // openCUDA fails without CUDA.
 func openCUDA(int, compute.Precision) (compute.Device, error) {
 	_, err := GPUs()

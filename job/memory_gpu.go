@@ -9,9 +9,7 @@ import (
 
 	"rondo/compute"
 	"rondo/job/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/train"
 )
 
 // Part is a worker's share of a job.
@@ -20,43 +18,18 @@ type Part struct {
 	Workers int // that share the batch
 }
 
-// gpuReserve is what a GPU's memory has besides what is counted: cuBLAS's workspace, sums in parts,
-// and room that is lost between pieces.
+// gpuReserve is what a GPU's memory has besides what is counted: cuBLAS's workspace, and room that is
+// lost between pieces.
 const gpuReserve = 48 << 20
 
-// gpuLogits is how many logits the output layer keeps at most on a GPU.
-const gpuLogits = 1 << 26
-
 // GPUMemory estimates how many bytes of a GPU's memory a worker with so many lanes takes.
-func GPUMemory(spec *rondov1.JobSpec, vocabulary, lanes int) (int64, error) {
-	config, err := ModelConfig(spec, vocabulary)
+func GPUMemory(spec *rondov1.JobSpec, on compute.Sizer, vocabulary, lanes int) (int64, error) {
+	s, err := sizesOf(spec, vocabulary)
 	if err != nil {
 		return 0, err
 	}
-	rule, err := train.ParseOptimizer(spec.Optimizer)
-	if err != nil {
-		return 0, err
-	}
-	together, beside := passes(spec, int64(lanes))
-	s := sizes{config: config, lanes: together, steps: spec.Bptt, chunk: spec.Bptt,
-		bf16: spec.Precision == compute.BF16.String() || spec.Precision == compute.FP16.String()}
-	if spec.Recompute > 0 {
-		s.chunk = min(s.chunk, spec.Recompute)
-	}
-	parameters := floats(int64(model.Span(model.Layout(config))))
-	slots, copies := kept(spec, rule)
-	bytes := block(parameters)*(2+slots+copies+beside) + s.activations() +
-		s.gpuGraph(s.chunk, false)
-	if s.chunk < s.steps {
-		bytes += block(parameters)
-		if rest := s.steps % s.chunk; rest > 0 {
-			bytes += s.gpuGraph(rest, false)
-		}
-	}
-	if spec.EvalCorpus != "" || spec.ValidationFraction > 0 {
-		bytes += s.gpuGraph(s.chunk, true) + s.activations()
-	}
-	return bytes + gpuReserve, nil
+	kept, work, _ := s.onDevice(on, lanes, int(spec.Workers))
+	return kept + work.Total() + gpuReserve, nil
 }
 
 // driverBytes is what NVIDIA's driver and its libraries take of a process's own memory.
@@ -65,62 +38,18 @@ const driverBytes = 2 << 30
 // BesideGPU estimates how many bytes of its own memory a worker takes whose model is in a GPU's:
 // what travels around the ring, and the copies that are stored and restored.
 func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
-	config, err := ModelConfig(spec, vocabulary)
+	s, err := sizesOf(spec, vocabulary)
 	if err != nil {
 		return 0, err
 	}
-	rule, err := train.ParseOptimizer(spec.Optimizer)
-	if err != nil {
-		return 0, err
-	}
-	parameters := floats(int64(model.Span(model.Layout(config))))
-	all := floats(spec.Batch * int64(config.StateSize()))
-	slots, _ := kept(spec, rule)
-	snapshot := parameters*(1+slots) + all
 	copies := int64(2) // one that is read back from the GPU, and one to recover with
 	if jobspec.KeepsModel(spec) {
 		copies += 2 // one that is written, and one that waits
 	}
-	bytes := parameters + 3*all + copies*snapshot + runtimeBytes + tokenBytes*int64(vocabulary)
+	bytes := s.parameters + 3*s.states + copies*s.snapshot + runtimeBytes +
+		tokenBytes*int64(vocabulary)
 	return bytes + bytes/spareShare + driverBytes, nil
 }
-
-// gpuGraph are the workspaces of a graph of so many steps.
-func (s sizes) gpuGraph(steps int64, inference bool) (bytes int64) {
-	c := s.config
-	hidden, gates, rows := int64(c.Hidden), int64(c.Cell.Gates()), steps*s.lanes
-	widest := max(gates*hidden, int64(c.Embed))
-	state := s.lanes * hidden
-	tape := rows * gates * hidden // a row of gates for each token, and the states
-	kept := int64(c.Cell.States() + c.Cell.Kept())
-	// What a kernel's blocks tell each other of a pass, of whole tiles: without room for that, a
-	// layer does with less, and is slower.
-	told := steps * upTo(s.lanes, tileLanes) * gates * upTo(hidden, blockColumns)
-	if inference {
-		tape = min(tape, max(state*gates, inferenceGates))
-		kept, told = 0, told/gates
-	}
-	if s.bf16 { // or the weights as a product a step reads them, and what they multiply
-		told = max(told, (gates*hidden*hidden+(gates+1)*state)/2)
-	}
-	for range c.Layers {
-		bytes += block(floats(tape + told + kept*(rows*hidden+state) + (gates+4)*state))
-	}
-	vocabulary := int64(c.Vocab)
-	logits := min(rows*vocabulary, max(gpuLogits, vocabulary))
-	bytes += block(floats(logits + 4*rows))
-	if s.bf16 { // operands of a product, as it reads them
-		largest := max(gates*hidden*max(hidden, int64(c.Embed)), vocabulary*hidden)
-		bytes += 2 * (rows*widest + logits + largest)
-	}
-	return bytes
-}
-
-// tileLanes is what a kernel of a whole pass takes lanes in multiples of.
-const tileLanes = 16
-
-// inferenceGates is how many gates a layer that only looks forward has at a time.
-const inferenceGates = 8 << 20
 
 // Room is how many bytes of a GPU a worker had for itself when it lacked some; 0: nobody knows.
 func Room(device compute.Device, lack *compute.MemoryError) int64 {
@@ -135,11 +64,12 @@ func Room(device compute.Device, lack *compute.MemoryError) int64 {
 // AdviseOnGPU says, in words that continue a sentence, what a worker takes of a GPU's memory, by
 // estimate, and which flags would have it take no more than there is room. Without a room it says
 // only the former.
-func AdviseOnGPU(spec *rondov1.JobSpec, vocabulary int, part Part, room int64) string {
+func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part Part,
+	room int64) string {
 	takes := func(change func(*rondov1.JobSpec), lanes int) int64 {
 		changed := proto.CloneOf(spec)
 		change(changed)
-		bytes, err := GPUMemory(changed, vocabulary, lanes)
+		bytes, err := GPUMemory(changed, on, vocabulary, lanes)
 		if err != nil {
 			return 1 << 62 // such a job is none
 		}

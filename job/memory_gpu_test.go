@@ -63,7 +63,11 @@ func TestGPUMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := memorySpec(c.change)
 			spec.Device = "cuda"
-			want, err := GPUMemory(spec, c.vocabulary, int(spec.Batch))
+			on, err := GPUSizer(GPU{}, spec.Precision)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := GPUMemory(spec, on, c.vocabulary, int(spec.Batch))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -58,7 +58,7 @@ func TestMemoryAgainstTheDevice(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := measured(t, spec, c.vocabulary)
-				want := estimate.Model + estimate.Activations + estimate.Kernels
+				want := estimate.Model + estimate.Work
 				if got > want || want > got*7/6+16<<20 {
 					t.Errorf("%s, and the device held %s (a run); off by %.2f", mib(want), mib(got),
 						float64(want)/float64(got))

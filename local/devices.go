@@ -52,11 +52,15 @@ func (r Run) logDevices(vocabulary int) {
 	each := (workers + len(gpus) - 1) / len(gpus)
 	part := job.Part{Workers: int(r.Spec.Workers),
 		Lanes: int((r.Spec.Batch + r.Spec.Workers - 1) / r.Spec.Workers)}
-	takes, err := job.GPUMemory(r.Spec, vocabulary, part.Lanes)
 	for _, g := range gpus[:min(workers, len(gpus))] {
+		on, err := job.GPUSizer(g, r.Spec.Precision)
+		if err != nil {
+			continue // whoever opens it says so
+		}
+		takes, err := job.GPUMemory(r.Spec, on, vocabulary, part.Lanes)
 		if room := g.Memory / int64(each); err == nil && takes > room {
 			r.Log(fmt.Sprintf("cuda:%d may have too little memory%s", g.Index,
-				job.AdviseOnGPU(r.Spec, vocabulary, part, room)))
+				job.AdviseOnGPU(r.Spec, on, vocabulary, part, room)))
 		}
 	}
 }

@@ -314,18 +314,18 @@ type activations struct {
 }
 
 // allocate makes room for T steps of B lanes.
-func (a *activations) allocate(m *Model, T, B int) {
-	c, n := m.config, T*B
-	a.embedded = m.dev.Alloc(n * c.Embed)
+func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) {
+	n := T * B
+	a.embedded = alloc(n * c.Embed)
 	for range c.Layers {
-		a.hidden = append(a.hidden, m.dev.Alloc(n*c.Hidden))
+		a.hidden = append(a.hidden, alloc(n*c.Hidden))
 	}
 	if c.projects() {
-		a.projected = m.dev.Alloc(n * c.Embed)
+		a.projected = alloc(n * c.Embed)
 	}
-	a.gradient[0] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
+	a.gradient[0] = alloc(n * max(c.Embed, c.Hidden))
 	if c.Embed > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
-		a.gradient[1] = m.dev.Alloc(n * max(c.Embed, c.Hidden))
+		a.gradient[1] = alloc(n * max(c.Embed, c.Hidden))
 	}
 }
 

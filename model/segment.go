@@ -106,10 +106,10 @@ func (s *Segment) build(k int) (err error) {
 	} else {
 		s.host = make([]float32, B*m.config.StateSize())
 	}
-	s.memory.allocate(m, k, B)
+	s.memory.allocate(m.config, m.dev.Alloc, k, B)
 	grads := m.grads
 	if k < T {
-		s.partly = m.dev.Alloc(m.summed())
+		s.partly = m.dev.Alloc(m.config.summed())
 		grads = s.partly
 		for i := range s.dstates {
 			s.dstates[i] = newState(m, B)
@@ -134,11 +134,11 @@ func (c Config) chunk(T int) int {
 
 // summed is how many of the gradients come from each chunk anew: all but an embedding's, whose
 // rows the chunks add to, unless the output layer writes them too.
-func (m *Model) summed() int {
-	if m.config.Embed > 0 && !m.config.TieWeights {
-		return find(m.views, embeddingWeight).Offset
+func (c Config) summed() int {
+	if c.Embed > 0 && !c.TieWeights {
+		return find(Layout(c), embeddingWeight).Offset
 	}
-	return len(m.params)
+	return Span(Layout(c))
 }
 
 // Run runs the graph once: it overwrites the model's gradients with those of Scale times the summed

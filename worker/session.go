@@ -395,10 +395,11 @@ func (s *session) lack(err error) (lacks bool, _ error) {
 	if s.rank > 0 {
 		lanes -= int(s.plan.LaneEnds[s.rank-1])
 	}
-	if s.device == nil || job.HostMemory(s.device) {
+	on, sizes := s.device.(compute.Sizer) // a GPU; nil is none
+	if !sizes {
 		return true, err
 	}
-	advice := job.AdviseOnGPU(s.spec, s.data.Corpus.Vocabulary().Len(), job.Part{Lanes: lanes,
+	advice := job.AdviseOnGPU(s.spec, on, s.data.Corpus.Vocabulary().Len(), job.Part{Lanes: lanes,
 		Workers: len(s.plan.Members)}, job.Room(s.device, lack))
 	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
 }

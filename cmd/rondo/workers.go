@@ -23,13 +23,9 @@ func workersCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "workers",
-<<<<<<< HEAD
-		Short: "List the workers of a running job, and what each does",
-		Long: "Lists the workers of a running job, as its etcd has them. In Kubernetes (without\n" +
-			"--etcd) it shows what rondo status does: each pod with its rank and lanes.",
-=======
 		Short: "List the workers of a running job, with their states",
->>>>>>> plain4
+		Long: "Lists the workers of a running job, as its etcd has them. On Kubernetes (without\n" +
+			"--etcd) it shows what rondo status shows: each pod with its rank and lanes.",
 	}
 	named := jobFlags(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")

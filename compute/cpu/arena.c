@@ -8,17 +8,24 @@
 
 #include "arena.h"
 
-// The struct comes first, and ends before the header does: its last word is the arena's bytes.
+// The struct comes first, and ends before the header does.
 enum { HEADER = 1024 };
 
 // Memory of half a large page or more begins on one and asks for large pages, which spares most of
 // the address translation.
 enum { LARGE = 2 << 20 };
 
+static size_t alignment(size_t bytes) { return bytes < LARGE / 2 ? 64 : LARGE; }
+
+size_t rondo_whole(size_t bytes)
+{
+    size_t align = alignment(bytes);
+    return (bytes + align - 1) / align * align;
+}
+
 void *rondo_allocate(size_t bytes)
 {
-    size_t align = bytes < LARGE / 2 ? 64 : LARGE;
-    size_t whole = (bytes + align - 1) / align * align;
+    size_t align = alignment(bytes), whole = rondo_whole(bytes);
     void *p = aligned_alloc(align, whole);
 #ifdef MADV_HUGEPAGE
     if (p && align == LARGE)
@@ -39,11 +46,15 @@ static void close_gap(char *from, char *to) { (void)from, (void)to; }
 
 static size_t room(const struct part *p) { return (p->bytes + 63) / 64 * 64 + GAP; }
 
-void *rondo_arena_new(void *model, size_t size, struct part *parts, int n)
+void *rondo_arena_new(void *model, size_t size, struct part *parts, int n, size_t *only)
 {
     size_t bytes = HEADER;
     for (int i = 0; i < n; i++)
         bytes += room(&parts[i]);
+    if (only) {
+        *only += bytes;
+        return 0;
+    }
     char *arena = rondo_allocate(bytes);
     if (!arena)
         return 0;
@@ -54,16 +65,7 @@ void *rondo_arena_new(void *model, size_t size, struct part *parts, int n)
         close_gap(next + parts[i].bytes, next + room(&parts[i]));
         next += room(&parts[i]);
     }
-    memcpy(arena + HEADER - sizeof bytes, &bytes, sizeof bytes);
     return memcpy(arena, model, size);
-}
-
-size_t rondo_arena_bytes(const void *workspace)
-{
-    size_t bytes = 0;
-    if (workspace)
-        memcpy(&bytes, (const char *)workspace + HEADER - sizeof bytes, sizeof bytes);
-    return bytes;
 }
 
 // A quarter page off whole pages, lest the same rows of all blocks compete for one set of the

@@ -16,8 +16,9 @@ struct part {
     {&(pointer), (count) * ((kernels)->bf16 ? sizeof(uint16_t) : sizeof(float))}
 
 // Allocates a struct of `size` bytes and its parts. The parts' `at` point into `model`, which is
-// copied. All parts are zeros. Null when there is no memory.
-void *rondo_arena_new(void *model, size_t size, struct part *parts, int n);
+// copied. All parts are zeros. Null when there is no memory. With `only` it allocates nothing, adds
+// the bytes to *only and returns null.
+void *rondo_arena_new(void *model, size_t size, struct part *parts, int n, size_t *only);
 
 // Rows from one block to the next for n rows.
 long rondo_spread(long n, size_t row_bytes);

@@ -10,7 +10,6 @@ type layer interface {
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 		dstate compute.RecurrentState, told func(tensors, rows int))
-	bytes() int64 // of the workspace
 	close()
 }
 
@@ -19,7 +18,6 @@ type head interface {
 	forward(x, w, b []float32, targets []int32) float64
 	forwardBackward(x, w, b []float32, targets []int32, scale float32,
 		dx, dw, db []float32) float64
-	bytes() int64 // of the workspace
 	close()
 }
 

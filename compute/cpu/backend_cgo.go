@@ -110,9 +110,49 @@ type nativeLayer struct {
 	hidden int
 }
 
+// whole is how much memory an allocation of so many bytes takes.
+func whole(bytes int64) int64 { return int64(C.rondo_whole(C.size_t(bytes))) }
+
+// layout is what the C kernels' workspaces are laid out by.
+func (c Config) layout() *C.struct_kernels {
+	return &C.struct_kernels{bf16: flag(c.Precision == compute.BF16)}
+}
+
+// layerBytes is of a layer's workspace, with its input's.
+func (c Config) layerBytes(s compute.RecurrentShape, inference bool, in input) int64 {
+	var bytes C.size_t
+	newLayer(c.layout(), c.Threads, s, inference, in, &bytes)
+	return int64(bytes)
+}
+
+// headBytes is of an output layer's workspace that keeps so many rows' logits.
+func (c Config) headBytes(s compute.OutputShape, rows int) int64 {
+	var bytes C.size_t
+	newHead(c.layout(), c.Threads, s, rows, &bytes)
+	return int64(bytes)
+}
+
+// gemmBytes is of the room that general products share.
+func (c Config) gemmBytes(_, n, k int) int64 {
+	return int64(C.rondo_gemm_bytes(c.layout().bf16, C.long(c.Threads), C.long(n), C.long(k)))
+}
+
+// newLayer makes a workspace; with only it makes nothing, and adds its bytes to that.
+func newLayer(k *C.struct_kernels, threads int, s compute.RecurrentShape, inference bool,
+	in input, only *C.size_t) *C.struct_layer {
+	return C.rondo_layer_new(k, C.int(threads), C.int(s.Cell), C.long(s.T), C.long(s.B),
+		C.long(s.D), C.long(s.H), flag(inference), C.int(in), only)
+}
+
+// newHead is newLayer of an output layer.
+func newHead(k *C.struct_kernels, threads int, s compute.OutputShape, rows int,
+	only *C.size_t) *C.struct_head {
+	return C.rondo_head_new(k, C.int(threads), C.long(s.N), C.long(s.H), C.long(s.V),
+		C.long(rows), only)
+}
+
 func (n *native) newLayer(s compute.RecurrentShape, inference bool) layer {
-	w := C.rondo_layer_new(n.kernels, C.int(n.most), C.int(s.Cell), C.long(s.T),
-		C.long(s.B), C.long(s.D), C.long(s.H), flag(inference))
+	w := newLayer(n.kernels, n.most, s, inference, noInput, nil)
 	if w == nil {
 		rows := int64(s.Cell.Gates()) * int64(s.H)
 		panic(&compute.MemoryError{What: fmt.Sprintf("a recurrent layer of shape %+v", s),
@@ -167,8 +207,6 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	}
 }
 
-func (l *nativeLayer) bytes() int64 { return int64(C.rondo_layer_bytes(l.work)) }
-
 func (l *nativeLayer) close() {
 	if l.work == nil {
 		return
@@ -184,8 +222,7 @@ type nativeHead struct {
 }
 
 func (n *native) newHead(s compute.OutputShape, rows int) head {
-	w := C.rondo_head_new(n.kernels, C.int(n.most), C.long(s.N), C.long(s.H), C.long(s.V),
-		C.long(rows))
+	w := newHead(n.kernels, n.most, s, rows, nil)
 	if w == nil {
 		panic(&compute.MemoryError{What: fmt.Sprintf("an output layer of shape %+v", s),
 			Bytes: 4 * int64(rows) * int64(s.V)})
@@ -202,8 +239,6 @@ func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale f
 	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w),
 		floats(b), ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
 }
-
-func (h *nativeHead) bytes() int64 { return int64(C.rondo_arena_bytes(unsafe.Pointer(h.work))) }
 
 func (h *nativeHead) close() {
 	C.free(unsafe.Pointer(h.work))

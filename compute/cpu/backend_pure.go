@@ -79,7 +79,9 @@ func (p *pure) multiply(rounds int) float64 {
 }
 
 func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
-	return pureLayer{newRefLayer(s, p.rows, inference)}
+	return pureLayer{newRefLayer(s, p.rows, inference, func(n int) []float32 {
+		return make([]float32, n)
+	})}
 }
 
 func (p *pure) newHead(s compute.OutputShape, rows int) head {
@@ -133,19 +135,31 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 		refState[float32]{dstate.H, dstate.C}, told)
 }
 
-func (l pureLayer) bytes() int64 { return 4 * int64(l.ref.elements()) }
-func (pureLayer) close()         {}
+func (pureLayer) close() {}
 
-// elements is how many the workspace has.
-func (l *refLayer[F]) elements() int {
-	n := 0
-	for _, x := range [][]F{l.h, l.c, l.act, l.q, l.rec, l.din, l.dh, l.dhNew, l.dc, l.drh} {
-		n += len(x)
+// whole is how much memory an allocation of so many bytes takes.
+func whole(bytes int64) int64 { return bytes }
+
+// layerBytes is of a layer's workspace, which has nothing of its input's.
+func (Config) layerBytes(s compute.RecurrentShape, inference bool, _ input) (bytes int64) {
+	newRefLayer(s, rows[float32]{}, inference, func(n int) []float32 {
+		bytes += 4 * int64(n)
+		return nil
+	})
+	return bytes
+}
+
+// headBytes is of an output layer's workspace that keeps so many rows' logits.
+func (Config) headBytes(s compute.OutputShape, rows int) int64 {
+	return 4 * int64(max(rows, 1)) * int64(s.V)
+}
+
+// gemmBytes is of the rounded copies.
+func (c Config) gemmBytes(m, n, k int) int64 {
+	if c.Precision == compute.FP32 {
+		return 0
 	}
-	if l.Cell == compute.GRU { // elsewhere drec is din
-		n += len(l.drec)
-	}
-	return n
+	return 4 * int64(k) * int64(m+n)
 }
 
 // pureHead is the reference output layer in float32.
@@ -160,5 +174,4 @@ func (h pureHead) forwardBackward(x, w, b []float32, targets []int32, scale floa
 	return h.ref.run(x, w, b, targets, scale, dx, dw, db)
 }
 
-func (h pureHead) bytes() int64 { return 4 * int64(len(h.ref.logits)) }
-func (pureHead) close()         {}
+func (pureHead) close() {}

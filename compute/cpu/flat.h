@@ -28,12 +28,14 @@ void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, lo
 void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
                    float *y, const float *x, float p, const uint64_t *keys);
 
-// The room of general products: none at first, as much as the largest so far needs, at most
-// GEMM_DEPTH*(GEMM_COLUMNS + threads*GEMM_ROWS) operands and a little.
+// The room of general products: none at first, as much as the largest so far needs.
 struct space {
     void *memory;
     size_t bytes;
 };
+
+// What a product of n columns and so deep needs of it.
+size_t rondo_gemm_bytes(int bf16, long threads, long n, long depth);
 
 // compute.Device.Gemm. Returns 0 if there is no memory.
 int rondo_gemm(const struct kernels *k, struct team *t, struct space *s, int trans_a, int trans_b,

@@ -9,7 +9,7 @@
 enum { HEAD_STRIP = 8 };
 
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
-                            long rows)
+                            long rows, size_t *only)
 {
     struct head o = {.threads = threads, .N = N, .H = H, .V = V, .U = blocks_up(H, BLOCK),
                      .Y = blocks_up(V, BLOCK), .rows = rows ? rows : N};
@@ -35,7 +35,7 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
         FLOATS(o.wanted, o.S),
         {&o.losses, o.S * sizeof(double)},
     };
-    struct head *made = rondo_arena_new(&o, sizeof o, parts, sizeof parts / sizeof *parts);
+    struct head *made = rondo_arena_new(&o, sizeof o, parts, sizeof parts / sizeof *parts, only);
     if (made && !half) {
         made->x_pairs = made->x_rows;
         made->d_pairs = made->d_rows;

@@ -50,6 +50,6 @@ func benchmarkOutput(b *testing.B, d *Device, s compute.OutputShape) {
 	_, peak := d.Bytes()
 	b.ReportMetric(float64(s.N)/best.Seconds(), "best-tokens/s")
 	b.ReportMetric(6*float64(s.N)*float64(s.H)*float64(s.V)/best.Seconds()/1e9, "best-GFLOP/s")
-	b.ReportMetric(float64(o.head.bytes())/1e6, "workspace-MB")
+	b.ReportMetric(float64(o.workspace.bytes)/1e6, "workspace-MB")
 	b.ReportMetric(float64(peak)/1e6, "peak-MB")
 }

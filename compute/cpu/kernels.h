@@ -224,19 +224,20 @@ const struct kernels *rondo_kernels(const char *isa, int bf16);
 const char *rondo_name(const struct kernels *k);
 double rondo_burn(const struct kernels *k, long rounds);
 
-// Memory on a 64-byte boundary, its contents unknown; null when there is none.
+// Memory on a 64-byte boundary, its contents unknown; null when there is none. It takes whole pages:
+// rondo_whole(bytes).
 void *rondo_allocate(size_t bytes);
+size_t rondo_whole(size_t bytes);
 
-// Workspaces; null when there is no memory. A head is freed with free().
+// Workspaces; null when there is no memory. A head is freed with free(). With `only` nothing is made:
+// the bytes are added to *only, and for a layer those of its input of token ids (ids 1) or of dense
+// rows (ids 0; -1 leaves the input out). Of the kernels it then reads bf16 alone.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, int inference);
-size_t rondo_layer_bytes(const struct layer *l);
+                              long D, long H, int inference, int ids, size_t *only);
 void rondo_layer_free(struct layer *l);
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
-                            long rows);
+                            long rows, size_t *only);
 
-// Bytes of a workspace; 0 of null.
-size_t rondo_arena_bytes(const void *workspace);
 
 // Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
 int rondo_layer_gates_even(const struct team *t, const struct layer *l);

@@ -56,8 +56,35 @@ static struct part part_of(struct tensor *x, long blocks, size_t element)
     return (struct part){&x->at, blocks * x->stride * BLOCK * element};
 }
 
+static struct input *input_new(const struct kernels *k, const struct layer *l, int ids,
+                               size_t *only)
+{
+    struct input in = {.ids = ids, .compact = l->D > l->N};
+    in.tokens = in.rows_kept = in.compact ? l->N : l->D;
+    long numbered = ids && in.compact;
+    size_t half = k->bf16 ? sizeof(uint16_t) : 0, operand = half ? half : sizeof(float);
+    long even = up(l->B, 2), panels = (long)!ids * l->K * l->U * l->X * BLOCK * BLOCK;
+    long back = !l->inference;
+    in.rows = tensor(l->T, l->B, 0, operand);
+    in.pairs = tensor(l->T, even, l->M, sizeof(uint16_t));
+    struct part parts[] = {
+        FLOATS(in.table, (long)ids * l->K * l->U * in.rows_kept * BLOCK),
+        {&in.token, numbered * l->N * sizeof *in.token},
+        {&in.slot_of, numbered * l->D * sizeof *in.slot_of},
+        {&in.numbers, numbered * l->N * sizeof *in.numbers},
+        OPERANDS(k, in.panels, panels),
+        OPERANDS(k, in.back, back * panels),
+        part_of(&in.rows, !ids * l->X, operand),
+        part_of(&in.pairs, !ids * back * l->X, half),
+    };
+    struct input *w = rondo_arena_new(&in, sizeof in, parts, sizeof parts / sizeof *parts, only);
+    if (w && !k->bf16)
+        w->pairs = w->rows;
+    return w;
+}
+
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, int inference)
+                              long D, long H, int inference, int ids, size_t *only)
 {
     struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H};
     measure(&l, k->bf16);
@@ -85,44 +112,15 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
         FLOATS(l.dbias, back * strips * l.sums * l.U * BLOCK),
         FLOATS(l.tile, back * threads * l.tile_rows * BLOCK),
     };
-    struct layer *w = rondo_arena_new(&l, sizeof l, parts, sizeof parts / sizeof *parts);
+    struct layer *w = rondo_arena_new(&l, sizeof l, parts, sizeof parts / sizeof *parts, only);
+    if (only && ids >= 0)
+        input_new(k, &l, ids, only);
     if (w && !k->bf16) {
         w->h_rows = w->h_pairs = w->h;
         w->aux_rows = w->aux_pairs = w->aux;
         w->d = w->d_rows = w->d_pairs = w->gates;
     }
     return w;
-}
-
-static struct input *input_new(const struct kernels *k, const struct layer *l, int ids)
-{
-    struct input in = {.ids = ids, .compact = l->D > l->N};
-    in.tokens = in.rows_kept = in.compact ? l->N : l->D;
-    long numbered = ids && in.compact;
-    size_t half = k->bf16 ? sizeof(uint16_t) : 0, operand = half ? half : sizeof(float);
-    long even = up(l->B, 2), panels = (long)!ids * l->K * l->U * l->X * BLOCK * BLOCK;
-    long back = !l->inference;
-    in.rows = tensor(l->T, l->B, 0, operand);
-    in.pairs = tensor(l->T, even, l->M, sizeof(uint16_t));
-    struct part parts[] = {
-        FLOATS(in.table, (long)ids * l->K * l->U * in.rows_kept * BLOCK),
-        {&in.token, numbered * l->N * sizeof *in.token},
-        {&in.slot_of, numbered * l->D * sizeof *in.slot_of},
-        {&in.numbers, numbered * l->N * sizeof *in.numbers},
-        OPERANDS(k, in.panels, panels),
-        OPERANDS(k, in.back, back * panels),
-        part_of(&in.rows, !ids * l->X, operand),
-        part_of(&in.pairs, !ids * back * l->X, half),
-    };
-    struct input *w = rondo_arena_new(&in, sizeof in, parts, sizeof parts / sizeof *parts);
-    if (w && !k->bf16)
-        w->pairs = w->rows;
-    return w;
-}
-
-size_t rondo_layer_bytes(const struct layer *l)
-{
-    return l ? rondo_arena_bytes(l) + rondo_arena_bytes(l->in) : 0;
 }
 
 void rondo_layer_free(struct layer *l)
@@ -154,7 +152,7 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
         free(l->in);
         l->in = 0;
     }
-    if (!l->in && !(l->in = input_new(k, l, !!ids)))
+    if (!l->in && !(l->in = input_new(k, l, !!ids, 0)))
         return 0;
     struct layer_call call = {.ih = ih, .hh = hh, .bih = bih, .bhh = bhh, .peephole = peephole,
                               .ids = ids, .x = x, .h0 = h0, .c0 = c0, .y = y, .h = h, .c = c};

@@ -34,7 +34,7 @@ func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 
 func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
 	h := d.backend.newHead(s, rows)
-	return &output{shape: s, head: h, workspace: d.workspace(h.bytes())}
+	return &output{shape: s, head: h, workspace: d.workspace(d.config.headBytes(s, rows))}
 }
 
 // outputRows is how many rows' logits are kept in memory at once: chunks of about one size; or 0.

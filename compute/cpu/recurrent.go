@@ -13,6 +13,7 @@ type recurrent struct {
 	inference bool
 	layer     layer
 	workspace workspace
+	kind      input // that the workspace has room for
 
 	ran     bool // Forward has, and Backward has not since
 	weights compute.RecurrentWeights
@@ -23,7 +24,8 @@ type recurrent struct {
 func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.Recurrent {
 	s.Check()
 	l := d.backend.newLayer(s, inference)
-	return &recurrent{shape: s, inference: inference, layer: l, workspace: d.workspace(l.bytes())}
+	return &recurrent{shape: s, inference: inference, layer: l, kind: noInput,
+		workspace: d.workspace(d.config.layerBytes(s, inference, noInput))}
 }
 
 // Forward computes y: [T, B, H] and the state after the segment.
@@ -33,8 +35,12 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	s.CheckForward(w, in, state, y, out)
 	compute.CheckIDs("one-hot input", in.IDs, s.D)
 	r.layer.forward(w, in, state, y, out)
-	r.workspace.resize(r.layer.bytes()) // the first makes room for its kind of input
-	r.workspace.device.grown()
+	d := r.workspace.device
+	if kind := inputOf(in.IDs != nil); kind != r.kind { // the kernels have made room for it
+		r.kind = kind
+		r.workspace.resize(d.config.layerBytes(s, r.inference, kind))
+	}
+	d.grown()
 	r.ran, r.weights, r.input = true, w, in
 }
 

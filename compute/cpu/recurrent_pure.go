@@ -40,29 +40,31 @@ type refLayer[F float] struct {
 	drh   []F // [B, H]: of r ⊙ h (GRUResetBefore)
 }
 
-func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool) *refLayer[F] {
+// newRefLayer asks tensor for all that the layer has, by its length.
+func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool,
+	tensor func(n int) []F) *refLayer[F] {
 	k := s.Cell.Gates()
 	n, wide, state := s.T*s.B, k*s.H, s.B*s.H
 	l := &refLayer[F]{
 		RecurrentShape: s, rows: r, k: k,
-		h:   make([]F, state+n*s.H),
-		act: make([]F, n*wide),
-		rec: make([]F, s.B*wide),
+		h:   tensor(state + n*s.H),
+		act: tensor(n * wide),
+		rec: tensor(s.B * wide),
 	}
 	if s.Cell.States() == 2 {
-		l.c = make([]F, state+n*s.H)
+		l.c = tensor(state + n*s.H)
 	}
-	l.q = make([]F, s.Cell.Kept()*n*s.H)
+	l.q = tensor(s.Cell.Kept() * n * s.H)
 	if inference {
 		return l
 	}
-	l.din = make([]F, n*wide)
+	l.din = tensor(n * wide)
 	l.drec = l.din
 	if s.Cell == compute.GRU {
-		l.drec = make([]F, n*wide)
+		l.drec = tensor(n * wide)
 	}
-	l.dh, l.dhNew = make([]F, state), make([]F, state)
-	l.dc, l.drh = make([]F, state), make([]F, state)
+	l.dh, l.dhNew = tensor(state), tensor(state)
+	l.dc, l.drh = tensor(state), tensor(state)
 	return l
 }
 

@@ -135,6 +135,17 @@ func chooseMethod(o operands, m, n, k int, library, tensor bool) method {
 	return how
 }
 
+// scratch is how many bytes of the scratch the product takes.
+func (how method) scratch(o operands, m, n, k int) int {
+	switch {
+	case how.library && (o == operandBF16 || o == operandFP16): // as round has it
+		return alignedBytes(2*m*k) + 2*k*n
+	case how.slices > 1:
+		return 4 * how.slices * m * n
+	}
+	return 0
+}
+
 // blocksFor is how many parts of so many cover n.
 func blocksFor(n, part int) int { return (n + part - 1) / part }
 
@@ -183,8 +194,7 @@ func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
 // round makes 16-bit copies of two operands in the scratch.
 func (d *Device) round(o operands, a unsafe.Pointer, lenA int, b unsafe.Pointer,
 	lenB int) (roundA, roundB unsafe.Pointer) {
-	const align = 256
-	bytesA := blocksFor(2*lenA, align) * align
+	bytesA := alignedBytes(2 * lenA)
 	roundA = d.scratch(bytesA + 2*lenB)
 	roundB = unsafe.Add(roundA, bytesA)
 	d.launch("gemm_round", d.over(lenA), int64(lenA), a, roundA, int32(o))
@@ -196,7 +206,7 @@ func (d *Device) round(o operands, a unsafe.Pointer, lenA int, b unsafe.Pointer,
 func (d *Device) ownProduct(o operands, p driver.Product, how method) {
 	to, alpha, beta := p.C, p.Alpha, p.Beta
 	if how.slices > 1 {
-		to = d.scratch(4 * how.slices * p.M * p.N)
+		to = d.scratch(how.scratch(o, p.M, p.N, p.K))
 		alpha, beta = 1, 0
 	}
 	l := launch{grid: [3]int{blocksFor(p.M, how.tile), blocksFor(p.N, how.tile), how.slices}}

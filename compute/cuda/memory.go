@@ -85,6 +85,33 @@ func (d *Device) malloc(bytes int) unsafe.Pointer {
 	return d.take(fmt.Sprintf("a workspace of %d bytes", bytes), int64(bytes), false)
 }
 
+// part is a piece of a workspace: where its address goes, and its bytes.
+type part struct {
+	place *unsafe.Pointer
+	bytes int
+}
+
+// partsBytes is what parts take one behind the other, each from a 256-byte boundary on.
+func partsBytes(parts []part) (bytes int) {
+	for _, p := range parts {
+		bytes += alignedBytes(p.bytes)
+	}
+	return bytes
+}
+
+func alignedBytes(n int) int { return (n + 255) &^ 255 }
+
+// cut makes a workspace of these parts.
+func (d *Device) cut(parts []part) unsafe.Pointer {
+	memory := d.malloc(partsBytes(parts))
+	next := memory
+	for _, p := range parts {
+		*p.place = next
+		next = unsafe.Add(next, alignedBytes(p.bytes))
+	}
+	return memory
+}
+
 // release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
 func (d *Device) release(p unsafe.Pointer) {
 	if p == nil || d.context == nil {

@@ -56,28 +56,20 @@ func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *outp
 			o.Close()
 		}
 	}()
-	const align = 256
-	cuts := []struct {
-		at    *unsafe.Pointer
-		bytes int
-	}{{&o.sum, 8}, {&o.losses, 8 * s.N}, {&o.logits, 4 * rows * s.V}}
-	if few.fits() {
-		cuts[2].at, cuts[2].bytes = &o.parts, few.partBytes(s)
-	}
-	total := 0
-	for _, c := range cuts {
-		total += (c.bytes + align - 1) / align * align
-	}
-	o.memory = d.malloc(total)
-	next := o.memory
-	for _, c := range cuts {
-		*c.at = next
-		next = unsafe.Add(next, (c.bytes+align-1)/align*align)
-	}
+	o.memory = d.cut(o.cuts())
 	o.targets = d.newStaged(4 * s.N)
 	o.result = d.newResult(8)
 	made = true
 	return o
+}
+
+// cuts are the parts of its memory.
+func (o *output) cuts() []part {
+	cuts := []part{{&o.sum, 8}, {&o.losses, 8 * o.shape.N}}
+	if o.few.fits() {
+		return append(cuts, part{&o.parts, o.few.partBytes(o.shape)})
+	}
+	return append(cuts, part{&o.logits, 4 * o.rows * o.shape.V})
 }
 
 // Forward computes the summed cross-entropy in nats; rows with a negative target do not count.

@@ -22,11 +22,23 @@ type persistent struct {
 // faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
 // have no such tensor instructions as the kernels use.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
-	if d.major() < 8 && d.forward() != operandFP32 {
+	l, need := d.layOutPersistent(s, inference)
+	if l == nil || d.growScratch(need) != nil { // now, for nothing is allocated later
 		return nil
 	}
-	l := &persistent{device: d, RecurrentShape: s}
-	need := 0
+	if !l.whole(inference) {
+		l.steps = newSteps(d, s, inference)
+	}
+	return l
+}
+
+// layOutPersistent is newPersistent without memory, and what it needs of the scratch.
+func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) (l *persistent,
+	need int) {
+	if d.major() < 8 && d.forward() != operandFP32 {
+		return nil, 0
+	}
+	l = &persistent{device: d, RecurrentShape: s}
 	if p, ok := planPersistent(s, d.forward(), d.multiprocessors(), d.sharedPerBlock(),
 		false); ok {
 		l.there, need = &p, p.exchange(s.T)
@@ -38,28 +50,19 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 		}
 	}
 	if l.there == nil && l.back == nil {
-		return nil
+		return nil, 0
 	}
-	if lack := d.growScratch(need); lack != nil { // now, for nothing is allocated later
-		return nil
-	}
-	if l.there == nil || l.back == nil && !inference {
-		l.steps = newSteps(d, s, inference)
-	}
-	return l
+	return l, need
+}
+
+// whole says whether no pass needs steps.
+func (l *persistent) whole(inference bool) bool {
+	return l.there != nil && (l.back != nil || inference)
 }
 
 // carryBytes is the room for what of the gradient of h (GRU) or c (LSTM) a step hands to the one
 // before it, besides what goes through W_hh: [B, H], rounded up.
-func (l *persistent) carryBytes() int { return 4 * alignedFloats(l.B*l.H) }
-
-// bytes are those of steps: the launches share the Device's scratch.
-func (l *persistent) bytes() int64 {
-	if l.steps == nil {
-		return 0
-	}
-	return l.steps.bytes()
-}
+func (l *persistent) carryBytes() int { return alignedBytes(4 * l.B * l.H) }
 
 func (l *persistent) close() {
 	if l.steps != nil {

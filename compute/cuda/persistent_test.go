@@ -128,8 +128,8 @@ func TestPersistentHalf(t *testing.T) {
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(13, 14))
 	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 8*d.multiprocessors() + 8}
 	l := newPersistent(d, s, false).(*persistent)
-	if l.there != nil || l.back == nil || l.bytes() == 0 {
-		t.Fatalf("%+v: plans %+v and %+v, %d bytes", s, l.there, l.back, l.bytes())
+	if l.there != nil || l.back == nil || l.steps == nil {
+		t.Fatalf("%+v: plans %+v and %+v, steps %v", s, l.there, l.back, l.steps)
 	}
 	l.close()
 	sameAsSteps(t, d, newRecurrentProblem(s, false, random), d.NewRecurrent)

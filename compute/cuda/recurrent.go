@@ -37,8 +37,6 @@ type loop interface {
 	// backward takes the tape to the gradients of the sums. dy: [T, B, H]; dout is the gradient of
 	// the last state, dstate receives that of the first.
 	backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape)
-	// bytes is the loop's own memory, which close frees.
-	bytes() int64
 	close()
 }
 
@@ -82,24 +80,35 @@ func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.
 // newRecurrent makes a layer over the recurrence that newLoop makes.
 func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
 	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
-	wide := s.Cell.Gates() * s.H // panics on an unknown cell
-	s.Check()
-	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}
-	if inference {
-		r.steps = stepsAtOnce(s.T, 4*s.B*wide)
-	}
+	r := d.layOut(s, inference)
 	made := false
 	defer func() {
 		if !made { // no memory for a part
 			r.Close()
 		}
 	}()
-	r.makeTape()
-	atOnce := s
-	atOnce.T = r.steps
-	r.loop = newLoop(d, atOnce, inference)
+	r.memory = d.cut(r.parts())
+	r.loop = newLoop(d, r.atOnce(), inference)
 	made = true
 	return r
+}
+
+// layOut is a layer without its memory.
+func (d *Device) layOut(s compute.RecurrentShape, inference bool) *recurrent {
+	wide := s.Cell.Gates() * s.H // panics on an unknown cell
+	s.Check()
+	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}
+	if inference {
+		r.steps = stepsAtOnce(s.T, 4*s.B*wide)
+	}
+	return r
+}
+
+// atOnce is the shape that the loop computes.
+func (r *recurrent) atOnce() compute.RecurrentShape {
+	s := r.shape
+	s.T = r.steps
+	return s
 }
 
 // stepsAtOnce is the largest divisor of T so many steps of which, of stepBytes each, fit in
@@ -113,38 +122,23 @@ func stepsAtOnce(T, stepBytes int) int {
 	return 1
 }
 
-// makeTape cuts the tape from one piece of memory.
-func (r *recurrent) makeTape() {
+// parts are those of the tape, and the biases.
+func (r *recurrent) parts() []part {
 	s := r.shape
-	state, rows := s.B*s.H, r.steps*s.B
-	parts := []struct {
-		place  *unsafe.Pointer
-		floats int
-	}{{&r.tape.act, rows * r.wide}, {&r.tape.h, state + rows*s.H}, {&r.tape.cell, 0},
-		{&r.tape.q, 0}, {&r.biases, r.wide}}
+	rows := r.steps * s.B
+	states := 4 * (s.B + rows) * s.H
+	parts := []part{{&r.tape.act, 4 * rows * r.wide}, {&r.tape.h, states}}
 	if s.Cell.States() == 2 {
-		parts[2].floats = state + rows*s.H
+		parts = append(parts, part{&r.tape.cell, states})
 	}
-	parts[3].floats = s.Cell.Kept() * rows * s.H
-	if s.Cell == compute.GRU {
-		parts[4].floats = 0
+	if n := s.Cell.Kept(); n > 0 {
+		parts = append(parts, part{&r.tape.q, 4 * n * rows * s.H})
 	}
-	total := 0
-	for _, p := range parts {
-		total += alignedFloats(p.floats)
+	if s.Cell != compute.GRU {
+		parts = append(parts, part{&r.biases, 4 * r.wide})
 	}
-	r.memory = r.device.malloc(4 * total)
-	next := r.memory
-	for _, p := range parts {
-		if p.floats > 0 {
-			*p.place = next
-			next = behind(next, alignedFloats(p.floats))
-		}
-	}
+	return parts
 }
-
-// alignedFloats is n, rounded up such that what lies behind so many begins on a 256-byte boundary.
-func alignedFloats(n int) int { return (n + 63) &^ 63 }
 
 // behind is device memory n floats on.
 func behind(p unsafe.Pointer, n int) unsafe.Pointer { return unsafe.Add(p, 4*n) }

@@ -19,7 +19,6 @@ type steps struct {
 	compute.RecurrentShape
 	wide   int // K*H
 	memory unsafe.Pointer
-	size   int64
 	// rec: [B, K*H], what W_hh gave a step; on the way back, where that differs from act, the
 	// gradient of it.
 	rec unsafe.Pointer
@@ -52,46 +51,38 @@ const (
 )
 
 func newSteps(d *Device, s compute.RecurrentShape, inference bool) loop {
+	return d.makeSteps(s, inference, worthHolding(s))
+}
+
+func worthHolding(s compute.RecurrentShape) bool {
 	work := int64(s.B) * int64(s.Cell.Gates()) * int64(s.H) * int64(s.H)
-	return d.makeSteps(s, inference, s.T >= heldSteps && work >= heldWork)
+	return s.T >= heldSteps && work >= heldWork
 }
 
 // makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
 func (d *Device) makeSteps(s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
-	if o := d.forward(); o != operandBF16 && o != operandFP16 || !d.byLibrary(o) ||
-		!inference && !d.byLibrary(d.backward()) {
-		hold = false
-	}
-	type part struct {
-		place  *unsafe.Pointer
-		floats int
-	}
-	parts := []part{{&l.rec, s.B * l.wide}}
-	if !inference {
-		state := s.B * s.H
-		parts = append(parts, part{&l.dh, state}, part{&l.dc, state}, part{&l.dn, state},
-			part{&l.drh, state})
-	}
-	if hold {
-		parts = append(parts, part{&l.held.hh, (l.wide*s.H + 1) / 2},
-			part{&l.held.x, (s.B*l.wide + 1) / 2}, part{&l.held.second, (s.B*s.H + 1) / 2})
-	}
-	total := 0
-	for _, p := range parts {
-		total += alignedFloats(p.floats)
-	}
-	l.size = 4 * int64(total)
-	l.memory = d.malloc(4 * total)
-	next := l.memory
-	for _, p := range parts {
-		*p.place = next
-		next = behind(next, alignedFloats(p.floats))
-	}
-	if hold && !l.tryHeld(inference) {
+	l.memory = d.cut(l.parts(inference, hold))
+	if l.held.hh != nil && !l.tryHeld(inference) {
 		l.held = held{} // the memory stays: this is rare
 	}
 	return l
+}
+
+func (l *steps) parts(inference, hold bool) []part {
+	d, state := l.device, l.B*l.H
+	parts := []part{{&l.rec, 4 * l.B * l.wide}}
+	if !inference {
+		for _, place := range []*unsafe.Pointer{&l.dh, &l.dc, &l.dn, &l.drh} {
+			parts = append(parts, part{place, 4 * state})
+		}
+	}
+	if o := d.forward(); !hold || o != operandBF16 && o != operandFP16 || !d.byLibrary(o) ||
+		!inference && !d.byLibrary(d.backward()) {
+		return parts
+	}
+	return append(parts, part{&l.held.hh, 2 * l.wide * l.H}, part{&l.held.x, 2 * l.B * l.wide},
+		part{&l.held.second, 2 * state})
 }
 
 // rows is how many rows of W_hh multiply h itself.
@@ -131,12 +122,10 @@ func (l *steps) heldProduct(transposed bool, n, k int, x16 unsafe.Pointer, first
 		B: unsafe.Add(l.held.hh, 2*first*l.H), C: c}
 }
 
-func (l *steps) bytes() int64 { return l.size }
-
 func (l *steps) close() {
 	if l.memory != nil {
 		l.device.release(l.memory)
-		l.memory, l.size = nil, 0
+		l.memory = nil
 	}
 }
 

@@ -216,7 +216,7 @@ static struct results run_layer(const struct kernels *k, int threads, const stru
     float *dpeephole = holes ? result(&r, holes) : 0;
     float *dx = s->dense ? result(&r, n * s->D) : 0, *dh0 = result(&r, state);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
-    struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0);
+    struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
     const int32_t *ids = s->dense ? 0 : in->ids;
     rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, in->peephole, ids,
                         s->dense ? in->x : 0, in->h0, two ? in->c0 : 0, y, h, c);
@@ -284,7 +284,7 @@ static struct results run_head(const struct kernels *k, int threads, const struc
     float *dx = result(&r, N * H), *dw = result(&r, V * H), *db = result(&r, V);
     float *loss = result(&r, 1);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
-    struct head *o = rondo_head_new(k, threads, N, H, V, s->rows);
+    struct head *o = rondo_head_new(k, threads, N, H, V, s->rows, 0);
     *loss = (float)rondo_head_run(k, t, o, x, w, w, targets, 1, dx, dw, db);
     free(o);
     if (t)

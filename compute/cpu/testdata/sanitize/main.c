@@ -55,7 +55,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     float *x = s->dense ? values(&b, n * s->D, 1) : 0;
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
     float *y = output(&b, n * s->H), *h = output(&b, state), *c = lstm ? output(&b, state) : 0;
-    float *dy = values(&b, n * s->H, 1);
+    float *dy = values(&b, n * s->H, 1, 0, 0);
     float *dih = output(&b, k * s->D), *dhh = output(&b, k * s->H);
     float *dbih = output(&b, k), *dbhh = output(&b, k);
     float *dh = 0, *dc = 0, *dx = 0, *dh0 = 0, *dc0 = 0;
@@ -66,7 +66,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
         dc0 = lstm ? output(&b, state) : 0;
         dx = s->dense ? output(&b, n * s->D) : 0;
     }
-    struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0);
+    struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
         rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y,
                             h, c);
@@ -75,7 +75,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
                                  dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
-    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1);
+    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1, 0, 0);
     rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y, h0, c0);
     rondo_layer_free(l);
     give_back(&b);
@@ -90,7 +90,7 @@ static void run_head(const struct place *p, long N, long H, long V, long rows, i
     float *bs = bias ? values(&b, V, 1) : 0;
     int32_t *targets = ids(&b, N, -1, V);
     float *dx = output(&b, N * H), *dw = output(&b, V * H), *db = bias ? output(&b, V) : 0;
-    struct head *o = rondo_head_new(p->k, p->threads, N, H, V, rows);
+    struct head *o = rondo_head_new(p->k, p->threads, N, H, V, rows, 0);
     double alone = rondo_head_run(p->k, p->team, o, x, w, bs, targets, 1, 0, 0, 0);
     double loss = rondo_head_run(p->k, p->team, o, x, w, bs, targets, 0.5f, dx, dw, db);
     if (!isfinite(loss) || fabs(loss - alone) > 1e-5 * (1 + fabs(loss))) {
@@ -227,8 +227,6 @@ int main(int argc, char **argv)
     random_state = strtoull(argv[1], 0, 10);
     int cases = atoi(argv[2]), fewest = atoi(argv[4]), n = 0, largest[2] = {0};
     rondo_layer_free(0);
-    if (rondo_layer_bytes(0))
-        return 2;
     const struct kernels *seen[2 * SETS];
     for (int i = 0; i < 2 * SETS; i++) {
         const struct kernels *k = rondo_kernels(sets[i / 2], i % 2);

@@ -19,7 +19,7 @@ static void read_past_part(void)
         float *first, *second;
     } w = {0};
     struct part parts[] = {FLOATS(w.first, 48), FLOATS(w.second, 48)};
-    void *arena = rondo_arena_new(&w, sizeof w, parts, 2);
+    void *arena = rondo_arena_new(&w, sizeof w, parts, 2, 0);
     memcpy(&w, arena, sizeof w);
     rondo_add(rondo_kernels("", 0), 0, 49, values(&b, 49, 1), w.first);
     free(arena);

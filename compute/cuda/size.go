@@ -1,0 +1,82 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"rondo/compute"
+	"rondo/compute/cuda/driver"
+)
+
+var _ compute.Sizer = (*Device)(nil)
+
+// NewSizer says what New's Device takes, if cuBLAS is there, and does not open the GPU.
+func NewSizer(c Config) (compute.Sizer, error) {
+	info, err := find(c.Index)
+	return &Device{config: c, info: info, blas: new(driver.BLAS)}, err
+}
+
+// TensorSize is of Alloc.
+func (d *Device) TensorSize(n int) compute.Size { return compute.Size{Own: pages(4 * n)} }
+
+// pages is what the driver takes for an allocation: a large one begins on a page.
+func pages(bytes int) int64 {
+	const page = 2 << 20
+	if bytes < page/2 {
+		return int64(bytes)
+	}
+	return int64(blocksFor(bytes, page)) * page
+}
+
+// RecurrentSize is of NewRecurrent and its calls.
+func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) compute.Size {
+	r := d.layOut(s, inference)
+	n, rows, wide := s.T*s.B, r.steps*s.B, r.wide
+	size := compute.Size{Own: pages(partsBytes(r.parts()))}
+	switch {
+	case ids && inference:
+		size.Own += int64(4 * n) // the tokens
+	case ids: // these, their order, and sums of frequent ones
+		size = size.And(compute.Size{Own: int64(4 * (2*n + s.D + 1)),
+			Shared: int64(4 * (n / tokenChunk) * wide)})
+	default:
+		size = size.And(d.products(d.forward(), rows, wide, s.D))
+	}
+	if ids && s.D <= 2*rows { // as gather has it
+		size = size.And(compute.Size{Shared: int64(4 * s.D * wide)})
+	}
+	if !inference {
+		size = size.And(d.products(d.backward(), wide, s.H, n))
+	}
+	atOnce := r.atOnce()
+	l, need := d.layOutPersistent(atOnce, inference)
+	size = size.And(compute.Size{Shared: int64(need)})
+	if l == nil || !l.whole(inference) {
+		l := &steps{device: d, RecurrentShape: atOnce, wide: wide}
+		size.Own += pages(partsBytes(l.parts(inference, worthHolding(atOnce))))
+		size = size.And(d.products(d.forward(), s.B, wide, s.H))
+	}
+	return size
+}
+
+// OutputSize is of NewOutput and its calls.
+func (d *Device) OutputSize(s compute.OutputShape) compute.Size {
+	o := &output{shape: s, rows: outputRows(s), few: chooseFew(s, d.sharedPerBlock())}
+	size := compute.Size{Own: pages(partsBytes(o.cuts())) + int64(4*s.N)} // and the targets
+	if o.few.fits() {
+		return size
+	}
+	return size.And(d.products(d.backward(), o.rows, s.H, s.V))
+}
+
+// GemmSize is of Gemm.
+func (d *Device) GemmSize(m, n, k int) compute.Size { return d.products(d.backward(), m, n, k) }
+
+// products is of a product and of those of its gradients, which are as large in another order.
+func (d *Device) products(o operands, m, n, k int) (size compute.Size) {
+	for range 3 {
+		how := chooseMethod(o, m, n, k, d.byLibrary(o), d.major() >= 8)
+		size = size.And(compute.Size{Shared: int64(how.scratch(o, m, n, k))})
+		m, n, k = n, k, m
+	}
+	return size
+}

@@ -1,0 +1,65 @@
+package model
+
+import "rondo/compute"
+
+// SegmentSize is how much of a device's memory a segment of T steps of B lanes takes, but for the
+// model. c must be valid.
+func (c Config) SegmentSize(on compute.Sizer, T, B int) (size compute.Size) {
+	alloc := func(n int) []float32 {
+		size = size.And(on.TensorSize(n))
+		return nil
+	}
+	k := c.chunk(T)
+	new(activations).allocate(c, alloc, k, B)
+	states := (T+k-1)/k + 1
+	if k < T {
+		alloc(c.summed())
+		states += len(Segment{}.dstates)
+	}
+	for range states {
+		alloc(B * c.StateSize())
+	}
+	for _, steps := range c.parts(T) {
+		size = size.And(c.kernelSize(on, steps, B, false))
+	}
+	return size
+}
+
+// EvaluatorSize is likewise that of an Evaluator.
+func (c Config) EvaluatorSize(on compute.Sizer, T, B int) compute.Size {
+	size := on.TensorSize(B * c.StateSize())
+	for _, steps := range c.parts(T) {
+		rows := on.TensorSize(steps * B * max(c.Embed, c.Hidden)) // there are two
+		size = size.And(rows).And(rows).And(c.kernelSize(on, steps, B, true))
+	}
+	return size
+}
+
+// GeneratorSize is that of a Generator, or somewhat more.
+func (c Config) GeneratorSize(on compute.Sizer) compute.Size {
+	return c.EvaluatorSize(on, 1, 1).And(on.TensorSize(c.Vocab)).
+		And(on.GemmSize(1, c.Vocab, c.outputWidth()))
+}
+
+// parts are the steps of the graphs that compute a segment of T.
+func (c Config) parts(T int) []int {
+	k := c.chunk(T)
+	if T%k == 0 {
+		return []int{k}
+	}
+	return []int{k, T % k}
+}
+
+// kernelSize is of the workspaces of T steps of B lanes.
+func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.Size {
+	size := on.OutputSize(compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab})
+	for k := range c.Layers {
+		ids := k == 0 && c.Embed == 0
+		size = size.And(on.RecurrentSize(c.layerShape(k, T, B), inference, ids))
+	}
+	if c.projects() {
+		size = size.And(on.GemmSize(T*B, c.Embed, c.Hidden)).
+			And(on.GemmSize(c.Embed, c.Hidden, T*B)).And(on.GemmSize(T*B, c.Hidden, c.Embed))
+	}
+	return size
+}
