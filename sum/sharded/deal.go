@@ -45,7 +45,7 @@ func (s *Slots) Alike(ctx context.Context) error {
 	}
 	all, err := agree.Gather(ctx, s.ranks, s.offer())
 	if err != nil {
-		return fmt.Errorf("comparing what the optimizer keeps: %w", err)
+		return fmt.Errorf("comparing the optimizer's slots: %w", err)
 	}
 	if len(differing(all)) > 0 {
 		return &DifferError{Step: s.Version().Step}
@@ -62,7 +62,7 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 	}
 	all, err := agree.Gather(ctx, s.ranks, s.offer())
 	if err != nil {
-		return 0, fmt.Errorf("finding who has what of the optimizer's: %w", err)
+		return 0, fmt.Errorf("finding which rank has which optimizer slots: %w", err)
 	}
 	s.transfers = s.plan(all)
 	for _, p := range s.transfers {
@@ -71,13 +71,13 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 		}
 	}
 	if gaps > 0 {
-		has := "has"
+		why := "lost"
 		if len(differing(all)) > 0 {
-			has = "has, or two have differently,"
+			why = "lost, or differ between two workers"
 		}
-		s.Notice(fmt.Sprintf("step %d: no worker %s what --optimizer keeps of %d of "+
-			"%d parameters (--shard-optimizer, --shard-copies %d)", s.Version().Step, has, gaps,
-			len(s.Params), s.copies))
+		s.Notice(fmt.Sprintf("step %d: the optimizer's slots of %d of %d parameters are %s "+
+			"(--shard-optimizer, --shard-copies %d)", s.Version().Step, gaps, len(s.Params), why,
+			s.copies))
 	}
 	return gaps, nil
 }
@@ -102,7 +102,7 @@ func (s *Slots) Deal(ctx context.Context) error {
 	})
 	if err != nil {
 		s.free(held)
-		return fmt.Errorf("dealing what the optimizer keeps: %w", err)
+		return fmt.Errorf("dealing the optimizer's slots: %w", err)
 	}
 	s.hold(held)
 	return nil
@@ -183,7 +183,7 @@ func (s *Slots) Gather(ctx context.Context, all bool) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("gathering what the optimizer keeps: %w", err)
+		return fmt.Errorf("gathering the optimizer's slots: %w", err)
 	}
 	if keeps {
 		s.whole, s.wholeAt = whole, s.Version()
