@@ -117,8 +117,8 @@ func TestAdviseOnGPU(t *testing.T) {
 		0:           "give a smaller --batch or --bptt, or --recompute",
 		takes(1024): "give a smaller --batch or --bptt, or --recompute",
 	} {
-		if text := AdviseOnGPU(spec, on, 100, Part{Lanes: 1024, Workers: 4}, room); !strings.Contains(
-			text, want) {
+		text := AdviseOnGPU(spec, on, 100, Part{Lanes: 1024, Workers: 4}, room)
+		if !strings.Contains(text, want) {
 			t.Errorf("room for %s: %q; want %q", size(room), text, want)
 		}
 	}

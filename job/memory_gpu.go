@@ -18,8 +18,8 @@ type Part struct {
 	Workers int // that share the batch
 }
 
-// gpuReserve is what a GPU's memory has besides what is counted: cuBLAS's workspace, and room that is
-// lost between pieces.
+// gpuReserve is what a GPU's memory has besides what is counted: cuBLAS's workspace, and room that
+// is lost between pieces.
 const gpuReserve = 48 << 20
 
 // GPUMemory estimates how many bytes of a GPU's memory a worker with so many lanes takes.

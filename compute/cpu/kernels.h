@@ -224,14 +224,14 @@ const struct kernels *rondo_kernels(const char *isa, int bf16);
 const char *rondo_name(const struct kernels *k);
 double rondo_burn(const struct kernels *k, long rounds);
 
-// Memory on a 64-byte boundary, its contents unknown; null when there is none. It takes whole pages:
-// rondo_whole(bytes).
+// Memory on a 64-byte boundary, its contents unknown; null when there is none. It takes
+// rondo_whole(bytes), which rounds large ones up to whole pages.
 void *rondo_allocate(size_t bytes);
 size_t rondo_whole(size_t bytes);
 
-// Workspaces; null when there is no memory. A head is freed with free(). With `only` nothing is made:
-// the bytes are added to *only, and for a layer those of its input of token ids (ids 1) or of dense
-// rows (ids 0; -1 leaves the input out). Of the kernels it then reads bf16 alone.
+// Workspaces; null when there is no memory. A head is freed with free(). With `only` nothing is
+// made: the bytes are added to *only, for a layer with those of its input of token ids (ids 1) or of
+// dense rows (0), or without (-1). Of the kernels only bf16 is read then.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
                               long D, long H, int inference, int ids, size_t *only);
 void rondo_layer_free(struct layer *l);

@@ -55,7 +55,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     float *x = s->dense ? values(&b, n * s->D, 1) : 0;
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
     float *y = output(&b, n * s->H), *h = output(&b, state), *c = lstm ? output(&b, state) : 0;
-    float *dy = values(&b, n * s->H, 1, 0, 0);
+    float *dy = values(&b, n * s->H, 1);
     float *dih = output(&b, k * s->D), *dhh = output(&b, k * s->H);
     float *dbih = output(&b, k), *dbhh = output(&b, k);
     float *dh = 0, *dc = 0, *dx = 0, *dh0 = 0, *dc0 = 0;
