@@ -67,7 +67,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 		Recovery: max(s.snapshot, evaluation.Total()),
 	}
 	if spec.Compress != "none" || spec.ErrorFeedback {
-		e.Copies += 2 * s.parameters // what is withheld: after the last step, and after this one
+		e.Copies += 2 * s.parameters // what is withheld after the last step and this one
 	}
 	if way, err := jobspec.ParseCompress(spec.Compress); err == nil && way.TopK > 0 &&
 		momentum(spec).On() {

@@ -18,7 +18,7 @@ type Part struct {
 	Workers int // that share the batch
 }
 
-// gpuReserve is what a GPU's memory has besides what is counted: cuBLAS's workspace, and room that
+// gpuReserve is GPU memory that is not counted: cuBLAS's workspace, and room that
 // is lost between pieces.
 const gpuReserve = 48 << 20
 
