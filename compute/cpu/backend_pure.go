@@ -14,7 +14,7 @@ import (
 // alignment of Alloc's memory, in elements.
 const alignElements = 16
 
-// block is what Alloc gave. The collector frees it; release has nothing to do.
+// block is memory from allocate. The garbage collector frees it.
 type block struct{}
 
 func (block) release() {}
@@ -43,7 +43,7 @@ func newBackend(_ int, precision compute.Precision, isa string) (backend, error)
 
 func (*pure) close() {}
 
-// bytes are those of the rounded copies.
+// bytes counts the rounded copies.
 func (p *pure) bytes() int64 {
 	if p.rows.round == nil {
 		return 0
@@ -83,7 +83,7 @@ func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
 }
 
 func (p *pure) newHead(s compute.OutputShape, rows int) head {
-	return pureHead{newRefHead(s, p.rows, max(rows, 1))} // one at a time if none are to be kept
+	return pureHead{newRefHead(s, p.rows, max(rows, 1))} // with rows 0, one row at a time
 }
 
 func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
@@ -136,13 +136,13 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 func (l pureLayer) bytes() int64 { return 4 * int64(l.ref.elements()) }
 func (pureLayer) close()         {}
 
-// elements is how many the workspace has.
+// elements is the size of the workspace.
 func (l *refLayer[F]) elements() int {
 	n := 0
 	for _, x := range [][]F{l.h, l.c, l.act, l.q, l.rec, l.din, l.dh, l.dhNew, l.dc, l.drh} {
 		n += len(x)
 	}
-	if l.Cell == compute.GRU { // elsewhere drec is din
+	if l.Cell == compute.GRU { // in other cells drec is din
 		n += len(l.drec)
 	}
 	return n

@@ -6,15 +6,15 @@ import (
 	"rondo/compute"
 )
 
-// recurrent is one layer: it checks shapes and remembers what Backward needs of Forward's
-// arguments; the build's layer does the arithmetic.
+// recurrent is one layer. It checks shapes and keeps Forward's arguments for Backward; the build's
+// layer does the arithmetic.
 type recurrent struct {
 	shape     compute.RecurrentShape
 	inference bool
 	layer     layer
 	workspace workspace
 
-	ran     bool // Forward has, and Backward has not since
+	ran     bool // Forward has run, and Backward has not since
 	weights compute.RecurrentWeights
 	input   compute.RecurrentInput
 }
@@ -33,7 +33,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	s.CheckForward(w, in, state, y, out)
 	compute.CheckIDs("one-hot input", in.IDs, s.D)
 	r.layer.forward(w, in, state, y, out)
-	r.workspace.resize(r.layer.bytes()) // the first makes room for its kind of input
+	r.workspace.resize(r.layer.bytes()) // the first Forward makes room for its kind of input
 	r.workspace.device.grown()
 	r.ran, r.weights, r.input = true, w, in
 }
@@ -44,8 +44,8 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.BackwardTelling(dy, dout, dw, dx, dstate, nil)
 }
 
-// BackwardTelling is Backward that says when the weights' gradients are there, unless told is nil;
-// see compute.Telling.
+// BackwardTelling is Backward that reports finished gradients to told, unless that is nil; see
+// compute.Telling.
 func (r *recurrent) BackwardTelling(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState,
 	told func(tensors, rows int)) {
