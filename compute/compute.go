@@ -134,8 +134,9 @@ type Recurrent interface {
 	Forward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
 		y []float32, out RecurrentState)
 	// Backward overwrites dw with the gradients of the weights and, unless it is nil, dx ([T, B,
-	// D]) with the gradient of X. dout, if set, is the gradient of the final state; without it BPTT
-	// is truncated there. dstate, if set, receives the gradient of the initial state.
+	// D]) with the gradient of X. dout, if set, is the gradient of the final state; without it no
+	// gradient comes from later segments (truncated BPTT). dstate, if set, receives the gradient of
+	// the initial state.
 	Backward(dy []float32, dout RecurrentState, dw RecurrentWeights,
 		dx []float32, dstate RecurrentState)
 	// Close frees the workspace.

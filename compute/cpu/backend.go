@@ -2,18 +2,18 @@ package cpu
 
 import "rondo/compute"
 
-// layer is a recurrent layer's arithmetic, over arguments whose shapes have been checked.
+// layer is a recurrent layer's arithmetic, on arguments of checked shapes.
 type layer interface {
 	forward(w compute.RecurrentWeights, in compute.RecurrentInput, state compute.RecurrentState,
 		y []float32, out compute.RecurrentState)
-	// backward calls told as compute.Telling has it, unless it is nil.
+	// backward calls told, unless it is nil, as compute.Telling says.
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 		dstate compute.RecurrentState, told func(tensors, rows int))
 	close()
 }
 
-// head is an output layer's arithmetic, over arguments whose shapes have been checked.
+// head is an output layer's arithmetic, on arguments of checked shapes.
 type head interface {
 	forward(x, w, b []float32, targets []int32) float64
 	forwardBackward(x, w, b []float32, targets []int32, scale float32,
@@ -21,14 +21,14 @@ type head interface {
 	close()
 }
 
-// backend is the arithmetic of a build, over arguments whose shapes have been checked.
+// backend is a build's arithmetic, on arguments of checked shapes.
 type backend interface {
 	name() string
 	close()                     // stops the threads
-	threads() int               // that a call uses
+	threads() int               // per call
 	setThreads(count int) error // at most as many as it was made with
-	bytes() int64               // of workspaces that belong to no layer
-	// multiply does nothing but products, on all threads, and returns its operations: a multiple
+	bytes() int64               // of workspaces outside of layers
+	// multiply runs products only, on all threads, and returns its number of operations, a multiple
 	// of rounds.
 	multiply(rounds int) float64
 	newLayer(s compute.RecurrentShape, inference bool) layer

@@ -18,7 +18,7 @@ import (
 	"rondo/compute"
 )
 
-// block is what Alloc gave: C memory.
+// block is C memory.
 type block struct{ memory unsafe.Pointer }
 
 func (b block) release() { C.free(b.memory) }
@@ -38,9 +38,9 @@ func allocate(n int) ([]float32, block) {
 // native computes in C, on a team of threads.
 type native struct {
 	kernels *C.struct_kernels
-	team    *C.struct_team // nil when there is one thread, the caller's
-	most    int            // threads that it may have
-	space   C.struct_space // that gemm works in
+	team    *C.struct_team // nil with one thread, the caller's
+	most    int            // limit of setThreads
+	space   C.struct_space // gemm's workspace
 }
 
 func newBackend(threads int, precision compute.Precision, isa string) (backend, error) {
@@ -72,7 +72,7 @@ func (n *native) threads() int { return int(C.rondo_team_size(n.team)) }
 
 func (n *native) bytes() int64 { return int64(n.space.bytes) }
 
-// kernels are those of an instruction set, or nil.
+// kernels are an instruction set's, or nil.
 func kernels(isa string, p compute.Precision) *C.struct_kernels {
 	name := C.CString(isa)
 	defer C.free(unsafe.Pointer(name))
@@ -90,7 +90,7 @@ func refusal(p compute.Precision, isa string) error {
 		what, strings.Join(here, ", "))
 }
 
-// floats is where a slice begins, or null.
+// floats points to a slice's first element, or is null.
 func floats(x []float32) *C.float { return (*C.float)(unsafe.SliceData(x)) }
 
 func ints(x []int32) *C.int32_t { return (*C.int32_t)(unsafe.SliceData(x)) }

@@ -14,7 +14,7 @@ import (
 // alignment of Alloc's memory, in elements.
 const alignElements = 16
 
-// block is what Alloc gave. The collector frees it; release has nothing to do.
+// block is memory from allocate. The garbage collector frees it.
 type block struct{}
 
 func (block) release() {}
@@ -43,7 +43,7 @@ func newBackend(_ int, precision compute.Precision, isa string) (backend, error)
 
 func (*pure) close() {}
 
-// bytes are those of the rounded copies.
+// bytes counts the rounded copies.
 func (p *pure) bytes() int64 {
 	if p.rows.round == nil {
 		return 0
@@ -85,7 +85,7 @@ func (p *pure) newLayer(s compute.RecurrentShape, inference bool) layer {
 }
 
 func (p *pure) newHead(s compute.OutputShape, rows int) head {
-	return pureHead{newRefHead(s, p.rows, max(rows, 1))} // one at a time if none are to be kept
+	return pureHead{newRefHead(s, p.rows, max(rows, 1))} // with rows 0, one row at a time
 }
 
 func (p *pure) gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,

@@ -9,9 +9,9 @@ import (
 )
 
 // The steps of each cell and their derivatives, over one time step's B rows. act holds the input
-// side's sums on entry and the gates' values on return; rec holds the recurrent side's sums.
-// A backstep reads dh, the gradient of h_t, writes din and drec at the step, and starts dhNew,
-// the gradient of h_{t-1}, with what does not pass through W_hh.
+// side's sums on entry and the gates' values on return; rec holds the recurrent side's sums. A
+// backstep reads dh, the gradient of h_t, and writes the step's din and drec. It starts dhNew, the
+// gradient of h_{t-1}, with the part that does not pass through W_hh.
 
 // step is a step of the layer's cell.
 func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
@@ -29,7 +29,7 @@ func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 	}
 }
 
-// backstep is its derivative. It adds to the gradients of peepholes in dw.
+// backstep is the derivative of step. It adds the gradients of peepholes to dw.
 func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
 	switch l.Cell {
 	case compute.LSTM:

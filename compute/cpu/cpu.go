@@ -1,16 +1,14 @@
 // Package cpu is the compute.Device of a processor: float32, with products of float32 or of
 // bfloat16.
 //
-// There are two builds of it. With cgo, everything runs in C kernels, on a team of threads that a
-// Device owns, over weights that are packed once a segment. Which kernels is chosen at run time:
-// those for AMX, AVX-512 with and without bf16, AVX2, or whatever the compiler targets. Without
-// cgo, the same device runs in Go on the calling goroutine: the same numbers within float32
-// rounding, many times slower, and Device.Name says so. Both are held to the contract by
-// compute/devicetest. The Go arithmetic in files named reference*.go is compiled into both: it is
-// what C kernels are also tested against, bit for bit or in shapes of their own.
+// There are two builds. With cgo, C kernels run on a team of threads that the Device owns, with
+// weights packed once per segment. The kernels are chosen at run time: for AMX, AVX-512 with and
+// without bf16, AVX2, or the compiler's target. Without cgo, the device runs in Go on the calling
+// goroutine: the same numbers within float32 rounding, many times slower, and Device.Name says so.
+// compute/devicetest checks both against the contract. Files named reference*.go are compiled into
+// both: tests compare the C kernels with this Go arithmetic.
 //
-// The package knows shapes and numbers only: no graph, no model, no files. It may import compute
-// and gonum's BLAS.
+// The package knows no graph, model or files. It may import compute and gonum's BLAS.
 //
 // How the C kernels compute:
 //
@@ -29,8 +27,8 @@
 //     for each row, so logits need not all be in memory.
 //
 // The environment variable RONDO_CPU_ISA (amx, avx512bf16, avx512, avx2 or portable) makes the cgo
-// build use a lower instruction set than the processor has, for tests and for comparing. In fp32,
-// amx and avx512bf16 mean the AVX-512 kernels of a processor that has them.
+// build use a lower instruction set than the processor's, for tests and comparisons. In fp32, amx
+// and avx512bf16 select the AVX-512 kernels, on a processor that has these extensions.
 package cpu
 
 import (
@@ -50,20 +48,20 @@ const (
 	isaAMX         = "amx"
 )
 
-// isaNames are they, from the lowest.
+// isaNames are the instruction sets, from the lowest.
 func isaNames() []string {
 	return []string{isaPortable, isaAVX2, isaAVX512, isaAVX512BF16, isaAMX}
 }
 
-// maxThreads bounds Config.Threads: more than any machine that this is for.
+// maxThreads bounds Config.Threads, above any expected machine.
 const maxThreads = 1024
 
 // Config says how a Device computes.
 type Config struct {
-	// Threads is how many threads a call uses, the caller's included: at least 1, and in a build
-	// without cgo never more. Results do not depend on it.
+	// Threads is the number of threads per call, with the caller's: at least 1. A build without cgo
+	// always uses 1. Results do not depend on it.
 	Threads int
-	// Precision is what products multiply.
+	// Precision is the format of products' operands.
 	Precision compute.Precision
 }
 
@@ -71,7 +69,7 @@ type Config struct {
 type Device struct {
 	config    Config
 	backend   backend                 // the arithmetic of this build
-	blocks    map[*float32]allocation // what Alloc gave and Free has not taken back
+	blocks    map[*float32]allocation // allocated and not yet freed
 	own       workspace               // the backend's
 	now, peak int64                   // bytes of the blocks and of all workspaces
 }
@@ -84,8 +82,8 @@ type allocation struct {
 
 var _ compute.Device = (*Device)(nil)
 
-// New makes a device, which owns its threads until it is closed. It fails if the Config is out of
-// range, or if RONDO_CPU_ISA names an instruction set that this build or processor lacks.
+// New makes a device, which owns its threads until Close. It fails if the Config is out of range,
+// or if this build or processor lacks the instruction set that RONDO_CPU_ISA names.
 func New(c Config) (*Device, error) {
 	if c.Threads < 1 || c.Threads > maxThreads {
 		return nil, fmt.Errorf("cpu: %d threads; give 1 to %d", c.Threads, maxThreads)
@@ -103,8 +101,8 @@ func New(c Config) (*Device, error) {
 	return d, nil
 }
 
-// Name says which instruction set or build computes, in what precision if that is not fp32, and
-// with how many threads if with several, for people: "cpu (AVX-512; 2 threads)",
+// Name names, for people, the instruction set or build, the precision if it is not fp32, and the
+// number of threads if it is above 1: "cpu (AVX-512; 2 threads)",
 // "cpu (AVX-512 bf16)", "cpu (AVX2; bf16 emulated, slower than fp32; 2 threads)".
 func (d *Device) Name() string {
 	if n := d.Threads(); n > 1 {
@@ -113,11 +111,11 @@ func (d *Device) Name() string {
 	return fmt.Sprintf("cpu (%s)", d.backend.name())
 }
 
-// Threads is how many threads a call uses: 1 in a build without cgo, whatever the Config says.
+// Threads is the number of threads per call: 1 in a build without cgo, whatever the Config.
 func (d *Device) Threads() int { return d.backend.threads() }
 
-// SetThreads makes the calls that follow use that many threads, at most the Config's: the machine
-// may be shared with processes that come and go. Results do not depend on it.
+// SetThreads sets the number of threads of later calls, at most the Config's, because processes
+// that come and go may share the machine. Results do not depend on it.
 func (d *Device) SetThreads(count int) error {
 	if count < 1 || count > d.config.Threads {
 		return fmt.Errorf("cpu: %d threads of a device that was made with %d", count,
@@ -132,17 +130,16 @@ func (d *Device) SetThreads(count int) error {
 // Precision is what products multiply.
 func (d *Device) Precision() compute.Precision { return d.config.Precision }
 
-// Bytes returns how many bytes of memory the device's tensors and workspaces hold, and the most
-// that they have held.
+// Bytes returns the bytes that tensors and workspaces hold now, and the most that they have held.
 func (d *Device) Bytes() (now, peak int64) { return d.now, d.peak }
 
-// hold counts bytes that are taken, or given back if negative.
+// hold counts allocated bytes, or freed ones if negative.
 func (d *Device) hold(bytes int64) {
 	d.now += bytes
 	d.peak = max(d.peak, d.now)
 }
 
-// workspace is a layer's or the backend's place in the count.
+// workspace counts the bytes of a layer or the backend.
 type workspace struct {
 	device *Device
 	bytes  int64
@@ -153,10 +150,10 @@ func (d *Device) workspace(bytes int64) workspace {
 	return workspace{d, bytes}
 }
 
-// grown counts what the backend's own workspace has grown by in a call.
+// grown counts the growth of the backend's own workspace after a call.
 func (d *Device) grown() { d.own.resize(d.backend.bytes()) }
 
-// resize counts a workspace that may have grown.
+// resize sets the bytes of a workspace that may have grown.
 func (w *workspace) resize(bytes int64) {
 	w.device.hold(bytes - w.bytes)
 	w.bytes = bytes
@@ -182,7 +179,7 @@ func (d *Device) Alloc(n int) []float32 {
 	return x
 }
 
-// Free gives memory from Alloc back. The slice must begin where Alloc's did.
+// Free frees memory from Alloc. The slice must begin where Alloc's did.
 func (d *Device) Free(x []float32) {
 	if len(x) == 0 {
 		return
@@ -197,7 +194,7 @@ func (d *Device) Free(x []float32) {
 	b.release()
 }
 
-// Upload copies src to dst; Download is the same, for host and device memory are one.
+// Upload copies src to dst, like Download: host and device memory are one.
 func (d *Device) Upload(dst, src []float32) {
 	compute.CheckSame("Upload", len(dst), len(src))
 	copy(dst, src)
@@ -212,7 +209,7 @@ func (d *Device) Download(dst, src []float32) {
 // Zero fills x with zeros.
 func (d *Device) Zero(x []float32) { clear(x) }
 
-// Close frees everything that Alloc gave and ends the device's threads. Recurrent and Output
+// Close frees all memory from Alloc and ends the device's threads. Recurrent and Output
 // workspaces have their own Close.
 func (d *Device) Close() {
 	for p, b := range d.blocks {

@@ -7,7 +7,7 @@ import (
 )
 
 // Gemm computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n].
-// With beta zero, what c held does not matter.
+// With beta zero, c is not read.
 func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
 	compute.CheckGemm(m, n, k, a, b, c)
@@ -83,13 +83,13 @@ func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	}
 }
 
-// clipper computes a norm when it is asked to.
+// clipper computes the norm within Clip.
 type clipper struct {
 	device *Device
-	norm   float64 // of the last Clip; not finite where that has changed nothing
+	norm   float64 // of the last Clip; not finite if it has changed nothing
 }
 
-// NewClipper makes what limits gradients.
+// NewClipper makes a clipper.
 func (d *Device) NewClipper() compute.Clipper { return &clipper{device: d} }
 
 // Clip limits g by its norm, or by value, and multiplies it by a share.
@@ -114,7 +114,7 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 // sound says whether the last Clip's gradient may be used.
 func (c *clipper) sound() bool { return !math.IsNaN(c.norm) && !math.IsInf(c.norm, 0) }
 
-// Update applies the optimizer, unless the last Clip has found something that is not finite.
+// Update applies the optimizer, unless the last Clip left its gradient unchanged.
 func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
 	if c.sound() {
 		c.device.Update(*u, params, grads, s1, s2)
@@ -127,5 +127,5 @@ func (c *clipper) Norm() float64 { return c.norm }
 // Close has nothing to free.
 func (c *clipper) Close() {}
 
-// correction is compute.Update's.
+// correction is the result of compute.Update.Correction.
 type correction struct{ size, root float32 }

@@ -4,21 +4,20 @@ import (
 	"rondo/compute"
 )
 
-// maxLogits is the most logits that an output layer keeps at once, 64 MiB: more rows go through it
-// in chunks. A chunk costs a pass over the weights and their gradient, for which fewer rows than
-// minOutputRows are too few: then no logits are kept, and backward makes them again, a strip of
-// tokens at a time, which is a third more to multiply and needs the same memory for any vocabulary.
+// maxLogits is the most logits that an output layer keeps at once, 64 MiB; it processes more rows
+// in chunks. Each chunk costs a pass over the weights and their gradient, which does not pay below
+// minOutputRows rows. Then no logits are kept, and backward recomputes them, a strip of tokens at a
+// time: a third more products, with the same memory for any vocabulary.
 //
-// Logits that are kept go to memory and come back; made again, each takes 2H operations and an
-// exponential more. Where products are fast, as with AMX, and H is small, that may take less. A
-// bound that says when would be of the processor's memory as much as of H; this one only bounds
-// memory.
+// Kept logits are written to memory and read back; a recomputed one costs 2H operations and an
+// exponential. With fast products, as with AMX, and a small H, recomputing may be faster. That
+// limit would depend on the processor's memory as well as on H, so maxLogits only bounds memory.
 const (
 	maxLogits     = 1 << 24
 	minOutputRows = 256
 )
 
-// output is the last layer: it checks shapes; the build's head does the arithmetic.
+// output is the last layer. It checks shapes; the build's head does the arithmetic.
 type output struct {
 	shape     compute.OutputShape
 	head      head
@@ -37,7 +36,8 @@ func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
 	return &output{shape: s, head: h, workspace: d.workspace(d.config.headBytes(s, rows))}
 }
 
-// outputRows is how many rows' logits are kept in memory at once: chunks of about one size; or 0.
+// outputRows is the number of rows whose logits are kept at once, in chunks of about one size; or
+// 0.
 func outputRows(s compute.OutputShape) int {
 	most := maxLogits / s.V
 	if s.N <= most {
@@ -57,7 +57,7 @@ func (o *output) Forward(x, w, b []float32, targets []int32) {
 	o.sum = o.head.forward(x, w, b, targets)
 }
 
-// ForwardBackward also overwrites the gradients of scale times that sum.
+// ForwardBackward also overwrites dx, dw and db with the gradients of scale times that sum.
 func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float32,
 	dx, dw, db []float32) {
 	o.check(x, w, b, targets)
@@ -66,7 +66,7 @@ func (o *output) ForwardBackward(x, w, b []float32, targets []int32, scale float
 	o.sum = o.head.forwardBackward(x, w, b, targets, scale, dx, dw, db)
 }
 
-// Sum returns what the last of the two has computed.
+// Sum returns the sum of the last Forward or ForwardBackward.
 func (o *output) Sum() float64 { return o.sum }
 
 // Close frees the workspace.

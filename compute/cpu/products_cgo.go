@@ -7,17 +7,17 @@ import "C"
 
 import "unsafe"
 
-// blockWidth is the kernels' BLOCK: the columns of a block.
+// blockWidth is the number of columns in a kernel's block.
 const blockWidth = C.BLOCK
 
-// operands are what a product multiplies, as the kernels lay them out: float32 or bfloat16. They
-// and what is made of them by themselves are for tests and benchmarks.
+// operands are a product's operands in the kernels' layout: float32 or bfloat16. They and their
+// methods are for tests and benchmarks.
 type operands struct {
 	memory []float32
 	bf16   bool
 }
 
-// newOperands are zeros, in C memory until the block is released.
+// newOperands returns zeros, in C memory until the block is released.
 func (n *native) newOperands(count int) (operands, block) {
 	bf16 := n.kernels.bf16 != 0
 	if bf16 {
@@ -27,7 +27,7 @@ func (n *native) newOperands(count int) (operands, block) {
 	return operands{memory: memory, bf16: bf16}, b
 }
 
-// bits are those of one operand: of a float32, or of the float32 that a bfloat16 is.
+// bits are an operand's bits as a float32.
 func (o operands) bits(i int) uint32 {
 	if o.bf16 {
 		return uint32(*(*uint16)(o.at(i))) << 16
@@ -80,7 +80,7 @@ func (n *native) outers(c []float32, ld, rows, columns int, a operands, at int, 
 		b.at(0), C.long(stride), C.long(depth), flag(add))
 }
 
-// burn is a loop of the product's instruction in registers: it returns its operations.
+// burn loops over the product's instruction in registers and returns its number of operations.
 func (n *native) burn(rounds int) float64 {
 	return float64(C.rondo_burn(n.kernels, C.long(rounds)))
 }

@@ -6,8 +6,8 @@ import (
 	"rondo/compute"
 )
 
-// recurrent is one layer: it checks shapes and remembers what Backward needs of Forward's
-// arguments; the build's layer does the arithmetic.
+// recurrent is one layer. It checks shapes and keeps Forward's arguments for Backward; the build's
+// layer does the arithmetic.
 type recurrent struct {
 	shape     compute.RecurrentShape
 	inference bool
@@ -15,7 +15,7 @@ type recurrent struct {
 	workspace workspace
 	kind      input // that the workspace has room for
 
-	ran     bool // Forward has, and Backward has not since
+	ran     bool // Forward has run, and Backward has not since
 	weights compute.RecurrentWeights
 	input   compute.RecurrentInput
 }
@@ -50,8 +50,8 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.BackwardTelling(dy, dout, dw, dx, dstate, nil)
 }
 
-// BackwardTelling is Backward that says when the weights' gradients are there, unless told is nil;
-// see compute.Telling.
+// BackwardTelling is Backward that reports finished gradients to told, unless that is nil; see
+// compute.Telling.
 func (r *recurrent) BackwardTelling(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState,
 	told func(tensors, rows int)) {

@@ -13,7 +13,7 @@ type refInput[F float] struct {
 	x   []F
 }
 
-// refState is h and, of cells with two states, c: [B, H] each.
+// refState is h and, in cells with two states, c: [B, H] each.
 type refState[F float] struct{ h, c []F }
 
 // refLayer is the reference of a recurrent layer. Letters as in package compute; N = T*B.
@@ -24,7 +24,7 @@ type refLayer[F float] struct {
 
 	// Written by forward, read by backward.
 	h []F // [T+1, B, H], from h_0 on
-	c []F // [T+1, B, H], from c_0 on; nil of cells with one state
+	c []F // [T+1, B, H], from c_0 on; nil in cells with one state
 	// act: [N, K*H]; sums of the input side first, then the gates' values.
 	act []F
 	q   []F // [N, H]: W_hn h + b_hn (GRU), r ⊙ h (GRUResetBefore)
@@ -68,7 +68,7 @@ func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool,
 	return l
 }
 
-// forward is one segment: the input side of all steps, then the recurrence.
+// forward computes a segment: the input side of all steps, then the recurrence.
 func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F], y []F,
 	out refState[F]) {
 	state0, wide := l.B*l.H, l.k*l.H
@@ -79,7 +79,7 @@ func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F]
 		before, after := l.h[t*state0:(t+1)*state0], l.h[(t+1)*state0:(t+2)*state0]
 		clear(l.rec)
 		addRow(l.rec, w.biasHH)
-		sums := wide // how many of the recurrent side's sums are of h itself
+		sums := wide // the recurrent side's sums that multiply h itself
 		if l.Cell == compute.GRUResetBefore {
 			sums = 2 * l.H
 		}
@@ -111,8 +111,8 @@ func (l *refLayer[F]) inputSums(w refWeights[F], in refInput[F]) {
 	}
 }
 
-// backward walks the segment from its end, then makes the weights' gradients for all steps, of
-// which it tells if told is not nil, and last x's.
+// backward walks the segment from its end. Then it computes the weights' gradients for all steps,
+// which it reports to told unless that is nil, and last x's gradient.
 func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout refState[F],
 	dw refWeights[F], dx []F, dstate refState[F], told func(tensors, rows int)) {
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
@@ -156,7 +156,7 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 }
 
-// hiddenWeights is the gradient of W_hh's rows for a gate, one product over all T*B rows.
+// hiddenWeights computes the gradient of W_hh's rows for a gate, in one product over all T*B rows.
 func (l *refLayer[F]) hiddenWeights(gate int, dhh []F) {
 	states := l.h
 	if l.Cell == compute.GRUResetBefore && gate == 2 {
@@ -167,8 +167,7 @@ func (l *refLayer[F]) hiddenWeights(gate int, dhh []F) {
 	l.rows.transposedTimes(l.H, l.H, l.T*l.B, l.drec[gate*l.H:], l.k*l.H, states, dhh)
 }
 
-// inputWeights is the gradient of W_ih, which is one product over all T*B rows too where these are
-// not token ids.
+// inputWeights computes the gradient of W_ih: for dense input also one product over all T*B rows.
 func (l *refLayer[F]) inputWeights(in refInput[F], dih []F) {
 	n, wide := l.T*l.B, l.k*l.H
 	clear(dih)

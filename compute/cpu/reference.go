@@ -6,21 +6,21 @@ import (
 	"rondo/compute"
 )
 
-// The reference arithmetic: every kernel in plain Go, row-major, generic so that tests can run
-// it in float64. It is the pure-Go build, and what the C kernels are held against.
+// The reference arithmetic: every kernel in plain Go, row-major, generic so that tests can run it
+// in float64. The pure-Go build uses it, and tests compare the C kernels with it.
 
-// float is what the reference computes in.
+// float is a type that the reference computes in.
 type float interface{ float32 | float64 }
 
-// rows is how products are made: their inner loops, of which the pure-Go build brings gonum's and
-// tests plain ones, and what their operands are rounded to.
+// rows has the inner loops of products, gonum's in the pure-Go build and plain ones in tests, and
+// the rounding of operands.
 type rows[F float] struct {
 	dot   func(x, y []F) F        // sum of x[i]*y[i]
 	axpy  func(alpha F, x, y []F) // y += alpha x
-	round *rounding[F]            // nil: operands are multiplied as they are
+	round *rounding[F]            // nil: operands are not rounded
 }
 
-// plainRows are the inner loops as one would write them.
+// plainRows are simple inner loops.
 func plainRows[F float](p compute.Precision) rows[F] {
 	return rows[F]{
 		round: newRounding[F](p),
@@ -128,7 +128,7 @@ func refClamp[F float](x []F, limit F) {
 	}
 }
 
-// refSumSquares sums in the order that compute.Device.SumSquares says.
+// refSumSquares sums in the order of compute.Device.SumSquares.
 func refSumSquares(x []float32) float64 {
 	total := 0.0
 	for part := range slices.Chunk(x, compute.SquaresPart) {

@@ -6,11 +6,11 @@ import (
 	"rondo/compute"
 )
 
-// rounding makes a product's operands bfloat16. It holds the rounded copies, which are as large as
-// the largest product's operands so far.
+// rounding rounds a product's operands to bfloat16. Its buffers hold the rounded copies, and are as
+// large as the largest operands so far.
 type rounding[F float] struct{ a, b []F }
 
-// newRounding is nil for fp32, which rounds nothing.
+// newRounding is nil for fp32.
 func newRounding[F float](p compute.Precision) *rounding[F] {
 	if p == compute.FP32 {
 		return nil
@@ -18,7 +18,7 @@ func newRounding[F float](p compute.Precision) *rounding[F] {
 	return &rounding[F]{}
 }
 
-// operands are what a product of a and b multiplies; good until the next product.
+// operands are a and b, rounded if need be, valid until the next product.
 func (r rows[F]) operands(a, b []F) ([]F, []F) {
 	if r.round == nil {
 		return a, b
@@ -37,8 +37,8 @@ func roundInto[F float](at *[]F, x []F) []F {
 	return y
 }
 
-// bfloat16 is x with 8 bits of significand, to nearest, ties to even. What rounds past the largest
-// becomes infinite; NaN stays one, of the same sign.
+// bfloat16 rounds x to 8 bits of significand, to nearest, ties to even. Above the largest number it
+// becomes infinite; NaN stays NaN, with its sign.
 func bfloat16(x float32) float32 {
 	const dropped, quiet = 1<<16 - 1, 1 << 22
 	bits := math.Float32bits(x)

@@ -6,8 +6,8 @@ import (
 	"rondo/compute"
 )
 
-// refUpdate applies an optimizer. It gives the same bits as the C kernels on every processor: each
-// product is rounded by a conversion before it is added, which the compiler may otherwise fuse.
+// refUpdate applies an optimizer, with the same bits as the C kernels on every processor. A
+// conversion rounds each product before it is added; otherwise the compiler could fuse the two.
 func refUpdate(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	lr, mu, eps := u.LR, u.Momentum, u.Epsilon
 	_, rho := u.Decays()
@@ -45,8 +45,7 @@ func refUpdate(u compute.Update, c correction, params, grads, s1, s2 []float32) 
 	}
 }
 
-// refAdam is Adam, whose decay is part of the gradient, and AdamW, whose decay shrinks the
-// parameter.
+// refAdam is Adam, with weight decay in the gradient, and AdamW, whose decay shrinks the parameter.
 func refAdam(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	shrink := 1 - float32(u.LR*u.WeightDecay)
 	beta2, _ := u.Decays()

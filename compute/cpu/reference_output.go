@@ -50,8 +50,8 @@ func (o *refHead[F]) run(x, w, b []F, targets []int32, scale F, dx, dw, db []F) 
 	return loss
 }
 
-// softmaxRow returns -log softmax(row)[target], and turns the row into the gradient of scale
-// times that: scale (softmax(row) - onehot(target)); zero, both, when the target is negative.
+// softmaxRow returns -log softmax(row)[target], and overwrites row with the gradient of scale times
+// that: scale (softmax(row) - onehot(target)). Both are zero if the target is negative.
 func softmaxRow[F float](row []F, target int32, scale F) float64 {
 	if target < 0 {
 		clear(row)

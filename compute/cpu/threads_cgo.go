@@ -7,7 +7,7 @@ import "C"
 
 import "fmt"
 
-// setThreads replaces the team. Workspaces have room for any that is not greater than the first.
+// setThreads replaces the team. Workspaces have room for any team not larger than the first.
 func (n *native) setThreads(count int) error {
 	var team *C.struct_team
 	if count > 1 {
