@@ -230,8 +230,8 @@ void *rondo_allocate(size_t bytes);
 size_t rondo_whole(size_t bytes);
 
 // Workspaces; null when there is no memory. A head is freed with free(). With `only` nothing is
-// made: the bytes are added to *only, for a layer with those of its input of token ids (ids 1) or of
-// dense rows (0), or without (-1). Of the kernels only bf16 is read then.
+// made: the bytes are added to *only, for a layer with those of its input of token ids (ids 1) or
+// of dense rows (0), or without (-1). Of the kernels only bf16 is read then.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
                               long D, long H, int inference, int ids, size_t *only);
 void rondo_layer_free(struct layer *l);
