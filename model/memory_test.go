@@ -48,6 +48,23 @@ func stepBytes(t testing.TB, cfg Config, p compute.Precision, T, B, steps int) i
 
 var precisions = []compute.Precision{compute.FP32, compute.BF16}
 
+// TestSize holds what sizes say against what a device counts, of tensors too small for large pages.
+func TestSize(t *testing.T) {
+	const T, B = 12, 4
+	on := cpu.Config{Threads: 1}
+	for _, cfg := range []Config{
+		{Cell: compute.LSTM, Vocab: 50, Hidden: 40, Layers: 2},
+		{Cell: compute.GRU, Vocab: 50, Hidden: 40, Layers: 1, Embed: 24, Recompute: 5},
+		{Cell: compute.RNNTanh, Vocab: 50, Hidden: 40, Layers: 2, Embed: 24, TieWeights: true},
+	} {
+		parameters := on.TensorSize(Span(Layout(cfg)))
+		want := parameters.And(parameters).And(cfg.SegmentSize(on, T, B)).Total()
+		if got := stepBytes(t, cfg, compute.FP32, T, B, 1); got != want {
+			t.Errorf("%s: sizes add up to %d bytes, the device held %d", cfg.shape(), want, got)
+		}
+	}
+}
+
 // TestMemoryGrowsWithTheSegment doubles T. Memory may grow by at most activationFloats for each
 // step, lane and element. With Recompute it grows by the state at every K-th step only.
 func TestMemoryGrowsWithTheSegment(t *testing.T) {
