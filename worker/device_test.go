@@ -10,6 +10,7 @@ import (
 
 	"rondo/cluster"
 	"rondo/compute"
+	"rondo/compute/cpu"
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -17,7 +18,10 @@ import (
 )
 
 // fakeGPU is a device with its own memory.
-type fakeGPU struct{ compute.Device }
+type fakeGPU struct {
+	compute.Device
+	compute.Sizer
+}
 
 func (fakeGPU) Name() string             { return "cuda:7 Test (fp32)" }
 func (fakeGPU) Bytes() (now, peak int64) { return 0, 60 << 20 }
@@ -33,7 +37,7 @@ func TestLack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = data.Close() }()
-	s := &session{worker: &worker{spec: spec, data: data, device: fakeGPU{}}, rank: 1,
+	s := &session{worker: &worker{spec: spec, data: data, device: fakeGPU{Sizer: cpu.Config{}}}, rank: 1,
 		plan: cluster.Plan{Members: make([]cluster.Member, 2), LaneEnds: []cluster.Lane{200, 512}}}
 	lack := &compute.MemoryError{What: "a layer", Bytes: 5000, Free: 4000, Total: 1 << 30}
 	lacks, got := s.lack(fmt.Errorf("step 1: %w", lack))
