@@ -37,7 +37,8 @@ func TestLack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = data.Close() }()
-	s := &session{worker: &worker{spec: spec, data: data, device: fakeGPU{Sizer: cpu.Config{}}}, rank: 1,
+	gpu := fakeGPU{Sizer: cpu.Config{}}
+	s := &session{worker: &worker{spec: spec, data: data, device: gpu}, rank: 1,
 		plan: cluster.Plan{Members: make([]cluster.Member, 2), LaneEnds: []cluster.Lane{200, 512}}}
 	lack := &compute.MemoryError{What: "a layer", Bytes: 5000, Free: 4000, Total: 1 << 30}
 	lacks, got := s.lack(fmt.Errorf("step 1: %w", lack))
