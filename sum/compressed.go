@@ -42,7 +42,7 @@ func (alreadyHanded) Wait(context.Context) error { return nil }
 
 // NewCompressed returns a sum by a Summer that has joined the ring.
 func NewCompressed(c Config, ring Ring, summer *compress.Summer, update Update) *Compressed {
-	c.Overlaps = c.Overlaps && summer.Overlaps()
+	c.Overlaps = c.Overlaps && summer.Overlaps() && update.Scale == 0 // Sum scales all of it
 	s := &Compressed{buckets: newBuckets(c, ring), summer: summer, update: update}
 	s.begin = func(ctx context.Context, _, end int) (Pending, error) {
 		return alreadyHanded{}, summer.Ready(ctx, c.Gradient.Gradient(), end)

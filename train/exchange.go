@@ -24,7 +24,8 @@ type Peers interface {
 }
 
 // Sum replaces the gradient by its sum over the ranks of a ring, with the same bits on all. It is
-// made for one ring. Each step calls Resume, Begin, Load, Sum and Finish once, in this order.
+// made for one ring. Each step calls Resume, Begin, Load, Sum and Finish once, in this order. It is
+// not used again after an error.
 type Sum interface {
 	// Resume names the last completed step and the generation that completed it. skipped: that step
 	// was not applied.
@@ -101,7 +102,8 @@ type exchange struct {
 	lastSum time.Time     // when the ranks' last sum ended
 	reached time.Time     // when this rank began to only wait for the step's sum
 	busy    time.Duration // time that the sum computed after reached
-	took    time.Duration // time from the previous sum to reached, plus busy
+	waited  time.Duration // time that other sums of the same step took before reached
+	took    time.Duration // time from the previous sum to reached, less waited, plus busy
 }
 
 // newMirror sums in the task's own memory if that is host memory.
@@ -120,7 +122,9 @@ func newMirror(task Task, hostMemory bool) (m *compute.Mirror, err error) {
 }
 
 // exposed is how long this rank did nothing but wait for the last sum.
-func (x *exchange) exposed() time.Duration { return x.lastSum.Sub(x.reached) - x.busy }
+func (x *exchange) exposed() time.Duration {
+	return x.lastSum.Sub(x.reached) - x.busy + x.waited
+}
 
 // sumOverRanks replaces the gradient by its sum over the ranks and returns the sum of their
 // tallies. The carry travels ahead. step is an index; an error is returned if the ranks are not at
@@ -141,7 +145,7 @@ func (x *exchange) sumOverRanks(
 	}
 	tail := x.gradient.Behind()
 	own.put(tail, step)
-	x.took = x.reached.Sub(x.lastSum) + x.busy
+	x.took = x.reached.Sub(x.lastSum) - x.waited + x.busy
 	putArrival(tail[tailArrival:], x.rank, x.took)
 	if err := x.sum.Finish(ctx, ahead.out, ahead.in); err != nil {
 		return tally{}, err

@@ -19,7 +19,7 @@ type Ring struct {
 	NewSum     func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
 	Rank       int
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
-	Generation int64    // greater than that of every earlier ring
+	Generation int64    // not less than that of an earlier ring; a ring may be joined again
 	Names      []string // the ranks' names in messages; nil: their numbers
 }
 

@@ -47,12 +47,14 @@ func (r *round) compute(
 		return own, nil
 	}
 	if r.ring.Peers != nil {
+		began := r.cfg.Now()
 		for _, slot := range r.ownTensors()[1:] {
 			r.dev.Scale(slot, float32(r.path.mean()))
 			if err := r.sumTensor(ctx, slot); err != nil {
 				return tally{}, fmt.Errorf("averaging what --optimizer keeps: %w", err)
 			}
 		}
+		r.exchange.waited = r.cfg.Now().Sub(began)
 	}
 	r.laps.end("averaging the slots")
 	r.copyWithin(r.grads, r.task.Params())
@@ -136,6 +138,7 @@ func (r *round) update(
 	norm, alone := all.norm.value(), r.averagesAlone()
 	if all.nonfinite > 0 || !alone && !isFinite(r.dev.SumSquares(r.grads)) {
 		r.undo()
+		r.dev.Zero(r.task.Gradients()) // it has the sum, and segments do not write all of it
 		return norm, true, nil
 	}
 	if alone {

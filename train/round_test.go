@@ -220,6 +220,21 @@ func TestRoundsResume(t *testing.T) {
 	}
 }
 
+// zeroWatch fails if a rank keeps a sum of which the next round's segments write only a part.
+type zeroWatch struct {
+	Observer
+	trainer *Trainer
+	t       *testing.T
+}
+
+func (w *zeroWatch) Step(r StepReport) {
+	isSet := func(v float32) bool { return v != 0 }
+	if r.Skipped && slices.ContainsFunc(w.trainer.grads, isSet) {
+		w.t.Errorf("after step %d, which was skipped, the gradient is not zero", r.Step)
+	}
+	w.Observer.Step(r)
+}
+
 // All ranks skip a round in which a step is not finite on one of them: they restore the round's
 // start, but do not read its data again.
 func TestRoundIsSkippedByAll(t *testing.T) {
@@ -238,6 +253,7 @@ func TestRoundIsSkippedByAll(t *testing.T) {
 				}}
 			}
 			j.prepare = func(rank int, trainer *Trainer) {
+				trainer.cfg.Observer = &zeroWatch{trainer.cfg.Observer, trainer, t}
 				if rank == 0 {
 					trainer.cfg.Observer = &paramWatch{trainer.cfg.Observer, trainer, params}
 				}

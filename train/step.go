@@ -118,14 +118,14 @@ func (s oneStep) update(
 // afterCommit reports a committed step to the Observer and the Ledger, and does the work that is
 // due.
 func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skipped bool) error {
-	if skipped {
-		if err := t.reportSkipped(ranks); err != nil {
-			return err
-		}
-	}
 	if t.cfg.Ledger != nil {
 		if err := t.cfg.Ledger.Commit(step); err != nil {
 			return fmt.Errorf("noting the step as done: %w", err)
+		}
+	}
+	if skipped {
+		if err := t.reportSkipped(ranks); err != nil {
+			return err
 		}
 	}
 	return t.afterStep(ctx)
@@ -134,6 +134,7 @@ func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skippe
 // beginSum starts the sum of a step, from 1.
 func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error {
 	t.laps.begin()
+	t.exchange.waited = 0
 	t.exchange.sum.Resume(t.progress.Step, t.committed, t.progress.NonfiniteRun > 0)
 	measured, err := t.exchange.sum.Begin(ctx, step, rate)
 	if measured {

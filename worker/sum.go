@@ -36,7 +36,7 @@ func (s *session) trainRing() train.Ring {
 	if len(s.plan.Members) == 1 {
 		return ring
 	}
-	around := timedRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
+	around := tieredRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
 	ring.Peers = around
 	ring.NewSum = func(
 		g *compute.Mirror, finishes []int, nodes func() [][]float32,
@@ -63,7 +63,7 @@ func (s *session) sumConfig(g *compute.Mirror, finishes []int) sum.Config {
 
 // newSum chooses how the ring sums gradients.
 func (s *session) newSum(
-	c sum.Config, around timedRing, ring train.Ring, nodes func() [][]float32,
+	c sum.Config, around tieredRing, ring train.Ring, nodes func() [][]float32,
 ) (train.Sum, error) {
 	switch summer := s.engine.summer; {
 	case s.engine.slots != nil:
@@ -109,13 +109,13 @@ func element(wire string) allreduce.Element {
 	return allreduce.Float32
 }
 
-// timedRing is a ring whose times are those of the tiers too, if there are any.
-type timedRing struct {
+// tieredRing is a ring whose times are those of the tiers too, if there are any.
+type tieredRing struct {
 	sum.Ring
 	tiers *tiers
 }
 
-func (r timedRing) Timing() (sending, waiting time.Duration) {
+func (r tieredRing) Timing() (sending, waiting time.Duration) {
 	sending, waiting = r.Ring.Timing()
 	if r.tiers != nil {
 		for _, ring := range r.tiers.rings {

@@ -86,6 +86,7 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 // zeros.
 func (s *Slots) Deal(ctx context.Context) error {
 	if s.whole != nil && s.wholeAt == s.Version() { // whole is dealt, so make room
+		s.Replace()
 		s.free(s.held)
 		s.held = nil
 	}
