@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"rondo/train/agree"
 )
 
 // Config is a job's training configuration. The values are the same on all ranks; the interfaces
@@ -33,7 +35,7 @@ type Config struct {
 
 	// NewSlots makes this rank's slots if the ranks share them out. Each Ring's Sum must then be an
 	// Updater. Nil: each rank keeps all slots.
-	NewSlots func(SlotsConfig) (Slots, error)
+	NewSlots func(agree.SlotsConfig) (Slots, error)
 
 	// EvalEvery is the number of steps between evaluations, if the Task has evaluation data; 0:
 	// evaluate at each epoch's end. The job also evaluates after the last step.

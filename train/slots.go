@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"time"
 
 	"rondo/compute"
 	"rondo/train/agree"
@@ -37,28 +36,6 @@ type Slots interface {
 	Close()
 }
 
-// SlotsConfig is what Slots need from the trainer. The numbers are the same on all ranks. It
-// converts to sharded.Config, because that package may not import this one.
-type SlotsConfig struct {
-	Device   compute.Device
-	Clipper  compute.Clipper
-	Gradient *compute.Mirror
-	Params   []float32    // device memory
-	Slots    int          // slots per parameter
-	Clip     compute.Clip // of the summed gradient
-	Compare  bool         // ranks that keep the same slots compare them
-
-	Copy      func(dst, src []float32)                    // within device memory
-	Version   func() agree.Version                        // of the parameters
-	Updates   func() int64                                // number of updates of the parameters
-	Nonfinite func() bool                                 // of this rank's loss or gradient
-	Updating  func(ctx context.Context, step int64) error // called before a range is updated
-	Lap       func(work string)                           // called after some work, for tracing
-	Replace   func()                                      // called before slots are freed
-	Notice    func(text string)                           // reports to the operator
-	Now       func() time.Time
-}
-
 // Updater is a Sum that also updates: after Finish it holds the new parameters.
 type Updater interface {
 	Sum
@@ -82,7 +59,7 @@ func (u *updater) newSlots(n int) error {
 	if !u.cfg.Clip.beforeRing() {
 		clip = u.cfg.Clip.by(1, 0)
 	}
-	slots, err := u.cfg.NewSlots(SlotsConfig{Device: u.dev, Clipper: u.clipper,
+	slots, err := u.cfg.NewSlots(agree.SlotsConfig{Device: u.dev, Clipper: u.clipper,
 		Gradient: u.exchange.gradient, Params: u.task.Params(), Slots: u.innerSlots(), Clip: clip,
 		Compare: u.cfg.CheckEvery > 0, Copy: u.copyWithin, Version: u.version,
 		Updates:   func() int64 { return u.progress.Updates },

@@ -7,6 +7,7 @@ import (
 	"rondo/compute"
 	"rondo/sum"
 	"rondo/sum/sharded"
+	"rondo/train/agree"
 )
 
 // sumRing is one rank's part in a ring.
@@ -27,8 +28,8 @@ type parts struct {
 // shared returns the configuration of a rank's trainer.
 func (j job) shared() Config {
 	if j.shardCopies > 0 {
-		j.config.NewSlots = func(c SlotsConfig) (Slots, error) {
-			return sharded.New(j.shardCopies, sharded.Config(c))
+		j.config.NewSlots = func(c agree.SlotsConfig) (Slots, error) {
+			return sharded.New(j.shardCopies, c)
 		}
 	}
 	return j.config

@@ -99,8 +99,8 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 	}
 	e.watch(&settings)
 	if copies := int(jobspec.ShardCopies(w.spec)); copies > 0 {
-		settings.NewSlots = func(c train.SlotsConfig) (_ train.Slots, err error) {
-			e.slots, err = sharded.New(copies, sharded.Config(c))
+		settings.NewSlots = func(c agree.SlotsConfig) (_ train.Slots, err error) {
+			e.slots, err = sharded.New(copies, c)
 			return e.slots, err
 		}
 	}

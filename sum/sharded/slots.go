@@ -1,10 +1,8 @@
 package sharded
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"rondo/compute"
 	"rondo/train/agree"
@@ -23,27 +21,6 @@ const (
 	pieceFloats = 1 << 20
 )
 
-// Config is what Slots need from the trainer. The numbers are the same on all ranks.
-type Config struct {
-	Device   compute.Device
-	Clipper  compute.Clipper
-	Gradient *compute.Mirror
-	Params   []float32    // device memory
-	Slots    int          // slots per parameter
-	Clip     compute.Clip // of the summed gradient
-	Compare  bool         // ranks that keep the same slots compare them
-
-	Copy      func(dst, src []float32)                    // within device memory
-	Version   func() agree.Version                        // of the parameters
-	Updates   func() int64                                // number of updates of the parameters
-	Nonfinite func() bool                                 // of this rank's loss or gradient
-	Updating  func(ctx context.Context, step int64) error // called before a range is updated
-	Lap       func(work string)                           // called after some work, for tracing
-	Replace   func()                                      // called before slots are freed
-	Notice    func(text string)                           // reports to the operator
-	Now       func() time.Time
-}
-
 // holding holds the slots of the parameters [first, end).
 type holding struct {
 	first, end int
@@ -55,7 +32,7 @@ type holding struct {
 
 // Slots are a rank's part of the slots of all parameters.
 type Slots struct {
-	Config
+	agree.SlotsConfig
 	memory agree.Memory
 
 	// The ring.
@@ -82,11 +59,11 @@ type Slots struct {
 }
 
 // New makes a rank's part. copies ranks keep each range. It is empty until Fresh or Deal.
-func New(copies int, c Config) (s *Slots, err error) {
+func New(copies int, c agree.SlotsConfig) (s *Slots, err error) {
 	if copies < 1 || copies > MaxCopies {
 		return nil, fmt.Errorf("--shard-copies %d: must be 1 to %d", copies, MaxCopies)
 	}
-	s = &Slots{Config: c, ranges: ranges{copies: copies}}
+	s = &Slots{SlotsConfig: c, ranges: ranges{copies: copies}}
 	defer func() {
 		if err != nil {
 			s.Close()

@@ -37,7 +37,7 @@ func rank(t *testing.T, copies, n, rank, ranks int) *Slots {
 		t.Fatal(err)
 	}
 	params, gradient := dev.Alloc(n), dev.Alloc(n+8)
-	s, err := New(copies, Config{Device: dev, Params: params, Slots: 2, Compare: true,
+	s, err := New(copies, agree.SlotsConfig{Device: dev, Params: params, Slots: 2, Compare: true,
 		Gradient: compute.NewMirrorInPlace(dev, gradient, n),
 		Copy:     func(dst, src []float32) { copy(dst, src) },
 		Version:  func() agree.Version { return agree.Version{Step: 3, Ring: 1} },
