@@ -13,7 +13,7 @@ import (
 	"rondo/internal/app"
 )
 
-// RunsFolder, in the current folder, holds the runs of jobs without --checkpoint-dir.
+// RunsFolder is the folder, in the current one, of the runs of jobs without --checkpoint-dir.
 const RunsFolder = "runs"
 
 // maxRunsInSecond bounds the runs of one name that start in the same second.
