@@ -377,7 +377,7 @@ func TestKeeperWaitsForTheLastCheckpoint(t *testing.T) {
 	}
 }
 
-// The ring, its leader and who is kept out of it stand in the annotations.
+// The annotations have the ring, its leader, and the evicted workers.
 func TestKeeperTellsOfTheRing(t *testing.T) {
 	b := newBench(t)
 	b.view.Plan.Members = []cluster.Member{{ID: "y", Address: "192.0.2.5:7000"},

@@ -220,7 +220,8 @@ func TestRoundsResume(t *testing.T) {
 	}
 }
 
-// zeroWatch fails if a rank keeps a sum of which the next round's segments write only a part.
+// zeroWatch fails if the gradient is not zero after a skipped round. The next round's segments
+// overwrite only a part of it.
 type zeroWatch struct {
 	Observer
 	trainer *Trainer

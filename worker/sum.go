@@ -98,7 +98,7 @@ func (s *session) ringSums() bool {
 		jobspec.WholeGradients(s.spec)
 }
 
-// element is what --wire names.
+// element returns the wire format that --wire names.
 func element(wire string) allreduce.Element {
 	switch wire {
 	case "bf16":
@@ -109,7 +109,7 @@ func element(wire string) allreduce.Element {
 	return allreduce.Float32
 }
 
-// tieredRing is a ring whose times are those of the tiers too, if there are any.
+// tieredRing adds the times of the hierarchy's rings, if there are any, to the ring's own.
 type tieredRing struct {
 	sum.Ring
 	tiers *tiers
@@ -126,7 +126,7 @@ func (r tieredRing) Timing() (sending, waiting time.Duration) {
 	return sending, waiting
 }
 
-// compressible is the ring, or the tiers, as a Summer sees it.
+// compressible implements compress.Ring over the hierarchy, or over the ring if there is none.
 type compressible struct {
 	sum.Ring
 	tiers   *tiers // nil: there are none

@@ -1,6 +1,6 @@
 // Package agree is what ranks do when a ring has formed: they elect the state that all go on from,
 // copy it to those that lack it, deal the lanes' states, and restore or replay what nobody has.
-// Between two steps they call the roll: they compare digests of their state, and who is late. Read
+// Between two steps they call the roll: they compare digests of their state and their times. Read
 // join.go first.
 //
 // It needs a gather over the ranks, the tensors and the lanes' states. It asks a rank for the rest

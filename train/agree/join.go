@@ -19,7 +19,7 @@ type State[P any] interface {
 	Lanes() *Entry
 }
 
-// Shards are tensors of which each rank keeps some.
+// Shards are tensors that the ranks divide among themselves.
 type Shards interface {
 	// Meet has the ranks tell each other what they have. It returns of how many parameters nobody
 	// has any.

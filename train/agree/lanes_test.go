@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// LaneStates keeps the entry that a step is computed from, and gives back what is older.
+// LaneStates keeps the entry that a step is computed from, and reuses older entries.
 func TestLaneStates(t *testing.T) {
 	s := NewLaneStates(3, 2)
 	s.Open(Version{4, 1}, 3).Know(Lanes{0, 3})
@@ -71,7 +71,7 @@ func dealt(t *testing.T, knows func(rank, lane int) bool) (entries [3]*Entry, lo
 	return entries, lost
 }
 
-// After a deal every rank has the states of all lanes that any rank knew, whoever that was.
+// After a deal every rank has the states of all lanes that any rank knew.
 func TestDeal(t *testing.T) {
 	entries, lost := dealt(t, func(rank, lane int) bool {
 		return lane%4 == rank || lane == 17 && rank == 2 || lane == 39 && rank != 1
