@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -63,20 +64,17 @@ const etcdFolder = "rondo-etcd-"
 // killed processes. A folder is locked as long as its process lives.
 func temporaryEtcd(ctx context.Context) (etcd *Etcd, stop func(), err error) {
 	sweep(os.TempDir())
-	dir, err := os.MkdirTemp("", etcdFolder)
+	dir, lock, err := lockedFolder()
 	if err != nil {
 		return nil, nil, fmt.Errorf("embedded etcd: %w", err)
-	}
-	if err := enoughSpace(dir); err != nil {
-		return nil, nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	lock, err := lockFolder(dir)
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("embedded etcd: %w", err), os.RemoveAll(dir))
 	}
 	remove := func() {
 		_ = os.RemoveAll(dir) // the next sweep removes a remainder
 		_ = lock.Close()
+	}
+	if err := enoughSpace(dir); err != nil {
+		remove()
+		return nil, nil, err
 	}
 	if etcd, err = StartEtcd(ctx, filepath.Join(dir, "data")); err != nil {
 		remove()
@@ -104,9 +102,44 @@ func enoughSpace(dir string) error {
 	return nil
 }
 
+// folderTries bounds how often lockedFolder makes a folder.
+const folderTries = 100
+
+// lockedFolder makes a folder and locks it. Between the two, the sweep of another process may take
+// the folder for that of a dead process and remove it: then lockedFolder makes another.
+func lockedFolder() (dir string, lock *os.File, err error) {
+	for range folderTries {
+		if dir, err = os.MkdirTemp("", etcdFolder); err != nil {
+			return "", nil, err
+		}
+		if lock, err = lockFolder(dir); err == nil {
+			if isAt(lock, filepath.Join(dir, lockFile)) {
+				return dir, lock, nil
+			}
+			err = errors.Join(fmt.Errorf("another process removed %s", dir), lock.Close())
+		} else if !errors.Is(err, flock.ErrHeld) && !errors.Is(err, fs.ErrNotExist) {
+			return "", nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return "", nil, err
+}
+
+// isAt reports whether the file is still the one at path.
+func isAt(file *os.File, path string) bool {
+	own, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	found, err := os.Stat(path)
+	return err == nil && os.SameFile(own, found)
+}
+
+// lockFile is the name of the lock in a run's folder.
+const lockFile = "lock"
+
 // lockFolder locks a run's folder, or fails at once.
 func lockFolder(dir string) (*os.File, error) {
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +157,7 @@ func sweep(temporary string) {
 		return
 	}
 	for _, dir := range dirs {
-		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
+		if _, err := os.Stat(filepath.Join(dir, lockFile)); err != nil {
 			continue
 		}
 		if lock, err := lockFolder(dir); err == nil {

@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,36 @@ func TestEtcdServesOnAFreePort(t *testing.T) {
 	got, err := client.Get(ctx, "key")
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+// TestSweepSparesTheLiving: sweeps run while others make their folders, and remove none that is
+// locked.
+func TestSweepSparesTheLiving(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				sweep(tmp)
+				dir, lock, err := lockedFolder()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				sweep(tmp)
+				if !isAt(lock, filepath.Join(dir, lockFile)) {
+					t.Errorf("%s was removed while locked", dir)
+				}
+				_ = lock.Close() // as if its process died
+			}
+		})
+	}
+	all.Wait()
+	sweep(tmp)
+	if left, err := filepath.Glob(filepath.Join(tmp, etcdFolder+"*")); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

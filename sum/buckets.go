@@ -122,15 +122,15 @@ func (b *buckets) Ready(ctx context.Context, end int) {
 		b.points.pass(end, b.Now())
 	}
 	for n := len(b.pending); n < len(b.ends)-1 && b.ends[n] <= end && b.err == nil; n++ {
+		if b.Trace != nil {
+			b.startedAt = append(b.startedAt, b.Now()) // before it begins: it may end at once
+		}
 		p, err := b.begin(ctx, b.Begun(), b.ends[n])
 		if err != nil {
 			b.err = err
 			return
 		}
 		b.pending = append(b.pending, p)
-		if b.Trace != nil {
-			b.startedAt = append(b.startedAt, b.Now())
-		}
 	}
 }
 
