@@ -51,7 +51,7 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 
 // Evaluate implements train.Seat.
 func (s *seat) Evaluate(
-	ctx context.Context, lanes train.Lanes, add func(lossSum float64, targets int),
+	ctx context.Context, lanes train.Lanes, add func(train.Score),
 ) error {
 	spans := func(yield func(train.Span) bool) {
 		for segment := range s.task.cfg.Evaluation.Segments() {
@@ -72,7 +72,7 @@ func (s *seat) Evaluate(
 		if err != nil {
 			return err
 		}
-		add(loss, n)
+		add(train.Score{Loss: loss, Targets: int64(n)})
 	}
 	return nil
 }
