@@ -71,6 +71,7 @@ func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, own Score, e
 	own.Counts = make([]int64, e.task.Counters())
 	for _, lanes := range e.groups {
 		err := e.seat.Evaluate(ctx, lanes, func(part Score) {
+			e.beat() // a long evaluation has no steps
 			sum.add(part.Loss)
 			own.Targets += part.Targets
 			for i, n := range part.Counts {
