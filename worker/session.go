@@ -445,6 +445,9 @@ func (s *session) done(result train.Result) *rondov1.Event {
 		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
 		Reason: s.ending(result)}
 	d.BestStep, d.BestLoss = result.Progress.Validation.Lowest()
+	if result.Eval != nil {
+		d.Metrics = metrics(*result.Eval)
+	}
 	if s.rank == 0 {
 		d.Checkpoint = s.engine.saver.path()
 	}
