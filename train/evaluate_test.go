@@ -141,7 +141,7 @@ func TestEvaluationFails(t *testing.T) {
 	j.config.EvalEvery = 2
 	for want, e := range map[string]Evaluation{
 		"step 2: evaluation: the data have no target": emptyText{newEvaluation(9)},
-		"step 2: evaluation: it broke":               brokenText{newEvaluation(9)},
+		"step 2: evaluation: it broke":                brokenText{newEvaluation(9)},
 	} {
 		j.evaluation = e
 		if o := j.run(t)[0]; o.err == nil || !strings.Contains(o.err.Error(), want) {

@@ -81,6 +81,18 @@ type Span struct {
 	Lanes   Lanes
 }
 
+// Spans returns the spans of some lanes in the segments before a number, in order, for an
+// evaluation.
+func Spans(segments int64, lanes Lanes) iter.Seq[Span] {
+	return func(yield func(Span) bool) {
+		for segment := range segments {
+			if !yield(Span{Segment: segment, Lanes: lanes}) {
+				return
+			}
+		}
+	}
+}
+
 // Pass is a forward and a backward pass over the lanes of a seat.
 type Pass struct {
 	Span

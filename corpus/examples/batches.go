@@ -137,6 +137,15 @@ func (b *Batches) longest(segment int64, of func(int64) int) int {
 
 // Targets returns the number of targets that the lanes [first, first+count) have in the segment.
 func (b *Batches) Targets(segment int64, first, count int) int64 {
+	return b.sum(segment, first, count, b.set.Targets)
+}
+
+// Tokens returns the number of tokens that the lanes [first, first+count) read in the segment.
+func (b *Batches) Tokens(segment int64, first, count int) int64 {
+	return b.sum(segment, first, count, b.set.Length)
+}
+
+func (b *Batches) sum(segment int64, first, count int, of func(int64) int) int64 {
 	if first < 0 || count < 0 || first+count > b.cfg.Lanes {
 		panic(fmt.Sprintf("examples: lanes [%d, %d) of %d", first, first+count, b.cfg.Lanes))
 	}
@@ -145,7 +154,7 @@ func (b *Batches) Targets(segment int64, first, count int) int64 {
 	batch := b.batch(segment)
 	var sum int64
 	for _, example := range batch[min(first, len(batch)):min(first+count, len(batch))] {
-		sum += int64(b.set.Targets(int64(example)))
+		sum += int64(of(int64(example)))
 	}
 	return sum
 }

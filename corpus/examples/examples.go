@@ -234,6 +234,15 @@ func (s *Set) Length(i int64) int { return s.of.length(s.row(i)) }
 // tokens of the target text.
 func (s *Set) Targets(i int64) int { return s.of.targets(s.row(i)) }
 
+// Longest returns the largest Length of all examples.
+func (s *Set) Longest() int {
+	most := 0
+	for i := range s.Len() {
+		most = max(most, s.Length(i))
+	}
+	return most
+}
+
 // Read reads example i: Length(i) token ids, and Targets(i) label numbers or ids of the target
 // vocabulary. It does not allocate.
 func (s *Set) Read(i int64, tokens, targets []int32) error {
