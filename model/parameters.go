@@ -85,3 +85,27 @@ func (p *parameters) Close() {
 func (p *parameters) view(name string, flat []float32) []float32 {
 	return find(p.views, name).of(flat)
 }
+
+// checkHooks returns an error for hooks that do not fit the network or its device.
+func (p *parameters) checkHooks(h Hooks) error {
+	_, stager := p.dev.(compute.Stager)
+	if h.Stage != nil && !(stager && len(h.Stage) == len(p.params)) {
+		return fmt.Errorf("model: %d gradients cannot be staged in %d floats by %s", len(p.params),
+			len(h.Stage), p.dev.Name())
+	}
+	_, recorder := p.dev.(compute.Recorder)
+	if h.Finished != nil && (recorder || stager || h.Behind != nil) {
+		return fmt.Errorf("model: %s cannot report finished gradients during a run", p.dev.Name())
+	}
+	return nil
+}
+
+// stage starts to copy the gradients up to end to host memory, after the parts in before.
+func (p *parameters) stage(host []float32, before []compute.Staged, end int) compute.Staged {
+	first := 0
+	if n := len(before); n > 0 {
+		first = before[n-1].End
+	}
+	return compute.Staged{End: end,
+		Wait: p.dev.(compute.Stager).StartDownload(host[first:end], p.grads[first:end])}
+}
