@@ -144,6 +144,8 @@ func layerInputs(in []gorgonia.Value, s compute.RecurrentShape, ids bool, n int)
 	return x, w, err
 }
 
+func (l *Layer) output() *buffer { return l.y }
+
 // run computes y from x, with the weights w.
 func (l *Layer) run(w []float32, x compute.RecurrentInput) {
 	l.kernel.Forward(recurrentWeights(l.views, w), x, l.in, l.y.flat, l.out)
