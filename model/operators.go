@@ -107,11 +107,11 @@ type dropout struct {
 	y, dy *buffer
 }
 
-// load sets the keys for a segment's steps from first on.
-func (d *dropout) load(seed uint64, in SegmentInput, first int) {
+// load sets the keys of these lanes for a sequence's time steps from first on.
+func (d *dropout) load(seed uint64, step int64, lanes []int, first int) {
 	width := d.y.value.Shape()[2]
-	for b, lane := range in.Lanes {
-		d.keys[b] = compute.DropoutShift(DropoutKey(seed, in.Step, d.layer, lane), first*width)
+	for b, lane := range lanes {
+		d.keys[b] = compute.DropoutShift(DropoutKey(seed, step, d.layer, lane), first*width)
 	}
 }
 

@@ -128,8 +128,9 @@ func (s *textSeat) Backward(p Pass) (float64, error) {
 		s.numbers[i] = p.Lanes.First + i
 	}
 	return s.Run(model.SegmentInput{Inputs: s.inputs, Targets: s.targets, Scale: p.Scale,
-		OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers, Stage: p.Stage,
-		Finished: p.Finished, BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+		OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers,
+		Hooks: model.Hooks{Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
+			Behind: p.Behind}})
 }
 
 func (s *textSeat) Evaluate(ctx context.Context, lanes Lanes, add func(Score)) error {

@@ -68,8 +68,8 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	}
 	return s.Run(model.SegmentInput{Inputs: s.batch.inputs, Targets: s.batch.targets,
 		Scale: p.Scale, OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers,
-		Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
-		Behind: p.Behind})
+		Hooks: model.Hooks{Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
+			Behind: p.Behind}})
 }
 
 // Evaluate implements train.Seat.

@@ -1,0 +1,251 @@
+package model
+
+import (
+	"fmt"
+
+	"rondo/compute"
+)
+
+// maxPassSizes bounds the graphs of a LabelPass.
+const maxPassSizes = 8
+
+// Examples is a padded batch of B examples, one to a lane.
+type Examples struct {
+	Steps   int     // T, at most the pass's
+	Inputs  []int32 // [T, B]: token ids
+	Lengths []int32 // [B], at most T; 0: this lane has no example
+	// Targets are labels: [B], or [T, B] with PoolNone. -1 does not count, nor does any target
+	// outside of an example. Predict takes nil: none.
+	Targets []int32
+	// Step, Lanes (each lane's number in the global batch, [B]) and the labeller's seed determine
+	// the dropout masks. They may be omitted without dropout.
+	Step  int64
+	Lanes []int
+	// Scale multiplies the summed loss before differentiation.
+	Scale float32
+}
+
+// inside reports whether row i of [T, B] is a step of an example.
+func (in Examples) inside(i, B int) bool { return i/B < int(in.Lengths[i%B]) }
+
+// counts reports whether target i is one of an example.
+func (in Examples) counts(i, B int, pool Pool) bool {
+	if pool != PoolNone { // row 0 of [T, B] has the lanes
+		return in.Targets != nil && in.inside(i%B, B)
+	}
+	return in.Targets != nil && in.inside(i, B)
+}
+
+// LabelPass runs a labeller on batches of up to a number of steps and of B lanes. All passes of a
+// labeller share its parameters and gradients.
+//
+// A batch runs in the smallest of a few graphs, whose numbers of steps are a geometric sequence, so
+// that a short batch costs less. The longest graph is made at once, another when a batch first
+// needs it. They share the memory of activations, but each has its kernels' workspaces. The result
+// depends on the graph only by rounding.
+type LabelPass struct {
+	labeller *Labeller
+	B        int
+	memory   *labelMemory
+	sizes    []int // steps, from the most to the least
+	graphs   []*labelGraph
+	staged   []compute.Staged
+	loss     compute.Loss
+}
+
+// passSizes are the numbers of steps of a pass's graphs, from the most to the least: each is about
+// two thirds of the one before.
+func passSizes(most int) []int {
+	sizes := []int{most}
+	for n := most; len(sizes) < maxPassSizes; sizes = append(sizes, n) {
+		next := (2*n + 2) / 3
+		if next == n {
+			break
+		}
+		n = next
+	}
+	return sizes
+}
+
+// NewPass makes a pass for batches of up to maxSteps steps of B lanes. It fails if the device lacks
+// memory. Close frees the pass.
+func (l *Labeller) NewPass(maxSteps, B int) (*LabelPass, error) {
+	if maxSteps < 1 || B < 1 {
+		return nil, fmt.Errorf("model: a pass of %d steps and %d lanes; each must be at least 1",
+			maxSteps, B)
+	}
+	p := &LabelPass{labeller: l, B: B, sizes: passSizes(maxSteps),
+		memory: &labelMemory{activations: activations{dev: l.dev}}}
+	p.graphs = make([]*labelGraph, len(p.sizes))
+	err := p.allocate(maxSteps)
+	if err == nil {
+		_, err = p.graph(maxSteps)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// allocate allocates the graphs' common memory. On an error the pass keeps what was allocated.
+func (p *LabelPass) allocate(steps int) (err error) {
+	defer p.explain(&err, steps)
+	defer compute.Catch(&err)
+	p.memory.allocate(p.labeller.config, p.labeller.dev.Alloc, steps, p.B)
+	return nil
+}
+
+// explain adds the pass's shape to an error.
+func (p *LabelPass) explain(err *error, steps int) {
+	if *err != nil {
+		*err = fmt.Errorf("model: a pass of %d steps and %d lanes of %s: %w", steps, p.B,
+			p.labeller.config.shape(), *err)
+	}
+}
+
+// graph returns the smallest graph for a batch of this many steps, which it makes if there is none.
+func (p *LabelPass) graph(steps int) (g *labelGraph, err error) {
+	i := len(p.sizes) - 1
+	for p.sizes[i] < steps {
+		i--
+	}
+	if p.graphs[i] == nil {
+		defer p.explain(&err, p.sizes[i])
+		if p.graphs[i], err = newLabelGraph(p.labeller, p.sizes[i], p.B, p.memory); err != nil {
+			p.graphs[i] = nil
+		}
+	}
+	return p.graphs[i], err
+}
+
+// load checks in and loads it into a graph.
+func (p *LabelPass) load(in Examples) (*labelGraph, error) {
+	if err := p.check(in); err != nil {
+		return nil, err
+	}
+	g, err := p.graph(in.Steps)
+	if err != nil {
+		return nil, err
+	}
+	g.load(in)
+	p.loss = compute.Loss{Last: g.output.kernel}
+	return g, nil
+}
+
+// Backward runs both passes: it overwrites the labeller's gradients with those of Scale times the
+// summed cross-entropy, and returns the unscaled sum in nats. A loss that is not finite is no
+// error. It fails on input that does not fit the pass.
+func (p *LabelPass) Backward(in Examples, hooks Hooks) (lossSum float64, err error) {
+	l := p.labeller
+	if err := l.checkHooks(hooks); err != nil {
+		return 0, err
+	}
+	if len(in.Targets) != l.config.outputRows(in.Steps, p.B) {
+		return 0, fmt.Errorf("model: a pass of %d steps and %d lanes has %d targets", in.Steps, p.B,
+			len(in.Targets))
+	}
+	g, err := p.load(in)
+	if err != nil {
+		return 0, err
+	}
+	if len(g.dropouts) > 0 && len(in.Lanes) != p.B {
+		return 0, fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", p.B,
+			len(in.Lanes))
+	}
+	for _, d := range g.dropouts {
+		d.load(l.config.Seed, in.Step, in.Lanes, 0)
+	}
+	defer compute.Catch(&err) // kernels may allocate when they first run
+	p.staged, l.rows.exclusive = nil, false
+	stage := func(end int) { p.staged = append(p.staged, l.stage(hooks.Stage, p.staged, end)) }
+	g.finished = func(end int) {
+		if hooks.Stage != nil && hooks.Behind == nil {
+			stage(end)
+		}
+		if hooks.Finished != nil {
+			hooks.Finished(end)
+		}
+	}
+	if err := g.run(hooks.BeforeBackward); err != nil {
+		return 0, err
+	}
+	if hooks.Behind != nil {
+		hooks.Behind(&p.loss)
+	}
+	if hooks.Stage != nil && len(p.staged) == 0 {
+		stage(len(l.params))
+	}
+	return p.loss.Sum(), nil
+}
+
+// Staged returns the last run's staged gradients, in the order of their copies.
+func (p *LabelPass) Staged() []compute.Staged { return p.staged }
+
+// Predict runs the forward pass without dropout. It returns the summed cross-entropy of the targets
+// in nats and, unless logits is nil, copies the logits to it: host memory, [B, Labels], or [Steps,
+// B, Labels] with PoolNone, whose rows outside of examples mean nothing.
+func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err error) {
+	l, c := p.labeller, p.labeller.config
+	rows := c.outputRows(in.Steps, p.B)
+	if logits != nil && len(logits) != rows*c.Labels {
+		return 0, fmt.Errorf("model: %d logits of %d rows and %d labels", len(logits), rows,
+			c.Labels)
+	}
+	g, err := p.load(in)
+	if err != nil {
+		return 0, err
+	}
+	defer compute.Catch(&err)
+	x, w, b := g.forward(), l.view(outputWeight, l.params), l.view(outputBias, l.params)
+	if W := c.width(); logits != nil {
+		y := p.memory.logits[:len(logits):len(logits)]
+		l.dev.Gemm(false, true, rows, c.Labels, W, 1, x[:rows*W], w, 0, y)
+		l.dev.AddBias(y, b)
+		l.dev.Download(logits, y)
+	}
+	g.output.kernel.Forward(x, w, b, g.output.targets)
+	return p.loss.Sum(), nil
+}
+
+// check returns an error for examples that do not fit the pass.
+func (p *LabelPass) check(in Examples) error {
+	c := p.labeller.config
+	if in.Steps < 1 || in.Steps > p.sizes[0] || len(in.Inputs) != in.Steps*p.B ||
+		len(in.Lengths) != p.B {
+		return fmt.Errorf("model: a pass of up to %d steps of %d lanes was given %d inputs and %d "+
+			"lengths for %d steps", p.sizes[0], p.B, len(in.Inputs), len(in.Lengths), in.Steps)
+	}
+	for b, length := range in.Lengths {
+		if length < 0 || int(length) > in.Steps {
+			return fmt.Errorf("model: lane %d has an example of %d tokens in %d steps", b, length,
+				in.Steps)
+		}
+	}
+	for i, id := range in.Inputs {
+		if in.inside(i, p.B) && (id < 0 || int(id) >= c.Vocab) {
+			return fmt.Errorf("model: step %d of lane %d is token %d; the vocabulary has %d",
+				i/p.B, i%p.B, id, c.Vocab)
+		}
+	}
+	if n := c.outputRows(in.Steps, p.B); in.Targets != nil && len(in.Targets) != n {
+		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
+	}
+	for i, id := range in.Targets {
+		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
+			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
+		}
+	}
+	return nil
+}
+
+// Close frees the pass's memory, not the labeller's.
+func (p *LabelPass) Close() {
+	for i, g := range p.graphs {
+		if g != nil {
+			g.close()
+			p.graphs[i] = nil
+		}
+	}
+	p.memory.close()
+}
