@@ -243,6 +243,14 @@ func (s *Set) Longest() int {
 	return most
 }
 
+// Tokens returns the number of tokens of all texts.
+func (s *Set) Tokens() (sum int64) {
+	for i := range s.Len() {
+		sum += int64(s.Length(i))
+	}
+	return sum
+}
+
 // Read reads example i: Length(i) token ids, and Targets(i) label numbers or ids of the target
 // vocabulary. It does not allocate.
 func (s *Set) Read(i int64, tokens, targets []int32) error {
