@@ -44,7 +44,8 @@ func (m *labelMemory) allocate(c LabellerConfig, alloc func(n int) []float32, T,
 	wide.Hidden = c.width()
 	m.activations.allocate(wide, alloc, T, B)
 	if c.Pool != PoolNone {
-		m.pooled, m.dpooled = alloc(B*c.width()), alloc(B*c.width())
+		m.pooled = alloc(B * c.width())
+		m.dpooled = alloc(B * c.width())
 	}
 	if c.Bidirectional {
 		m.one = alloc(T * B * c.Hidden)
@@ -55,7 +56,8 @@ func (m *labelMemory) allocate(c LabellerConfig, alloc func(n int) []float32, T,
 		m.reversed = alloc(T * B * widest)
 	}
 	n := c.Cell.States() * B * c.Hidden
-	m.before, m.after = alloc(n), alloc(n)
+	m.before = alloc(n)
+	m.after = alloc(n)
 	m.logits = alloc(c.outputRows(T, B) * c.Labels)
 }
 
