@@ -114,7 +114,7 @@ func TestAFileTruncatedInUseIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.close()
+	defer file.Close()
 	if err := os.Truncate(path, 150); err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +153,8 @@ func FuzzTokenFile(f *testing.F) {
 				continue
 			}
 			for _, id := range all(t, got) {
-				if id < 0 || int(id) >= got.vocabulary.Len() {
-					t.Fatalf("id %d in a vocabulary of %d", id, got.vocabulary.Len())
+				if id < 0 || int(id) >= got.head.limit() {
+					t.Fatalf("id %d is not below %d", id, got.head.limit())
 				}
 			}
 		}

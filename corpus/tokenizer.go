@@ -234,6 +234,43 @@ func (w *words) tooLong() error {
 	return fmt.Errorf("a word is longer than %d bytes: use --tokenizer char", maxWordBytes)
 }
 
+// Splitter splits one short text after the other, each as a whole text, and calls token with each
+// token. It must not be used concurrently.
+type Splitter struct {
+	tokenizer Tokenizer
+	clean     []byte
+	to        sink
+}
+
+// NewSplitter makes a splitter. A token is valid until the function returns.
+func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error) {
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+	if t.Unit == Word {
+		return &Splitter{tokenizer: t, to: &words{word: token}}, nil
+	}
+	var buf []byte
+	return &Splitter{tokenizer: t, to: chars{char: func(r rune) error {
+		buf = utf8.AppendRune(buf[:0], r)
+		return token(buf)
+	}}}, nil
+}
+
+// Split splits a text, which must be UTF-8. It does not keep it. After an error the splitter is of
+// no use.
+func (s *Splitter) Split(text []byte) error {
+	if s.tokenizer.Normalize == Letters {
+		rules := letters{lines: s.tokenizer.Unit == Word}
+		s.clean = rules.append(s.clean[:0], text)
+		text = s.clean
+	}
+	if err := s.to.text(text); err != nil {
+		return err
+	}
+	return s.to.end()
+}
+
 // chars is a sink that calls char for each code point.
 type chars struct {
 	char func(r rune) error

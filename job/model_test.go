@@ -123,8 +123,8 @@ func TestTaskOfACheckpoint(t *testing.T) {
 	vocabulary := text.Vocabulary().Tokens()
 	const other = "is of --task translate, and one of --task lm is needed: give another folder"
 	for _, c := range []struct{ task, used, resumed string }{
-		{"lm", "", "another text with the same vocabulary"}, // saveUntrained knows no text
-		{"", "", "another text with the same vocabulary"},
+		{"lm", "", "other data with the same vocabulary"}, // saveUntrained knows no text
+		{"", "", "other data with the same vocabulary"},
 		{"translate", other, "belongs to another job, which has --task translate instead of lm: " +
 			"choose another folder, or give that job's flags"},
 	} {

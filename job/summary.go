@@ -34,13 +34,14 @@ const (
 )
 
 // Metrics are a step's figures in the manifest, besides the training's progress.
-func (d *Data) Metrics(
-	spec *rondov1.JobSpec, progress *train.Progress, elapsed time.Duration, timed bool,
+func Metrics(
+	spec *rondov1.JobSpec, d Data, progress *train.Progress, elapsed time.Duration, timed bool,
 ) checkpoint.Metrics {
+	training, evaluation := d.Sizes()
 	metrics := checkpoint.Metrics{metricLoss: progress.Loss,
-		metricTrainTokens: float64(d.Train.Len()), metricTotalSteps: float64(d.Steps(spec))}
-	if d.Validation != nil {
-		metrics[metricValidationTokens] = float64(d.Validation.Len())
+		metricTrainTokens: float64(training), metricTotalSteps: float64(Steps(spec, d))}
+	if evaluation > 0 {
+		metrics[metricValidationTokens] = float64(evaluation)
 	}
 	if loss := progress.EpochLoss(); !math.IsNaN(loss) {
 		metrics[metricEpochLoss], metrics[metricEpochPerplexity] = loss, math.Exp(loss)
@@ -221,12 +222,12 @@ func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
 
 // CheckEarlyStop refuses to continue from a checkpoint at which --early-stop ended the job, unless
 // its steps are done. A job that is evaluated on another text than before may continue.
-func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) error {
+func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) error {
 	v, err := validation(c)
-	if err != nil || v == nil || c.Step >= d.Steps(spec) {
+	if err != nil || v == nil || c.Step >= Steps(spec, d) {
 		return err
 	}
-	if on := v.On(d.EvalText(spec)); on.EndsEarly(spec.EarlyStop) {
+	if on := v.On(d.EvalData()); on.EndsEarly(spec.EarlyStop) {
 		return app.Usagef("the job of the checkpoint %s was ended by --early-stop %d: give "+
 			"--early-stop 0 or more than %d to go on", c.Path, spec.EarlyStop, on.Waiting)
 	}

@@ -114,7 +114,7 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 		return manifest(t, spec, fmt.Sprintf(`{"step":30,"validation":{"step":30,"loss":2,`+
 			`"best":1.25,"best_step":20,"waiting":2,"text":%d}}`, text), nil)
 	}
-	own := data.EvalText(spec)
+	own := data.EvalData()
 	for _, c := range []struct {
 		limit, text, steps int64
 		refused            bool
@@ -124,7 +124,7 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 	} {
 		now := proto.CloneOf(spec)
 		now.EarlyStop, now.Steps = c.limit, c.steps
-		err := data.CheckEarlyStop(now, of(c.text))
+		err := CheckEarlyStop(now, data, of(c.text))
 		var usage *app.UsageError
 		if c.refused != errors.As(err, &usage) || !c.refused && err != nil {
 			t.Errorf("%+v: %v", c, err)

@@ -215,7 +215,7 @@ func (s *session) joinAndSum(
 			return err
 		}
 		// The gradient's content is not needed: joining a ring sets it to zero.
-		if err := joined.AllReduce(ctx, s.engine.model.GradientsWithTail()); err != nil {
+		if err := joined.AllReduce(ctx, s.engine.task.Gradients()); err != nil {
 			return errors.Join(err, tryFree(joined.Close))
 		}
 		group = joined

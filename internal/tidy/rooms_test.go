@@ -85,6 +85,7 @@ func otherRooms() []room {
 
 		// Text and arithmetic.
 		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
+		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",

@@ -1,0 +1,89 @@
+package label
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"rondo/model"
+	"rondo/task/ahead"
+	"rondo/train"
+)
+
+// seat is a model.LabelPass with its examples. It implements train.Seat.
+type seat struct {
+	*model.LabelPass
+	task    *Task
+	numbers []int                // lane numbers of a pass, [B]
+	reader  *ahead.Reader[batch] // set by Read
+	batch   *batch               // data of the next pass
+}
+
+// Read implements train.Seat.
+func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
+	s.reader = s.task.reads(ctx, spans, s.task.cfg.Training, s.B)
+	return s.reader.Close
+}
+
+// Next implements train.Seat. rows are rows of the embedding.
+func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
+	if s.batch, err = s.reader.Next(ctx); err != nil {
+		return nil, err
+	}
+	inputs := s.batch.in.Inputs
+	if ledger, at := s.task.cfg.Ledger, s.batch.span; ledger != nil {
+		err := ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
+		if err != nil {
+			return nil, fmt.Errorf("noting what was read: %w", err)
+		}
+	}
+	return inputs, nil
+}
+
+// Backward implements train.Seat.
+func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
+	for i := range s.numbers {
+		s.numbers[i] = p.Lanes.First + i
+	}
+	in := s.batch.in
+	in.Step, in.Lanes, in.Scale = p.Segment, s.numbers, p.Scale
+	return s.LabelPass.Backward(in, model.Hooks{Stage: p.Stage, Finished: p.Finished,
+		BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+}
+
+// State implements train.Seat: there is none.
+func (s *seat) State([]float32) error { return nil }
+
+// SetState implements train.Seat.
+func (s *seat) SetState([]float32) error { return nil }
+
+// ZeroState implements train.Seat.
+func (s *seat) ZeroState() {}
+
+// Evaluate implements train.Seat.
+func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
+	t, from := s.task, s.task.cfg.Evaluation
+	spans := train.Spans(from.Batches.SegmentsPerEpoch(), lanes)
+	reader := t.reads(ctx, spans, from, lanes.Count)
+	defer reader.Close()
+	g := newGuess(t.Config(), t.steps, lanes.Count)
+	for at := range spans {
+		b, err := reader.Next(ctx)
+		if err != nil {
+			return err
+		}
+		score := train.Score{Targets: from.Batches.Targets(at.Segment, lanes.First, lanes.Count),
+			Counts: make([]int64, t.Counters())}
+		if score.Loss, err = g.labels(s.LabelPass, b.in); err != nil {
+			return err
+		}
+		for lane, length := range b.in.Lengths {
+			if length > 0 {
+				t.cfg.Counter.Count(score.Counts, g.column(g.predicted, lane, int(length)),
+					g.column(b.in.Targets, lane, int(length)))
+			}
+		}
+		add(score)
+	}
+	return nil
+}
