@@ -159,7 +159,7 @@ func (g *labelGraph) span(k int) (begin, end int) {
 // newLayer makes recurrent layer k.
 func (g *labelGraph) newLayer(k int) stackable {
 	l, c := g.labeller, g.labeller.config
-	s, begin, end := c.layerShape(k, g.T, g.B), 0, 0
+	s := c.layerShape(k, g.T, g.B)
 	var dx *buffer
 	if k > 0 || c.Embed > 0 {
 		dx = g.inputGradient(c.Layers-k, s.D)
@@ -171,9 +171,9 @@ func (g *labelGraph) newLayer(k int) stackable {
 		g.layers = append(g.layers, layer)
 		return layer
 	}
-	begin, end = g.span(k)
+	begin, end := g.span(k)
 	b := &bidirectional{name: fmt.Sprintf("rnn.l%d", k), dev: l.dev, shape: s, order: g.order,
-		y: y, dx: dx, gradient: l.grads[begin:end:end], dw: dense(l.grads[begin:end], end-begin)}
+		y: y, dx: dx, dw: dense(l.grads[begin:end:end], end-begin)}
 	if dx == nil {
 		b.ids = make([]int32, g.T*g.B)
 	} else {
@@ -206,8 +206,8 @@ func (g *labelGraph) inputGradient(layers, width int) *buffer {
 	return cut(g.memory.gradient[layers%2], g.T, g.B, width)
 }
 
-// load sets the input of the next run.
-func (g *labelGraph) load(in Examples) {
+// load sets the input of the next run, for both passes or for a prediction.
+func (g *labelGraph) load(in Examples, training bool) {
 	c := g.labeller.config
 	copy(g.lengths, in.Lengths)
 	for i := range g.ids {
@@ -223,6 +223,11 @@ func (g *labelGraph) load(in Examples) {
 		}
 	}
 	g.output.scale = in.Scale
+	for _, d := range g.dropouts {
+		if training {
+			d.load(c.Seed, in.Step, in.Lanes, 0)
+		}
+	}
 	g.order.load(in.Lengths)
 	if g.pool != nil {
 		g.pool.load()

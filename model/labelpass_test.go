@@ -304,7 +304,7 @@ func TestLabelPassErrors(t *testing.T) {
 		"step 2 of lane 1 is token 9; the vocabulary": func(in *Examples) { in.Inputs[5] = 9 },
 		"target 1 is label 4; there are 4":            func(in *Examples) { in.Targets[1] = 4 },
 		"target 0 is label -2":                        func(in *Examples) { in.Targets[0] = -2 },
-		"2 lanes has 0 targets":                       func(in *Examples) { in.Targets = nil },
+		"2 targets was given 0":                       func(in *Examples) { in.Targets = nil },
 		"2 lanes was given the numbers of 1":          func(in *Examples) { in.Lanes = in.Lanes[1:] },
 	} {
 		in := randomExamples(rand.New(rand.NewPCG(1, 2)), c, 3, 2)
