@@ -52,9 +52,8 @@ type bidirectional struct {
 	dx       *buffer   // [T, B, D]; nil if the input is ids
 	// spare is memory of dy, [T, B, D]. Once each direction has its part of dy, it takes the second
 	// direction's gradient of x.
-	spare    []float32
-	gradient []float32 // of the weights: the forward direction's, then the second one's
-	dw       *tensor.Dense
+	spare []float32
+	dw    *tensor.Dense // gradient of the weights: the forward direction's, then the second one's
 }
 
 // half returns one direction's columns of y or dy.
@@ -72,7 +71,7 @@ func (l *bidirectional) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 	forward := &operator{name: l.name, shape: l.y.value.Shape().Clone(),
 		wrt: []bool{l.dx != nil, true}, gradient: l.differentiate,
 		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
-			x, w, err := layerInputs(in, l.shape, l.dx == nil, len(l.gradient))
+			x, w, err := layerInputs(in, l.shape, l.dx == nil, l.dw.DataSize())
 			if err != nil {
 				return nil, err
 			}
@@ -109,7 +108,7 @@ func (l *bidirectional) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (
 	error) {
 	return differentiate(l.name, gorgonia.Nodes{in[0], in[1], y, dy}, l.dx, l.dw,
 		func(in []gorgonia.Value, dx []float32) error {
-			x, _, err := layerInputs(in, l.shape, dx == nil, len(l.gradient))
+			x, _, err := layerInputs(in, l.shape, dx == nil, l.dw.DataSize())
 			if err != nil {
 				return err
 			}

@@ -44,7 +44,8 @@ func (m *labelMemory) allocate(c LabellerConfig, alloc func(n int) []float32, T,
 	wide.Hidden = c.width()
 	m.activations.allocate(wide, alloc, T, B)
 	if c.Pool != PoolNone {
-		m.pooled, m.dpooled = alloc(B*c.width()), alloc(B*c.width())
+		m.pooled = alloc(B * c.width())
+		m.dpooled = alloc(B * c.width())
 	}
 	if c.Bidirectional {
 		m.one = alloc(T * B * c.Hidden)
@@ -55,7 +56,8 @@ func (m *labelMemory) allocate(c LabellerConfig, alloc func(n int) []float32, T,
 		m.reversed = alloc(T * B * widest)
 	}
 	n := c.Cell.States() * B * c.Hidden
-	m.before, m.after = alloc(n), alloc(n)
+	m.before = alloc(n)
+	m.after = alloc(n)
 	m.logits = alloc(c.outputRows(T, B) * c.Labels)
 }
 
@@ -157,7 +159,7 @@ func (g *labelGraph) span(k int) (begin, end int) {
 // newLayer makes recurrent layer k.
 func (g *labelGraph) newLayer(k int) stackable {
 	l, c := g.labeller, g.labeller.config
-	s, begin, end := c.layerShape(k, g.T, g.B), 0, 0
+	s := c.layerShape(k, g.T, g.B)
 	var dx *buffer
 	if k > 0 || c.Embed > 0 {
 		dx = g.inputGradient(c.Layers-k, s.D)
@@ -169,9 +171,9 @@ func (g *labelGraph) newLayer(k int) stackable {
 		g.layers = append(g.layers, layer)
 		return layer
 	}
-	begin, end = g.span(k)
+	begin, end := g.span(k)
 	b := &bidirectional{name: fmt.Sprintf("rnn.l%d", k), dev: l.dev, shape: s, order: g.order,
-		y: y, dx: dx, gradient: l.grads[begin:end:end], dw: dense(l.grads[begin:end], end-begin)}
+		y: y, dx: dx, dw: dense(l.grads[begin:end:end], end-begin)}
 	if dx == nil {
 		b.ids = make([]int32, g.T*g.B)
 	} else {
@@ -204,8 +206,8 @@ func (g *labelGraph) inputGradient(layers, width int) *buffer {
 	return cut(g.memory.gradient[layers%2], g.T, g.B, width)
 }
 
-// load sets the input of the next run.
-func (g *labelGraph) load(in Examples) {
+// load sets the input of the next run, for both passes or for a prediction.
+func (g *labelGraph) load(in Examples, training bool) {
 	c := g.labeller.config
 	copy(g.lengths, in.Lengths)
 	for i := range g.ids {
@@ -221,6 +223,11 @@ func (g *labelGraph) load(in Examples) {
 		}
 	}
 	g.output.scale = in.Scale
+	for _, d := range g.dropouts {
+		if training {
+			d.load(c.Seed, in.Step, in.Lanes, 0)
+		}
+	}
 	g.order.load(in.Lengths)
 	if g.pool != nil {
 		g.pool.load()

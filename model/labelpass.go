@@ -119,16 +119,16 @@ func (p *LabelPass) graph(steps int) (g *labelGraph, err error) {
 	return p.graphs[i], err
 }
 
-// load checks in and loads it into a graph.
-func (p *LabelPass) load(in Examples) (*labelGraph, error) {
-	if err := p.check(in); err != nil {
+// load checks in and loads it into a graph, for both passes or for a prediction.
+func (p *LabelPass) load(in Examples, training bool) (*labelGraph, error) {
+	if err := p.check(in, training); err != nil {
 		return nil, err
 	}
 	g, err := p.graph(in.Steps)
 	if err != nil {
 		return nil, err
 	}
-	g.load(in)
+	g.load(in, training)
 	p.loss = compute.Loss{Last: g.output.kernel}
 	return g, nil
 }
@@ -141,20 +141,9 @@ func (p *LabelPass) Backward(in Examples, hooks Hooks) (lossSum float64, err err
 	if err := l.checkHooks(hooks); err != nil {
 		return 0, err
 	}
-	if len(in.Targets) != l.config.outputRows(in.Steps, p.B) {
-		return 0, fmt.Errorf("model: a pass of %d steps and %d lanes has %d targets", in.Steps, p.B,
-			len(in.Targets))
-	}
-	g, err := p.load(in)
+	g, err := p.load(in, true)
 	if err != nil {
 		return 0, err
-	}
-	if len(g.dropouts) > 0 && len(in.Lanes) != p.B {
-		return 0, fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", p.B,
-			len(in.Lanes))
-	}
-	for _, d := range g.dropouts {
-		d.load(l.config.Seed, in.Step, in.Lanes, 0)
 	}
 	defer compute.Catch(&err) // kernels may allocate when they first run
 	p.staged, l.rows.exclusive = nil, false
@@ -192,7 +181,7 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 		return 0, fmt.Errorf("model: %d logits of %d rows and %d labels", len(logits), rows,
 			c.Labels)
 	}
-	g, err := p.load(in)
+	g, err := p.load(in, false)
 	if err != nil {
 		return 0, err
 	}
@@ -209,7 +198,7 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 }
 
 // check returns an error for examples that do not fit the pass.
-func (p *LabelPass) check(in Examples) error {
+func (p *LabelPass) check(in Examples, training bool) error {
 	c := p.labeller.config
 	if in.Steps < 1 || in.Steps > p.sizes[0] || len(in.Inputs) != in.Steps*p.B ||
 		len(in.Lengths) != p.B {
@@ -228,8 +217,13 @@ func (p *LabelPass) check(in Examples) error {
 				i/p.B, i%p.B, id, c.Vocab)
 		}
 	}
-	if n := c.outputRows(in.Steps, p.B); in.Targets != nil && len(in.Targets) != n {
+	n := c.outputRows(in.Steps, p.B)
+	if len(in.Targets) != n && (training || in.Targets != nil) {
 		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
+	}
+	if c.Dropout+c.DropoutInput > 0 && training && len(in.Lanes) != p.B {
+		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", p.B,
+			len(in.Lanes))
 	}
 	for i, id := range in.Targets {
 		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {

@@ -77,3 +77,20 @@ func exercise(t *testing.T, cfg Config, dev compute.Device) (results []float32, 
 	}
 	return results, err
 }
+
+// TestLabellerMemoryIsTheDevices does the same with labellers.
+func TestLabellerMemoryIsTheDevices(t *testing.T) {
+	forLabellers(t, func(t *testing.T, c LabellerConfig) {
+		want, err := useLabeller(c, newDevice(t), 7, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := useLabeller(c, devicetest.NewProtected(t, newDevice(t), 1<<20), 7, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the results differ")
+		}
+	})
+}

@@ -63,3 +63,22 @@ func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.S
 	}
 	return size
 }
+
+// PassSize is how much of a device's memory a LabelPass takes, with all its graphs, but for the
+// labeller. c must be valid.
+func (c LabellerConfig) PassSize(on compute.Sizer, maxSteps, B int) (size compute.Size) {
+	new(labelMemory).allocate(c, func(n int) []float32 {
+		size = size.And(on.TensorSize(n))
+		return nil
+	}, maxSteps, B)
+	for _, T := range passSizes(maxSteps) {
+		rows := c.outputRows(T, B)
+		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: c.width(), V: c.Labels})).
+			And(on.GemmSize(rows, c.Labels, c.width()))
+		for _, d := range c.directions() {
+			ids := d.layer == 0 && c.Embed == 0
+			size = size.And(on.RecurrentSize(c.layerShape(d.layer, T, B), false, ids))
+		}
+	}
+	return size
+}
