@@ -230,9 +230,9 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 			func(c *Config) { c.Labels = []string{"a", "b"} }},
 		{"new.conll", Tagged, "x O\n\ny O\nz B-X\n", []string{"line 4", `"B-X"`},
 			func(c *Config) { c.Labels = []string{"O"} }},
-		{"long.tsv", Labelled, good + "a\t" + long, []string{"line 3", "101", "--max-length 100"},
+		{"long.tsv", Labelled, good + "a\t" + long, []string{"line 3", "--max-length 100"},
 			nil},
-		{"long.txt", Pairs, good + "a\t" + long, []string{"line 3", "101"}, nil},
+		{"long.txt", Pairs, good + "a\t" + long, []string{"line 3", "--max-length"}, nil},
 		{"long.conll", Tagged, "y O\n" + strings.Repeat("x O\n", 100), []string{"line 101",
 			"--max-length"}, nil},
 		{"latin.tsv", Labelled, good + "a\t\xe9\n", []string{"line 3", "UTF-8"}, nil},
@@ -304,11 +304,10 @@ func TestArchivesAreUnpackedWithinALimit(t *testing.T) {
 	}
 	rows := 0
 	parse := func(file string, limit uint64) error {
-		rows = 0
-		return f.unzip(t.Context(), strings.NewReader(file), limit, 10, func(row) error {
-			rows++
-			return nil
-		})
+		var found record
+		err := f.unzip(t.Context(), strings.NewReader(file), limit, &found)
+		rows = len(found.ended)
+		return err
 	}
 	content := strings.Repeat("a\tx\n", 1<<16)
 	whole := archive(t, content, "a.tsv")
@@ -346,6 +345,18 @@ func TestArchivesAreUnpackedWithinALimit(t *testing.T) {
 	w.Close()
 	if err := parse(file.String(), 1<<30); err == nil || rows > 1<<16/2 {
 		t.Errorf("an archive that claims 4000 bytes: %d rows, %v", rows, err)
+	}
+}
+
+// A length that does not fit in 16 bits widens the file.
+func TestALongText(t *testing.T) {
+	cfg := config(t, Labelled, write(t, "a.tsv", "a\tx\nb\t"+strings.Repeat("xy", 40000)+"\n"))
+	cfg.Tokenizer.Unit, cfg.MaxLength = corpus.Char, 80000
+	s := open(t, cfg)
+	want := strings.Repeat("x y ", 40000)
+	if got := read(t, s); s.Length(1) != 80000 || got[1].text != want[:len(want)-1] ||
+		got[1].targets[0] != "b" {
+		t.Errorf("a text of %d tokens", s.Length(1))
 	}
 }
 
