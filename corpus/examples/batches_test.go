@@ -140,17 +140,17 @@ func TestTheOrderIsAPureFunction(t *testing.T) {
 	}
 }
 
-// The order of a seed must not change: a resumed job goes on with it. The 17 segments are in windows
-// of 2.
+// The order of a seed must not change: a resumed job goes on with it. The 17 segments are in
+// windows of 2.
 func TestTheOrderNeverChanges(t *testing.T) {
 	s := lengths(t, 34, func(i int) int { return 1 + i%3 })
 	for name, c := range map[string]struct {
 		b    *Batches
 		want []int64
 	}{
-		"train": {batches(t, s, BatchesConfig{Lanes: 2, Seed: 1}), []int64{21, 30, 25, 8, 27, 12, 10,
-			32, 22, 23, 15, 19, 3, 16, 31, 13, 24, 4, 7, 20, 17, 29, 28, 26, 33, 9, 11, 5, 1, 14, 18,
-			6, 0, 2}},
+		"train": {batches(t, s, BatchesConfig{Lanes: 2, Seed: 1}), []int64{21, 30, 25, 8, 27, 12,
+			10, 32, 22, 23, 15, 19, 3, 16, 31, 13, 24, 4, 7, 20, 17, 29, 28, 26, 33, 9, 11, 5, 1,
+			14, 18, 6, 0, 2}},
 		"eval": {evaluation(t, s.Range(0, 9), 2), []int64{0, 3, 6, 1, 4, 7, 2, 5, 8, -1}},
 	} {
 		if got := slices.Concat(deal(c.b, 1)...); !slices.Equal(got, c.want) {

@@ -53,7 +53,7 @@ func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error
 			use[side] = counters[side].Add
 		}
 	}
-	err := b.pass(ctx, r, use, func(counts [2]int) error {
+	err := b.read(ctx, r, use, func(counts [2]int) error {
 		b.examples++
 		b.longest = max(b.longest, counts[0], counts[1])
 		return nil
@@ -158,7 +158,7 @@ func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild
 		}
 	}
 	var lengths []int32
-	err = b.pass(ctx, r, use, func(counts [2]int) error {
+	err = b.read(ctx, r, use, func(counts [2]int) error {
 		lengths = append(lengths, int32(counts[0]), int32(counts[1]))
 		err := putAll(w, targets)
 		targets = targets[:0]
@@ -182,9 +182,9 @@ func putAll(w *corpus.TokenWriter, ids []int32) error {
 	return nil
 }
 
-// pass reads the rows. It calls use[0] with each token of a row, use[1] with its label, labels or
-// target tokens, and then done with the number of both.
-func (b *builder) pass(
+// read passes over the rows once. It calls use[0] with each token of a row, use[1] with its label,
+// labels or target tokens, and then done with the number of both.
+func (b *builder) read(
 	ctx context.Context, r io.Reader, use [2]func([]byte) error, done func(counts [2]int) error,
 ) error {
 	p := &pass{builder: b, use: use, done: done}
@@ -240,7 +240,7 @@ func (p *pass) token(side int, token []byte) error {
 func (p *pass) end() error {
 	for side := range p.sides() {
 		if p.counts[side] == 0 {
-			return fmt.Errorf("a text has no token (--tokenizer %s, --normalize %s): remove the row",
+			return fmt.Errorf("a text has no token (--tokenizer %s, --normalize %s): remove it",
 				p.cfg.Tokenizer.Unit, p.cfg.Tokenizer.Normalize)
 		}
 	}

@@ -2,8 +2,8 @@
 //
 // An example is a text with a label, a row of tokens with a label each, or a pair of texts. Open
 // reads the file, builds the vocabularies and the list of labels or takes those given, and writes
-// the ids once, to a token file in corpus's cache folder. In memory are the lengths alone, 8 bytes an
-// example. Batches says which example each lane reads in each segment; it is a pure
+// the ids once, to a token file in corpus's cache folder. Only the lengths are held in memory, 8
+// bytes an example. Batches says which example each lane reads in each segment; it is a pure
 // function of its config and of the set.
 //
 // The package knows nothing of models, workers or storage credentials. It imports corpus and,
@@ -32,9 +32,9 @@ const (
 	// Labelled is a label and a text, from .tsv (label TAB text; a first line "label TAB text" or
 	// "text TAB label" names the columns) or .jsonl (an object with the strings label and text).
 	Labelled Kind = "labelled"
-	// Tagged is a row of tokens with a label each, from .conll: a token and its label a line, in the
-	// first and the last column, which spaces or tabs separate; an empty line ends a sentence.
-	// Lines of -DOCSTART- are skipped.
+	// Tagged is a row of tokens with a label each, from .conll: a token and its label a line, in
+	// the first and the last column, which spaces or tabs separate; an empty line ends a sentence,
+	// and so does a line of -DOCSTART-.
 	Tagged Kind = "tagged"
 	// Pairs is a source and a target text, from .tsv or .txt (source TAB target; further columns
 	// are ignored).
@@ -261,8 +261,8 @@ func (s *Set) Range(first, count int64) *Set {
 const splitKey = 0x68656C646F7574
 
 // Split returns the examples to train on and those held out (--validation-fraction, in (0, 1)). A
-// hash of an example's place in the file decides, whatever the seed and the number of workers, so
-// that a file that is sorted by label is split evenly, and one that grows keeps what is held out. It
+// hash of an example's place in the file decides, whatever the seed and the number of workers. So a
+// file that is sorted by label is split evenly, and one that grows keeps what is held out. Split
 // fails if a part has no example.
 func (s *Set) Split(fraction float64) (train, held *Set, err error) {
 	if !(fraction > 0 && fraction < 1) {

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -122,11 +123,13 @@ func TestFormats(t *testing.T) {
 		{"end.tsv", Labelled, strings.TrimSuffix(tsv, "\n"), labelled},
 		{"a.jsonl", Labelled, `{"text": "good \"film\"", "label": "pos", "id": 7}` + "\r\n" +
 			`{"label":"neg","text":"\u00e9,\nbad"}`, labelled},
-		{"a.zip", Labelled, archive(t, tsv, "data/", "data/a.tsv", "_about.tsv", "b.txt"), labelled},
+		{"a.zip", Labelled, archive(t, tsv, "data/", "data/a.tsv", "_about.tsv", "b.txt"),
+			labelled},
 		{"a.conll", Tagged, conll, tagged},
 		{"tabs.conll", Tagged, strings.ReplaceAll(conll, " ", "\t"), tagged},
 		{"crlf.conll", Tagged, strings.ReplaceAll(conll, "\n", "\r\n") + "\r\n", tagged},
-		{"docs.conll", Tagged, strings.Replace(conll, "\n \n", "\n-DOCSTART- -X- O O\n", 1), tagged},
+		{"docs.conll", Tagged, strings.Replace(conll, "\n \n", "\n-DOCSTART- -X- O O\n", 1),
+			tagged},
 		{"a.txt", Pairs, fra, pairs},
 		{"a.tsv", Pairs, fra, pairs},
 		{"fra-eng.zip", Pairs, archive(t, fra, "fra-eng/fra.txt", "fra-eng/_about.txt",
@@ -215,10 +218,10 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 		want    []string
 		change  func(*Config)
 	}{
-		{"three.tsv", Labelled, good + "a\tx\ty\n", []string{"three.tsv", "line 3", "3 col"}, nil},
-		{"one.tsv", Labelled, good + "\n" + good, []string{"one.tsv", "line 3", "1 col"}, nil},
-		{"one.txt", Pairs, good + "a\n", []string{"line 3", "1 column"}, nil},
-		{"head.tsv", Labelled, "label\ttext\textra\n", []string{"line 1", "3 columns"}, nil},
+		{"three.tsv", Labelled, good + "a\tx\ty\n", []string{"three.tsv", "line 3: 2 col"}, nil},
+		{"one.tsv", Labelled, good + "\n" + good, []string{"one.tsv", "line 3", "found 1"}, nil},
+		{"one.txt", Pairs, good + "a\n", []string{"line 3", "found 1"}, nil},
+		{"head.tsv", Labelled, "label\ttext\textra\n", []string{"line 1", "found 3"}, nil},
 		{"row.tsv", Labelled, good + "a\t \n", []string{"row.tsv", "line 3", "no token"}, nil},
 		{"row.txt", Pairs, good + "a\t\n", []string{"line 3", "no token", "word"}, nil},
 		{"row.jsonl", Labelled, `{"label":"a","text":""}`, []string{"line 1", "no token"}, nil},
@@ -241,14 +244,15 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 		{"list.jsonl", Labelled, `["a","x"]`, []string{"line 1", "not a JSON object"}, nil},
 		{"gap.jsonl", Labelled, `{"text":"x"}`, []string{"line 1", `"label" is missing`}, nil},
 		{"case.jsonl", Labelled, `{"label":"a","Text":"x"}`, []string{`"text" is missing`}, nil},
-		{"num.jsonl", Labelled, `{"text":"x","label":3}`, []string{"line 1", `"3", not a str`}, nil},
+		{"num.jsonl", Labelled, `{"text":"x","label":3}`, []string{"line 1", `"3", not a `}, nil},
 		{"nul.jsonl", Labelled, `{"text":null,"label":"a"}`, []string{`"null", not a str`}, nil},
 		{"empty.tsv", Labelled, "", []string{"empty.tsv", "no example"}, nil},
 		{"empty.conll", Tagged, "-DOCSTART- O\n\n", []string{"empty.conll", "no example"}, nil},
 		{"same.tsv", Labelled, "a\tx\na\ty\n", []string{"same.tsv", `label "a"`, "learn"}, nil},
 		{"same.conll", Tagged, "x O\ny O\n", []string{`label "O"`, "learn"}, nil},
-		{"thin.conll", Tagged, "x\n", []string{"line 1", "1 columns, not 2"}, nil},
-		{"odd.conll", Tagged, "x P O\ny O\n", []string{"line 2", "2 columns, not 3"}, nil},
+		{"thin.conll", Tagged, "x\n", []string{"line 1", "2 columns expected", "found 1"}, nil},
+		{"many.tsv", Labelled, manyLabels(), []string{"line 65537", "65536 labels"}, nil},
+		{"odd.conll", Tagged, "x P O\ny O\n", []string{"line 2: 3 columns", "found 2"}, nil},
 		{"line.tsv", Labelled, good + strings.Repeat("x", maxLineBytes+1),
 			[]string{"line 3", "longer than"}, nil},
 		{"word.tsv", Labelled, good + "a\t" + strings.Repeat("x", 1<<17), []string{"line 3",
@@ -360,6 +364,37 @@ func TestALongText(t *testing.T) {
 	}
 }
 
+// manyLabels has one more than are allowed.
+func manyLabels() string {
+	var file strings.Builder
+	for i := range MaxLabels + 1 {
+		fmt.Fprintf(&file, "%d\tx\n", i)
+	}
+	return file.String()
+}
+
+func TestTooManyExamplesAreRefused(t *testing.T) {
+	b := &builder{cfg: config(t, Labelled, "a.tsv")}
+	p := &pass{builder: b, counts: [2]int{1, 1}, rows: MaxExamples - 1,
+		done: func([2]int) error { return nil }}
+	if err := p.end(); err != nil {
+		t.Errorf("the last example: %v", err)
+	}
+	p.counts = [2]int{1, 1}
+	if err := p.end(); err == nil || !strings.Contains(err.Error(), "--max-examples") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+func TestOpenEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cfg := config(t, Labelled, write(t, "a.tsv", "a\tone\nb\ttwo\n"))
+	if _, err := Open(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestMaxExamplesReadsTheFirst(t *testing.T) {
 	cfg := config(t, Labelled, write(t, "a.tsv", "a\tone\nb\ttwo two\nnot a row\n"))
 	cfg.MaxExamples = 2
@@ -442,7 +477,9 @@ func TestFingerprintsTellSetsApart(t *testing.T) {
 		change(&cfg)
 		return open(t, cfg)
 	}
-	content := func(text string) *Set { return open(t, config(t, Labelled, write(t, "a.tsv", text))) }
+	content := func(text string) *Set {
+		return open(t, config(t, Labelled, write(t, "a.tsv", text)))
+	}
 	seen := map[string]string{set.Fingerprint(): "the set"}
 	for name, s := range map[string]*Set{
 		"other labels":  content("a\tone two\nc\ttwo\nc\tthree\n"),
@@ -518,8 +555,8 @@ func TestSplitHoldsOutExamplesOfAllTheFile(t *testing.T) {
 	}
 }
 
-// lengths makes a set of pairs. Example i is length(i) times the word "x", and its target the number
-// i, in i%3+1 words.
+// lengths makes a set of pairs. Example i is length(i) times the word "x", and its target the
+// number i, in i%3+1 words.
 func lengths(t testing.TB, n int, length func(i int) int) *Set {
 	t.Helper()
 	var file strings.Builder

@@ -110,7 +110,7 @@ func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) 
 			len(names), f, few(names))
 	}
 	if found.UncompressedSize64 > limit {
-		return fmt.Errorf("%s has %d bytes, more than the %d that are unpacked from an archive: "+
+		return fmt.Errorf("%q has %d bytes, more than the %d that are unpacked from an archive: "+
 			"unpack it, and give the file", found.Name, found.UncompressedSize64, limit)
 	}
 	// The reader fails at the first byte beyond UncompressedSize64.
@@ -120,13 +120,13 @@ func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) 
 		err = f[extension(found.Name)](ctx, text, to)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", found.Name, err)
+		return fmt.Errorf("%q: %w", found.Name, err)
 	}
 	return nil
 }
 
-// eachLine calls use with every line of a text and its number, from 1. Lines are UTF-8 and end in LF
-// or CR LF. A byte-order mark at the start is skipped. Errors name the line.
+// eachLine calls use with every line of a text and its number, from 1. Lines are UTF-8 and end in
+// LF or CR LF. A byte-order mark at the start is skipped. Errors name the line.
 func eachLine(
 	ctx context.Context, r io.Reader, use func(number int, line []byte) error,
 ) error {
@@ -175,7 +175,7 @@ func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
 	return eachLine(ctx, r, func(number int, line []byte) error {
 		columns := bytes.Split(line, []byte("\t"))
 		if len(columns) != 2 {
-			return fmt.Errorf("%d columns, not 2: write label TAB text", len(columns))
+			return fmt.Errorf("2 columns expected, label TAB text; found %d", len(columns))
 		}
 		if number == 1 && string(line) == "text\tlabel" {
 			label, text = 1, 0
@@ -192,7 +192,7 @@ func pairsTSV(ctx context.Context, r io.Reader, to rows) error {
 	return eachLine(ctx, r, func(_ int, line []byte) error {
 		columns := bytes.SplitN(line, []byte("\t"), 3)
 		if len(columns) < 2 {
-			return errors.New("1 column, not 2: write source TAB target")
+			return errors.New("2 columns expected, source TAB target; found 1")
 		}
 		return give(to, columns[0], columns[1])
 	})
@@ -240,8 +240,8 @@ func tagged(ctx context.Context, r io.Reader, to rows) error {
 			width = len(columns)
 		}
 		if len(columns) != width || width < 2 {
-			return fmt.Errorf("%d columns, not %d: write a token, its label last, and an empty "+
-				"line after a sentence", len(columns), max(width, 2))
+			return fmt.Errorf("%d columns expected, a token first and its label last; found %d",
+				max(width, 2), len(columns))
 		}
 		begun = true
 		if err := to.text(columns[0]); err != nil {

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzParse: any bytes are refused in one line, or give rows that come back from a file that is made
-// of them.
+// FuzzParse: any bytes are refused in one line, or give rows that come back from a file that is
+// made of them.
 func FuzzParse(f *testing.F) {
 	names := []string{"a.tsv", "a.jsonl", "a.conll", "a.txt", "labelled.zip", "pairs.zip"}
 	kinds := []Kind{Labelled, Labelled, Tagged, Pairs, Labelled, Pairs}
