@@ -140,6 +140,23 @@ func TestTheOrderIsAPureFunction(t *testing.T) {
 	}
 }
 
+// A worker reads a segment's examples while it reads the next ones ahead, perhaps of another window.
+func TestTwoWindowsAreKept(t *testing.T) {
+	s := lengths(t, 100, func(int) int { return 1 })
+	b := batches(t, s, BatchesConfig{Lanes: 4}) // 25 segments in windows of 3
+	for _, segment := range []int64{0, 3, 0, 3} {
+		b.Example(segment, 0)
+	}
+	first, second := &b.kept[0].examples[0], &b.kept[1].examples[0]
+	b.kept[0].examples[0], b.kept[1].examples[0] = 1000, 2000 // lost if they are made again
+	for _, segment := range []int64{2, 5, 1, 4} {
+		b.Example(segment, 0)
+	}
+	if kept := []uint32{*first, *second}; !slices.Equal(kept, []uint32{1000, 2000}) {
+		t.Errorf("windows are made again: %d", kept)
+	}
+}
+
 // The order of a seed must not change: a resumed job goes on with it. The 17 segments are in
 // windows of 2.
 func TestTheOrderNeverChanges(t *testing.T) {

@@ -469,7 +469,8 @@ func TestFingerprintsTellSetsApart(t *testing.T) {
 	set := open(t, base)
 	same := open(t, config(t, Labelled, write(t, "other.tsv", "label\ttext\n"+text)))
 	if set.Fingerprint() != same.Fingerprint() || set.Range(0, 3).Fingerprint() !=
-		set.Fingerprint() {
+		set.Fingerprint() || set.Range(1, 2).Range(1, 1).Fingerprint() != set.Range(2,
+		1).Fingerprint() {
 		t.Error("equal sets have two fingerprints")
 	}
 	change := func(change func(*Config)) *Set {
@@ -482,18 +483,24 @@ func TestFingerprintsTellSetsApart(t *testing.T) {
 	}
 	seen := map[string]string{set.Fingerprint(): "the set"}
 	for name, s := range map[string]*Set{
-		"other labels":  content("a\tone two\nc\ttwo\nc\tthree\n"),
-		"label swapped": content("b\tone two\na\ttwo\na\tthree\n"),
-		"other order":   content("b\ttwo\na\tone two\nb\tthree\n"),
-		"other lengths": content("a\tone\nb\ttwo two\nb\tthree\n"),
-		"range":         set.Range(0, 2),
-		"other range":   set.Range(1, 2),
-		"kind":          change(func(c *Config) { c.Kind = Pairs }),
-		"tokenizer":     change(func(c *Config) { c.Tokenizer.Unit = corpus.Char }),
-		"normalize":     change(func(c *Config) { c.Tokenizer.Normalize = corpus.Letters }),
-		"frequency":     change(func(c *Config) { c.MinFrequency = 2 }),
-		"reserved":      change(func(c *Config) { c.Reserved = []string{"<pad>"} }),
-		"labels":        change(func(c *Config) { c.Labels = []string{"a", "b", "c"} }),
+		"other labels":   content("a\tone two\nc\ttwo\nc\tthree\n"),
+		"label swapped":  content("b\tone two\na\ttwo\na\tthree\n"),
+		"other order":    content("b\ttwo\na\tone two\nb\tthree\n"),
+		"other lengths":  content("a\tone\nb\ttwo two\nb\tthree\n"),
+		"range":          set.Range(0, 2),
+		"other range":    set.Range(1, 2),
+		"range of range": set.Range(1, 2).Range(1, 1),
+		"kind":           change(func(c *Config) { c.Kind = Pairs }),
+		"other target": change(func(c *Config) {
+			c.Kind, c.Source = Pairs, write(t, "a.tsv", strings.ReplaceAll(text, "two", "four"))
+			c.Vocabulary = set.Vocabulary()
+		}),
+		"target":    change(func(c *Config) { c.Kind, c.Vocabulary = Pairs, set.Vocabulary() }),
+		"tokenizer": change(func(c *Config) { c.Tokenizer.Unit = corpus.Char }),
+		"normalize": change(func(c *Config) { c.Tokenizer.Normalize = corpus.Letters }),
+		"frequency": change(func(c *Config) { c.MinFrequency = 2 }),
+		"reserved":  change(func(c *Config) { c.Reserved = []string{"<pad>"} }),
+		"labels":    change(func(c *Config) { c.Labels = []string{"a", "b", "c"} }),
 	} {
 		if other, ok := seen[s.Fingerprint()]; ok {
 			t.Errorf("%s and %s have one fingerprint", name, other)
