@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
@@ -17,6 +18,7 @@ import (
 	"rondo/task/classify"
 	"rondo/task/label"
 	"rondo/task/tag"
+	"rondo/telemetry"
 )
 
 // Labelled is the Data of the tasks classify and tag.
@@ -167,6 +169,40 @@ func (d *Labelled) Close() error {
 		err = errors.Join(err, d.evaluated.Close())
 	}
 	return err
+}
+
+// mostConfused bounds the labels of a table of confusion.
+const mostConfused = 64
+
+// EvaluateLabels measures a network of classify or tag on a file of examples.
+func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetry.Eval, err error) {
+	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Labels)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	counter := Counter(t.Spec, t.Labels)
+	counts := make([]int64, counter.Counters())
+	if len(t.Labels) <= mostConfused {
+		e.Labels = t.Labels
+		for range t.Labels {
+			e.Confusion = append(e.Confusion, make([]int64, len(t.Labels)))
+		}
+	}
+	score, err := label.Score(ctx, t.Labeller, set, func(predicted, right []int32) {
+		counter.Count(counts, predicted, right)
+		for i := range right {
+			if e.Confusion != nil {
+				e.Confusion[right[i]][predicted[i]]++
+			}
+		}
+	})
+	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
+	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
+	for _, m := range counter.Metrics(counts) {
+		e.Metrics = append(e.Metrics, telemetry.Metric(m))
+	}
+	return e, err
 }
 
 // Label predicts the labels of the lines of a text, with a network of classify or tag.

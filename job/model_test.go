@@ -16,6 +16,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Workers that share a machine have at most its cores between them, as long as there are enough
@@ -86,7 +87,7 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 		{Use{Device: "cpu"}, runtime.GOMAXPROCS(0), true},
 		{Use{Device: "cpu", Threads: 3, Precision: "fp32"}, 3, false},
 	} {
-		trained, err := LoadTrained(ctx, folder, c.use)
+		trained, err := LoadTrained(ctx, folder, c.use, task.LM)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	}
 	for _, use := range []Use{{Threads: -1}, {Threads: maxThreads + 1}, {Precision: "fp8"}} {
 		var usage *app.UsageError
-		if _, err := LoadTrained(ctx, folder, use); !errors.As(err, &usage) {
+		if _, err := LoadTrained(ctx, folder, use, task.LM); !errors.As(err, &usage) {
 			t.Errorf("%+v: %v", use, err)
 		}
 	}
@@ -202,7 +203,7 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 	}
 	if _, err := store.Save(t.Context(), checkpoint.Snapshot{Step: 1, Spec: text,
 		Vocabulary: vocabulary, Training: []byte("{}"), Files: []checkpoint.File{
-			{Name: ModelFile, Tensors: Tensors(m, m.Params())}}}); err != nil {
+			{Name: ModelFile, Tensors: Tensors(m.Layout(), m.Params())}}}); err != nil {
 		t.Fatal(err)
 	}
 	return store

@@ -152,9 +152,12 @@ func files(s *train.Snapshot) []checkpoint.File {
 		optimizer.Tensors = append(optimizer.Tensors,
 			tensors(slot.Name+".", s.Views, slot.Data)...)
 	}
-	lanes := checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{Name: "state",
-		Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}}
-	return append(out, optimizer, lanes)
+	out = append(out, optimizer)
+	if s.LaneSize == 0 {
+		return out
+	}
+	return append(out, checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{Name: "state",
+		Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}})
 }
 
 func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint.Tensor {

@@ -50,6 +50,9 @@ func (p *Predictor) Lines(
 	}
 	for number := 1; ; number++ {
 		raw, err := reader.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			err = fmt.Errorf("it is longer than %d bytes", maxLine)
+		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("line %d: %w", number, err)
 		}
