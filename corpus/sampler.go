@@ -13,6 +13,8 @@ const (
 	Sequential Sampling = "sequential"
 	// Random cuts the text into windows of T tokens and deals them out in random order.
 	Random Sampling = "random"
+	// Examples: each lane reads a whole example: see corpus/examples. No --sampling names it.
+	Examples Sampling = "examples"
 )
 
 // Limits of a global batch.

@@ -133,6 +133,40 @@ func TestAnIdBeyondTheVocabularyIsDamage(t *testing.T) {
 	}
 }
 
+// A file may hold other numbers beside tokens, below its limit.
+func TestALimitBeyondTheVocabulary(t *testing.T) {
+	v, err := NewVocabulary([]string{Unknown})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, width := range map[int]uint32{10: 2, 1 << 16: 2, 1<<16 + 1: 4} {
+		var file memoryFile
+		w, err := newTokenWriter(&file, identity{}, Header{Vocabulary: v, Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Put(int32(limit-1)), w.Finish()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readTokenFile(t.Context(), bytes.NewReader(file.bytes), int64(len(file.bytes)))
+		if err != nil || got.width != width || all(t, got)[0] != int32(limit-1) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+	var file memoryFile
+	w, err := newTokenWriter(&file, identity{}, Header{Vocabulary: v, Limit: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Put(10), w.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = readTokenFile(t.Context(), bytes.NewReader(file.bytes), int64(len(file.bytes)))
+	if !errors.Is(err, errCorrupt) {
+		t.Errorf("an id of the limit: %v", err)
+	}
+}
+
 // FuzzTokenFile: any bytes are refused, or give tokens of their vocabulary. It tries the bytes as
 // they are, and with valid checksums.
 func FuzzTokenFile(f *testing.F) {

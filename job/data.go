@@ -13,6 +13,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
@@ -21,6 +22,8 @@ import (
 type Data interface {
 	// Vocabulary has the tokens that the network reads.
 	Vocabulary() *corpus.Vocabulary
+	// Labels are what the task predicts; nil: tokens.
+	Labels() []string
 	// Fingerprint identifies all of the training data and their order.
 	Fingerprint() string
 	// SegmentsPerEpoch is the same for every epoch, at least 1.
@@ -59,7 +62,11 @@ func (t *Task) Close() { t.close() }
 
 // OpenData opens the data of a job, for training and for evaluation.
 func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	d, err := openText(ctx, spec)
+	open := func() (Data, error) { return openLabelled(ctx, spec) }
+	if spec.Task == task.LM {
+		open = func() (Data, error) { return openText(ctx, spec) }
+	}
+	d, err := open()
 	if err != nil {
 		return nil, err
 	}

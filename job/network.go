@@ -3,6 +3,7 @@ package job
 import (
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Network is the shape of a task's network, as sums and estimates need it.
@@ -13,6 +14,18 @@ type Network struct {
 	Table         string
 	TableByColumn bool
 	Tokens        int // that the network reads: the vocabulary's size
+}
+
+// NetworkOf is the network of a job for a vocabulary and labels of these sizes.
+func NetworkOf(spec *rondov1.JobSpec, vocabulary, labels int) (Network, error) {
+	if spec.Task == task.LM {
+		return languageNetwork(spec, vocabulary)
+	}
+	c, err := LabellerConfig(spec, vocabulary, labels)
+	if err != nil {
+		return Network{}, err
+	}
+	return Network{Tensors: c.Layout(), TableByColumn: c.Embed == 0, Tokens: c.Vocab}, nil
 }
 
 // languageNetwork is the network of a language model.

@@ -75,8 +75,8 @@ func TestSummary(t *testing.T) {
 	if got := parsed(t, s.GoOn); !proto.Equal(got, want) {
 		t.Errorf("go on from one step: %v", s.GoOn)
 	}
-	if want := "rondo generate --checkpoint " + c.Path; strings.Join(s.Generate, " ") != want {
-		t.Errorf("generate: %v", s.Generate)
+	if want := "rondo generate --checkpoint " + c.Path; strings.Join(s.Use, " ") != want {
+		t.Errorf("use: %v", s.Use)
 	}
 }
 
@@ -201,8 +201,8 @@ func TestShowNamesTheBestOfTheFolder(t *testing.T) {
 		s.Evaluated != EvaluatedHere {
 		t.Errorf("%+v", s)
 	}
-	if want := "rondo generate --checkpoint " + folder; strings.Join(s.Generate, " ") != want {
-		t.Errorf("generate: %v", s.Generate)
+	if want := "rondo generate --checkpoint " + folder; strings.Join(s.Use, " ") != want {
+		t.Errorf("use: %v", s.Use)
 	}
 	if s := show(path); s.Steps != 2 || s.Best != nil || *s.ValidationLoss != 1.5 {
 		t.Errorf("one step's folder: %+v", s)

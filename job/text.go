@@ -119,6 +119,9 @@ func (d *Text) open(ctx context.Context) (err error) {
 // Vocabulary implements Data.
 func (d *Text) Vocabulary() *corpus.Vocabulary { return d.corpus.Vocabulary() }
 
+// Labels implements Data: the next token is no label.
+func (d *Text) Labels() []string { return nil }
+
 // Fingerprint implements Data.
 func (d *Text) Fingerprint() string { return d.corpus.Fingerprint() }
 
@@ -151,7 +154,7 @@ func (d *Text) Batches() corpus.SamplerConfig { return d.sampler.Config() }
 func (d *Text) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
 
 // Network implements Data.
-func (d *Text) Network() (Network, error) { return languageNetwork(d.spec, d.Vocabulary().Len()) }
+func (d *Text) Network() (Network, error) { return NetworkOf(d.spec, d.Vocabulary().Len(), 0) }
 
 // batches is the job's segments, in the form that task/lm reads.
 type batches struct {

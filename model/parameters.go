@@ -36,6 +36,15 @@ func (p *parameters) initialise(c Config) { p.dev.Upload(p.params, initial(c, p.
 // Device returns the device that the network computes on.
 func (p *parameters) Device() compute.Device { return p.dev }
 
+// Tensors returns each tensor's name, shape and place in Params and Gradients.
+func (p *parameters) Tensors() []compute.Tensor {
+	tensors := make([]compute.Tensor, len(p.views))
+	for i, v := range p.views {
+		tensors[i] = v.Tensor
+	}
+	return tensors
+}
+
 // Layout returns each tensor's place in Params and Gradients.
 func (p *parameters) Layout() []View { return slices.Clone(p.views) }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 
-	"rondo/compute"
 	"rondo/model"
 )
 
@@ -44,13 +43,6 @@ func (j job) task(m *model.Model, ledger Ledger) textTask {
 	}
 	hears, _ := ledger.(intender)
 	return textTask{m, bptt, j.batches, j.evaluation, j.evalData, hears}
-}
-
-func (t textTask) Tensors() (tensors []compute.Tensor) {
-	for _, v := range t.Layout() {
-		tensors = append(tensors, v.Tensor)
-	}
-	return tensors
 }
 
 func (t textTask) Gradients() []float32     { return t.GradientsWithTail() }

@@ -30,6 +30,13 @@ func addUseFlags(flags *pflag.FlagSet) *job.Use {
 	return use
 }
 
+// addCheckpointFlag adds the flag that names a trained network.
+func addCheckpointFlag(c *cobra.Command, location *string) {
+	c.Flags().StringVar(location, "checkpoint", "",
+		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
+			"default: the newest run under runs in the current folder")
+}
+
 func evalCommand() *cobra.Command {
 	var location, source string
 	var asJSON bool
@@ -38,9 +45,7 @@ func evalCommand() *cobra.Command {
 		Short: "Measure a trained model's perplexity on a text",
 	}
 	flags := c.Flags()
-	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
-			"default: the newest run under runs in the current folder")
+	addCheckpointFlag(c, &location)
 	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	use := addUseFlags(flags)

@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,9 +53,9 @@ func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error
 			use[side] = counters[side].Add
 		}
 	}
-	err := b.pass(ctx, r, use, func(length, targets int) error {
+	err := b.read(ctx, r, use, func(counts [2]int) error {
 		b.examples++
-		b.longest = max(b.longest, length, targets)
+		b.longest = max(b.longest, counts[0], counts[1])
 		return nil
 	})
 	if err != nil {
@@ -144,116 +143,115 @@ func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild
 	if err != nil {
 		return err
 	}
-	// A row's tokens come before its targets: both are written as they are found.
+	var targets []int32 // of the row, whose tokens come first
 	use := [2]func([]byte) error{
 		func(token []byte) error { return w.Put(b.vocabularies[0].ID(string(token))) },
-		func(label []byte) error { return w.Put(b.labels[string(label)]) },
+		func(label []byte) error {
+			targets = append(targets, b.labels[string(label)])
+			return nil
+		},
 	}
 	if b.cfg.Kind == Pairs {
-		use[1] = func(token []byte) error { return w.Put(head.Target.ID(string(token))) }
+		use[1] = func(token []byte) error {
+			targets = append(targets, head.Target.ID(string(token)))
+			return nil
+		}
 	}
-	var lengths [2][]int32
-	err = b.pass(ctx, r, use, func(length, targets int) error {
-		lengths[0] = append(lengths[0], int32(length))
-		lengths[1] = append(lengths[1], int32(targets))
-		return nil
+	var lengths []int32
+	err = b.read(ctx, r, use, func(counts [2]int) error {
+		lengths = append(lengths, int32(counts[0]), int32(counts[1]))
+		err := putAll(w, targets)
+		targets = targets[:0]
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	for side := range b.sides() {
-		for _, length := range lengths[side] {
-			if err := w.Put(length); err != nil {
-				return err
-			}
-		}
+	if err := putAll(w, lengths); err != nil {
+		return err
 	}
 	return w.Finish()
 }
 
-// pass reads the rows. It calls use[0] with each token of a row, then use[1] with its label, labels
-// or target tokens, then done with the number of both.
-func (b *builder) pass(
-	ctx context.Context, r io.Reader, use [2]func([]byte) error,
-	done func(length, targets int) error,
-) error {
-	var counts [2]int
-	var split [2]*corpus.Splitter
-	for side := range counts {
-		text := use[side]
-		use[side] = func(token []byte) error {
-			counts[side]++
-			return text(token)
-		}
-		var err error
-		if split[side], err = b.cfg.Tokenizer.NewSplitter(use[side]); err != nil {
+func putAll(w *corpus.TokenWriter, ids []int32) error {
+	for _, id := range ids {
+		if err := w.Put(id); err != nil {
 			return err
 		}
 	}
-	var rows int64
-	err := b.formats.parse(ctx, b.cfg.Source, r, b.cfg.MaxLength, func(r row) error {
-		if rows == MaxExamples {
-			return fmt.Errorf("line %d is example %d: give --max-examples %d", r.line, rows+1,
-				MaxExamples)
-		}
-		rows++
-		counts = [2]int{}
-		if err := b.split(r, use, split); err != nil {
+	return nil
+}
+
+// read passes over the rows once. It calls use[0] with each token of a row, use[1] with its label,
+// labels or target tokens, and then done with the number of both.
+func (b *builder) read(
+	ctx context.Context, r io.Reader, use [2]func([]byte) error, done func(counts [2]int) error,
+) error {
+	p := &pass{builder: b, use: use, done: done}
+	for side := range p.split {
+		var err error
+		p.split[side], err = b.cfg.Tokenizer.NewSplitter(func(token []byte) error {
+			return p.token(side, token)
+		})
+		if err != nil {
 			return err
 		}
-		for side := range b.sides() {
-			if counts[side] == 0 {
-				return fmt.Errorf("line %d: the text %.40q has no token (--tokenizer %s, "+
-					"--normalize %s)", r.line, [][]byte{r.text, r.other}[side],
-					b.cfg.Tokenizer.Unit, b.cfg.Tokenizer.Normalize)
-			}
-			if counts[side] > b.cfg.MaxLength {
-				return fmt.Errorf("line %d has a text of %d tokens, more than --max-length %d: "+
-					"raise it, or shorten the text", r.line, counts[side], b.cfg.MaxLength)
-			}
-		}
-		if err := done(counts[0], counts[1]); err != nil {
-			return err
-		}
-		if rows == b.cfg.MaxExamples {
-			return errEnough
-		}
-		return nil
-	})
+	}
+	err := b.formats.parse(ctx, b.cfg.Source, r, p)
 	if errors.Is(err, errEnough) {
 		return nil
 	}
 	return err
 }
 
-// split calls use with the parts of a row. Errors name the line.
-func (b *builder) split(
-	r row, use [2]func([]byte) error, split [2]*corpus.Splitter,
-) error {
-	at := func(line int, err error) error {
-		if err != nil {
-			return fmt.Errorf("line %d: %w", line, err)
-		}
-		return nil
+// pass takes the rows of one reading of the file, and checks them.
+type pass struct {
+	*builder
+	use    [2]func(token []byte) error
+	split  [2]*corpus.Splitter
+	done   func(counts [2]int) error
+	counts [2]int // of the row
+	rows   int64
+}
+
+func (p *pass) text(text []byte) error {
+	if p.cfg.Kind == Tagged {
+		return p.token(0, text)
 	}
-	if b.cfg.Kind != Tagged {
-		if err := split[0].Split(r.text); err != nil {
-			return at(r.line, err)
-		}
-		if b.cfg.Kind == Pairs {
-			return at(r.line, split[1].Split(r.other))
-		}
-		return at(r.line, use[1](r.other))
+	return p.split[0].Split(text)
+}
+
+func (p *pass) other(other []byte) error {
+	if p.cfg.Kind == Pairs {
+		return p.split[1].Split(other)
 	}
-	for side := range use {
-		line := r.line
-		for text := range bytes.Lines(r.text) {
-			token, label, _ := bytes.Cut(text[:len(text)-1], []byte("\t"))
-			if err := use[side]([][]byte{token, label}[side]); err != nil {
-				return at(line, err)
-			}
-			line++
+	return p.token(1, other)
+}
+
+func (p *pass) token(side int, token []byte) error {
+	if p.counts[side] == p.cfg.MaxLength {
+		return fmt.Errorf("more than --max-length %d tokens: raise it, or shorten the text",
+			p.cfg.MaxLength)
+	}
+	p.counts[side]++
+	return p.use[side](token)
+}
+
+func (p *pass) end() error {
+	for side := range p.sides() {
+		if p.counts[side] == 0 {
+			return fmt.Errorf("a text has no token (--tokenizer %s, --normalize %s): remove it",
+				p.cfg.Tokenizer.Unit, p.cfg.Tokenizer.Normalize)
 		}
 	}
-	return nil
+	if p.rows == MaxExamples {
+		return fmt.Errorf("more than %d examples: give --max-examples", MaxExamples)
+	}
+	p.rows++
+	err := p.done(p.counts)
+	p.counts = [2]int{}
+	if err == nil && p.rows == p.cfg.MaxExamples {
+		err = errEnough
+	}
+	return err
 }

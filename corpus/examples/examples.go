@@ -2,8 +2,8 @@
 //
 // An example is a text with a label, a row of tokens with a label each, or a pair of texts. Open
 // reads the file, builds the vocabularies and the list of labels or takes those given, and writes
-// the ids once, to a token file in corpus's cache folder. In memory are the lengths alone: 4 bytes
-// an example, 8 for a pair. Batches says which example each lane reads in each segment; it is a pure
+// the ids once, to a token file in corpus's cache folder. Only the lengths are held in memory, 8
+// bytes an example. Batches says which example each lane reads in each segment; it is a pure
 // function of its config and of the set.
 //
 // The package knows nothing of models, workers or storage credentials. It imports corpus and,
@@ -32,9 +32,9 @@ const (
 	// Labelled is a label and a text, from .tsv (label TAB text; a first line "label TAB text" or
 	// "text TAB label" names the columns) or .jsonl (an object with the strings label and text).
 	Labelled Kind = "labelled"
-	// Tagged is a row of tokens with a label each, from .conll: a token and its label a line, in the
-	// first and the last column, which spaces or tabs separate; an empty line ends a sentence.
-	// Lines of -DOCSTART- are skipped.
+	// Tagged is a row of tokens with a label each, from .conll: a token and its label a line, in
+	// the first and the last column, which spaces or tabs separate; an empty line ends a sentence,
+	// and so does a line of -DOCSTART-.
 	Tagged Kind = "tagged"
 	// Pairs is a source and a target text, from .tsv or .txt (source TAB target; further columns
 	// are ignored).
@@ -113,14 +113,14 @@ type content struct {
 	Target   *corpus.Vocabulary `json:"target,omitempty"`
 }
 
-// file is a token file of examples: for each its tokens, then its label, labels or target tokens;
-// after all of them the lengths of the texts and, of Pairs, those of the targets.
+// file is a token file of examples: for each its tokens, then its targets, which are its label,
+// labels or target tokens; after all of them, for each the number of its tokens and of its targets.
 type file struct {
 	head    content
 	cfg     Config
 	ids     *corpus.TokenFile
-	lengths [2][]int32 // of the texts and, of Pairs, of the targets
-	starts  []int64    // where every startEvery-th example starts
+	lengths []int32 // [n, 2], of the tokens and of the targets
+	starts  []int64 // where every startEvery-th example starts
 }
 
 const startEvery = 64
@@ -170,47 +170,32 @@ func (f *file) load() error {
 	if err := json.Unmarshal(f.ids.Header().Extra, &f.head); err != nil {
 		return fmt.Errorf("token file of examples: %w", err)
 	}
-	end := f.ids.Len()
-	texts := 1
-	if f.cfg.Kind == Pairs {
-		texts = 2
+	n := f.head.Examples
+	end := f.ids.Len() - 2*n
+	if n < 1 || n > MaxExamples || end < 0 {
+		return fmt.Errorf("token file: %d ids cannot be %d examples", f.ids.Len(), n)
 	}
-	tail := f.head.Examples * int64(texts)
-	if f.head.Examples < 1 || f.head.Examples > MaxExamples || tail > end {
-		return fmt.Errorf("token file: %d ids cannot be %d examples", end, f.head.Examples)
-	}
-	for side := range texts {
-		f.lengths[side] = make([]int32, f.head.Examples)
-		at := end - tail + int64(side)*f.head.Examples
-		if err := f.ids.ReadTokens(f.lengths[side], at); err != nil {
-			return err
-		}
+	f.lengths = make([]int32, 2*n)
+	if err := f.ids.ReadTokens(f.lengths, end); err != nil {
+		return err
 	}
 	var start int64
-	for row := range f.head.Examples {
+	for row := range n {
 		if row%startEvery == 0 {
 			f.starts = append(f.starts, start)
 		}
-		start += int64(f.length(row) + f.targets(row))
+		start += f.size(row)
 	}
-	if start != end-tail {
-		return fmt.Errorf("token file: %d ids in examples, but their lengths add up to %d",
-			end-tail, start)
+	if start != end {
+		return fmt.Errorf("token file: %d ids in examples, but their lengths add up to %d", end,
+			start)
 	}
 	return nil
 }
 
-func (f *file) length(row int64) int { return int(f.lengths[0][row]) }
-
-func (f *file) targets(row int64) int {
-	switch f.cfg.Kind {
-	case Labelled:
-		return 1
-	case Tagged:
-		return f.length(row)
-	default:
-		return int(f.lengths[1][row])
-	}
+// size returns the number of ids of an example.
+func (f *file) size(row int64) int64 {
+	return int64(f.lengths[2*row]) + int64(f.lengths[2*row+1])
 }
 
 // row returns the place of example i in the file.
@@ -228,11 +213,11 @@ func (s *Set) row(i int64) int64 {
 func (s *Set) Len() int64 { return s.count }
 
 // Length returns the number of tokens of example i's text, at least 1.
-func (s *Set) Length(i int64) int { return s.of.length(s.row(i)) }
+func (s *Set) Length(i int64) int { return int(s.of.lengths[2*s.row(i)]) }
 
 // Targets returns the number of what example i is to give: 1 label, a label for each token, or the
 // tokens of the target text.
-func (s *Set) Targets(i int64) int { return s.of.targets(s.row(i)) }
+func (s *Set) Targets(i int64) int { return int(s.of.lengths[2*s.row(i)+1]) }
 
 // Longest returns the largest Length of all examples.
 func (s *Set) Longest() int {
@@ -243,17 +228,25 @@ func (s *Set) Longest() int {
 	return most
 }
 
+// Tokens returns the number of tokens of all texts.
+func (s *Set) Tokens() (sum int64) {
+	for i := range s.Len() {
+		sum += int64(s.Length(i))
+	}
+	return sum
+}
+
 // Read reads example i: Length(i) token ids, and Targets(i) label numbers or ids of the target
 // vocabulary. It does not allocate.
 func (s *Set) Read(i int64, tokens, targets []int32) error {
-	row := s.row(i)
-	if len(tokens) != s.of.length(row) || len(targets) != s.of.targets(row) {
+	if len(tokens) != s.Length(i) || len(targets) != s.Targets(i) {
 		panic(fmt.Sprintf("examples: room for %d tokens and %d targets; example %d has %d and %d",
-			len(tokens), len(targets), i, s.of.length(row), s.of.targets(row)))
+			len(tokens), len(targets), i, s.Length(i), s.Targets(i)))
 	}
+	row := s.row(i)
 	start := s.of.starts[row/startEvery]
 	for before := row - row%startEvery; before < row; before++ {
-		start += int64(s.of.length(before) + s.of.targets(before))
+		start += s.of.size(before)
 	}
 	if err := s.of.ids.ReadTokens(tokens, start); err != nil {
 		return err
@@ -285,8 +278,8 @@ func (s *Set) Range(first, count int64) *Set {
 const splitKey = 0x68656C646F7574
 
 // Split returns the examples to train on and those held out (--validation-fraction, in (0, 1)). A
-// hash of an example's place in the file decides, whatever the seed and the number of workers, so
-// that a file that is sorted by label is split evenly, and one that grows keeps what is held out. It
+// hash of an example's place in the file decides, whatever the seed and the number of workers. So a
+// file that is sorted by label is split evenly, and one that grows keeps what is held out. Split
 // fails if a part has no example.
 func (s *Set) Split(fraction float64) (train, held *Set, err error) {
 	if !(fraction > 0 && fraction < 1) {

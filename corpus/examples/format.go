@@ -22,16 +22,17 @@ const (
 	maxUnzippedBytes = 4 << 30
 )
 
-// row is an example as it stands in the file. Its bytes are valid until yield returns.
-type row struct {
-	line  int    // where it starts, from 1
-	text  []byte // of Tagged: its lines, each "token TAB label LF"
-	other []byte // the label, or the target text
+// rows takes the examples that a parser finds. Its errors stop the parser, which names the line.
+type rows interface {
+	// text takes the text, or the next token of a text that stands in tokens.
+	text(text []byte) error
+	// other takes the label of the text or of the token, or the target text.
+	other(other []byte) error
+	// end ends the example.
+	end() error
 }
 
-// A parser calls yield with the rows that it finds. A row has at most maxLength tokens if the format
-// says where a token ends.
-type parser func(in *lines, maxLength int, yield func(row) error) error
+type parser func(ctx context.Context, r io.Reader, to rows) error
 
 // formats are the parsers of a kind, by the ends of files' names.
 type formats map[string]parser
@@ -73,20 +74,16 @@ func extension(source string) string {
 }
 
 // parse reads a file that has one of the formats, or an archive of one.
-func (f formats) parse(
-	ctx context.Context, source string, r io.Reader, maxLength int, yield func(row) error,
-) error {
+func (f formats) parse(ctx context.Context, source string, r io.Reader, to rows) error {
 	if extension(source) == ".zip" {
-		return f.unzip(ctx, r, maxUnzippedBytes, maxLength, yield)
+		return f.unzip(ctx, r, maxUnzippedBytes, to)
 	}
-	return f[extension(source)](newLines(ctx, r), maxLength, yield)
+	return f[extension(source)](ctx, r, to)
 }
 
 // unzip parses the one file of an archive that has one of the formats, of at most limit bytes. r is
 // an io.ReaderAt and io.Seeker.
-func (f formats) unzip(
-	ctx context.Context, r io.Reader, limit uint64, maxLength int, yield func(row) error,
-) error {
+func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) error {
 	at := r.(interface {
 		io.ReaderAt
 		io.Seeker
@@ -113,151 +110,128 @@ func (f formats) unzip(
 			len(names), f, few(names))
 	}
 	if found.UncompressedSize64 > limit {
-		return fmt.Errorf("%s has %d bytes, more than the %d that are unpacked from an archive: "+
+		return fmt.Errorf("%q has %d bytes, more than the %d that are unpacked from an archive: "+
 			"unpack it, and give the file", found.Name, found.UncompressedSize64, limit)
 	}
 	// The reader fails at the first byte beyond UncompressedSize64.
 	text, err := found.Open()
 	if err == nil {
 		defer text.Close()
-		err = f[extension(found.Name)](newLines(ctx, text), maxLength, yield)
+		err = f[extension(found.Name)](ctx, text, to)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", found.Name, err)
+		return fmt.Errorf("%q: %w", found.Name, err)
 	}
 	return nil
 }
 
-// lines reads a text by lines, which end in LF or CR LF. A byte-order mark at the start is skipped.
-type lines struct {
-	ctx    context.Context
-	scan   *bufio.Scanner
-	number int // of the current line, from 1
-}
-
-func newLines(ctx context.Context, r io.Reader) *lines {
+// eachLine calls use with every line of a text and its number, from 1. Lines are UTF-8 and end in
+// LF or CR LF. A byte-order mark at the start is skipped. Errors name the line.
+func eachLine(
+	ctx context.Context, r io.Reader, use func(number int, line []byte) error,
+) error {
 	scan := bufio.NewScanner(r)
 	scan.Buffer(nil, maxLineBytes)
-	return &lines{ctx: ctx, scan: scan}
-}
-
-// next returns the next line, which is UTF-8 and valid until the next call, or io.EOF.
-func (l *lines) next() ([]byte, error) {
-	l.number++
-	if err := l.ctx.Err(); err != nil {
-		return nil, err
-	}
-	if !l.scan.Scan() {
-		switch err := l.scan.Err(); {
-		case err == nil:
-			return nil, io.EOF
-		case errors.Is(err, bufio.ErrTooLong):
-			return nil, fmt.Errorf("line %d is longer than %d bytes: split it", l.number,
-				maxLineBytes)
-		default:
-			return nil, fmt.Errorf("read line %d: %w", l.number, err)
+	number := 1
+	for ; scan.Scan(); number++ {
+		line := scan.Bytes()
+		if number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
-	}
-	line := l.scan.Bytes()
-	if l.number == 1 {
-		line = bytes.TrimPrefix(line, []byte("\ufeff"))
-	}
-	if !utf8.Valid(line) {
-		return nil, fmt.Errorf("line %d is not UTF-8: convert the file to UTF-8, for example "+
-			"with iconv", l.number)
-	}
-	return line, nil
-}
-
-// each calls use with every line.
-func (l *lines) each(use func(line []byte) error) error {
-	for {
-		line, err := l.next()
-		if errors.Is(err, io.EOF) {
-			return nil
+		err := ctx.Err()
+		if err == nil && !utf8.Valid(line) {
+			err = errors.New("invalid UTF-8: convert the file to UTF-8, for example with iconv")
+		}
+		if err == nil {
+			err = use(number, line)
 		}
 		if err != nil {
-			return err
-		}
-		if err := use(line); err != nil {
-			return err
+			return fmt.Errorf("line %d: %w", number, err)
 		}
 	}
-}
-
-func labelledTSV(in *lines, _ int, yield func(row) error) error {
-	label, text := 0, 1
-	return in.each(func(line []byte) error {
-		columns := bytes.Split(line, []byte("\t"))
-		if len(columns) != 2 {
-			return fmt.Errorf("line %d has %d columns, not 2: write label TAB text", in.number,
-				len(columns))
-		}
-		if in.number == 1 {
-			switch string(line) {
-			case "text\tlabel":
-				label, text = 1, 0
-				return nil
-			case "label\ttext":
-				return nil
-			}
-		}
-		return yield(row{in.number, columns[text], columns[label]})
-	})
-}
-
-func pairsTSV(in *lines, _ int, yield func(row) error) error {
-	return in.each(func(line []byte) error {
-		columns := bytes.SplitN(line, []byte("\t"), 3)
-		if len(columns) < 2 {
-			return fmt.Errorf("line %d has 1 column, not 2: write source TAB target", in.number)
-		}
-		return yield(row{in.number, columns[0], columns[1]})
-	})
-}
-
-func labelledJSON(in *lines, _ int, yield func(row) error) error {
-	return in.each(func(line []byte) error {
-		var object map[string]json.RawMessage
-		if err := json.Unmarshal(line, &object); err != nil {
-			return fmt.Errorf("line %d is not a JSON object: %w", in.number, err)
-		}
-		label, err := stringField(object, "label")
-		if err != nil {
-			return fmt.Errorf("line %d: %w", in.number, err)
-		}
-		text, err := stringField(object, "text")
-		if err != nil {
-			return fmt.Errorf("line %d: %w", in.number, err)
-		}
-		return yield(row{in.number, []byte(text), []byte(label)})
-	})
-}
-
-func stringField(object map[string]json.RawMessage, name string) (string, error) {
-	value, ok := object[name]
-	if !ok {
-		return "", fmt.Errorf("the field %q is missing", name)
+	err := scan.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("longer than %d bytes: split it", maxLineBytes)
 	}
-	var text *string
-	if err := json.Unmarshal(value, &text); err != nil || text == nil {
-		return "", fmt.Errorf("the field %q is %.40q, not a string: put it in quotes", name, value)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", number, err)
 	}
-	return *text, nil
+	return nil
 }
 
-func tagged(in *lines, maxLength int, yield func(row) error) error {
-	width := 0 // columns of the first line
-	sentence, count := row{}, 0
-	finish := func() error {
-		if count == 0 {
-			return nil
-		}
-		err := yield(sentence)
-		sentence.text, count = sentence.text[:0], 0
+// give hands rows an example.
+func give(to rows, text, other []byte) error {
+	if err := to.text(text); err != nil {
 		return err
 	}
-	err := in.each(func(line []byte) error {
+	if err := to.other(other); err != nil {
+		return err
+	}
+	return to.end()
+}
+
+func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
+	label, text := 0, 1
+	return eachLine(ctx, r, func(number int, line []byte) error {
+		columns := bytes.Split(line, []byte("\t"))
+		if len(columns) != 2 {
+			return fmt.Errorf("2 columns expected, label TAB text; found %d", len(columns))
+		}
+		if number == 1 && string(line) == "text\tlabel" {
+			label, text = 1, 0
+			return nil
+		}
+		if number == 1 && string(line) == "label\ttext" {
+			return nil
+		}
+		return give(to, columns[text], columns[label])
+	})
+}
+
+func pairsTSV(ctx context.Context, r io.Reader, to rows) error {
+	return eachLine(ctx, r, func(_ int, line []byte) error {
+		columns := bytes.SplitN(line, []byte("\t"), 3)
+		if len(columns) < 2 {
+			return errors.New("2 columns expected, source TAB target; found 1")
+		}
+		return give(to, columns[0], columns[1])
+	})
+}
+
+func labelledJSON(ctx context.Context, r io.Reader, to rows) error {
+	return eachLine(ctx, r, func(_ int, line []byte) error {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(line, &object); err != nil {
+			return fmt.Errorf("not a JSON object: %w", err)
+		}
+		var fields [2][]byte
+		for i, name := range []string{"text", "label"} {
+			value, ok := object[name]
+			if !ok {
+				return fmt.Errorf("the field %q is missing", name)
+			}
+			var text *string
+			if err := json.Unmarshal(value, &text); err != nil || text == nil {
+				return fmt.Errorf("the field %q is %.40q, not a string: put it in quotes", name,
+					value)
+			}
+			fields[i] = []byte(*text)
+		}
+		return give(to, fields[0], fields[1])
+	})
+}
+
+func tagged(ctx context.Context, r io.Reader, to rows) error {
+	width := 0 // columns of the first line
+	begun := false
+	finish := func() error {
+		if !begun {
+			return nil
+		}
+		begun = false
+		return to.end()
+	}
+	err := eachLine(ctx, r, func(_ int, line []byte) error {
 		columns := bytes.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
 		if len(columns) == 0 || string(columns[0]) == "-DOCSTART-" {
 			return finish()
@@ -266,21 +240,14 @@ func tagged(in *lines, maxLength int, yield func(row) error) error {
 			width = len(columns)
 		}
 		if len(columns) != width || width < 2 {
-			return fmt.Errorf("line %d has %d columns, not %d: write a token, its label last, and "+
-				"an empty line after a sentence", in.number, len(columns), max(width, 2))
+			return fmt.Errorf("%d columns expected, a token first and its label last; found %d",
+				max(width, 2), len(columns))
 		}
-		if count == maxLength {
-			return fmt.Errorf("line %d is token %d of its sentence: raise --max-length, or end "+
-				"sentences with an empty line", in.number, count+1)
+		begun = true
+		if err := to.text(columns[0]); err != nil {
+			return err
 		}
-		if count == 0 {
-			sentence.line = in.number
-		}
-		for _, part := range [][]byte{columns[0], {'\t'}, columns[width-1], {'\n'}} {
-			sentence.text = append(sentence.text, part...)
-		}
-		count++
-		return nil
+		return to.other(columns[width-1])
 	})
 	if err != nil {
 		return err

@@ -2,10 +2,11 @@ package label
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"math"
 
+	"rondo/corpus/examples"
 	"rondo/model"
+	"rondo/train"
 )
 
 // guess finds the most likely labels of batches.
@@ -14,7 +15,6 @@ type guess struct {
 	lanes     int
 	logits    []float32
 	predicted []int32 // [rows, lanes], of the last batch
-	row       []int32
 }
 
 func newGuess(c model.LabellerConfig, steps, lanes int) *guess {
@@ -22,7 +22,7 @@ func newGuess(c model.LabellerConfig, steps, lanes int) *guess {
 		steps = 1
 	}
 	return &guess{config: c, lanes: lanes, logits: make([]float32, steps*lanes*c.Labels),
-		predicted: make([]int32, steps*lanes), row: make([]int32, steps)}
+		predicted: make([]int32, steps*lanes)}
 }
 
 // labels predicts the labels of a batch, and returns the summed loss of its targets.
@@ -48,6 +48,22 @@ func (g *guess) labels(pass *model.LabelPass, in model.Examples) (lossSum float6
 	return lossSum, nil
 }
 
+// probabilities returns those of a lane's predicted labels: softmax(logits).
+func (g *guess) probabilities(lane, length int) []float32 {
+	C := g.config.Labels
+	predicted := g.column(g.predicted, lane, length)
+	out := make([]float32, len(predicted))
+	for i, best := range predicted {
+		logits := g.logits[(i*g.lanes+lane)*C:][:C]
+		sum := 0.0
+		for _, x := range logits {
+			sum += math.Exp(float64(x - logits[best]))
+		}
+		out[i] = float32(1 / sum)
+	}
+	return out
+}
+
 // column copies a lane's labels from [rows, lanes]: one, or one for each token. The next call
 // overwrites them.
 func (g *guess) column(labels []int32, lane, length int) []int32 {
@@ -61,56 +77,107 @@ func (g *guess) column(labels []int32, lane, length int) []int32 {
 	return column
 }
 
-// Labels predicts the labels of texts, each of at least one token.
-func Labels(ctx context.Context, l *model.Labeller, texts [][]int32) ([][]int32, error) {
-	longest := 0
-	for _, tokens := range texts {
-		if len(tokens) == 0 {
-			return nil, fmt.Errorf("a text without a token")
+// score scores these lanes' examples of all segments. It calls each with an example's predicted and
+// right labels, and add with the score of a segment, without counts.
+func (d *Data) score(
+	ctx context.Context, pass *model.LabelPass, c model.LabellerConfig, lanes train.Lanes,
+	each func(predicted, right []int32), add func(train.Score),
+) error {
+	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
+	reader := d.read(ctx, spans, lanes.Count, c.Pool)
+	defer reader.Close()
+	g := newGuess(c, d.Set.Longest(), lanes.Count)
+	for at := range spans {
+		b, err := reader.Next(ctx)
+		if err != nil {
+			return err
 		}
-		longest = max(longest, len(tokens))
-	}
-	lanes := min(len(texts), maxTogether)
-	if lanes == 0 {
-		return nil, nil
-	}
-	pass, err := l.NewPass(longest, lanes)
-	if err != nil {
-		return nil, err
-	}
-	defer pass.Close()
-	g := newGuess(l.Config(), longest, lanes)
-	var out [][]int32
-	for part := range slices.Chunk(texts, lanes) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		loss, err := g.labels(pass, b.in)
+		if err != nil {
+			return err
 		}
-		in := pad(part, lanes)
-		if _, err := g.labels(pass, in); err != nil {
-			return nil, err
+		for lane, length := range b.in.Lengths {
+			if length > 0 {
+				each(g.column(g.predicted, lane, int(length)),
+					g.column(b.in.Targets, lane, int(length)))
+			}
 		}
-		for lane := range part {
-			out = append(out, g.column(g.predicted, lane, len(part[lane])))
-		}
+		add(train.Score{Loss: loss,
+			Targets: d.Batches.Targets(at.Segment, lanes.First, lanes.Count)})
 	}
-	return out, nil
+	return nil
 }
 
-// maxTogether bounds the texts of a pass.
-const maxTogether = 64
+// Score scores all examples of a set, forward only. It calls each with an example's predicted and
+// right labels.
+func Score(
+	ctx context.Context, l *model.Labeller, set *examples.Set,
+	each func(predicted, right []int32),
+) (all train.Score, err error) {
+	lanes := train.Lanes{Count: int(min(set.Len(), MaxTogether))}
+	batches, err := examples.NewEvaluation(set, lanes.Count)
+	if err != nil {
+		return all, err
+	}
+	pass, err := l.NewPass(set.Longest(), lanes.Count)
+	if err != nil {
+		return all, err
+	}
+	defer pass.Close()
+	d := Data{set, batches}
+	err = d.score(ctx, pass, l.Config(), lanes, each, func(part train.Score) {
+		all.Loss += part.Loss
+		all.Targets += part.Targets
+	})
+	return all, err
+}
 
-// pad makes a batch of texts, at most as many as lanes.
-func pad(texts [][]int32, lanes int) model.Examples {
-	in := model.Examples{Lengths: make([]int32, lanes)}
+// Prediction is the labels of a text, one or one for each token, with their probabilities.
+type Prediction struct {
+	Labels        []int32
+	Probabilities []float32
+}
+
+// Predictor predicts the labels of texts.
+type Predictor struct {
+	pass   *model.LabelPass
+	config model.LabellerConfig
+	most   int // tokens of a text
+}
+
+// NewPredictor makes a predictor for texts of at most so many tokens. Close frees it.
+func NewPredictor(l *model.Labeller, most int) (*Predictor, error) {
+	pass, err := l.NewPass(most, MaxTogether)
+	return &Predictor{pass, l.Config(), most}, err
+}
+
+// Predict predicts the labels of at most MaxTogether texts, each of at least one token.
+func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
+	in := model.Examples{Lengths: make([]int32, MaxTogether)}
 	for lane, tokens := range texts {
 		in.Lengths[lane] = int32(len(tokens))
 		in.Steps = max(in.Steps, len(tokens))
 	}
-	in.Inputs = make([]int32, in.Steps*lanes)
+	in.Inputs = make([]int32, in.Steps*MaxTogether)
 	for lane, tokens := range texts {
 		for i, id := range tokens {
-			in.Inputs[i*lanes+lane] = id
+			in.Inputs[i*MaxTogether+lane] = id
 		}
 	}
-	return in
+	g := newGuess(p.config, in.Steps, MaxTogether)
+	if _, err := g.labels(p.pass, in); err != nil {
+		return nil, err
+	}
+	all := make([]Prediction, len(texts))
+	for lane, tokens := range texts {
+		all[lane] = Prediction{g.column(g.predicted, lane, len(tokens)),
+			g.probabilities(lane, len(tokens))}
+	}
+	return all, nil
 }
+
+// Close frees the predictor.
+func (p *Predictor) Close() { p.pass.Close() }
+
+// MaxTogether bounds the texts that are predicted at once.
+const MaxTogether = 16

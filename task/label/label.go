@@ -7,14 +7,9 @@ package label
 
 import (
 	"context"
-	"fmt"
-	"iter"
 
-	"rondo/compute"
-	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/model"
-	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -67,9 +62,6 @@ func New(l *model.Labeller, cfg Config) *Task {
 	}
 	return t
 }
-
-// Tensors implements train.Task.
-func (t *Task) Tensors() []compute.Tensor { return model.Tensors(t.Layout()) }
 
 // Gradients implements train.Task.
 func (t *Task) Gradients() []float32 { return t.GradientsWithTail() }
@@ -125,69 +117,3 @@ type noReplay struct{}
 func (noReplay) Advance(context.Context, int64) error { return nil }
 func (noReplay) State([]float32) error                { return nil }
 func (noReplay) Close()                               {}
-
-// batch is the examples of a span.
-type batch struct {
-	span    train.Span
-	in      model.Examples
-	inputs  []int32 // memory of in.Inputs, for the longest example
-	targets []int32 // of in.Targets, likewise
-	tokens  []int32 // an example; reused
-	labels  []int32
-}
-
-// reads reads the examples of spans ahead.
-func (t *Task) reads(
-	ctx context.Context, spans iter.Seq[train.Span], from *Data, lanes int,
-) *ahead.Reader[batch] {
-	make := func() *batch { return t.newBatch(lanes) }
-	return ahead.Read(ctx, spans, make,
-		func(ctx context.Context, at train.Span, b *batch) error {
-			b.span = at
-			return t.fill(ctx, from, at, b)
-		})
-}
-
-func (t *Task) newBatch(lanes int) *batch {
-	return &batch{in: model.Examples{Lengths: make([]int32, lanes)},
-		inputs: make([]int32, t.steps*lanes), targets: make([]int32, t.steps*lanes),
-		tokens: make([]int32, t.steps), labels: make([]int32, t.steps)}
-}
-
-// fill reads the span's examples, padded to the longest one of all lanes, so that the padding does
-// not depend on how lanes are dealt.
-func (t *Task) fill(ctx context.Context, from *Data, at train.Span, b *batch) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	steps, lanes := from.Batches.Steps(at.Segment), at.Lanes.Count
-	rows := steps
-	if t.Config().Pool != model.PoolNone {
-		rows = 1
-	}
-	b.in.Steps, b.in.Inputs, b.in.Targets = steps, b.inputs[:steps*lanes], b.targets[:rows*lanes]
-	clear(b.in.Inputs)
-	for i := range b.in.Targets {
-		b.in.Targets[i] = corpus.Padding
-	}
-	for lane := range lanes {
-		number := from.Batches.Example(at.Segment, at.Lanes.First+lane)
-		b.in.Lengths[lane] = 0
-		if number < 0 {
-			continue
-		}
-		length, targets := from.Set.Length(number), from.Set.Targets(number)
-		b.in.Lengths[lane] = int32(length)
-		tokens, labels := b.tokens[:length], b.labels[:targets]
-		if err := from.Set.Read(number, tokens, labels); err != nil {
-			return fmt.Errorf("example %d: %w", number, err)
-		}
-		for i, id := range tokens {
-			b.in.Inputs[i*lanes+lane] = id
-		}
-		for i, label := range labels {
-			b.in.Targets[i*lanes+lane] = label
-		}
-	}
-	return nil
-}

@@ -21,7 +21,7 @@ type seat struct {
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = s.task.reads(ctx, spans, s.task.cfg.Training, s.B)
+	s.reader = s.task.cfg.Training.read(ctx, spans, s.B, s.task.Config().Pool)
 	return s.reader.Close
 }
 
@@ -62,28 +62,13 @@ func (s *seat) ZeroState() {}
 
 // Evaluate implements train.Seat.
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
-	t, from := s.task, s.task.cfg.Evaluation
-	spans := train.Spans(from.Batches.SegmentsPerEpoch(), lanes)
-	reader := t.reads(ctx, spans, from, lanes.Count)
-	defer reader.Close()
-	g := newGuess(t.Config(), t.steps, lanes.Count)
-	for at := range spans {
-		b, err := reader.Next(ctx)
-		if err != nil {
-			return err
-		}
-		score := train.Score{Targets: from.Batches.Targets(at.Segment, lanes.First, lanes.Count),
-			Counts: make([]int64, t.Counters())}
-		if score.Loss, err = g.labels(s.LabelPass, b.in); err != nil {
-			return err
-		}
-		for lane, length := range b.in.Lengths {
-			if length > 0 {
-				t.cfg.Counter.Count(score.Counts, g.column(g.predicted, lane, int(length)),
-					g.column(b.in.Targets, lane, int(length)))
-			}
-		}
-		add(score)
-	}
-	return nil
+	counter := s.task.cfg.Counter
+	counts := make([]int64, counter.Counters())
+	count := func(predicted, right []int32) { counter.Count(counts, predicted, right) }
+	return s.task.cfg.Evaluation.score(ctx, s.LabelPass, s.task.Config(), lanes, count,
+		func(part train.Score) {
+			part.Counts = counts
+			add(part)
+			clear(counts)
+		})
 }

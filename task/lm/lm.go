@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 
-	"rondo/compute"
 	"rondo/model"
 	"rondo/train"
 )
@@ -66,16 +65,6 @@ func New(m *model.Model, cfg Config) (*Task, error) {
 		return nil, fmt.Errorf("--bptt %d: must be at least 1", cfg.BPTT)
 	}
 	return &Task{m, cfg}, nil
-}
-
-// Tensors implements train.Task.
-func (t *Task) Tensors() []compute.Tensor {
-	views := t.Layout()
-	tensors := make([]compute.Tensor, len(views))
-	for i, v := range views {
-		tensors[i] = v.Tensor
-	}
-	return tensors
 }
 
 // Gradients implements train.Task.
