@@ -6,9 +6,6 @@ import (
 	"rondo/compute"
 )
 
-// maxPassSizes bounds the graphs of a LabelPass.
-const maxPassSizes = 8
-
 // Examples is a padded batch of B examples, one to a lane.
 type Examples struct {
 	Steps   int     // T, at most the pass's
@@ -49,22 +46,7 @@ type LabelPass struct {
 	memory   *labelMemory
 	sizes    []int // steps, from the most to the least
 	graphs   []*labelGraph
-	staged   []compute.Staged
-	loss     compute.Loss
-}
-
-// passSizes are the numbers of steps of a pass's graphs, from the most to the least: each is about
-// two thirds of the one before.
-func passSizes(most int) []int {
-	sizes := []int{most}
-	for n := most; len(sizes) < maxPassSizes; sizes = append(sizes, n) {
-		next := (2*n + 2) / 3
-		if next == n {
-			break
-		}
-		n = next
-	}
-	return sizes
+	passRun
 }
 
 // NewPass makes a pass for batches of up to maxSteps steps of B lanes. It fails if the device lacks
@@ -75,7 +57,8 @@ func (l *Labeller) NewPass(maxSteps, B int) (*LabelPass, error) {
 			maxSteps, B)
 	}
 	p := &LabelPass{labeller: l, B: B, sizes: passSizes(maxSteps),
-		memory: &labelMemory{activations: activations{dev: l.dev}}}
+		memory: &labelMemory{}}
+	p.memory.dev = l.dev
 	p.graphs = make([]*labelGraph, len(p.sizes))
 	err := p.allocate(maxSteps)
 	if err == nil {
@@ -129,7 +112,6 @@ func (p *LabelPass) load(in Examples, training bool) (*labelGraph, error) {
 		return nil, err
 	}
 	g.load(in, training)
-	p.loss = compute.Loss{Last: g.output.kernel}
 	return g, nil
 }
 
@@ -145,31 +127,8 @@ func (p *LabelPass) Backward(in Examples, hooks Hooks) (lossSum float64, err err
 	if err != nil {
 		return 0, err
 	}
-	defer compute.Catch(&err) // kernels may allocate when they first run
-	p.staged, l.rows.exclusive = nil, false
-	stage := func(end int) { p.staged = append(p.staged, l.stage(hooks.Stage, p.staged, end)) }
-	g.finished = func(end int) {
-		if hooks.Stage != nil && hooks.Behind == nil {
-			stage(end)
-		}
-		if hooks.Finished != nil {
-			hooks.Finished(end)
-		}
-	}
-	if err := g.run(hooks.BeforeBackward); err != nil {
-		return 0, err
-	}
-	if hooks.Behind != nil {
-		hooks.Behind(&p.loss)
-	}
-	if hooks.Stage != nil && len(p.staged) == 0 {
-		stage(len(l.params))
-	}
-	return p.loss.Sum(), nil
+	return p.backward(&l.parameters, &g.tape, hooks)
 }
-
-// Staged returns the last run's staged gradients, in the order of their copies.
-func (p *LabelPass) Staged() []compute.Staged { return p.staged }
 
 // Predict runs the forward pass without dropout. It returns the summed cross-entropy of the targets
 // in nats and, unless logits is nil, copies the logits to it: host memory, [B, Labels], or [Steps,
@@ -187,14 +146,14 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 	}
 	defer compute.Catch(&err)
 	x, w, b := g.forward(), l.view(outputWeight, l.params), l.view(outputBias, l.params)
-	if W := c.width(); logits != nil {
+	if W := c.stack().width(); logits != nil {
 		y := p.memory.logits[:len(logits):len(logits)]
 		l.dev.Gemm(false, true, rows, c.Labels, W, 1, x[:rows*W], w, 0, y)
 		l.dev.AddBias(y, b)
 		l.dev.Download(logits, y)
 	}
 	g.output.kernel.Forward(x, w, b, g.output.targets)
-	return p.loss.Sum(), nil
+	return g.output.kernel.Sum(), nil
 }
 
 // check returns an error for examples that do not fit the pass.

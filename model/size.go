@@ -72,13 +72,9 @@ func (c LabellerConfig) PassSize(on compute.Sizer, maxSteps, B int) (size comput
 		return nil
 	}, maxSteps, B)
 	for _, T := range passSizes(maxSteps) {
-		rows := c.outputRows(T, B)
-		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: c.width(), V: c.Labels})).
-			And(on.GemmSize(rows, c.Labels, c.width()))
-		for _, d := range c.directions() {
-			ids := d.layer == 0 && c.Embed == 0
-			size = size.And(on.RecurrentSize(c.layerShape(d.layer, T, B), false, ids))
-		}
+		rows, W := c.outputRows(T, B), c.stack().width()
+		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: W, V: c.Labels})).
+			And(on.GemmSize(rows, c.Labels, W)).And(c.stack().kernelSize(on, T, B))
 	}
 	return size
 }
