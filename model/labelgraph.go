@@ -41,8 +41,8 @@ func (m *labelMemory) close() {
 // newLabelGraph builds the graph. memory must suffice for T steps of B lanes.
 func newLabelGraph(l *Labeller, T, B int, memory *labelMemory) (*labelGraph, error) {
 	g := &labelGraph{labeller: l}
-	g.stack = &stack{parameters: &l.parameters, stackConfig: l.config.stack(), tape: &g.tape, T: T,
-		B: B, memory: &memory.stackMemory}
+	g.stack = &stack{parameters: &l.parameters, stackConfig: l.config.stack(), tape: &g.tape,
+		rows: &l.rows, T: T, B: B, memory: &memory.stackMemory}
 	build := func(nodes *gorgonia.ExprGraph) (*gorgonia.Node, gorgonia.Nodes, error) {
 		return g.build(nodes, memory)
 	}
@@ -82,13 +82,7 @@ func (g *labelGraph) build(nodes *gorgonia.ExprGraph, memory *labelMemory) (cost
 // load sets the input of the next run, for both passes or for a prediction.
 func (g *labelGraph) load(in Examples, training bool) {
 	c := g.labeller.config
-	copy(g.lengths, in.Lengths)
-	for i := range g.ids {
-		g.ids[i] = 0
-		if in.inside(i, g.B) {
-			g.ids[i] = in.Inputs[i]
-		}
-	}
+	g.stack.load(in)
 	for i := range g.output.targets {
 		g.output.targets[i] = -1
 		if in.counts(i, g.B, c.Pool) {
@@ -99,7 +93,6 @@ func (g *labelGraph) load(in Examples, training bool) {
 	if training {
 		g.loadDropout(in.Step, in.Lanes)
 	}
-	g.order.load(in.Lengths)
 	if g.pool != nil {
 		g.pool.load()
 	}

@@ -159,10 +159,26 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 // check returns an error for examples that do not fit the pass.
 func (p *LabelPass) check(in Examples, training bool) error {
 	c := p.labeller.config
-	if in.Steps < 1 || in.Steps > p.sizes[0] || len(in.Inputs) != in.Steps*p.B ||
-		len(in.Lengths) != p.B {
+	if err := in.check(p.sizes[0], p.B, c.Vocab); err != nil {
+		return err
+	}
+	n := c.outputRows(in.Steps, p.B)
+	if len(in.Targets) != n && (training || in.Targets != nil) {
+		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
+	}
+	for i, id := range in.Targets {
+		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
+			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
+		}
+	}
+	return checkLanes(c.network(), in.Lanes, p.B, training)
+}
+
+// check returns an error if the inputs do not fit a pass of this many steps and lanes.
+func (in Examples) check(steps, B, vocab int) error {
+	if in.Steps < 1 || in.Steps > steps || len(in.Inputs) != in.Steps*B || len(in.Lengths) != B {
 		return fmt.Errorf("model: a pass of up to %d steps of %d lanes was given %d inputs and %d "+
-			"lengths for %d steps", p.sizes[0], p.B, len(in.Inputs), len(in.Lengths), in.Steps)
+			"lengths for %d steps", steps, B, len(in.Inputs), len(in.Lengths), in.Steps)
 	}
 	for b, length := range in.Lengths {
 		if length < 0 || int(length) > in.Steps {
@@ -171,23 +187,18 @@ func (p *LabelPass) check(in Examples, training bool) error {
 		}
 	}
 	for i, id := range in.Inputs {
-		if in.inside(i, p.B) && (id < 0 || int(id) >= c.Vocab) {
+		if in.inside(i, B) && (id < 0 || int(id) >= vocab) {
 			return fmt.Errorf("model: step %d of lane %d is token %d; the vocabulary has %d",
-				i/p.B, i%p.B, id, c.Vocab)
+				i/B, i%B, id, vocab)
 		}
 	}
-	n := c.outputRows(in.Steps, p.B)
-	if len(in.Targets) != n && (training || in.Targets != nil) {
-		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
-	}
-	if c.Dropout+c.DropoutInput > 0 && training && len(in.Lanes) != p.B {
-		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", p.B,
-			len(in.Lanes))
-	}
-	for i, id := range in.Targets {
-		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
-			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
-		}
+	return nil
+}
+
+// checkLanes returns an error if dropout lacks the lanes' numbers.
+func checkLanes(c Config, lanes []int, B int, training bool) error {
+	if c.Dropout+c.DropoutInput > 0 && training && len(lanes) != B {
+		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", B, len(lanes))
 	}
 	return nil
 }

@@ -121,7 +121,9 @@ func (m *stackMemory) close() {
 type stack struct {
 	*parameters
 	stackConfig
-	tape   *tape // that the gradients are reported to
+	tape   *tape         // that the gradients are reported to
+	rows   *gradientRows // of the embedding
+	ends   *ends         // nil: final states are not needed
 	T, B   int
 	memory *stackMemory
 
@@ -145,8 +147,12 @@ func (s *stack) make() {
 	}
 	if c.Embed > 0 {
 		table := find(s.views, c.prefix+embeddingWeight)
+		y := cut(s.memory.embedded, s.T, s.B, c.Embed)
+		if c.context > 0 { // the memory is for both
+			y = s.inputGradient(c.Layers+1, c.Embed)
+		}
 		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, table.of(s.grads),
-			&s.rows, cut(s.memory.embedded, s.T, s.B, c.Embed))
+			s.rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
 	}
@@ -205,6 +211,7 @@ func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffe
 	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.grads[begin:end:end], y)
 	layer.in = cutState(shape, s.memory.before)
 	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
+	layer.ends = s.ends
 	s.tape.reports(layer, s.views, d, last)
 	return layer
 }
@@ -255,6 +262,29 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error)
 		}
 	}
 	return x, nil
+}
+
+// sides are layer k's directions.
+func (s *stack) sides(k int) []*Layer {
+	if b, ok := s.layers[k].(*bidirectional); ok {
+		return []*Layer{b.forward, b.second}
+	}
+	return []*Layer{s.layers[k].(*Layer)}
+}
+
+// load sets the input of the next run.
+func (s *stack) load(in Examples) {
+	copy(s.lengths, in.Lengths)
+	for i := range s.ids {
+		s.ids[i] = 0
+		if in.inside(i, s.B) {
+			s.ids[i] = in.Inputs[i]
+		}
+	}
+	s.order.load(in.Lengths)
+	if s.ends != nil {
+		s.ends.load(in.Lengths, false)
+	}
 }
 
 // loadDropout sets the keys of the next training run.
