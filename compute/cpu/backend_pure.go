@@ -108,6 +108,15 @@ func (*pure) embedBackward(dtable, dy []float32, ids []int32) {
 func (*pure) dropout(y, x []float32, h int, p float32, keys []uint64) {
 	refDropout(y, x, h, p, keys)
 }
+func (*pure) copyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	refCopyRows(dst, src, n, width, ids, add)
+}
+func (*pure) pool(p compute.Pooling, y, x []float32, lengths []int32) {
+	refPool(p, y, x, lengths)
+}
+func (*pure) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32) {
+	refPoolBackward(p, dx, dy, x, y, lengths)
+}
 func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)
 }

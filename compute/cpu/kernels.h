@@ -207,6 +207,9 @@ struct kernels {
     double (*sum_squares)(long n, const float *x);
     void (*dropout)(long first, long end, long lanes, long h, float *y, const float *x, float p,
                     const uint64_t *keys); // rows first to end-1
+    void (*largest)(long n, float *y, const float *x);
+    void (*largest_backward)(long steps, long row, long n, float *dx, const float *dy,
+                             const float *x, const float *y);
     void (*update)(const struct update *u, long n, float *p, const float *g, float *s1,
                    float *s2);
     // For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).

@@ -74,6 +74,18 @@ func TestOutputOracle(t *testing.T) {
 	}
 }
 
+// TestPoolOracle does the same for poolings of rows with and without steps.
+func TestPoolOracle(t *testing.T) {
+	for _, by := range []compute.Pooling{compute.MeanPool, compute.MaxPool} {
+		p := newPoolProblem(by, 5, 3, []int32{5, 0, 1, 3}, rand.New(rand.NewPCG(7, 8)))
+		_, dx := p.solve()
+		differences(t, fmt.Sprintf("pooling %d: dx", by), p.x, dx, func() float64 {
+			y, _ := p.solve()
+			return inner(y, p.dy)
+		})
+	}
+}
+
 // TestRounding knows some operands of each precision.
 func TestRounding(t *testing.T) {
 	for _, c := range []struct {

@@ -174,4 +174,7 @@ func testShapes(r *rig) {
 	} {
 		r.panics(what, f)
 	}
+	for what, f := range r.sequenceShapes(x) {
+		r.panics(what, f)
+	}
 }

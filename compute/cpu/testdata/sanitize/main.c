@@ -123,6 +123,18 @@ static void run_flat(const struct place *p, long rows, long n)
     float *gathered = output(&b, 7 * n);
     rondo_embed(p->team, 7, n, gathered, x, rows_of);
     rondo_embed_backward(p->k, p->team, 7, n, x, dy, rows_of);
+    int32_t *picked = ids(&b, rows, -1, rows), *lengths = ids(&b, rows, 0, 4);
+    long apart = n + 3; // the copied columns are the last of each row
+    float *wide = values(&b, (rows - 1) * apart + n, 1), *dst = output(&b, all);
+    for (int add = 0; add < 2; add++)
+        rondo_copy_rows(p->k, p->team, rows, n, dst, n, wide, apart, picked, add);
+    rondo_copy_rows(p->k, p->team, rows, n, wide, apart, x, n, 0, 0);
+    for (int pooling = 0; pooling < 2; pooling++) {
+        float *steps = values(&b, 3 * all, 1), *pooled = output(&b, all);
+        float *dsteps = output(&b, 3 * all);
+        rondo_pool(p->k, p->team, pooling, rows, n, pooled, steps, lengths);
+        rondo_pool_backward(p->k, p->team, pooling, 3, rows, n, dsteps, y, steps, pooled, lengths);
+    }
     rondo_dropout(p->k, p->team, rows, lanes, n, z, x, 0.3f, keys);
     for (int optimizer = SGD; optimizer <= ADAGRAD; optimizer++) {
         struct update u = {.optimizer = optimizer, .lr = 0.1f, .momentum = 0.9f, .beta1 = 0.9f,
