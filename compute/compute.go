@@ -124,6 +124,10 @@ type RecurrentState struct {
 type RecurrentInput struct {
 	IDs []int32   // [T, B], each in [0, D)
 	X   []float32 // [T, B, D]
+	// Lengths, unless nil, are how many steps each row has, in [0, T]. From its length on a row
+	// keeps its state, which y repeats, and weights and X get no gradient from it. Its input there
+	// has no effect, but must be valid and finite.
+	Lengths []int32 // [B]
 }
 
 // Recurrent is one layer with its workspace for one shape. Backward uses the last Forward and its
@@ -353,9 +357,9 @@ type Device interface {
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
 
 	// CopyRows sets width columns of dst's row i to those of src's row ids[i], or with add adds
-	// them, for i in [0, n). Nil ids are the rows in order; a negative id is a row of zeros. dst and
-	// src do not overlap. Joining the directions of a bidirectional layer, reversing rows within
-	// their lengths and taking the last steps are such copies.
+	// them, for i in [0, n). Nil ids are the rows in order; a negative id is a row of zeros.
+	// dst and src do not overlap. Joining the directions of a bidirectional layer, reversing rows
+	// within their lengths and taking the last steps are such copies.
 	CopyRows(dst, src Columns, n, width int, ids []int32, add bool)
 	// Pool reduces the first lengths[b] steps of each row b of x: [T, B, H] to y: [B, H]; T: steps,
 	// B: len(lengths). A length is in [0, T]; a row of length 0 gives zeros.
