@@ -44,7 +44,7 @@ func (m *translationMemory) close() {
 func newTranslation(t *Translator, source, target, B int, memory *translationMemory) *translation {
 	n, c := &translation{}, t.config
 	n.encoder = &stack{parameters: &t.parameters, stackConfig: c.encoder(), tape: &n.tape,
-		rows: &t.rows, T: source, B: B, memory: &memory.encoder, ends: newEnds(source, B)}
+		rows: &t.rows, T: source, B: B, memory: &memory.encoder}
 	n.decoder = &stack{parameters: &t.parameters, stackConfig: c.decoder(), tape: &n.tape,
 		rows: &t.decoderRows, T: target, B: B, memory: &memory.decoder}
 	return n
@@ -62,7 +62,7 @@ func (n *translation) make(memory *translationMemory) {
 		sides := n.encoder.sides(k)
 		layer.(*Layer).in = sides[0].out
 		for _, side := range sides {
-			side.dout = d
+			side.lengths, side.dout = n.encoder.lengths, d
 		}
 	}
 	n.entry = newEntry(n.encoder, n.decoder)

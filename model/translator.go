@@ -90,9 +90,6 @@ func (c TranslatorConfig) Validate() error {
 	switch {
 	case c.Embed == 0:
 		return errors.New("--embed 0: translation needs an embedding of at least 1")
-	case c.Cell.States() == 2:
-		return fmt.Errorf("--cell %v: translation needs a cell without a second state, such as "+
-			"gru", c.Cell)
 	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
 		return fmt.Errorf("--context: %d is not a context", int(c.Context))
 	}

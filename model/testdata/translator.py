@@ -26,6 +26,8 @@ CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
     "gru-forward": ("gru", 1, False, "concat", "none"),
+    "lstm-concat": ("lstm", 2, True, "concat", "none"),
+    "lstm-state": ("lstm", 2, False, "state", "none"),
     "rnn-concat": ("rnn", 2, False, "concat", "none"),
     "rnn-state": ("rnn", 1, True, "state", "none"),
 }
