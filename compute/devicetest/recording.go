@@ -203,6 +203,20 @@ func (r *Recorder) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps
 	r.do(func() { r.Device.PoolBackward(p, dx, dy, x, y, steps, lengths) })
 }
 
+// Tanh is compute.Device's.
+func (r *Recorder) Tanh(x []float32) { r.do(func() { r.Device.Tanh(x) }) }
+
+// TanhBackward is compute.Device's.
+func (r *Recorder) TanhBackward(dy, y []float32) { r.do(func() { r.Device.TanhBackward(dy, y) }) }
+
+// Attend is compute.Device's.
+func (r *Recorder) Attend(a compute.Attention) { r.do(func() { r.Device.Attend(a) }) }
+
+// AttendBackward is compute.Device's.
+func (r *Recorder) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	r.do(func() { r.Device.AttendBackward(a, dy, dq, dk, dv) })
+}
+
 // Update is compute.Device's.
 func (r *Recorder) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	r.do(func() { r.Device.Update(u, params, grads, s1, s2) })
