@@ -61,7 +61,8 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
-			"proto/rondo/v1 sum task task/classify task/label task/lm task/tag telemetry train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"proto/rondo/v1 sum task task/classify task/label task/lm task/tag telemetry train",
+			tests: "compute/cuda/emulator compute/devicetest local " +
 			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
