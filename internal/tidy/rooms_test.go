@@ -63,7 +63,7 @@ func processRooms() []room {
 			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
 			"proto/rondo/v1 sum task task/classify task/label task/lm task/tag telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local " +
-			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
+				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},

@@ -48,8 +48,8 @@ func Validate(spec *rondov1.JobSpec) error {
 		}
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
-		validateRun, validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
-		validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
+		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,
+		validateReduction, validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
