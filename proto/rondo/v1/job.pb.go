@@ -952,7 +952,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb4h\n" +
+	"\x04_max\"\xf7h\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x01\n" +
@@ -962,9 +962,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	" \x01(\tB\xad\x01\xaa\xbb\x18\xa8\x01\n" +
 	"\x94\x01training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm: a text; classify: .tsv or .jsonl with label and text; tag: .conll\x12\x0fbuiltin:opticksR\x06corpus\x12s\n" +
 	"\ttokenizer\x18\v \x01(\tBU\xaa\xbb\x18Q\n" +
-	";unit of a token; classify and tag: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12t\n" +
-	"\tnormalize\x18\f \x01(\tBV\xaa\xbb\x18R\n" +
-	";letters: lower-case, and everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12Z\n" +
+	";unit of a token; classify and tag: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb6\x01\n" +
+	"\tnormalize\x18\f \x01(\tB\x97\x01\xaa\xbb\x18\x92\x01\n" +
+	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuationR\tnormalize\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
