@@ -16,6 +16,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 	"rondo/task/classify"
+	"rondo/task/example"
 	"rondo/task/label"
 	"rondo/task/tag"
 	"rondo/telemetry"
@@ -25,8 +26,8 @@ import (
 type Labelled struct {
 	spec       *rondov1.JobSpec
 	set        *examples.Set // all of --corpus
-	training   label.Data
-	evaluation *label.Data   // nil if there is nothing to evaluate on
+	training   example.Data
+	evaluation *example.Data // nil if there is nothing to evaluate on
 	evaluated  *examples.Set // --eval-corpus, or nil
 }
 
@@ -89,7 +90,7 @@ func (d *Labelled) open(ctx context.Context) (err error) {
 	if held == nil {
 		return nil
 	}
-	d.evaluation = &label.Data{Set: held}
+	d.evaluation = &example.Data{Set: held}
 	d.evaluation.Batches, err = examples.NewEvaluation(held, int(spec.Batch))
 	return app.Usage(err)
 }
@@ -149,7 +150,7 @@ func (d *Labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Tas
 	if err != nil {
 		return nil, err
 	}
-	return &Task{close: l.Close, Task: label.New(l, label.Config{Training: &d.training,
+	return &Task{close: l.Close, Task: label.New(l, label.Config{Training: d.training,
 		Evaluation: d.evaluation, EvalData: d.EvalData(), Ledger: ledger,
 		Counter: Counter(d.spec, d.Labels())})}, nil
 }
