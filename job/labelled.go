@@ -205,7 +205,7 @@ func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetr
 	return e, err
 }
 
-// Label predicts the labels of the lines of a text, with a network of classify or tag.
+// Label predicts the labels of the lines of standard input, with a network of classify or tag.
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
@@ -217,7 +217,12 @@ func (t *Trained) Label(
 	encode := func(line string) ([]int32, error) {
 		return t.Vocabulary.Encode(Tokenizer(t.Spec), line)
 	}
-	return app.Usage(p.Lines(ctx, in, encode, t.Labels, each))
+	err = p.Lines(ctx, in, encode, t.Labels, each)
+	var wrong *label.LineError
+	if errors.As(err, &wrong) {
+		return app.Usage(fmt.Errorf("standard input, %w", wrong))
+	}
+	return err
 }
 
 // LabellerConfig is the network of a job of the task classify or tag, for a vocabulary and labels
