@@ -353,9 +353,9 @@ type Device interface {
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
 
 	// CopyRows sets width columns of dst's row i to those of src's row ids[i], or with add adds
-	// them, for i in [0, n). Nil ids are the rows in order; a negative id is a row of zeros. dst and
-	// src do not overlap. Joining the directions of a bidirectional layer, reversing rows within
-	// their lengths and taking the last steps are such copies.
+	// them, for i in [0, n). Nil ids are the rows in order; a negative id is a row of zeros.
+	// dst and src do not overlap. Joining the directions of a bidirectional layer, reversing rows
+	// within their lengths and taking the last steps are such copies.
 	CopyRows(dst, src Columns, n, width int, ids []int32, add bool)
 	// Pool reduces the first lengths[b] steps of each row b of x: [T, B, H] to y: [B, H]; T: steps,
 	// B: len(lengths). A length is in [0, T]; a row of length 0 gives zeros.

@@ -79,6 +79,22 @@ func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	return d, nil
 }
 
+// CountVocabulary reads a job's data and returns the number of its tokens.
+func CountVocabulary(ctx context.Context, spec *rondov1.JobSpec) (int, error) {
+	if spec.Task == task.LM {
+		text, err := OpenCorpus(ctx, spec, nil)
+		if err != nil {
+			return 0, err
+		}
+		return text.Vocabulary().Len(), text.Close()
+	}
+	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	return set.Vocabulary().Len(), set.Close()
+}
+
 // dataHash is a hash of a text as Data.EvalData returns it.
 func dataHash(text string) int64 {
 	sum := sha256.Sum256([]byte(text))

@@ -132,7 +132,8 @@ func TestLabellerOnGPU(t *testing.T) {
 		model.PoolMax} {
 		t.Run(pool.String(), func(t *testing.T) {
 			c := model.LabellerConfig{Cell: compute.GRU, Vocab: 7, Embed: 6, Hidden: 16, Layers: 2,
-				Bidirectional: true, Dropout: 0.3, DropoutInput: 0.2, Labels: 3, Pool: pool, Seed: 7}
+				Bidirectional: true, Dropout: 0.3, DropoutInput: 0.2, Labels: 3, Pool: pool,
+				Seed: 7}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Examples, 4)
 			for i := range batches {

@@ -298,14 +298,14 @@ func TestLabelPassErrors(t *testing.T) {
 			in *Examples) {
 			*in = padded(*in, 5, c.Pool)
 		},
-		"6 inputs and 1 lengths for 3 steps":          func(in *Examples) { in.Lengths = in.Lengths[1:] },
+		"6 inputs and 0 lengths for 3 steps":          func(in *Examples) { in.Lengths = nil },
 		"lane 1 has an example of 4 tokens in 3":      func(in *Examples) { in.Lengths[1] = 4 },
 		"lane 0 has an example of -1 tokens":          func(in *Examples) { in.Lengths[0] = -1 },
 		"step 2 of lane 1 is token 9; the vocabulary": func(in *Examples) { in.Inputs[5] = 9 },
 		"target 1 is label 4; there are 4":            func(in *Examples) { in.Targets[1] = 4 },
 		"target 0 is label -2":                        func(in *Examples) { in.Targets[0] = -2 },
 		"2 targets was given 0":                       func(in *Examples) { in.Targets = nil },
-		"2 lanes was given the numbers of 1":          func(in *Examples) { in.Lanes = in.Lanes[1:] },
+		"2 lanes was given the numbers of 0":          func(in *Examples) { in.Lanes = nil },
 	} {
 		in := randomExamples(rand.New(rand.NewPCG(1, 2)), c, 3, 2)
 		in.Lengths = []int32{2, 3}

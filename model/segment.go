@@ -69,9 +69,9 @@ type Hooks struct {
 	// copied to it during the backward pass. Staged returns the copies.
 	Stage []float32
 	// Finished, if set, is called from the same goroutine during the backward pass, when the
-	// gradients up to end are final. Others may then read and write them concurrently. The ends are those of
-	// Finishes; the last is the whole gradient. The device must complete its work before its calls
-	// return, so it may be no Recorder and no Stager, and Behind must be nil.
+	// gradients up to end are final. Others may then read and write them concurrently. The ends are
+	// those of Finishes; the last is the whole gradient. The device must complete its work before
+	// its calls return, so it may be no Recorder and no Stager, and Behind must be nil.
 	Finished func(end int)
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run and leaves the state unchanged.

@@ -156,8 +156,8 @@ func files(s *train.Snapshot) []checkpoint.File {
 	if s.LaneSize == 0 {
 		return out
 	}
-	return append(out, checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{Name: "state",
-		Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}})
+	return append(out, checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{
+		Name: "state", Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}})
 }
 
 func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint.Tensor {

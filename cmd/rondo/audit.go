@@ -132,7 +132,10 @@ func writeProof(w io.Writer, r *audit.Report) error {
 	if r.Runs > 1 {
 		runs = fmt.Sprintf("%d runs, ", r.Runs)
 	}
-	if !r.Tokens {
+	if r.Examples {
+		hint = fmt.Sprintf("; no example twice in an epoch, and all of them in %d whole epochs",
+			r.Epochs)
+	} else if !r.Tokens {
 		hint = " (tokens not compared: give --corpus)"
 	}
 	_, err := fmt.Fprintf(w, "steps %d..%d: each of %d lanes read exactly once (%d segments, "+

@@ -47,9 +47,9 @@ func Validate(spec *rondov1.JobSpec) error {
 			return err
 		}
 	}
-	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel, validateRun,
-		validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
-		validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
+	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
+		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,
+		validateReduction, validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
