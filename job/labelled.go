@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 
@@ -13,6 +14,7 @@ import (
 	"rondo/task"
 	"rondo/task/classify"
 	"rondo/task/label"
+	"rondo/task/lines"
 	"rondo/task/tag"
 	"rondo/telemetry"
 )
@@ -78,7 +80,7 @@ func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetr
 	return e, err
 }
 
-// Label predicts the labels of the lines of a text, with a network of classify or tag.
+// Label predicts the labels of the lines of standard input, with a network of classify or tag.
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
@@ -87,10 +89,21 @@ func (t *Trained) Label(
 		return err
 	}
 	defer p.Close()
-	encode := func(line string) ([]int32, error) {
-		return t.Vocabulary.Encode(Tokenizer(t.Spec), line)
+	return t.input(p.Lines(ctx, in, t.encode, t.Outputs, each))
+}
+
+// encode returns a line's tokens.
+func (t *Trained) encode(line string) ([]int32, error) {
+	return t.Vocabulary.Encode(Tokenizer(t.Spec), line)
+}
+
+// input marks an error in a line of standard input as the user's.
+func (t *Trained) input(err error) error {
+	var wrong *lines.Error
+	if errors.As(err, &wrong) {
+		return app.Usage(fmt.Errorf("standard input, %w", wrong))
 	}
-	return app.Usage(p.Lines(ctx, in, encode, t.Outputs, each))
+	return err
 }
 
 // LabellerConfig is the network of a job of the task classify or tag, for a vocabulary and labels

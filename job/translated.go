@@ -1,11 +1,18 @@
 package job
 
 import (
+	"context"
+	"errors"
+	"io"
+	"math"
 	"rondo/compute"
+	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lines"
 	"rondo/task/translate"
+	"rondo/telemetry"
 )
 
 // Translated is the Data of the task translate.
@@ -49,13 +56,83 @@ func TranslatorConfig(
 	return t, app.Usage(t.Validate())
 }
 
-// searcher makes a searcher with this many sentences at a time; of cfg it takes beam and penalty.
-func (t *Trained) searcher(cfg translate.SearchConfig) (*translate.Searcher, error) {
+// searcher makes a searcher for so many sentences at a time.
+func (t *Trained) searcher(how Search, sentences int) (*translate.Searcher, error) {
 	target, err := corpus.NewVocabulary(t.Outputs)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Source, cfg.Target = int(t.Spec.MaxLength), int(t.Spec.MaxLength)
-	s, err := translate.NewSearcher(t.Translator, t.Vocabulary, target, cfg)
+	most := int(t.Spec.MaxLength)
+	s, err := translate.NewSearcher(t.Translator, t.Vocabulary, target, translate.SearchConfig{
+		Sentences: sentences, Beam: how.Beam, Penalty: how.Penalty, Source: most, Target: most})
 	return s, app.Usage(err)
+}
+
+// Search says how translations are searched: see translate.SearchConfig.
+type Search struct {
+	Beam    int
+	Penalty float64
+}
+
+// Translation is a line of text with its translation.
+type Translation struct {
+	Text           string  `json:"text"`
+	Translation    string  `json:"translation"`
+	LogProbability float64 `json:"log_probability"`
+}
+
+// translatedTogether bounds the hypotheses that are computed at once, unless the beam is wider.
+const translatedTogether = 64
+
+// Translate translates the lines of standard input.
+func (t *Trained) Translate(
+	ctx context.Context, in io.Reader, how Search, each func(Translation) error,
+) error {
+	together := max(1, translatedTogether/max(1, how.Beam))
+	s, err := t.searcher(how, together)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	target, err := corpus.NewVocabulary(t.Outputs)
+	if err != nil {
+		return err
+	}
+	reader := lines.Reader{Encode: t.encode, Most: int(t.Spec.MaxLength), Together: together}
+	return t.input(reader.Read(ctx, in, func(texts []string, tokens [][]int32) error {
+		found, err := s.Translate(ctx, tokens)
+		if err != nil {
+			return err
+		}
+		for i, h := range found {
+			text := target.Decode(corpus.Unit(t.Spec.Tokenizer), h.Tokens)
+			if err := each(Translation{texts[i], text, h.LogProbability}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// EvaluateTranslations measures a translator on a file of pairs.
+func (t *Trained) EvaluateTranslations(
+	ctx context.Context, source string, how Search,
+) (e telemetry.Eval, err error) {
+	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	s, err := t.searcher(how, max(1, translatedTogether/max(1, how.Beam)))
+	if err != nil {
+		return e, err
+	}
+	defer s.Close()
+	score, metrics, err := translate.Measure(ctx, t.Translator, set, s)
+	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
+	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
+	for _, m := range metrics {
+		e.Metrics = append(e.Metrics, telemetry.Metric(m))
+	}
+	return e, err
 }
