@@ -120,11 +120,12 @@ func (w *world) startWorker() {
 	w.mu.Unlock()
 	client := w.store.As(name)
 	ctx, kill := context.WithCancel(context.Background())
-	p := &simWorker{kill: kill, worker: &worker{log: w.logger(name), spec: w.spec, data: w.data,
-		name: name, member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
+	p := &simWorker{kill: kill, worker: &worker{reports: reports{log: w.logger(name)},
+		spec: w.spec, data: w.data, name: name,
+		member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
 			Version: meet.Version(), Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
-	p.report = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
+	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
 	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
 		ctx, cancel := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
@@ -138,7 +139,7 @@ func (w *world) startWorker() {
 	w.mu.Unlock()
 	w.note("%s starts", name)
 	w.processes.Go(func() {
-		err := p.openReporter()
+		err := p.beginReports(name)
 		if err == nil {
 			err = p.live(ctx)
 			p.farewell(ctx, err)

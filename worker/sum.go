@@ -10,6 +10,7 @@ import (
 	"rondo/job"
 	"rondo/job/jobspec"
 	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/sum"
 	"rondo/train"
 )
@@ -68,8 +69,8 @@ func (s *session) newSum(
 	switch summer := s.engine.summer; {
 	case s.engine.slots != nil:
 		return s.engine.slots.NewSum(around), nil
-	case s.group != nil:
-		return sum.NewGroup(c.Gradient, around, s.group), nil
+	case s.gpus.group != nil:
+		return sum.NewGroup(c.Gradient, around, s.gpus.group), nil
 	case jobspec.Canonical(s.spec):
 		ends, err := sum.Leaves(ring.LaneEnds, int(s.spec.Batch/jobspec.LaneGroups(s.spec)))
 		if err != nil {
@@ -93,9 +94,8 @@ func (s *session) newSum(
 }
 
 // ringSums says whether the job has asked for sums that only the ring makes.
-func (s *session) ringSums() bool {
-	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" ||
-		jobspec.WholeGradients(s.spec)
+func ringSums(spec *rondov1.JobSpec) bool {
+	return !jobspec.Exact(spec) || spec.SparseRows == "always" || jobspec.WholeGradients(spec)
 }
 
 // element returns the wire format that --wire names.
