@@ -77,7 +77,7 @@ func (s *simulation) check(e Event, p Plan) error {
 func (s *simulation) fit() (fit int) {
 	for _, m := range s.known {
 		e, evicted := s.stored.Eviction(m.ID)
-		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.distrusted(m) &&
+		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.evictions.distrusts(m) &&
 			(!evicted || e.Remedy == Wait) {
 			fit++
 		}
@@ -104,7 +104,7 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 			accused = e.ID
 		}
 		j, is := e.(Joined)
-		if is && x.Remedy == Wait && x.ID == j.Member.ID && s.leader.distrusted(j.Member) {
+		if is && x.Remedy == Wait && x.ID == j.Member.ID && s.leader.evictions.distrusts(j.Member) {
 			s.seen["kept out: corrupt again and again"]++
 			continue
 		}
@@ -148,7 +148,7 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 		if !slices.Contains(s.known, m) {
 			return fmt.Errorf("%s is in the ring, and not registered: %+v", m.ID, p)
 		}
-		if e, is := e.(Leaving); s.leader.distrusted(m) && (!is || e.ID != m.ID) {
+		if e, is := e.(Leaving); s.leader.evictions.distrusts(m) && (!is || e.ID != m.ID) {
 			return fmt.Errorf("%s was corrupt again and again, and is in the ring: %+v", m.ID, p)
 		}
 		if m.Version != "2" || m.Identity != "opticks" {
@@ -189,7 +189,7 @@ func (s *simulation) checkVeterans(p Plan) error {
 		case newcomer(m) && !inRing:
 			s.seen["veteran chosen before a newcomer"]++
 		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID) ||
-			s.leader.distrusted(m):
+			s.leader.evictions.distrusts(m):
 		case slices.ContainsFunc(p.Members, newcomer):
 			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: "+
 				"%+v", m.ID, s.last, p)
@@ -213,9 +213,9 @@ func (s *simulation) checkVeterans(p Plan) error {
 func (s *simulation) checkHeirs() error {
 	next := State{plan: s.stored}
 	for _, m := range s.members {
-		if next.isVeteran(m) != s.veteran(m) {
+		if next.plan.isVeteran(m) != s.veteran(m) {
 			return fmt.Errorf("the next leader takes %+v for one with the job's state: %t, after "+
-				"the ring %+v: %+v", m, next.isVeteran(m), s.last, s.stored)
+				"the ring %+v: %+v", m, next.plan.isVeteran(m), s.last, s.stored)
 		}
 	}
 	return nil

@@ -349,7 +349,7 @@ func (s *simulation) deliver(crash bool) error {
 		if slices.ContainsFunc(s.known, func(m Member) bool {
 			_, evicted := s.stored.Eviction(m.ID)
 			return slices.Contains(e.IDs, m.ID) && s.veteran(m) && !evicted &&
-				!s.leader.distrusted(m) && !slices.Contains(s.leader.leaving, m.ID)
+				!s.leader.evictions.distrusts(m) && !slices.Contains(s.leader.leaving, m.ID)
 		}) {
 			s.lost = s.now
 		}
@@ -434,7 +434,7 @@ func (s *simulation) keep(p Plan) {
 		}
 	}
 	if anew { // a later write of the same ring must not change it
-		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
+		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.evictions.distrusts)
 	}
 }
 

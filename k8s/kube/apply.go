@@ -39,8 +39,9 @@ type Apply struct {
 	Say             func(string) // told of what happens, one line each
 }
 
-// objects speaks to the API server of objects of any kind.
+// objects reads and writes a cluster's objects of any kind.
 type objects struct {
+	*Cluster
 	client dynamic.Interface
 	mapper meta.RESTMapper
 	dryRun []string
@@ -51,7 +52,7 @@ func (c *Cluster) objects(dryRun bool) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
-	o := &objects{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(
+	o := &objects{Cluster: c, client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(
 		memory.NewMemCacheClient(c.Client.Discovery()))}
 	if dryRun {
 		o.dryRun = []string{metav1.DryRunAll}
@@ -84,25 +85,6 @@ func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return Explain(err, "applying "+nameOf(object))
 }
 
-// applyAll applies objects one after the other. A dry run names each.
-func (o *objects) applyAll(
-	ctx context.Context, all []*unstructured.Unstructured, what string, how Apply,
-) error {
-	for _, object := range all {
-		if err := o.apply(ctx, object); err != nil {
-			return err
-		}
-		if how.DryRun {
-			how.Say(strings.TrimSuffix(nameOf(object), besides) +
-				" would be applied (server dry run)")
-		}
-	}
-	if len(all) > 0 && !how.DryRun {
-		how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
-	}
-	return nil
-}
-
 // count says "1 object" and "2 objects".
 func count(n int, what string) string {
 	if n == 1 {
@@ -128,6 +110,13 @@ func nameOf(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }
 
+// applier applies the objects of one submission.
+type applier struct {
+	*objects
+	m   *Manifests
+	how Apply
+}
+
 // Apply applies a submission's objects. What jobs share is made if it is missing and otherwise
 // left as it is: another job uses it. A job of that name that has ended makes room for the new one;
 // one that has not is left alone, and an error.
@@ -139,43 +128,63 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range slices.Concat(m.Shared, m.Job) { // before anything is changed
-		if _, err := o.of(object); err != nil {
+	return (&applier{o, m, how}).run(ctx)
+}
+
+func (a *applier) run(ctx context.Context) error {
+	for _, object := range slices.Concat(a.m.Shared, a.m.Job) { // before anything is changed
+		if _, err := a.of(object); err != nil {
 			return Explain(err, "applying "+nameOf(object))
 		}
 	}
-	if err := c.allowed(ctx, o, m); err != nil {
+	if err := a.allowed(ctx); err != nil {
 		return err
 	}
-	if how.CreateNamespace {
-		made, err := c.createNamespace(ctx, how)
-		if err != nil || made && how.DryRun { // what would be in it cannot be asked
+	if a.how.CreateNamespace {
+		made, err := a.createNamespace(ctx)
+		if err != nil || made && a.how.DryRun { // a dry run cannot ask for what is inside
 			return err
 		}
 	}
-	if err := c.applyShared(ctx, o, m, how); err != nil {
+	if err := a.applyShared(ctx); err != nil {
 		return err
 	}
-	if err := c.makeRoom(ctx, o, m, how); err != nil {
+	if err := a.makeRoom(ctx); err != nil {
 		return err
 	}
-	if err := o.applyAll(ctx, m.Job, fmt.Sprintf("job %s", m.Spec.Job), how); err != nil {
+	if err := a.applyAll(ctx, a.m.Job, "job "+a.m.Spec.Job); err != nil || a.how.DryRun {
 		return err
 	}
-	if how.DryRun {
-		return nil
+	return a.sweep(ctx)
+}
+
+// applyAll applies objects one after the other. A dry run names each.
+func (a *applier) applyAll(
+	ctx context.Context, all []*unstructured.Unstructured, what string,
+) error {
+	for _, object := range all {
+		if err := a.apply(ctx, object); err != nil {
+			return err
+		}
+		if a.how.DryRun {
+			a.how.Say(strings.TrimSuffix(nameOf(object), besides) +
+				" would be applied (server dry run)")
+		}
 	}
-	return c.sweep(ctx, m)
+	if len(all) > 0 && !a.how.DryRun {
+		a.how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
+	}
+	return nil
 }
 
 // allowed refuses a submission of whose objects this user may not create some, before the first is
 // there. What the cluster does not say is found out by applying.
-func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
+func (a *applier) allowed(ctx context.Context) error {
 	var denied []string
 	asked := map[schema.GroupResource]bool{}
-	for _, object := range slices.Concat(m.Shared, m.Job) {
+	for _, object := range slices.Concat(a.m.Shared, a.m.Job) {
 		kind := object.GroupVersionKind()
-		mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil {
 			return Explain(err, "applying "+nameOf(object))
 		}
@@ -186,9 +195,9 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 		asked[resource] = true
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: a.Namespace,
 					Verb: "create", Group: resource.Group, Resource: resource.Resource}}}
-		answer, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
+		answer, err := a.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
 			metav1.CreateOptions{})
 		if err == nil && !answer.Status.Allowed {
 			denied = append(denied, resource.String())
@@ -199,14 +208,14 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 	}
 	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your "+
 		"cluster's administrator grant that, as k8s/user.yaml does",
-		strings.Join(denied, ", "), c.Namespace)
+		strings.Join(denied, ", "), a.Namespace)
 }
 
 // createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says
 // whether it was not.
-func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, err error) {
+func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 	options := metav1.CreateOptions{FieldManager: manager}
-	if how.DryRun {
+	if a.how.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	text, err := fs.ReadFile(k8s.FS(), "namespace.yaml")
@@ -217,19 +226,19 @@ func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, er
 	if err := yaml.UnmarshalStrict(text, namespace); err != nil {
 		return false, fmt.Errorf("namespace.yaml: %w", err)
 	}
-	namespace.Name = c.Namespace
-	_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
+	namespace.Name = a.Namespace
+	_, err = a.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}
 	switch {
-	case err == nil && how.DryRun:
-		how.Say("namespace/" + c.Namespace + " would be created (server dry run); the rest can " +
+	case err == nil && a.how.DryRun:
+		a.how.Say("namespace/" + a.Namespace + " would be created (server dry run); the rest can " +
 			"be checked once it is there")
 	case err == nil:
-		how.Say("namespace/" + c.Namespace + " created")
+		a.how.Say("namespace/" + a.Namespace + " created")
 	}
-	return err == nil, Explain(err, "creating namespace "+c.Namespace)
+	return err == nil, Explain(err, "creating namespace "+a.Namespace)
 }
 
 // workersKinds are the kinds that a job's workers can be, as objects of that name.
@@ -254,33 +263,33 @@ func jobSetKind() schema.GroupVersionKind {
 const besides = "-anew"
 
 // makeRoom removes the workers of a run that has ended; a Job's pods cannot be changed in place.
-func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Apply) error {
-	resources, old, err := c.findWorkers(ctx, o, m.Spec.Job)
+func (a *applier) makeRoom(ctx context.Context) error {
+	resources, old, err := a.findWorkers(ctx, a.m.Spec.Job)
 	if err != nil || old == nil {
 		return err
 	}
-	if err := c.replaceable(old, m.Spec.Job); err != nil {
+	if err := a.replaceable(old); err != nil {
 		return err
 	}
-	if how.DryRun { // the cluster would compare the new one with the old
-		m.workers().SetName(m.workers().GetName() + besides)
+	if a.how.DryRun { // the cluster would compare the new one with the old
+		a.m.workers().SetName(a.m.workers().GetName() + besides)
 		return nil
 	}
-	how.Say(nameOf(old) + " of the run before is removed")
+	a.how.Say(nameOf(old) + " of the run before is removed")
 	if err := remove(ctx, resources, old); err != nil {
 		return err
 	}
 	// The observers of the run before would write its end beside the new one's progress.
-	return c.removeCoordinators(ctx, o, m)
+	return a.removeCoordinators(ctx)
 }
 
 // removeCoordinators removes those of a run before.
-func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifests) error {
-	for _, object := range m.Job {
+func (a *applier) removeCoordinators(ctx context.Context) error {
+	for _, object := range a.m.Job {
 		if object.GetKind() != "Deployment" {
 			continue
 		}
-		resources, err := o.of(object)
+		resources, err := a.of(object)
 		if err != nil {
 			return Explain(err, "looking for "+nameOf(object))
 		}
@@ -299,24 +308,25 @@ func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifes
 
 // replaceable refuses to touch workers that have done something and have more to do. Those that
 // have not begun, such as ones whose image is not there, make room.
-func (c *Cluster) replaceable(old *unstructured.Unstructured, job string) error {
+func (a *applier) replaceable(old *unstructured.Unstructured) error {
 	if old.GetLabels()[labelJob] == "" {
 		return fmt.Errorf("%s is there and not Rondo's: give another --job", nameOf(old))
 	}
 	if old.GetDeletionTimestamp() != nil || endedObject(old) || !begun(old) {
 		return nil
 	}
+	job := a.m.Spec.Job
 	suspended, _, _ := unstructured.NestedBool(old.Object, "spec", "suspend")
 	if suspended {
 		return fmt.Errorf("job %s is suspended: %s goes on with it; to begin anew, %s first, or "+
-			"give another --job", job, c.command("resume", job), c.command("delete", job))
+			"give another --job", job, a.command("resume", job), a.command("delete", job))
 	}
 	where := ""
 	if step := old.GetAnnotations()[annotations+"step"]; step != "" {
 		where = " (step " + step + ")"
 	}
 	return fmt.Errorf("job %s is running%s: see %s; %s ends it with a checkpoint; or give "+
-		"another --job", job, where, c.command("status", job), c.command("stop", job))
+		"another --job", job, where, a.command("status", job), a.command("stop", job))
 }
 
 // begun says whether a worker of a Job or JobSet has run, as far as can be seen.
@@ -417,21 +427,21 @@ func wait(ctx context.Context, d time.Duration) error {
 }
 
 // sweep removes ConfigMaps of earlier runs, whose names have the hash of what was in them.
-func (c *Cluster) sweep(ctx context.Context, m *Manifests) error {
+func (a *applier) sweep(ctx context.Context) error {
 	kept := map[string]bool{}
-	for _, object := range m.Job {
+	for _, object := range a.m.Job {
 		kept[object.GetName()] = true
 	}
-	for _, place := range []string{m.Spec.Corpus, m.Spec.EvalCorpus} {
+	for _, place := range []string{a.m.Spec.Corpus, a.m.Spec.EvalCorpus} {
 		name, inside := strings.CutPrefix(place, configMapsAt)
 		if inside {
 			name, _, _ = strings.Cut(name, "/")
 			kept[name] = true
 		}
 	}
-	maps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	maps := a.Client.CoreV1().ConfigMaps(a.Namespace)
 	all, err := maps.List(ctx, metav1.ListOptions{
-		LabelSelector: labelJob + "=" + m.Spec.Job + "," + labelManagedBy + "=" + manager})
+		LabelSelector: labelJob + "=" + a.m.Spec.Job + "," + labelManagedBy + "=" + manager})
 	if err != nil {
 		return Explain(err, "listing the job's configmaps")
 	}

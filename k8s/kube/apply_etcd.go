@@ -14,15 +14,15 @@ import (
 )
 
 // applyShared makes what is missing of the objects that the namespace's jobs share.
-func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how Apply) error {
+func (a *applier) applyShared(ctx context.Context) error {
 	var missing []*unstructured.Unstructured
-	for _, object := range m.Shared {
-		there, err := o.exists(ctx, object)
+	for _, object := range a.m.Shared {
+		there, err := a.exists(ctx, object)
 		if err != nil {
 			return err
 		}
 		if there && object.GetKind() == "StatefulSet" {
-			used, err := c.useEtcd(ctx, o, object, m.Options, how)
+			used, err := a.useEtcd(ctx, object)
 			if err != nil {
 				return err
 			}
@@ -32,33 +32,33 @@ func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how
 			missing = append(missing, object)
 		}
 	}
-	return o.applyAll(ctx, missing, "etcd and what jobs share", how)
+	return a.applyAll(ctx, missing, "etcd and what jobs share")
 }
 
 // useEtcd says whether the etcd that is there can be used. One of which no member has ever started,
 // for want of its image or of a volume, holds nothing, and makes room for the one submitted now.
 // Members whose pods are only made anew have volumes older than those pods.
-func (c *Cluster) useEtcd(
-	ctx context.Context, o *objects, object *unstructured.Unstructured, options Options, how Apply,
+func (a *applier) useEtcd(
+	ctx context.Context, object *unstructured.Unstructured,
 ) (bool, error) {
-	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
+	pods, err := a.Client.CoreV1().Pods(a.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: etcdSelector})
 	if err != nil {
 		return false, Explain(err, "looking at the members of etcd")
 	}
-	claims, err := c.etcdClaims(ctx)
+	claims, err := a.etcdClaims(ctx)
 	if err != nil {
 		return false, err
 	}
-	if how.DryRun || slices.ContainsFunc(pods.Items, started) ||
+	if a.how.DryRun || slices.ContainsFunc(pods.Items, started) ||
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
-		how.Say(nameOf(object) + " is there, and used as it is")
-		return true, c.fits(ctx, object, options)
+		a.how.Say(nameOf(object) + " is there, and used as it is")
+		return true, a.fits(ctx, object)
 	}
-	how.Say(nameOf(object) + " has never started, and is made anew")
-	resources, err := o.of(object)
+	a.how.Say(nameOf(object) + " has never started, and is made anew")
+	resources, err := a.of(object)
 	if err != nil {
 		return false, Explain(err, "deleting "+nameOf(object))
 	}
@@ -69,7 +69,7 @@ func (c *Cluster) useEtcd(
 	if err := remove(ctx, resources, old); err != nil {
 		return false, err
 	}
-	return false, c.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
+	return false, a.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.Phase == corev1.ClaimPending
 	})
 }
@@ -95,8 +95,8 @@ func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 }
 
 // etcdClaims are the claims of etcd's volumes.
-func (c *Cluster) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
-	all, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).List(ctx,
+func (o *objects) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+	all, err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: etcdSelector})
 	if err != nil {
 		return nil, Explain(err, "listing the claims of etcd's volumes")
@@ -105,10 +105,10 @@ func (c *Cluster) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClai
 }
 
 // removeClaims deletes the claims of etcd's volumes that which chooses.
-func (c *Cluster) removeClaims(
+func (o *objects) removeClaims(
 	ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool,
 ) error {
-	all, err := c.etcdClaims(ctx)
+	all, err := o.etcdClaims(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (c *Cluster) removeClaims(
 		if !which(&all[i]) {
 			continue
 		}
-		err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, all[i].Name,
+		err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).Delete(ctx, all[i].Name,
 			metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return Explain(err, "deleting persistentvolumeclaim/"+all[i].Name)
@@ -126,10 +126,8 @@ func (c *Cluster) removeClaims(
 }
 
 // fits refuses an etcd that does not speak as the job does.
-func (c *Cluster) fits(
-	ctx context.Context, object *unstructured.Unstructured, options Options,
-) error {
-	set, err := c.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
+func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) error {
+	set, err := a.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
 		metav1.GetOptions{})
 	if err != nil {
 		return Explain(err, "looking at "+nameOf(object))
@@ -141,13 +139,13 @@ func (c *Cluster) fits(
 			})
 		})
 	switch {
-	case secure && !options.TLS:
+	case secure && !a.m.Options.TLS:
 		return fmt.Errorf("the etcd of namespace %s speaks TLS alone: give --tls, or another "+
-			"--namespace", c.Namespace)
-	case !secure && options.TLS:
+			"--namespace", a.Namespace)
+	case !secure && a.m.Options.TLS:
 		return fmt.Errorf("the etcd of namespace %s speaks no TLS: leave out --tls, or give "+
 			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
-			c.Namespace)
+			a.Namespace)
 	}
 	return nil
 }

@@ -46,6 +46,7 @@ const SilenceLimit = 30 * time.Second
 type Job struct {
 	Name    string
 	Workers *batchv1.Job
+	cluster *Cluster // in the job's namespace
 }
 
 // selecting selects objects of Rondo's; empty names select all.
@@ -72,7 +73,7 @@ func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	}
 	var jobs []*Job
 	for i := range list.Items {
-		if job := jobOf(&list.Items[i]); job != nil {
+		if job := c.jobOf(&list.Items[i]); job != nil {
 			jobs = append(jobs, job)
 		}
 	}
@@ -91,7 +92,7 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 	}
 	var newest *Job // a JobSet that is made anew has two for a moment
 	for i := range list.Items {
-		job := jobOf(&list.Items[i])
+		job := c.jobOf(&list.Items[i])
 		if job != nil && (newest == nil || job.created().After(newest.created())) {
 			newest = job
 		}
@@ -103,13 +104,13 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 	return newest, nil
 }
 
-// jobOf returns the job whose workers a Job runs; nil if it is none of Rondo's.
-func jobOf(workers *batchv1.Job) *Job {
+// jobOf returns the job whose workers a Job runs. It returns nil for a Job that is not Rondo's.
+func (c *Cluster) jobOf(workers *batchv1.Job) *Job {
 	name := workers.Labels[labelJob]
 	if name == "" {
 		return nil
 	}
-	return &Job{Name: name, Workers: workers}
+	return &Job{Name: name, Workers: workers, cluster: c.in(workers.Namespace)}
 }
 
 func (j *Job) created() time.Time { return j.Workers.CreationTimestamp.Time }

@@ -47,7 +47,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 		return fmt.Errorf("job %s cannot be asked to stop: nothing was heard of it for %v%s", name,
 			silence.Round(time.Second), c.why(name))
 	}
-	spec, err := c.spec(ctx, job)
+	spec, err := job.spec(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	if err != nil {
 		return Explain(err, "asking job "+name+" to stop")
 	}
-	end, err := c.awaitEnd(ctx, job)
+	end, err := job.awaitEnd(ctx)
 	if err != nil {
 		return err
 	}
@@ -93,14 +93,14 @@ func hasEnded(name, reason string) error {
 
 // awaitEnd waits until the job has ended and its observer has said how. An observer that is gone
 // with the job is not waited for.
-func (c *Cluster) awaitEnd(ctx context.Context, job *Job) (*Job, error) {
-	end, stopping := job, false
-	err := c.follow(ctx, job, func(now *Job) (bool, error) {
+func (j *Job) awaitEnd(ctx context.Context) (*Job, error) {
+	end, stopping := j, false
+	err := j.follow(ctx, func(now *Job) (bool, error) {
 		end = now
 		phase := now.Progress().Phase
 		if stopping && phase != telemetry.PhaseStopping && !now.Ended() {
 			return false, fmt.Errorf("an older run of job %s has been stopped, and the newer one "+
-				"goes on: %s stops that", job.Name, c.command("stop", job.Name))
+				"goes on: %s stops that", j.Name, j.cluster.command("stop", j.Name))
 		}
 		stopping = stopping || phase == telemetry.PhaseStopping
 		return now.Ended(), nil
@@ -110,7 +110,7 @@ func (c *Cluster) awaitEnd(ctx context.Context, job *Job) (*Job, error) {
 	}
 	late, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
-	err = c.follow(late, end, func(now *Job) (bool, error) {
+	err = end.follow(late, func(now *Job) (bool, error) {
 		end = now
 		return now.Progress().Over(), nil
 	})
@@ -136,32 +136,4 @@ func tellEnd(job *Job, keepsModel bool, say func(string)) error {
 			p.CheckpointStep, p.Checkpoint))
 	}
 	return nil
-}
-
-// forget has an observer remove what etcd holds of the job, so that the next of its name begins
-// with nothing. A job that has not ended is stopped for it.
-func (c *Cluster) forget(ctx context.Context, name string, led bool) error {
-	job, err := c.Job(ctx, name)
-	var missing *app.UsageError
-	switch {
-	case errors.As(err, &missing):
-		return nil
-	case err != nil:
-		return err
-	case job.Progress().Phase == "":
-		return nil // no coordinator has stored it
-	case !led:
-		return errors.New("no coordinator of it is ready to remove that")
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
-		"not removed that within %v", forgetTimeout))
-	defer cancel()
-	err = c.WorkerJob(job.Workers.Name).patch(ctx,
-		map[string]any{annotations + "forget": toForget}, manager)
-	if err != nil {
-		return Explain(err, "annotating job "+name)
-	}
-	return c.follow(ctx, job, func(now *Job) (bool, error) {
-		return now.Workers.Annotations[annotations+"forget"] == forgotten, nil
-	})
 }

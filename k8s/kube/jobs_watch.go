@@ -11,20 +11,21 @@ import (
 
 // follow calls changed with the job as it is now and whenever it has changed, until that says it
 // is done, or ctx ends. A connection that breaks is made anew.
-func (c *Cluster) follow(ctx context.Context, job *Job, changed func(*Job) (bool, error)) error {
-	if done, err := changed(job); done || err != nil {
+func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) error {
+	if done, err := changed(j); done || err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	over := false
-	stop, err := watchObjects(ctx, c.Client.BatchV1().Jobs(job.Workers.Namespace), &batchv1.Job{},
-		selecting(job.Name, Worker), func(workers *batchv1.Job, gone bool) {
-			if over || workers.Name != job.Workers.Name {
+	jobs := j.cluster.Client.BatchV1().Jobs(j.Workers.Namespace)
+	stop, err := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
+		func(workers *batchv1.Job, gone bool) {
+			if over || workers.Name != j.Workers.Name {
 				return
 			}
-			done, err := false, fmt.Errorf("job %s has been deleted", job.Name)
+			done, err := false, fmt.Errorf("job %s has been deleted", j.Name)
 			if !gone {
-				done, err = changed(&Job{Name: job.Name, Workers: workers})
+				done, err = changed(&Job{j.Name, workers, j.cluster})
 			}
 			if over = done || err != nil; over {
 				ended <- err

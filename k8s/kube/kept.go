@@ -1,13 +1,11 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"rondo/internal/app"
@@ -57,24 +55,4 @@ func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
 			workers.GetName())
 	}
 	return s, err
-}
-
-// lastSubmission is the newest submission that is kept with a job's spec; nil: there is none.
-func (c *Cluster) lastSubmission(ctx context.Context, job string) (*Submission, error) {
-	specs, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: labelJob + "=" + job})
-	if err != nil {
-		return nil, Explain(err, "looking for the submission of job "+job)
-	}
-	var last *Submission
-	for i := range specs.Items {
-		s, err := keptIn("configmap", specs.Items[i].Name, specs.Items[i].Annotations)
-		if err != nil {
-			return nil, err
-		}
-		if s != nil && (last == nil || s.Run > last.Run) {
-			last = s
-		}
-	}
-	return last, nil
 }

@@ -85,10 +85,10 @@ type logReader struct {
 // Logs reads the logs of a job's pods: what there is, one pod after the other, or, followed, from
 // all at once, with those pods that come later.
 func (c *Cluster) Logs(ctx context.Context, job string, how Logs) error {
-	return c.logReader(job, how).read(ctx)
+	return newLogReader(c, job, how).read(ctx)
 }
 
-func (c *Cluster) logReader(job string, how Logs) *logReader {
+func newLogReader(c *Cluster, job string, how Logs) *logReader {
 	if how.Previous && how.Component == "" {
 		how.Component = Worker
 	}

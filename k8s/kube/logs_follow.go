@@ -34,7 +34,7 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	if job == nil {
 		<-ctx.Done()
 	} else {
-		err = r.cluster.follow(ctx, job, func(now *Job) (bool, error) { return now.Ended(), nil })
+		err = job.follow(ctx, func(now *Job) (bool, error) { return now.Ended(), nil })
 	}
 	stop()
 	over := err == nil && ctx.Err() == nil

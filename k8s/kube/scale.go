@@ -27,6 +27,12 @@ type Scale struct {
 	Say     func(string)                      // told of what happens, one line each
 }
 
+// scaling scales one job.
+type scaling struct {
+	*Job
+	how Scale
+}
+
 // Scale sets how many workers a job has, and waits until its ring has them. The observer beside
 // the leader tells the leader; a pod that is not wanted any more hands its lanes over and ends.
 func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
@@ -34,67 +40,72 @@ func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	if err != nil {
 		return err
 	}
-	spec, err := c.scalable(ctx, job, how)
+	return (&scaling{job, how}).run(ctx)
+}
+
+func (s *scaling) run(ctx context.Context) error {
+	spec, err := s.check(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.setWorkers(ctx, job, how.Workers); err != nil {
+	if err := s.setWorkers(ctx); err != nil {
 		return err
 	}
-	if err := c.setBudget(ctx, job, spec, how.Workers); err != nil {
+	how := s.how
+	if err := s.setBudget(ctx, spec); err != nil {
 		how.Say(fmt.Sprintf("note: how many of them a drain may take stays as it was: %v", err))
 	}
-	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", name, how.Workers, job.Wanted()))
+	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", s.Name, how.Workers, s.Wanted()))
 	if sized := fewest(spec); how.Workers < sized {
 		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out "+
 			"of it, stop the job, and resume it with --workers %d", sized, how.Workers))
 	}
 	switch {
-	case job.Suspended():
-		how.Say("it is suspended: they start when it goes on (" + c.command("resume", name) + ")")
+	case s.Suspended():
+		how.Say("it is suspended: they start when it goes on (" +
+			s.cluster.command("resume", s.Name) + ")")
 		return nil
 	case how.Timeout == 0:
 		return nil
 	}
-	return c.awaitRing(ctx, job, how)
+	return s.awaitRing(ctx)
 }
 
-// scalable refuses what cannot be, with the reason.
-func (c *Cluster) scalable(ctx context.Context, job *Job, how Scale) (
-	*rondov1.JobSpec, error) {
-	if job.Ended() {
-		return nil, fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
+// check refuses what cannot be, with the reason.
+func (s *scaling) check(ctx context.Context) (*rondov1.JobSpec, error) {
+	if s.Ended() {
+		return nil, fmt.Errorf("job %s has ended: %s", s.Name, s.Reason())
 	}
-	if set := job.JobSet(); set != "" {
-		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", job.Name, set,
-			c.stopAndResume(job, how.Workers))
+	if set := s.JobSet(); set != "" {
+		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", s.Name, set,
+			s.stopAndResume())
 	}
-	if queue := job.Queue(); queue != "" && how.Workers > job.Wanted() {
+	if queue := s.Queue(); queue != "" && s.how.Workers > s.Wanted() {
 		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue "+
-			"would suspend it for more: %s", job.Name, queue, c.stopAndResume(job, how.Workers))
+			"would suspend it for more: %s", s.Name, queue, s.stopAndResume())
 	}
-	spec, err := c.spec(ctx, job)
+	spec, err := s.spec(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := how.Fits(spec, how.Workers); err != nil {
+	if err := s.how.Fits(spec, s.how.Workers); err != nil {
 		return nil, app.Usagef("scaling the job: %w", err)
 	}
 	return spec, nil
 }
 
 // stopAndResume is how a job gets workers that it cannot get while it runs.
-func (c *Cluster) stopAndResume(job *Job, workers int) string {
-	return c.command("stop", job.Name) + ", and then " +
-		c.command("resume", job.Name, "--workers "+strconv.Itoa(workers))
+func (s *scaling) stopAndResume() string {
+	return s.cluster.command("stop", s.Name) + ", and then " +
+		s.cluster.command("resume", s.Name, "--workers "+strconv.Itoa(s.how.Workers))
 }
 
 // spec reads the job as its coordinators are given it.
-func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) {
-	doing := "reading the spec of job " + job.Name
-	namespace := job.Workers.Namespace
-	deployment, err := c.Client.AppsV1().Deployments(namespace).Get(ctx,
-		job.Name+"-"+Coordinator, metav1.GetOptions{})
+func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
+	doing := "reading the spec of job " + j.Name
+	namespace := j.Workers.Namespace
+	deployment, err := j.cluster.Client.AppsV1().Deployments(namespace).Get(ctx,
+		j.Name+"-"+Coordinator, metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
 	}
@@ -106,7 +117,7 @@ func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) 
 		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is "+
 			"not as rondo submit makes it", doing, deployment.Name)
 	}
-	stored, err := c.Client.CoreV1().ConfigMaps(namespace).Get(ctx, volumes[i].ConfigMap.Name,
+	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, volumes[i].ConfigMap.Name,
 		metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
@@ -115,25 +126,23 @@ func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) 
 }
 
 // setWorkers changes both numbers at once: of an Indexed Job they can only change together.
-func (c *Cluster) setWorkers(ctx context.Context, job *Job, workers int) error {
+func (s *scaling) setWorkers(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{
-		"spec": map[string]any{"completions": workers, "parallelism": workers},
+		"spec": map[string]any{"completions": s.how.Workers, "parallelism": s.how.Workers},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = c.Client.BatchV1().Jobs(job.Workers.Namespace).Patch(ctx, job.Workers.Name,
+	_, err = s.cluster.Client.BatchV1().Jobs(s.Workers.Namespace).Patch(ctx, s.Workers.Name,
 		types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
-	return Explain(err, "setting the number of workers of job "+job.Name)
+	return Explain(err, "setting the number of workers of job "+s.Name)
 }
 
 // setBudget says how many of so many workers a drain must leave, as the same owner of that field as
 // submit, which would otherwise find a conflict there.
-func (c *Cluster) setBudget(
-	ctx context.Context, job *Job, spec *rondov1.JobSpec, workers int,
-) error {
-	budgets := c.Client.PolicyV1().PodDisruptionBudgets(job.Workers.Namespace)
-	budget, err := budgets.Get(ctx, job.Name+"-"+Worker, metav1.GetOptions{})
+func (s *scaling) setBudget(ctx context.Context, spec *rondov1.JobSpec) error {
+	budgets := s.cluster.Client.PolicyV1().PodDisruptionBudgets(s.Workers.Namespace)
+	budget, err := budgets.Get(ctx, s.Name+"-"+Worker, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -147,35 +156,35 @@ func (c *Cluster) setBudget(
 	if owned.Spec == nil {
 		owned.WithSpec(policyapply.PodDisruptionBudgetSpec())
 	}
-	owned.Spec.WithMinAvailable(leastAvailable(spec, workers))
+	owned.Spec.WithMinAvailable(leastAvailable(spec, s.how.Workers))
 	_, err = budgets.Apply(ctx, owned, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	return Explain(err, "setting the workers' disruption budget")
 }
 
 // awaitRing waits until the ring has as many workers as are wanted.
-func (c *Cluster) awaitRing(ctx context.Context, job *Job, how Scale) error {
+func (s *scaling) awaitRing(ctx context.Context) error {
 	ring, suspended := -1, false
-	ctx, cancel := limited(ctx, how.Timeout, func() string {
-		return fmt.Sprintf("after %v the ring of job %s has %d of %d workers%s", how.Timeout,
-			job.Name, ring, how.Workers, c.why(job.Name))
+	ctx, cancel := limited(ctx, s.how.Timeout, func() string {
+		return fmt.Sprintf("after %v the ring of job %s has %d of %d workers%s", s.how.Timeout,
+			s.Name, ring, s.how.Workers, s.cluster.why(s.Name))
 	})
 	defer cancel()
-	return c.follow(ctx, job, func(now *Job) (bool, error) {
+	return s.follow(ctx, func(now *Job) (bool, error) {
 		switch {
 		case now.Ended():
-			return false, fmt.Errorf("job %s has ended: %s", job.Name, now.Reason())
+			return false, fmt.Errorf("job %s has ended: %s", s.Name, now.Reason())
 		case now.Suspended() && !suspended:
 			suspended = true
-			how.Say("it is suspended: " + c.waitingFor(now))
+			s.how.Say("it is suspended: " + now.waitingFor())
 		case now.Suspended():
-		case now.Wanted() != how.Workers && now.Wanted() != job.Wanted():
+		case now.Wanted() != s.how.Workers && now.Wanted() != s.Wanted():
 			return false, fmt.Errorf("somebody else has set the workers of job %s to %d meanwhile",
-				job.Name, now.Wanted())
+				s.Name, now.Wanted())
 		case now.Ring() != ring:
 			ring, suspended = now.Ring(), false
-			how.Say(InRing(ring, how.Workers))
+			s.how.Say(InRing(ring, s.how.Workers))
 		}
-		return ring == how.Workers && !suspended, nil
+		return ring == s.how.Workers && !suspended, nil
 	})
 }
 
@@ -188,9 +197,9 @@ func InRing(ring, wanted int) string {
 }
 
 // waitingFor says what a suspended job waits for.
-func (c *Cluster) waitingFor(job *Job) string {
-	if queue := job.Queue(); queue != "" {
+func (j *Job) waitingFor() string {
+	if queue := j.Queue(); queue != "" {
 		return "Kueue admits it when queue " + queue + " has room for it"
 	}
-	return c.command("resume", job.Name) + " has it go on"
+	return j.cluster.command("resume", j.Name) + " has it go on"
 }

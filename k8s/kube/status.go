@@ -96,7 +96,7 @@ func (s *JobStatus) Failed() bool {
 func (s *JobStatus) Unknown() bool { return s.Phase == phaseUnknown }
 
 // status is the job by itself.
-func (c *Cluster) status(j *Job, now time.Time) JobStatus {
+func (j *Job) status(now time.Time) JobStatus {
 	p := j.Progress()
 	s := JobStatus{Job: j.Name, Namespace: j.Workers.Namespace, Phase: j.Phase(),
 		Reason: j.Reason(), Ring: j.Ring(), Wanted: j.Wanted(), Generation: p.Generation,
@@ -120,7 +120,7 @@ func (c *Cluster) status(j *Job, now time.Time) JobStatus {
 		s.Reason = fmt.Sprintf("last heard %s ago", duration.HumanDuration(silence))
 	}
 	if s.Phase == phaseSuspended {
-		s.Reason = c.in(s.Namespace).waitingFor(j)
+		s.Reason = j.waitingFor()
 	}
 	return s
 }
@@ -142,7 +142,7 @@ func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, e
 	all, now := make([]JobStatus, 0, len(jobs)), time.Now()
 	leaving := !everywhere && c.leaving(ctx)
 	for _, job := range jobs {
-		s := c.status(job, now)
+		s := job.status(now)
 		if leaving {
 			s.leave()
 		}
@@ -170,11 +170,11 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 		return nil, err
 	}
 	now := time.Now()
-	spec, err := c.spec(ctx, job)
+	spec, err := job.spec(ctx)
 	if err != nil {
 		spec = nil // its coordinators are gone: the rest still tells
 	}
-	s := c.status(job, now)
+	s := job.status(now)
 	if scene.leaving {
 		s.leave()
 	}
