@@ -6,7 +6,10 @@ import (
 	"slices"
 )
 
-func (s *simulation) checkWord(e Event, actions []Action) error {
+// invariants checks a simulation's promises after each decision of its leader.
+type invariants struct{ *simulation }
+
+func (s invariants) checkWord(e Event, actions []Action) error {
 	var about Generation
 	switch e := e.(type) {
 	case Suspected:
@@ -28,7 +31,7 @@ func (s *simulation) checkWord(e Event, actions []Action) error {
 	return nil
 }
 
-func (s *simulation) check(e Event, p Plan) error {
+func (s invariants) check(e Event, p Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func (s *simulation) check(e Event, p Plan) error {
 }
 
 // fit returns the number of workers that could be in a ring, as far as the leader knows.
-func (s *simulation) fit() (fit int) {
+func (s invariants) fit() (fit int) {
 	for _, m := range s.known {
 		e, evicted := s.stored.Eviction(m.ID)
 		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.evictions.distrusts(m) &&
@@ -87,7 +90,7 @@ func (s *simulation) fit() (fit int) {
 
 // checkEvictions: a worker is evicted only after a report against it or because it does not fit.
 // Evicted workers are registered. Only a slow one may return, when it is needed.
-func (s *simulation) checkEvictions(e Event, p Plan) error {
+func (s invariants) checkEvictions(e Event, p Plan) error {
 	for _, x := range p.Evicted {
 		if find(s.known, x.ID) < 0 {
 			return fmt.Errorf("%s is evicted, and not registered: %+v", x.ID, p)
@@ -125,7 +128,7 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 	return nil
 }
 
-func (s *simulation) checkRing(e Event, p Plan) error {
+func (s invariants) checkRing(e Event, p Plan) error {
 	limit := s.job.MaxWorkers
 	if p.Limit > 0 {
 		limit = p.Limit
@@ -177,7 +180,7 @@ func (s *simulation) veteran(m Member) bool {
 
 // checkVeterans: the job's state is kept. Members that may have it are chosen before newcomers, and
 // lead. A ring without any of them is formed only after they had time to return.
-func (s *simulation) checkVeterans(p Plan) error {
+func (s invariants) checkVeterans(p Plan) error {
 	if s.stored.Rings == 0 {
 		return nil
 	}
@@ -210,7 +213,7 @@ func (s *simulation) checkVeterans(p Plan) error {
 }
 
 // checkHeirs: the stored plan alone tells a new leader which members may have the job's state.
-func (s *simulation) checkHeirs() error {
+func (s invariants) checkHeirs() error {
 	next := State{plan: s.stored}
 	for _, m := range s.members {
 		if next.plan.isVeteran(m) != s.veteran(m) {
@@ -222,7 +225,7 @@ func (s *simulation) checkHeirs() error {
 }
 
 // checkOrder: each host is entered once, or as few neighbours as possible share a host.
-func (s *simulation) checkOrder(p Plan) error {
+func (s invariants) checkOrder(p Plan) error {
 	equal, hosts := 0, make(map[string]int)
 	for i, m := range p.Members {
 		if len(p.Members) > 1 && m.Host == p.Members[(i+1)%len(p.Members)].Host {
@@ -251,7 +254,7 @@ func (s *simulation) checkOrder(p Plan) error {
 	return nil
 }
 
-func (s *simulation) checkLanes(p Plan) error {
+func (s invariants) checkLanes(p Plan) error {
 	for lane := range Lane(s.job.Lanes) {
 		owners := 0
 		for r := range p.Members {
@@ -267,7 +270,7 @@ func (s *simulation) checkLanes(p Plan) error {
 }
 
 // count counts the cases that the simulation has covered.
-func (s *simulation) count(e Event, p Plan) {
+func (s invariants) count(e Event, p Plan) {
 	left, several := e.(Left)
 	before := s.stored
 	released := 0

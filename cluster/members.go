@@ -180,7 +180,8 @@ func settle(s State, now time.Time) (State, []Action) {
 		return depart(s, now)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
-	case s.plan.Phase == Paused && s.plan.allNew(there) && !s.awaitsState: // the veterans left again
+	case s.plan.Phase == Paused && s.plan.allNew(there) && !s.awaitsState:
+		// The veterans left again.
 		s.settled, s.awaitsState = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
 		return s.formRing(there, s.counted()+" are there again")

@@ -389,7 +389,8 @@ func (s *simulation) decide(e Event, crash bool) error {
 		return nil
 	}
 	s.leader = &next
-	if err := s.checkWord(e, actions); err != nil {
+	holds := invariants{s}
+	if err := holds.checkWord(e, actions); err != nil {
 		return err
 	}
 	plans := 0
@@ -400,11 +401,11 @@ func (s *simulation) decide(e Event, crash bool) error {
 			if plans++; plans > 1 {
 				return fmt.Errorf("%#v makes more than one plan", e)
 			}
-			if err := s.check(e, a.Plan); err != nil {
+			if err := holds.check(e, a.Plan); err != nil {
 				return err
 			}
 			s.keep(a.Plan)
-			if err := s.checkHeirs(); err != nil {
+			if err := holds.checkHeirs(); err != nil {
 				return err
 			}
 		case End:

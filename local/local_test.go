@@ -61,7 +61,8 @@ func TestSweepSparesTheLiving(t *testing.T) {
 	}
 	all.Wait()
 	sweep(tmp)
-	if left, err := filepath.Glob(filepath.Join(tmp, etcdFolder+"*")); err != nil || len(left) != 0 {
+	left, err := filepath.Glob(filepath.Join(tmp, etcdFolder+"*"))
+	if err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -117,7 +117,8 @@ func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is "+
 			"not as rondo submit makes it", doing, deployment.Name)
 	}
-	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, volumes[i].ConfigMap.Name,
+	name := volumes[i].ConfigMap.Name
+	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name,
 		metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
