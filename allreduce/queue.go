@@ -263,6 +263,7 @@ func (q *queue) pass(h *half, p *Pending, complete bool) (last bool) {
 // conclude marks p as done for its waiter. The caller must not hold mu: the waiter locks it next.
 func (q *queue) conclude(p *Pending) {
 	<-q.room
+	p.end()
 	p.done <- struct{}{}
 }
 

@@ -37,7 +37,7 @@ func (s *session) trainRing() train.Ring {
 	if len(s.plan.Members) == 1 {
 		return ring
 	}
-	around := tieredRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
+	around := tieredRing{sum.Of(s.ring), s.tiers}
 	ring.Peers = around
 	ring.NewSum = func(
 		g *compute.Mirror, finishes []int, nodes func() [][]float32,
@@ -85,9 +85,9 @@ func (s *session) newSum(
 			s.data.Steps(s.spec))), nil
 	case s.tiers != nil:
 		return sum.NewHierarchy(c, around, func(
-			ctx context.Context, buf []float32,
+			ctx context.Context, buf []float32, ended *time.Time,
 		) (sum.Pending, error) {
-			return s.tiers.Start(ctx, allreduce.Sum{Buf: buf})
+			return s.tiers.Start(ctx, allreduce.Sum{Buf: buf, Ended: ended})
 		}), nil
 	}
 	return sum.NewAround(c, around), nil
@@ -148,9 +148,9 @@ func (c compressible) AllReduce(ctx context.Context, buf []float32) error {
 
 // Start implements compress.Ring.
 func (c compressible) Start(
-	ctx context.Context, buf, residual []float32,
+	ctx context.Context, buf, residual []float32, ended *time.Time,
 ) (compress.Pending, error) {
-	s := allreduce.Sum{Buf: buf, Element: c.element, Residual: residual}
+	s := allreduce.Sum{Buf: buf, Element: c.element, Residual: residual, Ended: ended}
 	if c.tiers != nil {
 		return c.tiers.Start(ctx, s)
 	}
