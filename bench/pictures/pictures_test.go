@@ -31,7 +31,8 @@ func ringOf(name string, again int64, costs ...float64) killtrace.Job {
 		at = moment + cost - 0.2*float64(again)
 		for n := range 100 { // 20 s, of which the first have a worker less
 			done++
-			j.Steps = append(j.Steps, killtrace.Step{At: at, Step: done, Workers: 2 + int64(n/10+9)/10})
+			j.Steps = append(j.Steps, killtrace.Step{At: at, Step: done,
+				Workers: 2 + int64(n/10+9)/10})
 			at += 0.2
 		}
 	}
@@ -69,9 +70,10 @@ func TestMedianRefuses(t *testing.T) {
 		before, after float64
 		want          string
 	}{
-		"no kill":       {killtrace.Job{Job: "Rondo"}, 4, 16, "Rondo: no kill"},
-		"close kills":   {ringOf("Rondo", 0, 1, 1), 4, 50, "two kills within 54 s"},
-		"no steps":      {killtrace.Job{Job: "Rondo", Kills: one.Kills}, 4, 16, "fewer than two steps"},
+		"no kill":     {killtrace.Job{Job: "Rondo"}, 4, 16, "Rondo: no kill"},
+		"close kills": {ringOf("Rondo", 0, 1, 1), 4, 50, "two kills within 54 s"},
+		"no steps": {killtrace.Job{Job: "Rondo", Kills: one.Kills}, 4, 16,
+			"fewer than two steps"},
 		"nothing later": {one, 4, 30, "the steps end 20.8 s after the kill"},
 	} {
 		_, err := median(c.job, c.before, c.after)

@@ -54,7 +54,8 @@ const slack = 1.5
 
 // measure sets the pace and joined.
 func (w *window) measure(after float64) error {
-	old := slices.IndexFunc(w.steps, func(s killtrace.Step) bool { return s.At > 0 }) // steps before the kill
+	// old steps came before the kill.
+	old := slices.IndexFunc(w.steps, func(s killtrace.Step) bool { return s.At > 0 })
 	if old < 2 {
 		return fmt.Errorf("%s: fewer than two steps before the kill", w.name)
 	}
