@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,15 +16,14 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
+	"rondo/local"
 
 	"rondo/compute/cuda/emulator"
 )
 
 // Limits of the waits. The emulated driver is some thousand times slower than a GPU.
 const (
-	runTimeout  = 5 * time.Minute // one command
-	etcdTimeout = time.Minute
+	runTimeout = 5 * time.Minute // one command
 )
 
 // setup is what all tests share: the commands, and where they find a driver.
@@ -162,25 +160,13 @@ func (r result) losses(t *testing.T) []float64 {
 	return curve
 }
 
-// startEtcd serves an etcd for one test, and returns its address.
+// startEtcd runs an etcd until the test's end and returns its endpoint.
 func startEtcd(t *testing.T) string {
 	t.Helper()
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel = filepath.Join(t.TempDir(), "etcd"), "panic"
-	config.UnsafeNoFsync = true
-	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
-	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	server, err := embed.StartEtcd(config)
+	etcd, err := local.StartEtcd(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-time.After(etcdTimeout):
-		t.Fatalf("etcd does not serve within %v", etcdTimeout)
-	}
-	return server.Clients[0].Addr().String()
+	t.Cleanup(etcd.Close)
+	return etcd.Endpoint()
 }
