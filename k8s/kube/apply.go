@@ -25,18 +25,18 @@ import (
 	"rondo/k8s"
 )
 
-// Limits of the waits for a cluster that changes objects.
+// Limits of waits for the cluster to change objects.
 const (
-	applyTimeout = 5 * time.Minute // workers of the run before are waited for
+	applyTimeout = 5 * time.Minute // includes the wait for the earlier run's workers
 	pollEvery    = time.Second
-	goneEvery    = 200 * time.Millisecond // between looks whether an object is gone
+	goneEvery    = 200 * time.Millisecond // between two looks whether an object is gone
 )
 
-// Apply says how manifests are applied.
+// Apply holds the options of Cluster.Apply.
 type Apply struct {
 	CreateNamespace bool
 	DryRun          bool         // the cluster checks everything and keeps nothing
-	Say             func(string) // told of what happens, one line each
+	Say             func(string) // receives a line about each change
 }
 
 // objects reads and writes a cluster's objects of any kind.
@@ -60,7 +60,7 @@ func (c *Cluster) objects(dryRun bool) (*objects, error) {
 	return o, nil
 }
 
-// of is where objects like this one are.
+// of returns the client for objects of this one's kind and namespace.
 func (o *objects) of(object *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := object.GroupVersionKind()
 	mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -74,8 +74,8 @@ func (o *objects) of(object *unstructured.Unstructured) (dynamic.ResourceInterfa
 	return resources.Namespace(object.GetNamespace()), nil
 }
 
-// apply makes an object so, as the fields' manager rondo. A field that somebody else has set since
-// is a conflict, not overwritten.
+// apply applies an object as the field manager rondo. A field that somebody else has set since is a
+// conflict; it is not overwritten.
 func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) error {
 	resources, err := o.of(object)
 	if err == nil {
@@ -85,7 +85,7 @@ func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return Explain(err, "applying "+nameOf(object))
 }
 
-// count says "1 object" and "2 objects".
+// count returns "1 object" or "2 objects".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -93,7 +93,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// exists says whether there is an object of that kind and name.
+// exists reports whether an object of this kind and name exists.
 func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured) (bool, error) {
 	resources, err := o.of(object)
 	if err == nil {
@@ -105,7 +105,7 @@ func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured)
 	return err == nil, Explain(err, "looking for "+nameOf(object))
 }
 
-// nameOf names an object as kubectl does: kind/name.
+// nameOf returns kubectl's name of an object: kind/name.
 func nameOf(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }
@@ -117,9 +117,9 @@ type applier struct {
 	how Apply
 }
 
-// Apply applies a submission's objects. What jobs share is made if it is missing and otherwise
-// left as it is: another job uses it. A job of that name that has ended makes room for the new one;
-// one that has not is left alone, and an error.
+// Apply applies a submission's objects. It creates shared objects that are missing and does not
+// change others, because other jobs use them. An ended job of the same name makes room for the new
+// one. A running one is left alone, and Apply fails.
 func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTimeout, fmt.Errorf("job %s is not applied "+
 		"after %v: submit it again", m.Spec.Job, applyTimeout))
@@ -158,7 +158,7 @@ func (a *applier) run(ctx context.Context) error {
 	return a.sweep(ctx)
 }
 
-// applyAll applies objects one after the other. A dry run names each.
+// applyAll applies objects one after the other. A dry run reports each of them.
 func (a *applier) applyAll(
 	ctx context.Context, all []*unstructured.Unstructured, what string,
 ) error {
@@ -167,7 +167,7 @@ func (a *applier) applyAll(
 			return err
 		}
 		if a.how.DryRun {
-			a.how.Say(strings.TrimSuffix(nameOf(object), besides) +
+			a.how.Say(strings.TrimSuffix(nameOf(object), dryRunSuffix) +
 				" would be applied (server dry run)")
 		}
 	}
@@ -177,8 +177,8 @@ func (a *applier) applyAll(
 	return nil
 }
 
-// allowed refuses a submission of whose objects this user may not create some, before the first is
-// there. What the cluster does not say is found out by applying.
+// allowed fails, before anything is created, if this user may not create some of the objects. If
+// the cluster does not answer this question, applying shows it.
 func (a *applier) allowed(ctx context.Context) error {
 	var denied []string
 	asked := map[schema.GroupResource]bool{}
@@ -206,13 +206,12 @@ func (a *applier) allowed(ctx context.Context) error {
 	if len(denied) == 0 {
 		return nil
 	}
-	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your "+
-		"cluster's administrator grant that, as k8s/user.yaml does",
+	return fmt.Errorf("you may not create %s in namespace %s, so nothing was created: ask "+
+		"the cluster's administrator for these rights (k8s/user.yaml)",
 		strings.Join(denied, ", "), a.Namespace)
 }
 
-// createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says
-// whether it was not.
+// createNamespace creates the namespace of k8s/namespace.yaml. made is false if it exists.
 func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 	options := metav1.CreateOptions{FieldManager: manager}
 	if a.how.DryRun {
@@ -241,7 +240,7 @@ func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 	return err == nil, Explain(err, "creating namespace "+a.Namespace)
 }
 
-// workersKinds are the kinds that a job's workers can be, as objects of that name.
+// workersKinds returns the objects of that name that a job's workers can be: a Job and a JobSet.
 func workersKinds(namespace, name string) []*unstructured.Unstructured {
 	var both []*unstructured.Unstructured
 	for _, kind := range []schema.GroupVersionKind{
@@ -259,10 +258,10 @@ func jobSetKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
 }
 
-// besides is what the name of workers ends with that are checked while others have their name.
-const besides = "-anew"
+// dryRunSuffix keeps the name of workers in a server-side dry run apart from the live workers'.
+const dryRunSuffix = "-anew"
 
-// makeRoom removes the workers of a run that has ended; a Job's pods cannot be changed in place.
+// makeRoom removes the workers of an ended run, because a Job's pods cannot be changed in place.
 func (a *applier) makeRoom(ctx context.Context) error {
 	resources, old, err := a.findWorkers(ctx, a.m.Spec.Job)
 	if err != nil || old == nil {
@@ -271,19 +270,19 @@ func (a *applier) makeRoom(ctx context.Context) error {
 	if err := a.replaceable(old); err != nil {
 		return err
 	}
-	if a.how.DryRun { // the cluster would compare the new one with the old
-		a.m.workers().SetName(a.m.workers().GetName() + besides)
+	if a.how.DryRun { // under the old name the cluster would compare the two
+		a.m.workers().SetName(a.m.workers().GetName() + dryRunSuffix)
 		return nil
 	}
-	a.how.Say(nameOf(old) + " of the run before is removed")
+	a.how.Say(nameOf(old) + " of the earlier run is removed")
 	if err := remove(ctx, resources, old); err != nil {
 		return err
 	}
-	// The observers of the run before would write its end beside the new one's progress.
+	// The old run's observers would write its end over the new run's progress.
 	return a.removeCoordinators(ctx)
 }
 
-// removeCoordinators removes those of a run before.
+// removeCoordinators removes the coordinators of the earlier run.
 func (a *applier) removeCoordinators(ctx context.Context) error {
 	for _, object := range a.m.Job {
 		if object.GetKind() != "Deployment" {
@@ -306,11 +305,11 @@ func (a *applier) removeCoordinators(ctx context.Context) error {
 	return nil
 }
 
-// replaceable refuses to touch workers that have done something and have more to do. Those that
-// have not begun, such as ones whose image is not there, make room.
+// replaceable fails if the workers have begun and have not ended. Workers that have not begun, for
+// example because their image is missing, may be replaced.
 func (a *applier) replaceable(old *unstructured.Unstructured) error {
 	if old.GetLabels()[labelJob] == "" {
-		return fmt.Errorf("%s is there and not Rondo's: give another --job", nameOf(old))
+		return fmt.Errorf("%s exists and is not Rondo's: give another --job", nameOf(old))
 	}
 	if old.GetDeletionTimestamp() != nil || endedObject(old) || !begun(old) {
 		return nil
@@ -329,7 +328,7 @@ func (a *applier) replaceable(old *unstructured.Unstructured) error {
 		"another --job", job, where, a.command("status", job), a.command("stop", job))
 }
 
-// begun says whether a worker of a Job or JobSet has run, as far as can be seen.
+// begun reports whether a worker of a Job or JobSet has run, as far as its status shows.
 func begun(workers *unstructured.Unstructured) bool {
 	ready, _, _ := unstructured.NestedInt64(workers.Object, "status", "ready")
 	if sets, _, _ := unstructured.NestedSlice(workers.Object, "status",
@@ -341,7 +340,7 @@ func begun(workers *unstructured.Unstructured) bool {
 	return ready > 0 || workers.GetAnnotations()[annotations+"step"] != ""
 }
 
-// ended says how a Job has ended: "Complete", "Failed", or "" if it has not.
+// ended returns how a Job has ended: "Complete", "Failed", or "" if it has not.
 func ended(j *batchv1.Job) string {
 	for _, c := range j.Status.Conditions {
 		if c.Status == corev1.ConditionTrue &&
@@ -352,8 +351,8 @@ func ended(j *batchv1.Job) string {
 	return ""
 }
 
-// endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it
-// was suspended has, as its observer says, although its Job has not.
+// endedObject reports whether the run of a Job or JobSet has ended. A job that was stopped while it
+// was suspended has ended by its observer's annotation, although its Job has not.
 func endedObject(workers *unstructured.Unstructured) bool {
 	if endedPhase(workers.GetAnnotations()[annotations+"phase"]) {
 		return true
@@ -366,7 +365,7 @@ func endedObject(workers *unstructured.Unstructured) bool {
 	})
 }
 
-// remove deletes an object after the pods that it owns, and waits until it is gone.
+// remove deletes an object and the pods that it owns, and waits until they are gone.
 func remove(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
@@ -384,7 +383,7 @@ func remove(
 	return gone(ctx, from, object)
 }
 
-// gone waits until an object that is being deleted is not there any more.
+// gone waits until a deleted object has disappeared.
 func gone(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
@@ -404,7 +403,7 @@ func gone(
 	}
 }
 
-// unfinished says which object outlasts its deletion, and why that may be.
+// unfinished returns an error with the object that is still there, and the likely cause.
 func unfinished(ctx context.Context, object *unstructured.Unstructured) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
@@ -414,7 +413,7 @@ func unfinished(ctx context.Context, object *unstructured.Unstructured) error {
 		context.Cause(ctx), nameOf(object))
 }
 
-// wait waits, or says why it was not to wait any longer.
+// wait waits for d. It returns ctx's cause if ctx ends first.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -426,7 +425,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sweep removes ConfigMaps of earlier runs, whose names have the hash of what was in them.
+// sweep removes the ConfigMaps of earlier runs. Their names contain a hash of their content, so
+// each run can have new ones.
 func (a *applier) sweep(ctx context.Context) error {
 	kept := map[string]bool{}
 	for _, object := range a.m.Job {

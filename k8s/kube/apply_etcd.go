@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// applyShared makes what is missing of the objects that the namespace's jobs share.
+// applyShared creates the missing ones of the objects that the namespace's jobs share.
 func (a *applier) applyShared(ctx context.Context) error {
 	var missing []*unstructured.Unstructured
 	for _, object := range a.m.Shared {
@@ -35,9 +35,9 @@ func (a *applier) applyShared(ctx context.Context) error {
 	return a.applyAll(ctx, missing, "etcd and what jobs share")
 }
 
-// useEtcd says whether the etcd that is there can be used. One of which no member has ever started,
-// for want of its image or of a volume, holds nothing, and makes room for the one submitted now.
-// Members whose pods are only made anew have volumes older than those pods.
+// useEtcd reports whether the existing etcd can be used. If no member has ever started, for lack of
+// its image or a volume, it holds no data, and useEtcd removes it for the submitted one. A member
+// whose pod is only being replaced has a volume older than its pod.
 func (a *applier) useEtcd(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (bool, error) {
@@ -54,10 +54,10 @@ func (a *applier) useEtcd(
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
-		a.how.Say(nameOf(object) + " is there, and used as it is")
+		a.how.Say(nameOf(object) + " exists and is used as it is")
 		return true, a.fits(ctx, object)
 	}
-	a.how.Say(nameOf(object) + " has never started, and is made anew")
+	a.how.Say(nameOf(object) + " has never started and is replaced")
 	resources, err := a.of(object)
 	if err != nil {
 		return false, Explain(err, "deleting "+nameOf(object))
@@ -74,18 +74,18 @@ func (a *applier) useEtcd(
 	})
 }
 
-// started says whether a container of the pod has ever run.
+// started reports whether a container of the pod has ever run.
 func started(pod corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.ContainerID != "" || s.RestartCount > 0
 	})
 }
 
-// claimAge is how much older than its pod a volume's claim is at most if it was made for that pod.
+// claimAge is the largest age of a claim, beyond its pod's, if the claim was made for that pod.
 const claimAge = time.Minute
 
-// usedBefore says whether a claim of etcd's has a volume that an earlier pod than one of these may
-// have written to.
+// usedBefore reports whether a claim of etcd's has a volume to which a pod before these may have
+// written.
 func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 	madeFor := func(pod corev1.Pod) bool {
 		return claim.Name == "data-"+pod.Name &&
@@ -94,7 +94,7 @@ func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 	return claim.Status.Phase != corev1.ClaimPending && !slices.ContainsFunc(pods, madeFor)
 }
 
-// etcdClaims are the claims of etcd's volumes.
+// etcdClaims returns the claims of etcd's volumes.
 func (o *objects) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	all, err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: etcdSelector})
@@ -104,16 +104,16 @@ func (o *objects) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClai
 	return all.Items, nil
 }
 
-// removeClaims deletes the claims of etcd's volumes that which chooses.
+// removeClaims deletes the chosen claims of etcd's volumes.
 func (o *objects) removeClaims(
-	ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool,
+	ctx context.Context, chosen func(*corev1.PersistentVolumeClaim) bool,
 ) error {
 	all, err := o.etcdClaims(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if !which(&all[i]) {
+		if !chosen(&all[i]) {
 			continue
 		}
 		err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).Delete(ctx, all[i].Name,
@@ -125,7 +125,7 @@ func (o *objects) removeClaims(
 	return nil
 }
 
-// fits refuses an etcd that does not speak as the job does.
+// fits fails if the etcd uses TLS and the job does not, or the reverse.
 func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) error {
 	set, err := a.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
 		metav1.GetOptions{})
@@ -140,10 +140,10 @@ func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) e
 		})
 	switch {
 	case secure && !a.m.Options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks TLS alone: give --tls, or another "+
+		return fmt.Errorf("the etcd of namespace %s requires TLS: give --tls, or another "+
 			"--namespace", a.Namespace)
 	case !secure && a.m.Options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks no TLS: leave out --tls, or give "+
+		return fmt.Errorf("the etcd of namespace %s has no TLS: leave out --tls, or give "+
 			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
 			a.Namespace)
 	}

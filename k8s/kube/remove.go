@@ -25,12 +25,12 @@ import (
 	"rondo/internal/app"
 )
 
-// Delete says how a job is deleted.
+// Delete holds the options of Cluster.Delete.
 type Delete struct {
-	Force    bool // although it runs or is suspended
-	WithEtcd bool // and what the namespace's jobs share, if no other job is there
+	Force    bool // also a job that runs or is suspended
+	WithEtcd bool // also the objects that jobs share, if there is no other job
 	Timeout  time.Duration
-	Say      func(string) // told of what happens, one line each
+	Say      func(string) // receives a line about each change
 }
 
 // deletion deletes one job.
@@ -42,10 +42,10 @@ type deletion struct {
 	keepsNothing bool
 }
 
-// Delete removes a job's objects and what etcd holds of it. Checkpoints stay where they are. One
-// that has not ended is refused without Force: rondo stop saves it first. Where the namespace
-// itself is being deleted there is nothing left to save, and a Job that waits for pods which that
-// namespace refuses would hold it up for ever.
+// Delete removes a job's objects and its keys in etcd. Checkpoints stay. A job that has not ended
+// is refused without Force, because rondo stop would save it first. In a namespace that is being
+// deleted nothing can be saved, so Force is implied: there a Job would wait forever for pods that
+// the namespace refuses.
 func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("job %s is not gone "+
 		"after %v: the cluster goes on deleting it; see kubectl get pods -l %s=%s", job,
@@ -71,19 +71,19 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 		return err
 	}
 	if !some {
-		return app.Usagef("namespace %s has nothing of a job %s: `%s` lists the jobs that are "+
+		return app.Usagef("namespace %s has no object of job %s: `%s` lists the jobs "+
 			"there", c.Namespace, job, c.command("status", ""))
 	}
 	return nil
 }
 
-// leaving says whether the namespace is being deleted.
+// leaving reports whether the namespace is being deleted.
 func (c *Cluster) leaving(ctx context.Context) bool {
 	namespace, err := c.Client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
-	return err == nil && namespace.DeletionTimestamp != nil // who may not look sees none
+	return err == nil && namespace.DeletionTimestamp != nil // false if this user may not read it
 }
 
-// checkOthers refuses if the namespace has other jobs, which need its etcd.
+// checkOthers fails if other jobs of the namespace use its etcd.
 func (d *deletion) checkOthers(ctx context.Context) error {
 	all, err := d.Client.AppsV1().Deployments(d.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labelJob})
@@ -104,9 +104,9 @@ func (d *deletion) checkOthers(ctx context.Context) error {
 	return nil
 }
 
-// deleteJob removes what etcd holds of a job, and then its objects, all at once. Workers that still
-// train then go first, while a coordinator can plan rings without them. It says whether there was
-// anything.
+// deleteJob removes the job's keys in etcd, and then its objects, all at once. Workers that still
+// train go first, while a coordinator can still plan rings without them. some reports whether there
+// was anything.
 func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
 	resources, workers, err := d.findWorkers(ctx, d.job)
 	if err != nil {
@@ -131,7 +131,7 @@ func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
 		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
 		if !d.keepsNothing {
 			if err := d.forget(ctx, led); err != nil {
-				d.how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", d.job, err))
+				d.how.Say(fmt.Sprintf("note: the keys of job %s stay in etcd: %v", d.job, err))
 			}
 		}
 		if trains && led {
@@ -148,8 +148,8 @@ func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
 	return some, d.removeAll(ctx, all)
 }
 
-// forget has an observer remove what etcd holds of the job, so that the next of its name begins
-// with nothing. A job that has not ended is stopped for it.
+// forget has an observer remove the job's keys in etcd, so that the next job of this name starts
+// fresh. A job that has not ended is stopped first.
 func (d *deletion) forget(ctx context.Context, led bool) error {
 	job, err := d.Job(ctx, d.job)
 	var missing *app.UsageError
@@ -161,10 +161,10 @@ func (d *deletion) forget(ctx context.Context, led bool) error {
 	case job.Progress().Phase == "":
 		return nil // no coordinator has stored it
 	case !led:
-		return errors.New("no coordinator of it is ready to remove that")
+		return errors.New("no coordinator of it is ready to remove them")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
-		"not removed that within %v", forgetTimeout))
+		"not removed them within %v", forgetTimeout))
 	defer cancel()
 	err = d.WorkerJob(job.Workers.Name).patch(ctx,
 		map[string]any{annotations + "forget": toForget}, manager)
@@ -176,34 +176,34 @@ func (d *deletion) forget(ctx context.Context, led bool) error {
 	})
 }
 
-// shortGrace is how many seconds pods have to end that have nothing to save.
+// shortGrace is the grace period, in seconds, of pods that have nothing to save.
 const shortGrace = 1
 
-// hurry shortens the grace period of pods: of workers that nobody leads, which would wait in vain
-// for a ring without them, and of etcd's members whose data goes, since their leader would wait for
-// another one to take over. A user who may not delete pods waits with them.
+// hurry shortens the grace period of pods. It serves workers without a leader, which would wait in
+// vain for a ring without them, and etcd members whose data is deleted too, whose leader would wait
+// for a successor. If this user may not delete pods, they take their usual time.
 func (d *deletion) hurry(ctx context.Context, pods metav1.ListOptions) {
 	grace := int64(shortGrace)
 	_ = d.Client.CoreV1().Pods(d.Namespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: &grace}, pods)
 }
 
-// stored is an object, and where it is.
+// stored is an object with the client of its kind.
 type stored struct {
 	from   dynamic.ResourceInterface
 	object *unstructured.Unstructured
 }
 
-// leads says whether an object is the coordinators of a job, and one of them is ready.
+// leads reports whether an object is a Deployment of coordinators with a ready pod.
 func (s stored) leads() bool {
 	ready, _, _ := unstructured.NestedInt64(s.object.Object, "status", "readyReplicas")
 	return s.object.GetKind() == "Deployment" && ready > 0
 }
 
-// requestsAtOnce is how many requests of one deletion are on their way at a time.
+// requestsAtOnce is the number of concurrent requests of one deletion.
 const requestsAtOnce = 16
 
-// find returns the objects of some kinds that a selector chooses.
+// find returns the selected objects of some kinds.
 func (o *objects) find(
 	ctx context.Context, selector string, kinds []schema.GroupVersionKind,
 ) ([]stored, error) {
@@ -235,8 +235,8 @@ func (o *objects) find(
 	return slices.Concat(found...), err
 }
 
-// removeAll deletes objects at once, and waits until all are gone with what they own. One that
-// cannot be deleted does not keep the others.
+// removeAll deletes objects at once, and waits until they are gone with all that they own. One
+// failure does not stop the others.
 func (d *deletion) removeAll(ctx context.Context, all []stored) error {
 	var group errgroup.Group
 	group.SetLimit(requestsAtOnce)
@@ -258,8 +258,8 @@ func (d *deletion) removeAll(ctx context.Context, all []stored) error {
 	return group.Wait()
 }
 
-// jobKinds are the kinds of a job's objects but its workers. The coordinators come first, because
-// they take longest to end.
+// jobKinds returns the kinds of a job's objects, except its workers. Deployments come first,
+// because coordinators take longest to end.
 func jobKinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"),
@@ -273,7 +273,7 @@ func jobKinds() []schema.GroupVersionKind {
 	}
 }
 
-// sharedKinds are the kinds of what the jobs of a namespace share, its etcd first.
+// sharedKinds returns the kinds of the objects that a namespace's jobs share, etcd first.
 func sharedKinds() []schema.GroupVersionKind {
 	kinds := slices.Concat([]schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("StatefulSet")}, jobKinds())
@@ -288,14 +288,14 @@ func sharedKinds() []schema.GroupVersionKind {
 	return kinds
 }
 
-// removeEtcdData removes the volumes of the namespace's etcd. An etcd that rondo submit has not
-// made is still there, and keeps them.
+// removeEtcdData removes the volumes of the namespace's etcd. If the etcd still exists, rondo
+// submit did not make it, and its volumes stay.
 func (d *deletion) removeEtcdData(ctx context.Context) error {
 	_, err := d.Client.AppsV1().StatefulSets(d.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		d.how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made " +
-			"it, so delete it as it was made (kubectl delete -k)")
+		d.how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit did not make " +
+			"it; delete it as it was made (kubectl delete -k)")
 		return nil
 	case !apierrors.IsNotFound(err):
 		return Explain(err, "looking for statefulset/"+etcdName)

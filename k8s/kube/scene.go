@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// seenClaims is how a problem names the claims that may not be read.
+// seenClaims names claims in the list of what may not be read.
 const seenClaims = "claims of volumes"
 
-// A scene is what the cluster says of a job.
+// A scene is the state of a job's objects in the cluster.
 type scene struct {
 	cluster     *Cluster
 	job         string
@@ -25,8 +25,8 @@ type scene struct {
 	pods        []corev1.Pod // the job's and etcd's
 	claims      []corev1.PersistentVolumeClaim
 	events      []corev1.Event
-	listed      time.Time // when the claims and events were
-	unseen      []string  // what this user may not read
+	listed      time.Time // when claims and events were read
+	unseen      []string  // kinds that this user may not read
 }
 
 // sceneReader reads a scene from its cluster.
@@ -35,9 +35,9 @@ type sceneReader struct {
 	*scene
 }
 
-// scene asks the cluster. Objects that are not there are nil, and what may not be read is left out:
-// the rest still tells. before is an earlier look, or nil; its claims and events, of which a
-// namespace can have thousands, hold for a while.
+// scene reads the job's objects. A missing object is nil. What this user may not read is left out;
+// the rest is still useful. before is an earlier scene, or nil. Its claims and events stay valid
+// for a while, because a namespace can have thousands of them.
 func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene, error) {
 	s := &sceneReader{Cluster: c, scene: &scene{cluster: c, job: job, leaving: c.leaving(ctx)}}
 	if before != nil && time.Since(before.listed) < listEvery {
@@ -131,8 +131,8 @@ func (s *sceneReader) seeClaims(ctx context.Context) error {
 	return err
 }
 
-// seeEvents reads them page by page: the cluster gives them by name, so that the newest can be on
-// any.
+// seeEvents reads the events page by page. The cluster sorts them by name, so the newest can be on
+// any page.
 func (s *sceneReader) seeEvents(ctx context.Context) error {
 	if !s.listed.IsZero() {
 		return nil
