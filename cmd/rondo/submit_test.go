@@ -28,7 +28,7 @@ func TestNoCluster(t *testing.T) {
 		"submit --dry-run --context=x":        "2 rondo submit: --context x: the kubeconfig has no",
 		"submit --dry-run --device=cuda":      "2 rondo submit: --device cuda needs",
 		"submit --dry-run --checkpoint-dir=x": "2 rondo submit: --checkpoint-dir x is lost",
-		"submit --dry-run -n Bad":             "2 rondo submit: --namespace \"Bad\" is no name",
+		"submit --dry-run -n Bad":             "2 rondo submit: --namespace \"Bad\" cannot name",
 		"scale 3":                             "1 rondo scale: no Kubernetes cluster is configured",
 		"resume --job=Song":                   "2 rondo resume: --job \"Song\" is no name",
 		"delete --job=Song":                   "2 rondo delete: --job \"Song\" is no name",

@@ -12,24 +12,24 @@ import (
 	"rondo/telemetry"
 )
 
-// Limits of the waits for a job's observer.
+// Limits of waits for a job's observer.
 const (
-	// farewell is how long an observer may take to tell of the end after the Job's own end.
+	// farewell is the time that an observer has to write the end after the Job's own end.
 	farewell = 30 * time.Second
-	// forgetTimeout is for a job to stop and to be removed from etcd.
+	// forgetTimeout bounds a job's stop and the removal of its keys in etcd.
 	forgetTimeout = 10 * time.Second
 )
 
-// Stop says how a job is stopped.
+// Stop holds the options of Cluster.Stop.
 type Stop struct {
 	Reason  string
 	Timeout time.Duration // from the request to the end: a step, and the last checkpoint
-	Force   bool          // although its model is lost, for want of a place to save it
-	Say     func(string)  // told of what happens, one line each
+	Force   bool          // also a job whose model is then lost
+	Say     func(string)  // receives a line about each change
 }
 
-// Stop annotates the Job with the wish to stop, which the observer beside the leader passes on, and
-// waits until the job has ended. The leader stops the job after a step, with a checkpoint.
+// Stop annotates the Job with a stop request and waits until the job has ended. The observer beside
+// the leader passes the request on; the leader stops the job after a step, with a checkpoint.
 func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	job, err := c.Job(ctx, name)
 	if err != nil {
@@ -73,8 +73,8 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	return tellEnd(end, jobspec.KeepsModel(spec), how.Say)
 }
 
-// Stoppable refuses to stop a job whose model would be lost, unless that is what is wanted. A job
-// that forms its first ring has none.
+// Stoppable fails if a stop would lose the job's model, unless that is forced. A job that forms its
+// first ring has no model.
 func Stoppable(spec *rondov1.JobSpec, forming, force bool) error {
 	if force || forming || jobspec.KeepsModel(spec) {
 		return nil
@@ -91,8 +91,8 @@ func hasEnded(name, reason string) error {
 	return fmt.Errorf("job %s has ended: %s", name, reason)
 }
 
-// awaitEnd waits until the job has ended and its observer has said how. An observer that is gone
-// with the job is not waited for.
+// awaitEnd waits until the job has ended and its observer has written how. It does not wait for an
+// observer that is gone.
 func (j *Job) awaitEnd(ctx context.Context) (*Job, error) {
 	end, stopping := j, false
 	err := j.follow(ctx, func(now *Job) (bool, error) {
@@ -120,7 +120,7 @@ func (j *Job) awaitEnd(ctx context.Context) (*Job, error) {
 	return end, err
 }
 
-// tellEnd says how a job has ended, and where its checkpoint is.
+// tellEnd reports how a job has ended, and its checkpoint.
 func tellEnd(job *Job, keepsModel bool, say func(string)) error {
 	p, reason := job.Progress(), job.Reason()
 	switch {

@@ -11,10 +11,10 @@ import (
 	"rondo/internal/app"
 )
 
-// A submission is kept with the workers that it made, and with the ConfigMap of the job's spec,
-// which stays while those workers make room for others.
+// A submission is stored in the workers' annotations, and in those of the spec's ConfigMap, which
+// outlives the workers.
 
-// keep writes the submission into annotations.
+// keep writes the submission into an object's annotations.
 func (s *Submission) keep(object *unstructured.Unstructured) error {
 	var kept strings.Builder
 	encoder := json.NewEncoder(&kept)
@@ -32,7 +32,7 @@ func (s *Submission) keep(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// keptIn reads the submission in an object's annotations; nil if it has none.
+// keptIn reads the submission from annotations. It returns nil if there is none.
 func keptIn(object, name string, notes map[string]string) (*Submission, error) {
 	text, kept := notes[annotationSubmission]
 	if !kept {
@@ -46,7 +46,7 @@ func keptIn(object, name string, notes map[string]string) (*Submission, error) {
 	return s, nil
 }
 
-// submissionOf reads the submission that is kept with a job's workers.
+// submissionOf reads the submission from the annotations of a job's workers.
 func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
 	kind := strings.ToLower(workers.GetKind())
 	s, err := keptIn(kind, workers.GetName(), workers.GetAnnotations())

@@ -19,12 +19,12 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Scale says how a job is scaled.
+// Scale holds the options of Cluster.Scale.
 type Scale struct {
 	Workers int
-	Fits    func(*rondov1.JobSpec, int) error // whether the job can have so many
+	Fits    func(*rondov1.JobSpec, int) error // nil if the job can have so many
 	Timeout time.Duration                     // for the ring to have them
-	Say     func(string)                      // told of what happens, one line each
+	Say     func(string)                      // receives a line about each change
 }
 
 // scaling scales one job.
@@ -33,8 +33,9 @@ type scaling struct {
 	how Scale
 }
 
-// Scale sets how many workers a job has, and waits until its ring has them. The observer beside
-// the leader tells the leader; a pod that is not wanted any more hands its lanes over and ends.
+// Scale sets the number of workers of a job, and waits until its ring has them. The observer beside
+// the leader reports the number to the leader. A worker that is not wanted any more hands its lanes
+// over and ends.
 func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	job, err := c.Job(ctx, name)
 	if err != nil {
@@ -53,16 +54,16 @@ func (s *scaling) run(ctx context.Context) error {
 	}
 	how := s.how
 	if err := s.setBudget(ctx, spec); err != nil {
-		how.Say(fmt.Sprintf("note: how many of them a drain may take stays as it was: %v", err))
+		how.Say(fmt.Sprintf("note: the workers' disruption budget stays as it was: %v", err))
 	}
 	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", s.Name, how.Workers, s.Wanted()))
 	if sized := fewest(spec); how.Workers < sized {
-		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out "+
+		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they run out "+
 			"of it, stop the job, and resume it with --workers %d", sized, how.Workers))
 	}
 	switch {
 	case s.Suspended():
-		how.Say("it is suspended: they start when it goes on (" +
+		how.Say("it is suspended: they start when it is resumed (" +
 			s.cluster.command("resume", s.Name) + ")")
 		return nil
 	case how.Timeout == 0:
@@ -71,7 +72,7 @@ func (s *scaling) run(ctx context.Context) error {
 	return s.awaitRing(ctx)
 }
 
-// check refuses what cannot be, with the reason.
+// check fails if the job cannot have so many workers.
 func (s *scaling) check(ctx context.Context) (*rondov1.JobSpec, error) {
 	if s.Ended() {
 		return nil, fmt.Errorf("job %s has ended: %s", s.Name, s.Reason())
@@ -94,13 +95,13 @@ func (s *scaling) check(ctx context.Context) (*rondov1.JobSpec, error) {
 	return spec, nil
 }
 
-// stopAndResume is how a job gets workers that it cannot get while it runs.
+// stopAndResume returns the commands that change the number of workers between two runs.
 func (s *scaling) stopAndResume() string {
 	return s.cluster.command("stop", s.Name) + ", and then " +
 		s.cluster.command("resume", s.Name, "--workers "+strconv.Itoa(s.how.Workers))
 }
 
-// spec reads the job as its coordinators are given it.
+// spec reads the spec that the job's coordinators read.
 func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 	doing := "reading the spec of job " + j.Name
 	namespace := j.Workers.Namespace
@@ -114,8 +115,8 @@ func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 		return v.Name == "spec" && v.ConfigMap != nil
 	})
 	if i < 0 {
-		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is "+
-			"not as rondo submit makes it", doing, deployment.Name)
+		return nil, fmt.Errorf("%s: deployment %s has no ConfigMap volume \"spec\": rondo "+
+			"submit did not make it", doing, deployment.Name)
 	}
 	name := volumes[i].ConfigMap.Name
 	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name,
@@ -126,7 +127,7 @@ func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 	return jobspec.FromYAML("configmap "+stored.Name, []byte(stored.Data["job.yaml"]))
 }
 
-// setWorkers changes both numbers at once: of an Indexed Job they can only change together.
+// setWorkers sets completions and parallelism together, as an Indexed Job requires.
 func (s *scaling) setWorkers(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{
 		"spec": map[string]any{"completions": s.how.Workers, "parallelism": s.how.Workers},
@@ -139,8 +140,8 @@ func (s *scaling) setWorkers(ctx context.Context) error {
 	return Explain(err, "setting the number of workers of job "+s.Name)
 }
 
-// setBudget says how many of so many workers a drain must leave, as the same owner of that field as
-// submit, which would otherwise find a conflict there.
+// setBudget sets how many workers a drain must leave. It owns that field under submit's name, so
+// that submit finds no conflict later.
 func (s *scaling) setBudget(ctx context.Context, spec *rondov1.JobSpec) error {
 	budgets := s.cluster.Client.PolicyV1().PodDisruptionBudgets(s.Workers.Namespace)
 	budget, err := budgets.Get(ctx, s.Name+"-"+Worker, metav1.GetOptions{})
@@ -162,7 +163,7 @@ func (s *scaling) setBudget(ctx context.Context, spec *rondov1.JobSpec) error {
 	return Explain(err, "setting the workers' disruption budget")
 }
 
-// awaitRing waits until the ring has as many workers as are wanted.
+// awaitRing waits until the ring has the wanted number of workers.
 func (s *scaling) awaitRing(ctx context.Context) error {
 	ring, suspended := -1, false
 	ctx, cancel := limited(ctx, s.how.Timeout, func() string {
@@ -189,7 +190,8 @@ func (s *scaling) awaitRing(ctx context.Context) error {
 	})
 }
 
-// InRing says how many workers the ring has and is to have. It has more while it shrinks.
+// InRing describes the ring's present and wanted size. The ring is larger than wanted while it
+// shrinks.
 func InRing(ring, wanted int) string {
 	if ring > wanted {
 		return fmt.Sprintf("%d workers in the ring, %d wanted", ring, wanted)
@@ -197,10 +199,10 @@ func InRing(ring, wanted int) string {
 	return fmt.Sprintf("%d of %d workers in the ring", ring, wanted)
 }
 
-// waitingFor says what a suspended job waits for.
+// waitingFor returns what a suspended job waits for.
 func (j *Job) waitingFor() string {
 	if queue := j.Queue(); queue != "" {
 		return "Kueue admits it when queue " + queue + " has room for it"
 	}
-	return j.cluster.command("resume", j.Name) + " has it go on"
+	return j.cluster.command("resume", j.Name) + " resumes it"
 }

@@ -20,8 +20,8 @@ import (
 	"rondo/telemetry"
 )
 
-// Options is what a submission says beside the job itself: what its pods run, ask for and are
-// given. The keys of its JSON are the flags' names.
+// Options holds a submission's flags except those of the job itself: image, resources and settings
+// of the pods. The keys of its JSON are the flags' names.
 type Options struct {
 	Image           string            `json:"image,omitempty"`
 	ImagePullPolicy string            `json:"image-pull-policy,omitempty"`
@@ -45,7 +45,7 @@ type Options struct {
 	Verbose         bool              `json:"verbose,omitempty"`
 }
 
-// A Submission is all that a person said of a job. It is kept with the job, so that the job can
+// A Submission holds all flags that a person gave. It is stored with the job, so that the job can
 // be run again.
 type Submission struct {
 	Options
@@ -55,7 +55,7 @@ type Submission struct {
 	Vocabulary int `json:"vocabulary,omitempty"`
 }
 
-// SubmissionFlags are the flags of a submission: those of a job, and those of its pods.
+// SubmissionFlags are the flags of a submission: the job's and the pods'.
 type SubmissionFlags struct {
 	set   *pflag.FlagSet
 	names map[string]bool // of these flags; set may have others
@@ -65,7 +65,7 @@ type SubmissionFlags struct {
 
 func (f *SubmissionFlags) owns(flag string) bool { return f.names[flag] }
 
-// AddSubmissionFlags defines them on set.
+// AddSubmissionFlags defines the flags on set.
 func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	f := &SubmissionFlags{set: set, names: map[string]bool{}, jobs: map[string]bool{}}
 	o := &f.given
@@ -119,7 +119,8 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	return f
 }
 
-// WithoutDefaults has help show none: what is not given stays as it was submitted.
+// WithoutDefaults removes the defaults from the help text, because on resume a flag's default is
+// the submitted value.
 func (f *SubmissionFlags) WithoutDefaults() {
 	f.set.VisitAll(func(flag *pflag.Flag) {
 		if f.jobs[flag.Name] || f.names[flag.Name] && flag.Value.Type() == "string" {
@@ -157,8 +158,8 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 	return s, s.validate()
 }
 
-// CheckKept refuses a new submission that does not say where its model is kept. A pod's disk is
-// lost with the pod, and there is no place that all pods share unless a person names one.
+// CheckKept fails if a new submission does not say where its model is kept. A pod's disk is lost
+// with the pod, and pods share no other place by themselves.
 func (s *Submission) CheckKept() error {
 	if s.Spec["checkpoint_dir"] != "" {
 		return nil
@@ -168,13 +169,13 @@ func (s *Submission) CheckKept() error {
 		"keep no model")
 }
 
-// sameText says whether two submissions read the same tokens.
+// sameText reports whether two submissions read the same tokens.
 func (s *Submission) sameText(other *Submission) bool {
 	return !slices.ContainsFunc([]string{"corpus", "tokenizer", "normalize", "min_frequency",
 		"max_tokens"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
 }
 
-// configured reads the file that --config names.
+// configured returns the values in the file of --config.
 func (f *SubmissionFlags) configured() (map[string]string, error) {
 	path := f.set.Lookup("config").Value.String()
 	if path == "" {
@@ -209,7 +210,7 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 	return said, nil
 }
 
-// over returns old options with those whose flags were given changed.
+// over returns old options with the changes of the given flags.
 func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
 	var before, now map[string]json.RawMessage
 	for options, keys := range map[*Options]*map[string]json.RawMessage{
@@ -235,7 +236,7 @@ func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
 	return merged, json.Unmarshal(text, &merged)
 }
 
-// jobFlags gives the flag of every field of a job that a person can set.
+// jobFlags returns the flag of each JobSpec field that a person can set.
 func jobFlags() map[string]string {
 	flags := map[string]string{}
 	fields := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
@@ -247,8 +248,8 @@ func jobFlags() map[string]string {
 	return flags
 }
 
-// job reads the job of the submission, with what Kubernetes makes the better default. It is not
-// validated: locations may still be those that only a cluster knows.
+// job returns the submission's JobSpec, with better defaults for Kubernetes. It is not validated,
+// because locations may still be those that only a cluster knows.
 func (s *Submission) job() (*rondov1.JobSpec, error) {
 	keys := map[string]string{"pause_timeout": defaultPause, "ring_order": "spread",
 		"threads": strconv.FormatInt(s.wholeCPUs(), 10)}

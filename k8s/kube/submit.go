@@ -23,7 +23,7 @@ import (
 	"rondo/telemetry"
 )
 
-// Run says how a submission is run.
+// Run holds the options of a submission's run.
 type Run struct {
 	CreateNamespace bool
 	ServerDryRun    bool
@@ -31,7 +31,7 @@ type Run struct {
 	Timeout         time.Duration // of the wait
 }
 
-// Print writes the manifests of a submission, and asks no cluster.
+// Print writes the manifests of a submission. It asks no cluster.
 func Print(ctx context.Context, s *Submission, namespace string, out, notes io.Writer) error {
 	m, err := Render(ctx, s, namespace)
 	if err != nil {
@@ -143,8 +143,8 @@ func (s *submitter) lastSubmission(ctx context.Context, job string) (*Submission
 	return last, nil
 }
 
-// findWorkers finds the Job or JobSet of a job; nil if there is none. A JobSet is told of its run's
-// progress by the annotations of its Job.
+// findWorkers returns the Job or JobSet of a job, or nil. A JobSet gets the progress annotations of
+// its Job.
 func (o *objects) findWorkers(
 	ctx context.Context, job string,
 ) (dynamic.ResourceInterface, *unstructured.Unstructured, error) {
@@ -169,7 +169,7 @@ func (o *objects) findWorkers(
 	return nil, nil, nil
 }
 
-// progressOf gives a JobSet, as it is here, what its Job's annotations say of the run.
+// progressOf copies the annotations of a JobSet's Job into the JobSet here in memory.
 func (o *objects) progressOf(ctx context.Context, set *unstructured.Unstructured) error {
 	name := set.GetName() + "-ring-0"
 	inner, err := o.Client.BatchV1().Jobs(o.Namespace).Get(ctx, name, metav1.GetOptions{})
@@ -185,9 +185,9 @@ func (o *objects) progressOf(ctx context.Context, set *unstructured.Unstructured
 	return nil
 }
 
-// Resume runs a job again with the options of its submission, over which flags say what changes,
-// from its newest checkpoint. A job that is suspended goes on instead. One whose workers were
-// removed, but not those options, is run again as well.
+// Resume runs a job again from its newest checkpoint, with the options of its submission and the
+// changes that flags ask for. A suspended job is unsuspended instead. The workers may be gone; the
+// kept submission is enough.
 func (c *Cluster) Resume(
 	ctx context.Context, job string, flags *SubmissionFlags, how Run, out, notes io.Writer,
 ) error {
@@ -237,8 +237,8 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 	return s.submit(ctx, submission)
 }
 
-// resumable refuses a run that would find nothing to go on from, or nothing to do. The workers of
-// the run before may be gone (nil).
+// resumable fails if the run would find no checkpoint or nothing to do. The earlier run's workers
+// may be gone (nil).
 func (s *submitter) resumable(
 	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
@@ -265,7 +265,7 @@ func (s *submitter) resumable(
 	return nil
 }
 
-// unsuspend lets suspended workers start again.
+// unsuspend starts suspended workers.
 func (s *submitter) unsuspend(
 	ctx context.Context, resources dynamic.ResourceInterface, workers *unstructured.Unstructured,
 	stored *Submission, flags *SubmissionFlags,
@@ -297,7 +297,7 @@ func (s *submitter) unsuspend(
 	return s.follow(ctx, job, stored.Run)
 }
 
-// changed lists the flags of a submission that were given, but the job's name.
+// changed lists the submission's flags that were given, except the job's name.
 func (f *SubmissionFlags) changed() []string {
 	var names []string
 	f.set.Visit(func(flag *pflag.Flag) {
