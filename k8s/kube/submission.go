@@ -59,7 +59,7 @@ type Submission struct {
 type SubmissionFlags struct {
 	set   *pflag.FlagSet
 	names map[string]bool // of these flags; set may have others
-	jobs  map[string]bool // those of them that say what is trained, and not where
+	jobs  map[string]bool // the job's own flags among them
 	given Options
 }
 
@@ -81,15 +81,15 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
 	set.Int64Var(&o.GPUsPerWorker, "gpus-per-worker", 0, "1: each worker computes on a GPU of its "+
 		"own (nvidia.com/gpu); 0: on CPUs")
-	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPUs that each worker asks for, and "+
-		"its --threads unless those are given; default: 1, and 2 beside a GPU")
-	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory that each worker asks for "+
-		"and may have, such as 2Gi; default: as the job's model and batch take")
-	set.StringVar(&o.GracePeriod, "grace-period", "", "how long a worker that is asked to leave "+
-		"has for its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
+	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPU request of each worker, and "+
+		"its --threads unless those are given; default: 1, and 2 with a GPU")
+	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory request and limit of "+
+		"each worker, such as 2Gi; default: estimated from the job's model and batch")
+	set.StringVar(&o.GracePeriod, "grace-period", "", "time of a worker that must leave for "+
+		"its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
 		"model, at least 1m; 25s with --spot")
 	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
-		"that workers may run on")
+		"for workers")
 	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
 		"taints that workers tolerate")
 	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
@@ -99,21 +99,21 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.BoolVar(&o.Monitoring, "monitoring", false, "objects for the Prometheus operator and "+
 		"Grafana")
 	set.BoolVar(&o.JobSet, "jobset", false, "run the workers as a JobSet (needs JobSet)")
-	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an etcd that is there, as pods "+
+	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an existing etcd, as pods "+
 		"reach it; default: three members in the namespace, shared by its jobs")
 	set.StringVar(&o.EtcdStorage, "etcd-storage", defaultStorage, "of each etcd member: a size, "+
 		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
-	set.StringVar(&o.LogFormat, "log-format", "", "of the pods' logs: "+
+	set.StringVar(&o.LogFormat, "log-format", "", "format of the pods' logs: "+
 		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
 	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
 	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
 		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
 	for flag, value := range map[string]string{"pause-timeout": defaultPause,
 		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
-		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
+		set.Lookup(flag).DefValue = value // for the help text; Submission.job sets the value
 	}
-	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
-		"s3://BUCKET/PATH; none: nowhere, and the model is lost when the job ends"
+	set.Lookup("checkpoint-dir").Usage = "place of the checkpoints, pvc://CLAIM/PATH or " +
+		"s3://BUCKET/PATH; none: no place, and the model is lost when the job ends"
 	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
 		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
 	return f
