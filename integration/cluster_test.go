@@ -15,7 +15,7 @@ import (
 	"rondo/local"
 )
 
-// TestEveryWorkerKilled: the job ends, says why, and can be resumed.
+// TestEveryWorkerKilled: the job ends, reports the reason, and can be resumed.
 func TestEveryWorkerKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	flags := small("--steps", "1000000", "--epochs", "0", "--workers", "2", "--checkpoint-dir", dir,

@@ -132,7 +132,7 @@ func otherRows() []rehearsed {
 	}
 }
 
-// TestMatrix is what a job promises for each fault that it can rehearse.
+// TestMatrix checks the promises of a job for each fault that can be injected.
 func TestMatrix(t *testing.T) {
 	for _, row := range append(killRows(), otherRows()...) {
 		t.Run(row.name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func hasNotice(events []event, words ...string) bool {
 	return false
 }
 
-// checkRings holds the rings against what was promised of them.
+// checkRings checks the rings against the promise.
 func (row rehearsed) checkRings(t *testing.T, events []event) {
 	t.Helper()
 	rings := named(events, "generation")

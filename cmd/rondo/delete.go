@@ -27,7 +27,8 @@ func deleteCommand() *cobra.Command {
 	flags.BoolVar(&how.Force, "force", false, "delete a job that has not ended")
 	flags.BoolVar(&how.WithEtcd, "with-etcd", false, "also remove the namespace's etcd with its "+
 		"data, if there is no other job")
-	flags.DurationVar(&how.Timeout, "timeout", 5*time.Minute, "how long to wait until all objects are gone")
+	flags.DurationVar(&how.Timeout, "timeout", 5*time.Minute, "how long to wait until all objects "+
+		"are gone")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := kube.CheckName(job); err != nil {
 			return err

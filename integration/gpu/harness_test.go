@@ -26,7 +26,7 @@ const (
 	runTimeout = 5 * time.Minute // one command
 )
 
-// setup is what all tests share: the commands, and where they find a driver.
+// setup is shared by all tests: the commands and the folder of the driver.
 type setup struct {
 	folder    string
 	libraries string // with the emulated driver; empty: there is a GPU
@@ -50,7 +50,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// prepare builds the commands, and the emulated driver where they find no GPU.
+// prepare builds the commands, and the emulated driver if there is no GPU.
 func prepare(folder string) (setup, error) {
 	s := setup{folder: folder}
 	tags := strings.TrimSuffix("cuda,"+os.Getenv("TAGS"), ",") // TAGS is the Makefile's
@@ -90,7 +90,7 @@ func environment(settings ...string) []string {
 	return append(all, settings...)
 }
 
-// result is what a command did.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -102,7 +102,7 @@ func run(t *testing.T, settings []string, name string, args ...string) result {
 	return launch(t, settings, name, args...)()
 }
 
-// launch starts a command; what it returns waits for its end.
+// launch starts a command. The returned function waits for its end.
 func launch(t *testing.T, settings []string, name string, args ...string) func() result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
