@@ -41,6 +41,7 @@ type Manifest struct {
 	Training   json.RawMessage `json:"training,omitempty"`
 	Metrics    Metrics         `json:"metrics,omitempty"`
 	Vocabulary []string        `json:"vocabulary,omitempty"`
+	Labels     []string        `json:"labels,omitempty"` // of a task that predicts labels
 	// SHA256 is the hash of the manifest's compact JSON with this field empty.
 	SHA256 string `json:"manifest_sha256"`
 }
@@ -238,6 +239,11 @@ func (m *Manifest) check() error {
 
 // checkText returns an error if a string is not UTF-8, which JSON could not carry unchanged.
 func (m *Manifest) checkText() error {
+	for i, label := range m.Labels {
+		if !utf8.ValidString(label) {
+			return fmt.Errorf("has label %d, %q, which is not UTF-8", i, label)
+		}
+	}
 	for i, token := range m.Vocabulary {
 		if !utf8.ValidString(token) {
 			return fmt.Errorf("has token %d of the vocabulary, %q, which is not UTF-8", i, token)

@@ -52,7 +52,7 @@ func userCache() string {
 // lock that one process of the host holds at a time.
 func (c cache) tokens(
 	ctx context.Context, key string, build func(dst io.WriteSeeker) error,
-) (*tokenFile, error) {
+) (*TokenFile, error) {
 	path := filepath.Join(c.dir, key+tokenFileSuffix)
 	file, err := c.find(ctx, path)
 	if file != nil || err != nil {
@@ -75,7 +75,7 @@ func (c cache) tokens(
 }
 
 // find opens a token file. It returns nil without an error if the file must be built.
-func (c cache) find(ctx context.Context, path string) (*tokenFile, error) {
+func (c cache) find(ctx context.Context, path string) (*TokenFile, error) {
 	file, err := openTokenFile(ctx, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errCorrupt) {
 		return nil, nil

@@ -153,7 +153,7 @@ func TestOneProcessBuildsAndOthersWait(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			file.close()
+			file.Close()
 		})
 	}
 	wait.Wait()
@@ -184,16 +184,16 @@ func writeTokens(dst io.WriteSeeker, ids []int32, vocabulary int) error {
 	if err != nil {
 		return err
 	}
-	w, err := newTokenWriter(dst, identity{Source: "test"}, v)
+	w, err := newTokenWriter(dst, identity{Source: "test"}, Header{Vocabulary: v})
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if err := w.put(id); err != nil {
+		if err := w.Put(id); err != nil {
 			return err
 		}
 	}
-	return w.finish()
+	return w.Finish()
 }
 
 func TestAFailedBuildLeavesNothing(t *testing.T) {

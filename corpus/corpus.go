@@ -65,16 +65,38 @@ func (c Config) validate() error {
 
 // Corpus is a tokenised text. Its methods may be called concurrently.
 type Corpus struct {
-	file       *tokenFile
-	vocabulary *Vocabulary
-	tokens     Tokens
-	tokenizer  Tokenizer
+	file      *TokenFile
+	tokens    Tokens
+	tokenizer Tokenizer
 }
 
 // Open tokenises the source, or finds its token file in the cache. One process per host tokenises;
 // others that start at the same time wait for it until ctx ends. Open verifies the checksum of the
 // whole token file and rebuilds a damaged one.
 func Open(ctx context.Context, cfg Config) (*Corpus, error) {
+	file, err := OpenTokens(ctx, cfg, nil, func(b *TokenBuild) error {
+		return buildTokens(ctx, b, cfg)
+	})
+	if err != nil {
+		return nil, err
+	}
+	count := file.count
+	if cfg.MaxTokens > 0 {
+		count = min(count, cfg.MaxTokens)
+	}
+	return &Corpus{
+		file:      file,
+		tokens:    Slice(file, 0, count),
+		tokenizer: cfg.Tokenizer,
+	}, nil
+}
+
+// OpenTokens finds the token file of a source in the cache, or has build write it. It is for
+// packages whose files hold more than one row of tokens. more, as JSON, is what such a file depends
+// on beside the config; Config.MaxTokens is ignored.
+func OpenTokens(
+	ctx context.Context, cfg Config, more any, build func(b *TokenBuild) error,
+) (*TokenFile, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -88,26 +110,37 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 		return nil, err
 	}
 	id := identify(src, cfg)
+	id.More = more
 	file, err := store.tokens(ctx, id.key(), func(dst io.WriteSeeker) error {
-		return buildTokens(ctx, src, cfg, store.dir, id, dst)
+		return build(&TokenBuild{Scratch: store.dir, src: src, id: id, dst: dst})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
 	}
-	count := file.count
-	if cfg.MaxTokens > 0 {
-		count = min(count, cfg.MaxTokens)
-	}
-	return &Corpus{
-		file:       file,
-		vocabulary: file.vocabulary,
-		tokens:     Slice(file, 0, count),
-		tokenizer:  cfg.Tokenizer,
-	}, nil
+	return file, nil
+}
+
+// TokenBuild makes a token file from its source.
+type TokenBuild struct {
+	Scratch string // a folder for temporary files
+	src     source
+	id      identity
+	dst     io.WriteSeeker
+}
+
+// Read calls each function in turn with the source's content from its start. If there are at least
+// two, their readers are also io.ReaderAt and io.Seeker.
+func (b *TokenBuild) Read(ctx context.Context, passes ...func(io.Reader) error) error {
+	return b.src.passes(ctx, b.Scratch, passes)
+}
+
+// Writer starts the file. The header must be final.
+func (b *TokenBuild) Writer(h Header) (*TokenWriter, error) {
+	return newTokenWriter(b.dst, b.id, h)
 }
 
 // Vocabulary returns the corpus's vocabulary.
-func (c *Corpus) Vocabulary() *Vocabulary { return c.vocabulary }
+func (c *Corpus) Vocabulary() *Vocabulary { return c.file.head.Vocabulary }
 
 // Tokens returns the ids of the text, limited to Config.MaxTokens.
 func (c *Corpus) Tokens() Tokens { return c.tokens }
@@ -117,12 +150,12 @@ func (c *Corpus) Tokens() Tokens { return c.tokens }
 func (c *Corpus) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "rondo corpus 1\n%s\n%s\n%s\n%x\n%d\n", c.tokenizer.Unit, c.tokenizer.Normalize,
-		c.vocabulary.Fingerprint(), c.file.digest, c.tokens.Len())
+		c.Vocabulary().Fingerprint(), c.file.digest, c.tokens.Len())
 	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Close releases the token file.
-func (c *Corpus) Close() error { return c.file.close() }
+func (c *Corpus) Close() error { return c.file.Close() }
 
 // identity is everything that a token file depends on. Its hash is the file's name in the cache.
 type identity struct {
@@ -133,6 +166,7 @@ type identity struct {
 	MinFrequency int64         `json:"min_frequency"`
 	Reserved     []string      `json:"reserved"`
 	Vocabulary   string        `json:"vocabulary"` // fingerprint of Config.Vocabulary, or empty
+	More         any           `json:"more,omitempty"`
 }
 
 func identify(src source, cfg Config) identity {
@@ -162,23 +196,21 @@ func (id identity) key() string {
 
 // buildTokens writes the token file. A first pass over the text counts tokens unless the vocabulary
 // is given; the last pass encodes them.
-func buildTokens(
-	ctx context.Context, src source, cfg Config, scratch string, id identity, dst io.WriteSeeker,
-) error {
+func buildTokens(ctx context.Context, b *TokenBuild, cfg Config) error {
 	vocabulary := cfg.Vocabulary
 	var passes []func(io.Reader) error
 	if vocabulary == nil {
 		passes = append(passes, func(text io.Reader) (err error) {
-			vocabulary, err = countVocabulary(ctx, text, cfg, scratch)
+			vocabulary, err = countVocabulary(ctx, text, cfg, b.Scratch)
 			return err
 		})
 	}
 	passes = append(passes, func(text io.Reader) error {
-		w, err := newTokenWriter(dst, id, vocabulary)
+		w, err := b.Writer(Header{Vocabulary: vocabulary})
 		if err != nil {
 			return err
 		}
-		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.put)
+		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.Put)
 		if err := cfg.Tokenizer.scan(ctx, text, ids); err != nil {
 			return err
 		}
@@ -186,7 +218,7 @@ func buildTokens(
 			return fmt.Errorf("it is empty: no token in it (--tokenizer %s, --normalize %s)",
 				cfg.Tokenizer.Unit, cfg.Tokenizer.Normalize)
 		}
-		return w.finish()
+		return w.Finish()
 	})
-	return src.passes(ctx, scratch, passes)
+	return b.Read(ctx, passes...)
 }

@@ -12,8 +12,8 @@ func mix(z uint64) uint64 {
 	return z ^ (z >> 31)
 }
 
-// hash3 hashes three words.
-func hash3(a, b, c uint64) uint64 { return mix(mix(mix(a)^b) ^ c) }
+// Hash3 hashes three words. It is the same in every release.
+func Hash3(a, b, c uint64) uint64 { return mix(mix(mix(a)^b) ^ c) }
 
 // below maps a hash to [0, n) by multiplication (Lemire 2019). There is no rejection step; without
 // it each value is biased by less than n/2^64.
@@ -26,26 +26,27 @@ func below(h, n uint64) uint64 {
 // (Luby and Rackoff 1988); the others are a margin for small domains, whose halves have few bits.
 const feistelRounds = 8
 
-// permutation is a pseudorandom permutation of [0, n) that is computed, not stored. It is a
+// Permutation is a pseudorandom permutation of [0, n) that is computed, not stored. It is a
 // balanced Feistel network over the least even number of bits that holds n-1. The network is
 // applied again until the value is below n (cycle walking; Black and Rogaway 2002). Its domain is
 // smaller than 4n (but at least 4), so the average is at most four applications.
-type permutation struct {
+type Permutation struct {
 	n, key uint64
 	half   uint // bits of one half
 }
 
-func newPermutation(n, key uint64) permutation {
-	return permutation{n: n, key: key, half: max(1, uint(bits.Len64(n-1)+1)/2)}
+// NewPermutation returns the permutation of [0, n) that key chooses. n is at least 1.
+func NewPermutation(n, key uint64) Permutation {
+	return Permutation{n: n, key: key, half: max(1, uint(bits.Len64(n-1)+1)/2)}
 }
 
-// at returns the image of i, for i in [0, n).
-func (p permutation) at(i uint64) uint64 {
+// At returns the image of i, for i in [0, n).
+func (p Permutation) At(i uint64) uint64 {
 	mask := uint64(1)<<p.half - 1
 	for {
 		left, right := i>>p.half, i&mask
 		for round := range uint64(feistelRounds) {
-			left, right = right, left^(hash3(p.key, round, right)&mask)
+			left, right = right, left^(Hash3(p.key, round, right)&mask)
 		}
 		i = left<<p.half | right
 		if i < p.n {

@@ -13,6 +13,8 @@ const (
 	Sequential Sampling = "sequential"
 	// Random cuts the text into windows of T tokens and deals them out in random order.
 	Random Sampling = "random"
+	// Examples: each lane reads a whole example: see corpus/examples. No --sampling names it.
+	Examples Sampling = "examples"
 )
 
 // Limits of a global batch.
@@ -100,12 +102,12 @@ func (s *Sampler) Offset(step int64, lane int) int64 {
 		panic(fmt.Sprintf("corpus: lane %d of %d", lane, s.cfg.Lanes))
 	}
 	t, lanes, index := int64(s.cfg.BPTT), int64(s.cfg.Lanes), step%s.steps
-	skip := int64(below(hash3(s.cfg.Seed, uint64(epoch), purposeOffset), uint64(t)))
+	skip := int64(below(Hash3(s.cfg.Seed, uint64(epoch), purposeOffset), uint64(t)))
 	if s.cfg.Sampling == Sequential {
 		row := (s.cfg.Tokens - skip - 1) / lanes
 		return skip + int64(lane)*row + index*t
 	}
-	windows := newPermutation(uint64((s.cfg.Tokens-skip-1)/t),
-		hash3(s.cfg.Seed, uint64(epoch), purposeShuffle))
-	return skip + t*int64(windows.at(uint64(index*lanes+int64(lane))))
+	windows := NewPermutation(uint64((s.cfg.Tokens-skip-1)/t),
+		Hash3(s.cfg.Seed, uint64(epoch), purposeShuffle))
+	return skip + t*int64(windows.At(uint64(index*lanes+int64(lane))))
 }

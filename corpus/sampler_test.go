@@ -216,10 +216,10 @@ func TestATextTooShortSaysWhatItNeeds(t *testing.T) {
 
 func TestPermutationsAreBijections(t *testing.T) {
 	for n := uint64(1); n < 300; n++ {
-		p := newPermutation(n, mix(n))
+		p := NewPermutation(n, mix(n))
 		seen := make([]bool, n)
 		for i := range n {
-			image := p.at(i)
+			image := p.At(i)
 			if image >= n || seen[image] {
 				t.Fatalf("n %d: %d goes to %d, which is taken or too great", n, i, image)
 			}
@@ -227,10 +227,10 @@ func TestPermutationsAreBijections(t *testing.T) {
 		}
 	}
 	// In a huge domain the images must lie in the domain and differ.
-	huge := newPermutation(1<<62+12345, 9)
+	huge := NewPermutation(1<<62+12345, 9)
 	seen := map[uint64]bool{}
 	for i := range uint64(10000) {
-		image := huge.at(i)
+		image := huge.At(i)
 		if image >= huge.n || seen[image] {
 			t.Fatalf("%d goes to %d", i, image)
 		}
@@ -246,10 +246,10 @@ func TestPermutationsLookRandom(t *testing.T) {
 		places := make([]float64, n*n)
 		pairs := make([]float64, n*n)
 		for key := range uint64(keys) {
-			p := newPermutation(n, mix(key))
+			p := NewPermutation(n, mix(key))
 			for i := range n {
-				places[i*n+p.at(i)]++
-				pairs[p.at(i)*n+p.at((i+1)%n)]++
+				places[i*n+p.At(i)]++
+				pairs[p.At(i)*n+p.At((i+1)%n)]++
 			}
 		}
 		check := func(what string, cells []float64, expected float64, degrees float64) {

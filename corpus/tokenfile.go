@@ -20,13 +20,13 @@ import (
 //
 //	[0, 8)    "RONDOTOK"
 //	[8, 12)   version
-//	[12, 16)  width of an id in bytes: 2 for vocabularies of at most 65536 tokens, else 4
+//	[12, 16)  width of an id in bytes: 2 if all ids are below 65536, else 4
 //	[16, 24)  number of ids
 //	[24, 28)  length L of the header
 //	[28, 60)  SHA-256 of the ids' bytes, identifies the text
 //	[60, 64)  CRC-32C of the ids' bytes, detects damage quickly
 //	[64, 68)  CRC-32C of the bytes [0, 64) and of the header
-//	[68, 68+L) the header, JSON: the identity (source and tokenization) and the vocabulary
+//	[68, 68+L) the header, JSON: the identity (source and tokenization) and a Header
 //	[68+L, …) the ids
 const (
 	tokenFileMagic   = "RONDOTOK"
@@ -43,10 +43,23 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errCorrupt says that a token file is damaged and must be rebuilt.
 var errCorrupt = errors.New("damaged token file")
 
+// Header says what the ids of a token file are.
+type Header struct {
+	Vocabulary *Vocabulary `json:"vocabulary"`
+	// Limit is above every id of a file that holds other numbers beside tokens. 0: the vocabulary's
+	// length.
+	Limit int `json:"limit,omitempty"`
+	// Extra is what another package says of its file.
+	Extra json.RawMessage `json:"extra,omitempty"`
+}
+
+// limit is above every id.
+func (h Header) limit() int { return max(h.Limit, h.Vocabulary.Len()) }
+
 // header is the JSON part of a token file.
 type header struct {
-	Identity   identity    `json:"identity"`
-	Vocabulary *Vocabulary `json:"vocabulary"`
+	Identity identity `json:"identity"`
+	Header
 }
 
 // prelude is the fixed part of a token file.
@@ -72,8 +85,8 @@ func (p prelude) encode(header []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, sum)
 }
 
-// tokenWriter writes a token file.
-type tokenWriter struct {
+// TokenWriter writes the ids of a token file.
+type TokenWriter struct {
 	prelude
 	dst     io.WriteSeeker
 	text    []byte // the header
@@ -81,8 +94,8 @@ type tokenWriter struct {
 	pending []byte // ids not yet written
 }
 
-func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWriter, error) {
-	text, err := json.Marshal(header{id, v})
+func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, error) {
+	text, err := json.Marshal(header{id, h})
 	if err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
@@ -90,14 +103,14 @@ func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWrite
 		return nil, fmt.Errorf("the vocabulary takes %d bytes, more than %d: "+
 			"raise --min-frequency", len(text), maxHeaderBytes)
 	}
-	w := &tokenWriter{
+	w := &TokenWriter{
 		prelude: prelude{width: 2, header: uint32(len(text))},
 		dst:     dst,
 		text:    text,
 		hash:    sha256.New(),
 		pending: make([]byte, 0, blockBytes),
 	}
-	if v.Len() > math.MaxUint16+1 {
+	if h.limit() > math.MaxUint16+1 {
 		w.width = 4
 	}
 	// The prelude is known only at the end. Until then it is zero, and no reader accepts that.
@@ -107,8 +120,8 @@ func newTokenWriter(dst io.WriteSeeker, id identity, v *Vocabulary) (*tokenWrite
 	return w, nil
 }
 
-// put appends an id.
-func (w *tokenWriter) put(id int32) error {
+// Put appends an id, which must be below the header's limit.
+func (w *TokenWriter) Put(id int32) error {
 	if w.width == 2 {
 		w.pending = binary.LittleEndian.AppendUint16(w.pending, uint16(id))
 	} else {
@@ -121,7 +134,7 @@ func (w *tokenWriter) put(id int32) error {
 	return w.flush()
 }
 
-func (w *tokenWriter) flush() error {
+func (w *TokenWriter) flush() error {
 	w.hash.Write(w.pending)
 	w.sum = crc32.Update(w.sum, castagnoli, w.pending)
 	if _, err := w.dst.Write(w.pending); err != nil {
@@ -131,8 +144,8 @@ func (w *tokenWriter) flush() error {
 	return nil
 }
 
-// finish writes the pending ids and the prelude.
-func (w *tokenWriter) finish() error {
+// Finish writes what is pending. A file without it is not accepted.
+func (w *TokenWriter) Finish() error {
 	if err := w.flush(); err != nil {
 		return err
 	}
@@ -146,18 +159,27 @@ func (w *tokenWriter) finish() error {
 	return nil
 }
 
-// tokenFile is an open token file.
-type tokenFile struct {
+// TokenFile is an open token file. Its methods may be called concurrently.
+type TokenFile struct {
 	prelude
-	vocabulary *Vocabulary
-	name       string
-	ids        io.ReaderAt // all ids
-	close      func() error
+	head  Header
+	name  string
+	ids   io.ReaderAt // all ids
+	close func() error
 }
+
+// Header returns what the ids are.
+func (t *TokenFile) Header() Header { return t.head }
+
+// Digest is the SHA-256 of the ids.
+func (t *TokenFile) Digest() [sha256.Size]byte { return t.digest }
+
+// Close releases the file.
+func (t *TokenFile) Close() error { return t.close() }
 
 // openTokenFile opens a token file and verifies its whole content. The error wraps errCorrupt if
 // the content is wrong, but not if reading fails.
-func openTokenFile(ctx context.Context, path string) (*tokenFile, error) {
+func openTokenFile(ctx context.Context, path string) (*TokenFile, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -177,7 +199,7 @@ func openTokenFile(ctx context.Context, path string) (*tokenFile, error) {
 }
 
 // readTokenFile reads and verifies a token file of the given size.
-func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, error) {
+func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, error) {
 	var fixed [preludeBytes]byte
 	if size < preludeBytes {
 		return nil, fmt.Errorf("%w: %d bytes", errCorrupt, size)
@@ -217,10 +239,10 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 	if h.Vocabulary == nil {
 		return nil, fmt.Errorf("%w: the header has no vocabulary", errCorrupt)
 	}
-	t := &tokenFile{
-		prelude:    p,
-		vocabulary: h.Vocabulary,
-		ids:        io.NewSectionReader(r, start, size-start),
+	t := &TokenFile{
+		prelude: p,
+		head:    h.Header,
+		ids:     io.NewSectionReader(r, start, size-start),
 	}
 	if err := t.verify(ctx); err != nil {
 		return nil, err
@@ -229,7 +251,7 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*tokenFile, 
 }
 
 // verify reads all ids. It checks their checksum, and that each is in the vocabulary.
-func (t *tokenFile) verify(ctx context.Context) error {
+func (t *TokenFile) verify(ctx context.Context) error {
 	var sum uint32
 	r := io.NewSectionReader(t.ids, 0, t.count*int64(t.width))
 	block := make([]byte, min(blockBytes, r.Size()))
@@ -248,15 +270,14 @@ func (t *tokenFile) verify(ctx context.Context) error {
 	if sum != t.sum {
 		return fmt.Errorf("%w: the ids have another checksum", errCorrupt)
 	}
-	if t.count > 0 && int64(greatest) >= int64(t.vocabulary.Len()) {
-		return fmt.Errorf("%w: id %d in a vocabulary of %d", errCorrupt, greatest,
-			t.vocabulary.Len())
+	if t.count > 0 && int64(greatest) >= int64(t.head.limit()) {
+		return fmt.Errorf("%w: id %d is not below %d", errCorrupt, greatest, t.head.limit())
 	}
 	return nil
 }
 
 // greatest returns the greatest id of a block.
-func (t *tokenFile) greatest(block []byte) uint32 {
+func (t *TokenFile) greatest(block []byte) uint32 {
 	var most uint32
 	if t.width == 2 {
 		for ; len(block) >= 2; block = block[2:] {
@@ -271,10 +292,10 @@ func (t *tokenFile) greatest(block []byte) uint32 {
 }
 
 // Len returns the number of tokens.
-func (t *tokenFile) Len() int64 { return t.count }
+func (t *TokenFile) Len() int64 { return t.count }
 
 // ReadTokens reads a range of the file. It does not allocate and may be called concurrently.
-func (t *tokenFile) ReadTokens(dst []int32, off int64) error {
+func (t *TokenFile) ReadTokens(dst []int32, off int64) error {
 	checkRange(int64(len(dst)), off, t.count)
 	if len(dst) == 0 {
 		return nil

@@ -114,7 +114,7 @@ func TestAFileTruncatedInUseIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.close()
+	defer file.Close()
 	if err := os.Truncate(path, 150); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +130,40 @@ func TestAnIdBeyondTheVocabularyIsDamage(t *testing.T) {
 		if !errors.Is(err, errCorrupt) {
 			t.Errorf("vocabulary %d: %v", vocabulary, err)
 		}
+	}
+}
+
+// A file may hold other numbers beside tokens, below its limit.
+func TestALimitBeyondTheVocabulary(t *testing.T) {
+	v, err := NewVocabulary([]string{Unknown})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, width := range map[int]uint32{10: 2, 1 << 16: 2, 1<<16 + 1: 4} {
+		var file memoryFile
+		w, err := newTokenWriter(&file, identity{}, Header{Vocabulary: v, Limit: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(w.Put(int32(limit-1)), w.Finish()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readTokenFile(t.Context(), bytes.NewReader(file.bytes), int64(len(file.bytes)))
+		if err != nil || got.width != width || all(t, got)[0] != int32(limit-1) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+	var file memoryFile
+	w, err := newTokenWriter(&file, identity{}, Header{Vocabulary: v, Limit: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.Put(10), w.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = readTokenFile(t.Context(), bytes.NewReader(file.bytes), int64(len(file.bytes)))
+	if !errors.Is(err, errCorrupt) {
+		t.Errorf("an id of the limit: %v", err)
 	}
 }
 
@@ -153,8 +187,8 @@ func FuzzTokenFile(f *testing.F) {
 				continue
 			}
 			for _, id := range all(t, got) {
-				if id < 0 || int(id) >= got.vocabulary.Len() {
-					t.Fatalf("id %d in a vocabulary of %d", id, got.vocabulary.Len())
+				if id < 0 || int(id) >= got.head.limit() {
+					t.Fatalf("id %d is not below %d", id, got.head.limit())
 				}
 			}
 		}

@@ -156,18 +156,27 @@ type frequency struct {
 func countVocabulary(
 	ctx context.Context, text io.Reader, cfg Config, scratch string,
 ) (*Vocabulary, error) {
-	count := countChars
 	if cfg.Tokenizer.Unit == Word {
-		count = countWords
+		counter := NewCounter(scratch)
+		defer counter.Close()
+		if err := cfg.Tokenizer.scan(ctx, text, &words{word: counter.Add}); err != nil {
+			return nil, err
+		}
+		return counter.Vocabulary(cfg.MinFrequency, cfg.Reserved)
 	}
-	found, err := count(ctx, text, cfg, scratch)
+	found, err := countChars(ctx, text, cfg)
 	if err != nil {
 		return nil, err
 	}
+	return rankTokens(found, cfg.Reserved)
+}
+
+// rankTokens makes a vocabulary of the tokens found, in the order that countVocabulary states.
+func rankTokens(found []frequency, reserved []string) (*Vocabulary, error) {
 	slices.SortFunc(found, func(a, b frequency) int {
 		return cmp.Or(cmp.Compare(b.count, a.count), cmp.Compare(a.token, b.token))
 	})
-	tokens := slices.Concat([]string{Unknown}, cfg.Reserved)
+	tokens := slices.Concat([]string{Unknown}, reserved)
 	known := make(map[string]bool, len(tokens))
 	for _, token := range tokens {
 		known[token] = true
@@ -180,7 +189,7 @@ func countVocabulary(
 	return NewVocabulary(tokens)
 }
 
-func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]frequency, error) {
+func countChars(ctx context.Context, text io.Reader, cfg Config) ([]frequency, error) {
 	var counts []int64 // by code point
 	err := cfg.Tokenizer.scan(ctx, text, chars{char: func(r rune) error {
 		if int(r) >= len(counts) {
@@ -201,17 +210,24 @@ func countChars(ctx context.Context, text io.Reader, cfg Config, _ string) ([]fr
 	return found, nil
 }
 
-func countWords(
-	ctx context.Context, text io.Reader, cfg Config, scratch string,
-) ([]frequency, error) {
-	counts := newKeyCounter(scratch, counterBytes)
-	defer counts.close()
-	if err := cfg.Tokenizer.scan(ctx, text, &words{word: counts.add}); err != nil {
-		return nil, err
-	}
+// Counter counts tokens for a vocabulary, in bounded memory.
+type Counter struct{ keys *keyCounter }
+
+// NewCounter makes a counter. Counts that do not fit in memory go to files in scratch.
+func NewCounter(scratch string) *Counter { return &Counter{newKeyCounter(scratch, counterBytes)} }
+
+// Add counts one occurrence of a token. The caller may reuse token.
+func (c *Counter) Add(token []byte) error { return c.keys.add(token) }
+
+// Close removes the files.
+func (c *Counter) Close() { c.keys.close() }
+
+// Vocabulary is <unk>, the reserved tokens, then the tokens that occur at least minFrequency times,
+// by falling frequency, then by bytes.
+func (c *Counter) Vocabulary(minFrequency int64, reserved []string) (*Vocabulary, error) {
 	var found []frequency
-	err := counts.each(func(word []byte, n int64) error {
-		if n < cfg.MinFrequency {
+	err := c.keys.each(func(word []byte, n int64) error {
+		if n < minFrequency {
 			return nil
 		}
 		if len(found) == MaxVocabulary {
@@ -221,5 +237,8 @@ func countWords(
 		found = append(found, frequency{string(word), n})
 		return nil
 	})
-	return found, err
+	if err != nil {
+		return nil, err
+	}
+	return rankTokens(found, reserved)
 }

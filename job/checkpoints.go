@@ -33,21 +33,27 @@ const checkpointFlag = "--checkpoint-dir"
 // Fault injects a failure into an operation on a checkpoint's files; see checkpoint.Config.
 type Fault func(op checkpoint.Op, step int64, path string) error
 
+// Learned identifies what a job learns from: Data, or a corpus.Corpus.
+type Learned interface {
+	Vocabulary() *corpus.Vocabulary
+	Fingerprint() string
+}
+
 // OpenCheckpoints opens the spec's folder. It refuses a folder with checkpoints that this job, on
-// this text, cannot continue. Fault may be nil.
+// these data, cannot continue. Fault may be nil.
 func OpenCheckpoints(
-	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus, fault Fault,
+	ctx context.Context, spec *rondov1.JobSpec, d Learned, fault Fault,
 ) (*Checkpoints, error) {
 	if !jobspec.KeepsModel(spec) {
 		return &Checkpoints{}, nil
 	}
-	newest, err := checkOwner(ctx, spec, text)
+	newest, err := checkOwner(ctx, spec, d)
 	if err != nil {
 		return nil, err
 	}
 	store, err := checkpoint.Open(ctx, spec.CheckpointDir, checkpoint.Config{
 		Job:        spec.Job,
-		Identity:   jobspec.Identity(spec, text.Fingerprint()),
+		Identity:   jobspec.Identity(spec, d.Fingerprint()),
 		OpenBucket: bucket.Open,
 		Fault:      fault,
 	})
@@ -97,7 +103,7 @@ func (c *Checkpoints) Elapsed(now time.Time) (elapsed time.Duration, known bool)
 // error names the flags that differ. For a damaged checkpoint it returns nil: Find reports the
 // damage.
 func checkOwner(
-	ctx context.Context, spec *rondov1.JobSpec, text *corpus.Corpus,
+	ctx context.Context, spec *rondov1.JobSpec, d Learned,
 ) (*checkpoint.Checkpoint, error) {
 	folder := spec.CheckpointDir
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
@@ -124,12 +130,12 @@ func checkOwner(
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))
 	}
-	if !slices.Equal(newest.Vocabulary, text.Vocabulary().Tokens()) {
+	if !slices.Equal(newest.Vocabulary, d.Vocabulary().Tokens()) {
 		return refuse(fmt.Sprintf("another vocabulary (%d tokens, and this corpus has %d)",
-			len(newest.Vocabulary), text.Vocabulary().Len()))
+			len(newest.Vocabulary), d.Vocabulary().Len()))
 	}
-	if newest.Identity != jobspec.Identity(spec, text.Fingerprint()) {
-		return refuse("another text with the same vocabulary")
+	if newest.Identity != jobspec.Identity(spec, d.Fingerprint()) {
+		return refuse("other data with the same vocabulary")
 	}
 	return newest, nil
 }

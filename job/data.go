@@ -1,4 +1,4 @@
-// Package job turns a JobSpec into a corpus and its lanes, a model, a training configuration and a
+// Package job turns a JobSpec into its data, the task on them, a training configuration and a
 // checkpoint folder. Workers and commands share it.
 package job
 
@@ -9,131 +9,102 @@ import (
 	"errors"
 	"fmt"
 
-	"rondo/checkpoint/bucket"
+	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
+	"rondo/train"
 )
 
-// Data is a job's text, cut into lanes.
-type Data struct {
-	Corpus     *corpus.Corpus
-	Train      corpus.Tokens
-	Sampler    *corpus.Sampler
-	Validation corpus.Tokens // nil if there is nothing to evaluate on
-
-	evaluated *corpus.Corpus
+// Data is what a job learns from, with the task that learns it. There is one type for each kind of
+// data; OpenData chooses it by --task.
+type Data interface {
+	// Vocabulary has the tokens that the network reads.
+	Vocabulary() *corpus.Vocabulary
+	// Labels are what the task predicts; nil: tokens.
+	Labels() []string
+	// Fingerprint identifies all of the training data and their order.
+	Fingerprint() string
+	// SegmentsPerEpoch is the same for every epoch, at least 1.
+	SegmentsPerEpoch() int64
+	// Sizes returns how many tokens there are to train on and to evaluate on.
+	Sizes() (training, evaluation int64)
+	// EvalData identifies the evaluation data; 0: there are none. A float64 holds it exactly.
+	EvalData() int64
+	// Batches says how lanes read the data, for the audit. Offset is what a lane reads in a
+	// segment.
+	Batches() corpus.SamplerConfig
+	Offset(segment int64, lane int) int64
+	// Network is the shape of the task's network.
+	Network() (Network, error)
+	// NewTask makes the task with a new network on the device. The gradients have room for tail
+	// floats behind them. The ledger, unless nil, hears of what is read.
+	NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error)
+	Close() error
 }
 
-// Tokenizer is the spec's way to split text.
-func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
-	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
-		Normalize: corpus.Normalization(spec.Normalize)}
+// Ledger records what lanes read: see audit.Log.
+type Ledger interface {
+	Intend(step int64, segment, first, count int, inputs []int32) error
 }
 
-// OpenCorpus opens the job's training text; with a nil vocabulary it builds one.
-func OpenCorpus(
-	ctx context.Context, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
-) (*corpus.Corpus, error) {
-	return openText(ctx, spec.Corpus, spec.MaxTokens, spec, vocabulary)
+// Task is a job's task on a device.
+type Task struct {
+	train.Task
+	// Sample writes a text with the network; nil: none.
+	Sample func(ctx context.Context, step int64) (string, error)
+	close  func()
 }
 
-// OpenText opens another text as a whole, tokenised like the job's, with the given vocabulary.
-func OpenText(
-	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
-) (*corpus.Corpus, error) {
-	return openText(ctx, source, 0, spec, vocabulary)
-}
+// Close frees the network.
+func (t *Task) Close() { t.close() }
 
-func openText(
-	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
-	vocabulary *corpus.Vocabulary,
-) (*corpus.Corpus, error) {
-	c, err := corpus.Open(ctx, corpus.Config{
-		Source:       source,
-		Tokenizer:    Tokenizer(spec),
-		MinFrequency: spec.MinFrequency,
-		MaxTokens:    maxTokens,
-		Vocabulary:   vocabulary,
-		OpenBucket:   bucket.Open,
-	})
-	if err != nil && ctx.Err() == nil && !transient(err) {
-		return nil, app.Usage(err)
+// OpenData opens the data of a job, for training and for evaluation.
+func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
+	open := func() (Data, error) { return openLabelled(ctx, spec) }
+	if spec.Task == task.LM {
+		open = func() (Data, error) { return openText(ctx, spec) }
 	}
-	return c, err
-}
-
-// OpenData opens the job's corpus, and its evaluation text if it has one.
-func OpenData(ctx context.Context, spec *rondov1.JobSpec) (*Data, error) {
-	text, err := OpenCorpus(ctx, spec, nil)
+	d, err := open()
 	if err != nil {
 		return nil, err
 	}
-	d := &Data{Corpus: text}
-	if err := d.open(ctx, spec); err != nil {
-		return nil, errors.Join(err, d.Close())
+	if segments := spec.Epochs * d.SegmentsPerEpoch(); spec.Epochs > 0 &&
+		segments < spec.Accumulate {
+		return nil, errors.Join(d.Close(), app.Usagef("--accumulate %d: --epochs %d have %d "+
+			"segments of each lane, less than a step: lower it, or raise --epochs",
+			spec.Accumulate, spec.Epochs, segments))
 	}
 	return d, nil
 }
 
-func (d *Data) open(ctx context.Context, spec *rondov1.JobSpec) (err error) {
-	if d.Corpus.Vocabulary().Len() < 2 {
-		return app.Usagef("corpus %s: every token is rarer than --min-frequency %d: lower it",
-			spec.Corpus, spec.MinFrequency)
-	}
-	d.Train = d.Corpus.Tokens()
-	if spec.ValidationFraction > 0 {
-		d.Train, d.Validation, err = corpus.Split(d.Train, spec.ValidationFraction)
+// CountVocabulary reads a job's data and returns the number of its tokens.
+func CountVocabulary(ctx context.Context, spec *rondov1.JobSpec) (int, error) {
+	if spec.Task == task.LM {
+		text, err := OpenCorpus(ctx, spec, nil)
 		if err != nil {
-			return app.Usage(err)
+			return 0, err
 		}
+		return text.Vocabulary().Len(), text.Close()
 	}
-	if spec.EvalCorpus != "" {
-		d.evaluated, err = OpenText(ctx, spec.EvalCorpus, spec, d.Corpus.Vocabulary())
-		if err != nil {
-			return fmt.Errorf("--eval-corpus: %w", err)
-		}
-		d.Validation = d.evaluated.Tokens()
-	}
-	if d.Validation != nil && d.Validation.Len() < 2 {
-		return app.Usagef("the text to evaluate on has %d tokens and needs 2: raise "+
-			"--validation-fraction, or give a longer --eval-corpus", d.Validation.Len())
-	}
-	d.Sampler, err = corpus.NewSampler(corpus.SamplerConfig{
-		Tokens:   d.Train.Len(),
-		Lanes:    int(spec.Batch),
-		BPTT:     int(spec.Bptt),
-		Seed:     spec.Seed,
-		Sampling: corpus.Sampling(spec.Sampling),
-	})
+	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
 	if err != nil {
-		return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
+		return 0, err
 	}
-	if segments := spec.Epochs * d.Sampler.SegmentsPerEpoch(); spec.Epochs > 0 &&
-		segments < spec.Accumulate {
-		return app.Usagef("--accumulate %d: --epochs %d have %d segments of each lane, less than "+
-			"a step: lower it, or raise --epochs", spec.Accumulate, spec.Epochs, segments)
-	}
-	return nil
+	return set.Vocabulary().Len(), set.Close()
 }
 
-// EvalText is a fingerprint of the evaluation text; 0: there is none. A float64 holds it exactly.
-func (d *Data) EvalText(spec *rondov1.JobSpec) int64 {
-	if d.Validation == nil {
-		return 0
-	}
-	text := fmt.Sprintf("%s %v", d.Corpus.Fingerprint(), spec.ValidationFraction)
-	if d.evaluated != nil {
-		text = d.evaluated.Fingerprint()
-	}
+// dataHash is a hash of a text as Data.EvalData returns it.
+func dataHash(text string) int64 {
 	sum := sha256.Sum256([]byte(text))
 	return int64(binary.BigEndian.Uint64(sum[:])>>11) | 1
 }
 
 // Steps is the number of steps of the whole job: --steps, or the whole steps in --epochs, whichever
 // is less.
-func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
-	steps := spec.Epochs * d.Sampler.SegmentsPerEpoch() / max(1, spec.Accumulate)
+func Steps(spec *rondov1.JobSpec, d Data) int64 {
+	steps := spec.Epochs * d.SegmentsPerEpoch() / max(1, spec.Accumulate)
 	if spec.Steps > 0 && (steps == 0 || spec.Steps < steps) {
 		steps = spec.Steps
 	}
@@ -141,18 +112,9 @@ func (d *Data) Steps(spec *rondov1.JobSpec) int64 {
 }
 
 // Ending is the reason for the end of a job that completes its last step.
-func (d *Data) Ending(spec *rondov1.JobSpec) string {
-	if spec.Steps > 0 && d.Steps(spec) == spec.Steps {
+func Ending(spec *rondov1.JobSpec, d Data) string {
+	if spec.Steps > 0 && Steps(spec, d) == spec.Steps {
 		return fmt.Sprintf("--steps %d reached", spec.Steps)
 	}
 	return fmt.Sprintf("--epochs %d done", spec.Epochs)
-}
-
-// Close releases the token files.
-func (d *Data) Close() error {
-	err := d.Corpus.Close()
-	if d.evaluated != nil {
-		err = errors.Join(err, d.evaluated.Close())
-	}
-	return err
 }

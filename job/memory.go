@@ -9,6 +9,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
@@ -38,6 +39,8 @@ const (
 	tokenBytes = 256
 	// sampledBytes is the memory, for each token of the vocabulary, to choose one.
 	sampledBytes = 16
+	// labelsAssumed is the assumed number of labels of a task.
+	labelsAssumed = 256
 	// manyThreads is the assumed number for --threads 0, which only the worker's machine knows.
 	manyThreads = 16
 )
@@ -90,6 +93,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 type sizes struct {
 	spec       *rondov1.JobSpec
 	config     model.Config
+	labeller   *model.LabellerConfig // of a task with labels; nil: config is the model
 	precision  compute.Precision
 	parameters int64
 	states     int64 // of all lanes
@@ -113,8 +117,16 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 	}
 	outer, rounds := local(spec).Kept(rule)
 	s.slots, s.copies = int64(rule.Slots()+outer), int64(rounds)
-	s.parameters = 4 * int64(model.Span(model.Layout(s.config)))
+	layout := model.Layout(s.config)
 	s.states = 4 * spec.Batch * int64(s.config.StateSize())
+	if spec.Task != task.LM {
+		labeller, err := LabellerConfig(spec, vocabulary, labelsAssumed)
+		if err != nil {
+			return s, err
+		}
+		s.labeller, s.states, layout = &labeller, 0, labeller.Layout()
+	}
+	s.parameters = 4 * int64(model.Span(layout))
 	s.snapshot = s.parameters*(1+s.slots) + s.states
 	return s, nil
 }
@@ -132,6 +144,9 @@ func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 		kept += all * s.slots
 	} else { // the own part; with two copies also another's, and its gradients of the last step
 		kept += n * tensor(s.parameters/int64(workers)) * (s.slots + n - 1)
+	}
+	if s.labeller != nil { // evaluations use the same passes
+		return kept, s.labeller.PassSize(on, int(spec.MaxLength), int(together)), compute.Size{}
 	}
 	work = s.config.SegmentSize(on, T, int(together))
 	evaluation = s.config.EvaluatorSize(on, T, int(together))

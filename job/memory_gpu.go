@@ -10,6 +10,7 @@ import (
 	"rondo/compute"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Part is a worker's share of a job.
@@ -77,6 +78,9 @@ func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part P
 	as := func(*rondov1.JobSpec) {}
 	text := fmt.Sprintf("; a worker of %d lanes takes about %s", part.Lanes,
 		size(takes(as, part.Lanes)))
+	if spec.Task != task.LM {
+		return text + ": give a smaller --batch, or a smaller --max-length if examples are shorter"
+	}
 	if room <= 0 || takes(as, part.Lanes) <= room {
 		return text + ": give a smaller --batch or --bptt, or --recompute"
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"rondo/checkpoint"
 	"rondo/checkpoint/bucket"
@@ -51,14 +53,33 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	return c, app.Usage(c.Validate())
 }
 
-// Trained is a model loaded from a checkpoint.
+// Trained is a network loaded from a checkpoint.
 type Trained struct {
 	Spec       *rondov1.JobSpec
 	Vocabulary *corpus.Vocabulary
-	Model      *model.Model
-	Path       string // of the checkpoint
-	Why        string // reason for this step; empty if the location names the step
+	Labels     []string // of a task that predicts labels
+	Path       string   // of the checkpoint
+	Why        string   // reason for this step; empty if the location names the step
 	Step       int64
+
+	// The network: one of the two.
+	Model    *model.Model    // of the task lm
+	Labeller *model.Labeller // of the tasks classify and tag
+}
+
+// network is what all networks have.
+type network interface {
+	Device() compute.Device
+	Layout() []model.View
+	Params() []float32
+	Close()
+}
+
+func (t *Trained) network() network {
+	if t.Labeller != nil {
+		return t.Labeller
+	}
+	return t.Model
 }
 
 // Use says how to compute with a trained model, which may differ from its training.
@@ -100,10 +121,12 @@ func (u Use) Count() (int, error) {
 	return Threads(&rondov1.JobSpec{Threads: int64(u.Threads)}, 1), nil
 }
 
-// LoadTrained reads the model of a checkpoint. location is a checkpoint's own folder, or a folder
-// of checkpoints: then it takes the one with the lowest validation loss, or the newest if none has
-// one.
-func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error) {
+// LoadTrained reads the network of a checkpoint of one of these tasks. location is a checkpoint's
+// own folder, or a folder of checkpoints: then it takes the one with the lowest validation loss, or
+// the newest if none has one.
+func LoadTrained(
+	ctx context.Context, location string, use Use, tasks ...string,
+) (*Trained, error) {
 	store, c, why, err := checkpoint.ResolveBest(ctx, location,
 		checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
@@ -113,9 +136,13 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 		return nil, err
 	}
 	defer func() { _ = store.Close() }()
-	spec, config, err := languageModel(c)
+	spec, err := Spec(c)
 	if err != nil {
 		return nil, err
+	}
+	if !slices.Contains(tasks, spec.Task) {
+		return nil, app.Usagef("checkpoint %s is of --task %s, and one of --task %s is needed: "+
+			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
 	if err := use.apply(spec); err != nil {
 		return nil, err
@@ -128,11 +155,11 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 	if err != nil {
 		return nil, err
 	}
-	t := &Trained{Spec: spec, Vocabulary: vocabulary, Path: c.Path, Step: c.Step,
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Labels: c.Labels, Path: c.Path, Step: c.Step,
 		Why: why}
-	if t.Model, err = model.New(config, device); err != nil {
+	if err := t.open(device); err != nil {
 		device.Close()
-		return nil, err
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
 	if err := t.read(ctx, c); err != nil {
 		t.Close()
@@ -141,50 +168,51 @@ func LoadTrained(ctx context.Context, location string, use Use) (*Trained, error
 	return t, nil
 }
 
-// languageModel returns a checkpoint's job and model. It refuses other tasks.
-func languageModel(c *checkpoint.Checkpoint) (*rondov1.JobSpec, model.Config, error) {
-	spec, err := Spec(c)
-	if err != nil {
-		return nil, model.Config{}, err
+// open makes the network.
+func (t *Trained) open(device compute.Device) error {
+	if t.Spec.Task == task.LM {
+		config, err := ModelConfig(t.Spec, t.Vocabulary.Len())
+		if err == nil {
+			t.Model, err = model.New(config, device)
+		}
+		return err
 	}
-	if spec.Task != task.LM {
-		return nil, model.Config{}, app.Usagef("checkpoint %s is of --task %s, and one of --task "+
-			"%s is needed: give another folder", c.Path, spec.Task, task.LM)
+	config, err := LabellerConfig(t.Spec, t.Vocabulary.Len(), len(t.Labels))
+	if err == nil {
+		t.Labeller, err = model.NewLabeller(config, device)
 	}
-	config, err := ModelConfig(spec, len(c.Vocabulary))
-	if err != nil {
-		err = fmt.Errorf("manifest.json in %s: %w", c.Path, err)
-	}
-	return spec, config, err
+	return err
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.
 func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
 	defer compute.Catch(&err)
-	params, device := t.Model.Params(), t.Model.Device()
+	n := t.network()
+	params, device := n.Params(), n.Device()
 	if HostMemory(device) {
-		return c.ReadInto(ctx, ModelFile, Tensors(t.Model, params))
+		return c.ReadInto(ctx, ModelFile, Tensors(n.Layout(), params))
 	}
 	staged := make([]float32, len(params))
-	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Model, staged)); err != nil {
+	if err := c.ReadInto(ctx, ModelFile, Tensors(n.Layout(), staged)); err != nil {
 		return err
 	}
 	device.Upload(params, staged)
 	return nil
 }
 
-// Close frees the model and its device.
+// Close frees the network and its device.
 func (t *Trained) Close() {
-	device := t.Model.Device()
-	t.Model.Close()
+	n := t.network()
+	device := n.Device()
+	n.Close()
 	device.Close()
 }
 
-// Tensors are the model's tensors under their checkpoint names, as views of flat, which is laid out
+// Tensors are a network's tensors under their checkpoint names, as views of flat, which is laid out
 // like the parameters.
-func Tensors(m *model.Model, flat []float32) []checkpoint.Tensor {
+func Tensors(layout []model.View, flat []float32) []checkpoint.Tensor {
 	var tensors []checkpoint.Tensor
-	for _, v := range m.Layout() {
+	for _, v := range layout {
 		tensors = append(tensors, checkpoint.Tensor{Name: v.Name, Shape: v.Shape,
 			Data: flat[v.Offset : v.Offset+v.Len]})
 	}

@@ -111,3 +111,107 @@ func widened(x []float32) []float64 {
 	}
 	return y
 }
+
+// TestLabellerOnGPU holds labellers of two directions on the GPU against the CPU's: gradients that
+// are staged, losses and logits, in batches of several lengths.
+func TestLabellerOnGPU(t *testing.T) {
+	if !onGPU(t) {
+		return
+	}
+	gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Close()
+	host, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	for _, pool := range []model.Pool{model.PoolNone, model.PoolLast, model.PoolMean,
+		model.PoolMax} {
+		t.Run(pool.String(), func(t *testing.T) {
+			c := model.LabellerConfig{Cell: compute.GRU, Vocab: 7, Embed: 6, Hidden: 16, Layers: 2,
+				Bidirectional: true, Dropout: 0.3, DropoutInput: 0.2, Labels: 3, Pool: pool,
+				Seed: 7}
+			rng := rand.New(rand.NewPCG(1, 2))
+			batches := make([]model.Examples, 4)
+			for i := range batches {
+				batches[i] = randomExamples(rng, c, 6-i, 3)
+			}
+			want, got := labelled(t, c, host, batches), labelled(t, c, gpu, batches)
+			for i := range batches {
+				compared := devicetest.NewComparison(t,
+					devicetest.Bounds{Element: 1e-4, Share: 1e-5})
+				compared.Tensor(fmt.Sprint("batch ", i), "results", got[i], widened(want[i]))
+				compared.End()
+			}
+		})
+	}
+}
+
+// randomExamples draws a batch of up to T tokens in B lanes, one of them empty.
+func randomExamples(rng *rand.Rand, c model.LabellerConfig, T, B int) model.Examples {
+	in := model.Examples{Steps: T, Scale: 0.5, Step: int64(T), Targets: make([]int32, B)}
+	if c.Pool == model.PoolNone {
+		in.Targets = make([]int32, T*B)
+	}
+	for i := range in.Targets {
+		in.Targets[i] = int32(rng.IntN(c.Labels))
+	}
+	for range T * B {
+		in.Inputs = append(in.Inputs, int32(rng.IntN(c.Vocab)))
+	}
+	for b := range B {
+		in.Lengths = append(in.Lengths, int32(rng.IntN(T)+1))
+		in.Lanes = append(in.Lanes, 3*b)
+	}
+	in.Lengths[B-1] = 0
+	return in
+}
+
+// labelled returns each batch's gradients, the losses and, if pooled, the logits. Staged gradients
+// are those on the device.
+func labelled(t *testing.T, c model.LabellerConfig, dev compute.Device, batches []model.Examples) (
+	all [][]float32) {
+	t.Helper()
+	l, err := model.NewLabeller(c, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, err := l.NewPass(batches[0].Steps, len(batches[0].Lengths))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var hooks model.Hooks
+	if stager, ok := dev.(compute.Stager); ok {
+		hooks.Stage = stager.AllocHost(len(l.Gradients()))
+		defer stager.FreeHost(hooks.Stage)
+	}
+	for _, in := range batches {
+		loss, err := p.Backward(in, hooks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range p.Staged() {
+			s.Wait()
+		}
+		results := make([]float32, len(l.Gradients()))
+		dev.Download(results, l.Gradients())
+		if hooks.Stage != nil {
+			devicetest.SameBits(t, "what is staged", hooks.Stage, results)
+		}
+		logits := make([]float32, len(in.Targets)*c.Labels)
+		predicted, err := p.Predict(in, logits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Pool != model.PoolNone { // padding's logits mean nothing
+			results = append(results, logits...)
+		}
+		all = append(all, append(results, float32(loss), float32(predicted)))
+	}
+	return all
+}

@@ -16,6 +16,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Workers that share a machine have at most its cores between them, as long as there are enough
@@ -86,7 +87,7 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 		{Use{Device: "cpu"}, runtime.GOMAXPROCS(0), true},
 		{Use{Device: "cpu", Threads: 3, Precision: "fp32"}, 3, false},
 	} {
-		trained, err := LoadTrained(ctx, folder, c.use)
+		trained, err := LoadTrained(ctx, folder, c.use, task.LM)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	}
 	for _, use := range []Use{{Threads: -1}, {Threads: maxThreads + 1}, {Precision: "fp8"}} {
 		var usage *app.UsageError
-		if _, err := LoadTrained(ctx, folder, use); !errors.As(err, &usage) {
+		if _, err := LoadTrained(ctx, folder, use, task.LM); !errors.As(err, &usage) {
 			t.Errorf("%+v: %v", use, err)
 		}
 	}
@@ -123,8 +124,8 @@ func TestTaskOfACheckpoint(t *testing.T) {
 	vocabulary := text.Vocabulary().Tokens()
 	const other = "is of --task translate, and one of --task lm is needed: give another folder"
 	for _, c := range []struct{ task, used, resumed string }{
-		{"lm", "", "another text with the same vocabulary"}, // saveUntrained knows no text
-		{"", "", "another text with the same vocabulary"},
+		{"lm", "", "other data with the same vocabulary"}, // saveUntrained knows no text
+		{"", "", "other data with the same vocabulary"},
 		{"translate", other, "belongs to another job, which has --task translate instead of lm: " +
 			"choose another folder, or give that job's flags"},
 	} {
@@ -202,7 +203,7 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 	}
 	if _, err := store.Save(t.Context(), checkpoint.Snapshot{Step: 1, Spec: text,
 		Vocabulary: vocabulary, Training: []byte("{}"), Files: []checkpoint.File{
-			{Name: ModelFile, Tensors: Tensors(m, m.Params())}}}); err != nil {
+			{Name: ModelFile, Tensors: Tensors(m.Layout(), m.Params())}}}); err != nil {
 		t.Fatal(err)
 	}
 	return store

@@ -19,6 +19,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
@@ -29,18 +30,21 @@ const (
 	metricEpochPerplexity  = "epoch_perplexity"
 	metricTrainTokens      = "train_tokens" // of the text
 	metricValidationTokens = "validation_tokens"
+	metricEpochSegments    = "epoch_segments"
 	metricTotalSteps       = "total_steps" // of the whole job
 	metricSeconds          = "seconds"     // of training, from the job's submission on
 )
 
 // Metrics are a step's figures in the manifest, besides the training's progress.
-func (d *Data) Metrics(
-	spec *rondov1.JobSpec, progress *train.Progress, elapsed time.Duration, timed bool,
+func Metrics(
+	spec *rondov1.JobSpec, d Data, progress *train.Progress, elapsed time.Duration, timed bool,
 ) checkpoint.Metrics {
+	training, evaluation := d.Sizes()
 	metrics := checkpoint.Metrics{metricLoss: progress.Loss,
-		metricTrainTokens: float64(d.Train.Len()), metricTotalSteps: float64(d.Steps(spec))}
-	if d.Validation != nil {
-		metrics[metricValidationTokens] = float64(d.Validation.Len())
+		metricTrainTokens: float64(training), metricTotalSteps: float64(Steps(spec, d)),
+		metricEpochSegments: float64(d.SegmentsPerEpoch())}
+	if evaluation > 0 {
+		metrics[metricValidationTokens] = float64(evaluation)
 	}
 	if loss := progress.EpochLoss(); !math.IsNaN(loss) {
 		metrics[metricEpochLoss], metrics[metricEpochPerplexity] = loss, math.Exp(loss)
@@ -74,13 +78,14 @@ type Summary struct {
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
 	Vocabulary       int      `json:"vocabulary"`
+	Labels           int      `json:"labels,omitempty"` // of a task that predicts labels
 	TrainTokens      *float64 `json:"train_tokens"`
 	ValidationTokens *float64 `json:"validation_tokens"`
 
 	Steps      int64    `json:"steps"`
 	TotalSteps *float64 `json:"total_steps"`
 	Batch      int64    `json:"batch"`
-	BPTT       int64    `json:"bptt"`
+	BPTT       int64    `json:"bptt,omitempty"` // of the language model
 	Optimizer  string   `json:"optimizer"`
 	Rate       float64  `json:"lr"`
 	TokensSeen int64    `json:"tokens_seen"`
@@ -97,9 +102,9 @@ type Summary struct {
 	ValidationLoss *float64  `json:"validation_loss"`
 	Best           *Best     `json:"best"`
 
-	Repeat   []string `json:"repeat"`   // repeats the training
-	GoOn     []string `json:"go_on"`    // continues it
-	Generate []string `json:"generate"` // writes text
+	Repeat []string `json:"repeat"` // repeats the training
+	GoOn   []string `json:"go_on"`  // continues it
+	Use    []string `json:"use"`    // uses the network, such as rondo generate
 }
 
 // Evaluated is what a manifest tells about evaluations.
@@ -167,9 +172,13 @@ func ownFolder(path, location string) bool {
 // Summarize reads a checkpoint's manifest. location is the checkpoint's own folder, or a folder of
 // checkpoints of which it is the newest.
 func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
-	spec, config, err := languageModel(c)
+	spec, err := Spec(c)
 	if err != nil {
 		return nil, err
+	}
+	network, err := NetworkOf(spec, len(c.Vocabulary), len(c.Labels))
+	if err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
 	metric := func(name string) *float64 {
 		if value, ok := c.Metrics[name]; ok {
@@ -179,21 +188,18 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
 		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
-		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(model.Layout(config)),
+		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(network.Tensors),
 		Corpus: spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
+		Labels:           len(c.Labels),
 		TrainTokens:      metric(metricTrainTokens),
 		ValidationTokens: metric(metricValidationTokens),
 		Steps:            c.Step, TotalSteps: metric(metricTotalSteps), Batch: spec.Batch,
-		BPTT: spec.Bptt, Optimizer: spec.Optimizer, Rate: spec.Lr,
-		TokensSeen: c.Step * spec.Batch * spec.Bptt * max(1, spec.Accumulate),
-		Seconds:    metric(metricSeconds), Loss: metric(metricLoss),
+		Optimizer: spec.Optimizer, Rate: spec.Lr,
+		Seconds: metric(metricSeconds), Loss: metric(metricLoss),
 		EpochLoss: metric(metricEpochLoss),
 		Evaluates: spec.EvalCorpus != "" || spec.ValidationFraction > 0,
 	}
-	if s.TrainTokens != nil && *s.TrainTokens > 0 {
-		passes := float64(s.TokensSeen) / *s.TrainTokens
-		s.Epochs = &passes
-	}
+	s.count(spec, metric(metricEpochSegments))
 	v, err := validation(c)
 	if err != nil {
 		return nil, err
@@ -202,6 +208,23 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	s.Evaluated = evaluated(v, s.ValidationLoss)
 	s.commands(spec, location, v != nil && v.EndsEarly(spec.EarlyStop))
 	return s, nil
+}
+
+// count fills in how much the job has read; an epoch has so many segments, unless an older version
+// did not record it.
+func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
+	segments := s.Steps * max(1, spec.Accumulate)
+	if spec.Task == task.LM {
+		s.BPTT = spec.Bptt
+		s.TokensSeen = segments * spec.Batch * spec.Bptt
+		if s.TrainTokens != nil && *s.TrainTokens > 0 {
+			passes := float64(s.TokensSeen) / *s.TrainTokens
+			s.Epochs = &passes
+		}
+	} else if epoch != nil && *epoch > 0 && s.TrainTokens != nil {
+		passes := float64(segments) / *epoch
+		s.Epochs, s.TokensSeen = &passes, int64(passes**s.TrainTokens)
+	}
 }
 
 // validation reads the evaluations' part of the training's progress; nil: an older version wrote
@@ -221,16 +244,24 @@ func validation(c *checkpoint.Checkpoint) (*train.Validation, error) {
 
 // CheckEarlyStop refuses to continue from a checkpoint at which --early-stop ended the job, unless
 // its steps are done. A job that is evaluated on another text than before may continue.
-func (d *Data) CheckEarlyStop(spec *rondov1.JobSpec, c *checkpoint.Checkpoint) error {
+func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) error {
 	v, err := validation(c)
-	if err != nil || v == nil || c.Step >= d.Steps(spec) {
+	if err != nil || v == nil || c.Step >= Steps(spec, d) {
 		return err
 	}
-	if on := v.On(d.EvalText(spec)); on.EndsEarly(spec.EarlyStop) {
+	if on := v.On(d.EvalData()); on.EndsEarly(spec.EarlyStop) {
 		return app.Usagef("the job of the checkpoint %s was ended by --early-stop %d: give "+
 			"--early-stop 0 or more than %d to go on", c.Path, spec.EarlyStop, on.Waiting)
 	}
 	return nil
+}
+
+// useCommand names the command that uses a network of a task.
+func useCommand(of string) string {
+	if of == task.LM {
+		return "generate"
+	}
+	return of
 }
 
 // commands fills in the command lines, without the run's --inject, logs and traces. early says that
@@ -241,7 +272,7 @@ func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
 	spec.Resume, spec.Inject, spec.AuditDir, spec.Trace = plain.Resume, "", "", ""
 	spec.CheckpointDir = ""
 	s.Repeat = append([]string{"rondo", "train"}, jobspec.Arguments(spec)...)
-	s.Generate = []string{"rondo", "generate", "--checkpoint", location}
+	s.Use = []string{"rondo", useCommand(spec.Task), "--checkpoint", location}
 	spec.CheckpointDir = location
 	if ownFolder(s.Checkpoint, location) {
 		spec.CheckpointDir = filepath.Dir(location)

@@ -75,8 +75,8 @@ func TestSummary(t *testing.T) {
 	if got := parsed(t, s.GoOn); !proto.Equal(got, want) {
 		t.Errorf("go on from one step: %v", s.GoOn)
 	}
-	if want := "rondo generate --checkpoint " + c.Path; strings.Join(s.Generate, " ") != want {
-		t.Errorf("generate: %v", s.Generate)
+	if want := "rondo generate --checkpoint " + c.Path; strings.Join(s.Use, " ") != want {
+		t.Errorf("use: %v", s.Use)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 		return manifest(t, spec, fmt.Sprintf(`{"step":30,"validation":{"step":30,"loss":2,`+
 			`"best":1.25,"best_step":20,"waiting":2,"text":%d}}`, text), nil)
 	}
-	own := data.EvalText(spec)
+	own := data.EvalData()
 	for _, c := range []struct {
 		limit, text, steps int64
 		refused            bool
@@ -124,7 +124,7 @@ func TestGoOnAfterEarlyStop(t *testing.T) {
 	} {
 		now := proto.CloneOf(spec)
 		now.EarlyStop, now.Steps = c.limit, c.steps
-		err := data.CheckEarlyStop(now, of(c.text))
+		err := CheckEarlyStop(now, data, of(c.text))
 		var usage *app.UsageError
 		if c.refused != errors.As(err, &usage) || !c.refused && err != nil {
 			t.Errorf("%+v: %v", c, err)
@@ -201,8 +201,8 @@ func TestShowNamesTheBestOfTheFolder(t *testing.T) {
 		s.Evaluated != EvaluatedHere {
 		t.Errorf("%+v", s)
 	}
-	if want := "rondo generate --checkpoint " + folder; strings.Join(s.Generate, " ") != want {
-		t.Errorf("generate: %v", s.Generate)
+	if want := "rondo generate --checkpoint " + folder; strings.Join(s.Use, " ") != want {
+		t.Errorf("use: %v", s.Use)
 	}
 	if s := show(path); s.Steps != 2 || s.Best != nil || *s.ValidationLoss != 1.5 {
 		t.Errorf("one step's folder: %+v", s)

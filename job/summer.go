@@ -13,23 +13,22 @@ import (
 
 // SummerConfig configures the compressed sum of a job of so many steps; nil: the ring sums the
 // whole gradient in fp32.
-func SummerConfig(spec *rondov1.JobSpec, m model.Config, steps int64) (*compress.Config, error) {
+func SummerConfig(spec *rondov1.JobSpec, n Network, steps int64) (*compress.Config, error) {
 	way, err := jobspec.ParseCompress(spec.Compress)
 	if err != nil {
 		return nil, err
 	}
-	views := model.Layout(m)
-	c := compress.Config{Length: model.Span(views), TopK: way.TopK, PowerSGD: way.PowerSGD,
+	c := compress.Config{Length: model.Span(n.Tensors), TopK: way.TopK, PowerSGD: way.PowerSGD,
 		Now: time.Now, Feedback: spec.ErrorFeedback && spec.Compress == "none", Seed: spec.Seed,
 		After: wholeSteps(spec, steps), PerTensor: divides(spec)}
 	if momentumAfter(spec, steps) > 0 {
 		c.Momentum = momentum(spec)
 	}
-	for _, v := range views {
+	for _, v := range n.Tensors {
 		c.Tensors = append(c.Tensors, tensor(v))
 	}
 	if spec.Compress == "none" {
-		c.Lookup = lookup(spec, m, views)
+		c.Lookup = lookup(spec, n)
 	}
 	if jobspec.Exact(spec) && c.Lookup == nil {
 		return nil, nil
@@ -135,22 +134,21 @@ func tensor(v model.View) compress.Tensor {
 // so unevenly distributed that a step of several times as many tokens as entries still misses most.
 const repeats = 4
 
-// lookup is the tensor whose gradient is limited to the tokens that were read; nil: none. Tied
-// weights are also the output layer's, whose gradient covers all tokens.
-func lookup(spec *rondov1.JobSpec, m model.Config, views []model.View) *compress.Lookup {
+// lookup is the tensor whose gradient is limited to the tokens that were read; nil: none.
+func lookup(spec *rondov1.JobSpec, n Network) *compress.Lookup {
 	always := spec.SparseRows == "always"
 	if spec.SyncEvery > 1 { // momenta change the rows of other tokens too
 		return nil
 	}
-	if m.TieWeights || !always && spec.SparseRows != "auto" || jobspec.WholeGradients(spec) {
+	if !always && spec.SparseRows != "auto" || jobspec.WholeGradients(spec) {
 		return nil
 	}
-	if !always && spec.Accumulate*spec.Batch*spec.Bptt > repeats*int64(m.Vocab) {
+	if !always && spec.Accumulate*spec.Batch*spec.Bptt > repeats*int64(n.Tokens) {
 		return nil
 	}
-	for _, v := range views {
-		if v.Name == m.LookupWeight() {
-			return &compress.Lookup{Tensor: tensor(v), ByColumn: m.Embed == 0, Always: always}
+	for _, v := range n.Tensors {
+		if v.Name == n.Table {
+			return &compress.Lookup{Tensor: tensor(v), ByColumn: n.TableByColumn, Always: always}
 		}
 	}
 	return nil

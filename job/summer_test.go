@@ -45,11 +45,11 @@ func TestSummerConfig(t *testing.T) {
 			if err := jobspec.Validate(spec); err != nil {
 				t.Fatal(err)
 			}
-			m, err := ModelConfig(spec, c.vocabulary)
+			n, err := languageNetwork(spec, c.vocabulary)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := SummerConfig(spec, m, 1000)
+			got, err := SummerConfig(spec, n, 1000)
 			if err != nil || (got == nil) != (c.want == nil) {
 				t.Fatalf("%+v, %v; want %+v", got, err, c.want)
 			}
@@ -61,7 +61,7 @@ func TestSummerConfig(t *testing.T) {
 			}
 			if got.TopK != c.want.TopK || got.PowerSGD != c.want.PowerSGD ||
 				got.After != c.want.After || got.PerTensor != c.want.PerTensor ||
-				got.Feedback != c.want.Feedback || got.Length != model.Span(model.Layout(m)) {
+				got.Feedback != c.want.Feedback || got.Length != model.Span(n.Tensors) {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 			if (got.Lookup != nil) != c.looks {
@@ -110,11 +110,11 @@ func TestMomentumAfter(t *testing.T) {
 		if got := momentumAfter(spec, 1000); got != c.want {
 			t.Errorf("%s: after step %d, want %d", name, got, c.want)
 		}
-		m, err := ModelConfig(spec, 80)
+		n, err := languageNetwork(spec, 80)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := SummerConfig(spec, m, 1000)
+		got, err := SummerConfig(spec, n, 1000)
 		if err != nil || got != nil && got.Momentum != c.rule {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.rule)
 		}

@@ -1,37 +1,21 @@
 package job
 
 import (
-	"fmt"
-
-	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task/lm"
 	"rondo/train"
 )
 
-// Batches are a job's segments, in the form that task/lm reads.
-type Batches struct {
-	*corpus.Reader
-	*corpus.Sampler
-}
-
-// Batches returns the reader of the job's segments.
-func (d *Data) Batches() Batches {
-	return Batches{corpus.NewReader(d.Train, d.Sampler), d.Sampler}
-}
-
 // TrainConfig configures the step loop, without the settings that differ from rank to rank.
-func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
+func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 	rule, err := train.ParseOptimizer(spec.Optimizer)
 	if err != nil {
 		return train.Config{}, app.Usage(err)
 	}
 	c := train.Config{
 		Lanes: int(spec.Batch),
-		Steps: d.Steps(spec),
+		Steps: Steps(spec, d),
 		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
 			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
 			WeightDecay: spec.WeightDecay},
@@ -52,28 +36,6 @@ func TrainConfig(spec *rondov1.JobSpec, d *Data) (train.Config, error) {
 
 		CheckEvery:      spec.CheckEvery,
 		EvictStragglers: spec.EvictStragglers,
-	}
-	return c, nil
-}
-
-// Reads configures the language model's data, evaluation and samples.
-func (d *Data) Reads(spec *rondov1.JobSpec) (lm.Config, error) {
-	c := lm.Config{BPTT: int(spec.Bptt), Batches: d.Batches(), EvalData: d.EvalText(spec)}
-	if d.Validation != nil {
-		evaluation, err := corpus.NewEvaluation(d.Validation, int(spec.Batch), int(spec.Bptt))
-		if err != nil {
-			return c, app.Usage(err)
-		}
-		c.Evaluation = evaluation
-	}
-	if spec.SampleTokens > 0 {
-		writer, err := lm.NewWriter(d.Corpus.Vocabulary(), Tokenizer(spec), spec.SamplePrefix,
-			int(spec.SampleTokens), model.Sampling{Temperature: spec.SampleTemperature,
-				Greedy: spec.SampleTemperature == 0, Seed: spec.Seed})
-		if err != nil {
-			return c, app.Usage(fmt.Errorf("--sample-prefix: %w", err))
-		}
-		c.Writer = writer
 	}
 	return c, nil
 }

@@ -159,14 +159,10 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = data.Close() }()
-	if _, err := job.ModelConfig(r.Spec, data.Corpus.Vocabulary().Len()); err != nil {
+	if _, err := data.Network(); err != nil {
 		return err
 	}
-	r.logDevices(data.Corpus.Vocabulary().Len())
-	_, err = data.Corpus.Vocabulary().Encode(job.Tokenizer(r.Spec), r.Spec.SamplePrefix)
-	if err != nil {
-		return app.Usage(fmt.Errorf("--sample-prefix: %w", err))
-	}
+	r.logDevices(data.Vocabulary().Len())
 	if err := job.Probe(r.Spec); err != nil {
 		return err
 	}
@@ -176,7 +172,7 @@ func (r Run) check(ctx context.Context) error {
 	if err := probeFolder("--trace", r.Spec.Trace); err != nil {
 		return err
 	}
-	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data.Corpus, nil)
+	checkpoints, err := job.OpenCheckpoints(ctx, r.Spec, data, nil)
 	if err != nil {
 		return err
 	}
@@ -188,11 +184,11 @@ func (r Run) check(ctx context.Context) error {
 	if found == nil {
 		return nil
 	}
-	if last := data.Steps(r.Spec); found.Step > last {
+	if last := job.Steps(r.Spec, data); found.Step > last {
 		return app.Usagef("the checkpoint %s is past the job's last step, %d: raise --steps or "+
 			"--epochs, or give --resume STEP", found.Path, last)
 	}
-	return data.CheckEarlyStop(r.Spec, found)
+	return job.CheckEarlyStop(r.Spec, data, found)
 }
 
 // probeFolder creates a flag's folder if necessary and checks that files can be written to it.

@@ -9,8 +9,91 @@ import (
 	"rondo/compute"
 )
 
+// tape is a compiled graph that ends in an output layer.
+type tape struct {
+	output  *crossEntropy
+	machine gorgonia.VM
+
+	// finished, if set, is called in a run when the gradients up to end, in the network's layout,
+	// have been queued. Set before a run.
+	finished func(end int)
+}
+
+// compile builds a graph and its derivative. build adds the forward pass to nodes. It returns the
+// cost and all weights' nodes.
+func (t *tape) compile(build func(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
+	weights gorgonia.Nodes, err error)) error {
+	return Build(func() (err error) {
+		defer compute.Catch(&err)
+		nodes := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
+		cost, weights, err := build(nodes)
+		if err != nil {
+			return err
+		}
+		if _, err := gorgonia.Grad(cost, weights...); err != nil {
+			return fmt.Errorf("model: differentiating a segment: %w", err)
+		}
+		if err := distinct(nodes); err != nil {
+			return err
+		}
+		t.machine = gorgonia.NewTapeMachine(nodes)
+		return nil
+	})
+}
+
+// run runs forward and backward. between is called before the backward pass; its error is returned
+// unchanged. The loss is the output kernel's sum.
+func (t *tape) run(between func() error) error {
+	t.output.between, t.output.halted = between, nil
+	t.machine.Reset()
+	err := t.machine.RunAll()
+	t.output.between = nil
+	if t.output.halted != nil {
+		return t.output.halted
+	}
+	if err != nil {
+		return fmt.Errorf("model: running a segment: %w", unwrapVM(err))
+	}
+	return nil
+}
+
+// finishing returns a callback for when the gradient of this tensor, and of all tensors before it,
+// has been queued.
+func (t *tape) finishing(v View) func() { return func() { t.finish(v.end()) } }
+
+// finish reports that the gradients up to end have been queued.
+func (t *tape) finish(end int) {
+	if t.finished != nil {
+		t.finished(end)
+	}
+}
+
+// reports makes the layer of a direction report its gradients. eachGate: also W_hh's, gate by gate.
+func (t *tape) reports(l *Layer, views []View, d direction, eachGate bool) {
+	begin, _ := d.span(views)
+	l.gradientReady = func(tensors, rows int) {
+		if rows == 0 {
+			t.finish(begin + l.views[tensors-1].end())
+		} else if eachGate {
+			t.finish(begin + l.views[tensors].Offset + rows*l.views[tensors].Shape[1])
+		}
+	}
+}
+
+func (t *tape) close() {
+	if t.machine != nil {
+		t.machine.Close()
+		t.machine = nil
+	}
+	if t.output != nil {
+		t.output.kernel.Close()
+		t.output = nil
+	}
+}
+
 // graph is the training graph of a model for T steps of B lanes. It keeps no state.
 type graph struct {
+	tape
 	model  *Model
 	T, B   int
 	memory *activations
@@ -22,12 +105,6 @@ type graph struct {
 	layers     []*Layer
 	dropouts   []*dropout // of the embedding's and the layers' outputs, if there is dropout
 	projection *projection
-	output     *crossEntropy
-	machine    gorgonia.VM
-
-	// finished, if set, is called in a run when the gradients up to end, in the model's layout,
-	// have been queued. Set before a run.
-	finished func(end int)
 }
 
 // newGraph builds the graph. memory must suffice for T steps of B lanes, and grads is laid out as
@@ -35,23 +112,7 @@ type graph struct {
 func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph, error) {
 	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
 		ids: make([]int32, T*B)}
-	err := Build(func() (err error) {
-		defer compute.Catch(&err)
-		nodes := gorgonia.NewGraph(gorgonia.WithGraphName("segment"))
-		cost, weights, err := g.build(nodes)
-		if err != nil {
-			return err
-		}
-		if _, err := gorgonia.Grad(cost, weights...); err != nil {
-			return fmt.Errorf("model: differentiating a segment: %w", err)
-		}
-		if err := distinct(nodes); err != nil {
-			return err
-		}
-		g.machine = gorgonia.NewTapeMachine(nodes)
-		return nil
-	})
-	if err != nil {
+	if err := g.compile(g.build); err != nil {
 		g.close()
 		return nil, err
 	}
@@ -74,9 +135,9 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 		if c.TieWeights {
 			rows = nil
 		}
-		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight), rows,
+		g.embedding = newEmbedding(m.dev, "embedding", c.Vocab, g.gradient(embeddingWeight), rows,
 			cut(g.memory.embedded, g.T, g.B, c.Embed))
-		g.embedding.done = g.finishing(embeddingWeight)
+		g.embedding.done = g.finishing(find(m.views, embeddingWeight))
 		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
 			return nil, nil, err
 		}
@@ -94,7 +155,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	if c.projects() {
 		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
 			cut(g.memory.projected, g.T, g.B, c.Embed), g.inputGradient(0, c.Hidden))
-		g.projection.done = g.finishing(projectionWeight)
+		g.projection.done = g.finishing(find(m.views, projectionWeight))
 		x, err = g.projection.apply(x, weight(projectionWeight, projectionWeight))
 		if err != nil {
 			return nil, nil, err
@@ -104,7 +165,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	// gradients, but they share memory, and the embedding's operator has already added them.
 	g.output = newCrossEntropy(m.dev, g.gradient(c.outputWeights()), g.gradient(outputBias),
 		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
-	g.output.done = g.finishing(outputBias)
+	g.output.done = g.finishing(find(m.views, outputBias))
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
 		weight(outputBias, outputBias))
 	return cost, weights, err
@@ -149,31 +210,11 @@ func (g *graph) newLayer(k int) *Layer {
 	begin, end := layerSpan(m.views, k)
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
-	l.gradientReady = func(tensors, rows int) {
-		if rows == 0 {
-			g.finish(begin + l.views[tensors-1].end())
-		} else if k == 0 { // Finishes lists partial tensors of the first layer only
-			g.finish(begin + l.views[tensors].Offset + rows*l.views[tensors].Shape[1])
-		}
-	}
+	g.reports(l, m.views, direction{layer: k}, k == 0)
 	if k > 0 || c.Embed > 0 {
 		l.dx = g.inputGradient(c.Layers-k, c.inputWidth(k))
 	}
 	return l
-}
-
-// finishing returns a callback for when the gradient of this tensor, and of all tensors before it,
-// has been queued.
-func (g *graph) finishing(name string) func() {
-	end := find(g.model.views, name).end()
-	return func() { g.finish(end) }
-}
-
-// finish reports that the gradients up to end have been queued.
-func (g *graph) finish(end int) {
-	if g.finished != nil {
-		g.finished(end)
-	}
 }
 
 // gradient returns the memory of a tensor's gradient.
@@ -206,7 +247,7 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale = in.Scale
 	for _, d := range g.dropouts {
-		d.load(c.Seed, in, first)
+		d.load(c.Seed, in.Step, in.Lanes, first)
 	}
 }
 
@@ -240,21 +281,10 @@ func (g *graph) dropForward(layer int) {
 
 // run runs forward and backward over the loaded steps. It computes the state after from the state
 // before. dafter, if not zero, is the gradient of after from the later steps; dbefore, if not zero,
-// receives the gradient of before. between is called before the backward pass; its error is
-// returned unchanged. The loss is the output kernel's sum.
+// receives the gradient of before. between is that of tape.run.
 func (g *graph) run(before, after, dafter, dbefore state, between func() error) error {
 	g.carry(before, after, dafter, dbefore)
-	g.output.between, g.output.halted = between, nil
-	g.machine.Reset()
-	err := g.machine.RunAll()
-	g.output.between = nil
-	if g.output.halted != nil {
-		return g.output.halted
-	}
-	if err != nil {
-		return fmt.Errorf("model: running a segment: %w", unwrapVM(err))
-	}
-	return nil
+	return g.tape.run(between)
 }
 
 // carry sets the recurrent layers' states and, as in run, their gradients.
@@ -289,17 +319,11 @@ func unwrapVM(err error) error {
 }
 
 func (g *graph) close() {
-	if g.machine != nil {
-		g.machine.Close()
-		g.machine = nil
-	}
+	g.tape.close()
 	for _, l := range g.layers {
 		l.Close()
 	}
-	if g.output != nil {
-		g.output.kernel.Close()
-	}
-	g.layers, g.output = nil, nil
+	g.layers = nil
 }
 
 // activations is a graph's working memory besides its kernels' own: the layers' outputs, which

@@ -92,7 +92,7 @@ func initial(c Config, views []View) []float32 {
 		name := fnv.New64a()
 		name.Write([]byte(v.Name))
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
-		c.fill(v, v.of(flat), rng)
+		c.fill(v, v.of(flat), rng, views)
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
 			for i := range c.Hidden {
 				v.of(flat)[gate*c.Hidden+i] += float32(c.ForgetBias)
@@ -103,13 +103,13 @@ func initial(c Config, views []View) []float32 {
 }
 
 // fill sets one tensor's initial values.
-func (c Config) fill(v View, x []float32, rng *rand.Rand) {
+func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	matrix := len(v.Shape) == 2
 	switch kind := c.Init.Kind; {
 	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
 		fillNormal(x, rng, 1)
 	case kind == Uniform:
-		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v.role))))
+		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v.role, views))))
 	case kind == Normal && (matrix || v.role == rolePeephole):
 		fillNormal(x, rng, c.Init.STD)
 	case !matrix: // zero
@@ -127,10 +127,10 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand) {
 }
 
 // fanIn is n in the bound 1/sqrt(n) that PyTorch uses for a tensor of this role.
-func (c Config) fanIn(r role) int {
+func (c Config) fanIn(r role, views []View) int {
 	switch r {
 	case roleOutput, roleOutputBias, roleEmbedding:
-		return c.outputWidth()
+		return find(views, c.outputWeights()).Shape[1]
 	}
 	return c.Hidden
 }

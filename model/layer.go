@@ -23,9 +23,9 @@ type Layer struct {
 	views []View
 
 	kernel       compute.Recurrent
-	input        compute.RecurrentInput
 	in, out      compute.RecurrentState
 	dout, dstate compute.RecurrentState // gradients of out and in; nil outside of chunks
+	ends         *ends                  // of rows of several lengths; nil: all have T steps
 	states       []float32              // in and out: [2, States, B, H]; nil if not the layer's
 	y            *buffer                // [T, B, H]
 	dx           *buffer                // [T, B, D]; nil if the input is token ids
@@ -123,55 +123,80 @@ func (l *Layer) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 
 // forward runs the kernel on x and w.
 func (l *Layer) forward(in []gorgonia.Value) (gorgonia.Value, error) {
-	s := l.shape
-	var err error
-	if l.dx == nil {
-		if l.input.IDs, err = tokenIDs(in[0], s.T*s.B); err != nil {
-			return nil, err
-		}
-	} else if l.input.X, err = floats(in[0], s.T*s.B*s.D); err != nil {
-		return nil, err
-	}
-	w, err := floats(in[1], len(l.gradient))
+	x, w, err := layerInputs(in, l.shape, l.dx == nil, len(l.gradient))
 	if err != nil {
 		return nil, err
 	}
-	l.kernel.Forward(recurrentWeights(l.views, w), l.input, l.in, l.y.flat, l.out)
+	l.run(w, x)
 	return l.y.value, nil
 }
 
-// differentiate adds one operator that computes all gradients. y is one of its inputs so that
-// Gorgonia keeps the memory of x and y until then.
-func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	value, dx := l.dw, []float32(nil)
-	if l.dx != nil {
-		value, dx = l.dx.value, l.dx.flat
+// layerInputs returns the memory of a layer's input and of its n weights.
+func layerInputs(in []gorgonia.Value, s compute.RecurrentShape, ids bool, n int) (
+	x compute.RecurrentInput, w []float32, err error) {
+	if ids {
+		x.IDs, err = tokenIDs(in[0], s.T*s.B)
+	} else {
+		x.X, err = floats(in[0], s.T*s.B*s.D)
 	}
-	backward := &operator{name: l.name + ".backward", shape: value.Shape().Clone(),
-		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
+	if err == nil {
+		w, err = floats(in[1], n)
+	}
+	return x, w, err
+}
+
+func (l *Layer) output() *buffer { return l.y }
+
+// run computes y from x, with the weights w.
+func (l *Layer) run(w []float32, x compute.RecurrentInput) {
+	l.kernel.Forward(recurrentWeights(l.views, w), x, l.in, l.y.flat, l.out)
+	if H := l.shape.H; l.ends != nil {
+		l.dev.CopyRows(packed(l.out.H, H), packed(l.y.flat, H), l.shape.B, H, l.ends.last, false)
+	}
+}
+
+func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return differentiate(l.name, gorgonia.Nodes{in[0], in[1], y, dy}, l.dx, l.dw,
+		func(in []gorgonia.Value, dx []float32) error {
 			dy, err := floats(in[3], len(l.y.flat))
-			if err != nil {
-				return nil, err
+			if err == nil {
+				l.backward(dy, dx)
 			}
-			l.backward(dy, dx)
-			return value, nil
-		}}
-	n, err := backward.apply(in[0], in[1], y, dy)
-	if err != nil || l.dx == nil {
+			return err
+		})
+}
+
+// differentiate adds one operator that computes all gradients of a layer: of its input, unless dx
+// is nil, and of its weights. in are the layer's input and weights, y and dy. y is among them so
+// that Gorgonia keeps the memory of x and y until then.
+func differentiate(name string, in gorgonia.Nodes, dx *buffer, dw *tensor.Dense,
+	run func(in []gorgonia.Value, dx []float32) error) (gorgonia.Nodes, error) {
+	value, flat := dw, []float32(nil)
+	if dx != nil {
+		value, flat = dx.value, dx.flat
+	}
+	backward := &operator{name: name + ".backward", shape: value.Shape().Clone(),
+		run: func(in []gorgonia.Value) (gorgonia.Value, error) { return value, run(in, flat) }}
+	n, err := backward.apply(in...)
+	if err != nil || dx == nil {
 		return gorgonia.Nodes{nil, n}, err
 	}
-	dw, err := port(l.name+".dw", n, l.dw)
-	return gorgonia.Nodes{n, dw}, err
+	weights, err := port(name+".dw", n, dw)
+	return gorgonia.Nodes{n, weights}, err
 }
 
 // backward runs the kernel's backward pass, and reports the weights' gradients.
 func (l *Layer) backward(dy, dx []float32) {
-	dw := recurrentWeights(l.views, l.gradient)
+	dw, dout := recurrentWeights(l.views, l.gradient), l.dout
+	if H := l.shape.H; l.ends != nil {
+		l.dev.CopyRows(packed(dy, H), packed(dout.H, H), len(l.ends.lane), H, l.ends.lane, true)
+		dout = compute.RecurrentState{}
+	}
 	if k, ok := l.kernel.(compute.Telling); ok && l.gradientReady != nil {
-		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.gradientReady)
+		k.BackwardTelling(dy, dout, dw, dx, l.dstate, l.gradientReady)
 		return
 	}
-	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)
+	l.kernel.Backward(dy, dout, dw, dx, l.dstate)
 	if l.gradientReady != nil {
 		l.gradientReady(len(l.views), 0)
 	}

@@ -100,7 +100,7 @@ func Layout(c Config) []View {
 		l.add(roleProjection, projectionWeight, c.Embed, c.Hidden)
 	}
 	for k := c.Layers - 1; k >= 0; k-- {
-		l.layer(c.layerShape(k, 1, 1), func(what string) string { return layerName(what, k) })
+		l.layer(c.layerShape(k, 1, 1), direction{layer: k}.name)
 	}
 	if c.Embed > 0 {
 		l.add(roleEmbedding, embeddingWeight, c.Vocab, c.Embed)
@@ -133,25 +133,61 @@ func Finishes(c Config) []int {
 	if c.projects() {
 		add(projectionWeight)
 	}
+	var order []direction
 	for k := c.Layers - 1; k >= 0; k-- {
-		add(layerName("weight_ih", k))
-		if k == 0 {
-			w := find(views, layerName("weight_hh", k))
-			for g := 1; g < c.Cell.Gates(); g++ {
-				ends = append(ends, w.Offset+g*c.Hidden*c.Hidden)
-			}
-		}
-		_, end := layerSpan(views, k)
-		ends = append(ends, end)
+		order = append(order, direction{layer: k})
 	}
+	ends = append(ends, recurrentEnds(views, order)...)
 	if c.Embed > 0 {
 		add(embeddingWeight)
 	}
 	return ends
 }
 
+// recurrentEnds are the Finishes of recurrent layers, whose gradients are computed in this order.
+func recurrentEnds(views []View, order []direction) (ends []int) {
+	for i, d := range order {
+		ends = append(ends, find(views, d.name("weight_ih")).end())
+		_, end := d.span(views)
+		if w := find(views, d.name("weight_hh")); i == len(order)-1 {
+			H := w.Shape[1]
+			for rows := H; rows < w.Shape[0]; rows += H {
+				ends = append(ends, w.Offset+rows*H)
+			}
+		}
+		ends = append(ends, end)
+	}
+	return ends
+}
+
+// direction is a recurrent layer, in one of its directions if it has two.
+type direction struct {
+	prefix  string // of the tensors' names
+	layer   int
+	reverse bool
+}
+
+// name returns PyTorch's name of a tensor of the layer in this direction.
+func (d direction) name(what string) string {
+	if d.reverse {
+		return fmt.Sprintf("%srnn.%s_l%d_reverse", d.prefix, what, d.layer)
+	}
+	return fmt.Sprintf("%srnn.%s_l%d", d.prefix, what, d.layer)
+}
+
+// span returns its part of the flat parameters: [begin, end).
+func (d direction) span(views []View) (begin, end int) {
+	rnn := d.prefix + "rnn."
+	for _, v := range views {
+		if strings.HasPrefix(v.Name, rnn) && strings.HasSuffix(v.Name, d.name("")[len(rnn):]) {
+			end = v.end()
+		}
+	}
+	return find(views, d.name("weight_ih")).Offset, end
+}
+
 // layerName returns PyTorch's name of a tensor of layer k.
-func layerName(what string, k int) string { return fmt.Sprintf("rnn.%s_l%d", what, k) }
+func layerName(what string, k int) string { return direction{layer: k}.name(what) }
 
 // Span is the number of floats that the views take, with padding.
 func Span(views []View) int {
@@ -180,14 +216,7 @@ func find(views []View, name string) View {
 }
 
 // layerSpan returns recurrent layer k's part of the flat parameters: [begin, end).
-func layerSpan(views []View, k int) (begin, end int) {
-	for _, v := range views {
-		if strings.HasSuffix(v.Name, layerName("", k)[len("rnn."):]) {
-			end = v.end()
-		}
-	}
-	return find(views, layerName("weight_ih", k)).Offset, end
-}
+func layerSpan(views []View, k int) (begin, end int) { return direction{layer: k}.span(views) }
 
 // recurrentWeights splits a layer's weight vector, in the layout of LayerLayout, into tensors.
 func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {

@@ -3,19 +3,14 @@ package model
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"rondo/compute"
 )
 
 // Model is a language model's parameters and their gradients, in a device's memory.
 type Model struct {
+	parameters
 	config Config
-	dev    compute.Device
-	views  []View
-	params []float32 // Span(views)
-	grads  []float32 // Span(views), padded, then GradientTail
-	rows   gradientRows
 	// unrecorded is why the device could not record some run; nil: nothing failed.
 	unrecorded error
 }
@@ -29,87 +24,24 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 	if dev == nil {
 		return nil, errors.New("model: no device")
 	}
-	views := Layout(cfg)
-	m := &Model{config: cfg, dev: dev, views: views}
-	if err := m.allocate(Span(views)); err != nil {
-		m.Close()
+	m := &Model{parameters: parameters{dev: dev, views: Layout(cfg)}, config: cfg}
+	if err := m.allocate(cfg.GradientTail); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", cfg.shape(), err)
 	}
 	m.Initialise()
 	return m, nil
 }
 
-// allocate allocates n parameters and their gradients.
-func (m *Model) allocate(n int) (err error) {
-	defer compute.Catch(&err)
-	m.params = m.dev.Alloc(n)
-	m.grads = m.dev.Alloc(n + m.config.GradientTail)
-	return nil
-}
-
 // Initialise resets the parameters to the initial weights.
-func (m *Model) Initialise() { m.dev.Upload(m.params, initial(m.config, m.views)) }
+func (m *Model) Initialise() { m.initialise(m.config) }
 
 // Config returns the model's configuration.
 func (m *Model) Config() Config { return m.config }
-
-// Device returns the device that the model computes on.
-func (m *Model) Device() compute.Device { return m.dev }
 
 // Unrecorded returns why a device that can record could not record a run of one of the model's
 // segments, evaluators or generators. Such runs cost the host as much as without recording. It is
 // nil if nothing failed.
 func (m *Model) Unrecorded() error { return m.unrecorded }
-
-// Layout returns each tensor's place in Params and Gradients.
-func (m *Model) Layout() []View { return slices.Clone(m.views) }
-
-// Count returns the number of parameters, without padding.
-func (m *Model) Count() int { return Count(m.views) }
-
-// Params returns all parameters, with padding, in device memory.
-func (m *Model) Params() []float32 { return m.params }
-
-// Gradients returns all gradients, with zero padding, in device memory.
-func (m *Model) Gradients() []float32 { return m.grads[:len(m.params):len(m.params)] }
-
-// GradientsWithTail returns the gradients followed by the Config's GradientTail floats.
-func (m *Model) GradientsWithTail() []float32 { return m.grads }
-
-// Param returns a tensor's view of Params, and its shape.
-func (m *Model) Param(name string) (x []float32, shape []int, err error) {
-	for _, v := range m.views {
-		if v.Name == name {
-			return v.of(m.params), slices.Clone(v.Shape), nil
-		}
-	}
-	return nil, nil, fmt.Errorf("model: there is no tensor %q in this model", name)
-}
-
-// Gradient returns a tensor's view of Gradients.
-func (m *Model) Gradient(name string) ([]float32, error) {
-	for _, v := range m.views {
-		if v.Name == name {
-			return v.of(m.grads), nil
-		}
-	}
-	return nil, fmt.Errorf("model: there is no tensor %q in this model", name)
-}
-
-// Close frees the parameters and gradients. Close segments, evaluators and generators first.
-func (m *Model) Close() {
-	if m.params == nil {
-		return
-	}
-	m.dev.Free(m.params)
-	m.dev.Free(m.grads)
-	m.params, m.grads = nil, nil
-}
-
-// view returns a tensor's part of a flat slice laid out as the model. The tensor must exist.
-func (m *Model) view(name string, flat []float32) []float32 {
-	return find(m.views, name).of(flat)
-}
 
 // weights are a model's tensors in the kernels' form.
 type weights struct {

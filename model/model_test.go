@@ -47,10 +47,18 @@ func newSegment(t testing.TB, m *Model, T, B int) *Segment {
 	return s
 }
 
+// network is a Model or a Labeller.
+type network interface {
+	Device() compute.Device
+	Layout() []View
+	Params() []float32
+	Gradients() []float32
+}
+
 // download returns a copy of device memory.
-func download(m *Model, x []float32) []float32 {
+func download(m network, x []float32) []float32 {
 	host := make([]float32, len(x))
-	m.dev.Download(host, x)
+	m.Device().Download(host, x)
 	return host
 }
 

@@ -77,3 +77,38 @@ func exercise(t *testing.T, cfg Config, dev compute.Device) (results []float32, 
 	}
 	return results, err
 }
+
+// TestLabellerMemoryIsTheDevices does the same with labellers.
+func TestLabellerMemoryIsTheDevices(t *testing.T) {
+	forLabellers(t, func(t *testing.T, c LabellerConfig) {
+		want, err := useLabeller(c, newDevice(t), 7, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := useLabeller(c, devicetest.NewProtected(t, newDevice(t), 1<<20), 7, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the results differ")
+		}
+	})
+}
+
+// TestTranslatorMemoryIsTheDevices does the same with translators.
+func TestTranslatorMemoryIsTheDevices(t *testing.T) {
+	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
+		want, err := useTranslator(c, newDevice(t), 7, 5, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev := devicetest.NewProtected(t, newDevice(t), 1<<20)
+		got, err := useTranslator(c, dev, 7, 5, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the results differ")
+		}
+	})
+}

@@ -60,21 +60,26 @@ type SegmentInput struct {
 	// dropout masks. They may be omitted without dropout.
 	Step  int64
 	Lanes []int
+	Hooks
+}
+
+// Hooks are what a run does with its gradients and its loss on the way. The zero value is none.
+type Hooks struct {
 	// Stage, if set, is host memory of a compute.Stager, as long as Gradients. The gradients are
 	// copied to it during the backward pass. Staged returns the copies.
 	Stage []float32
-	// Finished, if set, is called from Run's goroutine during the backward pass, when the gradients
-	// up to end are final. Others may then read and write them concurrently. The ends are those of
-	// Finishes; the last is the whole gradient. The device must complete its work before its calls
-	// return, so it may be no Recorder and no Stager, and Behind must be nil.
+	// Finished, if set, is called from the same goroutine during the backward pass, when the
+	// gradients up to end are final. Others may then read and write them concurrently. The ends are
+	// those of Finishes; the last is the whole gradient. The device must complete its work before
+	// its calls return, so it may be no Recorder and no Stager, and Behind must be nil.
 	Finished func(end int)
 	// BeforeBackward, if set, is called once, when the first loss is known and no backward pass has
 	// begun. Its error ends the run and leaves the state unchanged.
 	BeforeBackward func() error
 	// Behind, if set, is called when the whole backward pass is queued, before anything waits for
-	// the loss. The work on the gradients that it queues is done before Run returns, and before
-	// they are staged. It is recorded with the run, so all runs of a segment that have a Behind
-	// must have the same one, and it must not read anything back.
+	// the loss. The work on the gradients that it queues is done before the run returns, and before
+	// they are staged. It is recorded with the run of a Segment, so all runs of one that have
+	// a Behind must have the same one, and it must not read anything back.
 	Behind func(loss *compute.Loss)
 }
 
@@ -284,14 +289,8 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
 			s.B, len(in.Lanes))
 	}
-	if _, ok := s.model.dev.(compute.Stager); in.Stage != nil && !(ok &&
-		len(in.Stage) == len(s.model.params)) {
-		return fmt.Errorf("model: %d gradients cannot be staged in %d floats by %s",
-			len(s.model.params), len(in.Stage), s.model.dev.Name())
-	}
-	if in.Finished != nil && (s.recordings.dev != nil || s.stager != nil || in.Behind != nil) {
-		return fmt.Errorf("model: %s cannot report finished gradients during a run",
-			s.model.dev.Name())
+	if err := s.model.checkHooks(in.Hooks); err != nil {
+		return err
 	}
 	if err := s.model.checkIDs("input", in.Inputs, 0); err != nil {
 		return err
@@ -301,16 +300,6 @@ func (s *Segment) check(in SegmentInput) error {
 
 // Staged returns the last run's staged gradients, in the order of their copies.
 func (s *Segment) Staged() []compute.Staged { return s.staged }
-
-// stage starts to copy the gradients up to end to host memory, after the parts in before.
-func (m *Model) stage(host []float32, before []compute.Staged, end int) compute.Staged {
-	first := 0
-	if n := len(before); n > 0 {
-		first = before[n-1].End
-	}
-	return compute.Staged{End: end,
-		Wait: m.dev.(compute.Stager).StartDownload(host[first:end], m.grads[first:end])}
-}
 
 // DropoutKey is the key of a lane's dropout mask after a layer at a step: a chain of SplitMix64
 // hashes (Steele, Lea and Flood 2014) over all four values. Layers count from 0; -1 is the

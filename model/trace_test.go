@@ -51,37 +51,40 @@ func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json
 func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 6) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
+	forTraces(t, pattern, number, checkTrace)
+}
+
+func forTraces(t *testing.T, pattern string, number int, check func(*testing.T, string)) {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) != number {
 		t.Fatalf("%s: %d files, want %d: %v", pattern, len(files), number, err)
 	}
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) { checkTrace(t, file) })
+		t.Run(filepath.Base(file), func(t *testing.T) { check(t, file) })
 	}
 }
 
-func checkTrace(t *testing.T, file string) {
+// readTrace reads a trace's file.
+func readTrace(t *testing.T, file string, want any) {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var want trace
-	if err := json.Unmarshal(text, &want); err != nil {
+	if err := json.Unmarshal(text, want); err != nil {
 		t.Fatal(err)
 	}
-	cell, err := compute.ParseCell(want.Cell)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
-		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
-		DropoutInput: want.DropoutInput, Seed: want.Seed})
-	if len(m.Layout()) != len(want.Weights) {
-		t.Fatalf("%d tensors, the trace has %d", len(m.Layout()), len(want.Weights))
+}
+
+// setTensors sets all of a network's parameters.
+func setTensors(t *testing.T, m network, weights map[string]traceTensor) {
+	t.Helper()
+	if len(m.Layout()) != len(weights) {
+		t.Fatalf("%d tensors, the trace has %d", len(m.Layout()), len(weights))
 	}
 	flat := make([]float32, Span(m.Layout()))
 	for _, v := range m.Layout() {
-		w, ok := want.Weights[v.Name]
+		w, ok := weights[v.Name]
 		if !ok || fmt.Sprint(w.Shape) != fmt.Sprint(v.Shape) {
 			t.Fatalf("%s %v: the trace has shape %v", v.Name, v.Shape, w.Shape)
 		}
@@ -89,8 +92,20 @@ func checkTrace(t *testing.T, file string) {
 			v.of(flat)[i] = float32(x)
 		}
 	}
-	m.dev.Upload(m.Params(), flat)
+	m.Device().Upload(m.Params(), flat)
+}
 
+func checkTrace(t *testing.T, file string) {
+	var want trace
+	readTrace(t, file, &want)
+	cell, err := compute.ParseCell(want.Cell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
+		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
+		DropoutInput: want.DropoutInput, Seed: want.Seed})
+	setTensors(t, m, want.Weights)
 	rows := float32(want.T * want.B)
 	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}
 	for i := range want.IDs {
@@ -118,7 +133,7 @@ func checkTrace(t *testing.T, file string) {
 	compareTensors(t, "weight after SGD", m, m.Params(), want.SGD.WeightsAfter)
 }
 
-func compareTensors(t *testing.T, what string, m *Model, flat []float32,
+func compareTensors(t *testing.T, what string, m network, flat []float32,
 	want map[string]traceTensor) {
 	t.Helper()
 	for _, v := range m.Layout() {

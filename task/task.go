@@ -3,12 +3,21 @@
 // import nothing of this module.
 package task
 
-// LM is the language model of task/lm, the default. Checkpoints without a task name are its.
-const LM = "lm"
+// The tasks.
+const (
+	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
+	Classify = "classify" // task/classify: a label for a text
+	Tag      = "tag"      // task/tag: a label for each token
+	// Translate turns a text into another: task/translate.
+	Translate = "translate"
+)
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
 	return []string{
 		LM,
+		Classify,
+		Tag,
+		Translate,
 	}
 }

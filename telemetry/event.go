@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -83,14 +84,26 @@ type Sample struct {
 	Text string `json:"text"`
 }
 
-// Eval is an evaluation of the model on a whole text.
+// Metric is a figure of the task's own. In JSON it is a member of its event.
+type Metric struct {
+	Name  string
+	Value float64
+}
+
+// Eval is an evaluation of the model on all evaluation data.
 type Eval struct {
 	Step             int64   `json:"step"`
 	Loss             float64 `json:"loss"`
 	Perplexity       float64 `json:"perplexity"`
 	BitsPerToken     float64 `json:"bits_per_token"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
-	Tokens           int64   `json:"tokens"`
+	Tokens           int64   `json:"tokens"` // targets
+	// Confusion counts the targets of each label, by row, that each label was predicted for, by
+	// column; nil: the task has no such table.
+	Confusion [][]int64 `json:"confusion,omitempty"`
+	Labels    []string  `json:"labels,omitempty"` // of its rows and columns
+
+	Metrics []Metric `json:"-"`
 }
 
 // Done is the end of a job.
@@ -108,6 +121,8 @@ type Done struct {
 	// BestLoss is the lowest validation loss, measured after BestStep. 0: there was no evaluation.
 	BestStep int64   `json:"best_step,omitempty"`
 	BestLoss float64 `json:"best_loss,omitempty"`
+
+	Metrics []Metric `json:"-"` // of the last evaluation
 }
 
 // EarlyStopped is the Reason of a job that --early-stop ended. Its argument is a number of
@@ -188,6 +203,10 @@ func (e Sample) line() string {
 }
 
 func (e Eval) line() string {
+	if len(e.Metrics) > 0 {
+		return fmt.Sprintf("evaluation at step %d: loss %.4f%s, %d targets", e.Step, e.Loss,
+			metricsText(e.Metrics), e.Tokens)
+	}
 	text := fmt.Sprintf("evaluation at step %d: loss %.4f, perplexity %.3f, %.3f bits/token",
 		e.Step, e.Loss, e.Perplexity, e.BitsPerToken)
 	if e.BitsPerCharacter > 0 {
@@ -215,6 +234,9 @@ func (e Done) line() string {
 	}
 	if e.BestStep > 0 {
 		text += fmt.Sprintf("\nbest: step %d, validation loss %.3f", e.BestStep, e.BestLoss)
+	}
+	if len(e.Metrics) > 0 {
+		text += "\nlast evaluation" + strings.TrimPrefix(metricsText(e.Metrics), ",")
 	}
 	if e.Checkpoint == "" {
 		return text + "\nthe model was not kept"
@@ -267,7 +289,37 @@ func MarshalEvent(e Event) ([]byte, error) {
 	if len(body) > len("{}") {
 		head += ","
 	}
-	return append([]byte(head), body[1:]...), nil
+	return appendMetrics(append([]byte(head), body[1:]...), e), nil
+}
+
+// appendMetrics adds an event's metrics to its JSON object.
+func appendMetrics(object []byte, e Event) []byte {
+	var metrics []Metric
+	switch e := e.(type) {
+	case Eval:
+		metrics = e.Metrics
+	case Done:
+		metrics = e.Metrics
+	}
+	object = object[:len(object)-1]
+	for _, m := range metrics {
+		value := "null"
+		if isFinite(m.Value) {
+			value = strconv.FormatFloat(m.Value, 'g', -1, 64)
+		}
+		name, _ := json.Marshal(m.Name) // a string has no error
+		object = fmt.Appendf(object, ",%s:%s", name, value)
+	}
+	return append(object, '}')
+}
+
+// metricsText lists metrics for people.
+func metricsText(metrics []Metric) string {
+	var b strings.Builder
+	for _, m := range metrics {
+		fmt.Fprintf(&b, ", %s %.4f", m.Name, m.Value)
+	}
+	return b.String()
 }
 
 // Line returns an event's name and its text for people. A Step has text only if it was skipped; the

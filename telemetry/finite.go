@@ -29,7 +29,7 @@ func (o ordered) MarshalJSON() ([]byte, error) {
 	for i := range o.v.NumField() {
 		f := o.v.Field(i)
 		name, options, _ := strings.Cut(o.v.Type().Field(i).Tag.Get("json"), ",")
-		if options == "omitempty" && f.IsZero() {
+		if name == "-" || options == "omitempty" && f.IsZero() {
 			continue
 		}
 		value := []byte("null")

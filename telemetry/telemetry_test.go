@@ -3,6 +3,7 @@ package telemetry
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -139,6 +140,24 @@ func TestDoneSaysWhy(t *testing.T) {
 		if line, err := MarshalEvent(e); err != nil ||
 			!strings.Contains(string(line), `"reason":"`+reason+`"`) {
 			t.Errorf("%s, %v", line, err)
+		}
+	}
+}
+
+func TestMetricsAreMembersOfTheirEvents(t *testing.T) {
+	metrics := []Metric{{"accuracy", 0.875}, {"macro \"f1\"", math.NaN()}}
+	for _, e := range []Event{Eval{Step: 3, Loss: 0.5, Tokens: 8, Metrics: metrics},
+		Done{Step: 3, Loss: math.NaN(), Metrics: metrics}} {
+		line, err := MarshalEvent(e)
+		var got map[string]any
+		if err = errors.Join(err, json.Unmarshal(line, &got)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if f1, ok := got[`macro "f1"`]; got["accuracy"] != 0.875 || !ok || f1 != nil {
+			t.Errorf("%s", line)
+		}
+		if _, text := Line(e); !strings.Contains(text, " accuracy 0.8750, macro") {
+			t.Errorf("%q", text)
 		}
 	}
 }

@@ -33,15 +33,15 @@ func (ringOfOne) AllGather(context.Context, []float32, []int) error { return nil
 // idle is a seat that does nothing, so that a benchmark measures only the loop.
 type idle struct{}
 
-func (idle) Read(context.Context, iter.Seq[Span]) func()               { return func() {} }
-func (idle) Next(context.Context) ([]int32, error)                     { return nil, nil }
-func (idle) Backward(Pass) (float64, error)                            { return 1, nil }
-func (idle) ZeroState()                                                {}
-func (idle) State([]float32) error                                     { return nil }
-func (idle) SetState([]float32) error                                  { return nil }
-func (idle) Evaluate(context.Context, Lanes, func(float64, int)) error { return nil }
-func (idle) Staged() []compute.Staged                                  { return nil }
-func (idle) Close()                                                    {}
+func (idle) Read(context.Context, iter.Seq[Span]) func()        { return func() {} }
+func (idle) Next(context.Context) ([]int32, error)              { return nil, nil }
+func (idle) Backward(Pass) (float64, error)                     { return 1, nil }
+func (idle) ZeroState()                                         {}
+func (idle) State([]float32) error                              { return nil }
+func (idle) SetState([]float32) error                           { return nil }
+func (idle) Evaluate(context.Context, Lanes, func(Score)) error { return nil }
+func (idle) Staged() []compute.Staged                           { return nil }
+func (idle) Close()                                             {}
 
 // steps runs n steps of a job on one rank, with its model or without.
 func steps(tb testing.TB, j job, n int, withModel bool, begin func()) {

@@ -12,7 +12,7 @@ const (
 	evalLoss      = 0               // exact: the loss summed over targets
 	evalTokens    = exactFloats     // exact: the targets that count
 	evalNonfinite = 2 * exactFloats // ranks whose loss is not finite
-	evalSize      = evalNonfinite + 1
+	evalCounts    = evalNonfinite + 1
 )
 
 // evaluator runs evaluations between steps.
@@ -21,49 +21,66 @@ type evaluator struct {
 	evaluated *EvalReport // the last report
 }
 
-// evaluate computes the mean loss on all evaluation data. Each rank reads its own lanes from a zero
-// state. The sums do not depend on how the lanes are dealt.
+// evaluate scores all evaluation data. Each rank reads its own lanes from a zero state. The sums do
+// not depend on how the lanes are dealt.
 func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
-	sum, tokens, err := e.evaluateOwn(ctx)
+	sum, score, err := e.evaluateOwn(ctx)
 	if err != nil {
 		return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 	}
-	var buf [evalSize]float32
+	buf := make([]float32, evalCounts+exactFloats*len(score.Counts))
 	if exactable(sum.value()) {
 		sum.put(buf[evalLoss:])
 	} else {
 		buf[evalNonfinite] = 1
 	}
-	putExact(buf[evalTokens:], float64(tokens))
+	putExact(buf[evalTokens:], float64(score.Targets))
+	for i, n := range score.Counts {
+		putExact(buf[evalCounts+i*exactFloats:], float64(n))
+	}
 	if e.ring.Peers != nil {
-		if err := e.ring.Peers.AllReduce(ctx, buf[:]); err != nil {
+		if err := e.ring.Peers.AllReduce(ctx, buf); err != nil {
 			return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 		}
 		e.exchange.lastSum = e.cfg.Now()
 	}
-	sum, counted := takeExact(buf[evalLoss:]), takeExact(buf[evalTokens:])
-	report := EvalReport{Step: e.progress.Step, Tokens: int64(counted.value())}
+	count := func(at int) int64 {
+		sum := takeExact(buf[at:])
+		return int64(sum.value())
+	}
+	sum, score.Targets = takeExact(buf[evalLoss:]), count(evalTokens)
+	for i := range score.Counts {
+		score.Counts[i] = count(evalCounts + i*exactFloats)
+	}
+	report := EvalReport{Step: e.progress.Step, Tokens: score.Targets}
 	if report.Tokens == 0 {
-		return report, errors.New("evaluation: the text has no target")
+		return report, errors.New("evaluation: the data have no target")
 	}
-	report.Loss = sum.value() / float64(report.Tokens)
+	score.Loss = sum.value()
 	if buf[evalNonfinite] != 0 {
-		report.Loss = math.NaN()
+		score.Loss = math.NaN()
 	}
+	report.Loss = score.Loss / float64(report.Tokens)
+	report.Metrics = e.task.Metrics(score)
 	return report, nil
 }
 
-// evaluateOwn returns the loss summed over the targets of this rank's lanes, and the number of
-// targets. It computes the lanes in the same groups as training.
-func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, targets int64, err error) {
+// evaluateOwn returns the exact loss and the score on this rank's lanes. It computes the lanes in
+// the same groups as training.
+func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, own Score, err error) {
+	own.Counts = make([]int64, e.task.Counters())
 	for _, lanes := range e.groups {
-		err := e.seat.Evaluate(ctx, lanes, func(lossSum float64, n int) {
-			sum.add(lossSum)
-			targets += int64(n)
+		err := e.seat.Evaluate(ctx, lanes, func(part Score) {
+			e.beat() // a long evaluation has no steps
+			sum.add(part.Loss)
+			own.Targets += part.Targets
+			for i, n := range part.Counts {
+				own.Counts[i] += n
+			}
 		})
 		if err != nil {
-			return sum, 0, err
+			return sum, own, err
 		}
 	}
-	return sum, targets, nil
+	return sum, own, nil
 }

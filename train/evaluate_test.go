@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestEvaluation(t *testing.T) {
 			j.config.Steps, j.config.Schedule.Rate = 1, 1e-30
 			j.evaluation = evaluation
 			o := j.mustRun(t)
-			if len(o.evals) != 1 || *o.result.Eval != o.evals[0] {
+			if len(o.evals) != 1 || !reflect.DeepEqual(*o.result.Eval, o.evals[0]) {
 				t.Fatalf("%d evaluations", len(o.evals))
 			}
 			got := o.evals[0]
@@ -139,8 +140,8 @@ func TestEvaluationFails(t *testing.T) {
 	j := newJob(1)
 	j.config.EvalEvery = 2
 	for want, e := range map[string]Evaluation{
-		"step 2: evaluation: the text has no target": emptyText{newEvaluation(9)},
-		"step 2: evaluation: it broke":               brokenText{newEvaluation(9)},
+		"step 2: evaluation: the data have no target": emptyText{newEvaluation(9)},
+		"step 2: evaluation: it broke":                brokenText{newEvaluation(9)},
 	} {
 		j.evaluation = e
 		if o := j.run(t)[0]; o.err == nil || !strings.Contains(o.err.Error(), want) {

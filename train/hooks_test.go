@@ -123,7 +123,7 @@ type unevaluated struct {
 	recorder *devicetest.Recorder
 }
 
-func (u unevaluated) Evaluate(ctx context.Context, lanes Lanes, add func(float64, int)) error {
+func (u unevaluated) Evaluate(ctx context.Context, lanes Lanes, add func(Score)) error {
 	u.recorder.Fail = errTest
 	defer func() { u.recorder.Fail = nil }()
 	return u.Seat.Evaluate(ctx, lanes, add)

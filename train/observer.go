@@ -25,13 +25,13 @@ type StepReport struct {
 	Steps int64 // of the whole job
 	Epoch int64 // of the step, from 1
 
-	Loss         float64 // mean over all G*T targets; NaN when a rank's is not finite
+	Loss         float64 // mean over all targets; NaN when a rank's is not finite
 	EpochLoss    float64 // mean over the epoch's steps that were not skipped; NaN if all were
 	LearningRate float64
 	// GradientNorm is the L2 norm before clipping. If each rank clips its own gradient
 	// (ScopeWorker), it is the mean of the ranks' norms, weighted by their lanes.
 	GradientNorm    float64
-	TokensPerSecond float64 // G*T over this rank's step time; 0 if that time is 0
+	TokensPerSecond float64 // of all ranks, over this rank's step time; 0 if that time is 0
 	// Skipped: the loss or the gradient was not finite on some rank. No rank updated its
 	// parameters, and the loss does not count.
 	Skipped bool
@@ -49,11 +49,13 @@ type StepTimes struct {
 	Waiting time.Duration
 }
 
-// EvalReport is the loss on the whole evaluation text.
+// EvalReport is the result on all evaluation data.
 type EvalReport struct {
 	Step   int64   // completed steps
 	Loss   float64 // mean over Tokens; NaN when it is not finite
 	Tokens int64   // targets that count
+	// Metrics are the task's own.
+	Metrics []Metric
 }
 
 // noObserver discards all reports.

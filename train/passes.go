@@ -63,8 +63,25 @@ func (c *core) endsEpoch(steps int64) bool {
 	return c.epoch(steps) > c.epoch(c.cfg.Local.began(steps))
 }
 
-// targets is the number of targets of a step: K*G*T.
-func (c *core) targets() int { return c.cfg.Accumulate * c.cfg.Lanes * c.task.Targets() }
+// whole is all lanes of the batch.
+func (c *core) whole() Lanes { return Lanes{Count: c.cfg.Lanes} }
+
+// targets is the number of targets that these lanes have in a step, from 0. It is K*G*T for all
+// lanes of a language model.
+func (c *core) targets(index int64, lanes Lanes) (n int64) {
+	for part := range int64(c.cfg.Accumulate) {
+		n += c.task.Targets(c.position(index)+part, lanes)
+	}
+	return n
+}
+
+// share is the part of a step's targets that these lanes have.
+func (c *core) share(index int64, lanes Lanes) float64 {
+	return float64(c.targets(index, lanes)) / float64(c.targets(index, c.whole()))
+}
+
+// ownLanes is this rank's lanes.
+func (b *batch) ownLanes() Lanes { return Lanes{First: b.first, Count: b.count} }
 
 // passes is the number of passes of a step on this rank.
 func (b *batch) passes() int { return len(b.groups) * b.cfg.Accumulate }
@@ -91,15 +108,16 @@ func (b *batch) spans(from, to int64) iter.Seq[Span] {
 }
 
 // forwardBackward runs the step's passes. It leaves this rank's part of the global gradient in the
-// model, or in the nodes of b.fold. The sum of the ranks' parts is the mean over all K*G*T targets.
+// model, or in the nodes of b.fold. The sum of the ranks' parts is the mean over all targets.
 // A gradient that is clipped before the ring is first the mean over its own lanes' targets;
-// clipping then weights it by its share of all lanes. The lanes' states go to after.
+// clipping then weights it by its share of all targets. The lanes' states go to after.
 func (b *batch) forwardBackward(
 	ctx context.Context, index int64, after *agree.Entry,
 ) (tally, error) {
 	own := &b.own
 	*own = tally{}
 	b.fold.begin()
+	targets := float64(b.targets(index, b.whole()))
 	for n := range b.passes() {
 		p := b.pass(index, n)
 		lossSum, err := b.runPass(ctx, p)
@@ -112,7 +130,7 @@ func (b *batch) forwardBackward(
 		if !(math.Abs(lossSum) < b.clip.LossLimit) {
 			own.nonfinite = 1
 		}
-		own.loss.add(lossSum / float64(b.targets()))
+		own.loss.add(lossSum / targets)
 		b.fold.addSegment(p.Part, b.cfg.Accumulate)
 		if p.Part == b.cfg.Accumulate-1 {
 			if err := b.endGroup(p, after, own); err != nil {
@@ -185,8 +203,9 @@ func (b *batch) setStates(p pass) error {
 
 // input returns the seat's work in a pass.
 func (b *batch) input(ctx context.Context, p pass) Pass {
-	divisor := float64(b.targets()) * b.path.mean() // K*G*T, or K*B*T
-	in := Pass{Span: p.Span, Scale: float32(1 / divisor), OnlyPasses: b.onlyPasses}
+	// lanes without any target have a zero gradient, whatever the scale
+	targets := max(1, b.targets(p.Step-1, b.path.averaged(p.Lanes)))
+	in := Pass{Span: p.Span, Scale: float32(1 / float64(targets)), OnlyPasses: b.onlyPasses}
 	if b.cfg.Rehearsal != nil || b.laps.tracer != nil && b.cfg.HostMemory && !b.records {
 		in.BeforeBackward = func() error {
 			b.laps.end("forward")
@@ -218,7 +237,7 @@ func (b *batch) finished(ctx context.Context) func(end int) {
 // endGroup ends a lane group's last pass: it clips the group's gradient if groups are clipped, adds
 // it to the fold, and stores the group's states.
 func (b *batch) endGroup(p pass, after *agree.Entry, own *tally) error {
-	b.path.endGroup(own)
+	b.path.endGroup(p, own)
 	if len(b.groups) == 1 {
 		return nil
 	}

@@ -57,13 +57,17 @@ func (r *reporter) reportSkipped(ranks int) error {
 	return nil
 }
 
-// speed returns the tokens per second of some steps, and adds it to the histogram.
-func (r *reporter) speed(took time.Duration, steps int64) float64 {
+// speed returns the tokens per second of the steps [from, to), and adds it to the histogram.
+func (r *reporter) speed(took time.Duration, from, to int64) float64 {
 	seconds := took.Seconds()
 	if seconds <= 0 {
 		return 0
 	}
-	rate := float64(steps) * float64(r.targets()) / seconds
+	var tokens int64
+	for segment := r.position(from); segment < r.position(to); segment++ {
+		tokens += r.task.Tokens(segment, r.whole())
+	}
+	rate := float64(tokens) / seconds
 	r.rates.add(rate)
 	return rate
 }

@@ -49,7 +49,7 @@ func (r *round) compute(
 	if r.ring.Peers != nil {
 		began := r.cfg.Now()
 		for _, slot := range r.ownTensors()[1:] {
-			r.dev.Scale(slot, float32(r.path.mean()))
+			r.dev.Scale(slot, float32(r.laneShare()))
 			if err := r.sumTensor(ctx, slot); err != nil {
 				return tally{}, fmt.Errorf("averaging what --optimizer keeps: %w", err)
 			}
@@ -60,7 +60,7 @@ func (r *round) compute(
 	r.copyWithin(r.grads, r.task.Params())
 	r.dev.Scale(r.grads, -1)
 	r.dev.Add(r.grads, r.start[0])
-	r.dev.Scale(r.grads, float32(r.path.mean()))
+	r.dev.Scale(r.grads, float32(r.laneShare()))
 	if own.nonfinite > 0 || !isFinite(r.dev.SumSquares(r.grads)) {
 		own = tally{nonfinite: 1, stop: own.stop, regroup: own.regroup}
 		r.zeroGradient()
@@ -68,6 +68,9 @@ func (r *round) compute(
 	r.laps.end("outer gradient")
 	return own, nil
 }
+
+// laneShare is this rank's weight in a mean over the ranks' parameters.
+func (r *round) laneShare() float64 { return float64(r.count) / float64(r.cfg.Lanes) }
 
 // averagesAlone reports whether this rank's parameters are already the next round's.
 func (r *round) averagesAlone() bool {
@@ -92,7 +95,7 @@ func (r *round) stepsAlone(
 		}
 		flip = flip || r.spoil.Flip
 		sum.loss.add(own.loss.value() / float64(end-from))
-		sum.norm.add(r.path.mean() * own.norm.value() / float64(end-from))
+		sum.norm.add(r.laneShare() * own.norm.value() / float64(end-from))
 		sum.nonfinite = max(sum.nonfinite, own.nonfinite)
 		sum.stop, sum.regroup = own.stop, own.regroup // the latest request
 	}

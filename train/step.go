@@ -64,7 +64,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
 	t.roll.Count(compute)
-	speed := t.speed(ended.Sub(began), end-from)
+	speed := t.speed(ended.Sub(began), from, end)
 	t.laps.whole(t.unit.name(), end, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
 		TokensPerSecond: speed, Times: StepTimes{Compute: compute,

@@ -34,18 +34,40 @@ type Task interface {
 	Reset(segment int64) bool
 	// SegmentsPerEpoch is the same for every epoch, at least 1.
 	SegmentsPerEpoch() int64
-	// Targets is the number of targets of a lane in a segment.
-	Targets() int
+	// Targets returns how many targets these lanes have in a segment. All lanes together have at
+	// least one. It is a function of its arguments alone and reads no data, so that every rank
+	// knows the whole batch's number before it is summed.
+	Targets(segment int64, lanes Lanes) int64
+	// Tokens returns how many tokens these lanes read in a segment. It too is a function of its
+	// arguments alone.
+	Tokens(segment int64, lanes Lanes) int64
 	// Evaluates reports whether there are data to evaluate on.
 	Evaluates() bool
 	// EvalData identifies the evaluation data; 0: unknown. Losses on different data are not
 	// compared.
 	EvalData() int64
+	// Counters is the number of counts of a Score, besides the loss and the targets.
+	Counters() int
+	// Metrics computes the task's metrics from an evaluation's whole Score.
+	Metrics(s Score) []Metric
 
 	// Open makes a seat for this many lanes. It fails if the device lacks memory.
 	Open(lanes int) (Seat, error)
 	// Replay returns a Replay that recomputes the states of these lanes from zeros.
 	Replay(lanes Lanes) (Replay, error)
+}
+
+// Score is the result on some evaluation data. The scores of parts add up.
+type Score struct {
+	Loss    float64 // summed over the targets, in nats
+	Targets int64
+	Counts  []int64 // Task.Counters long
+}
+
+// Metric is a named figure of an evaluation.
+type Metric struct {
+	Name  string
+	Value float64
 }
 
 // Lanes are consecutive lanes of the batch.
@@ -57,6 +79,18 @@ type Span struct {
 	Part    int   // index among the step's segments, from 0
 	Segment int64 // index in the data, from 0
 	Lanes   Lanes
+}
+
+// Spans returns the spans of some lanes in the segments before a number, in order, for an
+// evaluation.
+func Spans(segments int64, lanes Lanes) iter.Seq[Span] {
+	return func(yield func(Span) bool) {
+		for segment := range segments {
+			if !yield(Span{Segment: segment, Lanes: lanes}) {
+				return
+			}
+		}
+	}
 }
 
 // Pass is a forward and a backward pass over the lanes of a seat.
@@ -99,10 +133,9 @@ type Seat interface {
 	SetState(src []float32) error
 	ZeroState()
 
-	// Evaluate computes the loss on these lanes' part of the evaluation data, forward only,
-	// starting from a zero state of its own. It calls add repeatedly with a loss summed over some
-	// targets.
-	Evaluate(ctx context.Context, lanes Lanes, add func(lossSum float64, targets int)) error
+	// Evaluate scores these lanes' part of the evaluation data, forward only, starting from a zero
+	// state of its own. It calls add repeatedly with the score of some targets.
+	Evaluate(ctx context.Context, lanes Lanes, add func(Score)) error
 
 	Close()
 }

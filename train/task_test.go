@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 
-	"rondo/compute"
 	"rondo/model"
 )
 
@@ -46,21 +45,19 @@ func (j job) task(m *model.Model, ledger Ledger) textTask {
 	return textTask{m, bptt, j.batches, j.evaluation, j.evalData, hears}
 }
 
-func (t textTask) Tensors() (tensors []compute.Tensor) {
-	for _, v := range t.Layout() {
-		tensors = append(tensors, v.Tensor)
-	}
-	return tensors
-}
-
 func (t textTask) Gradients() []float32     { return t.GradientsWithTail() }
 func (t textTask) Finishes() []int          { return model.Finishes(t.Config()) }
 func (t textTask) StateSize() int           { return t.Config().StateSize() }
 func (t textTask) Reset(segment int64) bool { return t.batches.Reset(segment) }
 func (t textTask) SegmentsPerEpoch() int64  { return t.batches.SegmentsPerEpoch() }
-func (t textTask) Targets() int             { return t.bptt }
-func (t textTask) Evaluates() bool          { return t.evaluation != nil }
-func (t textTask) EvalData() int64          { return t.evalData }
+func (t textTask) Tokens(_ int64, lanes Lanes) int64 {
+	return int64(lanes.Count * t.bptt)
+}
+func (t textTask) Targets(s int64, lanes Lanes) int64 { return t.Tokens(s, lanes) }
+func (textTask) Counters() int                        { return 0 }
+func (textTask) Metrics(Score) []Metric               { return nil }
+func (t textTask) Evaluates() bool                    { return t.evaluation != nil }
+func (t textTask) EvalData() int64                    { return t.evalData }
 
 func (t textTask) Open(lanes int) (Seat, error) {
 	s, err := t.NewSegment(t.bptt, lanes)
@@ -123,11 +120,12 @@ func (s *textSeat) Backward(p Pass) (float64, error) {
 		s.numbers[i] = p.Lanes.First + i
 	}
 	return s.Run(model.SegmentInput{Inputs: s.inputs, Targets: s.targets, Scale: p.Scale,
-		OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers, Stage: p.Stage,
-		Finished: p.Finished, BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+		OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers,
+		Hooks: model.Hooks{Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
+			Behind: p.Behind}})
 }
 
-func (s *textSeat) Evaluate(ctx context.Context, lanes Lanes, add func(float64, int)) error {
+func (s *textSeat) Evaluate(ctx context.Context, lanes Lanes, add func(Score)) error {
 	s.ZeroEvaluationState()
 	inputs, targets := make([]int32, len(s.inputs)), make([]int32, len(s.inputs))
 	for segment := range s.task.evaluation.Segments() {
@@ -139,7 +137,7 @@ func (s *textSeat) Evaluate(ctx context.Context, lanes Lanes, add func(float64, 
 		if err != nil {
 			return err
 		}
-		add(loss, n)
+		add(Score{Loss: loss, Targets: int64(n)})
 	}
 	return nil
 }

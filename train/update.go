@@ -10,14 +10,15 @@ import (
 // when. It is chosen once per ring. The device decides by norm and loss whether to update. This
 // rank later decides by the same numbers, so nothing waits in between.
 type updatePath interface {
-	// mean is the share of all lanes that a pass's gradient averages over.
-	mean() float64
-	// weight multiplies a gradient when it is clipped.
-	weight() float64
+	// averaged returns the lanes over whose targets the gradient of a pass over these lanes is
+	// averaged.
+	averaged(lanes Lanes) Lanes
+	// weight multiplies a gradient that is clipped in a step, from 0.
+	weight(index int64) float64
 	// backward runs a pass.
 	backward(ctx context.Context, in Pass) (lossSum float64, err error)
-	// endGroup follows the passes of a lane group, and endPasses all passes of a step.
-	endGroup(own *tally)
+	// endGroup follows a lane group's last pass, and endPasses all passes of a step.
+	endGroup(p pass, own *tally)
 	endPasses(own *tally)
 	// stages reports whether the last pass leaves the gradient ready to be summed.
 	stages() bool
@@ -34,17 +35,15 @@ func (b *batch) newUpdatePath() updatePath {
 	behind := b.records && b.cfg.Rehearsal == nil && b.passes() == 1
 	b.onlyPasses = alone && b.passes() == 1 // enter and round.update zero the ranks' sums
 	b.mayStage = !alone && b.cfg.Rehearsal == nil && b.passes() == 1
-	lanes := float64(b.count) / float64(b.cfg.Lanes)
 	var path updatePath
-	switch parts := (clipParts{u: b.updater, lanes: lanes, share: lanes, behind: behind}); {
+	switch parts := (clipParts{u: b.updater, own: b.ownLanes(), behind: behind}); {
 	case b.cfg.Local.on(): // a round's steps use this rank's lanes alone
-		parts.share = 1
+		parts.whole = true
 		path = parts
 	case !b.cfg.Clip.beforeRing():
 		path = clipSum{b.updater}
 	case b.cfg.Clip.Scope == ScopeGroup:
-		parts.lanes = 1 / float64(b.cfg.LaneGroups)
-		parts.share, parts.groups = parts.lanes, true
+		parts.groups = true
 		path = parts
 	default:
 		path = parts
@@ -61,11 +60,11 @@ func (b *batch) newUpdatePath() updatePath {
 // clipSum clips the summed gradient, as one process with the whole batch does.
 type clipSum struct{ u *updater }
 
-func (clipSum) mean() float64    { return 1 }
-func (clipSum) weight() float64  { return 1 }
-func (clipSum) endGroup(*tally)  {}
-func (clipSum) endPasses(*tally) {}
-func (clipSum) stages() bool     { return true }
+func (c clipSum) averaged(Lanes) Lanes { return c.u.whole() }
+func (clipSum) weight(int64) float64   { return 1 }
+func (clipSum) endGroup(pass, *tally)  {}
+func (clipSum) endPasses(*tally)       {}
+func (clipSum) stages() bool           { return true }
 
 func (c clipSum) backward(_ context.Context, in Pass) (float64, error) {
 	return c.u.seat.Backward(in)
@@ -85,15 +84,28 @@ func (c clipSum) update(ctx context.Context, index int64, all tally) (norm float
 // groups.
 type clipParts struct {
 	u      *updater
-	lanes  float64 // share of all lanes that is clipped together
-	share  float64 // its weight in the sum
-	groups bool    // clip each lane group
-	behind bool    // clip as part of the pass
+	own    Lanes // this rank's
+	whole  bool  // the rank's gradient is not a part of a sum
+	groups bool  // clip each lane group
+	behind bool  // clip as part of the pass
 }
 
-func (c clipParts) mean() float64   { return c.lanes }
-func (c clipParts) weight() float64 { return c.share }
-func (c clipParts) stages() bool    { return c.behind }
+func (c clipParts) stages() bool { return c.behind }
+
+func (c clipParts) averaged(lanes Lanes) Lanes {
+	if c.groups {
+		return lanes
+	}
+	return c.own
+}
+
+// weight is the share of the step's targets. A group's is set when it is clipped.
+func (c clipParts) weight(index int64) float64 {
+	if c.whole || c.groups {
+		return 1
+	}
+	return c.u.share(index, c.own)
+}
 
 func (c clipParts) backward(_ context.Context, in Pass) (float64, error) {
 	if c.behind {
@@ -102,8 +114,9 @@ func (c clipParts) backward(_ context.Context, in Pass) (float64, error) {
 	return c.u.seat.Backward(in)
 }
 
-func (c clipParts) endGroup(own *tally) {
+func (c clipParts) endGroup(p pass, own *tally) {
 	if c.groups {
+		c.u.clip.Share = c.u.share(p.Step-1, p.Lanes)
 		c.clip(own)
 	}
 }
@@ -160,7 +173,7 @@ func (u updateInPass) endPasses(own *tally) {
 	}
 }
 
-func (updateInPass) endGroup(*tally) {}
+func (updateInPass) endGroup(pass, *tally) {}
 
 func (updateInPass) update(_ context.Context, _ int64, all tally) (float64, error) {
 	return all.norm.value(), nil
@@ -217,8 +230,8 @@ func newUpdater(c *core) *updater {
 // next round. It returns the step's learning rate.
 func (u *updater) plan(index int64) (rate float64) {
 	rate = u.cfg.Schedule.at(index, u.cfg.Steps, u.progress.Plateau.Reductions)
-	lossLimit := exactLimit * float64(u.targets()) // for the sum over all targets
-	u.clip = u.cfg.Clip.by(u.path.weight(), lossLimit)
+	lossLimit := exactLimit * float64(u.targets(index, u.whole())) // for the sum over all targets
+	u.clip = u.cfg.Clip.by(u.path.weight(index), lossLimit)
 	plain := u.cfg.Optimizer.update(u.progress.Updates+1+index-u.progress.Step, rate)
 	plain.Held = u.progress.Held
 	u.next = plain

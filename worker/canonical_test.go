@@ -18,9 +18,7 @@ import (
 	"rondo/compute/cpu"
 	"rondo/job"
 	"rondo/job/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task/lm"
 	"rondo/train"
 )
 
@@ -57,7 +55,7 @@ func TestCanonicalOverTheRing(t *testing.T) {
 // canonicalWeights trains a job on workers that are connected in memory. It returns the SHA-256 of
 // the weights, which must be equal on all.
 func canonicalWeights(
-	t *testing.T, spec *rondov1.JobSpec, data *job.Data, workers, threads int,
+	t *testing.T, spec *rondov1.JobSpec, data job.Data, workers, threads int,
 ) string {
 	t.Helper()
 	links := make([]allreduce.Links, workers)
@@ -92,7 +90,7 @@ func canonicalWeights(
 
 // canonicalRank runs one worker.
 func canonicalRank(
-	ctx context.Context, spec *rondov1.JobSpec, data *job.Data, links allreduce.Links,
+	ctx context.Context, spec *rondov1.JobSpec, data job.Data, links allreduce.Links,
 	rank, workers, threads int,
 ) (digest string, err error) {
 	device, err := cpu.New(cpu.Config{Threads: threads})
@@ -100,29 +98,16 @@ func canonicalRank(
 		return "", err
 	}
 	defer device.Close()
-	config, err := job.ModelConfig(spec, data.Corpus.Vocabulary().Len())
-	if err != nil {
-		return "", err
-	}
-	config.GradientTail = train.Tail
-	m, err := model.New(config, device)
-	if err != nil {
-		return "", err
-	}
-	defer m.Close()
 	settings, err := job.TrainConfig(spec, data)
 	if err != nil {
 		return "", err
 	}
 	settings.HostMemory = true
-	reads, err := data.Reads(spec)
+	task, err := data.NewTask(device, train.Tail, nil)
 	if err != nil {
 		return "", err
 	}
-	task, err := lm.New(m, reads)
-	if err != nil {
-		return "", err
-	}
+	defer task.Close()
 	trainer, err := train.New(task, settings)
 	if err != nil {
 		return "", err
@@ -163,7 +148,7 @@ func canonicalRank(
 		return "", err
 	}
 	hash := sha256.New()
-	for _, v := range m.Params() {
+	for _, v := range task.Params() {
 		fmt.Fprintf(hash, "%b ", v)
 	}
 	return hex.EncodeToString(hash.Sum(nil)), nil

@@ -14,9 +14,7 @@ import (
 	"rondo/internal/app"
 	"rondo/job"
 	"rondo/job/jobspec"
-	"rondo/model"
 	"rondo/sum/sharded"
-	"rondo/task/lm"
 	"rondo/telemetry/trace"
 	"rondo/train"
 	"rondo/train/agree"
@@ -25,7 +23,7 @@ import (
 // engine is what a worker needs to train. It is used in all of its rings.
 type engine struct {
 	worker  *worker
-	model   *model.Model
+	task    *job.Task
 	stored  *job.Checkpoints
 	trainer *train.Trainer
 	summer  *compress.Summer // nil: gradients are summed uncompressed
@@ -56,47 +54,32 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	if err := w.openDevice(); err != nil {
 		return nil, err
 	}
-	config, err := job.ModelConfig(w.spec, w.data.Corpus.Vocabulary().Len())
-	if err != nil {
-		return nil, err
-	}
-	inPlace := job.HostMemory(w.device)
-	if inPlace {
-		config.GradientTail = train.Tail
-	}
-	if e.model, err = model.New(config, w.device); err != nil {
-		return nil, err
-	}
-	if err := e.newSummer(config); err != nil {
+	if err := e.newSummer(); err != nil {
 		return nil, app.Usage(err)
 	}
 	if e.faults, err = w.newFaults(); err != nil {
 		return nil, app.Usage(err)
 	}
-	e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data.Corpus, e.faults.disk)
+	e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data, e.faults.disk)
 	if err != nil {
 		return nil, err
 	}
 	if e.saver, err = newSaver(e); err != nil {
 		return nil, err
 	}
-	e.trainer, err = e.newTrainer(inPlace)
+	e.trainer, err = e.newTrainer()
 	return e, err
 }
 
-// newTrainer makes the trainer of the job's language model. close closes everything that it opens.
-func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
+// newTrainer makes the job's task and its trainer. close closes everything that it opens.
+func (e *engine) newTrainer() (*train.Trainer, error) {
 	w := e.worker
 	settings, err := job.TrainConfig(w.spec, w.data)
 	if err != nil {
 		return nil, err
 	}
-	settings.HostMemory, settings.Now = inPlace, time.Now
+	settings.HostMemory, settings.Now = job.HostMemory(w.device), time.Now
 	e.overlaps = settings.Overlaps()
-	reads, err := w.data.Reads(w.spec)
-	if err != nil {
-		return nil, err
-	}
 	e.watch(&settings)
 	if copies := int(jobspec.ShardCopies(w.spec)); copies > 0 {
 		settings.NewSlots = func(c agree.SlotsConfig) (_ train.Slots, err error) {
@@ -104,11 +87,12 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 			return e.slots, err
 		}
 	}
+	var ledger job.Ledger
 	if w.spec.AuditDir != "" {
-		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Sampler.Offset); err != nil {
+		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Offset); err != nil {
 			return nil, app.Usage(err)
 		}
-		settings.Ledger, reads.Ledger = e.ledger, e.ledger
+		settings.Ledger, ledger = e.ledger, e.ledger
 	}
 	if w.spec.Trace != "" {
 		if e.tracer, err = trace.Create(w.spec.Trace, w.name, w.member.PID,
@@ -117,26 +101,26 @@ func (e *engine) newTrainer(inPlace bool) (*train.Trainer, error) {
 		}
 		settings.Tracer = e.tracer
 	}
-	if reads.Evaluation != nil {
-		reads.Evaluation = pulsedEvaluation{reads.Evaluation, &w.pulse}
-	}
 	e.observer = &observer{engine: e}
 	settings.Observer = e.observer
 	if e.stored.Store != nil {
 		settings.Save, settings.SaveBest, settings.Saver = true, true, e.saver
 	}
-	task, err := lm.New(e.model, reads)
-	if err != nil {
-		return nil, app.Usage(err)
+	tail := 0
+	if settings.HostMemory {
+		tail = train.Tail
 	}
-	if reads.Writer != nil {
+	if e.task, err = w.data.NewTask(w.device, tail, ledger); err != nil {
+		return nil, err
+	}
+	if e.task.Sample != nil {
 		settings.Sample = func(ctx context.Context, step int64) (string, error) {
 			ctx, cancel := context.WithTimeout(ctx, e.patience())
 			defer cancel()
-			return task.Sample(ctx, step)
+			return e.task.Sample(ctx, step)
 		}
 	}
-	trainer, err := train.New(task, settings)
+	trainer, err := train.New(e.task, settings)
 	return trainer, app.Usage(err)
 }
 
@@ -202,8 +186,8 @@ func (e *engine) close() error {
 	if e.ledger != nil {
 		errs = append(errs, e.ledger.Close())
 	}
-	if e.model != nil {
-		errs = append(errs, tryFree(e.model.Close))
+	if e.task != nil {
+		errs = append(errs, tryFree(e.task.Close))
 	}
 	return errors.Join(errs...)
 }
@@ -294,7 +278,7 @@ func (e *engine) joined(s *seat, j agree.Joined) error {
 	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
 		Generation: uint64(s.plan.Generation), From: j.Step, Committed: uint64(j.Committed),
 		World: len(s.plan.Members), Accumulate: int(e.worker.spec.Accumulate),
-		Batches: e.worker.data.Sampler.Config(), SyncEvery: e.worker.spec.SyncEvery})
+		Batches: e.worker.data.Batches(), SyncEvery: e.worker.spec.SyncEvery})
 }
 
 // saveState saves the state outside of a ring, when no other worker may have it.

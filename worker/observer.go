@@ -45,7 +45,15 @@ func (o *observer) reportStep(r train.StepReport) {
 // Evaluated implements train.Observer.
 func (o *observer) Evaluated(r train.EvalReport) {
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Eval{Eval: &rondov1.EvalEvent{
-		Step: r.Step, Loss: r.Loss, Tokens: r.Tokens}}})
+		Step: r.Step, Loss: r.Loss, Tokens: r.Tokens, Metrics: metrics(r)}}})
+}
+
+// metrics are the task's metrics of an evaluation, as events carry them.
+func metrics(r train.EvalReport) (all []*rondov1.Metric) {
+	for _, m := range r.Metrics {
+		all = append(all, &rondov1.Metric{Name: m.Name, Value: m.Value})
+	}
+	return all
 }
 
 // Sampled implements train.Observer.

@@ -222,7 +222,7 @@ func (g *gpuGroup) joinAndSum(
 			return err
 		}
 		// The gradient's content is not needed: joining a ring sets it to zero.
-		if err := joined.AllReduce(ctx, g.engine.model.GradientsWithTail()); err != nil {
+		if err := joined.AllReduce(ctx, g.engine.task.Gradients()); err != nil {
 			return errors.Join(err, tryFree(joined.Close))
 		}
 		group = joined

@@ -1,12 +1,10 @@
 package worker
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task/lm"
 )
 
 // pulse detects whether this worker's part in a ring is stuck. Waiting for other workers is not:
@@ -105,19 +103,4 @@ func (w *worker) alive() bool {
 			"time; restart it", "for", since.Round(time.Second))
 	}
 	return !stuck
-}
-
-// pulsedEvaluation is an evaluation whose segments are beats, because a long evaluation has no
-// steps.
-type pulsedEvaluation struct {
-	lm.Evaluation
-	pulse *pulse
-}
-
-// Fill implements lm.Evaluation.
-func (b pulsedEvaluation) Fill(
-	ctx context.Context, segment int64, first, count int, inputs, targets []int32,
-) error {
-	b.pulse.beat()
-	return b.Evaluation.Fill(ctx, segment, first, count, inputs, targets)
 }

@@ -92,8 +92,8 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
 		Training:   training,
-		Vocabulary: w.data.Corpus.Vocabulary().Tokens(),
-		Metrics:    w.data.Metrics(w.spec, &s.Progress, elapsed, timed),
+		Vocabulary: w.data.Vocabulary().Tokens(), Labels: w.data.Labels(),
+		Metrics: job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
 	})
 }
 
@@ -152,9 +152,12 @@ func files(s *train.Snapshot) []checkpoint.File {
 		optimizer.Tensors = append(optimizer.Tensors,
 			tensors(slot.Name+".", s.Views, slot.Data)...)
 	}
-	lanes := checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{Name: "state",
-		Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}}
-	return append(out, optimizer, lanes)
+	out = append(out, optimizer)
+	if s.LaneSize == 0 {
+		return out
+	}
+	return append(out, checkpoint.File{Name: job.LanesFile, Tensors: []checkpoint.Tensor{{
+		Name: "state", Shape: []int{len(s.Lanes) / s.LaneSize, s.LaneSize}, Data: s.Lanes}}})
 }
 
 func tensors(prefix string, views []compute.Tensor, flat []float32) []checkpoint.Tensor {

@@ -342,12 +342,12 @@ func (s *session) judge(life context.Context, err error) error {
 func (s *session) announce(ctx context.Context, joined agree.Joined) {
 	from, to := s.plan.Lanes(s.rank)
 	s.log.Info("joined the ring", "rank", int(s.rank), "of", len(s.plan.Members),
-		"generation", s.plan.Generation, "device", s.engine.model.Device().Name(),
+		"generation", s.plan.Generation, "device", s.engine.task.Device().Name(),
 		"threads", job.Threads(s.spec, s.processesHere()),
 		"lanes", fmt.Sprintf("%d-%d", from, to-1), "after_step", joined.Step)
 	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Worker{Worker: &rondov1.WorkerEvent{
 		Rank: int64(s.rank), Pid: int64(s.member.PID), Id: s.member.ID,
-		Device: s.engine.model.Device().Name(), Host: s.member.Host,
+		Device: s.engine.task.Device().Name(), Host: s.member.Host,
 		Generation: uint64(s.plan.Generation)}}})
 	if s.rank != 0 {
 		return
@@ -360,7 +360,7 @@ func (s *session) announce(ctx context.Context, joined agree.Joined) {
 		s.notice(ctx, text)
 	}
 	s.engine.observer.catchUp(joined.Step) // joined's text has announced an earlier step
-	if total := s.data.Steps(s.spec); joined.Step >= total && !again {
+	if total := job.Steps(s.spec, s.data); joined.Step >= total && !again {
 		s.notice(ctx, fmt.Sprintf("nothing is left to do: the checkpoint is of step %d, and the "+
 			"job has %d; raise --steps or --epochs to train on", joined.Step, total))
 	}
@@ -373,6 +373,9 @@ func (s *session) done(result train.Result) *rondov1.Event {
 		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
 		Reason: s.ending(result)}
 	d.BestStep, d.BestLoss = result.Progress.Validation.Lowest()
+	if result.Eval != nil {
+		d.Metrics = metrics(*result.Eval)
+	}
 	if s.rank == 0 {
 		d.Checkpoint = s.engine.saver.path()
 	}
@@ -387,5 +390,5 @@ func (s *session) ending(result train.Result) string {
 	case result.Stopped:
 		return "stopped"
 	}
-	return s.data.Ending(s.spec)
+	return job.Ending(s.spec, s.data)
 }

@@ -99,7 +99,7 @@ func share(spec *rondov1.JobSpec, copies int64) {
 
 // undisturbed returns the loss after each step of the job on one worker.
 func undisturbed(
-	t *testing.T, data *job.Data, spec *rondov1.JobSpec,
+	t *testing.T, data job.Data, spec *rondov1.JobSpec,
 ) (losses map[int64]float64) {
 	synctest.Test(t, func(t *testing.T) {
 		spec.Workers = 1
@@ -116,7 +116,7 @@ func undisturbed(
 // simulate runs one seed and returns its number of faults. The loss must equal want, or shared if
 // the optimizer is sharded.
 func simulate(
-	t *testing.T, data *job.Data, seed uint64, want, shared map[int64]float64,
+	t *testing.T, data job.Data, seed uint64, want, shared map[int64]float64,
 ) (faults int) {
 	folder := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,7 @@ const (
 type world struct {
 	journal
 	spec   *rondov1.JobSpec
-	data   *job.Data
+	data   job.Data
 	random *rand.Rand
 	store  *memstore.Store
 	net    *memnet.Network
@@ -77,7 +77,7 @@ type simCoordinator struct {
 	terms  int // number of its terms as leader
 }
 
-func newWorld(spec *rondov1.JobSpec, data *job.Data, seed uint64) *world {
+func newWorld(spec *rondov1.JobSpec, data job.Data, seed uint64) *world {
 	return &world{spec: spec, data: data, random: rand.New(rand.NewPCG(seed, 0)),
 		store: memstore.New(), net: memnet.New(), results: make(chan error, 64),
 		coordinators: map[string]*simCoordinator{}, workers: map[string]*simWorker{},

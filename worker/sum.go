@@ -9,7 +9,6 @@ import (
 	"rondo/compute"
 	"rondo/job"
 	"rondo/job/jobspec"
-	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/sum"
 	"rondo/train"
@@ -17,9 +16,13 @@ import (
 
 // newSummer makes what sums gradients with fewer bytes for a worker's whole life, if the job has
 // asked for that.
-func (e *engine) newSummer(config model.Config) error {
-	how, err := job.SummerConfig(e.worker.spec, config,
-		e.worker.data.Steps(e.worker.spec))
+func (e *engine) newSummer() error {
+	spec, data := e.worker.spec, e.worker.data
+	network, err := data.Network()
+	if err != nil {
+		return err
+	}
+	how, err := job.SummerConfig(spec, network, job.Steps(spec, data))
 	if err != nil || how == nil {
 		return err
 	}
@@ -82,7 +85,7 @@ func (s *session) newSum(
 			compress.Place{Rank: ring.Rank, World: len(ring.LaneEnds),
 				Generation: ring.Generation})
 		return sum.NewCompressed(c, around, summer, job.SumUpdate(s.spec,
-			s.data.Steps(s.spec))), nil
+			job.Steps(s.spec, s.data))), nil
 	case s.tiers != nil:
 		return sum.NewHierarchy(c, around, func(
 			ctx context.Context, buf []float32, ended *time.Time,

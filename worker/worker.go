@@ -69,7 +69,7 @@ type worker struct {
 	reports
 	alone      bool // it shares its cores with no other worker
 	spec       *rondov1.JobSpec
-	data       *job.Data
+	data       job.Data
 	name       string         // of the process; a member's id begins with it
 	member     cluster.Member // the current or last registration
 	own        string         // its own --device; empty: the job's
@@ -250,7 +250,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, w.closeDevice()) }()
 	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
-	w.member.Identity = jobspec.Identity(w.spec, w.data.Corpus.Fingerprint())
+	w.member.Identity = jobspec.Identity(w.spec, w.data.Fingerprint())
 	way := linkedBy(w.spec)
 	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
 		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way})

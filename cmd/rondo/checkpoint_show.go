@@ -64,6 +64,10 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	if corpus.Unit(s.Tokenizer) == corpus.Word {
 		unit = "words"
 	}
+	reads := "examples"
+	if s.BPTT > 0 {
+		reads = fmt.Sprintf("lanes of %d tokens", s.BPTT)
+	}
 	for _, row := range [][2]string{
 		{"checkpoint", s.Checkpoint},
 		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
@@ -75,7 +79,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		{"tokens", fmt.Sprintf("%s to train on, %s to evaluate on; vocabulary %s (%s)",
 			recorded(s.TrainTokens, thousands), recorded(s.ValidationTokens, thousands),
 			thousands(float64(s.Vocabulary)), unit)},
-		{"steps", fmt.Sprintf("%s, each %d lanes of %d tokens", steps, s.Batch, s.BPTT)},
+		{"steps", fmt.Sprintf("%s, each %d %s", steps, s.Batch, reads)},
 		{"seen", fmt.Sprintf("%s tokens; passes over the text: %s",
 			thousands(float64(s.TokensSeen)), recorded(s.Epochs, decimals))},
 		{"time", recorded(s.Seconds, func(v float64) string {
@@ -88,7 +92,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		{"validation", validation(s)},
 		{"repeat", strings.Join(quoted(s.Repeat), " ")},
 		{"go on", strings.Join(quoted(s.GoOn), " ")},
-		{"generate", strings.Join(quoted(s.Generate), " ")},
+		{"use", strings.Join(quoted(s.Use), " ")},
 	} {
 		if _, err := fmt.Fprintf(out, "%-11s %s\n", row[0], row[1]); err != nil {
 			return err

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"math"
+	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -13,6 +16,7 @@ import (
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/task/lm"
 	"rondo/telemetry"
 )
@@ -30,18 +34,23 @@ func addUseFlags(flags *pflag.FlagSet) *job.Use {
 	return use
 }
 
+// addCheckpointFlag adds the flag that names a trained network.
+func addCheckpointFlag(c *cobra.Command, location *string) {
+	c.Flags().StringVar(location, "checkpoint", "",
+		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
+			"default: the newest run under runs in the current folder")
+}
+
 func evalCommand() *cobra.Command {
 	var location, source string
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "eval",
-		Short: "Measure a trained model's perplexity on a text",
+		Short: "Measure a trained model on other data: perplexity, or accuracy and F1",
 	}
 	flags := c.Flags()
-	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
-			"default: the newest run under runs in the current folder")
-	flags.StringVar(&source, "corpus", "", "text to evaluate on: a path, a blob URL, or "+
+	addCheckpointFlag(c, &location)
+	flags.StringVar(&source, "corpus", "", "data to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	use := addUseFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
@@ -56,6 +65,9 @@ func evalCommand() *cobra.Command {
 		}
 		if asJSON {
 			return telemetry.NewJSONView(cmd.OutOrStdout()).Show(result)
+		}
+		if result.Metrics != nil {
+			return printMetrics(cmd.OutOrStdout(), result)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\nloss %.4f nats/token\n"+
 			"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity,
@@ -72,17 +84,40 @@ func sayStep(cmd *cobra.Command, t *job.Trained) {
 	}
 }
 
-// evaluate measures how well a trained model predicts a text.
+// printMetrics prints the result of a task with labels.
+func printMetrics(out io.Writer, e telemetry.Eval) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, m := range e.Metrics {
+		fmt.Fprintf(w, "%s\t%.4f\n", m.Name, m.Value)
+	}
+	fmt.Fprintf(w, "loss\t%.4f nats\ntargets\t%d\n", e.Loss, e.Tokens)
+	if len(e.Confusion) > 0 {
+		fmt.Fprintf(w, "\nright \\ predicted\t%s\n", strings.Join(e.Labels, "\t"))
+		for i, row := range e.Confusion {
+			fmt.Fprint(w, e.Labels[i])
+			for _, n := range row {
+				fmt.Fprintf(w, "\t%d", n)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	return w.Flush()
+}
+
+// evaluate measures a trained network on other data.
 func evaluate(
 	cmd *cobra.Command, location, source string, use job.Use,
 ) (telemetry.Eval, error) {
-	t, err := job.LoadTrained(cmd.Context(), location, use)
+	t, err := job.LoadTrained(cmd.Context(), location, use, task.Names()...)
 	if err != nil {
 		return telemetry.Eval{}, err
 	}
 	defer t.Close()
 	sayStep(cmd, t)
 	ctx := cmd.Context()
+	if t.Labeller != nil {
+		return t.EvaluateLabels(ctx, source)
+	}
 	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
 	if err != nil {
 		return telemetry.Eval{}, err

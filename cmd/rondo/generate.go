@@ -9,6 +9,7 @@ import (
 	"rondo/internal/app"
 	"rondo/job"
 	"rondo/model"
+	"rondo/task"
 	"rondo/task/lm"
 )
 
@@ -32,7 +33,7 @@ func generateCommand() *cobra.Command {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM)
 		if err != nil {
 			return err
 		}
@@ -57,9 +58,7 @@ func generateCommand() *cobra.Command {
 		return err
 	}
 	flags := c.Flags()
-	flags.StringVar(&location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
-			"default: the newest run under runs in the current folder")
+	addCheckpointFlag(c, &location)
 	flags.StringVar(&prefix, "prefix", "", "text to continue")
 	flags.IntVar(&tokens, "tokens", 200, "how many tokens to write")
 	flags.Float64Var(&how.Temperature, "temperature", how.Temperature,

@@ -30,14 +30,15 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 	case *rondov1.Event_Eval:
 		return telemetry.Eval{Step: k.Eval.Step, Loss: k.Eval.Loss,
 			Perplexity:   telemetry.Perplexity(k.Eval.Loss),
-			BitsPerToken: k.Eval.Loss / math.Ln2, Tokens: k.Eval.Tokens}, nil
+			BitsPerToken: k.Eval.Loss / math.Ln2, Tokens: k.Eval.Tokens,
+			Metrics: metrics(k.Eval.Metrics)}, nil
 	case *rondov1.Event_Done:
 		d := k.Done
 		return telemetry.Done{Step: d.Step, Epoch: d.Epoch, Loss: d.Loss,
 			Perplexity:      telemetry.Perplexity(d.Loss),
 			TokensPerSecond: d.TokensPerSecond, Checkpoint: d.Checkpoint, Stopped: d.Stopped,
 			NonfiniteSteps: d.NonfiniteSteps, Reason: d.Reason,
-			BestStep: d.BestStep, BestLoss: d.BestLoss}, nil
+			BestStep: d.BestStep, BestLoss: d.BestLoss, Metrics: metrics(d.Metrics)}, nil
 	case *rondov1.Event_Notice:
 		return telemetry.Notice{ID: k.Notice.Id, Text: k.Notice.Text}, nil
 	case *rondov1.Event_Scale:
@@ -48,6 +49,13 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 	}
 	return nil, fmt.Errorf("the coordinator sent an event of kind %T, which this version does "+
 		"not know", e.GetKind())
+}
+
+func metrics(all []*rondov1.Metric) (out []telemetry.Metric) {
+	for _, m := range all {
+		out = append(out, telemetry.Metric{Name: m.GetName(), Value: m.GetValue()})
+	}
+	return out
 }
 
 func step(s *rondov1.StepEvent) telemetry.Step {

@@ -48,8 +48,8 @@ func processRooms() []room {
 	return []room{
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
-			"allreduce/grpclink audit checkpoint compute job model rehearsal sum sum/sharded " +
-			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"allreduce/grpclink audit checkpoint compute job rehearsal sum sum/sharded " +
+			"telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
 			never: kubernetes},
@@ -60,9 +60,10 @@ func processRooms() []room {
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
-			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"sum task task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
-			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
+			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
+			"proto/rondo/v1 sum task task/classify task/label task/lm task/tag telemetry train",
+			tests: "compute/cuda/emulator compute/devicetest local " +
+				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
@@ -85,6 +86,7 @@ func otherRooms() []room {
 
 		// Text and arithmetic.
 		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
+		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
@@ -112,7 +114,13 @@ func otherRooms() []room {
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
 		{path: "task"},
-		{path: "task/lm", imports: "compute corpus model train", never: network + " " + storage},
+		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/lm", imports: "compute corpus model task/ahead train",
+			never: network + " " + storage},
+		{path: "task/label", imports: "corpus corpus/examples model task/ahead train",
+			never: network + " " + storage},
+		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

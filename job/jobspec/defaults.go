@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Default returns the spec of a job without any flag.
@@ -49,6 +50,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	}
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
 		spec.ValidationFraction = 0
+	}
+	if spec.Task != task.LM && !given["tokenizer"] {
+		spec.Tokenizer = "word"
 	}
 	if spec.Lr == 0 {
 		spec.Lr = ownRate(spec.Optimizer)

@@ -47,12 +47,41 @@ func Validate(spec *rondov1.JobSpec) error {
 			return err
 		}
 	}
-	for _, validate := range []func(*rondov1.JobSpec) error{validateModel, validateRun,
-		validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
-		validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
+	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
+		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,
+		validateReduction, validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// tasksOf returns the tasks that read a field; nil: all.
+func tasksOf(field protoreflect.Name) []string {
+	switch field {
+	case "bptt", "sampling", "max_tokens", "tie_weights", "recompute", "sample_every",
+		"sample_prefix", "sample_tokens", "sample_temperature":
+		return []string{task.LM}
+	case "bidirectional", "max_length", "max_examples":
+		return []string{task.Classify, task.Tag}
+	case "pool":
+		return []string{task.Classify}
+	}
+	return nil
+}
+
+// validateTask refuses flags that the task does not read, unless they have their defaults.
+func validateTask(spec *rondov1.JobSpec) error {
+	defaults := unresolved().ProtoReflect()
+	for _, f := range fields() {
+		tasks := tasksOf(f.desc.Name())
+		if tasks == nil || slices.Contains(tasks, spec.Task) ||
+			spec.ProtoReflect().Get(f.desc).Equal(defaults.Get(f.desc)) {
+			continue
+		}
+		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
+			strings.Join(tasks, " or "), spec.Task)
 	}
 	return nil
 }
@@ -180,6 +209,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 // Differences lists the flags whose difference keeps one spec from continuing the other, such as
 // "--hidden 256 instead of 128".
 func Differences(spec, other *rondov1.JobSpec) []string {
+	if spec.Task != other.Task { // the rest follows from it
+		return []string{fmt.Sprintf("--task %s instead of %s", spec.Task, other.Task)}
+	}
 	var out []string
 	a, b := lasting(spec).ProtoReflect(), lasting(other).ProtoReflect()
 	for _, f := range fields() {
@@ -201,6 +233,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
+	}
+	if spec.Task != task.LM {
+		lasts.Bptt, lasts.Sampling = 0, ""
+		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
+		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rondo/internal/app"
 	"rondo/job"
-	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -31,19 +31,17 @@ func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	if !builtin && !isLocal(spec.Corpus) {
 		return nil
 	}
-	readable := jobspec.Default()
+	readable := proto.CloneOf(spec)
 	readable.Corpus = strings.TrimPrefix(spec.Corpus, "file://")
-	readable.Tokenizer, readable.Normalize = spec.Tokenizer, spec.Normalize
-	readable.MinFrequency, readable.MaxTokens = spec.MinFrequency, spec.MaxTokens
-	text, err := job.OpenCorpus(ctx, readable, nil)
+	tokens, err := job.CountVocabulary(ctx, readable)
 	var wrong *app.UsageError
 	if errors.As(err, &wrong) {
 		return err
 	} else if err != nil {
 		return nil // this machine has no room for it; the workers will read it
 	}
-	s.Vocabulary = text.Vocabulary().Len()
-	return text.Close()
+	s.Vocabulary = tokens
+	return nil
 }
 
 // fewest returns the number of workers for which their memory is sized. The remaining workers of a

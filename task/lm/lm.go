@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 
-	"rondo/compute"
 	"rondo/model"
 	"rondo/train"
 )
@@ -68,16 +67,6 @@ func New(m *model.Model, cfg Config) (*Task, error) {
 	return &Task{m, cfg}, nil
 }
 
-// Tensors implements train.Task.
-func (t *Task) Tensors() []compute.Tensor {
-	views := t.Layout()
-	tensors := make([]compute.Tensor, len(views))
-	for i, v := range views {
-		tensors[i] = v.Tensor
-	}
-	return tensors
-}
-
 // Gradients implements train.Task.
 func (t *Task) Gradients() []float32 { return t.GradientsWithTail() }
 
@@ -93,8 +82,19 @@ func (t *Task) Reset(segment int64) bool { return t.cfg.Batches.Reset(segment) }
 // SegmentsPerEpoch implements train.Task.
 func (t *Task) SegmentsPerEpoch() int64 { return t.cfg.Batches.SegmentsPerEpoch() }
 
+// Tokens implements train.Task.
+func (t *Task) Tokens(_ int64, lanes train.Lanes) int64 {
+	return int64(lanes.Count) * int64(t.cfg.BPTT)
+}
+
 // Targets implements train.Task: one per token that is read.
-func (t *Task) Targets() int { return t.cfg.BPTT }
+func (t *Task) Targets(segment int64, lanes train.Lanes) int64 { return t.Tokens(segment, lanes) }
+
+// Counters implements train.Task.
+func (t *Task) Counters() int { return 0 }
+
+// Metrics implements train.Task: the loss says all.
+func (t *Task) Metrics(train.Score) []train.Metric { return nil }
 
 // Evaluates implements train.Task.
 func (t *Task) Evaluates() bool { return t.cfg.Evaluation != nil }

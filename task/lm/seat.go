@@ -6,27 +6,50 @@ import (
 	"iter"
 
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
 // seat is a model.Segment with its data. It implements train.Seat.
 type seat struct {
 	*model.Segment
-	task       *Task
-	numbers    []int       // lane numbers of a pass, [B]
-	prefetcher *prefetcher // set by Read
-	batch      *batch      // data of the next pass
+	task    *Task
+	numbers []int                // lane numbers of a pass, [B]
+	reader  *ahead.Reader[batch] // set by Read
+	batch   *batch               // data of the next pass
+}
+
+// batch is the tokens of one span, [T, B] each.
+type batch struct {
+	span            train.Span
+	inputs, targets []int32
+}
+
+func newBatch(tokens int) *batch {
+	return &batch{inputs: make([]int32, tokens), targets: make([]int32, tokens)}
+}
+
+// reads reads ahead with fill, Batches.Fill or Evaluation.Fill.
+func (s *seat) reads(
+	ctx context.Context, spans iter.Seq[train.Span],
+	fill func(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error,
+) *ahead.Reader[batch] {
+	return ahead.Read(ctx, spans, func() *batch { return newBatch(s.T * s.B) },
+		func(ctx context.Context, at train.Span, b *batch) error {
+			b.span = at
+			return fill(ctx, at.Segment, at.Lanes.First, at.Lanes.Count, b.inputs, b.targets)
+		})
 }
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.prefetcher = prefetch(ctx, s.task.cfg.Batches.Fill, s.T*s.B, spans)
-	return s.prefetcher.close
+	s.reader = s.reads(ctx, spans, s.task.cfg.Batches.Fill)
+	return s.reader.Close
 }
 
 // Next implements train.Seat. rows are rows of the embedding.
 func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
-	if s.batch, err = s.prefetcher.next(ctx); err != nil {
+	if s.batch, err = s.reader.Next(ctx); err != nil {
 		return nil, err
 	}
 	if ledger, at := s.task.cfg.Ledger, s.batch.span; ledger != nil {
@@ -45,26 +68,20 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	}
 	return s.Run(model.SegmentInput{Inputs: s.batch.inputs, Targets: s.batch.targets,
 		Scale: p.Scale, OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers,
-		Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
-		Behind: p.Behind})
+		Hooks: model.Hooks{Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
+			Behind: p.Behind}})
 }
 
 // Evaluate implements train.Seat.
 func (s *seat) Evaluate(
-	ctx context.Context, lanes train.Lanes, add func(lossSum float64, targets int),
+	ctx context.Context, lanes train.Lanes, add func(train.Score),
 ) error {
-	spans := func(yield func(train.Span) bool) {
-		for segment := range s.task.cfg.Evaluation.Segments() {
-			if !yield(train.Span{Segment: segment, Lanes: lanes}) {
-				return
-			}
-		}
-	}
-	reader := prefetch(ctx, s.task.cfg.Evaluation.Fill, s.T*s.B, spans)
-	defer reader.close()
+	segments := s.task.cfg.Evaluation.Segments()
+	reader := s.reads(ctx, train.Spans(segments, lanes), s.task.cfg.Evaluation.Fill)
+	defer reader.Close()
 	s.ZeroEvaluationState()
-	for range s.task.cfg.Evaluation.Segments() {
-		b, err := reader.next(ctx)
+	for range segments {
+		b, err := reader.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -72,7 +89,7 @@ func (s *seat) Evaluate(
 		if err != nil {
 			return err
 		}
-		add(loss, n)
+		add(train.Score{Loss: loss, Targets: int64(n)})
 	}
 	return nil
 }

@@ -1442,6 +1442,7 @@ type EvalEvent struct {
 	Step          int64                  `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
 	Loss          float64                `protobuf:"fixed64,2,opt,name=loss,proto3" json:"loss,omitempty"` // nats per token
 	Tokens        int64                  `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Metrics       []*Metric              `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1497,6 +1498,66 @@ func (x *EvalEvent) GetTokens() int64 {
 	return 0
 }
 
+func (x *EvalEvent) GetMetrics() []*Metric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
+// Metric is a figure of the task's own, such as accuracy.
+type Metric struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         float64                `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Metric) Reset() {
+	*x = Metric{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Metric) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Metric) ProtoMessage() {}
+
+func (x *Metric) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Metric.ProtoReflect.Descriptor instead.
+func (*Metric) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Metric) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Metric) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 // DoneEvent: the job is complete, or stopped as asked. Every rank reports one and stays until the
 // plan has ended; watchers get rank 0's after all have reported.
 type DoneEvent struct {
@@ -1512,13 +1573,14 @@ type DoneEvent struct {
 	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                        // for the end, such as "--steps 3000 reached"
 	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`  // with the lowest validation loss; 0: no evaluation
 	BestLoss        float64                `protobuf:"fixed64,11,opt,name=best_loss,json=bestLoss,proto3" json:"best_loss,omitempty"` // its validation loss in nats per token
+	Metrics         []*Metric              `protobuf:"bytes,12,rep,name=metrics,proto3" json:"metrics,omitempty"`                     // of the last evaluation
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DoneEvent) Reset() {
 	*x = DoneEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1592,7 @@ func (x *DoneEvent) String() string {
 func (*DoneEvent) ProtoMessage() {}
 
 func (x *DoneEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1605,7 @@ func (x *DoneEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneEvent.ProtoReflect.Descriptor instead.
 func (*DoneEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DoneEvent) GetStep() int64 {
@@ -1623,6 +1685,13 @@ func (x *DoneEvent) GetBestLoss() float64 {
 	return 0
 }
 
+func (x *DoneEvent) GetMetrics() []*Metric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
 // NoticeEvent: a message for people, such as a slower build or a skipped step.
 type NoticeEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1634,7 +1703,7 @@ type NoticeEvent struct {
 
 func (x *NoticeEvent) Reset() {
 	*x = NoticeEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1715,7 @@ func (x *NoticeEvent) String() string {
 func (*NoticeEvent) ProtoMessage() {}
 
 func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1728,7 @@ func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoticeEvent.ProtoReflect.Descriptor instead.
 func (*NoticeEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *NoticeEvent) GetId() string {
@@ -1691,7 +1760,7 @@ type FailureEvent struct {
 
 func (x *FailureEvent) Reset() {
 	*x = FailureEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +1772,7 @@ func (x *FailureEvent) String() string {
 func (*FailureEvent) ProtoMessage() {}
 
 func (x *FailureEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +1785,7 @@ func (x *FailureEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureEvent.ProtoReflect.Descriptor instead.
 func (*FailureEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FailureEvent) GetId() string {
@@ -1777,7 +1846,7 @@ type SuspectEvent struct {
 
 func (x *SuspectEvent) Reset() {
 	*x = SuspectEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1858,7 @@ func (x *SuspectEvent) String() string {
 func (*SuspectEvent) ProtoMessage() {}
 
 func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1871,7 @@ func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectEvent.ProtoReflect.Descriptor instead.
 func (*SuspectEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SuspectEvent) GetId() string {
@@ -1859,7 +1928,7 @@ type LeavingEvent struct {
 
 func (x *LeavingEvent) Reset() {
 	*x = LeavingEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +1940,7 @@ func (x *LeavingEvent) String() string {
 func (*LeavingEvent) ProtoMessage() {}
 
 func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +1953,7 @@ func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeavingEvent.ProtoReflect.Descriptor instead.
 func (*LeavingEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LeavingEvent) GetId() string {
@@ -1911,7 +1980,7 @@ type ScaleEvent struct {
 
 func (x *ScaleEvent) Reset() {
 	*x = ScaleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +1992,7 @@ func (x *ScaleEvent) String() string {
 func (*ScaleEvent) ProtoMessage() {}
 
 func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2005,7 @@ func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleEvent.ProtoReflect.Descriptor instead.
 func (*ScaleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ScaleEvent) GetWorkers() int64 {
@@ -2058,11 +2127,15 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"5\n" +
 	"\vSampleEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"K\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"w\n" +
 	"\tEvalEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\x12\x16\n" +
-	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\"\xca\x02\n" +
+	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\x12*\n" +
+	"\ametrics\x18\x04 \x03(\v2\x10.rondo.v1.MetricR\ametrics\"2\n" +
+	"\x06Metric\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\"\xf6\x02\n" +
 	"\tDoneEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x12\n" +
@@ -2079,7 +2152,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12\x1b\n" +
 	"\tbest_step\x18\n" +
 	" \x01(\x03R\bbestStep\x12\x1b\n" +
-	"\tbest_loss\x18\v \x01(\x01R\bbestLoss\"1\n" +
+	"\tbest_loss\x18\v \x01(\x01R\bbestLoss\x12*\n" +
+	"\ametrics\x18\f \x03(\v2\x10.rondo.v1.MetricR\ametrics\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +
@@ -2140,7 +2214,7 @@ func file_rondo_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_rondo_v1_cluster_proto_goTypes = []any{
 	(Remedy)(0),             // 0: rondo.v1.Remedy
 	(Phase)(0),              // 1: rondo.v1.Phase
@@ -2162,12 +2236,13 @@ var file_rondo_v1_cluster_proto_goTypes = []any{
 	(*CheckpointEvent)(nil), // 17: rondo.v1.CheckpointEvent
 	(*SampleEvent)(nil),     // 18: rondo.v1.SampleEvent
 	(*EvalEvent)(nil),       // 19: rondo.v1.EvalEvent
-	(*DoneEvent)(nil),       // 20: rondo.v1.DoneEvent
-	(*NoticeEvent)(nil),     // 21: rondo.v1.NoticeEvent
-	(*FailureEvent)(nil),    // 22: rondo.v1.FailureEvent
-	(*SuspectEvent)(nil),    // 23: rondo.v1.SuspectEvent
-	(*LeavingEvent)(nil),    // 24: rondo.v1.LeavingEvent
-	(*ScaleEvent)(nil),      // 25: rondo.v1.ScaleEvent
+	(*Metric)(nil),          // 20: rondo.v1.Metric
+	(*DoneEvent)(nil),       // 21: rondo.v1.DoneEvent
+	(*NoticeEvent)(nil),     // 22: rondo.v1.NoticeEvent
+	(*FailureEvent)(nil),    // 23: rondo.v1.FailureEvent
+	(*SuspectEvent)(nil),    // 24: rondo.v1.SuspectEvent
+	(*LeavingEvent)(nil),    // 25: rondo.v1.LeavingEvent
+	(*ScaleEvent)(nil),      // 26: rondo.v1.ScaleEvent
 }
 var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
@@ -2182,25 +2257,27 @@ var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	17, // 9: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
 	18, // 10: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
 	19, // 11: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	20, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	21, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	22, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	23, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
-	24, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
-	25, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
-	6,  // 18: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
-	8,  // 19: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	9,  // 20: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	11, // 21: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
-	7,  // 22: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
-	6,  // 23: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
-	10, // 24: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	12, // 25: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
-	22, // [22:26] is the sub-list for method output_type
-	18, // [18:22] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	21, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	22, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	23, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	24, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
+	25, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
+	26, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
+	20, // 18: rondo.v1.EvalEvent.metrics:type_name -> rondo.v1.Metric
+	20, // 19: rondo.v1.DoneEvent.metrics:type_name -> rondo.v1.Metric
+	6,  // 20: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	8,  // 21: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	9,  // 22: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	11, // 23: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
+	7,  // 24: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	6,  // 25: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	10, // 26: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	12, // 27: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_cluster_proto_init() }
@@ -2228,7 +2305,7 @@ func file_rondo_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_cluster_proto_rawDesc), len(file_rondo_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

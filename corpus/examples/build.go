@@ -1,0 +1,257 @@
+package examples
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"rondo/corpus"
+)
+
+// errEnough ends a pass at Config.MaxExamples.
+var errEnough = errors.New("enough examples")
+
+// builder writes a token file in two passes over the text. The first checks every row and counts
+// tokens and labels; the second encodes them.
+type builder struct {
+	cfg          Config
+	formats      formats
+	vocabularies [2]*corpus.Vocabulary // of the texts, of the targets
+	labels       map[string]int32
+	examples     int64
+	longest      int
+}
+
+func build(ctx context.Context, cfg Config, f formats, to *corpus.TokenBuild) error {
+	b := &builder{cfg: cfg, formats: f, labels: map[string]int32{}}
+	b.vocabularies[0] = cfg.Vocabulary
+	if cfg.Kind == Pairs {
+		b.vocabularies[1] = cfg.TargetVocabulary
+	}
+	for number, label := range cfg.Labels {
+		b.labels[label] = int32(number)
+	}
+	return to.Read(ctx,
+		func(r io.Reader) error { return b.survey(ctx, r, to.Scratch) },
+		func(r io.Reader) error { return b.encode(ctx, r, to) })
+}
+
+// survey is the first pass.
+func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error {
+	ignore := func([]byte) error { return nil }
+	use := [2]func([]byte) error{ignore, b.addLabel}
+	var counters [2]*corpus.Counter
+	for side := range b.sides() {
+		use[side] = ignore
+		if b.vocabularies[side] == nil {
+			counters[side] = corpus.NewCounter(scratch)
+			defer counters[side].Close()
+			use[side] = counters[side].Add
+		}
+	}
+	err := b.read(ctx, r, use, func(counts [2]int) error {
+		b.examples++
+		b.longest = max(b.longest, counts[0], counts[1])
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if b.examples == 0 {
+		return errors.New("it has no example: give a file with at least one")
+	}
+	for side, counter := range counters {
+		if counter == nil {
+			continue
+		}
+		v, err := counter.Vocabulary(b.cfg.MinFrequency, b.cfg.Reserved)
+		if err != nil {
+			return err
+		}
+		b.vocabularies[side] = v
+	}
+	return b.finishLabels()
+}
+
+// sides is the number of texts that an example has.
+func (b *builder) sides() int {
+	if b.cfg.Kind == Pairs {
+		return 2
+	}
+	return 1
+}
+
+// addLabel enters a label, or fails if it is not one of those given.
+func (b *builder) addLabel(label []byte) error {
+	if _, ok := b.labels[string(label)]; ok {
+		return nil
+	}
+	switch {
+	case len(b.cfg.Labels) > 0:
+		return fmt.Errorf("the label %.60q is unknown: the labels are %s", label,
+			few(b.cfg.Labels))
+	case len(label) == 0:
+		return errors.New("the label is empty")
+	case len(label) > maxLabelBytes:
+		return fmt.Errorf("a label of %d bytes, more than %d: is it the text?", len(label),
+			maxLabelBytes)
+	case len(b.labels) == MaxLabels:
+		return fmt.Errorf("more than %d labels: is it the text that stands in their place?",
+			MaxLabels)
+	}
+	b.labels[string(label)] = 0
+	return nil
+}
+
+// finishLabels numbers the labels that were found.
+func (b *builder) finishLabels() error {
+	if b.cfg.Kind == Pairs || len(b.cfg.Labels) > 0 {
+		return nil
+	}
+	sorted := slices.Sorted(maps.Keys(b.labels))
+	if len(sorted) < 2 {
+		return fmt.Errorf("all examples have the label %q, so there is nothing to learn: give "+
+			"examples of at least two labels", sorted[0])
+	}
+	for number, label := range sorted {
+		b.labels[label] = int32(number)
+	}
+	return nil
+}
+
+// encode is the second pass.
+func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild) error {
+	head := content{Examples: b.examples, Target: b.vocabularies[1]}
+	limit := max(b.longest+1, len(b.labels))
+	if b.cfg.Kind == Pairs {
+		limit = max(limit, head.Target.Len())
+	} else {
+		head.Labels = make([]string, len(b.labels))
+		for label, number := range b.labels {
+			head.Labels[number] = label
+		}
+	}
+	extra, err := json.Marshal(head)
+	if err != nil {
+		return err
+	}
+	w, err := to.Writer(corpus.Header{Vocabulary: b.vocabularies[0], Limit: limit, Extra: extra})
+	if err != nil {
+		return err
+	}
+	var targets []int32 // of the row, whose tokens come first
+	use := [2]func([]byte) error{
+		func(token []byte) error { return w.Put(b.vocabularies[0].ID(string(token))) },
+		func(label []byte) error {
+			targets = append(targets, b.labels[string(label)])
+			return nil
+		},
+	}
+	if b.cfg.Kind == Pairs {
+		use[1] = func(token []byte) error {
+			targets = append(targets, head.Target.ID(string(token)))
+			return nil
+		}
+	}
+	var lengths []int32
+	err = b.read(ctx, r, use, func(counts [2]int) error {
+		lengths = append(lengths, int32(counts[0]), int32(counts[1]))
+		err := putAll(w, targets)
+		targets = targets[:0]
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := putAll(w, lengths); err != nil {
+		return err
+	}
+	return w.Finish()
+}
+
+func putAll(w *corpus.TokenWriter, ids []int32) error {
+	for _, id := range ids {
+		if err := w.Put(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read passes over the rows once. It calls use[0] with each token of a row, use[1] with its label,
+// labels or target tokens, and then done with the number of both.
+func (b *builder) read(
+	ctx context.Context, r io.Reader, use [2]func([]byte) error, done func(counts [2]int) error,
+) error {
+	p := &pass{builder: b, use: use, done: done}
+	for side := range p.split {
+		var err error
+		p.split[side], err = b.cfg.Tokenizer.NewSplitter(func(token []byte) error {
+			return p.token(side, token)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err := b.formats.parse(ctx, b.cfg.Source, r, p)
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// pass takes the rows of one reading of the file, and checks them.
+type pass struct {
+	*builder
+	use    [2]func(token []byte) error
+	split  [2]*corpus.Splitter
+	done   func(counts [2]int) error
+	counts [2]int // of the row
+	rows   int64
+}
+
+func (p *pass) text(text []byte) error {
+	if p.cfg.Kind == Tagged {
+		return p.token(0, text)
+	}
+	return p.split[0].Split(text)
+}
+
+func (p *pass) other(other []byte) error {
+	if p.cfg.Kind == Pairs {
+		return p.split[1].Split(other)
+	}
+	return p.token(1, other)
+}
+
+func (p *pass) token(side int, token []byte) error {
+	if p.counts[side] == p.cfg.MaxLength {
+		return fmt.Errorf("more than --max-length %d tokens: raise it, or shorten the text",
+			p.cfg.MaxLength)
+	}
+	p.counts[side]++
+	return p.use[side](token)
+}
+
+func (p *pass) end() error {
+	for side := range p.sides() {
+		if p.counts[side] == 0 {
+			return fmt.Errorf("a text has no token (--tokenizer %s, --normalize %s): remove it",
+				p.cfg.Tokenizer.Unit, p.cfg.Tokenizer.Normalize)
+		}
+	}
+	if p.rows == MaxExamples {
+		return fmt.Errorf("more than %d examples: give --max-examples", MaxExamples)
+	}
+	p.rows++
+	err := p.done(p.counts)
+	p.counts = [2]int{}
+	if err == nil && p.rows == p.cfg.MaxExamples {
+		err = errEnough
+	}
+	return err
+}

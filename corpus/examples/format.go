@@ -1,0 +1,256 @@
+package examples
+
+import (
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxLineBytes = 16 << 20
+	// maxUnzippedBytes bounds what a small archive can make of itself.
+	maxUnzippedBytes = 4 << 30
+)
+
+// rows takes the examples that a parser finds. Its errors stop the parser, which names the line.
+type rows interface {
+	// text takes the text, or the next token of a text that stands in tokens.
+	text(text []byte) error
+	// other takes the label of the text or of the token, or the target text.
+	other(other []byte) error
+	// end ends the example.
+	end() error
+}
+
+type parser func(ctx context.Context, r io.Reader, to rows) error
+
+// formats are the parsers of a kind, by the ends of files' names.
+type formats map[string]parser
+
+func formatsOf(source string, kind Kind) (formats, error) {
+	known := map[Kind]formats{
+		Labelled: {".tsv": labelledTSV, ".jsonl": labelledJSON},
+		Tagged:   {".conll": tagged},
+		Pairs:    {".tsv": pairsTSV, ".txt": pairsTSV},
+	}[kind]
+	end := extension(source)
+	if end == ".zip" {
+		return known, nil
+	}
+	parse, ok := known[end]
+	if !ok {
+		return nil, fmt.Errorf("corpus %s: the name does not end in %s, or .zip: give a file of "+
+			"%s examples, and name it by its format", source, known, kind)
+	}
+	return formats{end: parse}, nil
+}
+
+// String lists the ends.
+func (f formats) String() string {
+	var ends []string
+	for end := range f {
+		ends = append(ends, end)
+	}
+	slices.Sort(ends)
+	return strings.Join(ends, ", ")
+}
+
+// extension returns the end of the name of a file or an object.
+func extension(source string) string {
+	if where, err := url.Parse(source); err == nil && strings.Contains(source, "://") {
+		source = where.Path
+	}
+	return strings.ToLower(path.Ext(source))
+}
+
+// parse reads a file that has one of the formats, or an archive of one.
+func (f formats) parse(ctx context.Context, source string, r io.Reader, to rows) error {
+	if extension(source) == ".zip" {
+		return f.unzip(ctx, r, maxUnzippedBytes, to)
+	}
+	return f[extension(source)](ctx, r, to)
+}
+
+// unzip parses the one file of an archive that has one of the formats, of at most limit bytes. r is
+// an io.ReaderAt and io.Seeker.
+func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) error {
+	at := r.(interface {
+		io.ReaderAt
+		io.Seeker
+	})
+	size, err := at.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	archive, err := zip.NewReader(at, size)
+	if err != nil {
+		return fmt.Errorf("%w: give a zip archive, or the file itself", err)
+	}
+	var names []string
+	var found *zip.File
+	for _, entry := range archive.File {
+		name := path.Base(entry.Name)
+		if !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "_") &&
+			f[extension(name)] != nil && !entry.FileInfo().IsDir() {
+			names, found = append(names, entry.Name), entry
+		}
+	}
+	if len(names) != 1 {
+		return fmt.Errorf("the archive has %d files of %v (%s), not one: give the file itself",
+			len(names), f, few(names))
+	}
+	if found.UncompressedSize64 > limit {
+		return fmt.Errorf("%q has %d bytes, more than the %d that are unpacked from an archive: "+
+			"unpack it, and give the file", found.Name, found.UncompressedSize64, limit)
+	}
+	// The reader fails at the first byte beyond UncompressedSize64.
+	text, err := found.Open()
+	if err == nil {
+		defer text.Close()
+		err = f[extension(found.Name)](ctx, text, to)
+	}
+	if err != nil {
+		return fmt.Errorf("%q: %w", found.Name, err)
+	}
+	return nil
+}
+
+// eachLine calls use with every line of a text and its number, from 1. Lines are UTF-8 and end in
+// LF or CR LF. A byte-order mark at the start is skipped. Errors name the line.
+func eachLine(
+	ctx context.Context, r io.Reader, use func(number int, line []byte) error,
+) error {
+	scan := bufio.NewScanner(r)
+	scan.Buffer(nil, maxLineBytes)
+	number := 1
+	for ; scan.Scan(); number++ {
+		line := scan.Bytes()
+		if number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		}
+		err := ctx.Err()
+		if err == nil && !utf8.Valid(line) {
+			err = errors.New("invalid UTF-8: convert the file to UTF-8, for example with iconv")
+		}
+		if err == nil {
+			err = use(number, line)
+		}
+		if err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+	}
+	err := scan.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("longer than %d bytes: split it", maxLineBytes)
+	}
+	if err != nil {
+		return fmt.Errorf("line %d: %w", number, err)
+	}
+	return nil
+}
+
+// give hands rows an example.
+func give(to rows, text, other []byte) error {
+	if err := to.text(text); err != nil {
+		return err
+	}
+	if err := to.other(other); err != nil {
+		return err
+	}
+	return to.end()
+}
+
+func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
+	label, text := 0, 1
+	return eachLine(ctx, r, func(number int, line []byte) error {
+		columns := bytes.Split(line, []byte("\t"))
+		if len(columns) != 2 {
+			return fmt.Errorf("2 columns expected, label TAB text; found %d", len(columns))
+		}
+		if number == 1 && string(line) == "text\tlabel" {
+			label, text = 1, 0
+			return nil
+		}
+		if number == 1 && string(line) == "label\ttext" {
+			return nil
+		}
+		return give(to, columns[text], columns[label])
+	})
+}
+
+func pairsTSV(ctx context.Context, r io.Reader, to rows) error {
+	return eachLine(ctx, r, func(_ int, line []byte) error {
+		columns := bytes.SplitN(line, []byte("\t"), 3)
+		if len(columns) < 2 {
+			return errors.New("2 columns expected, source TAB target; found 1")
+		}
+		return give(to, columns[0], columns[1])
+	})
+}
+
+func labelledJSON(ctx context.Context, r io.Reader, to rows) error {
+	return eachLine(ctx, r, func(_ int, line []byte) error {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(line, &object); err != nil {
+			return fmt.Errorf("not a JSON object: %w", err)
+		}
+		var fields [2][]byte
+		for i, name := range []string{"text", "label"} {
+			value, ok := object[name]
+			if !ok {
+				return fmt.Errorf("the field %q is missing", name)
+			}
+			var text *string
+			if err := json.Unmarshal(value, &text); err != nil || text == nil {
+				return fmt.Errorf("the field %q is %.40q, not a string: put it in quotes", name,
+					value)
+			}
+			fields[i] = []byte(*text)
+		}
+		return give(to, fields[0], fields[1])
+	})
+}
+
+func tagged(ctx context.Context, r io.Reader, to rows) error {
+	width := 0 // columns of the first line
+	begun := false
+	finish := func() error {
+		if !begun {
+			return nil
+		}
+		begun = false
+		return to.end()
+	}
+	err := eachLine(ctx, r, func(_ int, line []byte) error {
+		columns := bytes.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
+		if len(columns) == 0 || string(columns[0]) == "-DOCSTART-" {
+			return finish()
+		}
+		if width == 0 {
+			width = len(columns)
+		}
+		if len(columns) != width || width < 2 {
+			return fmt.Errorf("%d columns expected, a token first and its label last; found %d",
+				max(width, 2), len(columns))
+		}
+		begun = true
+		if err := to.text(columns[0]); err != nil {
+			return err
+		}
+		return to.other(columns[width-1])
+	})
+	if err != nil {
+		return err
+	}
+	return finish()
+}

@@ -1,0 +1,221 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"rondo/checkpoint/bucket"
+	"rondo/compute"
+	"rondo/corpus"
+	"rondo/internal/app"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
+)
+
+// Text is the Data of a language model.
+type Text struct {
+	spec       *rondov1.JobSpec
+	corpus     *corpus.Corpus
+	training   corpus.Tokens
+	sampler    *corpus.Sampler
+	validation corpus.Tokens // nil if there is nothing to evaluate on
+
+	evaluated *corpus.Corpus // --eval-corpus, or nil
+}
+
+// Tokenizer is the spec's way to split text.
+func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
+	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
+		Normalize: corpus.Normalization(spec.Normalize)}
+}
+
+// OpenCorpus opens the job's training text; with a nil vocabulary it builds one.
+func OpenCorpus(
+	ctx context.Context, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	return openCorpus(ctx, spec.Corpus, spec.MaxTokens, spec, vocabulary)
+}
+
+// OpenText opens another text as a whole, tokenised like the job's, with the given vocabulary.
+func OpenText(
+	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	return openCorpus(ctx, source, 0, spec, vocabulary)
+}
+
+func openCorpus(
+	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
+	vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	c, err := corpus.Open(ctx, corpus.Config{
+		Source:       source,
+		Tokenizer:    Tokenizer(spec),
+		MinFrequency: spec.MinFrequency,
+		MaxTokens:    maxTokens,
+		Vocabulary:   vocabulary,
+		OpenBucket:   bucket.Open,
+	})
+	if err != nil && ctx.Err() == nil && !transient(err) {
+		return nil, app.Usage(err)
+	}
+	return c, err
+}
+
+// openText opens the job's corpus, and its evaluation text if it has one.
+func openText(ctx context.Context, spec *rondov1.JobSpec) (*Text, error) {
+	text, err := OpenCorpus(ctx, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := &Text{spec: spec, corpus: text}
+	if err := d.open(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *Text) open(ctx context.Context) (err error) {
+	spec := d.spec
+	if d.Vocabulary().Len() < 2 {
+		return app.Usagef("corpus %s: every token is rarer than --min-frequency %d: lower it",
+			spec.Corpus, spec.MinFrequency)
+	}
+	d.training = d.corpus.Tokens()
+	if spec.ValidationFraction > 0 {
+		d.training, d.validation, err = corpus.Split(d.training, spec.ValidationFraction)
+		if err != nil {
+			return app.Usage(err)
+		}
+	}
+	if spec.EvalCorpus != "" {
+		d.evaluated, err = OpenText(ctx, spec.EvalCorpus, spec, d.Vocabulary())
+		if err != nil {
+			return fmt.Errorf("--eval-corpus: %w", err)
+		}
+		d.validation = d.evaluated.Tokens()
+	}
+	if d.validation != nil && d.validation.Len() < 2 {
+		return app.Usagef("the text to evaluate on has %d tokens and needs 2: raise "+
+			"--validation-fraction, or give a longer --eval-corpus", d.validation.Len())
+	}
+	d.sampler, err = corpus.NewSampler(corpus.SamplerConfig{
+		Tokens:   d.training.Len(),
+		Lanes:    int(spec.Batch),
+		BPTT:     int(spec.Bptt),
+		Seed:     spec.Seed,
+		Sampling: corpus.Sampling(spec.Sampling),
+	})
+	if err != nil {
+		return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
+	}
+	if _, err := d.writer(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Vocabulary implements Data.
+func (d *Text) Vocabulary() *corpus.Vocabulary { return d.corpus.Vocabulary() }
+
+// Labels implements Data: the next token is no label.
+func (d *Text) Labels() []string { return nil }
+
+// Fingerprint implements Data.
+func (d *Text) Fingerprint() string { return d.corpus.Fingerprint() }
+
+// SegmentsPerEpoch implements Data.
+func (d *Text) SegmentsPerEpoch() int64 { return d.sampler.SegmentsPerEpoch() }
+
+// Sizes implements Data.
+func (d *Text) Sizes() (training, evaluation int64) {
+	if d.validation != nil {
+		evaluation = d.validation.Len()
+	}
+	return d.training.Len(), evaluation
+}
+
+// EvalData implements Data.
+func (d *Text) EvalData() int64 {
+	switch {
+	case d.validation == nil:
+		return 0
+	case d.evaluated != nil:
+		return dataHash(d.evaluated.Fingerprint())
+	}
+	return dataHash(fmt.Sprintf("%s %v", d.corpus.Fingerprint(), d.spec.ValidationFraction))
+}
+
+// Batches implements Data.
+func (d *Text) Batches() corpus.SamplerConfig { return d.sampler.Config() }
+
+// Offset implements Data: the position of the first token that the lane reads.
+func (d *Text) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
+
+// Network implements Data.
+func (d *Text) Network() (Network, error) { return NetworkOf(d.spec, d.Vocabulary().Len(), 0) }
+
+// batches is the job's segments, in the form that task/lm reads.
+type batches struct {
+	*corpus.Reader
+	*corpus.Sampler
+}
+
+// NewTask implements Data: the language model.
+func (d *Text) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+	config, err := ModelConfig(d.spec, d.Vocabulary().Len())
+	if err != nil {
+		return nil, err
+	}
+	reads := lm.Config{BPTT: int(d.spec.Bptt), EvalData: d.EvalData(), Ledger: ledger,
+		Batches: batches{corpus.NewReader(d.training, d.sampler), d.sampler}}
+	if d.validation != nil {
+		reads.Evaluation, err = corpus.NewEvaluation(d.validation, int(d.spec.Batch),
+			int(d.spec.Bptt))
+		if err != nil {
+			return nil, app.Usage(err)
+		}
+	}
+	if reads.Writer, err = d.writer(); err != nil {
+		return nil, err
+	}
+	config.GradientTail = tail
+	m, err := model.New(config, device)
+	if err != nil {
+		return nil, err
+	}
+	task, err := lm.New(m, reads)
+	if err != nil {
+		m.Close()
+		return nil, app.Usage(err)
+	}
+	t := &Task{Task: task, close: m.Close}
+	if reads.Writer != nil {
+		t.Sample = task.Sample
+	}
+	return t, nil
+}
+
+// writer makes the writer of the job's samples; nil: the job has none.
+func (d *Text) writer() (*lm.Writer, error) {
+	if d.spec.SampleTokens == 0 {
+		return nil, nil
+	}
+	w, err := lm.NewWriter(d.Vocabulary(), Tokenizer(d.spec), d.spec.SamplePrefix,
+		int(d.spec.SampleTokens), model.Sampling{Temperature: d.spec.SampleTemperature,
+			Greedy: d.spec.SampleTemperature == 0, Seed: d.spec.Seed})
+	if err != nil {
+		return nil, app.Usage(fmt.Errorf("--sample-prefix: %w", err))
+	}
+	return w, nil
+}
+
+// Close releases the token files.
+func (d *Text) Close() error {
+	err := d.corpus.Close()
+	if d.evaluated != nil {
+		err = errors.Join(err, d.evaluated.Close())
+	}
+	return err
+}

@@ -1,0 +1,137 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+
+	"rondo/compute"
+)
+
+// LabellerConfig is a Labeller's shape and its initial weights. Fields that Config has too mean the
+// same.
+type LabellerConfig struct {
+	Cell   compute.Cell
+	Vocab  int // V
+	Embed  int // E; 0 is one-hot input
+	Hidden int // H, of each direction
+	Layers int // L
+	// Bidirectional gives every layer a second direction, which reads each example from its end
+	// (Schuster and Paliwal 1997). The next layer reads both: W = 2H columns, the forward direction
+	// first.
+	Bidirectional bool
+
+	Dropout      float64 // of every layer's output, the last one's too
+	DropoutInput float64
+
+	Labels int // C
+	Pool   Pool
+
+	Init         Init
+	ForgetBias   float64
+	Seed         uint64
+	GradientTail int
+}
+
+// network is the configuration of the Model with the same embedding and cells.
+func (c LabellerConfig) network() Config {
+	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
+		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+}
+
+// Validate returns nil, or an error of one line that names the wrong flag.
+func (c LabellerConfig) Validate() error {
+	if err := c.network().Validate(); err != nil {
+		return err
+	}
+	if c.Labels < 1 || c.Labels > maxVocab {
+		return fmt.Errorf("the data have %d labels; there must be 1 to %d: check --corpus",
+			c.Labels, maxVocab)
+	}
+	if !c.Pool.known() {
+		return fmt.Errorf("--pool: %d is not a way to pool", int(c.Pool))
+	}
+	return nil
+}
+
+// shape describes the labeller's shape in messages.
+func (c LabellerConfig) shape() string {
+	text := fmt.Sprintf("%s, %d labels", c.network().shape(), c.Labels)
+	if c.Bidirectional {
+		text += ", bidirectional"
+	}
+	return text
+}
+
+// stack is the embedding and the recurrent layers.
+func (c LabellerConfig) stack() stackConfig {
+	return stackConfig{Config: c.network(), bidirectional: c.Bidirectional}
+}
+
+// outputRows is the number of rows of the output layer's input.
+func (c LabellerConfig) outputRows(T, B int) int {
+	if c.Pool == PoolNone {
+		return T * B
+	}
+	return B
+}
+
+// Layout returns each tensor's place in the flat parameters, as Layout does for a Model. c must be
+// valid.
+//
+//	output.weight      [C, W]
+//	output.bias        [C]
+//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is W, and E (one-hot: V) for k = 0; then the
+//	                              layer's other tensors, and those of its second direction, as
+//	                              rnn.weight_ih_l{k}_reverse
+//	embedding.weight   [V, E]     absent when one-hot
+func (c LabellerConfig) Layout() []View {
+	var l layouter
+	l.add(roleOutput, outputWeight, c.Labels, c.stack().width())
+	l.add(roleOutputBias, outputBias, c.Labels)
+	c.stack().layout(&l)
+	return l.views
+}
+
+// Finishes returns the ends, in floats, of the gradient prefixes that a backward pass finishes in
+// turn, as Finishes does for a Model.
+func (c LabellerConfig) Finishes() []int {
+	views := c.Layout()
+	return append([]int{find(views, outputBias).end()}, c.stack().finishes(views)...)
+}
+
+// Labeller is a network that reads examples, sequences of tokens, and labels each example, or each
+// of its tokens: an embedding, recurrent layers of one or two directions, pooling over an example's
+// steps, and a linear output layer with softmax cross-entropy. A LabelPass runs it. This is its
+// parameters and their gradients, in a device's memory.
+type Labeller struct {
+	parameters
+	config LabellerConfig
+}
+
+// NewLabeller makes a labeller with initial weights. They depend on cfg alone, each tensor on the
+// seed and its name. It fails if cfg is not valid, or if the device lacks memory. Close frees the
+// labeller.
+func NewLabeller(cfg LabellerConfig, dev compute.Device) (*Labeller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if dev == nil {
+		return nil, errors.New("model: no device")
+	}
+	l := &Labeller{parameters: parameters{dev: dev, views: cfg.Layout()}, config: cfg}
+	if err := l.allocate(cfg.GradientTail); err != nil {
+		return nil, fmt.Errorf("model: %s: %w", cfg.shape(), err)
+	}
+	l.Initialise()
+	return l, nil
+}
+
+// Config returns the labeller's configuration.
+func (l *Labeller) Config() LabellerConfig { return l.config }
+
+// Finishes returns those of the configuration.
+func (l *Labeller) Finishes() []int { return l.config.Finishes() }
+
+// Initialise resets the parameters to the initial weights.
+func (l *Labeller) Initialise() { l.initialise(l.config.network()) }

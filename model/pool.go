@@ -1,0 +1,164 @@
+package model
+
+import (
+	"gorgonia.org/gorgonia"
+
+	"rondo/compute"
+)
+
+// Pool is how a Labeller reduces the last layer's outputs over an example's steps to one row.
+type Pool int
+
+const (
+	// PoolNone does not: every token has a label.
+	PoolNone Pool = iota
+	// PoolLast takes each direction's state after its last step: torch.nn's h_n. The second
+	// direction's last step is the example's first.
+	PoolLast
+	// PoolMean takes the mean over the steps.
+	PoolMean
+	// PoolMax takes the largest value of each column.
+	PoolMax
+)
+
+// PoolNames returns the names of all ways to pool, in the order of their numbers.
+func PoolNames() []string {
+	return []string{PoolNone: "none", PoolLast: "last", PoolMean: "mean", PoolMax: "max"}
+}
+
+// ParsePool returns the way to pool whose String is name.
+func ParsePool(name string) (Pool, error) {
+	at, err := parseName("--pool", name, PoolNames())
+	return Pool(at), err
+}
+
+// String is the name in --pool.
+func (p Pool) String() string { return nameOf("pool", int(p), PoolNames()) }
+
+func (p Pool) known() bool { return p >= 0 && int(p) < len(PoolNames()) }
+
+// pooling is the operator y = pool(x) for x: [T, B, W], y: [1, B, W].
+type pooling struct {
+	dev     compute.Device
+	kind    Pool
+	T, B    int
+	halves  []half // of PoolLast
+	lengths []int32
+	y, dx   *buffer
+}
+
+// half is the columns of one direction, and where PoolLast takes them from.
+type half struct {
+	*ends
+	at, width int
+}
+
+// ends are the places of last states in rows [T, B].
+type ends struct {
+	last []int32 // [B]: the row with lane b's last state; -1: there is none
+	lane []int32 // [T, B]: the lane that a row is the last state of; -1: none
+}
+
+func newEnds(T, B int) *ends { return &ends{last: make([]int32, B), lane: make([]int32, T*B)} }
+
+// load sets the places for examples of these lengths. first: the last state is at the first step.
+func (e *ends) load(lengths []int32, first bool) {
+	B := len(lengths)
+	for row := range e.lane {
+		e.lane[row] = -1
+	}
+	for b, length := range lengths {
+		row := (int(length)-1)*B + b
+		if first && length > 0 {
+			row = b
+		}
+		e.last[b] = int32(max(row, -1))
+		if length > 0 {
+			e.lane[row] = int32(b)
+		}
+	}
+}
+
+// newPooling makes the operator. lengths are the examples' lengths, [B], set before a run.
+func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
+	y, dx *buffer) *pooling {
+	s := dx.value.Shape() // [T, B, W]
+	p := &pooling{dev: dev, kind: kind, T: s[0], B: s[1], lengths: lengths, y: y, dx: dx}
+	if kind == PoolLast {
+		width := s[2] / directions
+		for i := range directions {
+			p.halves = append(p.halves, half{newEnds(p.T, p.B), i * width, width})
+		}
+	}
+	return p
+}
+
+// load finds the last states of examples with the set lengths.
+func (p *pooling) load() {
+	for i, h := range p.halves {
+		h.load(p.lengths, i == 1) // the second direction ends at the example's first step
+	}
+}
+
+// run computes y.
+func (p *pooling) run(x []float32) {
+	switch p.kind {
+	case PoolMean:
+		p.dev.Pool(compute.MeanPool, p.y.flat, x, p.T, p.lengths)
+	case PoolMax:
+		p.dev.Pool(compute.MaxPool, p.y.flat, x, p.T, p.lengths)
+	default:
+		p.copyHalves(p.y.flat, x, p.B, func(h half) []int32 { return h.last })
+	}
+}
+
+// backward computes dx.
+func (p *pooling) backward(x, dy []float32) {
+	switch p.kind {
+	case PoolMean:
+		p.dev.PoolBackward(compute.MeanPool, p.dx.flat, dy, x, p.y.flat, p.T, p.lengths)
+	case PoolMax:
+		p.dev.PoolBackward(compute.MaxPool, p.dx.flat, dy, x, p.y.flat, p.T, p.lengths)
+	default:
+		p.copyHalves(p.dx.flat, dy, p.T*p.B, func(h half) []int32 { return h.lane })
+	}
+}
+
+// copyHalves sets n rows of dst to those of src that ids names for each half.
+func (p *pooling) copyHalves(dst, src []float32, n int, ids func(half) []int32) {
+	W := p.dx.value.Shape()[2]
+	for _, h := range p.halves {
+		p.dev.CopyRows(compute.Columns{X: dst, Stride: W, At: h.at},
+			compute.Columns{X: src, Stride: W, At: h.at}, n, h.width, ids(h), false)
+	}
+}
+
+func (p *pooling) apply(x *gorgonia.Node) (*gorgonia.Node, error) {
+	forward := &operator{name: "pool", shape: p.y.value.Shape().Clone(), wrt: []bool{true},
+		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
+			x, err := floats(in[0], len(p.dx.flat))
+			if err != nil {
+				return nil, err
+			}
+			p.run(x)
+			return p.y.value, nil
+		}}
+	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+		backward := &operator{name: "pool.backward", shape: p.dx.value.Shape().Clone(),
+			run: func(in []gorgonia.Value) (gorgonia.Value, error) {
+				x, err := floats(in[0], len(p.dx.flat))
+				if err != nil {
+					return nil, err
+				}
+				dy, err := floats(in[2], len(p.y.flat))
+				if err != nil {
+					return nil, err
+				}
+				p.backward(x, dy)
+				return p.dx.value, nil
+			}}
+		n, err := backward.apply(in[0], y, dy)
+		return gorgonia.Nodes{n}, err
+	}
+	return forward.apply(x)
+}

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Writes the traces that labellers are held against: labeller-<case>.json.
+
+    python3 labeller.py [folder]      (the committed files were written with torch 2.15.0 on a CPU)
+
+A case is embedding -> torch.nn.{RNN,GRU,LSTM} over a packed sequence -> pooling -> linear output
+layer. Each layer is a torch.nn module of its own, so that dropout can have Rondo's masks (see
+dropout.py); without dropout the script checks that one module of all layers gives the same outputs.
+
+    cell, layers, T, B, V, E, H, C, bidirectional, pool, dropout, dropout_input, seed, step, lanes
+    ids [T][B], lengths [B], targets ([B], or [T*B] with -1 after an example)
+    output [T*B*W] the last layer's output after dropout, zero after an example
+    logits, loss (summed over the targets), weights, and gradients of the loss
+"""
+import json
+import pathlib
+import sys
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+T, B, V, H, C = 5, 4, 7, 5, 3
+SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+# name: cell, layers, bidirectional, E, pool, dropout
+CASES = {
+    "lstm-last": ("lstm", 2, True, 4, "last", 0),
+    "gru-mean": ("gru", 2, True, 4, "mean", 0),
+    "rnn-max": ("rnn", 2, True, 4, "max", 0),
+    "lstm-none": ("lstm", 2, True, 4, "none", 0),
+    "gru-wide": ("gru", 1, True, 13, "none", 0),
+    "rnn-one-hot": ("rnn", 2, True, 0, "last", 0),
+    "lstm-forward": ("lstm", 1, False, 0, "last", 0),
+    "gru-forward": ("gru", 2, False, 4, "max", 0),
+    "gru-dropout": ("gru", 2, True, 4, "none", 0.3),
+    "lstm-dropout": ("lstm", 2, True, 4, "mean", 0.3),
+}
+GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+
+
+def mix(z):
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & BITS
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & BITS
+    return z ^ z >> 31
+
+
+def key(layer, lane):  # layer -1: the embedding
+    k = SEED
+    for x in STEP, layer, lane:
+        k = mix(k + (x + 1) * GOLDEN & BITS)
+    return k
+
+
+def keep(key, index, p):
+    return (mix(key + (index + 1) * GOLDEN & BITS) >> 40) / 2**24 >= torch.tensor(p).item()
+
+
+def drop(x, p, layer):
+    if p == 0:
+        return x
+    width = x.shape[2]
+    kept = [[[keep(key(layer, lane), t * width + h, p) for h in range(width)]
+             for lane in LANES] for t in range(T)]
+    return x * torch.tensor(kept).double() / (1 - p)
+
+
+def packed(module, x):
+    """The padded outputs [T, B, W], and h_n of all directions side by side."""
+    y, state = module(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
+    h = state[0] if isinstance(state, tuple) else state
+    y, _ = pad_packed_sequence(y, total_length=T)
+    return y, torch.cat(list(h), 1)
+
+
+class Labeller(nn.Module):
+    def __init__(self, cell, layers, bidirectional, embed, pool, dropout):
+        super().__init__()
+        self.case = cell, layers, bidirectional, embed, pool, dropout
+        width = H * (1 + bidirectional)
+        self.embedding = nn.Embedding(V, embed) if embed else None
+        self.rnn = nn.ModuleList(CELLS[cell](width if l else embed or V, H,
+                                             bidirectional=bidirectional) for l in range(layers))
+        self.output = nn.Linear(width, C)
+
+    def forward(self, ids):
+        cell, layers, bidirectional, embed, pool, dropout = self.case
+        x = self.embedding(ids) if embed else nn.functional.one_hot(ids, V).double()
+        x = first = drop(x, dropout if embed else 0, -1)
+        for l, layer in enumerate(self.rnn):
+            x, last = packed(layer, x)
+            x = drop(x, dropout, l)
+        if dropout == 0:
+            self.check(first, x)
+        steps = torch.arange(T)[:, None] < torch.tensor(LENGTHS)  # [T, B]
+        if pool == "last":
+            pooled = last
+        elif pool == "mean":
+            pooled = (x * steps[:, :, None]).sum(0) / torch.tensor(LENGTHS)[:, None]
+        elif pool == "max":
+            pooled = x.masked_fill(~steps[:, :, None], -torch.inf).amax(0)
+        else:
+            pooled = x.reshape(T * B, -1)
+        return x, self.output(pooled)
+
+    def check(self, x, y):
+        cell, layers, bidirectional, embed, *_ = self.case
+        stack = CELLS[cell](embed or V, H, num_layers=layers, bidirectional=bidirectional).double()
+        stack.load_state_dict({n.removeprefix("rnn."): p for n, p in self.named()
+                               if n.startswith("rnn.")})
+        assert torch.allclose(packed(stack, x)[0], y, rtol=0, atol=1e-12)
+
+    def named(self):
+        """The parameters by the names that torch.nn.LSTM(num_layers=...) gives them."""
+        for name, p in self.named_parameters():
+            parts = name.split(".")
+            if parts[0] == "rnn":
+                name = "rnn." + parts[2].replace("_l0", "_l" + parts[1])
+            yield name, p
+
+
+def rounded(t):
+    return [float(f"{x:.9g}") for x in t.detach().reshape(-1).tolist()]
+
+
+def tensors(named):
+    return {name: {"shape": list(t.shape), "data": rounded(t)} for name, t in named}
+
+
+def trace(number, case):
+    cell, layers, bidirectional, embed, pool, dropout = case
+    torch.manual_seed(number)
+    model = Labeller(*case).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.float().double())  # exact in both
+    ids = torch.randint(0, V, (T, B))
+    targets = torch.randint(0, C, (T, B) if pool == "none" else (B,))
+    if pool == "none":
+        targets[torch.arange(T)[:, None] >= torch.tensor(LENGTHS)] = -1
+    output, logits = model(ids)
+    loss = nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1,
+                                       reduction="sum")
+    loss.backward()
+    return {
+        "torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "V": V,
+        "E": embed, "H": H, "C": C, "bidirectional": bidirectional, "pool": pool,
+        "dropout": dropout, "dropout_input": dropout if embed else 0, "seed": SEED, "step": STEP,
+        "lanes": LANES, "ids": ids.tolist(), "lengths": LENGTHS,
+        "targets": targets.reshape(-1).tolist(), "output": rounded(output),
+        "logits": rounded(logits), "loss": float(f"{loss.item():.12g}"),
+        "weights": tensors(model.named()),
+        "gradients": tensors((n, p.grad) for n, p in model.named()),
+    }
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+    for number, (name, case) in enumerate(CASES.items()):
+        text = json.dumps(trace(number, case), separators=(",", ":"))
+        (folder / f"labeller-{name}.json").write_text(text + "\n")
+
+
+main()

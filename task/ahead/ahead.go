@@ -1,0 +1,78 @@
+// Package ahead reads a task's batches in a goroutine, one ahead of the batch in use. It may import
+// train alone.
+package ahead
+
+import (
+	"context"
+	"iter"
+
+	"rondo/train"
+)
+
+// Reader reads batches of type B.
+type Reader[B any] struct {
+	ready, free chan *batch[B]
+	current     *batch[B] // in use by the caller
+	cancel      context.CancelFunc
+	done        chan struct{}
+}
+
+type batch[B any] struct {
+	data *B
+	err  error
+}
+
+// batches are in use at a time: one that is read, one that the caller has.
+const batches = 2
+
+// Read starts to read a batch for each span, in order. newBatch makes a batch and read fills it.
+// Close stops the reading.
+func Read[B any](
+	ctx context.Context, spans iter.Seq[train.Span], newBatch func() *B,
+	read func(ctx context.Context, at train.Span, into *B) error,
+) *Reader[B] {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &Reader[B]{ready: make(chan *batch[B], batches), free: make(chan *batch[B], batches),
+		cancel: cancel, done: make(chan struct{})}
+	for range batches {
+		a.free <- &batch[B]{data: newBatch()}
+	}
+	go func() {
+		defer close(a.done)
+		for at := range spans {
+			select {
+			case b := <-a.free:
+				b.err = read(ctx, at, b.data)
+				a.ready <- b // never blocks: it has room for every batch
+				if b.err != nil {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// Next returns the next batch. The caller may use it until the next call. Next must not be called
+// more often than there are spans, nor after an error.
+func (a *Reader[B]) Next(ctx context.Context) (*B, error) {
+	if a.current != nil {
+		a.free <- a.current
+		a.current = nil
+	}
+	select {
+	case b := <-a.ready:
+		a.current = b
+		return b.data, b.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Close stops the goroutine and waits for it.
+func (a *Reader[B]) Close() {
+	a.cancel()
+	<-a.done
+}

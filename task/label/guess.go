@@ -1,0 +1,184 @@
+package label
+
+import (
+	"context"
+	"math"
+
+	"rondo/corpus/examples"
+	"rondo/model"
+	"rondo/task/example"
+	"rondo/train"
+)
+
+// guess finds the most likely labels of batches.
+type guess struct {
+	config    model.LabellerConfig
+	lanes     int
+	logits    []float32
+	predicted []int32 // [rows, lanes], of the last batch
+}
+
+func newGuess(c model.LabellerConfig, steps, lanes int) *guess {
+	if c.Pool != model.PoolNone {
+		steps = 1
+	}
+	return &guess{config: c, lanes: lanes, logits: make([]float32, steps*lanes*c.Labels),
+		predicted: make([]int32, steps*lanes)}
+}
+
+// labels predicts the labels of a batch, and returns the summed loss of its targets.
+func (g *guess) labels(pass *model.LabelPass, in model.Examples) (lossSum float64, err error) {
+	rows := g.lanes
+	if g.config.Pool == model.PoolNone {
+		rows *= in.Steps
+	}
+	C := g.config.Labels
+	if lossSum, err = pass.Predict(in, g.logits[:rows*C]); err != nil {
+		return 0, err
+	}
+	for i := range rows {
+		logits := g.logits[i*C : (i+1)*C]
+		best := 0
+		for label, x := range logits {
+			if x > logits[best] {
+				best = label
+			}
+		}
+		g.predicted[i] = int32(best)
+	}
+	return lossSum, nil
+}
+
+// probabilities returns those of a lane's predicted labels: softmax(logits).
+func (g *guess) probabilities(lane, length int) []float32 {
+	C := g.config.Labels
+	predicted := g.column(g.predicted, lane, length)
+	out := make([]float32, len(predicted))
+	for i, best := range predicted {
+		logits := g.logits[(i*g.lanes+lane)*C:][:C]
+		sum := 0.0
+		for _, x := range logits {
+			sum += math.Exp(float64(x - logits[best]))
+		}
+		out[i] = float32(1 / sum)
+	}
+	return out
+}
+
+// column copies a lane's labels from [rows, lanes]: one, or one for each token. The next call
+// overwrites them.
+func (g *guess) column(labels []int32, lane, length int) []int32 {
+	if g.config.Pool != model.PoolNone {
+		length = 1
+	}
+	column := make([]int32, length)
+	for i := range column {
+		column[i] = labels[i*g.lanes+lane]
+	}
+	return column
+}
+
+// score scores these lanes' examples of all segments. It calls each with an example's predicted and
+// right labels, and add with the score of a segment, without counts.
+func score(
+	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig, lanes train.Lanes,
+	each func(predicted, right []int32), add func(train.Score),
+) error {
+	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
+	reader := read(ctx, d, spans, lanes.Count, c.Pool)
+	defer reader.Close()
+	g := newGuess(c, d.Set.Longest(), lanes.Count)
+	for at := range spans {
+		b, err := reader.Next(ctx)
+		if err != nil {
+			return err
+		}
+		loss, err := g.labels(pass, b.in)
+		if err != nil {
+			return err
+		}
+		for lane, length := range b.in.Lengths {
+			if length > 0 {
+				each(g.column(g.predicted, lane, int(length)),
+					g.column(b.in.Targets, lane, int(length)))
+			}
+		}
+		add(train.Score{Loss: loss,
+			Targets: d.Batches.Targets(at.Segment, lanes.First, lanes.Count)})
+	}
+	return nil
+}
+
+// Score scores all examples of a set, forward only. It calls each with an example's predicted and
+// right labels.
+func Score(
+	ctx context.Context, l *model.Labeller, set *examples.Set,
+	each func(predicted, right []int32),
+) (all train.Score, err error) {
+	lanes := train.Lanes{Count: int(min(set.Len(), MaxTogether))}
+	batches, err := examples.NewEvaluation(set, lanes.Count)
+	if err != nil {
+		return all, err
+	}
+	pass, err := l.NewPass(set.Longest(), lanes.Count)
+	if err != nil {
+		return all, err
+	}
+	defer pass.Close()
+	d := &example.Data{Set: set, Batches: batches}
+	err = score(ctx, d, pass, l.Config(), lanes, each, func(part train.Score) {
+		all.Loss += part.Loss
+		all.Targets += part.Targets
+	})
+	return all, err
+}
+
+// Prediction is the labels of a text, one or one for each token, with their probabilities.
+type Prediction struct {
+	Labels        []int32
+	Probabilities []float32
+}
+
+// Predictor predicts the labels of texts.
+type Predictor struct {
+	pass   *model.LabelPass
+	config model.LabellerConfig
+	most   int // tokens of a text
+}
+
+// NewPredictor makes a predictor for texts of at most so many tokens. Close frees it.
+func NewPredictor(l *model.Labeller, most int) (*Predictor, error) {
+	pass, err := l.NewPass(most, MaxTogether)
+	return &Predictor{pass, l.Config(), most}, err
+}
+
+// Predict predicts the labels of at most MaxTogether texts, each of at least one token.
+func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
+	in := model.Examples{Lengths: make([]int32, MaxTogether)}
+	for lane, tokens := range texts {
+		in.Lengths[lane] = int32(len(tokens))
+		in.Steps = max(in.Steps, len(tokens))
+	}
+	in.Inputs = make([]int32, in.Steps*MaxTogether)
+	for lane, tokens := range texts {
+		for i, id := range tokens {
+			in.Inputs[i*MaxTogether+lane] = id
+		}
+	}
+	g := newGuess(p.config, in.Steps, MaxTogether)
+	if _, err := g.labels(p.pass, in); err != nil {
+		return nil, err
+	}
+	all := make([]Prediction, len(texts))
+	for lane, tokens := range texts {
+		all[lane] = Prediction{g.column(g.predicted, lane, len(tokens)),
+			g.probabilities(lane, len(tokens))}
+	}
+	return all, nil
+}
+
+// Close frees the predictor.
+func (p *Predictor) Close() { p.pass.Close() }
+
+// MaxTogether bounds the texts that are predicted at once.
+const MaxTogether = 16

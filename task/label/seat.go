@@ -1,0 +1,67 @@
+package label
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"rondo/model"
+	"rondo/task/ahead"
+	"rondo/task/example"
+	"rondo/train"
+)
+
+// seat is a model.LabelPass with its examples. It implements train.Seat.
+type seat struct {
+	*model.LabelPass
+	example.NoState
+	task    *Task
+	numbers []int                // lane numbers of a pass, [B]
+	reader  *ahead.Reader[batch] // set by Read
+	batch   *batch               // data of the next pass
+}
+
+// Read implements train.Seat.
+func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
+	s.reader = read(ctx, &s.task.Training, spans, s.B, s.task.Config().Pool)
+	return s.reader.Close
+}
+
+// Next implements train.Seat. rows are rows of the embedding.
+func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
+	if s.batch, err = s.reader.Next(ctx); err != nil {
+		return nil, err
+	}
+	inputs := s.batch.in.Inputs
+	if ledger, at := s.task.ledger, s.batch.span; ledger != nil {
+		err := ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
+		if err != nil {
+			return nil, fmt.Errorf("noting what was read: %w", err)
+		}
+	}
+	return inputs, nil
+}
+
+// Backward implements train.Seat.
+func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
+	for i := range s.numbers {
+		s.numbers[i] = p.Lanes.First + i
+	}
+	in := s.batch.in
+	in.Step, in.Lanes, in.Scale = p.Segment, s.numbers, p.Scale
+	return s.LabelPass.Backward(in, model.Hooks{Stage: p.Stage, Finished: p.Finished,
+		BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+}
+
+// Evaluate implements train.Seat.
+func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
+	counter := s.task.counter
+	counts := make([]int64, counter.Counters())
+	count := func(predicted, right []int32) { counter.Count(counts, predicted, right) }
+	return score(ctx, s.task.Evaluation, s.LabelPass, s.task.Config(), lanes, count,
+		func(part train.Score) {
+			part.Counts = counts
+			add(part)
+			clear(counts)
+		})
+}
