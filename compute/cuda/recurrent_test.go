@@ -258,7 +258,7 @@ func newCPU(t *testing.T, p compute.Precision) *cpu.Device {
 }
 
 // newGPU opens the device.
-func newGPU(t *testing.T, p compute.Precision) *Device {
+func newGPU(t testing.TB, p compute.Precision) *Device {
 	t.Helper()
 	d, err := New(Config{Precision: p})
 	if err != nil {
