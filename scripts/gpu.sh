@@ -34,6 +34,7 @@ for package in compute/cuda compute/cuda/driver; do
 		go test -c "${flags[@]}" -o "$program" "./$package"
 	fi
 done
+cp -R compute/testdata "$folder/programs/" # beside the tests' folder, as it is in the tree
 cp bench/peers/torch_gpu.py bench/peers/torch_lm.py "$folder/programs/"
 if [ -n "${RONDO_GPU_TEXT:-}" ]; then
 	cp "$RONDO_GPU_TEXT" "$folder/programs/text.txt"

@@ -31,7 +31,8 @@ func testsOf(name, pattern string) func(context.Context, *session) (string, erro
 // test runs a package's tests and says how many passed.
 func (s *session) test(ctx context.Context, name, pattern string, settings ...string) (
 	string, error) {
-	command := append([]string{"env"}, settings...)
+	// They read files beside their folder.
+	command := append([]string{"env", "-C", s.program("tests")}, settings...)
 	command = append(command, s.testProgram(name), "-test.v", "-test.short", "-test.run", pattern)
 	began := time.Now()
 	text, err := s.output(ctx, "tests-"+name, command...)

@@ -211,8 +211,13 @@ func (d *Device) title(lacks string) string {
 // where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
 func (d *Device) Name() string { return d.name }
 
-// CUBLAS says whether cuBLAS is there, for large products.
-func (d *Device) CUBLAS() bool { return d.blas != nil }
+// CUBLAS is the file of cuBLAS, which computes large products; empty where there is none.
+func (d *Device) CUBLAS() string {
+	if d.blas == nil {
+		return ""
+	}
+	return d.blas.Library()
+}
 
 // Info describes the GPU, with what was free when it was opened.
 func (d *Device) Info() Info { return d.info }

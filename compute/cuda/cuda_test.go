@@ -66,6 +66,9 @@ func TestName(t *testing.T) {
 	if d.blas == nil {
 		lacks = "; no cuBLAS"
 	}
+	if (d.CUBLAS() == "") != (d.blas == nil) {
+		t.Errorf("cuBLAS %+v is in %q", d.blas, d.CUBLAS())
+	}
 	if want := "cuda:0 " + i.Name + " (bf16" + lacks + ")"; d.Name() != want {
 		t.Errorf("name %q, want %q", d.Name(), want)
 	}

@@ -44,7 +44,9 @@ func Enter() error {
 	if others := os.Getenv("LD_LIBRARY_PATH"); others != "" {
 		folder += ":" + others
 	}
-	settings := map[string]string{"LD_LIBRARY_PATH": folder, marker: "1"}
+	settings := map[string]string{"LD_LIBRARY_PATH": folder, marker: "1",
+		// The cuBLAS and NCCL of this machine do not work with the driver: this folder has none.
+		"RONDO_CUDA_LIBRARIES": os.DevNull}
 	if os.Getenv(seed) == "" {
 		settings[seed] = fmt.Sprint(rand.Uint32())
 	}
