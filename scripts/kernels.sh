@@ -3,6 +3,10 @@
 # is kept only if it differs from the same module's file for the architecture below.
 #
 #   kernels.sh           into compute/cuda/kernels/ptx
+#   kernels.sh debug FOLDER
+#                        a debug build of the persistent kernels for 8.0 and newer, into the folder:
+#                        it bounds how often a block looks for what another writes (see
+#                        compute/cuda/watch.go for RONDO_CUDA_KERNELS and RONDO_CUDA_SPINS)
 #   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it for
 #                        every architecture and fails if a kernel spills registers, keeps arrays in
 #                        local memory, or takes so many registers that its block cannot start
@@ -154,8 +158,9 @@ look)
 	exit
 	;;
 "" | check) ;;
+debug) [ $# = 2 ] || { say "usage: kernels.sh debug FOLDER"; exit 2; } ;;
 *)
-	say "usage: kernels.sh [check]"
+	say "usage: kernels.sh [check | debug FOLDER]"
 	exit 2
 	;;
 esac
@@ -177,6 +182,14 @@ each() {
 	done | xargs -P "$(nproc)" -L 1 "$script"
 }
 
+if [ "${1:-}" = debug ]; then
+	folder=$(mkdir -p "$2" && cd "$2" && pwd)
+	for name in persistent_forward persistent_backward; do
+		(cd "$sources" && "$NVCC" -ptx -arch=compute_80 $flags -DRONDO_BOUNDED_SPINS \
+			-o "$folder/$name.ptx" "$name.cu")
+	done
+	exit
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 each compile "$work"

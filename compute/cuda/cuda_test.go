@@ -94,6 +94,10 @@ func TestConfig(t *testing.T) {
 		{Config{}, ptxEnvironment, "61", "6.1 is too old"},
 		{Config{}, ptxEnvironment, "999", "not above cuda:0's"},
 		{Config{}, ptxEnvironment, "new", "give an architecture"},
+		{Config{}, patienceEnvironment, "20", patienceEnvironment + ` is "20": give a duration`},
+		{Config{}, patienceEnvironment, "-1s", "give a duration of 24h0m0s at most"},
+		{Config{}, spinsEnvironment, "many", spinsEnvironment + ` is "many": give a number`},
+		{Config{}, kernelsEnvironment, "/nowhere", "no NAME.ptx of a module"},
 		{Config{}, blasEnvironment, "on", blasEnvironment + ` is "on": give off`},
 	} {
 		t.Run(c.want, func(t *testing.T) {

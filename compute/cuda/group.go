@@ -148,7 +148,7 @@ func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		limit := patience
+		limit := d.patience
 		if deadline, ok := ctx.Deadline(); ok {
 			limit += max(0, time.Until(deadline))
 		}

@@ -37,6 +37,9 @@ func newKernelTable(major, minor int) (kernelTable, error) {
 	if err != nil {
 		return k, err
 	}
+	if err := otherKernels(all); err != nil {
+		return k, err
+	}
 	for i, m := range all {
 		k.modules = append(k.modules, kernelModule{Module: m})
 		for line := range strings.Lines(m.PTX) {

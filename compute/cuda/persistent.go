@@ -91,7 +91,7 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 	exchange := l.device.scratch(p.exchange(l.T))
 	l.empty(p, exchange)
 	l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h, exchange,
-		int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.units), int32(p.passes))
+		l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.units), int32(p.passes))
 }
 
 func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
@@ -104,6 +104,6 @@ func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t t
 	exchange := unsafe.Add(carry, l.carryBytes())
 	l.empty(p, exchange)
 	l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h, dstate.c, t.act,
-		t.cell, t.q, t.h, carry, exchange, int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
-		int32(p.passes))
+		t.cell, t.q, t.h, carry, exchange, l.device.watchAt(), int32(l.Cell), int32(l.T),
+		int32(l.B), int32(l.H), int32(p.passes))
 }

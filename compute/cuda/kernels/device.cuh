@@ -39,6 +39,9 @@ DEVICE void store_release(unsigned *to, unsigned value) {
 // relax stands in every loop that waits for another block.
 DEVICE void relax() {}
 
+// trap ends the launch with an error, and all that the process has on the GPU with it.
+DEVICE void trap() { __trap(); }
+
 // copy_async16 starts a copy of 16 bytes, both ends aligned to 16. copy_async_commit makes a group
 // of this thread's copies since the last; copy_async_wait<N> waits until at most its N youngest
 // groups are under way. Other threads see the bytes after a barrier behind the wait.

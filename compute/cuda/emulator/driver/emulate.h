@@ -277,7 +277,9 @@ template <class T, class U, class V> T atomicCAS(T *at, U expected, V value) {
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 inline void relax() { emulator::yield(); }
+inline void trap(int line = __builtin_LINE()) { emulator::refuse("trap", line); }
 inline unsigned load_acquire(const unsigned *from) {
 	emulator::yield(); // so that a loop without relax ends too
 	return *static_cast<const volatile unsigned *>(from);
