@@ -327,3 +327,34 @@ func TestOtherKernels(t *testing.T) {
 	scale(d, x, 1)
 	expect(t, "by another module", d, x, numbers(100, 1))
 }
+
+// TestPersistentTooLarge has plans of more blocks than the GPU has room for, as where the GPU is
+// shared: the driver refuses them, and a product a step computes the layer.
+func TestPersistentTooLarge(t *testing.T) {
+	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(21, 22))
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 40}
+	var made []*persistent
+	sameAsSteps(t, d, newRecurrentProblem(s, true, random),
+		func(s compute.RecurrentShape, inference bool) compute.Recurrent {
+			return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+				inference bool) loop {
+				l := newPersistent(d, s, inference).(*persistent)
+				if l.there.groups = 1 << 15; l.resident(l.there, d.forward(), false) {
+					t.Fatalf("there is room for %+v", l.there)
+				}
+				if l.back != nil {
+					l.back.groups = 1 << 15
+				}
+				made = append(made, l)
+				return l
+			})
+		})
+	for _, l := range made {
+		if l.there != nil || l.back != nil || l.steps == nil {
+			t.Errorf("plans %+v and %+v, steps %v", l.there, l.back, l.steps)
+		}
+	}
+	if len(made) != 2 { // for training and for inference
+		t.Errorf("%d layers", len(made))
+	}
+}
