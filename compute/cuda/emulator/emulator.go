@@ -10,8 +10,8 @@
 // of a block reach, and a deadlock, end the launch with a message on stderr.
 //
 // It does not show what depends on time or on the weakness of a GPU's memory model: one thread runs
-// at a time, and all see what it wrote. A loop that waits for another thread must call relax or
-// load_acquire. Tensor instructions sum in double precision. Registers are not counted, textures,
+// at a time, and all see what it wrote. A loop that waits for another thread must call relax.
+// Tensor instructions sum in double precision. Registers are not counted, textures,
 // peers and managed memory are not there. PTX is not run: only its entries are compared with the
 // sources.
 //
