@@ -35,6 +35,15 @@ func CheckIDs(what string, ids []int32, limit int) {
 	}
 }
 
+// CheckBelow panics unless every id is below the limit; ids may be negative.
+func CheckBelow(what string, ids []int32, limit int) {
+	for i, id := range ids {
+		if int(id) >= limit {
+			panic(fmt.Sprintf("compute: %s: id %d at %d is not below %d", what, id, i, limit))
+		}
+	}
+}
+
 // CheckTable panics unless rows are n rows of a table's width. It returns the width, and the number
 // of the table's rows. n is at least 1.
 func CheckTable(what string, table, rows []float32, n int) (width, all int) {
@@ -73,6 +82,57 @@ func CheckDropout(y, x []float32, steps int, p float32, keys []uint64) (rows int
 			len(keys)))
 	}
 	return rows
+}
+
+// CheckCopyRows panics unless CopyRows' dst and src have n rows, of width columns each, and there
+// is an id for each if there are any.
+func CheckCopyRows(dst, src Columns, n, width int, ids []int32) {
+	dst.check("dst", n, width)
+	if ids == nil {
+		src.check("src", n, width)
+		return
+	}
+	src.check("src", 0, width)
+	CheckLength("CopyRows' ids", len(ids), n)
+}
+
+// check panics unless there are so many rows, with so many columns from At on.
+func (c Columns) check(what string, rows, width int) {
+	if c.Stride < 1 || len(c.X)%c.Stride != 0 || c.At < 0 || width < 0 || c.At+width > c.Stride ||
+		rows < 0 || rows > c.Rows() {
+		panic(fmt.Sprintf("compute: CopyRows: %d rows of columns [%d, %d) of %s, which has %d "+
+			"elements in rows of %d", rows, c.At, c.At+width, what, len(c.X), c.Stride))
+	}
+}
+
+// CheckPool panics unless Pool's y has a row for each length, and x one for each step of it.
+func CheckPool(p Pooling, y, x []float32, steps int, lengths []int32) {
+	if p != MeanPool && p != MaxPool {
+		panic(fmt.Sprintf("compute: pooling %d is not one of 0..1", int(p)))
+	}
+	if steps < 1 || len(lengths) < 1 || len(y)%len(lengths) != 0 {
+		panic(fmt.Sprintf("compute: Pool of %d steps to %d elements in %d rows", steps, len(y),
+			len(lengths)))
+	}
+	CheckLength("Pool's x", len(x), steps*len(y))
+}
+
+// CheckPoolBackward is CheckPool of PoolBackward's arguments.
+func CheckPoolBackward(p Pooling, dx, dy, x, y []float32, steps int, lengths []int32) {
+	CheckPool(p, dy, dx, steps, lengths)
+	if p == MaxPool {
+		CheckSame("PoolBackward's x", len(dx), len(x))
+		CheckSame("PoolBackward's y", len(dy), len(y))
+	}
+}
+
+// CheckLengths panics unless every row's length is in [0, steps].
+func CheckLengths(lengths []int32, steps int) {
+	for b, length := range lengths {
+		if length < 0 || int(length) > steps {
+			panic(fmt.Sprintf("compute: row %d has length %d, not in [0, %d]", b, length, steps))
+		}
+	}
 }
 
 // Check panics unless the limit is valid.
@@ -116,6 +176,9 @@ func (s RecurrentShape) CheckForward(w RecurrentWeights, in RecurrentInput, stat
 		CheckLength("x", len(in.X), s.T*s.B*s.D)
 	default:
 		panic("compute: a recurrent layer's input is either ids or rows; exactly one must be set")
+	}
+	if in.Lengths != nil {
+		CheckLength("lengths", len(in.Lengths), s.B)
 	}
 	s.checkState("state", state)
 	s.checkState("state out", out)
@@ -190,10 +253,4 @@ func (s OutputShape) CheckBackward(b, dx, dw, db []float32) {
 }
 
 // CheckTargets panics unless every target is below V.
-func (s OutputShape) CheckTargets(targets []int32) {
-	for i, id := range targets {
-		if int(id) >= s.V {
-			panic(fmt.Sprintf("compute: target %d at %d is not below %d", id, i, s.V))
-		}
-	}
-}
+func (s OutputShape) CheckTargets(targets []int32) { CheckBelow("target", targets, s.V) }

@@ -124,6 +124,10 @@ type RecurrentState struct {
 type RecurrentInput struct {
 	IDs []int32   // [T, B], each in [0, D)
 	X   []float32 // [T, B, D]
+	// Lengths, unless nil, are how many steps each row has, in [0, T]. From its length on a row
+	// keeps its state, which y repeats, and weights and X get no gradient from it. Its input there
+	// has no effect, but must be valid and finite.
+	Lengths []int32 // [B]
 }
 
 // Recurrent is one layer with its workspace for one shape. Backward uses the last Forward and its
@@ -248,6 +252,26 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
+// Columns are some columns, from At on, of a matrix with rows of Stride floats.
+type Columns struct {
+	X          []float32 // [rows, Stride]
+	Stride, At int
+}
+
+// Rows is the number of rows.
+func (c Columns) Rows() int { return len(c.X) / c.Stride }
+
+// Pooling is how a sequence of states becomes one.
+type Pooling int
+
+// The poolings.
+const (
+	// MeanPool adds the states in the order of the steps and multiplies the sum by 1/length.
+	MeanPool Pooling = iota
+	// MaxPool takes the largest value of each element over the steps; NaN is the largest.
+	MaxPool
+)
+
 // Clip says how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
@@ -331,6 +355,19 @@ type Device interface {
 	// (t, b, h) is kept is a function of keys[b] and t*H+h alone (DropoutKeep), so that a lane's
 	// mask does not depend on its worker. The backward pass is the same call on the gradient.
 	Dropout(y, x []float32, steps int, p float32, keys []uint64)
+
+	// CopyRows sets width columns of dst's row i to those of src's row ids[i], or with add adds
+	// them, for i in [0, n). Nil ids are the rows in order; a negative id is a row of zeros.
+	// dst and src do not overlap. Joining the directions of a bidirectional layer, reversing rows
+	// within their lengths and taking the last steps are such copies.
+	CopyRows(dst, src Columns, n, width int, ids []int32, add bool)
+	// Pool reduces the first lengths[b] steps of each row b of x: [T, B, H] to y: [B, H]; T: steps,
+	// B: len(lengths). A length is in [0, T]; a row of length 0 gives zeros.
+	Pool(p Pooling, y, x []float32, steps int, lengths []int32)
+	// PoolBackward overwrites dx: [T, B, H] with the gradient of x, given y's; it is zero from a
+	// row's length on. MaxPool gives dy to the first step with the largest value. MeanPool does not
+	// read x and y, which may be nil. Pool and PoolBackward give the same bits on every device.
+	PoolBackward(p Pooling, dx, dy, x, y []float32, steps int, lengths []int32)
 
 	// SumSquares returns the sum of squares in float64, with the same bits on every device. The
 	// order is fixed: in each block of SquaresBlock elements, SquaresLanes sums, each over every

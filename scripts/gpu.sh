@@ -40,6 +40,9 @@ if [ -n "${RONDO_GPU_TEXT:-}" ]; then
 	cp "$RONDO_GPU_TEXT" "$folder/programs/text.txt"
 fi
 
+# For a kernel that hangs.
+scripts/kernels.sh debug "$folder/programs/debug"
+
 # Compressed, for the folder is to be copied to another machine.
 tar -C "$folder/programs" -cf - . | xz -T0 -4 >"$folder/programs.tar.xz"
 rm -rf "$folder/programs"

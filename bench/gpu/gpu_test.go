@@ -76,11 +76,27 @@ func TestRun(t *testing.T) {
 	if text := got.Parts[1].Error; !strings.Contains(text, "TestB/c") {
 		t.Errorf("the test that failed is not named: %s", text)
 	}
-	for _, part := range []string{"cuda : 1 passed, 1 failed, 0 skipped", "torch 2 (CUDA , cuDNN",
+	for _, part := range []string{"cuda RONDO_CUDA_SPINS=: 1 passed, 1 failed, 0 skipped", "torch 2 (CUDA , cuDNN",
 		"| textbook LSTM | fp32 | 200 | 100 | float32 graph | 2.00x | 400 | 50% |"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("%s\nlacks %q", &out, part)
 		}
+	}
+}
+
+// A kernel that hangs is run again in a debug build, which says who waits.
+func TestHang(t *testing.T) {
+	var out bytes.Buffer
+	s := &session{config: config{Work: t.TempDir(), Folder: folder(t, map[string]string{
+		"tests/cuda.test": `echo "--- FAIL: TestPersistent (0.1s)"
+			case "$RONDO_CUDA_SPINS $RONDO_CUDA_KERNELS" in
+			" ") echo "it has not come to an end in 20s" ;;
+			"16777216 "*/debug) echo "a persistent kernel's block (3, 0) looked" ;;
+			esac
+			exit 1`})}, out: &out}
+	if _, err := core(t.Context(), s); err == nil ||
+		!strings.Contains(out.String(), "\na persistent kernel's block (3, 0) looked\n") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }
 

@@ -16,6 +16,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -80,11 +81,15 @@ func (c *config) prepare() (err error) {
 	}
 	if !c.Emulated {
 		// The first process to load a kernel compiles it, and the others find it here.
-		return os.Setenv("CUDA_CACHE_PATH", filepath.Join(c.Work, "compiled"))
+		err := os.Setenv("CUDA_CACHE_PATH", filepath.Join(c.Work, "compiled"))
+		return errors.Join(err, os.Setenv("RONDO_CUDA_PATIENCE", patience))
 	}
 	c.Limit *= emulatedSlowness
 	return emulator.Enter()
 }
+
+// patience is how long a process waits for the GPU: one that hangs must not take the others' time.
+const patience = "20s"
 
 // commandLimit bounds a command's parts: nine minutes, less what unpacking takes.
 const commandLimit = 530 * time.Second

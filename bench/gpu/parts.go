@@ -42,7 +42,7 @@ func parts(command string) []part {
 	case "facts":
 		return []part{versions,
 			{"kernels", 60 * time.Second, kernelUse},
-			{"core", 80 * time.Second, testsOf("cuda", coreTests)},
+			{"core", 80 * time.Second, core},
 			{"rondo", 50 * time.Second, measuring(facts)},
 			{"torch", 90 * time.Second, peering(facts, "eager,graph")},
 			{"steps", 50 * time.Second, recurrences},

@@ -16,6 +16,27 @@ import (
 // recorded steps.
 const coreTests = "Persistent|Product|Gemm|Replay|Record"
 
+// boundedSpins is how often a block of a debug kernel looks for what another writes: some twelve
+// seconds, less than patience.
+const boundedSpins = "16777216"
+
+// core runs coreTests. If a kernel hangs, it runs the persistent ones in a debug build, which names
+// the block that waits, the step and the column.
+func core(ctx context.Context, s *session) (string, error) {
+	verdict, err := s.test(ctx, "cuda", coreTests, "RONDO_CUDA_SPINS=")
+	log, reading := os.ReadFile(filepath.Join(s.Work, "tests-cuda.log"))
+	if err == nil || reading != nil || !bytes.Contains(log, []byte("has not come to an end")) {
+		return verdict, err
+	}
+	_, again := s.test(ctx, "cuda", "Persistent", "RONDO_CUDA_SPINS="+boundedSpins,
+		"RONDO_CUDA_KERNELS="+s.program("debug"))
+	if log, reading = os.ReadFile(filepath.Join(s.Work, "tests-cuda.log")); reading == nil {
+		reports := regexp.MustCompile(`a persistent kernel's block .*`).FindAll(log, mostFailures)
+		fmt.Fprintf(s.out, "%s\n", bytes.Join(reports, []byte("\n")))
+	}
+	return verdict, errors.Join(err, again)
+}
+
 // testProgram is a package's test program.
 func (s *session) testProgram(name string) string {
 	return s.program(filepath.Join("tests", name+".test"))

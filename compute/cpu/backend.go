@@ -45,5 +45,8 @@ type backend interface {
 	sumSquares(x []float32) float64
 	// dropout's x is [T, len(keys), h].
 	dropout(y, x []float32, h int, p float32, keys []uint64)
+	copyRows(dst, src compute.Columns, n, width int, ids []int32, add bool)
+	pool(p compute.Pooling, y, x []float32, lengths []int32)
+	poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32)
 	update(u compute.Update, c correction, params, grads, s1, s2 []float32)
 }

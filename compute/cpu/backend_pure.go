@@ -108,6 +108,15 @@ func (*pure) embedBackward(dtable, dy []float32, ids []int32) {
 func (*pure) dropout(y, x []float32, h int, p float32, keys []uint64) {
 	refDropout(y, x, h, p, keys)
 }
+func (*pure) copyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	refCopyRows(dst, src, n, width, ids, add)
+}
+func (*pure) pool(p compute.Pooling, y, x []float32, lengths []int32) {
+	refPool(p, y, x, lengths)
+}
+func (*pure) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32) {
+	refPoolBackward(p, dx, dy, x, y, lengths)
+}
 func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)
 }
@@ -122,7 +131,7 @@ func pureWeights(w compute.RecurrentWeights) refWeights[float32] {
 func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	l.ref.forward(pureWeights(w),
-		refInput[float32]{in.IDs, in.X}, refState[float32]{state.H, state.C}, y,
+		refInput[float32]{in.IDs, in.X, in.Lengths}, refState[float32]{state.H, state.C}, y,
 		refState[float32]{out.H, out.C})
 }
 
@@ -130,7 +139,7 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 	dstate compute.RecurrentState, told func(tensors, rows int)) {
 	l.ref.backward(pureWeights(w),
-		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
+		refInput[float32]{in.IDs, in.X, in.Lengths}, dy, refState[float32]{dout.H, dout.C},
 		pureWeights(dw), dx,
 		refState[float32]{dstate.H, dstate.C}, told)
 }

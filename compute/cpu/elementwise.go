@@ -62,6 +62,34 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 	}
 }
 
+// CopyRows copies or adds columns of src's rows ids to columns of dst's rows.
+func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	compute.CheckCopyRows(dst, src, n, width, ids)
+	compute.CheckBelow("CopyRows", ids, src.Rows())
+	if n*width > 0 {
+		d.backend.copyRows(dst, src, n, width, ids, add)
+	}
+}
+
+// Pool reduces the first lengths[b] steps of each row b of x: [steps, B, H] to y: [B, H].
+func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []int32) {
+	compute.CheckPool(p, y, x, steps, lengths)
+	compute.CheckLengths(lengths, steps)
+	if len(y) > 0 {
+		d.backend.pool(p, y, x, lengths)
+	}
+}
+
+// PoolBackward overwrites dx with the gradient of Pool's x.
+func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
+	lengths []int32) {
+	compute.CheckPoolBackward(p, dx, dy, x, y, steps, lengths)
+	compute.CheckLengths(lengths, steps)
+	if len(dy) > 0 {
+		d.backend.poolBackward(p, dx, dy, x, y, lengths)
+	}
+}
+
 // SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
 func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x) }
 

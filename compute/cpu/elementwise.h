@@ -67,6 +67,31 @@ static void dropout(long first, long end, long lanes, long h, float *y, const fl
     }
 }
 
+// y = the larger of y and x, or NaN if one is.
+static void largest(long n, float *y, const float *x)
+{
+    for (long i = 0; i < n; i += VW) {
+        vf was = load_first(y + i, n - i), other = load_first(x + i, n - i);
+        vi keep = (was >= other) | (was != was);
+        store_first(y + i, (vf)(((vi)was & keep) | ((vi)other & ~keep)), n - i);
+    }
+}
+
+// dx: n columns of so many steps, row elements apart: dy in the first step in which x is not below
+// y, and 0 in the others.
+static void largest_backward(long steps, long row, long n, float *dx, const float *dy,
+                             const float *x, const float *y)
+{
+    for (long j = 0; j < n; j += VW) {
+        vf left = load_first(dy + j, n - j), top = load_first(y + j, n - j);
+        for (long at = j; at < steps * row; at += row) {
+            vi takes = ~(vi)(load_first(x + at, n - j) < top);
+            store_first(dx + at, (vf)((vi)left & takes), n - j);
+            left = (vf)((vi)left & ~takes);
+        }
+    }
+}
+
 // For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
 static void function(int f, long n, float *y, const float *x)
 {

@@ -182,6 +182,116 @@ void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lane
     rondo_team_run(worth(t, rows * n), dropout, &f);
 }
 
+// What rows are copied, and how.
+struct copy {
+    const struct kernels *kernels;
+    long rows, n, dst_row, src_row;
+    float *dst;
+    const float *src;
+    const int32_t *ids;
+    int add;
+};
+
+static void copy_rows(void *with, const struct member *m)
+{
+    const struct copy *c = with;
+    long r, end;
+    rondo_share(m, c->rows, 1, &r, &end);
+    for (; r < end; r++) {
+        float *to = c->dst + r * c->dst_row;
+        long id = c->ids ? c->ids[r] : r;
+        if (id < 0 && !c->add)
+            memset(to, 0, c->n * sizeof *to);
+        else if (id >= 0 && c->add)
+            c->kernels->add(c->n, to, c->src + id * c->src_row);
+        else if (id >= 0)
+            memcpy(to, c->src + id * c->src_row, c->n * sizeof *to);
+    }
+}
+
+void rondo_copy_rows(const struct kernels *k, struct team *t, long rows, long n, float *dst,
+                     long dst_row, const float *src, long src_row, const int32_t *ids, int add)
+{
+    struct copy c = {k, rows, n, dst_row, src_row, dst, src, ids, add};
+    rondo_team_run(worth(t, rows * n), copy_rows, &c);
+}
+
+// The poolings, in the order of compute.Pooling.
+enum { MEAN_POOL, MAX_POOL };
+
+struct pool {
+    const struct kernels *kernels;
+    int pooling;
+    long steps, lanes, n;
+    float *to; // y, or dx
+    const float *x, *y, *dy;
+    const int32_t *lengths;
+};
+
+static void pool(void *with, const struct member *m)
+{
+    const struct pool *p = with;
+    const struct kernels *k = p->kernels;
+    long b, end, n = p->n;
+    rondo_share(m, p->lanes, 1, &b, &end);
+    for (; b < end; b++) {
+        const float *x = p->x + b * n;
+        float *y = p->to + b * n;
+        long length = p->lengths[b];
+        if (length == 0) {
+            memset(y, 0, n * sizeof *y);
+            continue;
+        }
+        memcpy(y, x, n * sizeof *y);
+        for (long t = 1; t < length; t++)
+            (p->pooling == MAX_POOL ? k->largest : k->add)(n, y, x + t * p->lanes * n);
+        if (p->pooling == MEAN_POOL)
+            k->scale(n, y, 1 / (float)length);
+    }
+}
+
+void rondo_pool(const struct kernels *k, struct team *t, int pooling, long lanes, long n,
+                float *y, const float *x, const int32_t *lengths)
+{
+    struct pool p = {.kernels = k, .pooling = pooling, .lanes = lanes, .n = n, .to = y, .x = x,
+                     .lengths = lengths};
+    long steps = 0;
+    for (long b = 0; b < lanes; b++)
+        steps += lengths[b];
+    rondo_team_run(worth(t, steps * n), pool, &p);
+}
+
+static void pool_backward(void *with, const struct member *m)
+{
+    const struct pool *p = with;
+    long b, end, n = p->n, row = p->lanes * n;
+    rondo_share(m, p->lanes, 1, &b, &end);
+    for (; b < end; b++) {
+        float *dx = p->to + b * n;
+        const float *dy = p->dy + b * n;
+        long length = p->lengths[b], t = 0;
+        if (p->pooling == MAX_POOL && length > 0) {
+            p->kernels->largest_backward(length, row, n, dx, dy, p->x + b * n, p->y + b * n);
+            t = length;
+        }
+        for (; t < length; t++) {
+            memcpy(dx + t * row, t ? dx : dy, n * sizeof *dx);
+            if (t == 0)
+                p->kernels->scale(n, dx, 1 / (float)length);
+        }
+        for (; t < p->steps; t++)
+            memset(dx + t * row, 0, n * sizeof *dx);
+    }
+}
+
+void rondo_pool_backward(const struct kernels *k, struct team *t, int pooling, long steps,
+                         long lanes, long n, float *dx, const float *dy, const float *x,
+                         const float *y, const int32_t *lengths)
+{
+    struct pool p = {k, pooling, steps, lanes, n, dx, x, y, dy, lengths};
+    rondo_team_run(worth(t, steps * lanes * n), pool_backward, &p);
+}
+
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x)
 {
     k->function(f, n, y, x);

@@ -28,6 +28,17 @@ void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, lo
 void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
                    float *y, const float *x, float p, const uint64_t *keys);
 
+// dst, src: the first of the columns, in rows so many elements apart; null ids: the rows in order.
+void rondo_copy_rows(const struct kernels *k, struct team *t, long rows, long n, float *dst,
+                     long dst_row, const float *src, long src_row, const int32_t *ids, int add);
+
+// x, dx: [steps, lanes, n], y, dy: [lanes, n].
+void rondo_pool(const struct kernels *k, struct team *t, int pooling, long lanes, long n,
+                float *y, const float *x, const int32_t *lengths);
+void rondo_pool_backward(const struct kernels *k, struct team *t, int pooling, long steps,
+                         long lanes, long n, float *dx, const float *dy, const float *x,
+                         const float *y, const int32_t *lengths);
+
 // The room of general products: none at first, as much as the largest so far needs.
 struct space {
     void *memory;

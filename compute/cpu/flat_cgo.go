@@ -59,6 +59,25 @@ func (n *native) dropout(y, x []float32, h int, p float32, keys []uint64) {
 		floats(x), C.float(p), (*C.uint64_t)(unsafe.SliceData(keys)))
 }
 
+// columns points to the first of the columns.
+func columns(c compute.Columns) *C.float { return floats(c.X[min(c.At, len(c.X)):]) }
+
+func (n *native) copyRows(dst, src compute.Columns, rows, width int, ids []int32, add bool) {
+	C.rondo_copy_rows(n.kernels, n.team, C.long(rows), C.long(width), columns(dst),
+		C.long(dst.Stride), columns(src), C.long(src.Stride), ints(ids), flag(add))
+}
+
+func (n *native) pool(p compute.Pooling, y, x []float32, lengths []int32) {
+	C.rondo_pool(n.kernels, n.team, C.int(p), C.long(len(lengths)), C.long(len(y)/len(lengths)),
+		floats(y), floats(x), ints(lengths))
+}
+
+func (n *native) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32) {
+	C.rondo_pool_backward(n.kernels, n.team, C.int(p), C.long(len(dx)/len(dy)),
+		C.long(len(lengths)), C.long(len(dy)/len(lengths)), floats(dx), floats(dy), floats(x),
+		floats(y), ints(lengths))
+}
+
 func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	beta2, rho := u.Decays()
 	with := C.struct_update{optimizer: C.int(u.Optimizer), lr: C.float(u.LR),

@@ -56,6 +56,20 @@ func flatRun(d *Device, n int) map[string][]float32 {
 	got["EmbedBackward"] = copied(table)
 	d.Dropout(rows, rows, n, 0.4, []uint64{7, 8, 9})
 	got["Dropout"] = copied(rows)
+	wide := compute.Columns{X: draw(tokens * (width + 2)), Stride: width + 2, At: 1}
+	ids[0] = -1
+	for _, add := range []bool{false, true} {
+		d.CopyRows(compute.Columns{X: rows, Stride: width}, wide, n, width, ids, add)
+		got[fmt.Sprintf("CopyRows, add %t", add)] = copied(rows)
+	}
+	pooled, steps := d.Alloc(2*n), draw(6*n)
+	for by := compute.MeanPool; by <= compute.MaxPool; by++ {
+		d.Pool(by, pooled, steps, 3, []int32{2, 3})
+		got[fmt.Sprintf("Pool %d", by)] = copied(pooled)
+		gradient := d.Alloc(6 * n)
+		d.PoolBackward(by, gradient, pooled, steps, pooled, 3, []int32{2, 3})
+		got[fmt.Sprintf("PoolBackward %d", by)] = gradient
+	}
 	s1, s2 := d.Alloc(n), d.Alloc(n)
 	for o := compute.SGD; o <= compute.Adagrad; o++ {
 		clear(s1)
@@ -104,6 +118,15 @@ func (flatReference) embed(y, table []float32, ids []int32)       { refEmbed(y, 
 func (flatReference) embedBackward(dt, dy []float32, ids []int32) { refEmbedBackward(dt, dy, ids) }
 func (flatReference) dropout(y, x []float32, h int, p float32, keys []uint64) {
 	refDropout(y, x, h, p, keys)
+}
+func (flatReference) copyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	refCopyRows(dst, src, n, width, ids, add)
+}
+func (flatReference) pool(p compute.Pooling, y, x []float32, lengths []int32) {
+	refPool(p, y, x, lengths)
+}
+func (flatReference) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32) {
+	refPoolBackward(p, dx, dy, x, y, lengths)
 }
 func (flatReference) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)

@@ -106,6 +106,56 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 		int32(len(keys)), y, x, staged, p, 1/(1-p))
 }
 
+// CopyRows copies or adds columns of src's rows ids to columns of dst's rows.
+func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	compute.CheckCopyRows(dst, src, n, width, ids)
+	if n*width == 0 {
+		return
+	}
+	var staged unsafe.Pointer
+	if ids != nil {
+		staged = d.stage(4*n, func(host []byte) {
+			compute.CheckBelow("CopyRows", ids, src.Rows())
+			copy(int32s(host), ids)
+		})
+	}
+	adds := int32(0)
+	if add {
+		adds = 1
+	}
+	d.launch("flat_copy_rows", d.overRows(n), int64(n), int64(width), dst.X[dst.At:],
+		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, adds)
+}
+
+// Pool reduces the first lengths[b] steps of each row b of x: [steps, B, H] to y: [B, H].
+func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []int32) {
+	compute.CheckPool(p, y, x, steps, lengths)
+	staged := d.stageLengths(lengths, steps)
+	if len(y) > 0 {
+		d.launch("flat_pool", d.parted(len(y), flatThreads), int32(p), int64(len(y)),
+			int64(len(y)/len(lengths)), y, x, staged)
+	}
+}
+
+// PoolBackward overwrites dx with the gradient of Pool's x.
+func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
+	lengths []int32) {
+	compute.CheckPoolBackward(p, dx, dy, x, y, steps, lengths)
+	staged := d.stageLengths(lengths, steps)
+	if len(dy) > 0 {
+		d.launch("flat_pool_backward", d.parted(len(dy), flatThreads), int32(p), int64(len(dy)),
+			int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
+	}
+}
+
+// stageLengths stages the lengths of rows.
+func (d *Device) stageLengths(lengths []int32, steps int) unsafe.Pointer {
+	return d.stage(4*len(lengths), func(host []byte) {
+		compute.CheckLengths(lengths, steps)
+		copy(int32s(host), lengths)
+	})
+}
+
 // What kernels that sum over a block need of shared memory: a number of every warp.
 const (
 	sumBytes    = 32 * 8

@@ -112,6 +112,26 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestPool wants the CPU's bits of means, which are rounded, and of the largest values.
+func TestPool(t *testing.T) {
+	d, host := newGPU(t, compute.FP32), newCPU(t, compute.FP32)
+	random := rand.New(rand.NewPCG(15, 16))
+	const steps = 9
+	lengths := []int32{9, 0, 1, 7, 3}
+	for _, width := range []int{1, 19, 130} {
+		x, dy := normals(steps*len(lengths)*width, random), normals(len(lengths)*width, random)
+		for by := compute.MeanPool; by <= compute.MaxPool; by++ {
+			onBoth(t, fmt.Sprintf("pooling %d of %d", by, width), host, d, func(d compute.Device,
+				place func([]float32) []float32) [][]float32 {
+				from, y, dx := place(x), place(dy), place(x)
+				d.Pool(by, y, from, steps, lengths)
+				d.PoolBackward(by, dx, place(dy), from, y, steps, lengths)
+				return [][]float32{y, dx}
+			})
+		}
+	}
+}
+
 // TestGroup holds a grouping against its definition.
 func TestGroup(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))

@@ -15,9 +15,9 @@ import (
 type persistent struct {
 	device *Device
 	compute.RecurrentShape
-	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
-	steps       loop            // a product a step; nil where it is not needed
 	inference   bool
+	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
+	steps       loop            // a product a step; nil while it is not needed
 }
 
 // newPersistent returns nil where neither pass of a shape fits, where a product a step is thought
@@ -35,9 +35,18 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 		l.back = nil
 	}
 	if !l.whole(inference) {
-		l.steps = newSteps(d, s, inference)
+		l.byProducts()
 	}
 	return l
+}
+
+// byProducts is the recurrence by a product a step, which rows that end before the segment need,
+// too.
+func (l *persistent) byProducts() loop {
+	if l.steps == nil {
+		l.steps = newSteps(l.device, l.RecurrentShape, l.inference)
+	}
+	return l.steps
 }
 
 // layOutPersistent is newPersistent without memory, and what it needs of the scratch.
@@ -100,14 +109,6 @@ func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args .
 	return true
 }
 
-// fallBack computes what is left with a product a step, which needs memory of its own.
-func (l *persistent) fallBack() loop {
-	if l.steps == nil {
-		l.steps = newSteps(l.device, l.RecurrentShape, l.inference)
-	}
-	return l.steps
-}
-
 // resident says whether a multiprocessor can have a block of a plan. A compiler of another version
 // may have taken more registers than a block can have.
 func (l *persistent) resident(p *persistentPlan, o operands, backward bool) bool {
@@ -119,14 +120,15 @@ func (l *persistent) resident(p *persistentPlan, o operands, backward bool) bool
 
 func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 	p := l.there
-	if p == nil {
-		l.fallBack().forward(hh, biasHH, t)
+	if p == nil || t.lengths != nil {
+		l.byProducts().forward(hh, biasHH, t)
 		return
 	}
 	exchange := l.device.scratch(p.exchange(l.T))
 	l.empty(p, exchange)
-	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h, exchange,
-		l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.units), int32(p.passes))
+	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
+		exchange, l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
+		int32(p.units), int32(p.passes))
 	if !launched {
 		l.there = nil
 		l.forward(hh, biasHH, t)
@@ -135,16 +137,16 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 
 func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
 	p := l.back
-	if p == nil {
-		l.fallBack().backward(hh, dy, dout, dstate, t)
+	if p == nil || t.lengths != nil {
+		l.byProducts().backward(hh, dy, dout, dstate, t)
 		return
 	}
 	carry := l.device.scratch(l.carryBytes() + p.exchange(l.T))
 	exchange := unsafe.Add(carry, l.carryBytes())
 	l.empty(p, exchange)
-	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h, dstate.c, t.act,
-		t.cell, t.q, t.h, carry, exchange, l.device.watchAt(), int32(l.Cell), int32(l.T),
-		int32(l.B), int32(l.H), int32(p.passes))
+	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
+		dstate.c, t.act, t.cell, t.q, t.h, carry, exchange, l.device.watchAt(), int32(l.Cell),
+		int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
 	if !launched {
 		l.back = nil
 		l.backward(hh, dy, dout, dstate, t)

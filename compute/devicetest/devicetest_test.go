@@ -42,8 +42,11 @@ func TestLayerOracle(t *testing.T) {
 	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/dense=%t", cell, dense), func(t *testing.T) {
-				p := newLayerProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 2, D: 3, H: 5},
+				p := newLayerProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 3, D: 3, H: 5},
 					dense, true, random)
+				if dense {
+					p.lengths = []int32{4, 0, 2}
+				}
 				got := p.solve(compute.FP32)
 				loss := func() float64 {
 					a := p.solve(compute.FP32)
@@ -71,6 +74,18 @@ func TestOutputOracle(t *testing.T) {
 	}
 	for name, x := range map[string][]float64{"dx": p.x, "dw": p.w, "db": p.b} {
 		differences(t, name, x, got[name], loss)
+	}
+}
+
+// TestPoolOracle does the same for poolings of rows with and without steps.
+func TestPoolOracle(t *testing.T) {
+	for _, by := range []compute.Pooling{compute.MeanPool, compute.MaxPool} {
+		p := newPoolProblem(by, 5, 3, []int32{5, 0, 1, 3}, rand.New(rand.NewPCG(7, 8)))
+		_, dx := p.solve()
+		differences(t, fmt.Sprintf("pooling %d: dx", by), p.x, dx, func() float64 {
+			y, _ := p.solve()
+			return inner(y, p.dy)
+		})
 	}
 }
 

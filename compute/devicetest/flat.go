@@ -9,8 +9,8 @@ import (
 	"rondo/compute"
 )
 
-// Elementwise runs what is no product, on vectors long enough for several threads or blocks, and
-// returns all that comes of it.
+// Elementwise runs what is no product, on vectors and rows long enough for several threads or
+// blocks, and returns all that comes of it.
 func Elementwise(dev compute.Device, random *rand.Rand) []Result {
 	var all []Result
 	for _, n := range []int{1, 33, 1000, 1<<17 + 77} {
@@ -47,6 +47,12 @@ func Elementwise(dev compute.Device, random *rand.Rand) []Result {
 		dev.AddBias(rows, table[:8])
 		c.add("rows", rows)
 		all = append(all, c.all...)
+	}
+	for _, p := range copyProblems(random) {
+		all = append(all, p.run(dev)...)
+	}
+	for _, p := range poolProblems(random) {
+		all = append(all, p.run(dev)...)
 	}
 	return all
 }

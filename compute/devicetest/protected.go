@@ -106,6 +106,23 @@ func (p *Protected) Dropout(y, x []float32, steps int, q float32, keys []uint64)
 	p.Device.Dropout(p.at(y), p.at(x), steps, q, keys)
 }
 
+// CopyRows is compute.Device's.
+func (p *Protected) CopyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	dst.X, src.X = p.at(dst.X), p.at(src.X)
+	p.Device.CopyRows(dst, src, n, width, ids, add)
+}
+
+// Pool is compute.Device's.
+func (p *Protected) Pool(by compute.Pooling, y, x []float32, steps int, lengths []int32) {
+	p.Device.Pool(by, p.at(y), p.at(x), steps, lengths)
+}
+
+// PoolBackward is compute.Device's.
+func (p *Protected) PoolBackward(by compute.Pooling, dx, dy, x, y []float32, steps int,
+	lengths []int32) {
+	p.Device.PoolBackward(by, p.at(dx), p.at(dy), p.at(x), p.at(y), steps, lengths)
+}
+
 // Update is compute.Device's.
 func (p *Protected) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	p.Device.Update(u, p.at(params), p.at(grads), p.at(s1), p.at(s2))

@@ -187,6 +187,22 @@ func (r *Recorder) Dropout(y, x []float32, steps int, p float32, keys []uint64) 
 	r.do(func() { r.Device.Dropout(y, x, steps, p, keys) })
 }
 
+// CopyRows is compute.Device's.
+func (r *Recorder) CopyRows(dst, src compute.Columns, n, width int, ids []int32, add bool) {
+	r.do(func() { r.Device.CopyRows(dst, src, n, width, ids, add) })
+}
+
+// Pool is compute.Device's.
+func (r *Recorder) Pool(p compute.Pooling, y, x []float32, steps int, lengths []int32) {
+	r.do(func() { r.Device.Pool(p, y, x, steps, lengths) })
+}
+
+// PoolBackward is compute.Device's.
+func (r *Recorder) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
+	lengths []int32) {
+	r.do(func() { r.Device.PoolBackward(p, dx, dy, x, y, steps, lengths) })
+}
+
 // Update is compute.Device's.
 func (r *Recorder) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	r.do(func() { r.Device.Update(u, params, grads, s1, s2) })

@@ -28,14 +28,19 @@ KERNEL(flat_scale, int64_t n, float *x, float a)
     each(n, x, [=](float v) { return v * a; });
 }
 
+DEVICE float plus(float a, float b) { return a + b; }
+
+DEVICE float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 // y += x. 12 bytes an element.
 KERNEL(flat_add, int64_t n, float *y, const float *x)
 {
     const int64_t fours = aligned(y) && aligned(x) ? n / 4 : 0;
-    for (int64_t i = thread_index(); i < fours; i += thread_count()) {
-        float4 v = ((const float4 *)y)[i], a = ((const float4 *)x)[i];
-        ((float4 *)y)[i] = make_float4(v.x + a.x, v.y + a.y, v.z + a.z, v.w + a.w);
-    }
+    for (int64_t i = thread_index(); i < fours; i += thread_count())
+        ((float4 *)y)[i] = plus(((const float4 *)y)[i], ((const float4 *)x)[i]);
     for (int64_t i = 4 * fours + thread_index(); i < n; i += thread_count())
         y[i] += x[i];
 }
@@ -59,8 +64,7 @@ KERNEL(flat_add_bias, int64_t rows, int64_t width, float *x, const float *b)
     if (whole_fours(width) && aligned(x) && aligned(b)) {
         each_row(rows, width, 4, [=](int64_t row, int64_t column) {
             float4 *at = (float4 *)(x + row * width + column);
-            float4 v = *at, a = *(const float4 *)(b + column);
-            *at = make_float4(v.x + a.x, v.y + a.y, v.z + a.z, v.w + a.w);
+            *at = plus(*at, *(const float4 *)(b + column));
         });
         return;
     }
@@ -102,6 +106,76 @@ KERNEL(flat_embed_backward, int64_t width, float *dtable, const float *dy, const
         for (int i = starts[g]; i < end; i++)
             sum += dy[order[i] * width + column];
         *at = sum;
+    }
+}
+
+// width columns of dst's row i = those of src's row ids[i], or zeros where that is negative; with
+// add, what was there and they. V is float, or float4 where every row begins on 16 bytes.
+template <class V>
+DEVICE void copy_rows(int64_t rows, int64_t width, float *dst, int64_t dst_row, const float *src,
+                      int64_t src_row, const int *ids, int add)
+{
+    each_row(rows, width, sizeof(V) / sizeof(float), [=](int64_t row, int64_t column) {
+        const int64_t id = ids ? ids[row] : row;
+        V *to = (V *)(dst + row * dst_row + column);
+        if (id >= 0) {
+            const V v = *(const V *)(src + id * src_row + column);
+            *to = add ? plus(*to, v) : v;
+        } else if (!add) {
+            *to = V();
+        }
+    });
+}
+
+// 8 bytes an element, or 12 with add.
+KERNEL(flat_copy_rows, int64_t rows, int64_t width, float *dst, int64_t dst_row, const float *src,
+       int64_t src_row, const int *ids, int add)
+{
+    if (whole_fours(width) && whole_fours(dst_row) && whole_fours(src_row) && aligned(dst) &&
+        aligned(src))
+        copy_rows<float4>(rows, width, dst, dst_row, src, src_row, ids, add);
+    else
+        copy_rows<float>(rows, width, dst, dst_row, src, src_row, ids, add);
+}
+
+enum { kMeanPool, kMaxPool }; // in the order of compute.Pooling
+
+// y: [n/width, width] = the means or the largest values of x: [steps, n] over each row's length. A
+// thread has a column and goes through the steps in order. 4 bytes an element of x in the lengths.
+KERNEL(flat_pool, int pooling, int64_t n, int64_t width, float *y, const float *x,
+       const int *lengths)
+{
+    for (int64_t i = thread_index(); i < n; i += thread_count()) {
+        const int length = lengths[i / width];
+        float pooled = length > 0 ? x[i] : 0;
+#pragma unroll 4
+        for (int t = 1; t < length; t++) {
+            const float v = x[t * n + i];
+            if (pooling == kMeanPool)
+                pooled += v;
+            else if (pooled == pooled && !(pooled >= v)) // NaN stays, and takes the place of others
+                pooled = v;
+        }
+        y[i] = pooling == kMeanPool && length > 0 ? pooled * (1 / (float)length) : pooled;
+    }
+}
+
+// dx: [steps, n] = the gradient of x. 4 bytes an element, and as many again to find the largest.
+KERNEL(flat_pool_backward, int pooling, int64_t n, int64_t width, int steps, float *dx,
+       const float *dy, const float *x, const float *y, const int *lengths)
+{
+    for (int64_t i = thread_index(); i < n; i += thread_count()) {
+        const int length = lengths[i / width];
+        const bool mean = pooling == kMeanPool;
+        const float part = mean ? dy[i] * (1 / (float)length) : 0, top = mean ? 0 : y[i];
+        bool given = false; // dy, to the first step whose value is the largest
+        for (int t = 0; t < length; t++) {
+            const bool takes = !mean && !given && !(x[t * n + i] < top);
+            dx[t * n + i] = takes ? dy[i] : part;
+            given |= takes;
+        }
+        for (int t = length; t < steps; t++)
+            dx[t * n + i] = 0;
     }
 }
 

@@ -53,6 +53,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     float *dpeephole = holes ? output(&b, holes) : 0;
     int32_t *tokens = s->dense ? 0 : ids(&b, n, 0, s->D);
     float *x = s->dense ? values(&b, n * s->D, 1) : 0;
+    int32_t *lengths = s->optional ? ids(&b, s->B, 0, s->T + 1) : 0;
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
     float *y = output(&b, n * s->H), *h = output(&b, state), *c = lstm ? output(&b, state) : 0;
     float *dy = values(&b, n * s->H, 1);
@@ -68,15 +69,16 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     }
     struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
-        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y,
-                            h, c);
+        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
+                            c0, y, h, c);
         for (int parts = again ? BACK_ALL : BACK_RECURRENCE; parts <= BACK_ALL; parts *= 2)
-            rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, dy, dh, dc, dih, dhh,
-                                 dbih, dbhh, dpeephole, dx, dh0, dc0);
+            rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, lengths, dy, dh, dc,
+                                 dih, dhh, dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
     l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1, 0, 0);
-    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y, h0, c0);
+    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
+                        c0, y, h0, c0);
     rondo_layer_free(l);
     give_back(&b);
 }
@@ -123,6 +125,18 @@ static void run_flat(const struct place *p, long rows, long n)
     float *gathered = output(&b, 7 * n);
     rondo_embed(p->team, 7, n, gathered, x, rows_of);
     rondo_embed_backward(p->k, p->team, 7, n, x, dy, rows_of);
+    int32_t *picked = ids(&b, rows, -1, rows), *lengths = ids(&b, rows, 0, 4);
+    long apart = n + 3; // the copied columns are the last of each row
+    float *wide = values(&b, (rows - 1) * apart + n, 1), *dst = output(&b, all);
+    for (int add = 0; add < 2; add++)
+        rondo_copy_rows(p->k, p->team, rows, n, dst, n, wide, apart, picked, add);
+    rondo_copy_rows(p->k, p->team, rows, n, wide, apart, x, n, 0, 0);
+    for (int pooling = 0; pooling < 2; pooling++) {
+        float *steps = values(&b, 3 * all, 1), *pooled = output(&b, all);
+        float *dsteps = output(&b, 3 * all);
+        rondo_pool(p->k, p->team, pooling, rows, n, pooled, steps, lengths);
+        rondo_pool_backward(p->k, p->team, pooling, 3, rows, n, dsteps, y, steps, pooled, lengths);
+    }
     rondo_dropout(p->k, p->team, rows, lanes, n, z, x, 0.3f, keys);
     for (int optimizer = SGD; optimizer <= ADAGRAD; optimizer++) {
         struct update u = {.optimizer = optimizer, .lr = 0.1f, .momentum = 0.9f, .beta1 = 0.9f,
