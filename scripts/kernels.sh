@@ -173,7 +173,8 @@ table() {
 		END { for (key in use) print key, use[key], code[key] }' | sort -V |
 		awk 'BEGIN {
 			format = "%-8s  %-6s  %-26s  %9s  %6s  %12s  %8s\n"
-			printf format, "ptxas", "GPU", "kernel", "registers", "spills", "instructions", "branches"
+			printf format, "ptxas", "GPU", "kernel", "registers", "spills", "instructions", \
+				"branches"
 		}
 		{ printf format, $1, $2, $3, $4, $5, $6, $7 }'
 }

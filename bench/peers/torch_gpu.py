@@ -39,7 +39,8 @@ def shapes(text):
         cell, *sizes = shape.split(":")
         if cell not in CELLS or len(sizes) != len(SIZES):
             raise argparse.ArgumentTypeError(f"{shape!r} is not cell:H:L:B:T:V:E")
-        found.append(argparse.Namespace(shape=shape, cell=cell, **dict(zip(SIZES, map(int, sizes)))))
+        named = dict(zip(SIZES, map(int, sizes)))
+        found.append(argparse.Namespace(shape=shape, cell=cell, **named))
     return found
 
 

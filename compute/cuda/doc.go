@@ -36,7 +36,7 @@
 // of the kernels (watch.go).
 //
 // The package knows shapes and numbers only: no graph, no model, no files but a debug
-// build's. It may import compute and its own parts: kernels, driver, and what driver needs, libcuda.
+// build's. It may import compute and its own parts: kernels, driver, and, as driver does, libcuda.
 //
 // To build it takes a C compiler and CUDA's cuda.h, and no library of NVIDIA's: go build -tags cuda
 // in the environment that scripts/cuda.sh prints. The binary runs on machines without a GPU, or

@@ -298,8 +298,8 @@ func TestBoundedSpins(t *testing.T) {
 	if err != nil {
 		_, text, _ = strings.Cut(err.Error(), "a persistent kernel's ")
 	}
-	n, parsed := fmt.Sscanf(text, "block (%d, %d) looked %d times for column %d of step %d:", &x, &y,
-		&looks, &column, &step)
+	n, parsed := fmt.Sscanf(text, "block (%d, %d) looked %d times for column %d of step %d:", &x,
+		&y, &looks, &column, &step)
 	if n != 5 || x < 0 || x > 7 || y != 0 || looks != 0 || step < 0 || step > 9 || column > 9 {
 		t.Errorf("%v: %v", err, parsed)
 	}

@@ -260,12 +260,12 @@ func agreements() map[compute.Precision]agreement {
 
 // truncatedBF16 is the share in bf16 on a GPU, whose tensor cores do not round sums. They add 16
 // products and the sum so far at the largest exponent of the 17, and drop the bits below its 24th
-// (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021): each of the
-// 17 loses 2^-24 of the largest, in the mean. A sum of k terms is then off by d = k/16 17 2^-24 of
-// its size. Rounded to bf16, whose numbers are u = 2^-8 apart, it falls to the other side of a
-// boundary with probability 2 d/u, and is u off then: the root of the mean square is
-// sqrt(2 d/u) u = sqrt(2 d u). Operands that are not rounded at all would be u/(2 sqrt 3), more than
-// twice as much, off.
+// (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021): each of
+// the 17 loses 2^-24 of the largest, in the mean. A sum of k terms is then off by
+// d = k/16 17 2^-24 of its size. Rounded to bf16, whose numbers are u = 2^-8 apart, it falls to the
+// other side of a boundary with probability 2 d/u, and is u off then: the root of the mean square
+// is sqrt(2 d/u) u = sqrt(2 d u). Operands that are not rounded at all would be u/(2 sqrt 3), more
+// than twice as much, off.
 func truncatedBF16() float64 {
 	const k, u = 400, 0x1p-8 // k: of the widest layer's backward pass, 4 gates of 100 units
 	const d = k / 16 * 17 * 0x1p-24

@@ -16,9 +16,9 @@
 // sources.
 //
 // More of it is set by the environment: RONDO_EMULATOR_DEVICES, their number; _MEMORY, the bytes of
-// each; _MULTIPROCESSORS; _CAPABILITY, as 90; _BREAKS, a file: the GPU of the process that removes it
-// fails, after _KERNELS kernels; _NCCL, its version, as 22304, or 0 for one that does
-// not work; and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of ours.
+// each; _MULTIPROCESSORS; _CAPABILITY, as 90; _BREAKS, a file: the GPU of the process that removes
+// it fails, after _KERNELS kernels; _NCCL, its version, as 22304, or 0 for one that does not work;
+// and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of ours.
 package emulator
 
 import (

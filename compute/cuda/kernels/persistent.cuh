@@ -180,8 +180,8 @@ DEVICE void poke(uint32_t *to, uint32_t value) {
 #endif
 }
 
-// A watch bounds the looks of a wait in a build with RONDO_BOUNDED_SPINS, and on the emulated driver,
-// to find out where a kernel hangs. It is eight words of the host's memory: the most looks, three
+// A watch bounds the looks of a wait in a build with RONDO_BOUNDED_SPINS, and on the emulated
+// driver, to find out where a kernel hangs. It is eight words of the host's memory: the most looks, three
 // words of nothing, then who gave up: 1 + block x, block y, the step, the column. Null: no bound.
 using watch = volatile uint32_t *;
 
@@ -325,7 +325,7 @@ template <class Operand, int MT, int InRegisters> struct held {
 		}
 	}
 
-	// aim asks for the first columns of a step's tile of the exchange, of which so many lanes exist.
+	// aim asks for the first columns of a step's tile of the exchange, which has so many lanes.
 	DEVICE void aim(const uint4 *tile, int lanes, int of_step) {
 		step = of_step;
 		const int lane = threadIdx.x % 32;

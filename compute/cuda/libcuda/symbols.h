@@ -1,5 +1,5 @@
-/* The functions of the driver that the program calls: those of gorgonia.org/cu, and of driver, under
-   the names that cuda.h of 11.8 or of 12 gives them. */
+/* The functions of the driver that the program calls: those of gorgonia.org/cu, and of driver,
+   under the names that cuda.h of 11.8 or of 12 gives them. */
 X(cuArray3DCreate_v2)
 X(cuArray3DGetDescriptor_v2)
 X(cuArrayCreate_v2)
