@@ -20,6 +20,9 @@
 // [T, count] as little-endian int32. If a step reads several segments per lane, the ring line has
 // their number as "accumulate", and each read line the index of its segment, from 0, as "segment".
 //
+// Where lanes read examples instead of a text, "sampling" is "examples", "tokens" is the number of
+// examples, "bptt" is 0, and the offsets are examples' numbers, or -1 for a lane that reads none.
+//
 // A commit line says that the worker has updated its parameters by a step. Steps count from 1.
 //
 // A worker writes the read line before it adds its gradient to the sum, and no worker can complete
@@ -40,7 +43,8 @@
 // known.
 //
 // Then Prove reads the logs again and checks every committed step, whether it counts or not,
-// against the sampler: each lane must be read once, at its position.
+// against the sampler: each lane must be read once, at its position. Examples are checked by their
+// numbers: of the steps that count, no epoch may read one twice, nor leave one out.
 //
 // The logs cannot show a history that was cut off at its end (the last lines of all logs, or the
 // only log of the last rings), nor steps done before logging began.

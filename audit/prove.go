@@ -14,7 +14,8 @@ import (
 const maxFindings = 100
 
 // Report is the result of a proof. If it has no findings, each lane was read exactly once, at its
-// position, in each step from First to Last.
+// position, in each step from First to Last. Of examples, none was read twice in an epoch, and each
+// once in the whole Epochs.
 type Report struct {
 	First    int64    `json:"first"`    // first step of the logged history
 	Last     int64    `json:"last"`     // First-1 if nothing was committed
@@ -26,6 +27,8 @@ type Report struct {
 	Workers  int      `json:"workers"`  // number of logs
 	Repeated int64    `json:"repeated"` // attempts at a step that do not count
 	Torn     int      `json:"torn"`     // logs with an incomplete last line
+	Examples bool     `json:"examples"` // lanes read examples, not a text
+	Epochs   int64    `json:"epochs"`   // of examples: whole epochs that read each once
 	Tokens   bool     `json:"tokens"`   // whether tokens were compared, not only positions
 	Findings []string `json:"findings"` // the first maxFindings
 	More     int64    `json:"more"`     // number of further findings
@@ -48,15 +51,19 @@ func Prove(ctx context.Context, logs fs.FS, tokens corpus.Tokens) (*Report, erro
 	if err := p.makeSampler(); err != nil {
 		return nil, fmt.Errorf("audit logs: %w", err)
 	}
-	if p.sampler == nil {
+	if p.sampler == nil && p.epochs == nil {
 		p.find("there is no ring in any log")
 		return &p.report, nil
 	}
+	p.report.Examples = p.epochs != nil
 	p.link()
 	for i := range p.rings {
 		if err := p.proveRing(ctx, &p.rings[i]); err != nil {
 			return nil, fmt.Errorf("audit logs: generation %d: %w", p.rings[i].Generation, err)
 		}
+	}
+	if p.epochs != nil {
+		p.report.Epochs = p.epochs.complete
 	}
 	return &p.report, nil
 }
@@ -64,9 +71,11 @@ func Prove(ctx context.Context, logs fs.FS, tokens corpus.Tokens) (*Report, erro
 // prover is the state of Prove.
 type prover struct {
 	logs     fs.FS
-	tokens   corpus.Tokens // nil: tokens are not compared
-	sampler  *corpus.Sampler
-	sections []*section // sorted by ring
+	tokens   corpus.Tokens        // nil: tokens are not compared
+	batches  corpus.SamplerConfig // of all rings
+	sampler  *corpus.Sampler      // of a text
+	epochs   *epochs              // of examples; one of the two is set
+	sections []*section           // sorted by ring
 	rings    []ring
 	report   Report
 	inputs   []int32 // of one read line
@@ -102,15 +111,14 @@ func (p *prover) makeSampler() error {
 	var first *section
 	for _, s := range p.sections {
 		batches := s.ring.batches()
-		if p.sampler == nil {
-			sampler, err := corpus.NewSampler(batches)
-			if err != nil {
+		if first == nil {
+			if err := p.read(batches); err != nil {
 				p.find("%s line %d: %v", s.file, s.line, err)
 				continue
 			}
-			p.sampler, first = sampler, s
+			p.batches, first = batches, s
 		}
-		if batches != p.sampler.Config() || s.ring.segments() != first.ring.segments() {
+		if batches != p.batches || s.ring.segments() != first.ring.segments() {
 			p.find("%s line %d: the ring of generation %d belongs to another job than the ring "+
 				"of generation %d in %s: %s", s.file, s.line, s.ring.Generation,
 				first.ring.Generation, first.file, differences(first.ring, s.ring, true))
@@ -119,11 +127,15 @@ func (p *prover) makeSampler() error {
 		kept = append(kept, s)
 	}
 	p.sections = kept
-	if p.sampler == nil {
+	if first == nil {
 		return nil
 	}
-	batches := p.sampler.Config()
+	batches := p.batches
 	p.report.Lanes, p.report.Each = batches.Lanes, first.ring.segments()
+	if p.tokens != nil && p.epochs != nil {
+		return errors.New("the job read examples, not a text, and they are proved by their " +
+			"numbers: leave out --corpus")
+	}
 	if p.tokens != nil && p.tokens.Len() != batches.Tokens {
 		return fmt.Errorf("the text has %d tokens, and the job read one of %d: give the same "+
 			"--corpus and the same flags for it", p.tokens.Len(), batches.Tokens)
@@ -132,6 +144,16 @@ func (p *prover) makeSampler() error {
 		return errors.New("the batch is too large for its tokens to be compared")
 	}
 	return nil
+}
+
+// read makes what the readings of these batches are checked against.
+func (p *prover) read(batches corpus.SamplerConfig) (err error) {
+	if batches.Sampling == corpus.Examples {
+		p.epochs, err = newEpochs(batches)
+	} else {
+		p.sampler, err = corpus.NewSampler(batches)
+	}
+	return err
 }
 
 // differences lists the differences of two rings as flags: "--batch 8 and 16". With batches it

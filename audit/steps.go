@@ -71,6 +71,7 @@ type reading struct {
 	segment int
 	first   int
 	count   int
+	offsets []int64 // of examples
 }
 
 // proveStep checks one step over all streams. It returns whether any worker committed it.
@@ -81,7 +82,10 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 			if read := s.head.Read; read != nil {
 				p.proveRead(s, read)
 				committed = committed || s.ring.within(step) && step <= s.last
-				lanes := reading{s.worker(), read.Segment, read.First, len(read.Offsets)}
+				lanes := reading{s.worker(), read.Segment, read.First, len(read.Offsets), nil}
+				if p.epochs != nil {
+					lanes.offsets = slices.Clone(read.Offsets)
+				}
 				// proveRead has reported readings outside of these limits.
 				if lanes.first <= p.report.Lanes-lanes.count && lanes.segment < p.report.Each {
 					readings = append(readings, lanes)
@@ -102,18 +106,30 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.first, b.first),
 			cmp.Compare(a.worker, b.worker))
 	})
+	counts := step > r.counted && step <= r.until
 	for segment := range p.report.Each {
 		n := 0
 		for n < len(readings) && readings[n].segment == segment {
 			n++
 		}
 		p.proveLanes(r, step, segment, readings[:n])
+		if p.epochs != nil && counts {
+			p.proveExamples((step-1)*int64(p.report.Each)+int64(segment), readings[:n])
+		}
 		readings = readings[n:]
 	}
-	if step > r.counted && step <= r.until {
+	if counts {
 		p.report.Segments += int64(p.report.Lanes) * int64(p.report.Each)
 	}
 	return true, nil
+}
+
+// proveExamples adds a segment's readings to its epoch.
+func (p *prover) proveExamples(segment int64, readings []reading) {
+	for _, x := range readings {
+		p.epochs.read(segment, x.offsets, p.find)
+	}
+	p.epochs.end(segment, p.find)
 }
 
 // proveCommit checks a commit line against the worker's earlier lines.
@@ -159,6 +175,13 @@ func (p *prover) proveRead(s *stream, read *readLine) {
 	segment := (read.Step-1)*int64(p.report.Each) + int64(read.Segment)
 	for i, offset := range read.Offsets {
 		lane := read.First + i
+		if p.epochs != nil {
+			if !p.epochs.valid(offset) {
+				at("lane %d read example %d, and there are %d", lane, offset, p.batches.Tokens)
+				return
+			}
+			continue
+		}
 		if want := p.sampler.Offset(segment, lane); offset != want {
 			at("lane %d was read at token %d instead of %d", lane, offset, want)
 			return

@@ -26,12 +26,12 @@ func ContextNames() []string { return []string{ContextConcat: "concat", ContextS
 
 // ParseContext returns the context with this name.
 func ParseContext(name string) (Context, error) {
-	at, err := parseName("--context", name, ContextNames())
+	at, err := parseName("--decoder-context", name, ContextNames())
 	return Context(at), err
 }
 
-// String is the name in --context.
-func (c Context) String() string { return nameOf("context", int(c), ContextNames()) }
+// String is the name in --decoder-context.
+func (c Context) String() string { return nameOf("decoder-context", int(c), ContextNames()) }
 
 // parseName returns the index of a flag's value among names.
 func parseName(flag, name string, names []string) (int, error) {
@@ -92,7 +92,7 @@ func (c TranslatorConfig) Validate() error {
 	case c.Embed == 0:
 		return errors.New("--embed 0: translation needs an embedding of at least 1")
 	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
-		return fmt.Errorf("--context: %d is not a context", int(c.Context))
+		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
 	}

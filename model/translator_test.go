@@ -303,11 +303,11 @@ func TestDecoderErrors(t *testing.T) {
 // TestTranslatorConfig expects an error that names the flag.
 func TestTranslatorConfig(t *testing.T) {
 	for want, change := range map[string]func(*TranslatorConfig){
-		"--hidden 0":              func(c *TranslatorConfig) { c.Hidden = 0 },
-		"vocabulary has 0 tokens": func(c *TranslatorConfig) { c.SourceVocab = 0 },
-		"--embed 0: translation":  func(c *TranslatorConfig) { c.Embed = 0 },
-		"--attention: 2 is not":   func(c *TranslatorConfig) { c.Attention = 2 },
-		"--context: 2 is not":     func(c *TranslatorConfig) { c.Context = 2 },
+		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
+		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
+		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
+		"--attention: 2 is not":       func(c *TranslatorConfig) { c.Attention = 2 },
+		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
 	} {
 		c := translators()["gru/concat/none"]
 		change(&c)

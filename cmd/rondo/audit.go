@@ -53,7 +53,7 @@ func auditCommand() *cobra.Command {
 		"path, a blob URL, or "+corpus.Opticks)
 	flags.StringVar(&spec.Tokenizer, "tokenizer", spec.Tokenizer, "as the job had it: char|word")
 	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize,
-		"as the job had it: none|letters")
+		"as the job had it: none|letters|punctuation")
 	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "as the job had it")
 	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "as the job had it")
 	flags.Float64Var(&spec.ValidationFraction, "validation-fraction", spec.ValidationFraction,
@@ -132,7 +132,10 @@ func writeProof(w io.Writer, r *audit.Report) error {
 	if r.Runs > 1 {
 		runs = fmt.Sprintf("%d runs, ", r.Runs)
 	}
-	if !r.Tokens {
+	if r.Examples {
+		hint = fmt.Sprintf("; no example twice in an epoch, and all of them in %d whole epochs",
+			r.Epochs)
+	} else if !r.Tokens {
 		hint = " (tokens not compared: give --corpus)"
 	}
 	_, err := fmt.Fprintf(w, "steps %d..%d: each of %d lanes read exactly once (%d segments, "+

@@ -28,7 +28,8 @@ func root() *cobra.Command {
 	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())
-	group(c, "models", "Models and data:", generateCommand(), classifyCommand(), tagCommand(), evalCommand(), corpusCommand(),
+	group(c, "models", "Models and data:", generateCommand(), classifyCommand(),
+		tagCommand(), translateCommand(), evalCommand(), corpusCommand(),
 		checkpointCommand(), auditCommand())
 	return c
 }

@@ -140,7 +140,8 @@ func TestTheOrderIsAPureFunction(t *testing.T) {
 	}
 }
 
-// A worker reads a segment's examples while it reads the next ones ahead, perhaps of another window.
+// A worker reads a segment's examples while it reads the next ones ahead, perhaps of another
+// window.
 func TestTwoWindowsAreKept(t *testing.T) {
 	s := lengths(t, 100, func(int) int { return 1 })
 	b := batches(t, s, BatchesConfig{Lanes: 4}) // 25 segments in windows of 3

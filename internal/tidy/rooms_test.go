@@ -48,8 +48,8 @@ func processRooms() []room {
 	return []room{
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
-			"allreduce/grpclink audit checkpoint compute job model rehearsal sum sum/sharded " +
-			"task/lm telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"allreduce/grpclink audit checkpoint compute job rehearsal sum sum/sharded " +
+			"telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
 			never: kubernetes},
@@ -60,9 +60,11 @@ func processRooms() []room {
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
-			"compute/cpu compute/cuda corpus internal/app job/jobspec model proto/rondo/v1 " +
-			"sum task task/lm train", tests: "compute/cuda/emulator compute/devicetest local " +
-			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
+			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
+			"proto/rondo/v1 sum task task/classify task/example task/label task/lines task/lm " +
+			"task/tag task/translate telemetry train",
+			tests: "compute/cuda/emulator compute/devicetest local " +
+				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
@@ -108,12 +110,23 @@ func otherRooms() []room {
 		{path: "train", imports: "compute train/agree",
 			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
-		{path: "sum/sharded", imports: "compute train/agree", tests: "compute/cpu",
+		{path: "sum/sharded", imports: "compute sum train/agree", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
 		{path: "task"},
-		{path: "task/lm", imports: "compute corpus model train", never: network + " " + storage},
+		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/lm", imports: "compute corpus model task/ahead train",
+			never: network + " " + storage},
+		{path: "task/example", imports: "corpus/examples train",
+			never: network + " " + graphs + " " + storage},
+		{path: "task/lines", never: network + " " + graphs + " " + storage},
+		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
+			"task/lines train", tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
+			"task/example train", tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",

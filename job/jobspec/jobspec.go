@@ -47,9 +47,9 @@ func Validate(spec *rondov1.JobSpec) error {
 			return err
 		}
 	}
-	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel, validateRun,
-		validateSync, validateBuckets, validateDevice, validateCompress, validateReduction,
-		validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
+	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
+		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,
+		validateReduction, validateShards, validateWorkers, validateDeadlines, validateRehearsal} {
 		if err := validate(spec); err != nil {
 			return err
 		}
@@ -64,7 +64,9 @@ func tasksOf(field protoreflect.Name) []string {
 		"sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM}
 	case "bidirectional", "max_length", "max_examples":
-		return []string{task.Classify, task.Tag}
+		return []string{task.Classify, task.Tag, task.Translate}
+	case "decoder_context":
+		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
 	}
@@ -238,6 +240,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
+		lasts.DecoderContext = spec.DecoderContext
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer
