@@ -118,7 +118,7 @@ func otherRooms() []room {
 		{path: "task/lm", imports: "compute corpus model task/ahead train",
 			never: network + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead train",
-			never: network + " " + storage},
+			tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 

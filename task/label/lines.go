@@ -58,7 +58,7 @@ func (p *Predictor) Lines(
 			}
 		}
 		lines, tokens = lines[:0], tokens[:0]
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	for number := 1; ; number++ {
 		raw, err := reader.ReadSlice('\n')
