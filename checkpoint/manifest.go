@@ -41,7 +41,8 @@ type Manifest struct {
 	Training   json.RawMessage `json:"training,omitempty"`
 	Metrics    Metrics         `json:"metrics,omitempty"`
 	Vocabulary []string        `json:"vocabulary,omitempty"`
-	Labels     []string        `json:"labels,omitempty"` // of a task that predicts labels
+	// Outputs are what the network predicts, if that is not the tokens that it reads.
+	Outputs []string `json:"outputs,omitempty"`
 	// SHA256 is the hash of the manifest's compact JSON with this field empty.
 	SHA256 string `json:"manifest_sha256"`
 }
@@ -239,9 +240,9 @@ func (m *Manifest) check() error {
 
 // checkText returns an error if a string is not UTF-8, which JSON could not carry unchanged.
 func (m *Manifest) checkText() error {
-	for i, label := range m.Labels {
-		if !utf8.ValidString(label) {
-			return fmt.Errorf("has label %d, %q, which is not UTF-8", i, label)
+	for i, output := range m.Outputs {
+		if !utf8.ValidString(output) {
+			return fmt.Errorf("has output %d, %q, which is not UTF-8", i, output)
 		}
 	}
 	for i, token := range m.Vocabulary {

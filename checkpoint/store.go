@@ -80,7 +80,7 @@ type Snapshot struct {
 	// Spec and Training are JSON values, or empty (see Manifest).
 	Spec, Training json.RawMessage
 	Vocabulary     []string
-	Labels         []string
+	Outputs        []string
 	Metrics        map[string]float64
 }
 
@@ -201,7 +201,7 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 		Format: FormatVersion, Job: s.cfg.Job, Identity: s.cfg.Identity,
 		Step: snap.Step, Epoch: snap.Epoch, Created: s.cfg.Now().UTC(),
 		Metrics: snap.Metrics, Vocabulary: snap.Vocabulary,
-		Labels: snap.Labels,
+		Outputs: snap.Outputs,
 	}
 	var err error
 	if m.Spec, err = compact(snap.Spec); err != nil {

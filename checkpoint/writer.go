@@ -147,7 +147,7 @@ func (h *snapshotCopy) copy(snap Snapshot) {
 	h.snap.Spec = slices.Clone(snap.Spec)
 	h.snap.Training = slices.Clone(snap.Training)
 	h.snap.Vocabulary = slices.Clone(snap.Vocabulary)
-	h.snap.Labels = slices.Clone(snap.Labels)
+	h.snap.Outputs = slices.Clone(snap.Outputs)
 	h.snap.Metrics = make(map[string]float64, len(snap.Metrics))
 	for name, v := range snap.Metrics {
 		h.snap.Metrics[name] = v

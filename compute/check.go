@@ -177,6 +177,9 @@ func (s RecurrentShape) CheckForward(w RecurrentWeights, in RecurrentInput, stat
 	default:
 		panic("compute: a recurrent layer's input is either ids or rows; exactly one must be set")
 	}
+	if in.Lengths != nil {
+		CheckLength("lengths", len(in.Lengths), s.B)
+	}
 	s.checkState("state", state)
 	s.checkState("state out", out)
 	CheckLength("y", len(y), s.T*s.B*s.H)

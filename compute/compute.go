@@ -124,6 +124,10 @@ type RecurrentState struct {
 type RecurrentInput struct {
 	IDs []int32   // [T, B], each in [0, D)
 	X   []float32 // [T, B, D]
+	// Lengths, unless nil, are how many steps each row has, in [0, T]. From its length on a row
+	// keeps its state, which y repeats, and weights and X get no gradient from it. Its input there
+	// has no effect, but must be valid and finite.
+	Lengths []int32 // [B]
 }
 
 // Recurrent is one layer with its workspace for one shape. Backward uses the last Forward and its

@@ -16,7 +16,8 @@ func (s Size) Total() int64 { return s.Own + s.Shared }
 type Sizer interface {
 	// TensorSize is of Alloc.
 	TensorSize(n int) Size
-	// RecurrentSize is of NewRecurrent and its calls, whose input is token ids or dense rows.
+	// RecurrentSize is of NewRecurrent and its calls, whose input is token ids or dense rows and
+	// has no Lengths: those may take a little more.
 	RecurrentSize(s RecurrentShape, inference, ids bool) Size
 	// OutputSize is of NewOutput and its calls.
 	OutputSize(s OutputShape) Size

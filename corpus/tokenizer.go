@@ -43,6 +43,10 @@ const (
 	// 170,580 characters in this form, and 173,428 in a later edition that turns a line end into a
 	// space. Both have the same symbols: 26 letters, space and <unk>.
 	Letters Normalization = "letters"
+	// Punctuation is the preprocessing of sentence pairs in the same book, section "Machine
+	// Translation and the Dataset": letters become lower case, no-break spaces become spaces, and a
+	// space is put before each of , . ! ? that does not follow one, so that these are words.
+	Punctuation Normalization = "punctuation"
 )
 
 // Tokenizer says how text becomes tokens.
@@ -55,10 +59,27 @@ func (t Tokenizer) validate() error {
 	if t.Unit != Char && t.Unit != Word {
 		return fmt.Errorf("--tokenizer %q is not one of char, word", t.Unit)
 	}
-	if t.Normalize != None && t.Normalize != Letters {
-		return fmt.Errorf("--normalize %q is not one of none, letters", t.Normalize)
+	if t.Normalize != None && t.Normalize != Letters && t.Normalize != Punctuation {
+		return fmt.Errorf("--normalize %q is not one of none, letters, punctuation", t.Normalize)
 	}
 	return nil
+}
+
+// normalizer normalises text that arrives in blocks of whole code points.
+type normalizer interface {
+	append(dst, src []byte) []byte
+}
+
+// normalizer returns nil for None.
+func (t Tokenizer) normalizer() normalizer {
+	switch t.Normalize {
+	case Letters:
+		return &letters{lines: t.Unit == Word}
+	case Punctuation:
+		return &punctuation{space: true}
+	default:
+		return nil
+	}
 }
 
 const (
@@ -84,7 +105,7 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 	var (
 		buf    = make([]byte, size)
 		clean  []byte
-		rules  = letters{lines: t.Unit == Word}
+		rules  = t.normalizer()
 		held   int   // bytes of an incomplete code point at the start of buf
 		offset int64 // position of buf[0] in the source
 	)
@@ -110,7 +131,7 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 		if offset == 0 {
 			text = bytes.TrimPrefix(text, []byte("\ufeff"))
 		}
-		if t.Normalize == Letters {
+		if rules != nil {
 			clean = rules.append(clean[:0], text)
 			text = clean
 		}
@@ -179,6 +200,29 @@ func (l *letters) append(dst, src []byte) []byte {
 		default:
 			l.gap = l.begun
 		}
+	}
+	return dst
+}
+
+// punctuation applies Punctuation.
+type punctuation struct {
+	space bool // the text begins here, or the last code point was a space
+}
+
+func (p *punctuation) append(dst, src []byte) []byte {
+	for len(src) > 0 {
+		r, n := utf8.DecodeRune(src)
+		src = src[n:]
+		switch r {
+		case '\u00a0', '\u202f':
+			r = ' '
+		case ',', '.', '!', '?':
+			if !p.space {
+				dst = append(dst, ' ')
+			}
+		}
+		p.space = r == ' '
+		dst = utf8.AppendRune(dst, unicode.ToLower(r))
 	}
 	return dst
 }
@@ -260,8 +304,7 @@ func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error
 // Split splits a text, which must be UTF-8. It does not keep it. After an error the splitter is of
 // no use.
 func (s *Splitter) Split(text []byte) error {
-	if s.tokenizer.Normalize == Letters {
-		rules := letters{lines: s.tokenizer.Unit == Word}
+	if rules := s.tokenizer.normalizer(); rules != nil {
 		s.clean = rules.append(s.clean[:0], text)
 		text = s.clean
 	}

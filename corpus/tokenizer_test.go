@@ -41,9 +41,27 @@ func bookLetters(text string) []string {
 	return lines
 }
 
+// bookPunctuation is the textbook's preprocessing of sentence pairs as printed: code point by code
+// point.
+func bookPunctuation(text string) string {
+	runes := []rune(strings.ToLower(strings.NewReplacer("\u202f", " ", "\u00a0", " ").
+		Replace(text)))
+	var out strings.Builder
+	for i, r := range runes {
+		if i > 0 && strings.ContainsRune(",.!?", r) && runes[i-1] != ' ' {
+			out.WriteRune(' ')
+		}
+		out.WriteRune(r)
+	}
+	return out.String()
+}
+
 // slowTokens is a simple reference for the streaming tokenizer.
 func slowTokens(t Tokenizer, text string) []string {
 	text = strings.TrimPrefix(text, "\ufeff")
+	if t.Normalize == Punctuation {
+		text = bookPunctuation(text)
+	}
 	var found []string
 	switch {
 	case t.Normalize == Letters && t.Unit == Word:
@@ -63,11 +81,13 @@ func slowTokens(t Tokenizer, text string) []string {
 	return found
 }
 
-var allTokenizers = []Tokenizer{{Char, None}, {Char, Letters}, {Word, None}, {Word, Letters}}
+var allTokenizers = []Tokenizer{{Char, None}, {Char, Letters}, {Word, None}, {Word, Letters},
+	{Char, Punctuation}, {Word, Punctuation}}
 
 func TestTokenizersMatchTheirTwins(t *testing.T) {
 	texts := []string{
 		"", " ", "\n\n", "a", "Hello,  World!\nIt's me.\r\n\r\n  'tis \t 42 \rend--",
+		"Va !  \u202f?! \u00a0.Être, OUI!,", ".", "?a..b",
 		"\ufeffnaïve café — 日本語 \U0001F600\u00a0\u2003x\n", "ſK",
 		strings.Repeat("ab \n", 3000),
 	}

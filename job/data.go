@@ -22,8 +22,8 @@ import (
 type Data interface {
 	// Vocabulary has the tokens that the network reads.
 	Vocabulary() *corpus.Vocabulary
-	// Labels are what the task predicts; nil: tokens.
-	Labels() []string
+	// Outputs are what the network predicts; nil: the vocabulary.
+	Outputs() []string
 	// Fingerprint identifies all of the training data and their order.
 	Fingerprint() string
 	// SegmentsPerEpoch is the same for every epoch, at least 1.
@@ -62,11 +62,7 @@ func (t *Task) Close() { t.close() }
 
 // OpenData opens the data of a job, for training and for evaluation.
 func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	open := func() (Data, error) { return openLabelled(ctx, spec) }
-	if spec.Task == task.LM {
-		open = func() (Data, error) { return openText(ctx, spec) }
-	}
-	d, err := open()
+	d, err := openTask(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +73,25 @@ func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 			spec.Accumulate, spec.Epochs, segments))
 	}
 	return d, nil
+}
+
+// openTask opens the data of a job's task.
+func openTask(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
+	if spec.Task == task.LM {
+		d, err := openText(ctx, spec)
+		if err != nil {
+			return nil, err // a nil *Text is no nil Data
+		}
+		return d, nil
+	}
+	d, err := openExampleData(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Task == task.Translate {
+		return Translated{d}, nil
+	}
+	return Labelled{d}, nil
 }
 
 // CountVocabulary reads a job's data and returns the number of its tokens.

@@ -57,14 +57,15 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 type Trained struct {
 	Spec       *rondov1.JobSpec
 	Vocabulary *corpus.Vocabulary
-	Labels     []string // of a task that predicts labels
+	Outputs    []string // what it predicts; nil: the vocabulary
 	Path       string   // of the checkpoint
 	Why        string   // reason for this step; empty if the location names the step
 	Step       int64
 
-	// The network: one of the two.
-	Model    *model.Model    // of the task lm
-	Labeller *model.Labeller // of the tasks classify and tag
+	// The network: one of these.
+	Model      *model.Model    // of the task lm
+	Labeller   *model.Labeller // of the tasks classify and tag
+	Translator *model.Translator
 }
 
 // network is what all networks have.
@@ -76,8 +77,11 @@ type network interface {
 }
 
 func (t *Trained) network() network {
-	if t.Labeller != nil {
+	switch {
+	case t.Labeller != nil:
 		return t.Labeller
+	case t.Translator != nil:
+		return t.Translator
 	}
 	return t.Model
 }
@@ -155,7 +159,7 @@ func LoadTrained(
 	if err != nil {
 		return nil, err
 	}
-	t := &Trained{Spec: spec, Vocabulary: vocabulary, Labels: c.Labels, Path: c.Path, Step: c.Step,
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path, Step: c.Step,
 		Why: why}
 	if err := t.open(device); err != nil {
 		device.Close()
@@ -177,7 +181,14 @@ func (t *Trained) open(device compute.Device) error {
 		}
 		return err
 	}
-	config, err := LabellerConfig(t.Spec, t.Vocabulary.Len(), len(t.Labels))
+	if t.Spec.Task == task.Translate {
+		config, err := TranslatorConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
+		if err == nil {
+			t.Translator, err = model.NewTranslator(config, device)
+		}
+		return err
+	}
+	config, err := LabellerConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
 	if err == nil {
 		t.Labeller, err = model.NewLabeller(config, device)
 	}

@@ -16,12 +16,19 @@ type Network struct {
 	Tokens        int // that the network reads: the vocabulary's size
 }
 
-// NetworkOf is the network of a job for a vocabulary and labels of these sizes.
-func NetworkOf(spec *rondov1.JobSpec, vocabulary, labels int) (Network, error) {
+// NetworkOf is the network of a job for a vocabulary and outputs of these sizes: see Data.
+func NetworkOf(spec *rondov1.JobSpec, vocabulary, outputs int) (Network, error) {
 	if spec.Task == task.LM {
 		return languageNetwork(spec, vocabulary)
 	}
-	c, err := LabellerConfig(spec, vocabulary, labels)
+	if spec.Task == task.Translate {
+		c, err := TranslatorConfig(spec, vocabulary, outputs)
+		if err != nil {
+			return Network{}, err
+		}
+		return Network{Tensors: c.Layout(), Tokens: vocabulary}, nil
+	}
+	c, err := LabellerConfig(spec, vocabulary, outputs)
 	if err != nil {
 		return Network{}, err
 	}

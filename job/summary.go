@@ -78,7 +78,7 @@ type Summary struct {
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
 	Vocabulary       int      `json:"vocabulary"`
-	Labels           int      `json:"labels,omitempty"` // of a task that predicts labels
+	Outputs          int      `json:"outputs,omitempty"` // labels, or tokens of the target
 	TrainTokens      *float64 `json:"train_tokens"`
 	ValidationTokens *float64 `json:"validation_tokens"`
 
@@ -176,7 +176,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	network, err := NetworkOf(spec, len(c.Vocabulary), len(c.Labels))
+	network, err := NetworkOf(spec, len(c.Vocabulary), len(c.Outputs))
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -190,7 +190,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
 		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(network.Tensors),
 		Corpus: spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
-		Labels:           len(c.Labels),
+		Outputs:          len(c.Outputs),
 		TrainTokens:      metric(metricTrainTokens),
 		ValidationTokens: metric(metricValidationTokens),
 		Steps:            c.Step, TotalSteps: metric(metricTotalSteps), Batch: spec.Batch,

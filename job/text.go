@@ -119,8 +119,8 @@ func (d *Text) open(ctx context.Context) (err error) {
 // Vocabulary implements Data.
 func (d *Text) Vocabulary() *corpus.Vocabulary { return d.corpus.Vocabulary() }
 
-// Labels implements Data: the next token is no label.
-func (d *Text) Labels() []string { return nil }
+// Outputs implements Data: tokens of the vocabulary.
+func (d *Text) Outputs() []string { return nil }
 
 // Fingerprint implements Data.
 func (d *Text) Fingerprint() string { return d.corpus.Fingerprint() }

@@ -135,7 +135,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 		if c.TieWeights {
 			rows = nil
 		}
-		g.embedding = newEmbedding(m.dev, c.Vocab, g.gradient(embeddingWeight), rows,
+		g.embedding = newEmbedding(m.dev, "embedding", c.Vocab, g.gradient(embeddingWeight), rows,
 			cut(g.memory.embedded, g.T, g.B, c.Embed))
 		g.embedding.done = g.finishing(find(m.views, embeddingWeight))
 		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {

@@ -63,21 +63,9 @@ func (c LabellerConfig) shape() string {
 	return text
 }
 
-// width is W, the width of a layer's output.
-func (c LabellerConfig) width() int {
-	if c.Bidirectional {
-		return 2 * c.Hidden
-	}
-	return c.Hidden
-}
-
-// layerShape is the shape of one direction of recurrent layer k for T steps of B lanes.
-func (c LabellerConfig) layerShape(k, T, B int) compute.RecurrentShape {
-	s := c.network().layerShape(k, T, B)
-	if k > 0 {
-		s.D = c.width()
-	}
-	return s
+// stack is the embedding and the recurrent layers.
+func (c LabellerConfig) stack() stackConfig {
+	return stackConfig{Config: c.network(), bidirectional: c.Bidirectional}
 }
 
 // outputRows is the number of rows of the output layer's input.
@@ -86,17 +74,6 @@ func (c LabellerConfig) outputRows(T, B int) int {
 		return T * B
 	}
 	return B
-}
-
-// directions are the layers' directions, in the order in which backward finishes their gradients.
-func (c LabellerConfig) directions() (all []direction) {
-	for k := c.Layers - 1; k >= 0; k-- {
-		all = append(all, direction{layer: k})
-		if c.Bidirectional {
-			all = append(all, direction{layer: k, reverse: true})
-		}
-	}
-	return all
 }
 
 // Layout returns each tensor's place in the flat parameters, as Layout does for a Model. c must be
@@ -110,14 +87,9 @@ func (c LabellerConfig) directions() (all []direction) {
 //	embedding.weight   [V, E]     absent when one-hot
 func (c LabellerConfig) Layout() []View {
 	var l layouter
-	l.add(roleOutput, outputWeight, c.Labels, c.width())
+	l.add(roleOutput, outputWeight, c.Labels, c.stack().width())
 	l.add(roleOutputBias, outputBias, c.Labels)
-	for _, d := range c.directions() {
-		l.layer(c.layerShape(d.layer, 1, 1), d.name)
-	}
-	if c.Embed > 0 {
-		l.add(roleEmbedding, embeddingWeight, c.Vocab, c.Embed)
-	}
+	c.stack().layout(&l)
 	return l.views
 }
 
@@ -125,11 +97,7 @@ func (c LabellerConfig) Layout() []View {
 // turn, as Finishes does for a Model.
 func (c LabellerConfig) Finishes() []int {
 	views := c.Layout()
-	ends := append([]int{find(views, outputBias).end()}, recurrentEnds(views, c.directions())...)
-	if c.Embed > 0 {
-		ends = append(ends, Span(views))
-	}
-	return ends
+	return append([]int{find(views, outputBias).end()}, c.stack().finishes(views)...)
 }
 
 // Labeller is a network that reads examples, sequences of tokens, and labels each example, or each

@@ -6,9 +6,6 @@ import (
 	"rondo/compute"
 )
 
-// maxPassSizes bounds the graphs of a LabelPass.
-const maxPassSizes = 8
-
 // Examples is a padded batch of B examples, one to a lane.
 type Examples struct {
 	Steps   int     // T, at most the pass's
@@ -49,22 +46,7 @@ type LabelPass struct {
 	memory   *labelMemory
 	sizes    []int // steps, from the most to the least
 	graphs   []*labelGraph
-	staged   []compute.Staged
-	loss     compute.Loss
-}
-
-// passSizes are the numbers of steps of a pass's graphs, from the most to the least: each is about
-// two thirds of the one before.
-func passSizes(most int) []int {
-	sizes := []int{most}
-	for n := most; len(sizes) < maxPassSizes; sizes = append(sizes, n) {
-		next := (2*n + 2) / 3
-		if next == n {
-			break
-		}
-		n = next
-	}
-	return sizes
+	passRun
 }
 
 // NewPass makes a pass for batches of up to maxSteps steps of B lanes. It fails if the device lacks
@@ -75,7 +57,8 @@ func (l *Labeller) NewPass(maxSteps, B int) (*LabelPass, error) {
 			maxSteps, B)
 	}
 	p := &LabelPass{labeller: l, B: B, sizes: passSizes(maxSteps),
-		memory: &labelMemory{activations: activations{dev: l.dev}}}
+		memory: &labelMemory{}}
+	p.memory.dev = l.dev
 	p.graphs = make([]*labelGraph, len(p.sizes))
 	err := p.allocate(maxSteps)
 	if err == nil {
@@ -129,7 +112,6 @@ func (p *LabelPass) load(in Examples, training bool) (*labelGraph, error) {
 		return nil, err
 	}
 	g.load(in, training)
-	p.loss = compute.Loss{Last: g.output.kernel}
 	return g, nil
 }
 
@@ -145,31 +127,8 @@ func (p *LabelPass) Backward(in Examples, hooks Hooks) (lossSum float64, err err
 	if err != nil {
 		return 0, err
 	}
-	defer compute.Catch(&err) // kernels may allocate when they first run
-	p.staged, l.rows.exclusive = nil, false
-	stage := func(end int) { p.staged = append(p.staged, l.stage(hooks.Stage, p.staged, end)) }
-	g.finished = func(end int) {
-		if hooks.Stage != nil && hooks.Behind == nil {
-			stage(end)
-		}
-		if hooks.Finished != nil {
-			hooks.Finished(end)
-		}
-	}
-	if err := g.run(hooks.BeforeBackward); err != nil {
-		return 0, err
-	}
-	if hooks.Behind != nil {
-		hooks.Behind(&p.loss)
-	}
-	if hooks.Stage != nil && len(p.staged) == 0 {
-		stage(len(l.params))
-	}
-	return p.loss.Sum(), nil
+	return p.backward(&l.parameters, &g.tape, hooks)
 }
-
-// Staged returns the last run's staged gradients, in the order of their copies.
-func (p *LabelPass) Staged() []compute.Staged { return p.staged }
 
 // Predict runs the forward pass without dropout. It returns the summed cross-entropy of the targets
 // in nats and, unless logits is nil, copies the logits to it: host memory, [B, Labels], or [Steps,
@@ -187,23 +146,39 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 	}
 	defer compute.Catch(&err)
 	x, w, b := g.forward(), l.view(outputWeight, l.params), l.view(outputBias, l.params)
-	if W := c.width(); logits != nil {
+	if W := c.stack().width(); logits != nil {
 		y := p.memory.logits[:len(logits):len(logits)]
 		l.dev.Gemm(false, true, rows, c.Labels, W, 1, x[:rows*W], w, 0, y)
 		l.dev.AddBias(y, b)
 		l.dev.Download(logits, y)
 	}
 	g.output.kernel.Forward(x, w, b, g.output.targets)
-	return p.loss.Sum(), nil
+	return g.output.kernel.Sum(), nil
 }
 
 // check returns an error for examples that do not fit the pass.
 func (p *LabelPass) check(in Examples, training bool) error {
 	c := p.labeller.config
-	if in.Steps < 1 || in.Steps > p.sizes[0] || len(in.Inputs) != in.Steps*p.B ||
-		len(in.Lengths) != p.B {
+	if err := in.check(p.sizes[0], p.B, c.Vocab); err != nil {
+		return err
+	}
+	n := c.outputRows(in.Steps, p.B)
+	if len(in.Targets) != n && (training || in.Targets != nil) {
+		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
+	}
+	for i, id := range in.Targets {
+		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
+			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
+		}
+	}
+	return checkLanes(c.network(), in.Lanes, p.B, training)
+}
+
+// check returns an error if the inputs do not fit a pass of this many steps and lanes.
+func (in Examples) check(steps, B, vocab int) error {
+	if in.Steps < 1 || in.Steps > steps || len(in.Inputs) != in.Steps*B || len(in.Lengths) != B {
 		return fmt.Errorf("model: a pass of up to %d steps of %d lanes was given %d inputs and %d "+
-			"lengths for %d steps", p.sizes[0], p.B, len(in.Inputs), len(in.Lengths), in.Steps)
+			"lengths for %d steps", steps, B, len(in.Inputs), len(in.Lengths), in.Steps)
 	}
 	for b, length := range in.Lengths {
 		if length < 0 || int(length) > in.Steps {
@@ -212,23 +187,18 @@ func (p *LabelPass) check(in Examples, training bool) error {
 		}
 	}
 	for i, id := range in.Inputs {
-		if in.inside(i, p.B) && (id < 0 || int(id) >= c.Vocab) {
+		if in.inside(i, B) && (id < 0 || int(id) >= vocab) {
 			return fmt.Errorf("model: step %d of lane %d is token %d; the vocabulary has %d",
-				i/p.B, i%p.B, id, c.Vocab)
+				i/B, i%B, id, vocab)
 		}
 	}
-	n := c.outputRows(in.Steps, p.B)
-	if len(in.Targets) != n && (training || in.Targets != nil) {
-		return fmt.Errorf("model: a pass of %d targets was given %d", n, len(in.Targets))
-	}
-	if c.Dropout+c.DropoutInput > 0 && training && len(in.Lanes) != p.B {
-		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", p.B,
-			len(in.Lanes))
-	}
-	for i, id := range in.Targets {
-		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
-			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
-		}
+	return nil
+}
+
+// checkLanes returns an error if dropout lacks the lanes' numbers.
+func checkLanes(c Config, lanes []int, B int, training bool) error {
+	if c.Dropout+c.DropoutInput > 0 && training && len(lanes) != B {
+		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", B, len(lanes))
 	}
 	return nil
 }

@@ -162,6 +162,7 @@ func recurrentEnds(views []View, order []direction) (ends []int) {
 
 // direction is a recurrent layer, in one of its directions if it has two.
 type direction struct {
+	prefix  string // of the tensors' names
 	layer   int
 	reverse bool
 }
@@ -169,15 +170,16 @@ type direction struct {
 // name returns PyTorch's name of a tensor of the layer in this direction.
 func (d direction) name(what string) string {
 	if d.reverse {
-		return fmt.Sprintf("rnn.%s_l%d_reverse", what, d.layer)
+		return fmt.Sprintf("%srnn.%s_l%d_reverse", d.prefix, what, d.layer)
 	}
-	return fmt.Sprintf("rnn.%s_l%d", what, d.layer)
+	return fmt.Sprintf("%srnn.%s_l%d", d.prefix, what, d.layer)
 }
 
 // span returns its part of the flat parameters: [begin, end).
 func (d direction) span(views []View) (begin, end int) {
+	rnn := d.prefix + "rnn."
 	for _, v := range views {
-		if strings.HasSuffix(v.Name, d.name("")[len("rnn."):]) {
+		if strings.HasPrefix(v.Name, rnn) && strings.HasSuffix(v.Name, d.name("")[len(rnn):]) {
 			end = v.end()
 		}
 	}

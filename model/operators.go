@@ -14,6 +14,7 @@ import (
 
 // embedding is y[i] = table[ids[i]]: [T, B, E].
 type embedding struct {
+	name string
 	dev  compute.Device
 	y    *buffer
 	grad []float32 // of the table: [V, E]
@@ -25,9 +26,9 @@ type embedding struct {
 	done func() // called when grad has been queued
 }
 
-func newEmbedding(dev compute.Device, V int, grad []float32, rows *gradientRows,
+func newEmbedding(dev compute.Device, name string, V int, grad []float32, rows *gradientRows,
 	y *buffer) *embedding {
-	return &embedding{dev: dev, y: y, grad: grad, rows: rows, dw: dense(grad, V, len(grad)/V)}
+	return &embedding{name: name, dev: dev, y: y, grad: grad, rows: rows, dw: dense(grad, V, len(grad)/V)}
 }
 
 // gradientRows lists the rows of an embedding's gradient, [V, E], that were written since it was
@@ -52,7 +53,7 @@ func (r *gradientRows) zero(dev compute.Device, grad []float32, V int) {
 // apply looks ids: [T, B] up in table: [V, E].
 func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	rows := e.y.value.Shape()[0] * e.y.value.Shape()[1]
-	forward := &operator{name: "embedding", shape: e.y.value.Shape().Clone(),
+	forward := &operator{name: e.name, shape: e.y.value.Shape().Clone(),
 		wrt: []bool{false, true},
 		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
 			ids, err := tokenIDs(in[0], rows)
@@ -67,7 +68,7 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 			return e.y.value, nil
 		}}
 	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-		backward := &operator{name: "embedding.backward", shape: e.dw.Shape().Clone(),
+		backward := &operator{name: e.name + ".backward", shape: e.dw.Shape().Clone(),
 			run: func(in []gorgonia.Value) (gorgonia.Value, error) {
 				ids, err := tokenIDs(in[0], rows)
 				if err != nil {
@@ -77,20 +78,25 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 				if err != nil {
 					return nil, err
 				}
-				if e.rows != nil {
-					if !e.adds {
-						e.rows.zero(e.dev, e.grad, e.dw.Shape()[0])
-					}
-					e.rows.ids = append(e.rows.ids, ids...)
-				}
-				e.dev.EmbedBackward(e.grad, dy, ids)
-				e.done()
+				e.backward(dy, ids)
 				return e.dw, nil
 			}}
 		n, err := backward.apply(in[0], dy)
 		return gorgonia.Nodes{nil, n}, err
 	}
 	return forward.apply(ids, table)
+}
+
+// backward computes the table's gradient.
+func (e *embedding) backward(dy []float32, ids []int32) {
+	if e.rows != nil {
+		if !e.adds {
+			e.rows.zero(e.dev, e.grad, e.dw.Shape()[0])
+		}
+		e.rows.ids = append(e.rows.ids, ids...)
+	}
+	e.dev.EmbedBackward(e.grad, dy, ids)
+	e.done()
 }
 
 // inputDropout is the layer number of dropout of the embedding's output.

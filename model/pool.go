@@ -1,10 +1,6 @@
 package model
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"gorgonia.org/gorgonia"
 
 	"rondo/compute"
@@ -32,20 +28,12 @@ func PoolNames() []string {
 
 // ParsePool returns the way to pool whose String is name.
 func ParsePool(name string) (Pool, error) {
-	at := slices.Index(PoolNames(), name)
-	if at < 0 {
-		return 0, fmt.Errorf("--pool %q: give %s", name, strings.Join(PoolNames(), ", "))
-	}
-	return Pool(at), nil
+	at, err := parseName("--pool", name, PoolNames())
+	return Pool(at), err
 }
 
 // String is the name in --pool.
-func (p Pool) String() string {
-	if !p.known() {
-		return fmt.Sprintf("pool %d", int(p))
-	}
-	return PoolNames()[p]
-}
+func (p Pool) String() string { return nameOf("pool", int(p), PoolNames()) }
 
 func (p Pool) known() bool { return p >= 0 && int(p) < len(PoolNames()) }
 
@@ -61,9 +49,34 @@ type pooling struct {
 
 // half is the columns of one direction, and where PoolLast takes them from.
 type half struct {
+	*ends
 	at, width int
-	last      []int32 // [B]: the row of x with lane b's last state; -1: there is none
-	lane      []int32 // [T, B]: the row of y that a row of x is the last state of; -1: none
+}
+
+// ends are the places of last states in rows [T, B].
+type ends struct {
+	last []int32 // [B]: the row with lane b's last state; -1: there is none
+	lane []int32 // [T, B]: the lane that a row is the last state of; -1: none
+}
+
+func newEnds(T, B int) *ends { return &ends{last: make([]int32, B), lane: make([]int32, T*B)} }
+
+// load sets the places for examples of these lengths. first: the last state is at the first step.
+func (e *ends) load(lengths []int32, first bool) {
+	B := len(lengths)
+	for row := range e.lane {
+		e.lane[row] = -1
+	}
+	for b, length := range lengths {
+		row := (int(length)-1)*B + b
+		if first && length > 0 {
+			row = b
+		}
+		e.last[b] = int32(max(row, -1))
+		if length > 0 {
+			e.lane[row] = int32(b)
+		}
+	}
 }
 
 // newPooling makes the operator. lengths are the examples' lengths, [B], set before a run.
@@ -74,8 +87,7 @@ func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
 	if kind == PoolLast {
 		width := s[2] / directions
 		for i := range directions {
-			p.halves = append(p.halves, half{at: i * width, width: width,
-				last: make([]int32, p.B), lane: make([]int32, p.T*p.B)})
+			p.halves = append(p.halves, half{newEnds(p.T, p.B), i * width, width})
 		}
 	}
 	return p
@@ -84,19 +96,7 @@ func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
 // load finds the last states of examples with the set lengths.
 func (p *pooling) load() {
 	for i, h := range p.halves {
-		for row := range h.lane {
-			h.lane[row] = -1
-		}
-		for b, length := range p.lengths {
-			row := (int(length)-1)*p.B + b
-			if i == 1 && length > 0 { // the second direction ends at the example's first step
-				row = b
-			}
-			h.last[b] = int32(max(row, -1))
-			if length > 0 {
-				h.lane[row] = int32(b)
-			}
-		}
+		h.load(p.lengths, i == 1) // the second direction ends at the example's first step
 	}
 }
 

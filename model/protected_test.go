@@ -94,3 +94,21 @@ func TestLabellerMemoryIsTheDevices(t *testing.T) {
 		}
 	})
 }
+
+// TestTranslatorMemoryIsTheDevices does the same with translators.
+func TestTranslatorMemoryIsTheDevices(t *testing.T) {
+	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
+		want, err := useTranslator(c, newDevice(t), 7, 5, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dev := devicetest.NewProtected(t, newDevice(t), 1<<20)
+		got, err := useTranslator(c, dev, 7, 5, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want) {
+			t.Error("the results differ")
+		}
+	})
+}

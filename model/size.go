@@ -72,13 +72,42 @@ func (c LabellerConfig) PassSize(on compute.Sizer, maxSteps, B int) (size comput
 		return nil
 	}, maxSteps, B)
 	for _, T := range passSizes(maxSteps) {
-		rows := c.outputRows(T, B)
-		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: c.width(), V: c.Labels})).
-			And(on.GemmSize(rows, c.Labels, c.width()))
-		for _, d := range c.directions() {
-			ids := d.layer == 0 && c.Embed == 0
-			size = size.And(on.RecurrentSize(c.layerShape(d.layer, T, B), false, ids))
-		}
+		rows, W := c.outputRows(T, B), c.stack().width()
+		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: W, V: c.Labels})).
+			And(on.GemmSize(rows, c.Labels, W)).And(c.stack().kernelSize(on, T, B))
 	}
 	return size
+}
+
+// PassSize is how much of a device's memory a TranslationPass takes, with all its graphs, but for
+// the translator. c must be valid.
+func (c TranslatorConfig) PassSize(on compute.Sizer, maxSource, maxTarget, B int) compute.Size {
+	size := c.memorySize(on, maxSource, maxTarget, B)
+	sizes := pairSizes(maxSource, maxTarget)
+	for i, T := range sizes[1] {
+		size = size.And(c.kernelSize(on, sizes[0][i], T, B)).
+			And(on.OutputSize(compute.OutputShape{N: T * B, H: c.Hidden, V: c.TargetVocab}))
+	}
+	return size
+}
+
+// DecoderSize is likewise that of a Decoder.
+func (c TranslatorConfig) DecoderSize(on compute.Sizer, maxSource, B int) compute.Size {
+	return c.memorySize(on, maxSource, 1, B).And(c.kernelSize(on, maxSource, 1, B)).
+		And(on.TensorSize(2 * B * c.network().StateSize())).
+		And(on.TensorSize(B * c.TargetVocab)).And(on.GemmSize(B, c.TargetVocab, c.Hidden))
+}
+
+// memorySize is of a translationMemory.
+func (c TranslatorConfig) memorySize(on compute.Sizer, source, target, B int) (size compute.Size) {
+	new(translationMemory).allocate(c, func(n int) []float32 {
+		size = size.And(on.TensorSize(n))
+		return nil
+	}, source, target, B)
+	return size
+}
+
+// kernelSize is of the workspaces of a translation.
+func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) compute.Size {
+	return c.encoder().kernelSize(on, source, B).And(c.decoder().kernelSize(on, target, B))
 }

@@ -8,6 +8,8 @@ const (
 	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
 	Classify = "classify" // task/classify: a label for a text
 	Tag      = "tag"      // task/tag: a label for each token
+	// Translate turns a text into another: task/translate.
+	Translate = "translate"
 )
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
@@ -16,5 +18,6 @@ func Names() []string {
 		LM,
 		Classify,
 		Tag,
+		Translate,
 	}
 }

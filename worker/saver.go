@@ -92,7 +92,7 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
 		Training:   training,
-		Vocabulary: w.data.Vocabulary().Tokens(), Labels: w.data.Labels(),
+		Vocabulary: w.data.Vocabulary().Tokens(), Outputs: w.data.Outputs(),
 		Metrics: job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
 	})
 }

@@ -53,7 +53,7 @@ func auditCommand() *cobra.Command {
 		"path, a blob URL, or "+corpus.Opticks)
 	flags.StringVar(&spec.Tokenizer, "tokenizer", spec.Tokenizer, "as the job had it: char|word")
 	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize,
-		"as the job had it: none|letters")
+		"as the job had it: none|letters|punctuation")
 	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "as the job had it")
 	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "as the job had it")
 	flags.Float64Var(&spec.ValidationFraction, "validation-fraction", spec.ValidationFraction,

@@ -58,7 +58,7 @@ func statsCommand() *cobra.Command {
 	flags.StringVar(&spec.Corpus, "corpus", spec.Corpus, "text: a path, a blob URL, or "+
 		corpus.Opticks)
 	flags.StringVar(&spec.Tokenizer, "tokenizer", "word", "what a token is: char|word")
-	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize, "none|letters")
+	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize, "none|letters|punctuation")
 	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "rarer tokens become <unk>")
 	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "only the first N tokens; 0: all")
 	flags.IntVar(&top, "top", 10, "how many of the most frequent to list")

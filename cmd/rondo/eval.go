@@ -46,20 +46,20 @@ func evalCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "eval",
-		Short: "Measure a trained model on other data: perplexity, or accuracy and F1",
+		Short: "Measure a trained model on other data: perplexity, accuracy and F1, or BLEU",
 	}
 	flags := c.Flags()
 	addCheckpointFlag(c, &location)
 	flags.StringVar(&source, "corpus", "", "data to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
-	use := addUseFlags(flags)
+	how, use := addSearchFlags(c), addUseFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		result, err := evaluate(cmd, location, source, *use)
+		result, err := evaluate(cmd, location, source, *use, *how)
 		if err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func printMetrics(out io.Writer, e telemetry.Eval) error {
 
 // evaluate measures a trained network on other data.
 func evaluate(
-	cmd *cobra.Command, location, source string, use job.Use,
+	cmd *cobra.Command, location, source string, use job.Use, how job.Search,
 ) (telemetry.Eval, error) {
 	t, err := job.LoadTrained(cmd.Context(), location, use, task.Names()...)
 	if err != nil {
@@ -115,8 +115,11 @@ func evaluate(
 	defer t.Close()
 	sayStep(cmd, t)
 	ctx := cmd.Context()
-	if t.Labeller != nil {
+	switch t.Spec.Task {
+	case task.Classify, task.Tag:
 		return t.EvaluateLabels(ctx, source)
+	case task.Translate:
+		return t.EvaluateTranslations(ctx, source, how)
 	}
 	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
 	if err != nil {

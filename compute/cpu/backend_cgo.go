@@ -165,7 +165,8 @@ func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentIn
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	ok := C.rondo_layer_forward(l.kernels, l.team, l.work, floats(w.IH), floats(w.HH),
 		floats(w.BiasIH), floats(w.BiasHH), floats(w.Peephole), ints(in.IDs), floats(in.X),
-		floats(state.H), floats(state.C), floats(y), floats(out.H), floats(out.C))
+		ints(in.Lengths), floats(state.H), floats(state.C), floats(y), floats(out.H),
+		floats(out.C))
 	if ok == 0 {
 		panic(&compute.MemoryError{What: fmt.Sprintf("the input of a recurrent layer, %d ids or "+
 			"%d elements, and its weights, %d elements", len(in.IDs), len(in.X), len(w.IH)),
@@ -178,9 +179,9 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	dstate compute.RecurrentState, told func(tensors, rows int)) {
 	run := func(parts C.int) {
 		C.rondo_layer_backward(l.kernels, l.team, l.work, parts, floats(w.IH), floats(w.HH),
-			ints(in.IDs), floats(dy), floats(dout.H), floats(dout.C), floats(dw.IH), floats(dw.HH),
-			floats(dw.BiasIH), floats(dw.BiasHH), floats(dw.Peephole), floats(dx), floats(dstate.H),
-			floats(dstate.C))
+			ints(in.IDs), ints(in.Lengths), floats(dy), floats(dout.H), floats(dout.C),
+			floats(dw.IH), floats(dw.HH), floats(dw.BiasIH), floats(dw.BiasHH),
+			floats(dw.Peephole), floats(dx), floats(dstate.H), floats(dstate.C))
 	}
 	if told == nil {
 		run(C.BACK_ALL)

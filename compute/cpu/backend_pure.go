@@ -131,7 +131,7 @@ func pureWeights(w compute.RecurrentWeights) refWeights[float32] {
 func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	state compute.RecurrentState, y []float32, out compute.RecurrentState) {
 	l.ref.forward(pureWeights(w),
-		refInput[float32]{in.IDs, in.X}, refState[float32]{state.H, state.C}, y,
+		refInput[float32]{in.IDs, in.X, in.Lengths}, refState[float32]{state.H, state.C}, y,
 		refState[float32]{out.H, out.C})
 }
 
@@ -139,7 +139,7 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 	dstate compute.RecurrentState, told func(tensors, rows int)) {
 	l.ref.backward(pureWeights(w),
-		refInput[float32]{in.IDs, in.X}, dy, refState[float32]{dout.H, dout.C},
+		refInput[float32]{in.IDs, in.X, in.Lengths}, dy, refState[float32]{dout.H, dout.C},
 		pureWeights(dw), dx,
 		refState[float32]{dstate.H, dstate.C}, told)
 }

@@ -69,7 +69,7 @@ struct layer {
     float *dc;                  // [U][B][BLOCK]: gradient of c_t
     float *dbias;               // [B/lanes, rounded up][sums*U][BLOCK]
     float *tile;                // [threads][tile_rows][BLOCK]
-    long tile_rows;             // at least B and INPUT_ROWS
+    long tile_rows;             // at least 2*B and INPUT_ROWS
 
     struct input *in; // made when the first pass shows which kind the input is
 };
@@ -109,7 +109,7 @@ enum {
 struct layer_call {
     int parts; // of a backward pass
     const float *ih, *hh, *bih, *bhh, *peephole;
-    const int32_t *ids;
+    const int32_t *ids, *lengths; // lengths: of each lane, in steps; null: all steps
     const float *x, *h0, *c0;
     float *y, *h, *c;
     const float *dy, *dh, *dc;
@@ -250,12 +250,13 @@ int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
                         const float *ih, const float *hh, const float *bih, const float *bhh,
                         const float *peephole, const int32_t *ids, const float *x,
-                        const float *h0, const float *c0, float *y, float *h, float *c);
+                        const int32_t *lengths, const float *h0, const float *c0, float *y,
+                        float *h, float *c);
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
-                          const float *dy, const float *dh, const float *dc, float *dih,
-                          float *dhh, float *dbih, float *dbhh, float *dpeephole, float *dx,
-                          float *dh0, float *dc0);
+                          const int32_t *lengths, const float *dy, const float *dh,
+                          const float *dc, float *dih, float *dhh, float *dbih, float *dbhh,
+                          float *dpeephole, float *dx, float *dh0, float *dc0);
 double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
                       const float *w, const float *b, const int32_t *targets, float scale,
                       float *dx, float *dw, float *db);

@@ -35,7 +35,7 @@ static void measure(struct layer *l, int bf16)
     l->U = (l->H + BLOCK - 1) / BLOCK;
     l->X = (l->D + BLOCK - 1) / BLOCK;
     l->lanes = LANES;
-    l->tile_rows = l->B > INPUT_ROWS ? l->B : INPUT_ROWS;
+    l->tile_rows = 2 * l->B > INPUT_ROWS ? 2 * l->B : INPUT_ROWS;
     long even = up(l->B, 2); // pairs begin each step anew
     l->M = bf16 ? up(l->T * even, DEPTH) : l->N;
 
@@ -146,7 +146,8 @@ static void run_pass(void *with, const struct member *m)
 int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
                         const float *ih, const float *hh, const float *bih, const float *bhh,
                         const float *peephole, const int32_t *ids, const float *x,
-                        const float *h0, const float *c0, float *y, float *h, float *c)
+                        const int32_t *lengths, const float *h0, const float *c0, float *y,
+                        float *h, float *c)
 {
     if (l->in && l->in->ids != !!ids) {
         free(l->in);
@@ -155,7 +156,8 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
     if (!l->in && !(l->in = input_new(k, l, !!ids, 0)))
         return 0;
     struct layer_call call = {.ih = ih, .hh = hh, .bih = bih, .bhh = bhh, .peephole = peephole,
-                              .ids = ids, .x = x, .h0 = h0, .c0 = c0, .y = y, .h = h, .c = c};
+                              .ids = ids, .lengths = lengths, .x = x, .h0 = h0, .c0 = c0,
+                              .y = y, .h = h, .c = c};
     struct pass p = {k->layer_forward, l, &call};
     rondo_team_run(t, run_pass, &p);
     return 1;
@@ -168,11 +170,12 @@ int rondo_layer_gates_even(const struct team *t, const struct layer *l)
 
 void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer *l, int parts,
                           const float *ih, const float *hh, const int32_t *ids,
-                          const float *dy, const float *dh, const float *dc, float *dih,
-                          float *dhh, float *dbih, float *dbhh, float *dpeephole, float *dx,
-                          float *dh0, float *dc0)
+                          const int32_t *lengths, const float *dy, const float *dh,
+                          const float *dc, float *dih, float *dhh, float *dbih, float *dbhh,
+                          float *dpeephole, float *dx, float *dh0, float *dc0)
 {
-    struct layer_call call = {.parts = parts, .ih = ih, .hh = hh, .ids = ids, .dy = dy,
+    struct layer_call call = {.parts = parts, .ih = ih, .hh = hh, .ids = ids,
+                              .lengths = lengths, .dy = dy,
                               .dh = dh, .dc = dc, .dih = dih, .dhh = dhh, .dbih = dbih,
                               .dbhh = dbhh, .dpeephole = dpeephole, .dx = dx, .dh0 = dh0,
                               .dc0 = dc0};

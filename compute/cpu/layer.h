@@ -118,10 +118,29 @@ INLINE void recurrent_sums(struct layer *l, const struct strip *s, long g, long 
              (operand *)l->hidden + (g * l->U + s->u) * panels, l->U * panels);
 }
 
+// Whether lane b of a strip has ended before its step.
+INLINE int ended(const struct strip *s, long b, const struct layer_call *c)
+{
+    return s->t >= c->lengths[s->b + b];
+}
+
+// Lanes that have ended keep their h or c.
+static void hold_state(const struct strip *s, const struct tensor *x, const struct layer_call *c)
+{
+    for (long b = 0; b < s->lanes; b++)
+        if (ended(s, b, c))
+            copy_row(after(x, s) + b * BLOCK, before(x, s) + b * BLOCK);
+}
+
 // h after a strip's step, to where the next step, the gradient and the caller read it.
 static void finish_strip(struct layer *l, const struct strip *s, const struct layer_call *c)
 {
     const float *h = after(&l->h, s);
+    if (c->lengths) {
+        hold_state(s, &l->h, c);
+        if (l->states == 2)
+            hold_state(s, &l->c, c);
+    }
     put_strip(l, &l->h_rows, &l->h_pairs, s->u, s, s->t + 1, h);
     from_block(s->lanes, c->y + (s->t * l->B + s->b) * l->H + s->u * BLOCK, l->H,
                columns_of(l->H, s->u), h);
@@ -257,6 +276,26 @@ static void backstep(struct layer *l, const struct strip *whole)
     }
 }
 
+// The same where some lanes have ended. Their gradients of h and c wait in kept, which has room for
+// both, and pass unchanged. The step sees zeros instead, so that its gates get no gradient.
+static void hold_backstep(struct layer *l, const struct strip *s, const struct layer_call *c,
+                          float *kept)
+{
+    float *const states[] = {l->dh, l->dc};
+    for (int i = 0; i < l->states; i++)
+        for (long b = 0; b < s->lanes; b++)
+            if (ended(s, b, c)) {
+                float *d = carried(l, states[i], s) + b * BLOCK;
+                copy_row(kept + (i * s->lanes + b) * BLOCK, d);
+                memset(d, 0, BLOCK * sizeof *d);
+            }
+    backstep(l, s);
+    for (int i = 0; i < l->states; i++)
+        for (long b = 0; b < s->lanes; b++)
+            if (ended(s, b, c))
+                copy_row(carried(l, states[i], s) + b * BLOCK, kept + (i * s->lanes + b) * BLOCK);
+}
+
 // GRUResetBefore's second half of a step: through r h.
 static void finish_backward(const struct member *m, const struct field *f, struct layer *l, long t)
 {
@@ -291,7 +330,10 @@ static void step_backward(const struct member *m, const struct field *f, struct 
         if (next.t < l->T && (s.u - f->u) % 2 == 0) // two at a time
             recurrent_gradients(l, &next, least(2, f->ue - s.u), dh, 0, through);
         add_to_block(s.lanes, dh, dy + s.u * BLOCK, l->H, columns_of(l->H, s.u));
-        backstep(l, &s);
+        if (c->lengths)
+            hold_backstep(l, &s, c, l->tile + m->index * l->tile_rows * BLOCK);
+        else
+            backstep(l, &s);
         if (l->cell == GRU_RESET_BEFORE)
             put_gradients(l, &s, 1, 2);
         else

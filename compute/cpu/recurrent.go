@@ -34,6 +34,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	s := r.shape
 	s.CheckForward(w, in, state, y, out)
 	compute.CheckIDs("one-hot input", in.IDs, s.D)
+	compute.CheckLengths(in.Lengths, s.T)
 	r.layer.forward(w, in, state, y, out)
 	d := r.workspace.device
 	if kind := inputOf(in.IDs != nil); kind != r.kind { // the kernels have made room for it

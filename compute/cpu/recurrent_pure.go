@@ -9,8 +9,18 @@ type refWeights[F float] struct{ ih, hh, biasIH, biasHH, peephole []F }
 
 // refInput is token ids or dense rows, as compute.RecurrentInput.
 type refInput[F float] struct {
-	ids []int32
-	x   []F
+	ids     []int32
+	x       []F
+	lengths []int32
+}
+
+// ended calls f with the place in a state, [B, H], of each row that has ended before step t.
+func (in refInput[F]) ended(t, h int, f func(from, to int)) {
+	for b, length := range in.lengths {
+		if t >= int(length) {
+			f(b*h, (b+1)*h)
+		}
+	}
 }
 
 // refState is h and, in cells with two states, c: [B, H] each.
@@ -38,6 +48,7 @@ type refLayer[F float] struct {
 	dhNew []F // [B, H]: of h_{t-1}
 	dc    []F // [B, H]: of c_t, then of c_{t-1}
 	drh   []F // [B, H]: of r ⊙ h (GRUResetBefore)
+	kept  []F // [2, B, H]: of h_t and c_t in rows that have ended
 }
 
 // newRefLayer asks tensor for all that the layer has, by its length.
@@ -64,7 +75,7 @@ func newRefLayer[F float](s compute.RecurrentShape, r rows[F], inference bool,
 		l.drec = tensor(n * wide)
 	}
 	l.dh, l.dhNew = tensor(state), tensor(state)
-	l.dc, l.drh = tensor(state), tensor(state)
+	l.dc, l.drh, l.kept = tensor(state), tensor(state), tensor(2*state)
 	return l
 }
 
@@ -86,6 +97,12 @@ func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F]
 		l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
 		act := l.act[t*l.B*wide : (t+1)*l.B*wide]
 		l.step(t, w, act, before, after)
+		in.ended(t, l.H, func(from, to int) {
+			copy(after[from:to], before[from:])
+			if l.c != nil {
+				copy(l.c[(t+1)*state0+from:(t+1)*state0+to], l.c[t*state0+from:])
+			}
+		})
 	}
 	copy(y, l.h[state0:])
 	copy(out.h, l.h[l.T*state0:])
@@ -124,6 +141,13 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	for t := l.T - 1; t >= 0; t-- {
 		refAdd(l.dh, dy[t*state:(t+1)*state])
 		clear(l.dhNew)
+		// The gradients of ended rows pass unchanged. The step sees zeros, and makes zeros of them.
+		in.ended(t, l.H, func(from, to int) {
+			copy(l.kept[from:to], l.dh[from:])
+			copy(l.kept[state+from:state+to], l.dc[from:])
+			clear(l.dh[from:to])
+			clear(l.dc[from:to])
+		})
 		at := t * l.B * wide
 		l.backstep(t, at, w, dw)
 		drec := l.drec[at : at+l.B*wide]
@@ -132,6 +156,10 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 			k = 2 * l.H
 		}
 		l.rows.times(l.B, l.H, k, drec, wide, w.hh, l.dhNew)
+		in.ended(t, l.H, func(from, to int) {
+			copy(l.dhNew[from:to], l.kept[from:])
+			copy(l.dc[from:to], l.kept[state+from:])
+		})
 		l.dh, l.dhNew = l.dhNew, l.dh
 	}
 	copy(dstate.h, l.dh)

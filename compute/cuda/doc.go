@@ -20,8 +20,8 @@
 //   - The recurrence (kernels/persistent_*.cu) is one launch for all T steps. Blocks keep their
 //     columns of W_hh on the chip and hand h, or the gates' gradients, to each other through a
 //     buffer whose words are zero until they are written: data is its own signal.
-//     persistent_plan.go says which block has which columns. Other shapes and cells take a product
-//     and a kernel each step (steps.go).
+//     persistent_plan.go says which block has which columns. Other shapes and cells, and
+//     segments with rows that end early, take a product and a kernel each step (steps.go).
 //   - A step whose shapes repeat is recorded as a CUDA graph and replayed. Gradients are copied to
 //     the host beside it (compute.Stager), and the norm decides on the GPU whether to clip and to
 //     update (compute.Clipper).

@@ -14,8 +14,9 @@ import (
 type persistent struct {
 	device *Device
 	compute.RecurrentShape
+	inference   bool
 	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
-	steps       loop            // a product a step; nil where it is not needed
+	steps       loop            // a product a step; nil while it is not needed
 }
 
 // newPersistent returns nil where neither pass of a shape fits, where a product a step is thought
@@ -27,9 +28,18 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 		return nil
 	}
 	if !l.whole(inference) {
-		l.steps = newSteps(d, s, inference)
+		l.byProducts()
 	}
 	return l
+}
+
+// byProducts is the recurrence by a product a step, which rows that end before the segment need,
+// too.
+func (l *persistent) byProducts() loop {
+	if l.steps == nil {
+		l.steps = newSteps(l.device, l.RecurrentShape, l.inference)
+	}
+	return l.steps
 }
 
 // layOutPersistent is newPersistent without memory, and what it needs of the scratch.
@@ -38,7 +48,7 @@ func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) (l *
 	if d.major() < 8 && d.forward() != operandFP32 {
 		return nil, 0
 	}
-	l = &persistent{device: d, RecurrentShape: s}
+	l = &persistent{device: d, RecurrentShape: s, inference: inference}
 	if p, ok := planPersistent(s, d.forward(), d.multiprocessors(), d.sharedPerBlock(),
 		false); ok {
 		l.there, need = &p, p.exchange(s.T)
@@ -84,8 +94,8 @@ func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args .
 
 func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 	p := l.there
-	if p == nil {
-		l.steps.forward(hh, biasHH, t)
+	if p == nil || t.lengths != nil {
+		l.byProducts().forward(hh, biasHH, t)
 		return
 	}
 	exchange := l.device.scratch(p.exchange(l.T))
@@ -96,8 +106,8 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 
 func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
 	p := l.back
-	if p == nil {
-		l.steps.backward(hh, dy, dout, dstate, t)
+	if p == nil || t.lengths != nil {
+		l.byProducts().backward(hh, dy, dout, dstate, t)
 		return
 	}
 	carry := l.device.scratch(l.carryBytes() + p.exchange(l.T))

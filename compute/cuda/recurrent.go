@@ -24,6 +24,10 @@ type tape struct {
 	// q: [T, B, H]. GRU: W_hn h + b_hn after forward, its gradient after backward.
 	// GRUResetBefore: r ⊙ h after forward. Nil for the others.
 	q unsafe.Pointer
+	// lengths: [B], int32, the steps of each row; nil: all of the segment's. The tape begins at the
+	// segment's step first.
+	lengths unsafe.Pointer
+	first   int
 }
 
 // gradients are those of a state, [B, H] each: nil where they are zero, or not wanted.
@@ -65,6 +69,7 @@ type recurrent struct {
 	biases    unsafe.Pointer // b_ih + b_hh: [K*H]; nil for GRU
 	tokens    *staged        // token ids; nil before the first Forward with ids
 	order     *staged        // the rows of every token; nil before the first Backward with ids
+	lengths   *staged        // of the rows; nil before the first Forward with lengths
 	tokensAt  unsafe.Pointer
 
 	ran     bool // Forward has, and Backward has not since
@@ -151,6 +156,10 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	if in.IDs != nil {
 		r.stageTokens(in.IDs)
 	}
+	r.tape.lengths = nil
+	if in.Lengths != nil {
+		r.stageLengths(in.Lengths)
+	}
 	n := s.B * s.H
 	first := []copied{{r.tape.h, at(state.H), n}}
 	if s.Cell.States() == 2 {
@@ -161,6 +170,7 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	r.tape.peephole = at(w.Peephole)
 	for t := 0; t < s.T; t += r.steps {
 		r.inputSums(w, in, t)
+		r.tape.first = t
 		r.loop.forward(at(w.HH), bias, r.tape)
 		to := gradients{r.tape.h, r.tape.cell} // where the next steps begin
 		if t+r.steps == s.T {
@@ -245,7 +255,7 @@ func (r *recurrent) Close() {
 		r.device.release(r.memory)
 		r.memory, r.tape, r.biases = nil, tape{}, nil
 	}
-	for _, s := range []**staged{&r.tokens, &r.order} {
+	for _, s := range []**staged{&r.tokens, &r.order, &r.lengths} {
 		if *s != nil {
 			(*s).close()
 			*s = nil

@@ -57,6 +57,17 @@ func (r *recurrent) stageTokens(ids []int32) {
 	})
 }
 
+// stageLengths checks the lengths of rows, which on a Replay may be others, and sends them.
+func (r *recurrent) stageLengths(lengths []int32) {
+	if r.lengths == nil {
+		r.lengths = r.device.newStaged(4 * len(lengths))
+	}
+	r.tape.lengths = r.lengths.put(func(host []byte) {
+		compute.CheckLengths(lengths, r.shape.T)
+		copy(int32s(host), lengths)
+	})
+}
+
 // gather sets rows of act to the columns of W_ih that their tokens pick, plus b_ih. Columns are
 // read where they lie if there are few rows for the vocabulary; otherwise W_ih is transposed first.
 func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows int) {

@@ -26,8 +26,8 @@ type recurrentProblem struct {
 }
 
 func (p *recurrentProblem) name() string {
-	return fmt.Sprintf("%v T %d B %d D %d H %d dense=%t dout=%t dx=%t", p.Cell, p.T, p.B, p.D,
-		p.H, p.in.X != nil, p.withDout, p.withDx)
+	return fmt.Sprintf("%v T %d B %d D %d H %d dense=%t dout=%t dx=%t lengths=%v", p.Cell, p.T,
+		p.B, p.D, p.H, p.in.X != nil, p.withDout, p.withDx, p.in.Lengths)
 }
 
 func newRecurrentProblem(s compute.RecurrentShape, dense bool,
@@ -52,6 +52,24 @@ func newRecurrentProblem(s compute.RecurrentShape, dense bool,
 	for i := range p.in.IDs { // small ones are frequent
 		p.in.IDs[i] = int32(random.Float64() * random.Float64() * random.Float64() *
 			float64(s.D))
+	}
+	return p
+}
+
+// end gives the rows lengths from none to all steps.
+func (p *recurrentProblem) end(random *rand.Rand) *recurrentProblem {
+	p.in.Lengths = make([]int32, p.B)
+	for b := range p.in.Lengths {
+		p.in.Lengths[b] = int32(random.IntN(p.T + 1))
+	}
+	return p
+}
+
+// newMixedProblem is one whose rows end before the segment, for one of the two kinds of input.
+func newMixedProblem(s compute.RecurrentShape, dense bool, random *rand.Rand) *recurrentProblem {
+	p := newRecurrentProblem(s, dense, random)
+	if dense == (s.Cell%2 == 0) {
+		p.end(random)
 	}
 	return p
 }
@@ -98,7 +116,8 @@ func newLayerMemory(d compute.Device, p *recurrentProblem) *layerMemory {
 		}
 		return put(x)
 	}
-	m := &layerMemory{Device: d, in: compute.RecurrentInput{IDs: p.in.IDs, X: put(p.in.X)},
+	m := &layerMemory{Device: d, in: compute.RecurrentInput{IDs: p.in.IDs, X: put(p.in.X),
+		Lengths: p.in.Lengths},
 		w: compute.RecurrentWeights{IH: put(p.w.IH), HH: put(p.w.HH), BiasIH: put(p.w.BiasIH),
 			BiasHH: put(p.w.BiasHH), Peephole: put(p.w.Peephole)},
 		dw: compute.RecurrentWeights{IH: junk(p.w.IH), HH: junk(p.w.HH),
@@ -137,6 +156,7 @@ func (m *layerMemory) read(all []layerResult) []layerResult {
 // put makes the problem another of the same shape.
 func (m *layerMemory) put(p *recurrentProblem) {
 	copy(m.in.IDs, p.in.IDs)
+	copy(m.in.Lengths, p.in.Lengths)
 	if p.in.X != nil {
 		m.Upload(m.in.X, p.in.X)
 	}
@@ -191,7 +211,8 @@ func (p *recurrentProblem) results(d compute.Device, newLayer newLayerOf) []laye
 		{"c in place", m.state.C}})...)
 }
 
-// recurrentProblems are every cell in awkward shapes, with ids and dense.
+// recurrentProblems are every cell in awkward shapes, with ids and dense, and with rows that end
+// before the segment.
 func recurrentProblems(random *rand.Rand) []*recurrentProblem {
 	var all []*recurrentProblem
 	for _, cell := range compute.Cells() {
@@ -203,6 +224,9 @@ func recurrentProblems(random *rand.Rand) []*recurrentProblem {
 			s.Cell = cell
 			all = append(all, newRecurrentProblem(s, i%2 == 0, random),
 				newRecurrentProblem(s, i%2 != 0, random))
+			if i%3 == 0 {
+				all = append(all, newRecurrentProblem(s, i%2 == 0, random).end(random))
+			}
 		}
 	}
 	return all
@@ -371,6 +395,8 @@ func TestLayerMemory(t *testing.T) {
 	want("a layer that was closed")
 	p.results(d, d.overSteps)
 	want("a layer of steps that was closed")
+	p.end(random).results(d, d.NewRecurrent)
+	want("a layer with lengths that was closed")
 	func() {
 		defer func() {
 			if e, ok := recover().(*compute.MemoryError); !ok || e.Bytes < 1<<40 {
@@ -429,8 +455,8 @@ func TestLayersAgain(t *testing.T) {
 
 func sameBits(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }
 
-// TestLayerReplay records a segment, there and back, and wants of its replays, on other ids, rows
-// and weights, the bits of the calls themselves.
+// TestLayerReplay records a segment, there and back, and wants of its replays, on other ids, rows,
+// lengths and weights, the bits of the calls themselves.
 func TestLayerReplay(t *testing.T) {
 	d := newGPU(t, compute.BF16)
 	for _, cell := range compute.Cells() {
@@ -448,7 +474,7 @@ func replays(t *testing.T, d *Device, newLayer newLayerOf, cell compute.Cell, de
 	t.Helper()
 	random := rand.New(rand.NewPCG(11, uint64(cell)))
 	s := compute.RecurrentShape{Cell: cell, T: 12, B: 4, D: 6, H: 12}
-	p := newRecurrentProblem(s, dense, random)
+	p := newMixedProblem(s, dense, random)
 	p.withDout, p.withDx = true, true
 	m, l := newLayerMemory(d, p), newLayer(s, false)
 	defer m.close()
@@ -465,7 +491,7 @@ func replays(t *testing.T, d *Device, newLayer newLayerOf, cell compute.Cell, de
 	}
 	defer r.Close()
 	for range 3 {
-		next := newRecurrentProblem(s, dense, random)
+		next := newMixedProblem(s, dense, random)
 		next.withDout, next.withDx = true, true
 		want := next.results(d, newLayer)
 		m.put(next)
@@ -483,7 +509,7 @@ func replaysInference(t *testing.T, d *Device, cell compute.Cell, dense bool, st
 	t.Helper()
 	random := rand.New(rand.NewPCG(13, uint64(cell)))
 	s := compute.RecurrentShape{Cell: cell, T: steps, B: 4, D: 6, H: 12}
-	p := newRecurrentProblem(s, dense, random)
+	p := newMixedProblem(s, dense, random)
 	p.withDout = true
 	m, l := newLayerMemory(d, p), d.NewRecurrent(s, true)
 	defer m.close()
@@ -499,7 +525,7 @@ func replaysInference(t *testing.T, d *Device, cell compute.Cell, dense bool, st
 	}
 	defer r.Close()
 	for range 3 {
-		next := newRecurrentProblem(s, dense, random)
+		next := newMixedProblem(s, dense, random)
 		next.withDout = true
 		want := next.results(d, d.NewRecurrent)
 		m.put(next)
@@ -527,7 +553,7 @@ func TestLayerInParts(t *testing.T) {
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(7, 8))
 	for _, cell := range compute.Cells() {
 		for _, dense := range []bool{false, true} {
-			p := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 6, B: 3, D: 5, H: 7},
+			p := newMixedProblem(compute.RecurrentShape{Cell: cell, T: 6, B: 3, D: 5, H: 7},
 				dense, random)
 			whole := p.results(d, d.overSteps)
 			parts := func(s compute.RecurrentShape, inference bool) compute.Recurrent {

@@ -27,6 +27,7 @@ type steps struct {
 	// dn and drh: [B, H], the gradients of GRUResetBefore's n and of what W_hn multiplied.
 	dn, drh unsafe.Pointer
 	held    held
+	ended   ended
 }
 
 // held is what steps has if it keeps W_hh in 16 bits through a segment, for cuBLAS, instead of
@@ -123,9 +124,11 @@ func (l *steps) heldProduct(transposed bool, n, k int, x16 unsafe.Pointer, first
 }
 
 func (l *steps) close() {
-	if l.memory != nil {
-		l.device.release(l.memory)
-		l.memory = nil
+	for _, memory := range []*unsafe.Pointer{&l.memory, &l.ended.memory} {
+		if *memory != nil {
+			l.device.release(*memory)
+			*memory = nil
+		}
 	}
 }
 
@@ -221,6 +224,12 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 			l.step("cell_rnn_forward", o, memoryOf(now.act, l.rec, biasHH, after.h, held.x),
 				flag(l.Cell == compute.RNNReLU))
 		}
+		if t.lengths != nil {
+			l.keepStates(o, t, step)
+		}
+	}
+	if t.lengths != nil {
+		l.makeEnded()
 	}
 }
 
@@ -234,9 +243,16 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 		if step == 0 && dstate.c != nil {
 			to.c = dstate.c
 		}
-		l.backstep(hh, behind(dy, step*l.B*l.H), later, to, t, step)
+		dy := behind(dy, step*l.B*l.H)
+		if t.lengths != nil {
+			dy, later = l.ended.h, l.splitGradients(dy, later, t, step)
+		}
+		l.backstep(hh, dy, later, to, t, step)
 		if step > 0 || dstate.h != nil {
 			l.through(hh, to.h, t, step)
+		}
+		if t.lengths != nil {
+			l.keepGradients(to, t, step)
 		}
 		later = to
 	}

@@ -19,7 +19,8 @@ type layerProblem struct {
 	x                  []float64
 	h, c               []float64 // c is nil but of cells with two states
 	dy, doutH, doutC   []float64
-	gradientFromBehind bool // doutH and doutC are given; otherwise they are zeros
+	lengths            []int32 // nil: each row has all steps
+	gradientFromBehind bool    // doutH and doutC are given; otherwise they are zeros
 }
 
 func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
@@ -52,8 +53,25 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 	return p
 }
 
+// end gives the rows lengths from none to all steps.
+func (p *layerProblem) end(random *rand.Rand) *layerProblem {
+	p.lengths = ids(random, p.shape.B, p.shape.T+1)
+	p.name = fmt.Sprintf("%s lengths=%v", p.name, p.lengths)
+	return p
+}
+
+// ended says which rows have ended before step t.
+func (p *layerProblem) ended(t int) []bool {
+	rows := make([]bool, p.shape.B)
+	for b, length := range p.lengths {
+		rows[b] = t >= int(length)
+	}
+	return rows
+}
+
 // layerProblems are every cell in random shapes around the sizes of blocks and tiles, some with
-// more tokens in the vocabulary than in the segment, a long one, and those given.
+// more tokens in the vocabulary than in the segment, a long one, and those given; some have rows
+// that end before the segment.
 func layerProblems(random *rand.Rand, trials int,
 	given []compute.RecurrentShape) []*layerProblem {
 	cells, all := compute.Cells(), []*layerProblem{}
@@ -70,11 +88,16 @@ func layerProblems(random *rand.Rand, trials int,
 		all = append(all, newLayerProblem(
 			compute.RecurrentShape{Cell: cell, T: 1, B: 1, D: 1, H: 1}, true, true, random))
 	}
+	for i, cell := range compute.Cells() {
+		all = append(all, newLayerProblem(compute.RecurrentShape{Cell: cell, T: 1 + random.IntN(9),
+			B: 20, D: 7, H: 36}, i%2 == 0, true, random).end(random))
+	}
 	all = append(all, newLayerProblem(
 		compute.RecurrentShape{Cell: compute.GRU, T: 40, B: 3, D: 5, H: 17}, false, false, random))
 	for _, s := range given {
 		for _, dense := range []bool{false, true} {
-			all = append(all, newLayerProblem(s, dense, dense, random))
+			all = append(all, newLayerProblem(s, dense, dense, random),
+				newLayerProblem(s, dense, dense, random).end(random))
 		}
 	}
 	return all
@@ -98,7 +121,11 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	y, h, c := make([]float64, 0, s.T*s.B*s.H), h0, c0
 	steps := make([]*value, s.T)
 	for i := range s.T {
-		h, c = t.cell(s.Cell, w, in.part(i*s.B, s.B), h, c)
+		nextH, nextC := t.cell(s.Cell, w, in.part(i*s.B, s.B), h, c)
+		h = t.choose(nextH, h, p.ended(i))
+		if p.c != nil {
+			c = t.choose(nextC, c, p.ended(i))
+		}
 		y, steps[i] = append(y, h.v...), h
 	}
 	for i, v := range p.doutH {
@@ -173,7 +200,8 @@ type layerArguments struct {
 }
 
 func (p *layerProblem) arguments(dev compute.Device) layerArguments {
-	a := layerArguments{in: compute.RecurrentInput{IDs: p.ids, X: put(dev, p.x)},
+	a := layerArguments{in: compute.RecurrentInput{IDs: p.ids, X: put(dev, p.x),
+		Lengths: p.lengths},
 		w: compute.RecurrentWeights{IH: put(dev, p.ih), HH: put(dev, p.hh),
 			BiasIH: put(dev, p.biasIH), BiasHH: put(dev, p.biasHH), Peephole: put(dev, p.peephole)},
 		state: compute.RecurrentState{H: put(dev, p.h), C: put(dev, p.c)}, dy: put(dev, p.dy)}
@@ -194,16 +222,19 @@ func (p *layerProblem) likeWeights(dev compute.Device) compute.RecurrentWeights 
 		Peephole: junk(dev, len(p.peephole))}
 }
 
-// run computes everything that a layer can: twice, the second time on a used workspace; once
-// without what is optional; and forward alone, with the state in place.
+// run computes everything that a layer can: twice, the first time with all steps of every row, so
+// that the second is on a used workspace; once without what is optional; and forward alone, with
+// the state in place.
 func (p *layerProblem) run(dev compute.Device) []Result {
 	a := p.arguments(dev)
 	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
 	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
 	layer := dev.NewRecurrent(p.shape, false)
 	defer layer.Close()
-	for range 2 {
-		layer.Forward(a.w, a.in, a.state, y, out)
+	whole := a.in
+	whole.Lengths = nil
+	for _, in := range []compute.RecurrentInput{whole, a.in} {
+		layer.Forward(a.w, in, a.state, y, out)
 		layer.Backward(a.dy, a.dout, dw, dx, dstate)
 	}
 	c := results{dev: dev, problem: p.name}

@@ -162,6 +162,14 @@ func testShapes(r *rig) {
 		"ids": func() {
 			layer.Forward(a.w, compute.RecurrentInput{IDs: []int32{0, 1, 2, 3}}, a.state, y, out)
 		},
+		"lengths": func() {
+			in := compute.RecurrentInput{IDs: p.ids, Lengths: []int32{1}}
+			layer.Forward(a.w, in, a.state, y, out)
+		},
+		"a length": func() {
+			in := compute.RecurrentInput{IDs: p.ids, Lengths: []int32{3, 1}}
+			layer.Forward(a.w, in, a.state, y, out)
+		},
 		"state": func() {
 			layer.Forward(a.w, a.in, compute.RecurrentState{H: a.state.H}, y, out)
 		},

@@ -128,6 +128,26 @@ func (t *tape) times(x, y *value) *value {
 	return z
 }
 
+// choose has each row of x, or of y where other says so.
+func (t *tape) choose(x, y *value, other []bool) *value {
+	z := newValue(x.rows, x.cols)
+	from := func(i int) *value {
+		if other[i/x.cols] {
+			return y
+		}
+		return x
+	}
+	for i := range z.v {
+		z.v[i] = from(i).v[i]
+	}
+	t.undo = append(t.undo, func() {
+		for i, g := range z.g {
+			from(i).g[i] += g
+		}
+	})
+	return z
+}
+
 // function is f(x), elementwise; slope is f' as a function of f's value.
 func (t *tape) function(x *value, f, slope func(float64) float64) *value {
 	y := newValue(x.rows, x.cols)

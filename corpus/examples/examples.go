@@ -228,6 +228,15 @@ func (s *Set) Longest() int {
 	return most
 }
 
+// LongestTarget returns the largest number of Targets of all examples.
+func (s *Set) LongestTarget() int {
+	most := 0
+	for i := range s.Len() {
+		most = max(most, s.Targets(i))
+	}
+	return most
+}
+
 // Tokens returns the number of tokens of all texts.
 func (s *Set) Tokens() (sum int64) {
 	for i := range s.Len() {

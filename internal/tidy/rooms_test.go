@@ -61,7 +61,8 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
-			"proto/rondo/v1 sum task task/classify task/label task/lm task/tag telemetry train",
+			"proto/rondo/v1 sum task task/classify task/example task/label task/lines task/lm " +
+			"task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local " +
 				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -117,8 +118,14 @@ func otherRooms() []room {
 		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/lm", imports: "compute corpus model task/ahead train",
 			never: network + " " + storage},
-		{path: "task/label", imports: "corpus corpus/examples model task/ahead train",
-			tests: "compute compute/cpu", never: network + " " + storage},
+		{path: "task/example", imports: "corpus/examples train",
+			never: network + " " + graphs + " " + storage},
+		{path: "task/lines", never: network + " " + graphs + " " + storage},
+		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
+			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
+		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
+			"task/example train", tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 

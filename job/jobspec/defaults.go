@@ -54,6 +54,14 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if spec.Task != task.LM && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
+	if spec.Task == task.Translate {
+		if !given["normalize"] {
+			spec.Normalize = "punctuation"
+		}
+		if spec.Embed == 0 {
+			spec.Embed = spec.Hidden
+		}
+	}
 	if spec.Lr == 0 {
 		spec.Lr = ownRate(spec.Optimizer)
 	}

@@ -25,7 +25,8 @@ func TestMetricsAreScikitLearns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			counter := Counter{Labels: 6}
 			// Counts of parts add up.
-			parts := [2][]int64{make([]int64, counter.Counters()), make([]int64, counter.Counters())}
+			n := counter.Counters()
+			parts := [2][]int64{make([]int64, n), make([]int64, n)}
 			for i := range c.right {
 				counter.Count(parts[i%2], c.predicted[i:i+1], c.right[i:i+1])
 			}

@@ -8,6 +8,7 @@ import (
 	"rondo/corpus"
 	"rondo/model"
 	"rondo/task/ahead"
+	"rondo/task/example"
 	"rondo/train"
 )
 
@@ -22,8 +23,8 @@ type batch struct {
 }
 
 // read reads the examples of spans of so many lanes ahead, for this pool.
-func (d *Data) read(
-	ctx context.Context, spans iter.Seq[train.Span], lanes int, pool model.Pool,
+func read(
+	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], lanes int, pool model.Pool,
 ) *ahead.Reader[batch] {
 	steps := d.Set.Longest()
 	newBatch := func() *batch {
@@ -34,13 +35,15 @@ func (d *Data) read(
 	return ahead.Read(ctx, spans, newBatch,
 		func(ctx context.Context, at train.Span, b *batch) error {
 			b.span = at
-			return d.fill(ctx, at, pool, b)
+			return fill(ctx, d, at, pool, b)
 		})
 }
 
 // fill reads the span's examples, padded to the longest one of all lanes, so that the padding does
 // not depend on how lanes are dealt.
-func (d *Data) fill(ctx context.Context, at train.Span, pool model.Pool, b *batch) error {
+func fill(
+	ctx context.Context, d *example.Data, at train.Span, pool model.Pool, b *batch,
+) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

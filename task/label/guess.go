@@ -6,6 +6,7 @@ import (
 
 	"rondo/corpus/examples"
 	"rondo/model"
+	"rondo/task/example"
 	"rondo/train"
 )
 
@@ -79,12 +80,12 @@ func (g *guess) column(labels []int32, lane, length int) []int32 {
 
 // score scores these lanes' examples of all segments. It calls each with an example's predicted and
 // right labels, and add with the score of a segment, without counts.
-func (d *Data) score(
-	ctx context.Context, pass *model.LabelPass, c model.LabellerConfig, lanes train.Lanes,
+func score(
+	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig, lanes train.Lanes,
 	each func(predicted, right []int32), add func(train.Score),
 ) error {
 	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
-	reader := d.read(ctx, spans, lanes.Count, c.Pool)
+	reader := read(ctx, d, spans, lanes.Count, c.Pool)
 	defer reader.Close()
 	g := newGuess(c, d.Set.Longest(), lanes.Count)
 	for at := range spans {
@@ -124,8 +125,8 @@ func Score(
 		return all, err
 	}
 	defer pass.Close()
-	d := Data{set, batches}
-	err = d.score(ctx, pass, l.Config(), lanes, each, func(part train.Score) {
+	d := &example.Data{Set: set, Batches: batches}
+	err = score(ctx, d, pass, l.Config(), lanes, each, func(part train.Score) {
 		all.Loss += part.Loss
 		all.Targets += part.Targets
 	})

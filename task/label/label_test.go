@@ -16,6 +16,7 @@ import (
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/model"
+	"rondo/task/example"
 	"rondo/train"
 )
 
@@ -104,7 +105,7 @@ func (l *ledger) Intend(step int64, part, first, count int, inputs []int32) erro
 	return nil
 }
 
-func newTask(t *testing.T, pool model.Pool, l Ledger) *Task {
+func newTask(t *testing.T, pool model.Pool, l example.Ledger) *Task {
 	t.Helper()
 	set := openSet(t, pool)
 	batches, err := examples.NewBatches(set, examples.BatchesConfig{Lanes: testG, Seed: 5})
@@ -115,8 +116,9 @@ func newTask(t *testing.T, pool model.Pool, l Ledger) *Task {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(newLabeller(t, set, pool), Config{Training: &Data{set, batches},
-		Evaluation: &Data{set, evaluation}, EvalData: 7, Ledger: l,
+	return New(newLabeller(t, set, pool), Config{
+		Training:   example.Data{Set: set, Batches: batches},
+		Evaluation: &example.Data{Set: set, Batches: evaluation}, EvalData: 7, Ledger: l,
 		Counter: pairs{len(set.Labels())}})
 }
 
@@ -139,9 +141,9 @@ func TestBatches(t *testing.T) {
 			for _, dealing := range dealings {
 				seen := map[int64]int{}
 				for _, lanes := range dealing {
-					checkBatches(t, task.cfg.Training, pool, lanes, seen)
+					checkBatches(t, &task.Training, pool, lanes, seen)
 				}
-				for example := range task.cfg.Training.Set.Len() {
+				for example := range task.Training.Set.Len() {
 					if seen[example] != 2 {
 						t.Errorf("%v: example %d was read %d times in 2 epochs", dealing, example,
 							seen[example])
@@ -153,11 +155,11 @@ func TestBatches(t *testing.T) {
 }
 
 func checkBatches(
-	t *testing.T, d *Data, pool model.Pool, lanes train.Lanes, seen map[int64]int,
+	t *testing.T, d *example.Data, pool model.Pool, lanes train.Lanes, seen map[int64]int,
 ) {
 	t.Helper()
 	segments := 2 * d.Batches.SegmentsPerEpoch()
-	reader := d.read(t.Context(), train.Spans(segments, lanes), lanes.Count, pool)
+	reader := read(t.Context(), d, train.Spans(segments, lanes), lanes.Count, pool)
 	defer reader.Close()
 	for segment := range segments {
 		b, err := reader.Next(t.Context())
@@ -188,8 +190,8 @@ func checkBatches(
 				}
 				targets += int64(n)
 			}
-			if int(b.in.Lengths[lane]) != length || !slices.Equal(column(b.in.Inputs), wantTokens) ||
-				!slices.Equal(column(b.in.Targets), wantTargets) {
+			if int(b.in.Lengths[lane]) != length ||
+				!slices.Equal(column(b.in.Inputs), wantTokens) || !slices.Equal(column(b.in.Targets), wantTargets) {
 				t.Errorf("segment %d, lane %d, example %d: %+v", segment, lane, number, b.in)
 			}
 		}
@@ -269,7 +271,7 @@ func TestEvaluation(t *testing.T) {
 	for name, pool := range pools {
 		t.Run(name, func(t *testing.T) {
 			task := newTask(t, pool, nil)
-			set, counter := task.cfg.Evaluation.Set, task.cfg.Counter
+			set, counter := task.Evaluation.Set, task.counter
 			counts := make([]int64, counter.Counters())
 			want, err := Score(t.Context(), task.Labeller, set, func(predicted, right []int32) {
 				counter.Count(counts, predicted, right)
@@ -336,7 +338,7 @@ func TestReadFails(t *testing.T) {
 	if err := s.Evaluate(ended, lanes, func(train.Score) {}); err == nil {
 		t.Error("evaluated with an ended context")
 	}
-	if err := task.cfg.Training.Set.Close(); err != nil {
+	if err := task.Training.Set.Close(); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Read(t.Context(), train.Spans(1, lanes))()

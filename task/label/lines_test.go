@@ -2,8 +2,6 @@ package label
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -99,115 +97,5 @@ func (s service) checkLine(t *testing.T, pool model.Pool, got Line, text string)
 			math.Abs(float64(p-predicted[0].Probabilities[i])) > 1e-5 {
 			t.Errorf("%+v, want %+v", got, predicted[0])
 		}
-	}
-}
-
-// A wrong line is an error that names it, after the labels of the lines before it.
-func TestWrongLines(t *testing.T) {
-	s := newService(t, model.PoolLast)
-	for text, want := range map[string]string{
-		"a\nb\n" + strings.Repeat("a ", 10): "line 3: it has 10 tokens, and the network was " +
-			"trained on at most 9 (--max-length)",
-		"a\nb\n \t":   "line 3: it has no token",
-		"a\nb\nc\xff": "line 3: invalid UTF-8",
-		"a\nb\n" + strings.Repeat("b", maxLine) + "\nc": "line 3: longer than 1048576 bytes: split it",
-	} {
-		all, err := s.lines(t.Context(), strings.NewReader(text))
-		var wrong *LineError
-		if !errors.As(err, &wrong) || wrong.Line != 3 || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
-		}
-		if len(all) != 2 || all[1].Text != "b" {
-			t.Errorf("%q: the lines before are %v", want, all)
-		}
-	}
-}
-
-var errBroken = errors.New("it broke")
-
-// Errors of input and output are not wrong lines. What was read before is labelled; nothing follows
-// an output that fails.
-func TestBrokenPipes(t *testing.T) {
-	s := newService(t, model.PoolLast)
-	var wrong *LineError
-	all, err := s.lines(t.Context(),
-		io.MultiReader(strings.NewReader("a\nb\nc"), iotest.ErrReader(errBroken)))
-	if !errors.Is(err, errBroken) || errors.As(err, &wrong) || len(all) != 2 {
-		t.Errorf("input: %v after %v", err, all)
-	}
-	calls := 0
-	err = s.Lines(t.Context(), strings.NewReader("a\nb\nc\n"), s.encode, s.labels,
-		func(Line) error {
-			calls++
-			return fmt.Errorf("write: %w", io.ErrClosedPipe)
-		})
-	if !errors.Is(err, io.ErrClosedPipe) || errors.As(err, &wrong) || calls != 1 {
-		t.Errorf("output: %v after %d calls", err, calls)
-	}
-}
-
-// A line is labelled when it has ended, not when the next one has, nor when others have come.
-func TestInteractiveLines(t *testing.T) {
-	s := newService(t, model.PoolNone)
-	in, typed := io.Pipe()
-	labelled, done := make(chan Line), make(chan error)
-	go func() {
-		done <- s.Lines(t.Context(), in, s.encode, s.labels, func(line Line) error {
-			labelled <- line
-			return nil
-		})
-	}()
-	for _, keys := range []struct {
-		text string
-		want []string
-	}{
-		{"a b\n", []string{"a b"}},
-		{"c\nd", []string{"c"}}, // half a line waits
-		{" a\nb\nc\n", []string{"d a", "b", "c"}},
-		{"\n", nil},
-		{"d", nil},
-	} {
-		if _, err := io.WriteString(typed, keys.text); err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range keys.want {
-			if line := <-labelled; line.Text != want {
-				t.Errorf("%q after %q was typed, want %q", line.Text, keys.text, want)
-			}
-		}
-	}
-	if err := typed.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if line := <-labelled; line.Text != "d" {
-		t.Errorf("%q, want the last line, which has no end", line.Text)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-}
-
-// Lines ends when its context does, also while it waits for the rest of a line.
-func TestInterruptedLines(t *testing.T) {
-	s := newService(t, model.PoolLast)
-	in, typed := io.Pipe()
-	defer typed.Close() // ends the read that goes on
-	ctx, interrupt := context.WithCancelCause(t.Context())
-	labelled, done := make(chan string), make(chan error)
-	go func() {
-		done <- s.Lines(ctx, in, s.encode, s.labels, func(line Line) error {
-			labelled <- line.Text
-			return nil
-		})
-	}()
-	if _, err := io.WriteString(typed, "a\n"); err != nil || <-labelled != "a" {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(typed, "b"); err != nil {
-		t.Fatal(err)
-	}
-	interrupt(errBroken)
-	if err := <-done; !errors.Is(err, errBroken) {
-		t.Errorf("%v, want the reason of the interruption", err)
 	}
 }

@@ -7,12 +7,14 @@ import (
 
 	"rondo/model"
 	"rondo/task/ahead"
+	"rondo/task/example"
 	"rondo/train"
 )
 
 // seat is a model.LabelPass with its examples. It implements train.Seat.
 type seat struct {
 	*model.LabelPass
+	example.NoState
 	task    *Task
 	numbers []int                // lane numbers of a pass, [B]
 	reader  *ahead.Reader[batch] // set by Read
@@ -21,7 +23,7 @@ type seat struct {
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = s.task.cfg.Training.read(ctx, spans, s.B, s.task.Config().Pool)
+	s.reader = read(ctx, &s.task.Training, spans, s.B, s.task.Config().Pool)
 	return s.reader.Close
 }
 
@@ -31,7 +33,7 @@ func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
 		return nil, err
 	}
 	inputs := s.batch.in.Inputs
-	if ledger, at := s.task.cfg.Ledger, s.batch.span; ledger != nil {
+	if ledger, at := s.task.ledger, s.batch.span; ledger != nil {
 		err := ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
 		if err != nil {
 			return nil, fmt.Errorf("noting what was read: %w", err)
@@ -51,21 +53,12 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 		BeforeBackward: p.BeforeBackward, Behind: p.Behind})
 }
 
-// State implements train.Seat: there is none.
-func (s *seat) State([]float32) error { return nil }
-
-// SetState implements train.Seat.
-func (s *seat) SetState([]float32) error { return nil }
-
-// ZeroState implements train.Seat.
-func (s *seat) ZeroState() {}
-
 // Evaluate implements train.Seat.
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
-	counter := s.task.cfg.Counter
+	counter := s.task.counter
 	counts := make([]int64, counter.Counters())
 	count := func(predicted, right []int32) { counter.Count(counts, predicted, right) }
-	return s.task.cfg.Evaluation.score(ctx, s.LabelPass, s.task.Config(), lanes, count,
+	return score(ctx, s.task.Evaluation, s.LabelPass, s.task.Config(), lanes, count,
 		func(part train.Score) {
 			part.Counts = counts
 			add(part)

@@ -1,5 +1,6 @@
 // What a recurrent layer does around its recurrence, over all steps at once: copies of states, the
-// input's side of token ids, the gradients that are sums of rows. Letters as in package compute.
+// input's side of token ids, the gradients that are sums of rows; and at each step, for rows that
+// end before the segment, what keeps their states. Letters as in package compute.
 // Every kernel is bound by memory; its comment says what it moves. Every sum has an order that its
 // shape alone decides.
 #include "sums.cuh"
@@ -184,6 +185,34 @@ KERNEL(layer_row_sums, float *db, float *also, int same, const float *dw, int wi
                 also[j] = sum;
         }
     }
+}
+
+// In rows that have ended before the step, h: [B, H] and, unless it is null, c become what they
+// were before it. 16 bytes an element of these rows.
+KERNEL(layer_keep_ended, const int *lengths, int step, int B, int H, float *h,
+       const float *h_before, float *c, const float *c_before)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= B * H || step < lengths[i / H])
+        return;
+    h[i] = h_before[i];
+    if (c)
+        c[i] = c_before[i];
+}
+
+// The sum of a and b: [B, H], either of which may be null. It goes to open; in rows that have ended
+// before the step it goes to kept, and open is zero. 12 bytes an element.
+KERNEL(layer_split_ended, const int *lengths, int step, int B, int H, float *open, float *kept,
+       const float *a, const float *b)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= B * H)
+        return;
+    const float sum = (a ? a[i] : 0) + (b ? b[i] : 0);
+    const bool ended = step >= lengths[i / H];
+    open[i] = ended ? 0 : sum;
+    if (ended)
+        kept[i] = sum;
 }
 
 } // namespace layer

@@ -143,6 +143,7 @@ type JobSpec struct {
 	DropoutInput  float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
 	Bidirectional bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
 	Pool          string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
+	Context       string  `protobuf:"bytes,141,opt,name=context,proto3" json:"context,omitempty"`
 	TieWeights    bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
 	Init          string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
 	ForgetBias    float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
@@ -393,6 +394,13 @@ func (x *JobSpec) GetBidirectional() bool {
 func (x *JobSpec) GetPool() string {
 	if x != nil {
 		return x.Pool
+	}
+	return ""
+}
+
+func (x *JobSpec) GetContext() string {
+	if x != nil {
+		return x.Context
 	}
 	return ""
 }
@@ -952,19 +960,19 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb4h\n" +
+	"\x04_max\"\xbbk\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x01\n" +
-	"\x04task\x18\x02 \x01(\tBn\xaa\xbb\x18j\n" +
-	"dwhat the job trains: lm: a language model; classify: a label for a text; tag: a label for each token\x12\x02lmR\x04task\x12\xc6\x01\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x9d\x01\n" +
+	"\x04task\x18\x02 \x01(\tB\x88\x01\xaa\xbb\x18\x83\x01\n" +
+	"}what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; translate: another text\x12\x02lmR\x04task\x12\xf6\x01\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xad\x01\xaa\xbb\x18\xa8\x01\n" +
-	"\x94\x01training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm: a text; classify: .tsv or .jsonl with label and text; tag: .conll\x12\x0fbuiltin:opticksR\x06corpus\x12s\n" +
-	"\ttokenizer\x18\v \x01(\tBU\xaa\xbb\x18Q\n" +
-	";unit of a token; classify and tag: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12t\n" +
-	"\tnormalize\x18\f \x01(\tBV\xaa\xbb\x18R\n" +
-	";letters: lower-case, and everything but a-z becomes a space\x12\x04none\x1a\x04none\x1a\alettersR\tnormalize\x12Z\n" +
+	" \x01(\tB\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
+	"\xc4\x01training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target\x12\x0fbuiltin:opticksR\x06corpus\x12v\n" +
+	"\ttokenizer\x18\v \x01(\tBX\xaa\xbb\x18T\n" +
+	">unit of a token; other tasks than lm: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
+	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
+	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
@@ -985,17 +993,19 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
 	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
 	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
-	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12_\n" +
-	"\x05embed\x18\x17 \x01(\x03BI\xaa\xbb\x18E\n" +
-	".width of the token embedding; 0: one-hot input\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12u\n" +
+	"\x05embed\x18\x17 \x01(\x03B_\xaa\xbb\x18[\n" +
+	"Dwidth of the token embedding; 0: one-hot input (translate: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
-	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12e\n" +
-	"\rbidirectional\x18\x1d \x01(\bB?\xaa\xbb\x18;\n" +
-	"9read each example in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
+	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12~\n" +
+	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
+	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
-	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12^\n" +
+	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xc2\x01\n" +
+	"\acontext\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
+	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\acontext\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +

@@ -219,9 +219,9 @@ static struct results run_layer(const struct kernels *k, int threads, const stru
     struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
     const int32_t *ids = s->dense ? 0 : in->ids;
     rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, in->peephole, ids,
-                        s->dense ? in->x : 0, in->h0, two ? in->c0 : 0, y, h, c);
-    rondo_layer_backward(k, t, l, BACK_ALL, in->ih, in->hh, ids, in->dy, 0, 0, dih, dhh, dbih,
-                         dbhh, dpeephole, dx, dh0, 0);
+                        s->dense ? in->x : 0, 0, in->h0, two ? in->c0 : 0, y, h, c);
+    rondo_layer_backward(k, t, l, BACK_ALL, in->ih, in->hh, ids, 0, in->dy, 0, 0, dih, dhh,
+                         dbih, dbhh, dpeephole, dx, dh0, 0);
     rondo_layer_free(l);
     if (t)
         rondo_team_free(t);

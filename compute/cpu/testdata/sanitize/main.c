@@ -53,6 +53,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     float *dpeephole = holes ? output(&b, holes) : 0;
     int32_t *tokens = s->dense ? 0 : ids(&b, n, 0, s->D);
     float *x = s->dense ? values(&b, n * s->D, 1) : 0;
+    int32_t *lengths = s->optional ? ids(&b, s->B, 0, s->T + 1) : 0;
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
     float *y = output(&b, n * s->H), *h = output(&b, state), *c = lstm ? output(&b, state) : 0;
     float *dy = values(&b, n * s->H, 1);
@@ -68,15 +69,16 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     }
     struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
-        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y,
-                            h, c);
+        rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
+                            c0, y, h, c);
         for (int parts = again ? BACK_ALL : BACK_RECURRENCE; parts <= BACK_ALL; parts *= 2)
-            rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, dy, dh, dc, dih, dhh,
-                                 dbih, dbhh, dpeephole, dx, dh0, dc0);
+            rondo_layer_backward(p->k, p->team, l, parts, ih, hh, tokens, lengths, dy, dh, dc,
+                                 dih, dhh, dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
     l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1, 0, 0);
-    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, h0, c0, y, h0, c0);
+    rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
+                        c0, y, h0, c0);
     rondo_layer_free(l);
     give_back(&b);
 }

@@ -1,0 +1,158 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"rondo/checkpoint/bucket"
+	"rondo/corpus"
+	"rondo/corpus/examples"
+	"rondo/internal/app"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
+	"rondo/task/example"
+	"rondo/task/translate"
+)
+
+// exampleData is what the Data of tasks of examples have in common.
+type exampleData struct {
+	spec       *rondov1.JobSpec
+	set        *examples.Set // all of --corpus
+	training   example.Data
+	evaluation *example.Data // nil if there is nothing to evaluate on
+	evaluated  *examples.Set // --eval-corpus, or nil
+}
+
+// openExampleData opens the job's examples, and those to evaluate on if it has any.
+func openExampleData(ctx context.Context, spec *rondov1.JobSpec) (*exampleData, error) {
+	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := &exampleData{spec: spec, set: set}
+	if err := d.open(ctx); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// OpenExamples opens a file of examples for the job's task. The vocabulary and the outputs are
+// those of an earlier run: see Data. With nil it takes those of the file.
+func OpenExamples(
+	ctx context.Context, spec *rondov1.JobSpec, source string, vocabulary *corpus.Vocabulary,
+	outputs []string,
+) (set *examples.Set, err error) {
+	c := examples.Config{Source: source, Kind: examples.Labelled, Tokenizer: Tokenizer(spec),
+		MinFrequency: spec.MinFrequency, MaxLength: int(spec.MaxLength), Vocabulary: vocabulary,
+		OpenBucket: bucket.Open}
+	switch {
+	case spec.Task != task.Translate:
+		c.Labels = outputs
+		if spec.Task == task.Tag {
+			c.Kind = examples.Tagged
+		}
+	case outputs != nil:
+		if c.TargetVocabulary, err = corpus.NewVocabulary(outputs); err != nil {
+			return nil, err
+		}
+		fallthrough
+	default:
+		c.Kind, c.Reserved = examples.Pairs, []string{translate.Begin, translate.End}
+	}
+	if vocabulary == nil {
+		c.MaxExamples = spec.MaxExamples
+	}
+	set, err = examples.Open(ctx, c)
+	if err != nil && ctx.Err() == nil && !transient(err) {
+		return nil, app.Usage(err)
+	}
+	return set, err
+}
+
+func (d *exampleData) open(ctx context.Context) (err error) {
+	spec, training := d.spec, d.set
+	var held *examples.Set
+	if spec.ValidationFraction > 0 {
+		if training, held, err = d.set.Split(spec.ValidationFraction); err != nil {
+			return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
+		}
+	}
+	if spec.EvalCorpus != "" {
+		d.evaluated, err = OpenExamples(ctx, spec, spec.EvalCorpus, d.Vocabulary(), d.Outputs())
+		if err != nil {
+			return fmt.Errorf("--eval-corpus: %w", err)
+		}
+		held = d.evaluated
+	}
+	d.training.Set = training
+	d.training.Batches, err = examples.NewBatches(training,
+		examples.BatchesConfig{Lanes: int(spec.Batch), Seed: spec.Seed})
+	if err != nil {
+		return app.Usage(err)
+	}
+	if held == nil {
+		return nil
+	}
+	d.evaluation = &example.Data{Set: held}
+	d.evaluation.Batches, err = examples.NewEvaluation(held, int(spec.Batch))
+	return app.Usage(err)
+}
+
+// Vocabulary implements Data.
+func (d *exampleData) Vocabulary() *corpus.Vocabulary { return d.set.Vocabulary() }
+
+// Outputs implements Data.
+func (d *exampleData) Outputs() []string {
+	if target := d.set.TargetVocabulary(); target != nil {
+		return target.Tokens()
+	}
+	return d.set.Labels()
+}
+
+// Fingerprint implements Data.
+func (d *exampleData) Fingerprint() string { return d.set.Fingerprint() }
+
+// SegmentsPerEpoch implements Data.
+func (d *exampleData) SegmentsPerEpoch() int64 { return d.training.Batches.SegmentsPerEpoch() }
+
+// Sizes implements Data.
+func (d *exampleData) Sizes() (training, evaluation int64) {
+	if d.evaluation != nil {
+		evaluation = d.evaluation.Set.Tokens()
+	}
+	return d.training.Set.Tokens(), evaluation
+}
+
+// EvalData implements Data.
+func (d *exampleData) EvalData() int64 {
+	if d.evaluation == nil {
+		return 0
+	}
+	return dataHash(d.evaluation.Set.Fingerprint())
+}
+
+// Batches implements Data.
+func (d *exampleData) Batches() corpus.SamplerConfig {
+	return corpus.SamplerConfig{Tokens: d.training.Set.Len(), Lanes: int(d.spec.Batch),
+		Seed: d.spec.Seed, Sampling: corpus.Examples}
+}
+
+// Offset implements Data: the number of the example that the lane reads, or -1.
+func (d *exampleData) Offset(segment int64, lane int) int64 {
+	return d.training.Batches.Example(segment, lane)
+}
+
+// Network implements Data.
+func (d *exampleData) Network() (Network, error) {
+	return NetworkOf(d.spec, d.Vocabulary().Len(), len(d.Outputs()))
+}
+
+// Close releases the token files.
+func (d *exampleData) Close() error {
+	err := d.set.Close()
+	if d.evaluated != nil {
+		err = errors.Join(err, d.evaluated.Close())
+	}
+	return err
+}

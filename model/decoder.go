@@ -1,0 +1,149 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"rondo/compute"
+)
+
+// Decoder translates with a translator, one token of each of B hypotheses at a time.
+type Decoder struct {
+	*translation
+	translator *Translator
+	maxSource  int
+	memory     translationMemory
+	states     []float32 // before and after a step: [2, L, States, B, H]
+	lanes      []int32   // [B]: the lane of Encode whose source a hypothesis translates
+	identity   []int32   // [B]: 0, 1, 2, …
+	logits     []float32 // [B, V]
+}
+
+// NewDecoder makes a decoder for sources of up to maxSource tokens and B hypotheses. Each call to
+// it uses the translator's current parameters. It fails if the device lacks memory. Close frees the
+// decoder.
+func (t *Translator) NewDecoder(maxSource, B int) (*Decoder, error) {
+	if maxSource < 1 || B < 1 {
+		return nil, fmt.Errorf("model: a decoder of %d steps and %d hypotheses; each must be at "+
+			"least 1", maxSource, B)
+	}
+	d := &Decoder{translator: t, maxSource: maxSource, identity: make([]int32, B)}
+	for b := range d.identity {
+		d.identity[b] = int32(b)
+	}
+	d.memory.encoder.dev, d.memory.decoder.dev = t.dev, t.dev
+	d.translation = newTranslation(t, maxSource, 1, B, &d.memory)
+	if err := d.allocate(); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("model: a decoder of %d steps and %d hypotheses of %s: %w",
+			maxSource, B, t.config.shape(), err)
+	}
+	return d, nil
+}
+
+// allocate allocates the decoder's memory. On an error it keeps what was allocated.
+func (d *Decoder) allocate() (err error) {
+	defer compute.Catch(&err)
+	t, c := d.translator, d.translator.config
+	B := len(d.identity)
+	d.memory.allocate(c, t.dev.Alloc, d.maxSource, 1, B)
+	d.make(&d.memory)
+	d.lanes = d.entry.lanes
+	d.logits = t.dev.Alloc(B * c.TargetVocab)
+	size := c.Cell.States() * B * c.Hidden
+	d.states = t.dev.Alloc(2 * c.Layers * size)
+	for k, layer := range d.decoder.layers {
+		l := layer.(*Layer)
+		l.in = cutState(l.shape, d.states[2*k*size:])
+		l.out = cutState(l.shape, d.states[(2*k+1)*size:])
+	}
+	return nil
+}
+
+// Encode reads sources, [steps, B], of these lengths, [B], of which each is at most steps. The next
+// Step begins their translations. A length of 0 is an empty source.
+func (d *Decoder) Encode(source, lengths []int32) (err error) {
+	B := len(d.identity)
+	in := Examples{Steps: len(source) / B, Inputs: source, Lengths: lengths}
+	if err := in.check(d.maxSource, B, d.translator.config.SourceVocab); err != nil {
+		return err
+	}
+	defer compute.Catch(&err)
+	d.encoder.load(in)
+	d.encode()
+	copy(d.lanes, d.identity)
+	for k, layer := range d.decoder.layers {
+		d.copyState(layer.(*Layer).out, d.encoder.sides(k)[0].out, nil)
+	}
+	return nil
+}
+
+// Step reads previous, [B]: the last token of each hypothesis. It copies the next one's log
+// probabilities to next, host memory, [B, V]. Hypothesis b continues from[b], one of those of the
+// Step or Encode before; nil: each continues itself.
+func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
+	t, V, B := d.translator, d.translator.config.TargetVocab, len(d.identity)
+	if from == nil {
+		from = d.identity
+	}
+	if len(previous) != B || len(from) != B || len(next) != B*V {
+		return fmt.Errorf("model: a step of %d hypotheses was given %d tokens, %d hypotheses and "+
+			"%d probabilities", B, len(previous), len(from), len(next))
+	}
+	for b, id := range previous {
+		if id < 0 || int(id) >= V || from[b] < 0 || int(from[b]) >= B {
+			return fmt.Errorf("model: hypothesis %d continues %d of %d with token %d; the "+
+				"vocabulary has %d", b, from[b], B, id, V)
+		}
+	}
+	defer compute.Catch(&err)
+	copy(d.decoder.ids, previous)
+	was := append([]int32(nil), d.lanes...)
+	for b, source := range from {
+		d.lanes[b] = was[source]
+	}
+	for _, layer := range d.decoder.layers {
+		l := layer.(*Layer)
+		d.copyState(l.in, l.out, from)
+	}
+	x := d.decode()
+	t.dev.Gemm(false, true, B, V, len(x)/B, 1, x, t.view(outputWeight, t.params), 0, d.logits)
+	t.dev.AddBias(d.logits, t.view(outputBias, t.params))
+	t.dev.Download(next, d.logits)
+	for b := range B {
+		logSoftmax(next[b*V:][:V])
+	}
+	return nil
+}
+
+// copyState copies rows of a state; nil: all.
+func (d *Decoder) copyState(dst, src compute.RecurrentState, rows []int32) {
+	H, B := d.decoder.Hidden, len(d.identity)
+	d.decoder.dev.CopyRows(packed(dst.H, H), packed(src.H, H), B, H, rows, false)
+	if dst.C != nil {
+		d.decoder.dev.CopyRows(packed(dst.C, H), packed(src.C, H), B, H, rows, false)
+	}
+}
+
+// logSoftmax replaces logits by log probabilities.
+func logSoftmax(x []float32) {
+	largest, sum := float64(slices.Max(x)), 0.0
+	for _, v := range x {
+		sum += math.Exp(float64(v) - largest)
+	}
+	log := largest + math.Log(sum)
+	for i, v := range x {
+		x[i] = float32(float64(v) - log)
+	}
+}
+
+// Close frees the decoder's memory, not the translator's.
+func (d *Decoder) Close() {
+	d.translation.close()
+	d.memory.close()
+	for _, x := range [][]float32{d.logits, d.states} {
+		d.translator.dev.Free(x)
+	}
+	d.logits, d.states = nil, nil
+}

@@ -1,0 +1,356 @@
+package model
+
+import (
+	"fmt"
+
+	"gorgonia.org/gorgonia"
+
+	"rondo/compute"
+)
+
+// stackConfig is an embedding and recurrent layers of one or two directions. The Config's other
+// parts do not matter.
+type stackConfig struct {
+	Config
+	bidirectional bool
+	prefix        string // of the tensors' names
+	context       int    // columns of the first layer's input that follow the embedding's
+	// first is the number of the first layer in the keys of dropout. The embedding's is one less.
+	first int
+}
+
+// width is W, the width of a layer's output.
+func (c stackConfig) width() int {
+	if c.bidirectional {
+		return 2 * c.Hidden
+	}
+	return c.Hidden
+}
+
+// layerShape is the shape of one direction of recurrent layer k for T steps of B lanes.
+func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
+	s := c.Config.layerShape(k, T, B)
+	if s.D += c.context; k > 0 {
+		s.D = c.width()
+	}
+	return s
+}
+
+// direction returns a direction of layer k.
+func (c stackConfig) direction(k int, reverse bool) direction {
+	return direction{prefix: c.prefix, layer: k, reverse: reverse}
+}
+
+// directions are the layers' directions, in the order in which backward finishes their gradients.
+func (c stackConfig) directions() (all []direction) {
+	for k := c.Layers - 1; k >= 0; k-- {
+		all = append(all, c.direction(k, false))
+		if c.bidirectional {
+			all = append(all, c.direction(k, true))
+		}
+	}
+	return all
+}
+
+// layout adds the tensors.
+func (c stackConfig) layout(l *layouter) {
+	for _, d := range c.directions() {
+		l.layer(c.layerShape(d.layer, 1, 1), d.name)
+	}
+	if c.Embed > 0 {
+		l.add(roleEmbedding, c.prefix+embeddingWeight, c.Vocab, c.Embed)
+	}
+}
+
+// finishes are the ends of the gradient prefixes that a backward pass finishes in turn.
+func (c stackConfig) finishes(views []View) []int {
+	ends := recurrentEnds(views, c.directions())
+	if c.Embed > 0 {
+		ends = append(ends, find(views, c.prefix+embeddingWeight).end())
+	}
+	return ends
+}
+
+// kernelSize is of the workspaces for T steps of B lanes.
+func (c stackConfig) kernelSize(on compute.Sizer, T, B int) (size compute.Size) {
+	for _, d := range c.directions() {
+		ids := d.layer == 0 && c.Embed == 0
+		size = size.And(on.RecurrentSize(c.layerShape(d.layer, T, B), false, ids))
+	}
+	return size
+}
+
+// stackMemory is the working memory of stacks besides their kernels' own. Stacks that run in turn
+// share it.
+type stackMemory struct {
+	activations           // W for H; embedded is the first layer's input
+	one         []float32 // one direction's output, or its gradient: [T, B, H]
+	reversed    []float32 // a layer's input, reversed: [T, B, D]
+	before      []float32 // states before a sequence, [States, B, H]: zeros
+	after       []float32 // the directions' states after it, [L*directions, States, B, H]
+}
+
+// allocate makes room for T steps of B lanes.
+func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B int) {
+	wide := c.Config
+	wide.Embed += c.context
+	wide.Hidden = c.width()
+	m.activations.allocate(wide, alloc, T, B)
+	if c.bidirectional {
+		m.one = alloc(T * B * c.Hidden)
+		widest := wide.Embed
+		if c.Layers > 1 {
+			widest = max(widest, c.width())
+		}
+		m.reversed = alloc(T * B * widest)
+	}
+	n := c.Cell.States() * B * c.Hidden
+	m.before = alloc(n)
+	m.after = alloc(len(c.directions()) * n)
+}
+
+func (m *stackMemory) close() {
+	for _, x := range [][]float32{m.one, m.reversed, m.before, m.after} {
+		m.dev.Free(x)
+	}
+	m.activations.close()
+	*m = stackMemory{activations: m.activations}
+}
+
+// stack is an embedding and recurrent layers over a padded batch of T steps of B lanes.
+type stack struct {
+	*parameters
+	stackConfig
+	tape   *tape         // that the gradients are reported to
+	rows   *gradientRows // of the embedding
+	ends   *ends         // nil: final states are not needed
+	T, B   int
+	memory *stackMemory
+
+	ids     []int32 // [T, B]
+	lengths []int32 // [B]
+
+	embedding *embedding // nil: one-hot
+	dropped   *dropout   // of the embedding, or nil
+	layers    []stackable
+	dropouts  []*dropout // of each layer, or nil
+	order     reversal
+}
+
+// make makes the stack's parts. memory must suffice for T steps of B lanes. On an error of the
+// device it panics, and the stack keeps what was made.
+func (s *stack) make() {
+	c := s.stackConfig
+	s.ids, s.lengths = make([]int32, s.T*s.B), make([]int32, s.B)
+	if c.bidirectional {
+		s.order = make(reversal, s.T*s.B)
+	}
+	if c.Embed > 0 {
+		table := find(s.views, c.prefix+embeddingWeight)
+		y := cut(s.memory.embedded, s.T, s.B, c.Embed)
+		if c.context > 0 { // the memory is for both
+			y = s.inputGradient(c.Layers+1, c.Embed)
+		}
+		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, table.of(s.grads),
+			s.rows, y)
+		s.embedding.done = s.tape.finishing(table)
+		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
+	}
+	for k := range c.Layers {
+		s.addLayer(k)
+		s.dropouts = append(s.dropouts, s.newDropout(k, c.Dropout, s.layers[k].output()))
+	}
+}
+
+// newDropout makes dropout of y, the output of a layer or, with -1, of the embedding. It is nil if
+// p is 0.
+func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
+	if p == 0 {
+		return nil
+	}
+	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), keys: make([]uint64, s.B),
+		y: y, dy: s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])}
+}
+
+// addLayer makes recurrent layer k.
+func (s *stack) addLayer(k int) {
+	c := s.stackConfig
+	shape := c.layerShape(k, s.T, s.B)
+	var dx *buffer
+	if k > 0 || c.Embed > 0 {
+		dx = s.inputGradient(c.Layers-k, shape.D)
+	}
+	y := cut(s.memory.hidden[k], s.T, s.B, c.width())
+	if !c.bidirectional {
+		layer := s.newDirection(c.direction(k, false), shape, y, k, k == 0)
+		layer.dx = dx
+		s.layers = append(s.layers, layer)
+		return
+	}
+	begin, end := s.span(k)
+	b := &bidirectional{name: s.layerName(k), dev: s.dev, shape: shape, order: s.order,
+		y: y, dx: dx, dw: dense(s.grads[begin:end:end], end-begin)}
+	if dx == nil {
+		b.ids = make([]int32, s.T*s.B)
+	} else {
+		n := s.T * s.B * shape.D
+		b.reversed = s.memory.reversed[:n:n]
+		b.spare = s.inputGradient(c.Layers-1-k, shape.D).flat
+	}
+	s.layers = append(s.layers, b)
+	one := cut(s.memory.one, s.T, s.B, c.Hidden)
+	b.forward = s.newDirection(c.direction(k, false), shape, one, 2*k, false)
+	b.second = s.newDirection(c.direction(k, true), shape, one, 2*k+1, k == 0)
+}
+
+// newDirection makes one direction of a recurrent layer, whose state is the memory's at this place.
+// last: its gradients are the last ones of the recurrent layers.
+func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffer, at int,
+	last bool) *Layer {
+	begin, end := d.span(s.views)
+	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.grads[begin:end:end], y)
+	layer.in = cutState(shape, s.memory.before)
+	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
+	layer.ends = s.ends
+	s.tape.reports(layer, s.views, d, last)
+	return layer
+}
+
+// layerName is the name of layer k's operator.
+func (s *stack) layerName(k int) string { return fmt.Sprintf("%srnn.l%d", s.prefix, k) }
+
+// span is recurrent layer k's part of the flat parameters, with both directions.
+func (s *stack) span(k int) (begin, end int) {
+	begin, end = s.direction(k, false).span(s.views)
+	if s.bidirectional {
+		_, end = s.direction(k, true).span(s.views)
+	}
+	return begin, end
+}
+
+// inputGradient is the gradient buffer below this many layers, counted from the last: [T, B,
+// width].
+func (s *stack) inputGradient(layers, width int) *buffer {
+	return cut(s.memory.gradient[layers%2], s.T, s.B, width)
+}
+
+// embed adds the embedding and its dropout to the graph, and returns the first layer's input.
+func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Node, error) {
+	x := leafIDs(nodes, s.prefix+"ids", s.ids, s.T, s.B)
+	if s.embedding == nil {
+		return x, nil
+	}
+	x, err := s.embedding.apply(x, weights.tensor(s.prefix+embeddingWeight))
+	if err != nil || s.dropped == nil {
+		return x, err
+	}
+	return s.dropped.apply(x)
+}
+
+// apply adds the layers and their dropout to the graph of x, and returns the last one's output.
+func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
+	for k, layer := range s.layers {
+		begin, end := s.span(k)
+		var err error
+		if x, err = layer.Apply(x, weights.part(s.layerName(k)+".weights", begin, end)); err != nil {
+			return nil, err
+		}
+		if d := s.dropouts[k]; d != nil {
+			if x, err = d.apply(x); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return x, nil
+}
+
+// sides are layer k's directions.
+func (s *stack) sides(k int) []*Layer {
+	if b, ok := s.layers[k].(*bidirectional); ok {
+		return []*Layer{b.forward, b.second}
+	}
+	return []*Layer{s.layers[k].(*Layer)}
+}
+
+// load sets the input of the next run.
+func (s *stack) load(in Examples) {
+	copy(s.lengths, in.Lengths)
+	for i := range s.ids {
+		s.ids[i] = 0
+		if in.inside(i, s.B) {
+			s.ids[i] = in.Inputs[i]
+		}
+	}
+	s.order.load(in.Lengths)
+	if s.ends != nil {
+		s.ends.load(in.Lengths, false)
+	}
+}
+
+// loadDropout sets the keys of the next training run.
+func (s *stack) loadDropout(step int64, lanes []int) {
+	for _, d := range append(s.dropouts, s.dropped) {
+		if d != nil {
+			d.load(s.Seed, step, lanes, 0)
+		}
+	}
+}
+
+// input runs the embedding, without dropout, and returns the first layer's input.
+func (s *stack) input() compute.RecurrentInput {
+	if s.embedding == nil {
+		return compute.RecurrentInput{IDs: s.ids}
+	}
+	s.dev.Embed(s.embedding.y.flat, s.view(s.prefix+embeddingWeight, s.params), s.ids)
+	return compute.RecurrentInput{X: s.embedding.y.flat}
+}
+
+// runLayers runs the layers, without dropout, and returns the last one's output.
+func (s *stack) runLayers(x compute.RecurrentInput) []float32 {
+	for k, layer := range s.layers {
+		begin, end := s.span(k)
+		layer.run(s.params[begin:end:end], x)
+		x = compute.RecurrentInput{X: layer.output().flat}
+	}
+	return x.X
+}
+
+func (s *stack) close() {
+	for _, layer := range s.layers {
+		layer.Close()
+	}
+	s.layers = nil
+}
+
+// leaves are a graph's weights.
+type leaves struct {
+	*parameters
+	nodes *gorgonia.ExprGraph
+	all   gorgonia.Nodes
+}
+
+// tensor adds a tensor's node.
+func (w *leaves) tensor(name string) *gorgonia.Node {
+	v := find(w.views, name)
+	return w.add(leaf(w.nodes, name, v.of(w.params), v.Shape...))
+}
+
+// part adds a node of the parameters [begin, end).
+func (w *leaves) part(name string, begin, end int) *gorgonia.Node {
+	return w.add(leaf(w.nodes, name, w.params[begin:end:end], end-begin))
+}
+
+// crossEntropy adds the output layer. dx takes the gradient of x.
+func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, t *tape) (*crossEntropy,
+	*gorgonia.Node, error) {
+	weight, bias := find(w.views, outputWeight), find(w.views, outputBias)
+	c := newCrossEntropy(w.dev, weight.of(w.grads), bias.of(w.grads), dx)
+	c.done = t.finishing(bias)
+	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))
+	return c, cost, err
+}
+
+func (w *leaves) add(n *gorgonia.Node) *gorgonia.Node {
+	w.all = append(w.all, n)
+	return n
+}

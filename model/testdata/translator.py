@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes the traces that translators are held against: translator-<case>.json.
+
+    python3 translator.py [folder]    (the committed files were written with torch 2.15.0 on a CPU)
+
+A case is an encoder, torch.nn.{RNN,GRU,LSTM} over a packed source, and a decoder that reads the
+target's tokens, each predicted from those before it.
+
+    cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention
+    source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
+    log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
+"""
+import json
+import pathlib
+import sys
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
+LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+# name: cell, layers, bidirectional, context, attention
+CASES = {
+    "gru-concat": ("gru", 2, True, "concat", "none"),
+    "gru-state": ("gru", 2, True, "state", "none"),
+    "gru-forward": ("gru", 1, False, "concat", "none"),
+    "rnn-concat": ("rnn", 2, False, "concat", "none"),
+    "rnn-state": ("rnn", 1, True, "state", "none"),
+}
+
+
+class Part(nn.Module):
+    def __init__(self, cell, vocab, width, layers, bidirectional=False):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, E)
+        self.rnn = CELLS[cell](width, H, layers, bidirectional=bidirectional)
+
+
+class Translator(nn.Module):
+    def __init__(self, cell, layers, bidirectional, context, attention):
+        super().__init__()
+        self.context, self.sides = context, 1 + bidirectional
+        self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
+        self.decoder = Part(cell, V, E + H * (context == "concat"), layers)
+        self.output = nn.Linear(H, V)
+
+    def start(self, h):
+        """The decoder's first states: the sum of both directions' final ones."""
+        return h.view(-1, self.sides, B, H).sum(1)
+
+    def forward(self, source, inputs):
+        x = pack_padded_sequence(self.encoder.embedding(source), LENGTHS, enforce_sorted=False)
+        encoded, state = self.encoder.rnn(x)
+        encoded, _ = pad_packed_sequence(encoded, total_length=S)
+        if isinstance(state, tuple):
+            state = tuple(map(self.start, state))
+            last = state[0][-1]
+        else:
+            state = self.start(state)
+            last = state[-1]
+        x = self.decoder.embedding(inputs)
+        if self.context == "concat":
+            x = torch.cat([x, last.expand(T, B, H)], 2)
+        y, _ = self.decoder.rnn(x, state)
+        return self.output(y)
+
+
+def rounded(t):
+    return [float(f"{x:.9g}") for x in t.detach().reshape(-1).tolist()]
+
+
+def tensors(named):
+    return {name: {"shape": list(t.shape), "data": rounded(t)} for name, t in named}
+
+
+def trace(number, case):
+    cell, layers, bidirectional, context, attention = case
+    torch.manual_seed(number)
+    model = Translator(*case).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.float().double())  # exact in both
+    source = torch.randint(0, SOURCE, (S, B))
+    tokens = torch.randint(0, V, (T + 1, B))
+    inputs, targets = tokens[:-1], tokens[1:].clone()
+    targets[torch.arange(T)[:, None] >= torch.tensor(TARGET_LENGTHS)] = -1
+    logits = model(source, inputs).reshape(T * B, V)
+    loss = nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1,
+                                       reduction="sum")
+    loss.backward()
+    return {
+        "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
+        "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
+        "context": context, "attention": attention, "source": source.tolist(),
+        "lengths": LENGTHS, "inputs": inputs.reshape(-1).tolist(),
+        "targets": targets.reshape(-1).tolist(),
+        "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
+        "weights": tensors(model.named_parameters()),
+        "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
+    }
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+    for number, (name, case) in enumerate(CASES.items()):
+        text = json.dumps(trace(number, case), separators=(",", ":"))
+        (folder / f"translator-{name}.json").write_text(text + "\n")
+
+
+main()

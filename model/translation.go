@@ -1,0 +1,232 @@
+package model
+
+import (
+	"gorgonia.org/gorgonia"
+
+	"rondo/compute"
+)
+
+// translation is a translator's parts for Ts source steps, Td target steps and B lanes, and its
+// training graph once it is compiled.
+//
+// The graph is one chain, because Gorgonia would add the gradients of a node with two readers in
+// memory of its own: encoder, entry, decoder, output. States pass from the encoder's layers to the
+// decoder's, and their gradients back, in memory that both name; the entry orders the two.
+type translation struct {
+	tape
+	encoder, decoder *stack
+	entry            *entry
+}
+
+// translationMemory is the working memory of translations besides their kernels' own. Translations
+// that run in turn share it.
+type translationMemory struct {
+	encoder, decoder stackMemory
+	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
+}
+
+// allocate makes room for these steps of B lanes.
+func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []float32, source,
+	target, B int) {
+	m.encoder.allocate(c.encoder(), alloc, source, B)
+	m.decoder.allocate(c.decoder(), alloc, target, B)
+	m.dstates = alloc(B * c.network().StateSize())
+}
+
+func (m *translationMemory) close() {
+	m.encoder.close()
+	m.decoder.close()
+	m.decoder.dev.Free(m.dstates)
+	m.dstates = nil
+}
+
+// newTranslation makes the parts but for their kernels.
+func newTranslation(t *Translator, source, target, B int, memory *translationMemory) *translation {
+	n, c := &translation{}, t.config
+	n.encoder = &stack{parameters: &t.parameters, stackConfig: c.encoder(), tape: &n.tape,
+		rows: &t.rows, T: source, B: B, memory: &memory.encoder, ends: newEnds(source, B)}
+	n.decoder = &stack{parameters: &t.parameters, stackConfig: c.decoder(), tape: &n.tape,
+		rows: &t.decoderRows, T: target, B: B, memory: &memory.decoder}
+	return n
+}
+
+// make makes the parts. On an error of the device it panics, and keeps what was made.
+func (n *translation) make(memory *translationMemory) {
+	n.encoder.make()
+	n.decoder.make()
+	c := n.decoder.stackConfig
+	size := len(memory.dstates) / c.Layers
+	for k, layer := range n.decoder.layers {
+		d := cutState(c.layerShape(k, 1, n.decoder.B), memory.dstates[k*size:])
+		layer.(*Layer).dstate = d
+		sides := n.encoder.sides(k)
+		layer.(*Layer).in = sides[0].out
+		for _, side := range sides {
+			side.dout = d
+		}
+	}
+	n.entry = newEntry(n.encoder, n.decoder)
+}
+
+// build adds the forward pass. It returns the cost and all weights' nodes.
+func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
+	weights gorgonia.Nodes, err error) {
+	leaves := &leaves{parameters: n.decoder.parameters, nodes: nodes}
+	x, err := n.encoder.embed(nodes, leaves)
+	if err != nil {
+		return nil, nil, err
+	}
+	if x, err = n.encoder.apply(x, leaves); err != nil {
+		return nil, nil, err
+	}
+	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
+		return nil, nil, err
+	}
+	if x, err = n.decoder.apply(x, leaves); err != nil {
+		return nil, nil, err
+	}
+	n.output, cost, err = leaves.crossEntropy(x, n.decoder.inputGradient(0, n.decoder.Hidden),
+		&n.tape)
+	return cost, leaves.all, err
+}
+
+// load sets the input of the next run.
+func (n *translation) load(in Pairs, training bool) {
+	n.encoder.load(in.source())
+	lengths, B := in.targetLengths(n.decoder.B), n.decoder.B
+	for i := range n.decoder.ids {
+		n.decoder.ids[i], n.output.targets[i] = 0, -1
+		if i/B < lengths[i%B] {
+			n.decoder.ids[i], n.output.targets[i] = in.Inputs[i], in.Targets[i]
+		}
+	}
+	n.output.scale = in.Scale
+	if training {
+		n.encoder.loadDropout(in.Step, in.Lanes)
+		n.decoder.loadDropout(in.Step, in.Lanes)
+	}
+}
+
+// encode runs the encoder on the loaded source, without dropout.
+func (n *translation) encode() { n.encoder.runLayers(n.encoder.input()); n.entry.join() }
+
+// decode runs the decoder on the loaded tokens, without dropout, and returns the output layer's
+// input: [Td, B, H].
+func (n *translation) decode() []float32 {
+	n.entry.run(false)
+	return n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
+}
+
+func (n *translation) close() {
+	n.tape.close()
+	n.encoder.close()
+	n.decoder.close()
+}
+
+// entry is the operator between encoder and decoder: it makes the first decoder layer's input of
+// the target's embedding and, with ContextConcat, the last encoder layer's final hidden state.
+type entry struct {
+	encoder, decoder *stack
+	top              *Layer    // its out is the decoder's last layer's first state
+	lanes            []int32   // [Td, B]: each row's lane of the final state
+	x                *buffer   // [Td, B, E or E+H]
+	scratch          []float32 // [Td, B, E] or [Td, B, H]
+	dencoded         *buffer   // gradient of the encoder's output: [Ts, B, W]
+}
+
+func newEntry(encoder, decoder *stack) *entry {
+	c := decoder.stackConfig
+	e := &entry{encoder: encoder, decoder: decoder, top: encoder.sides(c.Layers - 1)[0],
+		lanes:    make([]int32, decoder.T*decoder.B),
+		x:        cut(decoder.memory.embedded, decoder.T, decoder.B, c.Embed+c.context),
+		scratch:  decoder.inputGradient(c.Layers+1, max(c.Embed, c.context)).flat,
+		dencoded: encoder.inputGradient(0, encoder.width())}
+	for i := range e.lanes {
+		e.lanes[i] = int32(i % decoder.B)
+	}
+	return e
+}
+
+// join adds the final states of the second direction to those of the first.
+func (e *entry) join() {
+	for k := range e.encoder.layers {
+		if sides := e.encoder.sides(k); len(sides) == 2 {
+			e.encoder.dev.Add(sides[0].out.H, sides[1].out.H)
+			if c := sides[0].out.C; c != nil {
+				e.encoder.dev.Add(c, sides[1].out.C)
+			}
+		}
+	}
+}
+
+// run computes x.
+func (e *entry) run(training bool) {
+	s, n := e.decoder, e.decoder.T*e.decoder.B
+	y := s.input().X
+	if training && s.dropped != nil {
+		s.dropped.drop(s.embedding.y)
+	}
+	if s.context == 0 {
+		return // the embedding is x
+	}
+	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, s.Embed), n, s.Embed, nil, false)
+	s.dev.CopyRows(e.part(e.x.flat, s.Embed), packed(e.top.out.H, s.context), n, s.context,
+		e.lanes, false)
+}
+
+// part is the columns of x, or of its gradient, from at on.
+func (e *entry) part(x []float32, at int) compute.Columns {
+	return compute.Columns{X: x, Stride: e.decoder.Embed + e.decoder.context, At: at}
+}
+
+// backward computes the gradients of the table and the encoder's output, and adds the final state's
+// to the one that the decoder's layers have computed.
+func (e *entry) backward(dx []float32) {
+	s, n := e.decoder, e.decoder.T*e.decoder.B
+	if s.context > 0 {
+		d := e.scratch[:n*s.context]
+		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
+		s.dev.EmbedBackward(e.top.dout.H, d, e.lanes)
+		d = e.scratch[:n*s.Embed]
+		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)
+		dx = d
+	}
+	if s.dropped != nil {
+		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
+	}
+	s.embedding.backward(dx, s.ids)
+	s.dev.Zero(e.dencoded.flat)
+}
+
+// apply adds the operator to the graph of the encoder's output, and returns x's node.
+func (e *entry) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights *leaves) (
+	*gorgonia.Node, error) {
+	s := e.decoder
+	forward := &operator{name: "decoder.input", shape: e.x.value.Shape().Clone(),
+		wrt: []bool{true, false, true},
+		run: func([]gorgonia.Value) (gorgonia.Value, error) {
+			e.join()
+			e.run(true)
+			return e.x.value, nil
+		}}
+	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+		backward := &operator{name: "decoder.input.backward",
+			shape: e.dencoded.value.Shape().Clone(),
+			run: func(in []gorgonia.Value) (gorgonia.Value, error) {
+				dx, err := floats(in[2], len(e.x.flat))
+				if err != nil {
+					return nil, err
+				}
+				e.backward(dx)
+				return e.dencoded.value, nil
+			}}
+		dencoded, err := backward.apply(in[0], y, dy)
+		if err != nil {
+			return nil, err
+		}
+		dtable, err := port("decoder.embedding.dw", dencoded, s.embedding.dw)
+		return gorgonia.Nodes{dencoded, nil, dtable}, err
+	}
+	ids := leafIDs(nodes, s.prefix+"ids", s.ids, s.T, s.B)
+	return forward.apply(encoded, ids, weights.tensor(s.prefix+embeddingWeight))
+}

@@ -1,0 +1,188 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rondo/compute"
+)
+
+// Context is how a Translator's decoder learns of the source, besides attention.
+type Context int
+
+const (
+	// ContextConcat starts the decoder from the encoder's final states, and appends the last
+	// layer's final hidden state to the embedding at each step (Cho et al. 2014, arXiv:1406.1078).
+	ContextConcat Context = iota
+	// ContextState starts the decoder from the encoder's final states (Sutskever et al. 2014,
+	// arXiv:1409.3215).
+	ContextState
+)
+
+// ContextNames returns the names of all contexts, in the order of their numbers.
+func ContextNames() []string { return []string{ContextConcat: "concat", ContextState: "state"} }
+
+// ParseContext returns the context with this name.
+func ParseContext(name string) (Context, error) {
+	at, err := parseName("--context", name, ContextNames())
+	return Context(at), err
+}
+
+// String is the name in --context.
+func (c Context) String() string { return nameOf("context", int(c), ContextNames()) }
+
+// parseName returns the index of a flag's value among names.
+func parseName(flag, name string, names []string) (int, error) {
+	at := slices.Index(names, name)
+	if at < 0 {
+		return 0, fmt.Errorf("%s %q: give %s", flag, name, strings.Join(names, ", "))
+	}
+	return at, nil
+}
+
+// nameOf is the name with this index.
+func nameOf(what string, at int, names []string) string {
+	if at < 0 || at >= len(names) {
+		return fmt.Sprintf("%s %d", what, at)
+	}
+	return names[at]
+}
+
+// TranslatorConfig is a Translator's shape and its initial weights. Fields that Config has too mean
+// the same.
+type TranslatorConfig struct {
+	Cell         compute.Cell
+	SourceVocab  int // tokens
+	TargetVocab  int // V, tokens
+	Embed        int // E, of source and target; at least 1
+	Hidden       int // H, of each direction and of the decoder
+	Layers       int // L, of the encoder and of the decoder
+	Context      Context
+	Dropout      float64 // of every layer's output; final states are not dropped
+	DropoutInput float64 // of both embeddings
+
+	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
+	// from the sum of both directions' final states.
+	Bidirectional bool
+
+	Init         Init
+	ForgetBias   float64
+	Seed         uint64
+	GradientTail int
+}
+
+// network is the configuration of the Model with the decoder's embedding and cells.
+func (c TranslatorConfig) network() Config {
+	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
+		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+}
+
+// Validate returns nil, or an error of one line that names the wrong flag.
+func (c TranslatorConfig) Validate() error {
+	for _, n := range []Config{c.encoder().Config, c.network()} {
+		if err := n.Validate(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Embed == 0:
+		return errors.New("--embed 0: translation needs an embedding of at least 1")
+	case c.Cell.States() == 2:
+		return fmt.Errorf("--cell %v: translation needs a cell without a second state, such as "+
+			"gru", c.Cell)
+	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
+		return fmt.Errorf("--context: %d is not a context", int(c.Context))
+	}
+	return nil
+}
+
+// shape describes the translator's shape in messages.
+func (c TranslatorConfig) shape() string {
+	text := fmt.Sprintf("%s, source vocabulary %d", c.network().shape(), c.SourceVocab)
+	if c.Bidirectional {
+		text += ", bidirectional"
+	}
+	return text
+}
+
+// encoder is the source's embedding and layers.
+func (c TranslatorConfig) encoder() stackConfig {
+	s := stackConfig{Config: c.network(), prefix: "encoder.", bidirectional: c.Bidirectional}
+	s.Vocab = c.SourceVocab
+	return s
+}
+
+// decoder is the target's embedding and layers.
+func (c TranslatorConfig) decoder() stackConfig {
+	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1}
+	if c.Context == ContextConcat {
+		s.context = c.Hidden
+	}
+	return s
+}
+
+// Layout returns each tensor's place in the flat parameters, as Layout does for a Model. c must be
+// valid.
+//
+//	output.weight              [V, H]
+//	output.bias                [V]
+//	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
+//	                                     ContextConcat E+H; then the layer's other tensors
+//	decoder.embedding.weight   [V, E]
+//	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
+//	encoder.embedding.weight   [source vocabulary, E]
+func (c TranslatorConfig) Layout() []View {
+	var l layouter
+	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
+	l.add(roleOutputBias, outputBias, c.TargetVocab)
+	c.decoder().layout(&l)
+	c.encoder().layout(&l)
+	return l.views
+}
+
+// Finishes returns the ends, in floats, of the gradient prefixes that a backward pass finishes in
+// turn, as Finishes does for a Model.
+func (c TranslatorConfig) Finishes() []int {
+	views := c.Layout()
+	return slices.Concat([]int{find(views, outputBias).end()}, c.decoder().finishes(views),
+		c.encoder().finishes(views))
+}
+
+// Translator is an encoder and a decoder of recurrent layers: it reads a source sequence, and
+// predicts each next token of a target. A TranslationPass trains it, and a Decoder translates with
+// it. This is its parameters and their gradients, in a device's memory.
+type Translator struct {
+	parameters
+	config      TranslatorConfig
+	decoderRows gradientRows // of the decoder's embedding; rows are the encoder's
+}
+
+// NewTranslator makes a translator with initial weights. They depend on cfg alone, each tensor on
+// the seed and its name. It fails if cfg is not valid, or if the device lacks memory. Close frees
+// the translator.
+func NewTranslator(cfg TranslatorConfig, dev compute.Device) (*Translator, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if dev == nil {
+		return nil, errors.New("model: no device")
+	}
+	t := &Translator{parameters: parameters{dev: dev, views: cfg.Layout()}, config: cfg}
+	if err := t.allocate(cfg.GradientTail); err != nil {
+		return nil, fmt.Errorf("model: %s: %w", cfg.shape(), err)
+	}
+	t.Initialise()
+	return t, nil
+}
+
+// Config returns the translator's configuration.
+func (t *Translator) Config() TranslatorConfig { return t.config }
+
+// Finishes returns those of the configuration.
+func (t *Translator) Finishes() []int { return t.config.Finishes() }
+
+// Initialise resets the parameters to the initial weights.
+func (t *Translator) Initialise() { t.initialise(t.config.network()) }

@@ -1,0 +1,120 @@
+// Package translate turns a text into another: an encoder reads the source, and a decoder predicts
+// each token of the target from the encoder's states and the target's tokens before it (Sutskever,
+// Vinyals and Le 2014; Cho et al. 2014; Goodfellow, Bengio and Courville, Deep Learning, 10.4; Dive
+// into Deep Learning, "Sequence-to-Sequence Learning for Machine Translation"). In training these
+// are the right tokens (teacher forcing); Searcher takes its own.
+//
+// Of this module it may import corpus, corpus/examples, model, task/ahead, task/example and train.
+package translate
+
+import (
+	"fmt"
+
+	"rondo/corpus"
+	"rondo/model"
+	"rondo/task/example"
+	"rondo/train"
+)
+
+// Tokens that the vocabularies have besides those of the text.
+const (
+	Begin = "<bos>" // the decoder's first input
+	End   = "<eos>" // ends every source and target
+)
+
+// Config is a task's data.
+type Config struct {
+	Training   example.Data  // of examples.Pairs, whose vocabularies have Begin and End
+	Evaluation *example.Data // nil: no evaluation
+	EvalData   int64         // see train.Task
+	Ledger     example.Ledger
+}
+
+// Task is a translator and its pairs. It implements train.Task.
+type Task struct {
+	*model.Translator
+	example.Base
+	ledger example.Ledger
+	marks  marks
+	// source and target are the tokens of the longest source and target, with their ends.
+	source, target int
+}
+
+// marks are the ids of Begin and End.
+type marks struct{ sourceEnd, begin, end int32 }
+
+// newMarks looks the marks up.
+func newMarks(source, target *corpus.Vocabulary) (m marks, err error) {
+	for _, look := range []struct {
+		in   *corpus.Vocabulary
+		mark string
+		id   *int32
+	}{{source, End, &m.sourceEnd}, {target, Begin, &m.begin}, {target, End, &m.end}} {
+		if *look.id = look.in.ID(look.mark); *look.id == 0 {
+			return m, fmt.Errorf("a vocabulary without %s", look.mark)
+		}
+	}
+	return m, nil
+}
+
+// New makes a task. The caller keeps the translator and closes it.
+func New(m *model.Translator, c Config) (*Task, error) {
+	set := c.Training.Set
+	marks, err := newMarks(set.Vocabulary(), set.TargetVocabulary())
+	if err != nil {
+		return nil, err
+	}
+	t := &Task{Translator: m, Base: example.Base{Training: c.Training, Evaluation: c.Evaluation,
+		EvalID: c.EvalData}, ledger: c.Ledger, marks: marks,
+		source: set.Longest() + 1, target: set.LongestTarget() + 1}
+	if c.Evaluation != nil {
+		t.source = max(t.source, c.Evaluation.Set.Longest()+1)
+		t.target = max(t.target, c.Evaluation.Set.LongestTarget()+1)
+	}
+	return t, nil
+}
+
+// Gradients implements train.Task.
+func (t *Task) Gradients() []float32 { return t.GradientsWithTail() }
+
+// Targets implements train.Task: the targets' tokens and their ends.
+func (t *Task) Targets(segment int64, lanes train.Lanes) int64 {
+	return targets(&t.Training, segment, lanes)
+}
+
+func targets(d *example.Data, segment int64, lanes train.Lanes) int64 {
+	return d.Batches.Targets(segment, lanes.First, lanes.Count) + present(d, segment, lanes)
+}
+
+// Tokens implements train.Task: those of the sources and the targets, with their ends.
+func (t *Task) Tokens(segment int64, lanes train.Lanes) int64 {
+	return t.Base.Tokens(segment, lanes) + present(&t.Training, segment, lanes) +
+		t.Targets(segment, lanes)
+}
+
+// present returns how many of the lanes have an example in a segment.
+func present(d *example.Data, segment int64, lanes train.Lanes) (n int64) {
+	for lane := lanes.First; lane < lanes.End(); lane++ {
+		if d.Batches.Example(segment, lane) >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Counters implements train.Task.
+func (t *Task) Counters() int { return bleuCounters }
+
+// Metrics implements train.Task: the BLEU of greedy translations.
+func (t *Task) Metrics(s train.Score) []train.Metric {
+	return []train.Metric{{Name: "bleu", Value: BLEU(s.Counts)}}
+}
+
+// Open implements train.Task.
+func (t *Task) Open(lanes int) (train.Seat, error) {
+	pass, err := t.NewPass(t.source, t.target, lanes)
+	if err != nil {
+		return nil, err
+	}
+	return &seat{TranslationPass: pass, task: t, numbers: make([]int, lanes)}, nil
+}
