@@ -152,12 +152,12 @@ func ofNode(h Header, i, n int) Header {
 	return h
 }
 
-func (r *Ring) sendNodes(p *Pending, h Header, step, chunk int) error {
+func (s *sender) sendNodes(p *Pending, h Header, step, chunk int) error {
 	tree := &p.plan.tree
 	sent := tree.steps[step].sent
 	for i, slot := range sent {
 		payload := Bytes(tree.floats(slot, h))
-		if err := r.sendMessage(p, ofNode(h, i, len(sent)), payload, step, chunk); err != nil {
+		if err := s.sendMessage(p, ofNode(h, i, len(sent)), payload, step, chunk); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (r *Ring) sendNodes(p *Pending, h Header, step, chunk int) error {
 }
 
 // receiveNodes receives chunk h of all nodes of a step, and joins them with this rank's own.
-func (r *Ring) receiveNodes(p *Pending, h Header, m *Message, step, chunk int) error {
+func (r *receiver) receiveNodes(p *Pending, h Header, m *Message, step, chunk int) error {
 	tree := &p.plan.tree
 	received := tree.steps[step].received
 	for i, a := range received {

@@ -3,6 +3,7 @@ package allreduce
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // Sum is an all-reduce: a buffer, its wire format, and the carry ahead of it.
@@ -22,6 +23,17 @@ type Sum struct {
 
 	// Carry goes one place along the ring ahead of the sum, as float32.
 	Carry Carry
+
+	// Ended receives the time at which this rank's part was done, before Wait returns; nil: no
+	// time is taken.
+	Ended *time.Time
+}
+
+// end records the end of this rank's part.
+func (s *Sum) end() {
+	if s.Ended != nil {
+		*s.Ended = time.Now()
+	}
 }
 
 // Carry is what travels one place along the ring ahead of a sum. Out goes to the successor. In is

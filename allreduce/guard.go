@@ -3,105 +3,112 @@ package allreduce
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
-// watch is the guard's state. All times count from the ring's epoch.
-type watch struct {
+// guard waits for the first failure, of this rank or a neighbour, and tells both neighbours. It
+// runs between collectives too, so that all ranks learn of a failure at once. Meanwhile it sends
+// beats to the predecessor and checks the waits of both halves. All times count from the ring's
+// epoch.
+type guard struct {
+	*queue
+	receiver *receiver
+	before   Predecessor
+	after    Successor
+	ended    chan struct{} // closed when the guard has ended
+
 	due   time.Duration // when the guard planned its next look
 	awake time.Duration // end of this process's last standstill; waits count from there
 	beats uint64        // of the successor, so far
 	heard time.Duration // when the guard noticed the last of them
 }
 
-// guard waits for the first failure, of this rank or a neighbour, and tells both neighbours. It
-// runs between collectives too, so that all ranks learn of a failure at once. Meanwhile it sends
-// beats to the predecessor and checks the waits of both halves.
-func (r *Ring) guard() {
-	defer close(r.guarded)
-	before, after := r.links.Predecessor, r.links.Successor
-	beat := time.NewTicker(r.config.beatInterval())
+// run guards the ring until it breaks or is closed.
+func (g *guard) run() {
+	defer close(g.ended)
+	beat := time.NewTicker(g.config.beatInterval())
 	defer beat.Stop()
-	look := time.NewTimer(r.config.ChunkTimeout)
+	look := time.NewTimer(g.config.ChunkTimeout)
 	defer look.Stop()
-	w := watch{due: r.config.ChunkTimeout}
-	before.Beat()
-	for r.Err() == nil {
+	g.before.Beat()
+	for g.Err() == nil {
 		select {
-		case <-r.stop:
-			if r.Err() == nil {
+		case <-g.stop:
+			if g.Err() == nil {
 				return
 			}
-		case <-r.failed:
-		case <-before.Broken():
-			r.fail(linkError(before, before.Err()))
-		case <-after.Broken():
-			r.fail(linkError(after, after.Err()))
+		case <-g.failed:
+		case <-g.before.Broken():
+			g.Break(linkError(g.before, g.before.Err()))
+		case <-g.after.Broken():
+			g.Break(linkError(g.after, g.after.Err()))
 		case <-beat.C:
-			before.Beat()
-			r.listen(&w)
+			g.before.Beat()
+			g.listen()
 		case <-look.C:
-			pause := r.look(&w)
-			w.due = r.now() + pause
+			pause := g.look()
+			g.due = g.now() + pause
 			look.Reset(pause)
 		}
 	}
-	reason := fmt.Sprintf("at rank %d: %v", r.config.rankAt(int(r.config.Rank)), r.err)
+	reason := fmt.Sprintf("at rank %d: %v", g.config.rankAt(int(g.config.Rank)), g.err)
 	var abort *AbortError
-	if errors.As(r.err, &abort) {
+	if errors.As(g.err, &abort) {
 		reason = abort.Reason
 	}
-	before.Abort(reason)
-	after.Abort(reason)
+	g.before.Abort(reason)
+	g.after.Abort(reason)
 }
 
 // listen records whether the successor has sent a beat since the last call.
-func (r *Ring) listen(w *watch) {
-	if beats := r.links.Successor.Beats(); beats != w.beats {
-		w.beats, w.heard = beats, r.now()
+func (g *guard) listen() {
+	if beats := g.after.Beats(); beats != g.beats {
+		g.beats, g.heard = beats, g.now()
 	}
 }
 
 // look fails the ring if a neighbour has been silent, or has kept a half waiting, for too long. It
 // returns how long the guard may sleep: no wait that begins later can run out before.
-func (r *Ring) look(w *watch) time.Duration {
-	r.listen(w)
-	now := r.now()
-	if now-w.due > r.config.beatInterval() {
-		w.awake = now // this process stood still, so the others' silence proves nothing
+func (g *guard) look() time.Duration {
+	g.listen()
+	now := g.now()
+	if now-g.due > g.config.beatInterval() {
+		g.awake = now // this process stood still, so the others' silence proves nothing
 	}
-	before, after := r.links.Predecessor, r.links.Successor
-	pause := r.config.ChunkTimeout
-	if since := time.Duration(r.listening.Load()); since != 0 {
-		limit := r.silenceLimit(r.heard.Load())
-		pause = min(pause, r.checkWait(since, now, w, limit, func() error {
-			return silent(before, limit)
+	pause := g.config.ChunkTimeout
+	if since := time.Duration(g.receiver.listening.Load()); since != 0 {
+		limit := g.silenceLimit(g.receiver.heard.Load())
+		pause = min(pause, g.checkWait(since, now, limit, func() error {
+			return silent(g.before, limit)
 		}))
 	}
-	if after.Err() == nil { // a successor that left in good order may be silent
-		limit := r.silenceLimit(w.beats > 0)
-		pause = min(pause, r.checkWait(w.heard, now, w, limit, func() error {
-			return silent(after, limit)
+	if g.after.Err() == nil { // a successor that left in good order may be silent
+		limit := g.silenceLimit(g.beats > 0)
+		pause = min(pause, g.checkWait(g.heard, now, limit, func() error {
+			return silent(g.after, limit)
 		}))
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, judged := range []struct {
-		link Link
-		half *half
-		what string
+		link    Link
+		half    *half
+		segment func(s *schedule, step int) int
+		what    string
 	}{
-		{before, &r.receiving, "is alive, but no chunk came for"},
-		{after, &r.sending, "is alive, but has not taken a chunk for"},
+		{g.before, &g.receiving, (*schedule).received, "is alive, but no chunk came for"},
+		{g.after, &g.sending, (*schedule).sent, "is alive, but has not taken a chunk for"},
 	} {
-		p, since := r.headOf(judged.half), time.Duration(judged.half.since.Load())
+		p, since := g.headOf(judged.half), time.Duration(judged.half.since.Load())
 		if p == nil || since == 0 {
 			continue
 		}
 		step, chunk := judged.half.at()
-		limit := r.waitLimit(&p.plan, step)
-		pause = min(pause, r.checkWait(since, now, w, limit, func() error {
-			return r.blame(p, judged.link, step, chunk, fmt.Errorf("%s %v", judged.what, limit))
+		limit := g.waitLimit(&p.plan, step)
+		pause = min(pause, g.checkWait(since, now, limit, func() error {
+			return p.plan.blame(judged.link, judged.segment(&p.plan, step), step, chunk,
+				fmt.Errorf("%s %v", judged.what, limit))
 		}))
 	}
 	return max(pause, 1)
@@ -109,22 +116,22 @@ func (r *Ring) look(w *watch) time.Duration {
 
 // checkWait fails the ring with verdict if the wait has reached its limit, and returns the rest of
 // it.
-func (r *Ring) checkWait(
-	since, now time.Duration, w *watch, limit time.Duration, verdict func() error,
+func (g *guard) checkWait(
+	since, now, limit time.Duration, verdict func() error,
 ) time.Duration {
-	rest := max(since, w.awake) + limit - now
+	rest := max(since, g.awake) + limit - now
 	if rest <= 0 {
-		r.fail(verdict())
+		g.Break(verdict())
 	}
 	return rest
 }
 
 // silenceLimit returns how long a neighbour may be silent; it is longer before its first message.
-func (r *Ring) silenceLimit(heard bool) time.Duration {
+func (g *guard) silenceLimit(heard bool) time.Duration {
 	if heard {
-		return r.config.ChunkTimeout
+		return g.config.ChunkTimeout
 	}
-	return r.config.StepTimeout
+	return g.config.StepTimeout
 }
 
 func silent(link Link, limit time.Duration) error {
@@ -137,41 +144,56 @@ func silent(link Link, limit time.Duration) error {
 // that the neighbour reports the stuck rank first and the others hear of it in time. The
 // neighbour's wait may also begin later than theirs, while its receiver is still at the last step
 // of the collective before. The growth covers that.
-func (r *Ring) waitLimit(s *schedule, step int) time.Duration {
-	least := r.config.StepTimeout
-	if s.first > 0 && r.config.GatherTimeout > 0 {
-		least = r.config.GatherTimeout
+func (g *guard) waitLimit(s *schedule, step int) time.Duration {
+	least := g.config.StepTimeout
+	if s.first > 0 && g.config.GatherTimeout > 0 {
+		least = g.config.GatherTimeout
 	}
 	more := least / time.Duration(4*s.last)
 	return least + time.Duration(max(0, step-s.first))*more
 }
 
-// blame adds to err the neighbour and the place in the collective.
-func (r *Ring) blame(p *Pending, link Link, step, chunk int, err error) error {
+// blame adds to err the neighbour, and the chunk of a segment that a ring step sends or receives.
+func (s *schedule) blame(link Link, segment, step, chunk int, err error) error {
 	var abort *AbortError
-	if errors.As(err, &abort) {
+	switch {
+	case errors.As(err, &abort):
 		return linkError(link, err)
-	}
-	s := &p.plan
-	if step == carryStep {
+	case step == carryStep:
 		return &PeerError{link.Peer(), fmt.Errorf("carry of collective %d, chunk %d, %v: %w",
 			s.header.Sequence, chunk+1, link.Peer(), err)}
-	}
-	segment := s.received(step)
-	if link == Link(r.links.Successor) {
-		segment = s.sent(step)
 	}
 	return &PeerError{link.Peer(), fmt.Errorf(
 		"collective %d, ring step %d of %d, chunk %d of %d, %v: %w", s.header.Sequence,
 		step-s.first+1, s.last-s.first, chunk+1, s.chunks(segment), link.Peer(), err)}
 }
 
-// fail breaks the ring. Only the first failure is kept.
-func (r *Ring) fail(err error) {
-	r.failing.Do(func() {
-		r.err = err
-		close(r.failed)
+// failure is how a ring broke. Only the first failure is kept.
+type failure struct {
+	failed  chan struct{} // closed by the first failure, after err is set
+	failing sync.Once
+	err     error
+}
+
+// Break breaks the ring and tells the neighbours why. It does nothing on a broken ring. A rank
+// calls it before Close when it gives up a ring that other members may have left already: Close
+// then waits for nobody.
+func (f *failure) Break(err error) {
+	f.failing.Do(func() {
+		f.err = err
+		close(f.failed)
 	})
+}
+
+// Broken is closed when the ring breaks, in a collective or between two. Close does not break it.
+func (f *failure) Broken() <-chan struct{} { return f.failed }
+
+// Err returns why the ring is broken, or nil.
+func (f *failure) Err() error {
+	if isClosed(f.failed) {
+		return f.err
+	}
+	return nil
 }
 
 // linkError returns the error for a neighbour that broke off. An abort is another rank's failure,

@@ -14,21 +14,21 @@ func TestSleeperAccusesNobody(t *testing.T) {
 		self := Peer{Rank: 0, Address: "host-a"}
 		successor, _ := Pipe(self, after)
 		_, predecessor := Pipe(before, self)
-		r := &Ring{
-			config: Config{World: 3, ChunkTimeout: timeout, StepTimeout: 2 * timeout},
-			links:  Links{Predecessor: predecessor, Successor: successor},
-			failed: make(chan struct{}),
-			epoch:  time.Now().Add(-time.Minute),
+		q := &queue{
+			failure: failure{failed: make(chan struct{})},
+			config:  Config{World: 3, ChunkTimeout: timeout, StepTimeout: 2 * timeout},
+			epoch:   time.Now().Add(-time.Minute),
 		}
-		r.listening.Store(1) // nothing has arrived since the ring began, a minute ago
-		r.heard.Store(true)
-		w := watch{due: r.now()}
+		g := &guard{queue: q, receiver: &receiver{}, before: predecessor, after: successor,
+			due: q.now()}
+		g.receiver.listening.Store(1) // nothing has arrived since the ring began, a minute ago
+		g.receiver.heard.Store(true)
 		if slept {
-			w.due -= 30 * time.Second
+			g.due -= 30 * time.Second
 		}
-		pause := r.look(&w)
-		if accuses := r.Err() != nil; accuses == slept {
-			t.Errorf("slept=%v: %v", slept, r.Err())
+		pause := g.look()
+		if accuses := q.Err() != nil; accuses == slept {
+			t.Errorf("slept=%v: %v", slept, q.Err())
 		}
 		if slept && pause != timeout {
 			t.Errorf("it looks again after %v, want %v", pause, timeout)

@@ -12,7 +12,7 @@ const carryStep = -1
 // position is the chunk that a half is at, and since when it waits. The guard reads it.
 type position struct {
 	chunk atomic.Uint64 // step and chunk, 32 bits each
-	since atomic.Int64  // Ring.now in nanoseconds; 0: not waiting
+	since atomic.Int64  // queue.now in nanoseconds; 0: not waiting
 	total atomic.Int64  // nanoseconds waited since the ring began
 }
 
@@ -36,138 +36,130 @@ func (p *position) at() (step, chunk int) {
 // sender is the sending half of a ring. It may send a chunk of step k+1 as soon as the receiver has
 // counted the same chunk of step k. It sends heartbeats while it has no chunk to send.
 type sender struct {
-	sending   half
-	sendEnded chan struct{} // closed when the sender's goroutine has ended
-	beat      *time.Ticker
-	rounded   roundedChunks
+	*queue
+	link    Successor
+	beat    *time.Ticker
+	reduced <-chan struct{} // has a token after a chunk has been reduced
+	rounded roundedChunks
+	passing passingChunks // from the receiver
+	ended   chan struct{} // closed when the sender's goroutine has ended
 }
 
 // receiver is the half of a ring that receives and reduces. It listens between collectives too, so
 // that heartbeats do not pile up in the link. It holds the first chunk of a collective that this
 // rank has not started yet.
 type receiver struct {
-	receiving half
-	advanced  chan struct{} // has a token after a chunk has been reduced
+	*queue
+	link    Predecessor
+	reduced chan<- struct{}
+	passing *passingChunks // to the sender
 
-	listening atomic.Int64 // start of Receive, in Ring.now's nanoseconds; 0: not in it
+	listening atomic.Int64 // start of Receive, in queue.now's nanoseconds; 0: not in it
 	heard     atomic.Bool  // whether the predecessor has sent anything yet
 	held      bool         // whether a result of Receive is held for the next collective
 	heldErr   error
 }
 
-// runSender sends this rank's part of each collective until the ring is closed.
-func (r *Ring) runSender() {
-	defer close(r.sendEnded)
-	r.beat = time.NewTicker(r.config.beatInterval())
-	defer r.beat.Stop()
-	r.sendHeartbeat() // from its first one on, ChunkTimeout limits our silence
+// run sends this rank's part of each collective until the ring is closed.
+func (s *sender) run() {
+	defer close(s.ended)
+	s.beat = time.NewTicker(s.config.beatInterval())
+	defer s.beat.Stop()
+	s.sendHeartbeat() // from its first one on, ChunkTimeout limits our silence
 	for {
-		if p := r.head(&r.sending); p != nil {
-			r.finish(&r.sending, p, r.attempt(p, r.sendAll))
+		if p := s.head(&s.sending); p != nil {
+			s.finish(&s.sending, p, s.attempt(p, s.sendAll))
 			continue
 		}
 		select {
-		case <-r.sending.wake:
-		case <-r.beat.C:
-			r.sendHeartbeat()
-		case <-r.stop:
-			if r.head(&r.sending) == nil {
+		case <-s.sending.wake:
+		case <-s.beat.C:
+			s.sendHeartbeat()
+		case <-s.stop:
+			if s.head(&s.sending) == nil {
 				return
 			}
 		}
 	}
 }
 
-// attempt runs a half's part of a collective unless the ring has failed, and reports whether the
-// part is complete. An error breaks the ring.
-func (r *Ring) attempt(p *Pending, part func(*Pending) error) bool {
-	if r.Err() != nil {
-		return false
-	}
-	err := part(p)
-	if err != nil {
-		r.fail(err)
-	}
-	return err == nil
-}
-
 // sendHeartbeat ignores errors. The guard sees a broken link, and the next collective sees a
 // successor that has left.
-func (r *Ring) sendHeartbeat() { _ = r.links.Successor.Send(r.heartbeat, nil) }
+func (s *sender) sendHeartbeat() { _ = s.link.Send(s.heartbeat, nil) }
 
 // sendAll sends every chunk as it becomes ready. It returns when the link has stopped reading the
 // caller's memory.
-func (r *Ring) sendAll(p *Pending) error {
-	s := &p.plan
-	for chunk := range s.carries(len(p.Carry.Out)) {
-		h := s.carried(len(p.Carry.Out), chunk)
-		if err := r.sendMessage(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
+func (s *sender) sendAll(p *Pending) error {
+	plan := &p.plan
+	for chunk := range plan.carries(len(p.Carry.Out)) {
+		h := plan.carried(len(p.Carry.Out), chunk)
+		if err := s.sendMessage(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
 			return err
 		}
 	}
 	ready := int64(0) // chunks that must be reduced before the next may be sent
 	var step, chunk int
-	for step = s.first; step < s.last; step++ {
-		segment := s.sent(step)
-		for chunk = range s.chunks(segment) {
-			if step > s.first {
+	for step = plan.first; step < plan.last; step++ {
+		segment := plan.sent(step)
+		for chunk = range plan.chunks(segment) {
+			if step > plan.first {
 				ready++
 			}
-			if err := r.awaitReduced(p, ready, step, chunk); err != nil {
+			if err := s.awaitReduced(p, ready, step, chunk); err != nil {
 				return err
 			}
-			if err := r.sendChunk(p, s.at(step, segment, chunk), chunk, ready); err != nil {
+			if err := s.sendChunk(p, plan.at(step, segment, chunk), chunk, ready); err != nil {
 				return err
 			}
 		}
 	}
-	if s.header.Element != Float32 && len(p.Carry.Out) == 0 {
+	if plan.header.Element != Float32 && len(p.Carry.Out) == 0 {
 		return nil // the link has read all that it was given of the buffer: see short
 	}
-	r.sending.wait(r.now(), step-1, chunk)
-	if err := r.links.Successor.Flush(); err != nil {
-		return r.blame(p, r.links.Successor, step-1, chunk, err)
+	s.sending.wait(s.now(), step-1, chunk)
+	if err := s.link.Flush(); err != nil {
+		return plan.blame(s.link, plan.sent(step-1), step-1, chunk, err)
 	}
 	return nil
 }
 
 // sendChunk sends a chunk of a segment. It is the last of ready reduced chunks, if ready > 0.
-func (r *Ring) sendChunk(p *Pending, h Header, chunk int, ready int64) error {
+func (s *sender) sendChunk(p *Pending, h Header, chunk int, ready int64) error {
 	if p.plan.ofNodes(h.Step) {
-		return r.sendNodes(p, h, h.Step, chunk)
+		return s.sendNodes(p, h, h.Step, chunk)
 	}
-	return r.sendMessage(p, h, r.payload(p, h, ready), h.Step, chunk)
+	return s.sendMessage(p, h, s.payload(p, h, ready), h.Step, chunk)
 }
 
-func (r *Ring) sendMessage(p *Pending, h Header, payload []byte, step, chunk int) error {
-	r.sending.wait(r.now(), step, chunk)
-	if err := r.links.Successor.Send(h, payload); err != nil {
-		return r.blame(p, r.links.Successor, step, chunk, err)
+func (s *sender) sendMessage(p *Pending, h Header, payload []byte, step, chunk int) error {
+	s.sending.wait(s.now(), step, chunk)
+	if err := s.link.Send(h, payload); err != nil {
+		return p.plan.blame(s.link, p.plan.sent(step), step, chunk, err)
 	}
-	r.sending.proceed(r.now())
-	r.passing.count()
+	s.sending.proceed(s.now())
+	s.passing.count()
 	return nil
 }
 
 // awaitReduced waits until n chunks of the collective are reduced. step and chunk name the chunk to
 // be sent after that.
-func (r *Ring) awaitReduced(p *Pending, n int64, step, chunk int) error {
+func (s *sender) awaitReduced(p *Pending, n int64, step, chunk int) error {
 	for p.reduced.Load() < n {
 		select {
-		case <-r.advanced:
-		case <-r.failed:
-			return r.Err()
-		case <-r.beat.C:
-			r.sending.wait(r.now(), step, chunk)
-			r.sendHeartbeat()
-			r.sending.proceed(r.now())
+		case <-s.reduced:
+		case <-s.failed:
+			return s.Err()
+		case <-s.beat.C:
+			s.sending.wait(s.now(), step, chunk)
+			s.sendHeartbeat()
+			s.sending.proceed(s.now())
 		}
 	}
 	return nil
 }
 
-// runReceiver receives and reduces this rank's part of each collective until the ring is closed.
-func (r *Ring) runReceiver() {
+// run receives and reduces this rank's part of each collective until the ring is closed.
+func (r *receiver) run() {
 	var m Message
 	defer m.Release()
 	part := func(p *Pending) error { return r.receiveAll(p, &m) }
@@ -191,10 +183,10 @@ func (r *Ring) runReceiver() {
 	}
 }
 
-func (r *Ring) next(m *Message) error {
+func (r *receiver) next(m *Message) error {
 	for {
 		r.listening.Store(int64(r.now()))
-		err := r.links.Predecessor.Receive(m)
+		err := r.link.Receive(m)
 		r.listening.Store(0)
 		if err != nil {
 			return err
@@ -207,7 +199,7 @@ func (r *Ring) next(m *Message) error {
 	}
 }
 
-func (r *Ring) receiveAll(p *Pending, m *Message) error {
+func (r *receiver) receiveAll(p *Pending, m *Message) error {
 	s := &p.plan
 	for chunk := range s.carries(len(p.Carry.In)) {
 		h := s.carried(len(p.Carry.In), chunk)
@@ -225,7 +217,7 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 			}
 			p.reduced.Add(1)
 			select {
-			case r.advanced <- struct{}{}:
+			case r.reduced <- struct{}{}:
 			default:
 			}
 		}
@@ -233,7 +225,7 @@ func (r *Ring) receiveAll(p *Pending, m *Message) error {
 	return nil
 }
 
-func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
+func (r *receiver) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
 	if p.plan.ofNodes(h.Step) {
 		return r.receiveNodes(p, h, m, h.Step, chunk)
 	}
@@ -246,7 +238,7 @@ func (r *Ring) receiveChunk(p *Pending, h Header, m *Message, chunk int) error {
 }
 
 // receive waits for the chunk want. The caller releases m.
-func (r *Ring) receive(p *Pending, want Header, m *Message, step, chunk int) error {
+func (r *receiver) receive(p *Pending, want Header, m *Message, step, chunk int) error {
 	r.receiving.wait(r.now(), step, chunk)
 	err := r.heldErr
 	if !r.held {
@@ -260,7 +252,7 @@ func (r *Ring) receive(p *Pending, want Header, m *Message, step, chunk int) err
 		}
 	}
 	if err != nil {
-		return r.blame(p, r.links.Predecessor, step, chunk, err)
+		return p.plan.blame(r.link, p.plan.received(step), step, chunk, err)
 	}
 	return nil
 }

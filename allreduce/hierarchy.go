@@ -144,7 +144,9 @@ func (h *Hierarchy) run() {
 	for {
 		select {
 		case s := <-h.queue:
-			s.done <- h.add(context.Background(), s.sum)
+			err := h.add(context.Background(), s.sum)
+			s.sum.end()
+			s.done <- err
 		case <-h.closed:
 			return
 		}

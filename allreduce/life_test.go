@@ -128,3 +128,41 @@ func TestUnreadHeartbeats(t *testing.T) {
 		}
 	})
 }
+
+// TestEnded: a sum's time is that of its end, however late somebody waits for it.
+func TestEnded(t *testing.T) {
+	type pending interface{ Wait(context.Context) error }
+	synctest.Test(t, func(t *testing.T) {
+		rings := linktest.Rings(t, connect(2), generation, 0, 10*time.Second)
+		rack := newPatientRack(t, []string{"a", "a", "b", "b"}, 10*time.Second)
+		for name, starts := range map[string]struct {
+			ranks int
+			start func(rank int, s allreduce.Sum) (pending, error)
+		}{
+			"ring": {2, func(rank int, s allreduce.Sum) (pending, error) {
+				return rings[rank].Start(t.Context(), s)
+			}},
+			"hierarchy": {4, func(rank int, s allreduce.Sum) (pending, error) {
+				return rack.hierarchies[rank].Start(t.Context(), s)
+			}},
+		} {
+			started, ended := make([]pending, starts.ranks), make([]time.Time, starts.ranks)
+			want := time.Now()
+			for rank := range started {
+				var err error
+				started[rank], err = starts.start(rank,
+					allreduce.Sum{Buf: make([]float32, 100), Ended: &ended[rank]})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(time.Second)
+			for rank, p := range started {
+				if err := p.Wait(t.Context()); err != nil || !ended[rank].Equal(want) {
+					t.Errorf("%s, rank %d: %v, ended %v; want %v", name, rank, err, ended[rank],
+						want)
+				}
+			}
+		}
+	})
+}

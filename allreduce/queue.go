@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // MaxQueued is the largest number of unfinished collectives of a ring.
@@ -13,7 +14,7 @@ const MaxQueued = 64
 // Pending is a collective that has been started. The caller may use it until [Pending.Wait]
 // returns; then the ring reuses it.
 type Pending struct {
-	ring *Ring // nil while it is unused
+	queue *queue // nil while it is unused
 	Sum
 	plan schedule
 
@@ -26,8 +27,8 @@ type Pending struct {
 // Wait waits until this rank's part of the collective is done, and gives the sum's slices back to
 // the caller. If ctx ends first, the ring breaks. It is called once.
 func (p *Pending) Wait(ctx context.Context) error {
-	r := p.ring
-	if r == nil {
+	q := p.queue
+	if q == nil {
 		panic("allreduce: Wait was called twice for one collective")
 	}
 	select {
@@ -36,15 +37,15 @@ func (p *Pending) Wait(ctx context.Context) error {
 		select {
 		case <-p.done: // a collective that is complete does not break the ring
 		default:
-			r.fail(p.interrupted(ctx))
+			q.Break(p.interrupted(ctx))
 			<-p.done
 		}
 	}
 	var err error
 	if p.broken {
-		err = r.Err()
+		err = q.Err()
 	}
-	r.recycle(p)
+	q.recycle(p)
 	return err
 }
 
@@ -52,77 +53,88 @@ func (p *Pending) interrupted(ctx context.Context) error {
 	return fmt.Errorf("collective %d: %w", p.plan.header.Sequence, context.Cause(ctx))
 }
 
-// queue holds the unfinished collectives, in the order of their start. Each half of the ring works
-// through them in that order.
+// queue holds the unfinished collectives of a ring, in the order of their start, and how far the
+// sender and the receiver are in it. Both work through it in that order.
 type queue struct {
-	mu       sync.Mutex // guards the fields below; the guard holds it while it checks waits
-	slots    [MaxQueued]*Pending
-	started  uint64        // collectives queued since the ring began
-	sequence uint64        // number of the last collective
-	room     chan struct{} // has a token for each unfinished collective
-	spare    []*Pending    // for later collectives
-	shutting bool
+	failure
+	config    Config
+	heartbeat Header
+	epoch     time.Time     // now counts from here
+	room      chan struct{} // has a token for each unfinished collective
+	stop      chan struct{} // closed by Close, after the queue takes no more
+
+	mu        sync.Mutex // guards the fields below; the guard holds it while it checks waits
+	sending   half
+	slots     [MaxQueued]*Pending
+	started   uint64     // collectives queued since the ring began
+	sequence  uint64     // number of the last collective
+	spare     []*Pending // for later collectives
+	shutting  bool
+	receiving half // not beside sending: each half writes its position for each chunk
 }
 
+// now returns the time since the ring began. It is never 0: position.since uses 0 for no wait.
+func (q *queue) now() time.Duration { return time.Since(q.epoch) + 1 }
+
 // start queues a collective. If plan.ends is nil, all segments have nearly the same length.
-func (r *Ring) start(ctx context.Context, s Sum, plan schedule) (*Pending, error) {
-	if err := r.awaitRoom(ctx); err != nil {
+func (q *queue) start(ctx context.Context, s Sum, plan schedule) (*Pending, error) {
+	if err := q.awaitRoom(ctx); err != nil {
 		return nil, err
 	}
-	alone := r.config.World == 1 || len(s.Buf) == 0 // nothing to send or receive
-	p := r.add(s, plan, !alone)
+	alone := q.config.World == 1 || len(s.Buf) == 0 // nothing to send or receive
+	p := q.add(s, plan, !alone)
 	switch {
 	case p == nil:
-		<-r.room
-		return nil, r.closedError()
+		<-q.room
+		return nil, q.closedError()
 	case alone:
-		r.conclude(p)
+		q.conclude(p)
 		return p, nil
 	}
-	r.sending.notify()
-	r.receiving.notify()
+	q.sending.notify()
+	q.receiving.notify()
 	return p, nil
 }
 
 // add numbers a collective and, if queued, appends it to the queue. It returns nil when the ring is
 // closing.
-func (r *Ring) add(s Sum, plan schedule, queued bool) *Pending {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.shutting {
+func (q *queue) add(s Sum, plan schedule, queued bool) *Pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.shutting {
 		return nil
 	}
-	r.sequence++
+	q.sequence++
 	plan.header = Header{
-		Generation: r.config.Generation,
-		Sequence:   r.sequence,
+		Generation: q.config.Generation,
+		Sequence:   q.sequence,
 		Element:    s.Element,
 		Total:      len(s.Buf),
 	}
-	plan.rank, plan.world = int(r.config.Rank), r.config.World
-	plan.chunk = ChunkNumbers(len(s.Buf), plan.world, r.config.ChunkBytes, s.Element)
-	plan.carry = r.config.ChunkBytes / Float32.Bytes()
-	p := r.newPending()
-	p.ring, p.Sum, p.plan, p.broken = r, s, plan, false
+	plan.rank, plan.world = int(q.config.Rank), q.config.World
+	plan.chunk = ChunkNumbers(len(s.Buf), plan.world, q.config.ChunkBytes, s.Element)
+	plan.carry = q.config.ChunkBytes / Float32.Bytes()
+	p := q.newPending()
+	p.queue, p.Sum, p.plan, p.broken = q, s, plan, false
 	p.reduced.Store(0)
 	if !queued {
 		return p
 	}
 	p.left = 2
-	r.slots[r.started%MaxQueued] = p
-	r.started++
-	r.expect(&r.sending, p, true)
-	r.expect(&r.receiving, p, plan.receives() || len(s.Carry.In) > 0)
+	q.slots[q.started%MaxQueued] = p
+	q.started++
+	q.expect(&q.sending, p, true)
+	q.expect(&q.receiving, p, plan.receives() || len(s.Carry.In) > 0)
 	return p
 }
 
 // expect starts a half's wait for collective p if p is the first in that half's queue. A half that
 // takes no part in p skips it, so that the receiver can listen for the next collective.
-func (r *Ring) expect(h *half, p *Pending, takesPart bool) {
+func (q *queue) expect(h *half, p *Pending, takesPart bool) {
 	switch {
-	case h.ended+1 != r.started:
+	case h.ended+1 != q.started:
 	case takesPart:
-		h.wait(r.now(), p.plan.first, 0)
+		h.wait(q.now(), p.plan.first, 0)
 	default:
 		h.ended++
 		p.left--
@@ -130,24 +142,24 @@ func (r *Ring) expect(h *half, p *Pending, takesPart bool) {
 }
 
 // awaitRoom waits until the queue has room. It fails if the ring is broken or closed.
-func (r *Ring) awaitRoom(ctx context.Context) error {
-	if err := r.Err(); err != nil {
+func (q *queue) awaitRoom(ctx context.Context) error {
+	if err := q.Err(); err != nil {
 		return err
 	}
-	full := r.room
+	full := q.room
 	if ctx.Err() != nil {
 		full = nil
 	}
 	select {
 	case full <- struct{}{}:
 		return nil
-	case <-r.failed:
-		return r.Err()
-	case <-r.stop:
-		return r.closedError()
+	case <-q.failed:
+		return q.Err()
+	case <-q.stop:
+		return q.closedError()
 	case <-ctx.Done():
-		r.fail(fmt.Errorf("collective %d: %w", r.sequence+1, context.Cause(ctx)))
-		return r.Err()
+		q.Break(fmt.Errorf("collective %d: %w", q.sequence+1, context.Cause(ctx)))
+		return q.Err()
 	}
 }
 
@@ -165,18 +177,18 @@ func (q *queue) newPending() *Pending {
 func (q *queue) recycle(p *Pending) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p.ring, p.Sum, p.plan = nil, Sum{}, schedule{}
+	p.queue, p.Sum, p.plan = nil, Sum{}, schedule{}
 	if len(q.spare) < MaxQueued {
 		q.spare = append(q.spare, p)
 	}
 }
 
 // shut closes the queue to new collectives, and reports whether any is unfinished.
-func (r *Ring) shut() (busy bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.shutting = true
-	return min(r.sending.ended, r.receiving.ended) < r.started
+func (q *queue) shut() (busy bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shutting = true
+	return min(q.sending.ended, q.receiving.ended) < q.started
 }
 
 // half is the progress of the ring's sender or receiver: its place in the queue, and its position
@@ -196,10 +208,10 @@ func (h *half) notify() {
 }
 
 // head returns the first unfinished collective of a half, or nil.
-func (r *Ring) head(h *half) *Pending {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.headOf(h)
+func (q *queue) head(h *half) *Pending {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.headOf(h)
 }
 
 // headOf is head for a caller that holds mu.
@@ -210,25 +222,38 @@ func (q *queue) headOf(h *half) *Pending {
 	return q.slots[h.ended%MaxQueued]
 }
 
+// attempt runs a half's part of a collective unless the ring has failed, and reports whether the
+// part is complete. An error breaks the ring.
+func (q *queue) attempt(p *Pending, part func(*Pending) error) bool {
+	if q.Err() != nil {
+		return false
+	}
+	err := part(p)
+	if err != nil {
+		q.Break(err)
+	}
+	return err == nil
+}
+
 // finish ends a half's part of its collective.
-func (r *Ring) finish(h *half, p *Pending, complete bool) {
-	if r.pass(h, p, complete) {
-		r.conclude(p)
+func (q *queue) finish(h *half, p *Pending, complete bool) {
+	if q.pass(h, p, complete) {
+		q.conclude(p)
 	}
 }
 
 // pass moves a half behind its collective p and starts its wait for the next one, if any. It
 // reports whether both halves have finished p.
-func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (q *queue) pass(h *half, p *Pending, complete bool) (last bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if !complete {
 		p.broken = true
 	}
-	now := r.now()
+	now := q.now()
 	h.proceed(now)
 	h.ended++
-	if next := r.headOf(h); next != nil {
+	if next := q.headOf(h); next != nil {
 		h.wait(now, next.plan.first, 0)
 	}
 	p.left--
@@ -236,7 +261,15 @@ func (r *Ring) pass(h *half, p *Pending, complete bool) (last bool) {
 }
 
 // conclude marks p as done for its waiter. The caller must not hold mu: the waiter locks it next.
-func (r *Ring) conclude(p *Pending) {
-	<-r.room
+func (q *queue) conclude(p *Pending) {
+	<-q.room
+	p.end()
 	p.done <- struct{}{}
+}
+
+func (q *queue) closedError() error {
+	if err := q.Err(); err != nil {
+		return err
+	}
+	return fmt.Errorf("ring of generation %d: %w", q.config.Generation, ErrClosed)
 }

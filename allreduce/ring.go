@@ -112,23 +112,13 @@ func (c Config) rankAt(place int) Rank {
 // until Close has returned, so the caller must not write to them before. The ring itself writes to
 // no buffer after its call has returned.
 type Ring struct {
-	config Config
-	links  Links
 	queue
-	sender
-	receiver
-	passing   passingChunks // from the receiver to the sender
-	heartbeat Header
-	epoch     time.Time // Ring.now counts from here
-	trees     trees
+	sender   sender
+	receiver receiver
+	guard    guard
+	trees    trees
 
-	failed  chan struct{} // closed by the first failure, after err is set
-	failing sync.Once
-	err     error
-
-	stop    chan struct{} // closed by Close, after the queue takes no more
 	closing sync.Once
-	guarded chan struct{} // closed when the guard has ended
 	running sync.WaitGroup
 }
 
@@ -143,34 +133,30 @@ func New(config Config, links Links) (*Ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Ring{
-		config: config,
-		links:  links,
-		queue:  queue{room: make(chan struct{}, MaxQueued)},
-		sender: sender{
-			sending:   half{wake: make(chan struct{}, 1)},
-			sendEnded: make(chan struct{}),
-		},
-		receiver: receiver{
-			receiving: half{wake: make(chan struct{}, 1)},
-			advanced:  make(chan struct{}, 1),
-		},
+	r := &Ring{queue: queue{
+		failure:   failure{failed: make(chan struct{})},
+		config:    config,
 		heartbeat: Header{Generation: config.Generation, Phase: Heartbeat},
 		epoch:     time.Now(),
-		failed:    make(chan struct{}),
+		sending:   half{wake: make(chan struct{}, 1)},
+		receiving: half{wake: make(chan struct{}, 1)},
+		room:      make(chan struct{}, MaxQueued),
 		stop:      make(chan struct{}),
-		guarded:   make(chan struct{}),
-	}
+	}}
+	reduced := make(chan struct{}, 1)
+	r.sender = sender{queue: &r.queue, link: links.Successor, reduced: reduced,
+		ended: make(chan struct{})}
+	r.receiver = receiver{queue: &r.queue, link: links.Predecessor, reduced: reduced,
+		passing: &r.sender.passing}
+	r.guard = guard{queue: &r.queue, receiver: &r.receiver, before: links.Predecessor,
+		after: links.Successor, due: config.ChunkTimeout, ended: make(chan struct{})}
 	if config.World > 1 {
-		r.running.Go(r.guard)
-		r.running.Go(r.runSender)
-		r.running.Go(r.runReceiver)
+		r.running.Go(r.guard.run)
+		r.running.Go(r.sender.run)
+		r.running.Go(r.receiver.run)
 	}
 	return r, nil
 }
-
-// now returns the time since the ring began. It is never 0: position.since uses 0 for no wait.
-func (r *Ring) now() time.Duration { return time.Since(r.epoch) + 1 }
 
 // Timing holds how long a rank's collectives have waited for its neighbours since the ring began.
 type Timing struct {
@@ -188,29 +174,13 @@ func (r *Ring) Timing() Timing {
 	}
 }
 
-// Break breaks the ring and tells the neighbours why. It does nothing on a broken ring. A rank
-// calls it before Close when it gives up a ring that other members may have left already: Close
-// then waits for nobody.
-func (r *Ring) Break(err error) { r.fail(err) }
-
-// Broken is closed when the ring breaks, in a collective or between two. Close does not break it.
-func (r *Ring) Broken() <-chan struct{} { return r.failed }
-
-// Err returns why the ring is broken, or nil.
-func (r *Ring) Err() error {
-	if isClosed(r.failed) {
-		return r.err
-	}
-	return nil
-}
-
 // Close leaves the ring and closes its links. It breaks off unfinished collectives, and returns
 // when all goroutines of the ring have ended.
 func (r *Ring) Close() error {
 	var err error
 	r.closing.Do(func() {
 		if r.shut() {
-			r.fail(fmt.Errorf("the ring was %w during a collective", ErrClosed))
+			r.Break(fmt.Errorf("the ring was %w during a collective", ErrClosed))
 		}
 		close(r.stop)
 		if r.config.World > 1 {
@@ -223,22 +193,15 @@ func (r *Ring) Close() error {
 // leave closes the predecessor's link first, because a neighbour may wait on it and the receiver
 // listens on it. The successor's link, which may make this rank wait, comes second.
 func (r *Ring) leave() error {
-	<-r.guarded // it may still be sending the abort to the neighbours
-	err := r.links.Predecessor.Close()
+	<-r.guard.ended // it may still be sending the abort to the neighbours
+	err := r.receiver.link.Close()
 	grace := time.NewTimer(leaveGrace)
 	defer grace.Stop()
 	select {
-	case <-r.sendEnded:
+	case <-r.sender.ended:
 	case <-grace.C:
 	}
-	err = errors.Join(err, r.links.Successor.Close())
+	err = errors.Join(err, r.sender.link.Close())
 	r.running.Wait()
 	return err
-}
-
-func (r *Ring) closedError() error {
-	if err := r.Err(); err != nil {
-		return err
-	}
-	return fmt.Errorf("ring of generation %d: %w", r.config.Generation, ErrClosed)
 }

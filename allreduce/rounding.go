@@ -25,7 +25,7 @@ func (s *schedule) shortBytes() int { return s.chunk * s.header.Element.Bytes() 
 
 // payload returns the bytes to send for chunk h. n chunks of the collective are reduced by then; if
 // n > 0, chunk h is the last of them.
-func (r *Ring) payload(p *Pending, h Header, n int64) []byte {
+func (s *sender) payload(p *Pending, h Header, n int64) []byte {
 	floats := h.of(p.Buf)
 	switch {
 	case h.Element == Float32:
@@ -33,10 +33,10 @@ func (r *Ring) payload(p *Pending, h Header, n int64) []byte {
 	case h.Phase == ReduceScatter && n > 0:
 		return short(floats, h.Element)
 	}
-	if out := r.passing.take(passed{h.Sequence, n}); out != nil {
+	if out := s.passing.take(passed{h.Sequence, n}); out != nil {
 		return out
 	}
-	out := r.rounded.take(h.Length*h.Element.Bytes(), p.plan.shortBytes())
+	out := s.rounded.take(h.Length*h.Element.Bytes(), p.plan.shortBytes())
 	if residual := p.residual(h); residual != nil && n == 0 {
 		encodeFeedback(out, floats, residual, h.Element)
 	} else {
@@ -46,7 +46,7 @@ func (r *Ring) payload(p *Pending, h Header, n int64) []byte {
 }
 
 // reductionOf returns how to apply chunk h, the n-th of the collective.
-func (r *Ring) reductionOf(p *Pending, h Header, n int64) reduction {
+func (r *receiver) reductionOf(p *Pending, h Header, n int64) reduction {
 	how := reduction{dst: h.of(p.Buf), phase: h.Phase, element: h.Element}
 	if h.Element == Float32 {
 		return how

@@ -37,7 +37,7 @@ type State struct {
 	awaitsState bool      // until settled wait for members with the job's state
 	vacant      time.Time // when the next run supersedes this one without workers; zero: not set
 	// evictions counts the evictions of processes that are registered or were recently.
-	evictions []evictionCount
+	evictions evictionCounts
 }
 
 // NewState returns the state of a job without a leader.
@@ -187,7 +187,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 	if !s.leading {
 		panic(fmt.Sprintf("cluster: %#v came before Elected", event))
 	}
-	s = s.forget(now)
+	s.evictions = s.evictions.forget(s.members, now)
 	if s.plan.Phase == Ended {
 		return s, nil
 	}

@@ -42,13 +42,13 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	s = s.count(e.ID, true, e.Resync, now)
 	m, remedy := s.plan.Members[rank], Rejoin
 	switch {
-	case s.distrusted(m):
+	case s.evictions.distrusts(m):
 		remedy = Wait
 	case e.Resync:
 		remedy = Resync
 	}
-	s = s.evict(Eviction{ID: e.ID, Reason: e.Text + s.history(m), Remedy: remedy})
-	return regroup(s, reason+s.history(m), now)
+	s = s.evict(Eviction{ID: e.ID, Reason: e.Text + s.evictions.history(m), Remedy: remedy})
+	return regroup(s, reason+s.evictions.history(m), now)
 }
 
 // suspected evicts the accused, if the report comes from the present ring and is about it. A slow
@@ -72,8 +72,8 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 			remedy = Resync
 		}
 		s = s.count(accused, true, e.Resync, now)
-		s = s.evict(Eviction{ID: accused, Reason: text + s.history(m), Remedy: remedy})
-		return regroup(s, why+s.history(m), now)
+		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: remedy})
+		return regroup(s, why+s.evictions.history(m), now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
 	if len(without.choose(1)) < s.job.MinWorkers {

@@ -6,7 +6,10 @@ import (
 	"slices"
 )
 
-func (s *simulation) checkWord(e Event, actions []Action) error {
+// invariants checks a simulation's promises after each decision of its leader.
+type invariants struct{ *simulation }
+
+func (s invariants) checkWord(e Event, actions []Action) error {
 	var about Generation
 	switch e := e.(type) {
 	case Suspected:
@@ -28,7 +31,7 @@ func (s *simulation) checkWord(e Event, actions []Action) error {
 	return nil
 }
 
-func (s *simulation) check(e Event, p Plan) error {
+func (s invariants) check(e Event, p Plan) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -74,10 +77,10 @@ func (s *simulation) check(e Event, p Plan) error {
 }
 
 // fit returns the number of workers that could be in a ring, as far as the leader knows.
-func (s *simulation) fit() (fit int) {
+func (s invariants) fit() (fit int) {
 	for _, m := range s.known {
 		e, evicted := s.stored.Eviction(m.ID)
-		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.distrusted(m) &&
+		if !slices.Contains(s.leader.leaving, m.ID) && !s.leader.evictions.distrusts(m) &&
 			(!evicted || e.Remedy == Wait) {
 			fit++
 		}
@@ -87,7 +90,7 @@ func (s *simulation) fit() (fit int) {
 
 // checkEvictions: a worker is evicted only after a report against it or because it does not fit.
 // Evicted workers are registered. Only a slow one may return, when it is needed.
-func (s *simulation) checkEvictions(e Event, p Plan) error {
+func (s invariants) checkEvictions(e Event, p Plan) error {
 	for _, x := range p.Evicted {
 		if find(s.known, x.ID) < 0 {
 			return fmt.Errorf("%s is evicted, and not registered: %+v", x.ID, p)
@@ -104,7 +107,7 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 			accused = e.ID
 		}
 		j, is := e.(Joined)
-		if is && x.Remedy == Wait && x.ID == j.Member.ID && s.leader.distrusted(j.Member) {
+		if is && x.Remedy == Wait && x.ID == j.Member.ID && s.leader.evictions.distrusts(j.Member) {
 			s.seen["kept out: corrupt again and again"]++
 			continue
 		}
@@ -125,7 +128,7 @@ func (s *simulation) checkEvictions(e Event, p Plan) error {
 	return nil
 }
 
-func (s *simulation) checkRing(e Event, p Plan) error {
+func (s invariants) checkRing(e Event, p Plan) error {
 	limit := s.job.MaxWorkers
 	if p.Limit > 0 {
 		limit = p.Limit
@@ -148,7 +151,7 @@ func (s *simulation) checkRing(e Event, p Plan) error {
 		if !slices.Contains(s.known, m) {
 			return fmt.Errorf("%s is in the ring, and not registered: %+v", m.ID, p)
 		}
-		if e, is := e.(Leaving); s.leader.distrusted(m) && (!is || e.ID != m.ID) {
+		if e, is := e.(Leaving); s.leader.evictions.distrusts(m) && (!is || e.ID != m.ID) {
 			return fmt.Errorf("%s was corrupt again and again, and is in the ring: %+v", m.ID, p)
 		}
 		if m.Version != "2" || m.Identity != "opticks" {
@@ -177,7 +180,7 @@ func (s *simulation) veteran(m Member) bool {
 
 // checkVeterans: the job's state is kept. Members that may have it are chosen before newcomers, and
 // lead. A ring without any of them is formed only after they had time to return.
-func (s *simulation) checkVeterans(p Plan) error {
+func (s invariants) checkVeterans(p Plan) error {
 	if s.stored.Rings == 0 {
 		return nil
 	}
@@ -189,7 +192,7 @@ func (s *simulation) checkVeterans(p Plan) error {
 		case newcomer(m) && !inRing:
 			s.seen["veteran chosen before a newcomer"]++
 		case newcomer(m) || inRing || evicted || slices.Contains(s.leader.leaving, m.ID) ||
-			s.leader.distrusted(m):
+			s.leader.evictions.distrusts(m):
 		case slices.ContainsFunc(p.Members, newcomer):
 			return fmt.Errorf("%s of the last ring %+v is there, and a newcomer is in the ring: "+
 				"%+v", m.ID, s.last, p)
@@ -210,19 +213,19 @@ func (s *simulation) checkVeterans(p Plan) error {
 }
 
 // checkHeirs: the stored plan alone tells a new leader which members may have the job's state.
-func (s *simulation) checkHeirs() error {
+func (s invariants) checkHeirs() error {
 	next := State{plan: s.stored}
 	for _, m := range s.members {
-		if next.isVeteran(m) != s.veteran(m) {
+		if next.plan.isVeteran(m) != s.veteran(m) {
 			return fmt.Errorf("the next leader takes %+v for one with the job's state: %t, after "+
-				"the ring %+v: %+v", m, next.isVeteran(m), s.last, s.stored)
+				"the ring %+v: %+v", m, next.plan.isVeteran(m), s.last, s.stored)
 		}
 	}
 	return nil
 }
 
 // checkOrder: each host is entered once, or as few neighbours as possible share a host.
-func (s *simulation) checkOrder(p Plan) error {
+func (s invariants) checkOrder(p Plan) error {
 	equal, hosts := 0, make(map[string]int)
 	for i, m := range p.Members {
 		if len(p.Members) > 1 && m.Host == p.Members[(i+1)%len(p.Members)].Host {
@@ -251,7 +254,7 @@ func (s *simulation) checkOrder(p Plan) error {
 	return nil
 }
 
-func (s *simulation) checkLanes(p Plan) error {
+func (s invariants) checkLanes(p Plan) error {
 	for lane := range Lane(s.job.Lanes) {
 		owners := 0
 		for r := range p.Members {
@@ -267,7 +270,7 @@ func (s *simulation) checkLanes(p Plan) error {
 }
 
 // count counts the cases that the simulation has covered.
-func (s *simulation) count(e Event, p Plan) {
+func (s invariants) count(e Event, p Plan) {
 	left, several := e.(Left)
 	before := s.stored
 	released := 0

@@ -61,8 +61,8 @@ func (s State) refuse(newcomers []Member) (State, []Action) {
 		switch {
 		case reason != "":
 			reason = " is refused: " + reason
-		case s.distrusted(m):
-			reason, remedy = " comes back"+s.history(m), Wait
+		case s.evictions.distrusts(m):
+			reason, remedy = " comes back"+s.evictions.history(m), Wait
 		default:
 			continue
 		}
@@ -141,7 +141,7 @@ func goOn(s State, now time.Time) (State, []Action) {
 	switch {
 	case s.complete(there):
 		return s.formRing(there, s.counted()+" are there again")
-	case !s.allNew(there):
+	case !s.plan.allNew(there):
 		s.settled, s.awaitsState = now.Add(settleTime), false
 	case s.settled.IsZero(): // more newcomers do not extend the wait for members with the state
 		s.settled, s.awaitsState = now.Add(returnTime), true
@@ -168,7 +168,7 @@ func goOnOrFail(s State) (State, []Action) {
 // complete reports whether a paused job need not wait: the ring is full, and all members were in
 // the last one. A newcomer may stand in for a member that is on its way back with its state.
 func (s State) complete(there []Member) bool {
-	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.isNew)
+	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.plan.isNew)
 }
 
 // settle applies the changes that waited for settled.
@@ -180,7 +180,8 @@ func settle(s State, now time.Time) (State, []Action) {
 		return depart(s, now)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
-	case s.plan.Phase == Paused && s.allNew(there) && !s.awaitsState: // the veterans left again
+	case s.plan.Phase == Paused && s.plan.allNew(there) && !s.awaitsState:
+		// The veterans left again.
 		s.settled, s.awaitsState = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
 		return s.formRing(there, s.counted()+" are there again")
@@ -224,7 +225,7 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 		return without, nil
 	}
 	heirs := without.choose(s.job.MinWorkers)
-	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.isVeteran) {
+	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.plan.isVeteran) {
 		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
 		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
 		why := s.describe(e.ID) + " hands over before it leaves, as it was asked to"
@@ -256,7 +257,7 @@ func depart(s State, now time.Time) (State, []Action) {
 		}
 		rest := s.release(append(slices.Clone(going), id)).choose(s.job.MinWorkers)
 		if len(going) == 0 ||
-			len(rest) >= s.job.MinWorkers && slices.ContainsFunc(rest, s.isVeteran) {
+			len(rest) >= s.job.MinWorkers && slices.ContainsFunc(rest, s.plan.isVeteran) {
 			going = append(going, id)
 		}
 	}
@@ -276,5 +277,3 @@ func (s State) release(ids []string) State {
 	})
 	return s
 }
-
-func (s State) isVeteran(m Member) bool { return !s.isNew(m) }

@@ -27,26 +27,27 @@ type evictionCount struct {
 
 func (r evictionCount) of(m Member) bool { return r.host == m.Host && r.pid == m.PID }
 
-func (s State) evictionsOf(m Member) evictionCount {
-	if i := slices.IndexFunc(s.evictions, func(r evictionCount) bool { return r.of(m) }); i >= 0 {
-		return s.evictions[i]
+// evictionCounts holds a count for each process that was evicted. It is a value, as State is.
+type evictionCounts []evictionCount
+
+func (c evictionCounts) of(m Member) evictionCount {
+	if i := slices.IndexFunc(c, func(r evictionCount) bool { return r.of(m) }); i >= 0 {
+		return c[i]
 	}
 	return evictionCount{host: m.Host, pid: m.PID}
 }
 
 // forget drops the counts of processes that have been gone for forgetTime.
-func (s State) forget(now time.Time) State {
-	var kept []evictionCount
-	for _, r := range s.evictions {
-		if slices.ContainsFunc(s.members, r.of) {
+func (c evictionCounts) forget(registered []Member, now time.Time) (kept evictionCounts) {
+	for _, r := range c {
+		if slices.ContainsFunc(registered, r.of) {
 			r.seen = now
 		}
 		if now.Sub(r.seen) < forgetTime {
 			kept = append(kept, r)
 		}
 	}
-	s.evictions = kept
-	return s
+	return kept
 }
 
 // count records an eviction (out), or a wrong state (corrupt), which may be reported after the
@@ -57,7 +58,7 @@ func (s State) count(id string, out, corrupt bool, now time.Time) State {
 	if at < 0 {
 		return s
 	}
-	r := s.evictionsOf(known[at])
+	r := s.evictions.of(known[at])
 	if out {
 		r.out++
 	}
@@ -68,16 +69,16 @@ func (s State) count(id string, out, corrupt bool, now time.Time) State {
 	others := slices.DeleteFunc(slices.Clone(s.evictions), func(o evictionCount) bool {
 		return o.of(known[at])
 	})
-	s.evictions = slices.Concat(others, []evictionCount{r})
+	s.evictions = slices.Concat(others, evictionCounts{r})
 	return s
 }
 
-// distrusted reports whether a member's process must stay out of every ring.
-func (s State) distrusted(m Member) bool { return s.evictionsOf(m).corrupt >= corruptLimit }
+// distrusts reports whether a member's process must stay out of every ring.
+func (c evictionCounts) distrusts(m Member) bool { return c.of(m).corrupt >= corruptLimit }
 
 // history returns a note on a process's earlier evictions; empty if there is nothing to note.
-func (s State) history(m Member) string {
-	r := s.evictionsOf(m)
+func (c evictionCounts) history(m Member) string {
+	r := c.of(m)
 	switch {
 	case r.corrupt >= corruptLimit:
 		return fmt.Sprintf("; its state was wrong %d times: it stays out; restart it, or look at "+

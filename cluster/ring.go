@@ -15,8 +15,8 @@ func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 // seniority orders members by how much of the job's state they may have, lowest first: members of
 // the last ring by rank; then processes that were in it under another id, known by host and PID;
 // then newcomers, which have none.
-func (s State) seniority(m Member) int {
-	ring := s.plan.veterans()
+func (p Plan) seniority(m Member) int {
+	ring := p.veterans()
 	if rank := find(ring, m.ID); rank >= 0 {
 		return rank
 	}
@@ -29,9 +29,9 @@ func (s State) seniority(m Member) int {
 
 // standing is seniority without the order within a class: 0 for members of the last ring, 1 for
 // processes that were in it under another id, 2 for newcomers.
-func (s State) standing(m Member) int {
-	switch rank := s.seniority(m); {
-	case rank < len(s.plan.veterans()):
+func (p Plan) standing(m Member) int {
+	switch rank := p.seniority(m); {
+	case rank < len(p.veterans()):
 		return 0
 	case rank < math.MaxInt:
 		return 1
@@ -40,11 +40,13 @@ func (s State) standing(m Member) int {
 }
 
 // isNew reports whether a member has no part of the job's state, as far as this leader knows.
-func (s State) isNew(m Member) bool { return s.seniority(m) == math.MaxInt }
+func (p Plan) isNew(m Member) bool { return p.seniority(m) == math.MaxInt }
+
+func (p Plan) isVeteran(m Member) bool { return !p.isNew(m) }
 
 // allNew reports whether none of the members has any of the job's state.
-func (s State) allNew(members []Member) bool {
-	return !slices.ContainsFunc(members, func(m Member) bool { return !s.isNew(m) })
+func (p Plan) allNew(members []Member) bool {
+	return !slices.ContainsFunc(members, func(m Member) bool { return !p.isNew(m) })
 }
 
 // choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
@@ -55,23 +57,24 @@ func (s State) choose(least int) []Member {
 	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
-		case slices.Contains(s.leaving, m.ID) || s.distrusted(m):
+		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
 		case !evicted:
 			chosen = append(chosen, m)
 		case e.Remedy == Wait:
 			slow = append(slow, m)
 		}
 	}
-	bySeniority := func(a, b Member) int { return cmp.Compare(s.seniority(a), s.seniority(b)) }
-	slices.SortStableFunc(chosen, bySeniority)
+	slices.SortStableFunc(chosen, func(a, b Member) int {
+		return cmp.Compare(s.plan.seniority(a), s.plan.seniority(b))
+	})
 	if s.job.Spread {
-		interleaveHosts(chosen, s.standing)
+		interleaveHosts(chosen, s.plan.standing)
 	}
 	if short := least - len(chosen); short > 0 {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
-	if s.plan.Phase == Stopping && len(chosen) > 0 && !s.isNew(chosen[0]) {
-		chosen = slices.DeleteFunc(chosen, s.isNew) // they have nothing to save
+	if s.plan.Phase == Stopping && len(chosen) > 0 && !s.plan.isNew(chosen[0]) {
+		chosen = slices.DeleteFunc(chosen, s.plan.isNew) // they have nothing to save
 	}
 	return chosen[:min(len(chosen), s.job.Limit(s.plan))]
 }
@@ -92,7 +95,7 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
-	lost := s.plan.Phase == Running && s.allNew(chosen) // the job's state left with the ring
+	lost := s.plan.Phase == Running && s.plan.allNew(chosen) // the job's state left with the ring
 	switch {
 	case len(chosen) < least && s.plan.Phase == Stopping:
 		s.plan.Evicted = nil // so that its members remain those of the last ring
@@ -125,7 +128,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 func (s State) trusted() []Member {
 	return slices.DeleteFunc(slices.Clone(s.plan.veterans()), func(m Member) bool {
 		e, _ := s.plan.Eviction(m.ID)
-		return e.Remedy == Resync || s.distrusted(m)
+		return e.Remedy == Resync || s.evictions.distrusts(m)
 	})
 }
 
@@ -161,7 +164,7 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	}
 	s.lastMembers = s.plan.veterans()
 	last := s.trusted()
-	if !slices.ContainsFunc(chosen, s.isNew) || s.allNew(chosen) {
+	if !slices.ContainsFunc(chosen, s.plan.isNew) || s.plan.allNew(chosen) {
 		last = nil // all members have the state, or it is given up
 	}
 	s.plan.Generation++
@@ -185,7 +188,7 @@ func (s State) order(chosen []Member) []Member {
 		ring = SpreadOrder(chosen)
 	}
 	for i, m := range ring {
-		if s.seniority(m) < s.seniority(ring[first]) {
+		if s.plan.seniority(m) < s.plan.seniority(ring[first]) {
 			first = i
 		}
 	}
@@ -216,7 +219,7 @@ func (s State) spares() []Action {
 	for _, m := range s.members {
 		_, inRing := s.plan.Rank(m.ID)
 		_, evicted := s.plan.Eviction(m.ID)
-		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) && !s.distrusted(m) {
+		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) && !s.evictions.distrusts(m) {
 			actions = append(actions, spare(m))
 		}
 	}

@@ -349,7 +349,7 @@ func (s *simulation) deliver(crash bool) error {
 		if slices.ContainsFunc(s.known, func(m Member) bool {
 			_, evicted := s.stored.Eviction(m.ID)
 			return slices.Contains(e.IDs, m.ID) && s.veteran(m) && !evicted &&
-				!s.leader.distrusted(m) && !slices.Contains(s.leader.leaving, m.ID)
+				!s.leader.evictions.distrusts(m) && !slices.Contains(s.leader.leaving, m.ID)
 		}) {
 			s.lost = s.now
 		}
@@ -389,7 +389,8 @@ func (s *simulation) decide(e Event, crash bool) error {
 		return nil
 	}
 	s.leader = &next
-	if err := s.checkWord(e, actions); err != nil {
+	holds := invariants{s}
+	if err := holds.checkWord(e, actions); err != nil {
 		return err
 	}
 	plans := 0
@@ -400,11 +401,11 @@ func (s *simulation) decide(e Event, crash bool) error {
 			if plans++; plans > 1 {
 				return fmt.Errorf("%#v makes more than one plan", e)
 			}
-			if err := s.check(e, a.Plan); err != nil {
+			if err := holds.check(e, a.Plan); err != nil {
 				return err
 			}
 			s.keep(a.Plan)
-			if err := s.checkHeirs(); err != nil {
+			if err := holds.checkHeirs(); err != nil {
 				return err
 			}
 		case End:
@@ -434,7 +435,7 @@ func (s *simulation) keep(p Plan) {
 		}
 	}
 	if anew { // a later write of the same ring must not change it
-		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.distrusted)
+		s.last = slices.DeleteFunc(slices.Clone(s.last), s.leader.evictions.distrusts)
 	}
 }
 

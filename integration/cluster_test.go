@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"math"
-	"net/url"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
+	"rondo/local"
 )
 
-// TestEveryWorkerKilled: the job ends, says why, and can be resumed.
+// TestEveryWorkerKilled: the job ends, reports the reason, and can be resumed.
 func TestEveryWorkerKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	flags := small("--steps", "1000000", "--epochs", "0", "--workers", "2", "--checkpoint-dir", dir,
@@ -59,23 +58,12 @@ func TestEveryWorkerKilled(t *testing.T) {
 // startEtcd runs an etcd until the test's end and returns its endpoint.
 func startEtcd(t *testing.T) string {
 	t.Helper()
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel = t.TempDir(), "panic"
-	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
-	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	etcd, err := embed.StartEtcd(config)
+	etcd, err := local.StartEtcd(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(etcd.Close)
-	select {
-	case <-etcd.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
-		t.Fatal("etcd is not ready after 30 s")
-	}
-	return etcd.Clients[0].Addr().String()
+	return etcd.Endpoint()
 }
 
 // TestLeanBinaries: an etcd of one's own, a coordinator and workers by themselves; the submitter

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// transcript is what a process writes while others read it.
+// transcript is the output of a process, which others read while it is written.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -112,7 +112,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// brief is a log without what slows trials down.
+// brief returns a log without the messages about pacing.
 func brief(log string) string {
 	var out strings.Builder
 	for line := range strings.Lines(log) {

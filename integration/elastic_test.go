@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// builtinText is what builtin:opticks names.
+// builtinText is the text of builtin:opticks.
 const builtinText = "../corpus/opticks.txt"
 
 // outside is a row of the matrix whose fault comes from outside of the job.
@@ -294,8 +294,8 @@ func TestWallClockJumps(t *testing.T) {
 	r.survives(1)
 }
 
-// savedWithin is the time between the earliest and the latest checkpoint of a folder, by the clock
-// of whoever saved them.
+// savedWithin returns the time between the earliest and the latest checkpoint of a folder, by the
+// clocks of their writers.
 func savedWithin(t *testing.T, dir string) time.Duration {
 	t.Helper()
 	manifests, err := filepath.Glob(filepath.Join(dir, "step-*", "manifest.json"))
@@ -322,7 +322,8 @@ func savedWithin(t *testing.T, dir string) time.Duration {
 	return last.Sub(first)
 }
 
-// TestThreadsFollowTheWorkers: the workers of a machine share its cores, whoever comes or goes.
+// TestThreadsFollowTheWorkers: the workers of a machine share its cores, also after one joins or
+// leaves.
 func TestThreadsFollowTheWorkers(t *testing.T) {
 	r := newRig(t, rigConfig{workers: 1, flags: []string{"--max-workers", "2"}})
 	hold := func(workers int) {

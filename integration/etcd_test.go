@@ -22,7 +22,7 @@ import (
 // be killed.
 const etcdVariable = "RONDO_TEST_ETCD"
 
-// etcdReady is what such a process prints when it serves.
+// etcdReady is the line that an etcd process prints when it serves.
 const etcdReady = "ready\n"
 
 // etcdConfig is one member of an etcd cluster.
@@ -32,7 +32,7 @@ type etcdConfig struct {
 	Cluster      string // NAME=URL,... of the peers
 }
 
-// serveEtcd is the whole life of such a process.
+// serveEtcd is the main function of an etcd process.
 func serveEtcd(text string) int {
 	var c etcdConfig
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -73,7 +73,7 @@ type etcds struct {
 	client  *clientv3.Client // nil on a host of a test network, which has no way out
 }
 
-// startEtcds starts a cluster of so many members, on a host or here.
+// startEtcds starts an etcd cluster, on a host of a test network or here.
 func startEtcds(t *testing.T, on *host, members int) *etcds {
 	t.Helper()
 	c := &etcds{t: t, on: on, members: make([]*daemon, members)}
@@ -148,7 +148,7 @@ func request(t *testing.T) context.Context {
 	return ctx
 }
 
-// leader is the member that leads the cluster, as the members say.
+// leader returns the member that leads the cluster, as the members report it.
 func (c *etcds) leader() int {
 	c.t.Helper()
 	for i, config := range c.configs {

@@ -169,7 +169,7 @@ func (p *process) until(what string, fn func(event) bool) event {
 	}
 }
 
-// tail is the last events but for steps and what slows them down, for a failure's text.
+// tail returns the last events, without steps and pacing, for a failure's text.
 func tail(events []event) string {
 	var lines []string
 	for _, e := range events {

@@ -11,7 +11,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// TestLeadersAndEtcd is the matrix of what happens to those that only coordinate.
+// TestLeadersAndEtcd is the matrix of faults of coordinators and etcd.
 func TestLeadersAndEtcd(t *testing.T) {
 	runOutside(t, []outside{
 		{"kill -9 of the leader", "training is not interrupted, and the next leader leads",
@@ -91,8 +91,8 @@ func stopLeader(t *testing.T) {
 	r.checkPlans()
 }
 
-// checkPlans holds the plans that were ever stored against each other: each was written by who
-// led at that moment, whoever had led before never wrote again, and no ring came twice.
+// checkPlans checks all plans that were stored: each was written by the leader of that moment, no
+// earlier leader wrote afterwards, and no ring came twice.
 func (r *rig) checkPlans() {
 	r.t.Helper()
 	plans, revisions := r.plans()

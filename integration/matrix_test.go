@@ -51,9 +51,8 @@ func killRows() []rehearsed {
 	}, rehearsed{
 		name:    "kill two neighbours, with a checkpoint",
 		promise: "lanes whose states died with both of their keepers: back to the checkpoint, told",
-		inject: "kill rank=1 step=55 phase=forward; kill rank=2 step=55 phase=forward; " +
-			paced, // so that a checkpoint is on the disk by then
-		flags: "--restarts 0 --workers 4 --checkpoint-every 10", world: 2,
+		inject:  killNeighbours(55) + "; " + paced, // so that a checkpoint is on the disk by then
+		flags:   "--restarts 0 --workers 4 --checkpoint-every 10", world: 2,
 		reason:  []string{"2 workers go on"},
 		notices: []string{"so training goes back to the checkpoint of step"},
 		allow:   allowance{back: true},
@@ -61,12 +60,20 @@ func killRows() []rehearsed {
 		name: "kill two neighbours, without a checkpoint",
 		promise: "lanes whose states died with both of their keepers are replayed, told; " +
 			"no step is lost",
-		inject: "kill rank=1 step=25 phase=forward; kill rank=2 step=25 phase=forward",
+		inject: killNeighbours(25),
 		flags:  "--restarts 0 --workers 4", world: 2,
 		reason:  []string{"2 workers go on"},
 		notices: []string{"they were computed anew, up to step 24"},
 		allow:   allowance{tolerance: 0.02},
 	})
+}
+
+// killNeighbours kills ranks 1 and 2 in the same step. Both halt in it first: a rank that comes to
+// the step later has finished the one before by the time that its neighbour dies.
+func killNeighbours(step int) string {
+	return fmt.Sprintf("delay rank=1 step=%[1]d phase=forward for=5s; "+
+		"delay rank=2 step=%[1]d phase=forward for=5s; "+
+		"kill rank=1 step=%[1]d phase=forward; kill rank=2 step=%[1]d phase=forward", step)
 }
 
 // otherRows are the faults after which everybody lives.
@@ -125,7 +132,7 @@ func otherRows() []rehearsed {
 	}
 }
 
-// TestMatrix is what a job promises for each fault that it can rehearse.
+// TestMatrix checks the promises of a job for each fault that can be injected.
 func TestMatrix(t *testing.T) {
 	for _, row := range append(killRows(), otherRows()...) {
 		t.Run(row.name, func(t *testing.T) {
@@ -173,7 +180,7 @@ func hasNotice(events []event, words ...string) bool {
 	return false
 }
 
-// checkRings holds the rings against what was promised of them.
+// checkRings checks the rings against the promise.
 func (row rehearsed) checkRings(t *testing.T, events []event) {
 	t.Helper()
 	rings := named(events, "generation")

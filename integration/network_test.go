@@ -19,7 +19,7 @@ type host struct {
 	t *testing.T
 }
 
-// newNetwork makes a network, or skips the test where that cannot be done.
+// newNetwork makes a network, or skips the test if it cannot.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n, err := netns.New()
@@ -66,7 +66,7 @@ func (h *host) deafen(from *host) {
 	}
 }
 
-// heal removes what deafen did.
+// heal undoes deafen.
 func (h *host) heal() {
 	h.t.Helper()
 	if err := h.Heal(); err != nil {
@@ -74,7 +74,7 @@ func (h *host) heal() {
 	}
 }
 
-// throttle limits what the host sends to so many kilobits a second.
+// throttle limits the host's outgoing kilobits per second.
 func (h *host) throttle(kilobits int) {
 	h.t.Helper()
 	const burst = 32 << 10

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPartitions is the matrix of what happens between the machines: each process of the job is
-// on a host of its own.
+// TestPartitions is the matrix of faults between machines. Each process of the job is on a host of
+// its own.
 func TestPartitions(t *testing.T) {
 	runOutside(t, []outside{
 		{"worker cut from etcd but not from the ring",

@@ -119,8 +119,7 @@ inject: "delay rank=0 step=20 phase=forward for=10m"
 	}
 }
 
-// TestSIGTERMWhileACorpusOpens: a worker that is not in the ring yet does not finish what nobody
-// needs.
+// TestSIGTERMWhileACorpusOpens: a worker that is not yet in a ring stops at once.
 func TestSIGTERMWhileACorpusOpens(t *testing.T) {
 	t.Parallel()
 	text := filepath.Join(t.TempDir(), "large.txt")

@@ -28,7 +28,7 @@ type rig struct {
 	folder  string   // of the workers' and coordinators' binaries
 }
 
-// rigConfig is what differs between rigs.
+// rigConfig holds the differences between rigs.
 type rigConfig struct {
 	workers int      // 0: 3
 	etcds   int      // members of etcd; 0: one
@@ -73,7 +73,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	return r
 }
 
-// place is where a process finds the job.
+// place is the address at which a process finds the job.
 func (r *rig) place(endpoints ...string) []string {
 	return []string{"--etcd", strings.Join(endpoints, ","), "--job", r.job}
 }
@@ -131,7 +131,7 @@ type candidate struct {
 	lease clientv3.LeaseID
 }
 
-// is says whether it is the coordinator of a process.
+// is reports whether it is the coordinator of a process.
 func (c candidate) is(pid int) bool { return strings.Contains(c.id, fmt.Sprintf("-%d-", pid)) }
 
 // candidates are those that stand now, the leader first.
@@ -155,7 +155,7 @@ func (r *rig) candidates() []candidate {
 
 func (r *rig) key(name string) string { return "/rondo/" + r.job + "/" + name }
 
-// leads says whether a process leads the job.
+// leads reports whether a process leads the job.
 func (r *rig) leads(pid int) bool {
 	r.t.Helper()
 	all := r.candidates()
@@ -180,7 +180,7 @@ func (r *rig) leader() *daemon {
 	return d
 }
 
-// registered says whether a process is registered as a worker.
+// registered reports whether a process is registered as a worker.
 func (r *rig) registered(pid int) bool {
 	r.t.Helper()
 	answer, err := r.etcd.client.Get(request(r.t), r.key("members/"), clientv3.WithPrefix())

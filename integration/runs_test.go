@@ -54,7 +54,7 @@ func TestAJobKeepsItsModel(t *testing.T) {
 	shown(t, dir, folders[0])
 }
 
-// shown holds what `rondo checkpoint show` says of a run against the run, and runs the command
+// shown compares the output of `rondo checkpoint show` with the run, and runs the command in it
 // that trains further.
 func shown(t *testing.T, dir, folder string) {
 	t.Helper()
@@ -120,7 +120,7 @@ func TestTwoRunsOfOneName(t *testing.T) {
 	}
 }
 
-// TestAJobThatKeepsNoModel: it leaves no file, whether it ends or is stopped, and says so.
+// TestAJobThatKeepsNoModel: it leaves no file, whether it ends or is stopped, and reports that.
 func TestAJobThatKeepsNoModel(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -171,7 +171,7 @@ func TestThePageOfATraining(t *testing.T) {
 	if html := page(t, url+"/"); !strings.Contains(html, "<script>") {
 		t.Errorf("no page: %.200s", html)
 	}
-	// Its address is taken: the next job says so and trains.
+	// Its address is in use: the next job reports that and trains.
 	other := start(t, append([]string{"train", "--dashboard", strings.TrimPrefix(url, "http://")},
 		small()...)...)
 	if pages := named(other.succeed(), "page"); len(pages) > 0 ||

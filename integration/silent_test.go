@@ -37,8 +37,8 @@ func (q inquiry) patient(t *testing.T) {
 	}
 }
 
-// TestSilentPeers: every command that waits for an etcd or an object store says in time which one
-// does not answer. They all wait at once.
+// TestSilentPeers: every command that waits for an etcd or an object store reports in time which
+// one does not answer. They all wait at once.
 func TestSilentPeers(t *testing.T) {
 	t.Parallel()
 	etcd, store := silence(t), silence(t)

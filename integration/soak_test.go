@@ -13,7 +13,7 @@ import (
 // soakVariable holds how many faults the long soak must have had at least.
 const soakVariable = "RONDO_SOAK_FAULTS"
 
-// faultTime is what a busy machine may take for a fault and the steps until the next.
+// faultTime is the time of a busy machine for a fault and the steps until the next.
 const faultTime = 2 * time.Second
 
 // soakPace gives workers that were lost the time to come back while the others go on.
@@ -45,8 +45,8 @@ func soakRules(steps int) (rules, undisturbed string) {
 		all = append(all, fmt.Sprintf("%s step=15-%d chance=%g seed=%d times=0", rule.fault,
 			steps-10, rule.chance, i+1))
 	}
-	// Two ranks that disagree begin the steps anew in the ring that they have, where chance draws
-	// the same: so these are counted.
+	// Two ranks that disagree repeat the steps in the same ring, where chance= draws the same. So
+	// these faults are limited in number.
 	all = append(all, fmt.Sprintf("corrupt rank=* phase=all-gather step=15-%d chance=0.0008 "+
 		"times=%d", steps-10, max(1, steps/100)))
 	for step := 20; step < steps-10; step += 40 {
@@ -93,8 +93,8 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// faults counts those that were rehearsed, by verb, but for the soak's own pace. Processes that
-// died or were stopped at once have told their standard error, the others the coordinator.
+// faults counts the injected faults by verb, without the soak's own pacing. Processes that died or
+// were stopped at once have logged them on standard error, the others through the coordinator.
 func (j *trial) faults() map[string]int {
 	var told []string
 	for line := range strings.Lines(j.stderr.String()) {

@@ -58,8 +58,8 @@ func awaitText(t *testing.T, path, want string) string {
 	}
 }
 
-// TestTheResumeCommandWorks: whatever the job was started with, what Ctrl-C prints goes on from
-// the step that it saved.
+// TestTheResumeCommandWorks: for any flags of the job, the command that Ctrl-C prints continues
+// from the saved step.
 func TestTheResumeCommandWorks(t *testing.T) {
 	for _, c := range []struct{ name, flags string }{
 		{"no folder", ""},
@@ -105,8 +105,8 @@ func TestTheResumeCommandWorks(t *testing.T) {
 	}
 }
 
-// TestCrashedJobIsResumedOverAnEtcdOfOnesOwn: what a power cut leaves in etcd does not lock the
-// job.
+// TestCrashedJobIsResumedOverAnEtcdOfOnesOwn: the keys that a power cut leaves in etcd do not lock
+// the job.
 func TestCrashedJobIsResumedOverAnEtcdOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -183,7 +183,7 @@ func workerOf(pid int) int {
 	return 0
 }
 
-// TestClosedOutputStopsTheJob: `rondo train | head` saves what it has.
+// TestClosedOutputStopsTheJob: `rondo train | head` saves its state.
 func TestClosedOutputStopsTheJob(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -229,7 +229,7 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 	}
 }
 
-// alive says whether a process runs; one that has ended and that nobody has asked about does not.
+// alive reports whether a process runs. One that has ended but was not waited for does not.
 func alive(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

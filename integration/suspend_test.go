@@ -13,8 +13,8 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// TestSuspend is what a platform does to a job that must make room: all workers are asked to go in
-// the same moment, and others come later.
+// TestSuspend: a platform makes room. All workers are asked to leave at the same moment, and others
+// come later.
 func TestSuspend(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -33,7 +33,7 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendMany says how long it takes where many workers must hand over.
+// TestSuspendMany measures the time until many workers have handed over.
 func TestSuspendMany(t *testing.T) {
 	if os.Getenv(longVariable) == "" {
 		t.Skipf("it starts ninety-six processes; %s=1 runs it", longVariable)

@@ -154,9 +154,8 @@ func TestCanonical(t *testing.T) {
 	}
 }
 
-// TestShardedOptimizer: with --shard-optimizer two workers write the bytes that they write without,
-// and more workers come to the loss that they come to without, also where one is killed and where
-// others resume.
+// TestShardedOptimizer: with --shard-optimizer two workers write the same bytes as without it, and
+// more workers reach the same loss, also if one is killed and if others resume.
 func TestShardedOptimizer(t *testing.T) {
 	flags := small("--batch", "16", "--steps", "40", "--optimizer", "adamw", "--lr", "0.01",
 		"--clip-scope", "global", "--clip", "0.5", "--checkpoint-every", "20",

@@ -23,7 +23,7 @@ type trial struct {
 	backs int // how often a ring went on from before what was done
 }
 
-// allowance is what a fault may cost, where it is more than the usual nothing.
+// allowance is the permitted cost of a fault; the zero value: none.
 type allowance struct {
 	tolerance float64       // of the loss, relative; 0: curveTolerance
 	back      bool          // training goes back to a checkpoint
@@ -47,10 +47,10 @@ func trialFlags(extra ...string) []string {
 		"--join-timeout", "30s", "--pause-timeout", "1m", "--check-every", "10"), extra...)
 }
 
-// paced slows a job down to what a person can follow, so that it lasts as long as it is needed.
+// paced slows a job down, so that it lasts as long as a test needs it.
 const paced = "delay rank=* for=20ms phase=forward times=0"
 
-// try starts a job of three workers, unless the flags say otherwise.
+// try starts a job of three workers, unless flags set another number.
 func try(t *testing.T, allow allowance, flags ...string) *trial {
 	t.Helper()
 	return tryOn(t, nil, allow, flags...)
@@ -68,7 +68,7 @@ func tryOn(t *testing.T, on *host, allow allowance, flags ...string) *trial {
 	return j
 }
 
-// untilRing reads events until a ring of so many workers whose reason has all the words.
+// untilRing reads events until a ring of this many workers whose reason contains all words.
 func (j *trial) untilRing(world int, words ...string) event {
 	j.t.Helper()
 	what := fmt.Sprintf("a ring of %d because of %q", world, words)
@@ -97,7 +97,7 @@ func (j *trial) untilNotice(words ...string) event {
 	})
 }
 
-// untilMore reads events until so many steps have been done since the last one that was seen.
+// untilMore reads events until this many steps after the last one that was read.
 func (j *trial) untilMore(steps int) event {
 	j.t.Helper()
 	last := 0.0
@@ -113,7 +113,7 @@ func (j *trial) ranked(rank int) int {
 	return int(j.seated(rank).number("pid"))
 }
 
-// seated is what the worker that has a rank said of itself.
+// seated returns the last worker event of a rank.
 func (j *trial) seated(rank int) event {
 	j.t.Helper()
 	for i := len(j.kept) - 1; i >= 0; i-- {
@@ -135,7 +135,7 @@ func (j *trial) send(rank int, s syscall.Signal) (pid int) {
 	return pid
 }
 
-// stop ends the job as Ctrl-C does, and holds it to what was promised.
+// stop ends the job as Ctrl-C does, and checks the promises.
 func (j *trial) stop() []event {
 	j.t.Helper()
 	if err := j.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -144,7 +144,7 @@ func (j *trial) stop() []event {
 	return j.verdict()
 }
 
-// verdict waits for the job's end and holds it to what was promised.
+// verdict waits for the job's end and checks the promises.
 func (j *trial) verdict() []event {
 	j.t.Helper()
 	events := j.succeed()
@@ -167,10 +167,10 @@ func (j *trial) verdict() []event {
 	return events
 }
 
-// checkSteps holds the steps that were told against the rings: each ring goes on where the one
-// before it was, and leaves nothing out. The last step that somebody told of may be done again by
-// the next ring, if only a worker that is lost had done it. The step that a ring goes on from may
-// be told by it, for a lost worker that had not; what that one had not told before is missing.
+// checkSteps compares the reported steps with the rings. Each ring continues where the one before
+// it was, and leaves nothing out. The next ring may repeat the last reported step if only a lost
+// worker had done it. A ring may report the step from which it continues for a lost worker that had
+// not; steps that this worker had not reported before are missing.
 func (j *trial) checkSteps(events []event) {
 	j.t.Helper()
 	last, generation, from := 0.0, 0.0, 0.0
@@ -201,8 +201,8 @@ func (j *trial) checkSteps(events []event) {
 	}
 }
 
-// checkBacks: a job goes back over steps that were done only if it says why: no worker knew the
-// state of some lanes, or whose parameters are right.
+// checkBacks: a job repeats committed steps only with a reason: no worker knew the state of some
+// lanes, or which parameters are right.
 func (j *trial) checkBacks(events []event) {
 	j.t.Helper()
 	told := 0
@@ -238,10 +238,11 @@ func (j *trial) checkCurve(events []event) {
 	}
 }
 
-// references holds the undisturbed jobs' curves, by what makes them.
+// references holds the loss curves of undisturbed jobs, by their flags.
 var references sync.Map
 
-// undisturbed is the loss curve of the trials' job on one worker, of so many steps at least.
+// undisturbed returns the loss curve of the trials' job on one worker, with at least this many
+// steps.
 func undisturbed(t *testing.T, flags []string, steps int) []float64 {
 	t.Helper()
 	steps = max(steps, referenceSteps)

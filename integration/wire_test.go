@@ -9,8 +9,8 @@ import (
 	"rondo/bench/busbw"
 )
 
-// TestBytesOnTheWire has ranks on hosts of their own all-reduce, and holds what their interfaces
-// have counted against what a ring must send: 2(N-1)/N of the buffer, and headers.
+// TestBytesOnTheWire: ranks on hosts of their own all-reduce, and their interfaces have counted the
+// bytes of a ring: 2(N-1)/N of the buffer, and headers.
 func TestBytesOnTheWire(t *testing.T) {
 	for _, world := range []int{2, 3, 4} {
 		t.Run(fmt.Sprintf("%d ranks", world), func(t *testing.T) { bytesOnTheWire(t, world) })

@@ -13,41 +13,41 @@ import (
 	"rondo/train"
 )
 
-// Estimate is how much memory a worker on a CPU takes, in bytes.
+// Estimate is the memory of a worker on a CPU, in bytes.
 type Estimate struct {
-	Model   int64 // parameters, their gradients, and what the optimizers keep of each
+	Model   int64 // parameters, their gradients and the optimizers' slots
 	Work    int64 // activations, and the workspaces of the device's kernels
-	Copies  int64 // initial weights, lanes' states, snapshots that wait to be stored
+	Copies  int64 // initial weights, lanes' states, snapshots that wait to be written
 	Runtime int64 // the program, its threads and its connections
-	// Recovery is what only a worker takes that goes on after others have gone: a snapshot that is
-	// read, or the segments that are computed again for lanes that nobody knows.
+	// Recovery is the additional memory of a worker that goes on after others were lost: a snapshot
+	// that it reads, or the segments that it computes again for lanes whose states are lost.
 	Recovery int64
 }
 
-// Steady is what a worker takes as long as nobody is lost.
+// Steady returns the memory of a worker while no other is lost.
 func (e Estimate) Steady() int64 { return e.Model + e.Work + e.Copies + e.Runtime }
 
-// Total is what a worker may come to.
+// Total returns the largest memory that a worker may need.
 func (e Estimate) Total() int64 { return e.Steady() + e.Recovery }
 
 const (
-	// runtimeBytes is what a worker takes whose model is next to nothing.
+	// runtimeBytes is the memory of a worker with a tiny model.
 	runtimeBytes = 80 << 20
-	// spareShare of the whole is for what the allocators keep beside it.
+	// spareShare is the inverse of the share that the allocators add.
 	spareShare = 16
-	// tokenBytes is what the vocabulary takes for a token: its text and its place in a table.
+	// tokenBytes is the memory of a token of the vocabulary: its text and its place in a table.
 	tokenBytes = 256
-	// sampledBytes is what choosing a token takes for each of the vocabulary.
+	// sampledBytes is the memory, for each token of the vocabulary, to choose one.
 	sampledBytes = 16
-	// labelsAssumed is how many labels a task is taken to have.
+	// labelsAssumed is the assumed number of labels of a task.
 	labelsAssumed = 256
-	// manyThreads stands for --threads 0: how many there are is not known before a worker runs.
+	// manyThreads is the assumed number for --threads 0, which only the worker's machine knows.
 	manyThreads = 16
 )
 
-// Memory estimates what each worker takes of a job whose vocabulary has so many tokens, where so
-// many workers share the lanes. The corpus itself is read from disk. Workers that go on without
-// others have more lanes each: what they then take is Memory for as few.
+// Memory estimates the memory of each of a job's workers, which share the lanes. vocabulary is the
+// number of tokens. The corpus is read from disk and does not count. If workers are lost, the
+// others have more lanes: then Memory of the remaining number holds.
 func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	if workers < 1 || int64(workers) > spec.Batch {
 		return Estimate{}, fmt.Errorf("%d workers cannot share %d lanes (--batch)", workers,
@@ -65,22 +65,22 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	e := Estimate{
 		Model:    kept,
 		Work:     work.Total(),
-		Copies:   s.parameters + 3*s.states, // the book has two of each lane's state, a save one
+		Copies:   s.parameters + 3*s.states, // two states of each lane, and one for a save
 		Runtime:  runtimeBytes + tokenBytes*int64(vocabulary),
 		Recovery: max(s.snapshot, evaluation.Total()),
 	}
 	if spec.Compress != "none" || spec.ErrorFeedback {
-		e.Copies += 2 * s.parameters // what is withheld after the last step and this one
+		e.Copies += 2 * s.parameters // withheld numbers after the last step and after this one
 	}
 	if way, err := jobspec.ParseCompress(spec.Compress); err == nil && way.TopK > 0 &&
 		momentum(spec).On() {
-		e.Copies += 2 * s.parameters // the worker's momentum, likewise: see momentumAfter
+		e.Copies += 2 * s.parameters // likewise the worker's momentum: see momentumAfter
 	}
 	if spec.ShardOptimizer && workers > 1 {
-		e.Copies += s.slots * s.parameters // gathered for a checkpoint, or for another ring
+		e.Copies += s.slots * s.parameters // gathered for a checkpoint or another ring
 	}
 	if jobspec.KeepsModel(spec) {
-		e.Copies += 2 * s.snapshot // one that is written, and one that waits
+		e.Copies += 2 * s.snapshot // one is written, one waits
 	}
 	if spec.SampleTokens > 0 {
 		e.Copies += sampledBytes * int64(vocabulary)
@@ -89,7 +89,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 	return e, nil
 }
 
-// sizes is what a job's tensors take, in bytes of the host's memory.
+// sizes holds the sizes of a job's tensors in host memory, in bytes.
 type sizes struct {
 	spec       *rondov1.JobSpec
 	config     model.Config
@@ -98,8 +98,8 @@ type sizes struct {
 	parameters int64
 	states     int64 // of all lanes
 	snapshot   int64 // parameters, slots and states
-	// How many values a worker keeps of each parameter beside its gradient: what the optimizers do,
-	// which is saved, and copies for as long as a round takes (--sync-every).
+	// Values that a worker keeps for each parameter beside its gradient: the optimizers' slots,
+	// which are saved, and copies for the length of a round (--sync-every).
 	slots, copies int64
 }
 
@@ -131,9 +131,8 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 	return s, nil
 }
 
-// onDevice is what a worker with so many lanes, one of so many workers, has in a device's memory:
-// the model with its gradients and slots, and what passes over the lanes take. An evaluation, which
-// is part of that where the job has any, takes so much more.
+// onDevice returns a worker's memory on a device: kept for the model with its gradients and slots,
+// and work for its passes. Of work, evaluation is the evaluation's part if the job has one.
 func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	work, evaluation compute.Size) {
 	tensor := func(bytes int64) int64 { return on.TensorSize(int(bytes / 4)).Own }
@@ -143,7 +142,7 @@ func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	kept = all*(1+s.copies+beside) + tensor(s.parameters+4*train.Tail)
 	if n := jobspec.ShardCopies(spec); n == 0 || s.slots == 0 || workers == 1 {
 		kept += all * s.slots
-	} else { // a part, and with two copies another's and the gradients from one step to the next
+	} else { // the own part; with two copies also another's, and its gradients of the last step
 		kept += n * tensor(s.parameters/int64(workers)) * (s.slots + n - 1)
 	}
 	if s.labeller != nil { // evaluations use the same passes
@@ -160,8 +159,8 @@ func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	return kept, work, evaluation
 }
 
-// passes returns how many lanes a worker that has so many computes together, and how many gradients
-// wait beside the one that it computes.
+// passes returns the number of lanes that a worker computes together, out of its lanes, and the
+// number of gradients that wait beside the current one.
 func passes(spec *rondov1.JobSpec, lanes int64) (together, gradients int64) {
 	if spec.Accumulate > 1 {
 		gradients++

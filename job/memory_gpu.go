@@ -16,14 +16,14 @@ import (
 // Part is a worker's share of a job.
 type Part struct {
 	Lanes   int // of the worker
-	Workers int // that share the batch
+	Workers int // of the job
 }
 
-// gpuReserve is GPU memory that is not counted: cuBLAS's workspace, and room that
-// is lost between pieces.
+// gpuReserve is GPU memory that the estimate does not itemise: cuBLAS's workspace, and gaps between
+// allocations.
 const gpuReserve = 48 << 20
 
-// GPUMemory estimates how many bytes of a GPU's memory a worker with so many lanes takes.
+// GPUMemory estimates the GPU memory of a worker with this many lanes, in bytes.
 func GPUMemory(spec *rondov1.JobSpec, on compute.Sizer, vocabulary, lanes int) (int64, error) {
 	s, err := sizesOf(spec, vocabulary)
 	if err != nil {
@@ -33,26 +33,26 @@ func GPUMemory(spec *rondov1.JobSpec, on compute.Sizer, vocabulary, lanes int) (
 	return kept + work.Total() + gpuReserve, nil
 }
 
-// driverBytes is what NVIDIA's driver and its libraries take of a process's own memory.
+// driverBytes is the host memory of NVIDIA's driver and its libraries in a process.
 const driverBytes = 2 << 30
 
-// BesideGPU estimates how many bytes of its own memory a worker takes whose model is in a GPU's:
-// what travels around the ring, and the copies that are stored and restored.
+// BesideGPU estimates the host memory, in bytes, of a worker whose model is on a GPU: the gradient
+// that travels around the ring, and the copies that are stored and restored.
 func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
 	s, err := sizesOf(spec, vocabulary)
 	if err != nil {
 		return 0, err
 	}
-	copies := int64(2) // one that is read back from the GPU, and one to recover with
+	copies := int64(2) // one read back from the GPU, one to recover with
 	if jobspec.KeepsModel(spec) {
-		copies += 2 // one that is written, and one that waits
+		copies += 2 // one is written, one waits
 	}
 	bytes := s.parameters + 3*s.states + copies*s.snapshot + runtimeBytes +
 		tokenBytes*int64(vocabulary)
 	return bytes + bytes/spareShare + driverBytes, nil
 }
 
-// Room is how many bytes of a GPU a worker had for itself when it lacked some; 0: nobody knows.
+// Room returns the GPU memory that a worker had for itself when an allocation failed; 0: unknown.
 func Room(device compute.Device, lack *compute.MemoryError) int64 {
 	d, counts := device.(interface{ Bytes() (now, peak int64) })
 	if !counts || lack.Total == 0 {
@@ -62,9 +62,8 @@ func Room(device compute.Device, lack *compute.MemoryError) int64 {
 	return lack.Free + held
 }
 
-// AdviseOnGPU says, in words that continue a sentence, what a worker takes of a GPU's memory, by
-// estimate, and which flags would have it take no more than there is room. Without a room it says
-// only the former.
+// AdviseOnGPU returns the end of a sentence: the estimate of a worker's GPU memory, and the flags
+// with which it would fit into room. Without a room it suggests smaller sizes.
 func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part Part,
 	room int64) string {
 	takes := func(change func(*rondov1.JobSpec), lanes int) int64 {
@@ -72,7 +71,7 @@ func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part P
 		change(changed)
 		bytes, err := GPUMemory(changed, on, vocabulary, lanes)
 		if err != nil {
-			return 1 << 62 // such a job is none
+			return 1 << 62 // the job is invalid, so it never fits
 		}
 		return bytes
 	}
@@ -112,12 +111,13 @@ func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part P
 	return text + ": it would fit with " + strings.Join(ways, ", or ")
 }
 
-// largest is the largest number from 1 to below n that fits, where smaller ones fit too; 0: none.
+// largest returns the largest number from 1 to n-1 that fits, or 0. If a number fits, all smaller
+// ones must fit.
 func largest(n int, fits func(int) bool) int {
 	return sort.Search(n-1, func(i int) bool { return !fits(i + 1) })
 }
 
-// size writes bytes as people read them.
+// size formats a number of bytes.
 func size(bytes int64) string {
 	if bytes < 1<<30 {
 		return fmt.Sprintf("%d MiB", (bytes+1<<20-1)>>20)

@@ -159,8 +159,8 @@ func LoadTrained(
 	if err != nil {
 		return nil, err
 	}
-	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path, Step: c.Step,
-		Why: why}
+	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
+		Step: c.Step, Why: why}
 	if err := t.open(device); err != nil {
 		device.Close()
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)

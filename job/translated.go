@@ -50,7 +50,7 @@ func TranslatorConfig(
 		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
 		Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init, ForgetBias: c.ForgetBias,
 		Seed: c.Seed}
-	if t.Context, err = model.ParseContext(spec.Context); err != nil {
+	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)
 	}
 	return t, app.Usage(t.Validate())

@@ -22,12 +22,12 @@ type Segment struct {
 	model *Model
 	T, B  int
 
-	memory *activations
-	chunk  *graph    // graph of K steps
-	rest   *graph    // graph of the remaining steps, or nil
-	partly []float32 // gradients of one chunk, to be added up; nil if there is one chunk
-	added  int       // prefix of partly that has been added
-	states []state   // states before each chunk, and after the last
+	memory     *activations
+	chunk      *graph    // graph of K steps
+	rest       *graph    // graph of the remaining steps, or nil
+	chunkGrads []float32 // gradients of one chunk, to add to the model's; nil: there is one chunk
+	added      int       // prefix of chunkGrads that was added
+	states     []state   // states before each chunk, and after the last
 	// dstates[i%2] is the gradient of states[i] while chunk i runs backward. It is empty if there
 	// is one chunk.
 	dstates [2]state
@@ -114,8 +114,8 @@ func (s *Segment) build(k int) (err error) {
 	s.memory.allocate(m.config, m.dev.Alloc, k, B)
 	grads := m.grads
 	if k < T {
-		s.partly = m.dev.Alloc(m.config.summed())
-		grads = s.partly
+		s.chunkGrads = m.dev.Alloc(m.config.chunkGradients())
+		grads = s.chunkGrads
 		for i := range s.dstates {
 			s.dstates[i] = newState(m, B)
 		}
@@ -137,9 +137,9 @@ func (c Config) chunk(T int) int {
 	return min(c.Recompute, T)
 }
 
-// summed is how many of the gradients come from each chunk anew: all but an embedding's, whose
-// rows the chunks add to, unless the output layer writes them too.
-func (c Config) summed() int {
+// chunkGradients returns the number of gradients that each chunk computes anew: all but an
+// embedding's, whose rows the chunks add to, unless the output layer writes them too.
+func (c Config) chunkGradients() int {
 	if c.Embed > 0 && !c.TieWeights {
 		return find(Layout(c), embeddingWeight).Offset
 	}
@@ -239,7 +239,7 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 		if last && begun.state == nil && s.stager != nil {
 			begun.state = s.stager.StartDownload(s.host, s.states[i+1].flat)
 		}
-		if in.Stage != nil && s.partly == nil && in.Behind == nil {
+		if in.Stage != nil && s.chunkGrads == nil && in.Behind == nil {
 			stage(gradients)
 		}
 		if i == 0 && in.Finished != nil {
@@ -252,7 +252,7 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 	if err != nil {
 		return begun, err
 	}
-	s.accumulate(len(s.partly), last)
+	s.accumulate(len(s.chunkGrads), last)
 	if i > 0 {
 		return begun, nil
 	}
@@ -268,10 +268,10 @@ func (s *Segment) runChunk(i int, g *graph, in SegmentInput) (begun copies, err 
 // accumulate adds a chunk's gradients up to end to the sum over the chunks. The last chunk, which
 // runs first, starts the sum.
 func (s *Segment) accumulate(end int, last bool) {
-	if end = min(end, len(s.partly)); end <= s.added {
+	if end = min(end, len(s.chunkGrads)); end <= s.added {
 		return
 	}
-	sum, part := s.model.grads[s.added:end], s.partly[s.added:end]
+	sum, part := s.model.grads[s.added:end], s.chunkGrads[s.added:end]
 	if last {
 		s.model.dev.Zero(sum)
 	}
@@ -375,7 +375,7 @@ func (s *Segment) Close() {
 		}
 	}
 	s.memory.close()
-	s.model.dev.Free(s.partly)
+	s.model.dev.Free(s.chunkGrads)
 	for i := range s.states {
 		s.states[i].close()
 	}
@@ -388,6 +388,6 @@ func (s *Segment) Close() {
 	if s.stager != nil && s.host != nil {
 		s.stager.FreeHost(s.host)
 	}
-	s.chunk, s.rest, s.partly, s.states, s.evaluator = nil, nil, nil, nil, nil
+	s.chunk, s.rest, s.chunkGrads, s.states, s.evaluator = nil, nil, nil, nil, nil
 	s.stager, s.host = nil, nil
 }

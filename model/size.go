@@ -2,8 +2,8 @@ package model
 
 import "rondo/compute"
 
-// SegmentSize is how much of a device's memory a segment of T steps of B lanes takes, but for the
-// model. c must be valid.
+// SegmentSize returns a device's memory for a segment of T steps of B lanes, without the model. c
+// must be valid.
 func (c Config) SegmentSize(on compute.Sizer, T, B int) (size compute.Size) {
 	alloc := func(n int) []float32 {
 		size = size.And(on.TensorSize(n))
@@ -13,7 +13,7 @@ func (c Config) SegmentSize(on compute.Sizer, T, B int) (size compute.Size) {
 	new(activations).allocate(c, alloc, k, B)
 	states := (T+k-1)/k + 1
 	if k < T {
-		alloc(c.summed())
+		alloc(c.chunkGradients())
 		states += len(Segment{}.dstates)
 	}
 	for range states {
@@ -25,23 +25,23 @@ func (c Config) SegmentSize(on compute.Sizer, T, B int) (size compute.Size) {
 	return size
 }
 
-// EvaluatorSize is likewise that of an Evaluator.
+// EvaluatorSize returns a device's memory for an Evaluator of T steps of B lanes.
 func (c Config) EvaluatorSize(on compute.Sizer, T, B int) compute.Size {
 	size := on.TensorSize(B * c.StateSize())
 	for _, steps := range c.parts(T) {
-		rows := on.TensorSize(steps * B * max(c.Embed, c.Hidden)) // there are two
+		rows := on.TensorSize(steps * B * max(c.Embed, c.Hidden)) // allocated twice
 		size = size.And(rows).And(rows).And(c.kernelSize(on, steps, B, true))
 	}
 	return size
 }
 
-// GeneratorSize is that of a Generator, or somewhat more.
+// GeneratorSize returns an upper bound of a device's memory for a Generator.
 func (c Config) GeneratorSize(on compute.Sizer) compute.Size {
 	return c.EvaluatorSize(on, 1, 1).And(on.TensorSize(c.Vocab)).
 		And(on.GemmSize(1, c.Vocab, c.outputWidth()))
 }
 
-// parts are the steps of the graphs that compute a segment of T.
+// parts returns the numbers of steps of the graphs that compute a segment of T steps.
 func (c Config) parts(T int) []int {
 	k := c.chunk(T)
 	if T%k == 0 {
@@ -50,7 +50,7 @@ func (c Config) parts(T int) []int {
 	return []int{k, T % k}
 }
 
-// kernelSize is of the workspaces of T steps of B lanes.
+// kernelSize returns the size of the kernels' workspaces for T steps of B lanes.
 func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.Size {
 	size := on.OutputSize(compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab})
 	for k := range c.Layers {

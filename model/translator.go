@@ -26,12 +26,12 @@ func ContextNames() []string { return []string{ContextConcat: "concat", ContextS
 
 // ParseContext returns the context with this name.
 func ParseContext(name string) (Context, error) {
-	at, err := parseName("--context", name, ContextNames())
+	at, err := parseName("--decoder-context", name, ContextNames())
 	return Context(at), err
 }
 
-// String is the name in --context.
-func (c Context) String() string { return nameOf("context", int(c), ContextNames()) }
+// String is the name in --decoder-context.
+func (c Context) String() string { return nameOf("decoder-context", int(c), ContextNames()) }
 
 // parseName returns the index of a flag's value among names.
 func parseName(flag, name string, names []string) (int, error) {
@@ -94,7 +94,7 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--cell %v: translation needs a cell without a second state, such as "+
 			"gru", c.Cell)
 	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
-		return fmt.Errorf("--context: %d is not a context", int(c.Context))
+		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	}
 	return nil
 }

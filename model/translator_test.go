@@ -299,7 +299,7 @@ func TestTranslatorConfig(t *testing.T) {
 		"--hidden 0":               func(c *TranslatorConfig) { c.Hidden = 0 },
 		"vocabulary has 0 tokens":  func(c *TranslatorConfig) { c.SourceVocab = 0 },
 		"--embed 0: translation":   func(c *TranslatorConfig) { c.Embed = 0 },
-		"--context: 2 is not":      func(c *TranslatorConfig) { c.Context = 2 },
+		"--decoder-context: 2 is not":      func(c *TranslatorConfig) { c.Context = 2 },
 		"--cell lstm: translation": func(c *TranslatorConfig) { c.Cell = compute.LSTM },
 	} {
 		c := translators()["gru/concat"]

@@ -23,26 +23,27 @@ import (
 	"rondo/telemetry/metrics"
 )
 
-// How often the Job is told of progress: each time wakes the controllers that watch Jobs. Of
-// another phase it is told at once.
+// Intervals of writes to the Job. Each write wakes the controllers that watch Jobs. A new phase is
+// written at once.
 const (
-	tellEvery = 5 * time.Second // of what changes seldom, and after a failure
-	// tellAgain is for steps, and where nothing has changed. A job of which nothing is heard for
-	// kube.SilenceLimit counts as unknown; the rest of it is for the election of another leader.
-	tellAgain = kube.SilenceLimit / 3
-	tellEnded = time.Minute // of a job that has ended
-	askAgain  = 15 * time.Second
-	endAfter  = 15 * time.Second // for the observer of the last leader to tell of the end
-	endHeard  = 10 * time.Second // for the leader to tell of the last checkpoint
-	// The Job's annotations may have 256 KiB in all.
+	writeEvery = 5 * time.Second // for rare changes, and after a failure
+	// writeSteps is for steps, and for a write without a change. A Job without a write for
+	// kube.SilenceLimit counts as unknown; the rest of that time is for the election of another
+	// leader.
+	writeSteps  = kube.SilenceLimit / 3
+	writeEnded  = time.Minute // for a job that has ended
+	askAgain    = 15 * time.Second
+	endPause    = 15 * time.Second // for the last leader's observer to write the end
+	doneTimeout = 10 * time.Second // for the leader's last event
+	// The Job's annotations are limited to 256 KiB in all.
 	maxRing    = 64 << 10 // bytes; a larger ring is left out
 	maxEvicted = 1 << 10
 )
 
-// forgetReason is why a job stops that etcd is to forget.
+// forgetReason is the stop reason of a job that is deleted.
 const forgetReason = "rondo delete"
 
-// WorkerJob is the Kubernetes Job that runs the workers; kube.WorkerJob is one.
+// WorkerJob is the Kubernetes Job of the workers; kube.WorkerJob implements it.
 type WorkerJob interface {
 	Annotate(ctx context.Context, p kube.Progress, now time.Time) error
 	Forgotten(ctx context.Context) error
@@ -50,14 +51,14 @@ type WorkerJob interface {
 	Watch(ctx context.Context, changed func(kube.Wanted), reached func(error)) error
 }
 
-// Beside is where in Kubernetes the observer runs.
+// Beside is the observer's place in Kubernetes.
 type Beside struct {
 	Job WorkerJob
-	Pod string // of this observer; while the leader is in it, it speaks for the job
+	Pod string // of this observer, which writes while the leader is in the same pod
 }
 
-// keep tells the Job how the job goes, and the leader how many workers the Job is to have and
-// whether it is to stop, while the leader is in this pod. It ends with ctx.
+// keep writes the job's progress into the Job, and passes the Job's wishes to the leader, while the
+// leader is in this pod. It ends with ctx.
 func (o *observer) keep(ctx context.Context) error {
 	k := &keeper{beside: o.cfg.Beside, now: time.Now, state: o.board.State,
 		changed: make(chan struct{}, 1),
@@ -80,32 +81,32 @@ func (o *observer) keep(ctx context.Context) error {
 	return group.Wait()
 }
 
-// keeper does the work of keep.
+// keeper is the state of keep.
 type keeper struct {
 	beside  *Beside
 	now     func() time.Time
 	state   func() dashboard.State
 	trouble func(text string)
 	notice  func(text string)
-	changed chan struct{} // something else is wanted
+	changed chan struct{} // has a token after wanted has changed
 
 	mu     sync.Mutex
 	wanted kube.Wanted
 
-	// Of the goroutine that calls take.
-	ours    bool // the leader is in this pod, or was the last one
-	told    kube.Progress
-	toldAt  time.Time
-	untold  bool      // the last attempt has failed
-	overAt  time.Time // since when the end has been ours to tell, if nobody else does
-	asked   request   // the last one that was refused, or not answered
-	askedAt time.Time
-	refusal string
-	stopAt  time.Time // when the leader was asked to stop
-	endedAt time.Time // when the end was seen first
+	// Used only by the goroutine that calls take.
+	ours      bool          // the leader is in this pod, or was the last one
+	written   kube.Progress // last
+	writtenAt time.Time
+	failed    bool      // the last attempt has failed
+	overAt    time.Time // when this observer writes the end unless another has
+	asked     request   // the last one
+	askedAt   time.Time
+	refusal   string
+	stopAt    time.Time // when the leader was asked to stop
+	endedAt   time.Time // when the end was first seen
 }
 
-// request is what the leader was asked for; the same is not asked again where it was refused.
+// request is a request to the leader. A refused one is not repeated.
 type request struct {
 	run     int64
 	workers int
@@ -118,7 +119,7 @@ func (k *keeper) want(w kube.Wanted) {
 		k.wanted = w
 		select {
 		case k.changed <- struct{}{}:
-		default: // it is known already
+		default: // the token is there already
 		}
 	}
 }
@@ -131,32 +132,32 @@ func (k *keeper) reach(err error) {
 	k.trouble("")
 }
 
-// take looks at the job as it was found now.
+// take handles one look at the job.
 func (k *keeper) take(ctx context.Context, now found) {
 	spec := &rondov1.JobSpec{}
 	if len(now.view.Spec) == 0 || proto.Unmarshal(now.view.Spec, spec) != nil {
 		return
 	}
 	leader := now.view.Leader.ID
-	if leader != "" { // who led last tells of the end
+	if leader != "" { // the last leader's observer writes the end
 		k.ours = within(leader, k.beside.Pod)
 	}
 	ended := now.view.Plan.Phase == cluster.Ended
 	if k.ours || !ended || leader != "" {
 		k.overAt = time.Time{}
 	}
-	job := k.heard()
+	job := k.job()
 	if ended && job.Forget && spec.Submitted <= job.Run {
 		k.forget(ctx, now)
 		return
 	}
 	switch {
 	case k.ours && ended && job.Run != 0 && job.Run != spec.Submitted:
-		// The Job is that of the next run already, of which nothing is known here.
+		// The Job already belongs to the next run, about which this observer knows nothing.
 	case k.ours:
 		k.stop(ctx, now)
 		k.scale(ctx, now, spec)
-		k.tell(ctx, now.view)
+		k.annotate(ctx, now.view)
 	case ended && leader == "":
 		k.end(ctx, now.view, spec)
 	default:
@@ -164,31 +165,31 @@ func (k *keeper) take(ctx context.Context, now found) {
 	}
 }
 
-// heard is what was heard of the Job last.
-func (k *keeper) heard() kube.Wanted {
+// job returns the Job's last known wishes.
+func (k *keeper) job() kube.Wanted {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.wanted
 }
 
-// end tells of the end where the pod of who led last may be gone: the Job is read first, which may
-// be that of another run by now, or have been told.
+// end writes the job's end if the last leader's pod may be gone. It reads the Job first, which may
+// belong to another run by now, or already have the end.
 func (k *keeper) end(ctx context.Context, view cluster.View, spec *rondov1.JobSpec) {
 	at := k.now()
 	if k.overAt.IsZero() {
-		k.overAt = at.Add(endAfter)
+		k.overAt = at.Add(endPause)
 	}
 	if at.Before(k.overAt) {
 		return
 	}
-	k.overAt = at.Add(tellEnded)
+	k.overAt = at.Add(writeEnded)
 	job, err := k.read(ctx)
 	if err == nil && !job.Over && job.Run == spec.Submitted {
 		k.write(ctx, k.progress(view))
 	}
 }
 
-// read asks what the Job says at this moment, because what was heard of it may be old.
+// read reads the Job's wishes, because the last known ones may be old.
 func (k *keeper) read(ctx context.Context) (kube.Wanted, error) {
 	job, err := k.beside.Job.Read(ctx)
 	if ctx.Err() != nil {
@@ -201,12 +202,12 @@ func (k *keeper) read(ctx context.Context) (kube.Wanted, error) {
 	return job, err
 }
 
-// within says whether a coordinator's id has a pod's name among its parts.
+// within reports whether a coordinator's id contains a pod's name.
 func within(leader, pod string) bool {
 	return pod != "" && strings.Contains("-"+leader+"-", "-"+pod+"-")
 }
 
-// forget has etcd keep nothing of a job that has ended, and says so to who asked for it.
+// forget removes an ended job's keys from etcd, and confirms it in the Job.
 func (k *keeper) forget(ctx context.Context, now found) {
 	if err := now.forget(ctx); err != nil {
 		k.trouble(err.Error())
@@ -215,14 +216,14 @@ func (k *keeper) forget(ctx context.Context, now found) {
 	k.reach(k.beside.Job.Forgotten(ctx))
 }
 
-// closing says whether a job stops, or has ended: nothing more is asked of it.
+// closing reports whether a job stops or has ended, so that it takes no requests.
 func closing(view cluster.View) bool {
 	return view.Plan.Phase == cluster.Stopping || view.Plan.Phase == cluster.Ended
 }
 
-// stop asks the leader to stop the job, where the Job's annotations say so.
+// stop asks the leader to stop the job if the Job's annotations ask for it.
 func (k *keeper) stop(ctx context.Context, now found) {
-	job := k.heard()
+	job := k.job()
 	if job.Stop == "" && !job.Forget || closing(now.view) ||
 		k.now().Sub(k.stopAt) < askAgain {
 		return
@@ -232,13 +233,13 @@ func (k *keeper) stop(ctx context.Context, now found) {
 	}
 	k.stopAt = k.now()
 	if err := now.stop(ctx, cmp.Or(job.Stop, forgetReason)); err != nil && ctx.Err() == nil {
-		k.notice(fmt.Sprintf("the leader was asked to stop the job, and has not: %v", err))
+		k.notice(fmt.Sprintf("the leader was asked to stop the job and did not: %v", err))
 	}
 }
 
-// scale asks the leader for as many workers as the Job is to have.
+// scale asks the leader for the Job's number of workers.
 func (k *keeper) scale(ctx context.Context, now found, spec *rondov1.JobSpec) {
-	wanted := k.heard()
+	wanted := k.job()
 	if wanted.Suspended || wanted.Workers == 0 {
 		return
 	}
@@ -267,23 +268,23 @@ func (k *keeper) scale(ctx context.Context, now found, spec *rondov1.JobSpec) {
 	}
 }
 
-// tell writes how the job goes into the Job's annotations, if that is due.
-func (k *keeper) tell(ctx context.Context, view cluster.View) {
-	if k.unheard(view) {
+// annotate writes the job's progress into the Job's annotations when that is due.
+func (k *keeper) annotate(ctx context.Context, view cluster.View) {
+	if k.awaitsDone(view) {
 		return
 	}
 	progress := k.progress(view)
 	if k.refusal != "" {
 		progress.Reason = k.refusal
 	}
-	if k.now().Sub(k.toldAt) >= k.pause(progress) {
+	if k.now().Sub(k.writtenAt) >= k.pause(progress) {
 		k.write(ctx, progress)
 	}
 }
 
-// unheard says whether a job has ended whose leader has not told of it yet: it tells of the last
-// checkpoint first.
-func (k *keeper) unheard(view cluster.View) bool {
+// awaitsDone reports whether a job has ended and its leader's last event, which names the last
+// checkpoint, has not come yet.
+func (k *keeper) awaitsDone(view cluster.View) bool {
 	if view.Plan.Phase != cluster.Ended || view.Plan.Failed || len(view.Plan.Members) == 0 {
 		k.endedAt = time.Time{}
 		return false
@@ -291,45 +292,45 @@ func (k *keeper) unheard(view cluster.View) bool {
 	if k.endedAt.IsZero() {
 		k.endedAt = k.now()
 	}
-	return k.now().Sub(k.endedAt) < endHeard &&
+	return k.now().Sub(k.endedAt) < doneTimeout &&
 		!slices.ContainsFunc(k.state().Notices, func(n dashboard.Notice) bool {
 			return n.Kind == telemetry.KindDone
 		})
 }
 
-// pause is how long after the last time the Job is told.
+// pause returns the time between the last write and the next.
 func (k *keeper) pause(p kube.Progress) time.Duration {
 	same := p
-	same.Step, same.Epoch = k.told.Step, k.told.Epoch
-	same.Loss, same.Perplexity = k.told.Loss, k.told.Perplexity
-	same.TokensPerSecond = k.told.TokensPerSecond
+	same.Step, same.Epoch = k.written.Step, k.written.Epoch
+	same.Loss, same.Perplexity = k.written.Loss, k.written.Perplexity
+	same.TokensPerSecond = k.written.TokensPerSecond
 	switch {
-	case k.untold:
-		return tellEvery
-	case p == k.told && p.Over():
-		return tellEnded
-	case p.Phase != k.told.Phase:
+	case k.failed:
+		return writeEvery
+	case p == k.written && p.Over():
+		return writeEnded
+	case p.Phase != k.written.Phase:
 		return 0
-	case same == k.told:
-		return tellAgain
+	case same == k.written:
+		return writeSteps
 	}
-	return tellEvery
+	return writeEvery
 }
 
 func (k *keeper) write(ctx context.Context, p kube.Progress) {
 	now := k.now()
-	k.toldAt = now
+	k.writtenAt = now
 	err := k.beside.Job.Annotate(ctx, p, now)
 	if ctx.Err() != nil {
 		return
 	}
 	k.reach(err)
-	if k.untold = err != nil; !k.untold {
-		k.told = p
+	if k.failed = err != nil; !k.failed {
+		k.written = p
 	}
 }
 
-// progress is what annotations say of the job as it was found, and of what was shown of it.
+// progress returns the annotations for a look at the job and for the events so far.
 func (k *keeper) progress(view cluster.View) kube.Progress {
 	s := k.state()
 	p := kube.Progress{Phase: s.Phase, Reason: s.Reason, Step: s.Progress.Step,
@@ -358,7 +359,7 @@ func (k *keeper) progress(view cluster.View) kube.Progress {
 	return p
 }
 
-// ringOf lists the ring's workers by rank, each with its address and lanes: IP=FROM-TO,...
+// ringOf returns the ring's workers by rank, each with its address and lanes: IP=FROM-TO,...
 func ringOf(plan cluster.Plan) string {
 	var ring strings.Builder
 	for rank, m := range plan.Members {

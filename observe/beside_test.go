@@ -170,7 +170,7 @@ func TestKeeperOutlastsTheServer(t *testing.T) {
 	if len(b.job.told) != 0 || fmt.Sprint(b.troubles) != "[away]" {
 		t.Errorf("told %v, troubles %q", b.job.told, b.troubles)
 	}
-	b.look(tellEvery)
+	b.look(writeEvery)
 	if len(b.job.told) != 1 || b.troubles[len(b.troubles)-1] != "" {
 		t.Errorf("told %v, troubles %q", b.job.told, b.troubles)
 	}
@@ -184,7 +184,7 @@ func TestKeeperTellsOfTheEndOfAnother(t *testing.T) {
 		says   kube.Wanted
 		told   int
 	}{
-		"untold":          {"", kube.Wanted{Run: 1}, 1},
+		"failed":          {"", kube.Wanted{Run: 1}, 1},
 		"told":            {"", kube.Wanted{Run: 1, Over: true}, 0},
 		"the next run":    {"", kube.Wanted{Run: 2}, 0},
 		"another leads":   {"coordinator-other-1", kube.Wanted{Run: 1}, 0},
@@ -369,7 +369,7 @@ func TestKeeperWaitsForTheLastCheckpoint(t *testing.T) {
 			b.state.Notices = []dashboard.Notice{{Kind: telemetry.KindDone}}
 			b.look(time.Second)
 		} else {
-			b.look(endHeard)
+			b.look(doneTimeout)
 		}
 		if len(b.job.told) != 1 || b.job.told[0].Phase != telemetry.PhaseEnded {
 			t.Errorf("heard %t: told %+v", heard, b.job.told)

@@ -18,27 +18,28 @@ import (
 	"rondo/telemetry/metrics"
 )
 
-// Limits of what a follower waits for.
+// Limits of a follower's waits.
 const (
-	viewPause   = time.Second     // between looks at what etcd holds
+	viewPause   = time.Second     // between two looks at etcd
 	viewTimeout = 5 * time.Second // of one look
-	watchPause  = time.Second     // before the leader is asked for its history anew
-	// A leader is not reached while its client says so, and for as long after the last time as one
-	// attempt of the client's takes at most.
+	watchPause  = time.Second     // before the leader is watched again
+	// The leader counts as away for this time after its client's last warning: the longest that one
+	// attempt of the client takes.
 	attempt = 12 * time.Second
 )
 
-// An audience is shown a job: what happens to it, and how it stands.
+// An audience receives a job's events and its state.
 type audience interface {
-	// Begin: what follows is of this run; what was shown of it is shown again, if anything.
+	// Begin starts a run: later events belong to it. After a second Begin of the same run its
+	// events come again.
 	Begin(telemetry.Run)
 	Show(telemetry.Event)
 	Stand(telemetry.Standing)
-	// Trouble: a peer is not reached; or is, if text is empty.
+	// Trouble reports that a peer is away; with an empty text, that it answers again.
 	Trouble(peer, text string)
 }
 
-// all passes everything on to each of several.
+// all is several audiences as one.
 type all []audience
 
 func (a all) Begin(run telemetry.Run) {
@@ -65,10 +66,10 @@ func (a all) Trouble(peer, text string) {
 	}
 }
 
-// watchFunc is rpc.Client.Watch with a patience that does not end.
+// watchFunc is rpc.Client.Watch of a client that never gives up.
 type watchFunc func(ctx context.Context, fn func(*rondov1.Event) error) error
 
-// follower follows a job, for one run after another.
+// follower follows a job from run to run.
 type follower struct {
 	store cluster.Viewer
 	watch watchFunc
@@ -76,7 +77,7 @@ type follower struct {
 	away  *away
 	log   *slog.Logger
 	ready func()             // called after each answer of etcd
-	seen  func(cluster.View) // called with each job that etcd holds
+	seen  func(cluster.View) // called with each look at the job
 
 	job *followed // nil: nobody has submitted the job
 }
@@ -84,9 +85,9 @@ type follower struct {
 // followed is the run whose events are watched.
 type followed struct {
 	run        telemetry.Run
-	generation cluster.Generation // the newest of this run
-	last       cluster.Generation // of the run before
-	stop       func()             // ends the watch, and waits until it has
+	generation cluster.Generation // newest generation of this run
+	last       cluster.Generation // last generation of the earlier run
+	stop       func()             // ends the watch and waits for its end
 }
 
 // run follows the job until ctx ends.
@@ -104,7 +105,7 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// leave stops to watch the job's run, if it has one.
+// leave ends the watch of the job's run, if there is one.
 func (f *follower) leave() {
 	if f.job != nil {
 		f.job.stop()
@@ -112,7 +113,7 @@ func (f *follower) leave() {
 	}
 }
 
-// look takes what etcd holds of the job.
+// look reads the job from etcd.
 func (f *follower) look(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
@@ -146,7 +147,7 @@ func (f *follower) reached() {
 	f.ready()
 }
 
-// take shows how the job stands, and sees to it that the events of its run are watched.
+// take shows the job's state, and watches the events of a new run.
 func (f *follower) take(ctx context.Context, spec *rondov1.JobSpec, view cluster.View) {
 	run := runOf(spec)
 	if f.job == nil || run != f.job.run {
@@ -164,7 +165,7 @@ func (f *follower) take(ctx context.Context, spec *rondov1.JobSpec, view cluster
 	f.seen(view)
 	switch trouble := f.away.trouble(); {
 	case view.Plan.Phase == cluster.Ended:
-		f.show.Trouble(metrics.Leader, "") // nobody has to lead it any more
+		f.show.Trouble(metrics.Leader, "") // an ended job needs no leader
 	case view.Leader.ID == "":
 		f.show.Trouble(metrics.Leader, cluster.ErrNoLeader.Error())
 	default:
@@ -186,10 +187,10 @@ func (f *follower) start(ctx context.Context, job followed) (stop func()) {
 	}
 }
 
-// errStale: the leader still tells of the run before.
-var errStale = errors.New("the leader still tells of the run before")
+// errStale: the leader still reports the earlier run.
+var errStale = errors.New("the leader still reports the earlier run")
 
-// events shows what the leader tells, until the run has ended.
+// events shows the leader's events until the run has ended.
 func (f *follower) events(ctx context.Context, job followed) {
 	for {
 		err := f.watch(ctx, func(e *rondov1.Event) error {
@@ -211,7 +212,7 @@ func (f *follower) events(ctx context.Context, job followed) {
 		if err == nil {
 			err = errStale
 		}
-		f.log.Warn("watching the job anew", "error", err)
+		f.log.Warn("watching the job again", "error", err)
 		if !sleep(ctx, watchPause) {
 			return
 		}
@@ -219,8 +220,8 @@ func (f *follower) events(ctx context.Context, job followed) {
 	}
 }
 
-// goesOn says whether a run has not ended by what etcd holds; it waits for an etcd that is away.
-// What a leader told to its end was then the run before.
+// goesOn reports whether the run has not ended by etcd's data. Then a watch that ended was of the
+// earlier run. It waits while etcd is away.
 func (f *follower) goesOn(ctx context.Context, job followed) bool {
 	for {
 		limited, cancel := context.WithTimeout(ctx, viewTimeout)
@@ -242,7 +243,7 @@ func (f *follower) goesOn(ctx context.Context, job followed) bool {
 	}
 }
 
-// generationOf is the ring that an event is of; 0: none.
+// generationOf returns the generation of an event; 0: none.
 func generationOf(e *rondov1.Event) uint64 {
 	switch k := e.GetKind().(type) {
 	case *rondov1.Event_Worker:
@@ -268,8 +269,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// away is a log handler that notes why the leader is not reached: its client tries again for ever,
-// and says so in its log alone.
+// away is a log handler that keeps the reason why the leader does not answer. The leader's client
+// retries forever, and reports the reason in its log only.
 type away struct {
 	slog.Handler
 	now func() time.Time
@@ -304,14 +305,14 @@ func (a *away) Handle(ctx context.Context, r slog.Record) error {
 	return a.Handler.Handle(ctx, r)
 }
 
-// heard: the leader is reached.
+// heard records that the leader has answered.
 func (a *away) heard() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.text = ""
 }
 
-// trouble is why the leader is not reached; empty: it is, as far as is known.
+// trouble returns why the leader does not answer; empty: it does, or nothing is known.
 func (a *away) trouble() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

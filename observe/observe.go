@@ -1,9 +1,8 @@
-// Package observe is a process that watches a job and trains nothing: it follows the job through
-// etcd and its leader, whoever that is, for one run after another, and shows it as a web page, as
-// JSON, and as figures for Prometheus. In Kubernetes it also writes the job's progress into
-// annotations of the Job that runs the workers, asks the leader for as many workers as that Job is
-// to have, and to stop when an annotation says so. It goes on without etcd, the leader and the API
-// server, and says what it misses.
+// Package observe is a process that watches a job and trains nothing. It follows the job through
+// etcd and the leader, from run to run, and serves a web page, JSON and figures for Prometheus. In
+// Kubernetes it also writes the job's progress into the annotations of the workers' Job, and passes
+// that Job's wishes to the leader: its number of workers, and a request to stop. It goes on while
+// etcd, the leader or the API server is away, and shows which one is.
 package observe
 
 import (
@@ -25,20 +24,20 @@ import (
 	"rondo/telemetry/metrics"
 )
 
-// Limits of the waits.
+// Limits of waits.
 const (
-	patience      = time.Duration(math.MaxInt64) // of the watch: it ends with the run, or with us
+	patience      = time.Duration(math.MaxInt64) // of the watch, which ends with the run or ctx
 	scalePatience = 10 * time.Second             // for the leader to answer a request
 	openPause     = 2 * time.Second              // between attempts to reach etcd at the start
 )
 
-// Config says what is observed, and where it is shown.
+// Config selects the job and the address of the page.
 type Config struct {
 	Meet   meet.Config // how etcd and the leader are reached
 	Listen string      // host:port of the web page
 	Beside *Beside     // the Kubernetes Job; nil: there is none
 
-	// Opened is called with the web page's address, when it has one; may be nil.
+	// Opened is called with the web page's address; nil: not called.
 	Opened func(address string)
 }
 
@@ -50,7 +49,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if _, _, err := net.SplitHostPort(cfg.Listen); err != nil {
 		return app.Usagef("--listen %q is not host:port: %w", cfg.Listen, err)
 	}
-	if _, err := cfg.Meet.Identity(); err != nil { // a wrong --tls is not worth a wait
+	if _, err := cfg.Meet.Identity(); err != nil { // fail before the wait for etcd
 		return err
 	}
 	o := newObserver(cfg)
@@ -70,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	err = group.Wait()
 	if errors.Is(err, context.Canceled) {
-		return nil // as it was asked to
+		return nil // ctx has ended
 	}
 	return err
 }
@@ -82,10 +81,10 @@ type observer struct {
 	board *dashboard.Board
 	show  audience
 	site  *site
-	found chan found // the job, each time it was looked at; the newest alone waits
+	found chan found // looks at the job; only the newest waits
 }
 
-// found is a job as it was found, how its leader is asked, and how etcd forgets it.
+// found is a look at a job, with the requests to its leader and to etcd.
 type found struct {
 	view   cluster.View
 	scale  func(ctx context.Context, workers int) error
@@ -105,7 +104,7 @@ func newObserver(cfg Config) *observer {
 	return o
 }
 
-// follow follows the job from the moment at which etcd answers.
+// follow follows the job, once etcd answers.
 func (o *observer) follow(ctx context.Context) error {
 	for {
 		store, err := o.cfg.Meet.Store(ctx)
@@ -143,12 +142,11 @@ func (o *observer) followIn(ctx context.Context, store *etcdstore.Store) error {
 	return f.run(ctx)
 }
 
-// hand leaves the job as it was found to whoever keeps the Kubernetes Job; what it has not taken
-// of older ones goes.
+// hand passes a look to keep, and replaces one that keep has not taken.
 func (o *observer) hand(now found) {
 	select {
 	case <-o.found:
 	default:
 	}
-	o.found <- now // only we send
+	o.found <- now // there is no other sender
 }

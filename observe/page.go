@@ -43,7 +43,7 @@ func OpenPage(ctx context.Context, listen string, spec *rondov1.JobSpec) (*Page,
 	return p, nil
 }
 
-// URL is the page's address, for a browser of this machine.
+// URL returns the page's address for a browser of this machine.
 func (p *Page) URL() string {
 	address, ok := p.listener.Addr().(*net.TCPAddr)
 	if ok && address.IP.IsUnspecified() { // every address of the machine, loopback too
@@ -55,7 +55,7 @@ func (p *Page) URL() string {
 // Show shows an event of the run.
 func (p *Page) Show(e telemetry.Event) { p.show.Show(e) }
 
-// Serve answers browsers until ctx ends, and shows every second how the stored job stands.
+// Serve serves browsers until ctx ends, and shows the stored job's state every second.
 func (p *Page) Serve(ctx context.Context, store cluster.Viewer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.site.serve(ctx, p.listener) })
@@ -95,7 +95,7 @@ func (p *Page) look(ctx context.Context, store cluster.Viewer) {
 	}
 }
 
-// runOf is a run as the page's audience knows it.
+// runOf returns a run for an audience.
 func runOf(spec *rondov1.JobSpec) telemetry.Run {
 	return telemetry.Run{Number: spec.Submitted, TokensPerStep: spec.Batch * spec.Bptt}
 }

@@ -30,11 +30,11 @@ const (
 	closeTimeout  = 2 * time.Second // for answers in progress, at the end
 )
 
-// site is what the observer shows over HTTP.
+// site is the observer's HTTP server.
 type site struct {
 	pages    *dashboard.Server
 	server   *http.Server
-	answered atomic.Bool // etcd has, once
+	answered atomic.Bool // etcd has answered once
 }
 
 func newSite(pages *dashboard.Server, figures prometheus.Gatherer, log *slog.Logger) *site {
@@ -53,8 +53,8 @@ func newSite(pages *dashboard.Server, figures prometheus.Gatherer, log *slog.Log
 	return s
 }
 
-// ready: etcd has answered. It stays so when etcd goes: the page then shows what was known, and
-// that etcd is away.
+// ready records that etcd has answered. It stays set when etcd goes away: the page then shows the
+// last known state and that etcd is away.
 func (s *site) ready() { s.answered.Store(true) }
 
 func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
@@ -65,7 +65,7 @@ func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// serve answers on a listener until ctx ends.
+// serve serves a listener until ctx ends.
 func (s *site) serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.pages.Run(ctx) })

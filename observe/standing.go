@@ -5,8 +5,8 @@ import (
 	"rondo/telemetry"
 )
 
-// StandingOf is a job as the store has it, the ring first, by rank, then everybody else who is
-// registered.
+// StandingOf returns the state of a stored job: the ring by rank, and then the other registered
+// workers.
 func StandingOf(job cluster.Job, view cluster.View) telemetry.Standing {
 	plan := view.Plan
 	s := telemetry.Standing{Phase: phaseOf(plan), Reason: plan.Reason, Leader: view.Leader.ID,
@@ -51,7 +51,7 @@ func seatOf(m cluster.Member, state string) telemetry.Seat {
 		Device: m.Device}
 }
 
-// phaseOf is the phase in telemetry's words.
+// phaseOf returns telemetry's name of the phase.
 func phaseOf(p cluster.Plan) string {
 	switch p.Phase {
 	case cluster.Running:

@@ -36,13 +36,15 @@ const floatBytes = 4
 type buckets struct {
 	Config
 	ring  Ring
-	ready func(ctx context.Context, end int)                         // the method Ready, made once
-	begin func(ctx context.Context, first, end int) (Pending, error) // starts the sum of a range
-	probe func(ctx context.Context, buf []float32) error             // sums like begin
+	ready func(ctx context.Context, end int)             // the method Ready, made once
+	probe func(ctx context.Context, buf []float32) error // sums like begin
+	// begin starts the sum of a range. ended is nil, or receives the time when it is done.
+	begin func(ctx context.Context, first, end int, ended *time.Time) (Pending, error)
 
 	ends      []int     // of the buckets
 	pending   []Pending // sums that have started
 	startedAt []time.Time
+	endedAt   []time.Time // of each bucket; zero: when the step's sum has ended
 	loaded    time.Time
 	err       error // error of a bucket that could not start
 	points    profile
@@ -51,8 +53,8 @@ type buckets struct {
 
 func newBuckets(c Config, ring Ring) *buckets {
 	b := &buckets{Config: c, ring: ring, probe: ring.AllReduce}
-	b.begin = func(ctx context.Context, first, end int) (Pending, error) {
-		return ring.Start(ctx, c.Gradient.Host[first:end])
+	b.begin = func(ctx context.Context, first, end int, ended *time.Time) (Pending, error) {
+		return ring.Start(ctx, c.Gradient.Host[first:end], ended)
 	}
 	b.ready = b.Ready
 	least := int(c.BucketBytes / floatBytes)
@@ -85,6 +87,7 @@ func (b *buckets) cut(least int) {
 		points = points[len(points)-1:]
 	}
 	b.ends = bucketsOf(points, least)
+	b.endedAt = make([]time.Time, len(b.ends))
 }
 
 // Begin implements train.Sum.
@@ -125,7 +128,7 @@ func (b *buckets) Ready(ctx context.Context, end int) {
 		if b.Trace != nil {
 			b.startedAt = append(b.startedAt, b.Now()) // before it begins: it may end at once
 		}
-		p, err := b.begin(ctx, b.Begun(), b.ends[n])
+		p, err := b.begin(ctx, b.Begun(), b.ends[n], b.ended(n))
 		if err != nil {
 			b.err = err
 			return
@@ -133,6 +136,17 @@ func (b *buckets) Ready(ctx context.Context, end int) {
 		b.pending = append(b.pending, p)
 	}
 }
+
+// ended returns where the time is kept at which a bucket's sum ends; nil: it is not traced.
+func (b *buckets) ended(bucket int) *time.Time {
+	if b.Trace == nil {
+		return nil
+	}
+	return &b.endedAt[bucket]
+}
+
+// lastEnded records that all is summed but the tail.
+func (b *buckets) lastEnded() { b.endedAt[len(b.ends)-1] = b.Now() }
 
 // Load implements train.Sum.
 func (b *buckets) Load(ctx context.Context) {
@@ -149,43 +163,38 @@ func (b *buckets) collect(ctx context.Context) error {
 		clear(b.pending)
 		b.pending, b.startedAt = b.pending[:0], b.startedAt[:0]
 	}()
-	var before time.Time
-	for i, p := range b.pending {
+	for _, p := range b.pending {
 		if err := p.Wait(ctx); err != nil {
 			return err
 		}
-		before = b.trace(i, p, before)
 	}
-	for i := len(b.pending); i < len(b.ends); i++ {
-		before = b.trace(i, nil, before)
+	if b.Trace != nil {
+		b.trace()
 	}
 	return nil
 }
 
-// trace reports a bucket whose sum has ended. The ring sums one bucket at a time, so a bucket's
-// span starts after the one before has ended.
-func (b *buckets) trace(bucket int, p Pending, before time.Time) (ended time.Time) {
-	if b.Trace == nil {
-		return before
-	}
-	began := b.loaded
-	if bucket < len(b.startedAt) {
-		began = b.startedAt[bucket]
-	}
-	ended = b.Now()
-	if e, ok := p.(Ender); ok {
-		ended = e.Ended()
-	}
-	if began.Before(before) {
-		began = before
-	}
+// trace reports the buckets, whose sums have ended. The ring sums one bucket at a time, so a
+// bucket's span starts after the one before has ended.
+func (b *buckets) trace() {
+	var before time.Time
 	first := 0
-	if bucket > 0 {
-		first = b.ends[bucket-1]
+	for i, end := range b.ends {
+		began, ended := b.loaded, b.endedAt[i]
+		if i < len(b.startedAt) {
+			began = b.startedAt[i]
+		}
+		if began.Before(before) {
+			began = before
+		}
+		if ended.IsZero() {
+			ended = b.Now()
+		}
+		b.Trace(fmt.Sprintf("bucket %d of %d, %d KiB", i+1, len(b.ends),
+			(end-first)*floatBytes>>10), began, ended)
+		before, first = ended, end
 	}
-	b.Trace(fmt.Sprintf("bucket %d of %d, %d KiB", bucket+1, len(b.ends),
-		(b.ends[bucket]-first)*floatBytes>>10), began, ended)
-	return ended
+	clear(b.endedAt)
 }
 
 // Around sums around the ring. The last bucket travels with the tail.

@@ -44,8 +44,8 @@ func (alreadyHanded) Wait(context.Context) error { return nil }
 func NewCompressed(c Config, ring Ring, summer *compress.Summer, update Update) *Compressed {
 	c.Overlaps = c.Overlaps && summer.Overlaps() && update.Scale == 0 // Sum scales all of it
 	s := &Compressed{buckets: newBuckets(c, ring), summer: summer, update: update}
-	s.begin = func(ctx context.Context, _, end int) (Pending, error) {
-		return alreadyHanded{}, summer.Ready(ctx, c.Gradient.Gradient(), end)
+	s.begin = func(ctx context.Context, _, end int, ended *time.Time) (Pending, error) {
+		return alreadyHanded{}, summer.Ready(ctx, c.Gradient.Gradient(), end, ended)
 	}
 	s.probe = summer.Probe
 	return s
@@ -98,6 +98,7 @@ func (c *Compressed) Sum(ctx context.Context) (busy time.Duration, err error) {
 	if err := c.summer.Sum(ctx, c.step, c.rate, gradient); err != nil {
 		return 0, err
 	}
+	c.lastEnded()
 	if s := c.update.Scale; s != 0 {
 		scale(gradient, 1/s)
 	}

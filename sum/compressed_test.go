@@ -35,9 +35,13 @@ func (p pair) AllReduceCarry(ctx context.Context, buf, _, _ []float32) error {
 type compressed struct{ pair }
 
 func (c compressed) Start(
-	ctx context.Context, buf, _ []float32,
+	ctx context.Context, buf, _ []float32, ended *time.Time,
 ) (compress.Pending, error) {
-	return alreadyHanded{}, c.AllReduce(ctx, buf)
+	err := c.AllReduce(ctx, buf)
+	if ended != nil {
+		*ended = time.Time{}.Add(*c.passed)
+	}
+	return alreadyHanded{}, err
 }
 
 // newPair returns a compressed sum of four floats and a tail of one.
@@ -124,5 +128,23 @@ func TestCompressedRule(t *testing.T) {
 			got.WeightDecay != c.wd {
 			t.Errorf("step %d of %+v: %+v", c.step, c.u, got)
 		}
+	}
+}
+
+// A bucket's span ends when its sum has ended, and not after the tail. The pair takes a second for
+// each sum.
+func TestCompressedSpans(t *testing.T) {
+	s, p, _ := newPair(t, Update{})
+	s.Finishes, s.Overlaps = []int{2, 4}, true
+	s.cut(1)
+	var ends []time.Duration // since the step's begin
+	s.Trace = func(_ string, _, ended time.Time) {
+		ends = append(ends, ended.Sub(time.Time{}).Truncate(time.Second))
+	}
+	s.Resume(0, 1, false)
+	s.Ready(t.Context(), 2)
+	sumOnce(t, s)
+	if want := []time.Duration{time.Second, 2 * time.Second}; !slices.Equal(ends, want) {
+		t.Errorf("buckets end after %v, want %v; all ended after %v", ends, want, *p.passed)
 	}
 }

@@ -40,6 +40,21 @@ func (e *UnmetError) Error() string { return e.Err.Error() }
 // Unwrap returns why it gave up.
 func (e *UnmetError) Unwrap() error { return e.Err }
 
+// NoOverlap is the part of train.Sum for sums that start only after backward.
+type NoOverlap struct{}
+
+// Touch implements train.Sum.
+func (NoOverlap) Touch([]int32) {}
+
+// Early implements train.Sum.
+func (NoOverlap) Early() bool { return false }
+
+// Ready implements train.Sum.
+func (NoOverlap) Ready(context.Context, int) {}
+
+// Begun implements train.Sum.
+func (NoOverlap) Begun() int { return 0 }
+
 // Layout of what Group adds behind the step's tail. Each value is summed over the ranks.
 const (
 	unsummed  = iota // ranks whose Group has not summed
@@ -54,6 +69,7 @@ const (
 // only. If a Group fails because the ring does, the ring's error is returned. If one rank's Group
 // fails, the others must leave theirs before the failed rank's ring timeout.
 type Group struct {
+	NoOverlap
 	ring     Ring
 	group    compute.Group
 	gradient *compute.Mirror
@@ -73,23 +89,11 @@ func (g *Group) Begin(context.Context, int64, float64) (bool, error) { return fa
 // Resume implements train.Sum.
 func (g *Group) Resume(int64, int64, bool) {}
 
-// Early implements train.Sum.
-func (g *Group) Early() bool { return false }
-
-// Touch implements train.Sum.
-func (g *Group) Touch([]int32) {}
-
 // Rule implements train.Sum.
 func (g *Group) Rule(_ int64, u compute.Update) compute.Update { return u }
 
 // Stage implements train.Sum.
 func (g *Group) Stage() []float32 { return nil }
-
-// Ready implements train.Sum.
-func (g *Group) Ready(context.Context, int) {}
-
-// Begun implements train.Sum.
-func (g *Group) Begun() int { return 0 }
 
 // Load implements train.Sum.
 func (g *Group) Load(context.Context) {}

@@ -25,8 +25,9 @@ type Ring interface {
 	// ReduceScatter gives rank i the sum over the ranks of buf[ends[i-1]:ends[i]], which may be
 	// empty. The rest of buf is undefined afterwards.
 	ReduceScatter(ctx context.Context, buf []float32, ends []int) error
-	// Start starts an AllReduce of buf without waiting for it. Later calls run after it.
-	Start(ctx context.Context, buf []float32) (Pending, error)
+	// Start starts an AllReduce of buf without waiting for it. Later calls run after it. ended
+	// receives the time when it is done, before Wait returns; nil: no time.
+	Start(ctx context.Context, buf []float32, ended *time.Time) (Pending, error)
 	// Timing returns the total time that this rank's sends were blocked, and the total time that it
 	// waited to receive.
 	Timing() (sending, waiting time.Duration)
@@ -39,30 +40,16 @@ type Pending interface {
 	Wait(ctx context.Context) error
 }
 
-// Ender is a Pending that knows when its sum ended.
-type Ender interface {
-	// Ended returns that time, after Wait.
-	Ended() time.Time
-}
-
-// Of returns an allreduce.Ring as a Ring. If traced, its sums are Enders.
-func Of(ring *allreduce.Ring, traced bool) Ring { return ringAdapter{ring, traced} }
+// Of returns an allreduce.Ring as a Ring.
+func Of(ring *allreduce.Ring) Ring { return ringAdapter{ring} }
 
 // ringAdapter is an allreduce.Ring as a Ring.
-type ringAdapter struct {
-	*allreduce.Ring
-	traced bool
-}
+type ringAdapter struct{ *allreduce.Ring }
 
-func (r ringAdapter) Start(ctx context.Context, buf []float32) (Pending, error) {
-	p, err := r.Ring.Start(ctx, allreduce.Sum{Buf: buf})
-	switch {
-	case err != nil:
-		return nil, err
-	case r.traced:
-		return watch(ctx, p), nil
-	}
-	return p, nil
+func (r ringAdapter) Start(
+	ctx context.Context, buf []float32, ended *time.Time,
+) (Pending, error) {
+	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Ended: ended})
 }
 
 func (r ringAdapter) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
@@ -79,27 +66,3 @@ func (r ringAdapter) Timing() (sending, waiting time.Duration) {
 	t := r.Ring.Timing()
 	return t.Sending, t.Waiting
 }
-
-// watched is a sum that notes when it ended.
-type watched struct {
-	done chan struct{} // closed when err and at are set
-	err  error
-	at   time.Time
-}
-
-// watch waits for a sum in a goroutine. The goroutine ends at the latest when the ring does.
-func watch(ctx context.Context, p *allreduce.Pending) *watched {
-	w := &watched{done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		w.err = p.Wait(ctx)
-		w.at = time.Now()
-	}()
-	return w
-}
-
-// Wait implements Pending. The context of Start ends it too.
-func (w *watched) Wait(context.Context) error { <-w.done; return w.err }
-
-// Ended implements Ender.
-func (w *watched) Ended() time.Time { return w.at }

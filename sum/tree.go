@@ -57,7 +57,9 @@ func (t *Tree) Load(ctx context.Context) {
 
 // Sum implements train.Sum.
 func (t *Tree) Sum(ctx context.Context) (busy time.Duration, err error) {
-	return 0, t.ring.AllReduceTree(ctx, t.Gradient.Gradient(), t.ends, t.parts)
+	err = t.ring.AllReduceTree(ctx, t.Gradient.Gradient(), t.ends, t.parts)
+	t.lastEnded()
+	return 0, err
 }
 
 // Finish implements train.Sum.

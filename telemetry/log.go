@@ -105,9 +105,6 @@ func (v *LogView) Remember(e Event) {
 	}
 }
 
-// Close does nothing.
-func (v *LogView) Close() error { return nil }
-
 // rounded rounds a loss to four decimal places.
 func rounded(loss float64) float64 { return math.Round(loss*1e4) / 1e4 }
 

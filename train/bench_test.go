@@ -18,8 +18,10 @@ type ringOfOne struct{}
 func (ringOfOne) AllReduceCarry(context.Context, []float32, []float32, []float32) error {
 	return nil
 }
-func (ringOfOne) Start(context.Context, []float32) (Pending, error) { return summed{}, nil }
-func (ringOfOne) Timing() (sending, waiting time.Duration)          { return 0, 0 }
+func (ringOfOne) Start(context.Context, []float32, *time.Time) (Pending, error) {
+	return summed{}, nil
+}
+func (ringOfOne) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
 func (ringOfOne) ReduceScatter(context.Context, []float32, []int) error { return nil }
 func (ringOfOne) AllReduceTree(context.Context, []float32, []int, [][]float32) error {

@@ -22,13 +22,13 @@ type queued struct {
 type queuedSum struct {
 	done chan struct{}
 	err  error
-	at   time.Time
 }
 
 func (s *queuedSum) Wait(context.Context) error { <-s.done; return s.err }
-func (s *queuedSum) Ended() time.Time           { return s.at }
 
-func (q *queued) Start(ctx context.Context, buf []float32) (Pending, error) {
+func (q *queued) Start(
+	ctx context.Context, buf []float32, ended *time.Time,
+) (Pending, error) {
 	before, s := q.last, &queuedSum{done: make(chan struct{})}
 	q.last = s
 	*q.started++
@@ -38,7 +38,9 @@ func (q *queued) Start(ctx context.Context, buf []float32) (Pending, error) {
 			<-before.done
 		}
 		s.err = q.sumRing.AllReduce(ctx, buf)
-		s.at = time.Now()
+		if ended != nil {
+			*ended = time.Now()
+		}
 	}()
 	return s, nil
 }
@@ -201,7 +203,7 @@ type bucketless struct {
 	when int
 }
 
-func (f *bucketless) Start(context.Context, []float32) (Pending, error) {
+func (f *bucketless) Start(context.Context, []float32, *time.Time) (Pending, error) {
 	if f.when == 1 {
 		return nil, errTest
 	}

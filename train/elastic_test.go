@@ -103,7 +103,9 @@ func (f *breakingRing) AllReduce(ctx context.Context, buf []float32) error {
 		func(bool) { fillNaN(buf) })
 }
 
-func (f *breakingRing) Start(ctx context.Context, buf []float32) (Pending, error) {
+func (f *breakingRing) Start(
+	ctx context.Context, buf []float32, _ *time.Time,
+) (Pending, error) {
 	return summed{}, f.AllReduce(ctx, buf)
 }
 

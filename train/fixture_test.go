@@ -154,7 +154,9 @@ func (s localRank) add() {
 }
 
 // Start sums at once, since all ranks start the same sums in the same order.
-func (s localRank) Start(ctx context.Context, buf []float32) (Pending, error) {
+func (s localRank) Start(
+	ctx context.Context, buf []float32, _ *time.Time,
+) (Pending, error) {
 	return summed{}, s.AllReduce(ctx, buf)
 }
 

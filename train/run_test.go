@@ -102,7 +102,9 @@ func (blockedRing) Timing() (sending, waiting time.Duration) { return 0, 0 }
 
 func (blockedRing) AllGather(context.Context, []float32, []int) error { return nil }
 
-func (blockedRing) Start(context.Context, []float32) (Pending, error) { return summed{}, nil }
+func (blockedRing) Start(context.Context, []float32, *time.Time) (Pending, error) {
+	return summed{}, nil
+}
 
 func (blockedRing) AllReduceCarry(ctx context.Context, _, _, _ []float32) error {
 	<-ctx.Done()
@@ -271,7 +273,9 @@ func (b *brokenRing) AllReduce(ctx context.Context, buf []float32) error {
 	return b.localRank.AllReduce(ctx, buf)
 }
 
-func (b *brokenRing) Start(ctx context.Context, buf []float32) (Pending, error) {
+func (b *brokenRing) Start(
+	ctx context.Context, buf []float32, _ *time.Time,
+) (Pending, error) {
 	return summed{}, b.AllReduce(ctx, buf)
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"rondo/allreduce/compress"
 	"rondo/compute"
@@ -15,7 +16,9 @@ import (
 // rounding is a ring as a compress.Ring. Its sums keep only the upper 16 bits of each number.
 type rounding struct{ sumRing }
 
-func (r rounding) Start(ctx context.Context, buf, residual []float32) (compress.Pending, error) {
+func (r rounding) Start(
+	ctx context.Context, buf, residual []float32, _ *time.Time,
+) (compress.Pending, error) {
 	for i := range buf {
 		if residual == nil {
 			break

@@ -124,7 +124,7 @@ func canonicalRank(
 	defer func() { _ = ring.Close() }()
 	at := train.Ring{Rank: rank, Generation: 1}
 	if workers > 1 {
-		around := sum.Of(ring, false)
+		around := sum.Of(ring)
 		at.Peers = around
 		at.NewSum = func(
 			g *compute.Mirror, finishes []int, nodes func() [][]float32,

@@ -38,7 +38,7 @@ func TestLack(t *testing.T) {
 	}
 	defer func() { _ = data.Close() }()
 	gpu := fakeGPU{Sizer: cpu.Config{}}
-	s := &session{worker: &worker{spec: spec, data: data, device: gpu}, rank: 1,
+	s := &seat{worker: &worker{spec: spec, data: data, device: gpu}, rank: 1,
 		plan: cluster.Plan{Members: make([]cluster.Member, 2), LaneEnds: []cluster.Lane{200, 512}}}
 	lack := &compute.MemoryError{What: "a layer", Bytes: 5000, Free: 4000, Total: 1 << 30}
 	lacks, got := s.lack(fmt.Errorf("step 1: %w", lack))
@@ -62,6 +62,7 @@ func TestMissingDeviceIsOwnFailure(t *testing.T) {
 	spec := jobspec.Textbook()
 	spec.Device, spec.Precision = "cpu", "fp16"
 	w := &worker{spec: spec}
+	w.current.Store(&memberReporter{})
 	err := w.openDevice()
 	if err == nil || !strings.Contains(err.Error(), "--precision fp16 needs a GPU") {
 		t.Fatal(err)
@@ -93,7 +94,7 @@ func TestFromScratch(t *testing.T) {
 	} {
 		spec := jobspec.Textbook()
 		spec.CheckpointDir, spec.Resume = c.dir, c.resume
-		s := &session{worker: &worker{spec: spec, engine: c.engine},
+		s := &seat{worker: &worker{spec: spec, engine: c.engine},
 			plan: cluster.Plan{Rings: c.rings}}
 		if got := s.fromScratch(); got != c.want {
 			t.Errorf("%+v: %t", c, got)
@@ -105,9 +106,9 @@ func TestFromScratch(t *testing.T) {
 // this worker, not a crash.
 func TestSaveLaterOnLostDevice(t *testing.T) {
 	gone := &compute.DeviceError{Device: "cuda:0", Doing: "reading", Err: errors.New("it is gone")}
-	w := &worker{spec: jobspec.Textbook(), log: slog.New(slog.DiscardHandler)}
-	w.memberReporter.Store(&memberReporter{reporter: lostDevice{err: gone}})
-	s := &session{worker: w}
+	w := &worker{spec: jobspec.Textbook(), reports: reports{log: slog.New(slog.DiscardHandler)}}
+	w.current.Store(&memberReporter{reporter: lostDevice{err: gone}})
+	s := &session{seat: &seat{worker: w}}
 	err := s.saveLater(t.Context(), &train.SaveError{Err: errors.New("the disk is full")})
 	if !errors.Is(err, gone) {
 		t.Errorf("%v, want %v", err, gone)

@@ -36,9 +36,9 @@ type engine struct {
 	ledger   *audit.Log    // nil without --audit-dir
 	tracer   *trace.Writer // nil without --trace
 
-	session atomic.Pointer[session] // the current session
-	scratch bool                    // a checkpoint to start from was searched and there is none
-	split   *agree.SplitError       // why no rank's state is valid any more; nil: it is
+	seat    atomic.Pointer[seat] // in the current rings
+	scratch bool                 // a checkpoint to start from was searched and there is none
+	split   *agree.SplitError    // why no rank's state is valid any more; nil: it is
 }
 
 // openEngine makes the engine of a worker.
@@ -194,8 +194,8 @@ func (e *engine) close() error {
 
 // enter prepares the engine for a ring. The ring's workers on this host share its cores. A worker
 // that is not rank 0 any more finishes its saves in the background.
-func (e *engine) enter(s *session) error {
-	e.session.Store(s)
+func (e *engine) enter(s *seat) error {
+	e.seat.Store(s)
 	if err := job.Share(e.worker.device, e.worker.spec, s.processesHere()); err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 func (e *engine) patience() time.Duration { return e.worker.spec.StepTimeout.AsDuration() / 2 }
 
 // joined records in the audit log that the ring has formed.
-func (e *engine) joined(s *session, j agree.Joined) error {
+func (e *engine) joined(s *seat, j agree.Joined) error {
 	e.split = nil
 	if e.ledger == nil {
 		return nil

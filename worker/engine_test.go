@@ -41,11 +41,11 @@ func TestWatch(t *testing.T) {
 // TestOwnNotice: a notice about one rank is reported and logged by that rank.
 func TestOwnNotice(t *testing.T) {
 	var log bytes.Buffer
-	w := &worker{log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := &worker{reports: reports{log: slog.New(slog.NewTextHandler(&log, nil))}}
 	heard := &listener{}
-	w.memberReporter.Store(&memberReporter{reporter: heard, id: "w3"})
+	w.current.Store(&memberReporter{reporter: heard, id: "w3"})
 	o := &observer{engine: &engine{worker: w}}
-	o.engine.session.Store(&session{rank: 1})
+	o.engine.seat.Store(&seat{rank: 1})
 	o.Notice("all know it")
 	o.OwnNotice("it is slow")
 	if len(heard.notices) != 1 || heard.notices[0].GetId() != "w3" ||

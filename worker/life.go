@@ -85,7 +85,7 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	if number > 1 {
 		w.farewell(ctx, nil)
 		w.member.ID = fmt.Sprintf("%s.%d", w.name, number)
-		if err := w.openReporter(); err != nil {
+		if err := w.beginReports(w.member.ID); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ func (o *observer) catchUp(step int64) {
 }
 
 func (o *observer) reportStep(r train.StepReport) {
-	plan := o.engine.session.Load().plan
+	plan := o.engine.seat.Load().plan
 	o.reported = r.Step
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{
 		Step: r.Step, TotalSteps: r.Steps, Epoch: r.Epoch, Loss: r.Loss, EpochLoss: r.EpochLoss,
@@ -85,4 +85,4 @@ func (o *observer) report(e *rondov1.Event) {
 	}
 }
 
-func (o *observer) rankZero() bool { return o.engine.session.Load().rank == 0 }
+func (o *observer) rankZero() bool { return o.engine.seat.Load().rank == 0 }

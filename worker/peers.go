@@ -28,15 +28,21 @@ type candidate struct {
 	Cannot string // why it cannot; empty: it can
 }
 
+// gpuGroup sums the gradient between the GPUs of a ring's ranks.
+type gpuGroup struct {
+	*seat
+	group compute.Group // nil: tiers or the ring sum
+}
+
 // candidate returns this worker as a candidate.
-func (s *session) candidate() candidate {
-	if s.groupFault != "" {
-		return candidate{Cannot: s.groupFault}
+func (g *gpuGroup) candidate() candidate {
+	if g.groupFault != "" {
+		return candidate{Cannot: g.groupFault}
 	}
-	grouper, ok := s.device.(compute.Grouper)
+	grouper, ok := g.device.(compute.Grouper)
 	if !ok {
 		return candidate{Cannot: fmt.Sprintf("NCCL sums between GPUs, and its device is %s",
-			s.device.Name())}
+			g.device.Name())}
 	}
 	peer, err := grouper.Peer()
 	if err != nil {
@@ -85,51 +91,52 @@ type groupError struct {
 
 func (e *groupError) Error() string { return e.text }
 
-// openGroup lets the ranks decide what sums the gradient. It returns this rank's place in a group
-// of GPUs, or nil if the ring sums. All ranks decide alike, because all see the same candidates.
-func (s *session) openGroup(ctx context.Context) (compute.Group, error) {
-	how := s.spec.IntraHost
-	if how == intraHostAuto && s.spec.Link != linkAuto && s.spec.Link != "" {
-		return nil, nil // an explicit --link asks for the ring
+// open lets the ranks decide what sums the gradient. It joins a group of GPUs unless the ring sums.
+// All ranks decide alike, because all see the same candidates.
+func (g *gpuGroup) open(ctx context.Context) error {
+	how := g.spec.IntraHost
+	if how == intraHostAuto && g.spec.Link != linkAuto && g.spec.Link != "" {
+		return nil // an explicit --link asks for the ring
 	}
-	if len(s.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL ||
-		s.ringSums() {
-		return nil, nil
+	if len(g.plan.Members) == 1 || how != intraHostAuto && how != intraHostNCCL ||
+		ringSums(g.spec) {
+		return nil
 	}
-	own := s.candidate()
-	candidates, err := allGatherJSON(ctx, s, own)
+	own := g.candidate()
+	candidates, err := allGatherJSON(ctx, g.seat, own)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var group compute.Group
 	refused := firstUnfit(candidates)
 	if refused == nil {
-		group, refused, err = s.joinGroup(ctx, s.device.(compute.Grouper))
+		group, refused, err = g.join(ctx, g.device.(compute.Grouper))
 	}
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case refused != nil:
-		return nil, s.withoutGroup(ctx, own, refused)
+		return g.without(ctx, own, refused)
 	}
-	s.log.Debug("gradients are summed between the GPUs", "by", own.Peer.Library)
-	if s.rank == 0 {
-		s.notice(ctx, "gradients are summed between the GPUs, by "+own.Peer.Library)
+	g.log.Debug("gradients are summed between the GPUs", "by", own.Peer.Library)
+	if g.rank == 0 {
+		g.notice(ctx, "gradients are summed between the GPUs, by "+own.Peer.Library)
 	}
-	return ringGroup{group, s}, nil
+	g.group = ringGroup{group, g.seat}
+	return nil
 }
 
-// withoutGroup reports why the ring sums. If the job requires a group, it returns an error.
-func (s *session) withoutGroup(ctx context.Context, own candidate, refused *refusal) error {
-	m := s.plan.Members[refused.rank]
+// without reports why the ring sums. If the job requires a group, it returns an error.
+func (g *gpuGroup) without(ctx context.Context, own candidate, refused *refusal) error {
+	m := g.plan.Members[refused.rank]
 	why := fmt.Sprintf("rank %d (%s): %s", refused.rank, m.Place(), refused.why)
-	if s.spec.IntraHost == intraHostNCCL {
+	if g.spec.IntraHost == intraHostNCCL {
 		return &groupError{rank: refused.rank, text: fmt.Sprintf("--intra-host nccl: %s; with "+
 			"--intra-host auto the ring sums where NCCL cannot", why)}
 	}
-	s.log.Debug("gradients are summed around the ring", "reason", why)
-	if s.rank == 0 && own.Cannot == "" { // a user with a GPU and NCCL may expect NCCL
-		s.notice(ctx, "gradients are summed around the ring, and not by NCCL: "+why)
+	g.log.Debug("gradients are summed around the ring", "reason", why)
+	if g.rank == 0 && own.Cannot == "" { // a user with a GPU and NCCL may expect NCCL
+		g.notice(ctx, "gradients are summed around the ring, and not by NCCL: "+why)
 	}
 	return nil
 }
@@ -171,24 +178,24 @@ func firstFailed(all []joinResult) (unmet *refusal) {
 	return unmet
 }
 
-// joinGroup makes a group of the ranks' devices.
-func (s *session) joinGroup(
+// join makes a group of the ranks' devices.
+func (g *gpuGroup) join(
 	ctx context.Context, device compute.Grouper,
 ) (group compute.Group, refused *refusal, err error) {
 	var own joinResult
-	if s.rank == 0 {
+	if g.rank == 0 {
 		id, err := device.NewGroupID()
 		own = joinResult{ID: id}.failed(err)
 	}
-	all, err := allGatherJSON(ctx, s, own)
+	all, err := allGatherJSON(ctx, g.seat, own)
 	if err != nil {
 		return nil, nil, err
 	}
 	if refused = firstFailed(all); refused != nil {
 		return nil, refused, nil
 	}
-	group, failed := s.joinAndSum(ctx, device, all[0].ID)
-	all, err = allGatherJSON(ctx, s, joinResult{}.failed(failed))
+	group, failed := g.joinAndSum(ctx, device, all[0].ID)
+	all, err = allGatherJSON(ctx, g.seat, joinResult{}.failed(failed))
 	if err == nil {
 		refused = firstFailed(all)
 	}
@@ -204,18 +211,18 @@ func (s *session) joinGroup(
 
 // joinAndSum joins a group and sums once with the gradient's length, because NCCL prepares some
 // resources only at the first sum.
-func (s *session) joinAndSum(
+func (g *gpuGroup) joinAndSum(
 	ctx context.Context, device compute.Grouper, id []byte,
 ) (group compute.Group, err error) {
 	defer compute.Catch(&err)
 	const late = "the GPUs have not come together"
-	err = s.untilRingBreaks(ctx, late, func(ctx context.Context) error {
-		joined, err := device.Join(ctx, id, int(s.rank), len(s.plan.Members))
+	err = g.untilRingBreaks(ctx, late, func(ctx context.Context) error {
+		joined, err := device.Join(ctx, id, int(g.rank), len(g.plan.Members))
 		if err != nil {
 			return err
 		}
 		// The gradient's content is not needed: joining a ring sets it to zero.
-		if err := joined.AllReduce(ctx, s.engine.task.Gradients()); err != nil {
+		if err := joined.AllReduce(ctx, g.engine.task.Gradients()); err != nil {
 			return errors.Join(err, tryFree(joined.Close))
 		}
 		group = joined
@@ -227,18 +234,18 @@ func (s *session) joinAndSum(
 // ringGroup is a group whose waits end when the ring breaks.
 type ringGroup struct {
 	compute.Group
-	session *session
+	*seat
 }
 
 // AllReduce sums, unless the ring breaks. If this rank's own part fails, the worker records it in
 // groupFault, so that later rings do without this device.
 func (b ringGroup) AllReduce(ctx context.Context, x []float32) error {
 	const late = "the GPUs' sum has not come"
-	err := b.session.untilRingBreaks(ctx, late, func(ctx context.Context) error {
+	err := b.untilRingBreaks(ctx, late, func(ctx context.Context) error {
 		return b.Group.AllReduce(ctx, x)
 	})
 	if _, unmet := errors.AsType[*sum.UnmetError](err); err != nil && !unmet {
-		b.session.groupFault = truncated(fmt.Sprintf("its part in an earlier group failed: %v",
+		b.groupFault = truncated(fmt.Sprintf("its part in an earlier group failed: %v",
 			err))
 	}
 	return err
@@ -248,7 +255,7 @@ func (b ringGroup) AllReduce(ctx context.Context, x []float32) error {
 // half of the time that ranks wait for each other in the ring. So if one rank's part fails, it
 // waits in the ring long enough for the others to leave f. If the wait ended f, the error is a
 // *sum.UnmetError.
-func (s *session) untilRingBreaks(
+func (s *seat) untilRingBreaks(
 	ctx context.Context, late string, f func(context.Context) error,
 ) error {
 	limit := s.spec.StepTimeout.AsDuration() / 2
@@ -273,26 +280,26 @@ func (s *session) untilRingBreaks(
 	return err
 }
 
-// leaveGroup closes this rank's place in a group, if it has one.
-func (s *session) leaveGroup() {
-	if s.group == nil {
+// leave closes this rank's place in a group, if it has one.
+func (g *gpuGroup) leave() {
+	if g.group == nil {
 		return
 	}
-	if err := tryFree(s.group.Close); err != nil {
-		s.log.Debug("leaving the group of GPUs", "error", err)
+	if err := tryFree(g.group.Close); err != nil {
+		g.log.Debug("leaving the group of GPUs", "error", err)
 	}
-	s.group = nil
+	g.group = nil
 }
 
-// sumByRing handles a group that failed in a sound ring: from now on the ring sums. It returns
+// giveUp handles a group that failed in a sound ring: from now on the ring sums. It returns
 // false if the job requires a group and some rank's part failed; that rank must leave.
-func (s *session) sumByRing(ctx context.Context, failed *sum.GroupError) bool {
-	s.leaveGroup()
-	if failed.Faulty > 0 && s.spec.IntraHost == intraHostNCCL {
+func (g *gpuGroup) giveUp(ctx context.Context, failed *sum.GroupError) bool {
+	g.leave()
+	if failed.Faulty > 0 && g.spec.IntraHost == intraHostNCCL {
 		return false
 	}
-	if failed.Own != nil || failed.Faulty == 0 && s.rank == 0 {
-		s.notice(ctx, fmt.Sprintf("%v; the ring sums from now on", failed))
+	if failed.Own != nil || failed.Faulty == 0 && g.rank == 0 {
+		g.notice(ctx, fmt.Sprintf("%v; the ring sums from now on", failed))
 	}
 	return true
 }
@@ -302,7 +309,7 @@ const maxGatherBytes = 1 << 14
 
 // allGatherJSON is an all-gather of one value per rank, as JSON. The JSON's bytes travel as the
 // bits of floats, after an all-gather of their lengths.
-func allGatherJSON[T any](ctx context.Context, s *session, own T) ([]T, error) {
+func allGatherJSON[T any](ctx context.Context, s *seat, own T) ([]T, error) {
 	text, err := json.Marshal(own)
 	if err != nil {
 		return nil, fmt.Errorf("gather among the ranks: %w", err)

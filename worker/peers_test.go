@@ -91,7 +91,7 @@ func TestAllGatherJSON(t *testing.T) {
 	own := []joinResult{{ID: []byte{0, 1, 0x7f, 0x80, 0xff}}, {},
 		{Failed: strings.Repeat("<ä>", 400)}}
 	inRing(t, len(own), func(rank int, ring *allreduce.Ring) {
-		s := &session{plan: cluster.Plan{Members: make([]cluster.Member, len(own))},
+		s := &seat{plan: cluster.Plan{Members: make([]cluster.Member, len(own))},
 			rank: cluster.Rank(rank), ring: ring}
 		for range 2 {
 			all, err := allGatherJSON(t.Context(), s, own[rank])
@@ -113,7 +113,7 @@ func TestAllGatherJSONRefuses(t *testing.T) {
 				}
 				return
 			}
-			s := &session{plan: cluster.Plan{Members: make([]cluster.Member, 2)}, ring: ring}
+			s := &seat{plan: cluster.Plan{Members: make([]cluster.Member, 2)}, ring: ring}
 			_, err := allGatherJSON(t.Context(), s, joinResult{})
 			if want := fmt.Sprintf("rank 1 sends %v bytes", length); err == nil ||
 				!strings.Contains(err.Error(), want) {
@@ -155,7 +155,7 @@ func TestGroupFault(t *testing.T) {
 			if rank == 1 {
 				return
 			}
-			s := &session{worker: &worker{spec: &rondov1.JobSpec{
+			s := &seat{worker: &worker{spec: &rondov1.JobSpec{
 				StepTimeout: durationpb.New(c.limit)}}, ring: ring}
 			began := time.Now()
 			add := func(ctx context.Context) error {

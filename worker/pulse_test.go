@@ -66,7 +66,7 @@ func TestPulse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				w := &worker{log: slog.New(slog.NewTextHandler(&log, nil))}
+				w := &worker{reports: reports{log: slog.New(slog.NewTextHandler(&log, nil))}}
 				w.pulse.follow(spec)
 				c.live(&w.pulse)
 				wait := c.after

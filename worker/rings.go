@@ -19,7 +19,7 @@ const (
 )
 
 // form joins the plan's ring of all ranks.
-func (s *session) form(ctx context.Context) (err error) {
+func (s *seat) form(ctx context.Context) (err error) {
 	all := make([]allreduce.Rank, len(s.plan.Members))
 	for i := range all {
 		all[i] = allreduce.Rank(i)
@@ -29,7 +29,7 @@ func (s *session) form(ctx context.Context) (err error) {
 }
 
 // formRing joins the plan's ring of the given ranks.
-func (s *session) formRing(
+func (s *seat) formRing(
 	ctx context.Context, circle grpclink.Circle, ranks []allreduce.Rank,
 ) (*allreduce.Ring, error) {
 	addresses := make([]string, len(ranks))
@@ -59,7 +59,7 @@ func (s *session) formRing(
 }
 
 // breakOff breaks all of this rank's rings.
-func (s *session) breakOff(err error) {
+func (s *seat) breakOff(err error) {
 	s.ring.Break(err)
 	if s.tiers != nil {
 		s.tiers.breakOff(err)
@@ -67,7 +67,7 @@ func (s *session) breakOff(err error) {
 }
 
 // leaveRings leaves all of this rank's rings.
-func (s *session) leaveRings() (err error) {
+func (s *seat) leaveRings() (err error) {
 	if s.tiers != nil {
 		err = s.tiers.close()
 	}
@@ -84,8 +84,8 @@ type tiers struct {
 
 // openTiers joins the rings of a hierarchy. It returns nil if the job's gradients are not summed by
 // one. The plan determines this, so all ranks decide alike. When one ring breaks, all break.
-func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
-	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 || s.group != nil ||
+func (s *seat) openTiers(ctx context.Context) (_ *tiers, err error) {
+	if s.spec.Topology == topologyFlat || len(s.plan.Members) == 1 ||
 		!jobspec.Hierarchical(s.spec) {
 		return nil, nil
 	}
@@ -135,7 +135,7 @@ func (s *session) openTiers(ctx context.Context) (_ *tiers, err error) {
 
 // ringContext returns a context that ends when the ring of all ranks breaks. release ends its
 // watch.
-func (s *session) ringContext(ctx context.Context) (_ context.Context, release func()) {
+func (s *seat) ringContext(ctx context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -153,7 +153,7 @@ func (s *session) ringContext(ctx context.Context) (_ context.Context, release f
 
 // join joins one of the hierarchy's rings.
 func (t *tiers) join(
-	ctx context.Context, s *session, circle grpclink.Circle, ranks []allreduce.Rank,
+	ctx context.Context, s *seat, circle grpclink.Circle, ranks []allreduce.Rank,
 ) (*allreduce.Ring, error) {
 	ring, err := s.formRing(ctx, circle, ranks)
 	if err == nil {

@@ -57,7 +57,7 @@ func TestTiersEndWithTheRing(t *testing.T) {
 			<-ctx.Done()
 			return allreduce.Links{}, &allreduce.PeerError{Peer: innocent, Err: ctx.Err()}
 		}
-		s := &session{worker: w, ring: ring, plan: cluster.Plan{Generation: 1,
+		s := &seat{worker: w, ring: ring, plan: cluster.Plan{Generation: 1,
 			Members: []cluster.Member{{Host: "a"}, {Host: "a"}}}}
 		s.spec.Topology = "hierarchical"
 		dead := &allreduce.PeerError{Peer: allreduce.Peer{Rank: 0}, Err: errors.New("is gone")}

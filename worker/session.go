@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"rondo/allreduce"
-	"rondo/allreduce/grpclink"
 	"rondo/cluster"
 	"rondo/compute"
 	"rondo/job"
-	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/sum"
 	"rondo/sum/sharded"
@@ -26,13 +24,8 @@ var errSuperseded = errors.New("a newer plan has come")
 
 // session is a worker's part in the ring of one plan.
 type session struct {
-	*worker
-	plan cluster.Plan
-	rank cluster.Rank
-	ring *allreduce.Ring
-	// group sums the gradient between the ranks' GPUs; nil: tiers or the ring do.
-	group compute.Group
-	tiers *tiers // nil: group or the ring sums
+	*seat
+	gpus gpuGroup
 
 	rejoined bool // the ranks have joined again in the same ring
 
@@ -61,13 +54,15 @@ func (w *worker) serveRing(
 	w.pulse.begin()
 	defer w.pulse.rest()
 	rank, _ := plan.Rank(w.member.ID)
-	s := &session{worker: w, plan: plan, rank: rank, trainingBegan: make(chan struct{})}
+	s := &session{seat: &seat{worker: w, plan: plan, rank: rank},
+		trainingBegan: make(chan struct{})}
+	s.gpus.seat = s.seat
 	if w.engine == nil {
 		if w.engine, err = w.openEngine(life); err != nil {
 			return false, s.failed(err)
 		}
 	}
-	if err := w.engine.enter(s); err != nil {
+	if err := w.engine.enter(s.seat); err != nil {
 		return false, s.failed(err)
 	}
 	ctx, cancel := context.WithCancelCause(life)
@@ -85,7 +80,7 @@ func (w *worker) serveRing(
 		if broke != nil && !isVerdict(broke) {
 			s.breakOff(broke) // the others must not wait for this rank
 		}
-		s.leaveGroup()
+		s.gpus.leave()
 		if closing := s.leaveRings(); closing != nil {
 			w.log.Debug("leaving the ring", "generation", plan.Generation, "error", closing)
 		}
@@ -102,20 +97,6 @@ func isVerdict(err error) bool {
 	var refused *groupError
 	return errors.As(err, &corrupt) || errors.As(err, &others) || errors.As(err, &unsummed) ||
 		errors.As(err, &refused)
-}
-
-// processesHere returns the number of the plan's workers that share this machine's cores.
-func (s *session) processesHere() int {
-	if s.alone {
-		return 1
-	}
-	n := 0
-	for _, m := range s.plan.Members {
-		if m.Host == s.member.Host {
-			n++
-		}
-	}
-	return n
 }
 
 // watchPlans reacts to new plans and to the request to leave while the ring exists.
@@ -158,11 +139,6 @@ func (s *session) watchPlans(
 			return
 		}
 	}
-}
-
-func (s *session) sayLeaving(ctx context.Context) {
-	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Leaving{Leaving: &rondov1.LeavingEvent{
-		Id: s.member.ID, Generation: uint64(s.plan.Generation)}}})
 }
 
 // supersede ends the ring: after the current step if it trains, otherwise at once.
@@ -215,11 +191,13 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	if err := s.form(ctx); err != nil {
 		return false, err
 	}
-	if s.group, err = s.openGroup(ctx); err != nil {
+	if err := s.gpus.open(ctx); err != nil {
 		return false, err
 	}
-	if s.tiers, err = s.openTiers(ctx); err != nil {
-		return false, err
+	if s.gpus.group == nil {
+		if s.tiers, err = s.openTiers(ctx); err != nil {
+			return false, err
+		}
 	}
 	for {
 		result, err := s.train(ctx, s.trainRing())
@@ -236,7 +214,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		if err != nil || result.Regroup {
 			return false, err
 		}
-		return true, s.memberReporter.Load().Report(ctx, s.done(result))
+		return true, s.current.Load().Report(ctx, s.done(result))
 	}
 }
 
@@ -277,7 +255,7 @@ func (s *session) train(
 	defer compute.Catch(&err)
 	joined, err := s.engine.trainer.Join(ctx, ring, s.engine.restore)
 	if err == nil {
-		err = s.engine.joined(s, joined)
+		err = s.engine.joined(s.seat, joined)
 	}
 	if err == nil {
 		err = s.set(true)
@@ -299,7 +277,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	switch {
 	case errors.As(err, &apart): // the next Join goes by neither
 	case errors.As(err, &unsummed):
-		return s.sumByRing(ctx, unsummed)
+		return s.gpus.giveUp(ctx, unsummed)
 	case errors.As(err, &split):
 		s.engine.trainer.Forget() // no rank can tell a right state from a wrong one
 		s.engine.split = split
@@ -358,56 +336,6 @@ func (s *session) judge(life context.Context, err error) error {
 	}
 	s.log.Debug("the ring has ended", "generation", s.plan.Generation, "error", err)
 	return nil
-}
-
-// failed turns an error into this worker's own failure. It reports the failure before the others
-// see this worker leave.
-func (s *session) failed(err error) error {
-	var nonfinite *train.NonfiniteError
-	var lost *lostStateError
-	var apart *grpclink.WayError
-	var refused *groupError
-	lacks, err := s.lack(err)
-	failure := &ringError{generation: s.plan.Generation, err: err,
-		fatal: errors.As(err, &nonfinite) || errors.As(err, &lost) ||
-			errors.As(err, &apart) && s.fromScratch() ||
-			errors.As(err, &refused) && s.plan.Rings <= 1 || // the job is set up wrongly
-			lacks && len(s.plan.Members) == 1 && s.fromScratch()} // no other worker can go on
-	s.reportFailure(context.Background(), failure) // reportFailure bounds its wait itself
-	return failure
-}
-
-// fromScratch reports whether the job has nothing to lose yet: this is its first ring, and it does
-// not continue from a checkpoint.
-func (s *session) fromScratch() bool {
-	none := !jobspec.KeepsModel(s.spec) || s.spec.Resume == "never" ||
-		s.engine != nil && s.engine.scratch
-	return none && s.plan.Rings <= 1 && s.step() == 0
-}
-
-// lack adds advice on what would fit to a GPU's MemoryError.
-func (s *session) lack(err error) (lacks bool, _ error) {
-	var lack *compute.MemoryError
-	if !errors.As(err, &lack) {
-		return false, err
-	}
-	lanes := int(s.plan.LaneEnds[s.rank])
-	if s.rank > 0 {
-		lanes -= int(s.plan.LaneEnds[s.rank-1])
-	}
-	on, sizes := s.device.(compute.Sizer) // a GPU; nil is none
-	if !sizes {
-		return true, err
-	}
-	advice := job.AdviseOnGPU(s.spec, on, s.data.Vocabulary().Len(), job.Part{Lanes: lanes,
-		Workers: len(s.plan.Members)}, job.Room(s.device, lack))
-	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
-}
-
-// reportSuspect reports that a rank of this ring should be evicted, and why.
-func (s *session) reportSuspect(ctx context.Context, rank int, why *rondov1.SuspectEvent) {
-	why.Id, why.Generation, why.Rank = s.member.ID, uint64(s.plan.Generation), int64(rank)
-	s.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Suspect{Suspect: why}})
 }
 
 // announce reports this worker, and from rank 0 the ring and the step from which it continues.

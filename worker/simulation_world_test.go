@@ -34,6 +34,7 @@ const (
 // world is a whole job in one process: its store, coordinators and workers, and the networks
 // between them. All of them can fail.
 type world struct {
+	journal
 	spec   *rondov1.JobSpec
 	data   job.Data
 	random *rand.Rand
@@ -45,7 +46,6 @@ type world struct {
 	ended     cluster.Plan // the job's end
 
 	mu           sync.Mutex
-	log          []string
 	coordinators map[string]*simCoordinator
 	workers      map[string]*simWorker
 	spawned      int
@@ -85,25 +85,31 @@ func newWorld(spec *rondov1.JobSpec, data job.Data, seed uint64) *world {
 		rings: map[uint64][]string{}, hit: map[string]bool{}}
 }
 
-func (w *world) note(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// journal is what happened in a world, in order.
+type journal struct {
+	mu  sync.Mutex
+	log []string
+}
+
+func (j *journal) note(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	line := time.Now().Format("04:05.000 ") + fmt.Sprintf(format, args...)
-	if w.log = append(w.log, line); *simSeed != 0 {
+	if j.log = append(j.log, line); *simSeed != 0 {
 		fmt.Fprintln(os.Stderr, line) // at once, so that it is seen if a simulation never ends
 	}
 }
 
 // Write implements io.Writer for the processes' logs.
-func (w *world) Write(p []byte) (int, error) {
+func (j *journal) Write(p []byte) (int, error) {
 	if line := string(p[:max(len(p)-1, 0)]); !strings.Contains(line, "rehearsal: delay") {
-		w.note("%s", line) // without the delays that pace the steps
+		j.note("%s", line) // without the delays that pace the steps
 	}
 	return len(p), nil
 }
 
-func (w *world) logger(name string) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
+func (j *journal) logger(name string) *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
 				return slog.Attr{}
@@ -120,11 +126,12 @@ func (w *world) startWorker() {
 	w.mu.Unlock()
 	client := w.store.As(name)
 	ctx, kill := context.WithCancel(context.Background())
-	p := &simWorker{kill: kill, worker: &worker{log: w.logger(name), spec: w.spec, data: w.data,
-		name: name, member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
+	p := &simWorker{kill: kill, worker: &worker{reports: reports{log: w.logger(name)},
+		spec: w.spec, data: w.data, name: name,
+		member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
 			Version: meet.Version(), Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
-	p.report = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
+	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
 	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
 		ctx, cancel := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
@@ -138,7 +145,7 @@ func (w *world) startWorker() {
 	w.mu.Unlock()
 	w.note("%s starts", name)
 	w.processes.Go(func() {
-		err := p.openReporter()
+		err := p.beginReports(name)
 		if err == nil {
 			err = p.live(ctx)
 			p.farewell(ctx, err)

@@ -9,6 +9,7 @@ import (
 	"rondo/compute"
 	"rondo/job"
 	"rondo/job/jobspec"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/sum"
 	"rondo/train"
 )
@@ -39,7 +40,7 @@ func (s *session) trainRing() train.Ring {
 	if len(s.plan.Members) == 1 {
 		return ring
 	}
-	around := tieredRing{sum.Of(s.ring, s.engine.tracer != nil), s.tiers}
+	around := tieredRing{sum.Of(s.ring), s.tiers}
 	ring.Peers = around
 	ring.NewSum = func(
 		g *compute.Mirror, finishes []int, nodes func() [][]float32,
@@ -71,8 +72,8 @@ func (s *session) newSum(
 	switch summer := s.engine.summer; {
 	case s.engine.slots != nil:
 		return s.engine.slots.NewSum(around), nil
-	case s.group != nil:
-		return sum.NewGroup(c.Gradient, around, s.group), nil
+	case s.gpus.group != nil:
+		return sum.NewGroup(c.Gradient, around, s.gpus.group), nil
 	case jobspec.Canonical(s.spec):
 		ends, err := sum.Leaves(ring.LaneEnds, int(s.spec.Batch/jobspec.LaneGroups(s.spec)))
 		if err != nil {
@@ -87,18 +88,17 @@ func (s *session) newSum(
 			job.Steps(s.spec, s.data))), nil
 	case s.tiers != nil:
 		return sum.NewHierarchy(c, around, func(
-			ctx context.Context, buf []float32,
+			ctx context.Context, buf []float32, ended *time.Time,
 		) (sum.Pending, error) {
-			return s.tiers.Start(ctx, allreduce.Sum{Buf: buf})
+			return s.tiers.Start(ctx, allreduce.Sum{Buf: buf, Ended: ended})
 		}), nil
 	}
 	return sum.NewAround(c, around), nil
 }
 
 // ringSums says whether the job has asked for sums that only the ring makes.
-func (s *session) ringSums() bool {
-	return !jobspec.Exact(s.spec) || s.spec.SparseRows == "always" ||
-		jobspec.WholeGradients(s.spec)
+func ringSums(spec *rondov1.JobSpec) bool {
+	return !jobspec.Exact(spec) || spec.SparseRows == "always" || jobspec.WholeGradients(spec)
 }
 
 // element returns the wire format that --wire names.
@@ -151,9 +151,9 @@ func (c compressible) AllReduce(ctx context.Context, buf []float32) error {
 
 // Start implements compress.Ring.
 func (c compressible) Start(
-	ctx context.Context, buf, residual []float32,
+	ctx context.Context, buf, residual []float32, ended *time.Time,
 ) (compress.Pending, error) {
-	s := allreduce.Sum{Buf: buf, Element: c.element, Residual: residual}
+	s := allreduce.Sum{Buf: buf, Element: c.element, Residual: residual, Ended: ended}
 	if c.tiers != nil {
 		return c.tiers.Start(ctx, s)
 	}

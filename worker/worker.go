@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,23 +37,14 @@ const (
 	leaveTimeout    = 3 * time.Second // to end the registration
 )
 
-// fabric is a worker's access to etcd, the leader and the ring's network.
+// fabric is a worker's access to etcd and the ring's network.
 type fabric struct {
 	registry cluster.Registry
-	// report returns the reporter of a member.
-	report func(id string) (reporter, error)
 	// connect joins the ring of a seat. addresses are those of the ring's members.
 	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error)
 	// claim returns true once per job for each name.
 	claim func(ctx context.Context, name string) (bool, error)
-}
-
-// reporter sends events to the leader; rpc.Reporter implements it.
-type reporter interface {
-	Report(ctx context.Context, e *rondov1.Event) error
-	Flush(ctx context.Context) error
-	Close(ctx context.Context) error
 }
 
 // Config says where the job is and on which device the worker computes.
@@ -76,7 +66,7 @@ func (c Config) validate() error {
 // worker is one process of one job.
 type worker struct {
 	fabric
-	log        *slog.Logger
+	reports
 	alone      bool // it shares its cores with no other worker
 	spec       *rondov1.JobSpec
 	data       job.Data
@@ -95,51 +85,6 @@ type worker struct {
 	started health.Flag // it has the spec and the text
 	ready   health.Flag // it is registered
 	pulse   pulse
-
-	memberReporter  atomic.Pointer[memberReporter] // the current member's
-	failureReported bool                           // this worker has reported why it fails
-	failureKnown    bool                           // the coordinator knows of the failure
-}
-
-// memberReporter is a member's reporter.
-type memberReporter struct {
-	reporter
-	id string
-}
-
-func (w *worker) openReporter() error {
-	r, err := w.report(w.member.ID)
-	if err == nil {
-		w.memberReporter.Store(&memberReporter{reporter: r, id: w.member.ID})
-	}
-	return err
-}
-
-// reportEvent queues an event. An unreachable coordinator must not stop the training.
-func (w *worker) reportEvent(ctx context.Context, e *rondov1.Event) {
-	if err := w.memberReporter.Load().Report(ctx, e); err != nil {
-		w.log.Warn("an event is lost", "error", err)
-	}
-}
-
-func (w *worker) notice(ctx context.Context, text string) {
-	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
-		Notice: &rondov1.NoticeEvent{Id: w.memberReporter.Load().id, Text: text}}})
-}
-
-// jobNotice sends a notice about the job rather than about this worker.
-func (w *worker) jobNotice(ctx context.Context, text string) {
-	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Notice{
-		Notice: &rondov1.NoticeEvent{Text: text}}})
-}
-
-// flush waits a limited time for the coordinator to receive all events.
-func (w *worker) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, farewellTimeout)
-	defer cancel()
-	if err := w.memberReporter.Load().Flush(ctx); err != nil {
-		w.log.Debug("the coordinator does not answer", "error", err)
-	}
 }
 
 // reportedError is a failure that the coordinator knows.
@@ -174,10 +119,11 @@ func Run(ctx context.Context, cfg Config) (did string, err error) {
 }
 
 func newWorker(cfg Config) *worker {
-	w := &worker{log: cfg.Log, own: cfg.Device}
-	if w.log == nil {
-		w.log = slog.New(slog.DiscardHandler)
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
+	w := &worker{reports: reports{log: log}, own: cfg.Device}
 	number := int(time.Now().UnixNano() % 1e9)
 	w.name = fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), number)
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
@@ -208,8 +154,8 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 		return err
 	}
 	w.registry, w.claim = store, store.Claim
-	w.report = func(id string) (reporter, error) { return client.NewReporter(id) }
-	if err := w.openReporter(); err != nil {
+	w.newReporter = func(id string) (reporter, error) { return client.NewReporter(id) }
+	if err := w.beginReports(w.name); err != nil {
 		return err
 	}
 	err = w.serve(ctx, cfg)
@@ -362,54 +308,4 @@ func linkedBy(spec *rondov1.JobSpec) grpclink.Way {
 		return grpclink.ByShm
 	}
 	return grpclink.ByAny
-}
-
-// reportFailure reports, once, why this worker cannot go on, unless the coordinator has ended the
-// job. It returns when the coordinator has the report, because only then may others see this worker
-// leave.
-func (w *worker) reportFailure(ctx context.Context, err error) {
-	var ended *endedError
-	if errors.As(err, &ended) {
-		w.failureKnown = true
-	}
-	if err == nil || w.failureReported || w.failureKnown {
-		return
-	}
-	w.failureReported = true
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
-	defer cancel()
-	reportErr := w.memberReporter.Load().Report(ctx, w.failure(err))
-	if reportErr == nil {
-		reportErr = w.memberReporter.Load().Flush(ctx)
-	}
-	w.failureKnown = reportErr == nil
-	if reportErr != nil {
-		w.log.Warn("telling the coordinator of a failure", "error", reportErr)
-	}
-}
-
-// farewell sends a member's last events.
-func (w *worker) farewell(ctx context.Context, err error) {
-	w.reportFailure(ctx, err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
-	defer cancel()
-	if w.failureReported && !w.failureKnown {
-		cancel() // the wait has already failed once
-	}
-	if err := w.memberReporter.Load().Close(ctx); err != nil {
-		w.log.Debug("leaving without the coordinator's answer", "error", err)
-	}
-}
-
-// failure returns the event of an error. It says whether every worker would have the error.
-func (w *worker) failure(err error) *rondov1.Event {
-	f := &rondov1.FailureEvent{Id: w.member.ID, Text: err.Error()}
-	var wrong *app.UsageError
-	var spec *jobspec.UsageError
-	var ring *ringError
-	f.Usage = errors.As(err, &wrong) || errors.As(err, &spec)
-	if errors.As(err, &ring) {
-		f.Generation, f.Fatal = uint64(ring.generation), ring.fatal
-	}
-	return &rondov1.Event{Kind: &rondov1.Event_Failure{Failure: f}}
 }

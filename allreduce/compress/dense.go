@@ -1,6 +1,9 @@
 package compress
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // dense sums all numbers. Of a lookup it sums only the tokens that some rank has touched, if these
 // are fewer than all: the other numbers are zero on every rank. Packing may change the order in
@@ -23,23 +26,25 @@ func (d *dense) settle(bool) {}
 
 // ready starts all sums but the lookup's: its touched tokens are not known yet. The withheld
 // rounding errors are not scaled, because the next step's rate is about the same.
-func (d *dense) ready(ctx context.Context, g gradient, begin, end int) error {
+func (d *dense) ready(
+	ctx context.Context, g gradient, begin, end int, ended *time.Time,
+) error {
 	if g.next != nil {
 		copy(g.next[begin:end], g.kept[begin:end])
 	}
 	if d.lookup == nil {
-		return d.start(ctx, g.part(begin, end))
+		return d.start(ctx, g.part(begin, end), ended)
 	}
 	first, last := d.lookup.Offset, d.lookup.Offset+d.lookup.size()
-	if err := d.start(ctx, g.part(begin, min(end, first))); err != nil {
+	if err := d.start(ctx, g.part(begin, min(end, first)), ended); err != nil {
 		return err
 	}
-	return d.start(ctx, g.part(max(begin, last), end))
+	return d.start(ctx, g.part(max(begin, last), end), ended)
 }
 
 func (d *dense) sum(ctx context.Context, g gradient, begin int) (err error) {
 	defer func() { d.started = d.started[:0] }()
-	if err := d.ready(ctx, g, begin, len(g.sum)); err != nil {
+	if err := d.ready(ctx, g, begin, len(g.sum), nil); err != nil {
 		return err
 	}
 	sparse := false
@@ -51,7 +56,7 @@ func (d *dense) sum(ctx context.Context, g gradient, begin int) (err error) {
 		if sparse {
 			of = l.packTouched(g)
 		}
-		if err := d.start(ctx, of); err != nil {
+		if err := d.start(ctx, of, nil); err != nil {
 			return err
 		}
 	}
@@ -81,11 +86,11 @@ func (g gradient) part(begin, end int) part {
 	return p
 }
 
-func (d *dense) start(ctx context.Context, p part) error {
+func (d *dense) start(ctx context.Context, p part, ended *time.Time) error {
 	if len(p.buf) == 0 {
 		return nil
 	}
-	started, err := d.ring.Start(ctx, p.buf, p.residual)
+	started, err := d.ring.Start(ctx, p.buf, p.residual, ended)
 	if err == nil {
 		d.started = append(d.started, started)
 	}

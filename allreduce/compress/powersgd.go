@@ -3,6 +3,7 @@ package compress
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 )
 
 // powerSGD sums matrices as two thin factors (Vogels et al., Algorithms 1 and 2). M: [m, n] is the
@@ -73,7 +74,7 @@ func (m matrix) factors(first, second []float32) (p, q []float32) {
 }
 
 // ready does nothing: the factors need the whole matrix.
-func (s *powerSGD) ready(context.Context, gradient, int, int) error { return nil }
+func (s *powerSGD) ready(context.Context, gradient, int, int, *time.Time) error { return nil }
 
 func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 	plain := len(s.first)
@@ -99,7 +100,7 @@ func (s *powerSGD) sum(ctx context.Context, g gradient, _ int) error {
 		m.projectBack(q, m.of(g.sum), p)
 	}
 	copy(s.second, s.local)
-	started, err := s.ring.Start(ctx, s.second, nil)
+	started, err := s.ring.Start(ctx, s.second, nil, nil)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,11 @@ type testRing struct {
 	element allreduce.Element // of sums by Start
 }
 
-func (r testRing) Start(ctx context.Context, buf, residual []float32) (Pending, error) {
-	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Element: r.element, Residual: residual})
+func (r testRing) Start(
+	ctx context.Context, buf, residual []float32, ended *time.Time,
+) (Pending, error) {
+	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Element: r.element, Residual: residual,
+		Ended: ended})
 }
 
 func newRings(t testing.TB, world int) []testRing {

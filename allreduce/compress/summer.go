@@ -18,8 +18,8 @@ type Ring interface {
 	AllGather(ctx context.Context, buf []float32, ends []int) error
 	// Start queues a sum like AllReduce's whose numbers may be rounded on their way. residual is
 	// nil or as long as buf. Earlier rounding errors in it are added and replaced by the new ones.
-	// The ring owns both until Wait.
-	Start(ctx context.Context, buf, residual []float32) (Pending, error)
+	// The ring owns both until Wait. ended receives the time when the sum is done; nil: no time.
+	Start(ctx context.Context, buf, residual []float32, ended *time.Time) (Pending, error)
 }
 
 // Pending is a sum that has been started.
@@ -81,8 +81,8 @@ type Summer struct {
 type method interface {
 	// join takes a place in a ring and drops all state of an earlier one.
 	join(ring Ring, place Place)
-	// ready may start summing g's floats [begin, end), which are final.
-	ready(ctx context.Context, g gradient, begin, end int) error
+	// ready may start summing g's floats [begin, end), which are final. See Ready for ended.
+	ready(ctx context.Context, g gradient, begin, end int, ended *time.Time) error
 	// sum sums g from begin on, and waits for all sums.
 	sum(ctx context.Context, g gradient, begin int) error
 	// settle ends the step of the last sum. skipped: no rank applied it.
@@ -185,12 +185,13 @@ func (s *Summer) Touch(ids []int32) {
 }
 
 // Ready says that the floats before end are final in the next Sum's gradient, so the Summer may
-// send them. All ranks call it with the same ends.
-func (s *Summer) Ready(ctx context.Context, sum []float32, end int) error {
+// send them. All ranks call it with the same ends. ended receives the time when they are summed, at
+// the latest when Sum returns; nil: no time.
+func (s *Summer) Ready(ctx context.Context, sum []float32, end int, ended *time.Time) error {
 	s.check(sum)
 	begin := s.begun
 	s.begun = end
-	return s.method.ready(ctx, s.kept.of(sum, 1), begin, end)
+	return s.method.ready(ctx, s.kept.of(sum, 1), begin, end, ended)
 }
 
 func (s *Summer) check(sum []float32) {
@@ -229,7 +230,7 @@ func (s *Summer) Probe(ctx context.Context, buf []float32) error {
 	if s.kept.kept != nil {
 		residual = make([]float32, len(buf))
 	}
-	started, err := s.ring.Start(ctx, buf, residual)
+	started, err := s.ring.Start(ctx, buf, residual, nil)
 	if err != nil {
 		return err
 	}

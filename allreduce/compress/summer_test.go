@@ -311,7 +311,9 @@ func (r *slowRing) AllGather(ctx context.Context, buf []float32, _ []int) error 
 	return r.AllReduce(ctx, buf)
 }
 
-func (r *slowRing) Start(ctx context.Context, buf, _ []float32) (Pending, error) { return r, nil }
+func (r *slowRing) Start(context.Context, []float32, []float32, *time.Time) (Pending, error) {
+	return r, nil
+}
 
 func (r *slowRing) Wait(ctx context.Context) error { return r.AllReduce(ctx, nil) }
 

@@ -27,9 +27,11 @@ func (r *timedRing) AllGather(ctx context.Context, buf []float32, ends []int) er
 }
 
 // Start implements Ring.
-func (r *timedRing) Start(ctx context.Context, buf, residual []float32) (Pending, error) {
+func (r *timedRing) Start(
+	ctx context.Context, buf, residual []float32, ended *time.Time,
+) (Pending, error) {
 	defer r.since(r.now())
-	p, err := r.ring.Start(ctx, buf, residual)
+	p, err := r.ring.Start(ctx, buf, residual, ended)
 	return timedPending{r, p}, err
 }
 

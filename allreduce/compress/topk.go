@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"time"
 )
 
 // topK sends the numbers of the largest magnitude of gradient plus kept numbers: a share of all, or
@@ -57,7 +58,7 @@ func (t *topK) sent(rank int) (indices []uint32, values []float32) {
 }
 
 // ready does nothing: the largest numbers are known at the end only.
-func (t *topK) ready(context.Context, gradient, int, int) error { return nil }
+func (t *topK) ready(context.Context, gradient, int, int, *time.Time) error { return nil }
 
 func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
 	sum, next := g.sum, g.next

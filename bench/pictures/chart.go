@@ -7,6 +7,8 @@ import (
 	"html"
 	"math"
 	"strings"
+
+	"rondo/bench/internal/killtrace"
 )
 
 // Places in the picture, in SVG's units.
@@ -48,13 +50,13 @@ type chart struct {
 }
 
 // draw returns an SVG of the first two jobs: Rondo's, and what it is held against.
-func (c *chart) draw(jobs []job) ([]byte, error) {
+func (c *chart) draw(jobs []killtrace.Job) ([]byte, error) {
 	if len(jobs) != 2 {
 		return nil, fmt.Errorf("%d jobs, not 2: run recovery with -parts kills,torchrun", len(jobs))
 	}
 	var both []window
 	for _, j := range jobs {
-		w, err := j.median(c.before, c.after)
+		w, err := median(j, c.before, c.after)
 		if err != nil {
 			return nil, err
 		}

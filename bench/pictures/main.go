@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"rondo/bench/internal/command"
+	"rondo/bench/internal/killtrace"
 )
 
 func main() {
@@ -25,7 +26,7 @@ func main() {
 		}
 		return command.NoArguments()
 	}, func(context.Context) error {
-		jobs, err := readTrace(in)
+		jobs, err := killtrace.Read(in)
 		if err != nil {
 			return err
 		}

@@ -11,25 +11,28 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rondo/bench/internal/killtrace"
 )
 
 // ringOf makes a job whose steps take 0.2 s, with kills at 20, 60 and 100 s. Each stops it for as
 // long as costs says, and takes it back by so many steps.
-func ringOf(name string, again int64, costs ...float64) job {
-	j := job{Job: name}
+func ringOf(name string, again int64, costs ...float64) killtrace.Job {
+	j := killtrace.Job{Job: name}
 	done, at := int64(0), 0.0
 	for i, cost := range costs {
 		moment := 20 + 40*float64(i)
 		for ; at < moment; at += 0.2 {
 			done++
-			j.Steps = append(j.Steps, step{At: at, Step: done, Workers: 3})
+			j.Steps = append(j.Steps, killtrace.Step{At: at, Step: done, Workers: 3})
 		}
-		j.Kills = append(j.Kills, kill{At: moment, Fresh: cost, Again: again})
+		j.Kills = append(j.Kills, killtrace.Kill{At: moment, Fresh: cost, Again: again})
 		done -= again
 		at = moment + cost - 0.2*float64(again)
 		for n := range 100 { // 20 s, of which the first have a worker less
 			done++
-			j.Steps = append(j.Steps, step{At: at, Step: done, Workers: 2 + int64(n/10+9)/10})
+			j.Steps = append(j.Steps, killtrace.Step{At: at, Step: done,
+				Workers: 2 + int64(n/10+9)/10})
 			at += 0.2
 		}
 	}
@@ -37,7 +40,7 @@ func ringOf(name string, again int64, costs ...float64) job {
 }
 
 func TestMedian(t *testing.T) {
-	w, err := ringOf("Rondo", 0, 1, 5, 3).median(4, 16)
+	w, err := median(ringOf("Rondo", 0, 1, 5, 3), 4, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,16 +66,17 @@ func TestMedian(t *testing.T) {
 func TestMedianRefuses(t *testing.T) {
 	one := ringOf("Rondo", 0, 1)
 	for name, c := range map[string]struct {
-		job           job
+		job           killtrace.Job
 		before, after float64
 		want          string
 	}{
-		"no kill":       {job{Job: "Rondo"}, 4, 16, "Rondo: no kill"},
-		"close kills":   {ringOf("Rondo", 0, 1, 1), 4, 50, "two kills within 54 s"},
-		"no steps":      {job{Job: "Rondo", Kills: one.Kills}, 4, 16, "fewer than two steps"},
+		"no kill":     {killtrace.Job{Job: "Rondo"}, 4, 16, "Rondo: no kill"},
+		"close kills": {ringOf("Rondo", 0, 1, 1), 4, 50, "two kills within 54 s"},
+		"no steps": {killtrace.Job{Job: "Rondo", Kills: one.Kills}, 4, 16,
+			"fewer than two steps"},
 		"nothing later": {one, 4, 30, "the steps end 20.8 s after the kill"},
 	} {
-		_, err := c.job.median(c.before, c.after)
+		_, err := median(c.job, c.before, c.after)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
 		}
@@ -81,7 +85,7 @@ func TestMedianRefuses(t *testing.T) {
 
 func TestDraw(t *testing.T) {
 	c := chart{before: 4, after: 16, note: "on <this> machine"}
-	jobs := []job{ringOf("rondo train", 0, 0.3), ringOf("torchrun", 7, 9.5)}
+	jobs := []killtrace.Job{ringOf("rondo train", 0, 0.3), ringOf("torchrun", 7, 9.5)}
 	svg, err := c.draw(jobs)
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +120,7 @@ func TestReadTrace(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		jobs, err := readTrace(path)
+		jobs, err := killtrace.Read(path)
 		if got := fmt.Sprint(jobs, err); !strings.Contains(got, want) {
 			t.Errorf("%q: %s; want %s", text, got, want)
 		}

@@ -2,69 +2,28 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
+
+	"rondo/bench/internal/killtrace"
 )
-
-// step and kill are what bench/recovery's trace says of a job. At is in seconds since its first
-// step.
-type step struct {
-	At      float64 `json:"at"`
-	Step    int64   `json:"step"`
-	Workers int64   `json:"workers"`
-}
-
-type kill struct {
-	At    float64 `json:"at"`
-	Fresh float64 `json:"fresh"` // seconds until a step beyond all that were completed
-	Again int64   `json:"again"` // steps that were done again
-}
-
-type job struct {
-	Job   string `json:"job"`
-	Kills []kill `json:"kills"`
-	Steps []step `json:"steps"`
-}
-
-func readTrace(path string) ([]job, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("-trace: %w", err)
-	}
-	defer func() { _ = file.Close() }()
-	var jobs []job
-	for decoder := json.NewDecoder(file); ; {
-		var j job
-		switch err := decoder.Decode(&j); {
-		case errors.Is(err, io.EOF):
-			return jobs, nil
-		case err != nil:
-			return nil, fmt.Errorf("-trace: job %d in %s is not JSON: %w", len(jobs)+1, path, err)
-		}
-		jobs = append(jobs, j)
-	}
-}
 
 // window is a job's steps around one kill.
 type window struct {
 	name   string
 	kills  int // of which this one has the median cost
-	kill   kill
-	steps  []step  // At: seconds since the kill; Step: beyond those completed at the kill
-	pace   float64 // steps a second before the kill
-	joined int     // index of the first step of a full ring after a smaller one; -1: none
+	kill   killtrace.Kill
+	steps  []killtrace.Step // At: seconds since the kill; Step: beyond those completed at the kill
+	pace   float64          // steps a second before the kill
+	joined int              // index of the first step of a full ring after a smaller one; -1: none
 }
 
 // median returns the steps around the kill whose cost is the median (nearest rank).
-func (j job) median(before, after float64) (window, error) {
+func median(j killtrace.Job, before, after float64) (window, error) {
 	if len(j.Kills) == 0 {
 		return window{}, fmt.Errorf("%s: no kill", j.Job)
 	}
-	sorted := slices.SortedFunc(slices.Values(j.Kills), func(a, b kill) int {
+	sorted := slices.SortedFunc(slices.Values(j.Kills), func(a, b killtrace.Kill) int {
 		return cmp.Compare(a.Fresh, b.Fresh)
 	})
 	w := window{name: j.Job, kills: len(sorted), kill: sorted[(len(sorted)-1)/2], joined: -1}
@@ -95,7 +54,8 @@ const slack = 1.5
 
 // measure sets the pace and joined.
 func (w *window) measure(after float64) error {
-	old := slices.IndexFunc(w.steps, func(s step) bool { return s.At > 0 }) // steps before the kill
+	// old steps came before the kill.
+	old := slices.IndexFunc(w.steps, func(s killtrace.Step) bool { return s.At > 0 })
 	if old < 2 {
 		return fmt.Errorf("%s: fewer than two steps before the kill", w.name)
 	}

@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"rondo/local"
 
 	"rondo/cluster/etcdstore"
 	"rondo/cluster/rpc"
@@ -34,7 +34,7 @@ const look = 10 * time.Millisecond
 type machineRoom struct {
 	config
 	*stage
-	etcd  *embed.Etcd
+	etcd  *local.Etcd
 	store *etcdstore.Store
 
 	coordinators map[int]*process // by process id
@@ -53,10 +53,10 @@ func (c config) openRoom(ctx context.Context, s *stage) (r *machineRoom, err err
 			err = errors.Join(err, r.close())
 		}
 	}()
-	if r.etcd, err = startEtcd(ctx, filepath.Join(s.dir, "etcd")); err != nil {
+	if r.etcd, err = local.StartEtcd(ctx, filepath.Join(s.dir, "etcd")); err != nil {
 		return nil, err
 	}
-	r.store, err = etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{r.endpoint()},
+	r.store, err = etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{r.etcd.Endpoint()},
 		Job: jobName})
 	if err != nil {
 		return nil, err
@@ -82,8 +82,6 @@ func (c config) openRoom(ctx context.Context, s *stage) (r *machineRoom, err err
 	return r, nil
 }
 
-func (r *machineRoom) endpoint() string { return r.etcd.Clients[0].Addr().String() }
-
 // close ends what is not a process of the stage.
 func (r *machineRoom) close() error {
 	var err error
@@ -94,33 +92,6 @@ func (r *machineRoom) close() error {
 		r.etcd.Close()
 	}
 	return err
-}
-
-// startEtcd starts an etcd on loopback, as `rondo train` has it.
-func startEtcd(ctx context.Context, dir string) (*embed.Etcd, error) {
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel, config.UnsafeNoFsync = dir, "panic", true
-	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
-	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	etcd, err := embed.StartEtcd(config)
-	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
-	}
-	timer := time.NewTimer(endTimeout)
-	defer timer.Stop()
-	select {
-	case <-etcd.Server.ReadyNotify():
-		return etcd, nil
-	case err = <-etcd.Err():
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timer.C:
-		err = fmt.Errorf("not ready after %v", endTimeout)
-	}
-	etcd.Close()
-	return nil, fmt.Errorf("etcd: %w", err)
 }
 
 // spec is the job that config.rondoCommand has, with room for one more worker.
@@ -141,7 +112,7 @@ func (c config) spec(s *stage) ([]byte, error) {
 }
 
 func (r *machineRoom) coordinator() error {
-	p, err := r.start("coordinator", r.Coordinator, "--etcd", r.endpoint(), "--job", jobName)
+	p, err := r.start("coordinator", r.Coordinator, "--etcd", r.etcd.Endpoint(), "--job", jobName)
 	if err == nil {
 		r.coordinators[p.pid()] = p
 	}
@@ -149,7 +120,7 @@ func (r *machineRoom) coordinator() error {
 }
 
 func (r *machineRoom) worker() (*process, error) {
-	return r.start("worker", r.Worker, "--etcd", r.endpoint(), "--job", jobName)
+	return r.start("worker", r.Worker, "--etcd", r.etcd.Endpoint(), "--job", jobName)
 }
 
 // hear takes the next event of the audit logs.

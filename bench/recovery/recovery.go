@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"rondo/bench/internal/killtrace"
 	"rondo/compute"
 )
 
@@ -144,7 +145,7 @@ func run(ctx context.Context, c config, out, log io.Writer) (err error) {
 		err = errors.Join(err, fmt.Errorf("-parts: there is no %q", name))
 	}
 	if c.Trace != "" {
-		err = errors.Join(err, writeTraces(c.Trace, r.traces))
+		err = errors.Join(err, killtrace.Write(c.Trace, r.traces))
 	}
 	return errors.Join(err, r.print(out))
 }
@@ -233,7 +234,7 @@ type report struct {
 	log    io.Writer
 	kills  []string
 	others []string
-	traces []trace
+	traces []killtrace.Job
 	base   float64 // Rondo's median time to a new step
 }
 

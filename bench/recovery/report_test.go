@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rondo/bench/internal/killtrace"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -116,7 +117,8 @@ func TestTrace(t *testing.T) {
 	}
 	losses := []loss{{began: begin.Add(time.Second / 4), fresh: time.Second / 4, again: 2}}
 	path := filepath.Join(t.TempDir(), "trace")
-	if err := writeTraces(path, []trace{newTrace("torchrun", steps, losses)}); err != nil {
+	err := killtrace.Write(path, []killtrace.Job{newTrace("torchrun", steps, losses)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

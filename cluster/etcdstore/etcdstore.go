@@ -82,8 +82,8 @@ func (c Config) Validate() error {
 // Store is one job's keys in etcd. It implements cluster.Submissions, Registry, Election and
 // Viewer.
 type Store struct {
+	keys
 	client  *clientv3.Client
-	root    string // "/rondo/<job>/"
 	servers string // the endpoints, for errors
 	timeout time.Duration
 	log     *slog.Logger
@@ -102,7 +102,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		root:    "/rondo/" + cfg.Job + "/",
+		keys:    keys{"/rondo/" + cfg.Job + "/"},
 		servers: strings.Join(cfg.Endpoints, ", "),
 		timeout: orDefault(cfg.RequestTimeout, defaultRequestTimeout),
 		log:     cfg.Log,
@@ -150,7 +150,7 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 	pause := newBackoff()
 	for first := true; ; first = false {
 		attempt, cancel := context.WithTimeout(limited, startAttempt)
-		_, err := s.client.Get(attempt, s.root+"spec", clientv3.WithCountOnly())
+		_, err := s.client.Get(attempt, s.specKey(), clientv3.WithCountOnly())
 		cancel()
 		if err == nil {
 			return nil

@@ -16,13 +16,16 @@ import (
 	"rondo/cluster"
 )
 
-func (s *Store) specKey() string              { return s.root + "spec" }
-func (s *Store) planKey() string              { return s.root + "plan" }
-func (s *Store) membersPrefix() string        { return s.root + "members/" }
-func (s *Store) memberKey(id string) string   { return s.membersPrefix() + id }
-func (s *Store) claimsPrefix() string         { return s.root + "claims/" }
-func (s *Store) leaderPrefix() string         { return s.root + "leader/" }
-func (s *Store) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", s.leaderPrefix(), l.id) }
+// keys names the keys of a job.
+type keys struct{ root string } // "/rondo/<job>/"
+
+func (k keys) specKey() string              { return k.root + "spec" }
+func (k keys) planKey() string              { return k.root + "plan" }
+func (k keys) membersPrefix() string        { return k.root + "members/" }
+func (k keys) memberKey(id string) string   { return k.membersPrefix() + id }
+func (k keys) claimsPrefix() string         { return k.root + "claims/" }
+func (k keys) leaderPrefix() string         { return k.root + "leader/" }
+func (k keys) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", k.leaderPrefix(), l.id) }
 
 // PutSpec implements cluster.Submissions.
 func (s *Store) PutSpec(ctx context.Context, spec []byte) ([]byte, bool, error) {

@@ -12,10 +12,11 @@ func deleteCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete",
 		Short: "Remove a job from Kubernetes; its checkpoints stay",
-		Long: "Delete removes a job's objects from the cluster, and what etcd holds of it.\n" +
-			"Checkpoints, claims of volumes and secrets stay. A job that has not ended is\n" +
-			"refused: rondo stop saves it first, --force deletes it as it is. The namespace's\n" +
-			"etcd stays for other jobs; --with-etcd removes it with its data when there are none.",
+		Long: "Delete removes a job's objects from the cluster, and its keys from etcd.\n" +
+			"Checkpoints, volume claims and secrets stay. A job that has not ended is\n" +
+			"refused: rondo stop saves it first, --force deletes it without a save. The\n" +
+			"namespace's etcd stays for other jobs; --with-etcd removes it with its data if\n" +
+			"there are none.",
 		Example: "  rondo delete --job song\n  rondo delete --job song --with-etcd",
 	}
 	connect := kube.AddFlags(c)
@@ -25,8 +26,9 @@ func deleteCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.BoolVar(&how.Force, "force", false, "delete a job that has not ended")
 	flags.BoolVar(&how.WithEtcd, "with-etcd", false, "also remove the namespace's etcd with its "+
-		"data, if no other job is there")
-	flags.DurationVar(&how.Timeout, "timeout", 5*time.Minute, "how long to wait until all is gone")
+		"data, if there is no other job")
+	flags.DurationVar(&how.Timeout, "timeout", 5*time.Minute, "how long to wait until all objects "+
+		"are gone")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := kube.CheckName(job); err != nil {
 			return err

@@ -21,15 +21,15 @@ func logsCommand() *cobra.Command {
 	how := kube.Logs{}
 	c := &cobra.Command{
 		Use:   "logs",
-		Short: "Show what the pods of a job on Kubernetes say",
+		Short: "Show the logs of a job's pods on Kubernetes",
 		Long: "Shows the logs of a job's workers and coordinators, or of one --component:\n" +
 			"worker, coordinator, observer or etcd (of all jobs of the namespace). A worker\n" +
-			"says when it joins a ring. The coordinator that leads says how the training\n" +
-			"goes, at most every ten seconds.\n\n" +
+			"logs when it joins a ring. The leading coordinator logs the progress of the\n" +
+			"training, at most every ten seconds.\n\n" +
 			"Each line begins with the worker's index, the number in its pod's name, and the\n" +
 			"end of that name. A worker keeps its index; its rank changes with the ring\n" +
 			"(rondo status shows both).\n\n" +
-			"With --follow it goes on, with pods that come later, until the job has ended.",
+			"With --follow it goes on, also with later pods, until the job has ended.",
 		Example: "  rondo logs --job song -f\n  rondo logs --job song --component coordinator " +
 			"--since 10m",
 	}
@@ -40,11 +40,11 @@ func logsCommand() *cobra.Command {
 	flags.IntVar(&how.Index, "index", -1, "only the worker, or member of etcd, of this "+
 		"index; -1: all")
 	flags.BoolVarP(&how.Follow, "follow", "f", false, "go on until the job has ended")
-	flags.BoolVarP(&how.Previous, "previous", "p", false, "of the worker's pod before the present "+
-		"one; of others, the container before")
+	flags.BoolVarP(&how.Previous, "previous", "p", false, "the log of a worker's earlier pod; of "+
+		"other pods, of the earlier container")
 	flags.BoolVar(&how.Timestamps, "timestamps", false, "begin each line with its time")
-	flags.DurationVar(&how.Since, "since", 0, "only lines that are not older, such as 10m; 0: all")
-	flags.Int64Var(&how.Tail, "tail", -1, "only so many of the last lines of each pod; -1: all")
+	flags.DurationVar(&how.Since, "since", 0, "only lines of this last time, such as 10m; 0: all")
+	flags.Int64Var(&how.Tail, "tail", -1, "only this many last lines of each pod; -1: all")
 	connect := kube.AddFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := checkLogs(how); err != nil {
@@ -59,7 +59,7 @@ func logsCommand() *cobra.Command {
 		how.Note = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
 		err = cluster.Logs(cmd.Context(), job, how)
 		if how.Follow && errors.Is(err, context.Canceled) {
-			return nil // a person has seen enough
+			return nil // the user has interrupted it
 		}
 		return err
 	}
@@ -81,12 +81,12 @@ func checkLogs(how kube.Logs) error {
 	case how.Since > 0 && how.Since < time.Second:
 		return app.Usagef("--since %v is less than a second", how.Since)
 	case how.Previous && how.Follow:
-		return app.Usagef("--previous is of what has ended: leave out --follow")
+		return app.Usagef("--previous reads a log that has ended: leave out --follow")
 	}
 	return nil
 }
 
-// logPrinter writes lines with where they come from before them.
+// logPrinter writes lines behind their source.
 type logPrinter struct {
 	out      io.Writer
 	coloured bool
@@ -104,7 +104,7 @@ func (p *logPrinter) line(source kube.LogSource, text string) error {
 	return err
 }
 
-// colours says whether to write in colour: on a terminal, unless NO_COLOR says otherwise.
+// colours reports whether to write in colour: on a terminal, unless NO_COLOR is set.
 func colours(out io.Writer) bool {
 	file, is := out.(*os.File)
 	return is && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(file.Fd()))

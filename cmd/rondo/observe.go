@@ -22,8 +22,8 @@ func observeCommand() *cobra.Command {
 			"/ is a web page, /api/state the same as JSON, /api/events its changes,\n" +
 			"/metrics for Prometheus, /healthz and /readyz for probes.\n\n" +
 			"In Kubernetes it runs beside each coordinator (--kube-job): there it also writes\n" +
-			"the progress into annotations of the Job of the workers, and asks the leader for\n" +
-			"as many workers as that Job is to have.",
+			"the progress into annotations of the workers' Job, and asks the leader for that\n" +
+			"Job's number of workers.",
 	}
 	flags := c.Flags()
 	flags.StringSliceVar(&cfg.Meet.Etcd, "etcd", nil, "host:port,... of etcd")

@@ -9,11 +9,11 @@ import (
 func resumeJobCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume",
-		Short: "Go on with a job on Kubernetes that was stopped, has ended or is suspended",
+		Short: "Resume a job on Kubernetes that was stopped, has ended or is suspended",
 		Long: "Resume runs a job again with the options of its submission, from its newest\n" +
-			"checkpoint. Flags that are given change them: --steps 2000 trains further,\n" +
-			"--workers 8 with more workers; all others stay as submitted. A job that is\n" +
-			"suspended goes on as it was.",
+			"checkpoint. Flags change these options: --steps 2000 trains further,\n" +
+			"--workers 8 with more workers; all others stay as submitted. A suspended job\n" +
+			"goes on without changes.",
 		Example: "  rondo resume --job song --steps 20000",
 	}
 	connect := kube.AddFlags(c)

@@ -18,14 +18,14 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// A namedJob is where a command finds the job that its flags name.
+// A namedJob is the place of the job that the flags name.
 type namedJob struct {
 	cfg     meet.Config
 	connect func() (*kube.Cluster, error)
 }
 
-// jobFlags defines the flags that name a running job: in an etcd that is reached from here, or in
-// a Kubernetes cluster.
+// jobFlags defines the flags that name a running job: in an etcd that this machine reaches, or in a
+// Kubernetes cluster.
 func jobFlags(c *cobra.Command) *namedJob {
 	n := &namedJob{}
 	c.Flags().StringSliceVar(&n.cfg.Etcd, "etcd", nil, "host:port,... of etcd; default: the job "+
@@ -42,10 +42,10 @@ func jobName(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "job", "rondo", "name of the job")
 }
 
-// inCluster reports whether the job is to be looked for in Kubernetes.
+// inCluster reports whether the job is in Kubernetes.
 func (n *namedJob) inCluster() bool { return len(n.cfg.Etcd) == 0 }
 
-// cluster connects to Kubernetes. Where there is none, the job may have been meant to be elsewhere.
+// cluster connects to Kubernetes. If there is none, the error mentions --etcd.
 func (n *namedJob) cluster() (*kube.Cluster, error) {
 	there, err := n.connect()
 	var wrong *app.UsageError
@@ -57,7 +57,7 @@ func (n *namedJob) cluster() (*kube.Cluster, error) {
 
 type lookFunc func(cfg meet.Config, registry cluster.Registry, view cluster.View) error
 
-// look calls look with the job's part of the etcd that --etcd names, and with what is in it.
+// look calls look with the client of the etcd that --etcd names, and the job's state there.
 func (n *namedJob) look(ctx context.Context, look lookFunc) error {
 	cfg := n.cfg
 	if err := cfg.Validate(); err != nil {
@@ -78,7 +78,7 @@ func (n *namedJob) look(ctx context.Context, look lookFunc) error {
 	return look(cfg, store, view)
 }
 
-// saying prints what a command tells of its work, one line each.
+// saying prints a command's progress, one line each.
 func saying(cmd *cobra.Command) func(string) {
 	return func(text string) { _, _ = fmt.Fprintln(cmd.OutOrStdout(), text) }
 }
@@ -86,18 +86,17 @@ func saying(cmd *cobra.Command) func(string) {
 func scaleCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "scale N",
-		Short: "Set how many workers a running job has",
-		Long: "Sets how many workers a running job has. N can be --min-workers to --batch.\n\n" +
+		Short: "Set the number of workers of a running job",
+		Long: "Sets the number of workers of a running job, from --min-workers to --batch.\n\n" +
 			"In Kubernetes (without --etcd) it changes the Job of the workers, so that there\n" +
-			"are N pods, and waits until all are in the ring; those that are not wanted any\n" +
-			"more hand their lanes over and end.\n\n" +
-			"With --etcd it sets how many workers the ring has at most. With fewer than it\n" +
-			"has, some become spares at the end of the step; with more, spares and workers\n" +
-			"that appear are taken in. Where rondo train runs all workers of the job on its\n" +
-			"machine, it starts the processes that a larger N needs there. Elsewhere\n" +
-			"(rondo train --local-workers, bin/worker) no process is started: whoever runs\n" +
-			"the workers starts more, and N says how many of them are taken in. None is ended\n" +
-			"by a smaller N.",
+			"are N pods, and waits until all are in the ring; surplus workers hand their lanes\n" +
+			"over and end.\n\n" +
+			"With --etcd it sets the largest size of the ring. If the ring is larger, some\n" +
+			"workers become spares at the end of the step; if it is smaller, spares and new\n" +
+			"workers join. If rondo train runs all of the job's workers on its machine, it\n" +
+			"starts more processes there for a larger N. Otherwise (rondo train\n" +
+			"--local-workers, bin/worker) no process is started: start more workers\n" +
+			"yourself. A smaller N ends no process.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the number of workers (see `%s --help`)",

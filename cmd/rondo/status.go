@@ -18,10 +18,10 @@ import (
 	"rondo/k8s/kube"
 )
 
-// statusOptions are what a person may ask of the status.
+// statusOptions are the flags of the command.
 type statusOptions struct {
 	job        string // empty: all, or the only one
-	place      string // where the jobs are, in words
+	place      string // the namespace or namespaces, for people
 	everywhere bool
 	watch      bool
 	format     string // "", "json" or "yaml"
@@ -33,11 +33,11 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the jobs of a Kubernetes namespace, or one of them in detail",
 		Long: "Lists the jobs of the namespace. With --job, or where there is only one, it\n" +
-			"shows the job's progress, pods and coordinators, and what is wrong with it,\n" +
-			"with the remedy. A job of which nothing was heard for 30 s is unknown.\n\n" +
-			"With --watch it shows what changes until the job ends.\n\n" +
-			"Exit codes of one job: 0 it waits, runs or is done; 1 it has failed, or cannot\n" +
-			"start; 3 unknown. A list that could be read has 0.",
+			"shows the job's progress, pods and coordinators, and its problems with their\n" +
+			"remedies. A job without a report for 30 s is unknown.\n\n" +
+			"With --watch it shows changes until the job ends.\n\n" +
+			"Exit codes for one job: 0 it waits, runs or is done; 1 it has failed, or cannot\n" +
+			"start; 3 unknown. For a list: 0.",
 	}
 	flags := c.Flags()
 	flags.StringVar(&o.job, "job", "", "name of the job; default: all, or the only one")
@@ -98,14 +98,14 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 	}, onlyNews(wrong))
 	switch {
 	case errors.Is(err, context.Canceled):
-		return nil // a person has seen enough
+		return nil // the user has interrupted it
 	case err == nil && last != nil:
 		return verdict(last)
 	}
 	return err
 }
 
-// verdict is the exit code of a job that was shown.
+// verdict returns the error that sets the exit code of one job.
 func verdict(s *kube.JobStatus) error {
 	switch {
 	case s.Failed():
@@ -116,7 +116,7 @@ func verdict(s *kube.JobStatus) error {
 	return nil
 }
 
-// onlyNews prints an error unless it is the one that was printed last.
+// onlyNews prints an error unless it equals the one before.
 func onlyNews(out io.Writer) func(error) {
 	var mu sync.Mutex
 	last := ""
@@ -130,7 +130,7 @@ func onlyNews(out io.Writer) func(error) {
 	}
 }
 
-// look asks the cluster: for one job in detail, or for all.
+// look reads one job in detail, or all jobs.
 func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 	statuses []kube.JobStatus, one bool, err error) {
 	name := o.job
@@ -148,7 +148,7 @@ func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 	return []kube.JobStatus{*status}, true, nil
 }
 
-// print writes what was found, as it was asked for.
+// print writes the jobs in the wanted format.
 func (o statusOptions) print(out io.Writer, statuses []kube.JobStatus, one bool,
 	now time.Time) error {
 	switch {
@@ -183,15 +183,15 @@ func (o statusOptions) encode(out io.Writer, statuses []kube.JobStatus, one bool
 	return json.NewEncoder(out).Encode(value)
 }
 
-// A statusView shows one look after the other: on a terminal in place of the last one, elsewhere
-// what has changed.
+// A statusView shows one look after the other: on a terminal it replaces the last one, elsewhere it
+// appends the changes.
 type statusView struct {
 	out      io.Writer
 	options  statusOptions
 	terminal *os.File // nil: it is none
-	lines    int      // on the screen, of the last look
+	lines    int      // of the last look on the screen
 	told     map[string]bool
-	reasons  map[string]string // of each job, told last
+	reasons  map[string]string // last printed reason of each job
 }
 
 func newStatusView(out io.Writer, o statusOptions) *statusView {

@@ -17,7 +17,7 @@ import (
 	"rondo/k8s/kube"
 )
 
-// maxReason is how many letters of a reason a table shows.
+// maxReason is the number of letters of a reason in a table.
 const maxReason = 70
 
 // printStatuses writes a line for each job.
@@ -59,7 +59,7 @@ func figures(s kube.JobStatus) string {
 	return fmt.Sprintf("%.3f/%.2f", *s.Loss, *s.Perplexity)
 }
 
-// speed of a job that trains.
+// speed returns the tokens per second of a job that trains.
 func speed(s kube.JobStatus) string {
 	if s.TokensPerSecond == nil || s.Ring == 0 {
 		return "-"
@@ -90,7 +90,7 @@ func cut(text string, letters int) string {
 	return text
 }
 
-// printStatus writes all that is known of one job.
+// printStatus writes one job in detail.
 func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "job %s in namespace %s: %s\n", s.Job, s.Namespace, standing(s))
@@ -127,7 +127,7 @@ func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 	return err
 }
 
-// standing is a job's phase, and how many workers it has and is to have.
+// standing returns a job's phase and its numbers of workers.
 func standing(s kube.JobStatus) string {
 	if s.Unknown() {
 		return fmt.Sprintf("%s, %s", s.Phase, s.Reason)
@@ -139,7 +139,7 @@ func standing(s kube.JobStatus) string {
 	return text
 }
 
-// progress is where the training is, and how it goes.
+// progress returns a job's step and figures.
 func progress(s kube.JobStatus) string {
 	parts := []string{strings.Replace(steps(s), "/", " of ", 1)}
 	if s.Epoch > 0 {
@@ -232,8 +232,8 @@ func printProblems(out io.Writer, problems []kube.Problem) {
 	}
 }
 
-// redraw puts a look in the place of the last one. Lines are cut to the terminal's width, so that
-// their number is known.
+// redraw replaces the last look. It cuts lines to the terminal's width, so that it knows their
+// number.
 func (v *statusView) redraw(statuses []kube.JobStatus, one bool, now time.Time) error {
 	var text bytes.Buffer
 	if err := v.options.print(&text, statuses, one, now); err != nil {
@@ -259,8 +259,7 @@ func (v *statusView) redraw(statuses []kube.JobStatus, one bool, now time.Time) 
 	return err
 }
 
-// append writes what was not said before, with the time: how each job is, and what is wrong. The
-// reason, which is the last thing that happened, is said once.
+// append writes each job's new state and new problems, with the time. It writes a reason once.
 func (v *statusView) append(statuses []kube.JobStatus, now time.Time) error {
 	said := map[string]bool{}
 	for _, s := range statuses {

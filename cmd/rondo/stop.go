@@ -17,9 +17,9 @@ func stopCommand() *cobra.Command {
 		Use:   "stop",
 		Short: "Stop a running job at a step's end, with a checkpoint",
 		Long: "Asks all workers of a job to stop after the same step and to save a checkpoint.\n" +
-			"In Kubernetes (without --etcd) it waits until that has happened and says where\n" +
-			"the checkpoint is; rondo resume goes on from there. With --etcd, the same\n" +
-			"`rondo train` command does.",
+			"In Kubernetes (without --etcd) it waits for the end and prints the checkpoint's\n" +
+			"place; rondo resume goes on from there. With --etcd, the same `rondo train`\n" +
+			"command goes on.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 0 {
 				return app.Usagef("%q is not a flag (see `%s --help`)", args[0], cmd.CommandPath())

@@ -11,7 +11,7 @@ import (
 	"rondo/k8s/kube"
 )
 
-// defaultFirstStep is how long the first step may take: nodes may have to be started for it.
+// defaultFirstStep bounds the wait for the first step. It includes the start of new nodes.
 const defaultFirstStep = 10 * time.Minute
 
 func submitCommand() *cobra.Command {
@@ -19,8 +19,8 @@ func submitCommand() *cobra.Command {
 		Use:   "submit",
 		Short: "Run a job on Kubernetes",
 		Long: "Submit applies a job's objects to a Kubernetes cluster: two coordinators, the\n" +
-			"workers, and for the first job of a namespace an etcd of three members. It says\n" +
-			"what happens until the first step is done; the job goes on by itself.\n\n" +
+			"workers, and for the first job of a namespace an etcd of three members. It\n" +
+			"reports progress until the first step; the job then goes on by itself.\n\n" +
 			"--corpus may be a small file of this machine, which travels with the job. Larger\n" +
 			"texts and checkpoints lie in a volume (pvc://CLAIM/PATH) or a bucket\n" +
 			"(s3://BUCKET/PATH). --dry-run prints the objects and asks no cluster.",
@@ -34,8 +34,8 @@ func submitCommand() *cobra.Command {
 	groupFlags(c)
 	how := runFlags(flags)
 	var dryRun string
-	flags.BoolVar(&how.CreateNamespace, "create-namespace", false, "make the namespace if it is "+
-		"not there")
+	flags.BoolVar(&how.CreateNamespace, "create-namespace", false, "create the namespace if it is "+
+		"missing")
 	flags.StringVar(&dryRun, "dry-run", "none", "client: print the objects; server: let the "+
 		"cluster check them, and keep nothing")
 	flags.Lookup("dry-run").NoOptDefVal = "client"
@@ -78,10 +78,10 @@ func submitCommand() *cobra.Command {
 	return c
 }
 
-// runFlags defines how long a command stays with the run that it starts.
+// runFlags defines the flags for the wait after a run's start.
 func runFlags(flags *pflag.FlagSet) *kube.Run {
 	how := &kube.Run{}
-	flags.BoolVar(&how.Wait, "wait", true, "say what happens until the first step is done; "+
+	flags.BoolVar(&how.Wait, "wait", true, "report progress until the first step is done; "+
 		"--wait=false: return when the job is applied")
 	flags.DurationVar(&how.Timeout, "timeout", defaultFirstStep, "how long to wait for the first "+
 		"step")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A job whose only GPU lacks memory fails at once, with the numbers and what would fit.
+// A job whose only GPU lacks memory fails at once, with the sizes and with flags that would fit.
 func TestNoMemory(t *testing.T) {
 	emulated(t)
 	r := run(t, []string{memory(240)}, "rondo", tiny("--device", "cuda", "--workers", "1",
@@ -34,7 +34,7 @@ func memory(mebibytes int) string {
 	return fmt.Sprintf("RONDO_EMULATOR_MEMORY=%d", mebibytes<<20)
 }
 
-// A job goes on without the worker whose GPU lacks memory, whose reason is told.
+// A job goes on without a worker whose GPU lacks memory, and reports the reason.
 func TestGoesOnWithoutMemory(t *testing.T) {
 	emulated(t)
 	etcd := startEtcd(t)

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,18 +16,17 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
+	"rondo/local"
 
 	"rondo/compute/cuda/emulator"
 )
 
 // Limits of the waits. The emulated driver is some thousand times slower than a GPU.
 const (
-	runTimeout  = 5 * time.Minute // one command
-	etcdTimeout = time.Minute
+	runTimeout = 5 * time.Minute // one command
 )
 
-// setup is what all tests share: the commands, and where they find a driver.
+// setup is shared by all tests: the commands and the folder of the driver.
 type setup struct {
 	folder    string
 	libraries string // with the emulated driver; empty: there is a GPU
@@ -52,7 +50,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// prepare builds the commands, and the emulated driver where they find no GPU.
+// prepare builds the commands, and the emulated driver if there is no GPU.
 func prepare(folder string) (setup, error) {
 	s := setup{folder: folder}
 	tags := strings.TrimSuffix("cuda,"+os.Getenv("TAGS"), ",") // TAGS is the Makefile's
@@ -92,7 +90,7 @@ func environment(settings ...string) []string {
 	return append(all, settings...)
 }
 
-// result is what a command did.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -104,7 +102,7 @@ func run(t *testing.T, settings []string, name string, args ...string) result {
 	return launch(t, settings, name, args...)()
 }
 
-// launch starts a command; what it returns waits for its end.
+// launch starts a command. The returned function waits for its end.
 func launch(t *testing.T, settings []string, name string, args ...string) func() result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
@@ -162,25 +160,13 @@ func (r result) losses(t *testing.T) []float64 {
 	return curve
 }
 
-// startEtcd serves an etcd for one test, and returns its address.
+// startEtcd runs an etcd until the test's end and returns its endpoint.
 func startEtcd(t *testing.T) string {
 	t.Helper()
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel = filepath.Join(t.TempDir(), "etcd"), "panic"
-	config.UnsafeNoFsync = true
-	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
-	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	server, err := embed.StartEtcd(config)
+	etcd, err := local.StartEtcd(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-time.After(etcdTimeout):
-		t.Fatalf("etcd does not serve within %v", etcdTimeout)
-	}
-	return server.Clients[0].Addr().String()
+	t.Cleanup(etcd.Close)
+	return etcd.Endpoint()
 }

@@ -11,7 +11,7 @@ import (
 
 const twoGPUs = "RONDO_EMULATOR_DEVICES=2"
 
-// sums are what the job has told of how its gradients are summed.
+// sums returns the job's notices about the way in which gradients are summed.
 func (r result) sums(t *testing.T) (told []string) {
 	t.Helper()
 	for _, e := range r.events(t, "notice") {
@@ -108,8 +108,8 @@ func TestNCCLFails(t *testing.T) {
 	}
 }
 
-// Where a rank cannot be in a group, --intra-host nccl says which, why and what to do; auto goes on
-// with the ring, and says so.
+// If a rank cannot be in a group, --intra-host nccl fails with the rank, the reason and the remedy;
+// auto goes on with the ring, and reports it.
 func TestNCCLCannot(t *testing.T) {
 	emulated(t)
 	for name, c := range map[string]struct {

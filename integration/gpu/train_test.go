@@ -73,7 +73,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// A GPU that is too old is listed with what can be known of it.
+// A GPU that is too old is listed with its known properties.
 func TestDeviceTooOld(t *testing.T) {
 	emulated(t)
 	r := run(t, []string{"RONDO_EMULATOR_CAPABILITY=37"}, "rondo", "devices")
@@ -83,7 +83,7 @@ func TestDeviceTooOld(t *testing.T) {
 	}
 }
 
-// Without a driver a build with CUDA computes on the CPU, and says what it has looked for.
+// Without a driver a CUDA build computes on the CPU, and names the libraries that it looked for.
 func TestNoDriver(t *testing.T) {
 	emulated(t)
 	nowhere := []string{"LD_LIBRARY_PATH="}
@@ -101,8 +101,8 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-// One worker on a GPU, two that share it, and one for each of two GPUs have the loss curve of one
-// on the CPU, and what they trained is used on either.
+// One worker on a GPU, two that share it, and one on each of two GPUs have the loss curve of one
+// worker on the CPU. Their checkpoints work on both.
 func TestTrain(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	want := run(t, nil, "rondo", tiny("--device", "cpu", "--workers", "1")...).losses(t)
@@ -137,7 +137,7 @@ func TestTrain(t *testing.T) {
 	t.Run("use", func(t *testing.T) { testUse(t, folder) })
 }
 
-// testUse holds what a GPU writes and measures against the CPU.
+// testUse compares a GPU's text and evaluation with the CPU's.
 func testUse(t *testing.T, folder string) {
 	both := func(args ...string) (gpu, cpu result) {
 		gpu = run(t, nil, "rondo", append(args, "--checkpoint", folder, "--device", "cuda")...)

@@ -17,7 +17,7 @@ type background struct {
 	done      chan struct{}
 }
 
-// transcript is what a command has said so far.
+// transcript is the output of a command so far.
 type transcript struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -63,7 +63,7 @@ func (j *job) begin(verb string, args ...string) *background {
 		args...)...)
 }
 
-// says waits until what the command prints holds something, and returns that.
+// says waits until the command has printed a text, and returns the output.
 func (b *background) says(what string, find func(out string) string) string {
 	b.t.Helper()
 	start, found := time.Now(), ""

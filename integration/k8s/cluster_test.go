@@ -1,6 +1,6 @@
-// Package k8s runs Rondo on a real Kubernetes cluster: pods are deleted, containers killed, nodes
-// cut from power and network, and the job must lose nothing. README.md says what the tests need
-// of their environment; without it they are skipped.
+// Package k8s runs Rondo on a real Kubernetes cluster. Pods are deleted, containers killed, nodes
+// cut from power and network, and the job must lose nothing. README.md lists the needs of the
+// tests; without them they are skipped.
 package k8s
 
 import (
@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// What the tests are told by their environment.
+// Environment variables of the tests.
 const (
 	loadVariable    = "RONDO_K8S_LOAD" // a command that loads an image archive on every node
 	nodeVariable    = "RONDO_K8S_NODE" // a command that cuts nodes from power and network
@@ -43,7 +43,7 @@ type cluster struct {
 	node    []string // empty: nodes cannot be cut
 }
 
-// connect returns the cluster, or skips the test where none was given.
+// connect returns the cluster, or skips the test if none is given.
 func connect(t *testing.T) *cluster {
 	t.Helper()
 	load := strings.Fields(os.Getenv(loadVariable))
@@ -71,7 +71,7 @@ func connect(t *testing.T) *cluster {
 		node: strings.Fields(os.Getenv(nodeVariable))}
 }
 
-// cut returns the command that cuts nodes, or skips the test where there is none.
+// cut returns the command that cuts nodes, or skips the test if none is given.
 func (c *cluster) cut(t *testing.T) func(verb, node string, args ...string) string {
 	t.Helper()
 	if len(c.node) == 0 {
@@ -88,8 +88,8 @@ func (c *cluster) cut(t *testing.T) func(verb, node string, args ...string) stri
 	}
 }
 
-// output runs a command with its standard input, and returns its standard output. The error has
-// what it said on standard error.
+// output runs a command with its standard input, and returns its standard output. An error includes
+// its standard error.
 func output(t *testing.T, input, name string, args ...string) (string, error) {
 	t.Helper()
 	return run(context.Background(), input, name, args...)
@@ -133,7 +133,7 @@ func until(t *testing.T, limit time.Duration, what string, holds func() bool) ti
 	return time.Since(start)
 }
 
-// ready says whether a condition of a node, pod or the like is true.
+// ready reports whether a condition of a node, pod or the like is true.
 func nodeReady(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {

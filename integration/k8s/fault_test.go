@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// curveTolerance is what the order of float32 sums may change of a loss, relative; the observer
-// shows six digits, which adds half of one in the sixth.
+// curveTolerance is the relative difference of losses that the order of float32 sums may cause. The
+// observer shows six digits, which adds half of one in the sixth.
 const curveTolerance = 1e-5 + 5e-6
 
 // trial is a job to which something is done, and which must come out as if nothing had been.
@@ -37,8 +37,8 @@ func (n *namespace) try4(steps int64, pace time.Duration, more ...string) *trial
 	return &trial{job: j, ledgers: l, steps: steps}
 }
 
-// struck does something to the job, and says how long it took until a ring of so many workers had
-// done a step that came of it. It looks from the beginning: a replacement may be there soon.
+// struck harms the job, and returns the time until a ring of this many workers had done a step
+// after it. It looks from the begin, because a replacement may come soon.
 func (j *trial) struck(what string, world int, do func()) {
 	j.t.Helper()
 	before := j.look().Generation
@@ -61,7 +61,7 @@ func (j *trial) struck(what string, world int, do func()) {
 		world, seconds(done))
 }
 
-// stepped says whether a ring of so many workers, of later than a generation, has done a step.
+// stepped reports whether a ring of this many workers, with a later generation, has done a step.
 func (s state) stepped(after int64, world int) bool {
 	return slices.ContainsFunc(s.Formed, func(ring formed) bool {
 		return ring.Generation > after && ring.WorldSize == world && s.Progress.Step > ring.Step
@@ -83,9 +83,8 @@ func (j *trial) end() {
 	j.awaitEnd()
 }
 
-// verdict holds a job that has ended to what was promised: no segment was left out or read twice,
-// no step was lost, and its losses are those of the undisturbed job. All nodes must be there, with
-// the audit logs that they have.
+// verdict checks an ended job: no segment was left out or read twice, no step was lost, and its
+// losses are those of the undisturbed job. All nodes must be there with their audit logs.
 func (j *trial) verdict() {
 	j.t.Helper()
 	j.ledgers.audit("--corpus", "builtin:opticks", "--max-tokens", "20000",

@@ -29,10 +29,10 @@ const (
 	lookTimeout   = 1500 * time.Millisecond // for one observer's answer
 )
 
-// paced makes a job slow enough for what is done to it, and as fast as its slowest step.
+// paced slows a job down enough for the test's actions.
 const paced = "delay rank=* for=80ms phase=forward times=0"
 
-// lanes are what small jobs share out among their workers: the batch.
+// lanes is the batch of small jobs, which their workers share.
 const lanes = 12
 
 // ours returns the image under test, on the nodes.
@@ -108,7 +108,7 @@ func (j *job) tell(verb string, args ...string) (string, error) {
 	return rondo(j.t, append([]string{verb, "--job", j.name, "-n", j.namespace.name}, args...)...)
 }
 
-// state is what an observer shows of a job at /api/state, as far as tests look at it.
+// state is the part of /api/state that tests read.
 type state struct {
 	Run        int64  `json:"run,string"`
 	Phase      string `json:"phase"`
@@ -135,7 +135,7 @@ type formed struct {
 	Reason     string `json:"reason"`
 }
 
-// newer says whether a state is of later than another.
+// newer reports whether a state is later than another.
 func (s *state) newer(than *state) bool {
 	if s.Run != than.Run {
 		return s.Run > than.Run
@@ -209,7 +209,7 @@ func (j *job) awaitStep(limit time.Duration, step int64) time.Duration {
 	})
 }
 
-// awaitRing waits until a ring of so many workers has done a step.
+// awaitRing waits until a ring of this many workers has done a step.
 func (j *job) awaitRing(world int) time.Duration {
 	j.t.Helper()
 	return j.await(stepTimeout, fmt.Sprintf("a step of %d workers", world), func(s *state) bool {
@@ -217,7 +217,7 @@ func (j *job) awaitRing(world int) time.Duration {
 	})
 }
 
-// moved says whether the newest ring has done a step.
+// moved reports whether the newest ring has done a step.
 func (s *state) moved() bool {
 	if len(s.Formed) == 0 {
 		return false

@@ -72,7 +72,7 @@ func (n *namespace) remove() {
 	}
 }
 
-// dump shows what the namespace holds and what it has been through.
+// dump logs the namespace's objects and events.
 func (n *namespace) dump() {
 	for _, args := range [][]string{
 		{"get", "pods,jobs,statefulsets,deployments", "-o", "wide"},
@@ -130,7 +130,7 @@ func (n *namespace) pods(selector string) []corev1.Pod {
 	return list.Items
 }
 
-// serving says whether a pod runs, is ready, and is not on its way out.
+// serving reports whether a pod runs, is ready, and is not being deleted.
 func serving(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
 		return false

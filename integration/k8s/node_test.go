@@ -21,7 +21,7 @@ func (j *job) perNode() map[string]int {
 	return counts
 }
 
-// spare are the nodes that a test may cut: those without what the cluster itself lives on.
+// spare returns the nodes that a test may cut: those without pods of the cluster itself.
 func (c *cluster) spare(t *testing.T) []string {
 	t.Helper()
 	pods, err := c.client.CoreV1().Pods("kube-system").List(context.Background(),
@@ -45,7 +45,7 @@ func (c *cluster) spare(t *testing.T) []string {
 	return free
 }
 
-// hosting is a spare node with so many of the job's workers.
+// hosting returns a spare node with this many of the job's workers.
 func (j *job) hosting(workers int) string {
 	j.t.Helper()
 	counts := j.perNode()
@@ -117,7 +117,7 @@ func TestHostOfTwo(t *testing.T) {
 	j.verdict()
 }
 
-// repaired returns what makes a node whole again; it happens at the test's end at the latest.
+// repaired returns a function that repairs a node. It runs at the test's end at the latest.
 func (c *cluster) repaired(t *testing.T, verb, node string) func() {
 	done := false
 	repair := func() {

@@ -16,8 +16,8 @@ import (
 // overlaySpace is the namespace that all overlays name.
 const overlaySpace = "rondo"
 
-// definition is a kind that an overlay uses and a bare cluster does not know: where a module
-// publishes it. Without a module, the cluster must know it.
+// definition is a kind that an overlay uses and a bare cluster lacks, and the module that publishes
+// it. Without a module, the cluster must have it.
 type definition struct{ overlay, kind, module, file string }
 
 const (
@@ -52,7 +52,7 @@ func TestOverlays(t *testing.T) {
 					c.define(t, need)
 				}
 			}
-			// --warnings-as-errors: what violates the namespace's Pod Security is a warning.
+			// --warnings-as-errors: a violation of the namespace's Pod Security is a warning.
 			out, err := output(t, "", c.kubectl, "apply", "--dry-run=server",
 				"--warnings-as-errors", "-k", filepath.Join("../../k8s/overlays", overlay.Name()))
 			if err != nil {
@@ -108,7 +108,7 @@ func (c *cluster) define(t *testing.T, d definition) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Some are a chart's templates, of which the labels are no matter.
+	// Some are a chart's templates; their labels do not matter.
 	var plain strings.Builder
 	for line := range strings.Lines(string(content)) {
 		if !strings.Contains(line, "{{") {

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// TestStopAndResume: what a person does with a job that trains: follows its logs and its status,
-// asks who its workers are, opens its page, stops it, and goes on from the checkpoint with fewer
-// workers.
+// TestStopAndResume: the usual commands for a running job. The test follows its logs and its
+// status, lists its workers, opens its page, stops it, and resumes it from the checkpoint with
+// fewer workers.
 func TestStopAndResume(t *testing.T) {
 	c := connect(t)
 	c.cut(t) // the audit's volume is made by it
@@ -100,8 +100,8 @@ func TestStopAndResume(t *testing.T) {
 	t.Logf("rondo delete: %s", seconds(time.Since(start)))
 }
 
-// checkLeader waits until the coordinator that leads has logged a step, and returns what it has
-// logged. The other one has said nothing of the training.
+// checkLeader waits until the leading coordinator has logged a step, and returns its log. The other
+// coordinator logs nothing of the training.
 func (j *job) checkLeader() []string {
 	j.t.Helper()
 	const step = `msg="step `
@@ -126,8 +126,8 @@ func (j *job) checkLeader() []string {
 	return lines
 }
 
-// TestNobodyLeads: where the coordinators are gone, the status claims nothing of the present, names
-// what is missing, and has an exit code of its own; the job can be deleted.
+// TestNobodyLeads: without coordinators, the status shows no present state, names the missing
+// object, and has its own exit code. The job can be deleted.
 func TestNobodyLeads(t *testing.T) {
 	c := connect(t)
 	n := c.namespace(t, "leaderless")
@@ -186,7 +186,8 @@ func (j *job) said(component, container string) []string {
 // padding is between a log line's source and the line.
 var padding = regexp.MustCompile(` +\| `)
 
-// hasSaid waits for the end of a command that follows logs, and holds it to what they had at least.
+// hasSaid waits for the end of a command that follows logs, and checks that it has printed at least
+// these lines.
 func (b *background) hasSaid(lines []string) {
 	b.t.Helper()
 	b.ends()
@@ -198,8 +199,8 @@ func (b *background) hasSaid(lines []string) {
 	}
 }
 
-// checkRing waits until `rondo status` names a ring of so many workers and its leader, and checks
-// that all lanes are given away.
+// checkRing waits until `rondo status` shows a ring of this many workers and its leader, and checks
+// that all lanes are dealt.
 func (j *job) checkRing(world int) {
 	j.t.Helper()
 	type worker struct {
@@ -276,7 +277,7 @@ func (j *job) checkPage() {
 	forward.interrupt()
 }
 
-// get fetches what is at a URL.
+// get fetches a URL.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -73,7 +73,7 @@ func (j *job) kubeJob() *batchv1.Job {
 	return found
 }
 
-// ended says whether the Job has succeeded, or why it has failed.
+// ended reports whether the Job has succeeded, or returns why it has failed.
 func (j *job) ended() (complete bool, failed string) {
 	j.t.Helper()
 	for _, condition := range j.kubeJob().Status.Conditions {
@@ -90,8 +90,8 @@ func (j *job) ended() (complete bool, failed string) {
 	return complete, failed
 }
 
-// checkAccount: a job that has ended says so in its annotations, in its workers' termination
-// messages and in `rondo status`.
+// checkAccount: an ended job has its end in its annotations, in its workers' termination messages
+// and in `rondo status`.
 func (j *job) checkAccount(steps int) {
 	j.t.Helper()
 	until(j.t, time.Minute, "the last progress in the Job's annotations", func() bool {
@@ -123,7 +123,7 @@ func (j *job) checkAccount(steps int) {
 	}
 }
 
-// inCluster runs `rondo ARGS` in a pod, with the bucket's credentials, and returns what it prints.
+// inCluster runs `rondo ARGS` in a pod with the bucket's credentials, and returns its output.
 func (n *namespace) inCluster(name string, args ...string) string {
 	n.t.Helper()
 	quoted := make([]string, len(args))

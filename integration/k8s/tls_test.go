@@ -75,8 +75,8 @@ func TestTLS(t *testing.T) {
 	j.checkCurve(j.seen.curve(t))
 }
 
-// withoutCertManager writes the overlay with TLS, less what cert-manager is asked for, for this
-// namespace and a job of these flags, and returns the folder.
+// withoutCertManager writes the TLS overlay for this namespace and these flags without
+// cert-manager's objects, and returns the folder.
 func (n *namespace) withoutCertManager(flags []string) string {
 	n.t.Helper()
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -197,8 +197,8 @@ func (n *namespace) secret(name string, a *authority, names ...string) tls.Certi
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-// call asks a pod something, as a gRPC client with such credentials, and says whether that arrives,
-// although not all servers know an answer.
+// call sends a request to a pod as a gRPC client with these credentials, and reports whether it
+// arrives. Not all servers know an answer.
 func (n *namespace) call(pod string, port int, as credentials.TransportCredentials) (arrives bool,
 	err error) {
 	n.t.Helper()

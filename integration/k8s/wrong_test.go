@@ -14,11 +14,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// symptomTimeout is for the cluster to notice what is wrong, and `rondo status` to say it.
+// symptomTimeout bounds the time until the cluster notices a fault and `rondo status` shows it.
 const symptomTimeout = 90 * time.Second
 
-// complains holds an error to what a person needs of it: one line, which names what is wrong and
-// what to do.
+// complains checks that an error is one line that names the fault and the remedy.
 func complains(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -29,7 +28,7 @@ func complains(t *testing.T, err error, words ...string) {
 	if !ok {
 		t.Fatal(err)
 	}
-	// What it says while it waits comes before; the last line is the error.
+	// The lines before are progress; the last one is the error.
 	last := f.stderr[strings.LastIndex(f.stderr, "\n")+1:]
 	t.Logf("%s", last)
 	if !strings.HasPrefix(last, "rondo submit: ") {
@@ -42,7 +41,7 @@ func complains(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestNoCluster: what `rondo submit` says where there is no cluster, or none that answers.
+// TestNoCluster: `rondo submit` without a cluster, or with one that does not answer.
 func TestNoCluster(t *testing.T) {
 	c := connect(t)
 	t.Run("unknown", func(t *testing.T) {
@@ -105,8 +104,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 `, server, token)
 }
 
-// symptoms are jobs that cannot work: what is made first, what is submitted, and what the person
-// is told of it.
+// symptoms are jobs that cannot work: the objects before, the submission, and the shown problem.
 var symptoms = []struct {
 	name  string
 	first string // objects
@@ -127,7 +125,7 @@ var symptoms = []struct {
 		[]string{"none.txt"}},
 }
 
-// TestWrong: what `rondo submit` refuses or `rondo status` says of jobs that cannot work.
+// TestWrong: `rondo submit` refuses jobs that cannot work, or `rondo status` shows why.
 func TestWrong(t *testing.T) {
 	c := connect(t)
 	image := c.ours(t)

@@ -110,7 +110,7 @@ func otherRooms() []room {
 		{path: "train", imports: "compute train/agree",
 			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
-		{path: "sum/sharded", imports: "compute train/agree", tests: "compute/cpu",
+		{path: "sum/sharded", imports: "compute sum train/agree", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},

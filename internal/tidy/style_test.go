@@ -61,6 +61,72 @@ func TestPackageCommentProblems(t *testing.T) {
 	check(t, "in another file", packageCommentProblems(two), "")
 }
 
+// mostMethods is the most methods that a type may have. A type with more does several things.
+const mostMethods = 25
+
+// crowded are types with more, and why.
+func crowded() map[string]string {
+	const device = "compute.Device alone asks for 26, and the interfaces of optional work for more"
+	return map[string]string{"compute/cpu.Device": device, "compute/cuda.Device": device,
+		"compute/cpu.native": "one method for each kernel in C, and more in tests"}
+}
+
+// methodProblems says which types have too many methods. A method that several builds declare
+// counts once.
+func methodProblems(files []goSource) []string {
+	methods := map[string]map[string]bool{} // by folder and type
+	for _, f := range files {
+		for _, d := range f.syntax.Decls {
+			method, is := d.(*ast.FuncDecl)
+			if !is || method.Recv == nil || f.generated {
+				continue
+			}
+			of := method.Recv.List[0].Type
+			if pointer, is := of.(*ast.StarExpr); is {
+				of = pointer.X
+			}
+			switch generic := of.(type) {
+			case *ast.IndexExpr:
+				of = generic.X
+			case *ast.IndexListExpr:
+				of = generic.X
+			}
+			name := path.Dir(f.path) + "." + of.(*ast.Ident).Name
+			if methods[name] == nil {
+				methods[name] = map[string]bool{}
+			}
+			methods[name][method.Name.Name] = true
+		}
+	}
+	var problems []string
+	for _, name := range slices.Sorted(maps.Keys(methods)) {
+		if n := len(methods[name]); n > mostMethods && crowded()[name] == "" {
+			problems = append(problems, fmt.Sprintf("%s has %d methods, more than %d: split it",
+				name, n, mostMethods))
+		}
+	}
+	return problems
+}
+
+func TestMethods(t *testing.T) {
+	for _, problem := range methodProblems(goTree(t)) {
+		t.Error(problem)
+	}
+}
+
+func TestMethodProblems(t *testing.T) {
+	var text strings.Builder
+	for i := range mostMethods {
+		fmt.Fprintf(&text, "func (t *T[A]) m%d() {}\n", i)
+	}
+	fits := parse(t, source{"a/b/c.go", "package b\n" + text.String()})
+	check(t, "most", methodProblems([]goSource{fits, fits}), "")
+	more := parse(t, source{"a/b/d.go", "package b\nfunc (T[A]) more() {}"})
+	check(t, "more", methodProblems([]goSource{fits, more}), "a/b.T has 26 methods")
+	other := parse(t, source{"a/c/d.go", "package c\nfunc (T[A]) more() {}"})
+	check(t, "another package", methodProblems([]goSource{fits, other}), "")
+}
+
 // impure are what cluster's decisions must not do: they depend on their arguments alone.
 func impure(f goSource) []string {
 	var problems []string

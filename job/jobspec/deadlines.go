@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	rondov1 "rondo/proto/rondo/v1"
@@ -137,36 +136,4 @@ func atLeast(need Need, other Rung) string {
 		return "twice " + other.label()
 	}
 	return fmt.Sprintf("%d times %s", need.Times, other.label())
-}
-
-// DeadlinesTable renders the ladder as a table in Markdown.
-func DeadlinesTable(ladder []Rung) string {
-	byName := map[string]Rung{}
-	for _, r := range ladder {
-		byName[r.Name] = r
-	}
-	var b strings.Builder
-	b.WriteString("| deadline | value | bounds | at least |\n| --- | --- | --- | --- |\n")
-	for _, r := range ladder {
-		var needs []string
-		for _, need := range r.Needs {
-			needs = append(needs, fmt.Sprintf("%s: %s", atLeast(need, byName[need.Rung]),
-				need.Why))
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.label(), short(r.Value), r.Bounds,
-			strings.Join(needs, "; "))
-	}
-	return b.String()
-}
-
-// short writes a duration without units that are zero: 5m, not 5m0s.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }

@@ -194,7 +194,7 @@ func TestDeadlinesTable(t *testing.T) {
 		"| `--pause-timeout` | 1h | the wait of a job with fewer than --min-workers, or " +
 		"of a worker without etcd | as long as --join-timeout: workers come back no " +
 		"faster than they come |\n"
-	if got := DeadlinesTable(Deadlines(Default())); got != want {
+	if got := deadlinesTable(Deadlines(Default())); got != want {
 		t.Errorf("the table is now\n%s", got)
 	}
 }
@@ -205,7 +205,39 @@ func TestTheDocsHaveTheLadder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if table := DeadlinesTable(Deadlines(Default())); !strings.Contains(string(page), table) {
+	if table := deadlinesTable(Deadlines(Default())); !strings.Contains(string(page), table) {
 		t.Errorf("docs/failures.md has another table of deadlines than:\n%s", table)
 	}
+}
+
+// deadlinesTable renders the ladder as a table in Markdown.
+func deadlinesTable(ladder []Rung) string {
+	byName := map[string]Rung{}
+	for _, r := range ladder {
+		byName[r.Name] = r
+	}
+	var b strings.Builder
+	b.WriteString("| deadline | value | bounds | at least |\n| --- | --- | --- | --- |\n")
+	for _, r := range ladder {
+		var needs []string
+		for _, need := range r.Needs {
+			needs = append(needs, fmt.Sprintf("%s: %s", atLeast(need, byName[need.Rung]),
+				need.Why))
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.label(), short(r.Value), r.Bounds,
+			strings.Join(needs, "; "))
+	}
+	return b.String()
+}
+
+// short writes a duration without units that are zero: 5m, not 5m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }

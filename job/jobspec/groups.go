@@ -28,7 +28,7 @@ func flagGroups() []flagGroup {
 			"wait", "timeout", "dry-run"}},
 		{"Data", []string{"tokenizer", "normalize", "min-frequency", "max-tokens",
 			"validation-fraction", "eval-corpus", "sampling", "max-length", "max-examples"}},
-		{"Model", []string{"task", "embed", "bidirectional", "pool", "context", "dropout-input",
+		{"Model", []string{"task", "embed", "bidirectional", "pool", "decoder-context", "dropout-input",
 			"tie-weights", "init", "forget-bias"}},
 		{"Optimizer", []string{"optimizer", "lr-schedule", "warmup-steps", "lr-decay",
 			"lr-step-every", "lr-patience", "lr-min", "momentum", "beta1", "beta2", "rho",

@@ -65,7 +65,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
-	case "context":
+	case "decoder_context":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -239,7 +239,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	if spec.Task != task.LM {
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
-		lasts.Pool, lasts.MaxLength, lasts.Context = spec.Pool, spec.MaxLength, spec.Context
+		lasts.Pool, lasts.MaxLength, lasts.DecoderContext = spec.Pool, spec.MaxLength, spec.DecoderContext
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// An API has the clients of those API groups that commands use. kubernetes.Interface has them too,
-// with those of 50 other groups: they would be a part of every build.
+// API has a client for each API group that commands use. kubernetes.Interface has 50 more, which
+// would be part of every build.
 type API interface {
 	Discovery() discover.DiscoveryInterface
 	AppsV1() appsv1.AppsV1Interface
@@ -30,7 +30,7 @@ type API interface {
 	PolicyV1() policyv1.PolicyV1Interface
 }
 
-// apiClients is the API of a server.
+// apiClients implements API for a server.
 type apiClients struct {
 	discovery     *discover.DiscoveryClient
 	apps          *appsv1.AppsV1Client
@@ -49,7 +49,7 @@ func (a *apiClients) BatchV1() batchv1.BatchV1Interface    { return a.batch }
 func (a *apiClients) CoreV1() corev1.CoreV1Interface       { return a.core }
 func (a *apiClients) PolicyV1() policyv1.PolicyV1Interface { return a.policy }
 
-// newAPI makes the clients. They share one transport and one limit of requests a second.
+// newAPI makes the clients. They share one transport and one limit of requests per second.
 func newAPI(of *rest.Config) (API, error) {
 	config := *of
 	if config.RateLimiter == nil {
@@ -79,9 +79,9 @@ type listWatcher[List runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// watchObjects calls changed with each of the objects of a client that are selected, with each
-// that has changed, and with one that is gone, one after the other, until stop. A connection that
-// breaks is made anew; troubled, which may be nil, hears of it. The example names the type.
+// watchObjects calls changed for each selected object of a client, and again for each one that
+// changes or disappears, one call at a time, until stop. It reconnects when the connection breaks,
+// and reports the error to troubled unless that is nil. The example gives the objects' type.
 func watchObjects[List, Object runtime.Object](ctx context.Context, client listWatcher[List],
 	example Object, selected metav1.ListOptions, changed func(object Object, gone bool),
 	troubled func(error)) (stop func(), err error) {

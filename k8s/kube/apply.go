@@ -25,22 +25,23 @@ import (
 	"rondo/k8s"
 )
 
-// Limits of the waits for a cluster that changes objects.
+// Limits of waits for the cluster to change objects.
 const (
-	applyTimeout = 5 * time.Minute // workers of the run before are waited for
+	applyTimeout = 5 * time.Minute // includes the wait for the earlier run's workers
 	pollEvery    = time.Second
-	goneEvery    = 200 * time.Millisecond // between looks whether an object is gone
+	goneEvery    = 200 * time.Millisecond // between two looks whether an object is gone
 )
 
-// Apply says how manifests are applied.
+// Apply holds the options of Cluster.Apply.
 type Apply struct {
 	CreateNamespace bool
 	DryRun          bool         // the cluster checks everything and keeps nothing
-	Say             func(string) // told of what happens, one line each
+	Say             func(string) // receives a line about each change
 }
 
-// objects speaks to the API server of objects of any kind.
+// objects reads and writes a cluster's objects of any kind.
 type objects struct {
+	*Cluster
 	client dynamic.Interface
 	mapper meta.RESTMapper
 	dryRun []string
@@ -51,7 +52,7 @@ func (c *Cluster) objects(dryRun bool) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
-	o := &objects{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(
+	o := &objects{Cluster: c, client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(
 		memory.NewMemCacheClient(c.Client.Discovery()))}
 	if dryRun {
 		o.dryRun = []string{metav1.DryRunAll}
@@ -59,7 +60,7 @@ func (c *Cluster) objects(dryRun bool) (*objects, error) {
 	return o, nil
 }
 
-// of is where objects like this one are.
+// of returns the client for objects of this one's kind and namespace.
 func (o *objects) of(object *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := object.GroupVersionKind()
 	mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -73,8 +74,8 @@ func (o *objects) of(object *unstructured.Unstructured) (dynamic.ResourceInterfa
 	return resources.Namespace(object.GetNamespace()), nil
 }
 
-// apply makes an object so, as the fields' manager rondo. A field that somebody else has set since
-// is a conflict, not overwritten.
+// apply applies an object as the field manager rondo. A field that somebody else has set since is a
+// conflict; it is not overwritten.
 func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) error {
 	resources, err := o.of(object)
 	if err == nil {
@@ -84,26 +85,7 @@ func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) 
 	return Explain(err, "applying "+nameOf(object))
 }
 
-// applyAll applies objects one after the other. A dry run names each.
-func (o *objects) applyAll(
-	ctx context.Context, all []*unstructured.Unstructured, what string, how Apply,
-) error {
-	for _, object := range all {
-		if err := o.apply(ctx, object); err != nil {
-			return err
-		}
-		if how.DryRun {
-			how.Say(strings.TrimSuffix(nameOf(object), besides) +
-				" would be applied (server dry run)")
-		}
-	}
-	if len(all) > 0 && !how.DryRun {
-		how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
-	}
-	return nil
-}
-
-// count says "1 object" and "2 objects".
+// count returns "1 object" or "2 objects".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -111,7 +93,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// exists says whether there is an object of that kind and name.
+// exists reports whether an object of this kind and name exists.
 func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured) (bool, error) {
 	resources, err := o.of(object)
 	if err == nil {
@@ -123,14 +105,21 @@ func (o *objects) exists(ctx context.Context, object *unstructured.Unstructured)
 	return err == nil, Explain(err, "looking for "+nameOf(object))
 }
 
-// nameOf names an object as kubectl does: kind/name.
+// nameOf returns kubectl's name of an object: kind/name.
 func nameOf(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }
 
-// Apply applies a submission's objects. What jobs share is made if it is missing and otherwise
-// left as it is: another job uses it. A job of that name that has ended makes room for the new one;
-// one that has not is left alone, and an error.
+// applier applies the objects of one submission.
+type applier struct {
+	*objects
+	m   *Manifests
+	how Apply
+}
+
+// Apply applies a submission's objects. It creates shared objects that are missing and does not
+// change others, because other jobs use them. An ended job of the same name makes room for the new
+// one. A running one is left alone, and Apply fails.
 func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTimeout, fmt.Errorf("job %s is not applied "+
 		"after %v: submit it again", m.Spec.Job, applyTimeout))
@@ -139,43 +128,63 @@ func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
 	if err != nil {
 		return err
 	}
-	for _, object := range slices.Concat(m.Shared, m.Job) { // before anything is changed
-		if _, err := o.of(object); err != nil {
+	return (&applier{o, m, how}).run(ctx)
+}
+
+func (a *applier) run(ctx context.Context) error {
+	for _, object := range slices.Concat(a.m.Shared, a.m.Job) { // before anything is changed
+		if _, err := a.of(object); err != nil {
 			return Explain(err, "applying "+nameOf(object))
 		}
 	}
-	if err := c.allowed(ctx, o, m); err != nil {
+	if err := a.allowed(ctx); err != nil {
 		return err
 	}
-	if how.CreateNamespace {
-		made, err := c.createNamespace(ctx, how)
-		if err != nil || made && how.DryRun { // what would be in it cannot be asked
+	if a.how.CreateNamespace {
+		made, err := a.createNamespace(ctx)
+		if err != nil || made && a.how.DryRun { // a dry run cannot ask for what is inside
 			return err
 		}
 	}
-	if err := c.applyShared(ctx, o, m, how); err != nil {
+	if err := a.applyShared(ctx); err != nil {
 		return err
 	}
-	if err := c.makeRoom(ctx, o, m, how); err != nil {
+	if err := a.makeRoom(ctx); err != nil {
 		return err
 	}
-	if err := o.applyAll(ctx, m.Job, fmt.Sprintf("job %s", m.Spec.Job), how); err != nil {
+	if err := a.applyAll(ctx, a.m.Job, "job "+a.m.Spec.Job); err != nil || a.how.DryRun {
 		return err
 	}
-	if how.DryRun {
-		return nil
-	}
-	return c.sweep(ctx, m)
+	return a.sweep(ctx)
 }
 
-// allowed refuses a submission of whose objects this user may not create some, before the first is
-// there. What the cluster does not say is found out by applying.
-func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
+// applyAll applies objects one after the other. A dry run reports each of them.
+func (a *applier) applyAll(
+	ctx context.Context, all []*unstructured.Unstructured, what string,
+) error {
+	for _, object := range all {
+		if err := a.apply(ctx, object); err != nil {
+			return err
+		}
+		if a.how.DryRun {
+			a.how.Say(strings.TrimSuffix(nameOf(object), dryRunSuffix) +
+				" would be applied (server dry run)")
+		}
+	}
+	if len(all) > 0 && !a.how.DryRun {
+		a.how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
+	}
+	return nil
+}
+
+// allowed fails, before anything is created, if this user may not create some of the objects. If
+// the cluster does not answer this question, applying shows it.
+func (a *applier) allowed(ctx context.Context) error {
 	var denied []string
 	asked := map[schema.GroupResource]bool{}
-	for _, object := range slices.Concat(m.Shared, m.Job) {
+	for _, object := range slices.Concat(a.m.Shared, a.m.Job) {
 		kind := object.GroupVersionKind()
-		mapping, err := o.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil {
 			return Explain(err, "applying "+nameOf(object))
 		}
@@ -186,9 +195,9 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 		asked[resource] = true
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: c.Namespace,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: a.Namespace,
 					Verb: "create", Group: resource.Group, Resource: resource.Resource}}}
-		answer, err := c.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
+		answer, err := a.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
 			metav1.CreateOptions{})
 		if err == nil && !answer.Status.Allowed {
 			denied = append(denied, resource.String())
@@ -197,16 +206,15 @@ func (c *Cluster) allowed(ctx context.Context, o *objects, m *Manifests) error {
 	if len(denied) == 0 {
 		return nil
 	}
-	return fmt.Errorf("you may not create %s in namespace %s, and nothing was: have your "+
-		"cluster's administrator grant that, as k8s/user.yaml does",
-		strings.Join(denied, ", "), c.Namespace)
+	return fmt.Errorf("you may not create %s in namespace %s, so nothing was created: ask "+
+		"the cluster's administrator for these rights (k8s/user.yaml)",
+		strings.Join(denied, ", "), a.Namespace)
 }
 
-// createNamespace makes the namespace if it is not there, as k8s/namespace.yaml has it, and says
-// whether it was not.
-func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, err error) {
+// createNamespace creates the namespace of k8s/namespace.yaml. made is false if it exists.
+func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 	options := metav1.CreateOptions{FieldManager: manager}
-	if how.DryRun {
+	if a.how.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	text, err := fs.ReadFile(k8s.FS(), "namespace.yaml")
@@ -217,22 +225,22 @@ func (c *Cluster) createNamespace(ctx context.Context, how Apply) (made bool, er
 	if err := yaml.UnmarshalStrict(text, namespace); err != nil {
 		return false, fmt.Errorf("namespace.yaml: %w", err)
 	}
-	namespace.Name = c.Namespace
-	_, err = c.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
+	namespace.Name = a.Namespace
+	_, err = a.Client.CoreV1().Namespaces().Create(ctx, namespace, options)
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}
 	switch {
-	case err == nil && how.DryRun:
-		how.Say("namespace/" + c.Namespace + " would be created (server dry run); the rest can " +
+	case err == nil && a.how.DryRun:
+		a.how.Say("namespace/" + a.Namespace + " would be created (server dry run); the rest can " +
 			"be checked once it is there")
 	case err == nil:
-		how.Say("namespace/" + c.Namespace + " created")
+		a.how.Say("namespace/" + a.Namespace + " created")
 	}
-	return err == nil, Explain(err, "creating namespace "+c.Namespace)
+	return err == nil, Explain(err, "creating namespace "+a.Namespace)
 }
 
-// workersKinds are the kinds that a job's workers can be, as objects of that name.
+// workersKinds returns the objects of that name that a job's workers can be: a Job and a JobSet.
 func workersKinds(namespace, name string) []*unstructured.Unstructured {
 	var both []*unstructured.Unstructured
 	for _, kind := range []schema.GroupVersionKind{
@@ -250,37 +258,37 @@ func jobSetKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
 }
 
-// besides is what the name of workers ends with that are checked while others have their name.
-const besides = "-anew"
+// dryRunSuffix keeps the name of workers in a server-side dry run apart from the live workers'.
+const dryRunSuffix = "-anew"
 
-// makeRoom removes the workers of a run that has ended; a Job's pods cannot be changed in place.
-func (c *Cluster) makeRoom(ctx context.Context, o *objects, m *Manifests, how Apply) error {
-	resources, old, err := c.findWorkers(ctx, o, m.Spec.Job)
+// makeRoom removes the workers of an ended run, because a Job's pods cannot be changed in place.
+func (a *applier) makeRoom(ctx context.Context) error {
+	resources, old, err := a.findWorkers(ctx, a.m.Spec.Job)
 	if err != nil || old == nil {
 		return err
 	}
-	if err := c.replaceable(old, m.Spec.Job); err != nil {
+	if err := a.replaceable(old); err != nil {
 		return err
 	}
-	if how.DryRun { // the cluster would compare the new one with the old
-		m.workers().SetName(m.workers().GetName() + besides)
+	if a.how.DryRun { // under the old name the cluster would compare the two
+		a.m.workers().SetName(a.m.workers().GetName() + dryRunSuffix)
 		return nil
 	}
-	how.Say(nameOf(old) + " of the run before is removed")
+	a.how.Say(nameOf(old) + " of the earlier run is removed")
 	if err := remove(ctx, resources, old); err != nil {
 		return err
 	}
-	// The observers of the run before would write its end beside the new one's progress.
-	return c.removeCoordinators(ctx, o, m)
+	// The old run's observers would write its end over the new run's progress.
+	return a.removeCoordinators(ctx)
 }
 
-// removeCoordinators removes those of a run before.
-func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifests) error {
-	for _, object := range m.Job {
+// removeCoordinators removes the coordinators of the earlier run.
+func (a *applier) removeCoordinators(ctx context.Context) error {
+	for _, object := range a.m.Job {
 		if object.GetKind() != "Deployment" {
 			continue
 		}
-		resources, err := o.of(object)
+		resources, err := a.of(object)
 		if err != nil {
 			return Explain(err, "looking for "+nameOf(object))
 		}
@@ -297,29 +305,30 @@ func (c *Cluster) removeCoordinators(ctx context.Context, o *objects, m *Manifes
 	return nil
 }
 
-// replaceable refuses to touch workers that have done something and have more to do. Those that
-// have not begun, such as ones whose image is not there, make room.
-func (c *Cluster) replaceable(old *unstructured.Unstructured, job string) error {
+// replaceable fails if the workers have begun and have not ended. Workers that have not begun, for
+// example because their image is missing, may be replaced.
+func (a *applier) replaceable(old *unstructured.Unstructured) error {
 	if old.GetLabels()[labelJob] == "" {
-		return fmt.Errorf("%s is there and not Rondo's: give another --job", nameOf(old))
+		return fmt.Errorf("%s exists and is not Rondo's: give another --job", nameOf(old))
 	}
 	if old.GetDeletionTimestamp() != nil || endedObject(old) || !begun(old) {
 		return nil
 	}
+	job := a.m.Spec.Job
 	suspended, _, _ := unstructured.NestedBool(old.Object, "spec", "suspend")
 	if suspended {
 		return fmt.Errorf("job %s is suspended: %s goes on with it; to begin anew, %s first, or "+
-			"give another --job", job, c.command("resume", job), c.command("delete", job))
+			"give another --job", job, a.command("resume", job), a.command("delete", job))
 	}
 	where := ""
 	if step := old.GetAnnotations()[annotations+"step"]; step != "" {
 		where = " (step " + step + ")"
 	}
 	return fmt.Errorf("job %s is running%s: see %s; %s ends it with a checkpoint; or give "+
-		"another --job", job, where, c.command("status", job), c.command("stop", job))
+		"another --job", job, where, a.command("status", job), a.command("stop", job))
 }
 
-// begun says whether a worker of a Job or JobSet has run, as far as can be seen.
+// begun reports whether a worker of a Job or JobSet has run, as far as its status shows.
 func begun(workers *unstructured.Unstructured) bool {
 	ready, _, _ := unstructured.NestedInt64(workers.Object, "status", "ready")
 	if sets, _, _ := unstructured.NestedSlice(workers.Object, "status",
@@ -331,7 +340,7 @@ func begun(workers *unstructured.Unstructured) bool {
 	return ready > 0 || workers.GetAnnotations()[annotations+"step"] != ""
 }
 
-// ended says how a Job has ended: "Complete", "Failed", or "" if it has not.
+// ended returns how a Job has ended: "Complete", "Failed", or "" if it has not.
 func ended(j *batchv1.Job) string {
 	for _, c := range j.Status.Conditions {
 		if c.Status == corev1.ConditionTrue &&
@@ -342,8 +351,8 @@ func ended(j *batchv1.Job) string {
 	return ""
 }
 
-// endedObject says whether the run of a Job or JobSet has ended. A job that was stopped while it
-// was suspended has, as its observer says, although its Job has not.
+// endedObject reports whether the run of a Job or JobSet has ended. A job that was stopped while it
+// was suspended has ended by its observer's annotation, although its Job has not.
 func endedObject(workers *unstructured.Unstructured) bool {
 	if endedPhase(workers.GetAnnotations()[annotations+"phase"]) {
 		return true
@@ -356,7 +365,7 @@ func endedObject(workers *unstructured.Unstructured) bool {
 	})
 }
 
-// remove deletes an object after the pods that it owns, and waits until it is gone.
+// remove deletes an object and the pods that it owns, and waits until they are gone.
 func remove(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
@@ -374,7 +383,7 @@ func remove(
 	return gone(ctx, from, object)
 }
 
-// gone waits until an object that is being deleted is not there any more.
+// gone waits until a deleted object has disappeared.
 func gone(
 	ctx context.Context, from dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) error {
@@ -394,7 +403,7 @@ func gone(
 	}
 }
 
-// unfinished says which object outlasts its deletion, and why that may be.
+// unfinished returns an error with the object that is still there, and the likely cause.
 func unfinished(ctx context.Context, object *unstructured.Unstructured) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
@@ -404,7 +413,7 @@ func unfinished(ctx context.Context, object *unstructured.Unstructured) error {
 		context.Cause(ctx), nameOf(object))
 }
 
-// wait waits, or says why it was not to wait any longer.
+// wait waits for d. It returns ctx's cause if ctx ends first.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -416,22 +425,23 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sweep removes ConfigMaps of earlier runs, whose names have the hash of what was in them.
-func (c *Cluster) sweep(ctx context.Context, m *Manifests) error {
+// sweep removes the ConfigMaps of earlier runs. Their names contain a hash of their content, so
+// each run can have new ones.
+func (a *applier) sweep(ctx context.Context) error {
 	kept := map[string]bool{}
-	for _, object := range m.Job {
+	for _, object := range a.m.Job {
 		kept[object.GetName()] = true
 	}
-	for _, place := range []string{m.Spec.Corpus, m.Spec.EvalCorpus} {
+	for _, place := range []string{a.m.Spec.Corpus, a.m.Spec.EvalCorpus} {
 		name, inside := strings.CutPrefix(place, configMapsAt)
 		if inside {
 			name, _, _ = strings.Cut(name, "/")
 			kept[name] = true
 		}
 	}
-	maps := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	maps := a.Client.CoreV1().ConfigMaps(a.Namespace)
 	all, err := maps.List(ctx, metav1.ListOptions{
-		LabelSelector: labelJob + "=" + m.Spec.Job + "," + labelManagedBy + "=" + manager})
+		LabelSelector: labelJob + "=" + a.m.Spec.Job + "," + labelManagedBy + "=" + manager})
 	if err != nil {
 		return Explain(err, "listing the job's configmaps")
 	}

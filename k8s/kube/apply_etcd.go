@@ -13,16 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// applyShared makes what is missing of the objects that the namespace's jobs share.
-func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how Apply) error {
+// applyShared creates the missing ones of the objects that the namespace's jobs share.
+func (a *applier) applyShared(ctx context.Context) error {
 	var missing []*unstructured.Unstructured
-	for _, object := range m.Shared {
-		there, err := o.exists(ctx, object)
+	for _, object := range a.m.Shared {
+		there, err := a.exists(ctx, object)
 		if err != nil {
 			return err
 		}
 		if there && object.GetKind() == "StatefulSet" {
-			used, err := c.useEtcd(ctx, o, object, m.Options, how)
+			used, err := a.useEtcd(ctx, object)
 			if err != nil {
 				return err
 			}
@@ -32,33 +32,33 @@ func (c *Cluster) applyShared(ctx context.Context, o *objects, m *Manifests, how
 			missing = append(missing, object)
 		}
 	}
-	return o.applyAll(ctx, missing, "etcd and what jobs share", how)
+	return a.applyAll(ctx, missing, "etcd and what jobs share")
 }
 
-// useEtcd says whether the etcd that is there can be used. One of which no member has ever started,
-// for want of its image or of a volume, holds nothing, and makes room for the one submitted now.
-// Members whose pods are only made anew have volumes older than those pods.
-func (c *Cluster) useEtcd(
-	ctx context.Context, o *objects, object *unstructured.Unstructured, options Options, how Apply,
+// useEtcd reports whether the existing etcd can be used. If no member has ever started, for lack of
+// its image or a volume, it holds no data, and useEtcd removes it for the submitted one. A member
+// whose pod is only being replaced has a volume older than its pod.
+func (a *applier) useEtcd(
+	ctx context.Context, object *unstructured.Unstructured,
 ) (bool, error) {
-	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx,
+	pods, err := a.Client.CoreV1().Pods(a.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: etcdSelector})
 	if err != nil {
 		return false, Explain(err, "looking at the members of etcd")
 	}
-	claims, err := c.etcdClaims(ctx)
+	claims, err := a.etcdClaims(ctx)
 	if err != nil {
 		return false, err
 	}
-	if how.DryRun || slices.ContainsFunc(pods.Items, started) ||
+	if a.how.DryRun || slices.ContainsFunc(pods.Items, started) ||
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
-		how.Say(nameOf(object) + " is there, and used as it is")
-		return true, c.fits(ctx, object, options)
+		a.how.Say(nameOf(object) + " exists and is used as it is")
+		return true, a.fits(ctx, object)
 	}
-	how.Say(nameOf(object) + " has never started, and is made anew")
-	resources, err := o.of(object)
+	a.how.Say(nameOf(object) + " has never started and is replaced")
+	resources, err := a.of(object)
 	if err != nil {
 		return false, Explain(err, "deleting "+nameOf(object))
 	}
@@ -69,23 +69,23 @@ func (c *Cluster) useEtcd(
 	if err := remove(ctx, resources, old); err != nil {
 		return false, err
 	}
-	return false, c.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
+	return false, a.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.Phase == corev1.ClaimPending
 	})
 }
 
-// started says whether a container of the pod has ever run.
+// started reports whether a container of the pod has ever run.
 func started(pod corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.ContainerID != "" || s.RestartCount > 0
 	})
 }
 
-// claimAge is how much older than its pod a volume's claim is at most if it was made for that pod.
+// claimAge is the largest age of a claim, beyond its pod's, if the claim was made for that pod.
 const claimAge = time.Minute
 
-// usedBefore says whether a claim of etcd's has a volume that an earlier pod than one of these may
-// have written to.
+// usedBefore reports whether a claim of etcd's has a volume to which a pod before these may have
+// written.
 func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 	madeFor := func(pod corev1.Pod) bool {
 		return claim.Name == "data-"+pod.Name &&
@@ -94,9 +94,9 @@ func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 	return claim.Status.Phase != corev1.ClaimPending && !slices.ContainsFunc(pods, madeFor)
 }
 
-// etcdClaims are the claims of etcd's volumes.
-func (c *Cluster) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
-	all, err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).List(ctx,
+// etcdClaims returns the claims of etcd's volumes.
+func (o *objects) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
+	all, err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: etcdSelector})
 	if err != nil {
 		return nil, Explain(err, "listing the claims of etcd's volumes")
@@ -104,19 +104,19 @@ func (c *Cluster) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClai
 	return all.Items, nil
 }
 
-// removeClaims deletes the claims of etcd's volumes that which chooses.
-func (c *Cluster) removeClaims(
-	ctx context.Context, which func(*corev1.PersistentVolumeClaim) bool,
+// removeClaims deletes the chosen claims of etcd's volumes.
+func (o *objects) removeClaims(
+	ctx context.Context, chosen func(*corev1.PersistentVolumeClaim) bool,
 ) error {
-	all, err := c.etcdClaims(ctx)
+	all, err := o.etcdClaims(ctx)
 	if err != nil {
 		return err
 	}
 	for i := range all {
-		if !which(&all[i]) {
+		if !chosen(&all[i]) {
 			continue
 		}
-		err := c.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, all[i].Name,
+		err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).Delete(ctx, all[i].Name,
 			metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return Explain(err, "deleting persistentvolumeclaim/"+all[i].Name)
@@ -125,11 +125,9 @@ func (c *Cluster) removeClaims(
 	return nil
 }
 
-// fits refuses an etcd that does not speak as the job does.
-func (c *Cluster) fits(
-	ctx context.Context, object *unstructured.Unstructured, options Options,
-) error {
-	set, err := c.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
+// fits fails if the etcd uses TLS and the job does not, or the reverse.
+func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) error {
+	set, err := a.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
 		metav1.GetOptions{})
 	if err != nil {
 		return Explain(err, "looking at "+nameOf(object))
@@ -141,13 +139,13 @@ func (c *Cluster) fits(
 			})
 		})
 	switch {
-	case secure && !options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks TLS alone: give --tls, or another "+
-			"--namespace", c.Namespace)
-	case !secure && options.TLS:
-		return fmt.Errorf("the etcd of namespace %s speaks no TLS: leave out --tls, or give "+
+	case secure && !a.m.Options.TLS:
+		return fmt.Errorf("the etcd of namespace %s requires TLS: give --tls, or another "+
+			"--namespace", a.Namespace)
+	case !secure && a.m.Options.TLS:
+		return fmt.Errorf("the etcd of namespace %s has no TLS: leave out --tls, or give "+
 			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
-			c.Namespace)
+			a.Namespace)
 	}
 	return nil
 }

@@ -17,27 +17,27 @@ import (
 	"rondo/internal/app"
 )
 
-// Limits on what one command asks of an API server. A command lists and patches a few dozen
-// objects, so that client-go's own limit of 5 requests a second would only make it slow.
+// Limits on one command's requests to the API server. A command lists and patches a few dozen
+// objects; client-go's own limit of 5 requests a second would make it slow.
 const (
 	queriesPerSecond = 50
 	queriesAtOnce    = 100
 	dialTimeout      = 10 * time.Second
 )
 
-// A Cluster is where commands work: an API server and a namespace.
+// A Cluster is an API server and a namespace in which commands work.
 type Cluster struct {
 	Client    API
 	Config    *rest.Config
 	Namespace string
 	Context   string // of the kubeconfig; empty within a pod
 
-	reach string // the flags that lead here, without the namespace: " --context big"
-	named bool   // the namespace was given: it is not what commands take by themselves
+	reach string // the flags that choose this cluster, except the namespace: " --context big"
+	named bool   // commands need --namespace to work here
 }
 
-// command is a command line of Rondo's about a job here, for a person to paste. An empty job is
-// none.
+// command returns a command line of Rondo for a person to paste. It names the job unless that is
+// empty.
 func (c *Cluster) command(verb, job string, flags ...string) string {
 	line := "rondo " + verb
 	if job != "" {
@@ -49,13 +49,14 @@ func (c *Cluster) command(verb, job string, flags ...string) string {
 	return strings.Join(append([]string{line + c.reach}, flags...), " ")
 }
 
-// pageCommand is kubectl's command line that opens the page of a job's observers on this machine.
+// pageCommand returns kubectl's command line that makes the page of the job's observers available
+// on this machine.
 func (c *Cluster) pageCommand(job string) string {
 	return fmt.Sprintf("kubectl -n %s%s port-forward service/%s-%s 8080", c.Namespace, c.reach,
 		job, Coordinator)
 }
 
-// String is the namespace, and the context where there is one.
+// String returns the namespace, and the context if there is one.
 func (c *Cluster) String() string {
 	if c.Context == "" {
 		return "namespace " + c.Namespace
@@ -63,7 +64,7 @@ func (c *Cluster) String() string {
 	return fmt.Sprintf("namespace %s (context %s)", c.Namespace, c.Context)
 }
 
-// in is the same cluster, where commands work in another namespace.
+// in returns the same cluster with another namespace.
 func (c *Cluster) in(namespace string) *Cluster {
 	there := *c
 	there.named = c.named || namespace != c.Namespace
@@ -71,14 +72,14 @@ func (c *Cluster) in(namespace string) *Cluster {
 	return &there
 }
 
-// connection is what a person may say about the cluster, as kubectl has it.
+// connection holds the flags that choose the cluster, as kubectl has them.
 type connection struct {
 	kubeconfig, context, namespace string
 }
 
-// AddFlags defines the flags that say which cluster and namespace, as kubectl has them. The
-// returned function connects once they are parsed: it reads --kubeconfig, or the files named by
-// KUBECONFIG merged, or ~/.kube/config, or what a pod is given. It sends nothing yet.
+// AddFlags defines kubectl's flags for the cluster and the namespace. The returned function
+// connects after they are parsed. It reads --kubeconfig, or the merged files of KUBECONFIG, or
+// ~/.kube/config, or the service account of a pod. It sends no request yet.
 func AddFlags(c *cobra.Command) func() (*Cluster, error) {
 	var to connection
 	flags := c.Flags()
@@ -107,7 +108,7 @@ func (to *connection) open() (*Cluster, error) {
 		}
 	}
 	if to.namespace != "" && len(validation.IsDNS1123Label(to.namespace)) > 0 {
-		return nil, app.Usagef("--namespace %q is no name of a namespace: use small letters, "+
+		return nil, app.Usagef("--namespace %q cannot name a namespace: use lower-case letters, "+
 			"digits and -, and at most 63", to.namespace)
 	}
 	found := to.config()
@@ -117,8 +118,8 @@ func (to *connection) open() (*Cluster, error) {
 	}
 	config, err := found.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, &explained{text: "no Kubernetes cluster is known here: there is no " +
-			"kubeconfig (KUBECONFIG, ~/.kube/config) that names one; give --kubeconfig FILE",
+		return nil, &explained{text: "no Kubernetes cluster is configured here: no " +
+			"kubeconfig (KUBECONFIG, ~/.kube/config) names one; give --kubeconfig FILE",
 			err: err}
 	} else if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
@@ -142,7 +143,7 @@ func (to *connection) open() (*Cluster, error) {
 	return c, nil
 }
 
-// current is the name of the context that counts; empty if there is no kubeconfig.
+// current returns the name of the context in use; empty: there is no kubeconfig.
 func (to *connection) current(found clientcmd.ClientConfig) (string, error) {
 	raw, err := found.RawConfig()
 	if err != nil {
@@ -176,5 +177,5 @@ func newCluster(config *rest.Config, namespace, context string) (*Cluster, error
 	return &Cluster{Client: client, Config: config, Namespace: namespace, Context: context}, nil
 }
 
-// silence keeps client-go's log off the terminal: what it has to say comes back in errors.
+// silence turns off client-go's log. The same facts come back in errors.
 func silence() { klog.SetLogger(logr.Discard()) }

@@ -98,7 +98,7 @@ func TestNoConnection(t *testing.T) {
 		usage     bool
 		args      []string
 	}{
-		"nothing": {"", "there is no kubeconfig", false, nil},
+		"nothing": {"", "no kubeconfig (KUBECONFIG", false, nil},
 		"no such file": {"", "--kubeconfig: stat /nowhere", true,
 			[]string{"--kubeconfig=/nowhere"}},
 		"no such context": {one, "--context z: the kubeconfig has no such", true,

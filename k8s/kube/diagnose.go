@@ -14,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A Problem is what keeps a job from going on, in the words of the object that has it, and what to
-// do about it where that is known.
+// A Problem keeps a job from going on. Text is the object's own message; Remedy is added if one is
+// known.
 type Problem struct {
 	Object string    `json:"object"`           // kind/name
 	Text   string    `json:"text"`             // one line
@@ -26,18 +26,18 @@ type Problem struct {
 
 func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
 
-// Limits of what is looked at.
+// Limits on reading, and the times for which a state is normal.
 const (
 	eventsAtOnce = 500
 	maxEvents    = 20 * eventsAtOnce
-	eventsFrom   = 15 * time.Minute // older events speak of what was
-	listEvery    = 5 * time.Second  // of claims and events
+	eventsFrom   = 15 * time.Minute // older events do not count
+	listEvery    = 5 * time.Second  // between reads of claims and events
 	startGrace   = 10 * time.Second // for a pod to start, before its events are problems
 	leaderGrace  = 30 * time.Second // for coordinators to be ready
 	quorumGrace  = time.Minute      // for etcd to start
 )
 
-// hopelessAfter is how often a worker may fail before the first step until waiting is of no use.
+// hopelessAfter is the number of failures before the first step after which waiting does not help.
 const hopelessAfter = 3
 
 // The etcd that the jobs of a namespace share.
@@ -46,9 +46,9 @@ const (
 	etcdSelector = "app.kubernetes.io/name=rondo,app.kubernetes.io/component=etcd"
 )
 
-// Diagnose says what is wrong with a job, from what the cluster says of its objects and of the
-// etcd that it uses: what waiting does not cure first, and each kind in order of time. An empty
-// list means that nothing is known to be wrong.
+// Diagnose returns the problems of a job, from the state of its objects and of its etcd: first
+// those that waiting does not cure, each group in order of time. An empty list means that no
+// problem is known.
 func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 	s, err := c.scene(ctx, job, nil)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
 	return s.problems(time.Now()), nil
 }
 
-// usesOwnEtcd says whether pods are told of the namespace's etcd.
+// usesOwnEtcd reports whether pods use the namespace's own etcd.
 func usesOwnEtcd(pods *corev1.PodTemplateSpec) bool {
 	for _, container := range pods.Spec.Containers {
 		for _, env := range container.Env {
@@ -69,7 +69,7 @@ func usesOwnEtcd(pods *corev1.PodTemplateSpec) bool {
 	return true
 }
 
-// problems judges the scene. It is pure.
+// problems returns the scene's problems. It depends on the scene and now alone.
 func (s *scene) problems(now time.Time) []Problem {
 	if s.leaving {
 		return []Problem{{Object: "job/" + s.job, Fatal: true, Text: "its namespace is being " +
@@ -77,10 +77,10 @@ func (s *scene) problems(now time.Time) []Problem {
 			Remedy: s.command("delete")}}
 	}
 	if failed := s.ofJob(); len(failed) > 0 {
-		return failed // what its pods say now is why, or comes of it
+		return failed // its pods' problems are the cause or the consequence
 	}
 	if s.workers != nil && (&Job{Workers: s.workers}).Ended() {
-		return nil // whatever is still there, or is not, keeps nobody waiting
+		return nil // remaining or missing objects do not matter any more
 	}
 	claims := s.ofClaims(now)
 	all := slices.Concat(s.ofNodes(), claims)
@@ -92,7 +92,7 @@ func (s *scene) problems(now time.Time) []Problem {
 	}
 	all = append(all, s.ofCreation(now)...)
 	if s.quorum() {
-		for i := range all { // a member that is missing holds nobody up
+		for i := range all { // one missing member does not stop etcd
 			_, name, _ := strings.Cut(all[i].Object, "/")
 			all[i].Fatal = all[i].Fatal && !strings.HasPrefix(strings.TrimPrefix(name, "data-"),
 				etcdName+"-")
@@ -103,17 +103,17 @@ func (s *scene) problems(now time.Time) []Problem {
 	all = append(all, s.ofCoordinators(now, len(all) == 0)...)
 	if len(s.unseen) > 0 {
 		all = append(all, Problem{Object: "namespace/" + s.cluster.Namespace,
-			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can say " +
+			Text: "you may not read its " + strings.Join(s.unseen, " and ") + ", which can show " +
 				"what is wrong", Remedy: "ask an administrator for the right to list them"})
 	}
 	return gathered(all)
 }
 
-// command is a command line about the job.
+// command returns a command line about the job.
 func (s *scene) command(verb string) string { return s.cluster.command(verb, s.job) }
 
-// gathered names each problem once, whatever the number of objects that have it; the fatal first,
-// and each kind in order of time.
+// gathered merges problems with the same text into one. Fatal problems come first; each group is in
+// order of time.
 func gathered(all []Problem) []Problem {
 	var kept []Problem
 	have := map[string]map[string]bool{} // text: objects
@@ -141,7 +141,7 @@ func gathered(all []Problem) []Problem {
 	return kept
 }
 
-// ofJob says why a Job has failed: in the words of the process that ended it, if they are known.
+// ofJob returns why a Job has failed, in the words of the process that ended it if they are known.
 func (s *scene) ofJob() []Problem {
 	if s.workers == nil {
 		return nil
@@ -166,14 +166,14 @@ func (s *scene) ofJob() []Problem {
 	return nil
 }
 
-// again says how a job that has ended badly is run again.
+// again returns how to run the job again after a bad end.
 func (s *scene) again() string {
 	return "correct what it names and submit again, or " + s.command("resume") +
 		" goes on from the newest checkpoint"
 }
 
-// counts says whether what a pod says is of now: it is of the newest run, and no other has taken
-// its place.
+// counts reports whether a pod's state matters now: it belongs to the newest run, and no other pod
+// has replaced it.
 func (s *scene) counts(pod *corev1.Pod) bool {
 	run := pod.Annotations[annotationRun]
 	if s.coordinator != nil && run != "" &&
@@ -183,7 +183,7 @@ func (s *scene) counts(pod *corev1.Pod) bool {
 	return !s.replaced(pod)
 }
 
-// replaced says whether another pod has taken over the index of a worker's pod that has ended.
+// replaced reports whether another pod has taken over the index of a worker's failed pod.
 func (s *scene) replaced(pod *corev1.Pod) bool {
 	index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
 	if index == "" || pod.Status.Phase != corev1.PodFailed {
@@ -195,7 +195,7 @@ func (s *scene) replaced(pod *corev1.Pod) bool {
 	})
 }
 
-// hopeless says whether a worker has failed again and again, and no step was ever done.
+// hopeless reports whether a worker has failed hopelessAfter times and the job has not done a step.
 func (s *scene) hopeless(pod *corev1.Pod) bool {
 	index := pod.Annotations[batchv1.JobCompletionIndexAnnotation]
 	if index == "" || s.workers == nil || s.workers.Annotations[annotations+"step"] != "" {
@@ -214,7 +214,7 @@ func (s *scene) hopeless(pod *corev1.Pod) bool {
 	return failures >= hopelessAfter
 }
 
-// ofClaims says which volumes that pods wait for do not come.
+// ofClaims returns the claims of the pods' volumes that are not bound, and why.
 func (s *scene) ofClaims(now time.Time) []Problem {
 	found := map[string]*corev1.PersistentVolumeClaim{}
 	for i := range s.claims {
@@ -253,8 +253,8 @@ func (s *scene) ofClaims(now time.Time) []Problem {
 	return problems
 }
 
-// waits says whether a pod that has no node mounts one of the claims that have a problem: that is
-// why no node takes it.
+// waits reports whether a pod without a node mounts a claim that has a problem. Then the claim is
+// the reason.
 func waits(pod *corev1.Pod, claims []Problem) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && slices.ContainsFunc(claims, func(p Problem) bool {
@@ -263,7 +263,7 @@ func waits(pod *corev1.Pod, claims []Problem) bool {
 	})
 }
 
-// claimed are the names of the claims that pods mount.
+// claimed returns the names of the claims that pods mount.
 func (s *scene) claimed() []string {
 	names := map[string]bool{}
 	for i := range s.pods {
@@ -276,7 +276,7 @@ func (s *scene) claimed() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// ofCreation says why pods that are wanted are not made.
+// ofCreation returns why wanted pods are not created.
 func (s *scene) ofCreation(now time.Time) []Problem {
 	var problems []Problem
 	add := func(p Problem, message string) {
@@ -310,12 +310,12 @@ func (s *scene) ofCreation(now time.Time) []Problem {
 	return problems
 }
 
-// quorum says whether the namespace's etcd has the members that it needs.
+// quorum reports whether most members of the namespace's etcd are ready.
 func (s *scene) quorum() bool {
 	return s.etcd != nil && s.etcd.Status.ReadyReplicas > pointed(s.etcd.Spec.Replicas)/2
 }
 
-// ofQuorum says that etcd has too few members, if nothing says why.
+// ofQuorum reports a missing quorum of etcd. It is called if no other problem explains it.
 func (s *scene) ofQuorum(now time.Time) []Problem {
 	e := s.etcd
 	if e == nil || now.Sub(e.CreationTimestamp.Time) < quorumGrace {
@@ -327,8 +327,8 @@ func (s *scene) ofQuorum(now time.Time) []Problem {
 		members/2+1), Remedy: "see kubectl logs " + etcdName + "-0"}}
 }
 
-// ofCoordinators says that nobody can lead the job. Pods that are not ready are named only if
-// nothing else explains them.
+// ofCoordinators reports that no coordinator can lead the job. Pods that are not ready count only
+// if no other problem explains them.
 func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
 	d := s.coordinator
 	if s.workers == nil || s.workers.DeletionTimestamp != nil ||
@@ -355,7 +355,7 @@ func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
 	return []Problem{p}
 }
 
-// unavailable is how long a Deployment has had no pod that is ready; 0: it has one.
+// unavailable returns how long a Deployment has had no ready pod; 0: it has one.
 func unavailable(d *appsv1.Deployment, now time.Time) time.Duration {
 	for _, condition := range d.Status.Conditions {
 		if condition.Type == appsv1.DeploymentAvailable && d.Status.ReadyReplicas == 0 &&
@@ -366,7 +366,7 @@ func unavailable(d *appsv1.Deployment, now time.Time) time.Duration {
 	return 0
 }
 
-// ofNodes names the nodes of the job's pods that do not answer.
+// ofNodes returns the nodes of the job's pods that do not answer.
 func (s *scene) ofNodes() []Problem {
 	pods := map[string]int{}
 	for i := range s.pods {
@@ -385,8 +385,8 @@ func (s *scene) ofNodes() []Problem {
 	return problems
 }
 
-// lost says whether a pod's node does not answer: the control plane says that the pod is not ready,
-// while its containers are by what the node has said last.
+// lost reports whether a pod's node does not answer. Then the control plane marks the pod as not
+// ready, but the containers keep the ready state that the node reported last.
 func lost(pod *corev1.Pod) bool {
 	unready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == ""
@@ -398,11 +398,12 @@ func lost(pod *corev1.Pod) bool {
 		})
 }
 
-// failedBinding is a claim's reason where no volume fits and nothing makes one. Its event is a
-// normal one.
+// failedBinding is the reason of a claim that no volume fits and that no storage class serves. Its
+// event has the type Normal.
 const failedBinding = "FailedBinding"
 
-// last is the newest warning of an object, unless it is too old to speak of now; nil: none.
+// last returns the newest warning about an object, or nil. Warnings older than eventsFrom do not
+// count.
 func (s *scene) last(now time.Time, kind, name string) *corev1.Event {
 	var newest *corev1.Event
 	for i := range s.events {
@@ -416,13 +417,13 @@ func (s *scene) last(now time.Time, kind, name string) *corev1.Event {
 	return newest
 }
 
-// problemOf is an event as a problem.
+// problemOf returns an event as a problem.
 func problemOf(e *corev1.Event) Problem {
 	return Problem{Object: strings.ToLower(e.InvolvedObject.Kind) + "/" + e.InvolvedObject.Name,
 		Text: e.Reason + ": " + oneLine(e.Message), Since: when(e)}
 }
 
-// when is an event's newest time; which field has it depends on who reported it.
+// when returns an event's newest time. The field that has it depends on the reporter.
 func when(e *corev1.Event) time.Time {
 	newest := slices.MaxFunc([]time.Time{e.CreationTimestamp.Time, e.FirstTimestamp.Time,
 		e.LastTimestamp.Time, e.EventTime.Time}, time.Time.Compare)
@@ -432,11 +433,11 @@ func when(e *corev1.Event) time.Time {
 	return newest
 }
 
-// maxTextShown is how many bytes of one message are shown.
+// maxTextShown is the number of bytes of a message that are shown.
 const maxTextShown = 400
 
-// oneLine is a message of the cluster's on one line, cut where it is long: what is wrong comes
-// first in some, and last in those that wrap others.
+// oneLine returns a message on one line. It cuts the middle of a long one: some messages begin with
+// the fault, and those that wrap others end with it.
 func oneLine(message string) string {
 	message = strings.Join(strings.Fields(message), " ")
 	if len(message) <= maxTextShown {
@@ -446,5 +447,5 @@ func oneLine(message string) string {
 		message[len(message)-maxTextShown*3/4:], "")
 }
 
-// pointed is what a pointer points to; the zero value if it is nil.
+// pointed returns *p, or the zero value if p is nil.
 func pointed[T any](p *T) T { return *cmp.Or(p, new(T)) }

@@ -1,7 +1,7 @@
-// Package kube is all that Rondo knows of Kubernetes' API: finding the cluster, rendering a job's
-// objects from the manifests in k8s, applying and removing them, and saying in one line with a
-// remedy what the cluster refuses or cannot do. It speaks to the API server alone, and to a job by
-// the annotations of the Job of its workers, which an observer reads and writes. It may import what
-// a job is, and neither etcd nor gRPC; only cmd/rondo and observe may import it, because client-go
-// is large.
+// Package kube is the only room that knows the API of Kubernetes. It finds the cluster, renders a
+// job's objects from the manifests in k8s, applies, watches and removes them, and turns the
+// cluster's errors into one line with a remedy. It sends requests to the API server alone. Commands
+// and a job's observer exchange progress and wishes through the annotations of the workers' Job. It
+// may import a job's meaning, but neither etcd's client nor gRPC. Only cmd/rondo and observe may
+// import it, because client-go is large.
 package kube

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// explained is an error in words that name the remedy; the cluster's own words stay beneath it.
+// explained is an error whose text names a remedy. It wraps the cluster's own error.
 type explained struct {
 	text string
 	err  error
@@ -26,8 +26,8 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// Explain turns an error of client-go into one line that says what was being done ("creating
-// job-worker"), why the cluster did not do it, and the remedy. Callers can still branch on err.
+// Explain turns an error of client-go into one line: the activity ("creating job-worker"), why it
+// failed, and the remedy. Callers can still branch on err.
 func Explain(err error, doing string) error {
 	if err == nil {
 		return nil
@@ -50,7 +50,7 @@ func Explain(err error, doing string) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// join puts a remedy after what is wrong.
+// join appends a remedy to a fault.
 func join(what, remedy string) string {
 	if remedy == "" {
 		return what
@@ -58,8 +58,9 @@ func join(what, remedy string) string {
 	return what + "; " + remedy
 }
 
-// unreachable says why the API server was not reached, if that is what the error is about.
-func unreachable(err error) (string, bool) {
+// unreachable returns why the API server was not reached. known is false if the error has another
+// cause.
+func unreachable(err error) (why string, known bool) {
 	server := "the cluster"
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -98,7 +99,7 @@ func unreachable(err error) (string, bool) {
 	return "", false
 }
 
-// deepest is the error at the bottom, which has the fewest words about the way to it.
+// deepest returns the innermost error, which has the shortest text.
 func deepest(err error) error {
 	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
 		err = next
@@ -106,7 +107,7 @@ func deepest(err error) error {
 	return err
 }
 
-// refused says in plain words what a status of the API server means, and the remedy.
+// refused explains a status of the API server, and returns the remedy.
 func refused(s metav1.Status) (what, remedy string) {
 	switch s.Reason {
 	case metav1.StatusReasonUnauthorized:
@@ -146,11 +147,11 @@ func notFound(s metav1.Status) (what, remedy string) {
 		s.Details.Name), ""
 }
 
-// maxValueShown is how many bytes of one complaint are shown whole.
+// maxValueShown is the length of a complaint, in bytes, above which it is shortened.
 const maxValueShown = 200
 
-// complaints lists what is wrong with an object, field by field. Kubernetes prints the whole value
-// of a field, which can be pages; the words after it say what is wrong.
+// complaints lists the faulty fields of an object. Kubernetes prints a field's whole value, which
+// can be long, before the words that name the fault.
 func complaints(s metav1.Status) string {
 	if s.Details == nil || len(s.Details.Causes) == 0 {
 		return oneLine(s.Message)
@@ -167,7 +168,7 @@ func complaints(s metav1.Status) string {
 		strings.Join(all, "; "))
 }
 
-// noMatch says which custom resources are missing, and what brings them.
+// noMatch names the missing custom resource and the software that has it.
 func noMatch(err error) string {
 	var missing *meta.NoKindMatchError
 	if !errors.As(err, &missing) {

@@ -22,13 +22,13 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// filling writes into composed objects what only a submission knows.
+// filling adds a submission's values to the composed objects.
 type filling struct {
 	submission *Submission
 	spec       *rondov1.JobSpec
 	volumes    *mounts
-	memory     string // of a worker; empty: as the manifests say
-	grace      int64  // seconds that a worker has to leave; 0: as the manifests say
+	memory     string // of a worker; empty: the manifests' value
+	grace      int64  // a worker's grace period in seconds; 0: the manifests' value
 }
 
 func (f *filling) object(o *unstructured.Unstructured) error {
@@ -68,14 +68,14 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// leastAvailable is how many of so many workers a drain must leave: as many as their memory is
-// sized for. It may always take one, even where the job then pauses, with a checkpoint: no node
-// can be held for as long as a job lasts.
+// leastAvailable returns the number of workers that a drain must leave: as many as their memory is
+// sized for. A drain may always take one worker, even if the job then pauses with a checkpoint,
+// because a node cannot be blocked for a job's whole life.
 func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
 	return intstr.FromInt32(int32(min(fewest(spec), workers-1)))
 }
 
-// templateOf is the Job in a JobSet, to read or to change; nil if there is none.
+// templateOf returns the template of the Job in a JobSet; nil: none.
 func templateOf(set *unstructured.Unstructured) map[string]any {
 	spec, _ := set.Object["spec"].(map[string]any)
 	replicated, _ := spec["replicatedJobs"].([]any)
@@ -87,7 +87,7 @@ func templateOf(set *unstructured.Unstructured) map[string]any {
 	return template
 }
 
-// workers fills in a Job, or what in a JobSet is one.
+// workers fills in a Job, or the Job in a JobSet.
 func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) error {
 	if err := f.submission.keep(o); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) erro
 	})
 }
 
-// pods fills in what all pods of the job have.
+// pods fills in the values that all pods of the job share.
 func (f *filling) pods(t *corev1.PodTemplateSpec) {
 	s := f.submission
 	if t.Annotations == nil {
@@ -132,7 +132,7 @@ func (f *filling) pods(t *corev1.PodTemplateSpec) {
 	}
 }
 
-// logArgs are the flags for the log of a worker, coordinator or observer.
+// logArgs returns the logging flags of a worker, coordinator or observer.
 func (s *Submission) logArgs() (args []string) {
 	if s.LogFormat != "" {
 		args = append(args, "--log-format="+s.LogFormat)
@@ -143,7 +143,7 @@ func (s *Submission) logArgs() (args []string) {
 	return args
 }
 
-// images says how images are pulled.
+// images sets how images are pulled.
 func (f *filling) images(p *corev1.PodSpec) {
 	for i := range p.Containers {
 		p.Containers[i].ImagePullPolicy = corev1.PullPolicy(f.submission.ImagePullPolicy)
@@ -153,7 +153,7 @@ func (f *filling) images(p *corev1.PodSpec) {
 	}
 }
 
-// worker fills in where workers run, what they ask for and what they see.
+// worker fills in the workers' nodes, resources and volumes.
 func (f *filling) worker(p *corev1.PodSpec) error {
 	s := f.submission
 	if len(s.NodeSelector) > 0 {
@@ -187,7 +187,7 @@ func (f *filling) worker(p *corev1.PodSpec) error {
 	return f.resources(&c.Resources)
 }
 
-// resources sets what a worker asks for. CPU is limited only where the manifests limit it.
+// resources sets a worker's requests. CPU gets a limit only if the manifests have one.
 func (f *filling) resources(r *corev1.ResourceRequirements) error {
 	cpus, err := resource.ParseQuantity(f.submission.cpus())
 	if err != nil {
@@ -226,7 +226,7 @@ func (f *filling) etcd(set *appsv1.StatefulSetSpec) error {
 	return nil
 }
 
-// policy lets the job's pods reach an etcd and buckets that listen on ports of their own.
+// policy allows connections to the ports of an external etcd and of buckets.
 func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) error {
 	switch strings.TrimPrefix(name, f.spec.Job+"-") {
 	case "to-etcd":
@@ -261,7 +261,7 @@ func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) error {
 	return nil
 }
 
-// portOf is where a bucket's endpoint listens.
+// portOf returns the port of a bucket's endpoint.
 func portOf(bucket *url.URL) string {
 	endpoint := bucket.Query().Get("endpoint")
 	if endpoint == "" {
@@ -280,7 +280,7 @@ func portOf(bucket *url.URL) string {
 	return "443"
 }
 
-// setPorts lists TCP ports, each once.
+// setPorts sets a rule's TCP ports, each once.
 func setPorts(rule *networkingv1.NetworkPolicyEgressRule, ports []string) error {
 	tcp := corev1.ProtocolTCP
 	rule.Ports = nil
@@ -297,7 +297,7 @@ func setPorts(rule *networkingv1.NetworkPolicyEgressRule, ports []string) error 
 	return nil
 }
 
-// edit changes the spec of an object as the type that it is.
+// edit changes an object's spec as its Go type.
 func edit[T any](object map[string]any, change func(spec *T) error) error {
 	fields, ok := object["spec"].(map[string]any)
 	if !ok {
@@ -319,8 +319,8 @@ func edit[T any](object map[string]any, change func(spec *T) error) error {
 	return nil
 }
 
-// pruned leaves out what Go's types write although nobody said it: a creation time of null, and
-// resources, status and strategies that are empty.
+// pruned removes the values that marshalling Go's types adds: a creation time of null, and empty
+// resources, status and strategies.
 func pruned(fields map[string]any) map[string]any {
 	for key, value := range fields {
 		switch v := value.(type) {

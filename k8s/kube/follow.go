@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// fatalFor is how long a fatal problem must be seen before it is believed: an object that is only
-// being made looks like one that is missing.
+// fatalFor is how long a fatal problem must last before it ends the wait: an object that is still
+// being created looks like a missing one.
 const fatalFor = 4 * time.Second
 
 // A follower watches a run from its submission to its first step.
@@ -24,15 +24,15 @@ type follower struct {
 	start   time.Time
 	say     func(string)
 
-	seen     *scene               // last
-	standing string               // said last
-	last     string               // what is wrong, or else how it stands
-	told     map[string]bool      // problems that were said
-	since    map[string]time.Time // when fatal ones were first seen
+	seen     *scene               // the last one
+	standing string               // last printed
+	last     string               // the first problem, or else standing
+	told     map[string]bool      // printed problems
+	since    map[string]time.Time // when fatal problems were first seen
 }
 
-// Follow says what happens to a run of a job until its first step is done, or the job has ended.
-// The first problem that waiting does not cure ends it with an error.
+// Follow reports a run's progress until its first step or the job's end. It fails at the first
+// problem that waiting does not cure.
 func (c *Cluster) Follow(
 	ctx context.Context, job string, run int64, timeout time.Duration, say func(string),
 ) error {
@@ -56,7 +56,7 @@ func (c *Cluster) Follow(
 
 var errTooLong = errors.New("it took too long")
 
-// look asks the cluster once.
+// look reads the scene once.
 func (f *follower) look(ctx context.Context) (done bool, err error) {
 	s, err := f.cluster.scene(ctx, f.job, f.seen)
 	if err != nil {
@@ -71,7 +71,7 @@ func (f *follower) look(ctx context.Context) (done bool, err error) {
 		step, phase := w.Annotations[annotations+"step"], w.Annotations[annotations+"phase"]
 		switch {
 		case ended(w) == string(batchv1.JobComplete):
-			f.report("the job has ended: all is done")
+			f.report("the job has ended: all steps are done")
 			return true, nil
 		case step != "" && phase == "running":
 			f.report("the first step is done (step " + step + ")")
@@ -81,7 +81,7 @@ func (f *follower) look(ctx context.Context) (done bool, err error) {
 	return false, f.judge(s.problems(time.Now()))
 }
 
-// report says a line once, with the time since the submission.
+// report prints a new line, with the time since the submission.
 func (f *follower) report(line string) {
 	if line != f.standing {
 		f.standing = line
@@ -89,7 +89,7 @@ func (f *follower) report(line string) {
 	}
 }
 
-// judge says problems that are new, and returns one that is past hope.
+// judge prints new problems, and returns an error for a fatal one that lasts.
 func (f *follower) judge(problems []Problem) error {
 	seen := map[string]time.Time{}
 	f.last = f.standing
@@ -119,7 +119,7 @@ func (f *follower) judge(problems []Problem) error {
 	return nil
 }
 
-// standing says in one line how far a run's pods are.
+// standing returns the state of a run's pods in one line.
 func (s *scene) standing(run string) string {
 	var parts []string
 	if s.etcd != nil {
@@ -173,7 +173,7 @@ func (s *scene) standing(run string) string {
 	return strings.Join(parts, ", ")
 }
 
-// suspendedBy says what a suspended job waits for.
+// suspendedBy returns why workers are suspended.
 func suspendedBy(w *batchv1.Job) string {
 	if queue := w.Labels[labelQueue]; queue != "" {
 		return "workers wait for queue " + queue + " to admit them"

@@ -81,7 +81,7 @@ func TestFollowToTheEnd(t *testing.T) {
 	p.job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete,
 		Status: corev1.ConditionTrue}}
 	said, err := follow(t, p, time.Minute, nil)
-	if err != nil || !strings.HasSuffix(said[len(said)-1], "the job has ended: all is done") {
+	if err != nil || !strings.HasSuffix(said[len(said)-1], "has ended: all steps are done") {
 		t.Errorf("%q, %v", said, err)
 	}
 }

@@ -30,25 +30,26 @@ const (
 	Etcd        = "etcd"     // of the namespace's jobs together
 )
 
-// Phases of a job that only Kubernetes knows of.
+// Phases of a job that only Kubernetes knows.
 const (
-	phasePending   = "pending"   // no coordinator has said anything of it yet
-	phaseSuspended = "suspended" // no worker runs, by order; it goes on later
-	phaseDeleting  = "deleting"  // somebody has deleted it, or its namespace
-	phaseUnknown   = "unknown"   // nothing was heard of it for SilenceLimit
+	phasePending   = "pending"   // no coordinator has reported yet
+	phaseSuspended = "suspended" // its workers are suspended and can be resumed
+	phaseDeleting  = "deleting"  // it, or its namespace, is being deleted
+	phaseUnknown   = "unknown"   // no report for SilenceLimit
 )
 
-// SilenceLimit is how long a job's observer may write nothing before nobody can say how the job
-// stands.
+// SilenceLimit is the time without a write of the job's observer after which the job's phase is
+// unknown.
 const SilenceLimit = 30 * time.Second
 
-// A Job is a job of Rondo's as the cluster holds it: the Job of its workers.
+// A Job is a job as the cluster holds it: the Kubernetes Job of its workers.
 type Job struct {
 	Name    string
 	Workers *batchv1.Job
+	cluster *Cluster // in the job's namespace
 }
 
-// selecting selects objects of Rondo's; empty names select all.
+// selecting selects Rondo's objects. An empty name selects all.
 func selecting(job, component string) metav1.ListOptions {
 	set := labels.Set{labelName: "rondo"}
 	if component != "" {
@@ -60,7 +61,7 @@ func selecting(job, component string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: set.AsSelector().String()}
 }
 
-// Jobs returns the jobs of the namespace, or of all namespaces, by namespace and name.
+// Jobs returns the jobs of the namespace, or of all namespaces, sorted by namespace and name.
 func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	namespace := c.Namespace
 	if everywhere {
@@ -72,7 +73,7 @@ func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	}
 	var jobs []*Job
 	for i := range list.Items {
-		if job := jobOf(&list.Items[i]); job != nil {
+		if job := c.jobOf(&list.Items[i]); job != nil {
 			jobs = append(jobs, job)
 		}
 	}
@@ -89,38 +90,38 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 	if err != nil {
 		return nil, Explain(err, "looking for job "+name)
 	}
-	var newest *Job // a JobSet that is made anew has two for a moment
+	var newest *Job // a JobSet that is being replaced has two for a moment
 	for i := range list.Items {
-		job := jobOf(&list.Items[i])
+		job := c.jobOf(&list.Items[i])
 		if job != nil && (newest == nil || job.created().After(newest.created())) {
 			newest = job
 		}
 	}
 	if newest == nil {
-		return nil, app.Usagef("%s has no job %s: `%s` lists those that are there, `%s` starts it",
+		return nil, app.Usagef("%s has no job %s: `%s` lists its jobs, `%s` starts this one",
 			c, name, c.command("status", ""), c.command("submit", name))
 	}
 	return newest, nil
 }
 
-// jobOf returns the job whose workers a Job runs; nil if it is none of Rondo's.
-func jobOf(workers *batchv1.Job) *Job {
+// jobOf returns the job whose workers a Job runs. It returns nil for a Job that is not Rondo's.
+func (c *Cluster) jobOf(workers *batchv1.Job) *Job {
 	name := workers.Labels[labelJob]
 	if name == "" {
 		return nil
 	}
-	return &Job{Name: name, Workers: workers}
+	return &Job{Name: name, Workers: workers, cluster: c.in(workers.Namespace)}
 }
 
 func (j *Job) created() time.Time { return j.Workers.CreationTimestamp.Time }
 
-// Wanted is how many workers the job is to have.
+// Wanted returns the number of workers that the job should have.
 func (j *Job) Wanted() int { return wantedBy(j.Workers).Workers }
 
-// Suspended reports whether the job's workers are not to run now.
+// Suspended reports whether the job's workers are suspended.
 func (j *Job) Suspended() bool { return wantedBy(j.Workers).Suspended }
 
-// JobSet is the JobSet that the workers' Job belongs to; empty: none.
+// JobSet returns the JobSet that owns the workers' Job; empty: none.
 func (j *Job) JobSet() string {
 	for _, owner := range j.Workers.OwnerReferences {
 		if owner.Kind == "JobSet" {
@@ -130,10 +131,10 @@ func (j *Job) JobSet() string {
 	return ""
 }
 
-// Queue is Kueue's queue that admits the workers; empty: none.
+// Queue returns Kueue's queue that admits the workers; empty: none.
 func (j *Job) Queue() string { return j.Workers.Labels[labelQueue] }
 
-// condition returns the Job's condition of that type if it holds.
+// condition returns the Job's condition of a type if it holds, or nil.
 func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 	for i, c := range j.Workers.Status.Conditions {
 		if c.Type == kind && c.Status == corev1.ConditionTrue {
@@ -143,8 +144,8 @@ func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 	return nil
 }
 
-// Phase is how far the job has come: a phase of telemetry, or pending, suspended or deleting. What
-// Kubernetes says of the end counts more than what the observer last wrote.
+// Phase returns a phase of telemetry, or pending, suspended or deleting. A state of the Job itself
+// overrides the observer's last annotation.
 func (j *Job) Phase() string {
 	said := j.Workers.Annotations[annotations+"phase"]
 	switch {
@@ -168,10 +169,10 @@ func (j *Job) failed() bool {
 	return j.condition(batchv1.JobFailed) != nil || j.condition(batchv1.JobFailureTarget) != nil
 }
 
-// Ended reports whether the job has ended, well or not.
+// Ended reports whether the job has ended, with success or not.
 func (j *Job) Ended() bool { return endedPhase(j.Phase()) }
 
-// endedPhase says whether a job in that phase has ended.
+// endedPhase reports whether a job in this phase has ended.
 func endedPhase(phase string) bool {
 	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
 }
@@ -179,7 +180,7 @@ func endedPhase(phase string) bool {
 // Failed reports whether the job has ended and failed.
 func (j *Job) Failed() bool { return j.Phase() == telemetry.PhaseFailed }
 
-// Reason says why the job is as it is.
+// Reason returns the reason for the job's phase.
 func (j *Job) Reason() string {
 	if reason := j.Workers.Annotations[annotations+"reason"]; reason != "" {
 		return reason
@@ -192,7 +193,7 @@ func (j *Job) Reason() string {
 	return ""
 }
 
-// Progress reads what the observer has written of the job. What it has not written is zero.
+// Progress reads the observer's annotations. A missing one is zero.
 func (j *Job) Progress() Progress {
 	read := func(name string) string { return j.Workers.Annotations[annotations+name] }
 	integer := func(name string) int64 {
@@ -211,14 +212,14 @@ func (j *Job) Progress() Progress {
 		Leader: read("leader"), Ring: read("ring"), Evicted: read("evicted")}
 }
 
-// Updated is when the observer last wrote; the zero time: never.
+// Updated returns the time of the observer's last write; the zero time: never.
 func (j *Job) Updated() time.Time {
 	at, _ := time.Parse(time.RFC3339, j.Workers.Annotations[annotations+"updated"])
 	return at
 }
 
-// silence is how long nothing was heard of the job; 0: it does not have to be heard of. The clocks
-// of this machine and of the observer's node are taken to agree.
+// silence returns the time since the observer's last write; 0: the job's phase needs no writes. It
+// assumes that this machine's clock agrees with that of the observer's node.
 func (j *Job) silence(now time.Time) time.Duration {
 	at := j.Updated()
 	switch j.Phase() {
@@ -231,7 +232,7 @@ func (j *Job) silence(now time.Time) time.Duration {
 	return max(0, now.Sub(at))
 }
 
-// Ring is how many workers the ring has, as far as the job's observer has said.
+// Ring returns the number of workers in the ring, as last reported.
 func (j *Job) Ring() int {
 	if j.Suspended() || j.Ended() {
 		return 0

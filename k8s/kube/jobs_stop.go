@@ -12,24 +12,24 @@ import (
 	"rondo/telemetry"
 )
 
-// Limits of the waits for a job's observer.
+// Limits of waits for a job's observer.
 const (
-	// farewell is how long an observer may take to tell of the end after the Job's own end.
+	// farewell is the time that an observer has to write the end after the Job's own end.
 	farewell = 30 * time.Second
-	// forgetTimeout is for a job to stop and to be removed from etcd.
+	// forgetTimeout bounds a job's stop and the removal of its keys in etcd.
 	forgetTimeout = 10 * time.Second
 )
 
-// Stop says how a job is stopped.
+// Stop holds the options of Cluster.Stop.
 type Stop struct {
 	Reason  string
 	Timeout time.Duration // from the request to the end: a step, and the last checkpoint
-	Force   bool          // although its model is lost, for want of a place to save it
-	Say     func(string)  // told of what happens, one line each
+	Force   bool          // also a job whose model is then lost
+	Say     func(string)  // receives a line about each change
 }
 
-// Stop annotates the Job with the wish to stop, which the observer beside the leader passes on, and
-// waits until the job has ended. The leader stops the job after a step, with a checkpoint.
+// Stop annotates the Job with a stop request and waits until the job has ended. The observer beside
+// the leader passes the request on; the leader stops the job after a step, with a checkpoint.
 func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	job, err := c.Job(ctx, name)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 		return fmt.Errorf("job %s cannot be asked to stop: nothing was heard of it for %v%s", name,
 			silence.Round(time.Second), c.why(name))
 	}
-	spec, err := c.spec(ctx, job)
+	spec, err := job.spec(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,15 +66,15 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	if err != nil {
 		return Explain(err, "asking job "+name+" to stop")
 	}
-	end, err := c.awaitEnd(ctx, job)
+	end, err := job.awaitEnd(ctx)
 	if err != nil {
 		return err
 	}
 	return tellEnd(end, jobspec.KeepsModel(spec), how.Say)
 }
 
-// Stoppable refuses to stop a job whose model would be lost, unless that is what is wanted. A job
-// that forms its first ring has none.
+// Stoppable fails if a stop would lose the job's model, unless that is forced. A job that forms its
+// first ring has no model.
 func Stoppable(spec *rondov1.JobSpec, forming, force bool) error {
 	if force || forming || jobspec.KeepsModel(spec) {
 		return nil
@@ -91,16 +91,16 @@ func hasEnded(name, reason string) error {
 	return fmt.Errorf("job %s has ended: %s", name, reason)
 }
 
-// awaitEnd waits until the job has ended and its observer has said how. An observer that is gone
-// with the job is not waited for.
-func (c *Cluster) awaitEnd(ctx context.Context, job *Job) (*Job, error) {
-	end, stopping := job, false
-	err := c.follow(ctx, job, func(now *Job) (bool, error) {
+// awaitEnd waits until the job has ended and its observer has written how. It does not wait for an
+// observer that is gone.
+func (j *Job) awaitEnd(ctx context.Context) (*Job, error) {
+	end, stopping := j, false
+	err := j.follow(ctx, func(now *Job) (bool, error) {
 		end = now
 		phase := now.Progress().Phase
 		if stopping && phase != telemetry.PhaseStopping && !now.Ended() {
 			return false, fmt.Errorf("an older run of job %s has been stopped, and the newer one "+
-				"goes on: %s stops that", job.Name, c.command("stop", job.Name))
+				"goes on: %s stops that", j.Name, j.cluster.command("stop", j.Name))
 		}
 		stopping = stopping || phase == telemetry.PhaseStopping
 		return now.Ended(), nil
@@ -110,7 +110,7 @@ func (c *Cluster) awaitEnd(ctx context.Context, job *Job) (*Job, error) {
 	}
 	late, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
-	err = c.follow(late, end, func(now *Job) (bool, error) {
+	err = end.follow(late, func(now *Job) (bool, error) {
 		end = now
 		return now.Progress().Over(), nil
 	})
@@ -120,7 +120,7 @@ func (c *Cluster) awaitEnd(ctx context.Context, job *Job) (*Job, error) {
 	return end, err
 }
 
-// tellEnd says how a job has ended, and where its checkpoint is.
+// tellEnd reports how a job has ended, and its checkpoint.
 func tellEnd(job *Job, keepsModel bool, say func(string)) error {
 	p, reason := job.Progress(), job.Reason()
 	switch {
@@ -136,32 +136,4 @@ func tellEnd(job *Job, keepsModel bool, say func(string)) error {
 			p.CheckpointStep, p.Checkpoint))
 	}
 	return nil
-}
-
-// forget has an observer remove what etcd holds of the job, so that the next of its name begins
-// with nothing. A job that has not ended is stopped for it.
-func (c *Cluster) forget(ctx context.Context, name string, led bool) error {
-	job, err := c.Job(ctx, name)
-	var missing *app.UsageError
-	switch {
-	case errors.As(err, &missing):
-		return nil
-	case err != nil:
-		return err
-	case job.Progress().Phase == "":
-		return nil // no coordinator has stored it
-	case !led:
-		return errors.New("no coordinator of it is ready to remove that")
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
-		"not removed that within %v", forgetTimeout))
-	defer cancel()
-	err = c.WorkerJob(job.Workers.Name).patch(ctx,
-		map[string]any{annotations + "forget": toForget}, manager)
-	if err != nil {
-		return Explain(err, "annotating job "+name)
-	}
-	return c.follow(ctx, job, func(now *Job) (bool, error) {
-		return now.Workers.Annotations[annotations+"forget"] == forgotten, nil
-	})
 }

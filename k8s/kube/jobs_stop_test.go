@@ -117,13 +117,16 @@ func TestStopSaysWhatCannotBe(t *testing.T) {
 func TestForget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	check(t, clusterOf().forget(ctx, "book", true))
-	check(t, clusterOf(someJob(1, nil)).forget(ctx, "book", false))
+	forget := func(c *Cluster, led bool) error {
+		return (&deletion{objects: &objects{Cluster: c}, job: "book"}).forget(ctx, led)
+	}
+	check(t, forget(clusterOf(), true))
+	check(t, forget(clusterOf(someJob(1, nil)), false))
 	c := clusterOf(someJob(1, map[string]string{"phase": "ended"}),
 		somePod("book-coordinator-a", "", corev1.PodRunning, nil))
-	wants(t, c.forget(ctx, "book", false), "no coordinator of it is ready")
+	wants(t, forget(c, false), "no coordinator of it is ready")
 	done := make(chan error, 1)
-	go func() { done <- c.forget(ctx, "book", true) }()
+	go func() { done <- forget(c, true) }()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for observer := c.WorkerJob("book-worker"); ; {

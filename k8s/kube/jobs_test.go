@@ -143,7 +143,7 @@ func TestPhase(t *testing.T) {
 			batchv1.JobSuccessCriteriaMet, ""),
 		"paused": someJob(2, map[string]string{"phase": "paused"}),
 	} {
-		j := jobOf(job)
+		j := (&Cluster{}).jobOf(job)
 		if got := j.Phase(); got != want {
 			t.Errorf("phase %s, want %s", got, want)
 		}
@@ -166,10 +166,10 @@ func TestProgressIsReadAsItIsWritten(t *testing.T) {
 	for name, value := range want.annotate(now) {
 		job.Annotations[name] = value.(string)
 	}
-	if got := jobOf(job).Progress(); got != want {
+	if got := (&Cluster{}).jobOf(job).Progress(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if at := jobOf(job).Updated(); !at.Equal(now) {
+	if at := (&Cluster{}).jobOf(job).Updated(); !at.Equal(now) {
 		t.Errorf("updated %v, want %v", at, now)
 	}
 }

@@ -9,22 +9,23 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 )
 
-// follow calls changed with the job as it is now and whenever it has changed, until that says it
-// is done, or ctx ends. A connection that breaks is made anew.
-func (c *Cluster) follow(ctx context.Context, job *Job, changed func(*Job) (bool, error)) error {
-	if done, err := changed(job); done || err != nil {
+// follow calls changed with the job now and after each change, until changed reports done or ctx
+// ends. It reconnects when the connection breaks.
+func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) error {
+	if done, err := changed(j); done || err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
 	over := false
-	stop, err := watchObjects(ctx, c.Client.BatchV1().Jobs(job.Workers.Namespace), &batchv1.Job{},
-		selecting(job.Name, Worker), func(workers *batchv1.Job, gone bool) {
-			if over || workers.Name != job.Workers.Name {
+	jobs := j.cluster.Client.BatchV1().Jobs(j.Workers.Namespace)
+	stop, err := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
+		func(workers *batchv1.Job, gone bool) {
+			if over || workers.Name != j.Workers.Name {
 				return
 			}
-			done, err := false, fmt.Errorf("job %s has been deleted", job.Name)
+			done, err := false, fmt.Errorf("job %s has been deleted", j.Name)
 			if !gone {
-				done, err = changed(&Job{Name: job.Name, Workers: workers})
+				done, err = changed(&Job{j.Name, workers, j.cluster})
 			}
 			if over = done || err != nil; over {
 				ended <- err
@@ -42,7 +43,7 @@ func (c *Cluster) follow(ctx context.Context, job *Job, changed func(*Job) (bool
 	}
 }
 
-// why names what keeps a job, for the end of an error; empty if nothing is known.
+// why returns the first problem of a job, as the end of an error; empty: none is known.
 func (c *Cluster) why(job string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
@@ -53,13 +54,13 @@ func (c *Cluster) why(job string) string {
 	return ": " + problems[0].String()
 }
 
-// limited is ctx with a deadline, and what to say when it has passed.
+// limited returns ctx with a deadline. The text of its cause is computed when somebody asks for it.
 func limited(ctx context.Context, d time.Duration, text func() string) (
 	context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d, lateError{sync.OnceValue(text)})
 }
 
-// lateError is an error whose text is found out when it is asked for.
+// lateError computes its text when it is asked for.
 type lateError struct{ text func() string }
 
 func (e lateError) Error() string { return e.text() }

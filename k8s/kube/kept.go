@@ -1,22 +1,20 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"rondo/internal/app"
 )
 
-// A submission is kept with the workers that it made, and with the ConfigMap of the job's spec,
-// which stays while those workers make room for others.
+// A submission is stored in the workers' annotations, and in those of the spec's ConfigMap, which
+// outlives the workers.
 
-// keep writes the submission into annotations.
+// keep writes the submission into an object's annotations.
 func (s *Submission) keep(object *unstructured.Unstructured) error {
 	var kept strings.Builder
 	encoder := json.NewEncoder(&kept)
@@ -34,7 +32,7 @@ func (s *Submission) keep(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// keptIn reads the submission in an object's annotations; nil if it has none.
+// keptIn reads the submission from annotations. It returns nil if there is none.
 func keptIn(object, name string, notes map[string]string) (*Submission, error) {
 	text, kept := notes[annotationSubmission]
 	if !kept {
@@ -48,7 +46,7 @@ func keptIn(object, name string, notes map[string]string) (*Submission, error) {
 	return s, nil
 }
 
-// submissionOf reads the submission that is kept with a job's workers.
+// submissionOf reads the submission from the annotations of a job's workers.
 func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
 	kind := strings.ToLower(workers.GetKind())
 	s, err := keptIn(kind, workers.GetName(), workers.GetAnnotations())
@@ -57,24 +55,4 @@ func submissionOf(workers *unstructured.Unstructured) (*Submission, error) {
 			workers.GetName())
 	}
 	return s, err
-}
-
-// lastSubmission is the newest submission that is kept with a job's spec; nil: there is none.
-func (c *Cluster) lastSubmission(ctx context.Context, job string) (*Submission, error) {
-	specs, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: labelJob + "=" + job})
-	if err != nil {
-		return nil, Explain(err, "looking for the submission of job "+job)
-	}
-	var last *Submission
-	for i := range specs.Items {
-		s, err := keptIn("configmap", specs.Items[i].Name, specs.Items[i].Annotations)
-		if err != nil {
-			return nil, err
-		}
-		if s != nil && (last == nil || s.Run > last.Run) {
-			last = s
-		}
-	}
-	return last, nil
 }

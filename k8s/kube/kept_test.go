@@ -62,7 +62,7 @@ func TestRunsAfterAClockThatWasFast(t *testing.T) {
 	s := serveAPI(t)
 	_, err := s.submit(t, "--job=song")
 	check(t, err)
-	last, err := s.lastSubmission(t.Context(), "song")
+	last, err := (&submitter{Cluster: s.Cluster}).lastSubmission(t.Context(), "song")
 	check(t, err)
 	last.Run = math.MaxInt64 - 9
 	spec := unstructured.Unstructured{}

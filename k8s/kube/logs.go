@@ -21,40 +21,40 @@ import (
 	"rondo/internal/app"
 )
 
-// Limits of what is read of logs.
+// Limits on reading logs.
 const (
 	maxLogLine    = 64 << 10         // bytes; a longer line is cut
-	maxLogStreams = 256              // that are followed at once
-	logAgain      = time.Second      // before a stream that broke is opened again, at first
-	logAgainMax   = 10 * time.Second // and after one failure upon another
-	logFarewell   = 5 * time.Second  // for the last lines when the job has ended
+	maxLogStreams = 256              // logs that are followed at once
+	logAgain      = time.Second      // first pause before a broken stream is opened again
+	logAgainMax   = 10 * time.Second // longest pause, after repeated failures
+	logFarewell   = 5 * time.Second  // for the last lines after the job has ended
 )
 
-// Logs says which logs are read, and how.
+// Logs selects the logs to read.
 type Logs struct {
 	Component  string // Worker, Coordinator, Observer or Etcd; empty: workers and coordinators
 	Index      int    // of one worker in its Job; -1: all
 	Follow     bool   // go on until the job has ended
-	Previous   bool   // of the container, or of a worker the pod, before the present one
+	Previous   bool   // read the earlier container, or a worker's earlier pod
 	Timestamps bool
-	Since      time.Duration // 0: all there is
-	Tail       int64         // lines of each; negative: all
+	Since      time.Duration // 0: from the log's begin
+	Tail       int64         // lines of each log; negative: all
 
-	// Line gets one line after another, whatever its source.
+	// Line receives one line after another.
 	Line func(LogSource, string) error
-	// Note gets what keeps a log from being read.
+	// Note receives why a log cannot be read.
 	Note func(string)
 }
 
-// A LogSource is the pod that a line comes from.
+// A LogSource is the pod of a line.
 type LogSource struct {
 	Component string
 	Index     int    // of a worker or a member of etcd; -1: none
 	Pod       string // its name
-	Number    int    // of the sources as they came, from 0
+	Number    int    // of the sources in the order of their appearance, from 0
 }
 
-// String is short, and tells a pod from the one that it replaces.
+// String returns a short name that differs between a pod and its replacement.
 func (s LogSource) String() string {
 	name := s.Component
 	if s.Index >= 0 {
@@ -75,20 +75,20 @@ type logReader struct {
 	end     context.CancelCauseFunc // ends the reading
 
 	mu      sync.Mutex
-	sources map[types.UID]int  // the numbers given
-	known   map[types.UID]bool // followed, or not to be
-	streams int                // that are followed now
-	full    bool               // somebody was told that there are too many
+	sources map[types.UID]int  // numbers of the sources
+	known   map[types.UID]bool // pods that are followed, or must not be
+	streams int                // logs that are followed now
+	full    bool               // the note about maxLogStreams was sent
 	running sync.WaitGroup
 }
 
-// Logs reads the logs of a job's pods: what there is, one pod after the other, or, followed, from
-// all at once, with those pods that come later.
+// Logs reads the logs of a job's pods, one after the other. With Follow it reads all at once, and
+// later pods too, until the job has ended.
 func (c *Cluster) Logs(ctx context.Context, job string, how Logs) error {
-	return c.logReader(job, how).read(ctx)
+	return newLogReader(c, job, how).read(ctx)
 }
 
-func (c *Cluster) logReader(job string, how Logs) *logReader {
+func newLogReader(c *Cluster, job string, how Logs) *logReader {
 	if how.Previous && how.Component == "" {
 		how.Component = Worker
 	}
@@ -111,14 +111,14 @@ func (r *logReader) read(ctx context.Context) error {
 		defer one.Unlock()
 		err := say(source, text)
 		if err != nil {
-			r.end(err) // nobody takes the lines
+			r.end(err) // the lines cannot be printed
 		}
 		return err
 	}
 	job, err := r.cluster.Job(ctx, r.job)
 	var missing *app.UsageError
 	if r.how.Component == Etcd && errors.As(err, &missing) {
-		job = nil // the namespace's etcd can be there all the same
+		job = nil // the namespace may have an etcd without the job
 	} else if err != nil {
 		return err
 	}
@@ -143,8 +143,7 @@ func (r *logReader) read(ctx context.Context) error {
 	return r.readEach(ctx, pods)
 }
 
-// readEach reads one pod after the other. Those that cannot be read are noted; that none can is an
-// error.
+// readEach reads one pod after the other. It notes pods that cannot be read, and fails if none can.
 func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
 	var failed error
 	read := false
@@ -153,7 +152,7 @@ func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
 		switch {
 		case !hasLog(pod, r.container(pod)):
 			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod), state.Phase))
-			read = true // as far as can be
+			read = true // there is no more to read
 			continue
 		case r.options(pod, false).Previous && state.Restarts == 0:
 			r.how.Note(fmt.Sprintf("%s: there was no container before this one", r.source(pod)))
@@ -193,15 +192,15 @@ func (r *logReader) selection() metav1.ListOptions {
 	return selecting(r.job, r.how.Component)
 }
 
-// container is the container of a pod whose log is read.
+// container returns the name of the container whose log is read.
 func (r *logReader) container(pod *corev1.Pod) string {
 	return cmp.Or(r.how.Component, pod.Labels[labelComponent])
 }
 
-// wanted names the pods that are read, for people.
+// wanted names the selected pods, for people.
 func (r *logReader) wanted() string { return cmp.Or(r.how.Component, Worker+" or "+Coordinator) }
 
-// index is a pod's place among those of its kind; -1: none.
+// index returns a pod's index among those of its kind; -1: none.
 func index(pod *corev1.Pod) int {
 	for _, label := range []string{batchv1.JobCompletionIndexAnnotation,
 		"apps.kubernetes.io/pod-index"} {
@@ -212,8 +211,8 @@ func index(pod *corev1.Pod) int {
 	return -1
 }
 
-// choose returns the pods to read at first, in their order: of the pods of one index the newest,
-// or the one before.
+// choose returns the pods to read first, in order: of each index the newest pod, or with Previous
+// the one before.
 func (r *logReader) choose(all []corev1.Pod) []*corev1.Pod {
 	var chosen []*corev1.Pod
 	place := 0 // of the pod to read among those of an index, the newest first
@@ -244,12 +243,12 @@ func (r *logReader) choose(all []corev1.Pod) []*corev1.Pod {
 	return chosen
 }
 
-// wants says whether a pod is one of those asked for.
+// wants reports whether a pod has the selected index.
 func (r *logReader) wants(pod *corev1.Pod) bool {
 	return r.how.Index < 0 || index(pod) == r.how.Index
 }
 
-// source names a pod's lines.
+// source returns the source of a pod's lines.
 func (r *logReader) source(pod *corev1.Pod) LogSource {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -261,7 +260,7 @@ func (r *logReader) source(pod *corev1.Pod) LogSource {
 	return LogSource{Component: r.container(pod), Index: index(pod), Pod: pod.Name, Number: number}
 }
 
-// hasLog says whether a container has begun, so that it has a log.
+// hasLog reports whether a container has started, so that it has a log.
 func hasLog(pod *corev1.Pod, container string) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.Name == container && (s.State.Running != nil || s.State.Terminated != nil ||
@@ -269,8 +268,8 @@ func hasLog(pod *corev1.Pod, container string) bool {
 	})
 }
 
-// options are those of the first look at a pod. Every line has its time, by which we know where
-// to go on.
+// options returns the options of the first read of a pod. Every line carries its time, so that a
+// later read can continue there.
 func (r *logReader) options(pod *corev1.Pod, follow bool) *corev1.PodLogOptions {
 	o := &corev1.PodLogOptions{Container: r.container(pod), Follow: follow, Timestamps: true,
 		Previous: r.how.Previous && r.how.Component != Worker}
@@ -284,7 +283,7 @@ func (r *logReader) options(pod *corev1.Pod, follow bool) *corev1.PodLogOptions 
 	return o
 }
 
-// copy passes a log's lines on, those after a time, and returns the time of the last one.
+// copy passes on the lines of a log after a time, and returns the time of the last one.
 func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogOptions,
 	after time.Time) (last time.Time, err error) {
 	source := r.source(pod)
@@ -296,7 +295,7 @@ func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogO
 	return r.lines(stream, source, after)
 }
 
-// lines passes a log's lines on.
+// lines passes on the lines of a stream after a time.
 func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 	last time.Time, err error) {
 	last = after
@@ -329,7 +328,7 @@ func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 	}
 }
 
-// split takes a line's time off, unless that was asked for.
+// split separates a line's time from its text, which keeps the time if that was asked for.
 func (r *logReader) split(line string) (at time.Time, text string) {
 	stamp, rest, _ := strings.Cut(line, " ")
 	at, err := time.Parse(time.RFC3339Nano, stamp)

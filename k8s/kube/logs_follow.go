@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// follow reads these pods and those that come, all at once, until the job has ended; without a job,
+// follow reads these pods and later ones, all at once, until the job has ended; without a job,
 // until ctx ends.
 func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	all []corev1.Pod) error {
@@ -34,11 +34,11 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	if job == nil {
 		<-ctx.Done()
 	} else {
-		err = r.cluster.follow(ctx, job, func(now *Job) (bool, error) { return now.Ended(), nil })
+		err = job.follow(ctx, func(now *Job) (bool, error) { return now.Ended(), nil })
 	}
 	stop()
 	over := err == nil && ctx.Err() == nil
-	if over { // the last lines are waited for, but not a coordinator's, which stays
+	if over { // wait for the last lines, but not for coordinators, which stay
 		late := time.AfterFunc(logFarewell, func() { r.end(nil) })
 		defer late.Stop()
 	} else {
@@ -52,7 +52,7 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 	return cause
 }
 
-// take begins to read a pod's log when there is one.
+// take starts to read a pod's log if it has one.
 func (r *logReader) take(ctx context.Context, pod *corev1.Pod, begun time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,8 +80,8 @@ func (r *logReader) take(ctx context.Context, pod *corev1.Pod, begun time.Time) 
 	})
 }
 
-// stream reads a pod's log to its end, through connections that break and containers that are
-// started again.
+// stream reads a pod's log to its end. It reopens broken connections and follows restarted
+// containers.
 func (r *logReader) stream(ctx context.Context, pod *corev1.Pod, begun time.Time) error {
 	options := r.options(pod, true)
 	if pod.CreationTimestamp.After(begun) { // all of a pod that came later
@@ -118,7 +118,7 @@ func (r *logReader) stream(ctx context.Context, pod *corev1.Pod, begun time.Time
 	}
 }
 
-// over says whether a pod's log has an end, and whether it is gone with the pod.
+// over reports whether a pod's log has an end, and whether the log is gone with the pod.
 func (r *logReader) over(ctx context.Context, pod *corev1.Pod) (over, gone bool) {
 	now, err := r.cluster.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name,
 		metav1.GetOptions{})

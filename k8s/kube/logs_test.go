@@ -77,7 +77,7 @@ func readLogs(c *Cluster, w *written, how Logs) (r *logReader, lines, notes *tol
 		return nil
 	}
 	how.Note = notes.say
-	r = c.logReader("book", how)
+	r = newLogReader(c, "book", how)
 	r.open = w.open
 	return r, lines, notes
 }

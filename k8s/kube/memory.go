@@ -16,17 +16,16 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// How large a vocabulary is taken for where the text cannot be read from here.
+// Assumed sizes of a vocabulary if the text cannot be read from here.
 const (
 	charactersAssumed = 512
 	wordsAssumed      = 100_000
 )
 
-// memoryStep is what sizes are rounded up to, so that a person can read them.
+// memoryStep is the unit to which sizes are rounded up, for readability.
 const memoryStep = 64 << 20
 
-// learn counts the tokens of the job's vocabulary if its text can be read from here: a file of
-// this machine, or what is built in.
+// learn counts the tokens of the vocabulary if the text is a file of this machine or built in.
 func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	builtin := strings.HasPrefix(spec.Corpus, "builtin:")
 	if !builtin && !isLocal(spec.Corpus) {
@@ -39,19 +38,19 @@ func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	if errors.As(err, &wrong) {
 		return err
 	} else if err != nil {
-		return nil // this machine has no room for it; the workers read it themselves
+		return nil // this machine has no room for it; the workers will read it
 	}
 	s.Vocabulary = tokens
 	return nil
 }
 
-// fewest is how few workers the memory of each is sized for: those that are left have the lanes of
-// the others.
+// fewest returns the number of workers for which their memory is sized. The remaining workers of a
+// job take over the lanes of the others.
 func fewest(spec *rondov1.JobSpec) int {
 	return int(max(spec.MinWorkers, (spec.Workers+1)/2))
 }
 
-// vocabulary is how many tokens the text has, or is taken to have.
+// vocabulary returns the known or assumed number of tokens of the vocabulary.
 func (s *Submission) vocabulary(spec *rondov1.JobSpec) (tokens int, assumed bool) {
 	switch {
 	case s.Vocabulary != 0:
@@ -62,7 +61,8 @@ func (s *Submission) vocabulary(spec *rondov1.JobSpec) (tokens int, assumed bool
 	return charactersAssumed, true
 }
 
-// memory sizes a worker by the job's model and batch, for when half of the workers are lost.
+// memory returns a worker's memory for the job's model and batch after half of the workers are
+// lost.
 func (s *Submission) memory(spec *rondov1.JobSpec) (
 	resource.Quantity, bool, error) {
 	tokens, assumed := s.vocabulary(spec)
@@ -73,16 +73,16 @@ func (s *Submission) memory(spec *rondov1.JobSpec) (
 	return *resource.NewQuantity(upToStep(estimate.Total()), resource.BinarySI), assumed, nil
 }
 
-// What a worker that is asked to leave may take, beside the step in flight.
+// Parts of a worker's grace period, beside the step in flight.
 const (
 	leastGrace     = time.Minute
-	handOver       = 20 * time.Second // rings that are formed, up to three, and the store's answers
+	handOver       = 20 * time.Second // up to three new rings, and answers of the store
 	checkpointRate = 32 << 20         // bytes a second
-	graceStep      = 10               // seconds that it is rounded up to
+	graceStep      = 10               // seconds; the sum is rounded up to a multiple
 )
 
-// grace settles how many seconds a worker has to leave: for its step, and for a checkpoint if it is
-// the last one; 0: as the manifests say. On preemptible nodes the cloud sets the limit.
+// grace returns a worker's grace period in seconds: time for its step, and for a checkpoint in case
+// it is the last worker. 0: the manifests' value. On preemptible nodes the cloud sets the limit.
 func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
 	if s.GracePeriod != "" {
 		given, err := time.ParseDuration(s.GracePeriod)
@@ -96,16 +96,16 @@ func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	// What a worker reads to recover is a checkpoint, or more.
+	// A worker reads a checkpoint or more to recover, so that is an upper bound.
 	upload := time.Duration(estimate.Recovery/checkpointRate) * time.Second
 	whole := max(leastGrace, spec.StepTimeout.AsDuration()+handOver+upload)
 	return (int64(math.Ceil(whole.Seconds())) + graceStep - 1) / graceStep * graceStep, nil
 }
 
-// gpuMemory is what the manifests give a worker beside its GPU.
+// gpuMemory is the host memory of a worker with a GPU in the manifests.
 const gpuMemory = 8 << 30
 
-// besideGPU is what a worker asks for beside its GPU; empty: what the manifests give is enough.
+// besideGPU returns the host memory of a worker with a GPU; empty: gpuMemory is enough.
 func (s *Submission) besideGPU(spec *rondov1.JobSpec) (string, error) {
 	tokens, _ := s.vocabulary(spec)
 	bytes, err := job.BesideGPU(spec, tokens)
@@ -115,10 +115,10 @@ func (s *Submission) besideGPU(spec *rondov1.JobSpec) (string, error) {
 	return resource.NewQuantity(upToStep(bytes), resource.BinarySI).String(), nil
 }
 
-// upToStep is so many bytes and a quarter, rounded up.
+// upToStep adds a quarter to a size, and rounds up.
 func upToStep(bytes int64) int64 { return (bytes*5/4 + memoryStep - 1) / memoryStep * memoryStep }
 
-// size settles how much memory a worker asks for, unless a person has said it.
+// size returns a worker's memory, unless a person has set it.
 func (s *Submission) size(spec *rondov1.JobSpec) (size, note string, err error) {
 	if s.MemoryPerWorker != "" {
 		return s.MemoryPerWorker, "", nil

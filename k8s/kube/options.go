@@ -18,7 +18,7 @@ import (
 	"rondo/telemetry"
 )
 
-// What a submission has if nothing else is said.
+// Defaults of a submission.
 const (
 	defaultStorage  = "2Gi"
 	defaultS3Secret = "rondo-s3"
@@ -26,10 +26,10 @@ const (
 	ephemeral       = "ephemeral"
 )
 
-// MaxName is how long the name of a job may be: the names of its pods add to it.
+// MaxName is the longest name of a job. Pods' names add to it.
 const MaxName = 40
 
-// CheckName refuses a job name that objects and host names cannot begin with.
+// CheckName fails if objects and host names cannot begin with the job's name.
 func CheckName(job string) error {
 	if len(job) > MaxName {
 		return app.Usagef("--job %s has %d letters: Kubernetes leaves room for %d", job, len(job),
@@ -42,7 +42,7 @@ func CheckName(job string) error {
 	return nil
 }
 
-// cpus is what a worker asks for: beside a GPU one thread computes, and another waits for text.
+// cpus returns a worker's CPUs. With a GPU one thread computes and another waits for text.
 func (s *Submission) cpus() string {
 	switch {
 	case s.CPUsPerWorker != "":
@@ -53,7 +53,7 @@ func (s *Submission) cpus() string {
 	return "1"
 }
 
-// wholeCPUs is how many threads the CPUs of a worker carry.
+// wholeCPUs returns the number of threads for a worker's CPUs.
 func (s *Submission) wholeCPUs() int64 {
 	cpus, err := resource.ParseQuantity(s.cpus())
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Submission) wholeCPUs() int64 {
 	return max(1, cpus.Value()) // rounded up
 }
 
-// validate refuses options that cannot work on any cluster.
+// validate fails on options that cannot work on any cluster.
 func (s *Submission) validate() error {
 	for _, check := range []func() error{
 		s.validateImage, s.validateSizes, s.validateDevice, s.validateEtcd, s.validateLabels,
@@ -88,7 +88,7 @@ func (s *Submission) validate() error {
 	return nil
 }
 
-// validateImage checks the form alone: whether it is there, only the nodes can say.
+// validateImage checks only the form. Only the nodes know whether the image exists.
 func (s *Submission) validateImage() error {
 	switch corev1.PullPolicy(s.ImagePullPolicy) {
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
@@ -102,7 +102,7 @@ func (s *Submission) validateImage() error {
 	return nil
 }
 
-// imagePattern takes name, tag and digest of an image apart.
+// imagePattern matches the name, tag and digest of an image.
 var imagePattern = regexp.MustCompile(`^((?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?` +
 	`[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)` +
 	`(?::([\w][\w.-]{0,127}))?(?:@(sha256:[0-9a-f]{64}))?$`)
@@ -189,7 +189,7 @@ func (s *Submission) validateEtcd() error {
 	return nil
 }
 
-// storage takes CLASS:SIZE apart.
+// storage splits CLASS:SIZE.
 func storage(text string) (class, size string) {
 	if class, size, both := strings.Cut(text, ":"); both {
 		return class, size
@@ -197,7 +197,7 @@ func storage(text string) (class, size string) {
 	return "", text
 }
 
-// validateLabels holds labels and node selectors against Kubernetes' rules.
+// validateLabels checks labels and node selectors by Kubernetes' rules.
 func (s *Submission) validateLabels() error {
 	for _, given := range []struct {
 		flag   string
@@ -222,7 +222,7 @@ func (s *Submission) validateLabels() error {
 	return nil
 }
 
-// tolerations reads KEY[=VALUE][:EFFECT].
+// tolerations parses KEY[=VALUE][:EFFECT].
 func tolerations(texts []string) ([]corev1.Toleration, error) {
 	var all []corev1.Toleration
 	for _, text := range texts {

@@ -16,19 +16,20 @@ import (
 	"rondo/telemetry"
 )
 
-// annotations is what the names of a job's annotations begin with.
+// annotations is the prefix of a job's annotations.
 const annotations = "rondo.dev/"
 
-// Values of the annotation "forget": a command asks for it, an observer has done it.
+// Values of the annotation "forget": a command requests it, and an observer reports that it is
+// done.
 const (
 	toForget  = "please"
 	forgotten = "done"
 )
 
-// requestTimeout is how long the API server may take to answer.
+// requestTimeout bounds one request to the API server.
 const requestTimeout = 10 * time.Second
 
-// Progress is how far a job has come, as the annotations of the Job of its workers say.
+// Progress is a job's progress, as the annotations of its workers' Job have it.
 type Progress struct {
 	Phase, Reason                     string
 	Step, TotalSteps, Epoch           int64
@@ -41,22 +42,23 @@ type Progress struct {
 	Evicted                           string // workers that the leader keeps out, and why
 }
 
-// Over says whether the job has ended, well or not.
+// Over reports whether the job has ended, with success or not.
 func (p Progress) Over() bool { return over(p.Phase) }
 
 func over(phase string) bool {
 	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
 }
 
-// annotate returns the annotations. What is not known is null, which removes it: an annotation
-// never speaks of another run. But who saw the end alone knows less than what is written.
+// annotate returns the annotations. An unknown value is null, which removes the annotation, so that
+// none is of another run. At the end unknown values stay, because an observer that saw the end only
+// knows less than the annotations.
 func (p Progress) annotate(now time.Time) map[string]any {
 	out := map[string]any{
 		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
 		"updated": now.UTC().Format(time.RFC3339), "reason": nil,
 	}
 	if p.Over() || p.Phase == telemetry.PhaseStopping {
-		out["stop"] = nil // it is done
+		out["stop"] = nil // the request is fulfilled
 	}
 	for name, value := range map[string]string{"leader": p.Leader, "ring": p.Ring,
 		"evicted": p.Evicted} {
@@ -91,7 +93,7 @@ func (p Progress) annotate(now time.Time) map[string]any {
 
 func whole(n int64) string { return strconv.FormatInt(n, 10) }
 
-// figure writes a number with so many digits after the point; nil if it is none.
+// figure formats a number with some digits after the point; nil if it is not finite.
 func figure(x float64, digits int) any {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -99,7 +101,7 @@ func figure(x float64, digits int) any {
 	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
-// WorkerJob is the Job that runs a job's workers, as the observer beside the coordinator sees it.
+// WorkerJob is the Job of a job's workers, as the observer uses it.
 type WorkerJob struct {
 	client          API
 	namespace, name string
@@ -116,13 +118,13 @@ func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) err
 	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
 }
 
-// Forgotten says in the Job's annotations that etcd holds nothing of the job any more.
+// Forgotten annotates the Job: etcd has no keys of the job any more.
 func (j *WorkerJob) Forgotten(ctx context.Context) error {
 	err := j.patch(ctx, map[string]any{annotations + "forget": forgotten}, "rondo-observer")
 	return Explain(err, fmt.Sprintf("annotating job %s/%s", j.namespace, j.name))
 }
 
-// patch sets annotations of the Job. A nil value removes one.
+// patch sets annotations of the Job. A nil value removes an annotation.
 func (j *WorkerJob) patch(ctx context.Context, notes map[string]any, as string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": notes}})
 	if err != nil {
@@ -135,17 +137,17 @@ func (j *WorkerJob) patch(ctx context.Context, notes map[string]any, as string) 
 	return err
 }
 
-// Wanted is what the Job says of its workers.
+// Wanted is the Job's wishes for its workers and its run.
 type Wanted struct {
-	Workers   int // 0: there is no such Job
+	Workers   int // 0: the Job does not exist
 	Suspended bool
-	Run       int64  // that its pods belong to; 0: it does not say
-	Over      bool   // its annotations say that the run has ended
-	Stop      string // why the run is to stop; empty: it is not
-	Forget    bool   // the run is to stop, and etcd to keep nothing of it
+	Run       int64  // the run of its pods; 0: unknown
+	Over      bool   // the run has ended, by the annotations
+	Stop      string // why the run should stop; empty: it should not
+	Forget    bool   // the run should stop, and its keys in etcd should be removed
 }
 
-// Read asks for what the Job says at this moment.
+// Read returns the Job's present wishes.
 func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -156,9 +158,8 @@ func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
 	return wantedBy(job), nil
 }
 
-// Watch calls changed with what the Job says of its workers, now and whenever that may have
-// changed, and reached with why the API server cannot be asked, or nil when it answers. It goes on
-// until ctx ends.
+// Watch calls changed with the Job's wishes now and after each change, and reached with the error
+// of a watch that failed, or nil when it works again, until ctx ends.
 func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
 	own := metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", j.name).String()}
@@ -182,7 +183,7 @@ func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached fun
 }
 
 func wantedBy(job *batchv1.Job) Wanted {
-	w := Wanted{Workers: 1} // as Kubernetes has it where nothing is said
+	w := Wanted{Workers: 1} // Kubernetes' default
 	if job.Spec.Parallelism != nil {
 		w.Workers = int(*job.Spec.Parallelism)
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,20 +25,27 @@ import (
 	"rondo/internal/app"
 )
 
-// Delete says how a job is deleted.
+// Delete holds the options of Cluster.Delete.
 type Delete struct {
-	Force    bool // although it runs or is suspended
-	WithEtcd bool // and what the namespace's jobs share, if no other job is there
+	Force    bool // also a job that runs or is suspended
+	WithEtcd bool // also the objects that jobs share, if there is no other job
 	Timeout  time.Duration
-	Say      func(string) // told of what happens, one line each
-
-	forgotten bool // by etcd: its data goes with it
+	Say      func(string) // receives a line about each change
 }
 
-// Delete removes a job's objects and what etcd holds of it. Checkpoints stay where they are. One
-// that has not ended is refused without Force: rondo stop saves it first. Where the namespace
-// itself is being deleted there is nothing left to save, and a Job that waits for pods which that
-// namespace refuses would hold it up for ever.
+// deletion deletes one job.
+type deletion struct {
+	*objects
+	job string
+	how Delete
+	// keepsNothing: etcd is deleted too, so it need not forget the job.
+	keepsNothing bool
+}
+
+// Delete removes a job's objects and its keys in etcd. Checkpoints stay. A job that has not ended
+// is refused without Force, because rondo stop would save it first. In a namespace that is being
+// deleted nothing can be saved, so Force is implied: there a Job would wait forever for pods that
+// the namespace refuses.
 func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("job %s is not gone "+
 		"after %v: the cluster goes on deleting it; see kubectl get pods -l %s=%s", job,
@@ -49,66 +57,65 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 	}
 	leaving := c.leaving(ctx)
 	how.Force = how.Force || leaving
-	how.forgotten = how.WithEtcd || leaving
+	d := &deletion{objects: o, job: job, how: how, keepsNothing: how.WithEtcd || leaving}
 	if how.WithEtcd {
-		if err := c.othersThan(ctx, job); err != nil {
+		if err := d.checkOthers(ctx); err != nil {
 			return err
 		}
 	}
-	some, err := c.deleteJob(ctx, o, job, how)
+	some, err := d.deleteJob(ctx)
 	if err == nil && how.WithEtcd {
-		err = c.removeEtcdData(ctx, how)
+		err = d.removeEtcdData(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	if !some {
-		return app.Usagef("namespace %s has nothing of a job %s: `%s` lists the jobs that are "+
+		return app.Usagef("namespace %s has no object of job %s: `%s` lists the jobs "+
 			"there", c.Namespace, job, c.command("status", ""))
 	}
 	return nil
 }
 
-// leaving says whether the namespace is being deleted.
+// leaving reports whether the namespace is being deleted.
 func (c *Cluster) leaving(ctx context.Context) bool {
 	namespace, err := c.Client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
-	return err == nil && namespace.DeletionTimestamp != nil // who may not look sees none
+	return err == nil && namespace.DeletionTimestamp != nil // false if this user may not read it
 }
 
-// othersThan refuses if the namespace has other jobs, which need its etcd.
-func (c *Cluster) othersThan(ctx context.Context, job string) error {
-	all, err := c.Client.AppsV1().Deployments(c.Namespace).List(ctx,
+// checkOthers fails if other jobs of the namespace use its etcd.
+func (d *deletion) checkOthers(ctx context.Context) error {
+	all, err := d.Client.AppsV1().Deployments(d.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labelJob})
 	if err != nil {
 		return Explain(err, "looking for other jobs")
 	}
 	var others []string
-	for _, d := range all.Items {
-		if name := d.Labels[labelJob]; name != job && usesOwnEtcd(&d.Spec.Template) {
+	for i := range all.Items {
+		other := &all.Items[i]
+		if name := other.Labels[labelJob]; name != d.job && usesOwnEtcd(&other.Spec.Template) {
 			others = append(others, name)
 		}
 	}
 	if len(others) > 0 {
 		return fmt.Errorf("--with-etcd: other jobs of namespace %s use its etcd: %s; delete them "+
-			"first, or leave out --with-etcd", c.Namespace, strings.Join(others, ", "))
+			"first, or leave out --with-etcd", d.Namespace, strings.Join(others, ", "))
 	}
 	return nil
 }
 
-// deleteJob removes what etcd holds of a job, and then its objects, all at once. Workers that still
-// train then go first, while a coordinator can plan rings without them. It says whether there was
-// anything.
-func (c *Cluster) deleteJob(
-	ctx context.Context, o *objects, job string, how Delete,
-) (some bool, err error) {
-	resources, workers, err := c.findWorkers(ctx, o, job)
+// deleteJob removes the job's keys in etcd, and then its objects, all at once. Workers that still
+// train go first, while a coordinator can still plan rings without them. some reports whether there
+// was anything.
+func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
+	resources, workers, err := d.findWorkers(ctx, d.job)
 	if err != nil {
 		return false, err
 	}
-	all, err := c.find(ctx, o, labelJob+"="+job, jobKinds())
-	if err == nil && how.WithEtcd {
+	all, err := d.find(ctx, labelJob+"="+d.job, jobKinds())
+	if err == nil && d.how.WithEtcd {
 		var shared []stored
-		shared, err = c.find(ctx, o, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
+		shared, err = d.find(ctx, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
 		all = append(shared, all...)
 	}
 	if err != nil {
@@ -117,60 +124,88 @@ func (c *Cluster) deleteJob(
 	some = workers != nil || len(all) > 0
 	if workers != nil {
 		trains := !endedObject(workers) && begun(workers)
-		if trains && !how.Force && workers.GetDeletionTimestamp() == nil {
+		if trains && !d.how.Force && workers.GetDeletionTimestamp() == nil {
 			return some, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
-				"deletes it as it is", job, c.command("stop", job))
+				"deletes it as it is", d.job, d.command("stop", d.job))
 		}
 		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
-		if !how.forgotten {
-			if err := c.forget(ctx, job, led); err != nil {
-				how.Say(fmt.Sprintf("note: what etcd holds of job %s stays: %v", job, err))
+		if !d.keepsNothing {
+			if err := d.forget(ctx, led); err != nil {
+				d.how.Say(fmt.Sprintf("note: the keys of job %s stay in etcd: %v", d.job, err))
 			}
 		}
 		if trains && led {
-			if err := c.removeAll(ctx, []stored{work}, how); err != nil {
+			if err := d.removeAll(ctx, []stored{work}); err != nil {
 				return some, err
 			}
 		} else {
 			all = append(all, work)
 		}
 		if trains && !led {
-			c.hurry(ctx, selecting(job, Worker))
+			d.hurry(ctx, selecting(d.job, Worker))
 		}
 	}
-	return some, c.removeAll(ctx, all, how)
+	return some, d.removeAll(ctx, all)
 }
 
-// shortGrace is how many seconds pods have to end that have nothing to save.
+// forget has an observer remove the job's keys in etcd, so that the next job of this name starts
+// fresh. A job that has not ended is stopped first.
+func (d *deletion) forget(ctx context.Context, led bool) error {
+	job, err := d.Job(ctx, d.job)
+	var missing *app.UsageError
+	switch {
+	case errors.As(err, &missing):
+		return nil
+	case err != nil:
+		return err
+	case job.Progress().Phase == "":
+		return nil // no coordinator has stored it
+	case !led:
+		return errors.New("no coordinator of it is ready to remove them")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
+		"not removed them within %v", forgetTimeout))
+	defer cancel()
+	err = d.WorkerJob(job.Workers.Name).patch(ctx,
+		map[string]any{annotations + "forget": toForget}, manager)
+	if err != nil {
+		return Explain(err, "annotating job "+d.job)
+	}
+	return job.follow(ctx, func(now *Job) (bool, error) {
+		return now.Workers.Annotations[annotations+"forget"] == forgotten, nil
+	})
+}
+
+// shortGrace is the grace period, in seconds, of pods that have nothing to save.
 const shortGrace = 1
 
-// hurry shortens the grace period of pods: of workers that nobody leads, which would wait in vain
-// for a ring without them, and of etcd's members whose data goes, since their leader would wait for
-// another one to take over. A user who may not delete pods waits with them.
-func (c *Cluster) hurry(ctx context.Context, pods metav1.ListOptions) {
+// hurry shortens the grace period of pods. It serves workers without a leader, which would wait in
+// vain for a ring without them, and etcd members whose data is deleted too, whose leader would wait
+// for a successor. If this user may not delete pods, they take their usual time.
+func (d *deletion) hurry(ctx context.Context, pods metav1.ListOptions) {
 	grace := int64(shortGrace)
-	_ = c.Client.CoreV1().Pods(c.Namespace).DeleteCollection(ctx,
+	_ = d.Client.CoreV1().Pods(d.Namespace).DeleteCollection(ctx,
 		metav1.DeleteOptions{GracePeriodSeconds: &grace}, pods)
 }
 
-// stored is an object, and where it is.
+// stored is an object with the client of its kind.
 type stored struct {
 	from   dynamic.ResourceInterface
 	object *unstructured.Unstructured
 }
 
-// leads says whether an object is the coordinators of a job, and one of them is ready.
+// leads reports whether an object is a Deployment of coordinators with a ready pod.
 func (s stored) leads() bool {
 	ready, _, _ := unstructured.NestedInt64(s.object.Object, "status", "readyReplicas")
 	return s.object.GetKind() == "Deployment" && ready > 0
 }
 
-// requestsAtOnce is how many requests of one deletion are on their way at a time.
+// requestsAtOnce is the number of concurrent requests of one deletion.
 const requestsAtOnce = 16
 
-// find returns the objects of some kinds that a selector chooses.
-func (c *Cluster) find(ctx context.Context, o *objects, selector string,
-	kinds []schema.GroupVersionKind,
+// find returns the selected objects of some kinds.
+func (o *objects) find(
+	ctx context.Context, selector string, kinds []schema.GroupVersionKind,
 ) ([]stored, error) {
 	found := make([][]stored, len(kinds))
 	var group errgroup.Group
@@ -179,7 +214,7 @@ func (c *Cluster) find(ctx context.Context, o *objects, selector string,
 		group.Go(func() error {
 			like := &unstructured.Unstructured{}
 			like.SetGroupVersionKind(kind)
-			like.SetNamespace(c.Namespace)
+			like.SetNamespace(o.Namespace)
 			resources, err := o.of(like)
 			if meta.IsNoMatchError(err) {
 				return nil // the cluster has no such kind, so none of it
@@ -200,31 +235,31 @@ func (c *Cluster) find(ctx context.Context, o *objects, selector string,
 	return slices.Concat(found...), err
 }
 
-// removeAll deletes objects at once, and waits until all are gone with what they own. One that
-// cannot be deleted does not keep the others.
-func (c *Cluster) removeAll(ctx context.Context, all []stored, how Delete) error {
+// removeAll deletes objects at once, and waits until they are gone with all that they own. One
+// failure does not stop the others.
+func (d *deletion) removeAll(ctx context.Context, all []stored) error {
 	var group errgroup.Group
 	group.SetLimit(requestsAtOnce)
 	var saying sync.Mutex
 	for _, each := range all {
 		group.Go(func() error {
 			if each.object.GetKind() == "StatefulSet" { // etcd's: it is deleted before its pods end
-				c.hurry(ctx, selecting("", Etcd))
+				d.hurry(ctx, selecting("", Etcd))
 			}
 			if err := remove(ctx, each.from, each.object); err != nil {
 				return err
 			}
 			saying.Lock()
 			defer saying.Unlock()
-			how.Say(nameOf(each.object) + " deleted")
+			d.how.Say(nameOf(each.object) + " deleted")
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
-// jobKinds are the kinds of a job's objects but its workers. The coordinators come first, because
-// they take longest to end.
+// jobKinds returns the kinds of a job's objects, except its workers. Deployments come first,
+// because coordinators take longest to end.
 func jobKinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"),
@@ -238,7 +273,7 @@ func jobKinds() []schema.GroupVersionKind {
 	}
 }
 
-// sharedKinds are the kinds of what the jobs of a namespace share, its etcd first.
+// sharedKinds returns the kinds of the objects that a namespace's jobs share, etcd first.
 func sharedKinds() []schema.GroupVersionKind {
 	kinds := slices.Concat([]schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("StatefulSet")}, jobKinds())
@@ -253,17 +288,17 @@ func sharedKinds() []schema.GroupVersionKind {
 	return kinds
 }
 
-// removeEtcdData removes the volumes of the namespace's etcd. An etcd that rondo submit has not
-// made is still there, and keeps them.
-func (c *Cluster) removeEtcdData(ctx context.Context, how Delete) error {
-	_, err := c.Client.AppsV1().StatefulSets(c.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
+// removeEtcdData removes the volumes of the namespace's etcd. If the etcd still exists, rondo
+// submit did not make it, and its volumes stay.
+func (d *deletion) removeEtcdData(ctx context.Context) error {
+	_, err := d.Client.AppsV1().StatefulSets(d.Namespace).Get(ctx, etcdName, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit has not made " +
-			"it, so delete it as it was made (kubectl delete -k)")
+		d.how.Say("statefulset/" + etcdName + " and its volumes stay: rondo submit did not make " +
+			"it; delete it as it was made (kubectl delete -k)")
 		return nil
 	case !apierrors.IsNotFound(err):
 		return Explain(err, "looking for statefulset/"+etcdName)
 	}
-	return c.removeClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true })
+	return d.removeClaims(ctx, func(*corev1.PersistentVolumeClaim) bool { return true })
 }

@@ -16,7 +16,7 @@ func TestDelete(t *testing.T) {
 		how.Timeout, how.Say = time.Minute, func(string) {}
 		return s.Delete(t.Context(), "song", how)
 	}
-	wants(t, remove(Delete{}), "namespace music has nothing of a job song")
+	wants(t, remove(Delete{}), "namespace music has no object of job song")
 	for _, job := range []string{"song", "other"} {
 		_, err := s.submit(t, "--job="+job, "--etcd=127.0.0.1:1")
 		check(t, err)

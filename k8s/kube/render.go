@@ -21,28 +21,28 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// What marks objects as a job's.
+// Labels and annotations of a job's objects.
 const (
 	labelJob             = "rondo.dev/job"
 	labelManagedBy       = "app.kubernetes.io/managed-by"
 	labelQueue           = "kueue.x-k8s.io/queue-name"
 	annotationRun        = "rondo.dev/run"
 	annotationSubmission = "rondo.dev/submission"
-	manager              = "rondo" // of the fields that are applied
+	manager              = "rondo" // field manager of applied fields
 )
 
-// Manifests are the objects of a submission, in the order in which they are applied.
+// Manifests holds the objects of a submission, in the order of their application.
 type Manifests struct {
-	Shared  []*unstructured.Unstructured // of the namespace: etcd, and what all its jobs use
+	Shared  []*unstructured.Unstructured // of the namespace: etcd, and what its jobs share
 	Job     []*unstructured.Unstructured
 	Spec    *rondov1.JobSpec // as the pods see it
-	Notes   []string         // what a person should know, one line each
+	Notes   []string         // lines for the person who submits
 	Options Options
 }
 
-// Render makes the objects of a submission from the manifests in k8s, which are composed by
-// kustomize; only numbers, names and volumes are filled in here. It asks no cluster. Texts of this
-// machine become part of it, and the submission names them there from then on.
+// Render composes the objects of a submission from the manifests in k8s, by kustomize, and fills in
+// numbers, names and volumes. It asks no cluster. Local texts become a ConfigMap, and the
+// submission names them there from then on.
 func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, error) {
 	spec, err := s.job()
 	if err != nil {
@@ -110,7 +110,7 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 	return m, nil
 }
 
-// notes are what a person may not expect of the job.
+// notes returns facts about the job that a person may not expect.
 func notes(spec *rondov1.JobSpec, s *Submission) []string {
 	var notes []string
 	if !jobspec.KeepsModel(spec) {
@@ -129,7 +129,7 @@ func notes(spec *rondov1.JobSpec, s *Submission) []string {
 	return notes
 }
 
-// memoryTree copies the manifests to a file system in memory, where kustomizations are added.
+// memoryTree copies the manifests to a file system in memory, to which kustomizations are added.
 func memoryTree() (filesys.FileSystem, error) {
 	from, to := k8s.FS(), filesys.MakeFsInMemory()
 	err := fs.WalkDir(from, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -148,7 +148,7 @@ func memoryTree() (filesys.FileSystem, error) {
 	return to, nil
 }
 
-// shared composes what the namespace's jobs share.
+// shared composes the objects that the namespace's jobs share.
 func (s *Submission) shared(
 	tree filesys.FileSystem, namespace string,
 ) ([]*unstructured.Unstructured, error) {
@@ -218,7 +218,7 @@ func (s *Submission) composeJob(
 	return compose(tree, "/submitted/above", above)
 }
 
-// images names the image that replaces the manifests' own.
+// images returns the image that replaces the manifests' own.
 func (s *Submission) images() []types.Image {
 	m := imagePattern.FindStringSubmatch(s.Image)
 	if m == nil {
@@ -291,7 +291,7 @@ func (m *Manifests) YAML() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// workers is the Job or JobSet among the job's objects.
+// workers returns the Job or JobSet among the job's objects.
 func (m *Manifests) workers() *unstructured.Unstructured {
 	at := slices.IndexFunc(m.Job, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "Job" || o.GetKind() == "JobSet"

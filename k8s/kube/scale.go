@@ -19,82 +19,94 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Scale says how a job is scaled.
+// Scale holds the options of Cluster.Scale.
 type Scale struct {
 	Workers int
-	Fits    func(*rondov1.JobSpec, int) error // whether the job can have so many
+	Fits    func(*rondov1.JobSpec, int) error // nil if the job can have so many
 	Timeout time.Duration                     // for the ring to have them
-	Say     func(string)                      // told of what happens, one line each
+	Say     func(string)                      // receives a line about each change
 }
 
-// Scale sets how many workers a job has, and waits until its ring has them. The observer beside
-// the leader tells the leader; a pod that is not wanted any more hands its lanes over and ends.
+// scaling scales one job.
+type scaling struct {
+	*Job
+	how Scale
+}
+
+// Scale sets the number of workers of a job, and waits until its ring has them. The observer beside
+// the leader reports the number to the leader. A worker that is not wanted any more hands its lanes
+// over and ends.
 func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
 	job, err := c.Job(ctx, name)
 	if err != nil {
 		return err
 	}
-	spec, err := c.scalable(ctx, job, how)
+	return (&scaling{job, how}).run(ctx)
+}
+
+func (s *scaling) run(ctx context.Context) error {
+	spec, err := s.check(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.setWorkers(ctx, job, how.Workers); err != nil {
+	if err := s.setWorkers(ctx); err != nil {
 		return err
 	}
-	if err := c.setBudget(ctx, job, spec, how.Workers); err != nil {
-		how.Say(fmt.Sprintf("note: how many of them a drain may take stays as it was: %v", err))
+	how := s.how
+	if err := s.setBudget(ctx, spec); err != nil {
+		how.Say(fmt.Sprintf("note: the workers' disruption budget stays as it was: %v", err))
 	}
-	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", name, how.Workers, job.Wanted()))
+	how.Say(fmt.Sprintf("job %s: %d workers wanted, %d before", s.Name, how.Workers, s.Wanted()))
 	if sized := fewest(spec); how.Workers < sized {
-		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they are out "+
+		how.Say(fmt.Sprintf("note: their memory was sized for %d workers or more; if they run out "+
 			"of it, stop the job, and resume it with --workers %d", sized, how.Workers))
 	}
 	switch {
-	case job.Suspended():
-		how.Say("it is suspended: they start when it goes on (" + c.command("resume", name) + ")")
+	case s.Suspended():
+		how.Say("it is suspended: they start when it is resumed (" +
+			s.cluster.command("resume", s.Name) + ")")
 		return nil
 	case how.Timeout == 0:
 		return nil
 	}
-	return c.awaitRing(ctx, job, how)
+	return s.awaitRing(ctx)
 }
 
-// scalable refuses what cannot be, with the reason.
-func (c *Cluster) scalable(ctx context.Context, job *Job, how Scale) (
-	*rondov1.JobSpec, error) {
-	if job.Ended() {
-		return nil, fmt.Errorf("job %s has ended: %s", job.Name, job.Reason())
+// check fails if the job cannot have so many workers.
+func (s *scaling) check(ctx context.Context) (*rondov1.JobSpec, error) {
+	if s.Ended() {
+		return nil, fmt.Errorf("job %s has ended: %s", s.Name, s.Reason())
 	}
-	if set := job.JobSet(); set != "" {
-		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", job.Name, set,
-			c.stopAndResume(job, how.Workers))
+	if set := s.JobSet(); set != "" {
+		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", s.Name, set,
+			s.stopAndResume())
 	}
-	if queue := job.Queue(); queue != "" && how.Workers > job.Wanted() {
+	if queue := s.Queue(); queue != "" && s.how.Workers > s.Wanted() {
 		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue "+
-			"would suspend it for more: %s", job.Name, queue, c.stopAndResume(job, how.Workers))
+			"would suspend it for more: %s", s.Name, queue, s.stopAndResume())
 	}
-	spec, err := c.spec(ctx, job)
+	spec, err := s.spec(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := how.Fits(spec, how.Workers); err != nil {
+	if err := s.how.Fits(spec, s.how.Workers); err != nil {
 		return nil, app.Usagef("scaling the job: %w", err)
 	}
 	return spec, nil
 }
 
-// stopAndResume is how a job gets workers that it cannot get while it runs.
-func (c *Cluster) stopAndResume(job *Job, workers int) string {
-	return c.command("stop", job.Name) + ", and then " +
-		c.command("resume", job.Name, "--workers "+strconv.Itoa(workers))
+// stopAndResume returns the commands that change the number of workers between two runs.
+func (s *scaling) stopAndResume() string {
+	return s.cluster.command("stop", s.Name) + ", and then " +
+		s.cluster.command("resume", s.Name, "--workers "+strconv.Itoa(s.how.Workers))
 }
 
-// spec reads the job as its coordinators are given it.
-func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) {
-	doing := "reading the spec of job " + job.Name
-	namespace := job.Workers.Namespace
-	deployment, err := c.Client.AppsV1().Deployments(namespace).Get(ctx,
-		job.Name+"-"+Coordinator, metav1.GetOptions{})
+// spec reads the spec that the job's coordinators read.
+func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
+	doing := "reading the spec of job " + j.Name
+	namespace := j.Workers.Namespace
+	deployment, err := j.cluster.Client.AppsV1().Deployments(namespace).Get(ctx,
+		j.Name+"-"+Coordinator, metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
 	}
@@ -103,10 +115,11 @@ func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) 
 		return v.Name == "spec" && v.ConfigMap != nil
 	})
 	if i < 0 {
-		return nil, fmt.Errorf("%s: deployment %s has no volume \"spec\" of a ConfigMap: it is "+
-			"not as rondo submit makes it", doing, deployment.Name)
+		return nil, fmt.Errorf("%s: deployment %s has no ConfigMap volume \"spec\": rondo "+
+			"submit did not make it", doing, deployment.Name)
 	}
-	stored, err := c.Client.CoreV1().ConfigMaps(namespace).Get(ctx, volumes[i].ConfigMap.Name,
+	name := volumes[i].ConfigMap.Name
+	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name,
 		metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
@@ -114,26 +127,24 @@ func (c *Cluster) spec(ctx context.Context, job *Job) (*rondov1.JobSpec, error) 
 	return jobspec.FromYAML("configmap "+stored.Name, []byte(stored.Data["job.yaml"]))
 }
 
-// setWorkers changes both numbers at once: of an Indexed Job they can only change together.
-func (c *Cluster) setWorkers(ctx context.Context, job *Job, workers int) error {
+// setWorkers sets completions and parallelism together, as an Indexed Job requires.
+func (s *scaling) setWorkers(ctx context.Context) error {
 	patch, err := json.Marshal(map[string]any{
-		"spec": map[string]any{"completions": workers, "parallelism": workers},
+		"spec": map[string]any{"completions": s.how.Workers, "parallelism": s.how.Workers},
 	})
 	if err != nil {
 		return err
 	}
-	_, err = c.Client.BatchV1().Jobs(job.Workers.Namespace).Patch(ctx, job.Workers.Name,
+	_, err = s.cluster.Client.BatchV1().Jobs(s.Workers.Namespace).Patch(ctx, s.Workers.Name,
 		types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
-	return Explain(err, "setting the number of workers of job "+job.Name)
+	return Explain(err, "setting the number of workers of job "+s.Name)
 }
 
-// setBudget says how many of so many workers a drain must leave, as the same owner of that field as
-// submit, which would otherwise find a conflict there.
-func (c *Cluster) setBudget(
-	ctx context.Context, job *Job, spec *rondov1.JobSpec, workers int,
-) error {
-	budgets := c.Client.PolicyV1().PodDisruptionBudgets(job.Workers.Namespace)
-	budget, err := budgets.Get(ctx, job.Name+"-"+Worker, metav1.GetOptions{})
+// setBudget sets how many workers a drain must leave. It owns that field under submit's name, so
+// that submit finds no conflict later.
+func (s *scaling) setBudget(ctx context.Context, spec *rondov1.JobSpec) error {
+	budgets := s.cluster.Client.PolicyV1().PodDisruptionBudgets(s.Workers.Namespace)
+	budget, err := budgets.Get(ctx, s.Name+"-"+Worker, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -147,39 +158,40 @@ func (c *Cluster) setBudget(
 	if owned.Spec == nil {
 		owned.WithSpec(policyapply.PodDisruptionBudgetSpec())
 	}
-	owned.Spec.WithMinAvailable(leastAvailable(spec, workers))
+	owned.Spec.WithMinAvailable(leastAvailable(spec, s.how.Workers))
 	_, err = budgets.Apply(ctx, owned, metav1.ApplyOptions{FieldManager: manager, Force: true})
 	return Explain(err, "setting the workers' disruption budget")
 }
 
-// awaitRing waits until the ring has as many workers as are wanted.
-func (c *Cluster) awaitRing(ctx context.Context, job *Job, how Scale) error {
+// awaitRing waits until the ring has the wanted number of workers.
+func (s *scaling) awaitRing(ctx context.Context) error {
 	ring, suspended := -1, false
-	ctx, cancel := limited(ctx, how.Timeout, func() string {
-		return fmt.Sprintf("after %v the ring of job %s has %d of %d workers%s", how.Timeout,
-			job.Name, ring, how.Workers, c.why(job.Name))
+	ctx, cancel := limited(ctx, s.how.Timeout, func() string {
+		return fmt.Sprintf("after %v the ring of job %s has %d of %d workers%s", s.how.Timeout,
+			s.Name, ring, s.how.Workers, s.cluster.why(s.Name))
 	})
 	defer cancel()
-	return c.follow(ctx, job, func(now *Job) (bool, error) {
+	return s.follow(ctx, func(now *Job) (bool, error) {
 		switch {
 		case now.Ended():
-			return false, fmt.Errorf("job %s has ended: %s", job.Name, now.Reason())
+			return false, fmt.Errorf("job %s has ended: %s", s.Name, now.Reason())
 		case now.Suspended() && !suspended:
 			suspended = true
-			how.Say("it is suspended: " + c.waitingFor(now))
+			s.how.Say("it is suspended: " + now.waitingFor())
 		case now.Suspended():
-		case now.Wanted() != how.Workers && now.Wanted() != job.Wanted():
+		case now.Wanted() != s.how.Workers && now.Wanted() != s.Wanted():
 			return false, fmt.Errorf("somebody else has set the workers of job %s to %d meanwhile",
-				job.Name, now.Wanted())
+				s.Name, now.Wanted())
 		case now.Ring() != ring:
 			ring, suspended = now.Ring(), false
-			how.Say(InRing(ring, how.Workers))
+			s.how.Say(InRing(ring, s.how.Workers))
 		}
-		return ring == how.Workers && !suspended, nil
+		return ring == s.how.Workers && !suspended, nil
 	})
 }
 
-// InRing says how many workers the ring has and is to have. It has more while it shrinks.
+// InRing describes the ring's present and wanted size. The ring is larger than wanted while it
+// shrinks.
 func InRing(ring, wanted int) string {
 	if ring > wanted {
 		return fmt.Sprintf("%d workers in the ring, %d wanted", ring, wanted)
@@ -187,10 +199,10 @@ func InRing(ring, wanted int) string {
 	return fmt.Sprintf("%d of %d workers in the ring", ring, wanted)
 }
 
-// waitingFor says what a suspended job waits for.
-func (c *Cluster) waitingFor(job *Job) string {
-	if queue := job.Queue(); queue != "" {
+// waitingFor returns what a suspended job waits for.
+func (j *Job) waitingFor() string {
+	if queue := j.Queue(); queue != "" {
 		return "Kueue admits it when queue " + queue + " has room for it"
 	}
-	return c.command("resume", job.Name) + " has it go on"
+	return j.cluster.command("resume", j.Name) + " resumes it"
 }

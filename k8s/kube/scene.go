@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// seenClaims is how a problem names the claims that may not be read.
+// seenClaims names claims in the list of what may not be read.
 const seenClaims = "claims of volumes"
 
-// A scene is what the cluster says of a job.
+// A scene is the state of a job's objects in the cluster.
 type scene struct {
 	cluster     *Cluster
 	job         string
@@ -25,15 +25,21 @@ type scene struct {
 	pods        []corev1.Pod // the job's and etcd's
 	claims      []corev1.PersistentVolumeClaim
 	events      []corev1.Event
-	listed      time.Time // when the claims and events were
-	unseen      []string  // what this user may not read
+	listed      time.Time // when claims and events were read
+	unseen      []string  // kinds that this user may not read
 }
 
-// scene asks the cluster. Objects that are not there are nil, and what may not be read is left out:
-// the rest still tells. before is an earlier look, or nil; its claims and events, of which a
-// namespace can have thousands, hold for a while.
+// sceneReader reads a scene from its cluster.
+type sceneReader struct {
+	*Cluster
+	*scene
+}
+
+// scene reads the job's objects. A missing object is nil. What this user may not read is left out;
+// the rest is still useful. before is an earlier scene, or nil. Its claims and events stay valid
+// for a while, because a namespace can have thousands of them.
 func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene, error) {
-	s := &scene{cluster: c, job: job, leaving: c.leaving(ctx)}
+	s := &sceneReader{Cluster: c, scene: &scene{cluster: c, job: job, leaving: c.leaving(ctx)}}
 	if before != nil && time.Since(before.listed) < listEvery {
 		s.claims, s.events, s.listed = before.claims, before.events, before.listed
 	}
@@ -54,11 +60,11 @@ func (c *Cluster) scene(ctx context.Context, job string, before *scene) (*scene,
 	if s.listed.IsZero() {
 		s.listed = time.Now()
 	}
-	return s, nil
+	return s.scene, nil
 }
 
-func (s *scene) seeWorkers(ctx context.Context) error {
-	jobs, err := s.cluster.Client.BatchV1().Jobs(s.cluster.Namespace).List(ctx, s.own())
+func (s *sceneReader) seeWorkers(ctx context.Context) error {
+	jobs, err := s.Client.BatchV1().Jobs(s.Namespace).List(ctx, s.own())
 	if err != nil {
 		return err
 	}
@@ -69,12 +75,12 @@ func (s *scene) seeWorkers(ctx context.Context) error {
 }
 
 // own selects the job's objects.
-func (s *scene) own() metav1.ListOptions {
+func (s *sceneReader) own() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: labelJob + "=" + s.job}
 }
 
-func (s *scene) seeCoordinator(ctx context.Context) error {
-	found, err := s.cluster.Client.AppsV1().Deployments(s.cluster.Namespace).Get(ctx,
+func (s *sceneReader) seeCoordinator(ctx context.Context) error {
+	found, err := s.Client.AppsV1().Deployments(s.Namespace).Get(ctx,
 		s.job+"-coordinator", metav1.GetOptions{})
 	if err == nil {
 		s.coordinator = found
@@ -82,8 +88,8 @@ func (s *scene) seeCoordinator(ctx context.Context) error {
 	return ignoreMissing(err)
 }
 
-func (s *scene) seeEtcd(ctx context.Context) error {
-	found, err := s.cluster.Client.AppsV1().StatefulSets(s.cluster.Namespace).Get(ctx, etcdName,
+func (s *sceneReader) seeEtcd(ctx context.Context) error {
+	found, err := s.Client.AppsV1().StatefulSets(s.Namespace).Get(ctx, etcdName,
 		metav1.GetOptions{})
 	if err == nil && (s.coordinator == nil || usesOwnEtcd(&s.coordinator.Spec.Template)) {
 		s.etcd = found
@@ -98,13 +104,13 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-func (s *scene) seePods(ctx context.Context) error {
+func (s *sceneReader) seePods(ctx context.Context) error {
 	wanted := []metav1.ListOptions{s.own()}
 	if s.etcd != nil {
 		wanted = append(wanted, metav1.ListOptions{LabelSelector: etcdSelector})
 	}
 	for _, options := range wanted {
-		pods, err := s.cluster.Client.CoreV1().Pods(s.cluster.Namespace).List(ctx, options)
+		pods, err := s.Client.CoreV1().Pods(s.Namespace).List(ctx, options)
 		if err != nil {
 			return err
 		}
@@ -113,11 +119,11 @@ func (s *scene) seePods(ctx context.Context) error {
 	return nil
 }
 
-func (s *scene) seeClaims(ctx context.Context) error {
+func (s *sceneReader) seeClaims(ctx context.Context) error {
 	if !s.listed.IsZero() {
 		return nil
 	}
-	claims, err := s.cluster.Client.CoreV1().PersistentVolumeClaims(s.cluster.Namespace).List(ctx,
+	claims, err := s.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(ctx,
 		metav1.ListOptions{})
 	if err == nil {
 		s.claims = claims.Items
@@ -125,15 +131,15 @@ func (s *scene) seeClaims(ctx context.Context) error {
 	return err
 }
 
-// seeEvents reads them page by page: the cluster gives them by name, so that the newest can be on
-// any.
-func (s *scene) seeEvents(ctx context.Context) error {
+// seeEvents reads the events page by page. The cluster sorts them by name, so the newest can be on
+// any page.
+func (s *sceneReader) seeEvents(ctx context.Context) error {
 	if !s.listed.IsZero() {
 		return nil
 	}
 	options := metav1.ListOptions{Limit: eventsAtOnce}
 	for range maxEvents / eventsAtOnce {
-		events, err := s.cluster.Client.CoreV1().Events(s.cluster.Namespace).List(ctx, options)
+		events, err := s.Client.CoreV1().Events(s.Namespace).List(ctx, options)
 		if err != nil {
 			return err
 		}

@@ -20,14 +20,14 @@ import (
 	"rondo/telemetry"
 )
 
-// A JobStatus is what a person or a program is told of a job.
+// A JobStatus is the public state of a job, for people and programs.
 type JobStatus struct {
 	Job             string     `json:"job"`
 	Namespace       string     `json:"namespace"`
 	Phase           string     `json:"phase"`
 	Reason          string     `json:"reason,omitempty"`
-	Ring            int        `json:"ring"`   // workers that train together now
-	Wanted          int        `json:"wanted"` // workers that there are to be
+	Ring            int        `json:"ring"`   // workers in the ring
+	Wanted          int        `json:"wanted"` // workers that the job should have
 	Generation      int64      `json:"generation,omitempty"`
 	Step            int64      `json:"step"`
 	TotalSteps      int64      `json:"total_steps,omitempty"`
@@ -40,11 +40,11 @@ type JobStatus struct {
 	Queue           string     `json:"queue,omitempty"`
 	JobSet          string     `json:"jobset,omitempty"`
 	Created         time.Time  `json:"created"`
-	Updated         *time.Time `json:"updated,omitempty"` // when the job was last heard of
+	Updated         *time.Time `json:"updated,omitempty"` // the last report
 	Detail          *Detail    `json:"detail,omitempty"`
 }
 
-// Detail is what there is to know of one job besides.
+// Detail is the additional state of one job.
 type Detail struct {
 	SecondsLeft  *float64    `json:"seconds_left,omitempty"`
 	Limit        string      `json:"limit,omitempty"`  // why it has fewer steps than --steps
@@ -55,13 +55,13 @@ type Detail struct {
 	Problems     []Problem   `json:"problems"`
 }
 
-// Ready is how many of something are ready.
+// Ready counts the ready ones.
 type Ready struct {
 	Ready int `json:"ready"`
 	Of    int `json:"of"`
 }
 
-// A PodStatus is a pod of a job: of the workers of one index the newest.
+// A PodStatus is a pod of a job. Of the workers with one index it is the newest.
 type PodStatus struct {
 	Index    *int      `json:"index,omitempty"` // of a worker in its Job: its place, not its rank
 	Rank     *int      `json:"rank,omitempty"`  // in the ring, if it is in it
@@ -69,18 +69,18 @@ type PodStatus struct {
 	Pod      string    `json:"pod"`
 	Node     string    `json:"node,omitempty"`
 	IP       string    `json:"ip,omitempty"`
-	Phase    string    `json:"phase"` // or why a container waits
+	Phase    string    `json:"phase"` // or the reason why a container waits
 	Ready    bool      `json:"ready"`
-	Restarts int       `json:"restarts"` // of a worker: pods before this one that have failed
+	Restarts int       `json:"restarts"` // of a worker: includes its earlier, failed pods
 	Created  time.Time `json:"created"`
 	Memory   string    `json:"memory,omitempty"`   // the limit
 	LastEnd  string    `json:"last_end,omitempty"` // why the container, or the pod before, ended
 }
 
-// Ended reports whether the job has ended, well or not.
+// Ended reports whether the job has ended, with success or not.
 func (s *JobStatus) Ended() bool { return endedPhase(s.Phase) }
 
-// Failed reports whether the job has ended and failed, or has not trained and cannot.
+// Failed reports whether the job has failed, or has done no step and has a fatal problem.
 func (s *JobStatus) Failed() bool {
 	switch s.Phase {
 	case telemetry.PhaseFailed:
@@ -92,11 +92,11 @@ func (s *JobStatus) Failed() bool {
 	return false
 }
 
-// Unknown reports whether nobody can say how the job stands.
+// Unknown reports whether the job's observer is silent.
 func (s *JobStatus) Unknown() bool { return s.Phase == phaseUnknown }
 
-// status is the job by itself.
-func (c *Cluster) status(j *Job, now time.Time) JobStatus {
+// status returns the job's status without detail.
+func (j *Job) status(now time.Time) JobStatus {
 	p := j.Progress()
 	s := JobStatus{Job: j.Name, Namespace: j.Workers.Namespace, Phase: j.Phase(),
 		Reason: j.Reason(), Ring: j.Ring(), Wanted: j.Wanted(), Generation: p.Generation,
@@ -120,12 +120,12 @@ func (c *Cluster) status(j *Job, now time.Time) JobStatus {
 		s.Reason = fmt.Sprintf("last heard %s ago", duration.HumanDuration(silence))
 	}
 	if s.Phase == phaseSuspended {
-		s.Reason = c.in(s.Namespace).waitingFor(j)
+		s.Reason = j.waitingFor()
 	}
 	return s
 }
 
-// leave says that the namespace of the job is being deleted.
+// leave marks the job as deleted with its namespace.
 func (s *JobStatus) leave() {
 	if !s.Ended() {
 		s.Phase, s.Reason = phaseDeleting, "its namespace is being deleted"
@@ -142,7 +142,7 @@ func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, e
 	all, now := make([]JobStatus, 0, len(jobs)), time.Now()
 	leaving := !everywhere && c.leaving(ctx)
 	for _, job := range jobs {
-		s := c.status(job, now)
+		s := job.status(now)
 		if leaving {
 			s.leave()
 		}
@@ -170,11 +170,11 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 		return nil, err
 	}
 	now := time.Now()
-	spec, err := c.spec(ctx, job)
+	spec, err := job.spec(ctx)
 	if err != nil {
-		spec = nil // its coordinators are gone: the rest still tells
+		spec = nil // its coordinators are gone; the rest is still useful
 	}
-	s := c.status(job, now)
+	s := job.status(now)
 	if scene.leaving {
 		s.leave()
 	}
@@ -190,7 +190,7 @@ func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
 	return &s, nil
 }
 
-// detail puts together what the cluster says of a job's parts.
+// detail returns the state of a job's parts.
 func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
 	d := &Detail{Coordinators: []PodStatus{}, Problems: []Problem{},
 		Workers: workersOf(job, pods)}
@@ -213,8 +213,8 @@ func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
 	return d
 }
 
-// seat gives the pods what the observer has written of the ring: who leads, and each worker's rank
-// and lanes. Workers are known by their addresses.
+// seat adds the observer's report on the ring: the leader, and each worker's rank and lanes. It
+// finds workers by their addresses.
 func (d *Detail) seat(job *Job) {
 	if job.Ring() == 0 {
 		return
@@ -235,8 +235,8 @@ func (d *Detail) seat(job *Job) {
 	}
 }
 
-// foresee says when the job will end: the time to its last step at the present speed, and why it
-// has fewer steps than --steps.
+// foresee estimates the time to the last step at the present speed, and names the limit if it ends
+// before --steps.
 func (s *JobStatus) foresee(spec *rondov1.JobSpec) {
 	if s.TotalSteps > 0 && spec.Steps > s.TotalSteps {
 		s.Detail.Limit = fmt.Sprintf("--epochs %d ends before --steps %d", spec.Epochs, spec.Steps)
@@ -249,7 +249,7 @@ func (s *JobStatus) foresee(spec *rondov1.JobSpec) {
 	s.Detail.SecondsLeft = &left
 }
 
-// workersOf returns the newest pod of each index, in their order.
+// workersOf returns the newest pod of each index, by index.
 func workersOf(job *Job, pods []corev1.Pod) []PodStatus {
 	newest := make(map[int]*corev1.Pod)
 	failed := make(map[int][]*corev1.Pod)
@@ -286,7 +286,7 @@ func workersOf(job *Job, pods []corev1.Pod) []PodStatus {
 	return workers
 }
 
-// ready reports whether a pod takes requests.
+// ready reports whether a pod is ready and stays.
 func ready(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions,
 		func(c corev1.PodCondition) bool {
@@ -294,7 +294,7 @@ func ready(pod *corev1.Pod) bool {
 		})
 }
 
-// podStatus is a pod, seen through the container that counts.
+// podStatus returns the status of a pod and of one of its containers.
 func podStatus(pod *corev1.Pod, container string) PodStatus {
 	s := PodStatus{Pod: pod.Name, Node: pod.Spec.NodeName, IP: pod.Status.PodIP,
 		Phase: string(pod.Status.Phase), Ready: ready(pod), Created: pod.CreationTimestamp.Time}
@@ -325,7 +325,7 @@ func podStatus(pod *corev1.Pod, container string) PodStatus {
 	return s
 }
 
-// lastWords says why a container has ended: what it said itself, if it did.
+// lastWords returns why a container has ended: its own message, if there is one.
 func lastWords(end *corev1.ContainerStateTerminated) string {
 	words := strings.Join(strings.Fields(end.Message), " ")
 	code := "exit code " + strconv.Itoa(int(end.ExitCode))

@@ -13,16 +13,16 @@ import (
 	"rondo/internal/app"
 )
 
-// Limits of what is told of changes.
+// Limits on reports of changes.
 const (
-	changesAtOnce = time.Second      // changes this close together are told once
-	changesLook   = 15 * time.Second // to look even where nothing was heard: ages, and events
-	changesLost   = 2 * time.Minute  // of looks that fail, before that is the end
+	changesAtOnce = time.Second      // changes this close together are reported once
+	changesLook   = 15 * time.Second // between looks without a change: for ages and events
+	changesLost   = 2 * time.Minute  // of failed looks, until Watch fails
 )
 
-// Watch calls look now, and again whenever something of the jobs of the namespace (everywhere: of
-// all namespaces) has changed, until that returns done, or ctx ends. troubled hears of a cluster
-// that does not answer, which is borne with for a while, unless it has never answered.
+// Watch calls look now and after each change to the namespace's jobs (everywhere: to all jobs),
+// until look returns done or ctx ends. Errors of the cluster go to troubled for a while; the first
+// look must succeed.
 func (c *Cluster) Watch(ctx context.Context, everywhere bool,
 	look func(context.Context) (done bool, err error), troubled func(error)) error {
 	namespace := c.Namespace
@@ -69,7 +69,7 @@ func (c *Cluster) Watch(ctx context.Context, everywhere bool,
 	}
 }
 
-// notify calls changed when a Job, a pod or a StatefulSet of Rondo's has changed, until stop.
+// notify calls changed after each change to a Job, pod or StatefulSet of Rondo's, until stop.
 func (c *Cluster) notify(ctx context.Context, namespace string, troubled func(error),
 	changed func()) (stop func(), err error) {
 	trouble := func(err error) { troubled(Explain(err, "watching the job")) }

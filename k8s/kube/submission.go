@@ -20,8 +20,8 @@ import (
 	"rondo/telemetry"
 )
 
-// Options is what a submission says beside the job itself: what its pods run, ask for and are
-// given. The keys of its JSON are the flags' names.
+// Options holds a submission's flags except those of the job itself: image, resources and settings
+// of the pods. The keys of its JSON are the flags' names.
 type Options struct {
 	Image           string            `json:"image,omitempty"`
 	ImagePullPolicy string            `json:"image-pull-policy,omitempty"`
@@ -45,7 +45,7 @@ type Options struct {
 	Verbose         bool              `json:"verbose,omitempty"`
 }
 
-// A Submission is all that a person said of a job. It is kept with the job, so that the job can
+// A Submission holds all flags that a person gave. It is stored with the job, so that the job can
 // be run again.
 type Submission struct {
 	Options
@@ -55,17 +55,17 @@ type Submission struct {
 	Vocabulary int `json:"vocabulary,omitempty"`
 }
 
-// SubmissionFlags are the flags of a submission: those of a job, and those of its pods.
+// SubmissionFlags are the flags of a submission: the job's and the pods'.
 type SubmissionFlags struct {
 	set   *pflag.FlagSet
 	names map[string]bool // of these flags; set may have others
-	jobs  map[string]bool // those of them that say what is trained, and not where
+	jobs  map[string]bool // the job's own flags among them
 	given Options
 }
 
 func (f *SubmissionFlags) owns(flag string) bool { return f.names[flag] }
 
-// AddSubmissionFlags defines them on set.
+// AddSubmissionFlags defines the flags on set.
 func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	f := &SubmissionFlags{set: set, names: map[string]bool{}, jobs: map[string]bool{}}
 	o := &f.given
@@ -81,15 +81,15 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
 	set.Int64Var(&o.GPUsPerWorker, "gpus-per-worker", 0, "1: each worker computes on a GPU of its "+
 		"own (nvidia.com/gpu); 0: on CPUs")
-	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPUs that each worker asks for, and "+
-		"its --threads unless those are given; default: 1, and 2 beside a GPU")
-	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory that each worker asks for "+
-		"and may have, such as 2Gi; default: as the job's model and batch take")
-	set.StringVar(&o.GracePeriod, "grace-period", "", "how long a worker that is asked to leave "+
-		"has for its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
+	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPU request of each worker, and "+
+		"its --threads unless those are given; default: 1, and 2 with a GPU")
+	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory request and limit of "+
+		"each worker, such as 2Gi; default: estimated from the job's model and batch")
+	set.StringVar(&o.GracePeriod, "grace-period", "", "time of a worker that must leave for "+
+		"its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
 		"model, at least 1m; 25s with --spot")
 	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
-		"that workers may run on")
+		"for workers")
 	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
 		"taints that workers tolerate")
 	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
@@ -99,27 +99,28 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.BoolVar(&o.Monitoring, "monitoring", false, "objects for the Prometheus operator and "+
 		"Grafana")
 	set.BoolVar(&o.JobSet, "jobset", false, "run the workers as a JobSet (needs JobSet)")
-	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an etcd that is there, as pods "+
+	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an existing etcd, as pods "+
 		"reach it; default: three members in the namespace, shared by its jobs")
 	set.StringVar(&o.EtcdStorage, "etcd-storage", defaultStorage, "of each etcd member: a size, "+
 		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
-	set.StringVar(&o.LogFormat, "log-format", "", "of the pods' logs: "+
+	set.StringVar(&o.LogFormat, "log-format", "", "format of the pods' logs: "+
 		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
 	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
 	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
 		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
 	for flag, value := range map[string]string{"pause-timeout": defaultPause,
 		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
-		set.Lookup(flag).DefValue = value // what help says; Submission.job sets it
+		set.Lookup(flag).DefValue = value // for the help text; Submission.job sets the value
 	}
-	set.Lookup("checkpoint-dir").Usage = "where checkpoints are kept, pvc://CLAIM/PATH or " +
-		"s3://BUCKET/PATH; none: nowhere, and the model is lost when the job ends"
+	set.Lookup("checkpoint-dir").Usage = "place of the checkpoints, pvc://CLAIM/PATH or " +
+		"s3://BUCKET/PATH; none: no place, and the model is lost when the job ends"
 	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
 		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
 	return f
 }
 
-// WithoutDefaults has help show none: what is not given stays as it was submitted.
+// WithoutDefaults removes the defaults from the help text, because on resume a flag's default is
+// the submitted value.
 func (f *SubmissionFlags) WithoutDefaults() {
 	f.set.VisitAll(func(flag *pflag.Flag) {
 		if f.jobs[flag.Name] || f.names[flag.Name] && flag.Value.Type() == "string" {
@@ -157,8 +158,8 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 	return s, s.validate()
 }
 
-// CheckKept refuses a new submission that does not say where its model is kept. A pod's disk is
-// lost with the pod, and there is no place that all pods share unless a person names one.
+// CheckKept fails if a new submission does not say where its model is kept. A pod's disk is lost
+// with the pod, and pods share no other place by themselves.
 func (s *Submission) CheckKept() error {
 	if s.Spec["checkpoint_dir"] != "" {
 		return nil
@@ -168,13 +169,13 @@ func (s *Submission) CheckKept() error {
 		"keep no model")
 }
 
-// sameText says whether two submissions read the same tokens.
+// sameText reports whether two submissions read the same tokens.
 func (s *Submission) sameText(other *Submission) bool {
 	return !slices.ContainsFunc([]string{"corpus", "tokenizer", "normalize", "min_frequency",
 		"max_tokens"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
 }
 
-// configured reads the file that --config names.
+// configured returns the values in the file of --config.
 func (f *SubmissionFlags) configured() (map[string]string, error) {
 	path := f.set.Lookup("config").Value.String()
 	if path == "" {
@@ -209,7 +210,7 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 	return said, nil
 }
 
-// over returns old options with those whose flags were given changed.
+// over returns old options with the changes of the given flags.
 func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
 	var before, now map[string]json.RawMessage
 	for options, keys := range map[*Options]*map[string]json.RawMessage{
@@ -235,7 +236,7 @@ func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
 	return merged, json.Unmarshal(text, &merged)
 }
 
-// jobFlags gives the flag of every field of a job that a person can set.
+// jobFlags returns the flag of each JobSpec field that a person can set.
 func jobFlags() map[string]string {
 	flags := map[string]string{}
 	fields := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()
@@ -247,8 +248,8 @@ func jobFlags() map[string]string {
 	return flags
 }
 
-// job reads the job of the submission, with what Kubernetes makes the better default. It is not
-// validated: locations may still be those that only a cluster knows.
+// job returns the submission's JobSpec, with better defaults for Kubernetes. It is not validated,
+// because locations may still be those that only a cluster knows.
 func (s *Submission) job() (*rondov1.JobSpec, error) {
 	keys := map[string]string{"pause_timeout": defaultPause, "ring_order": "spread",
 		"threads": strconv.FormatInt(s.wholeCPUs(), 10)}

@@ -23,7 +23,7 @@ import (
 	"rondo/telemetry"
 )
 
-// Run says how a submission is run.
+// Run holds the options of a submission's run.
 type Run struct {
 	CreateNamespace bool
 	ServerDryRun    bool
@@ -31,7 +31,7 @@ type Run struct {
 	Timeout         time.Duration // of the wait
 }
 
-// Print writes the manifests of a submission, and asks no cluster.
+// Print writes the manifests of a submission. It asks no cluster.
 func Print(ctx context.Context, s *Submission, namespace string, out, notes io.Writer) error {
 	m, err := Render(ctx, s, namespace)
 	if err != nil {
@@ -57,63 +57,98 @@ func note(out io.Writer, m *Manifests) error {
 	return nil
 }
 
-// Submit applies a submission and says what becomes of it, until its first step if that is wanted.
+// submitter submits jobs, or resumes them, for one command.
+type submitter struct {
+	*Cluster
+	how        Run
+	out, notes io.Writer
+}
+
+func (s *submitter) say(line string) { fmt.Fprintln(s.out, line) }
+
+// Submit applies a submission, and with how.Wait reports its progress until the first step.
 func (c *Cluster) Submit(
-	ctx context.Context, s *Submission, how Run, out, notes io.Writer,
+	ctx context.Context, submission *Submission, how Run, out, notes io.Writer,
 ) error {
-	if err := c.number(ctx, s); err != nil {
+	return (&submitter{c, how, out, notes}).submit(ctx, submission)
+}
+
+func (s *submitter) submit(ctx context.Context, submission *Submission) error {
+	if err := s.number(ctx, submission); err != nil {
 		return err
 	}
-	m, err := Render(ctx, s, c.Namespace)
+	m, err := Render(ctx, submission, s.Namespace)
 	if err != nil {
 		return err
 	}
-	if err := note(notes, m); err != nil {
+	if err := note(s.notes, m); err != nil {
 		return err
 	}
-	say := func(line string) { fmt.Fprintln(out, line) }
-	err = c.Apply(ctx, m, Apply{CreateNamespace: how.CreateNamespace, DryRun: how.ServerDryRun,
-		Say: say})
-	if err != nil || how.ServerDryRun {
+	err = s.Apply(ctx, m, Apply{CreateNamespace: s.how.CreateNamespace,
+		DryRun: s.how.ServerDryRun, Say: s.say})
+	if err != nil || s.how.ServerDryRun {
 		return err
 	}
 	job := m.Spec.Job
-	say(fmt.Sprintf("job %s is submitted to namespace %s", job, c.Namespace))
-	if how.Wait {
-		if err := c.Follow(ctx, job, s.Run, how.Timeout, say); err != nil {
-			return err
+	s.say(fmt.Sprintf("job %s is submitted to namespace %s", job, s.Namespace))
+	if err := s.follow(ctx, job, submission.Run); err != nil {
+		return err
+	}
+	s.say("next: " + s.command("status", job) + "\n" +
+		"      " + s.command("logs", job) + "\n" +
+		"      " + s.pageCommand(job) + " # the page: http://localhost:8080")
+	return nil
+}
+
+// follow reports a run's progress until its first step, if the command waits for that.
+func (s *submitter) follow(ctx context.Context, job string, run int64) error {
+	if !s.how.Wait {
+		return nil
+	}
+	return s.Follow(ctx, job, run, s.how.Timeout, s.say)
+}
+
+// number sets a submission's run number. It is above all earlier ones, whatever the clocks of the
+// machines that submit.
+func (s *submitter) number(ctx context.Context, submission *Submission) error {
+	submission.Run = time.Now().UnixNano()
+	spec, err := submission.job()
+	if err != nil {
+		return err
+	}
+	last, err := s.lastSubmission(ctx, spec.Job)
+	if err == nil && last != nil {
+		submission.Run = max(submission.Run, last.Run+1)
+	}
+	return err
+}
+
+// lastSubmission returns the newest submission that is kept with a job's spec, or nil.
+func (s *submitter) lastSubmission(ctx context.Context, job string) (*Submission, error) {
+	specs, err := s.Client.CoreV1().ConfigMaps(s.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: labelJob + "=" + job})
+	if err != nil {
+		return nil, Explain(err, "looking for the submission of job "+job)
+	}
+	var last *Submission
+	for i := range specs.Items {
+		one, err := keptIn("configmap", specs.Items[i].Name, specs.Items[i].Annotations)
+		if err != nil {
+			return nil, err
+		}
+		if one != nil && (last == nil || one.Run > last.Run) {
+			last = one
 		}
 	}
-	say("next: " + c.command("status", job) + "\n" +
-		"      " + c.command("logs", job) + "\n" +
-		"      " + c.pageCommand(job) + " # the page: http://localhost:8080")
-	return nil
+	return last, nil
 }
 
-// number gives a submission its run: a number above those before it, whatever the clocks of the
-// people who submit.
-func (c *Cluster) number(ctx context.Context, s *Submission) error {
-	s.Run = time.Now().UnixNano()
-	spec, err := s.job()
-	if err != nil {
-		return err
-	}
-	last, err := c.lastSubmission(ctx, spec.Job)
-	if err != nil {
-		return err
-	}
-	if last != nil {
-		s.Run = max(s.Run, last.Run+1)
-	}
-	return nil
-}
-
-// findWorkers finds the Job or JobSet of a job; nil if there is none. A JobSet is told of its run's
-// progress by the annotations of its Job.
-func (c *Cluster) findWorkers(
-	ctx context.Context, o *objects, job string,
+// findWorkers returns the Job or JobSet of a job, or nil. A JobSet gets the progress annotations of
+// its Job.
+func (o *objects) findWorkers(
+	ctx context.Context, job string,
 ) (dynamic.ResourceInterface, *unstructured.Unstructured, error) {
-	for _, kind := range workersKinds(c.Namespace, job+"-worker") {
+	for _, kind := range workersKinds(o.Namespace, job+"-worker") {
 		resources, err := o.of(kind)
 		if meta.IsNoMatchError(err) {
 			continue // no JobSets here
@@ -127,17 +162,17 @@ func (c *Cluster) findWorkers(
 			return nil, nil, Explain(err, "looking for job "+job)
 		}
 		if found.GetKind() == "JobSet" {
-			return resources, found, c.progressOf(ctx, found)
+			return resources, found, o.progressOf(ctx, found)
 		}
 		return resources, found, nil
 	}
 	return nil, nil, nil
 }
 
-// progressOf gives a JobSet, as it is here, what its Job's annotations say of the run.
-func (c *Cluster) progressOf(ctx context.Context, set *unstructured.Unstructured) error {
+// progressOf copies the annotations of a JobSet's Job into the JobSet here in memory.
+func (o *objects) progressOf(ctx context.Context, set *unstructured.Unstructured) error {
 	name := set.GetName() + "-ring-0"
-	inner, err := c.Client.BatchV1().Jobs(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+	inner, err := o.Client.BatchV1().Jobs(o.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
@@ -150,28 +185,32 @@ func (c *Cluster) progressOf(ctx context.Context, set *unstructured.Unstructured
 	return nil
 }
 
-// Resume runs a job again with the options of its submission, over which flags say what changes,
-// from its newest checkpoint. A job that is suspended goes on instead. One whose workers were
-// removed, but not those options, is run again as well.
+// Resume runs a job again from its newest checkpoint, with the options of its submission and the
+// changes that flags ask for. A suspended job is unsuspended instead. The workers may be gone; the
+// kept submission is enough.
 func (c *Cluster) Resume(
 	ctx context.Context, job string, flags *SubmissionFlags, how Run, out, notes io.Writer,
 ) error {
-	o, err := c.objects(false)
+	return (&submitter{c, how, out, notes}).resume(ctx, job, flags)
+}
+
+func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFlags) error {
+	o, err := s.objects(false)
 	if err != nil {
 		return err
 	}
-	resources, workers, err := c.findWorkers(ctx, o, job)
+	resources, workers, err := o.findWorkers(ctx, job)
 	if err != nil {
 		return err
 	}
-	stored, err := c.lastSubmission(ctx, job)
+	stored, err := s.lastSubmission(ctx, job)
 	if err != nil {
 		return err
 	}
 	if workers == nil && stored == nil {
 		return fmt.Errorf("there is no job %s in namespace %s to resume: %s begins one; with the "+
-			"same --checkpoint-dir it goes on from the newest checkpoint", job, c.Namespace,
-			c.command("submit", job))
+			"same --checkpoint-dir it goes on from the newest checkpoint", job, s.Namespace,
+			s.command("submit", job))
 	}
 	if stored == nil {
 		if stored, err = submissionOf(workers); err != nil {
@@ -179,33 +218,33 @@ func (c *Cluster) Resume(
 		}
 	}
 	if workers != nil && !endedObject(workers) {
-		return c.unsuspend(ctx, resources, workers, stored, flags, how, out)
+		return s.unsuspend(ctx, resources, workers, stored, flags)
 	}
-	s, err := flags.Submission(stored)
+	submission, err := flags.Submission(stored)
 	if err != nil {
 		return err
 	}
 	if !flags.set.Changed("resume") {
-		s.Spec["resume"] = "auto" // the run before may have been told to begin anew
+		submission.Spec["resume"] = "auto" // the run before may have been told to begin anew
 	}
-	spec, err := s.job()
+	spec, err := submission.job()
 	if err != nil {
 		return err
 	}
-	if err := c.resumable(workers, spec, flags); err != nil {
+	if err := s.resumable(workers, spec, flags); err != nil {
 		return err
 	}
-	return c.Submit(ctx, s, how, out, notes)
+	return s.submit(ctx, submission)
 }
 
-// resumable refuses a run that would find nothing to go on from, or nothing to do. The workers of
-// the run before may be gone (nil).
-func (c *Cluster) resumable(
+// resumable fails if the run would find no checkpoint or nothing to do. The earlier run's workers
+// may be gone (nil).
+func (s *submitter) resumable(
 	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
 	if !jobspec.KeepsModel(spec) {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
-			"%s begins anew", spec.Job, c.command("submit", spec.Job))
+			"%s begins anew", spec.Job, s.command("submit", spec.Job))
 	}
 	if workers == nil {
 		return nil
@@ -226,24 +265,24 @@ func (c *Cluster) resumable(
 	return nil
 }
 
-// unsuspend lets suspended workers start again.
-func (c *Cluster) unsuspend(ctx context.Context, resources dynamic.ResourceInterface,
-	workers *unstructured.Unstructured, stored *Submission, flags *SubmissionFlags, how Run,
-	out io.Writer,
+// unsuspend starts suspended workers.
+func (s *submitter) unsuspend(
+	ctx context.Context, resources dynamic.ResourceInterface, workers *unstructured.Unstructured,
+	stored *Submission, flags *SubmissionFlags,
 ) error {
 	job := workers.GetLabels()[labelJob]
 	suspended, _, _ := unstructured.NestedBool(workers.Object, "spec", "suspend")
 	queue := workers.GetLabels()[labelQueue]
 	switch {
 	case !suspended:
-		return fmt.Errorf("job %s is running: see %s", job, c.command("status", job))
+		return fmt.Errorf("job %s is running: see %s", job, s.command("status", job))
 	case queue != "":
 		return fmt.Errorf("job %s waits for Kueue to admit it to queue %s: only Kueue starts it "+
 			"(kubectl get workloads)", job, queue)
 	}
 	if changed := flags.changed(); len(changed) > 0 {
 		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or %s "+
-			"first", job, strings.Join(changed, ", "), c.command("stop", job))
+			"first", job, strings.Join(changed, ", "), s.command("stop", job))
 	}
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"suspend": false}})
 	if err != nil {
@@ -254,15 +293,11 @@ func (c *Cluster) unsuspend(ctx context.Context, resources dynamic.ResourceInter
 	if err != nil {
 		return Explain(err, "resuming "+nameOf(workers))
 	}
-	say := func(line string) { fmt.Fprintln(out, line) }
-	say("job " + job + " goes on")
-	if !how.Wait {
-		return nil
-	}
-	return c.Follow(ctx, job, stored.Run, how.Timeout, say)
+	s.say("job " + job + " goes on")
+	return s.follow(ctx, job, stored.Run)
 }
 
-// changed lists the flags of a submission that were given, but the job's name.
+// changed lists the submission's flags that were given, except the job's name.
 func (f *SubmissionFlags) changed() []string {
 	var names []string
 	f.set.Visit(func(flag *pflag.Flag) {

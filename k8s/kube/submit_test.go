@@ -105,7 +105,7 @@ func TestSubmitAppliesInOrder(t *testing.T) {
 				t.Errorf("etcd is changed: %s", change)
 			}
 		}
-		if !strings.Contains(out, "statefulset/rondo-etcd is there, and used as it is") {
+		if !strings.Contains(out, "statefulset/rondo-etcd exists and is used as it is") {
 			t.Errorf("it says %q", out)
 		}
 	})
@@ -117,7 +117,7 @@ func TestSubmitAppliesInOrder(t *testing.T) {
 				"labels": map[string]any{labelName: "rondo", labelComponent: Etcd}},
 			"status": map[string]any{"phase": phase}})
 	}
-	t.Run("pods that are made anew have used their volume", func(t *testing.T) {
+	t.Run("replaced pods have used their volume", func(t *testing.T) {
 		put("persistentvolumeclaims", "data-rondo-etcd-0", "PersistentVolumeClaim",
 			"2026-01-01T00:00:00Z", "Bound")
 		put("pods", "rondo-etcd-0", "Pod", "2026-01-02T00:00:00Z", "Pending")
@@ -127,7 +127,7 @@ func TestSubmitAppliesInOrder(t *testing.T) {
 			t.Errorf("%q", changes)
 		}
 	})
-	t.Run("one that has never started is made anew", func(t *testing.T) {
+	t.Run("one that has never started is replaced", func(t *testing.T) {
 		put("pods", "rondo-etcd-0", "Pod", "2026-01-01T00:00:01Z", "Pending")
 		_, err := s.submit(t, "--job=third", "--etcd-storage=ephemeral")
 		check(t, err)

@@ -8,27 +8,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Exit codes of a worker, and of a process that the kernel kills (128 + SIGKILL).
+// Exit codes of a worker. exitKilled is 128 + SIGKILL.
 const (
 	exitJob    = 3 // the job has failed
 	exitLeft   = 4 // asked to leave
 	exitKilled = 137
 )
 
-// A knownReason is a reason for which a container waits and that Rondo knows what to do about.
+// A knownReason is a reason of a waiting container for which a remedy is known.
 type knownReason struct {
 	remedy string
 	fatal  bool // waiting does not help
 }
 
-// knownReasons are the kubelet's reasons that have a remedy.
+// knownReasons returns the kubelet's reasons that have a remedy.
 func knownReasons() map[string]knownReason {
 	const ownImage = "give Rondo's own image (--image)"
 	const pull = "is the name right (--image), and the registry reachable from the nodes? If it " +
 		"is private: --image-pull-secret; otherwise load it on every node"
 	return map[string]knownReason{
 		"ErrImagePull":     {pull, false},
-		"ImagePullBackOff": {pull, true}, // it was tried more than once
+		"ImagePullBackOff": {pull, true}, // it has failed more than once
 		"ErrImageNeverPull": {"load the image on every node, or give another --image or " +
 			"--image-pull-policy", true},
 		"InvalidImageName":  {"give --image [REGISTRY/]NAME[:TAG]", true},
@@ -41,7 +41,7 @@ func knownReasons() map[string]knownReason {
 	}
 }
 
-// terminated is how the job's own container of a pod ended; nil if it has not.
+// terminated returns how a pod's container ended; nil: it has not.
 func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for i := range pod.Status.ContainerStatuses {
 		if end := pod.Status.ContainerStatuses[i].State.Terminated; end != nil {
@@ -51,7 +51,7 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-// said is the last thing that a process said, or how it ended if it said nothing.
+// said returns a process's last message, or how it ended without one.
 func said(end *corev1.ContainerStateTerminated) string {
 	text := oneLine(end.Message)
 	switch {
@@ -63,7 +63,7 @@ func said(end *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%s (exit code %d)", text, end.ExitCode)
 }
 
-// ofPod says what is wrong with a pod.
+// ofPod returns the problems of a pod.
 func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 	name := "pod/" + pod.Name
 	for _, c := range pod.Status.Conditions {
@@ -97,7 +97,7 @@ func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 	return nil
 }
 
-// ofContainer says what is wrong with a container; nil if nothing is.
+// ofContainer returns the problem of a container, or nil.
 func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
 	if end := c.State.Terminated; end != nil {
 		return s.ofEnd(end)
@@ -123,7 +123,7 @@ func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
 		Fatal: known.fatal}
 }
 
-// ofEnd says what is wrong with how a process ended; nil for an end that was asked for.
+// ofEnd returns the problem of a process's end; nil if the end was requested.
 func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
 	p := &Problem{Text: said(end), Since: end.FinishedAt.Time}
 	known, is := knownReasons()[end.Reason]
@@ -145,8 +145,8 @@ func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
 	return p
 }
 
-// remedyOf is what to do about a refusal of the API server's, by the words that name who refuses.
-// It says whether waiting can help.
+// remedyOf returns the remedy for a refusal of the API server, known by the words of whatever
+// refused. waiting reports whether waiting can help.
 func remedyOf(message string) (remedy string, waiting bool) {
 	for _, known := range []struct {
 		words, remedy string

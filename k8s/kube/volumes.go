@@ -20,18 +20,18 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// maxText is how many bytes of text travel with a job, in a ConfigMap; the API server takes 1 MiB
-// for a whole object.
+// maxText is the number of bytes of text that a ConfigMap of the job may hold. The API server
+// limits an object to 1 MiB.
 const maxText = 900 << 10
 
-// Where volumes are mounted.
+// Folders of mounted volumes.
 const (
 	claimsAt     = "/mnt/pvc/"
 	configMapsAt = "/mnt/configmap/"
 )
 
-// bundle puts texts that lie on this machine into a ConfigMap of the job, and names them there in
-// the submission. It returns nil if there is none.
+// bundle puts the texts of this machine into a ConfigMap of the job, and names them there in the
+// submission. It returns nil if there are none.
 func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	texts := &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -74,13 +74,13 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	return texts, nil
 }
 
-// isLocal says whether a text lies on this machine: its location has no other scheme.
+// isLocal reports whether a text is on this machine: its location has no other scheme.
 func isLocal(location string) bool {
 	file := strings.TrimPrefix(location, "file://")
 	return file != "" && !strings.Contains(file, "://") && !strings.HasPrefix(file, "builtin:")
 }
 
-// readText reads a file of this machine that is small enough to travel.
+// readText reads a file of this machine that fits into the ConfigMap.
 func readText(flag, file string) ([]byte, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -103,14 +103,14 @@ func tooLarge(flag, file string, size int64) error {
 		flag, file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
 }
 
-// mounts are the volumes that a job's locations need.
+// mounts holds the volumes of a job's locations.
 type mounts struct {
 	volumes []corev1.Volume
 	mounts  []corev1.VolumeMount
-	buckets []*url.URL // that are read or written
+	buckets []*url.URL // read or written
 }
 
-// place replaces the spec's locations by what they are inside a pod, and says what to mount.
+// place replaces the spec's locations by those inside a pod, and returns the volumes to mount.
 func place(spec *rondov1.JobSpec) (*mounts, error) {
 	if at := spec.AuditDir; at != "" && !strings.HasPrefix(at, "pvc://") {
 		return nil, app.Usagef("--audit-dir %s: logs are appended to, and outlive their pods: "+
@@ -139,7 +139,7 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 	return m, nil
 }
 
-// place returns where a location is inside a pod.
+// place returns a location inside a pod.
 func (m *mounts) place(flag, location string, writes bool) (string, error) {
 	scheme, rest, _ := strings.Cut(location, "://")
 	name, inside, _ := strings.Cut(rest, "/")
@@ -184,7 +184,7 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 		"bucket, s3://BUCKET/PATH, or copy it to a file of this machine", flag, location)
 }
 
-// mount adds a volume once; it is read-only if all who use it read only.
+// mount adds a volume once. It is read-only if all of its users only read.
 func (m *mounts) mount(at string, readOnly bool, source corev1.VolumeSource) {
 	for i := range m.mounts {
 		if m.mounts[i].MountPath == at {

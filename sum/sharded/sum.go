@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/sum"
 	"rondo/train/agree"
 )
 
@@ -26,7 +27,7 @@ const (
 // Sum sums a gradient in a ring, and updates the parameters. After Finish all ranks have the new
 // parameters in the gradient's memory. It implements train.Updater.
 type Sum struct {
-	noOverlap
+	sum.NoOverlap
 	slots   *Slots
 	ring    Ring
 	step    int64 // from 1
@@ -34,14 +35,6 @@ type Sum struct {
 	norm    float64   // of the summed gradient, before it is clipped
 	reports []float32 // of all ranks
 }
-
-// noOverlap is the part of train.Sum for sums that start only after backward.
-type noOverlap struct{}
-
-func (noOverlap) Touch([]int32)              {}
-func (noOverlap) Early() bool                { return false }
-func (noOverlap) Ready(context.Context, int) {}
-func (noOverlap) Begun() int                 { return 0 }
 
 // NewSum returns the sum in the ring of the last Enter.
 func (s *Slots) NewSum(ring Ring) *Sum {
@@ -133,16 +126,16 @@ func (x *Sum) report(ctx context.Context, own []float32) (nonfinite bool, err er
 	if !mirror.InPlace && len(in) > 0 {
 		s.Device.Upload(s.held[1].log, in)
 	}
-	sum := 0.0
+	total := 0.0
 	for all := x.reports; len(all) > 0; all = all[reportFloats:] {
 		bits := uint64(0)
 		for i, part := range all[:squaresFloats] {
 			bits |= uint64(part) << (16 * i)
 		}
-		sum += math.Float64frombits(bits)
+		total += math.Float64frombits(bits)
 		nonfinite = nonfinite || all[squaresFloats] > 0
 	}
-	x.norm = math.Sqrt(sum)
+	x.norm = math.Sqrt(total)
 	return nonfinite, nil
 }
 

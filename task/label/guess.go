@@ -81,8 +81,8 @@ func (g *guess) column(labels []int32, lane, length int) []int32 {
 // score scores these lanes' examples of all segments. It calls each with an example's predicted and
 // right labels, and add with the score of a segment, without counts.
 func score(
-	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig, lanes train.Lanes,
-	each func(predicted, right []int32), add func(train.Score),
+	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig,
+	lanes train.Lanes, each func(predicted, right []int32), add func(train.Score),
 ) error {
 	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
 	reader := read(ctx, d, spans, lanes.Count, c.Pool)

@@ -42,7 +42,7 @@ func (c SearchConfig) Validate() error {
 // Hypothesis is a translation, without its end.
 type Hypothesis struct {
 	Tokens         []int32
-	LogProbability float64 // its end included, unless it was cut off at SearchConfig.Target
+	LogProbability float64 // its end included, unless it was cut off at Target tokens
 	Score          float64 // LogProbability divided by the length's penalty
 
 	row int // of the decoder's last step
@@ -105,7 +105,7 @@ func (s *Searcher) Translate(ctx context.Context, sources [][]int32) ([]Hypothes
 	for i := range sources {
 		alive[i] = []Hypothesis{{row: i * K}}
 	}
-	for step := 0; step <= s.cfg.Target && slices.ContainsFunc(alive, func(h []Hypothesis) bool {
+	for step := 0; step < s.cfg.Target && slices.ContainsFunc(alive, func(h []Hypothesis) bool {
 		return len(h) > 0
 	}); step++ {
 		if err := ctx.Err(); err != nil {
@@ -179,7 +179,7 @@ func (s *Searcher) extend(alive, done []Hypothesis) (next, ended []Hypothesis) {
 		if c.token == s.marks.end {
 			h.LogProbability = c.log
 			done = append(done, s.scored(h, len(h.Tokens)+1))
-		} else if len(h.Tokens) < s.cfg.Target {
+		} else {
 			h.Tokens = append(slices.Clone(h.Tokens), c.token)
 			h.LogProbability = c.log
 			next = append(next, h)

@@ -135,18 +135,18 @@ type JobSpec struct {
 	MaxLength   int64 `protobuf:"varint,17,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
 	MaxExamples int64 `protobuf:"varint,18,opt,name=max_examples,json=maxExamples,proto3" json:"max_examples,omitempty"`
 	// Model. The cells are in the table of package compute.
-	Cell          string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
-	Hidden        int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	Layers        int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
-	Embed         int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
-	Dropout       float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
-	DropoutInput  float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
-	Bidirectional bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
-	Pool          string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
-	Context       string  `protobuf:"bytes,141,opt,name=context,proto3" json:"context,omitempty"`
-	TieWeights    bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
-	Init          string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
-	ForgetBias    float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
+	Cell           string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
+	Hidden         int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Layers         int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
+	Embed          int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
+	Dropout        float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
+	DropoutInput   float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	Bidirectional  bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
+	Pool           string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
+	DecoderContext string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
+	TieWeights     bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
+	Init           string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
+	ForgetBias     float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
@@ -398,9 +398,9 @@ func (x *JobSpec) GetPool() string {
 	return ""
 }
 
-func (x *JobSpec) GetContext() string {
+func (x *JobSpec) GetDecoderContext() string {
 	if x != nil {
-		return x.Context
+		return x.DecoderContext
 	}
 	return ""
 }
@@ -960,7 +960,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xbbk\n" +
+	"\x04_max\"\xcak\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x9d\x01\n" +
@@ -1003,9 +1003,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
 	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
-	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xc2\x01\n" +
-	"\acontext\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
-	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\acontext\x12^\n" +
+	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xd1\x01\n" +
+	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
+	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +
