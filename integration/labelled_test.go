@@ -216,7 +216,8 @@ func TestLabelledUse(t *testing.T) {
 	eachTask(t, func(t *testing.T, k labelledTask) {
 		dir := t.TempDir()
 		events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "120",
-			"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "60", "--checkpoint-every", "60")...)
+			"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "60",
+			"--checkpoint-every", "60")...)
 		evals := named(events, "eval")
 		last, done := evals[len(evals)-1], events[len(events)-1]
 		for _, metric := range []string{"accuracy", k.metric} {

@@ -191,7 +191,8 @@ func checkBatches(
 				targets += int64(n)
 			}
 			if int(b.in.Lengths[lane]) != length ||
-				!slices.Equal(column(b.in.Inputs), wantTokens) || !slices.Equal(column(b.in.Targets), wantTargets) {
+				!slices.Equal(column(b.in.Inputs), wantTokens) ||
+				!slices.Equal(column(b.in.Targets), wantTargets) {
 				t.Errorf("segment %d, lane %d, example %d: %+v", segment, lane, number, b.in)
 			}
 		}
